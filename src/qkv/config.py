@@ -1,0 +1,161 @@
+"""Frozen dataclasses to TOML and back, and `path=value` overrides.
+
+Each room owns its own dataclass; this module knows none of them. Unknown keys are errors that show the nearest name.
+Only what TOML can hold is allowed in a field: bool, int, float, str, tuples of these, and nested dataclasses.
+"""
+
+import dataclasses
+import tomllib
+import types
+from pathlib import Path
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from qkv.errors import ConfigError, unknown
+
+__all__ = ["dump_toml", "field_paths", "from_dict", "load_toml", "override", "to_dict"]
+
+T = TypeVar("T")
+
+
+def to_dict(config: Any) -> dict[str, Any]:
+    """The dataclass as plain values; None is left out, since TOML has no null."""
+    out: dict[str, Any] = {}
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        if dataclasses.is_dataclass(value):
+            out[field.name] = to_dict(value)
+        elif isinstance(value, tuple):
+            out[field.name] = list(value)
+        elif value is not None:
+            out[field.name] = value
+    return out
+
+
+def from_dict(cls: type[T], data: dict[str, Any], where: str = "") -> T:
+    """Build `cls` from plain values, refusing unknown keys and values of the wrong type by name."""
+    hints = get_type_hints(cls)
+    names = [field.name for field in dataclasses.fields(cls)]  # type: ignore[arg-type]
+    for name in data:
+        if name not in names:
+            raise ConfigError(unknown("setting", f"{where}{name}", [f"{where}{n}" for n in names]))
+    values = {name: _convert(data[name], hints[name], f"{where}{name}") for name in names if name in data}
+    return cls(**values)
+
+
+def _convert(value: Any, hint: Any, where: str) -> Any:
+    """`value` as the type `hint` asks for, from TOML's types or from a string typed on the command line."""
+    if dataclasses.is_dataclass(hint):
+        if dataclasses.is_dataclass(value):
+            return value
+        return from_dict(hint, value, f"{where}.")  # type: ignore[arg-type]
+    origin, args = get_origin(hint), get_args(hint)
+    if origin in (Union, types.UnionType):
+        if value is None or (value == "none" and str not in args):
+            return None
+        return _convert(value, next(a for a in args if a is not type(None)), where)
+    if origin is Literal:
+        if value not in args:
+            raise ConfigError(unknown(f"value for {where}", str(value), [str(a) for a in args]))
+        return value
+    if origin is tuple:
+        items = value.split(",") if isinstance(value, str) else value
+        return tuple(_convert(item, args[0], where) for item in items if item != "")
+    wrong = ConfigError(f"{where} is {value!r}; expected {_name(hint)}")
+    if hint is bool:
+        if isinstance(value, str) and value.lower() in ("true", "false"):
+            return value.lower() == "true"
+        if not isinstance(value, bool):
+            raise wrong
+        return value
+    if isinstance(value, bool) and hint in (int, float):
+        raise wrong
+    try:
+        converted = hint(value)
+    except (TypeError, ValueError):
+        raise wrong from None
+    if hint is int and isinstance(value, float) and value != converted:
+        raise wrong
+    return converted
+
+
+def _name(hint: Any) -> str:
+    return {bool: "true or false", int: "a whole number", float: "a number", str: "text"}.get(hint, str(hint))
+
+
+def field_paths(cls: type) -> list[str]:
+    """Every leaf setting of `cls` as a dotted path, in order of declaration."""
+    hints = get_type_hints(cls)
+    paths: list[str] = []
+    for field in dataclasses.fields(cls):
+        hint = hints[field.name]
+        if dataclasses.is_dataclass(hint):
+            paths += [f"{field.name}.{inner}" for inner in field_paths(hint)]  # type: ignore[arg-type]
+        else:
+            paths.append(field.name)
+    return paths
+
+
+def override(config: T, assignments: dict[str, Any]) -> T:
+    """`config` with some settings replaced, e.g. `{"model.d_model": "128"}`.
+
+    A path may be shortened to its last parts where that names one setting only (`d_model`). Values may be strings.
+
+    Raises ConfigError for a path that names no setting, or several.
+    """
+    paths = field_paths(type(config))
+    for given, value in assignments.items():
+        matches = [p for p in paths if p == given] or [p for p in paths if p.endswith(f".{given}")]
+        if not matches:
+            by_leaf = {p.rsplit(".", 1)[-1]: p for p in paths} | {p: p for p in paths}
+            raise ConfigError(unknown("setting", given, by_leaf))
+        if len(matches) > 1:
+            raise ConfigError(f"setting {given!r} could be {' or '.join(matches)}; type the whole path")
+        config = _replace(config, matches[0].split("."), value, matches[0])
+    return config
+
+
+def _replace(config: Any, parts: list[str], value: Any, where: str) -> Any:
+    if len(parts) > 1:
+        value = _replace(getattr(config, parts[0]), parts[1:], value, where)
+    else:
+        value = _convert(value, get_type_hints(type(config))[parts[0]], where)
+    return dataclasses.replace(config, **{parts[0]: value})
+
+
+def dump_toml(data: dict[str, Any], prefix: str = "") -> str:
+    """Plain values as TOML text; scalars first, then one table per nested dictionary."""
+    lines = [f"{name} = {_literal(value)}" for name, value in data.items() if not isinstance(value, dict)]
+    text = "\n".join(lines) + ("\n" if lines else "")
+    for name, value in data.items():
+        if isinstance(value, dict):
+            text += f"\n[{prefix}{name}]\n" + dump_toml(value, f"{prefix}{name}.")
+    return text
+
+
+def _literal(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int | float):
+        return repr(value)
+    if isinstance(value, str):
+        return '"' + "".join(_escape(c) for c in value) + '"'
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(_literal(item) for item in value) + "]"
+    raise AssertionError(f"{type(value)} has no TOML form here")
+
+
+def _escape(character: str) -> str:
+    if character in '"\\':
+        return "\\" + character
+    return character if character.isprintable() else f"\\U{ord(character):08x}"
+
+
+def load_toml(path: Path) -> dict[str, Any]:
+    """The tables of a TOML file.
+
+    Raises ConfigError where the file is not TOML, naming file and line.
+    """
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} is not valid TOML: {error}") from None

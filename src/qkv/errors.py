@@ -1,0 +1,108 @@
+"""Every error that qkv raises on purpose, as one tree.
+
+    QkvError                    exit status 1
+    ├── UserError               exit status 2: what was given, what was expected, what to type next
+    │   ├── ConfigError         a setting, key or value
+    │   ├── AddressError        an address or selector that names nothing
+    │   ├── ChangeError         a change that cannot be made
+    │   ├── SourceError         a text, table or folder that cannot be read as asked
+    │   ├── RunFolderError      a run folder that is missing, taken, locked or not a run
+    │   └── MissingExtra        an optional dependency that is not installed
+    ├── RunError                exit status 1: the run could not go on
+    │   ├── NonFiniteError      NaN or infinity in loss or gradients
+    │   └── StorageError        disk full, no permission while writing
+    └── Interrupted             exit status 130 (Ctrl-C) or 143 (SIGTERM)
+
+A broken internal invariant is an `assert`, never one of these. This module imports nothing of ours.
+"""
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+__all__ = [
+    "AddressError",
+    "ChangeError",
+    "ConfigError",
+    "Interrupted",
+    "MissingExtra",
+    "NonFiniteError",
+    "QkvError",
+    "RunError",
+    "RunFolderError",
+    "SourceError",
+    "StorageError",
+    "UserError",
+    "nearest",
+    "unknown",
+]
+
+
+class QkvError(Exception):
+    """Root of the tree; `exit_status` is what the command line ends with."""
+
+    exit_status = 1
+
+
+class UserError(QkvError):
+    """A mistake of the user's, explained in one sentence."""
+
+    exit_status = 2
+
+
+class ConfigError(UserError):
+    """An unknown key, or a value out of range."""
+
+
+class AddressError(UserError):
+    """An address or selector that does not parse or matches nothing."""
+
+
+class ChangeError(UserError):
+    """A change that does not parse, has no effect, or cannot be made on that matrix."""
+
+
+class SourceError(UserError):
+    """Data that cannot be read as asked: missing, empty, binary, too small."""
+
+
+class RunFolderError(UserError):
+    """A run folder that is missing, not a run, already there, or in use."""
+
+
+class MissingExtra(UserError):
+    """An optional dependency is not installed; the message holds the `pip install` line."""
+
+
+class RunError(QkvError):
+    """The run could not go on; what was saved is kept."""
+
+
+class NonFiniteError(RunError):
+    """A loss or gradient became NaN or infinite."""
+
+
+class StorageError(RunError):
+    """A file could not be written: disk full or no permission."""
+
+
+class Interrupted(QkvError):
+    """The run was asked to stop; it saved and says how to resume."""
+
+    def __init__(self, message: str, *, exit_status: int = 130) -> None:
+        super().__init__(message)
+        self.exit_status = exit_status
+
+
+def nearest(given: str, options: Iterable[str], n: int = 3) -> list[str]:
+    """The up to `n` options that look most like `given`, best first."""
+    return get_close_matches(given, list(options), n=n, cutoff=0.4)
+
+
+def unknown(what: str, given: str, options: Iterable[str], n: int = 3) -> str:
+    """One sentence for a name that is not among `options`: the nearest ones, or all of a short list."""
+    options = list(options)
+    close = nearest(given, options, n)
+    if close:
+        return f"unknown {what} {given!r}; did you mean {' or '.join(repr(c) for c in close)}?"
+    shown = ", ".join(options[:12]) + (", ..." if len(options) > 12 else "")
+    return f"unknown {what} {given!r}; expected one of: {shown}"
