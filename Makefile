@@ -1,0 +1,64 @@
+# Each target does all set-up itself: it needs make and a Python of at least 3.11, nothing else.
+# pip's own settings are honoured, e.g.  PIP_INDEX_URL=... make demo
+
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+PYTEST := $(BIN)/python -m pytest
+CORE := $(VENV)/.core
+DEV := $(VENV)/.dev
+
+.PHONY: demo test check more bench docs format clean help
+.DEFAULT_GOAL := help
+
+help: ## this list
+	@grep -E '^[a-z]+:.*## ' Makefile | sed -E 's/^([a-z]+):.*## /make \1\t/' | expand -t 14
+
+demo: $(CORE) ## train on the text inside your own Python (at most 5 minutes), then show where the report is
+	@n=1; while [ -e runs/demo-$$n ]; do n=$$((n+1)); done; \
+	$(BIN)/qkv train --out runs/demo-$$n && echo && echo "Open in a browser: $(CURDIR)/runs/demo-$$n/report.html"
+
+test: $(DEV) ## the tests (at most 10 minutes on two cores)
+	$(PYTEST) -m "not slow and not browser and not gpu and not cluster"
+
+check: $(DEV) ## formatting, lint, types, the import plan, and that generated docs are fresh
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/pyright --pythonpath $(BIN)/python
+	$(BIN)/lint-imports
+	$(BIN)/python docs/generate.py --check
+
+more: $(DEV) ## slow and browser tests, and the wheel in an environment of its own
+	$(PYTEST) -m "slow or browser or cluster"
+
+bench: $(CORE) ## print our figures on this machine
+	@for bench in benchmarks/*.py; do echo "== $$bench"; $(BIN)/python $$bench || exit 1; done
+
+docs: $(DEV) ## write the generated pages of docs/ again
+	$(BIN)/python docs/generate.py
+
+format: $(DEV) ## format the code
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+clean: ## remove the environment and caches; runs stay
+	rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis .import_linter_cache build dist
+
+# The first Python on the path that is new enough and can make a virtual environment.
+$(VENV)/.made:
+	@for python in "$(PYTHON)" python3 python3.14 python3.13 python3.12 python3.11 python; do \
+	  [ -n "$$python" ] || continue; \
+	  "$$python" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 || continue; \
+	  "$$python" -m venv $(VENV) && touch $@ && exit 0; \
+	done; \
+	echo "qkv needs Python 3.11 or newer with its venv module; none was found on the PATH. Install one (on Debian and Ubuntu: apt install python3 python3-venv), or name it: make PYTHON=/path/to/python3 ..." >&2; exit 1
+
+$(CORE): $(VENV)/.made pyproject.toml constraints.txt
+	@echo "Installing qkv and what it needs into $(VENV) (once; PyTorch is large) ..."
+	@$(PIP) -e .
+	@touch $@
+
+$(DEV): $(VENV)/.made pyproject.toml constraints.txt
+	@echo "Installing qkv with everything for its tests into $(VENV) (once; PyTorch is large) ..."
+	@$(PIP) -e '.[dev]'
+	@touch $(CORE) $@

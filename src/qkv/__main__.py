@@ -1,0 +1,8 @@
+"""`python -m qkv` is the command `qkv`."""
+
+import sys
+
+from qkv.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main())
