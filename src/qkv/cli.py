@@ -1,0 +1,137 @@
+"""The command line: finds the command, reads its options, and turns every outcome into words and an exit status.
+
+    0 done    2 the user's mistake    1 ours (NaN and a full disk included)    130 Ctrl-C    143 SIGTERM
+
+Nothing here loads torch: only the one command that runs imports the library. It never shows a traceback; that of a bug
+of ours is written to a file which is named.
+"""
+
+import argparse
+import importlib
+import itertools
+import os
+import re
+import sys
+import tempfile
+import traceback
+from collections.abc import Sequence
+
+from qkv import __version__
+from qkv.commands import COMMANDS
+from qkv.errors import QkvError, UserError, unknown
+
+__all__ = ["Parser", "command_parser", "main"]
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser whose mistakes are `UserError`s of one sentence, with the nearest option and no usage dump."""
+
+    def __init__(self, prog: str, description: str) -> None:
+        super().__init__(
+            prog=prog,
+            description=description,
+            allow_abbrev=False,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+
+    def error(self, message: str) -> None:  # type: ignore[override]
+        message = re.sub(r"^argument ", "", message)
+        message = message.replace("the following arguments are required", "missing")
+        message = message.replace("expected one argument", "a value is missing after it")
+        end = "" if message.endswith(("?", ".")) else "."
+        raise UserError(f"{message}{end} Type '{self.prog} --help' for what it takes.")
+
+    def read(self, argv: Sequence[str]) -> argparse.Namespace:
+        """The options of `argv`; options and texts may come in any order.
+
+        Raises UserError for anything that is not one of this command's options.
+        """
+        args, rest = self.parse_known_intermixed_args(argv)
+        for word in rest:
+            if word.startswith("-"):
+                self.error(unknown("option", word.split("=")[0], self._option_string_actions, 2))
+        if rest:
+            self.error(f"{rest[0]!r} is one argument too many")
+        return args
+
+
+def command_parser(name: str) -> Parser:
+    """The parser of one command, with its options and example."""
+    module = importlib.import_module(f"qkv.commands.{name}")
+    description, _, example = (module.__doc__ or "").partition("\nExample:")
+    parser = Parser(f"qkv {name}", description.strip())
+    parser.epilog = f"Example:{example.rstrip()}"
+    module.configure(parser)
+    return parser
+
+
+def help_text() -> str:
+    """What `qkv --help` prints."""
+    width = max(map(len, COMMANDS))
+    rows = "\n".join(f"  {name:<{width}}  {line}" for name, line in COMMANDS.items())
+    return (
+        "qkv trains self-attention models and shows what training does to every matrix in them.\n\n"
+        f"usage: qkv COMMAND ...\n\n{rows}\n\n"
+        "Type 'qkv COMMAND --help' for the options of a command.\n"
+        "Example: qkv train            (no file: it trains on the manuals inside your own Python)\n"
+        "         qkv train my.txt --minutes 3\n"
+    )
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command line (without the program's name) and return its exit status."""
+    try:
+        status = _dispatch(list(sys.argv[1:] if argv is None else argv))
+        sys.stdout.flush()
+        return status
+    except BrokenPipeError:  # the reader of our output left, as in `qkv show RUN | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except QkvError as error:
+        return _say(str(error), error.exit_status)
+    except KeyboardInterrupt:
+        return _say("interrupted", 130)
+    except OSError as error:
+        if error.errno is None:
+            return _bug(error)
+        what = f"{error.strerror}: {error.filename}" if error.filename else str(error.strerror)
+        return _say(f"the system refused: {what}", 1)
+    except MemoryError:
+        return _say("out of memory; try a smaller model (--set d_model=...) or batch (--set batch_size=...)", 1)
+    except Exception as error:
+        return _bug(error)
+
+
+def _dispatch(argv: list[str]) -> int:
+    if argv[:1] == ["help"]:
+        argv = [*argv[1:], "--help"]
+    if not argv or argv[0] in ("-h", "--help"):
+        sys.stdout.write(help_text())
+        return 0
+    if argv[0] in ("-V", "--version"):
+        print(f"qkv {__version__}")
+        return 0
+    if argv[0] not in COMMANDS:
+        problem = (
+            unknown("option", argv[0], ("--help", "--version"))
+            if argv[0].startswith("-")
+            else unknown("command", argv[0], COMMANDS)
+        )
+        raise UserError(f"{problem}\nType 'qkv --help' for the list.")
+    parser = command_parser(argv[0])
+    if {"-h", "--help"} & set(itertools.takewhile(lambda word: word != "--", argv)):
+        parser.print_help()
+        return 0
+    args = parser.read(argv[1:])
+    return importlib.import_module(f"qkv.commands.{argv[0]}").run(args)
+
+
+def _say(message: str, status: int) -> int:
+    print(f"qkv: {message}", file=sys.stderr)
+    return status
+
+
+def _bug(error: Exception) -> int:
+    with tempfile.NamedTemporaryFile("w", prefix="qkv-", suffix=".log", delete=False, encoding="utf-8") as log:
+        traceback.print_exception(error, file=log)
+    return _say(f"something went wrong inside qkv ({type(error).__name__}: {error}); details are in {log.name}", 1)

@@ -1,0 +1,20 @@
+"""One module per command: `configure(parser)` declares its options, `run(args)` calls the library and prints.
+
+A command knows nothing that the library does not offer to Python too; it parses, calls and prints. No module here loads
+torch when it is imported, so that help and mistakes are answered at once: the library is imported inside `run`.
+A new command is a module of that name and one line in `COMMANDS`.
+"""
+
+COMMANDS: dict[str, str] = {
+    "train": "train a model on a text and write a run folder",
+    "predict": "continue texts, or fill [MASK] in them",
+    "eval": "validation loss of a run, on its own text or another",
+    "embed": "contextual vectors of texts, by layer",
+    "show": "what training did: the reading, matrices, tokens, attention",
+    "compare": "what differs between two runs, matrix by matrix",
+    "report": "write the self-contained HTML report of a run",
+    "doctor": "versions, threads, precision, devices, and what is missing for what",
+}
+"""Name of each command -> what it does, in a line; the order is that of `qkv --help`."""
+
+__all__ = ["COMMANDS"]

@@ -1,0 +1,103 @@
+"""Kinds of option values, and how options that take several values are split.
+
+An option that takes several values may be repeated, and each time may hold several, joined by commas. A wrong value is
+one sentence that repeats what was typed and says what was expected.
+"""
+
+import argparse
+import re
+from collections.abc import Callable, Iterable
+
+from qkv.errors import ConfigError, unknown
+
+__all__ = ["at_least_zero", "one_of", "positive", "settings", "share", "split_changes", "split_words", "whole"]
+
+
+def whole(least: int = 1) -> Callable[[str], int]:
+    """A whole number of at least `least`."""
+
+    def convert(text: str) -> int:
+        try:
+            value = int(text)
+        except ValueError:
+            value = least - 1
+        if value < least:
+            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least {least}")
+        return value
+
+    return convert
+
+
+def positive(text: str) -> float:
+    """A finite number above 0."""
+    return _number(text, lambda value: 0 < value < float("inf"), "a number above 0")
+
+
+def share(text: str) -> float:
+    """A number above 0 and at most 1."""
+    return _number(text, lambda value: 0 < value <= 1, "a number above 0 and at most 1")
+
+
+def at_least_zero(text: str) -> float:
+    """A finite number of 0 or more."""
+    return _number(text, lambda value: 0 <= value < float("inf"), "a number of at least 0")
+
+
+def _number(text: str, fits: Callable[[float], bool], expected: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = float("nan")
+    if not fits(value):
+        raise argparse.ArgumentTypeError(f"{text!r} is not {expected}")
+    return value
+
+
+def one_of(*options: str) -> Callable[[str], str]:
+    """One of these words; another is answered with the nearest."""
+
+    def convert(text: str) -> str:
+        if text not in options:
+            raise argparse.ArgumentTypeError(unknown("value", text, options))
+        return text
+
+    return convert
+
+
+def settings(assignments: Iterable[str]) -> dict[str, str]:
+    """`["a=1", "b.c=2,d=3"]` as `{"a": "1", "b.c": "2", "d": "3"}`; a comma that no `name=` follows belongs to the value.
+
+    Raises ConfigError for one without `=`.
+    """
+    values: dict[str, str] = {}
+    for assignment in assignments:
+        for part in re.split(r",(?=[A-Za-z_][\w.]*=)", assignment):
+            path, equals, value = part.partition("=")
+            if not equals or not path:
+                raise ConfigError(f"--set takes path=value, e.g. --set d_model=128; given: {part!r}")
+            values[path.strip()] = value.strip()
+    return values
+
+
+def split_changes(given: Iterable[str]) -> list[str]:
+    """Every single `SEL=op(args)@from..to` of `given`.
+
+    A comma inside brackets or parentheses splits nothing; one before the `=` joins selectors:
+    `"W_E,W_pos=freeze,L0.W_Q=random(0.02,train=true)"` is two changes.
+    """
+    changes: list[str] = []
+    for text in given:
+        selector: list[str] = []
+        for part in re.split(r",(?![^()\[\]]*[)\]])", text):
+            selector.append(part)
+            if "=" in part:
+                changes.append(",".join(selector))
+                selector = []
+        if selector:
+            changes.append(",".join(selector))
+    return changes
+
+
+def split_words(given: Iterable[str]) -> list[str]:
+    """The comma-separated words of a repeated option, e.g. `["a,b", "c"]` as `["a", "b", "c"]`."""
+    return [word for text in given for word in text.split(",") if word]

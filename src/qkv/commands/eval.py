@@ -1,0 +1,49 @@
+"""Validation loss of a run over its whole validation text, or over another text, with matrices changed if asked.
+
+A change is tried on the loaded weights only; the run folder stays as it is.
+
+Example:
+  qkv eval runs/my-1
+  qkv eval runs/my-1 other.txt
+  qkv eval runs/my-1 --change "L0.H3.W_V=zero"
+"""
+
+import argparse
+
+from qkv.commands.arguments import one_of, split_changes
+
+__all__ = ["configure", "run"]
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run", metavar="RUN", help="a run folder")
+    parser.add_argument("source", nargs="?", metavar="SOURCE", help="another text to score")
+    parser.add_argument("--change", action="append", default=[], metavar="SEL=OP", help="what to do to matrices first")
+    parser.add_argument("--weights", type=one_of("best", "last"), default="best", help="best (default) or last")
+    parser.add_argument("--json", action="store_true", help="print one JSON object on stdout")
+
+
+def run(args: argparse.Namespace) -> int:
+    from qkv import api
+    from qkv.commands import screen
+
+    changes = split_changes(args.change)
+    loaded = api.load(args.run, weights=args.weights)
+    result = loaded.evaluate(args.source, changes=changes)
+    if args.json:
+        about = {"run": str(loaded.path), "task": loaded.task.name, "weights": args.weights, "changes": changes}
+        screen.print_json(about | vars(result))
+        return 0
+    rows = [("loss, nats per target", screen.number(result.loss), _interval(result.loss_interval))]
+    if result.bits_per_byte is not None:
+        rows.append(("bits per byte", screen.number(result.bits_per_byte), ""))
+    rows.append(("accuracy", screen.number(result.accuracy), _interval(result.accuracy_interval)))
+    screen.print_table(["validation", "", "95 % interval"], rows)
+    print(f"over {result.n_targets:,} targets in {result.n_windows:,} windows, {args.weights} weights")
+    return 0
+
+
+def _interval(bounds: tuple[float, float] | None) -> str:
+    from qkv.commands.screen import number
+
+    return "" if bounds is None else f"{number(bounds[0])} to {number(bounds[1])}"

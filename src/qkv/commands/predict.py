@@ -1,0 +1,46 @@
+"""Continue texts (a causal run), or fill each [MASK] typed in them (a masked run).
+
+Texts come from the arguments, or one a line from stdin.
+
+Example:
+  qkv predict runs/my-1 "the cat sat"
+  qkv predict runs/my-1 "the cat sat" --tokens 100 --temperature 0
+  qkv predict runs/masked-1 "the [MASK] sat on the mat"
+"""
+
+import argparse
+
+from qkv.commands.arguments import at_least_zero, one_of, share, whole
+from qkv.commands.texts import read_texts
+
+__all__ = ["configure", "run"]
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run", metavar="RUN", help="a run folder")
+    parser.add_argument("texts", nargs="*", metavar="TEXT", help="what to continue or fill")
+    parser.add_argument("--tokens", type=whole(), metavar="N", help="how many tokens to add (200)")
+    parser.add_argument("--temperature", type=at_least_zero, metavar="T", help="0 is the most probable token each time")
+    parser.add_argument("--top-k", type=whole(0), metavar="K", help="choose among the K most probable tokens only")
+    parser.add_argument("--top-p", type=share, metavar="P", help="choose among the fewest tokens with this share")
+    parser.add_argument("--seed", type=whole(0), metavar="N", help="the same seed gives the same outputs (0)")
+    parser.add_argument("--weights", type=one_of("best", "last"), default="best", help="best (default) or last")
+    parser.add_argument("--json", action="store_true", help="print one JSON object on stdout")
+
+
+def run(args: argparse.Namespace) -> int:
+    from qkv import api
+    from qkv.commands import screen
+    from qkv.tasks import PredictOptions
+
+    loaded = api.load(args.run, weights=args.weights)
+    names = ("tokens", "temperature", "top_k", "top_p", "seed")
+    options = PredictOptions(**{name: getattr(args, name) for name in names if getattr(args, name) is not None})
+    texts = read_texts(args.texts, f"qkv predict {args.run}")
+    outputs = loaded.predict(texts, options)
+    if args.json:
+        screen.print_json({"run": str(loaded.path), "task": loaded.task.name, "inputs": texts, "outputs": outputs})
+        return 0
+    for text, output in zip(texts, outputs, strict=True):
+        print(text + output if loaded.task.name == "causal" else output)
+    return 0

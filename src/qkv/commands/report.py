@@ -1,0 +1,29 @@
+"""Write the report of a run: one HTML file with everything in it, that opens offline in any browser.
+
+Example:
+  qkv report runs/my-1
+  qkv report runs/my-1 --out story.html --text "the cat sat on the mat"
+"""
+
+import argparse
+
+__all__ = ["configure", "run"]
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run", metavar="RUN", help="a run folder")
+    parser.add_argument("--out", metavar="FILE", help="where to write it (report.html in the run folder)")
+    parser.add_argument("--text", action="append", default=[], metavar="TEXT", help="show attention on this text")
+    parser.add_argument("--json", action="store_true", help="print one JSON object on stdout")
+
+
+def run(args: argparse.Namespace) -> int:
+    from qkv import api
+    from qkv.commands import screen
+
+    path = api.load(args.run).report(out=args.out, texts=tuple(args.text))
+    if args.json:
+        screen.print_json({"run": args.run, "report": str(path), "bytes": path.stat().st_size})
+    else:
+        print(f"{path}  ({path.stat().st_size / 1e6:.1f} MB; open it in a browser)")
+    return 0

@@ -1,0 +1,77 @@
+"""What commands print on: one JSON object, or tables and sentences on a terminal (plain text in a pipe).
+
+Numbers are shown with three or four significant digits, as people read them; `--json` gives them whole.
+"""
+
+import json
+import math
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+__all__ = ["console", "number", "print_json", "print_table", "sparkline"]
+
+_BARS = "▁▂▃▄▅▆▇█"
+
+
+def print_json(value: Any) -> None:
+    """One JSON object on stdout; NaN and infinity, which JSON lacks, become null."""
+    json.dump(_plain(value), sys.stdout, ensure_ascii=False, indent=2)
+    sys.stdout.write("\n")
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    if hasattr(value, "tolist"):  # a NumPy scalar or array, a tensor
+        return _plain(value.tolist())
+    return str(value)
+
+
+def console() -> Console:
+    """Stdout; in a pipe wide enough that no row is folded."""
+    wide = {} if sys.stdout.isatty() else {"width": 160}
+    return Console(highlight=False, soft_wrap=not sys.stdout.isatty(), **wide)  # type: ignore[arg-type]
+
+
+def number(value: float | None) -> str:
+    """At most four significant digits; an em dash for what is undefined."""
+    if value is None or math.isnan(value):
+        return "—"
+    if value == 0 or 1e-3 <= abs(value) < 1e5:
+        digits = 4 if value == 0 else max(0, 3 - math.floor(math.log10(abs(value))))
+        return "0" if value == 0 else f"{value:.{min(digits, 4)}f}"
+    return f"{value:.2e}"
+
+
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[str | Text]], *, title: str = "") -> None:
+    """A table whose first column is words (left) and whose others are figures (right)."""
+    table = Table(
+        title=title or None, title_justify="left", box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0)
+    )
+    for index, column in enumerate(columns):
+        table.add_column(column, justify="right" if index else "left", no_wrap=True)
+    for row in rows:
+        table.add_row(*row)
+    console().print(table)
+
+
+def sparkline(values: Sequence[float], width: int = 40) -> str:
+    """Values as bars from their least to their greatest, thinned to `width`; a gap where one is undefined."""
+    if len(values) > width:
+        values = [values[round(i * (len(values) - 1) / (width - 1))] for i in range(width)]
+    finite = [v for v in values if math.isfinite(v)]
+    if not finite:
+        return ""
+    low, span = min(finite), (max(finite) - min(finite)) or 1.0
+    return "".join(_BARS[min(7, int(8 * (v - low) / span))] if math.isfinite(v) else " " for v in values)

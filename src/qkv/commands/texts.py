@@ -1,0 +1,23 @@
+"""The texts a command works on: its arguments, or the lines of stdin."""
+
+import sys
+from collections.abc import Sequence
+
+from qkv.errors import UserError
+
+__all__ = ["read_texts"]
+
+
+def read_texts(given: Sequence[str], command: str) -> list[str]:
+    """`given`, or one text a line from stdin where nothing was given.
+
+    Raises UserError when there is neither (stdin is a terminal, or empty).
+    """
+    if given:
+        return list(given)
+    if sys.stdin is None or sys.stdin.isatty():
+        raise UserError(f"no text was given. Type one, as in: {command} 'the cat sat', or pipe one a line into it.")
+    texts = [line.rstrip("\r\n") for line in sys.stdin]
+    if not texts:
+        raise UserError(f"no text was given, and none came in on stdin. Type one, as in: {command} 'the cat sat'")
+    return texts

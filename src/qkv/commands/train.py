@@ -1,0 +1,89 @@
+"""Train a model on a text, and write a run folder: weights, telemetry, and a report of what training did.
+
+SOURCE is a text file (.gz too), a folder of texts, or a JSONL, CSV or TSV table (--text-column). Without it the text is
+the manual topics and docstrings inside your own Python. Without a budget (--steps, --minutes, --until-loss) one is
+chosen from the text and this machine, at most 5 minutes.
+
+Example:
+  qkv train
+  qkv train my.txt --minutes 3
+  qkv train my.txt --preset textbook --freeze W_E --out runs/frozen
+  qkv train my.txt --until-loss 1.9 --set d_model=128,n_layers=4
+  qkv train --out runs/frozen --resume
+"""
+
+import argparse
+from typing import Any
+
+from qkv.commands.arguments import one_of, positive, settings, split_changes, whole
+
+__all__ = ["configure", "run"]
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Declare the options; one that is not given stays None, so that the library's own default is the only one."""
+    parser.add_argument("source", nargs="?", metavar="SOURCE", help="the text to train on")
+    what = parser.add_argument_group("what to train")
+    what.add_argument(
+        "--task", metavar="NAME", help="causal (predict the next token, the default) or masked (fill [MASK])"
+    )
+    what.add_argument("--preset", metavar="NAME", help="modern, fast, gpt2, bert, llama, vaswani, textbook or bloem")
+    what.add_argument("--from", dest="from_run", metavar="RUN", help="start from the weights of this run")
+    what.add_argument("--set", action="append", metavar="PATH=VALUE", help="a setting of config.toml, e.g. d_model=128")
+    what.add_argument(
+        "--change", action="append", metavar="SEL=OP", help="what to do to matrices: 'L0.W_Q=identity@0..100'"
+    )
+    what.add_argument(
+        "--freeze", action="append", metavar="SEL", help="matrices that stay at their start, e.g. W_E or 'L*.W_[QK]'"
+    )
+    what.add_argument("--only", action="append", metavar="SEL", help="train these matrices and freeze all others")
+    what.add_argument(
+        "--seed", type=whole(0), metavar="N", help="names every random draw: starts, batches, dropout (1)"
+    )
+    text = parser.add_argument_group("the text")
+    text.add_argument("--val", metavar="FILE", help="validate on this text instead of the last tenth of SOURCE")
+    text.add_argument(
+        "--tokenizer", metavar="KIND", help="char, byte, word, bpe, wordpiece, unigram, or a file or folder"
+    )
+    text.add_argument("--vocab", type=whole(2), metavar="N", help="vocabulary size of a fitted tokenizer")
+    text.add_argument("--text-column", metavar="NAME", help="the column of a table that holds the text")
+    budget = parser.add_argument_group("how long")
+    budget.add_argument("--steps", type=whole(), metavar="N", help="updates of the weights")
+    budget.add_argument("--minutes", type=positive, metavar="M", help="wall time of the whole command")
+    budget.add_argument(
+        "--until-loss", type=positive, metavar="X", help="stop at this validation loss, in nats per token"
+    )
+    place = parser.add_argument_group("where and how")
+    place.add_argument("--out", metavar="RUN", help="the run folder (runs/<source>-<n>); it must not exist yet")
+    place.add_argument("--resume", action="store_true", default=None, help="go on with the run in --out, exactly")
+    place.add_argument("--watch", metavar="LEVEL", help="what is measured while training: off, light or full")
+    place.add_argument("--on-spike", type=one_of("stop", "rollback", "ignore"), help="stop, rollback or ignore")
+    place.add_argument("--device", metavar="NAME", help="cpu, cuda or mps")
+    place.add_argument("--precision", metavar="NAME", help="auto, fp32 or bf16")
+    place.add_argument("--threads", type=whole(), metavar="N", help="processor threads")
+    place.add_argument("--no-report", dest="report", action="store_false", default=None, help="write no report.html")
+    place.add_argument("--json", action="store_true", help="print one JSON object on stdout")
+
+
+def options(args: argparse.Namespace) -> dict[str, Any]:
+    """The keyword arguments of `qkv.train` that were typed."""
+    given = {name: value for name, value in vars(args).items() if value is not None and name not in ("source", "json")}
+    if args.set:
+        given["set"] = settings(args.set)
+    if args.change:
+        given["change"] = split_changes(args.change)
+    return given
+
+
+def run(args: argparse.Namespace) -> int:
+    given = options(args)  # mistakes in them are answered before torch is loaded
+    from qkv import api
+    from qkv.commands import outcome, progress, screen
+
+    with progress.display() as display:
+        trained = api.train(args.source or "", progress=display, say=display.say, **given)
+    if args.json:
+        screen.print_json(trained.summary)
+    else:
+        outcome.print_outcome(trained)
+    return 0
