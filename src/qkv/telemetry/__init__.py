@@ -1,0 +1,46 @@
+"""What a run wrote down about itself: one SQLite file, one writer, typed reads.
+
+schema.sql   every table and column, with what it means
+Store        the writer, used by the recorder and the training
+Telemetry    the reader, used by inspection, views and commands, also while the training runs
+"""
+
+from qkv.telemetry.queries import Telemetry
+from qkv.telemetry.rows import (
+    NULL_ARM,
+    RUN_ARM,
+    AddressRow,
+    Arm,
+    Clock,
+    Compared,
+    Evaluation,
+    Event,
+    Grid,
+    MatrixRow,
+    MeasureRow,
+    Sample,
+    Series,
+    Steps,
+)
+from qkv.telemetry.selectors import select
+from qkv.telemetry.store import Store
+
+__all__ = [
+    "NULL_ARM",
+    "RUN_ARM",
+    "AddressRow",
+    "Arm",
+    "Clock",
+    "Compared",
+    "Evaluation",
+    "Event",
+    "Grid",
+    "MatrixRow",
+    "MeasureRow",
+    "Sample",
+    "Series",
+    "Steps",
+    "Store",
+    "Telemetry",
+    "select",
+]

@@ -1,0 +1,302 @@
+"""Typed reads of a run's telemetry; nothing else in the project writes SQL to read it.
+
+Everything can be read while the training still writes. A series leaves out the steps at which its measure is undefined;
+a grid marks them NaN, because an array needs something there: show both as a dash. Steps count updates made.
+"""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+
+from qkv.errors import AddressError, unknown
+from qkv.telemetry.connection import explained, open_reader
+from qkv.telemetry.rows import (
+    NULL_ARM,
+    RUN_ARM,
+    AddressRow,
+    Arm,
+    Clock,
+    Compared,
+    Evaluation,
+    Event,
+    Grid,
+    MatrixRow,
+    MeasureRow,
+    Sample,
+    Series,
+    Steps,
+)
+from qkv.telemetry.selectors import select
+
+__all__ = ["Telemetry"]
+
+
+class Telemetry:
+    """A read-only view of telemetry.sqlite. Use as a context manager, or call `close`.
+
+    Raises RunFolderError for a missing, damaged, locked, foreign or newer file; AddressError for a selector that
+    matches nothing or a measure that was not recorded.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self._connection = open_reader(self.path)
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._connection.close()
+
+    def __enter__(self) -> "Telemetry":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # what there is
+
+    def arms(self) -> list[Arm]:
+        """The trainings that wrote at least one step or measurement."""
+        rows = self._rows(
+            "SELECT arm, name, description FROM arms WHERE EXISTS (SELECT 1 FROM steps WHERE steps.arm = arms.arm) "
+            "OR EXISTS (SELECT 1 FROM recorded WHERE recorded.arm = arms.arm) ORDER BY arm"
+        )
+        return [Arm(*row) for row in rows]
+
+    def addresses(self) -> list[AddressRow]:
+        """Everything measured, in canonical order."""
+        rows = self._rows("SELECT address, site, layer, head, kind, shape, tied_to FROM addresses ORDER BY id")
+        return [
+            AddressRow(
+                address=address,
+                site=site,
+                layer=layer,
+                head=head,
+                kind=kind,
+                shape=tuple(json.loads(shape)),
+                tied_to=tied,
+            )
+            for address, site, layer, head, kind, shape, tied in rows
+        ]
+
+    def measures(self) -> list[MeasureRow]:
+        """Every measure, with formula, range, source, property, null and decision."""
+        columns = ("name", "formula", "range", "source", "property_of", "null", "decision")
+        quoted = ", ".join(f'"{c}"' for c in columns)
+        rows = self._rows(f"SELECT {quoted} FROM measures ORDER BY id")
+        return [MeasureRow(**dict(zip(columns, row, strict=True))) for row in rows]
+
+    def last_step(self, arm: int = RUN_ARM) -> int:
+        """The last update that was written; 0 before the first."""
+        return self._rows("SELECT coalesce(max(step), 0) FROM steps WHERE arm = ?", arm)[0][0]
+
+    def recorded_steps(self, measure: str, arm: int = RUN_ARM) -> np.ndarray:
+        """The steps int64 [n] at which a measure was taken."""
+        rows = self._rows(
+            "SELECT step FROM recorded WHERE arm = ? AND measure = ? ORDER BY step", arm, self._measure_id(measure)
+        )
+        return np.array([row[0] for row in rows], dtype=np.int64)
+
+    # curves
+
+    def steps(self, arm: int = RUN_ARM) -> Steps:
+        """Loss, learning rate and gradient norm of every update."""
+        rows = self._rows("SELECT step, tokens, loss, lr, grad_norm FROM steps WHERE arm = ? ORDER BY step", arm)
+        step, tokens, loss, lr, grad_norm = _columns(rows, 5)
+        return Steps(step.astype(np.int64), tokens.astype(np.int64), loss, lr, grad_norm)
+
+    def clock(self, arm: int = RUN_ARM) -> Clock:
+        """Wall seconds, speed, and the seconds that watching took."""
+        rows = self._rows(
+            "SELECT step, wall_seconds, tokens_per_second, watch_seconds FROM clock WHERE arm = ? ORDER BY step", arm
+        )
+        step, wall, speed, watch = _columns(rows, 4)
+        return Clock(step.astype(np.int64), wall, speed, watch)
+
+    def evaluations(self, arm: int = RUN_ARM) -> list[Evaluation]:
+        """Every evaluation, in order of step."""
+        rows = self._rows(
+            "SELECT step, loss, train_loss, bits_per_byte, metric, is_best FROM evaluations "
+            "WHERE arm = ? ORDER BY step",
+            arm,
+        )
+        return [Evaluation(*row[:5], is_best=bool(row[5])) for row in rows]
+
+    def best_evaluation(self, arm: int = RUN_ARM) -> Evaluation | None:
+        """The evaluation of lowest loss, the earliest of equals."""
+        return min(self.evaluations(arm), key=lambda e: (e.loss, e.step), default=None)
+
+    # measurements
+
+    def series(self, selector: str, measure: str, arm: int = RUN_ARM) -> dict[str, Series]:
+        """One measure of the selected addresses over steps, by address in canonical order."""
+        number, known = self._measure_id(measure), self._recorded_addresses(measure, arm)
+        chosen = self._select(selector, known, measure)
+        if len(chosen) == 1:
+            rows = self._rows(
+                "SELECT r.step, m.value FROM recorded r JOIN measurements m "
+                "ON m.arm = r.arm AND m.step = r.step AND m.measure = r.measure AND m.address = ? "
+                "WHERE r.arm = ? AND r.measure = ? ORDER BY r.step",
+                known[chosen[0]], arm, number,
+            )  # fmt: skip
+            return {chosen[0]: _series(chosen[0], measure, arm, *_columns(rows, 2))}
+        grid = self._grid(number, measure, [known[a] for a in chosen], chosen, arm)
+        return {a: _series(a, measure, arm, grid.step, grid.value[i]) for i, a in enumerate(chosen)}
+
+    def grid(self, measure: str, selector: str = "**", arm: int = RUN_ARM) -> Grid:
+        """One measure of many addresses at all its steps: what a map of layers and matrices is drawn from."""
+        number, known = self._measure_id(measure), self._recorded_addresses(measure, arm)
+        chosen = self._select(selector, known, measure)
+        return self._grid(number, measure, [known[a] for a in chosen], chosen, arm)
+
+    def latest(self, selector: str = "**", arm: int = RUN_ARM, at: int | None = None) -> list[MatrixRow]:
+        """The matrix table: for each address the newest value of each measure, no later than step `at`."""
+        about = {row.address: row for row in self.addresses()}
+        names = [row.name for row in self.measures()]
+        table: dict[str, dict[str, float | None]] = {}
+        newest: dict[str, int] = {}
+        rows = self._rows(
+            "SELECT a.address, s.name, m.step, m.value FROM "
+            "(SELECT measure, max(step) AS step FROM recorded WHERE arm = ?1 AND step <= ?2 GROUP BY measure) r "
+            "JOIN measurements m ON m.arm = ?1 AND m.step = r.step AND m.measure = r.measure "
+            "JOIN addresses a ON a.id = m.address JOIN measures s ON s.id = m.measure ORDER BY a.id, s.id",
+            arm, 2**62 if at is None else at,
+        )  # fmt: skip
+        for address, name, step, value in rows:
+            table.setdefault(address, {})[name] = value
+            newest[address] = max(step, newest.get(address, 0))
+        if not table:
+            return []
+        sites = {a: row.site for a, row in about.items()}
+        return [
+            MatrixRow(about[a], newest[a], {n: table[a][n] for n in names if n in table[a]})
+            for a in select(selector, list(table), sites)
+        ]
+
+    def against_null(
+        self, measure: str, selector: str = "**", *, at: int | None = None, null_arm: int = NULL_ARM
+    ) -> list[Compared]:
+        """Run and null at the last step that both have (no later than `at`); empty where there is no null.
+
+        Measures taken at different steps are never compared: a drift grows with the number of updates.
+        """
+        number = self._measure_id(measure)
+        rows = self._rows(
+            "SELECT a.address, x.step, x.value, y.value FROM "
+            "(SELECT max(p.step) AS step FROM recorded p JOIN recorded q ON q.arm = ?2 AND q.measure = p.measure "
+            " AND q.step = p.step WHERE p.arm = ?1 AND p.measure = ?3 AND p.step <= ?4) r "
+            "JOIN measurements x ON x.arm = ?1 AND x.step = r.step AND x.measure = ?3 "
+            "JOIN measurements y ON y.arm = ?2 AND y.step = r.step AND y.measure = ?3 AND y.address = x.address "
+            "JOIN addresses a ON a.id = x.address WHERE x.value IS NOT NULL AND y.value IS NOT NULL ORDER BY a.id",
+            RUN_ARM, null_arm, number, 2**62 if at is None else at,
+        )  # fmt: skip
+        by_address = {address: Compared(address, measure, step, value, null) for address, step, value, null in rows}
+        if not by_address:
+            return []
+        sites = {row.address: row.site for row in self.addresses()}
+        return [by_address[a] for a in select(selector, list(by_address), sites)]
+
+    def vector(self, address: str, measure: str, *, at: int | None = None, arm: int = RUN_ARM) -> np.ndarray | None:
+        """The newest list-valued measure [n] no later than step `at`; None where there is none."""
+        found = self.vectors(address, measure, arm=arm, at=at, newest_only=True)
+        return next(iter(found.values()), None)
+
+    def vectors(
+        self, address: str, measure: str, *, arm: int = RUN_ARM, at: int | None = None, newest_only: bool = False
+    ) -> dict[int, np.ndarray]:
+        """A list-valued measure at each of its steps, by step."""
+        rows = self._rows(
+            "SELECT step, dtype, data FROM vectors WHERE arm = ? AND step <= ? "
+            "AND measure = (SELECT id FROM measures WHERE name = ?) "
+            "AND address = (SELECT id FROM addresses WHERE address = ?) "
+            f"ORDER BY step {'DESC LIMIT 1' if newest_only else ''}",
+            arm, 2**62 if at is None else at, measure, address,
+        )  # fmt: skip
+        return {step: np.frombuffer(data, dtype=dtype) for step, dtype, data in rows}
+
+    # words and facts
+
+    def samples(self, arm: int = RUN_ARM) -> list[Sample]:
+        """Every sample, in order of step."""
+        rows = self._rows("SELECT step, prompt, text FROM samples WHERE arm = ? ORDER BY step, rowid", arm)
+        return [Sample(*row) for row in rows]
+
+    def events(self, arm: int = RUN_ARM) -> list[Event]:
+        """What happened, in order of step."""
+        rows = self._rows(
+            "SELECT step, kind, address, sentence, evidence FROM events WHERE arm = ? ORDER BY step, rowid", arm
+        )
+        return [Event(*row[:4], evidence=json.loads(row[4])) for row in rows]
+
+    def facts(self) -> dict[str, Any]:
+        """Every fact, those of the clock included."""
+        rows = self._rows("SELECT key, value FROM facts UNION ALL SELECT key, value FROM clock_facts ORDER BY key")
+        return {key: json.loads(value) for key, value in rows}
+
+    def fact(self, key: str, default: Any = None) -> Any:
+        """One fact, or `default`."""
+        rows = self._rows(
+            "SELECT value FROM facts WHERE key = ?1 UNION ALL SELECT value FROM clock_facts WHERE key = ?1", key
+        )
+        return json.loads(rows[0][0]) if rows else default
+
+    # inside
+
+    def _rows(self, sql: str, *values: Any) -> list[tuple[Any, ...]]:
+        with explained(self.path, "read"):
+            return self._connection.execute(sql, values).fetchall()
+
+    def _measure_id(self, measure: str) -> int:
+        rows = self._rows("SELECT id FROM measures WHERE name = ?", measure)
+        if not rows:
+            names = [row[0] for row in self._rows("SELECT name FROM measures ORDER BY id")]
+            raise AddressError(unknown("measure", measure, names) if names else f"no measure {measure!r} was recorded")
+        return rows[0][0]
+
+    def _recorded_addresses(self, measure: str, arm: int) -> dict[str, int]:
+        """Addresses that this measure has at its first or last step, by name, in canonical order."""
+        rows = self._rows(
+            "SELECT DISTINCT a.address, a.id FROM measurements m JOIN addresses a ON a.id = m.address "
+            "WHERE m.arm = ?1 AND m.measure = ?2 AND m.step IN ("
+            " SELECT min(step) FROM recorded WHERE arm = ?1 AND measure = ?2"
+            " UNION SELECT max(step) FROM recorded WHERE arm = ?1 AND measure = ?2) ORDER BY a.id",
+            arm, self._measure_id(measure),
+        )  # fmt: skip
+        return dict(rows)
+
+    def _select(self, selector: str, known: dict[str, int], measure: str) -> list[str]:
+        if not known:
+            raise AddressError(f"measure {measure!r} has no values in this arm of {self.path.name}")
+        sites = {row.address: row.site for row in self.addresses()}
+        return select(selector, list(known), sites)
+
+    def _grid(self, number: int, measure: str, ids: Sequence[int], chosen: Sequence[str], arm: int) -> Grid:
+        steps = self.recorded_steps(measure, arm)
+        row_of, column_of = {n: i for i, n in enumerate(ids)}, {s: j for j, s in enumerate(steps.tolist())}
+        value = np.full((len(ids), len(steps)), np.nan)
+        for step, address, number_ in self._rows(
+            "SELECT m.step, m.address, m.value FROM recorded r JOIN measurements m "
+            "ON m.arm = r.arm AND m.step = r.step AND m.measure = r.measure WHERE r.arm = ? AND r.measure = ?",
+            arm, number,
+        ):  # fmt: skip
+            row = row_of.get(address)
+            if row is not None and number_ is not None and step in column_of:
+                value[row, column_of[step]] = number_
+        return Grid(measure, arm, tuple(chosen), steps, value)
+
+
+def _columns(rows: list[tuple[Any, ...]], n: int) -> list[np.ndarray]:
+    """The columns of a result as float64 arrays, NULL as NaN."""
+    if not rows:
+        return [np.zeros(0) for _ in range(n)]
+    return list(np.array(rows, dtype=np.float64).T)
+
+
+def _series(address: str, measure: str, arm: int, step: np.ndarray, value: np.ndarray) -> Series:
+    defined = ~np.isnan(value)
+    return Series(address, measure, arm, step[defined].astype(np.int64), value[defined])
