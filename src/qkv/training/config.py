@@ -1,0 +1,106 @@
+"""What a training is asked to do: three frozen dataclasses, validated at construction, written to `config.toml`.
+
+Laws that turn a corpus and a machine into these numbers live in `presets` and `recipe`; nothing is decided here.
+"""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from qkv.errors import ConfigError
+
+__all__ = ["OptimizerConfig", "ScheduleConfig", "TrainingConfig"]
+
+
+def _require(ok: bool, name: str, value: object, expected: str) -> None:
+    if not ok:
+        raise ConfigError(f"{name} is {value!r}; expected {expected}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptimizerConfig:
+    """How gradients become updates. Raises ConfigError for a value out of range."""
+
+    kind: Literal["muon", "adamw", "sgd"] = "muon"
+    """Muon for hidden matrices with AdamW for the rest, AdamW for all, or SGD for all."""
+    lr: float = 3e-3
+    """Peak learning rate of AdamW or SGD; under Muon that of everything but the hidden matrices."""
+    muon_lr: float = 0.02
+    """Peak learning rate of the hidden matrices under Muon; before the factor sqrt(max(1, d_out / d_in))."""
+    beta1: float = 0.9
+    """AdamW's decay of the first moment."""
+    beta2: float = 0.95
+    """AdamW's decay of the second moment."""
+    eps: float = 1e-8
+    """Added to AdamW's denominator."""
+    weight_decay: float = 0.0
+    """Decoupled decay of 2-D matrices, times the learning rate; never of biases, gains and scalars."""
+    momentum: float = 0.95
+    """Momentum of Muon (Nesterov) and SGD (classical; 0 is plain SGD)."""
+    clip: float = 1.0
+    """Largest global norm of the gradient, scaled down beyond it; 0 is off."""
+
+    def __post_init__(self) -> None:
+        for name in ("lr", "muon_lr", "eps"):
+            value = getattr(self, name)
+            _require(0 < value < float("inf"), f"optimizer.{name}", value, "a number above 0")
+        for name in ("beta1", "beta2", "momentum"):
+            value = getattr(self, name)
+            _require(0 <= value < 1, f"optimizer.{name}", value, "a number from 0 up to but not 1")
+        for name in ("weight_decay", "clip"):
+            value = getattr(self, name)
+            _require(0 <= value < float("inf"), f"optimizer.{name}", value, "0 or more")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScheduleConfig:
+    """How the learning rate moves: linear warm-up, a plateau, a linear decay. Raises ConfigError for a value out of range."""
+
+    steps: int = 0
+    """The horizon in updates; 0 means that the loop measures one from `minutes`."""
+    warmup_steps: int = 0
+    """Updates over which the rate climbs linearly to its peak."""
+    decay_share: float = 0.4
+    """The last share of the horizon over which the rate falls linearly to the floor; 1 is a linear decay from the start."""
+    floor: float = 0.0
+    """The rate at the horizon as a share of the peak."""
+
+    def __post_init__(self) -> None:
+        _require(self.steps >= 0, "schedule.steps", self.steps, "0 or more")
+        _require(self.warmup_steps >= 0, "schedule.warmup_steps", self.warmup_steps, "0 or more")
+        _require(0 <= self.decay_share <= 1, "schedule.decay_share", self.decay_share, "a share from 0 to 1")
+        _require(0 <= self.floor <= 1, "schedule.floor", self.floor, "a share from 0 to 1")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingConfig:
+    """One training: how much, how often it is checked, when it ends. Raises ConfigError for a value out of range."""
+
+    batch_size: int = 32
+    """Windows (examples) per update, all micro-batches together."""
+    accumulate: int = 1
+    """Micro-batches an update is computed in; changes memory, not meaning."""
+    eval_every: int = 0
+    """Updates between two validations; 0 is the law of `training.validation`."""
+    patience: int = 0
+    """Validations without a new best before the run ends early; 0 is never."""
+    until_loss: float = 0.0
+    """End once the loss of the full validation split is at or below this many nats per target; 0 is no target."""
+    minutes: float = 0.0
+    """Wall time of the whole command that the horizon is measured to fill; 0 is no such budget."""
+    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+    """How gradients become updates."""
+    schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
+    """How the learning rate moves."""
+
+    def __post_init__(self) -> None:
+        _require(self.batch_size >= 1, "training.batch_size", self.batch_size, "1 or more")
+        _require(
+            1 <= self.accumulate <= self.batch_size,
+            "training.accumulate",
+            self.accumulate,
+            f"1 to the batch size of {self.batch_size}",
+        )
+        _require(self.eval_every >= 0, "training.eval_every", self.eval_every, "0 or more")
+        _require(self.patience >= 0, "training.patience", self.patience, "0 or more")
+        _require(0 <= self.until_loss < float("inf"), "training.until_loss", self.until_loss, "0 or more nats")
+        _require(0 <= self.minutes < float("inf"), "training.minutes", self.minutes, "0 or more minutes")

@@ -1,0 +1,200 @@
+"""What training tells those who watch it, and the two protocols: observers read, constraints write.
+
+**Step numbers.** Weights *at step n* are the weights after n updates; step 0 is the start. The update that leads from
+step n to step n + 1 is made with the rate of n, on the batch of n, under `constraint.before_step(n)` and
+`after_step(n)`. Its `StepRecord.step` is n + 1: the loss and gradient are those of the weights at n, and once
+`after_update` is called the weights are those at n + 1. So "everything up to step n" is complete exactly when the
+checkpoint of step n is written, and a resume from there drops whatever is labelled later.
+
+An observer must not change weights, gradients, optimizer state or any global random state: watching never changes a run.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from qkv.models.matrices import Catalogue
+    from qkv.training.config import TrainingConfig
+    from qkv.training.optimizers import Optimizer
+    from qkv.training.precision import Machine
+
+__all__ = ["Constraint", "EvaluationRecord", "Event", "Observer", "Outcome", "RunContext", "StepRecord", "StopReason"]
+
+StopReason = Literal["steps", "minutes", "loss", "budget", "interrupt", "nan"]
+"""Why a run ended: its horizon, its wall time, its target loss, patience, a signal, a non-finite number."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunContext:
+    """What an observer may look at; given once, before the first update."""
+
+    seed: int
+    """The seed that names every draw."""
+    start_step: int
+    """The step this process starts from; above 0 on a resume."""
+    steps: int
+    """The horizon in updates; 0 while `minutes` is still being measured."""
+    tokens_per_step: int
+    """Positions a full update sees, padding included."""
+    model: "nn.Module"
+    """The model in training, with the weights of `start_step`."""
+    catalogue: "Catalogue"
+    """Its matrices by address."""
+    task: Any
+    """The task module (`tasks.TASKS`)."""
+    corpus: Any
+    """The corpus it trains on."""
+    config: "TrainingConfig"
+    """What was asked for."""
+    machine: "Machine"
+    """Where it runs."""
+    optimizer: "Optimizer"
+    """Its state by address, to be read only."""
+    folder: Path | None
+    """The run folder; None where nothing is written."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepRecord:
+    """One update, as seen from outside; see the module's note on step numbers."""
+
+    step: int
+    """Updates done once this one is: 1 for the first."""
+    steps: int
+    """The horizon; 0 while it is still being measured."""
+    tokens: int
+    """Real (unpadded) positions seen since step 0, this update included."""
+    loss: float
+    """Mean nats per target of this update's batch, at the weights before it."""
+    lr: float
+    """The base learning rate (`optimizer.lr`) times `lr_scale`."""
+    lr_scale: float
+    """The schedule's factor, 0 to 1, the same for every group."""
+    grad_norm: float
+    """Global 2-norm of the gradient before clipping."""
+    wall_seconds: float
+    """Seconds of training since step 0, earlier sessions of a resumed run included."""
+    catalogue: "Catalogue"
+    """Parameters and gradients by address: gradients after clipping; weights before or after, by the call."""
+    optimizer: "Optimizer"
+    """Optimizer state, to be read only."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluationRecord:
+    """One pass over the full validation split."""
+
+    step: int
+    """The step whose weights were scored."""
+    loss: float
+    """Mean nats per target."""
+    n_targets: int
+    """Targets scored."""
+    is_best: bool
+    """Whether this is the lowest loss so far."""
+    seconds: float
+    """Wall time of the pass."""
+    wall_seconds: float
+    """Seconds of training since step 0, this pass included."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Event:
+    """Something worth a sentence: a horizon fixed, patience ended, a checkpoint skipped, a number gone."""
+
+    step: int
+    """When."""
+    kind: str
+    """One word: horizon, patience, target, nan, interrupt, checkpoint."""
+    sentence: str
+    """For a person."""
+    address: str = ""
+    """The matrix it speaks of, if it does."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """How a training ended."""
+
+    steps: int
+    """Updates done in all."""
+    horizon: int
+    """Updates the schedule was made for."""
+    tokens: int
+    """Real positions seen in all."""
+    best_loss: float
+    """Lowest full-validation loss, nats per target; NaN where none was measured."""
+    best_step: int
+    """Its step; -1 where none was measured."""
+    last_loss: float
+    """Full-validation loss at the last step; NaN where it was not measured (a run that was interrupted)."""
+    stopped_because: StopReason
+    """Why it ended."""
+    train_seconds: float
+    """Wall time of the loop over all sessions: updates, validation, checkpoints and watching."""
+    tokens_per_second: float
+    """Tokens of this session by its seconds; 0 where it made no update."""
+    resumed_from_step: int | None
+    """The step this session started from; None where it started anew."""
+
+
+class Observer:
+    """Reads a training and never changes it. A subclass overrides what it needs; every default does nothing."""
+
+    def on_start(self, context: RunContext) -> None:
+        """Before the first update of this session."""
+
+    def on_resume(self, step: int) -> None:
+        """After `on_start` of a resumed run: forget everything labelled later than `step`."""
+
+    def wants(self, step: int) -> bool:
+        """Whether to be shown the update that leads to `step`. Must be a function of `step` and what `on_start` told."""
+        return False
+
+    def before_update(self, record: StepRecord) -> None:
+        """Gradients are there, weights not yet changed. Only where `wants(record.step)`."""
+
+    def after_update(self, record: StepRecord) -> None:
+        """Weights are those at `record.step`; gradients are still there. Only where `wants(record.step)`."""
+
+    def on_evaluation(self, evaluation: EvaluationRecord) -> None:
+        """After each pass over the full validation split."""
+
+    def on_event(self, event: Event) -> None:
+        """Something worth a sentence."""
+
+    def on_checkpoint(self, step: int) -> None:
+        """Before the checkpoint of `step` is written: make everything up to `step` durable now."""
+
+    def on_end(self, outcome: Outcome) -> None:
+        """After the last checkpoint is on disk, however the run ended (interrupt and NaN included)."""
+
+
+class Constraint(Protocol):
+    """Writes weights by rule (`changes.Plan`). Its start is made before the optimizer is built, by the recipe."""
+
+    def before_step(self, step: int) -> None:
+        """Before the forward pass of the update from `step` to `step + 1`; also the first call after a resume at `step`."""
+
+    def after_step(self, step: int) -> None:
+        """After that update: put back what must not have moved."""
+
+
+class Watchers:
+    """Several observers as one, called in their order."""
+
+    def __init__(self, observers: Sequence[Observer]) -> None:
+        self.observers = tuple(observers)
+
+    def wanting(self, step: int) -> tuple[Observer, ...]:
+        """Those who want to see the update that leads to `step`."""
+        return tuple(observer for observer in self.observers if observer.wants(step))
+
+    def tell(self, moment: str, *what: Any) -> None:
+        """Call the method `moment` of each."""
+        for observer in self.observers:
+            getattr(observer, moment)(*what)
