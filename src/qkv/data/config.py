@@ -1,0 +1,32 @@
+"""What text to train on and how to cut it into tokens, as settings that fit in `config.toml`."""
+
+from dataclasses import dataclass
+
+from qkv.errors import ConfigError
+
+__all__ = ["DataConfig"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataConfig:
+    """Where text comes from and which tokenizer cuts it.
+
+    Raises ConfigError for a vocabulary of fewer than 0 tokens.
+    """
+
+    source: str = ""
+    """A text file, folder or table (each may be gzipped); empty means the corpus inside the user's own Python."""
+    tokenizer: str = ""
+    """A kind (char, byte, word, bpe, wordpiece, unigram) or a file or folder that holds one; empty means bpe."""
+    vocab: int = 0
+    """Size of the vocabulary to fit, special tokens included; 0 means the law of `tokenizers.vocabulary_law`."""
+    val: str = ""
+    """A source of its own for validation; empty means a part of `source` held out by `split`."""
+    text_column: str = ""
+    """The column of a table that holds the text; empty means it is found by name, then by length."""
+    label_column: str = ""
+    """The column of a table that holds the label, never taken for text; empty means none is named."""
+
+    def __post_init__(self) -> None:
+        if self.vocab < 0:
+            raise ConfigError(f"vocab is {self.vocab}; expected 0 (chosen by a law) or the number of tokens to fit")

@@ -1,0 +1,123 @@
+"""Windows of tokens for training and validation, each a pure function of its number.
+
+Training window e is found from (seed, e) alone: e // n_windows is its epoch, each epoch shifts all windows by an offset
+of its own and visits every one of them once, in an order of its own. So a resumed run needs no stored position, and two
+ranks that take every second example see together what one rank sees. Nothing here knows about tasks or models.
+"""
+
+from collections.abc import Iterator
+from functools import lru_cache
+
+import numpy as np
+
+from qkv.data.tokens import Tokens
+from qkv.errors import SourceError
+from qkv.randomness import Permutation, generator
+
+__all__ = [
+    "check_window",
+    "n_val_windows",
+    "n_windows",
+    "train_starts",
+    "train_window",
+    "val_windows",
+    "window_documents",
+]
+
+_BLOCK = 4096
+"""Most starts that are computed at a time: one permutation call serves many steps."""
+
+
+def check_window(tokens: Tokens, n_ctx: int, what: str = "the training text") -> None:
+    """Make sure that at least one window of n_ctx inputs and n_ctx targets fits.
+
+    Raises SourceError with both lengths where it does not.
+    """
+    if len(tokens) < n_ctx + 1:
+        raise SourceError(
+            f"{what} has {len(tokens)} tokens, fewer than one window of {n_ctx + 1};"
+            f" give a longer text or a shorter window (--set n_ctx={max(1, len(tokens) - 1)})"
+        )
+
+
+def n_windows(tokens: Tokens, n_ctx: int) -> int:
+    """Training windows in an epoch: len // n_ctx - 1, so that any shift below n_ctx fits; at least 1.
+
+    Raises SourceError where not even one window fits.
+    """
+    check_window(tokens, n_ctx)
+    return max(1, len(tokens) // n_ctx - 1)
+
+
+def train_starts(tokens: Tokens, n_ctx: int, seed: int, example_index: np.ndarray) -> np.ndarray:
+    """Where each training window begins: int64 [n], positions in `tokens.ids`.
+
+    example_index: int64 [n], global example numbers >= 0. The window of a start s is ids[s : s + n_ctx + 1].
+    """
+    n = n_windows(tokens, n_ctx)
+    index = np.asarray(example_index, dtype=np.int64)
+    size = min(_BLOCK, max(64, 4 * n))  # a block never spans more than 64 epochs, each of which costs a permutation
+    blocks = index // size
+    starts = np.empty(index.shape, dtype=np.int64)
+    for block in np.unique(blocks):
+        inside = blocks == block
+        starts[inside] = _block_of_starts(len(tokens), n, n_ctx, seed, size, int(block))[index[inside] % size]
+    return starts
+
+
+@lru_cache(maxsize=16)
+def _block_of_starts(n_tokens: int, n: int, n_ctx: int, seed: int, size: int, block: int) -> np.ndarray:
+    """Starts of examples block * size onwards, int64 [size]."""
+    index = np.arange(block * size, (block + 1) * size, dtype=np.int64)
+    epochs, within = index // n, index % n
+    starts = np.empty(size, dtype=np.int64)
+    shifts = min(n_ctx, n_tokens - n * n_ctx)
+    for epoch in np.unique(epochs):
+        inside = epochs == epoch
+        shift = int(generator(seed, "window shift", int(epoch)).integers(shifts))
+        starts[inside] = Permutation(n, seed, "windows", int(epoch))(within[inside]) * n_ctx + shift
+    return starts
+
+
+def train_window(tokens: Tokens, n_ctx: int, seed: int, example_index: np.ndarray) -> np.ndarray:
+    """The training windows of these global example numbers: int64 [n, n_ctx + 1].
+
+    A pure function of (tokens, n_ctx, seed, example_index). Inside an epoch of `n_windows` examples no token is a
+    target twice. Column 0 to n_ctx - 1 are inputs, 1 to n_ctx are targets.
+    """
+    starts = train_starts(tokens, n_ctx, seed, example_index)
+    return np.lib.stride_tricks.sliding_window_view(tokens.ids, n_ctx + 1)[starts].astype(np.int64)
+
+
+def n_val_windows(tokens: Tokens, n_ctx: int) -> int:
+    """How many windows `val_windows` gives in all: each token after the first is predicted in exactly one of them."""
+    return max(0, -(-(len(tokens) - 1) // n_ctx))
+
+
+def val_windows(tokens: Tokens, n_ctx: int, batch_size: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """The fixed validation windows in order, `batch_size` at a time, the last batch as small as it must be.
+
+    Yields (windows int64 [batch, n_ctx + 1], real bool [batch, n_ctx]): `real` marks the targets windows[:, 1:] that
+    count. Only the last window can be short; it is filled with token 0 and real is False there. Over all batches each
+    token after the first is a real target exactly once.
+
+    Raises SourceError where there are fewer than two tokens.
+    """
+    check_window(tokens, 1, "the validation text")
+    total = n_val_windows(tokens, n_ctx)
+    columns = np.arange(n_ctx + 1)
+    for first in range(0, total, batch_size):
+        positions = (np.arange(first, min(first + batch_size, total)) * n_ctx)[:, None] + columns
+        inside = positions < len(tokens)
+        windows = tokens.ids[np.where(inside, positions, 0)].astype(np.int64)
+        yield np.where(inside, windows, 0), inside[:, 1:]
+
+
+def window_documents(tokens: Tokens, starts: np.ndarray, n_ctx: int) -> np.ndarray:
+    """The document that each position of these windows belongs to: int64 [n, n_ctx + 1], numbers from 0.
+
+    starts: int64 [n]. A token that ends a document belongs to the document that it ends. Positions beyond the last
+    token count as one document more.
+    """
+    positions = np.asarray(starts)[:, None] + np.arange(n_ctx + 1)
+    return np.searchsorted(tokens.offsets, positions, side="right") - 1
