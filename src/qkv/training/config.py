@@ -53,14 +53,14 @@ class OptimizerConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class ScheduleConfig:
-    """How the learning rate moves: linear warm-up, a plateau, a linear decay. Raises ConfigError for a value out of range."""
+    """How the rate moves: linear warm-up, plateau, linear decay. Raises ConfigError for a value out of range."""
 
     steps: int = 0
     """The horizon in updates; 0 means that the loop measures one from `minutes`."""
     warmup_steps: int = 0
     """Updates over which the rate climbs linearly to its peak."""
     decay_share: float = 0.4
-    """The last share of the horizon over which the rate falls linearly to the floor; 1 is a linear decay from the start."""
+    """The last share of the horizon, over which the rate falls linearly to the floor; 1 decays from the start."""
     floor: float = 0.0
     """The rate at the horizon as a share of the peak."""
 

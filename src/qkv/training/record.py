@@ -6,7 +6,7 @@ step n to step n + 1 is made with the rate of n, on the batch of n, under `const
 `after_update` is called the weights are those at n + 1. So "everything up to step n" is complete exactly when the
 checkpoint of step n is written, and a resume from there drops whatever is labelled later.
 
-An observer must not change weights, gradients, optimizer state or any global random state: watching never changes a run.
+An observer changes no weights, gradients, optimizer state or global random state: watching never changes a run.
 """
 
 from collections.abc import Sequence
@@ -152,7 +152,7 @@ class Observer:
         """After `on_start` of a resumed run: forget everything labelled later than `step`."""
 
     def wants(self, step: int) -> bool:
-        """Whether to be shown the update that leads to `step`. Must be a function of `step` and what `on_start` told."""
+        """Whether to be shown the update that leads to `step`: a function of `step` and what `on_start` told."""
         return False
 
     def before_update(self, record: StepRecord) -> None:
@@ -178,7 +178,7 @@ class Constraint(Protocol):
     """Writes weights by rule (`changes.Plan`). Its start is made before the optimizer is built, by the recipe."""
 
     def before_step(self, step: int) -> None:
-        """Before the forward pass of the update from `step` to `step + 1`; also the first call after a resume at `step`."""
+        """Before the forward pass of the update from `step` to `step + 1`; the first call after a resume at `step`."""
 
     def after_step(self, step: int) -> None:
         """After that update: put back what must not have moved."""
