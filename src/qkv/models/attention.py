@@ -1,0 +1,232 @@
+"""Attention: softmax(q k^T / sqrt(d_head) + mask) v, fused where nobody looks and explicit where patterns are asked for.
+
+`q = x W_Q`, `k = x W_K`, `v = x W_V`; heads are column blocks of these matrices and row blocks of W_O. The three
+projections are separate parameters, so that each has a norm, a spectrum, an optimizer state and a freeze of its own.
+Source: Vaswani et al. 2017 (arXiv 1706.03762); shared key/value heads: Ainslie et al. 2023 (arXiv 2305.13245);
+QK-norm: Henry et al. 2020 (arXiv 2010.04245).
+"""
+
+import math
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from qkv.models.cache import KVCache
+from qkv.models.layout import Layout, Sizes, check
+from qkv.models.masks import Visible, visible
+from qkv.models.norms import RMSNorm
+from qkv.models.positions import Rotary, rotate
+from qkv.models.start import fill
+
+__all__ = ["MultiHeadAttention", "SelfAttention", "Tap", "attend", "attend_explicit"]
+
+Tap = Callable[[str, Tensor], Tensor]
+"""`tap(name, tensor) -> tensor`: sees, and may replace, an activation by its name ("L0.pattern")."""
+
+
+def attend(q: Tensor, k: Tensor, v: Tensor, to: Visible, scale: float) -> Tensor:
+    """softmax(scale * q k^T + bias) v in one fused operator: z [batch, head, query_pos, d_head].
+
+    q [batch, head, query_pos, d_head]; k, v [batch, kv_head, key_pos, d_head] with head a multiple of kv_head.
+    """
+    shared = q.shape[1] != k.shape[1]
+    return F.scaled_dot_product_attention(
+        q, k, v, attn_mask=to.bias, is_causal=to.causal, scale=scale, enable_gqa=shared
+    )
+
+
+def attend_explicit(
+    q: Tensor, k: Tensor, v: Tensor, to: Visible, scale: float, *, name: str = "", tap: Tap | None = None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The same by its formula: (z, scores, pattern), the latter two [batch, head, query_pos, key_pos].
+
+    Scores are scaled and -inf where a key is hidden, so pattern = softmax(scores) and its rows sum to 1. `tap` may
+    replace scores and pattern on the way.
+    """
+    group = q.shape[1] // k.shape[1]
+    if group > 1:
+        k, v = k.repeat_interleave(group, dim=1), v.repeat_interleave(group, dim=1)
+    scores = (q * scale) @ k.transpose(-2, -1)
+    if to.causal:
+        hidden = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(1)
+        scores = scores.masked_fill(hidden, -math.inf)
+    if to.bias is not None:
+        scores = scores + to.bias
+    scores = tap(f"{name}.scores", scores) if tap else scores
+    pattern = scores.softmax(dim=-1)
+    pattern = tap(f"{name}.pattern", pattern) if tap else pattern
+    return pattern @ v, scores, pattern
+
+
+class SelfAttention(nn.Module):
+    """One head of self-attention, as short as its formula: softmax(x W_Q (x W_K)^T / sqrt(d_head)) x W_V W_O.
+
+    Parameters W_Q, W_K, W_V [d_model, d_head] and W_O [d_head, d_model], each started by name from `seed`.
+    """
+
+    def __init__(
+        self,
+        d_model: int,
+        *,
+        d_head: int = 0,
+        causal: bool = False,
+        scale: bool = True,
+        start: str = "xavier",
+        seed: int = 0,
+    ) -> None:
+        super().__init__()
+        d_head = d_head or d_model
+        self.causal, self.scale = causal, 1 / math.sqrt(d_head) if scale else 1.0
+        self.W_Q = nn.Parameter(torch.empty(d_model, d_head))
+        self.W_K = nn.Parameter(torch.empty(d_model, d_head))
+        self.W_V = nn.Parameter(torch.empty(d_model, d_head))
+        self.W_O = nn.Parameter(torch.empty(d_head, d_model))
+        fill(self, start, 1, seed)
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        """x [batch, pos, d_model] -> [batch, pos, d_model]; `mask` [batch, pos] bool is True for real tokens."""
+        return self.forward_recorded(x, mask)[0]
+
+    def forward_recorded(self, x: Tensor, mask: Tensor | None = None) -> tuple[Tensor, dict[str, Tensor]]:
+        """The same, and q, k, v, z [batch, pos, d_head] and scores, pattern [batch, query_pos, key_pos]."""
+        to = visible(x.shape[1], x.shape[1], causal=self.causal, keys=mask, like=x)
+        q, k, v = x @ self.W_Q, x @ self.W_K, x @ self.W_V
+        z, scores, pattern = (t[:, 0] for t in attend_explicit(q[:, None], k[:, None], v[:, None], to, self.scale))
+        return z @ self.W_O, {"q": q, "k": k, "v": v, "scores": scores, "pattern": pattern, "z": z}
+
+
+class MultiHeadAttention(nn.Module):
+    """Heads of attention side by side: out = concat_h(softmax(q_h k_h^T / sqrt(d_head)) v_h) W_O.
+
+    W_Q [d_model, n_heads * d_head], W_K and W_V [d_model, n_kv_heads * d_head], W_O [n_heads * d_head, d_model], with
+    b_Q, b_K, b_V, b_O where `bias`; `qnorm.gain`, `knorm.gain` [d_head] where `qk_norm`. `rope_base` turns q and k by
+    rotary positions (0: none). Query head h reads key/value head h // (n_heads / n_kv_heads). A `seed` of None leaves the
+    parameters unwritten, for a larger module to start them by their full address.
+    """
+
+    def __init__(
+        self,
+        d_model: int,
+        n_heads: int,
+        *,
+        n_kv_heads: int = 0,
+        d_head: int = 0,
+        causal: bool = False,
+        bias: bool = False,
+        qk_norm: bool = False,
+        rope_base: float = 0.0,
+        scale: bool = True,
+        norm_eps: float = 1e-6,
+        start: str = "xavier",
+        seed: int | None = 0,
+    ) -> None:
+        super().__init__()
+        sizes = Sizes(
+            d_vocab=0, d_model=d_model, n_layers=1, n_heads=n_heads, n_ctx=1, n_kv_heads=n_kv_heads, d_head=d_head
+        ).resolved()
+        check(sizes, Layout(positions="rotary" if rope_base else "none"))
+        self.causal, self.n_heads, self.n_kv_heads, self.d_head = causal, n_heads, sizes.n_kv_heads, sizes.d_head
+        self.scale = 1 / math.sqrt(self.d_head) if scale else 1.0
+        inner, inner_kv = n_heads * self.d_head, self.n_kv_heads * self.d_head
+        self.W_Q = nn.Parameter(torch.empty(d_model, inner))
+        self.W_K = nn.Parameter(torch.empty(d_model, inner_kv))
+        self.W_V = nn.Parameter(torch.empty(d_model, inner_kv))
+        self.W_O = nn.Parameter(torch.empty(inner, d_model))
+        self.b_Q = nn.Parameter(torch.empty(inner)) if bias else None
+        self.b_K = nn.Parameter(torch.empty(inner_kv)) if bias else None
+        self.b_V = nn.Parameter(torch.empty(inner_kv)) if bias else None
+        self.b_O = nn.Parameter(torch.empty(d_model)) if bias else None
+        self.qnorm = RMSNorm(self.d_head, norm_eps) if qk_norm else None
+        self.knorm = RMSNorm(self.d_head, norm_eps) if qk_norm else None
+        self.rotary = Rotary(self.d_head, rope_base) if rope_base else None
+        if seed is not None:
+            fill(self, start, 1, seed)
+
+    def forward(
+        self,
+        x: Tensor,
+        context: Tensor | None = None,
+        *,
+        mask: Tensor | None = None,
+        documents: Tensor | None = None,
+    ) -> Tensor:
+        """x [batch, query_pos, d_model] -> [batch, query_pos, d_model].
+
+        Keys and values come from `context` [batch, key_pos, d_model] (cross-attention) or from x. `mask` [batch, key_pos]
+        bool is True for real tokens; `documents` [batch, key_pos] int64 keeps packed documents apart.
+        """
+        return self.mix(x, self._visible(x, context, mask, documents), context=context)
+
+    def forward_recorded(
+        self,
+        x: Tensor,
+        context: Tensor | None = None,
+        *,
+        mask: Tensor | None = None,
+        documents: Tensor | None = None,
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """The same by the explicit path, and q, k, v, scores, pattern, z by name.
+
+        q, z [batch, head, query_pos, d_head]; k, v [batch, kv_head, key_pos, d_head]; scores, pattern [batch, head,
+        query_pos, key_pos]. q and k are taken after QK-norm and rotary turns.
+        """
+        record: dict[str, Tensor] = {}
+
+        def tap(name: str, tensor: Tensor) -> Tensor:
+            record[name.lstrip(".")] = tensor
+            return tensor
+
+        return self.mix(x, self._visible(x, context, mask, documents), context=context, tap=tap), record
+
+    def _visible(self, x: Tensor, context: Tensor | None, mask: Tensor | None, documents: Tensor | None) -> Visible:
+        n_key = x.shape[1] if context is None else context.shape[1]
+        causal = self.causal and context is None
+        return visible(x.shape[1], n_key, causal=causal, keys=mask, documents=documents, like=x)
+
+    def project(self, x: Tensor, context: Tensor | None = None, offset: int = 0) -> tuple[Tensor, Tensor, Tensor]:
+        """q [batch, head, query_pos, d_head], k and v [batch, kv_head, key_pos, d_head], normed and turned.
+
+        `offset` is the position of x's first row, for rotary turns.
+        """
+        source = x if context is None else context
+        q = self._heads(x, self.W_Q, self.b_Q)
+        k = self._heads(source, self.W_K, self.b_K)
+        v = self._heads(source, self.W_V, self.b_V)
+        if self.qnorm is not None and self.knorm is not None:
+            q, k = self.qnorm(q), self.knorm(k)
+        if self.rotary is not None:
+            cos, sin = self.rotary.tables(offset + x.shape[1], q.dtype, q.device)
+            cos, sin = cos[offset:], sin[offset:]
+            q, k = rotate(q, cos, sin), rotate(k, cos, sin)
+        return q, k, v
+
+    def _heads(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        return F.linear(x, weight.t(), bias).unflatten(-1, (-1, self.d_head)).transpose(1, 2)
+
+    def mix(
+        self,
+        x: Tensor,
+        to: Visible,
+        *,
+        context: Tensor | None = None,
+        cache: KVCache | None = None,
+        layer: int = 0,
+        name: str = "",
+        tap: Tap | None = None,
+    ) -> Tensor:
+        """Attention with everything decided by the caller: what is visible, the cache and its layer, who looks.
+
+        x [batch, query_pos, d_model] -> [batch, query_pos, d_model]. `tap` switches to the explicit path.
+        """
+        q, k, v = self.project(x, context, offset=cache.length if cache else 0)
+        if cache is not None:
+            k, v = cache.append(layer, k, v)
+        if tap is None:
+            z = attend(q, k, v, to, self.scale)
+        else:
+            q, k, v = tap(f"{name}.q", q), tap(f"{name}.k", k), tap(f"{name}.v", v)
+            z, _, _ = attend_explicit(q, k, v, to, self.scale, name=name, tap=tap)
+            z = tap(f"{name}.z", z)
+        return F.linear(z.transpose(1, 2).flatten(2), self.W_O.t(), self.b_O)

@@ -1,0 +1,57 @@
+"""Keys and values kept between the steps of a generation."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from qkv.errors import ConfigError
+
+__all__ = ["KVCache"]
+
+
+class KVCache:
+    """Keys and values of the positions read so far, preallocated for every layer of one model.
+
+    Meant for generation under `torch.no_grad()`. `length` positions are filled; a forward pass appends to every layer
+    and then calls `advance` once.
+    """
+
+    def __init__(
+        self,
+        n_layers: int,
+        batch: int,
+        n_kv_heads: int,
+        n_ctx: int,
+        d_head: int,
+        *,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        self.length, self.n_ctx, self.batch = 0, n_ctx, batch
+        shape = (n_layers, 2, batch, n_kv_heads, n_ctx, d_head)
+        self._store = torch.zeros(shape, dtype=dtype, device=device)
+        self._context: dict[int, tuple[Tensor, Tensor]] = {}
+
+    def append(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """Store new k, v [batch, kv_head, new_pos, d_head]; return all of that layer, [batch, kv_head, key_pos, d_head].
+
+        Raises ConfigError where the new positions do not fit.
+        """
+        end = self.length + k.shape[2]
+        if end > self.n_ctx:
+            raise ConfigError(f"{end} positions do not fit into a cache of n_ctx = {self.n_ctx}")
+        store = self._store[layer]
+        store[0, :, :, self.length : end] = k
+        store[1, :, :, self.length : end] = v
+        return store[0, :, :, :end], store[1, :, :, :end]
+
+    def context(self, layer: int, make: Callable[[], tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+        """Keys and values of a cross-attention's context, made once."""
+        if layer not in self._context:
+            self._context[layer] = make()
+        return self._context[layer]
+
+    def advance(self, n: int) -> None:
+        """Count `n` positions as read, after every layer has stored them."""
+        self.length += n

@@ -1,0 +1,70 @@
+"""The way in and the way out: token rows with positions, and vectors to logits."""
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from qkv.errors import ConfigError
+from qkv.models.layout import Layout, Sizes
+from qkv.models.norms import make_norm
+from qkv.models.positions import Sinusoidal
+
+__all__ = ["Embedding", "Head"]
+
+
+class Embedding(nn.Module):
+    """Rows of W_E [d_vocab, d_model], with positions added where a layout adds them, and a norm where it has one.
+
+    Learned positions are rows of W_pos [n_ctx, d_model]. With d_vocab = 0 there is no W_E and vectors come in.
+    """
+
+    def __init__(self, sizes: Sizes, layout: Layout) -> None:
+        super().__init__()
+        self.n_ctx, self.factor = sizes.n_ctx, math.sqrt(sizes.d_model) if layout.embed_scale else 1.0
+        self.W_E = nn.Parameter(torch.empty(sizes.d_vocab, sizes.d_model)) if sizes.d_vocab else None
+        self.W_pos = nn.Parameter(torch.empty(sizes.n_ctx, sizes.d_model)) if layout.positions == "learned" else None
+        self.norm_e = make_norm(layout, sizes.d_model) if layout.norm_e else None
+        self.sines = Sinusoidal(sizes.d_model) if layout.positions == "sinusoidal" else None
+
+    def forward(self, ids: Tensor, positions: Tensor | None = None, offset: int = 0) -> Tensor:
+        """ids [batch, pos] int64 (or vectors [batch, pos, d_model]) -> [batch, pos, d_model].
+
+        `positions` [batch, pos] int64 where they are not offset, offset + 1, ...
+
+        Raises ConfigError for a text longer than n_ctx, or ids where vectors are expected.
+        """
+        n = ids.shape[1]
+        if offset + n > self.n_ctx:
+            raise ConfigError(f"a sequence of {offset + n} positions was given; this model's n_ctx is {self.n_ctx}")
+        if ids.is_floating_point():
+            x = ids
+        elif self.W_E is None:
+            raise ConfigError("token ids were given to a stack without W_E (d_vocab = 0); give vectors")
+        else:
+            x = F.embedding(ids, self.W_E)
+        if self.factor != 1.0:
+            x = x * self.factor
+        table = self.W_pos
+        if self.sines is not None:
+            (table,) = self.sines.tables(self.n_ctx, x.dtype, x.device)
+        if table is not None:
+            x = x + (table[offset : offset + n] if positions is None else F.embedding(positions, table))
+        return x if self.norm_e is None else self.norm_e(x)
+
+
+class Head(nn.Module):
+    """Vectors to logits: h W_U + b_U. A tied head has no W_U of its own and is given the transpose of W_E."""
+
+    def __init__(self, sizes: Sizes, *, tied: bool, bias: bool) -> None:
+        super().__init__()
+        self.W_U = None if tied else nn.Parameter(torch.empty(sizes.d_model, sizes.d_vocab))
+        self.b_U = nn.Parameter(torch.empty(sizes.d_vocab)) if bias else None
+
+    def forward(self, h: Tensor, W_E: Tensor | None) -> Tensor:
+        """h [..., d_model] -> logits [..., d_vocab]."""
+        if self.W_U is not None:
+            return F.linear(h, self.W_U.t(), self.b_U)
+        assert W_E is not None, "a tied head needs W_E"
+        return F.linear(h, W_E, self.b_U)

@@ -1,0 +1,171 @@
+"""What a model is made of, as frozen dataclasses: how large (`Sizes`), of which parts (`Layout`), for what (`ModelConfig`).
+
+A field's own range is checked at construction; what concerns several fields at once is checked by `ModelConfig.resolved`,
+so that settings may be overridden one at a time. This module knows no preset and no product name.
+"""
+
+import dataclasses
+from dataclasses import dataclass, field
+from typing import Literal
+
+from qkv.errors import ConfigError, unknown
+
+__all__ = ["Layout", "ModelConfig", "Sizes"]
+
+Positions = Literal["none", "sinusoidal", "learned", "rotary"]
+NormKind = Literal["none", "layer", "rms"]
+MLPKind = Literal["none", "gelu", "gelu_tanh", "relu", "relu2", "swiglu"]
+
+POSITIONS: tuple[str, ...] = ("none", "sinusoidal", "learned", "rotary")
+NORMS: tuple[str, ...] = ("none", "layer", "rms")
+NORM_PLACES: tuple[str, ...] = ("pre", "post")
+MLPS: tuple[str, ...] = ("none", "gelu", "gelu_tanh", "relu", "relu2", "swiglu")
+KINDS: tuple[str, ...] = ("CausalLM", "MaskedLM")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sizes:
+    """The sizes of a model, in the field's names."""
+
+    d_vocab: int
+    """Number of token types; 0 for a stack that takes vectors instead of token ids."""
+    d_model: int
+    """Width of the residual stream."""
+    n_layers: int
+    """Number of blocks."""
+    n_heads: int
+    """Query heads in each attention."""
+    n_ctx: int
+    """Longest sequence, in positions."""
+    n_kv_heads: int = 0
+    """Key/value heads, shared by groups of query heads; 0 means n_heads."""
+    d_head: int = 0
+    """Width of one head; 0 means d_model // n_heads."""
+    d_mlp: int = 0
+    """Hidden width of the MLP; 0 means 4 * d_model."""
+
+    def __post_init__(self) -> None:
+        for item in dataclasses.fields(self):
+            value, least = getattr(self, item.name), int(item.name in ("d_model", "n_layers", "n_heads", "n_ctx"))
+            if value < least:
+                raise ConfigError(f"{item.name} is {value}; expected a whole number of at least {least}")
+
+    def resolved(self) -> "Sizes":
+        """The same sizes with every 0 that means "the usual" filled in.
+
+        Raises ConfigError where d_model does not divide into heads, or query heads do not divide into K/V heads.
+        """
+        if not self.d_head and self.d_model % self.n_heads:
+            raise ConfigError(
+                f"d_model {self.d_model} does not divide into n_heads {self.n_heads}; "
+                f"choose another, or set d_head (the width of one head) yourself"
+            )
+        n_kv_heads = self.n_kv_heads or self.n_heads
+        if self.n_heads % n_kv_heads:
+            raise ConfigError(f"n_heads {self.n_heads} is not a multiple of n_kv_heads {n_kv_heads}")
+        return dataclasses.replace(
+            self,
+            n_kv_heads=n_kv_heads,
+            d_head=self.d_head or self.d_model // self.n_heads,
+            d_mlp=self.d_mlp or 4 * self.d_model,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layout:
+    """Which parts a model is composed of."""
+
+    positions: Positions = "rotary"
+    """How order enters: none, sinusoidal or learned rows added to the embedding, or rotary turns of q and k."""
+    norm: NormKind = "rms"
+    """The norm of blocks: none, LayerNorm or RMSNorm."""
+    norm_place: Literal["pre", "post"] = "pre"
+    """Norm before each sublayer (and once at the end), or after each residual sum."""
+    norm_eps: float = 1e-6
+    """What is added to the variance (or mean square) under the root of every norm."""
+    norm_e: bool = False
+    """A norm after the embedding."""
+    qk_norm: bool = False
+    """RMSNorm of each head's q and k, before rotary turns."""
+    mlp: MLPKind = "swiglu"
+    """The MLP of a block; gelu is the exact one (erf), gelu_tanh its tanh approximation."""
+    bias: bool = False
+    """Biases in attention, MLP and LayerNorm (and on the logits of a masked model)."""
+    tied: bool = True
+    """W_U is the transpose of W_E instead of a matrix of its own."""
+    skip: bool = True
+    """Residual connections around attention and MLP."""
+    dropout: float = 0.0
+    """Share of values dropped after the embedding and after each sublayer while training, 0 <= p < 1."""
+    scale: bool = True
+    """Divide scores by the square root of d_head."""
+    embed_scale: bool = False
+    """Multiply embedding rows by the square root of d_model before positions are added (Vaswani et al. 2017, 3.4)."""
+    start: str = "zero_out"
+    """Name of the table of starting values, see `qkv.models.start.START`."""
+    rope_base: float = 10000.0
+    """Base of the rotary frequencies; no effect with other positions."""
+
+    def __post_init__(self) -> None:
+        from qkv.models.start import START
+
+        _among("positions", self.positions, POSITIONS)
+        _among("norm", self.norm, NORMS)
+        _among("norm_place", self.norm_place, NORM_PLACES)
+        _among("mlp", self.mlp, MLPS)
+        _among("start", self.start, tuple(START))
+        if not 0 <= self.dropout < 1:
+            raise ConfigError(f"dropout is {self.dropout}; expected 0 <= dropout < 1")
+        if self.norm_eps < 0:
+            raise ConfigError(f"norm_eps is {self.norm_eps}; expected a number of at least 0")
+        if self.rope_base <= 1:
+            raise ConfigError(f"rope_base is {self.rope_base}; expected a number above 1 (10000 is usual)")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelConfig:
+    """All that `build` needs besides a seed."""
+
+    kind: Literal["CausalLM", "MaskedLM"]
+    """CausalLM predicts the next token from those before; MaskedLM predicts hidden tokens from both sides."""
+    sizes: Sizes
+    """How large."""
+    layout: Layout = field(default_factory=Layout)
+    """Of which parts."""
+
+    def __post_init__(self) -> None:
+        _among("kind", self.kind, KINDS)
+
+    def resolved(self) -> "ModelConfig":
+        """The same with sizes filled in and fields checked against one another.
+
+        Raises ConfigError for a combination that cannot be built or whose setting would have no effect.
+        """
+        if self.sizes.d_vocab < 1:
+            raise ConfigError(f"d_vocab is {self.sizes.d_vocab}; a {self.kind} needs at least 1 token type")
+        sizes = self.sizes.resolved()
+        check(sizes, self.layout)
+        return dataclasses.replace(self, sizes=sizes)
+
+
+def check(sizes: Sizes, layout: Layout) -> None:
+    """Refuse what cannot be built, or a setting without effect. `sizes` are resolved.
+
+    Raises ConfigError naming the settings that do not fit.
+    """
+    if layout.positions == "rotary" and sizes.d_head % 2:
+        raise ConfigError(f"rotary positions turn pairs of coordinates, so d_head must be even; it is {sizes.d_head}")
+    if layout.positions == "sinusoidal" and sizes.d_model % 2:
+        raise ConfigError(f"sinusoidal positions need an even d_model; it is {sizes.d_model}")
+    if layout.norm == "none" and layout.norm_e:
+        raise ConfigError("norm_e has no effect with norm = none; set norm to layer or rms, or norm_e to false")
+    if layout.start == "identity" and (sizes.n_heads != 1 or sizes.d_head != sizes.d_model):
+        raise ConfigError(
+            f"start 'identity' needs one head as wide as the model (W_Q is d_model x d_model); "
+            f"n_heads is {sizes.n_heads}, d_head {sizes.d_head}, d_model {sizes.d_model}"
+        )
+
+
+def _among(name: str, value: str, options: tuple[str, ...]) -> None:
+    if value not in options:
+        raise ConfigError(unknown(f"value for {name}", str(value), options))

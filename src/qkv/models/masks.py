@@ -1,0 +1,56 @@
+"""Which keys a query may see: causality, key padding and documents, joined into one additive bias.
+
+A plain causal or unrestricted view needs no tensor at all, so that the fused operator can take its fastest route.
+"""
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+__all__ = ["Visible", "visible"]
+
+
+class Visible(NamedTuple):
+    """Which keys a query may see."""
+
+    causal: bool
+    """Key positions up to the query's own, and nothing else to say; `bias` is then None."""
+    bias: Tensor | None
+    """Otherwise 0 where visible and -inf where not, [batch or 1, 1, query_pos or 1, key_pos]; None: everything."""
+
+
+def visible(
+    n_query: int,
+    n_key: int,
+    *,
+    causal: bool,
+    keys: Tensor | None = None,
+    documents: Tensor | None = None,
+    like: Tensor,
+) -> Visible:
+    """Join causality, key padding and documents into one `Visible`.
+
+    `keys` [batch, key_pos] bool is True for real tokens; `documents` [batch, key_pos] int64 numbers the document of each
+    position (both of all n_key positions). The last query stands at the last key, so n_query < n_key is a continuation.
+    A query that would see nothing at all (padding before the first real token) sees everything causality allows, which
+    keeps its meaningless result finite. `like` gives dtype and device of the bias.
+    """
+    offset = n_key - n_query
+    if keys is None and documents is None:
+        if not causal or n_query == 1:
+            return Visible(False, None)
+        if offset == 0:
+            return Visible(True, None)
+    seen = torch.ones(1, 1, n_key, dtype=torch.bool, device=like.device)
+    if causal:
+        seen = torch.ones(n_query, n_key, dtype=torch.bool, device=like.device).tril(offset)[None]
+    order = seen
+    if documents is not None:
+        seen = seen & (documents[:, offset:, None] == documents[:, None, :])
+    if keys is not None:
+        seen = seen & keys[:, None, :]
+        seen = torch.where(seen.any(dim=-1, keepdim=True), seen, order)
+    bias = torch.zeros(seen.shape, dtype=like.dtype, device=like.device).masked_fill_(~seen, -math.inf)
+    return Visible(False, bias[:, None])

@@ -1,0 +1,43 @@
+"""LayerNorm and RMSNorm with gains named `gain` and `bias`."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from qkv.models.layout import Layout
+
+__all__ = ["LayerNorm", "RMSNorm", "make_norm"]
+
+
+class LayerNorm(nn.Module):
+    """(x - mean) / sqrt(var + eps) * gain + bias over the last axis (Ba et al. 2016, arXiv 1607.06450)."""
+
+    def __init__(self, d: int, eps: float, *, bias: bool = True) -> None:
+        super().__init__()
+        self.eps = eps
+        self.gain = nn.Parameter(torch.ones(d))
+        self.bias = nn.Parameter(torch.zeros(d)) if bias else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[..., d] -> [..., d]."""
+        return F.layer_norm(x, self.gain.shape, self.gain, self.bias, self.eps)
+
+
+class RMSNorm(nn.Module):
+    """x / sqrt(mean(x^2) + eps) * gain over the last axis (Zhang and Sennrich 2019, arXiv 1910.07467)."""
+
+    def __init__(self, d: int, eps: float) -> None:
+        super().__init__()
+        self.eps = eps
+        self.gain = nn.Parameter(torch.ones(d))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[..., d] -> [..., d]."""
+        return F.rms_norm(x, self.gain.shape, self.gain, self.eps)
+
+
+def make_norm(layout: Layout, d: int) -> nn.Module:
+    """The norm of a layout; `nn.Identity` where it has none."""
+    if layout.norm == "layer":
+        return LayerNorm(d, layout.norm_eps, bias=layout.bias)
+    return RMSNorm(d, layout.norm_eps) if layout.norm == "rms" else nn.Identity()

@@ -1,0 +1,235 @@
+"""Models composed of blocks: Encoder, Decoder and EncoderDecoder for any torch code, CausalLM and MaskedLM for training.
+
+An encoder sees both sides, a decoder what came before; each takes token ids, or vectors where its sizes have d_vocab = 0.
+The language models add logits. `build` makes one from a configuration; every parameter starts by (seed, address).
+"""
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+from qkv.models.activations import activation_names, recorder, replacer
+from qkv.models.attention import Tap
+from qkv.models.blocks import Block, Drop
+from qkv.models.cache import KVCache
+from qkv.models.embedding import Embedding, Head
+from qkv.models.layout import Layout, ModelConfig, Sizes, check
+from qkv.models.masks import visible
+from qkv.models.norms import make_norm
+from qkv.models.positions import positions_within
+from qkv.models.start import fill
+
+__all__ = ["CausalLM", "Decoder", "Encoder", "EncoderDecoder", "MaskedLM", "build"]
+
+
+class _Stack(nn.Module):
+    """Embedding, blocks and the final norm; abstract: `causal` and `cross` are the subclass's."""
+
+    causal: bool
+    cross: bool = False
+
+    def __init__(self, sizes: Sizes, layout: Layout, *, scope: str = "") -> None:
+        super().__init__()
+        self.sizes, self.layout, self.scope = sizes.resolved(), layout, scope
+        check(self.sizes, layout)
+        self.embedding = Embedding(self.sizes, layout)
+        self.blocks = nn.ModuleList(
+            Block(self.sizes, layout, layer=layer, scope=scope, cross=self.cross) for layer in range(sizes.n_layers)
+        )
+        self.norm_f = make_norm(layout, sizes.d_model) if layout.norm_place == "pre" else nn.Identity()
+
+    def hidden(
+        self,
+        ids: Tensor,
+        *,
+        mask: Tensor | None = None,
+        documents: Tensor | None = None,
+        context: Tensor | None = None,
+        context_mask: Tensor | None = None,
+        drop: Drop | None = None,
+        cache: KVCache | None = None,
+        tap: Tap | None = None,
+    ) -> Tensor:
+        """The vectors after the last norm, [batch, pos, d_model].
+
+        ids [batch, pos] int64, or vectors [batch, pos, d_model]. `mask` [batch, pos] bool is True for real tokens;
+        `documents` [batch, pos] int64 keeps packed documents apart, positions included. With a `cache`, ids are the new
+        positions only, and mask and documents cover all positions read so far. `context` [batch, context_pos, d_model] and its
+        mask are read by cross-attention. `drop(site, x)` is called at every dropout site; `tap(name, x)` with every
+        activation, by the explicit path.
+
+        Raises ConfigError for a sequence longer than n_ctx.
+        """
+        past, n = cache.length if cache is not None else 0, ids.shape[1]
+        absolute = self.layout.positions in ("learned", "sinusoidal")
+        positions = positions_within(past + n, mask, documents) if absolute else None
+        x = self.embedding(ids, None if positions is None else positions[:, past:], past)
+        x = tap(f"{self.scope}embed", x) if tap else x
+        x = drop(f"{self.scope}embed", x) if drop else x
+        to = visible(n, past + n, causal=self.causal, keys=mask, documents=documents, like=x)
+        to_context = None
+        if context is not None:
+            to_context = visible(n, context.shape[1], causal=False, keys=context_mask, like=x)
+        for block in self.blocks:
+            x = block(x, to, context=context, to_context=to_context, cache=cache, drop=drop, tap=tap)
+        if cache is not None:
+            cache.advance(n)
+        x = self.norm_f(x)
+        return tap(f"{self.scope}norm_f", x) if tap else x
+
+    def new_cache(self, batch: int) -> KVCache:
+        """An empty cache for `batch` sequences of up to n_ctx positions."""
+        sizes, like = self.sizes, next(self.parameters())
+        return KVCache(
+            sizes.n_layers, batch, sizes.n_kv_heads, sizes.n_ctx, sizes.d_head, dtype=like.dtype, device=like.device
+        )
+
+    def activation_names(self) -> list[str]:
+        """The names that `forward_recorded` records and `forward_with` can replace, in order."""
+        return activation_names(self.sizes, self.layout, scope=self.scope, cross=self.cross)
+
+
+class Encoder(_Stack):
+    """A stack in which every position sees every real position: `Encoder(Sizes(...), Layout(...))(ids, mask)`."""
+
+    causal = False
+
+    def __init__(self, sizes: Sizes, layout: Layout | None = None, *, seed: int | None = 0, scope: str = "") -> None:
+        super().__init__(sizes, layout or Layout(), scope=scope)
+        if seed is not None:
+            fill(self, self.layout.start, sizes.n_layers, seed)
+
+    def forward(self, ids: Tensor, mask: Tensor | None = None) -> Tensor:
+        """ids [batch, pos] int64 or vectors [batch, pos, d_model] -> vectors [batch, pos, d_model]."""
+        return self.hidden(ids, mask=mask)
+
+
+class Decoder(_Stack):
+    """A stack in which a position sees itself and what came before, and a context where `cross`."""
+
+    causal = True
+
+    def __init__(
+        self,
+        sizes: Sizes,
+        layout: Layout | None = None,
+        *,
+        cross: bool = False,
+        seed: int | None = 0,
+        scope: str = "",
+    ) -> None:
+        self.cross = cross
+        super().__init__(sizes, layout or Layout(), scope=scope)
+        if seed is not None:
+            fill(self, self.layout.start, sizes.n_layers, seed)
+
+    def forward(
+        self,
+        ids: Tensor,
+        context: Tensor | None = None,
+        *,
+        mask: Tensor | None = None,
+        context_mask: Tensor | None = None,
+    ) -> Tensor:
+        """ids [batch, pos] int64 or vectors [batch, pos, d_model] -> vectors [batch, pos, d_model]."""
+        return self.hidden(ids, mask=mask, context=context, context_mask=context_mask)
+
+
+class EncoderDecoder(nn.Module):
+    """A decoder that reads an encoder: `EncoderDecoder(Sizes(...))(source, target)` (Vaswani et al. 2017).
+
+    Both have the same sizes. Tied, W_E of both and W_U are one matrix, named `enc.W_E`.
+    """
+
+    def __init__(self, sizes: Sizes, layout: Layout | None = None, *, seed: int | None = 0) -> None:
+        super().__init__()
+        layout = layout or Layout()
+        self.sizes, self.layout = sizes.resolved(), layout
+        self.enc = Encoder(sizes, layout, seed=None, scope="enc.")
+        self.dec = Decoder(sizes, layout, cross=True, seed=None, scope="dec.")
+        if layout.tied:
+            self.dec.embedding.W_E = self.enc.embedding.W_E
+        self.head = Head(self.sizes, tied=layout.tied, bias=False) if sizes.d_vocab else None
+        if seed is not None:
+            fill(self, layout.start, sizes.n_layers, seed)
+
+    def forward(
+        self, source: Tensor, target: Tensor, source_mask: Tensor | None = None, target_mask: Tensor | None = None
+    ) -> Tensor:
+        """source [batch, source_pos], target [batch, target_pos] int64 -> vectors [batch, target_pos, d_model].
+
+        Masks are True for real tokens. `unembed` turns the vectors into logits.
+        """
+        context = self.enc(source, source_mask)
+        return self.dec(target, context, mask=target_mask, context_mask=source_mask)
+
+    def unembed(self, h: Tensor) -> Tensor:
+        """h [..., d_model] -> logits [..., d_vocab]."""
+        assert self.head is not None, "a stack of vectors has no logits"
+        return self.head(h, self.enc.embedding.W_E)
+
+
+class _LanguageModel(_Stack):
+    """A stack with logits; abstract."""
+
+    def __init__(self, config: ModelConfig, *, seed: int | None = 0) -> None:
+        self.config = config.resolved()
+        super().__init__(self.config.sizes, self.config.layout)
+        bias = self.layout.bias and not self.causal
+        self.head = Head(self.sizes, tied=self.layout.tied, bias=bias)
+        if seed is not None:
+            fill(self, self.layout.start, self.sizes.n_layers, seed)
+
+    def unembed(self, h: Tensor) -> Tensor:
+        """h [..., d_model] -> logits [..., d_vocab]."""
+        return self.head(h, self.embedding.W_E)
+
+    def forward(self, ids: Tensor, mask: Tensor | None = None) -> Tensor:
+        """ids [batch, pos] int64 -> logits [batch, pos, d_vocab]; `mask` [batch, pos] bool is True for real tokens."""
+        return self.unembed(self.hidden(ids, mask=mask))
+
+    def forward_recorded(self, ids: Tensor, mask: Tensor | None = None) -> tuple[Tensor, dict[str, Tensor]]:
+        """Logits, and every activation by name (`activation_names` lists them), computed by the explicit path.
+
+        q, z [batch, head, pos, d_head] and k, v [batch, kv_head, pos, d_head], q and k after QK-norm and rotary turns; scores,
+        pattern [batch, head, query_pos, key_pos]; the rest [batch, pos, d_model]. `x` is what enters W_Q, W_K, W_V.
+        """
+        tap, record = recorder()
+        return self.unembed(self.hidden(ids, mask=mask, tap=tap)), record
+
+    def forward_with(self, ids: Tensor, replace: Mapping[str, Tensor], mask: Tensor | None = None) -> Tensor:
+        """Logits with some activations replaced: `replace={"L0.H3.z": z, "L1.resid_pre": x}`.
+
+        Raises AddressError for an activation this model does not have, ChangeError for a shape that does not fit.
+        """
+        tap = replacer(replace, self.activation_names(), self.sizes)
+        return self.unembed(self.hidden(ids, mask=mask, tap=tap))
+
+
+class CausalLM(_LanguageModel):
+    """Predicts the next token from those before."""
+
+    causal = True
+
+
+class MaskedLM(_LanguageModel):
+    """Predicts hidden tokens from both sides."""
+
+    causal = False
+
+
+MODELS = {"CausalLM": CausalLM, "MaskedLM": MaskedLM}
+
+
+def build(config: ModelConfig, seed: int, *, materialise: bool = True) -> CausalLM | MaskedLM:
+    """The model of a configuration, every parameter started by (seed, address), float32.
+
+    With `materialise` False the parameters are on the meta device: shapes without memory, for plans and for loading.
+
+    Raises ConfigError for a configuration that cannot be built.
+    """
+    if not materialise:
+        with torch.device("meta"):
+            return MODELS[config.kind](config, seed=None)
+    return MODELS[config.kind](config, seed=seed)
