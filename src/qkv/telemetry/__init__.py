@@ -20,6 +20,7 @@ from qkv.telemetry.rows import (
     MeasureRow,
     Sample,
     Series,
+    Session,
     Steps,
 )
 from qkv.telemetry.selectors import select
@@ -39,6 +40,7 @@ __all__ = [
     "MeasureRow",
     "Sample",
     "Series",
+    "Session",
     "Steps",
     "Store",
     "Telemetry",

@@ -28,6 +28,7 @@ from qkv.telemetry.rows import (
     MeasureRow,
     Sample,
     Series,
+    Session,
     Steps,
 )
 from qkv.telemetry.selectors import select
@@ -85,8 +86,8 @@ class Telemetry:
         ]
 
     def measures(self) -> list[MeasureRow]:
-        """Every measure, with formula, range, source, property, null and decision."""
-        columns = ("name", "formula", "range", "source", "property_of", "null", "decision")
+        """Every measure, with its meaning, formula, range, source, property, null and decision."""
+        columns = ("name", "meaning", "formula", "range", "source", "property_of", "null", "decision")
         quoted = ", ".join(f'"{c}"' for c in columns)
         rows = self._rows(f"SELECT {quoted} FROM measures ORDER BY id")
         return [MeasureRow(**dict(zip(columns, row, strict=True))) for row in rows]
@@ -157,26 +158,26 @@ class Telemetry:
     def latest(self, selector: str = "**", arm: int = RUN_ARM, at: int | None = None) -> list[MatrixRow]:
         """The matrix table: for each address the newest value of each measure, no later than step `at`."""
         about = {row.address: row for row in self.addresses()}
-        names = [row.name for row in self.measures()]
-        table: dict[str, dict[str, float | None]] = {}
-        newest: dict[str, int] = {}
-        rows = self._rows(
-            "SELECT a.address, s.name, m.step, m.value FROM "
-            "(SELECT measure, max(step) AS step FROM recorded WHERE arm = ?1 AND step <= ?2 GROUP BY measure) r "
-            "JOIN measurements m ON m.arm = ?1 AND m.step = r.step AND m.measure = r.measure "
-            "JOIN addresses a ON a.id = m.address JOIN measures s ON s.id = m.measure ORDER BY a.id, s.id",
+        newest = self._rows(
+            "SELECT measure, (SELECT name FROM measures WHERE id = measure), max(step) FROM recorded "
+            "WHERE arm = ? AND step <= ? GROUP BY measure ORDER BY measure",
             arm, 2**62 if at is None else at,
         )  # fmt: skip
-        for address, name, step, value in rows:
-            table.setdefault(address, {})[name] = value
-            newest[address] = max(step, newest.get(address, 0))
-        if not table:
+        table: dict[str, dict[str, float | None]] = {address: {} for address in about}
+        steps: dict[str, int] = {}
+        for measure, name, step in newest:
+            for address, value in self._rows(
+                "SELECT a.address, m.value FROM measurements m JOIN addresses a ON a.id = m.address "
+                "WHERE m.arm = ? AND m.step = ? AND m.measure = ? ORDER BY m.address",
+                arm, step, measure,
+            ):  # fmt: skip
+                table[address][name] = value
+                steps[address] = max(step, steps.get(address, 0))
+        if not steps:
             return []
         sites = {a: row.site for a, row in about.items()}
-        return [
-            MatrixRow(about[a], newest[a], {n: table[a][n] for n in names if n in table[a]})
-            for a in select(selector, list(table), sites)
-        ]
+        chosen = select(selector, [a for a in about if a in steps], sites)
+        return [MatrixRow(about[a], steps[a], table[a]) for a in chosen]
 
     def against_null(
         self, measure: str, selector: str = "**", *, at: int | None = None, null_arm: int = NULL_ARM
@@ -232,6 +233,13 @@ class Telemetry:
             "SELECT step, kind, address, sentence, evidence FROM events WHERE arm = ? ORDER BY step, rowid", arm
         )
         return [Event(*row[:4], evidence=json.loads(row[4])) for row in rows]
+
+    def sessions(self, arm: int = RUN_ARM) -> list[Session]:
+        """What happened to the process, in order: differs from one execution to the next."""
+        return [
+            Session(*row)
+            for row in self._rows("SELECT step, kind, sentence FROM sessions WHERE arm = ? ORDER BY id", arm)
+        ]
 
     def facts(self) -> dict[str, Any]:
         """Every fact, those of the clock included."""

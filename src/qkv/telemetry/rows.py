@@ -1,6 +1,6 @@
 """What telemetry is made of, as frozen dataclasses: what goes in by name, and what comes out.
 
-Steps count updates made; losses are in nats per token; arrays are NumPy; None, and NaN inside an array, read "undefined".
+Steps count updates made; losses are in nats per token; arrays are NumPy; None, or NaN in an array, is "undefined".
 """
 
 from dataclasses import dataclass
@@ -22,6 +22,7 @@ __all__ = [
     "MeasureRow",
     "Sample",
     "Series",
+    "Session",
     "Steps",
 ]
 
@@ -47,6 +48,7 @@ class MeasureRow:
     """A measure, as the `measures` table describes it."""
 
     name: str
+    meaning: str = ""
     formula: str = ""
     range: str = ""
     source: str = ""
@@ -162,3 +164,12 @@ class Event:
     address: str
     sentence: str
     evidence: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Session:
+    """Something that happened to the process rather than to the model."""
+
+    step: int
+    kind: str
+    sentence: str

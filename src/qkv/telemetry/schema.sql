@@ -42,6 +42,7 @@ CREATE TABLE IF NOT EXISTS addresses (
 CREATE TABLE IF NOT EXISTS measures (
     id           INTEGER PRIMARY KEY,   -- in order of the registry
     name         TEXT NOT NULL UNIQUE,
+    meaning      TEXT NOT NULL,         -- one plain sentence
     formula      TEXT NOT NULL,
     range        TEXT NOT NULL,         -- with its unit
     source       TEXT NOT NULL,
@@ -141,6 +142,15 @@ CREATE TABLE IF NOT EXISTS clock (
     watch_seconds      REAL,            -- of these, spent by the instruments
     PRIMARY KEY (arm, step)
 ) WITHOUT ROWID;
+
+-- What happened to the process rather than to the model: started, resumed, interrupted, a torn checkpoint skipped.
+CREATE TABLE IF NOT EXISTS sessions (
+    id        INTEGER PRIMARY KEY,
+    arm       INTEGER NOT NULL,
+    step      INTEGER NOT NULL,
+    kind      TEXT NOT NULL,
+    sentence  TEXT NOT NULL
+);
 
 CREATE TABLE IF NOT EXISTS clock_facts (
     key    TEXT PRIMARY KEY,

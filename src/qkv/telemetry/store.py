@@ -9,8 +9,10 @@ import math
 import sqlite3
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import astuple
+from functools import cache
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -25,12 +27,12 @@ __all__ = ["Store"]
 _INSERT = {
     "steps": "INSERT OR REPLACE INTO steps VALUES (?,?,?,?,?,?)",
     "evaluations": "INSERT OR REPLACE INTO evaluations VALUES (?,?,?,?,?,?,?)",
-    "measurements": "INSERT OR REPLACE INTO measurements VALUES (?,?,?,?,?)",
     "recorded": "INSERT OR REPLACE INTO recorded VALUES (?,?,?)",
     "vectors": "INSERT OR REPLACE INTO vectors VALUES (?,?,?,?,?,?)",
     "samples": "INSERT OR REPLACE INTO samples VALUES (?,?,?,?)",
     "events": "INSERT OR REPLACE INTO events VALUES (?,?,?,?,?,?)",
     "facts": "INSERT OR REPLACE INTO facts VALUES (?,?,?)",
+    "sessions": "INSERT INTO sessions (arm, step, kind, sentence) VALUES (?,?,?,?)",
     "clock": "INSERT OR REPLACE INTO clock VALUES (?,?,?,?,?)",
     "clock_facts": "INSERT OR REPLACE INTO clock_facts VALUES (?,?)",
 }
@@ -54,6 +56,9 @@ class Store:
         self._turn = threading.RLock()
         self._connection: sqlite3.Connection | None = open_writer(self.path)
         self._buffers: dict[str, list[tuple[Any, ...]]] = {table: [] for table in _INSERT}
+        self._blocks: list[
+            tuple[int, int, list[float]]
+        ] = []  # measurements: arm, step, then (measure, address, value)*
         self._oldest = 0.0
         self._load_names()
 
@@ -87,7 +92,7 @@ class Store:
             if row.name not in self._measures:
                 number = self._measures[row.name] = len(self._measures) + 1
                 new.append((number, *astuple(row)))
-        self._write("INSERT INTO measures VALUES (?,?,?,?,?,?,?,?)", new)
+        self._write("INSERT INTO measures VALUES (?,?,?,?,?,?,?,?,?)", new)
         return [self._measures[row.name] for row in rows]
 
     def address_id(self, address: str) -> int:
@@ -135,21 +140,24 @@ class Store:
     def add_values(
         self, step: int, measure: str, addresses: Sequence[str], values: Sequence[float | None], *, arm: int = RUN_ARM
     ) -> None:
-        """One measure of many addresses at a step, in the given order."""
-        self.add_value_ids(step, self.measure_id(measure), [self.address_id(a) for a in addresses], values, arm=arm)
+        """One measure of many addresses at a step."""
+        numbers = [self.address_id(address) for address in addresses]
+        block = np.array([[np.nan if value is None else value for value in values]])
+        self.add_block(step, [self.measure_id(measure)], numbers, block, arm=arm)
 
-    def add_value_ids(
-        self, step: int, measure: int, addresses: Sequence[int], values: Sequence[float | None], *, arm: int = RUN_ARM
+    def add_block(
+        self, step: int, measures: Sequence[int], addresses: Sequence[int], values: np.ndarray, *, arm: int = RUN_ARM
     ) -> None:
-        """`add_values` with the numbers that `register_*` returned: the recorder's short way."""
-        rows = [
-            (arm, step, measure, a, None if v is None or v != v or v in _INFINITE else v)
-            for a, v in zip(addresses, values, strict=True)
-        ]
+        """Several measures of the same addresses at a step: `values` [measure, address], with the numbers that
+        `register_measures` and `register_addresses` returned. Anything not finite is stored as NULL."""
+        assert values.shape == (len(measures), len(addresses)), "one value for each measure and address"
+        keys = [(m, a) for m in measures for a in addresses]
+        finite = np.where(np.isfinite(values), values, np.nan).ravel().tolist()  # SQLite stores NaN as NULL
+        numbers = [x for (m, a), value in zip(keys, finite, strict=True) for x in (m, a, value)]
         with self._turn:
             self._mark()
-            self._buffers["measurements"] += rows
-            self._buffers["recorded"].append((arm, measure, step))
+            self._blocks.append((arm, step, numbers))
+            self._buffers["recorded"] += [(arm, m, step) for m in measures]
 
     def add_vector(
         self, step: int, measure: str, address: str, values: np.ndarray | Sequence[float], *, arm: int = RUN_ARM
@@ -197,9 +205,29 @@ class Store:
         """What the clock said at a step: never part of what a resumed run must reproduce."""
         self._buffer("clock", (arm, step, float(wall_seconds), _real(tokens_per_second), _real(watch_seconds)))
 
+    def add_session(self, step: int, kind: str, sentence: str, *, arm: int = RUN_ARM) -> None:
+        """Something that happened to the process, not to the model: started, resumed, interrupted, a file skipped."""
+        self._buffer("sessions", (arm, step, kind, sentence))
+
     def set_clock_fact(self, key: str, value: Any) -> None:
         """A fact that depends on the clock or the machine."""
         self._buffer("clock_facts", (key, _json(value)))
+
+    # what the writer itself may ask
+
+    def mean_train_loss(self, after: int, upto: int, *, arm: int = RUN_ARM) -> float | None:
+        """Mean training loss of the updates after step `after` up to step `upto`; None where there were none."""
+        self.flush()
+        with self._turn, explained(self.path, "read"):
+            sql = "SELECT avg(loss) FROM steps WHERE arm = ? AND step > ? AND step <= ?"
+            return self._open().execute(sql, (arm, after, upto)).fetchone()[0]
+
+    def last_evaluation(self, before: int, *, arm: int = RUN_ARM) -> int:
+        """The step of the last evaluation before step `before`; 0 where there was none."""
+        self.flush()
+        with self._turn, explained(self.path, "read"):
+            sql = "SELECT coalesce(max(step), 0) FROM evaluations WHERE arm = ? AND step < ?"
+            return self._open().execute(sql, (arm, before)).fetchone()[0]
 
     # transactions
 
@@ -207,18 +235,16 @@ class Store:
         """Write everything buffered in one transaction; nothing of it is written if that fails."""
         with self._turn:
             full = [(table, rows) for table, rows in self._buffers.items() if rows]
-            if not full:
+            if not full and not self._blocks:
                 return
-            with explained(self.path, "written"):
-                connection = self._open()
-                connection.execute("BEGIN IMMEDIATE")
-                try:
-                    for table, rows in full:
-                        connection.executemany(_INSERT[table], rows)
-                    connection.execute("COMMIT")
-                except BaseException:
-                    _roll_back(connection)
-                    raise
+            with self._transaction() as connection:
+                for arm, step, numbers in self._blocks:
+                    for start in range(0, len(numbers), _BLOCK):
+                        part = numbers[start : start + _BLOCK]
+                        connection.execute(_block_insert(len(part) // 3), (arm, step, *part))
+                for table, rows in full:
+                    connection.executemany(_INSERT[table], rows)
+            self._blocks.clear()
             for _, rows in full:
                 rows.clear()
 
@@ -234,12 +260,11 @@ class Store:
         Names that were first used after `step` are forgotten with it: the resumed run numbers them as the first did.
         Call it before anything is registered.
         """
-        with self._turn, explained(self.path, "written"):
+        with self._turn:
+            self._blocks.clear()
             for rows in self._buffers.values():
                 rows.clear()
-            connection = self._open()
-            connection.execute("BEGIN IMMEDIATE")
-            try:
+            with self._transaction() as connection:
                 for table in _STEPPED:
                     connection.execute(f"DELETE FROM {table} WHERE arm = ? AND step > ?", (arm, step))
                 if arm == RUN_ARM:
@@ -249,11 +274,7 @@ class Store:
                     connection.execute(
                         f"DELETE FROM {names} WHERE id > (SELECT coalesce(max({column}), 0) FROM {used})"
                     )
-                connection.execute("COMMIT")
-            except BaseException:
-                _roll_back(connection)
-                raise
-        self._load_names()
+            self._load_names()
 
     def close(self) -> None:
         """Write what is buffered, fold the write-ahead log into the file and close; once more does nothing."""
@@ -283,7 +304,7 @@ class Store:
         return self._connection
 
     def _mark(self) -> None:
-        if not any(self._buffers.values()):
+        if not self._blocks and not any(self._buffers.values()):
             self._oldest = time.monotonic()
 
     def _buffer(self, table: str, row: tuple[Any, ...]) -> None:
@@ -293,18 +314,32 @@ class Store:
 
     def _write(self, sql: str, rows: list[tuple[Any, ...]]) -> None:
         if rows:
-            with self._turn, explained(self.path, "written"):
-                connection = self._open()
-                connection.execute("BEGIN IMMEDIATE")
-                try:
-                    connection.executemany(sql, rows)
-                    connection.execute("COMMIT")
-                except BaseException:
-                    _roll_back(connection)
-                    raise
+            with self._turn, self._transaction() as connection:
+                connection.executemany(sql, rows)
+
+    @contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        """All of it or nothing of it."""
+        with explained(self.path, "written"):
+            connection = self._open()
+            connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield connection
+                connection.execute("COMMIT")
+            except BaseException:
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
+                raise
 
 
-_INFINITE = (math.inf, -math.inf)
+_BLOCK = 3 * 300  # numbers in one statement; SQLite before 3.32 takes at most 999 parameters
+
+
+@cache
+def _block_insert(n_rows: int) -> str:
+    """One statement for many measurements of one arm and step: a third of the cost of as many statements."""
+    rows = ",".join(f"(?1,?2,?{3 + 3 * i},?{4 + 3 * i},?{5 + 3 * i})" for i in range(n_rows))
+    return f"INSERT OR REPLACE INTO measurements VALUES {rows}"
 
 
 def _real(value: float | None) -> float | None:
@@ -313,8 +348,3 @@ def _real(value: float | None) -> float | None:
 
 def _json(value: Any) -> str:
     return json.dumps(value, sort_keys=True, ensure_ascii=False, allow_nan=False)
-
-
-def _roll_back(connection: sqlite3.Connection) -> None:
-    if connection.in_transaction:
-        connection.execute("ROLLBACK")
