@@ -1,0 +1,140 @@
+"""Cross-entropy of a large output matrix without ever holding all logits: unembedding and loss in one step, by rows.
+
+For hidden vectors h [n, d_model] and targets t: logits = h W_U + b_U, and the loss is the sum over rows of
+log sum exp(logits) - logits[t]. Its gradient by the logits is G = softmax(logits) - onehot(t), so that dh = G W_U^T,
+dW_U = h^T G and db_U is the sum of G over rows. Rows are taken a chunk at a time: the chunk's logits become G in place
+and go into dh and dW_U at once. So the forward pass already makes the gradient, in three products as in the plain way;
+nothing is computed twice, and memory for logits is bounded by a chunk (about 32 MiB) however many rows and words there
+are. Chunking of this kind: Wijmans et al. 2024 (arXiv 2411.09009), Hsu et al. 2024 (arXiv 2410.10989).
+
+The softmax is always in float32 (float64 for float64 input), products in the type of h or of autocast. The plain way,
+`F.cross_entropy(h @ W_U, t)`, is the oracle of the tests; on one core it is as fast for 65 words, and slower by 1.2 to
+1.6 times for 8 k and 30 k words.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+__all__ = ["chunk_rows", "linear_cross_entropy", "token_scores"]
+
+_CHUNK_BYTES = 32 << 20
+_FEWEST_ROWS = 256
+"""Below this many rows the products lose more speed than the cache gives back."""
+
+
+def chunk_rows(d_vocab: int) -> int:
+    """How many rows of logits are held at a time."""
+    return max(_FEWEST_ROWS, _CHUNK_BYTES // (4 * d_vocab))
+
+
+def linear_cross_entropy(h: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor) -> Tensor:
+    """Sum over rows of minus log softmax(h weight + bias)[target], in nats: a scalar, float32 (or float64).
+
+    h [n, d_model]; weight [d_model, d_vocab], which may be the transposed view of a tied W_E; bias [d_vocab] or None;
+    targets int64 [n]. Gradients of the first order reach h, weight and bias.
+    """
+    if torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in (h, weight, bias)):
+        return _LinearCrossEntropy.apply(h, weight, bias, targets)  # type: ignore[no-any-return]
+    return token_scores(h, weight, bias, targets)[0].sum()
+
+
+def token_scores(h: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor) -> tuple[Tensor, Tensor]:
+    """(nats [n], correct bool [n]): each row's own loss, and whether its most probable answer is the target.
+
+    Shapes as for `linear_cross_entropy`; no gradient. Among equal logits the first word is the answer.
+    """
+    rows = chunk_rows(weight.shape[1])
+    nats = torch.empty(targets.shape, dtype=_wide(h), device=h.device)
+    correct = torch.empty(targets.shape, dtype=torch.bool, device=h.device)
+    with torch.no_grad():
+        matrix = weight.to(_product_type(h))
+        for first in range(0, len(targets), rows):
+            part = slice(first, first + rows)
+            logits, target = _logits(h[part].to(matrix.dtype), matrix, bias), targets[part, None]
+            nats[part] = logits.logsumexp(dim=1) - logits.gather(1, target)[:, 0]
+            correct[part] = logits.argmax(dim=1) == target[:, 0]
+    return nats, correct
+
+
+class _LinearCrossEntropy(torch.autograd.Function):
+    """Forward forms the gradients too; backward only multiplies them by the gradient of the sum."""
+
+    @staticmethod
+    def forward(ctx: Any, h: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor) -> Tensor:
+        need_h, need_weight, need_bias, _ = ctx.needs_input_grad
+        wide = _wide(h)
+        dh = torch.empty_like(h) if need_h else None
+        dweight = torch.zeros_like(weight, dtype=wide) if need_weight else None  # keeps the strides of a tied W_E
+        dbias = torch.zeros_like(bias, dtype=wide) if bias is not None and need_bias else None
+        total = torch.zeros((), dtype=wide, device=h.device)
+        rows = chunk_rows(weight.shape[1])
+        matrix = weight.to(_product_type(h))
+        for first in range(0, h.shape[0], rows):
+            part = slice(first, first + rows)
+            x = h[part].to(matrix.dtype)
+            slope = _logits(x, matrix, bias)
+            total += _loss_into_slope(slope, targets[part, None])
+            if dbias is not None:
+                dbias += slope.sum(dim=0)
+            slope = slope.to(matrix.dtype)
+            if dh is not None:
+                dh[part] = slope @ matrix.t()
+            if dweight is not None:
+                _add_product(dweight, x.t(), slope)
+        ctx.save_for_backward(dh, dweight, dbias)
+        ctx.dtypes = h.dtype, weight.dtype, weight.dtype
+        return total
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        scaled = (
+            None if part is None else (part * grad).to(dtype)
+            for part, dtype in zip(ctx.saved_tensors, ctx.dtypes, strict=True)
+        )
+        return *scaled, None
+
+
+def _wide(h: Tensor) -> torch.dtype:
+    """The type of soft-max and sums."""
+    return torch.float64 if h.dtype == torch.float64 else torch.float32
+
+
+def _product_type(h: Tensor) -> torch.dtype:
+    """The type that products run in: autocast's where it is on, else that of the hidden vectors."""
+    kind = h.device.type
+    if h.dtype != torch.float64 and torch.is_autocast_enabled(kind):
+        return torch.get_autocast_dtype(kind)
+    return h.dtype
+
+
+def _logits(x: Tensor, matrix: Tensor, bias: Tensor | None) -> Tensor:
+    """x matrix + bias [rows, d_vocab], widened after the product; always fresh memory."""
+    wide = _wide(x)
+    if bias is None:
+        return (x @ matrix).to(wide)
+    if x.dtype == wide:
+        return torch.addmm(bias.to(wide), x, matrix)
+    return (x @ matrix).to(wide).add_(bias)
+
+
+def _loss_into_slope(logits: Tensor, target: Tensor) -> Tensor:
+    """Overwrite logits [rows, d_vocab] by softmax - onehot(target [rows, 1]); return the rows' summed loss."""
+    highest = logits.amax(dim=1, keepdim=True)
+    at_target = logits.gather(1, target) - highest
+    logits.sub_(highest).exp_()
+    mass = logits.sum(dim=1, keepdim=True)
+    logits.div_(mass)
+    logits.scatter_(1, target, logits.gather(1, target) - 1)
+    return (mass.log() - at_target).sum()
+
+
+def _add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
+    """total += left right, in place where the types allow it."""
+    if left.dtype == total.dtype:
+        total.addmm_(left, right)
+    else:
+        total += left @ right

@@ -1,0 +1,157 @@
+"""The fused, chunked cross-entropy against `F.cross_entropy` of all logits."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from qkv.tasks import crossentropy
+from qkv.tasks.crossentropy import linear_cross_entropy, token_scores
+
+
+def problem(n: int, d_model: int, d_vocab: int, dtype: torch.dtype = torch.float64, seed: int = 0):
+    rng = torch.Generator().manual_seed(seed)
+    h = torch.randn(n, d_model, generator=rng, dtype=dtype)
+    weight = torch.randn(d_model, d_vocab, generator=rng, dtype=dtype)
+    bias = torch.randn(d_vocab, generator=rng, dtype=dtype)
+    return h, weight, bias, torch.randint(d_vocab, (n,), generator=rng)
+
+
+def plain(h, weight, bias, targets):
+    logits = h @ weight if bias is None else h @ weight + bias
+    return F.cross_entropy(logits, targets, reduction="sum")
+
+
+def gradients(loss_of, *tensors):
+    leaves = [None if x is None else x.detach().clone(memory_format=torch.preserve_format) for x in tensors[:3]]
+    leaves = [None if x is None else x.requires_grad_() for x in leaves]
+    loss = loss_of(*leaves, tensors[3])
+    (loss / 3).backward()
+    return loss.detach(), [None if x is None else x.grad for x in leaves]
+
+
+@pytest.fixture(params=[1, 7, 10_000], ids=["one row a chunk", "seven rows a chunk", "one chunk"])
+def chunks(request, monkeypatch):
+    monkeypatch.setattr(crossentropy, "chunk_rows", lambda d_vocab: request.param)
+
+
+@pytest.mark.parametrize("with_bias", [False, True])
+def test_loss_and_gradients_equal_those_of_all_logits_in_float64(chunks, with_bias):
+    h, weight, bias, targets = problem(23, 8, 31)
+    bias = bias if with_bias else None
+    loss, grads = gradients(linear_cross_entropy, h, weight, bias, targets)
+    expected, expected_grads = gradients(plain, h, weight, bias, targets)
+    torch.testing.assert_close(loss, expected, rtol=1e-13, atol=0)
+    torch.testing.assert_close(grads, expected_grads, rtol=1e-11, atol=1e-13)
+
+
+def test_a_tied_matrix_gets_the_sum_of_both_its_gradients(chunks):
+    _, _, _, targets = problem(12, 8, 9)
+    ids = torch.arange(12) % 9
+    table = problem(9, 8, 9)[0]
+
+    def run(loss_of):
+        W_E = table.clone().requires_grad_()
+        loss_of(F.embedding(ids, W_E).tanh(), W_E.t(), None, targets).backward()
+        return W_E.grad
+
+    fused, expected = run(linear_cross_entropy), run(plain)
+    assert fused.is_contiguous()
+    torch.testing.assert_close(fused, expected, rtol=1e-11, atol=1e-13)
+
+
+def test_gradients_pass_gradcheck_of_the_loss():
+    h, weight, bias, targets = problem(5, 3, 4)
+    leaves = [x.requires_grad_() for x in (h, weight, bias)]
+    assert torch.autograd.gradcheck(lambda *x: linear_cross_entropy(*x, targets), leaves)
+
+
+@pytest.mark.parametrize("frozen", [0, 1, 2])
+def test_a_frozen_part_gets_no_gradient_and_the_others_keep_theirs(frozen):
+    h, weight, bias, targets = problem(11, 4, 6)
+    expected = gradients(plain, h, weight, bias, targets)[1]
+    leaves = [x.requires_grad_(i != frozen) for i, x in enumerate((h, weight, bias))]
+    (linear_cross_entropy(*leaves, targets) / 3).backward()
+    for i, leaf in enumerate(leaves):
+        assert leaf.grad is None if i == frozen else torch.allclose(leaf.grad, expected[i])
+
+
+def test_a_kept_graph_gives_its_gradient_again():
+    h, weight, bias, targets = problem(4, 3, 5)
+    loss = linear_cross_entropy(h.requires_grad_(), weight, bias, targets)
+    (first,) = torch.autograd.grad(loss, h, retain_graph=True)
+    (second,) = torch.autograd.grad(2 * loss, h)
+    assert second.equal(2 * first)
+
+
+def test_token_scores_are_the_rows_of_the_loss(chunks):
+    h, weight, bias, targets = problem(23, 8, 31)
+    nats, correct = token_scores(h, weight, bias, targets)
+    logits = h @ weight + bias
+    torch.testing.assert_close(nats, F.cross_entropy(logits, targets, reduction="none"), rtol=1e-12, atol=1e-12)
+    assert correct.equal(logits.argmax(1) == targets)
+    with torch.no_grad():
+        torch.testing.assert_close(linear_cross_entropy(h, weight, bias, targets), nats.sum())
+
+
+def test_huge_logits_stay_finite_and_exact():
+    h = torch.tensor([[1e4, -1e4], [0.0, 0.0]], requires_grad=True)
+    weight = torch.eye(2, requires_grad=True)
+    loss = linear_cross_entropy(h, weight, None, torch.tensor([1, 0]))
+    loss.backward()
+    torch.testing.assert_close(loss, torch.tensor(2e4 + 0.6931472))
+    torch.testing.assert_close(h.grad, torch.tensor([[1.0, -1.0], [-0.5, 0.5]]))
+
+
+def test_float32_is_as_near_to_float64_as_the_plain_way_is(chunks):
+    h, weight, bias, targets = problem(200, 32, 500)
+    exact = gradients(plain, h, weight, bias, targets)[1]
+    single = [x.float() for x in (h, weight, bias)]
+    ours = gradients(linear_cross_entropy, *single, targets)[1]
+    theirs = gradients(plain, *single, targets)[1]
+    for a, b, x in zip(ours, theirs, exact, strict=True):
+        assert (a - x).abs().max() <= 3 * (b - x).abs().max() + 1e-7
+
+
+@pytest.mark.parametrize("autocast", [False, True])
+def test_bfloat16_products_keep_a_float32_softmax(autocast):
+    h, weight, bias, targets = problem(64, 16, 40, torch.float32)
+    weight, bias = (weight / 4).requires_grad_(), bias.requires_grad_()
+    h = (h if autocast else h.bfloat16()).detach().requires_grad_()
+    with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+        loss = linear_cross_entropy(h, weight, bias, targets)
+    loss.backward()
+    assert loss.dtype == weight.grad.dtype == bias.grad.dtype == torch.float32
+    assert h.grad.dtype == h.dtype
+    logits = (h.bfloat16() @ weight.bfloat16()).float() + bias
+    torch.testing.assert_close(loss, F.cross_entropy(logits, targets, reduction="sum"))
+    exact = gradients(plain, h.float(), weight, bias, targets)[1]
+    torch.testing.assert_close(weight.grad / 3, exact[1], rtol=0.05, atol=0.02)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(1, 40), st.integers(1, 9), st.integers(1, 50), st.integers(0, 3), st.booleans(), st.booleans())
+def test_any_shape_agrees_with_all_logits(n, d_model, d_vocab, seed, with_bias, transposed):
+    h, weight, bias, targets = problem(n, d_model, d_vocab, seed=seed)
+    weight = weight.t().contiguous().t() if transposed else weight
+    bias = bias if with_bias else None
+    loss, grads = gradients(linear_cross_entropy, h, weight, bias, targets)
+    expected, expected_grads = gradients(plain, h, weight, bias, targets)
+    torch.testing.assert_close([loss, *grads], [expected, *expected_grads], rtol=1e-10, atol=1e-12)
+
+
+def test_no_more_than_a_chunk_of_logits_is_held(monkeypatch):
+    largest = 0
+    real = crossentropy._logits
+
+    def watched(x, matrix, bias):
+        nonlocal largest
+        logits = real(x, matrix, bias)
+        largest = max(largest, logits.numel() * logits.element_size())
+        return logits
+
+    monkeypatch.setattr(crossentropy, "_logits", watched)
+    h, weight, bias, targets = problem(600, 4, 30_000, torch.float32)
+    linear_cross_entropy(h.requires_grad_(), weight, bias, targets).backward()
+    assert largest <= 33 << 20
