@@ -8,6 +8,7 @@ of ours is written to a file which is named.
 
 import argparse
 import importlib
+import io
 import itertools
 import os
 import re
@@ -80,6 +81,9 @@ def help_text() -> str:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line (without the program's name) and return its exit status."""
+    for stream in (sys.stdout, sys.stderr):  # a console that lacks a character shows ? and goes on
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
     try:
         status = _dispatch(list(sys.argv[1:] if argv is None else argv))
         sys.stdout.flush()

@@ -65,7 +65,7 @@ def one_of(*options: str) -> Callable[[str], str]:
 
 
 def settings(assignments: Iterable[str]) -> dict[str, str]:
-    """`["a=1", "b.c=2,d=3"]` as `{"a": "1", "b.c": "2", "d": "3"}`; a comma that no `name=` follows belongs to the value.
+    """`["a=1", "b.c=2,d=3"]` as `{"a": "1", "b.c": "2", "d": "3"}`; a comma that starts no `name=` stays in the value.
 
     Raises ConfigError for one without `=`.
     """

@@ -7,20 +7,21 @@ import json
 import math
 import sys
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.text import Text
 
-__all__ = ["console", "number", "print_json", "print_table", "sparkline"]
+
+__all__ = ["console", "number", "print_json", "print_table", "shown", "sparkline"]
 
 _BARS = "▁▂▃▄▅▆▇█"
 
 
 def print_json(value: Any) -> None:
     """One JSON object on stdout; NaN and infinity, which JSON lacks, become null."""
-    json.dump(_plain(value), sys.stdout, ensure_ascii=False, indent=2)
+    json.dump(_plain(value), sys.stdout, indent=2)
     sys.stdout.write("\n")
 
 
@@ -38,8 +39,10 @@ def _plain(value: Any) -> Any:
     return str(value)
 
 
-def console() -> Console:
+def console() -> "Console":
     """Stdout; in a pipe wide enough that no row is folded."""
+    from rich.console import Console
+
     wide = {} if sys.stdout.isatty() else {"width": 160}
     return Console(highlight=False, soft_wrap=not sys.stdout.isatty(), **wide)  # type: ignore[arg-type]
 
@@ -54,8 +57,10 @@ def number(value: float | None) -> str:
     return f"{value:.2e}"
 
 
-def print_table(columns: Sequence[str], rows: Iterable[Sequence[str | Text]], *, title: str = "") -> None:
+def print_table(columns: Sequence[str], rows: Iterable["Sequence[str | Text]"], *, title: str = "") -> None:
     """A table whose first column is words (left) and whose others are figures (right)."""
+    from rich.table import Table
+
     table = Table(
         title=title or None, title_justify="left", box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0)
     )
@@ -64,6 +69,13 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[str | Text]], *,
     for row in rows:
         table.add_row(*row)
     console().print(table)
+
+
+def shown(text: str) -> str:
+    """A model's or a file's text as a terminal may print it: new lines and tabs kept, control characters spelled out."""
+    return "".join(
+        c if c.isprintable() or c in "\n\t" or (c.isspace() and ord(c) > 127) else repr(c)[1:-1] for c in text
+    )
 
 
 def sparkline(values: Sequence[float], width: int = 40) -> str:

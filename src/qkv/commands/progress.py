@@ -1,0 +1,112 @@
+"""Progress on stderr: a line that moves on a terminal, a plain line every few seconds anywhere else.
+
+It is drawn from inside the callback, never from a thread of its own, a few times a second at most: a training on every
+core should not pay for being looked at.
+"""
+
+import shutil
+import sys
+import time
+from types import TracebackType
+from typing import Any, TextIO
+
+__all__ = ["Display", "display"]
+
+TERMINAL_SECONDS = 0.25
+PLAIN_SECONDS = 10.0
+BAR = 24
+
+
+class Display:
+    """Draws what a training tells: call it with each `StepRecord`, `EvaluationRecord` and `Event`, or `say` a sentence.
+
+    A context manager: leaving it ends the line.
+    """
+
+    def __init__(self, stream: TextIO, *, live: bool) -> None:
+        self._stream = stream
+        self._live = live
+        self._every = TERMINAL_SECONDS if live else PLAIN_SECONDS
+        self._drawn = float("-inf")
+        self._began: tuple[float, int, int] | None = None  # clock, step and tokens at the first record seen
+        self._line = ""
+        self._loss: float | None = None
+        self._val: float | None = None
+
+    def __enter__(self) -> "Display":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._line = ""
+        self._write("\r\x1b[K" if self._live else "")
+
+    def say(self, sentence: str) -> None:
+        """One sentence on a line of its own, above the moving one."""
+        self._write(f"\r\x1b[K{sentence}\n{self._line}" if self._live else f"{sentence}\n")
+
+    def _write(self, text: str) -> None:
+        self._stream.write(text)
+        self._stream.flush()
+
+    def __call__(self, told: Any) -> None:
+        """Take what a training tells; what is neither a step nor an evaluation is said if it holds a sentence."""
+        if isinstance(told, str):
+            self.say(told)
+        elif hasattr(told, "sentence"):
+            self.say(f"step {told.step:,}: {told.sentence}")
+        elif hasattr(told, "is_best"):
+            self._val = told.loss
+        elif hasattr(told, "lr"):
+            self._step(told)
+
+    def _step(self, record: Any) -> None:
+        now = time.monotonic()
+        if self._began is None:
+            self._began = (now, record.step, record.tokens)
+        smooth = record.loss if self._loss is None else self._loss
+        self._loss = smooth + 0.05 * (record.loss - smooth)
+        if now - self._drawn < self._every and record.step != record.steps:
+            return
+        self._drawn = now
+        if not self._live:
+            self.say(self._words(record, now))
+            return
+        done = record.step / record.steps if record.steps else 0.0
+        full = round(BAR * done)
+        line = f"{'━' * full}{'╌' * (BAR - full)} {self._words(record, now)}"
+        self._line = line[: shutil.get_terminal_size().columns - 1]
+        self._write(f"\r\x1b[K{self._line}")
+
+    def _words(self, record: Any, now: float) -> str:
+        """E.g. `step 300/1,200  loss 2.013  validation 1.98  41k tokens/s  23 s left`."""
+        assert self._began is not None
+        began, first, tokens = self._began
+        of = f"/{record.steps:,}" if record.steps else ""
+        parts = [f"step {record.step:,}{of}", f"loss {self._loss:.3f}"]
+        if self._val is not None:
+            parts.append(f"validation {self._val:.3f}")
+        if now > began and record.step > first:
+            parts.append(f"{_short((record.tokens - tokens) / (now - began))} tokens/s")
+            if record.steps:
+                parts.append(f"{_duration((record.steps - record.step) * (now - began) / (record.step - first))} left")
+        return "  ".join(parts)
+
+
+def _short(value: float) -> str:
+    return f"{value / 1e6:.1f}M" if value >= 1e6 else f"{value / 1e3:.0f}k" if value >= 1e4 else f"{value:.0f}"
+
+
+def _duration(seconds: float) -> str:
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    return (
+        f"{whole // 60} min {whole % 60:02d} s" if whole < 3600 else f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+    )
+
+
+def display() -> Display:
+    """A display on stderr."""
+    return Display(sys.stderr, live=sys.stderr.isatty())

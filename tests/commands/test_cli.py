@@ -1,0 +1,140 @@
+"""The command line itself: help, mistakes in one sentence, exit statuses."""
+
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+
+from qkv import __version__, cli
+from qkv.commands import COMMANDS
+from qkv.errors import Interrupted, NonFiniteError, UserError
+
+
+def command(*argv: str, **options) -> subprocess.CompletedProcess:
+    return subprocess.run([sys.executable, "-m", "qkv", *argv], capture_output=True, text=True, timeout=120, **options)
+
+
+def stub(monkeypatch, run):
+    """`qkv doctor` does `run` instead."""
+    import qkv.commands.doctor
+
+    monkeypatch.setattr(qkv.commands.doctor, "run", run)
+
+
+def raising(error):
+    def run(args):
+        raise error
+
+    return run
+
+
+def test_help_lists_every_command_at_once():
+    began = time.perf_counter()
+    done = command("--help")
+    assert time.perf_counter() - began < 1.0  # measured: 0.06 s; the figure is in benchmarks/
+    assert done.returncode == 0
+    assert all(f"  {name} " in done.stdout for name in COMMANDS)
+
+
+def test_help_and_version_do_not_load_torch():
+    code = "import sys; from qkv.cli import main; main([]); main(['train', '--help']); sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=60).returncode == 0
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_each_command_has_help_with_an_example(name, capsys):
+    assert cli.main([name, "--help"]) == 0
+    out = capsys.readouterr().out
+    assert f"\nExample:\n  qkv {name}" in out
+    assert cli.main(["help", name]) == 0
+    assert capsys.readouterr().out == out
+
+
+def test_no_command_shows_the_help(capsys):
+    assert cli.main([]) == 0
+    assert "qkv train" in capsys.readouterr().out
+
+
+def test_version(capsys):
+    assert cli.main(["--version"]) == 0
+    assert capsys.readouterr().out == f"qkv {__version__}\n"
+
+
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [
+        ("nonsense", "unknown command 'nonsense'"),
+        ("tarin", "did you mean 'train'"),
+        ("study nonsense", "unknown command 'study'"),
+        ("--verbose", "did you mean '--version'"),
+        ("train --nonsense", "unknown option '--nonsense'"),
+        ("train --step 3", "did you mean '--steps'"),
+        ("train --steps minus", "--steps: 'minus' is not a whole number of at least 1"),
+        ("train --steps -4", "--steps: '-4' is not a whole number"),
+        ("train --steps", "--steps: a value is missing after it"),
+        ("train --until-loss abc", "--until-loss: 'abc' is not a number above 0"),
+        ("train --minutes nan", "--minutes: 'nan' is not a number above 0"),
+        ("train a.txt b.txt", "'b.txt' is one argument too many"),
+        ("train --set d_model", "--set takes path=value"),
+        ("predict", "missing: RUN"),
+        ("compare one", "missing: RUN"),
+        ("predict r --weights wrong", "unknown value 'wrong'"),
+        ("eval r --json=yes", "ignored explicit argument 'yes'"),
+    ],
+)
+def test_a_mistake_is_one_clear_message_and_exit_2(typed, said, capsys):
+    assert cli.main(typed.split()) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert said in err
+    assert err.startswith("qkv: ") and len(err) < 400 and len(err.splitlines()) <= 2
+    assert "--help" in err or "--set" in err
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "said"),
+    [
+        (UserError("no such thing"), 2, "qkv: no such thing\n"),
+        (NonFiniteError("loss is NaN at step 7"), 1, "qkv: loss is NaN at step 7\n"),
+        (Interrupted("saved at step 7"), 130, "qkv: saved at step 7\n"),
+        (Interrupted("saved at step 7", exit_status=143), 143, "qkv: saved at step 7\n"),
+        (KeyboardInterrupt(), 130, "qkv: interrupted\n"),
+        (
+            OSError(28, "No space left on device", "runs/a"),
+            1,
+            "qkv: the system refused: No space left on device: runs/a\n",
+        ),
+    ],
+)
+def test_every_outcome_has_its_exit_status(error, status, said, monkeypatch, capsys):
+    stub(monkeypatch, raising(error))
+    assert cli.main(["doctor"]) == status
+    assert capsys.readouterr().err == said
+
+
+def test_a_bug_of_ours_is_a_sentence_and_a_file_with_the_traceback(monkeypatch, capsys, tmp_path):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    stub(monkeypatch, raising(ZeroDivisionError("oops")))
+    assert cli.main(["doctor"]) == 1
+    err = capsys.readouterr().err
+    assert "ZeroDivisionError: oops" in err and "Traceback" not in err
+    (log,) = tmp_path.iterdir()
+    assert str(log) in err and "Traceback" in log.read_text()
+
+
+def test_a_reader_that_leaves_is_no_error():
+    read, write = os.pipe()
+    os.close(read)
+    with os.fdopen(write, "wb") as closed:
+        done = subprocess.run(
+            [sys.executable, "-m", "qkv", "--help"], stdout=closed, stderr=subprocess.PIPE, timeout=60
+        )
+    assert done.returncode == 0
+    assert done.stderr == b""
+
+
+def test_options_and_texts_come_in_any_order():
+    args = cli.command_parser("predict").read(["run", "--tokens", "5", "some text", "--json", "more"])
+    assert (args.run, args.texts, args.tokens, args.json) == ("run", ["some text", "more"], 5, True)
