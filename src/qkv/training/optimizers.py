@@ -1,0 +1,199 @@
+"""Optimizers over the catalogue: Muon with AdamW, AdamW, or SGD; state by address; every parameter in one group.
+
+Weight decay is decoupled (Loshchilov and Hutter 2019, arXiv 1711.05101) and touches 2-D matrices only. A parameter
+whose gradient is None (frozen) is passed over: no decay, no momentum, no step count. The fused operators of torch do
+the elementwise work; they are deterministic, and torch's own optimizer classes are the oracle of the tests.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+import torch
+from torch import Tensor
+
+from qkv.errors import RunFolderError
+from qkv.training.config import OptimizerConfig
+from qkv.training.muon import Muon, Piecewise
+
+if TYPE_CHECKING:
+    from qkv.models.matrices import Catalogue
+
+__all__ = ["AdamW", "Optimizer", "Sgd", "clip_gradients", "make_optimizer"]
+
+
+class Rule(Protocol):
+    """One way to turn gradients into updates, for the parameters of one group."""
+
+    addresses: list[str]
+
+    def step(self, lr_scale: float) -> None:
+        """One update at `lr_scale` times the peak rate."""
+        ...
+
+    def state(self) -> dict[str, Tensor]:
+        """What must be kept between updates, by address and name, sharing memory."""
+        ...
+
+
+class AdamW:
+    """Adam with decoupled decay (Kingma and Ba 2015, arXiv 1412.6980; Loshchilov and Hutter 2019)."""
+
+    def __init__(self, parameters: dict[str, Tensor], config: OptimizerConfig, *, weight_decay: float) -> None:
+        self.addresses = list(parameters)
+        self._parameters = list(parameters.values())
+        self._config, self._weight_decay = config, weight_decay
+        self._first = [torch.zeros_like(p) for p in self._parameters]
+        self._second = [torch.zeros_like(p) for p in self._parameters]
+        self._updates = [torch.zeros((), device=p.device) for p in self._parameters]
+
+    def step(self, lr_scale: float) -> None:
+        """m <- b1 m + (1-b1) g; v <- b2 v + (1-b2) g^2; W <- (1 - lr wd) W - lr m^ / (sqrt(v^) + eps)."""
+        active = [i for i, p in enumerate(self._parameters) if p.grad is not None]
+        if not active:
+            return
+        updates = [self._updates[i] for i in active]
+        torch._foreach_add_(updates, 1.0)
+        torch._fused_adamw_(
+            [self._parameters[i] for i in active],
+            [g for i in active if (g := self._parameters[i].grad) is not None],
+            [self._first[i] for i in active],
+            [self._second[i] for i in active],
+            [],
+            updates,
+            lr=self._config.lr * lr_scale,
+            beta1=self._config.beta1,
+            beta2=self._config.beta2,
+            weight_decay=self._weight_decay,
+            eps=self._config.eps,
+            amsgrad=False,
+            maximize=False,
+        )
+
+    def state(self) -> dict[str, Tensor]:
+        """`exp_avg`, `exp_avg_sq` in the parameter's shape and `updates` (a count) of each address."""
+        kinds = {"exp_avg": self._first, "exp_avg_sq": self._second, "updates": self._updates}
+        return {f"{a}.{kind}": kept[i] for i, a in enumerate(self.addresses) for kind, kept in kinds.items()}
+
+
+class Sgd:
+    """Gradient descent with classical momentum: b <- mu b + g; W <- (1 - lr wd) W - lr b."""
+
+    def __init__(self, parameters: dict[str, Tensor], config: OptimizerConfig, *, weight_decay: float) -> None:
+        self.addresses = list(parameters)
+        self._parameters = list(parameters.values())
+        self._config, self._weight_decay = config, weight_decay
+        self._momentum = [torch.zeros_like(p) for p in self._parameters] if config.momentum else []
+
+    def step(self, lr_scale: float) -> None:
+        """One update; without momentum and decay, a weight whose gradient is 0 keeps its bits."""
+        active = [i for i, p in enumerate(self._parameters) if p.grad is not None]
+        if not active:
+            return
+        lr = self._config.lr * lr_scale
+        parameters = [self._parameters[i] for i in active]
+        if self._weight_decay:
+            torch._foreach_mul_(parameters, 1.0 - lr * self._weight_decay)
+        torch._fused_sgd_(
+            parameters,
+            [g for p in parameters if (g := p.grad) is not None],
+            [self._momentum[i] for i in active] if self._momentum else [],
+            weight_decay=0.0,
+            momentum=self._config.momentum,
+            lr=lr,
+            dampening=0.0,
+            nesterov=False,
+            maximize=False,
+            is_first_step=False,
+        )
+
+    def state(self) -> dict[str, Tensor]:
+        """`momentum` of each address; nothing where there is no momentum."""
+        return {f"{a}.momentum": m for a, m in zip(self.addresses, self._momentum, strict=False)}
+
+
+class Optimizer:
+    """Named groups of parameters, each with its rule. Raises AssertionError unless they partition the catalogue."""
+
+    def __init__(self, catalogue: "Catalogue", rules: Mapping[str, Rule]) -> None:
+        self._catalogue, self._rules = catalogue, dict(rules)
+        named = [address for rule in rules.values() for address in rule.addresses]
+        assert sorted(named) == sorted(catalogue.addresses), "groups must name each parameter exactly once"
+        self.parameters: list[Tensor] = [catalogue.entry(address).parameter for address in catalogue.addresses]
+
+    def groups(self) -> dict[str, list[str]]:
+        """Which addresses each rule moves."""
+        return {name: list(rule.addresses) for name, rule in self._rules.items()}
+
+    @torch.no_grad()
+    def step(self, lr_scale: float) -> None:
+        """One update of every parameter that has a gradient, at `lr_scale` times each group's peak rate."""
+        for rule in self._rules.values():
+            rule.step(lr_scale)
+
+    def zero_grad(self) -> None:
+        """Let go of every gradient (None, not zero)."""
+        for parameter in self.parameters:
+            parameter.grad = None
+
+    def state(self) -> dict[str, Tensor]:
+        """All that must be kept, by address and name ("L0.W_Q.momentum", "W_E.exp_avg"), sharing memory."""
+        return {name: tensor for rule in self._rules.values() for name, tensor in rule.state().items()}
+
+    @torch.no_grad()
+    def load_state(self, state: Mapping[str, Tensor]) -> None:
+        """Take over a state that `state()` gave. Raises RunFolderError where names or shapes differ."""
+        mine = self.state()
+        differing = sorted(mine.keys() ^ state.keys()) or [n for n in mine if mine[n].shape != state[n].shape]
+        if differing:
+            raise RunFolderError(
+                f"the saved optimizer state is of another optimizer or model: {differing[0]} differs"
+                f" ({len(differing)} of {len(mine)} entries); resume with the run's own settings"
+            )
+        for name, tensor in mine.items():
+            tensor.copy_(state[name])
+
+
+def make_optimizer(catalogue: "Catalogue", config: OptimizerConfig, *, precision: str = "fp32") -> Optimizer:
+    """The optimizer of that kind over every parameter of the catalogue.
+
+    Under Muon the updates of attention's and MLP's 2-D matrices are made orthogonal, head by head (in bfloat16 where
+    `precision` is bf16), and the rest goes by AdamW. Biases, gains and scalars form a group without decay.
+    """
+    entries = [catalogue.entry(address) for address in catalogue.addresses]
+    rules: dict[str, Rule] = {}
+    if config.kind == "muon":
+        hidden = {
+            e.address: Piecewise(e.parameter, heads=e.n_heads, on_rows=e.kind == "W_O")
+            for e in entries
+            if e.site in ("attn", "mlp") and e.parameter.ndim == 2
+        }
+        if hidden:
+            dtype = torch.bfloat16 if precision == "bf16" else torch.float32
+            lr, momentum, decay = config.muon_lr, config.momentum, config.weight_decay
+            rules["muon"] = Muon(hidden, lr=lr, momentum=momentum, weight_decay=decay, dtype=dtype)
+        entries = [e for e in entries if e.address not in hidden]
+    rule = Sgd if config.kind == "sgd" else AdamW
+    name = "sgd" if config.kind == "sgd" else "adamw"
+    matrices = {e.address: e.parameter for e in entries if e.parameter.ndim == 2}
+    others = {e.address: e.parameter for e in entries if e.parameter.ndim != 2}
+    if matrices:
+        rules[name] = rule(matrices, config, weight_decay=config.weight_decay)
+    if others:
+        rules[f"{name}_no_decay"] = rule(others, config, weight_decay=0.0)
+    return Optimizer(catalogue, rules)
+
+
+@torch.no_grad()
+def clip_gradients(parameters: Sequence[Tensor], clip: float) -> float:
+    """Scale all gradients down together so that their global 2-norm is at most `clip` (0 = leave them); in place.
+
+    Returns the norm before clipping, 0 without gradients; where it is not finite, nothing is scaled.
+    Pascanu, Mikolov and Bengio 2013, arXiv 1211.5063.
+    """
+    gradients = [p.grad for p in parameters if p.grad is not None]
+    if not gradients:
+        return 0.0
+    norm = float(torch.stack(torch._foreach_norm(gradients)).norm())
+    if clip and clip < norm < float("inf"):
+        torch._foreach_mul_(gradients, clip / norm)
+    return norm

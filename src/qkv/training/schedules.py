@@ -1,0 +1,30 @@
+"""The learning rate's factor as a pure function of the step: linear warm-up, plateau, linear decay.
+
+The trapezoid of Zhai et al. 2022 ("Scaling vision transformers", arXiv 2106.04560) and Hu et al. 2024 (MiniCPM, arXiv
+2404.06395): until the decay begins nothing depends on the horizon, so a horizon that is measured may still move.
+"""
+
+from qkv.training.config import ScheduleConfig
+
+__all__ = ["decay_start", "lr_scale"]
+
+
+def decay_start(horizon: int, schedule: ScheduleConfig) -> int:
+    """The first step (0..horizon) whose update is made with less than the full rate."""
+    return horizon - int(schedule.decay_share * horizon)
+
+
+def lr_scale(step: int, schedule: ScheduleConfig, horizon: int = 0) -> float:
+    """The factor, above 0 and at most 1, of the update that leads from `step` to `step + 1`.
+
+    (step + 1) / (warmup_steps + 1) while warming up; from `decay_start` on a line from 1 down to `floor`, which it
+    would reach at the horizon. Where both apply the smaller counts. `horizon` 0 takes `schedule.steps`; where that is 0
+    as well (not yet measured) there is no decay.
+    """
+    horizon = horizon or schedule.steps
+    warming = min(1.0, (step + 1) / (schedule.warmup_steps + 1))
+    start = decay_start(horizon, schedule)
+    if horizon == 0 or step < start:
+        return warming
+    left = max(0.0, (horizon - step) / (horizon - start + 1))
+    return min(warming, schedule.floor + (1.0 - schedule.floor) * left)
