@@ -1,0 +1,298 @@
+"""The run folder: where its files are, who may write to it, and how: atomically, hashed, held by a lock of the OS.
+
+Every file is written under a temporary name in the same folder, flushed to the disk, and renamed: a reader sees the old
+file or the new one, whatever happens in between. The lock dies with its process, so a crash never leaves a folder
+locked. This module knows file names, not what is in the files.
+"""
+
+import contextlib
+import errno
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from qkv.errors import RunFolderError, StorageError, UserError
+
+__all__ = ["FINAL_FILES", "FORMAT_VERSION", "RunFolder", "link", "sha256_of", "storage_errors", "write_atomically"]
+
+FORMAT_VERSION = 1
+FINAL_FILES = (
+    "config.toml",
+    "tokenizer.json",
+    "model.safetensors",
+    "best.safetensors",
+    "telemetry.sqlite",
+    "report.html",
+)
+"""What a finished run consists of, beside `manifest.json`, which holds their hashes, and `checkpoints/`."""
+
+_LOCK = ".lock"
+_TEMPORARY = ".part-"
+_BLOCK = 1 << 20
+
+
+@contextlib.contextmanager
+def storage_errors(path: Path) -> Iterator[None]:
+    """Turn an OSError into a StorageError that says what happened to `path` and what to do."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            message = f"the disk is full: {path} could not be written. What was saved before is kept; free some space"
+            raise StorageError(f"{message} and continue with --resume") from error
+        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+            raise StorageError(f"no permission to write {path}; what was saved before is kept") from error
+        raise StorageError(f"{path} could not be written: {error.strerror or error}") from error
+
+
+def write_atomically(path: Path, chunks: bytes | Iterable[bytes | memoryview]) -> str:
+    """Write a file so that it is there whole or not at all; returns its sha256 in hex.
+
+    Raises StorageError; then an older file of that name is untouched and nothing of the new one is left.
+    """
+    temporary = path.with_name(f"{_TEMPORARY}{path.name}")
+    digest = hashlib.sha256()
+    with storage_errors(path):
+        try:
+            with open(temporary, "wb", buffering=0) as file:
+                for chunk in [chunks] if isinstance(chunks, bytes) else chunks:
+                    digest.update(chunk)
+                    _write(file.fileno(), memoryview(chunk).cast("B"))
+                os.fsync(file.fileno())
+            os.replace(temporary, path)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+        sync_folder(path.parent)
+    return digest.hexdigest()
+
+
+def _write(descriptor: int, data: memoryview) -> None:
+    """All of `data`: one system call may take less than it was given."""
+    while data:
+        data = data[os.write(descriptor, data) :]
+
+
+def sync_folder(path: Path) -> None:
+    """Make the names in a folder survive a power cut, where the system can."""
+    if os.name == "nt":
+        return
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def link(source: Path, target: Path) -> None:
+    """Make `target` the same file as `source`, atomically: a hard link, or a copy where there are no links.
+
+    Raises StorageError.
+    """
+    temporary = target.with_name(f"{_TEMPORARY}{target.name}")
+    with storage_errors(target):
+        temporary.unlink(missing_ok=True)
+        try:
+            os.link(source, temporary)
+        except OSError:
+            shutil.copyfile(source, temporary)
+            with open(temporary, "rb+") as file:
+                os.fsync(file.fileno())
+        os.replace(temporary, target)
+        temporary.unlink(missing_ok=True)  # rename leaves both names where they were links to one file
+
+
+def sha256_of(path: Path) -> str:
+    """The sha256 of a file in hex, read in blocks."""
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        while block := file.read(_BLOCK):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+class RunFolder:
+    """One run's folder. `create` and `open(writing=True)` hold its lock; use them as context managers, or `close`.
+
+    Leaving a folder that was created just now on a UserError, before anything was trained, removes it again.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._lock: int | None = None
+        self._created = False
+        self._parents_made: list[Path] = []
+
+    @classmethod
+    def create(cls, path: str | Path) -> "RunFolder":
+        """Make a new run folder (and those above it) and lock it.
+
+        Raises RunFolderError where the place is taken, in use, or may not be written to; StorageError on a full disk.
+        """
+        folder = cls(Path(path))
+        if folder.path.exists() and not folder.path.is_dir():
+            raise RunFolderError(f"{folder.path} is a file; choose another --out")
+        if folder.path.exists() and not folder._is_vacant():
+            next_word = "continue it with --resume, or choose another --out" if folder.config.exists() else ""
+            raise RunFolderError(f"{folder.path} already exists; {next_word or 'choose another --out'}")
+        folder._parents_made = [parent for parent in folder.path.parents if not parent.exists()]
+        try:
+            folder.path.mkdir(parents=True, exist_ok=True)
+            folder._acquire()
+            folder._created = True
+            folder.checkpoints.mkdir(exist_ok=True)
+        except OSError as error:
+            folder._undo()
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise StorageError(f"the disk is full: {folder.path} could not be made") from error
+            raise RunFolderError(f"{folder.path} could not be made ({error.strerror}); choose another --out") from None
+        return folder
+
+    @classmethod
+    def open(cls, path: str | Path, *, writing: bool = False) -> "RunFolder":
+        """An existing run's folder; with `writing`, locked, and swept of what a killed process left half-written.
+
+        Raises RunFolderError where it is missing, is not a run, or (writing) is in use by another process.
+        """
+        folder = cls(Path(path))
+        if not folder.path.is_dir():
+            raise RunFolderError(f"{folder.path} is not there; give the folder of a run (train one with qkv train)")
+        if not folder.config.is_file():
+            raise RunFolderError(f"{folder.path} is not a run: it has no config.toml")
+        if writing:
+            try:
+                folder._acquire()
+            except OSError as error:
+                raise RunFolderError(f"{folder.path} cannot be written to ({error.strerror})") from None
+            folder.checkpoints.mkdir(exist_ok=True)
+            folder._sweep()
+        return folder
+
+    # places
+
+    config = property(lambda self: self.path / "config.toml")
+    manifest = property(lambda self: self.path / "manifest.json")
+    tokenizer = property(lambda self: self.path / "tokenizer.json")
+    model = property(lambda self: self.path / "model.safetensors")
+    best = property(lambda self: self.path / "best.safetensors")
+    telemetry = property(lambda self: self.path / "telemetry.sqlite")
+    report = property(lambda self: self.path / "report.html")
+    checkpoints = property(lambda self: self.path / "checkpoints")
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the run was sealed: `manifest.json` is the last file that is written."""
+        return self.manifest.is_file()
+
+    # writing
+
+    def write(self, name: str, data: bytes | str) -> str:
+        """Write one file of the folder atomically; returns its sha256. Raises StorageError."""
+        return write_atomically(self.path / name, data.encode() if isinstance(data, str) else data)
+
+    def seal(self, facts: Mapping[str, Any]) -> dict[str, Any]:
+        """Write `manifest.json`: these facts, the format version, and the sha256 of every final file that is there."""
+        files = {name: sha256_of(self.path / name) for name in FINAL_FILES if (self.path / name).is_file()}
+        manifest = {"format_version": FORMAT_VERSION, **facts, "files": files}
+        self.write("manifest.json", json.dumps(manifest, indent=2, sort_keys=True, allow_nan=False) + "\n")
+        return manifest
+
+    # reading
+
+    def read_manifest(self) -> dict[str, Any]:
+        """The facts of a finished run. Raises RunFolderError where it is missing, damaged or of a newer version."""
+        try:
+            manifest = json.loads(self.manifest.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            raise RunFolderError(f"{self.path} has no manifest.json: the run is not finished; use --resume") from None
+        except (OSError, ValueError) as error:
+            raise RunFolderError(f"{self.manifest} cannot be read: {error}") from None
+        version = manifest.get("format_version") if isinstance(manifest, dict) else None
+        if not isinstance(version, int) or version > FORMAT_VERSION:
+            raise RunFolderError(f"{self.path} has format version {version}; this qkv reads up to {FORMAT_VERSION}")
+        return manifest
+
+    def damaged_files(self) -> dict[str, str]:
+        """Name -> "missing" or "altered" for each final file that is not as the manifest says; empty if all is well."""
+        found: dict[str, str] = {}
+        for name, expected in self.read_manifest().get("files", {}).items():
+            path = self.path / name
+            if name not in FINAL_FILES or not path.is_file():  # a name from a file is never followed elsewhere
+                found[name] = "missing"
+            elif sha256_of(path) != expected:
+                found[name] = "altered"
+        return found
+
+    # holding it
+
+    def close(self) -> None:
+        """Let go of the lock; once more does nothing."""
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def __enter__(self) -> "RunFolder":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        started = any(self.checkpoints.glob("step-*")) if self.checkpoints.is_dir() else False
+        if isinstance(error, UserError | KeyboardInterrupt) and not started:
+            self._undo()
+        self.close()
+
+    def _acquire(self) -> None:
+        descriptor = os.open(self.path / _LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+        if not _lock(descriptor):
+            holder = os.read(descriptor, 32).decode(errors="replace").strip() if os.name != "nt" else ""
+            os.close(descriptor)
+            who = f" (process {holder})" if holder else ""
+            raise RunFolderError(f"{self.path} is in use by another qkv{who}; wait for it, or choose another --out")
+        os.truncate(descriptor, 0)
+        os.write(descriptor, f"{os.getpid()}\n".encode())
+        self._lock = descriptor
+
+    def _is_vacant(self) -> bool:
+        """Nothing in it but what a process that died before it began may have left."""
+        leftovers = {_LOCK, self.checkpoints.name}
+        names = {p.name for p in self.path.iterdir() if not p.name.startswith(_TEMPORARY)}
+        return names <= leftovers and not (self.checkpoints.is_dir() and any(self.checkpoints.iterdir()))
+
+    def _sweep(self) -> None:
+        for place in (self.path, self.checkpoints):
+            for leftover in place.glob(f"{_TEMPORARY}*"):
+                shutil.rmtree(leftover, ignore_errors=True) if leftover.is_dir() else leftover.unlink(missing_ok=True)
+
+    def _undo(self) -> None:
+        """Take back what `create` made, and nothing that another process made beside it."""
+        self.close()
+        if self._created:
+            shutil.rmtree(self.path, ignore_errors=True)
+            self._created = False
+        with contextlib.suppress(OSError):
+            for parent in self._parents_made:  # nearest first; the first that is not empty ends it
+                parent.rmdir()
+
+
+def _lock(descriptor: int) -> bool:
+    """Take an exclusive lock that ends with this process; False where another has it."""
+    try:
+        if os.name == "nt":
+            import msvcrt
+
+            msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined]
+        else:
+            import fcntl
+
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno in (errno.EACCES, errno.EAGAIN, errno.EDEADLK):
+            return False
+        raise
+    return True

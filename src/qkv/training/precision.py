@@ -1,0 +1,123 @@
+"""Where and how numbers are computed: device, precision, threads, compiled or not; chosen once and then written down.
+
+A choice that is timed (bf16) is made by `resolve` alone; the recipe stores the result in `config.toml`, and a resumed run
+reads it from there. Within `Machine.active` results are bit-reproducible: the same build of torch, processor type,
+threads, precision and compile mode give the same bits.
+"""
+
+import contextlib
+import os
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+
+from qkv.errors import ConfigError
+
+__all__ = ["Machine", "bf16_is_faster", "resolve"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Machine:
+    """What a training runs on. Raises ConfigError for a value out of range."""
+
+    device: Literal["cpu", "cuda", "mps"] = "cpu"
+    """Where tensors live."""
+    precision: Literal["fp32", "bf16"] = "fp32"
+    """Of products; weights, optimizer state and log-softmax are float32 either way."""
+    threads: int = 1
+    """Threads inside one operation on the CPU."""
+    compile: bool = False
+    """Whether the loss is compiled by `torch.compile`."""
+
+    def __post_init__(self) -> None:
+        if self.threads < 1:
+            raise ConfigError(f"threads is {self.threads}; expected 1 or more")
+
+    @contextlib.contextmanager
+    def active(self) -> Iterator[None]:
+        """This many threads and deterministic algorithms inside; what was set before, after."""
+        threads, deterministic = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
+        warn_only, fill = (
+            torch.is_deterministic_algorithms_warn_only_enabled(),
+            torch.utils.deterministic.fill_uninitialized_memory,
+        )
+        if self.device == "cuda":  # read by cuBLAS at its first use; without it its results may vary
+            os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        try:
+            torch.set_num_threads(self.threads)
+            torch.use_deterministic_algorithms(True)
+            torch.utils.deterministic.fill_uninitialized_memory = False  # costs time, and nothing here reads it
+            yield
+        finally:
+            torch.set_num_threads(threads)
+            torch.use_deterministic_algorithms(deterministic, warn_only=warn_only)
+            torch.utils.deterministic.fill_uninitialized_memory = fill
+
+    def autocast(self) -> contextlib.AbstractContextManager[Any]:
+        """What forward passes run in: bfloat16 products, or nothing."""
+        if self.precision == "bf16":
+            return torch.autocast(self.device, dtype=torch.bfloat16)
+        return contextlib.nullcontext()
+
+    def compiled(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """`function`, compiled where this machine compiles; without autotuning, so that results can be repeated."""
+        return torch.compile(function) if self.compile else function
+
+
+def resolve(device: str = "auto", precision: str = "auto", threads: int = 0, compile: bool = False) -> Machine:
+    """The machine that these words mean here.
+
+    device: auto (cuda where there is one, else cpu), cpu, cuda or mps. precision: auto (bf16 on CUDA, and on a CPU that
+    multiplies it faster; else fp32), fp32 or bf16. threads: 0 is what torch would use.
+
+    Raises ConfigError for a word that is none of these, or a device that is not there.
+    """
+    there = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    if device == "auto":
+        device = "cuda" if there["cuda"] else "cpu"
+    if device not in there:
+        raise ConfigError(f"device is {device!r}; expected auto, {', '.join(there)}")
+    if not there[device]:
+        raise ConfigError(f"there is no {device} device here; --device cpu always works")
+    if precision not in ("auto", "fp32", "bf16"):
+        raise ConfigError(f"precision is {precision!r}; expected auto, fp32 or bf16")
+    if threads < 0:
+        raise ConfigError(f"threads is {threads}; expected 0 (automatic) or more")
+    threads = threads or torch.get_num_threads()
+    if precision == "auto":
+        fast = device == "cuda" and torch.cuda.is_bf16_supported()
+        precision = "bf16" if fast or (device == "cpu" and bf16_is_faster(threads)) else "fp32"
+    return Machine(device=device, precision=precision, threads=threads, compile=compile)  # type: ignore[arg-type]
+
+
+def bf16_is_faster(threads: int, *, advantage: float = 1.3) -> bool:
+    """Whether this CPU multiplies bfloat16 at least `advantage` times as fast as float32.
+
+    Only a processor with AVX-512-BF16 or AMX units is timed (a product of 512 x 512, best of five); without them bf16
+    is emulated and slower.
+    """
+    units = any(
+        bool(getattr(torch.cpu, name, bool)()) for name in ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
+    )
+    if not units:
+        return False
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        return _seconds(torch.float32) > advantage * _seconds(torch.bfloat16)
+    finally:
+        torch.set_num_threads(before)
+
+
+def _seconds(dtype: torch.dtype) -> float:
+    """The best of five timings of one product, after one that does not count."""
+    matrix = torch.ones(512, 512, dtype=dtype)
+    times = []
+    for _ in range(6):
+        start = time.perf_counter()
+        torch.mm(matrix, matrix)
+        times.append(time.perf_counter() - start)
+    return min(times[1:])
