@@ -1,1 +1,39 @@
-"""What a model is trained to do: one module per task, found by name in `TASKS`."""
+"""What a model is trained to do: one module per task, found by name in `TASKS`.
+
+A new task is one new module with a class that keeps the protocol `Task`, and one line in `TASKS`.
+"""
+
+from qkv.errors import ConfigError, unknown
+from qkv.tasks.causal import Causal
+from qkv.tasks.evaluation import evaluate, validation_loss
+from qkv.tasks.filling import Candidate
+from qkv.tasks.masked import Masked
+from qkv.tasks.task import Batch, Drop, Evaluation, PredictOptions, Scores, Task
+
+__all__ = [
+    "TASKS",
+    "Batch",
+    "Candidate",
+    "Causal",
+    "Drop",
+    "Evaluation",
+    "Masked",
+    "PredictOptions",
+    "Scores",
+    "Task",
+    "evaluate",
+    "find_task",
+    "validation_loss",
+]
+
+TASKS: dict[str, Task] = {task.name: task for task in (Causal(), Masked())}
+
+
+def find_task(name: str) -> Task:
+    """The task of that name.
+
+    Raises ConfigError for an unknown one, with the nearest names.
+    """
+    if name not in TASKS:
+        raise ConfigError(unknown("task", name, TASKS))
+    return TASKS[name]

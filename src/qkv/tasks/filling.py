@@ -1,0 +1,181 @@
+"""Filling every [MASK] that a user typed in a text, and ranking what else could stand there.
+
+The literal string "[MASK]" is the mark; any other special-token string in a text is plain text, as the tokenizer reads
+it. The text between marks is encoded piece by piece. Where a tokenizer keeps a space inside the word that follows it, a
+space typed before the mark is left to the word that fills it. A text longer than n_ctx is seen through a window of
+n_ctx tokens around each mark. Special tokens are never an answer.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+from qkv.errors import UserError
+from qkv.randomness import generator
+from qkv.tasks.generation import choose
+from qkv.tasks.task import PredictOptions
+
+__all__ = ["MARK", "Candidate", "fill", "rank"]
+
+MARK = "[MASK]"
+_TEXTS_AT_ONCE = 32
+
+
+class Candidate(NamedTuple):
+    """What could stand at a mark."""
+
+    text: str
+    """As it would read there, without the space before it."""
+    id: int
+    """Its token id."""
+    probability: float
+    """softmax over all ordinary tokens, 0..1, all marks of the text still open."""
+
+
+def fill(model: Any, tokenizer: Any, texts: Sequence[str], options: PredictOptions) -> list[str]:
+    """Each text with its marks filled, the surest first, each seeing those already filled.
+
+    temperature 0 or None takes the most probable token; otherwise tokens are drawn as in generation (top_k, top_p), by
+    draws named (seed, "sample", index of the text).
+
+    Raises UserError for a text without a mark.
+    """
+    blanks = [_read(tokenizer, text) for text in texts]
+    draws = [generator(options.seed, "sample", i).random(len(blank.open)) for i, blank in enumerate(blanks)]
+    while any(blank.open for blank in blanks):
+        pending = [i for i, blank in enumerate(blanks) if blank.open]
+        for i, p in zip(pending, _probabilities(model, tokenizer, [blanks[i] for i in pending]), strict=True):
+            blank = blanks[i]
+            surest = int(p.max(axis=1).argmax())
+            with np.errstate(divide="ignore"):
+                logits = np.log(p[surest : surest + 1])
+            draw = draws[i][len(blank.open) - 1 : len(blank.open)]
+            chosen = choose(
+                logits, draw, temperature=options.temperature or 0.0, top_k=options.top_k, top_p=options.top_p
+            )
+            blank.ids[blank.open.pop(surest)] = chosen[0]
+    return [_write(tokenizer, blank) for blank in blanks]
+
+
+def rank(model: Any, tokenizer: Any, texts: Sequence[str], k: int) -> list[list[list[Candidate]]]:
+    """For each text, for each of its marks in order, the k most probable tokens, best first.
+
+    Raises UserError for a text without a mark.
+    """
+    blanks = [_read(tokenizer, text) for text in texts]
+    out = []
+    for blank, p in zip(blanks, _probabilities(model, tokenizer, blanks), strict=True):
+        best = np.argsort(-p, axis=1, kind="stable")[:, :k]
+        out.append(
+            [
+                [Candidate(_reads(tokenizer, blank.ids[:place], int(t)).strip(" "), int(t), float(row[t])) for t in ids]
+                for place, row, ids in zip(blank.open, p, best, strict=True)
+            ]
+        )
+    return out
+
+
+@dataclass
+class _Blank:
+    """A text with marks, read into ids."""
+
+    pieces: list[str]
+    """The text before, between and after marks, as typed."""
+    ids: np.ndarray
+    """int64 [pos]; [MASK] at marks that are still open."""
+    marks: list[int]
+    """Positions of all marks, increasing."""
+    open: list[int]
+    """Positions of marks that are still to fill, increasing."""
+    keeps_spaces: bool
+    """Whether a space typed before a mark has a token of its own."""
+
+
+def _read(tokenizer: Any, text: str) -> _Blank:
+    pieces = text.split(MARK)
+    if len(pieces) == 1:
+        raise UserError(
+            f"there is no {MARK} in {text!r}; type {MARK} where a word is to be filled in, as in 'the {MARK} sat'"
+        )
+    keeps_spaces = _spaces_are_tokens(tokenizer)
+    ids: list[int] = []
+    marks: list[int] = []
+    for number, piece in enumerate(pieces):
+        before_mark = number < len(pieces) - 1
+        ids += np.asarray(tokenizer.encode(piece if keeps_spaces or not before_mark else piece.rstrip(" "))).tolist()
+        if before_mark:
+            marks.append(len(ids))
+            ids.append(tokenizer.special[MARK])
+    return _Blank(pieces, np.asarray(ids, dtype=np.int64), marks, list(marks), keeps_spaces)
+
+
+def _spaces_are_tokens(tokenizer: Any) -> bool:
+    """Whether a space is read apart from the word that follows it, as by characters and bytes."""
+    joined, space = tokenizer.encode("a a"), tokenizer.encode("a ")
+    return len(space) > len(tokenizer.encode("a")) and list(joined) == [*space, *tokenizer.encode("a")]
+
+
+def _write(tokenizer: Any, blank: _Blank) -> str:
+    """The text as typed, with what fills each mark in its place."""
+    text = blank.pieces[0]
+    for place, piece in zip(blank.marks, blank.pieces[1:], strict=True):
+        word = _reads(tokenizer, blank.ids[:place], int(blank.ids[place]))
+        if not blank.keeps_spaces and text.endswith(" "):
+            # the typed space goes where the word brings its own, or is the end of the word before
+            text = text.rstrip(" ")
+        text += (word if text else word.lstrip(" ")) + piece
+    return text
+
+
+def _reads(tokenizer: Any, before: np.ndarray, token: int) -> str:
+    """How a token reads after these ids: " cat", or "s" where it is the end of the word before it."""
+    without, whole = tokenizer.decode(before), tokenizer.decode(np.append(before, token))
+    return whole[len(without) :] if whole.startswith(without) else tokenizer.decode(np.array([token]))
+
+
+@torch.inference_mode()
+def _probabilities(model: Any, tokenizer: Any, blanks: Sequence[_Blank]) -> list[np.ndarray]:
+    """softmax at every open mark: one float64 [open marks, d_vocab] per text; special tokens have 0."""
+    n_ctx, banned = model.config.sizes.n_ctx, list(tokenizer.special.values())
+    asked = [_windows(blank, n_ctx) for blank in blanks]
+    flat = [(window, places) for windows in asked for window, places in windows]
+    order = sorted(range(len(flat)), key=lambda i: len(flat[i][0]))
+    rows: list[np.ndarray] = [np.empty(0)] * len(flat)
+    for first in range(0, len(order), _TEXTS_AT_ONCE):
+        chunk = order[first : first + _TEXTS_AT_ONCE]
+        logits = _logits_at(model, tokenizer, [flat[i] for i in chunk])
+        logits[:, banned] = -np.inf
+        p = np.exp(logits - logits.max(axis=1, keepdims=True))
+        p /= p.sum(axis=1, keepdims=True)
+        ends = np.cumsum([len(flat[i][1]) for i in chunk])
+        for i, part in zip(chunk, np.split(p, ends[:-1]), strict=True):
+            rows[i] = part
+    parts = iter(rows)
+    return [np.concatenate([next(parts) for _ in windows]) for windows in asked]
+
+
+def _windows(blank: _Blank, n_ctx: int) -> list[tuple[np.ndarray, list[int]]]:
+    """(ids int64 [pos <= n_ctx], positions in them of the marks to ask for): the whole text, or a window a mark."""
+    n = len(blank.ids)
+    if n <= n_ctx:
+        return [(blank.ids, blank.open)]
+    starts = [min(max(0, place - n_ctx // 2), n - n_ctx) for place in blank.open]
+    return [(blank.ids[s : s + n_ctx], [place - s]) for s, place in zip(starts, blank.open, strict=True)]
+
+
+def _logits_at(model: Any, tokenizer: Any, asked: Sequence[tuple[np.ndarray, list[int]]]) -> np.ndarray:
+    """Logits float64 [all places in order, d_vocab] of texts that go through the model together, padded."""
+    device = next(model.parameters()).device
+    width = max(len(ids) for ids, _ in asked)
+    inputs = np.full((len(asked), width), tokenizer.special["[PAD]"], dtype=np.int64)
+    real = np.zeros(inputs.shape, dtype=bool)
+    for row, (ids, _) in enumerate(asked):
+        inputs[row, : len(ids)], real[row, : len(ids)] = ids, True
+    places = torch.tensor([row * width + place for row, (_, all_) in enumerate(asked) for place in all_], device=device)
+    mask = None if real.all() else torch.from_numpy(real).to(device)
+    h = model.hidden(torch.from_numpy(inputs).to(device), mask=mask).flatten(0, 1)
+    return model.unembed(F.embedding(places, h)).double().cpu().numpy()

@@ -1,0 +1,148 @@
+"""Continuing token sequences with a causal model: a key/value cache, sampling by named draws, prompts of any length.
+
+Prompts of unequal length go through together without padding: the rows read up to the end of the shortest prompt at
+once, and from there one token at a time, a row taking its own prompt's token while it has one and its sampled token
+after that. So every row stands at the same position, whatever kind of positions the model has.
+
+A model sees n_ctx tokens at most. When a sequence outgrows that, its oldest quarter is dropped and the rest is read
+anew from position 0 (`context_start`), since learned positions and cached keys belong to places that the tokens no
+longer hold. From then on each token is chosen from the last 3/4 n_ctx to n_ctx tokens. Speculation, beams and streams
+are not made here.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from qkv.randomness import generator
+
+__all__ = ["choose", "context_start", "generate"]
+
+_LARGEST_GROUP = 64
+
+
+def generate(
+    model: Any,
+    prompts: Sequence[np.ndarray],
+    *,
+    tokens: int,
+    temperature: float,
+    top_k: int = 0,
+    top_p: float = 1.0,
+    seed: int = 0,
+    banned: Sequence[int] = (),
+) -> list[np.ndarray]:
+    """`tokens` new ids for each prompt (int64 [n], n >= 1): a list of int64 [tokens], in the order of the prompts.
+
+    Draw j of prompt i is named (seed, "sample", i), so it does not depend on how prompts are grouped; logits of a group
+    equal those of a prompt alone up to rounding. `banned` ids are never chosen.
+    """
+    out = [np.empty(0, dtype=np.int64)] * len(prompts)
+    for rows in _groups([len(prompt) for prompt in prompts], tokens):
+        draws = np.stack([generator(seed, "sample", row).random(tokens) for row in rows])
+        new = _continue_group(model, [prompts[row] for row in rows], draws, temperature, top_k, top_p, banned)
+        for row, ids in zip(rows, new, strict=True):
+            out[row] = ids
+    return out
+
+
+def context_start(length: int, n_ctx: int) -> int:
+    """The first token that is still seen when the next is chosen after `length` tokens; length - start <= n_ctx."""
+    if length <= n_ctx:
+        return 0
+    hop = max(1, n_ctx // 4)
+    return -(-(length - n_ctx) // hop) * hop
+
+
+def _groups(lengths: Sequence[int], tokens: int) -> list[list[int]]:
+    """Prompts that go together: similar lengths, so that no row waits longer for the others than it runs itself."""
+    groups: list[list[int]] = []
+    for row in sorted(range(len(lengths)), key=lambda row: lengths[row]):
+        last = groups[-1] if groups else []
+        if last and len(last) < _LARGEST_GROUP and lengths[row] - lengths[last[0]] < tokens:
+            last.append(row)
+        else:
+            groups.append([row])
+    return groups
+
+
+@torch.inference_mode()
+def _continue_group(
+    model: Any,
+    prompts: Sequence[np.ndarray],
+    draws: np.ndarray,
+    temperature: float,
+    top_k: int,
+    top_p: float,
+    banned: Sequence[int],
+) -> list[np.ndarray]:
+    """New ids of a group; draws float64 [row, tokens] in 0..1."""
+    rows, tokens, n_ctx = len(prompts), draws.shape[1], model.config.sizes.n_ctx
+    given = np.array([len(prompt) for prompt in prompts])
+    ids = np.zeros((rows, int(given.max()) + tokens), dtype=np.int64)
+    for row, prompt in enumerate(prompts):
+        ids[row, : len(prompt)] = prompt
+    device = next(model.parameters()).device
+    cache, start = model.new_cache(rows), -1
+    for length in range(int(given.min()), ids.shape[1]):
+        if context_start(length, n_ctx) != start:
+            start, cache = context_start(length, n_ctx), model.new_cache(rows)
+            unread = ids[:, start:length]
+        else:
+            unread = ids[:, length - 1 : length]
+        h = model.hidden(torch.from_numpy(unread.copy()).to(device), cache=cache)[:, -1]
+        age = length - given  # how many tokens the row has made; below 0 it is still reading its prompt
+        due = (age >= 0) & (age < tokens)
+        if due.any():
+            logits = model.unembed(h).float().cpu().numpy()
+            draw = draws[np.arange(rows), np.clip(age, 0, tokens - 1)]
+            chosen = choose(logits, draw, temperature=temperature, top_k=top_k, top_p=top_p, banned=banned)
+            ids[due, length] = chosen[due]
+    return [ids[row, n : n + tokens] for row, n in enumerate(given)]
+
+
+def choose(
+    logits: np.ndarray,
+    draws: np.ndarray,
+    *,
+    temperature: float,
+    top_k: int = 0,
+    top_p: float = 1.0,
+    banned: Sequence[int] = (),
+) -> np.ndarray:
+    """One id per row of logits [row, d_vocab]: int64 [row].
+
+    temperature 0 takes the largest logit (the first of equal ones). Otherwise p = softmax(logits / temperature), cut to
+    the `top_k` largest (0: all; ties with the last of them stay) and then to the fewest that together hold `top_p`, and
+    the id is where the cumulative sum of p passes draws [row] in 0..1 (inverse transform), so a token without
+    probability is never chosen. Computed in float64.
+    """
+    x = logits.astype(np.float64)
+    if len(banned):
+        x[:, list(banned)] = -np.inf
+    if temperature == 0:
+        return x.argmax(axis=1)
+    x -= x.max(axis=1, keepdims=True)
+    x /= temperature
+    if 0 < top_k < x.shape[1]:
+        last = x.shape[1] - top_k
+        x[x < np.partition(x, last, axis=1)[:, last, None]] = -np.inf
+    p = np.exp(x)
+    if top_p < 1:
+        _cut_to_share(p, top_p)
+    cumulative = p.cumsum(axis=1)
+    total = cumulative[:, -1:]
+    passed = (cumulative <= draws[:, None] * total) & (cumulative < total)
+    return passed.sum(axis=1)
+
+
+def _cut_to_share(p: np.ndarray, share: float) -> None:
+    """Set to 0 what lies beyond the fewest largest entries of each row that hold `share` of its sum."""
+    order = np.argsort(-p, axis=1, kind="stable")
+    ordered = np.take_along_axis(p, order, axis=1)
+    before = ordered.cumsum(axis=1) - ordered
+    beyond = before >= share * p.sum(axis=1, keepdims=True)
+    beyond[:, 0] = False
+    np.put_along_axis(p, order, np.where(beyond, 0.0, ordered), axis=1)

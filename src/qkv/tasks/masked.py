@@ -1,0 +1,175 @@
+"""Masked language modelling: hide some tokens of a window, predict them from both sides, fill [MASK] in a text.
+
+Devlin et al. 2018 (arXiv 1810.04805). Loss is in nats per hidden token, a figure of its own that is never called bits
+per byte. Windows are packed full with text; every position is real except at the end of the last validation window.
+
+Two choices differ from 2018. **Rate**: training hides 30 % (`rate`) instead of 15 %, since a step's cost hardly depends
+on it while the number of answers learned from doubles: Wettig et al. 2023 (arXiv 2202.08005) find 15 % not optimal and
+more to be better the larger the model (40 % for BERT-large); Portes et al. 2023 (arXiv 2312.17482) and Warner et al.
+2024 (arXiv 2412.13663) train base-sized models at 30 %. **Corruption**: every hidden token becomes [MASK]; the 2018
+rule (80 % [MASK], 10 % a random word, 10 % left) is `random=0.1, kept=0.1`. Wettig et al. find [MASK] alone as good or
+better, it is what `predict` meets, and the 10 % that stay change how long layers keep a token's identity, so a study of
+that question needs the pure arm. Validation always hides 15 %, all as [MASK], the same tokens for every run on that
+text, so that losses compare whatever a run was trained at.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from qkv.data.packing import train_window
+from qkv.data.tokens import Tokens
+from qkv.errors import ConfigError
+from qkv.randomness import generator
+from qkv.tasks.filling import Candidate, fill, rank
+from qkv.tasks.objective import batch_loss, batch_scores, random_targets
+from qkv.tasks.task import Batch, Drop, PredictOptions, Scores
+
+if TYPE_CHECKING:
+    from qkv.data.corpus import Corpus
+    from qkv.models.layout import Sizes
+
+__all__ = ["Masked", "VALIDATION_RATE"]
+
+VALIDATION_RATE = 0.15
+
+
+@dataclass(frozen=True, kw_only=True)
+class Masked:
+    """The task `masked`. Raises ConfigError for shares out of range."""
+
+    name: str = "masked"
+    model_kind: str = "MaskedLM"
+    needs_specials: bool = True
+    rate: float = 0.3
+    """Share of a training window's tokens that are hidden; the count per window is fixed, at least 1."""
+    random: float = 0.0
+    """Share of the hidden tokens that show a random ordinary token instead of [MASK]."""
+    kept: float = 0.0
+    """Share of the hidden tokens that show themselves instead of [MASK]."""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.rate <= 1:
+            raise ConfigError(f"rate is {self.rate}; expected a share of tokens to hide, above 0 and up to 1")
+        if self.random < 0 or self.kept < 0 or self.random + self.kept > 1:
+            raise ConfigError(f"random is {self.random} and kept is {self.kept}; expected shares that sum to at most 1")
+
+    def train_batch(
+        self,
+        corpus: "Corpus",
+        sizes: "Sizes",
+        seed: int,
+        step: int,
+        examples: np.ndarray,
+        *,
+        random_labels: bool = False,
+    ) -> Batch:
+        """Windows of n_ctx tokens with `rate` of them hidden, anew in every step; see `Task.train_batch`."""
+        tokens, special = corpus.train, _special(corpus.tokenizer)
+        windows = train_window(tokens, _window(sizes) - 1, seed, examples)
+        streams = [generator(seed, "mask", step, int(example)) for example in examples]
+        keys = np.stack([stream.random(windows.shape[1]) for stream in streams])
+        hidden = _hidden(keys, windows, np.ones_like(windows, dtype=bool), special, self.rate)
+        shown = windows.copy()
+        shown[hidden] = corpus.tokenizer.special["[MASK]"]
+        if self.random or self.kept:
+            self._corrupt(shown, windows, hidden, streams, np.flatnonzero(~special))
+        answers = windows
+        if random_labels:
+            answers = random_targets(tokens, seed, step, examples, windows.shape[1])
+        return _batch(shown, answers, hidden)
+
+    def _corrupt(
+        self,
+        shown: np.ndarray,
+        windows: np.ndarray,
+        hidden: np.ndarray,
+        streams: Sequence[np.random.Generator],
+        ordinary: np.ndarray,
+    ) -> None:
+        """Let `random` of the hidden tokens show another token, and `kept` of them themselves, in place."""
+        draws = np.stack([stream.random(windows.shape[1]) for stream in streams])
+        others = ordinary[np.stack([stream.integers(len(ordinary), size=windows.shape[1]) for stream in streams])]
+        other, itself = hidden & (draws < self.random), hidden & (draws >= 1 - self.kept)
+        shown[other] = others[other]
+        shown[itself] = windows[itself]
+
+    def val_batches(self, corpus: "Corpus", sizes: "Sizes", batch_size: int) -> Iterator[Batch]:
+        """The validation split in windows of n_ctx side by side, 15 % hidden; the same for every seed, rate and run."""
+        special, mask_id = _special(corpus.tokenizer), corpus.tokenizer.special["[MASK]"]
+        for first, windows, real in _side_by_side(corpus.val, _window(sizes), batch_size):
+            names = range(first, first + len(windows))
+            keys = np.stack([generator("mask", "validation", i).random(windows.shape[1]) for i in names])
+            hidden = _hidden(keys, windows, real, special, VALIDATION_RATE)
+            yield _batch(np.where(hidden, mask_id, windows), windows, hidden, None if real.all() else real)
+
+    def loss(self, model: Any, batch: Batch, drop: Drop | None = None) -> tuple[Tensor, int]:
+        """(sum of nats, number of hidden tokens); see `Task.loss`."""
+        return batch_loss(model, batch, drop)
+
+    def score(self, model: Any, batch: Batch) -> Scores:
+        """Each hidden token's nats, and whether it is the most probable answer."""
+        return batch_scores(model, batch)
+
+    def bits_per_byte(self, corpus: "Corpus", nats: float) -> float | None:
+        """None: hidden tokens are predicted with their surroundings known, which is no code for the text."""
+        return None
+
+    def predict(self, model: Any, tokenizer: Any, texts: Sequence[str], options: PredictOptions) -> list[str]:
+        """Each text with every [MASK] typed in it filled; see `qkv.tasks.filling.fill`."""
+        return fill(model, tokenizer, texts, options)
+
+    def predict_ranked(
+        self, model: Any, tokenizer: Any, texts: Sequence[str], k: int = 5
+    ) -> list[list[list[Candidate]]]:
+        """Per text, per [MASK], the k likeliest tokens with probabilities; see `qkv.tasks.filling.rank`."""
+        return rank(model, tokenizer, texts, k)
+
+
+def _window(sizes: "Sizes") -> int:
+    if sizes.n_ctx < 2:
+        raise ConfigError(f"n_ctx is {sizes.n_ctx}; a masked model needs at least 2 positions, one to see by")
+    return sizes.n_ctx
+
+
+def _special(tokenizer: Any) -> np.ndarray:
+    """Which ids are never hidden: bool [d_vocab]; there is nothing to learn in [UNK]."""
+    special = np.zeros(tokenizer.d_vocab, dtype=bool)
+    special[list(tokenizer.special.values())] = True
+    return special
+
+
+def _hidden(keys: np.ndarray, windows: np.ndarray, real: np.ndarray, special: np.ndarray, rate: float) -> np.ndarray:
+    """Which positions are hidden, bool [batch, pos]: the round(rate * pos) smallest keys of each row, at least 1.
+
+    Positions that are not real or hold a special token come last and are then left out, so a row may hide fewer. A
+    short row (the end of a split) hides its share of what is real. keys: float64 [batch, pos] in 0..1.
+    """
+    candidates = real & ~special[windows]
+    keys = np.where(candidates, keys, 2.0)
+    count = np.maximum(1, np.rint(rate * real.sum(axis=1))).astype(np.int64)
+    last = np.take_along_axis(np.sort(keys, axis=1), count[:, None] - 1, axis=1)
+    return (keys <= last) & candidates
+
+
+def _side_by_side(tokens: Tokens, n_ctx: int, batch_size: int) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
+    """(number of the first window, windows int64 [batch, n_ctx], real bool [batch, n_ctx]), filled with token 0."""
+    total = -(-len(tokens) // n_ctx)
+    for first in range(0, total, batch_size):
+        places = (np.arange(first, min(first + batch_size, total)) * n_ctx)[:, None] + np.arange(n_ctx)
+        real = places < len(tokens)
+        yield first, np.where(real, tokens.ids.take(np.where(real, places, 0)), 0).astype(np.int64), real
+
+
+def _batch(shown: np.ndarray, answers: np.ndarray, hidden: np.ndarray, real: np.ndarray | None = None) -> Batch:
+    positions = np.flatnonzero(hidden)
+    return Batch(
+        torch.from_numpy(shown),
+        torch.from_numpy(answers.reshape(-1)[positions]),
+        torch.from_numpy(positions),
+        None if real is None else torch.from_numpy(real),
+    )

@@ -1,0 +1,55 @@
+"""What the language tasks share: the loss of a batch at the positions that have a target, and the random-label null.
+
+The output matrix is applied to the hidden vectors of those positions only. Positions are gathered by `F.embedding`,
+whose backward adds in a fixed order (tensor indexing does not, with more than one thread).
+"""
+
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from qkv.data.tokens import Tokens
+from qkv.randomness import generator
+from qkv.tasks.crossentropy import linear_cross_entropy, token_scores
+from qkv.tasks.task import Batch, Drop, Scores, rows_of
+
+__all__ = ["batch_loss", "batch_scores", "output_matrix", "random_targets"]
+
+
+def output_matrix(model: Any) -> tuple[Tensor, Tensor | None]:
+    """(W_U [d_model, d_vocab], b_U [d_vocab] or None) of a language model; a tied W_U is the transposed view of W_E."""
+    own = model.head.W_U
+    return (model.embedding.W_E.t() if own is None else own), model.head.b_U
+
+
+def batch_loss(model: Any, batch: Batch, drop: Drop | None = None) -> tuple[Tensor, int]:
+    """(sum over targets of -log softmax(h W_U + b_U)[target], number of targets), the sum a float32 scalar in nats."""
+    weight, bias = output_matrix(model)
+    return linear_cross_entropy(_answering(model, batch, drop), weight, bias, batch.targets), batch.n_targets
+
+
+def batch_scores(model: Any, batch: Batch) -> Scores:
+    """Each target's own nats and whether it is the model's most probable answer; no gradient, no dropout."""
+    with torch.no_grad():
+        weight, bias = output_matrix(model)
+        return Scores(*token_scores(_answering(model, batch, None), weight, bias, batch.targets), rows_of(batch))
+
+
+def _answering(model: Any, batch: Batch, drop: Drop | None) -> Tensor:
+    """Hidden vectors of the positions that have a target: [n_targets, d_model]."""
+    h = model.hidden(batch.inputs, mask=batch.mask, documents=batch.documents, drop=drop).flatten(0, 1)
+    return h if batch.positions is None else F.embedding(batch.positions, h)
+
+
+def random_targets(tokens: Tokens, seed: int, step: int, examples: np.ndarray, n: int) -> np.ndarray:
+    """Labels that no input can tell: int64 [batch, n] tokens, each taken from a uniformly random place in `tokens`.
+
+    So they follow the unigram distribution of the training tokens exactly and independently of everything else; what is
+    left to learn is that distribution. (A shuffle of a batch's own targets would not do: rare words of a window would
+    stay likelier among its targets.) A pure function of (seed, step, global example index).
+    """
+    places = [generator(seed, "random labels", step, int(e)).integers(len(tokens), size=n) for e in examples]
+    return tokens.ids.take(np.stack(places)).astype(np.int64)

@@ -1,0 +1,144 @@
+"""Batches, loss and continuation of the causal task."""
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from qkv.data.packing import train_window
+from qkv.tasks import Causal, PredictOptions, validation_loss
+
+TASK = Causal()
+
+
+@pytest.fixture(scope="module")
+def corpus(corpus_of):
+    return corpus_of(specials=False)
+
+
+@pytest.fixture(scope="module")
+def model(model_of, corpus):
+    return model_of("CausalLM", corpus.tokenizer.d_vocab)
+
+
+def test_targets_are_the_tokens_after_the_inputs(corpus, model):
+    examples = np.array([3, 9, 4])
+    batch = TASK.train_batch(corpus, model.config.sizes, 1, 0, examples)
+    windows = train_window(corpus.train, 16, 1, examples)
+    assert batch.inputs.dtype == batch.targets.dtype == torch.int64
+    assert batch.inputs.is_contiguous() and batch.inputs.shape == (3, 16)
+    assert batch.inputs.numpy().tolist() == windows[:, :-1].tolist()
+    assert batch.targets.view(3, 16).numpy().tolist() == windows[:, 1:].tolist()
+
+
+def test_an_example_is_the_same_in_whatever_batch_it_comes(corpus, model):
+    sizes = model.config.sizes
+    for random_labels in (False, True):
+        whole = TASK.train_batch(corpus, sizes, 1, 5, np.arange(8, 16), random_labels=random_labels)
+        part = TASK.train_batch(corpus, sizes, 1, 5, np.array([9, 15]), random_labels=random_labels)
+        assert part.inputs.equal(whole.inputs[[1, 7]])
+        assert part.targets.view(2, -1).equal(whole.targets.view(8, -1)[[1, 7]])
+
+
+def test_random_labels_keep_inputs_and_the_unigram_distribution_and_nothing_else(corpus, model):
+    sizes = model.config.sizes
+    real = [TASK.train_batch(corpus, sizes, 1, step, np.arange(64)) for step in range(20)]
+    null = [TASK.train_batch(corpus, sizes, 1, step, np.arange(64), random_labels=True) for step in range(20)]
+    assert all(a.inputs.equal(b.inputs) for a, b in zip(real, null, strict=True))
+    assert not null[0].targets.equal(null[1].targets)
+    drawn = torch.cat([batch.targets for batch in null]).numpy()
+    expected = np.bincount(corpus.train.ids, minlength=corpus.tokenizer.d_vocab) / len(corpus.train)
+    counts = np.bincount(drawn, minlength=len(expected))
+    spread = np.sqrt(len(drawn) * expected * (1 - expected))
+    assert (np.abs(counts - len(drawn) * expected) < 4.5 * spread).all()
+    agree = (drawn == torch.cat([batch.targets for batch in real]).numpy()).mean()
+    assert abs(agree - np.square(expected).sum()) < 0.01
+
+
+def test_validation_predicts_every_token_after_the_first_once(corpus, model):
+    for batch_size in (1, 7, 1000):
+        batches = list(TASK.val_batches(corpus, model.config.sizes, batch_size))
+        assert torch.cat([batch.targets for batch in batches]).tolist() == corpus.val.ids[1:].tolist()
+
+
+def test_validation_loss_does_not_depend_on_batch_size_and_equals_a_plain_sum(corpus, model):
+    losses = [validation_loss(model, TASK, corpus, batch_size) for batch_size in (1, 5, 64)]
+    ids = torch.from_numpy(corpus.val.ids.astype(np.int64))
+    with torch.no_grad():
+        plain = sum(
+            F.cross_entropy(
+                model(ids[None, a : a + 16][:, : len(ids) - 1 - a])[0], ids[a + 1 : a + 17], reduction="sum"
+            )
+            for a in range(0, len(ids) - 1, 16)
+        ) / (len(ids) - 1)
+    assert losses == pytest.approx([float(plain)] * 3, rel=1e-6)
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_loss_and_gradients_equal_cross_entropy_of_the_logits(corpus, model_of, tied):
+    model = model_of("CausalLM", corpus.tokenizer.d_vocab, tied=tied).double()
+    batch = TASK.train_batch(corpus, model.config.sizes, 0, 0, np.arange(4))
+    nats, n = TASK.loss(model, batch)
+    ours = torch.autograd.grad(nats, list(model.parameters()))
+    plain = F.cross_entropy(model(batch.inputs).flatten(0, 1), batch.targets, reduction="sum")
+    theirs = torch.autograd.grad(plain, list(model.parameters()))
+    assert n == 64
+    torch.testing.assert_close(nats, plain, rtol=1e-12, atol=0)
+    torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-12)
+
+
+def test_dropout_of_the_caller_reaches_the_model(corpus, model):
+    sites = []
+
+    def drop(site, x):
+        sites.append(site)
+        return x
+
+    TASK.loss(model, TASK.train_batch(corpus, model.config.sizes, 0, 0, np.arange(2)), drop)
+    assert "embed" in sites and any("attn" in site for site in sites)
+
+
+def test_scores_sum_to_the_loss_and_name_their_rows(corpus, model):
+    batch = list(TASK.val_batches(corpus, model.config.sizes, 1000))[-1]
+    scores = TASK.score(model, batch)
+    assert float(scores.nats.sum()) == pytest.approx(float(TASK.loss(model, batch)[0].detach()), rel=1e-6)
+    assert np.bincount(scores.rows).tolist() == [16] * 62 + [1002 - 62 * 16]
+
+
+def test_the_same_seed_gives_the_same_continuation_and_another_another(corpus, model):
+    say = lambda **o: TASK.predict(model, corpus.tokenizer, ["abc", "the"], PredictOptions(tokens=30, **o))  # noqa: E731
+    assert say(seed=4) == say(seed=4) != say(seed=5)
+    assert say(temperature=0, seed=4) == say(temperature=0, seed=5) == say(top_k=1) == say(top_p=1e-9)
+    assert all(len(text) == 30 for text in say())
+
+
+def test_an_empty_text_is_continued_as_a_new_line(corpus, model):
+    options = PredictOptions(tokens=12)
+    (empty,) = TASK.predict(model, corpus.tokenizer, [""], options)
+    assert [empty] == TASK.predict(model, corpus.tokenizer, ["\n"], options)
+    assert len(empty) == 12
+
+
+def test_no_text_gives_no_output(corpus, model):
+    assert TASK.predict(model, corpus.tokenizer, [], PredictOptions()) == []
+
+
+def test_special_tokens_are_never_sampled(corpus_of, model_of):
+    tokenizer = corpus_of(specials=True).tokenizer
+    model = model_of("CausalLM", tokenizer.d_vocab)
+    with torch.no_grad():
+        model.embedding.W_E[:5] *= 100
+    texts = TASK.predict(model, tokenizer, ["abc"] * 4, PredictOptions(tokens=50, temperature=2.0))
+    assert not any("[" in text for text in texts)
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.lists(st.integers(0, 10_000), min_size=1, max_size=9), st.integers(0, 3), st.integers(0, 99), st.booleans())
+def test_batches_are_pure_functions_of_their_names(corpus_of, model_of, examples, seed, step, random_labels):
+    corpus = corpus_of(specials=False)
+    sizes = model_of("CausalLM", corpus.tokenizer.d_vocab).config.sizes
+    ask = lambda: TASK.train_batch(corpus, sizes, seed, step, np.array(examples), random_labels=random_labels)  # noqa: E731
+    first, second = ask(), ask()
+    assert first.inputs.equal(second.inputs) and first.targets.equal(second.targets)

@@ -1,0 +1,73 @@
+"""Figures of a whole split: against plain sums, SciPy's t and simulated coverage."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+
+from qkv.errors import ConfigError
+from qkv.tasks import TASKS, Causal, Masked, evaluate, find_task, validation_loss
+from qkv.tasks.evaluation import ratio_interval, student_t
+
+
+@pytest.mark.parametrize("task", [Causal(), Masked()], ids=lambda task: task.name)
+def test_evaluation_agrees_with_validation_loss_and_with_argmax(corpus_of, model_of, task):
+    corpus = corpus_of(specials=task.needs_specials)
+    model = model_of(task.model_kind, corpus.tokenizer.d_vocab)
+    result = evaluate(model, task, corpus, batch_size=9)
+    assert result == evaluate(model, task, corpus, batch_size=9)
+    assert result.loss == pytest.approx(validation_loss(model, task, corpus, 4), rel=1e-6)
+    right = n = 0
+    for batch in task.val_batches(corpus, model.config.sizes, 5):
+        with torch.no_grad():
+            answers = model(batch.inputs, batch.mask).argmax(-1).flatten()
+        right += int((answers[slice(None) if batch.positions is None else batch.positions] == batch.targets).sum())
+        n += batch.n_targets
+    assert result.n_targets == n and result.n_windows == 63
+    assert result.accuracy == pytest.approx(right / n)
+    assert result.loss_interval[0] < result.loss < result.loss_interval[1]
+    assert 0 <= result.accuracy_interval[0] <= result.accuracy <= result.accuracy_interval[1] <= 1
+
+
+def test_bits_per_byte_is_the_code_length_over_the_original_bytes(corpus_of, model_of):
+    corpus = corpus_of(specials=False)
+    model = model_of("CausalLM", corpus.tokenizer.d_vocab)
+    result = evaluate(model, Causal(), corpus)
+    assert result.bits_per_byte == pytest.approx(result.loss * result.n_targets / math.log(2) / corpus.val.n_bytes)
+
+
+def test_one_window_has_no_interval(corpus_of, model_of):
+    corpus = corpus_of(specials=True, n_val=12)
+    result = evaluate(model_of("MaskedLM", corpus.tokenizer.d_vocab), Masked(), corpus)
+    assert result.n_windows == 1 and result.loss_interval is None and result.accuracy_interval is None
+
+
+@pytest.mark.parametrize("degrees", [1, 2, 3, 4, 5, 10, 30, 100, 10_000])
+def test_student_t_agrees_with_scipy(degrees):
+    assert student_t(degrees) == pytest.approx(stats.t.ppf(0.975, degrees), rel=2e-3)
+
+
+def test_equal_sizes_give_the_interval_of_a_mean():
+    x = np.random.default_rng(0).normal(3, 1, size=12)
+    ratio, (low, high) = ratio_interval(x * 5, np.full(12, 5.0))
+    expected = stats.t.interval(0.95, 11, loc=x.mean(), scale=stats.sem(x))
+    assert ratio == pytest.approx(x.mean())
+    assert (low, high) == pytest.approx(expected, rel=1e-4)
+
+
+def test_intervals_of_unequal_units_cover_as_often_as_they_say():
+    rng = np.random.default_rng(1)
+    covered = 0
+    for _ in range(2000):
+        sizes = rng.integers(1, 20, size=40).astype(float)
+        low, high = ratio_interval(rng.gamma(2 * sizes, 1.0), sizes)[1]
+        covered += low <= 2.0 <= high
+    assert abs(covered / 2000 - 0.95) < 0.02
+
+
+def test_tasks_are_found_by_name_and_misses_name_the_nearest():
+    assert find_task("causal") is TASKS["causal"]
+    with pytest.raises(ConfigError, match="did you mean 'masked'"):
+        find_task("maskd")

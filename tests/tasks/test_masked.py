@@ -1,0 +1,168 @@
+"""What the masked task hides, shows and asks for."""
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from qkv.data.packing import train_window
+from qkv.data.tokens import Tokens
+from qkv.errors import ConfigError
+from qkv.models.layout import Sizes
+from qkv.tasks import Masked, validation_loss
+from qkv.tasks.masked import VALIDATION_RATE
+
+TASK = Masked()
+
+
+@pytest.fixture(scope="module")
+def corpus(corpus_of):
+    return corpus_of(specials=True)
+
+
+@pytest.fixture(scope="module")
+def model(model_of, corpus):
+    return model_of("MaskedLM", corpus.tokenizer.d_vocab)
+
+
+def test_hidden_tokens_show_the_mask_and_are_the_targets(corpus, model):
+    examples = np.arange(6)
+    batch = TASK.train_batch(corpus, model.config.sizes, 1, 0, examples)
+    windows = train_window(corpus.train, 15, 1, examples).reshape(-1)
+    shown = batch.inputs.flatten().numpy()
+    positions = batch.positions.numpy()
+    assert (np.diff(positions) > 0).all()
+    assert batch.targets.numpy().tolist() == windows[positions].tolist()
+    assert (shown[positions] == corpus.tokenizer.special["[MASK]"]).all()
+    others = np.setdiff1d(np.arange(len(windows)), positions)
+    assert (shown[others] == windows[others]).all()
+
+
+@pytest.mark.parametrize("rate", [0.01, 0.15, 0.3, 1.0])
+def test_every_window_hides_the_same_share_and_every_position_is_as_likely(corpus, model, rate):
+    task, sizes = Masked(rate=rate), model.config.sizes
+    batches = [task.train_batch(corpus, sizes, 0, step, np.arange(64)) for step in range(30)]
+    positions = torch.cat([batch.positions for batch in batches]).numpy()
+    count = max(1, round(rate * 16))
+    assert len(positions) == count * 64 * 30
+    by_place = np.bincount(positions % 16, minlength=16) / (64 * 30)
+    share = count / 16
+    assert (np.abs(by_place - share) <= 4.5 * np.sqrt(share * (1 - share) / (64 * 30))).all()
+
+
+def test_a_window_is_masked_anew_in_every_step_and_for_every_seed(corpus, model):
+    sizes = model.config.sizes
+    ask = lambda seed, step: TASK.train_batch(corpus, sizes, seed, step, np.array([3])).positions.tolist()  # noqa: E731
+    assert ask(0, 0) == ask(0, 0)
+    assert ask(0, 0) != ask(0, 1) and ask(0, 0) != ask(1, 0)
+
+
+def test_an_example_is_the_same_in_whatever_batch_it_comes(corpus, model):
+    for task in (TASK, Masked(random=0.2, kept=0.2)):
+        for null in (False, True):
+            whole = task.train_batch(corpus, model.config.sizes, 1, 5, np.arange(8, 16), random_labels=null)
+            part = task.train_batch(corpus, model.config.sizes, 1, 5, np.array([10]), random_labels=null)
+            inside = whole.positions // 16 == 2
+            assert part.inputs[0].equal(whole.inputs[2])
+            assert part.positions.equal(whole.positions[inside] - 32)
+            assert part.targets.equal(whole.targets[inside])
+
+
+def test_the_rule_of_2018_shows_its_shares(corpus, model):
+    task = Masked(random=0.1, kept=0.1)
+    shown, truth = [], []
+    for step in range(40):
+        batch = task.train_batch(corpus, model.config.sizes, 0, step, np.arange(64))
+        shown.append(batch.inputs.flatten()[batch.positions])
+        truth.append(batch.targets)
+    shown, truth = torch.cat(shown), torch.cat(truth)
+    masked = (shown == corpus.tokenizer.special["[MASK]"]).double().mean()
+    same = (shown == truth).double().mean()
+    assert abs(masked - 0.8) < 0.015
+    assert abs(same - (0.1 + 0.1 / 29)) < 0.015
+    assert not torch.isin(shown, torch.tensor([0, 1, 2, 3])).any()
+
+
+def test_special_tokens_are_never_hidden(corpus_of):
+    corpus = corpus_of(specials=True)
+    ids = corpus.train.ids.copy()
+    ids[::2] = corpus.tokenizer.special["[UNK]"]
+    corpus.train = Tokens(ids=ids, offsets=np.array([0, len(ids)]), n_bytes=len(ids))
+    sizes = Sizes(d_vocab=34, d_model=8, n_layers=1, n_heads=1, n_ctx=16)
+    for rate in (0.3, 0.9):
+        batch = Masked(rate=rate).train_batch(corpus, sizes, 0, 0, np.arange(20))
+        assert not (batch.targets < 5).any()
+        assert batch.n_targets == 20 * min(8, round(16 * rate))
+
+
+def test_random_labels_change_targets_only(corpus, model):
+    real = TASK.train_batch(corpus, model.config.sizes, 0, 3, np.arange(64))
+    null = TASK.train_batch(corpus, model.config.sizes, 0, 3, np.arange(64), random_labels=True)
+    assert real.inputs.equal(null.inputs) and real.positions.equal(null.positions)
+    p = np.bincount(corpus.train.ids) / len(corpus.train)
+    assert abs((real.targets == null.targets).double().mean() - np.square(p).sum()) < 0.05
+
+
+def test_validation_masks_are_the_same_whatever_the_run(corpus, model):
+    def ask(task, batch_size):
+        batches = list(task.val_batches(corpus, model.config.sizes, batch_size))
+        offsets = np.cumsum([0, *(batch.inputs.numel() for batch in batches)])
+        places = [batch.positions.numpy() + o for batch, o in zip(batches, offsets, strict=False)]
+        return np.concatenate(places).tolist(), torch.cat([batch.targets for batch in batches]).tolist()
+
+    places, targets = ask(TASK, 7)
+    assert (places, targets) == ask(TASK, 1) == ask(Masked(rate=0.5, kept=0.3), 1000)
+    assert targets == corpus.val.ids[places].tolist()
+    assert len(targets) == round(16 * VALIDATION_RATE) * 62 + round(11 * VALIDATION_RATE)
+
+
+def test_validation_loss_does_not_depend_on_batch_size_or_padding(corpus, model):
+    losses = [validation_loss(model, TASK, corpus, batch_size) for batch_size in (1, 5, 64)]
+    total, n = 0.0, 0
+    for batch in TASK.val_batches(corpus, model.config.sizes, 1):
+        length = 16 if batch.mask is None else int(batch.mask.sum())
+        with torch.no_grad():
+            logits = model(batch.inputs[:, :length])[0]
+        total += float(F.cross_entropy(logits[batch.positions], batch.targets, reduction="sum"))
+        n += batch.n_targets
+    assert losses == pytest.approx([total / n] * 3, rel=1e-6)
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_loss_and_gradients_equal_cross_entropy_at_hidden_positions(corpus, model_of, bias):
+    model = model_of("MaskedLM", corpus.tokenizer.d_vocab, bias=bias).double()
+    batch = TASK.train_batch(corpus, model.config.sizes, 0, 0, np.arange(4))
+    nats, n = TASK.loss(model, batch)
+    ours = torch.autograd.grad(nats, list(model.parameters()))
+    logits = model(batch.inputs).flatten(0, 1)[batch.positions]
+    plain = F.cross_entropy(logits, batch.targets, reduction="sum")
+    theirs = torch.autograd.grad(plain, list(model.parameters()))
+    assert n == len(batch.positions) == 4 * 5
+    torch.testing.assert_close(nats, plain, rtol=1e-12, atol=0)
+    torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("shares", [{"rate": 0.0}, {"rate": 1.1}, {"random": -0.1}, {"random": 0.6, "kept": 0.5}])
+def test_shares_out_of_range_are_refused(shares):
+    with pytest.raises(ConfigError, match="expected"):
+        Masked(**shares)
+
+
+def test_one_position_is_too_few(corpus):
+    sizes = Sizes(d_vocab=34, d_model=8, n_layers=1, n_heads=1, n_ctx=1)
+    with pytest.raises(ConfigError, match="at least 2 positions"):
+        TASK.train_batch(corpus, sizes, 0, 0, np.arange(2))
+
+
+def test_a_masked_loss_has_no_bits_per_byte(corpus):
+    assert TASK.bits_per_byte(corpus, 100.0) is None
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.lists(st.integers(0, 10_000), min_size=1, max_size=9), st.integers(0, 3), st.integers(0, 99))
+def test_batches_are_pure_functions_of_their_names(corpus, model, examples, seed, step):
+    task = Masked(random=0.1, kept=0.1)
+    first, second = (task.train_batch(corpus, model.config.sizes, seed, step, np.array(examples)) for _ in range(2))
+    assert all(a is b is None or a.equal(b) for a, b in zip(first, second, strict=True))
