@@ -1,0 +1,64 @@
+"""The ES modules of `static/` as one classic script, so that a page works from file://, where browsers refuse modules.
+
+Each module becomes a function that runs once, after those it imports. It understands the few forms that our modules
+use (named and default imports from "./name.js", exported functions and constants, one default export) and refuses any
+other, so that what runs in the report is what runs as native modules on a live page. Installing needs no build tool.
+"""
+
+import re
+from importlib.resources import files
+
+__all__ = ["bundle", "script_safe", "static_text"]
+
+_IMPORT = re.compile(r'^import\s+(?:(\w+)|\{([^}]*)\})\s+from\s+"\./([\w-]+\.js)";[ \t]*$', re.MULTILINE)
+_EXPORT = re.compile(r"^export\s+(async\s+function\*?|function\*?|const|class)\s+(\w+)", re.MULTILINE)
+_DEFAULT = re.compile(r"^export\s+default\s+", re.MULTILINE)
+_LEFT = re.compile(r"^\s*(?:import\b[^(]|export\b)", re.MULTILINE)
+
+
+def static_text(name: str) -> str:
+    """A file of `static/` as text, from wherever the package is installed."""
+    return (files("qkv.views") / "static" / name).read_text(encoding="utf-8")
+
+
+def bundle(entry: str) -> str:
+    """The module `entry` (a file name in `static/`) and all that it imports, as one script in strict mode."""
+    order: list[str] = []
+    _visit(entry, order, [])
+    parts = ['"use strict";', "const modules = {};", *(_wrapped(name) for name in order)]
+    return "(() => {\n" + "\n".join(parts) + "\n})();\n"
+
+
+def _visit(name: str, order: list[str], above: list[str]) -> None:
+    assert name not in above, f"modules import each other in a ring: {' -> '.join([*above, name])}"
+    if name in order:
+        return
+    for match in _IMPORT.finditer(static_text(name)):
+        _visit(match[3], order, [*above, name])
+    order.append(name)
+
+
+def _wrapped(name: str) -> str:
+    source = static_text(name)
+    names = [match[2] for match in _EXPORT.finditer(source)]
+    has_default = _DEFAULT.search(source) is not None
+    body = _IMPORT.sub(_required, source)
+    body = _EXPORT.sub(r"\1 \2", body)
+    body = _DEFAULT.sub("const defaultExport = ", body)
+    left = _LEFT.search(body)
+    assert left is None, f"{name}: the bundler does not know this form: {left[0] if left else ''!r}"
+    given = [*names, *(["default: defaultExport"] if has_default else [])]
+    return f"modules[{name!r}] = (() => {{\n{body}\nreturn {{ {', '.join(given)} }};\n}})();"
+
+
+def _required(match: re.Match[str]) -> str:
+    default, named, name = match.groups()
+    if default:
+        return f"const {default} = modules[{name!r}].default;"
+    names = re.sub(r"\s+as\s+", ": ", named).strip()
+    return f"const {{ {names} }} = modules[{name!r}];"
+
+
+def script_safe(source: str) -> str:
+    """Script source that cannot end the `<script>` element that holds it (HTML standard, section 4.12.1.3)."""
+    return re.sub(r"<(/script|!--)", r"\\x3c\1", source, flags=re.IGNORECASE)

@@ -1,0 +1,165 @@
+"""From a run folder to a payload: one function per room, each reading what is there and leaving out what is not.
+
+A room that cannot be filled is None and `Report.missing` says why in a sentence; nothing is estimated or filled in.
+Reads config.toml, manifest.json, telemetry.sqlite, tokenizer.json and the weights; runs no model (see `looking`).
+"""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from qkv.config import load_toml
+from qkv.telemetry import RUN_ARM, Telemetry
+from qkv.views.payloads import Baseline, Fact, FileNote, LossRoom, Made, SampleNote
+
+__all__ = ["baselines", "loss_room", "made_room", "manifest_of", "samples", "settings_of", "sizes_of", "unit_of"]
+
+N_TRAIN_POINTS = 700
+LONGEST_SAMPLE = 600
+
+_MEANINGS = {
+    "uniform": "every token equally likely, knowing nothing",
+    "unigram": "how often each token occurs, context ignored",
+    "bigram": "counts of which token follows which",
+    "ngram": "the best of interpolated Kneser-Ney n-grams, orders 1 to 8",
+    "xz": "the compressor xz, given the training text",
+}
+
+
+def settings_of(folder: Path) -> dict[str, Any]:
+    """The tables of config.toml; empty where there is none."""
+    path = folder / "config.toml"
+    return load_toml(path) if path.is_file() else {}
+
+
+def manifest_of(folder: Path) -> dict[str, Any]:
+    """manifest.json; empty where there is none or it is not a JSON object."""
+    try:
+        found = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def sizes_of(settings: Mapping[str, Any]) -> dict[str, int]:
+    """d_model, n_layers and the others by name, with d_head where it can be derived."""
+    sizes = {k: int(v) for k, v in settings.get("model", {}).get("sizes", {}).items() if isinstance(v, int)}
+    if sizes.get("n_heads") and sizes.get("d_model") and not sizes.get("d_head"):
+        sizes["d_head"] = sizes["d_model"] // sizes["n_heads"]
+    if sizes.get("n_heads") and not sizes.get("n_kv_heads"):
+        sizes["n_kv_heads"] = sizes["n_heads"]
+    return sizes
+
+
+def unit_of(kind: str) -> str:
+    """What one token of that tokenizer is, in the singular."""
+    return {"char": "character", "byte": "byte", "word": "word"}.get(kind, "token")
+
+
+def _finite(value: Any) -> float | None:
+    return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
+
+
+def baselines(found: Mapping[str, Any] | None, d_vocab: int | None) -> tuple[Baseline, ...]:
+    """The lines a loss is read against, highest first, in nats per token and where possible in bits per byte."""
+    found = found or {}
+    bits = found.get("bits_per_byte") or {}
+    values = {name: _finite(found.get(name)) for name in ("unigram", "bigram", "ngram", "xz")}
+    known = [name for name, value in values.items() if value is not None]
+    rows = []
+    for name in known:
+        order = found.get("ngram_order")
+        label = f"best n-gram ({order})" if name == "ngram" and order else {"ngram": "best n-gram"}.get(name, name)
+        rows.append((name, label, values[name], _finite(bits.get(name))))
+    if d_vocab and known:
+        ratio = next((b / n for _, _, n, b in rows if n and b), None)
+        nats = math.log(d_vocab)
+        rows.append(("uniform", "uniform", nats, nats * ratio if ratio else None))
+    rows.sort(key=lambda row: -row[2])
+    return tuple(
+        Baseline(name=name, label=label, meaning=_MEANINGS[name], nats=nats, bits_per_byte=bpb)
+        for name, label, nats, bpb in rows
+    )
+
+
+def loss_room(telemetry: Telemetry, lines: Sequence[Baseline]) -> LossRoom | None:
+    """Training and validation loss over steps; None where neither was written."""
+    steps = telemetry.steps(RUN_ARM)
+    evaluations = telemetry.evaluations(RUN_ARM)
+    if not len(steps.step) and not evaluations:
+        return None
+    chosen, thinned = _thin(len(steps.step))
+    best = min(evaluations, key=lambda e: (e.loss, e.step), default=None)
+    per_nat = next((e.bits_per_byte / e.loss for e in evaluations if e.bits_per_byte and e.loss), None)
+    return LossRoom(
+        train_steps=tuple(int(s) for s in steps.step[chosen]),
+        train=tuple(_short(v) for v in steps.loss[chosen]),
+        val_steps=tuple(e.step for e in evaluations),
+        val=tuple(_short(e.loss) for e in evaluations),
+        best_step=best.step if best else None,
+        best=best.loss if best else None,
+        last=evaluations[-1].loss if evaluations else None,
+        baselines=tuple(lines),
+        bits_per_byte_of_nat=per_nat,
+        best_bits_per_byte=best.bits_per_byte if best else None,
+        thinned=thinned,
+    )
+
+
+def _short(value: float) -> float | None:
+    return float(f"{value:.6g}") if math.isfinite(value) else None
+
+
+def _thin(n: int) -> tuple[np.ndarray, str]:
+    """Indices of the training losses to draw: all, or the first sixteenth of the page's points and then every k-th."""
+    if n <= N_TRAIN_POINTS:
+        return np.arange(n), ""
+    early = N_TRAIN_POINTS // 16
+    every = -(-(n - early) // (N_TRAIN_POINTS - early))
+    indices = np.unique([*range(early), *range(early, n, every), n - 1])
+    return indices, f"the first {early}, then every {every}th batch"
+
+
+def samples(telemetry: Telemetry) -> tuple[SampleNote, ...]:
+    """What the model wrote, in order of step, for the prompt that was used most; long ones are cut with an ellipsis."""
+    found = telemetry.samples(RUN_ARM)
+    prompts = [sample.prompt for sample in found]
+    if not prompts:
+        return ()
+    prompt = max(dict.fromkeys(prompts), key=prompts.count)
+    cut = [(s, s.text if len(s.text) <= LONGEST_SAMPLE else s.text[:LONGEST_SAMPLE] + " …") for s in found]
+    return tuple(SampleNote(step=s.step, prompt=s.prompt, text=text) for s, text in cut if s.prompt == prompt)
+
+
+def made_room(folder: Path, manifest: Mapping[str, Any], telemetry: Telemetry | None, written_by: str) -> Made:
+    """Command, configuration, hashes, versions, and what happened on the way."""
+    path = folder / "config.toml"
+    files = manifest.get("files", manifest.get("sha256", {}))
+    notes = []
+    for name, value in files.items() if isinstance(files, dict) else ():
+        digest = value.get("sha256", "") if isinstance(value, dict) else value
+        notes.append(FileNote(name=str(name), sha256=str(digest)))
+    facts = [Fact(label=label, value=value) for key in sorted(manifest) for label, value in _lines(key, manifest[key])]
+    events = telemetry.events(RUN_ARM) if telemetry else []
+    return Made(
+        command=str(manifest.get("command", "")),
+        config=path.read_text(encoding="utf-8") if path.is_file() else "",
+        files=tuple(notes),
+        facts=tuple(facts),
+        events=tuple(Fact(label=f"step {e.step:,}", value=e.sentence) for e in events),
+        written_by=written_by,
+    )
+
+
+def _lines(key: str, value: Any) -> list[tuple[str, str]]:
+    """A manifest entry as label and words; nested tables by line, hashes of files elsewhere."""
+    if key in ("files", "sha256", "command"):
+        return []
+    label = key.replace("_", " ")
+    if isinstance(value, dict):
+        return [(f"{label}: {inner}", str(item)) for inner, item in value.items() if not isinstance(item, dict | list)]
+    return [(label, ", ".join(map(str, value)) if isinstance(value, list) else str(value))] if value is not None else []

@@ -1,0 +1,74 @@
+"""What a page carries of attention: every head's pattern on a chosen text, and where that head mostly looks.
+
+Patterns come from the model's own recorded forward pass, are kept in 256 steps (causal ones as lower triangles), and
+each summary stands beside what even attention over the same tokens would give: its null.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from qkv.views.payloads import AttentionText, Cell, HeadNote, pack
+
+__all__ = ["attention_text", "head_notes"]
+
+LONGEST = 64
+"""Tokens of a text that a report shows; longer texts are cut and that is said."""
+
+
+def attention_text(
+    tokens: Sequence[str], patterns: Sequence[np.ndarray], *, origin: str, causal: bool
+) -> AttentionText:
+    """One text as payload.
+
+    `patterns` has one array [head, query_pos, key_pos] per layer, rows summing to 1, the same number of heads in each.
+    """
+    n, n_heads = len(tokens), patterns[0].shape[0]
+    stacked = np.stack(patterns).astype(np.float64)
+    assert stacked.shape[2:] == (n, n), f"patterns {stacked.shape} of a text of {n} tokens"
+    kept = stacked[:, :, *np.tril_indices(n)] if causal else stacked
+    return AttentionText(
+        tokens=tuple(tokens),
+        origin=origin,
+        patterns=pack(np.clip(kept, 0.0, 1.0), as_bytes=True),
+        causal=causal,
+        n_layers=len(patterns),
+        n_heads=n_heads,
+        heads=tuple(note for layer, pattern in enumerate(patterns) for note in head_notes(layer, pattern, causal)),
+    )
+
+
+def head_notes(layer: int, pattern: np.ndarray, causal: bool) -> list[HeadNote]:
+    """Mean shares of attention on the first, the own, the previous and (not causal) the next token, and the entropy.
+
+    `pattern` is [head, query_pos, key_pos]. Positions where the named token does not exist, or is the own or previous
+    one, are left out of that mean. Entropy is H = -sum p ln p in nats, averaged over query positions, with 0 ln 0 = 0;
+    its null is the entropy of even attention, the mean over positions of ln(number of keys in sight).
+    """
+    n_heads, n = pattern.shape[:2]
+    in_sight = np.arange(1, n + 1) if causal else np.full(n, n)
+    even = 1.0 / in_sight
+    positions = np.arange(n)
+    notes = []
+    for head in range(n_heads):
+        p = np.asarray(pattern[head], dtype=np.float64)
+        looks = {"itself": (positions, positions)}
+        if n > 2:
+            looks["the previous"] = (positions[1:], positions[1:] - 1)
+            looks["the first"] = (positions[2:], np.zeros(n - 2, dtype=int))
+            if not causal:
+                looks["the next"] = (positions[:-1], positions[:-1] + 1)
+        shares = tuple(
+            Cell(name=name, share=float(p[q, k].mean()), even=float(even[q].mean())) for name, (q, k) in looks.items()
+        )
+        entropy = -np.where(p > 0, p * np.log(np.where(p > 0, p, 1.0)), 0.0).sum(1).mean()
+        notes.append(
+            HeadNote(
+                layer=layer,
+                head=head,
+                shares=shares,
+                entropy_nats=float(entropy),
+                even_entropy_nats=float(np.log(in_sight).mean()),
+            )
+        )
+    return notes

@@ -1,0 +1,38 @@
+// Packed arrays (views/payloads.py: Packed) back to numbers.
+
+const KINDS = { float32: Float32Array, uint8: Uint8Array, int32: Int32Array };
+const seen = new WeakMap();
+
+// -> { shape, digits, values: typed array, at(...indices), scale }; values carry their scale already.
+export function unpack(packed) {
+  if (!packed) return null;
+  if (seen.has(packed)) return seen.get(packed);
+  const text = atob(packed.data);
+  const bytes = new Uint8Array(text.length);
+  for (let i = 0; i < text.length; i++) bytes[i] = text.charCodeAt(i);
+  let values = new KINDS[packed.dtype](bytes.buffer);
+  if (packed.scale !== 1) values = Float32Array.from(values, (v) => v * packed.scale);
+  const strides = packed.shape.map((_, i) => packed.shape.slice(i + 1).reduce((a, b) => a * b, 1));
+  const at = (...indices) => values[indices.reduce((sum, index, i) => sum + index * strides[i], 0)];
+  // The part with its first indices fixed, without a copy.
+  const part = (...indices) => {
+    const start = indices.reduce((sum, index, i) => sum + index * strides[i], 0);
+    return values.subarray(start, start + (strides[indices.length - 1] ?? values.length));
+  };
+  const array = { shape: packed.shape, digits: packed.digits, values, at, part };
+  seen.set(packed, array);
+  return array;
+}
+
+export function largest(values) {
+  let top = 0;
+  for (const value of values) if (Math.abs(value) > top) top = Math.abs(value);
+  return top;
+}
+
+// Index of the last recorded step that is not after `step`; 0 where all are after it.
+export function stepIndex(steps, step) {
+  let index = 0;
+  for (let i = 0; i < steps.length; i++) if (steps[i] <= step) index = i;
+  return index;
+}

@@ -1,0 +1,63 @@
+// Elements from plain values. Text becomes text nodes, so no string of a run (tokens, file names, samples) is ever read
+// as markup; there is deliberately no way to pass any.
+
+const SVG = "http://www.w3.org/2000/svg";
+
+function fill(element, attributes, children) {
+  for (const [name, value] of Object.entries(attributes || {})) {
+    if (value === null || value === undefined || value === false) continue;
+    if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
+    else element.setAttribute(name, value === true ? "" : String(value));
+  }
+  add(element, children);
+  return element;
+}
+
+export function add(element, children) {
+  for (const child of children.flat(Infinity)) {
+    if (child === null || child === undefined || child === false) continue;
+    element.append(child instanceof Node ? child : document.createTextNode(String(child)));
+  }
+  return element;
+}
+
+// h("p.note", { id: "x", onclick: f }, "text", otherElement)
+export function h(tag, attributes, ...children) {
+  const [name, ...classes] = tag.split(".");
+  const element = document.createElement(name);
+  if (classes.length) element.className = classes.join(" ");
+  return fill(element, attributes, children);
+}
+
+export function s(tag, attributes, ...children) {
+  return fill(document.createElementNS(SVG, tag), attributes, children);
+}
+
+export function clear(element) {
+  element.replaceChildren();
+  return element;
+}
+
+// Listeners that leave together: const off = together(); off.add(stop); ... return off;
+export function together() {
+  const stops = [];
+  const off = () => stops.splice(0).forEach((stop) => stop());
+  off.add = (stop) => (stops.push(stop), stop);
+  return off;
+}
+
+// A row of mutually exclusive buttons; `options` is [[value, label], ...].
+export function choice(label, options, value, pick) {
+  const buttons = options.map(([option, text]) =>
+    h("button", { type: "button", "aria-pressed": String(option === value), onclick: () => select(option) }, text));
+  function select(option, silent) {
+    options.forEach(([other], i) => buttons[i].setAttribute("aria-pressed", String(other === option)));
+    if (!silent) pick(option);
+  }
+  const group = h("div.choice", { role: "group", "aria-label": label }, buttons);
+  group.select = (option) => select(option, true);
+  return group;
+}
+
+let lastId = 0;
+export const newId = (stem) => `${stem}-${++lastId}`;

@@ -1,0 +1,82 @@
+// Loss over the training: every batch, the whole validation text, and the lines it is read against.
+
+import { d3, Plot } from "./vendor.js";
+import { choice, h } from "./dom.js";
+import { fixed, number, whole } from "./format.js";
+import { apart, chart, figure, plot } from "./figure.js";
+
+const SMOOTH = 0.03; // of the number of points
+
+function smoothed(points) {
+  const half = Math.round((points.length * SMOOTH) / 2);
+  if (half < 2) return [];
+  const sums = [0];
+  points.forEach((point) => sums.push(sums[sums.length - 1] + point.loss));
+  return points.map((point, i) => {
+    const reach = Math.min(half, i, points.length - 1 - i);
+    return { step: point.step, loss: (sums[i + reach + 1] - sums[i - reach]) / (2 * reach + 1) };
+  });
+}
+
+function render({ model, el }) {
+  const loss = model.get("loss");
+  if (!loss) return () => {};
+  const points = (steps, values) => steps.map((step, i) => ({ step, loss: values[i] })).filter((p) => p.loss !== null);
+  const train = points(loss.train_steps, loss.train);
+  const val = points(loss.val_steps, loss.val);
+  if (!train.length && !val.length) return () => {};
+  const smooth = smoothed(train);
+  const lastStep = Math.max(d3.max(train, (p) => p.step) ?? 0, d3.max(val, (p) => p.step) ?? 0);
+  let [log, bits] = [false, false];
+  const factor = () => (bits ? loss.bits_per_byte_of_nat : 1);
+  const frame = figure(el, {
+    wide: true, title: "Loss while training",
+    caption: h("span", null, "A loss is the surprise per token in ", h("b", null, "nats"), ": a loss of x means that the right token was given probability e", h("sup", null, "−x"), " (a geometric mean). Thin: each batch of training text before the model learned from it",
+      loss.thinned ? ` (${loss.thinned})` : "", ". Dots: the whole validation text, never trained on",
+      loss.best_step !== null ? `; the ring is the lowest, ${fixed(loss.best, 3)} nats at step ${whole(loss.best_step)}` : "", ". Dashed: what counting alone reaches on the same validation text."),
+  });
+  const controls = h("div.controls", null,
+    choice("step axis", [[false, "steps"], [true, "steps, log"]], log, (v) => ((log = v), redraw())),
+    loss.bits_per_byte_of_nat ? choice("unit", [[false, "nats per token"], [true, "bits per byte"]], bits, (v) => ((bits = v), redraw())) : null);
+  frame.body.before(controls);
+  const redraw = chart(frame, (width, colours) => {
+    const height = Math.max(280, Math.min(420, width * 0.5));
+    const [top, bottom, right] = [14, 34, width < 520 ? 124 : 150];
+    const scaled = (p) => p.loss * factor();
+    const lines = loss.baselines.map((b) => ({ ...b, y: b.nats * factor() }));
+    const floor = d3.min([...val.map(scaled), ...smooth.map(scaled), ...lines.map((l) => l.y)]);
+    const ceiling = d3.max([...val.map(scaled), ...train.slice(0, 3).map(scaled), ...lines.map((l) => l.y)]);
+    const domain = [floor - (ceiling - floor) * 0.06, ceiling + (ceiling - floor) * 0.02];
+    const pixel = (y) => top + ((domain[1] - y) / (domain[1] - domain[0])) * (height - top - bottom);
+    const places = apart(lines.map((l) => pixel(l.y)), 15, top + 4, height - bottom - 4);
+    const x = log ? (p) => Math.max(1, p.step) : "step";
+    const end = log ? Math.max(2, lastStep) : lastStep;
+    return plot(colours, `loss from ${fixed(train[0]?.loss)} to ${fixed(loss.last)} nats over ${lastStep} steps`, {
+      width, height, marginTop: top, marginBottom: bottom, marginRight: right, marginLeft: 40,
+      x: { type: log ? "log" : "linear", domain: [log ? 1 : 0, end], label: null, ticks: width < 520 ? 4 : 6, tickSize: 0, tickFormat: (v) => whole(v) },
+      y: { domain, label: null, ticks: 6, tickSize: 0, nice: false },
+      marks: [
+        Plot.gridY({ stroke: colours.line, strokeOpacity: 1, ticks: 6 }),
+        Plot.line(train, { x, y: scaled, stroke: colours.mute, strokeOpacity: smooth.length ? 0.45 : 1, strokeWidth: 1, clip: true }),
+        Plot.line(smooth, { x, y: scaled, stroke: colours.soft, strokeWidth: 1.6, clip: true }),
+        Plot.ruleY(lines, { y: "y", stroke: colours.faint, strokeDasharray: "5 4" }),
+        Plot.text(lines, { x: () => end, y: "y", frameAnchor: "right", text: (l) => `${l.label} ${number(l.y, 3)}`, textAnchor: "start", dx: 12, fill: colours.soft, render: shifted(places, lines.map((l) => pixel(l.y))) }),
+        Plot.line(val, { x, y: scaled, stroke: colours.accent, strokeWidth: 2 }),
+        Plot.dot(val, { x, y: scaled, fill: colours.accent, r: 2.6, title: (p) => `step ${whole(p.step)}: validation ${number(scaled(p), 4)}`, tip: true }),
+        Plot.dot(val.filter((p) => p.step === loss.best_step), { x, y: scaled, stroke: colours.accent, r: 7, strokeWidth: 1.6 }),
+      ],
+    });
+  }, "loss");
+  return frame.off;
+}
+
+// Plot places labels at their values; this moves each text to where it does not cover its neighbour.
+function shifted(places, pixels) {
+  return (index, scales, values, dimensions, context, next) => {
+    const group = next(index, scales, values, dimensions, context);
+    [...group.children].forEach((text, i) => text.setAttribute("dy", places[i] - pixels[i]));
+    return group;
+  };
+}
+
+export default { render };

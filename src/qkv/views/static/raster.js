@@ -1,0 +1,86 @@
+// A grid of numbers as a canvas with one pixel a cell, stretched by the style sheet: never a DOM node per cell.
+// Pointer and arrow keys walk over the cells; `tell(row, column)` is called for the cell under them, `pick` on click or Enter.
+
+import { h, together } from "./dom.js";
+import { lookUp } from "./scale.js";
+import { theme, onTheme } from "./theme.js";
+
+export function paint(canvas, values, rows, columns, scale, colours) {
+  canvas.width = columns;
+  canvas.height = rows;
+  const context = canvas.getContext("2d");
+  const image = context.createImageData(columns, rows);
+  const map = lookUp(scale, colours);
+  for (let i = 0; i < rows * columns; i++) {
+    const value = values[i];
+    if (!(value === value)) continue; // NaN stays transparent: not recorded is not zero
+    const at = 3 * Math.max(0, Math.min(255, Math.round(scale.position(value) * 255)));
+    image.data.set([map[at], map[at + 1], map[at + 2], 255], i * 4);
+  }
+  context.putImageData(image, 0, 0);
+}
+
+// options: { label, rows, columns, values, scale, tell?, pick?, leave? } -> { el, canvas, update, point, off }
+export function raster(options) {
+  let now = { ...options };
+  const canvas = h("canvas", { "aria-hidden": "true" });
+  const cursor = h("span.cursor", { hidden: true });
+  const el = h("div.raster", null, canvas, cursor);
+  const off = together();
+  if (now.tell) {
+    el.tabIndex = 0;
+    el.setAttribute("role", "application");
+    el.setAttribute("aria-roledescription", "heat map, arrow keys move");
+  } else {
+    el.setAttribute("role", "img");
+  }
+  el.setAttribute("aria-label", now.label);
+  let at = null;
+
+  function draw() {
+    paint(canvas, now.values, now.rows, now.columns, now.scale, theme(el));
+  }
+  function point(row, column) {
+    at = row === null ? null : [row, column];
+    cursor.hidden = at === null;
+    if (at) {
+      cursor.style.cssText = `left:${(column / now.columns) * 100}%;top:${(row / now.rows) * 100}%;` +
+        `width:${100 / now.columns}%;height:${100 / now.rows}%`;
+    }
+  }
+  function cell(event) {
+    const box = canvas.getBoundingClientRect();
+    const clamp = (share, n) => Math.max(0, Math.min(n - 1, Math.floor(share * n)));
+    return [clamp((event.clientY - box.top) / box.height, now.rows), clamp((event.clientX - box.left) / box.width, now.columns)];
+  }
+  function move(row, column) {
+    point(row, column);
+    now.tell(row, column);
+  }
+  if (now.tell) {
+    el.addEventListener("pointermove", (event) => move(...cell(event)));
+    el.addEventListener("pointerleave", () => (point(null), now.leave?.()));
+    el.addEventListener("blur", () => (point(null), now.leave?.()));
+    el.addEventListener("click", (event) => (move(...cell(event)), now.pick?.(...at)));
+    el.addEventListener("keydown", (event) => {
+      const step = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] }[event.key];
+      if (step) {
+        const [row, column] = at ? [at[0] + step[0], at[1] + step[1]] : [0, 0];
+        move(Math.max(0, Math.min(now.rows - 1, row)), Math.max(0, Math.min(now.columns - 1, column)));
+        event.preventDefault();
+      } else if (event.key === "Enter" && at && now.pick) {
+        now.pick(...at);
+      }
+    });
+  }
+  off.add(onTheme(draw));
+  draw();
+  return {
+    el, canvas, off, point,
+    update(changed) {
+      now = { ...now, ...changed };
+      if (changed.label) el.setAttribute("aria-label", changed.label);
+      draw();
+    },
+  };
+}

@@ -1,0 +1,98 @@
+// Were the embeddings trained? How far each row of W_E moved against how often its token was met, and one row, weight by
+// weight, before and after.
+
+import { d3, Plot } from "./vendor.js";
+import { h, newId } from "./dom.js";
+import { number, plural, token, whole } from "./format.js";
+import { largest, unpack } from "./decode.js";
+import { chart, figure, plot } from "./figure.js";
+import { raster } from "./raster.js";
+import { bar, robust } from "./scale.js";
+import { onTheme, theme } from "./theme.js";
+
+const WHY = { frequent: "met most often", moved: "moved furthest", unseen: "never met in training" };
+
+function scatter(el, rows) {
+  const [drift, counts] = [unpack(rows.drift), unpack(rows.counts)];
+  const nulls = unpack(rows.null_drift);
+  const points = rows.tokens.map((text, i) => ({ text, drift: drift.values[i], count: counts ? counts.values[i] : null, null: nulls ? nulls.values[i] : null }))
+    .filter((p) => Number.isFinite(p.drift));
+  if (!points.length || !counts) return null;
+  const named = d3.sort(points, (p) => -p.drift).slice(0, 3).concat(d3.sort(points, (p) => -p.count).slice(0, 3));
+  const met = points.filter((p) => p.count > 0);
+  const lowest = d3.min(met, (p) => p.count) ?? 1;
+  const unseen = points.filter((p) => p.count === 0);
+  const place = (p) => (p.count > 0 ? p.count : lowest / 2.2);
+  const frame = figure(el, {
+    title: `How far each row of W_E moved by step ${whole(rows.step)}`,
+    caption: h("span", null, "A dot is a token: to the right, met more often in training; up, its row moved further from its start (drift, as a share of the row's first length). ",
+      nulls ? "Grey: the same rows trained on random labels, the null. " : "",
+      unseen.length ? h("span", null, "At the left edge: tokens never met. ") : "", rows.drawn),
+  });
+  chart(frame, (width, colours) => plot(colours, "drift of each row of W_E against how often its token was met", {
+    width, height: Math.max(220, Math.min(300, width * 0.55)), marginLeft: 40, marginBottom: 36, marginTop: 30, marginRight: 18,
+    x: { type: "log", label: "times met in training →", ticks: width < 420 ? 3 : 5, tickSize: 0, tickFormat: "~s" },
+    y: { label: "↑ drift", ticks: 5, tickSize: 0, domain: [0, d3.max(points, (p) => Math.max(p.drift, p.null ?? 0)) * 1.05] },
+    marks: [
+      Plot.gridY({ stroke: colours.line, strokeOpacity: 1, ticks: 5 }),
+      nulls ? Plot.dot(points, { x: place, y: "null", r: 2, fill: colours.mute }) : null,
+      Plot.dot(points, { x: place, y: "drift", r: points.length > 400 ? 2 : 3, fill: colours.role.E, fillOpacity: 0.75,
+        channels: { token: (p) => token(p.text), met: (p) => whole(p.count), drift: (p) => number(p.drift), "random labels": (p) => number(p.null) },
+        tip: { format: { x: false, y: false } } }),
+      Plot.text([...new Set(named)], { x: place, y: "drift", text: (p) => token(p.text), dy: -9, fill: colours.ink, stroke: colours.paper, strokeWidth: 4 }),
+    ],
+  }), "rows-of-W_E");
+  return frame.off;
+}
+
+function strips(el, rows) {
+  const [start, last] = [unpack(rows.start), unpack(rows.last)];
+  if (!last || !rows.shown.length) return null;
+  const width = last.shape[1];
+  const id = newId("token");
+  const select = h("select", { id, onchange: () => show(Number(select.value)) });
+  for (const why of Object.keys(WHY)) {
+    const here = rows.shown.map((row, i) => [row, i]).filter(([row]) => row.why === why);
+    if (here.length) select.append(h("optgroup", { label: WHY[why] }, here.map(([row, i]) => h("option", { value: i }, token(row.token)))));
+  }
+  const body = h("div.strips");
+  const readout = h("p.readout", { "aria-live": "polite" });
+  const frame = figure(el, { title: h("span", null, h("label", { for: id }, "One row: W_E of "), select), caption: null });
+  frame.body.append(body, readout);
+  const scale = robust([...last.values, ...(start ? start.values : [])], true);
+  let current = 0;
+
+  function show(index) {
+    current = index;
+    const row = rows.shown[index];
+    const colours = theme(el);
+    const after = last.part(index);
+    const parts = [["after", after]];
+    if (start) {
+      const before = start.part(index);
+      parts.unshift(["before", before]);
+      parts.push(["change", Float32Array.from(after, (v, i) => v - before[i])]);
+    }
+    const same = start && largest(parts[2][1]) === 0;
+    body.replaceChildren(...parts.flatMap(([name, values]) => [h("span.strip-name", null, name), raster({
+      label: `the ${width} numbers of the row ${name}`, rows: 1, columns: width, values, scale,
+      tell: (_, column) => (readout.textContent = `number ${column} of the row: ` + parts.map(([n, v]) => `${n} ${number(v[column], last.digits)}`).join(", ")),
+      leave: () => (readout.textContent = summary),
+    }).el]), h("span"), bar(scale, colours, "one weight"));
+    const summary = [row.count === null ? "" : row.count === 0 ? "Never met in training. " : `Met ${plural(row.count, "time")} in training. `,
+      !start ? "Its start was not kept." : same ? "Not one of its numbers changed." : row.drift === null ? "" : `Moved by ${number(row.drift)} of its first length.`].join("");
+    readout.textContent = summary;
+  }
+  frame.off.add(onTheme(() => show(current)));
+  show(0);
+  return frame.off;
+}
+
+function render({ model, el }) {
+  const rows = model.get("rows");
+  if (!rows) return () => {};
+  const offs = [scatter(el, rows), strips(el, rows)];
+  return () => offs.forEach((off) => off?.());
+}
+
+export default { render };

@@ -1,0 +1,25 @@
+// What the model wrote after the same prompt, as it learned.
+
+import { h } from "./dom.js";
+import { whole } from "./format.js";
+
+const SHOWN = 4;
+
+function block(sample) {
+  return h("div.sample", null, h("p.sample-step", null, sample.step === 0 ? "before training" : `step ${whole(sample.step)}`),
+    h("pre", { tabindex: "0", "aria-label": `sample at step ${sample.step}` }, sample.prompt ? h("span.prompt", null, sample.prompt) : null, sample.text));
+}
+
+function render({ model, el }) {
+  const samples = model.get("samples") || [];
+  if (!samples.length) return;
+  const last = samples.length - 1;
+  const chosen = new Set(samples.length <= SHOWN ? samples.keys()
+    : Array.from({ length: SHOWN }, (_, i) => Math.round((i * last) / (SHOWN - 1))));
+  el.append(h("div.samples", null, samples.filter((_, i) => chosen.has(i)).map(block)));
+  if (samples.length > SHOWN) {
+    el.append(h("details.small", null, h("summary", null, `all ${samples.length} samples`), h("div.samples", null, samples.map(block))));
+  }
+}
+
+export default { render };

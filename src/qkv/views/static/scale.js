@@ -1,0 +1,65 @@
+// From a value to a colour: linear from 0, logarithmic, or square root for probabilities; always with a bar of numbers.
+
+import { h } from "./dom.js";
+import { number } from "./format.js";
+import { table } from "./theme.js";
+
+// From 0 to `top`, or from -top to top; `clipped` says that some values lie beyond the end and share its colour.
+export function linear(top, diverging = false, clipped = false) {
+  const hi = top || 1;
+  return {
+    diverging, clipped, ticks: diverging ? [-hi, 0, hi] : [0, hi / 2, hi], ends: [diverging ? -hi : 0, hi],
+    position: (v) => (diverging ? (v / hi + 1) / 2 : v / hi),
+  };
+}
+
+export function logarithmic(lo, hi) {
+  const [a, b] = [Math.log10(lo), Math.log10(hi)];
+  const ticks = [];
+  for (let e = Math.ceil(a - 1e-9); e <= b + 1e-9; e++) ticks.push(10 ** e);
+  while (ticks.length > 5) ticks.splice(0, ticks.length, ...ticks.filter((_, i) => i % 2 === 0));
+  return {
+    diverging: false, ticks: ticks.length > 1 ? ticks : [lo, hi], ends: [lo, hi],
+    position: (v) => (v > 0 ? (Math.log10(v) - a) / (b - a || 1) : 0),
+  };
+}
+
+// Linear up to where all but one value in a hundred lie, so that a few large ones do not empty the picture.
+export function robust(values, diverging = false) {
+  const sizes = Float32Array.from(values, Math.abs).sort();
+  const most = sizes[Math.floor(0.99 * (sizes.length - 1))];
+  const top = sizes[sizes.length - 1];
+  return most > 0 && top > 1.5 * most ? linear(most, diverging, true) : linear(top, diverging);
+}
+
+export function squareRoot(top = 1) {
+  return { diverging: false, ticks: [0, 0.05, 0.25, 1].map((t) => t * top), ends: [0, top], position: (v) => Math.sqrt(v / top) };
+}
+
+// Logarithmic where the positive values span more than a factor of 50, else linear from 0.
+export function suited(values) {
+  let [lo, hi] = [Infinity, 0];
+  for (const v of values) {
+    if (v > 0 && v < lo) lo = v;
+    if (v > hi) hi = v;
+  }
+  if (!(hi > 0)) return linear(1);
+  return hi / lo > 50 ? logarithmic(Math.max(lo, hi / 1e5), hi) : linear(hi);
+}
+
+export function lookUp(scale, colours) {
+  return table(scale.diverging ? colours.diverging : colours.sequential);
+}
+
+// A colour bar with its numbers.
+export function bar(scale, colours, label) {
+  const map = scale.diverging ? colours.diverging : colours.sequential;
+  const stops = Array.from({ length: 9 }, (_, i) => map(i / 8)).join(",");
+  return h("div.bar", { role: "img", "aria-label": `colour scale: ${label}, from ${number(scale.ends[0])} to ${number(scale.ends[1])}` },
+    h("span.bar-label", null, label),
+    h("span.bar-scale", null,
+      h("span.bar-strip", { style: `background:linear-gradient(90deg,${stops})` }),
+      h("span.bar-ticks", null, scale.ticks.map((tick) =>
+        h("span", { style: `left:${Math.min(1, Math.max(0, scale.position(tick))) * 100}%` },
+          scale.clipped && tick === scale.ends[1] ? "≥ " : scale.clipped && scale.diverging && tick === scale.ends[0] ? "≤ " : null, number(tick, 2))))));
+}

@@ -1,0 +1,35 @@
+// "Which Q do you mean?" Three things are called query; here they keep three names. The boxes are drawn to the shapes of
+// this run and hold no numbers, because no number is shown that the run did not produce.
+
+import { h, s } from "./dom.js";
+import { whole } from "./format.js";
+
+function box(x, y, width, height, style, label) {
+  return [s("rect", { x, y, width, height, rx: 3, class: style }), s("text", { x: x + width / 2, y: y + height / 2 + 6, class: `box-name ${style}` }, label)];
+}
+
+function picture(sizes) {
+  const { d_model: d, d_head: head } = sizes;
+  const note = (x, y, text) => s("text", { x, y, class: "box-note" }, text);
+  return s("svg", { viewBox: "0 0 430 176", role: "img", class: "which-q", "aria-label": `x of shape n by ${d}, times W_Q of shape ${d} by ${head}, gives q of shape n by ${head}` },
+    box(6, 34, 132, 76, "box-x", "x"), note(72, 130, `n × ${whole(d)}`), note(72, 22, "comes in"),
+    s("text", { x: 158, y: 79, class: "box-sign" }, "×"),
+    box(180, 8, 64, 128, "box-w", "W_Q"), note(212, 156, `${whole(d)} × ${whole(head)}`), note(284, 20, "is learned"),
+    s("text", { x: 270, y: 79, class: "box-sign" }, "="),
+    box(296, 34, 64, 76, "box-q", "q"), note(328, 130, `n × ${whole(head)}`), note(400, 76, "comes out"));
+}
+
+function render({ model, el }) {
+  const { sizes } = model.get("run");
+  el.append(h("div.aside", null,
+    h("div", null, h("h3", null, "Which Q do you mean?"),
+      h("p", null, "Three different things are called “the query”. In this report each has its own name, and so for keys and values."),
+      h("dl.words-list", null,
+        h("div", null, h("dt", null, h("code", null, "x")), h("dd", null, "what comes in: an encoding for each of the n tokens. In the first layer a row of the table ", h("code", null, "W_E"), ", deeper what the layer below made of it. Computed, different for every text.")),
+        h("div", null, h("dt", null, h("code.q", null, "W_Q")), h("dd", null, "what is learned: a matrix of numbers that stays the same from text to text and that training changes. Likewise ", h("code.k", null, "W_K"), " and ", h("code.v", null, "W_V"), ".")),
+        h("div", null, h("dt", null, h("code.q", null, "q")), h("dd", null, "what comes out: the product x W_Q, computed afresh for every text. It changes in training because W_Q changed, or because x did."))),
+      h("p", null, "A token asks with its q and is found by its k: q · k is a ", h("b", null, "score"), ", and a softmax over the scores is the ", h("b", null, "pattern"), ", the shares of attention. What is then handed over is the v of the tokens that were found, brought back to width d_model by ", h("code.o", null, "W_O"), ".")),
+    sizes.d_model && sizes.d_head ? picture(sizes) : null));
+}
+
+export default { render };

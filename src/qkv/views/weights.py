@@ -1,0 +1,225 @@
+"""Weights as pictures: from the snapshots of a run to what a page can carry, with every reduction said.
+
+A matrix too large to draw weight by weight is drawn in blocks, each the root mean square of its weights: nothing
+cancels and nothing is skipped. Beside it goes a small part whose weights are exact, the rows and columns that moved
+most. Reads safetensors through NumPy, one matrix at a time. A snapshot that cannot be read, or whose matrices are not
+those of the last one, is left out; nothing is filled in.
+"""
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from safetensors import safe_open
+
+from qkv.views.payloads import ExactBlock, MatricesRoom, MatrixPicture, Packed, pack
+
+__all__ = ["Snapshots", "blocks_rms", "matrices_room", "role_of", "short_kind"]
+
+N_SNAPSHOTS = 6
+BLOCK_BYTES = 260_000
+EXACT_BYTES = 170_000
+EXACT_SIDE = 24
+SIDES = (32, 28, 24, 20, 16, 12, 8)
+
+_STEP = re.compile(r"step-(\d+)$")
+_ROLES = {"E": "E", "pos": "E", "type": "E", "cls": "E", "U": "E", "Q": "Q", "K": "K", "V": "V", "O": "O"}
+_AXES = {
+    "W_E": ("tokens", "d_model"),
+    "W_pos": ("positions", "d_model"),
+    "W_U": ("d_model", "tokens"),
+    "W_O": ("heads × d_head", "d_model"),
+    "W_in": ("d_model", "d_mlp"),
+    "W_gate": ("d_model", "d_mlp"),
+    "W_out": ("d_mlp", "d_model"),
+}
+
+
+def short_kind(address: str) -> str:
+    """The address without scope and layer: `L0.norm1.gain` -> `norm1.gain`."""
+    return re.sub(r"^(?:enc\.|dec\.)?(?:L\d+\.)?", "", address)
+
+
+def role_of(kind: str) -> str:
+    """Which of the page's fixed colours a matrix has: E Q K V O MLP, or norm for gains and norm biases."""
+    last = kind.split(".")[-1]
+    if last in ("gain", "bias"):
+        return "norm"
+    return _ROLES.get(last.partition("_")[2], "MLP")
+
+
+class Snapshots:
+    """The weights of a run at the steps that were kept, read one matrix at a time.
+
+    `steps` are in order; the last is the final model where there is one. `shapes` are by address, as stored.
+    """
+
+    def __init__(self, folder: Path, last_step: int | None) -> None:
+        self._paths: dict[int, Path] = {}
+        for path in sorted((folder / "checkpoints").glob("step-*")):
+            match = _STEP.search(path.name)
+            if match and (path / "model.safetensors").is_file():
+                self._paths[int(match[1])] = path / "model.safetensors"
+        final = folder / "model.safetensors"
+        if final.is_file():
+            self._paths[max([last_step or 0, *self._paths])] = final
+        shapes = {step: _shapes(path) for step, path in self._paths.items()}
+        readable = sorted(step for step, found in shapes.items() if found)
+        self.shapes: dict[str, tuple[int, ...]] = shapes[readable[-1]] if readable else {}
+        self.steps: list[int] = [step for step in readable if shapes[step] == self.shapes]
+
+    @property
+    def has_start(self) -> bool:
+        """Whether the weights before the first update were kept."""
+        return bool(self.steps) and self.steps[0] == 0
+
+    def read(self, address: str, step: int) -> np.ndarray:
+        """One of `shapes` at one of `steps`, as stored, in float32."""
+        with safe_open(self._paths[step], framework="np") as file:
+            return np.asarray(file.get_tensor(address), dtype=np.float32)
+
+    def spread(self, n: int) -> list[int]:
+        """At most `n` of the steps: the first, the last, and between them as evenly in log(1 + step) as there are."""
+        if len(self.steps) <= n:
+            return list(self.steps)
+        logs = np.log1p(self.steps)
+        wanted = np.linspace(logs[0], logs[-1], n)
+        chosen: list[int] = []
+        for target in wanted:
+            left = [i for i in range(len(self.steps)) if i not in chosen]
+            chosen.append(min(left, key=lambda i: abs(logs[i] - target)))
+        return [self.steps[i] for i in sorted(chosen)]
+
+
+def _shapes(path: Path) -> dict[str, tuple[int, ...]]:
+    """Every matrix in a file with its shape; nothing of a file that is torn or foreign."""
+    try:
+        with safe_open(path, framework="np") as file:
+            return {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
+    except Exception:  # the library raises types of its own
+        return {}
+
+
+def blocks_rms(matrix: np.ndarray, block: tuple[int, int]) -> np.ndarray:
+    """Root mean square of the weights in each block: [rows, columns] -> [ceil(rows / block), ceil(columns / block)]."""
+    squares = np.square(matrix, dtype=np.float64)
+    for axis, size in enumerate(block):
+        edges = np.arange(0, matrix.shape[axis], size)
+        squares = np.add.reduceat(squares, edges, axis=axis)
+        counts = np.diff(np.append(edges, matrix.shape[axis]))
+        squares /= counts[:, None] if axis == 0 else counts[None, :]
+    return np.sqrt(squares)
+
+
+def _block(shape: tuple[int, int], side: int) -> tuple[int, int]:
+    """The smallest blocks that leave at most `side` of them along each axis."""
+    return -(-shape[0] // side), -(-shape[1] // side)
+
+
+def _side(shapes: Sequence[tuple[int, ...]], n_pictures: int, bytes_allowed: int) -> int:
+    """The finest side at which all pictures fit; one byte a cell, four thirds of it as text."""
+    for side in SIDES:
+        cells = sum(min(side, rows) * min(side, columns) for rows, columns in shapes)
+        if cells * n_pictures * 4 / 3 <= bytes_allowed:
+            return side
+    return SIDES[-1]
+
+
+def matrices_room(
+    snapshots: Snapshots, sizes: dict[str, int], heads: dict[str, int], *, block_bytes: int = BLOCK_BYTES
+) -> MatricesRoom | None:
+    """Pictures of every matrix at a few snapshots; None where no weights can be read.
+
+    `heads` is the number of heads by kind (W_Q, W_K, W_V, W_O). Shapes are as stored, [in, out].
+    """
+    addresses = [name for name, shape in snapshots.shapes.items() if len(shape) == 2 and min(shape) > 1]
+    if not addresses:
+        return None
+    steps = snapshots.spread(N_SNAPSHOTS)
+    side = _side([snapshots.shapes[a] for a in addresses], 2 * len(steps), block_bytes)
+    exact_left = EXACT_BYTES
+    items: list[MatrixPicture] = []
+    order = {name: i for i, name in enumerate(snapshots.shapes)}
+    without_exact = 0
+    for address in sorted(addresses, key=lambda a: _canonical(a, order)):
+        picture, cost = _picture(snapshots, address, steps, side, heads, exact_left)
+        exact_left -= cost
+        without_exact += picture.exact is None
+        items.append(picture)
+    said = f"{without_exact} of {len(items)} matrices come without exact weights, to keep this file small." * bool(
+        without_exact
+    )
+    return MatricesRoom(steps=tuple(steps), items=tuple(items), left_out=said)
+
+
+def _canonical(address: str, order: dict[str, int]) -> tuple[int, int, int]:
+    """Tables in first, then layers in order, then what comes out; kinds in the order of the computation."""
+    kinds = ("W_E", "W_pos", "W_Q", "W_K", "W_V", "W_O", "W_gate", "W_in", "W_out", "W_U")
+    match = re.search(r"(?:^|\.)L(\d+)\.", address)
+    kind = short_kind(address).split(".")[-1]
+    rank = kinds.index(kind) if kind in kinds else len(kinds)
+    layer = int(match[1]) if match else (10**6 if kind == "W_U" else -1)
+    return layer, rank, order[address]
+
+
+def _picture(
+    snapshots: Snapshots, address: str, steps: list[int], side: int, heads: dict[str, int], exact_left: int
+) -> tuple[MatrixPicture, int]:
+    start = snapshots.read(address, 0) if snapshots.has_start else None
+    shape = snapshots.shapes[address]
+    block = _block((shape[0], shape[1]), side)
+    size, change, last = [], [], start
+    for step in steps:
+        last = snapshots.read(address, step)
+        size.append(blocks_rms(last, block))
+        if start is not None:
+            change.append(blocks_rms(last - start, block))
+    assert last is not None
+    exact = _exact(start, last)
+    cost = 0 if exact is None else len(exact.last.data) * (2 if exact.start else 1)
+    if cost > exact_left:
+        exact, cost = None, 0
+    kind = short_kind(address)
+    reduction = (
+        "one cell is one weight, its size"
+        if block == (1, 1)
+        else f"one cell is the root mean square of {block[0]} × {block[1]} weights"
+    )
+    picture = MatrixPicture(
+        address=address,
+        shape=tuple(shape),
+        reduction=f"{reduction}, kept in 256 steps: two digits.",
+        block=block,
+        size=_in_bytes(size),
+        change=_in_bytes(change) if change else None,
+        axes=_AXES.get(kind.split(".")[-1], ("in", "heads × d_head" if role_of(kind) in "QKV" else "out")),
+        n_heads=heads.get(kind.split(".")[-1], 0),
+        head_axis=0 if kind.endswith("W_O") else 1,
+        exact=exact,
+    )
+    return picture, cost
+
+
+def _in_bytes(pictures: list[np.ndarray]) -> Packed:
+    """Pictures of all snapshots on one scale; a run whose weights are not finite keeps its gaps, as float32."""
+    stack = np.stack(pictures)
+    return pack(stack, as_bytes=bool(np.isfinite(stack).all()))
+
+
+def _exact(start: np.ndarray | None, last: np.ndarray) -> ExactBlock:
+    """The rows and columns that moved most (without a start: that are largest), in order, every weight exact."""
+    moved = np.nan_to_num(np.square(last if start is None else last - start))
+    rows = np.sort(np.argsort(-moved.sum(1), kind="stable")[:EXACT_SIDE])
+    columns = np.sort(np.argsort(-moved[rows].sum(0), kind="stable")[:EXACT_SIDE])
+    cut = np.ix_(rows, columns)
+    whole = moved.shape[0] <= EXACT_SIDE and moved.shape[1] <= EXACT_SIDE
+    what = "the whole matrix" if whole else f"the {len(rows)} rows and {len(columns)} columns that "
+    what += "" if whole else ("are largest" if start is None else "moved furthest from their start")
+    return ExactBlock(
+        rows=tuple(int(i) for i in rows),
+        columns=tuple(int(i) for i in columns),
+        start=None if start is None else pack(start[cut]),
+        last=pack(last[cut]),
+        chosen=what[0].upper() + what[1:] + ", every weight as stored.",
+    )

@@ -1,0 +1,59 @@
+"""Attention payloads: patterns survive, summaries equal their formulas, even attention is its own null."""
+
+import base64
+
+import numpy as np
+import pytest
+
+from qkv.views.heads import attention_text, head_notes
+
+
+def pattern(causal, n=7, heads=3, seed=0):
+    scores = np.random.default_rng(seed).normal(size=(heads, n, n))
+    if causal:
+        scores = np.where(np.tril(np.ones((n, n))) > 0, scores, -np.inf)
+    p = np.exp(scores - scores.max(-1, keepdims=True))
+    return p / p.sum(-1, keepdims=True)
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_patterns_come_back_within_half_a_step(causal):
+    patterns = [pattern(causal, seed=layer) for layer in range(2)]
+    text = attention_text(list("abcdefg"), patterns, origin="x", causal=causal)
+    stored = np.frombuffer(base64.b64decode(text.patterns.data), "u1").reshape(text.patterns.shape) * text.patterns.scale
+    expected = np.stack(patterns)[:, :, *np.tril_indices(7)] if causal else np.stack(patterns)
+    np.testing.assert_allclose(stored, expected, atol=1 / 510 + 1e-12)
+
+
+def test_even_attention_reads_its_own_null():
+    n = 6
+    even = np.tril(np.ones((n, n))) / np.arange(1, n + 1)[:, None]
+    (note,) = head_notes(0, even[None], True)
+    for share in note.shares:
+        assert share.share == pytest.approx(share.even)
+    assert note.entropy_nats == pytest.approx(note.even_entropy_nats)
+
+
+def test_a_head_that_copies_the_previous_token_is_said_to():
+    n = 6
+    p = np.zeros((1, n, n))
+    p[0, 0, 0] = 1
+    p[0, np.arange(1, n), np.arange(n - 1)] = 1
+    (note,) = head_notes(0, p, True)
+    assert {share.name: share.share for share in note.shares} == {"itself": pytest.approx(1 / 6), "the previous": 1.0, "the first": 0.0}
+    assert note.entropy_nats == 0
+
+
+def test_shares_and_entropy_equal_a_plain_sum():
+    p = pattern(False)
+    n = p.shape[1]
+    for head, note in enumerate(head_notes(0, p, False)):
+        shares = {share.name: share.share for share in note.shares}
+        assert shares["itself"] == pytest.approx(np.mean([p[head, q, q] for q in range(n)]))
+        assert shares["the next"] == pytest.approx(np.mean([p[head, q, q + 1] for q in range(n - 1)]))
+        assert note.entropy_nats == pytest.approx(-np.mean([sum(x * np.log(x) for x in p[head, q]) for q in range(n)]))
+
+
+def test_a_text_of_one_token_has_only_itself():
+    text = attention_text(["a"], [np.ones((2, 1, 1))], origin="x", causal=True)
+    assert [share.name for share in text.heads[0].shares] == ["itself"]
