@@ -72,7 +72,7 @@ def print_table(columns: Sequence[str], rows: Iterable["Sequence[str | Text]"], 
 
 
 def shown(text: str) -> str:
-    """A model's or a file's text as a terminal may print it: new lines and tabs kept, control characters spelled out."""
+    """Text as a terminal may print it: new lines and tabs are kept, control characters are spelled out."""
     return "".join(
         c if c.isprintable() or c in "\n\t" or (c.isspace() and ord(c) > 127) else repr(c)[1:-1] for c in text
     )

@@ -1,0 +1,137 @@
+"""Say what this machine offers a training: versions, threads, precision, devices, and what is missing for what.
+
+Example:
+  qkv doctor
+  qkv doctor --json
+"""
+
+import argparse
+import importlib.metadata
+import importlib.util
+import os
+import platform
+import shutil
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+__all__ = ["configure", "run"]
+
+CORE = ("torch", "numpy", "tokenizers", "safetensors", "rich")
+FLAGS = ("avx2", "avx512f", "avx512_bf16", "amx_bf16", "asimd", "bf16")
+EXTRAS = {"dev": (("pytest", "transformers", "playwright"), "run the tests")}
+"""Extra -> what it brings, and what that is for."""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="print one JSON object on stdout")
+
+
+def run(args: argparse.Namespace) -> int:
+    from qkv import __version__
+    from qkv.commands import screen
+
+    found: dict[str, Any] = {
+        "versions": {"qkv": __version__, "python": platform.python_version()}
+        | {name: importlib.metadata.version(name) for name in CORE},
+        "system": f"{platform.system()} {platform.release()}, {platform.machine()}",
+        "processor": _processor(),
+        **_computing(),
+        "cache": _cache(),
+        "extras": {name: _missing(names) for name, (names, _) in EXTRAS.items()},
+    }
+    if args.json:
+        screen.print_json(found)
+        return 0
+    speeds = ", ".join(f"{name} {speed:.0f} GFLOP/s" for name, speed in found["product_gflops"].items())
+    cache = found["cache"]
+    rows = [
+        ("versions", ", ".join(f"{name} {version}" for name, version in found["versions"].items())),
+        ("system", found["system"]),
+        (
+            "processor",
+            f"{found['processor']['name']}; {' '.join(found['processor']['flags']) or 'no wide units named'}",
+        ),
+        ("threads", f"{found['threads']} of {found['cores']} cores"),
+        ("precision", f"{found['precision']} is chosen by --precision auto; 512 x 512 products: {speeds}"),
+        ("devices", ", ".join(found["devices"])),
+        (
+            "cache",
+            f"{cache['path']}: {'writable' if cache['writable'] else 'NOT writable'}, {cache['free_gb']:.0f} GB free",
+        ),
+    ]
+    for name, missing in found["extras"].items():
+        line = (
+            "complete"
+            if not missing
+            else f"missing {', '.join(missing)}; to {EXTRAS[name][1]}: pip install 'qkv[{name}]'"
+        )
+        rows.append((f"extra {name}", line))
+    for label, value in rows:
+        print(f"{label:<10} {value}")
+    return 0
+
+
+def _computing() -> dict[str, Any]:
+    """What torch sees here, and how fast it multiplies."""
+    import torch
+
+    from qkv.training.precision import resolve
+
+    machine = resolve("auto", "auto", 0)
+    cuda = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+    with machine.active():
+        speeds = {name: _gflops(getattr(torch, dtype)) for name, dtype in (("fp32", "float32"), ("bf16", "bfloat16"))}
+    return {
+        "threads": machine.threads,
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "precision": machine.precision,
+        "product_gflops": speeds,
+        "devices": [
+            "cpu",
+            *(f"cuda: {name}" for name in cuda),
+            *(["mps"] if torch.backends.mps.is_available() else []),
+        ],
+    }
+
+
+def _gflops(dtype: Any) -> float:
+    """Speed of a 512 x 512 product on the CPU: the best of five, after one that does not count."""
+    import torch
+
+    matrix, best = torch.ones(512, 512, dtype=dtype), float("inf")
+    for trial in range(6):
+        began = time.perf_counter()
+        torch.mm(matrix, matrix)
+        best = best if trial == 0 else min(best, time.perf_counter() - began)
+    return 2 * 512**3 / best / 1e9
+
+
+def _processor() -> dict[str, Any]:
+    """Its name, and which wide units the system reports."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return {"name": platform.processor() or platform.machine(), "flags": []}
+    fields = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in lines)}
+    flags = fields.get("flags", fields.get("Features", "")).split()
+    return {"name": fields.get("model name", platform.machine()), "flags": [f for f in FLAGS if f in flags]}
+
+
+def _cache() -> dict[str, Any]:
+    """Where fitted tokenizers, token files and baselines are kept, and whether they can be."""
+    from qkv.api import cache_folder
+
+    path = cache_folder()
+    nearest = next(p for p in (path, *path.parents) if p.exists())
+    try:
+        with tempfile.TemporaryFile(dir=nearest):
+            writable = True
+    except OSError:
+        writable = False
+    return {"path": str(path), "writable": writable, "free_gb": shutil.disk_usage(nearest).free / 1e9}
+
+
+def _missing(names: tuple[str, ...]) -> list[str]:
+    return [name for name in names if importlib.util.find_spec(name) is None]
