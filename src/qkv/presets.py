@@ -1,0 +1,351 @@
+"""Presets: a layout, an optimizer recipe and a size law under one name, each with a card of what holds in it.
+
+A preset is one entry of `PRESETS`; nothing else in the project knows a preset's name. The laws below turn a corpus
+and a budget into sizes and a batch, with no clock in them, so that the same command gives the same model everywhere.
+`card(preset)` says which textbook sentences about attention hold in its layout; tests prove every line numerically.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from qkv.errors import ConfigError, unknown
+from qkv.models.layout import Layout, ModelConfig, Sizes
+from qkv.training.config import OptimizerConfig, ScheduleConfig
+
+__all__ = ["PRESETS", "Budget", "Preset", "Scale", "Sentence", "card", "find", "model_config", "scale_law"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Preset:
+    """How one family of models is laid out and trained."""
+
+    name: str
+    """What is typed after --preset."""
+    summary: str
+    """One sentence for people."""
+    source: str
+    """Where the layout comes from."""
+    tasks: tuple[str, ...]
+    """Tasks it fits; the first is what it was made for."""
+    layout: Layout
+    """Which parts the model is composed of."""
+    optimizer: OptimizerConfig
+    """How it is trained."""
+    warmup_share: float = 0.0
+    """Share of the horizon over which the rate climbs."""
+    decay_share: float = 0.7
+    """Share of the horizon over which the rate falls."""
+    floor: float = 0.0
+    """The rate at the horizon as a share of the peak."""
+    head_width: int = 32
+    """Width of one head that the size law aims at; 0 is a single head."""
+    mlp_ratio: float = 4.0
+    """d_mlp as a multiple of d_model."""
+    largest_layers: int = 99
+    """Most blocks the size law may give it."""
+    changes: tuple[str, ...] = ()
+    """Changes that belong to the preset, in the change language."""
+
+    def schedule(self, steps: int) -> ScheduleConfig:
+        """The schedule over a horizon of `steps` (0 where the loop measures one)."""
+        return ScheduleConfig(
+            steps=steps,
+            warmup_steps=round(self.warmup_share * steps),
+            decay_share=self.decay_share,
+            floor=self.floor,
+        )
+
+
+_MUON = OptimizerConfig(kind="muon", lr=0.01, muon_lr=0.02, beta1=0.9, beta2=0.95, weight_decay=0.0, clip=0.0)
+_ADAMW = OptimizerConfig(kind="adamw", lr=1e-3, beta1=0.9, beta2=0.99, weight_decay=0.1, clip=1.0)
+
+PRESETS: Mapping[str, Preset] = {
+    preset.name: preset
+    for preset in (
+        Preset(
+            name="modern",
+            summary="RMSNorm, rotary positions, QK-norm, SwiGLU; loads in stock transformers as Qwen3.",
+            source="Yang et al. 2025 (arXiv 2505.09388); trained with Muon (Jordan et al. 2024)",
+            tasks=("causal", "masked"),
+            layout=Layout(qk_norm=True, tied=False),
+            optimizer=_MUON,
+            mlp_ratio=8 / 3,
+        ),
+        Preset(
+            name="fast",
+            summary="Whatever wins the clock: as modern, with a squared-ReLU MLP.",
+            source="So et al. 2021 (arXiv 2109.08668) for relu^2; trained with Muon",
+            tasks=("causal", "masked"),
+            layout=Layout(qk_norm=True, tied=False, mlp="relu2"),
+            optimizer=_MUON,
+        ),
+        Preset(
+            name="gpt2",
+            summary="LayerNorm before each sublayer, learned positions, GELU, biases, tied output.",
+            source="Radford et al. 2019",
+            tasks=("causal",),
+            layout=Layout(positions="learned", norm="layer", norm_eps=1e-5, mlp="gelu_tanh", bias=True, start="gpt2"),
+            optimizer=_ADAMW,
+            warmup_share=0.05,
+            decay_share=0.95,
+            floor=0.1,
+        ),
+        Preset(
+            name="bert",
+            summary="LayerNorm after each sublayer, learned positions, GELU, biases, tied output; sees both sides.",
+            source="Devlin et al. 2018 (arXiv 1810.04805)",
+            tasks=("masked",),
+            layout=Layout(
+                positions="learned",
+                norm="layer",
+                norm_place="post",
+                norm_eps=1e-12,
+                norm_e=True,
+                mlp="gelu",
+                bias=True,
+                start="bert",
+            ),
+            optimizer=dataclasses.replace(_ADAMW, weight_decay=0.01),
+            warmup_share=0.1,
+            decay_share=0.9,
+        ),
+        Preset(
+            name="llama",
+            summary="RMSNorm, rotary positions, SwiGLU, no biases, output of its own.",
+            source="Touvron et al. 2023 (arXiv 2302.13971)",
+            tasks=("causal",),
+            layout=Layout(tied=False, start="normal"),
+            optimizer=_ADAMW,
+            warmup_share=0.05,
+            decay_share=0.95,
+            floor=0.1,
+            mlp_ratio=8 / 3,
+        ),
+        Preset(
+            name="vaswani",
+            summary="The layout of 2017: norm after each sublayer, sinusoidal positions, ReLU, tied scaled embedding.",
+            source="Vaswani et al. 2017 (arXiv 1706.03762)",
+            tasks=("causal", "masked"),
+            layout=Layout(
+                positions="sinusoidal",
+                norm="layer",
+                norm_place="post",
+                norm_eps=1e-6,
+                mlp="relu",
+                bias=True,
+                embed_scale=True,
+                start="xavier",
+            ),
+            optimizer=dataclasses.replace(_ADAMW, beta2=0.98, eps=1e-9, weight_decay=0.0),
+            warmup_share=0.1,
+            decay_share=0.9,
+        ),
+        Preset(
+            name="textbook",
+            summary="One attention and one MLP a layer, no biases or QK-norm, learned positions: every sentence holds.",
+            source="the formulas of Vaswani et al. 2017 with the norm before each sublayer",
+            tasks=("causal", "masked"),
+            layout=Layout(positions="learned", norm="layer", norm_eps=1e-5, mlp="gelu", tied=False, start="gpt2"),
+            optimizer=dataclasses.replace(_ADAMW, weight_decay=0.0),
+            warmup_share=0.05,
+            decay_share=0.95,
+        ),
+        Preset(
+            name="bloem",
+            summary="The parameter-free first step of a well-known tutorial: W = I, so q = k = v = x; no MLP.",
+            source="P. Bloem, Transformers from scratch, 2019",
+            tasks=("causal", "masked"),
+            layout=Layout(positions="none", norm="none", mlp="none", tied=False, skip=False, start="identity"),
+            optimizer=dataclasses.replace(_ADAMW, lr=3e-3, weight_decay=0.0),
+            warmup_share=0.05,
+            decay_share=0.95,
+            head_width=0,
+            largest_layers=1,
+            changes=("L*.W_[QKVO]=identity",),
+        ),
+    )
+}
+"""Name -> preset."""
+
+
+def find(name: str, task: str) -> Preset:
+    """The preset of that name, if it fits the task; an empty name is the task's default.
+
+    Raises ConfigError for an unknown name, or one that was not made for the task.
+    """
+    name = name or "modern"
+    if name not in PRESETS:
+        raise ConfigError(unknown("preset", name, PRESETS))
+    if task not in PRESETS[name].tasks:
+        fitting = ", ".join(p.name for p in PRESETS.values() if task in p.tasks)
+        raise ConfigError(
+            f"preset {name!r} is for --task {' or '.join(PRESETS[name].tasks)}, not {task};"
+            f" for {task} use one of: {fitting}"
+        )
+    return PRESETS[name]
+
+
+# sizes
+
+
+@dataclass(frozen=True, kw_only=True)
+class Budget:
+    """How much training was asked for; 0 where it was not."""
+
+    steps: int = 0
+    minutes: float = 0.0
+    until_loss: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scale:
+    """A model's size and the tokens it sees a step."""
+
+    d_model: int
+    n_layers: int
+    n_ctx: int
+    batch_tokens: int
+    steps: int = 0
+    """The horizon that the law plans for a target loss; 0 where the budget decides."""
+    dropout: float = field(default=0.0)
+    """Dropout for a text that will be seen many times."""
+
+
+def scale_law(n_tokens: int, budget: Budget, bigram_loss: float) -> Scale:
+    """Sizes and batch for a text of `n_tokens` training tokens.
+
+    `bigram_loss` (nats per token, of the validation text under counts of the training text) is the yardstick of how
+    hard a target is: `until_loss / bigram_loss` near 0.75 is reached by a small model in 0.3 M tokens, near 0.6 it
+    takes a larger one and millions. The measurements are in benchmarks/laws.md.
+    """
+    tiny = n_tokens < 20_000
+    if tiny:
+        return Scale(d_model=64, n_layers=2, n_ctx=64, batch_tokens=512)
+    if budget.until_loss:
+        return _scale_for_target(budget.until_loss / bigram_loss, budget)
+    minutes = budget.minutes
+    if minutes >= 3 or (not budget.steps and not minutes):
+        return Scale(d_model=256, n_layers=4, n_ctx=256, batch_tokens=4096)
+    if minutes >= 1:
+        return Scale(d_model=192, n_layers=4, n_ctx=128, batch_tokens=2048)
+    return Scale(d_model=128, n_layers=4, n_ctx=128, batch_tokens=1024)
+
+
+def _scale_for_target(ratio: float, budget: Budget) -> Scale:
+    if ratio > 0.7:
+        return Scale(d_model=128, n_layers=4, n_ctx=64, batch_tokens=1024, steps=320)
+    return Scale(d_model=256, n_layers=6, n_ctx=256, batch_tokens=2048, steps=1600)
+
+
+def model_config(preset: Preset, task_kind: str, d_vocab: int, scale: Scale, pinned: Mapping[str, int]) -> ModelConfig:
+    """The model of a preset at a scale; `pinned` sizes (d_model, n_layers, ...) were chosen by the user."""
+    d_model = pinned.get("d_model", scale.d_model)
+    n_heads = max(1, d_model // preset.head_width) if preset.head_width else 1
+    while d_model % n_heads:
+        n_heads -= 1
+    chosen: dict[str, int] = {
+        "d_vocab": d_vocab,
+        "d_model": d_model,
+        "n_layers": min(scale.n_layers, preset.largest_layers),
+        "n_heads": n_heads,
+        "n_ctx": scale.n_ctx,
+        "d_mlp": max(16, round(d_model * preset.mlp_ratio / 16) * 16),
+    }
+    layout = dataclasses.replace(preset.layout, dropout=scale.dropout)
+    sizes = Sizes(**(chosen | dict(pinned)))
+    return ModelConfig(kind=task_kind, sizes=sizes, layout=layout)  # type: ignore[arg-type]
+
+
+# cards
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sentence:
+    """One textbook sentence and whether it holds in a layout."""
+
+    key: str
+    """A word for tests and links."""
+    text: str
+    """The sentence."""
+    holds: bool
+    """Whether it is true of the layout, exactly."""
+    why: str
+    """Why not, or under which condition."""
+
+
+def card(preset: Preset) -> tuple[Sentence, ...]:
+    """Which textbook sentences hold in a preset's layout, in a fixed order."""
+    layout = preset.layout
+    rotary, heads = layout.positions == "rotary", preset.head_width != 0
+    plain_scores = not (rotary or layout.qk_norm or layout.bias)
+    blockers = [
+        name for name, on in (("rotary positions", rotary), ("QK-norm", layout.qk_norm), ("biases", layout.bias)) if on
+    ]
+    between = f"{' and '.join(blockers)} stand between x W_Q and the scores" if blockers else ""
+    zero_out = layout.start == "zero_out"
+    return (
+        Sentence(
+            key="scores-need-only-the-product",
+            text="Scores depend on W_Q and W_K only through W_Q W_K^T.",
+            holds=plain_scores,
+            why=between,
+        ),
+        Sentence(
+            key="identity-gives-x",
+            text="With W_Q = W_K = W_V = I, q = k = v = x.",
+            holds=plain_scores,
+            why=between or ("each head is its coordinate slice of x" if heads else ""),
+        ),
+        Sentence(
+            key="symmetric-scores",
+            text="With W_Q = W_K the scores are symmetric.",
+            holds=not layout.bias and not (rotary and layout.qk_norm),
+            why=_why_not_symmetric(layout),
+        ),
+        Sentence(
+            key="norm-gain-folds",
+            text="The gain of the norm before attention folds into W_Q, W_K and W_V.",
+            holds=layout.norm != "none" and layout.norm_place == "pre" and not layout.bias,
+            why=_why_not_folding(layout),
+        ),
+        Sentence(
+            key="heads-add-up",
+            text="The output is the sum over heads of pattern x W_V W_O.",
+            holds=not layout.bias,
+            why="b_V and b_O are added" if layout.bias else "",
+        ),
+        Sentence(
+            key="positions-are-added",
+            text="Positions are vectors added to the embedding rows.",
+            holds=layout.positions in ("learned", "sinusoidal"),
+            why={"rotary": "they turn q and k inside attention", "none": "there are none"}.get(layout.positions, ""),
+        ),
+        Sentence(
+            key="gradient-reaches-all",
+            text="From step 0 on, gradient reaches every matrix.",
+            holds=not zero_out,
+            why="W_O, W_out (and an untied W_U) start at zero, so at step 0 none reaches what lies behind them"
+            if zero_out
+            else "",
+        ),
+        Sentence(
+            key="two-tables",
+            text="The rows that tokens enter with (W_E) and the columns that predict them (W_U) are two matrices.",
+            holds=not layout.tied,
+            why="W_U is W_E transposed" if layout.tied else "",
+        ),
+    )
+
+
+def _why_not_folding(layout: Layout) -> str:
+    if layout.norm == "none" or layout.norm_place == "post":
+        return "no norm stands between the skip connection and W_Q"
+    return "the norm has a bias, which would have to fold into b_Q, b_K and b_V as well" if layout.bias else ""
+
+
+def _why_not_symmetric(layout: Layout) -> str:
+    if layout.bias:
+        return "b_Q and b_K may differ"
+    mixed = layout.positions == "rotary" and layout.qk_norm
+    return "the gains of QK-norm may differ, and rotary turns do not commute with them" if mixed else ""

@@ -1,0 +1,144 @@
+"""Every line of every preset's card is proved by an experiment; the size laws give models that can be built."""
+
+import pytest
+import torch
+
+from qkv.errors import ConfigError
+from qkv.models.matrices import Catalogue
+from qkv.models.zoo import build
+from qkv.presets import PRESETS, Budget, Preset, Scale, card, find, model_config, scale_law
+from qkv.tasks import find_task
+
+IDS = torch.tensor([[3, 1, 4, 1, 5, 9, 2, 6, 5, 3], [5, 8, 9, 7, 9, 3, 2, 3, 8, 4]])
+SCALE = Scale(d_model=16, n_layers=2, n_ctx=12, batch_tokens=64)
+
+
+def small(preset: Preset, *, generic: bool = True):
+    """A float64 model of the preset in which every parameter is a generic number (or as it starts)."""
+    kind = find_task(preset.tasks[0]).model_kind
+    model = build(
+        model_config(preset, kind, 11, SCALE, {"n_heads": 1 if preset.head_width == 0 else 2}), seed=7
+    ).double()
+    if generic:
+        torch.manual_seed(0)
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.copy_(torch.randn(parameter.shape, dtype=torch.float64) * 0.4)
+    return model, Catalogue(model)
+
+
+def same(a: torch.Tensor, b: torch.Tensor) -> bool:
+    return torch.allclose(a, b, rtol=1e-9, atol=1e-9)
+
+
+def heads_joined(x: torch.Tensor) -> torch.Tensor:
+    return x.transpose(1, 2).flatten(2)
+
+
+def change_basis(model, catalogue) -> bool:
+    before = model(IDS)
+    width = model.config.sizes.d_head
+    basis = torch.randn(width, width, dtype=torch.float64) + 2 * torch.eye(width, dtype=torch.float64)
+    for layer in range(model.config.sizes.n_layers):
+        for name, turn in (("W_Q", basis), ("W_K", torch.linalg.inv(basis).T)):
+            catalogue.write(f"L{layer}.{name}", catalogue.view(f"L{layer}.{name}") @ turn)
+    return same(before, model(IDS))
+
+
+def identity_gives_x(model, catalogue) -> bool:
+    for name in ("W_Q", "W_K", "W_V"):
+        catalogue.entry(f"L0.{name}").parameter.data.copy_(torch.eye(model.config.sizes.d_model))
+    record = model.forward_recorded(IDS)[1]
+    return all(same(heads_joined(record[f"L0.{name}"]), record["L0.x"]) for name in "qkv")
+
+
+def symmetric_scores(model, catalogue) -> bool:
+    catalogue.write("L0.W_K", catalogue.view("L0.W_Q"))
+    record = model.forward_recorded(IDS)[1]
+    scores = record["L0.q"] @ record["L0.k"].transpose(-1, -2)
+    return same(scores, scores.transpose(-1, -2))
+
+
+def gain_folds(model, catalogue) -> bool:
+    layout = model.config.layout
+    if layout.norm == "none":
+        return False
+    gain, layer = ("L1.norm1.gain", 1) if layout.norm_place == "pre" else ("L0.norm2.gain", 1)
+    before = model(IDS)
+    values = catalogue.view(gain).clone()
+    for name in ("W_Q", "W_K", "W_V"):
+        parameter = catalogue.entry(f"L{layer}.{name}").parameter.data
+        parameter.mul_(values[:, None])
+    catalogue.write(gain, torch.ones_like(values))
+    return same(before, model(IDS))
+
+
+def heads_add_up(model, catalogue) -> bool:
+    record = model.forward_recorded(IDS)[1]
+    values, outputs = catalogue.view("L0.W_V"), catalogue.view("L0.W_O")
+    total = sum(
+        record["L0.pattern"][:, head] @ record["L0.x"] @ values[head] @ outputs[head]
+        for head in range(model.config.sizes.n_heads)
+    )
+    return same(total, record["L0.attn_out"])
+
+
+def positions_added(model, catalogue) -> bool:
+    embed = model.forward_recorded(IDS)[1]["embed"]
+    return not same(embed[0, 1], embed[0, 3])  # the same token at two places
+
+
+def gradient_reaches_all(preset: Preset) -> bool:
+    model, catalogue = small(preset, generic=False)
+    loss = torch.nn.functional.cross_entropy(model(IDS)[:, :-1].flatten(0, 1), IDS[:, 1:].flatten())
+    loss.backward()
+    return all(entry.parameter.grad.abs().max() > 0 for entry in catalogue if entry.parameter.ndim == 2)
+
+
+EXPERIMENTS = {
+    "scores-need-only-the-product": change_basis,
+    "identity-gives-x": identity_gives_x,
+    "symmetric-scores": symmetric_scores,
+    "norm-gain-folds": gain_folds,
+    "heads-add-up": heads_add_up,
+    "positions-are-added": positions_added,
+    "gradient-reaches-all": None,
+    "two-tables": lambda model, catalogue: not catalogue.is_tied,
+}
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_every_line_of_the_card_is_what_an_experiment_finds(name: str) -> None:
+    preset = PRESETS[name]
+    sentences = card(preset)
+    assert [sentence.key for sentence in sentences] == list(EXPERIMENTS)
+    for sentence in sentences:
+        experiment = EXPERIMENTS[sentence.key]
+        if experiment is None:
+            found = gradient_reaches_all(preset)
+        elif sentence.key == "norm-gain-folds" and preset.largest_layers == 1:
+            found = False
+        else:
+            found = experiment(*small(preset))
+        assert found == sentence.holds, f"{name}: {sentence.text} card says {sentence.holds}"
+        assert sentence.holds or sentence.why, f"{name}: {sentence.key} gives no reason"
+
+
+def test_every_sentence_holds_in_the_textbook_preset() -> None:
+    assert all(sentence.holds for sentence in card(PRESETS["textbook"]))
+
+
+@pytest.mark.parametrize("name", PRESETS)
+@pytest.mark.parametrize("budget", [Budget(), Budget(steps=300), Budget(minutes=1), Budget(until_loss=1.5)])
+def test_the_size_law_gives_a_model_that_can_be_built(name: str, budget: Budget) -> None:
+    for n_tokens in (2_000, 1_000_000, 2_000_000_000):
+        scale = scale_law(n_tokens, budget, bigram_loss=2.4)
+        model = build(model_config(PRESETS[name], "CausalLM", 300, scale, {}), 0, materialise=False)
+        assert model.config.sizes.d_model == scale.d_model
+
+
+def test_a_preset_that_does_not_fit_the_task_is_named_with_those_that_do() -> None:
+    with pytest.raises(ConfigError, match=r"'bert' is for --task masked, not causal; .*modern"):
+        find("bert", "causal")
+    with pytest.raises(ConfigError, match="did you mean 'modern'"):
+        find("modren", "causal")
