@@ -257,7 +257,8 @@ def _segment(piece: str, pattern: str) -> Callable[[str], bool]:
             f"{_short(pattern)}: {_short(piece)} is not a segment of a selector; "
             "expected letters, digits, _, *, a set such as [QK] or numbers such as L[0-3]"
         )
-    return re.compile(piece.replace("*", "[^.]*")).fullmatch  # type: ignore[return-value]
+    name = re.compile(piece.replace("*", "[^.]*"))
+    return lambda segment: name.fullmatch(segment) is not None
 
 
 def _range(item: str, pattern: str) -> tuple[int, int]:

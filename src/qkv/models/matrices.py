@@ -134,7 +134,7 @@ class Catalogue:
             rotary = getattr(self._owners[self.part(f"{stem}W_Q").entry.address][0], "rotary", None)
             if rotary is None or parsed.name == "OV":
                 raise AddressError(f"{address} does not depend on distance; only a QK with rotary positions does")
-            cos, sin = (table[-1:] for table in rotary.tables(abs(distance) + 1, left.dtype, left.device))
+            cos, sin = (table[-1:] for table in rotary.tables(abs(distance) + 1, left.dtype, left.device)[:2])
             left = rotate(left, cos, sin if distance > 0 else -sin)
         return FactoredMatrix(left, right, address)
 
@@ -155,11 +155,23 @@ class Catalogue:
             effects = [change(chosen.setdefault(part.entry.storage, {}), part) for part in parts]
             if term.subtract and not any(effects):
                 raise AddressError(f"-{term.text} takes nothing away from what stands before it in {selector!r}")
-        parts = [part for pieces in chosen.values() for part in pieces.values()]
-        if not parts:
+        if not any(chosen.values()):
             raise AddressError(f"{selector!r} takes every matrix away again")
-        order = {address: i for i, address in enumerate(self.addresses)}
-        return sorted(parts, key=lambda part: (order[part.entry.storage], -1 if part.piece is None else part.piece))
+        return self._in_order(chosen)
+
+    def others(self, parts: Iterable[Part]) -> list[Part]:
+        """Everything but `parts`, in the catalogue's order; empty where they are everything."""
+        chosen: dict[str, dict[int | None, Part]] = {entry.address: {None: Part(entry.address, entry)} for entry in self}
+        for part in parts:
+            _take(chosen[part.entry.storage], part)
+        return self._in_order(chosen)
+
+    def _in_order(self, chosen: Mapping[str, Mapping[int | None, Part]]) -> list[Part]:
+        return [
+            pieces[piece]
+            for pieces in (chosen.get(address, {}) for address in self.addresses)
+            for piece in sorted(pieces, key=lambda piece: -1 if piece is None else piece)
+        ]
 
     def state(self) -> dict[str, Tensor]:
         """Address -> values as stored, detached and contiguous, in the parameter's own memory."""
