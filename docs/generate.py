@@ -76,9 +76,9 @@ def measures_page() -> str:
     """Every measure of a matrix."""
     lines = ["# Measures", NOTE]
     lines += [
-        "What is recorded of the matrices while a model trains. `W` is the matrix at a step, `S` the same at step 0, `G` the",
-        "gradient of the loss, `dW` the last update. A property *of the function* does not change when a head's basis does;",
-        "one *of this parametrisation* can, and says nothing across seeds.",
+        "What is recorded of the matrices while a model trains. `W` is the matrix at a step, `S` the same at step",
+        "0, `G` the gradient of the loss, `dW` the last update. A property *of the function* does not change when a",
+        "head's basis does; one *of this parametrisation* can, and says nothing across seeds.",
     ]
     for m in MEASURES.values():
         lines += ["", f"## {m.name}", "", m.meaning, ""]

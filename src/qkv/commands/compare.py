@@ -1,0 +1,166 @@
+"""What differs between two runs: settings, loss, and every matrix that both have in one shape.
+
+The distance of two matrices is |A - B| / sqrt((|A|^2 + |B|^2) / 2): 0 for equal ones, 1.41 for unrelated directions. It
+speaks of this parametrisation: between two seeds a head may hold the same map in another basis, so there only the norms
+of the circuits QK and OV are given beside it.
+
+Example:
+  qkv compare runs/my-1 runs/my-2
+  qkv compare runs/my-1 runs/my-2 --weights last --json
+"""
+
+import argparse
+import math
+from typing import TYPE_CHECKING, Any
+
+from qkv.commands.arguments import one_of
+
+if TYPE_CHECKING:
+    from qkv.api import Run
+
+__all__ = ["configure", "run"]
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("a", metavar="RUN", help="a run folder")
+    parser.add_argument("b", metavar="RUN", help="another run folder")
+    parser.add_argument("--weights", type=one_of("best", "last"), default="best", help="best (default) or last")
+    parser.add_argument("--json", action="store_true", help="print one JSON object on stdout")
+
+
+def run(args: argparse.Namespace) -> int:
+    from qkv import api
+    from qkv.commands import screen
+
+    a, b = api.load(args.a, weights=args.weights), api.load(args.b, weights=args.weights)
+    found = {
+        "runs": [str(a.path), str(b.path)],
+        "settings": _settings(a, b),
+        "figures": _figures(a, b),
+        "matrices": _matrices(a, b),
+        "circuits": _circuits(a, b),
+        "cautions": _cautions(a, b),
+    }
+    if args.json:
+        screen.print_json(found)
+        return 0
+    names = [a.path.name, b.path.name] if a.path.name != b.path.name else found["runs"]
+    settings = [(path, *map(str, values)) for path, values in found["settings"].items()]
+    screen.print_table(["setting", *names], settings or [("no setting differs", "", "")])
+    figures = [(name, *map(_figure, values)) for name, values in found["figures"].items()]
+    screen.print_table(["\nfigure", *names], figures)
+    rows = [
+        (row["address"], _figure(row["norm"][0]), _figure(row["norm"][1]), row["words"] or _figure(row["distance"]),
+         _figure(row["cosine"]))
+        for row in found["matrices"]
+    ]  # fmt: skip
+    screen.print_table(["\nmatrix", f"norm in {names[0]}", f"norm in {names[1]}", "distance", "cosine"], rows)
+    circuits = [(row["circuit"], *map(_figure, row["norm"])) for row in found["circuits"]]
+    if circuits:
+        screen.print_table(["\ncircuit (norm over heads)", *names], circuits)
+    for caution in found["cautions"]:
+        print(f"\n{caution}")
+    return 0
+
+
+def _figure(value: Any) -> str:
+    from qkv.commands.screen import number
+
+    if isinstance(value, float):
+        return number(value)
+    return "" if value is None else f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def _settings(a: "Run", b: "Run") -> dict[str, list[Any]]:
+    """Setting by dotted path -> its two values, where they differ."""
+    left, right = _flat(a.config), _flat(b.config)
+    return {path: [left.get(path), right.get(path)] for path in {**left, **right} if left.get(path) != right.get(path)}
+
+
+def _flat(config: Any) -> dict[str, Any]:
+    from qkv.config import to_dict
+
+    def walk(table: dict[str, Any], prefix: str) -> dict[str, Any]:
+        flat: dict[str, Any] = {}
+        for name, value in table.items():
+            flat |= walk(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value}
+        return flat
+
+    return walk(to_dict(config), "")
+
+
+def _figures(a: "Run", b: "Run") -> dict[str, list[Any]]:
+    names = (
+        "val_loss",
+        "bits_per_byte",
+        "last_val_loss",
+        "best_step",
+        "steps",
+        "tokens",
+        "train_seconds",
+        "parameters",
+    )
+    return {name: [a.summary.get(name), b.summary.get(name)] for name in names}
+
+
+def _matrices(a: "Run", b: "Run") -> list[dict[str, Any]]:
+    """One row per address of either run, in canonical order."""
+    from qkv.models import Catalogue
+
+    left, right = Catalogue(a.model).state(), Catalogue(b.model).state()
+    rows = []
+    for address in {**left, **right}:
+        pair = [side.get(address) for side in (left, right)]
+        norms = [None if m is None else float(m.double().norm()) for m in pair]
+        row = {"address": address, "norm": norms, "distance": None, "cosine": None, "words": ""}
+        one, other = pair
+        if one is None or other is None:
+            row["words"] = f"only in {(b if one is None else a).path.name}"
+        elif one.shape != other.shape:
+            row["words"] = f"{list(one.shape)} and {list(other.shape)}"
+        elif one.equal(other):
+            row |= {"words": "identical", "distance": 0.0, "cosine": 1.0}
+        else:
+            size = math.sqrt((norms[0] ** 2 + norms[1] ** 2) / 2)
+            row["distance"] = float((one.double() - other.double()).norm()) / size
+            if norms[0] and norms[1]:
+                row["cosine"] = float((one.double() * other.double()).sum()) / (norms[0] * norms[1])
+        rows.append(row)
+    return rows
+
+
+def _circuits(a: "Run", b: "Run") -> list[dict[str, Any]]:
+    """Per layer the norm of all heads' QK, and of all heads' OV: properties of the function."""
+    rows = []
+    sides = [_circuit_norms(side) for side in (a, b)]
+    for circuit in {**sides[0], **sides[1]}:
+        rows.append({"circuit": circuit, "norm": [side.get(circuit) for side in sides]})
+    return rows
+
+
+def _circuit_norms(side: "Run") -> dict[str, float]:
+    from qkv.models import Catalogue
+
+    catalogue, sizes, norms = Catalogue(side.model), side.config.model.sizes.resolved(), {}
+    for layer in range(sizes.n_layers):
+        for kind in ("QK", "OV"):
+            heads = [catalogue.circuit(f"L{layer}.H{head}.{kind}").norm() for head in range(sizes.n_heads)]
+            norms[f"L{layer}.{kind}"] = math.sqrt(sum(float(norm) ** 2 for norm in heads))
+    return norms
+
+
+def _cautions(a: "Run", b: "Run") -> list[str]:
+    cautions = []
+    if a.config.seed != b.config.seed:
+        cautions.append(
+            f"The seeds differ ({a.config.seed} and {b.config.seed}): the two began from different random matrices. A "
+            "distance near 1.41 is what unrelated starts give, not something training did. Compare circuits and losses."
+        )
+    if a.tokenizer.vocabulary != b.tokenizer.vocabulary:
+        cautions.append(
+            "The vocabularies differ: row t of W_E names another token in each, and losses in nats per token count "
+            "other tokens. Compare bits per byte."
+        )
+    if a.config.data.source != b.config.data.source:
+        cautions.append("They were trained and scored on different texts, so their losses do not compare.")
+    return cautions
