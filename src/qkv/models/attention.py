@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from qkv.models import fused
 from qkv.models.cache import KVCache
 from qkv.models.layout import Layout, Sizes, check
 from qkv.models.masks import Visible, visible
@@ -185,25 +186,46 @@ class MultiHeadAttention(nn.Module):
         causal = self.causal and context is None
         return visible(x.shape[1], n_key, causal=causal, keys=mask, documents=documents, like=x)
 
-    def project(self, x: Tensor, context: Tensor | None = None, offset: int = 0) -> tuple[Tensor, Tensor, Tensor]:
-        """q [batch, head, query_pos, d_head], k and v [batch, kv_head, key_pos, d_head], normed and turned.
+    def queries(self, x: Tensor, offset: int = 0) -> Tensor:
+        """q [batch, head, query_pos, d_head] of x [batch, query_pos, d_model], after QK-norm and rotary turns.
 
-        `offset` is the position of x's first row, for rotary turns.
+        `offset` is the position of x's first row.
         """
-        source = x if context is None else context
-        q = self._heads(x, self.W_Q, self.b_Q)
-        k = self._heads(source, self.W_K, self.b_K)
-        v = self._heads(source, self.W_V, self.b_V)
-        if self.qnorm is not None and self.knorm is not None:
-            q, k = self.qnorm(q), self.knorm(k)
-        if self.rotary is not None:
-            cos, sin = self.rotary.tables(offset + x.shape[1], q.dtype, q.device)
-            cos, sin = cos[offset:], sin[offset:]
-            q, k = rotate(q, cos, sin), rotate(k, cos, sin)
-        return q, k, v
+        return self._placed(self._heads(x, self.W_Q, self.b_Q), self.qnorm, offset)
+
+    def keys_values(self, x: Tensor, offset: int = 0) -> tuple[Tensor, Tensor]:
+        """k and v [batch, kv_head, key_pos, d_head] of x [batch, key_pos, d_model], k after QK-norm and rotary turns."""
+        k = self._placed(self._heads(x, self.W_K, self.b_K), self.knorm, offset)
+        return k, self._heads(x, self.W_V, self.b_V)
 
     def _heads(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         return F.linear(x, weight.t(), bias).unflatten(-1, (-1, self.d_head)).transpose(1, 2)
+
+    def _placed(self, heads: Tensor, norm: RMSNorm | None, offset: int) -> Tensor:
+        heads = heads if norm is None else norm.plain(heads)
+        if self.rotary is None:
+            return heads
+        cos, sin, _ = self.rotary.tables(offset + heads.shape[2], heads.dtype, heads.device)
+        return rotate(heads, cos[offset:], sin[offset:])
+
+    def _joined(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The same from one product x [W_Q | W_K | W_V]; with rotary positions, q and k in another order of coordinates
+        (the same for both, which no score sees)."""
+        weights, biases = (self.W_Q, self.W_K, self.W_V), (self.b_Q, self.b_K, self.b_V)
+        if self.rotary is None:
+            bias = None if biases[0] is None else torch.cat(biases)
+            h = F.linear(x, torch.cat(weights, dim=1).t(), bias).unflatten(-1, (-1, self.d_head)).transpose(1, 2)
+            q, k, v = h.split((self.n_heads, self.n_kv_heads, self.n_kv_heads), dim=1)
+            if self.qnorm is not None and self.knorm is not None:
+                q, k = self.qnorm(q), self.knorm(k)
+            return q, k, v
+        bias = None if biases[0] is None else fused.join_qkv(*biases, self.d_head)
+        h = F.linear(x, fused.join_qkv(*weights, self.d_head).t(), bias)
+        gains, eps = None, 0.0
+        if self.qnorm is not None and self.knorm is not None:
+            gains, eps = (self.qnorm.gain, self.knorm.gain), self.qnorm.eps
+        _, _, turn = self.rotary.tables(x.shape[1], h.dtype, h.device)
+        return fused.heads_of(h, gains, turn, eps, self.n_heads, self.n_kv_heads)
 
     def mix(
         self,
@@ -215,18 +237,29 @@ class MultiHeadAttention(nn.Module):
         layer: int = 0,
         name: str = "",
         tap: Tap | None = None,
+        residual: Tensor | None = None,
     ) -> Tensor:
         """Attention with everything decided by the caller: what is visible, the cache and its layer, who looks.
 
-        x [batch, query_pos, d_model] -> [batch, query_pos, d_model]. `tap` switches to the explicit path.
+        x [batch, query_pos, d_model] -> [batch, query_pos, d_model], plus `residual` where given. `tap` switches to the
+        explicit path.
         """
-        q, k, v = self.project(x, context, offset=cache.length if cache else 0)
-        if cache is not None:
-            k, v = cache.append(layer, k, v)
+        if tap is None and cache is None and context is None and fused.serves(x):
+            q, k, v = self._joined(x)
+        elif context is not None:
+            q = self.queries(x)
+            k, v = cache.context(layer, lambda: self.keys_values(context)) if cache else self.keys_values(context)
+        else:
+            offset = cache.length if cache else 0
+            q, (k, v) = self.queries(x, offset), self.keys_values(x, offset)
+            k, v = cache.append(layer, k, v) if cache else (k, v)
         if tap is None:
             z = attend(q, k, v, to, self.scale)
         else:
             q, k, v = tap(f"{name}.q", q), tap(f"{name}.k", k), tap(f"{name}.v", v)
             z, _, _ = attend_explicit(q, k, v, to, self.scale, name=name, tap=tap)
             z = tap(f"{name}.z", z)
-        return F.linear(z.transpose(1, 2).flatten(2), self.W_O.t(), self.b_O)
+        if tap is None and self.b_O is None and fused.serves(x):
+            return fused.attention_out(residual, z, self.W_O)
+        out = F.linear(z.transpose(1, 2).flatten(2), self.W_O.t(), self.b_O)
+        return out if residual is None else residual + out

@@ -6,11 +6,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from qkv.models import fused
 from qkv.models.attention import MultiHeadAttention, Tap
 from qkv.models.cache import KVCache
 from qkv.models.layout import Layout, Sizes
 from qkv.models.masks import Visible
-from qkv.models.norms import make_norm
+from qkv.models.norms import apply_norm, make_norm
 
 __all__ = ["MLP", "Block", "Drop"]
 
@@ -41,14 +42,17 @@ class MLP(nn.Module):
         self.b_in = nn.Parameter(torch.empty(d_mlp)) if bias else None
         self.b_out = nn.Parameter(torch.empty(d_model)) if bias else None
 
-    def forward(self, x: Tensor) -> Tensor:
-        """[..., d_model] -> [..., d_model]."""
+    def forward(self, x: Tensor, residual: Tensor | None = None, *, plain: bool = False) -> Tensor:
+        """[..., d_model] -> [..., d_model], plus `residual` where given; `plain` keeps to the formula."""
+        if self.kind == "relu2" and self.b_in is None and not plain and fused.serves(x):
+            return fused.relu2_mlp(residual, x, self.W_in, self.W_out)
         hidden = F.linear(x, self.W_in.t(), self.b_in)
         if self.W_gate is not None:
             hidden = F.silu(F.linear(x, self.W_gate.t())) * hidden
         else:
             hidden = ACTIVATIONS[self.kind](hidden)
-        return F.linear(hidden, self.W_out.t(), self.b_out)
+        out = F.linear(hidden, self.W_out.t(), self.b_out)
+        return out if residual is None else residual + out
 
 
 class Block(nn.Module):
@@ -82,46 +86,47 @@ class Block(nn.Module):
         tap: Tap | None = None,
     ) -> Tensor:
         """x [batch, pos, d_model] -> [batch, pos, d_model]."""
-        name = self.name
-        x = tap(f"{name}.resid_pre", x) if tap else x
+        name, cross, mlp = self.name, self.cross, self.mlp
 
-        def attention(h: Tensor) -> Tensor:
+        def attend(h: Tensor, residual: Tensor | None) -> Tensor:
             h = tap(f"{name}.x", h) if tap else h
-            return self.attention.mix(h, to, cache=cache, layer=self.layer, name=name, tap=tap)
+            return self.attention.mix(h, to, residual=residual, cache=cache, layer=self.layer, name=name, tap=tap)
 
-        x = self._sublayer(x, self.norm1, attention, "attn_out", drop, tap)
-        if self.cross is not None and self.norm_cross is not None:
-            cross, seen = self.cross, to_context or Visible(False, None)
-            x = self._sublayer(
-                x,
-                self.norm_cross,
-                lambda h: cross.mix(
-                    h, seen, context=context, name=f"{name}.cross", tap=tap, cache=cache, layer=self.layer
-                ),
-                "cross.attn_out",
-                drop,
-                tap,
-            )
+        x = tap(f"{name}.resid_pre", x) if tap else x
+        x = self._sublayer(x, self.norm1, attend, "attn_out", drop, tap)
+        if cross is not None and self.norm_cross is not None:
+            seen, inner = to_context or Visible(False, None), f"{name}.cross"
+
+            def read(h: Tensor, residual: Tensor | None) -> Tensor:
+                return cross.mix(
+                    h, seen, context=context, residual=residual, cache=cache, layer=self.layer, name=inner, tap=tap
+                )
+
+            x = self._sublayer(x, self.norm_cross, read, "cross.attn_out", drop, tap)
         x = tap(f"{name}.resid_mid", x) if tap else x
-        if self.mlp is not None and self.norm2 is not None:
-            x = self._sublayer(x, self.norm2, self.mlp, "mlp_out", drop, tap)
+        if mlp is not None and self.norm2 is not None:
+            x = self._sublayer(x, self.norm2, lambda h, r: mlp(h, r, plain=tap is not None), "mlp_out", drop, tap)
         return tap(f"{name}.resid_post", x) if tap else x
 
     def _sublayer(
         self,
         x: Tensor,
         norm: nn.Module,
-        function: Callable[[Tensor], Tensor],
+        function: Callable[[Tensor, Tensor | None], Tensor],
         site: str,
         drop: Drop | None,
         tap: Tap | None,
     ) -> Tensor:
-        """Norm, function and residual sum in the order of the layout."""
-        out = function(norm(x) if self.pre else x)
-        out = tap(f"{self.name}.{site}", out) if tap else out
-        out = drop(f"{self.name}.{site}", out) if drop else out
-        out = x + out if self.skip else out
-        return out if self.pre else norm(out)
+        """Norm, `function(input, residual)` and residual sum in the order of the layout."""
+        h = apply_norm(norm, x, plain=tap is not None) if self.pre else x
+        if tap is None and drop is None:
+            x = function(h, x if self.skip else None)
+        else:
+            out = function(h, None)
+            out = tap(f"{self.name}.{site}", out) if tap else out
+            out = drop(f"{self.name}.{site}", out) if drop else out
+            x = x + out if self.skip else out
+        return x if self.pre else apply_norm(norm, x, plain=tap is not None)
 
 
 def _attention(sizes: Sizes, layout: Layout, rotary: bool) -> MultiHeadAttention:

@@ -4,9 +4,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from qkv.models import fused
 from qkv.models.layout import Layout
 
-__all__ = ["LayerNorm", "RMSNorm", "make_norm"]
+__all__ = ["LayerNorm", "RMSNorm", "apply_norm", "make_norm"]
 
 
 class LayerNorm(nn.Module):
@@ -33,7 +34,11 @@ class RMSNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """[..., d] -> [..., d]."""
-        return F.rms_norm(x, self.gain.shape, self.gain, self.eps)
+        return fused.rms_norm(x, self.gain, self.eps) if fused.serves(x) else self.plain(x)
+
+    def plain(self, x: Tensor) -> Tensor:
+        """The same by its formula, for whoever looks inside or differentiates twice."""
+        return fused.plain_rms_norm(x, self.gain, self.eps)
 
 
 def make_norm(layout: Layout, d: int) -> nn.Module:
@@ -41,3 +46,8 @@ def make_norm(layout: Layout, d: int) -> nn.Module:
     if layout.norm == "layer":
         return LayerNorm(d, layout.norm_eps, bias=layout.bias)
     return RMSNorm(d, layout.norm_eps) if layout.norm == "rms" else nn.Identity()
+
+
+def apply_norm(norm: nn.Module, x: Tensor, *, plain: bool) -> Tensor:
+    """`norm(x)`, by its formula where `plain`."""
+    return norm.plain(x) if plain and isinstance(norm, RMSNorm) else norm(x)

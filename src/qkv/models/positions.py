@@ -23,7 +23,8 @@ class _Tables:
         key = (n, dtype, device)
         if key not in self._kept:
             with torch.inference_mode(False), torch.no_grad():  # a tensor of inference mode could not serve training
-                self._kept[key] = tuple(table.to(dtype).to(device) for table in self._make(n))
+                pairs = torch.complex128 if dtype == torch.float64 else torch.complex64
+                self._kept[key] = tuple(t.to(pairs if t.is_complex() else dtype).to(device) for t in self._make(n))
         return self._kept[key]
 
 
@@ -45,7 +46,8 @@ class Sinusoidal(_Tables):
 class Rotary(_Tables):
     """Angles of rotary positions (Su et al. 2021, arXiv 2104.09864), half-split: coordinate i pairs with i + d_head/2.
 
-    Pair i at position p is turned by p / base^(2i/d_head). Two tables, cos and sin, each [n, d_head / 2].
+    Pair i at position p is turned by p / base^(2i/d_head). Three tables, each [n, d_head / 2]: cos, sin and the complex
+    cos + i sin (at least complex64).
     """
 
     def __init__(self, d_head: int, base: float) -> None:
@@ -54,7 +56,7 @@ class Rotary(_Tables):
 
     def _make(self, n: int) -> tuple[Tensor, ...]:
         angles = _angles(n, self.d_head, self.base)
-        return angles.cos(), angles.sin()
+        return angles.cos(), angles.sin(), torch.polar(torch.ones_like(angles), angles)
 
 
 def _angles(n: int, d: int, base: float) -> Tensor:
