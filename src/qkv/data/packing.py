@@ -57,7 +57,11 @@ def train_starts(tokens: Tokens, n_ctx: int, seed: int, example_index: np.ndarra
     n = n_windows(tokens, n_ctx)
     index = np.asarray(example_index, dtype=np.int64)
     size = min(_BLOCK, max(64, 4 * n))  # a block never spans more than 64 epochs, each of which costs a permutation
+    if not len(index):
+        return index
     blocks = index // size
+    if blocks[0] == blocks[-1] and (blocks == blocks[0]).all():  # nearly every batch
+        return _block_of_starts(len(tokens), n, n_ctx, seed, size, int(blocks[0]))[index % size]
     starts = np.empty(index.shape, dtype=np.int64)
     for block in np.unique(blocks):
         inside = blocks == block
@@ -86,7 +90,7 @@ def train_window(tokens: Tokens, n_ctx: int, seed: int, example_index: np.ndarra
     target twice. Column 0 to n_ctx - 1 are inputs, 1 to n_ctx are targets.
     """
     starts = train_starts(tokens, n_ctx, seed, example_index)
-    return np.lib.stride_tricks.sliding_window_view(tokens.ids, n_ctx + 1)[starts].astype(np.int64)
+    return tokens.ids.take(starts[:, None] + np.arange(n_ctx + 1)).astype(np.int64)
 
 
 def n_val_windows(tokens: Tokens, n_ctx: int) -> int:

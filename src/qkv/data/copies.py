@@ -1,0 +1,126 @@
+"""Which documents are near-copies of each other, at a cost of one hash per byte and 64 bytes per document.
+
+A document is compared by its 12-byte shingles (letters and digits only, lower case). One hash function, its values
+thrown into 16 bins and the least of each bin kept, estimates the Jaccard similarity of two sets of shingles: the
+share of bins that agree (one-permutation hashing: Li, Owen, Zhang 2012, arXiv 1208.1259; min-wise hashing: Broder
+1997). Pairs that agree in a band of two bins are looked at, pairs alike by half are near-copies, and near-copies of
+near-copies form one group. Only the first 32 KiB of a document are compared. Documents too short for a shingle
+count as copies where their letters and digits are equal.
+"""
+
+import hashlib
+import string
+from dataclasses import dataclass
+
+import numpy as np
+
+__all__ = ["Sketches", "group_copies", "sketch"]
+
+SHINGLE = 12
+BINS = 16
+ALIKE = 0.5
+"""Share of bins that must agree."""
+
+_EMPTY = np.uint32(0xFFFFFFFF)
+_COMPARED = 1 << 15
+_UPPER = string.ascii_uppercase.encode()
+_LOWER = bytes(byte | 0x20 if byte in _UPPER else byte for byte in range(256))
+_DROPPED = bytes(byte for byte in range(128) if not chr(byte).isalnum())
+_BASE = 0x9E3779B97F4A7C15  # odd, so that it has an inverse modulo 2^64
+_INVERSE = pow(_BASE, -1, 1 << 64)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sketches:
+    """What is remembered of some documents."""
+
+    keys: np.ndarray
+    """uint64 [n]: hash of all letters and digits; also what decides on which side of a split a document falls."""
+    bins: np.ndarray
+    """uint32 [n, 16]: least shingle hash of each bin, 2^32 - 1 where a bin is empty."""
+
+
+def sketch(documents: list[str], compare: bool = True) -> Sketches:
+    """Sketch some documents; with `compare` False only their keys, and the bins stay empty."""
+    plain = [text.encode("utf-8", "replace").translate(_LOWER, _DROPPED) for text in documents]
+    digests = [hashlib.blake2b(letters, digest_size=8).digest() for letters in plain]
+    keys = np.frombuffer(b"".join(digests), dtype="<u8").astype(np.uint64)
+    bins = np.full((len(documents), BINS), _EMPTY, dtype=np.uint32)
+    if compare:
+        _fill_bins(bins, [letters[:_COMPARED] for letters in plain])
+    return Sketches(keys=keys, bins=bins)
+
+
+def _fill_bins(bins: np.ndarray, plain: list[bytes]) -> None:
+    """Least hash of each bin, in batches of about a megabyte."""
+    first, size = 0, 0
+    for i, letters in enumerate(plain):
+        size += len(letters)
+        if size > 1 << 20 or i == len(plain) - 1:
+            _fill_batch(bins[first : i + 1], plain[first : i + 1])
+            first, size = i + 1, 0
+
+
+def _fill_batch(bins: np.ndarray, plain: list[bytes]) -> None:
+    data = np.frombuffer(b"".join(plain), dtype=np.uint8).astype(np.uint64)
+    lengths = np.array([len(letters) for letters in plain])
+    n_shingles = np.maximum(lengths - SHINGLE + 1, 0)
+    owner = np.repeat(np.arange(len(plain)), n_shingles)
+    if not len(owner):
+        return
+    starts = np.arange(len(owner)) + np.repeat(
+        np.cumsum(lengths) - lengths - (np.cumsum(n_shingles) - n_shingles), n_shingles
+    )
+    with np.errstate(over="ignore"):
+        sums = np.concatenate([np.zeros(1, np.uint64), np.cumsum(data * _powers(_BASE, len(data)), dtype=np.uint64)])
+        hashes = (sums[starts + SHINGLE] - sums[starts]) * _powers(_INVERSE, len(data))[starts]
+        hashes = (hashes ^ (hashes >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        hashes = (hashes ^ (hashes >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        hashes ^= hashes >> np.uint64(31)
+    places = owner * BINS + (hashes >> np.uint64(60)).astype(np.int64)
+    np.minimum.at(bins.reshape(-1), places, (hashes & np.uint64(0xFFFFFFFE)).astype(np.uint32))
+
+
+def _powers(base: int, n: int) -> np.ndarray:
+    """base^0 ... base^(n-1) modulo 2^64."""
+    factors = np.full(n, base, dtype=np.uint64)
+    factors[:1] = 1
+    return np.cumprod(factors, dtype=np.uint64)
+
+
+def group_copies(sketches: Sketches) -> np.ndarray:
+    """For each document the number of the first document of its group of near-copies: int64 [n]."""
+    keys, bins = sketches.keys, sketches.bins
+    pairs = [_neighbours(keys, np.arange(len(keys)))]
+    for band in range(0, BINS, 2):
+        both = bins[:, band].astype(np.uint64) << np.uint64(32) | bins[:, band + 1]
+        filled = np.flatnonzero((bins[:, band] != _EMPTY) | (bins[:, band + 1] != _EMPTY))
+        candidates = _neighbours(both[filled], filled)
+        left, right = bins[candidates[:, 0]], bins[candidates[:, 1]]
+        present = (left != _EMPTY) | (right != _EMPTY)
+        agree = ((left == right) & present).sum(1) >= ALIKE * present.sum(1)
+        pairs.append(candidates[agree])
+    return _components(np.concatenate(pairs), len(keys))
+
+
+def _neighbours(values: np.ndarray, numbers: np.ndarray) -> np.ndarray:
+    """Pairs of documents with equal values: each with the one before it and with the first of its run, int64 [m, 2]."""
+    order = np.argsort(values, kind="stable")
+    ordered, numbers = values[order], numbers[order]
+    same = np.flatnonzero(ordered[1:] == ordered[:-1]) + 1
+    run_start = np.concatenate([[True], ordered[1:] != ordered[:-1]]) if len(ordered) else np.zeros(0, bool)
+    first = np.maximum.accumulate(np.where(run_start, np.arange(len(ordered)), 0))
+    pairs = np.concatenate([np.stack([same - 1, same], 1), np.stack([first[same], same], 1)])
+    return numbers[pairs]
+
+
+def _components(pairs: np.ndarray, n: int) -> np.ndarray:
+    """The least member of each document's connected component: int64 [n]."""
+    labels = np.arange(n)
+    left, right = pairs[:, 0], pairs[:, 1]
+    while len(pairs) and (labels[left] != labels[right]).any():
+        least = np.minimum(labels[left], labels[right])
+        np.minimum.at(labels, labels[left], least)
+        np.minimum.at(labels, labels[right], least)
+        labels = labels[labels]
+    return labels

@@ -1,0 +1,159 @@
+"""Files as streams of checked UTF-8 text, a block at a time, gzipped or not.
+
+Everything that is wrong with a file as text is found here and said in one sentence: missing, a folder where a file was
+meant, not readable, empty, binary, not UTF-8 (with the byte where it stops being so), a broken gzip. Nothing here knows
+about documents, tables or tokens.
+"""
+
+import codecs
+import gzip
+import hashlib
+import os
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+from qkv.errors import SourceError, nearest
+
+__all__ = ["FileFacts", "character_start", "examine", "missing_file", "open_bytes", "read_text", "sniff"]
+
+BLOCK = 1 << 20
+"""Bytes read at a time."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileFacts:
+    """What one pass over a file found."""
+
+    sha256: str
+    """Of the bytes as they lie on disk, compressed where the file is."""
+    n_bytes: int
+    """Of the text, decompressed, without a byte order mark."""
+
+
+def missing_file(path: str | Path, what: str = "file or folder") -> SourceError:
+    """The error for a path that is not there, naming the nearest names that are."""
+    path = Path(path)
+    folder = path.parent
+    if not folder.is_dir():
+        return SourceError(f"no {what} {str(path)!r}: there is no folder {str(folder)!r} either")
+    try:
+        close = nearest(path.name, sorted(entry.name for entry in os.scandir(folder)))
+    except OSError:
+        close = []
+    if close:
+        names = " or ".join(repr(str(folder / name) if str(folder) != "." else name) for name in close)
+        return SourceError(f"no {what} {str(path)!r}; did you mean {names}?")
+    return SourceError(f"no {what} {str(path)!r}; give a text file, a folder of texts, or a .jsonl, .csv or .tsv table")
+
+
+def open_bytes(path: Path) -> BinaryIO:
+    """The file opened for reading bytes, decompressed on the way where its name ends in .gz.
+
+    Raises SourceError for a file that is missing or may not be read.
+    """
+    try:
+        return gzip.open(path, "rb") if path.suffix == ".gz" else open(path, "rb")  # type: ignore[return-value]
+    except FileNotFoundError:
+        raise missing_file(path) from None
+    except IsADirectoryError:
+        raise SourceError(f"{str(path)!r} is a folder; expected a file") from None
+    except OSError as error:
+        raise SourceError(f"{str(path)!r} cannot be read: {error.strerror or error}") from None
+
+
+def _blocks(path: Path, size: int = BLOCK) -> Iterator[bytes]:
+    """The bytes of the file, decompressed."""
+    with open_bytes(path) as file:
+        while True:
+            try:
+                block = file.read(size)
+            except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+                raise SourceError(f"{str(path)!r} is not a whole gzip file: {error}") from None
+            except OSError as error:
+                raise SourceError(f"{str(path)!r} cannot be read: {error.strerror or error}") from None
+            if not block:
+                return
+            yield block
+
+
+def read_text(path: Path, start: int = 0, stop: int | None = None, size: int = BLOCK) -> Iterator[str]:
+    """The text of bytes start to stop (of the decompressed file), about `size` bytes at a time.
+
+    A byte order mark at the beginning is dropped. `start` and `stop` must lie on character boundaries and count from
+    the byte after the mark. Line ends are left as they are.
+
+    Raises SourceError for NUL bytes (binary) and for bytes that are not UTF-8, with the offset in the file.
+    """
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    seen, mark, pending = 0, 0, 0
+    for block in _blocks(path, size):
+        if not seen and not mark and block.startswith(codecs.BOM_UTF8):
+            mark, block = 3, block[3:]
+        first, last = max(start - seen, 0), len(block) if stop is None else min(stop - seen, len(block))
+        wanted = block[first:last] if last > first else b""
+        at = seen + mark + first
+        if b"\0" in wanted:
+            offset = at + wanted.index(b"\0")
+            raise SourceError(f"{str(path)!r} is binary (a NUL byte at byte {offset}); expected UTF-8 text")
+        text = _decode(decoder, wanted, path, at - pending)
+        pending = len(decoder.getstate()[0])
+        if text:
+            yield text
+        seen += len(block)
+        if stop is not None and seen >= stop:
+            break
+    _decode(decoder, b"", path, seen + mark - pending, final=True)
+
+
+def _decode(decoder: codecs.IncrementalDecoder, data: bytes, path: Path, at: int, final: bool = False) -> str:
+    """`at` is the offset in the file of the first byte that the decoder has not yet turned into text."""
+    try:
+        return decoder.decode(data, final)
+    except UnicodeDecodeError as error:
+        bad = error.object[error.start]
+        raise SourceError(
+            f"{str(path)!r} is not UTF-8 text: byte {at + error.start} is 0x{bad:02x};"
+            f" save it as UTF-8 (iconv -f LATIN1 -t UTF-8 {path.name} > utf8.txt, if it is Latin-1)"
+        ) from None
+
+
+def character_start(path: Path, offset: int) -> int:
+    """The first byte at or after `offset` (decompressed, counted after a byte order mark) where a character starts."""
+    with open_bytes(path) as file:
+        mark = 3 if file.read(3) == codecs.BOM_UTF8 else 0
+        file.seek(offset + mark)
+        for extra, byte in enumerate(file.read(4)):
+            if byte & 0xC0 != 0x80:
+                return offset + extra
+    return offset
+
+
+def examine(path: Path) -> FileFacts:
+    """Read a whole file once: its hash, its size as text, and whether it is text at all.
+
+    Raises SourceError where it is missing, unreadable, empty, blank, binary or not UTF-8.
+    """
+    n_bytes, blank = 0, True
+    for text in read_text(path):
+        n_bytes += len(text) if text.isascii() else len(text.encode())
+        blank = blank and (not text or text.isspace())
+    if blank:
+        raise SourceError(f"{str(path)!r} is empty; expected text" if not n_bytes else f"{str(path)!r} is blank")
+    with open(path, "rb") as file:
+        return FileFacts(sha256=hashlib.file_digest(file, "sha256").hexdigest(), n_bytes=n_bytes)
+
+
+def sniff(path: Path) -> str:
+    """What the first 8 KiB of a file (decompressed) are: "text" (UTF-8 without NUL bytes), "blank" or "other"."""
+    try:
+        with open_bytes(path) as file:
+            head = file.read(8192)
+        text = codecs.getincrementaldecoder("utf-8")().decode(head)
+    except (SourceError, OSError, EOFError, zlib.error, UnicodeDecodeError):
+        return "other"
+    if "\0" in text:
+        return "other"
+    return "text" if text.strip() else "blank"

@@ -1,0 +1,224 @@
+"""Where text comes from: a text file, a folder of texts, a table, or the corpus inside the user's own Python.
+
+A source is a stream of chunks, read again each time it is asked for and never held whole: a 5 GB file costs a block.
+One text file is one long document that may be cut anywhere; in a folder each file, in a table each row, is a document.
+What is wrong with a source is said when it is opened, in one sentence. Sources know nothing of tokens, splits or tasks.
+"""
+
+import hashlib
+import os
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from qkv.data.config import DataConfig
+from qkv.data.default_corpus import default_documents
+from qkv.data.reading import examine, missing_file, read_text, sniff
+from qkv.data.tables import is_table, read_rows, table_format
+from qkv.errors import SourceError
+
+__all__ = ["Chunk", "Source", "open_source", "whole_documents"]
+
+TEXT_SUFFIXES = (".txt", ".text", ".md", ".rst", ".tex", ".html", ".xml", ".log")
+"""A file in a folder that is named like text must be text; any other that is not is passed over."""
+
+
+class Chunk(NamedTuple):
+    """A piece of a document; the document ends with it or goes on in the next chunk."""
+
+    text: str
+    ends: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """A text that can be read again and again.
+
+    `read(start, stop)` gives the chunks of bytes start to stop of one long text; other sources are always read whole.
+    """
+
+    name: str
+    """Short and safe in a file name."""
+    kind: str
+    """default, text, folder, jsonl, csv or tsv."""
+    sha256: str
+    """Of the bytes as they lie on disk (a folder: of the names and hashes of its files)."""
+    n_bytes: int
+    """Bytes of all its files, decompressed; a table's text alone is less."""
+    text_file: Path | None = None
+    """The file of one long text, which may be cut at any character; None where there are documents."""
+    read: Callable[[int, int | None], Iterator[Chunk]]
+    """Gives its chunks."""
+    note: str = ""
+    """What a person should know about how it was read, or empty."""
+
+    def chunks(self) -> Iterator[Chunk]:
+        """The whole source as pieces of documents, in order."""
+        return self.read(0, None)
+
+    def documents(self) -> Iterator[str]:
+        """The documents one by one, each whole (one text file is one document)."""
+        return whole_documents(self.chunks())
+
+
+def whole_documents(chunks: Iterator[Chunk]) -> Iterator[str]:
+    """Chunks put together into documents."""
+    pieces: list[str] = []
+    for chunk in chunks:
+        pieces.append(chunk.text)
+        if chunk.ends:
+            yield "".join(pieces)
+            pieces = []
+
+
+def open_source(config: DataConfig, cache: Path | None = None) -> Source:
+    """The source that the settings name; the embedded corpus where they name none.
+
+    `cache` keeps the embedded corpus between runs; None gathers it anew (about a second).
+
+    Raises SourceError, in one sentence, for what is missing, empty, binary, not UTF-8, a folder without text, a table
+    of one line, an unknown column, or columns named for something that is no table.
+    """
+    if not config.source:
+        _no_columns(config, "the embedded corpus")
+        return _embedded(cache)
+    path = Path(config.source)
+    if path.is_dir():
+        return _folder(path, config)
+    if not path.exists():
+        left, _, right = config.source.partition(":")
+        if right and Path(left).is_file() and Path(right).is_file():
+            raise SourceError(f"{config.source!r} is a pair of files; give one of them, or use --task translate")
+        raise missing_file(path)
+    if is_table(path):
+        return _table(path, config)
+    _no_columns(config, f"{config.source!r} is one text and")
+    return _text_file(path)
+
+
+def _no_columns(config: DataConfig, what: str) -> None:
+    if config.text_column or config.label_column:
+        option = "--text-column" if config.text_column else "--label-column"
+        raise SourceError(f"{what} has no columns; leave {option} out, or give a .jsonl, .csv or .tsv table")
+
+
+def _name(path: Path) -> str:
+    """The stem, or the folder's name where the stem says nothing (input.txt, train.tsv)."""
+    path = path.absolute()
+    stem = path.name.split(".")[0] or path.name
+    if stem.lower() in ("input", "train", "data", "text", "corpus", "all"):
+        stem = path.parent.name or stem
+    return re.sub(r"[^A-Za-z0-9_-]+", "-", stem).strip("-")[:40] or "text"
+
+
+def _embedded(cache: Path | None) -> Source:
+    documents = default_documents(cache)
+    digest = hashlib.sha256("\0".join(documents).encode()).hexdigest()
+
+    def read(start: int, stop: int | None) -> Iterator[Chunk]:
+        return (Chunk(text, True) for text in documents)
+
+    n_bytes = sum(len(text.encode()) for text in documents)
+    return Source(name="python-docs", kind="default", sha256=digest, n_bytes=n_bytes, read=read)
+
+
+def _text_chunks(path: Path, start: int = 0, stop: int | None = None) -> Iterator[Chunk]:
+    """One file as one document."""
+    before = None
+    for text in read_text(path, start, stop):
+        if before is not None:
+            yield Chunk(before, False)
+        before = text
+    yield Chunk(before or "", True)
+
+
+def _text_file(path: Path) -> Source:
+    facts = examine(path)
+
+    def read(start: int, stop: int | None) -> Iterator[Chunk]:
+        return _text_chunks(path, start, stop)
+
+    return Source(name=_name(path), kind="text", sha256=facts.sha256, n_bytes=facts.n_bytes, text_file=path, read=read)
+
+
+def _table(path: Path, config: DataConfig) -> Source:
+    facts = examine(path)
+    layout = table_format(path, config.text_column, config.label_column)
+
+    def read(start: int, stop: int | None) -> Iterator[Chunk]:
+        return (Chunk(text, True) for text in read_rows(path, layout))
+
+    note = f"text from column {layout.text!r}" if layout.text else ""
+    return Source(
+        name=_name(path),
+        kind=layout.kind,
+        sha256=facts.sha256,
+        n_bytes=facts.n_bytes,
+        read=read,
+        note=note,
+    )
+
+
+def _folder(folder: Path, config: DataConfig) -> Source:
+    """Every text file below the folder as a document, in order of its path; tables below it give their rows."""
+    texts, skipped, n_bytes, digest = [], 0, 0, hashlib.sha256()
+    layouts = {}
+    for path in _files(folder):
+        named_text = path.name.lower().removesuffix(".gz").endswith(TEXT_SUFFIXES)
+        found = sniff(path)
+        if found == "blank" or (found == "other" and not named_text):
+            skipped += 1
+            continue
+        facts = examine(path)  # says what is wrong with a file that is named like text and is none
+        if is_table(path):
+            layouts[path] = table_format(path, config.text_column, config.label_column)
+        texts.append(path)
+        n_bytes += facts.n_bytes
+        digest.update(f"{path.relative_to(folder).as_posix()}\0{facts.sha256}\n".encode())
+    if not texts:
+        found = f"none of its {skipped} files is UTF-8 text" if skipped else "it holds no file"
+        raise SourceError(f"no text in folder {str(folder)!r}: {found}; expected files of plain text, or tables")
+    if not layouts:
+        _no_columns(config, f"{str(folder)!r} holds plain texts and")
+
+    one_text = len(texts) == 1 and not layouts
+
+    def read(start: int, stop: int | None) -> Iterator[Chunk]:
+        if one_text:
+            yield from _text_chunks(texts[0], start, stop)
+            return
+        for path in texts:
+            if path in layouts:
+                yield from (Chunk(text, True) for text in read_rows(path, layouts[path]))
+            else:
+                yield from _text_chunks(path)
+
+    note = f"{len(texts)} files read" + (f", {skipped} that are not text passed over" if skipped else "")
+    return Source(
+        name=_name(folder / "all"),
+        kind="folder",
+        sha256=digest.hexdigest(),
+        n_bytes=n_bytes,
+        text_file=texts[0] if one_text else None,
+        read=read,
+        note=note,
+    )
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    """Regular files below the folder, sorted; hidden names are passed over and links to folders are not followed."""
+    try:
+        for where, folders, files in os.walk(folder, onerror=_cannot_list):
+            folders[:] = sorted(name for name in folders if not name.startswith("."))
+            for name in sorted(files):
+                path = Path(where) / name
+                if not name.startswith(".") and path.is_file():
+                    yield path
+    except PermissionError as error:
+        raise SourceError(f"folder {str(folder)!r} cannot be read: {error.strerror}") from None
+
+
+def _cannot_list(error: OSError) -> None:
+    raise error

@@ -1,0 +1,214 @@
+"""Which part of a source is trained on and which is only ever measured on.
+
+One text: its last tenth, at most 2 MB, cut at a character. Documents: whole groups of near-copies are drawn, in the
+order of a hash of their words, until a tenth of the text (at most 2 MB) is held out. So the split depends on the
+documents alone, not on their order nor on any seed, and two studies measure on the same text. Where documents are so
+few or so long that no such draw comes near a tenth, the last tenth of each is held out instead. A source of its own for
+validation is taken whole, and all of the first is trained on.
+"""
+
+from array import array
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from qkv.data.copies import Sketches, group_copies, sketch
+from qkv.data.reading import character_start
+from qkv.data.sources import Chunk, Source
+from qkv.errors import SourceError
+
+__all__ = ["MOST_VAL_BYTES", "Part", "Split", "split_source"]
+
+MOST_VAL_BYTES = 2_000_000
+MOST_SKETCHED = 2_000_000
+"""Beyond this many documents only equal ones (letters and digits) are kept together; it bounds memory to 150 MB."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """One side of a split, readable again and again."""
+
+    read: Callable[[], Iterator[Chunk]]
+    """Gives its chunks in the order of the source."""
+    n_bytes: int
+    """UTF-8 bytes of its text (for a source given for validation: of its files)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Split:
+    """Both sides and how they came about."""
+
+    train: Part
+    val: Part
+    rule: str
+    """One sentence for the report."""
+    many_documents: bool
+    """Whether ends of documents are marked by a token of their own."""
+
+
+def split_source(source: Source, val: Source | None = None) -> Split:
+    """Split a source, or set it beside a source given for validation.
+
+    Raises SourceError where there is too little to split: less than two documents, or fewer than 20 bytes of one text.
+    """
+    if val is not None:
+        return Split(
+            train=Part(read=source.chunks, n_bytes=source.n_bytes),
+            val=Part(read=val.chunks, n_bytes=val.n_bytes),
+            rule=f"validation on {val.name}, all of {source.name} for training",
+            many_documents=source.text_file is None or val.text_file is None,
+        )
+    return _split_documents(source) if source.text_file is None else _split_text(source, source.text_file)
+
+
+def _split_text(source: Source, path: Path) -> Split:
+    n = source.n_bytes
+    if n < 20:
+        raise SourceError(f"{source.name!r} has {n} bytes; too small to train on, give a longer text")
+    cut = character_start(path, max(n * 9 // 10, n - MOST_VAL_BYTES))
+    return Split(
+        train=Part(read=lambda: source.read(0, cut), n_bytes=cut),
+        val=Part(read=lambda: source.read(cut, None), n_bytes=n - cut),
+        rule=f"the last {n - cut:,} of {n:,} bytes for validation",
+        many_documents=False,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Survey:
+    """What one pass over the documents found."""
+
+    n_bytes: np.ndarray
+    """int64 [n]"""
+    n_chars: np.ndarray
+    """int64 [n]"""
+    sketches: Sketches
+
+
+def _survey(source: Source) -> _Survey:
+    """Sizes and sketches of all documents; a long document is sketched by its beginning."""
+    sizes = array("q")  # bytes and characters of each document in turn
+    sketches: list[Sketches] = []
+    heads: list[str] = []
+    waiting = 0
+    n_bytes = n_chars = 0
+    head = ""
+
+    def flush() -> None:
+        nonlocal waiting
+        sketches.append(sketch(heads, compare=len(sizes) <= 2 * MOST_SKETCHED))
+        heads.clear()
+        waiting = 0
+
+    for text, ends in source.chunks():
+        if not n_chars:
+            head = text[: 1 << 17]
+        n_chars += len(text)
+        n_bytes += len(text) if text.isascii() else len(text.encode("utf-8", "replace"))
+        if ends:
+            sizes.extend((n_bytes, n_chars))
+            heads.append(head)
+            waiting += len(head)
+            n_bytes = n_chars = 0
+            if waiting > 1 << 21:
+                flush()
+    if heads:
+        flush()
+    table = np.array(sizes, dtype=np.int64).reshape(-1, 2)
+    if not len(table):
+        raise SourceError(f"{source.name!r} holds no text")
+    return _Survey(
+        n_bytes=table[:, 0],
+        n_chars=table[:, 1],
+        sketches=Sketches(
+            keys=np.concatenate([part.keys for part in sketches]), bins=np.concatenate([part.bins for part in sketches])
+        ),
+    )
+
+
+def _split_documents(source: Source) -> Split:
+    survey = _survey(source)
+    n, total = len(survey.n_bytes), int(survey.n_bytes.sum())
+    if n < 2:
+        raise SourceError(f"{source.name!r} has one document with text; at least two are needed to hold one out")
+    group = group_copies(survey.sketches)
+    target = min(total // 10, MOST_VAL_BYTES)
+    held_out = _draw(survey, group, target)
+    val_bytes = int(survey.n_bytes[held_out].sum())
+    if val_bytes < target // 2:
+        return _split_tails(source, survey, group)
+    copies = n - len(np.unique(group))
+    return Split(
+        train=Part(read=lambda: _chosen(source, ~held_out), n_bytes=total - val_bytes),
+        val=Part(read=lambda: _chosen(source, held_out), n_bytes=val_bytes),
+        rule=f"{int(held_out.sum()):,} of {n:,} documents for validation"
+        + (f", {copies:,} near-copies kept on the side of their originals" if copies else ""),
+        many_documents=True,
+    )
+
+
+def _draw(survey: _Survey, group: np.ndarray, target: int) -> np.ndarray:
+    """Which documents are held out, bool [n]: groups in the order of their least key, each that still fits."""
+    n = len(group)
+    sizes = np.bincount(group, weights=survey.n_bytes, minlength=n)
+    keys = np.full(n, np.iinfo(np.uint64).max, dtype=np.uint64)
+    np.minimum.at(keys, group, survey.sketches.keys)
+    chosen = np.zeros(n, dtype=bool)
+    left = float(target)
+    for first in np.argsort(keys, kind="stable"):
+        if 0 < sizes[first] <= left:
+            chosen[first] = True
+            left -= sizes[first]
+            if left < target * 0.02:
+                break
+    return chosen[group]
+
+
+def _chosen(source: Source, wanted: np.ndarray) -> Iterator[Chunk]:
+    """The chunks of the documents marked in `wanted`."""
+    number = 0
+    for chunk in source.chunks():
+        if wanted[number]:
+            yield chunk
+        number += chunk.ends
+
+
+def _split_tails(source: Source, survey: _Survey, group: np.ndarray) -> Split:
+    """The last tenth of each document; near-copies of an earlier document lose theirs, so that it is not trained on."""
+    total = int(survey.n_bytes.sum())
+    share = min(0.1, MOST_VAL_BYTES / total)
+    cuts = survey.n_chars - np.ceil(survey.n_chars * share).astype(np.int64)
+    originals = group == np.arange(len(group))
+    val_bytes = int((survey.n_bytes * (1 - cuts / np.maximum(survey.n_chars, 1)))[originals].sum())
+    return Split(
+        train=Part(read=lambda: _heads(source, cuts), n_bytes=total - val_bytes),
+        val=Part(read=lambda: _tails(source, cuts, originals), n_bytes=val_bytes),
+        rule=f"the last {share:.0%} of each of {len(cuts)} documents for validation",
+        many_documents=True,
+    )
+
+
+def _heads(source: Source, cuts: np.ndarray) -> Iterator[Chunk]:
+    """Characters 0 to cuts[i] of document i."""
+    number = seen = 0
+    for text, ends in source.chunks():
+        room = int(cuts[number]) - seen
+        if room > 0:
+            yield Chunk(text[:room], ends or room <= len(text))
+        seen += len(text)
+        if ends:
+            number, seen = number + 1, 0
+
+
+def _tails(source: Source, cuts: np.ndarray, wanted: np.ndarray) -> Iterator[Chunk]:
+    """Characters cuts[i] onwards of each wanted document i."""
+    number = seen = 0
+    for text, ends in source.chunks():
+        tail = text[max(int(cuts[number]) - seen, 0) :]
+        if wanted[number] and (tail or ends):
+            yield Chunk(tail, ends)
+        seen += len(text)
+        if ends:
+            number, seen = number + 1, 0

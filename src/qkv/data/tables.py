@@ -1,0 +1,202 @@
+"""Tables of texts: JSON lines, CSV and TSV, one document a row; which column is the text is found or given.
+
+Formats: JSONL holds one object (or one string) a line; CSV is RFC 4180 with quotes; TSV has no quotes at all, as the
+GLUE files have none. A first row without numbers, repeats or long cells counts as the header; without a header the
+columns are called 1, 2, 3. Rows without text are left out.
+"""
+
+import csv
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+from qkv.data.reading import read_text
+from qkv.errors import SourceError, unknown
+
+__all__ = ["TableFormat", "is_table", "read_rows", "table_format"]
+
+TEXT_NAMES = (
+    "text sentence content body document article story review comment message utterance passage paragraph abstract "
+    "question title caption description txt line"
+).split()
+"""Column names that mean text, likeliest first."""
+
+SURVEYED_ROWS = 200
+"""Rows looked at to find the header and the text column."""
+
+_SUFFIXES = {".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl", ".csv": "csv", ".tsv": "tsv", ".tab": "tsv"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableFormat:
+    """How to read one table: found by `table_format`, used by `read_rows`."""
+
+    kind: str
+    """jsonl, csv or tsv."""
+    columns: tuple[str, ...]
+    """Names of all columns; empty where each JSON line is a plain string."""
+    text: str
+    """The column that holds the text; empty where each JSON line is a plain string."""
+    header: bool
+    """Whether the first row names the columns (never so in JSONL)."""
+
+
+def is_table(path: Path) -> bool:
+    """Whether the file's name says that it is a table (.jsonl, .ndjson, .json, .csv, .tsv, .tab, each also .gz)."""
+    return _kind(path) != ""
+
+
+def _kind(path: Path) -> str:
+    name = path.name.removesuffix(".gz").lower()
+    return next((kind for suffix, kind in _SUFFIXES.items() if name.endswith(suffix)), "")
+
+
+def table_format(path: Path, text_column: str = "", label_column: str = "") -> TableFormat:
+    """Find out how the table is laid out from its first rows.
+
+    Raises SourceError for a table of one row, an unknown column (with the nearest), a table without any text column,
+    or lines that do not parse.
+    """
+    kind = _kind(path)
+    if kind == "jsonl":
+        return _jsonl_format(path, text_column, label_column)
+    rows = list(islice(_cells(path, kind), SURVEYED_ROWS))
+    if len(rows) < 2:
+        raise SourceError(f"{str(path)!r} has one line; a table needs a header and at least two rows of text")
+    header = _is_header(rows, (text_column, label_column))
+    if header and len(rows) < 3:
+        raise SourceError(f"{str(path)!r} has a header and one row; a table needs at least two rows of text")
+    columns = tuple(rows[0]) if header else tuple(str(i + 1) for i in range(len(rows[0])))
+    table = [dict(zip(columns, row, strict=False)) for row in rows[header:]]
+    text = _text_column(path, columns, table, text_column, label_column)
+    return TableFormat(kind=kind, columns=columns, text=text, header=header)
+
+
+def _jsonl_format(path: Path, text_column: str, label_column: str) -> TableFormat:
+    rows = [value for _, value in islice(_json_lines(path), SURVEYED_ROWS)]
+    if len(rows) < 2:
+        raise SourceError(f"{str(path)!r} has one line; a table needs at least two rows of text")
+    if all(isinstance(row, str) for row in rows):
+        if text_column:
+            raise SourceError(f"{str(path)!r} holds plain strings, no columns; leave --text-column out")
+        return TableFormat(kind="jsonl", columns=(), text="", header=False)
+    columns = tuple(dict.fromkeys(name for row in rows if isinstance(row, dict) for name in row))
+    table = [row for row in rows if isinstance(row, dict)]
+    text = _text_column(path, columns, table, text_column, label_column)
+    return TableFormat(kind="jsonl", columns=columns, text=text, header=False)
+
+
+def _text_column(path: Path, columns: tuple[str, ...], rows: list[dict], asked: str, label: str) -> str:
+    """The column asked for, else the likeliest by name, else the one with the longest texts."""
+    for given, option in ((asked, "--text-column"), (label, "--label-column")):
+        if given and given not in columns:
+            raise SourceError(f"{unknown('column', given, columns)} ({option}, in {str(path)!r})")
+    if asked:
+        return asked
+    lengths = {name: 0 for name in columns if name != label}
+    for row in rows:
+        for name in lengths:
+            value = row.get(name)
+            if isinstance(value, str) and not _is_number(value):
+                lengths[name] += len(value)
+    filled = [name for name in lengths if lengths[name]]
+    if not filled:
+        raise SourceError(
+            f"{str(path)!r} has no column of text (columns: {', '.join(columns)}); name one: --text-column"
+        )
+    by_name = [name for wanted in TEXT_NAMES for name in filled if name.lower() == wanted]
+    return by_name[0] if by_name else max(filled, key=lambda name: lengths[name])
+
+
+def _is_header(rows: list[list[str]], asked: tuple[str, ...]) -> bool:
+    """A header names what was asked for, or has short distinct cells that are no numbers and do not occur below it."""
+    first = rows[0]
+    if any(name and name in first for name in asked):
+        return True
+    if any(cell.lower() in TEXT_NAMES or cell.lower() in ("label", "id") for cell in first):
+        return True
+    if len(set(first)) < len(first) or any(not cell or len(cell) > 40 or _is_number(cell) for cell in first):
+        return False
+    return len(first) > 1 and not any(
+        cell == row[i] for row in rows[1:] for i, cell in enumerate(first) if i < len(row)
+    )
+
+
+def _is_number(cell: str) -> bool:
+    try:
+        float(cell)
+    except ValueError:
+        return False
+    return True
+
+
+def read_rows(path: Path, layout: TableFormat) -> Iterator[str]:
+    """The text of each row in order; rows without text are left out.
+
+    Raises SourceError with the line number where a line does not parse or its text is not text.
+    """
+    if layout.kind == "jsonl":
+        for number, value in _json_lines(path):
+            if layout.text:
+                if not isinstance(value, dict):
+                    raise SourceError(f"{str(path)!r} line {number} is not a JSON object like the lines before it")
+                value = value.get(layout.text)
+            if value is None or (isinstance(value, str) and not value.strip()):
+                continue
+            if not isinstance(value, str):
+                kind = type(value).__name__
+                raise SourceError(f"{str(path)!r} line {number}: {layout.text!r} is {kind}; expected text")
+            # JSON may name half of a surrogate pair, which is no character.
+            yield value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+        return
+    at = layout.columns.index(layout.text)
+    for row in islice(_cells(path, layout.kind), int(layout.header), None):
+        if at < len(row) and row[at].strip():
+            yield row[at]
+
+
+def _lines(path: Path) -> Iterator[str]:
+    """The lines of a text, ends included, without holding more than a block and a line."""
+    rest = ""
+    for block in read_text(path):
+        *whole, rest = (rest + block).split("\n")
+        for line in whole:
+            yield line + "\n"
+    if rest:
+        yield rest
+
+
+def _json_lines(path: Path) -> Iterator[tuple[int, object]]:
+    """(line number from 1, value) of each line that is not blank."""
+    for number, line in enumerate(_lines(path), start=1):
+        if not line.strip():
+            continue
+        try:
+            value = json.loads(line)
+        except (json.JSONDecodeError, RecursionError) as error:
+            reason = f"{error.msg} at column {error.colno}" if isinstance(error, json.JSONDecodeError) else "too deep"
+            hint = "; a JSON array must become one object a line" if number == 1 and line.lstrip()[:1] == "[" else ""
+            raise SourceError(f"{str(path)!r} line {number} is not JSON: {reason}{hint}") from None
+        if number == 1 and isinstance(value, list):
+            raise SourceError(f"{str(path)!r} is a JSON array; write one object a line (JSONL)")
+        yield number, value
+
+
+def _cells(path: Path, kind: str) -> Iterator[list[str]]:
+    """The cells of each row that is not blank."""
+    if kind == "tsv":
+        for line in _lines(path):
+            line = line.rstrip("\r\n")
+            if line:
+                yield line.split("\t")
+        return
+    csv.field_size_limit(max(csv.field_size_limit(), 1 << 30))  # the module's own limit is 128 KiB a cell
+    reader = csv.reader(_lines(path), strict=True)
+    try:
+        for row in reader:
+            if row:
+                yield row
+    except csv.Error as error:
+        raise SourceError(f"{str(path)!r} line {reader.line_num} is not CSV: {error}") from None

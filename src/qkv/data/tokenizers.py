@@ -1,0 +1,259 @@
+"""A tokenizer: text to ids and back, fitted to a text or read from files, always kept as an HF `tokenizer.json`.
+
+Six kinds are fitted: char, byte, word, bpe, wordpiece, unigram. Read are a `tokenizer.json`, a WordPiece
+`vocab.txt`, and byte-level BPE as `encoder.json` + `vocab.bpe` or `vocab.json` + `merges.txt`. Text is always plain
+text: a special token spelled out in it, such as "[MASK]", is its letters, unless `encode(text, special=True)` asks
+for the token.
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tokenizers
+from tokenizers import AddedToken
+
+from qkv.data.encoding import ByteCodec, CharCodec, Codec, HfCodec, UnitCodec
+from qkv.data.fitting import BRACKETS, EVERY_CHARACTER, KINDS, WORD_OR_MARK, byte_characters, fit, vocabulary_law
+from qkv.data.pretrained import read_tokenizer
+
+__all__ = ["KINDS", "Tokenizer", "fit_tokenizer", "load_tokenizer", "vocabulary_law"]
+
+SPECIALS = {
+    "[PAD]": ("[PAD]", "<pad>", "<|padding|>"),
+    "[UNK]": ("[UNK]", "<unk>"),
+    "[CLS]": ("[CLS]", "<cls>", "<s>"),
+    "[SEP]": ("[SEP]", "</s>"),
+    "[MASK]": ("[MASK]", "<mask>"),
+    "[END]": ("[END]", "<|endoftext|>", "<|end_of_text|>", "<eos>", "[SEP]", "</s>"),
+}
+"""Our names for special tokens, and the spellings that they are known by, likeliest first."""
+
+TASK_SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+"""What masked and labelled tasks need."""
+
+MASK_MARK, UNKNOWN_MARK = "[MASK]", "\ufffd"
+
+
+class Tokenizer:
+    """Text to ids and back."""
+
+    def __init__(self, hf: tokenizers.Tokenizer) -> None:
+        hf.no_padding()
+        hf.no_truncation()
+        self.hf = hf
+        """The library's tokenizer, as written to tokenizer.json."""
+        form = json.loads(hf.to_str())
+        self.kind: str = _kind(form)
+        """char, byte, word, bpe, wordpiece, unigram, or other."""
+        self.vocabulary: dict[str, int] = hf.get_vocab(with_added_tokens=True)
+        """Token as spelled in tokenizer.json -> id, special tokens included."""
+        self.d_vocab: int = max(self.vocabulary.values(), default=-1) + 1
+        """Ids are 0 to d_vocab - 1."""
+        added = {token.content: i for i, token in hf.get_added_tokens_decoder().items() if token.special}
+        self.special: dict[str, int] = {}
+        """Our name of each special token there is ([PAD] [UNK] [CLS] [SEP] [MASK] [END]) -> id."""
+        for name, spellings in SPECIALS.items():
+            for spelling in spellings:
+                if spelling in added or (name == "[UNK]" and spelling in self.vocabulary):
+                    self.special[name] = self.vocabulary[spelling]
+                    break
+        self._added = added
+        self._special_ids = frozenset(added.values())
+        self._by_id = {i: token for token, i in self.vocabulary.items()}
+        self._plain = tokenizers.Tokenizer.from_str(hf.to_str())
+        self._plain.encode_special_tokens = True
+        self._codec = _codec(self, form, self._plain)
+        self.always_lossless: bool = self.kind == "byte" or (self.kind == "bpe" and _spells_every_byte(form))
+        """Whether decode(encode(text)) == text for every text."""
+
+    @property
+    def end_id(self) -> int | None:
+        """The token that stands between documents, or None."""
+        return self.special.get("[END]")
+
+    @property
+    def unknown_id(self) -> int | None:
+        """The token for what the vocabulary does not hold, or None where it spells everything."""
+        return self.special.get("[UNK]")
+
+    def encode(self, text: str, special: bool = False) -> np.ndarray:
+        """Ids of a text, int64 [n_tokens]; nothing is put before or after it.
+
+        With `special` a special token spelled in the text, such as "[MASK]", becomes that token.
+        """
+        if special and self._added:
+            if self.kind not in ("char", "byte"):
+                return np.array(self.hf.encode(_clean(text), add_special_tokens=False).ids, dtype=np.int64)
+            parts = re.split("(" + "|".join(map(re.escape, self._added)) + ")", text)
+            found = [np.array([self._added[part]]) if i % 2 else self.encode(part) for i, part in enumerate(parts)]
+            return np.concatenate(found)
+        return self.encode_many([text])[0]
+
+    def encode_many(self, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
+        """Ids of many texts one after another, int64 [n_tokens], and the length of each, int64 [n_texts]."""
+        if not texts:
+            return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
+        try:
+            return self._codec.encode_many(texts)
+        except UnicodeEncodeError:  # half of a surrogate pair is no character
+            return self._codec.encode_many([_clean(text) for text in texts])
+
+    def decode(self, ids: Sequence[int] | np.ndarray) -> str:
+        """The text of some ids; special tokens are left out, save the unknown one, which shows as U+FFFD."""
+        numbers = [int(i) for i in ids]
+        if self.kind == "char":
+            marks = {i: "" for i in self._special_ids}
+            marks[self.special.get("[UNK]", -1)] = UNKNOWN_MARK
+            return "".join(marks[i] if i in marks else self._by_id.get(i, "") for i in numbers)
+        if self.kind == "byte":
+            return bytes(i for i in numbers if i < 256).decode("utf-8", "replace")
+        return self.hf.decode([i for i in numbers if i in self._by_id], skip_special_tokens=True)
+
+    def token(self, i: int) -> str:
+        """One token as a person reads it: with its leading space as a space, `##` kept, half characters as U+FFFD."""
+        raw = self._by_id.get(int(i))
+        if raw is None:
+            return f"<{int(i)}>"
+        if int(i) in self._special_ids:
+            return raw
+        if self.kind in ("bpe", "byte"):
+            text = self.hf.decode([int(i)], skip_special_tokens=False)
+            return text if UNKNOWN_MARK not in text else f"<{'+'.join(f'0x{b:02X}' for b in _bytes_of(raw))}>"
+        return raw.replace("\u2581", " ") if self.kind == "unigram" else raw
+
+    @property
+    def readable(self) -> dict[str, int]:
+        """Every way to name one token -> id: as in tokenizer.json, as read, and bare ("the" for " the").
+
+        A bare name that could be several tokens means the one at the beginning of a word, for it is the word.
+        """
+        names = {token.strip(): i for token, i in ((self.token(i), i) for i in self._by_id) if token.strip()}
+        words = {self.token(i)[1:]: i for i in self._by_id if re.match(r" \S", self.token(i))}
+        exact = {self.token(i): i for i in self._by_id if self.kind in ("char", "byte", "word", "wordpiece")}
+        return names | words | exact | self.vocabulary | words
+
+    def is_lossless(self, text: str) -> bool:
+        """Whether decode(encode(text)) gives the text back."""
+        return self.decode(self.encode(text)) == text
+
+    def count_bytes(self, ids: np.ndarray) -> int | None:
+        """UTF-8 bytes that the ids decode to; None where the tokenizer does not give texts back exactly."""
+        return len(self.decode(ids).encode()) if self.always_lossless or self.kind == "char" else None
+
+    def to_json(self) -> str:
+        """The content of its tokenizer.json."""
+        return self.hf.to_str(pretty=False)
+
+    @property
+    def sha256(self) -> str:
+        """Of its tokenizer.json."""
+        return hashlib.sha256(self.to_json().encode()).hexdigest()
+
+    def save(self, path: Path) -> None:
+        """Write it as an HF tokenizers file, which `load_tokenizer` and the library itself read."""
+        Path(path).write_text(self.to_json(), encoding="utf-8")
+
+
+def fit_tokenizer(
+    kind: str, texts: Iterable[str], vocab: int = 0, *, specials: bool = False, end: bool = False, n_bytes: int = 0
+) -> Tokenizer:
+    """A tokenizer of that kind fitted to the texts.
+
+    vocab: its size with special tokens; 0 takes `vocabulary_law(kind, n_bytes)`. With `specials` it has [PAD] [UNK]
+    [CLS] [SEP] [MASK], else [UNK] where it is needed; `end` adds [END], the mark between documents, unless [SEP] is
+    there.
+
+    Raises ConfigError for an unknown kind or a vocabulary too small.
+    """
+    names = list(TASK_SPECIALS) if specials else [] if kind in ("byte", "bpe") else ["[UNK]"]
+    if end and not specials:
+        names.append("[END]")
+    return Tokenizer(fit(kind, texts, vocab or vocabulary_law(kind, n_bytes), names))
+
+
+def load_tokenizer(path: Path | str, *, specials: bool = False, end: bool = False) -> Tokenizer:
+    """A tokenizer from a file or folder; special tokens that are asked for and missing are added behind its own ids.
+
+    Raises SourceError where nothing there is a tokenizer.
+    """
+    tokenizer = Tokenizer(read_tokenizer(Path(path)))
+    wanted = [*(TASK_SPECIALS if specials else ()), *(("[END]",) if end else ())]
+    missing = [name for name in wanted if name not in tokenizer.special]
+    if missing == ["[UNK]"] and tokenizer.always_lossless:
+        missing = []
+    if missing:
+        tokenizer.hf.add_special_tokens([AddedToken(name, special=True, normalized=False) for name in missing])
+        tokenizer = Tokenizer(tokenizer.hf)
+    return tokenizer
+
+
+def _clean(text: str) -> str:
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+def _bytes_of(raw: str) -> bytes:
+    """The bytes behind the printable characters of a byte-level token."""
+    table = {character: byte for byte, character in enumerate(byte_characters())}
+    return bytes(table.get(character, 0x3F) for character in raw)
+
+
+def _kind(form: dict[str, Any]) -> str:
+    """What a tokenizer.json is, by its model and pre-tokenizer."""
+    model, before = form["model"]["type"], form.get("pre_tokenizer") or {}
+    if model == "WordLevel":
+        return "char" if before.get("pattern") == {"Regex": EVERY_CHARACTER} else "word"
+    if model == "BPE" and _is_byte_level(form):
+        return "byte" if not form["model"]["merges"] and _bytes_are_ids(form) else "bpe"
+    return {"BPE": "bpe", "WordPiece": "wordpiece", "Unigram": "unigram"}.get(model, "other")
+
+
+def _is_byte_level(form: dict[str, Any]) -> bool:
+    before = form.get("pre_tokenizer") or {}
+    stages = before.get("pretokenizers", [before])
+    return any(stage.get("type") == "ByteLevel" for stage in stages)
+
+
+def _bytes_are_ids(form: dict[str, Any]) -> bool:
+    vocabulary = form["model"]["vocab"]
+    return all(vocabulary.get(character) == byte for byte, character in enumerate(byte_characters()))
+
+
+def _spells_every_byte(form: dict[str, Any]) -> bool:
+    """Byte-level BPE with all 256 bytes, nothing normalised, no space put in front."""
+    before = form.get("pre_tokenizer") or {}
+    plain = form.get("normalizer") is None and "add_prefix_space" in before and not before["add_prefix_space"]
+    decodes = (form.get("decoder") or {}).get("type") == "ByteLevel"
+    return plain and decodes and all(c in form["model"]["vocab"] for c in byte_characters())
+
+
+def _codec(tokenizer: Tokenizer, form: dict[str, Any], plain: tokenizers.Tokenizer) -> Codec:
+    """The quickest way that gives the library's ids."""
+    if tokenizer.kind == "char" and form.get("normalizer") is None and "[UNK]" in tokenizer.special:
+        letters = {token: i for token, i in tokenizer.vocabulary.items() if i not in tokenizer._special_ids}
+        return CharCodec(letters, tokenizer.special["[UNK]"])
+    if tokenizer.kind == "byte" and form.get("normalizer") is None:
+        return ByteCodec()
+    return UnitCodec(plain) if _splits_at_spaces(form) else HfCodec(plain)
+
+
+def _splits_at_spaces(form: dict[str, Any]) -> bool:
+    """Whether a space between two other characters always begins a new word, so that text may be cut there."""
+    before, normal = form.get("pre_tokenizer") or {}, form.get("normalizer") or {}
+    kind = before.get("type")
+    if kind == "BertPreTokenizer":
+        return normal.get("type") in (None, "BertNormalizer")
+    if normal:
+        return False
+    if kind == "ByteLevel":
+        return before["use_regex"] and not before["add_prefix_space"]
+    if kind == "Split":
+        return before["pattern"] == {"Regex": WORD_OR_MARK} and before["invert"]
+    stages = before.get("pretokenizers", [])
+    return [stage.get("pattern") for stage in stages] == [{"String": "\n"}, {"Regex": BRACKETS}, None] and (
+        stages[-1]["type"] == "Metaspace" and stages[-1]["prepend_scheme"] == "never" and stages[-1]["split"]
+    )
