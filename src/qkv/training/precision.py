@@ -1,7 +1,7 @@
 """Where and how numbers are computed: device, precision, threads, compiled or not; chosen once and then written down.
 
-A choice that is timed (bf16) is made by `resolve` alone; the recipe stores the result in `config.toml`, and a resumed run
-reads it from there. Within `Machine.active` results are bit-reproducible: the same build of torch, processor type,
+A choice that is timed (bf16) is made by `resolve` alone; the recipe stores the result in `config.toml`, and a resumed
+run reads it from there. Within `Machine.active` results are bit-reproducible: the same build of torch, processor type,
 threads, precision and compile mode give the same bits.
 """
 

@@ -1,0 +1,313 @@
+"""Checkpoints: weights, optimizer state and a small state, whole or not there, each file hashed.
+
+    checkpoints/step-00000120/model.safetensors, optimizer.safetensors, state.json
+
+A checkpoint is copied out of the model between two updates and written by a thread of its own. It appears under its
+name only when all of it is on the disk. `model.safetensors` and `best.safetensors` of the run are hard links to the
+newest checkpoint and to that of the best validation, so both are always as whole as a checkpoint. When to write is a
+function of step and horizon alone, and nothing that is written ever flows back: cadence cannot change weights.
+"""
+
+import dataclasses
+import hashlib
+import json
+import shutil
+from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from qkv.errors import RunFolderError
+from qkv.folder import RunFolder, link, sha256_of, storage_errors, sync_folder, write_atomically
+from qkv.training.tensorfile import TensorFile, load_tensors
+
+if TYPE_CHECKING:
+    from qkv.models.matrices import Catalogue
+    from qkv.training.optimizers import Optimizer
+
+__all__ = ["Checkpoint", "Checkpoints", "TrainingState", "is_due", "is_snapshot", "latest_valid", "mark_stopped"]
+
+FINISHED = ("steps", "minutes", "loss", "budget")
+"""Reasons to stop after which there is nothing to resume."""
+
+_FIRST_SNAPSHOT = 8
+_TOKENS_BETWEEN = {"cpu": 1 << 16}
+"""Least tokens between two checkpoints, by device. Writing one costs about 4e-8 s a parameter, a token of training
+about 6e-11 s a parameter on a CPU: 65,536 tokens make that 1 %, whatever the size of the model."""
+_TOKENS_BETWEEN_ELSEWHERE = 1 << 24
+
+
+@dataclass(kw_only=True)
+class TrainingState:
+    """All that a training is at a step, beside weights and optimizer state. Its JSON form gives back the same bits."""
+
+    step: int = 0
+    """Updates done."""
+    tokens: int = 0
+    """Real positions seen."""
+    horizon: int = 0
+    """Updates the schedule is made for; 0 while it is being measured."""
+    best_loss: float | None = None
+    """Lowest full-validation loss so far."""
+    best_step: int = -1
+    """Its step."""
+    last_loss: float | None = None
+    """The latest full-validation loss."""
+    evaluated_step: int = -1
+    """The step of the latest full validation."""
+    stale: int = 0
+    """Validations since the best one."""
+    train_loss: float | None = None
+    """Moving average of the training loss, which tells when a target loss may be near."""
+    probe_step: int = 0
+    """No look for a target loss before this step."""
+    probe_offset: float | None = None
+    """Full validation loss less that of the probe's windows, when both were last measured."""
+    probe_last: tuple[int, float] | None = None
+    """Step and estimate of the latest probe."""
+    stopped_because: str = ""
+    """Why the run ended, or was left; empty while it runs."""
+    train_seconds: float = 0.0
+    """Wall time so far, all sessions: the one field that differs between runs."""
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether there is nothing to resume."""
+        return self.stopped_because in FINISHED
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checkpoint:
+    """One checkpoint on disk, its hashes verified."""
+
+    path: Path
+    """Its folder."""
+    state: TrainingState
+    """The training at its step."""
+
+    def weights(self) -> dict[str, Tensor]:
+        """Every parameter by address."""
+        return load_tensors(self.path / "model.safetensors")
+
+    def optimizer_state(self) -> dict[str, Tensor]:
+        """What `Optimizer.load_state` takes."""
+        return load_tensors(self.path / "optimizer.safetensors")
+
+
+def is_snapshot(step: int, horizon: int, most: int) -> bool:
+    """Whether the weights of a step are kept for good: step 0, the horizon, and between them 8, 16, 32, ...
+
+    Where these would be more than `most`, only every second (third, ...) power of two is kept.
+    """
+    if step in (0, horizon):
+        return True
+    if step < _FIRST_SNAPSHOT or step & (step - 1):
+        return False
+    power, powers = (step // _FIRST_SNAPSHOT).bit_length() - 1, max(0, (horizon // _FIRST_SNAPSHOT).bit_length())
+    stride = max(1, -(-powers // max(1, most - 2)))
+    return power % stride == 0
+
+
+def is_due(step: int, horizon: int, tokens_per_step: int, device: str = "cpu") -> bool:
+    """Whether a checkpoint is written at a step: snapshots, and one every 65,536 tokens (16 M away from the CPU)."""
+    between = _TOKENS_BETWEEN.get(device, _TOKENS_BETWEEN_ELSEWHERE)
+    return step % max(1, -(-between // tokens_per_step)) == 0 or is_snapshot(step, horizon, 64)
+
+
+def latest_valid(folder: RunFolder) -> tuple[Checkpoint | None, list[str]]:
+    """The newest checkpoint that is whole, and a sentence for each newer one that is not."""
+    words: list[str] = []
+    for step in sorted(_steps(folder), reverse=True):
+        path = _path(folder, step)
+        trouble = _trouble(path)
+        if not trouble:
+            return Checkpoint(path=path, state=_read_state(path)[0]), words
+        if trouble != "thinned":
+            words.append(f"the checkpoint of step {step} is damaged ({trouble}) and is passed over")
+    return None, words
+
+
+def mark_stopped(folder: RunFolder, reason: str) -> int:
+    """Write into the newest whole checkpoint why the run ended there; returns its step, -1 where there is none."""
+    checkpoint, _ = latest_valid(folder)
+    if checkpoint is None:
+        return -1
+    state, files = _read_state(checkpoint.path)
+    state.stopped_because = reason
+    write_atomically(checkpoint.path / "state.json", _state_json(state, files))
+    return state.step
+
+
+class Checkpoints:
+    """Writes one training's checkpoints. `save` returns once the tensors are copied, `close` when all is on disk.
+
+    What is later than the checkpoint resumed from is removed first. `keep_bytes` bounds what snapshots take in all.
+    """
+
+    def __init__(
+        self,
+        folder: RunFolder,
+        catalogue: "Catalogue",
+        optimizer: "Optimizer",
+        *,
+        resume: Checkpoint | None = None,
+        keep_bytes: int = 1 << 30,
+    ) -> None:
+        self._folder, self._catalogue, self._optimizer = folder, catalogue, optimizer
+        self._weights = TensorFile(catalogue.state())
+        self._moments = TensorFile(optimizer.state())
+        self._most = max(4, keep_bytes // max(1, self._weights.n_bytes))
+        self._best_of: dict[int, int] = {}
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
+        self._writing: Future[None] | None = None
+        after = -1 if resume is None else resume.state.step
+        for step in _steps(folder):
+            if step > after:
+                _remove(_path(folder, step))
+            elif resume is not None:
+                with_state = _path(folder, step)
+                self._best_of[step] = _best_step(with_state)
+
+    def save(self, state: TrainingState) -> None:
+        """Copy weights, optimizer state and `state`, and write them in the background.
+
+        Raises StorageError where the write before this one failed.
+        """
+        self.wait()
+        self._weights.fill(self._catalogue.state())
+        self._moments.fill(self._optimizer.state())
+        self._writing = self._thread.submit(self._write, dataclasses.replace(state))
+
+    def wait(self) -> None:
+        """Until what was saved is on the disk. Raises StorageError where that failed."""
+        if self._writing is not None:
+            writing, self._writing = self._writing, None
+            writing.result()
+
+    def close(self) -> None:
+        """`wait`, and end the thread."""
+        try:
+            self.wait()
+        finally:
+            self._thread.shutdown()
+
+    def restore_best(self, state: TrainingState) -> bool:
+        """Make `best.safetensors` the weights that `state` calls best; False where they are gone."""
+        if state.best_step < 0:
+            self._folder.best.unlink(missing_ok=True)
+            return True
+        path = _path(self._folder, state.best_step)
+        try:
+            expected = _read_state(path)[1]["model.safetensors"]
+            if sha256_of(path / "model.safetensors") != expected:
+                return False
+        except (OSError, KeyError, RunFolderError):
+            return False
+        link(path / "model.safetensors", self._folder.best)
+        return True
+
+    def _write(self, state: TrainingState) -> None:
+        final = _path(self._folder, state.step)
+        unfinished = final.with_name(f".part-{final.name}")
+        with storage_errors(final):
+            try:
+                _remove(unfinished)
+                unfinished.mkdir(parents=True)
+                files = {
+                    "model.safetensors": write_atomically(unfinished / "model.safetensors", self._weights.chunks()),
+                    "optimizer.safetensors": write_atomically(
+                        unfinished / "optimizer.safetensors", self._moments.chunks()
+                    ),
+                }
+                write_atomically(unfinished / "state.json", _state_json(state, files))
+                _remove(final)
+                unfinished.rename(final)
+            except BaseException:
+                shutil.rmtree(unfinished, ignore_errors=True)
+                raise
+            sync_folder(final.parent)
+        link(final / "model.safetensors", self._folder.model)
+        if state.best_step == state.step:
+            link(final / "model.safetensors", self._folder.best)
+        self._best_of[state.step] = state.best_step
+        self._thin(state.horizon)
+
+    def _thin(self, horizon: int) -> None:
+        """Keep the newest two whole; of the others the weights of snapshots and of the best; nothing else."""
+        steps = sorted(_steps(self._folder))
+        newest = steps[-2:]
+        needed = {self._best_of.get(step, -1) for step in newest}
+        for step in steps[:-2]:
+            if is_snapshot(step, horizon, self._most) or step in needed:
+                (_path(self._folder, step) / "optimizer.safetensors").unlink(missing_ok=True)
+            else:
+                _remove(_path(self._folder, step))
+
+
+def _path(folder: RunFolder, step: int) -> Path:
+    return folder.checkpoints / f"step-{step:08d}"
+
+
+def _steps(folder: RunFolder) -> list[int]:
+    return [int(p.name[5:]) for p in folder.checkpoints.glob("step-*") if p.name[5:].isdigit()]
+
+
+def _remove(path: Path) -> None:
+    """Remove a checkpoint; its name goes first, so that half a checkpoint never stands under it."""
+    if path.exists():
+        doomed = path.with_name(f".part-doomed-{path.name}")
+        shutil.rmtree(doomed, ignore_errors=True)
+        path.rename(doomed)
+        shutil.rmtree(doomed, ignore_errors=True)
+
+
+def _state_json(state: TrainingState, files: Mapping[str, str]) -> bytes:
+    content: dict[str, Any] = {"format_version": 1, "training": dataclasses.asdict(state), "files": dict(files)}
+    content["sha256"] = _digest(content)
+    return (json.dumps(content, indent=1, allow_nan=False) + "\n").encode()
+
+
+def _digest(content: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True, allow_nan=False).encode()).hexdigest()
+
+
+def _read_state(path: Path) -> tuple[TrainingState, dict[str, str]]:
+    """The state and the hashes of a checkpoint's files. Raises RunFolderError where it is damaged."""
+    try:
+        content = json.loads((path / "state.json").read_text(encoding="utf-8"))
+        if content.pop("sha256") != _digest(content):
+            raise ValueError("its hash does not match")
+        values = dict(content["training"])
+        if values["probe_last"] is not None:
+            values["probe_last"] = tuple(values["probe_last"])
+        return TrainingState(**values), content["files"]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise RunFolderError(f"{path / 'state.json'} is damaged: {error}") from None
+
+
+def _best_step(path: Path) -> int:
+    try:
+        return _read_state(path)[0].best_step
+    except RunFolderError:
+        return -1
+
+
+def _trouble(path: Path) -> str:
+    """What keeps a checkpoint from being resumed: empty when nothing does, "thinned" where only weights were kept."""
+    try:
+        _, files = _read_state(path)
+    except RunFolderError:
+        return "state.json is unreadable"
+    for name, expected in files.items():
+        try:
+            actual = sha256_of(path / name)
+        except FileNotFoundError:
+            return "thinned" if name == "optimizer.safetensors" else f"{name} is missing"
+        except OSError as error:
+            return f"{name}: {error.strerror}"
+        if actual != expected:
+            return f"{name} does not match its hash"
+    return ""

@@ -1,0 +1,73 @@
+"""A safetensors file whose bytes are laid out once and filled many times, for checkpoints that must not stall training.
+
+The format is that of huggingface/safetensors: a length, a JSON header, the tensors' bytes. Its own library writes
+through several copies; here the copy out of the model is the file's content, ready to be hashed and written in one go.
+The library reads it back (and is the oracle of the tests).
+"""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor
+
+from qkv.errors import RunFolderError
+
+__all__ = ["TensorFile", "load_tensors"]
+
+_DTYPES = {
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.bfloat16: "BF16",
+    torch.float16: "F16",
+    torch.int64: "I64",
+    torch.int32: "I32",
+}
+
+
+class TensorFile:
+    """The content of a safetensors file for tensors of these names, shapes and types."""
+
+    def __init__(self, tensors: Mapping[str, Tensor]) -> None:
+        header: dict[str, object] = {"__metadata__": {"format": "pt"}}
+        wide_first = sorted(tensors.items(), key=lambda item: -item[1].element_size())  # keeps every tensor aligned
+        spans: dict[str, tuple[int, int]] = {}
+        end = 0
+        for name, tensor in wide_first:
+            start, end = end, end + tensor.numel() * tensor.element_size()
+            spans[name] = (start, end)
+            header[name] = {
+                "dtype": _DTYPES[tensor.dtype],
+                "shape": list(tensor.shape),
+                "data_offsets": [start, end],
+            }
+        text = json.dumps(header, separators=(",", ":")).encode()
+        text += b" " * (-len(text) % 8)
+        self._header = len(text).to_bytes(8, "little") + text
+        self._data = torch.empty(end, dtype=torch.uint8)
+        self._views = {
+            name: self._data[slice(*spans[name])].view(tensor.dtype).view(tensor.shape) for name, tensor in wide_first
+        }
+        self.n_bytes = end
+        """Size of the tensors, the header not counted."""
+
+    def fill(self, tensors: Mapping[str, Tensor]) -> None:
+        """Copy the tensors' present values in."""
+        assert tensors.keys() == self._views.keys()
+        for name, view in self._views.items():
+            view.copy_(tensors[name].detach())
+
+    def chunks(self) -> list[bytes | memoryview]:
+        """The whole file, in order; valid until the next `fill`."""
+        return [self._header, memoryview(self._data.numpy())]
+
+
+def load_tensors(path: Path) -> dict[str, Tensor]:
+    """The tensors of a safetensors file, on the CPU. Raises RunFolderError where it is missing or damaged."""
+    try:
+        return load_file(path)
+    except (OSError, SafetensorError) as error:
+        raise RunFolderError(f"{path} cannot be read: {error}") from None
