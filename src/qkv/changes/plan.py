@@ -1,0 +1,220 @@
+"""Changes checked against a model before the first step, and made to hold in training.
+
+`plan_changes` finds every mistake: selectors that match nothing, shapes that do not fit, changes without effect. The
+plan is then a constraint of the training loop: `at_start`, `before_step`, `after_step`.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from qkv.changes.grammar import Change, parse_changes
+from qkv.changes.holding import Freezer
+from qkv.changes.ops import OPS, Target
+from qkv.changes.stored import Loader
+from qkv.errors import ChangeError
+from qkv.models.matrices import Catalogue, Entry, Part
+
+__all__ = ["Plan", "plan_changes"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Write:
+    """Parts of one matrix that get new values before a later step."""
+
+    change: Change
+    entry: Entry
+    parts: list[Part]
+    values: list[Tensor] | None
+    """As read from a file in advance; None where they are computed from what the matrix then is."""
+
+
+def plan_changes(
+    changes: Sequence[str | Change],
+    catalogue: Catalogue,
+    seed: int,
+    loader: Loader | None = None,
+    *,
+    n_steps: int | None = None,
+    resumed_at: int = 0,
+) -> "Plan":
+    """Check changes, in their order, against the model as it now is, and work out what they write.
+
+    The model is not touched yet. `n_steps` is the length of the run where it is known. A run that goes on from step
+    `resumed_at` has its weights from a checkpoint, so what acted before that step is not worked out again.
+
+    Raises ChangeError or AddressError for the first change that cannot be made or has no effect.
+    """
+    plan = Plan(catalogue, seed, loader, resumed_at)
+    for item in changes:
+        for change in parse_changes(str(item)):
+            if n_steps is not None and change.start >= n_steps:
+                raise ChangeError(f"{change} has no effect: it begins at step {change.start} of a run of {n_steps}")
+            plan._add(change)
+    plan._check_something_trains()
+    return plan
+
+
+class Plan:
+    """Changes that fit one model, and the constraint that makes them hold. `plan_changes` makes it.
+
+    Matrices are known by the first name of their storage; sharing moves a name to another storage.
+    """
+
+    def __init__(self, catalogue: Catalogue, seed: int, loader: Loader | None, resumed_at: int) -> None:
+        self.catalogue, self._seed, self._loader, self._resumed_at = catalogue, seed, loader, resumed_at
+        self._entries: dict[str, Entry] = {entry.address: entry for entry in catalogue}
+        self._storage = {name: address for address in self._entries for name in catalogue.names(address)}
+        self._freezer = Freezer(self._entries)
+        self._made: list[tuple[Change, list[Part]]] = []
+        self._staged: dict[str, Tensor] = {}
+        self._ties: dict[str, nn.Parameter] = {}
+        self._writes: list[_Write] = []
+
+    def at_start(self) -> Catalogue:
+        """Write what holds from the first step, and join what is shared.
+
+        Returns the catalogue to use from now on: a shared matrix makes one parameter less.
+        """
+        with torch.no_grad():
+            for address, values in self._staged.items():
+                self._entries[address].parameter.copy_(values)
+        self._staged.clear()
+        for name, parameter in self._ties.items():
+            self.catalogue.tie(name, parameter)
+        if self._ties:
+            self.catalogue = Catalogue(self.catalogue.model, self.catalogue.vocabulary)
+        return self.catalogue
+
+    def before_step(self, step: int) -> None:
+        """Write what acts before this step, and take gradients away from what is frozen during it."""
+        for write in self._writes:
+            if write.change.start == step:
+                stored = write.entry.parameter.detach()
+                new = write.values or self._values(write.change, write.entry, write.parts, stored)
+                for part, values in zip(write.parts, new, strict=True):
+                    part.of(stored).copy_(values)
+        self._freezer.enter(step)
+
+    def after_step(self, step: int) -> None:
+        """Put frozen heads and rows back, bit for bit."""
+        self._freezer.restore()
+
+    def at_end(self) -> None:
+        """Let everything train again that did before."""
+        self._freezer.release()
+
+    def frozen(self, step: int) -> set[str]:
+        """The catalogue's addresses of matrices that are wholly frozen at a step."""
+        held = {id(self._entries[address].parameter) for address in self._freezer.whole(step)}
+        return {entry.address for entry in self.catalogue if id(entry.parameter) in held}
+
+    def describe(self) -> list[str]:
+        """A sentence for each change, and one for what trains around them at the first step."""
+        frozen, groups = self.frozen(0), []
+        for group, addresses in self.catalogue.groups.items():
+            trained = sum(address not in frozen for address in addresses)
+            groups += [f"{group} {trained} of {len(addresses)}"] if addresses else []
+        lines = [self._sentence(change, parts) for change, parts in self._made]
+        return [*lines, f"Matrices that train at step 0: {', '.join(groups)}."] if lines else []
+
+    def _sentence(self, change: Change, parts: list[Part]) -> str:
+        op, stop = OPS[change.op], "the end" if change.stop is None else f"step {change.stop - 1}"
+        argument = str(change.args[0]) if change.args else ""
+        if change.op == "random":
+            argument = f"from N(0, {argument})" if argument else "from its start"
+        what = op.sentence.format(argument) + (" and frozen" if change.holds and op.writes else "")
+        when = f" before step {change.start}" if change.start else ""
+        if change.holds and change.window:
+            when = f" from step {change.start} to {stop}"
+        named = self.catalogue.select(change.selector) if change.op == "only" else parts
+        names = [self._name(part) for part in named[:4]] + [f"{len(named) - 4} more"] * (len(named) > 4)
+        return f"{', '.join(names[:-1])}{' and ' * (len(names) > 1)}{names[-1]}: {what}{when}."
+
+    def _name(self, part: Part) -> str:
+        """An address, and what else is touched with it."""
+        others = list(part.shared_with)
+        if part.piece is None:
+            others = [name for name in self.catalogue.names(part.entry.address) if name != part.address]
+        return part.address + (f" (the same matrix as {', '.join(others)})" if others else "")
+
+    def _add(self, change: Change) -> None:
+        """Take one more change into the plan."""
+        parts = self.catalogue.select(change.selector)
+        if change.op == "only":
+            parts = self.catalogue.others(parts)
+        effect = change.start < self._resumed_at
+        if change.op == "share":
+            effect = self._share(change, parts)
+        elif OPS[change.op].writes and not effect:
+            effect = self._write(change, parts)
+        if change.holds:
+            effect |= any([self._freezer.add(self._root(p), p.piece, change.start, change.stop) for p in parts])
+        if not effect:
+            why = {"share": "that is one matrix already", "freeze": "that is frozen already"}.get(change.op)
+            raise ChangeError(f"{change} has no effect: {why or 'everything is so already'}")
+        self._made.append((change, parts))
+
+    def _root(self, part: Part) -> str:
+        """The first name of a part's storage."""
+        return self._storage[part.entry.address]
+
+    def _share(self, change: Change, parts: list[Part]) -> bool:
+        source = self.catalogue.entry(str(change.args[0]))
+        storage = self._storage[source.address]
+        others = [part for part in parts if self._root(part) != storage]
+        for part in others:
+            if part.piece is not None or part.entry.transposed or source.transposed:
+                raise ChangeError(
+                    f"{change}: {part.address} and {source.address} cannot be one; expected whole matrices"
+                )
+            if part.entry.shape != source.shape:
+                given, expected = list(part.entry.shape), list(source.shape)
+                raise ChangeError(
+                    f"{change}: {part.address} is {given}, {source.address} is {expected}; expected equal"
+                )
+            self._storage[part.entry.address] = storage
+            self._ties[part.entry.address] = self._entries[storage].parameter
+        return bool(others)
+
+    def _write(self, change: Change, parts: list[Part]) -> bool:
+        """Work out new values, now or to see that it can be done later; whether any differ from the present ones."""
+        by_storage: dict[str, dict[int | None, Part]] = {}
+        for part in parts:
+            entry = self._entries[self._root(part)]
+            root = Part(entry.address if part.piece is None else part.address, entry, part.piece)
+            by_storage.setdefault(entry.address, {}).setdefault(part.piece, root)
+        differ = False
+        for address, pieces in by_storage.items():
+            entry, roots = self._entries[address], list(pieces.values())
+            present = self._staged.get(address, entry.parameter.detach())
+            values = self._values(change, entry, roots, present)
+            if change.start:
+                self._writes.append(_Write(change, entry, roots, values if change.op == "load" else None))
+                differ = True
+                continue
+            new = present.clone()
+            for part, piece in zip(roots, values, strict=True):
+                part.of(new).copy_(piece)
+            differ |= not torch.equal(new, present)
+            self._staged[address] = new
+        return differ
+
+    def _values(self, change: Change, entry: Entry, parts: list[Part], present: Tensor) -> list[Tensor]:
+        """New values of parts of one matrix, as stored."""
+        op = OPS[change.op]
+        target = Target(entry, present, change.args, change.start, self._seed, self.catalogue, self._loader)
+        if op.whole is not None:
+            whole = op.whole(target).to(present)
+            return [part.of(whole) for part in parts]
+        assert op.piece is not None
+        return [op.piece(target, part).to(present) for part in parts]
+
+    def _check_something_trains(self) -> None:
+        trains = self._freezer.trainable & set(self._storage.values())
+        for step in self._freezer.boundaries:
+            if self._made and trains <= self._freezer.whole(step):
+                made = ", ".join(str(change) for change, _ in self._made)
+                raise ChangeError(f"{made} leaves nothing to train from step {step}")
