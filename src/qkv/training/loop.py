@@ -52,6 +52,7 @@ def run(
     resume: Checkpoint | None = None,
     deadline_seconds: float | None = None,
     random_labels: bool = False,
+    stop_after: int = 0,
 ) -> Outcome:
     """Train `model` until its horizon, target, wall time or patience ends.
 
@@ -60,13 +61,15 @@ def run(
     loaded here; one that is finished is returned as it is). `folder` None writes nothing. `deadline_seconds` is the
     wall time this loop may take, final work of others already taken off; a run without `schedule.steps` needs it, a
     resumed one ignores it where its horizon is known. Dropout is `model.config.layout.dropout`. `random_labels` trains
-    on the null of `Task.train_batch`, and does not validate.
+    on the null of `Task.train_batch`, and does not validate. `stop_after` ends at that step whatever the horizon of the
+    schedule is; 0 is off.
 
     Raises NonFiniteError, Interrupted (both once what is good is saved) and StorageError.
     """
     training = _Training(
         model, catalogue, task, corpus, config, optimizer, machine, seed, folder, constraint, observers, random_labels
     )
+    training.stop_after = stop_after
     with machine.active(), StopSignals() as signals:
         try:
             training.begin(resume, deadline_seconds, signals)
@@ -109,6 +112,7 @@ class _Training:
         self.tokens_per_step = config.batch_size * self.sizes.n_ctx
         self.state = TrainingState()
         self.checkpoints: Checkpoints | None = None
+        self.stop_after = 0
 
     # one session, from its first moment to its last
 
@@ -256,6 +260,8 @@ class _Training:
         if config.patience and evaluated and state.stale >= config.patience:
             self.tell("patience", f"no better validation loss in {state.stale} validations; best at {state.best_step}")
             return "budget"
+        if self.stop_after and state.step >= self.stop_after:
+            return "steps"
         if state.horizon and state.step >= state.horizon:
             return "steps" if config.schedule.steps else "minutes"
         if self.pace.is_over(self.seconds(), self.validation.seconds):
