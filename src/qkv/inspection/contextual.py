@@ -1,0 +1,112 @@
+"""Contextual vectors: what each token of a text has become after each layer.
+
+Layer 0 is what enters the first block: the static row of W_E with positions (and a norm where the model has one there);
+layer i is the residual stream after block i; the last is the same after the final norm, where there is one, which is
+what the output matrix sees. In a causal model a token's vectors hold what stands before it; in a masked model, both
+sides. Vectors of different runs have different bases: compare cosines within a run, never coordinates across runs.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from qkv.errors import AddressError, UserError, unknown
+
+__all__ = ["Contextual", "contextual_vectors"]
+
+_WINDOWS_AT_ONCE = 16
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Contextual:
+    """The vectors of one text."""
+
+    text: str
+    """As given."""
+    tokens: list[str]
+    """As the tokenizer names them, [pos]."""
+    ids: np.ndarray
+    """int64 [pos]."""
+    layers: list[str]
+    """Addresses of the activations, [layer]: embed, L0.resid_post, ..., and norm_f where the model has a final norm."""
+    vectors: np.ndarray
+    """float32 [layer, pos, d_model]."""
+
+    @property
+    def pooled(self) -> np.ndarray:
+        """The mean over the text's tokens: float32 [layer, d_model]."""
+        return self.vectors.mean(axis=1)
+
+    def at(self, layer: int | str) -> np.ndarray:
+        """The vectors of one layer, by number (negative from the end) or address: float32 [pos, d_model].
+
+        Raises AddressError for a layer that is not there.
+        """
+        if isinstance(layer, str):
+            if layer not in self.layers:
+                raise AddressError(unknown("layer", layer, self.layers))
+            layer = self.layers.index(layer)
+        if not -len(self.layers) <= layer < len(self.layers):
+            raise AddressError(f"layer {layer} was asked for; there are 0 to {len(self.layers) - 1}")
+        return self.vectors[layer]
+
+
+def contextual_vectors(model: Any, tokenizer: Any, texts: Sequence[str]) -> list[Contextual]:
+    """One `Contextual` per text. A text longer than n_ctx is read in windows of n_ctx side by side, each by itself.
+
+    Raises UserError for a text without tokens.
+    """
+    encoded = [np.asarray(tokenizer.encode(text), dtype=np.int64) for text in texts]
+    for text, ids in zip(texts, encoded, strict=True):
+        if not len(ids):
+            raise UserError(f"{text!r} has no tokens, so there is no vector; give a text with at least one word")
+    n_ctx, layers = model.config.sizes.n_ctx, _layers(model)
+    windows = [(i, ids[a : a + n_ctx]) for i, ids in enumerate(encoded) for a in range(0, len(ids), n_ctx)]
+    order = sorted(range(len(windows)), key=lambda w: len(windows[w][1]))
+    read: dict[int, np.ndarray] = {}
+    for first in range(0, len(order), _WINDOWS_AT_ONCE):
+        chunk = order[first : first + _WINDOWS_AT_ONCE]
+        read |= dict(zip(chunk, _read(model, [windows[w][1] for w in chunk], layers), strict=True))
+    parts: list[list[np.ndarray]] = [[] for _ in texts]
+    for w, (i, _) in enumerate(windows):
+        parts[i].append(read[w])
+    return [
+        Contextual(
+            text=text,
+            tokens=[tokenizer.token(int(t)) for t in ids],
+            ids=ids,
+            layers=layers,
+            vectors=np.concatenate(part, axis=1),
+        )
+        for text, ids, part in zip(texts, encoded, parts, strict=True)
+    ]
+
+
+def _layers(model: Any) -> list[str]:
+    """The activations that are kept, in order."""
+    blocks = [f"L{layer}.resid_post" for layer in range(model.config.sizes.n_layers)]
+    return ["embed", *blocks, *([] if isinstance(model.norm_f, nn.Identity) else ["norm_f"])]
+
+
+@torch.inference_mode()
+def _read(model: Any, windows: Sequence[np.ndarray], layers: Sequence[str]) -> list[np.ndarray]:
+    """Vectors float32 [layer, pos, d_model] of each window; shorter ones are padded, the padding cut off."""
+    device = next(model.parameters()).device
+    real = np.arange(max(map(len, windows))) < np.array([[len(ids)] for ids in windows])
+    inputs = np.zeros(real.shape, dtype=np.int64)
+    inputs[real] = np.concatenate(windows)
+    kept: dict[str, Tensor] = {}
+
+    def tap(name: str, x: Tensor) -> Tensor:
+        if name in layers:
+            kept[name] = x
+        return x
+
+    mask = None if real.all() else torch.from_numpy(real).to(device)
+    model.hidden(torch.from_numpy(inputs).to(device), mask=mask, tap=tap)
+    vectors = torch.stack([kept[name] for name in layers], dim=1).float().cpu().numpy()
+    return [row[:, : len(ids)] for row, ids in zip(vectors, windows, strict=True)]
