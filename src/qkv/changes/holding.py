@@ -87,7 +87,7 @@ class Freezer:
         """Indices of pieces along the axis of their storage, int64."""
         entry = self._entries[address]
         firsts = torch.tensor(sorted(piece for piece in pieces if piece is not None)) * entry.width
-        return (firsts[:, None] + torch.arange(entry.width)).flatten().to(entry.parameter.device)
+        return (firsts[:, None] + torch.arange(entry.width)).flatten()
 
     def _enter(self, phase: _Phase) -> None:
         if phase is not self._entered:
@@ -103,6 +103,7 @@ class Freezer:
         self._kept = []
         for address, index in phase.slices.items():
             stored, axis = self._entries[address].parameter.detach(), self._entries[address].axis
+            index = index.to(stored.device)
             self._kept.append((stored, axis, index, stored.index_select(axis, index)))
 
     def _silence(self, address: str, index: Tensor) -> RemovableHandle:
@@ -111,7 +112,7 @@ class Freezer:
 
         def silence(parameter: Tensor) -> None:
             assert parameter.grad is not None
-            parameter.grad.index_fill_(axis, index, 0.0)
+            parameter.grad.index_fill_(axis, index.to(parameter.grad.device), 0.0)
 
         return self._entries[address].parameter.register_post_accumulate_grad_hook(silence)
 
