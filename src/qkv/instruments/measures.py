@@ -1,0 +1,147 @@
+"""What can be measured of a matrix, as pure functions; `registry.py` says what each of them means.
+
+Every function takes stored weights [..., in, out] (or a vector [n]) and answers one float per matrix; what is undefined
+reads None (NaN inside an array), never infinity. `W` is the matrix at a step, `S` the same matrix at step 0, `G` the
+gradient of the loss, `dW` the last update. The recorder reaches the same numbers in one pass over all matrices
+(`stacks.py`); a test holds the two equal.
+
+Raw factors are properties of a parametrisation: (W_Q M, W_K M^-T) is the same function for every invertible M, with
+other norms, drifts and spectra. Spectra of the circuits QK and OV are properties of the function. Refuses: comparing
+raw factors across seeds, and reading a drift without its null.
+"""
+
+import math
+
+import numpy as np
+import torch
+from torch import Tensor
+
+__all__ = [
+    "angle",
+    "drift",
+    "effective_rank",
+    "grad_norm",
+    "norm",
+    "ratio",
+    "reference_norm",
+    "roots",
+    "row_drift",
+    "singular_values",
+    "spectral_norm",
+    "spectrum_summary",
+    "stable_rank",
+    "turn",
+    "update_ratio",
+]
+
+
+def norm(weights: Tensor) -> float:
+    """|W|_F, summed in float64."""
+    return float(torch.linalg.vector_norm(weights, dtype=torch.float64))
+
+
+def grad_norm(gradient: Tensor | None) -> float | None:
+    """|G|_F; None where there is no gradient."""
+    return None if gradient is None else norm(gradient)
+
+
+def update_ratio(before: Tensor, after: Tensor) -> float | None:
+    """|W_after - W_before|_F / |W_after|_F; None for a matrix of zeros."""
+    return _or_none(ratio(norm(after.double() - before.double()), norm(after)))
+
+
+def drift(weights: Tensor, start: Tensor) -> float:
+    """|W - S|_F / |S|_F; where S is 0, sqrt(n_out) (its last axis) stands for |S|_F."""
+    distance = norm(weights.double() - start.double())
+    return float(ratio(distance, reference_norm(norm(start), start.shape[-1])))
+
+
+def turn(weights: Tensor, start: Tensor) -> float | None:
+    """Angle between W and S in degrees, 0 to 180; None where either is 0. Exact for small angles."""
+    there, here = start.double().flatten(), weights.double().flatten()
+    moved = here - there
+    along = torch.dot(moved, there) / there.norm() if there.norm() > 0 else torch.zeros(())
+    return _or_none(angle(float(moved.norm()), float(along), float(there.norm()), float(here.norm())))
+
+
+def singular_values(weights: Tensor) -> Tensor:
+    """All singular values of W [..., in, out], falling, float64 [..., min(in, out)]; a vector is a matrix of one row.
+
+    Roots of the eigenvalues of the smaller Gram matrix in float64: exact to 1e-8 of the largest, faster than an SVD.
+    """
+    matrix = weights.detach().double()
+    if matrix.ndim == 1:
+        matrix = matrix.unsqueeze(0)
+    narrow = matrix if matrix.shape[-2] >= matrix.shape[-1] else matrix.mT
+    return roots(narrow.mT @ narrow)
+
+
+def roots(gram: Tensor) -> Tensor:
+    """Square roots of the eigenvalues of symmetric [..., n, n], falling, what rounding made negative as 0."""
+    return torch.linalg.eigvalsh(gram).clamp_min(0).sqrt().flip(-1)
+
+
+def spectral_norm(weights: Tensor) -> float:
+    """The largest singular value."""
+    return float(singular_values(weights)[..., 0])
+
+
+def stable_rank(weights: Tensor) -> float | None:
+    """|W|_F^2 / |W|_2^2, 1 to min(in, out); None for a matrix of zeros."""
+    return _or_none(float(spectrum_summary(singular_values(weights).numpy())[1]))
+
+
+def effective_rank(weights: Tensor) -> float | None:
+    """exp of the entropy of s / sum s, 1 to min(in, out); None for a matrix of zeros (Roy and Vetterli 2007)."""
+    return _or_none(float(spectrum_summary(singular_values(weights).numpy())[2]))
+
+
+def row_drift(table: Tensor, start: Tensor, *, axis: int = 0) -> np.ndarray:
+    """|W[t] - S[t]| / |S[t]| for each row along `axis`, float32 [n_rows]; where S[t] is 0, 1 stands for |S[t]|."""
+    across = 1 - axis
+    moved = torch.linalg.vector_norm(table.detach() - start, dim=across).double()
+    size = torch.linalg.vector_norm(start, dim=across).double()
+    return (moved / torch.where(size > 0, size, 1.0)).float().cpu().numpy()
+
+
+def spectrum_summary(values: np.ndarray) -> np.ndarray:
+    """Spectral norm, stable and effective rank [3, ...] of falling singular values [..., k]; NaN where undefined."""
+    top = values[..., 0]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        stable = (values**2).sum(-1) / top**2
+        share = values / values.sum(-1, keepdims=True)
+        entropy = -np.where(share > 0, share * np.log(np.where(share > 0, share, 1.0)), 0.0).sum(-1)
+    defined = top > 0
+    return np.stack([top, np.where(defined, stable, np.nan), np.where(defined, np.exp(entropy), np.nan)])
+
+
+def reference_norm(start_norm: np.ndarray | float, n_out: np.ndarray | float) -> np.ndarray:
+    """What a drift is divided by: |S|_F, or for a matrix that starts at 0 the norm of a start at N(0, 1/fan_in)."""
+    return np.where(np.asarray(start_norm) > 0, start_norm, np.sqrt(n_out))
+
+
+def ratio(part: np.ndarray | float, whole: np.ndarray | float) -> np.ndarray:
+    """part / whole, NaN where the whole is 0."""
+    whole = np.asarray(whole, dtype=np.float64)
+    return np.divide(part, whole, out=np.full(np.broadcast(part, whole).shape, np.nan), where=whole > 0)
+
+
+def angle(
+    moved: np.ndarray | float,
+    along: np.ndarray | float,
+    start_norm: np.ndarray | float,
+    norm_now: np.ndarray | float,
+) -> np.ndarray:
+    """Angle in degrees between S and S + D from |D|, the part of D along S, |S| and |S + D|; NaN where either is 0.
+
+    The sideways part over the part that lies along S: no cancellation at small angles, as an arccosine would have.
+    """
+    moved, along = np.asarray(moved, dtype=np.float64), np.asarray(along, dtype=np.float64)
+    sideways = np.sqrt(np.maximum(moved**2 - along**2, 0))
+    degrees = np.degrees(np.arctan2(sideways, start_norm + along))
+    return np.where((np.asarray(start_norm) > 0) & (np.asarray(norm_now) > 0), degrees, np.nan)
+
+
+def _or_none(value: np.ndarray | float) -> float | None:
+    number = float(value)
+    return number if math.isfinite(number) else None

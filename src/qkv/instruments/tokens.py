@@ -1,0 +1,29 @@
+"""How often each token was met: counts over the training part of a corpus.
+
+A token with count 0 was never an input. A row of an untied W_E for such a token gets no gradient at all, so without
+weight decay it must not have moved; a tied W_E is the output matrix too, and every prediction pulls at all its rows.
+"""
+
+from typing import Any
+
+import numpy as np
+
+__all__ = ["MOST_COUNTED", "count_tokens", "specials"]
+
+MOST_COUNTED = 200_000_000
+"""Of a longer corpus only that many tokens are counted (a second or two); who reports a count must say so."""
+
+_BLOCK = 4_000_000
+
+
+def count_tokens(ids: np.ndarray, d_vocab: int, most: int = MOST_COUNTED) -> np.ndarray:
+    """How often each id occurs among the first `most` of `ids` (any integer array or memory map): int64 [d_vocab]."""
+    counts = np.zeros(d_vocab, dtype=np.int64)
+    for start in range(0, min(len(ids), most), _BLOCK):
+        counts += np.bincount(ids[start : min(start + _BLOCK, most)], minlength=d_vocab)
+    return counts
+
+
+def specials(tokenizer: Any) -> dict[str, int]:
+    """Names of special tokens ([MASK], [PAD], ...) -> id; empty where there are none."""
+    return dict(getattr(tokenizer, "special", None) or {})
