@@ -34,6 +34,10 @@ class StopSignals:
         for number, handler in self._before.items():
             signal.signal(number, handler if handler is not None else signal.SIG_DFL)
 
+    def received(self) -> bool:
+        """Whether a signal has come."""
+        return self.exit_status != 0
+
     def _note(self, number: int, frame: FrameType | None) -> None:
         status = _STATUS[signal.Signals(number)]
         if self.exit_status:

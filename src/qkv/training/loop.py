@@ -1,25 +1,25 @@
 """The training loop: evaluate, save, stop or make one more update.
 
-It builds nothing and decides little: when to validate is `validation`'s, when to save `checkpoint`'s, how long `pace`'s.
+It builds nothing and decides little: when to validate is up to `validation`, when to save to `checkpoint`, how long to
+`pace`.
 Everything that depends on a step is a pure function of (seed, step), so a run that was killed and resumed from its last
 checkpoint ends with the same bytes as one that was left alone.
 """
 
-import dataclasses
 import math
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
-from torch import nn
 
 from qkv.errors import Interrupted, NonFiniteError
 from qkv.training.checkpoint import Checkpoint, Checkpoints, TrainingState, is_due, mark_stopped
 from qkv.training.config import TrainingConfig
 from qkv.training.dropout import make_drop
 from qkv.training.interrupt import StopSignals
+from qkv.training.nonfinite import culprit, first_non_finite
 from qkv.training.optimizers import Optimizer, clip_gradients
 from qkv.training.pace import Pace
 from qkv.training.precision import Machine
@@ -34,11 +34,12 @@ if TYPE_CHECKING:
 __all__ = ["run"]
 
 _SMOOTHING = 0.9
+"""Of the training loss, for guessing when a target may be near."""
 
 
 def run(
     *,
-    model: nn.Module,
+    model: Any,
     catalogue: "Catalogue",
     task: Any,
     corpus: Any,
@@ -52,7 +53,6 @@ def run(
     resume: Checkpoint | None = None,
     deadline_seconds: float | None = None,
     random_labels: bool = False,
-    stop_after: int = 0,
 ) -> Outcome:
     """Train `model` until its horizon, target, wall time or patience ends.
 
@@ -61,18 +61,28 @@ def run(
     loaded here; one that is finished is returned as it is). `folder` None writes nothing. `deadline_seconds` is the
     wall time this loop may take, final work of others already taken off; a run without `schedule.steps` needs it, a
     resumed one ignores it where its horizon is known. Dropout is `model.config.layout.dropout`. `random_labels` trains
-    on the null of `Task.train_batch`, and does not validate. `stop_after` ends at that step whatever the horizon of the
-    schedule is; 0 is off.
+    on the null of `Task.train_batch`, and does not validate.
 
     Raises NonFiniteError, Interrupted (both once what is good is saved) and StorageError.
     """
-    training = _Training(
-        model, catalogue, task, corpus, config, optimizer, machine, seed, folder, constraint, observers, random_labels
-    )
-    training.stop_after = stop_after
     with machine.active(), StopSignals() as signals:
+        training = _Training(
+            model=model,
+            catalogue=catalogue,
+            task=task,
+            corpus=corpus,
+            config=config,
+            optimizer=optimizer,
+            machine=machine,
+            seed=seed,
+            folder=folder,
+            constraint=constraint,
+            watchers=Watchers(observers),
+            random_labels=random_labels,
+            signals=signals,
+        )
         try:
-            training.begin(resume, deadline_seconds, signals)
+            training.begin(resume, deadline_seconds)
             while not training.is_over():
                 training.update()
             return training.end()
@@ -80,81 +90,69 @@ def run(
             training.close()
 
 
+@dataclass(kw_only=True, eq=False)
 class _Training:
-    """One session of a training: the parts it was given and the state they move."""
+    """One session of a training: the parts it was given, and the state that they move."""
 
-    def __init__(
-        self,
-        model: Any,
-        catalogue: "Catalogue",
-        task: Any,
-        corpus: Any,
-        config: TrainingConfig,
-        optimizer: Optimizer,
-        machine: Machine,
-        seed: int,
-        folder: "RunFolder | None",
-        constraint: Constraint | None,
-        observers: Sequence[Observer],
-        random_labels: bool,
-    ) -> None:
-        self.model, self.catalogue, self.task, self.corpus, self.config = model, catalogue, task, corpus, config
-        self.optimizer, self.machine, self.seed, self.folder, self.constraint = (
-            optimizer,
-            machine,
-            seed,
-            folder,
-            constraint,
-        )
-        self.random_labels, self.watchers = random_labels, Watchers(observers)
-        self.loss = machine.compiled(task.loss)
-        self.sizes, self.dropout = model.config.sizes, model.config.layout.dropout
-        self.tokens_per_step = config.batch_size * self.sizes.n_ctx
-        self.state = TrainingState()
-        self.checkpoints: Checkpoints | None = None
-        self.stop_after = 0
+    model: Any
+    catalogue: "Catalogue"
+    task: Any
+    corpus: Any
+    config: TrainingConfig
+    optimizer: Optimizer
+    machine: Machine
+    seed: int
+    folder: "RunFolder | None"
+    constraint: Constraint | None
+    watchers: Watchers
+    random_labels: bool
+    signals: StopSignals
+    checkpoints: Checkpoints | None = None
 
     # one session, from its first moment to its last
 
-    def begin(self, resume: Checkpoint | None, deadline: float | None, signals: StopSignals) -> None:
+    def begin(self, resume: Checkpoint | None, deadline: float | None) -> None:
         """Load what is resumed, and tell those who watch."""
-        self.started, self.signals = time.perf_counter(), signals
+        self.started = time.perf_counter()
+        self.state = state = TrainingState() if resume is None else resume.state
         if resume is not None:
             self.catalogue.load_state(resume.weights())
             self.optimizer.load_state(resume.optimizer_state())
-            self.state = resume.state
-        self.resumed_from = None if resume is None else self.state.step
-        self.seconds_before, self.tokens_before = self.state.train_seconds, self.state.tokens
-        self.was_finished = self.state.is_finished
-        self.validation = Validation(
-            self.model, self.task, self.corpus, self.config, self.machine, stop=lambda: bool(signals.exit_status)
+        self.resumed_from = None if resume is None else state.step
+        self.saved_step = -1 if resume is None else state.step
+        self.was_finished, self.seconds_before, self.tokens_before = (
+            state.is_finished,
+            state.train_seconds,
+            state.tokens,
         )
-        share = self.validation.share(self.config.schedule.steps or 1000)
-        self.pace = Pace(self.config.schedule, self.state, deadline, validation_share=share)
+        self.loss = self.machine.compiled(self.task.loss)
+        self.sizes, self.dropout = self.model.config.sizes, self.model.config.layout.dropout
+        self.tokens_per_step = self.config.batch_size * self.sizes.n_ctx
+        stop = self.signals.received
+        self.validation = Validation(self.model, self.task, self.corpus, self.config, self.machine, stop=stop)
+        self.pace = Pace(self.config.schedule, state, deadline, validation_share=self.validation.share)
         if self.folder is not None:
             self.checkpoints = Checkpoints(self.folder, self.catalogue, self.optimizer, resume=resume)
-            if not self.checkpoints.restore_best(self.state):
-                self.state.best_loss, self.state.best_step = None, -1
-        self.saved_step = -1 if self.resumed_from is None else self.resumed_from
+            if not self.checkpoints.restore_best(state):
+                self.tell("checkpoint", f"the best weights, of step {state.best_step}, are gone; the best starts anew")
+                state.best_loss, state.best_step = None, -1
         self.watchers.tell("on_start", self.context())
-        if self.resumed_from is not None:
-            self.watchers.tell("on_resume", self.resumed_from)
+        if resume is not None:
+            self.watchers.tell("on_resume", state.step)
 
     def is_over(self) -> bool:
         """Evaluate and save where this step asks for it; whether it is the last one."""
-        state = self.state
         if self.was_finished:
             return True
+        state = self.state
         if not self.random_labels and self.validation.is_due(state):
             self.evaluate()
         reason = self.reason_to_stop()
-        if reason in ("steps", "minutes", "budget") and state.evaluated_step != state.step and not self.random_labels:
+        if reason and state.evaluated_step != state.step and not self.random_labels:
             self.evaluate()
-        state.stopped_because = "interrupt" if self.signals.exit_status else reason
-        wanted = state.evaluated_step == state.step or is_due(
-            state.step, state.horizon, self.tokens_per_step, self.machine.device
-        )
-        if state.stopped_because or (wanted and self.saved_step != state.step):
+        state.stopped_because = "interrupt" if self.signals.received() else reason
+        due = is_due(state.step, state.horizon, self.tokens_per_step, self.machine.device)
+        if state.stopped_because or ((due or state.evaluated_step == state.step) and self.saved_step != state.step):
             self.save()
         return bool(state.stopped_because)
 
@@ -166,7 +164,7 @@ class _Training:
         loss, tokens = self.gradients(step)
         grad_norm = clip_gradients(self.optimizer.parameters, self.config.optimizer.clip)
         if not (math.isfinite(loss) and math.isfinite(grad_norm)):
-            raise self.non_finite(loss, grad_norm)
+            raise self.lost_numbers(f"the loss is {loss:g} and the gradient norm {grad_norm:g}", step + 1)
         scale = lr_scale(step, self.config.schedule, state.horizon)
         watching = self.watchers.wanting(step + 1)
         record = self.record(step + 1, state.tokens + tokens, loss, scale, grad_norm) if watching else None
@@ -176,7 +174,8 @@ class _Training:
         if self.constraint is not None:
             self.constraint.after_step(step)
         state.step, state.tokens = step + 1, state.tokens + tokens
-        state.train_loss = loss if state.train_loss is None else _SMOOTHING * state.train_loss + (1 - _SMOOTHING) * loss
+        before = loss if state.train_loss is None else state.train_loss
+        state.train_loss = _SMOOTHING * before + (1 - _SMOOTHING) * loss
         for observer in watching:
             observer.after_update(record)
         self.optimizer.zero_grad()
@@ -189,8 +188,9 @@ class _Training:
             self.checkpoints.wait()
         outcome = self.outcome()
         self.watchers.tell("on_end", outcome)
-        if self.signals.exit_status:
-            raise Interrupted(self.resume_line("interrupted"), exit_status=self.signals.exit_status)
+        if self.state.stopped_because == "interrupt":
+            resume = f"; continue with: qkv train --out {self.folder.path} --resume" if self.folder is not None else ""
+            raise Interrupted(f"stopped at step {outcome.steps}{resume}", exit_status=self.signals.exit_status)
         return outcome
 
     def close(self) -> None:
@@ -203,55 +203,51 @@ class _Training:
 
     def gradients(self, step: int) -> tuple[float, int]:
         """Add up the gradient of the mean loss over one batch, micro-batch by micro-batch: (loss, real positions)."""
-        examples = np.arange(step * self.config.batch_size, (step + 1) * self.config.batch_size, dtype=np.int64)
+        first = step * self.config.batch_size
+        examples = np.arange(first, first + self.config.batch_size, dtype=np.int64)
         parts = np.array_split(examples, self.config.accumulate)
-        batches = [
-            self.task.train_batch(self.corpus, self.sizes, self.seed, step, part, random_labels=self.random_labels)
-            for part in parts
-        ]
+        how = {"random_labels": self.random_labels}
+        batches = [self.task.train_batch(self.corpus, self.sizes, self.seed, step, part, **how) for part in parts]
         n_targets = sum(batch.targets.numel() for batch in batches)
         loss, tokens = 0.0, 0
         for part, batch in zip(parts, batches, strict=True):
             if self.machine.device != "cpu":
                 batch = batch.to(self.machine.device)
-            drop = make_drop(self.dropout, self.seed, step, part)
             with self.machine.autocast():
-                nats, _ = self.loss(self.model, batch, drop)
+                nats, _ = self.loss(self.model, batch, make_drop(self.dropout, self.seed, step, part))
             share = nats / n_targets
-            if share.requires_grad:  # nothing to train is a run too: everything frozen
+            if share.requires_grad:  # with everything frozen there is nothing to go back through
                 share.backward()
             loss += float(share.detach())
             tokens += batch.inputs.numel() if batch.mask is None else int(batch.mask.sum())
         return loss, tokens
 
     def evaluate(self) -> None:
-        """Score the whole validation split; keep count of the best."""
+        """Score the whole validation split and keep count of the best, unless a signal comes meanwhile."""
         state, began = self.state, time.perf_counter()
         loss = self.validation.full(state)
         if loss is None:
             return
         if not math.isfinite(loss):
-            raise self.non_finite(loss, 0.0)
+            raise self.lost_numbers(f"the validation loss is {loss:g}", state.step)
         is_best = state.best_loss is None or loss < state.best_loss
         if is_best:
             state.best_loss, state.best_step = loss, state.step
         state.last_loss, state.evaluated_step = loss, state.step
         state.stale = 0 if is_best else state.stale + 1
         self.validation.seconds = time.perf_counter() - began
-        self.watchers.tell(
-            "on_evaluation",
-            EvaluationRecord(
-                step=state.step,
-                loss=loss,
-                n_targets=self.validation.n_targets,
-                is_best=is_best,
-                seconds=self.validation.seconds,
-                wall_seconds=self.seconds_before + self.seconds(),
-            ),
+        evaluation = EvaluationRecord(
+            step=state.step,
+            loss=loss,
+            n_targets=self.validation.n_targets,
+            is_best=is_best,
+            seconds=self.validation.seconds,
+            wall_seconds=self.seconds_before + self.seconds(),
         )
+        self.watchers.tell("on_evaluation", evaluation)
 
     def reason_to_stop(self) -> str:
-        """Empty while there is none."""
+        """Why this step is the last one; empty where it is not."""
         state, config = self.state, self.config
         evaluated = state.evaluated_step == state.step
         if config.until_loss and evaluated and state.last_loss is not None and state.last_loss <= config.until_loss:
@@ -260,8 +256,6 @@ class _Training:
         if config.patience and evaluated and state.stale >= config.patience:
             self.tell("patience", f"no better validation loss in {state.stale} validations; best at {state.best_step}")
             return "budget"
-        if self.stop_after and state.step >= self.stop_after:
-            return "steps"
         if state.horizon and state.step >= state.horizon:
             return "steps" if config.schedule.steps else "minutes"
         if self.pace.is_over(self.seconds(), self.validation.seconds):
@@ -270,15 +264,14 @@ class _Training:
         return ""
 
     def save(self) -> None:
-        """One checkpoint, after what was measured up to here is durable."""
+        """One checkpoint, of finite weights, after what was measured up to here is durable."""
         state = self.state
+        if first_non_finite(self.catalogue, gradients=False):
+            raise self.lost_numbers("weights are not finite", state.step)
         state.train_seconds = self.seconds_before + self.seconds()
         self.saved_step = state.step
         self.watchers.tell("on_checkpoint", state.step)
         if self.checkpoints is not None:
-            bad = self.first_non_finite(gradients=False)
-            if bad:
-                raise self.non_finite(math.nan, math.nan)
             self.checkpoints.save(state)
 
     # words and records
@@ -291,37 +284,19 @@ class _Training:
         """Tell those who watch."""
         self.watchers.tell("on_event", Event(step=self.state.step, kind=kind, sentence=sentence, address=address))
 
-    def resume_line(self, what: str) -> str:
-        """What to type next."""
-        where = "" if self.folder is None else f"; continue with: qkv train --out {self.folder.path} --resume"
-        return f"{what} at step {self.state.step}{where}"
-
-    def first_non_finite(self, *, gradients: bool) -> str:
-        """The first address, in the catalogue's order, whose gradient (or weights) are not all finite; else empty."""
-        for address, parameter in zip(self.catalogue.addresses, self.optimizer.parameters, strict=True):
-            tensor = parameter.grad if gradients else parameter.detach()
-            if tensor is not None and not math.isfinite(float(tensor.sum())):
-                if not torch.isfinite(tensor).all():
-                    return address
-        return ""
-
-    def non_finite(self, loss: float, grad_norm: float) -> NonFiniteError:
+    def lost_numbers(self, what: str, step: int) -> NonFiniteError:
         """Write down that the run ended here, and say which matrix was first."""
-        step = self.state.step
-        culprit, what = self.first_non_finite(gradients=False), "weights are"
-        if not culprit:
-            culprit, what = self.first_non_finite(gradients=True), "gradient is"
-        matrix = f"the first matrix whose {what} not finite is {culprit}" if culprit else "every gradient is finite"
-        sentence = f"the loss is {loss:g} and the gradient norm {grad_norm:g} at step {step}; {matrix}"
+        address, words = culprit(self.catalogue)
+        sentence = f"{what} at step {step}; {words}"
         self.state.stopped_because = "nan"
-        self.tell("nan", sentence, culprit)
+        self.tell("nan", sentence, address)
         kept = -1
         if self.folder is not None and self.checkpoints is not None:
             self.checkpoints.wait()
             kept = mark_stopped(self.folder, "nan")
         self.watchers.tell("on_end", self.outcome())
         where = f"; the checkpoint of step {kept} is kept" if kept >= 0 else ""
-        return NonFiniteError(f"{sentence}{where}; try a lower rate (--set lr=..., --set muon_lr=...)")
+        return NonFiniteError(f"{sentence}{where}; try a lower learning rate (--set lr=..., --set muon_lr=...)")
 
     def context(self) -> RunContext:
         """What observers may look at."""
@@ -358,7 +333,6 @@ class _Training:
     def outcome(self) -> Outcome:
         """How it stands."""
         state, seconds = self.state, self.seconds()
-        state.train_seconds = self.seconds_before + (0.0 if self.was_finished else seconds)
         evaluated = state.evaluated_step == state.step and state.last_loss is not None
         return Outcome(
             steps=state.step,
@@ -368,7 +342,7 @@ class _Training:
             best_step=state.best_step,
             last_loss=state.last_loss if evaluated and state.last_loss is not None else math.nan,
             stopped_because=state.stopped_because,  # type: ignore[arg-type]
-            train_seconds=state.train_seconds,
+            train_seconds=self.seconds_before + (0.0 if self.was_finished else seconds),
             tokens_per_second=(state.tokens - self.tokens_before) / seconds,
             resumed_from_step=self.resumed_from,
         )

@@ -60,8 +60,9 @@ def orthogonalise(stack: Tensor) -> Tensor:
 
 
 def _lengths(matrices: Tensor) -> Tensor:
-    """The Frobenius norm of each matrix, float32 [count, 1, 1], never 0."""
-    return matrices.flatten(1).norm(dim=1, dtype=torch.float32)[:, None, None].clamp_min(_TINY)
+    """The Frobenius norm of each matrix, at least float32 [count, 1, 1], never 0."""
+    dtype = torch.promote_types(matrices.dtype, torch.float32)
+    return matrices.flatten(1).norm(dim=1, dtype=dtype)[:, None, None].clamp_min(_TINY)
 
 
 def _factor(step: tuple[float, float, float], gram: Tensor, squared: Tensor, top: Tensor | None = None) -> Tensor:

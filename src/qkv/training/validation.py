@@ -78,10 +78,10 @@ class Validation:
         self.seconds = 0.0
         """How long the latest full pass took."""
 
-    def share(self, horizon: int) -> float:
-        """The expected cost of all validations as a share of the updates'."""
-        n = len(evaluation_steps(horizon, self._tokens_per_step, self.n_tokens, bool(self._config.until_loss)))
-        return n * self.n_tokens * _FORWARD / (horizon * self._tokens_per_step)
+    @property
+    def share(self) -> float:
+        """What validations may be expected to cost, as a share of the updates."""
+        return 0.0 if self._config.eval_every else _SHARE_WITH_TARGET if self._config.until_loss else _SHARE
 
     def is_due(self, state: TrainingState) -> bool:
         """Whether the weights at this step are to be scored on the whole split; probes where a target may be near."""

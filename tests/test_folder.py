@@ -1,0 +1,195 @@
+"""The run folder: whole files or none, one writer, clear words."""
+
+import errno
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from qkv import folder as folder_module
+from qkv.errors import ConfigError, RunFolderError, StorageError
+from qkv.folder import RunFolder, link, sha256_of, write_atomically
+
+
+def full_disk(descriptor: int, data: object) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def names(path: Path) -> set[str]:
+    return {p.name for p in path.iterdir()}
+
+
+def test_a_written_file_has_the_bytes_and_the_hash(tmp_path: Path) -> None:
+    digest = write_atomically(tmp_path / "a", [b"one", memoryview(b"two")])
+    assert (tmp_path / "a").read_bytes() == b"onetwo"
+    assert digest == hashlib.sha256(b"onetwo").hexdigest() == sha256_of(tmp_path / "a")
+    assert names(tmp_path) == {"a"}
+
+
+def test_a_full_disk_leaves_the_old_file_and_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_atomically(tmp_path / "a", b"old")
+    monkeypatch.setattr(folder_module, "_write", full_disk)
+    with pytest.raises(StorageError, match="disk is full.*--resume"):
+        write_atomically(tmp_path / "a", b"new")
+    assert (tmp_path / "a").read_bytes() == b"old"
+    assert names(tmp_path) == {"a"}
+
+
+def test_a_kill_between_write_and_rename_leaves_the_old_file(tmp_path: Path) -> None:
+    write_atomically(tmp_path / "a", b"old")
+    script = (
+        "import os, sys, pathlib; from qkv import folder; os.replace = lambda *names: os._exit(9);"
+        "folder.write_atomically(pathlib.Path(sys.argv[1]), b'new')"
+    )
+    assert subprocess.run([sys.executable, "-c", script, str(tmp_path / "a")]).returncode == 9
+    assert (tmp_path / "a").read_bytes() == b"old"
+
+
+@pytest.mark.skipif(os.name == "nt" or os.geteuid() == 0, reason="root may write everywhere")
+def test_no_permission_is_said_so(tmp_path: Path) -> None:
+    tmp_path.chmod(0o500)
+    with pytest.raises(StorageError, match="no permission"):
+        write_atomically(tmp_path / "a", b"new")
+
+
+def test_no_permission_at_creation_asks_for_another_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*arguments: object, **options: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(Path, "mkdir", refuse)
+    with pytest.raises(RunFolderError, match="Permission denied.*--out"):
+        RunFolder.create(tmp_path / "run")
+
+
+def test_link_is_the_same_file_and_replaces_what_was_there(tmp_path: Path) -> None:
+    write_atomically(tmp_path / "a", b"new")
+    write_atomically(tmp_path / "b", b"old")
+    for _ in range(2):
+        link(tmp_path / "a", tmp_path / "b")
+    assert (tmp_path / "b").read_bytes() == b"new"
+    assert names(tmp_path) == {"a", "b"}
+
+
+def test_link_copies_where_there_are_no_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*arguments: object) -> None:
+        raise OSError(errno.EPERM, "no links here")
+
+    monkeypatch.setattr(os, "link", refuse)
+    write_atomically(tmp_path / "a", b"new")
+    link(tmp_path / "a", tmp_path / "b")
+    assert (tmp_path / "b").read_bytes() == b"new"
+    assert names(tmp_path) == {"a", "b"}
+
+
+def test_an_existing_run_is_refused_and_resume_is_offered(tmp_path: Path) -> None:
+    with RunFolder.create(tmp_path / "run") as folder:
+        folder.write("config.toml", "x = 1\n")
+    with pytest.raises(RunFolderError, match="--resume, or choose another --out"):
+        RunFolder.create(tmp_path / "run")
+    assert (tmp_path / "run" / "config.toml").read_text() == "x = 1\n"
+
+
+def test_a_foreign_folder_and_a_file_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "photos" / "cat.jpg").write_bytes(b"")
+    with pytest.raises(RunFolderError, match="already exists; choose another --out"):
+        RunFolder.create(tmp_path / "photos")
+    with pytest.raises(RunFolderError, match="is a file"):
+        RunFolder.create(tmp_path / "photos" / "cat.jpg")
+    assert names(tmp_path / "photos") == {"cat.jpg"}
+
+
+def test_an_empty_folder_may_be_used(tmp_path: Path) -> None:
+    with RunFolder.create(tmp_path) as folder:
+        folder.write("config.toml", "")
+    assert folder.config.is_file()
+
+
+def test_a_users_mistake_leaves_nothing_behind(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError), RunFolder.create(tmp_path / "runs" / "new") as folder:
+        folder.write("config.toml", "")
+        raise ConfigError("no such preset")
+    assert names(tmp_path) == set()
+
+
+def test_a_users_mistake_leaves_other_runs_alone(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError), RunFolder.create(tmp_path / "runs" / "new"):
+        (tmp_path / "runs" / "other").mkdir()
+        raise ConfigError("no such preset")
+    assert names(tmp_path / "runs") == {"other"}
+
+
+def test_an_error_after_the_first_checkpoint_keeps_everything(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError), RunFolder.create(tmp_path / "run") as folder:
+        (folder.checkpoints / "step-00000000").mkdir()
+        raise ConfigError("too late")
+    assert (tmp_path / "run" / "checkpoints" / "step-00000000").is_dir()
+
+
+def test_a_folder_that_is_no_run_is_not_opened(tmp_path: Path) -> None:
+    with pytest.raises(RunFolderError, match="is not there"):
+        RunFolder.open(tmp_path / "nowhere")
+    with pytest.raises(RunFolderError, match="not a run"):
+        RunFolder.open(tmp_path)
+
+
+def test_a_second_process_is_refused_until_the_first_is_gone(tmp_path: Path) -> None:
+    script = (
+        "import sys; from qkv.folder import RunFolder; folder = RunFolder.create(sys.argv[1]);"
+        "folder.write('config.toml', ''); print('held', flush=True); sys.stdin.read()"
+    )
+    command = [sys.executable, "-c", script, str(tmp_path / "run")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
+        assert holder.stdout is not None and holder.stdout.readline() == "held\n"
+        with pytest.raises(RunFolderError, match=f"in use by another qkv .process {holder.pid}"):
+            RunFolder.open(tmp_path / "run", writing=True)
+        RunFolder.open(tmp_path / "run")  # reading needs no lock
+        holder.kill()
+    RunFolder.open(tmp_path / "run", writing=True).close()
+
+
+def test_opening_for_writing_sweeps_half_written_files(tmp_path: Path) -> None:
+    with RunFolder.create(tmp_path / "run") as folder:
+        folder.write("config.toml", "")
+    (folder.path / ".part-config.toml").write_bytes(b"half")
+    (folder.checkpoints / ".part-step-00000010").mkdir()
+    RunFolder.open(folder.path, writing=True).close()
+    assert not list(folder.path.rglob(".part-*"))
+
+
+def test_the_manifest_notices_altered_and_missing_files(tmp_path: Path) -> None:
+    with RunFolder.create(tmp_path / "run") as folder:
+        folder.write("config.toml", "x = 1\n")
+        folder.write("report.html", "<p>")
+        assert not folder.is_finished
+        with pytest.raises(RunFolderError, match="not finished"):
+            folder.read_manifest()
+        folder.seal({"threads": 2})
+    assert folder.is_finished and folder.damaged_files() == {}
+    assert folder.read_manifest()["threads"] == 2
+    folder.config.write_text("x = 2\n")
+    folder.report.unlink()
+    assert folder.damaged_files() == {"config.toml": "altered", "report.html": "missing"}
+
+
+def test_a_manifest_never_leads_outside_the_folder(tmp_path: Path) -> None:
+    with RunFolder.create(tmp_path / "run") as folder:
+        folder.write("config.toml", "")
+        folder.seal({})
+    (tmp_path / "secret").write_bytes(b"")
+    manifest = {"format_version": 1, "files": {"../secret": hashlib.sha256(b"").hexdigest()}}
+    folder.manifest.write_text(json.dumps(manifest))
+    assert folder.damaged_files() == {"../secret": "missing"}
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{", '{"format_version": 99}', '{"format_version": "1"}'])
+def test_a_damaged_or_newer_manifest_is_refused(tmp_path: Path, text: str) -> None:
+    with RunFolder.create(tmp_path / "run") as folder:
+        folder.write("config.toml", "")
+        folder.write("manifest.json", text)
+    with pytest.raises(RunFolderError):
+        folder.read_manifest()

@@ -1,0 +1,81 @@
+"""Dropout by name: the same for the same names, whatever the batch; the rate asked for; nothing drawn at 0."""
+
+import numpy as np
+import pytest
+import torch
+
+from qkv.training.dropout import make_drop
+
+ONES = torch.ones(6, 20, 30)
+
+
+def dropped(p: float = 0.1, seed: int = 0, step: int = 3, ids: object = range(6), site: str = "embed") -> torch.Tensor:
+    ids = np.array(list(ids))  # type: ignore[call-overload]
+    drop = make_drop(p, seed, step, ids)
+    assert drop is not None
+    return drop(site, ONES[: len(ids)])
+
+
+def test_nothing_is_drawn_at_zero() -> None:
+    assert make_drop(0.0, 0, 0, np.arange(3)) is None
+
+
+def test_a_mask_is_a_function_of_its_names_alone() -> None:
+    assert torch.equal(dropped(), dropped())
+    for other in (dropped(seed=1), dropped(step=4), dropped(site="L0.attn_out"), dropped(ids=range(6, 12))):
+        assert not torch.equal(dropped(), other)
+
+
+def test_splitting_or_turning_the_batch_changes_nothing() -> None:
+    assert torch.equal(torch.cat([dropped(ids=[0, 1]), dropped(ids=[2, 3, 4, 5])]), dropped())
+    assert torch.equal(dropped(ids=[5, 3, 1]), dropped()[[5, 3, 1]])
+
+
+def test_padding_at_the_end_changes_nothing() -> None:
+    drop = make_drop(0.3, 0, 0, np.arange(6))
+    assert drop is not None
+    assert torch.equal(drop("embed", ONES)[:, :13], drop("embed", ONES[:, :13]))
+
+
+@pytest.mark.parametrize("p", [0.02, 0.1, 0.5, 0.9])
+def test_the_share_dropped_is_p_and_the_mean_is_kept(p: float) -> None:
+    x = torch.ones(64, 64, 64)
+    drop = make_drop(p, 0, 0, np.arange(64))
+    assert drop is not None
+    y = drop("embed", x)
+    deviation = (p * (1 - p) / x.numel()) ** 0.5
+    assert float((y == 0).float().mean()) == pytest.approx(p, abs=4 * deviation)
+    assert float(y.mean()) == pytest.approx(1.0, abs=4 * deviation / (1 - p))
+    kept = y[y != 0]
+    assert torch.equal(kept, torch.full_like(kept, float(kept[0])))
+
+
+def test_neighbouring_examples_and_steps_are_uncorrelated() -> None:
+    x = torch.ones(256, 1024)
+    masks = []
+    for step in range(2):
+        drop = make_drop(0.5, 0, step, np.arange(256))
+        assert drop is not None
+        masks.append(drop("embed", x) / 2 - 0.5)
+    first, second = masks
+    bound = 5 / (256 * 1023) ** 0.5 / 4
+    assert abs(float((first * second).mean())) < bound
+    assert abs(float((first[1:] * first[:-1]).mean())) < bound
+    for lag in (1, 2, 3, 4, 8):
+        assert abs(float((first[:, lag:] * first[:, :-lag]).mean())) < bound
+
+
+def test_the_gradient_passes_where_the_value_did() -> None:
+    x = torch.ones(2, 50, requires_grad=True)
+    drop = make_drop(0.4, 0, 0, np.arange(2))
+    assert drop is not None
+    y = drop("embed", x)
+    y.sum().backward()
+    assert torch.equal(x.grad, y.detach())
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
+def test_the_type_is_kept(dtype: torch.dtype) -> None:
+    drop = make_drop(0.4, 0, 0, np.arange(6))
+    assert drop is not None
+    assert drop("embed", ONES.to(dtype)).dtype == dtype
