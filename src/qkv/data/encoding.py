@@ -12,6 +12,8 @@ from typing import Protocol
 import numpy as np
 import tokenizers
 
+from qkv.data.tokens import id_type
+
 __all__ = ["ByteCodec", "CharCodec", "Codec", "HfCodec", "UnitCodec", "units"]
 
 _SPACE_BETWEEN = re.compile(r" (?=\S)(?<=\S )")
@@ -35,7 +37,7 @@ class Codec(Protocol):
     """Plain text to ids; special tokens play no part in it."""
 
     def encode_many(self, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
-        """Ids of all texts one after another, int64 [n_tokens], and how many each has, int64 [n_texts]."""
+        """Ids of all texts one after another, integers [n_tokens], and how many each has, int64 [n_texts]."""
         ...
 
 
@@ -44,14 +46,20 @@ class CharCodec:
 
     def __init__(self, vocabulary: dict[str, int], unknown: int) -> None:
         points = {ord(token): i for token, i in vocabulary.items() if len(token) == 1}
-        self._table = np.full(max(points, default=0) + 2, unknown, dtype=np.int64)
+        dtype = id_type(max(unknown, *points.values(), 0) + 1)
+        self._table = np.full(max(max(points, default=0) + 2, 256), unknown, dtype=dtype)
         for point, i in points.items():
             self._table[point] = i
+        self._ascii = self._table[:256].tobytes() if dtype == np.uint8 else None
 
     def encode_many(self, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
-        points = np.frombuffer("".join(texts).encode("utf-32-le"), dtype="<u4")
+        text = "".join(texts)
+        lengths = np.array([len(text) for text in texts], dtype=np.int64)
+        if self._ascii is not None and text.isascii():
+            return np.frombuffer(text.encode().translate(self._ascii), dtype=np.uint8), lengths
+        points = np.frombuffer(text.encode("utf-32-le"), dtype="<u4")
         # Every point beyond the table is read in its last place, which no character owns.
-        return self._table[np.minimum(points, len(self._table) - 1)], np.array([len(text) for text in texts], np.int64)
+        return self._table[np.minimum(points, len(self._table) - 1)], lengths
 
 
 class ByteCodec:
@@ -59,9 +67,7 @@ class ByteCodec:
 
     def encode_many(self, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
         data = [text.encode() for text in texts]
-        return np.frombuffer(b"".join(data), dtype=np.uint8).astype(np.int64), np.array(
-            [len(d) for d in data], np.int64
-        )
+        return np.frombuffer(b"".join(data), dtype=np.uint8), np.array([len(d) for d in data], np.int64)
 
 
 class HfCodec:

@@ -10,6 +10,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,8 @@ SPECIALS = {
 TASK_SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 """What masked and labelled tasks need."""
 
-MASK_MARK, UNKNOWN_MARK = "[MASK]", "\ufffd"
+UNKNOWN_MARK = "\ufffd"
+_BYTES = {character: byte for byte, character in enumerate(byte_characters())}
 
 
 class Tokenizer:
@@ -62,12 +64,14 @@ class Tokenizer:
                 if spelling in added or (name == "[UNK]" and spelling in self.vocabulary):
                     self.special[name] = self.vocabulary[spelling]
                     break
+        self._byte_level = _is_byte_level(form)
         self._added = added
         self._special_ids = frozenset(added.values())
         self._by_id = {i: token for token, i in self.vocabulary.items()}
-        self._plain = tokenizers.Tokenizer.from_str(hf.to_str())
-        self._plain.encode_special_tokens = True
-        self._codec = _codec(self, form, self._plain)
+        self.plain = tokenizers.Tokenizer.from_str(hf.to_str())
+        """The same, to which special tokens spelled in a text are letters."""
+        self.plain.encode_special_tokens = True
+        self._codec = _codec(self, form, self.plain)
         self.always_lossless: bool = self.kind == "byte" or (self.kind == "bpe" and _spells_every_byte(form))
         """Whether decode(encode(text)) == text for every text."""
 
@@ -92,10 +96,10 @@ class Tokenizer:
             parts = re.split("(" + "|".join(map(re.escape, self._added)) + ")", text)
             found = [np.array([self._added[part]]) if i % 2 else self.encode(part) for i, part in enumerate(parts)]
             return np.concatenate(found)
-        return self.encode_many([text])[0]
+        return self.encode_many([text])[0].astype(np.int64)
 
     def encode_many(self, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
-        """Ids of many texts one after another, int64 [n_tokens], and the length of each, int64 [n_texts]."""
+        """Ids of many texts one after another, integers [n_tokens], and the length of each, int64 [n_texts]."""
         if not texts:
             return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
         try:
@@ -115,35 +119,44 @@ class Tokenizer:
         return self.hf.decode([i for i in numbers if i in self._by_id], skip_special_tokens=True)
 
     def token(self, i: int) -> str:
-        """One token as a person reads it: with its leading space as a space, `##` kept, half characters as U+FFFD."""
+        """One token as a person reads it: with its leading space as a space, `##` kept, bytes that are no character as <0xE2>."""
         raw = self._by_id.get(int(i))
         if raw is None:
             return f"<{int(i)}>"
         if int(i) in self._special_ids:
             return raw
-        if self.kind in ("bpe", "byte"):
-            text = self.hf.decode([int(i)], skip_special_tokens=False)
-            return text if UNKNOWN_MARK not in text else f"<{'+'.join(f'0x{b:02X}' for b in _bytes_of(raw))}>"
+        if self._byte_level:
+            data = bytes(_BYTES.get(character, 0x3F) for character in raw)
+            try:
+                return data.decode()
+            except UnicodeDecodeError:
+                return f"<{'+'.join(f'0x{byte:02X}' for byte in data)}>"
         return raw.replace("\u2581", " ") if self.kind == "unigram" else raw
 
-    @property
+    @cached_property
     def readable(self) -> dict[str, int]:
         """Every way to name one token -> id: as in tokenizer.json, as read, and bare ("the" for " the").
 
         A bare name that could be several tokens means the one at the beginning of a word, for it is the word.
         """
-        names = {token.strip(): i for token, i in ((self.token(i), i) for i in self._by_id) if token.strip()}
-        words = {self.token(i)[1:]: i for i in self._by_id if re.match(r" \S", self.token(i))}
-        exact = {self.token(i): i for i in self._by_id if self.kind in ("char", "byte", "word", "wordpiece")}
-        return names | words | exact | self.vocabulary | words
+        shown = {self.token(i): i for i in self._by_id}
+        bare = {token.strip(): i for token, i in shown.items() if token.strip()}
+        words = {token[1:]: i for token, i in shown.items() if len(token) > 1 and token[0] == " " and token[1] != " "}
+        return bare | shown | self.vocabulary | words
 
     def is_lossless(self, text: str) -> bool:
         """Whether decode(encode(text)) gives the text back."""
         return self.decode(self.encode(text)) == text
 
-    def count_bytes(self, ids: np.ndarray) -> int | None:
-        """UTF-8 bytes that the ids decode to; None where the tokenizer does not give texts back exactly."""
-        return len(self.decode(ids).encode()) if self.always_lossless or self.kind == "char" else None
+    def surface(self, i: int) -> str:
+        """The letters that a token stands for inside a text: its spelling without `##`."""
+        text = self.token(i)
+        return text[2:] if self.kind == "wordpiece" and text.startswith("##") and len(text) > 2 else text
+
+    @classmethod
+    def from_json(cls, text: str) -> "Tokenizer":
+        """The tokenizer of a tokenizer.json's content."""
+        return cls(tokenizers.Tokenizer.from_str(text))
 
     def to_json(self) -> str:
         """The content of its tokenizer.json."""
@@ -194,12 +207,6 @@ def load_tokenizer(path: Path | str, *, specials: bool = False, end: bool = Fals
 
 def _clean(text: str) -> str:
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-
-
-def _bytes_of(raw: str) -> bytes:
-    """The bytes behind the printable characters of a byte-level token."""
-    table = {character: byte for byte, character in enumerate(byte_characters())}
-    return bytes(table.get(character, 0x3F) for character in raw)
 
 
 def _kind(form: dict[str, Any]) -> str:

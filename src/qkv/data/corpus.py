@@ -1,0 +1,254 @@
+"""A corpus: one source, split, cut into tokens, and what is needed to turn its loss into bits per byte.
+
+Opening a corpus reads its source once for its hash, fits or reads a tokenizer, and tokenises both parts; the vocabulary
+and the tokens are kept in the cache under a hash of everything that they depend on, so that the second run reads only for
+the hash. Nothing depends on a seed: runs of a study see the same text, cut the same way.
+"""
+
+import hashlib
+import json
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from qkv.data.caching import read_cached, write_cached
+from qkv.data.config import DataConfig
+from qkv.data.fitting import FITTED_SAMPLE
+from qkv.data.lost import charge_nats
+from qkv.data.sources import Source, open_source
+from qkv.data.split import Part, Split, split_source
+from qkv.data.tokenising import IN_MEMORY_BYTES, keep_tokens, kept_tokens, tokenise, whole_words
+from qkv.data.tokenizers import KINDS, Tokenizer, fit_tokenizer, load_tokenizer, vocabulary_law
+from qkv.data.tokens import Tokens
+from qkv.errors import ConfigError, SourceError, StorageError, unknown
+
+__all__ = ["Corpus", "load_corpus"]
+
+DEFAULT_KIND = "bpe"
+
+_FORMAT = 1
+"""Goes up when splits, fits or tokenising change, so that caches are made anew."""
+
+_CHARGED_SAMPLE = 2 << 20
+"""Characters of the training part that the byte model of `lost` is counted on."""
+
+Progress = Callable[[str, float], None]
+"""Told what is being done and the share of it that is done, 0 to 1."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Corpus:
+    """Tokens for training and validation, and what they came from."""
+
+    name: str
+    """Short and safe in a file name."""
+    kind: str
+    """default, text, folder, jsonl, csv or tsv."""
+    sha256: str
+    """Of the source as it lies on disk, joined with that of a source given for validation."""
+    tokenizer: Tokenizer
+    """What cut it."""
+    train: Tokens
+    """The part to train on."""
+    val: Tokens
+    """The part to measure on."""
+    rule: str
+    """One sentence: how the parts were made."""
+    note: str
+    """What a person should know about how the source was read, or empty."""
+    charge_nats: float | None
+    """Nats for what the tokenizer threw away of the validation text: 0 where nothing, None where nobody can tell."""
+    split: Callable[[], Split] = field(repr=False)
+    """Gives the split again, for whoever needs the text itself."""
+
+    @property
+    def bytes_per_token(self) -> float:
+        """Bytes of the original validation text per token."""
+        return self.val.n_bytes / len(self.val)
+
+    def bits_per_byte(self, loss_nats: float) -> float | None:
+        """Bits per byte of the original validation text at a mean loss in nats per token, charge included.
+
+        (loss * n_tokens + charge) / (ln 2 * n_bytes); the first token, which no window predicts, counts as the mean. None
+        where the tokenizer loses text that cannot be charged. Not for masked losses.
+        """
+        if self.charge_nats is None:
+            return None
+        return (loss_nats * len(self.val) + self.charge_nats) / (math.log(2) * self.val.n_bytes)
+
+    def text(self, part: str) -> Iterator[str]:
+        """The text of "train" or "val" in pieces, read again from the source; documents are set apart by NUL."""
+        split = self.split()
+        for chunk in (split.train if part == "train" else split.val).read():
+            yield chunk.text
+            if chunk.ends and split.many_documents:
+                yield "\0"
+
+
+def load_corpus(
+    config: DataConfig, *, cache: Path | None, task_specials: bool = False, progress: Progress | None = None
+) -> Corpus:
+    """Open a source, split it, fit or read its tokenizer, and cut it into tokens.
+
+    task_specials: whether the vocabulary needs [PAD] [UNK] [CLS] [SEP] [MASK]. `cache` is a folder kept between runs;
+    None keeps nothing, and then a source over 64 MB cannot be opened. Memory stays bounded whatever the source's size.
+
+    Raises SourceError for a source that cannot be read as asked or is too small, ConfigError for a tokenizer or
+    vocabulary that does not exist, StorageError where a large source finds no room in the cache.
+    """
+    source = open_source(config, cache)
+    val = None
+    if config.val:
+        val = open_source(replace(config, source=config.val, val=""), cache)
+    many = source.text_file is None or (val is not None and val.text_file is None)
+    digest = _digest(source.sha256) if val is None else _digest(source.sha256, val.sha256)
+    columns = (config.text_column, config.label_column) if source.text_file is None else ()
+
+    @lru_cache(maxsize=1)
+    def split() -> Split:
+        return split_source(source, val)
+
+    told = progress or (lambda what, share: None)
+    tokenizer = _tokenizer(config, split, _digest(digest, *columns), many, task_specials, cache, told)
+    key = _digest(digest, *columns, tokenizer.sha256, many)
+    parts, facts = _tokens(source, val, split, tokenizer, many, key, cache, told)
+    for name, tokens in parts.items():
+        if len(tokens) < 2:
+            what = "training text" if name == "train" else "text held out for validation"
+            raise SourceError(f"{source.name!r} is too small: its {what} is {len(tokens)} token long; give more text")
+    return Corpus(
+        name=source.name,
+        kind=source.kind,
+        sha256=source.sha256 if val is None else digest,
+        tokenizer=tokenizer,
+        train=parts["train"],
+        val=parts["val"],
+        rule=facts["rule"],
+        note=source.note,
+        charge_nats=facts["charge_nats"],
+        split=split,
+    )
+
+
+def _digest(*parts: object) -> str:
+    return hashlib.sha256(json.dumps([_FORMAT, *map(str, parts)]).encode()).hexdigest()
+
+
+def _tokenizer(
+    config: DataConfig,
+    split: Callable[[], Split],
+    source_key: str,
+    many: bool,
+    specials: bool,
+    cache: Path | None,
+    told: Progress,
+) -> Tokenizer:
+    """The tokenizer that the settings name: read from files, from the cache, or fitted to the training part."""
+    kind = config.tokenizer or DEFAULT_KIND
+    if kind not in KINDS:
+        if not Path(kind).exists() and not any(mark in kind for mark in "/\\."):
+            raise ConfigError(f"{unknown('tokenizer', kind, KINDS)} (a file or folder that holds one will do as well)")
+        if config.vocab:
+            raise ConfigError(f"vocab has no effect on a tokenizer that is read ({kind!r}); leave it out")
+        return load_tokenizer(kind, specials=specials, end=many)
+    name = f"tokenizers/{_digest(source_key, kind, config.vocab, many, specials)[:40]}.json"
+    kept = read_cached(cache, name)
+    if kept is not None:
+        return Tokenizer.from_json(kept.decode())
+    told(f"fitting {kind} vocabulary", 0.0)
+    train = split().train
+    vocab = config.vocab or vocabulary_law(kind, train.n_bytes)
+    texts = _sample(train, None if kind == "char" else FITTED_SAMPLE)
+    tokenizer = fit_tokenizer(kind, texts, vocab, specials=specials, end=many)
+    write_cached(cache, name, tokenizer.to_json().encode())
+    return tokenizer
+
+
+def _sample(part: Part, most_bytes: int | None) -> Iterator[str]:
+    """The texts of a part, or evenly spread chunks of it that come to about `most_bytes`."""
+    chunks = whole_words(part.read())
+    if most_bytes is None or part.n_bytes <= most_bytes:
+        yield from (chunk.text for chunk in chunks)
+        return
+    step = part.n_bytes / most_bytes
+    seen = taken = 0
+    for chunk in chunks:
+        seen += len(chunk.text)
+        if seen >= taken * step:
+            taken += len(chunk.text)
+            yield chunk.text
+
+
+def _tokens(
+    source: Source,
+    val: Source | None,
+    split: Callable[[], Split],
+    tokenizer: Tokenizer,
+    many: bool,
+    key: str,
+    cache: Path | None,
+    told: Progress,
+) -> tuple[dict[str, Tokens], dict[str, Any]]:
+    """Tokens of both parts and facts about them: from the cache, or made now and kept there."""
+    n_bytes = source.n_bytes + (val.n_bytes if val else 0)
+    small = n_bytes <= IN_MEMORY_BYTES
+    folder = cache / "tokens" / key[:40] if cache is not None else None
+    if folder is not None:
+        found = kept_tokens(folder, in_memory=small)
+        if found is not None:
+            return found
+
+    def make(work: Path | None) -> tuple[dict[str, Tokens], dict[str, Any]]:
+        parts, done = {}, 0
+
+        def progress(n_chars: int) -> None:
+            nonlocal done
+            done += n_chars
+            told("tokenising", min(done / n_bytes, 1.0))
+
+        both = split()
+        for name, part in (("train", both.train), ("val", both.val)):
+            file = None if work is None else work / f"{name}.ids"
+            parts[name] = tokenise(part.read(), tokenizer, tokenizer.end_id if many else None, file, progress)
+        return parts, {"rule": both.rule, "charge_nats": _charge(tokenizer, both)}
+
+    if small:
+        parts, facts = make(None)
+        if folder is not None and tokenizer.kind not in ("char", "byte"):  # those two cost less than reading a file
+            try:
+                keep_tokens(folder, lambda _: (parts, facts))
+            except StorageError:
+                pass
+        return parts, facts
+    if folder is None:
+        raise StorageError(f"{source.name!r} has {n_bytes:,} bytes; its tokens need a cache folder on disk")
+    keep_tokens(folder, make)
+    kept = kept_tokens(folder, in_memory=False)
+    if kept is None:
+        raise StorageError(f"tokens that were just written to {str(folder)!r} cannot be read back")
+    return kept
+
+
+def _charge(tokenizer: Tokenizer, both: Split) -> float | None:
+    """0 where the validation text comes back whole, else what `lost` charges."""
+    if tokenizer.always_lossless or all(map(tokenizer.is_lossless, _texts(both.val))):
+        return 0.0
+    counted = _texts(both.train, _CHARGED_SAMPLE)
+    return charge_nats(tokenizer, counted, _texts(both.val))
+
+
+def _texts(part: Part, most_chars: int | None = None) -> Iterator[str]:
+    """Texts of a part, cut where words begin; only the first most_chars characters where given."""
+    chunks = whole_words(part.read())
+    if most_chars is None:
+        yield from (chunk.text for chunk in chunks)
+        return
+    left = most_chars
+    for chunk in chunks:
+        yield chunk.text[:left]
+        left -= len(chunk.text)
+        if left <= 0:
+            return
