@@ -1,0 +1,68 @@
+"""Whole-process time until a validation loss on a text, our default settings; beside nanoGPT's CPU command if it is there.
+
+    python benchmarks/time_to_loss.py tinyshakespeare/input.txt --until 1.88 --seeds 3 --nanogpt nanoGPT
+    python benchmarks/time_to_loss.py tinyshakespeare/input.txt --until 1.558 --minutes 10 --seeds 3
+
+nanoGPT's command is the one in its README for a CPU (2,000 iterations, documented loss 1.88 on 20 random windows); its
+time is that of the whole process, data preparation left out. Runs alternate: nanoGPT once, then ours for every seed.
+"""
+
+import argparse
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from command import fresh, machine, qkv, spread
+
+NANOGPT = (
+    "train.py config/train_shakespeare_char.py --device=cpu --compile=False --eval_iters=20 --log_interval=500"
+    " --block_size=64 --batch_size=12 --n_layer=4 --n_head=4 --n_embd=128 --max_iters=2000 --lr_decay_iters=2000"
+    " --dropout=0.0"
+)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("text", type=Path)
+    parser.add_argument("--until", type=float, required=True)
+    parser.add_argument("--minutes", type=float)
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--first-seed", type=int, default=1)
+    parser.add_argument("--nanogpt", type=Path)
+    parser.add_argument("--tokenizer", default="char")
+    args = parser.parse_args()
+    print(machine())
+    theirs = nanogpt_seconds(args.nanogpt, args.text) if args.nanogpt else None
+    seconds, losses, results = [], [], {}
+    for seed in range(args.first_seed, args.first_seed + args.seeds):
+        words = ["train", str(args.text), "--tokenizer", args.tokenizer, "--until-loss", str(args.until)]
+        words += ["--minutes", str(args.minutes)] if args.minutes else []
+        taken, results = qkv(*words, "--seed", str(seed), "--out", str(fresh() / "run"))
+        seconds.append(taken)
+        losses.append(results["val_loss"])
+        print(
+            f"seed {seed}: {results['val_loss']:.4f} nats after {results['steps']} steps, {results['tokens']:,} tokens:"
+            f" {results['train_seconds']:.1f} s of training, {taken:.1f} s in all ({results['stopped_because']})"
+        )
+    print(f"{results['parameters']:,} parameters; whole process, seconds: {spread(seconds)}; losses: {spread(losses)}")
+    if theirs:
+        print(f"nanoGPT's CPU command: {theirs:.1f} s; ratio {theirs / sorted(seconds)[len(seconds) // 2]:.1f}")
+    if max(losses) > args.until:
+        sys.exit(f"the target of {args.until} was missed by a seed")
+
+
+def nanogpt_seconds(folder: Path, text: Path) -> float:
+    """The whole process of the documented command, on a copy of the folder."""
+    copy = fresh() / "nanogpt"
+    shutil.copytree(folder, copy)
+    shutil.copy(text, copy / "data" / "shakespeare_char" / "input.txt")
+    subprocess.run([sys.executable, "data/shakespeare_char/prepare.py"], cwd=copy, check=True, capture_output=True)
+    began = time.perf_counter()
+    subprocess.run([sys.executable, *NANOGPT.split()], cwd=copy, check=True, capture_output=True)
+    return time.perf_counter() - began
+
+
+if __name__ == "__main__":
+    main()

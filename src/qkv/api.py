@@ -1,0 +1,224 @@
+"""The Python face: `train` a model, `load` a run, and ask the `Run` that comes back.
+
+    run = qkv.train("my.txt", freeze=["W_E"], minutes=3)
+    run.model, run.tokenizer, run.loss
+    run.predict(["the cat"]); run.history("L*.W_Q", "drift"); run.matrix("L0.H3.OV")
+
+A `Run` reads its folder and never a live trainer, so one that is training elsewhere can be read too.
+"""
+
+import dataclasses
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from qkv import recipe
+from qkv.changes import freeze_changes, plan_changes
+from qkv.data.corpus import Corpus, load_corpus
+from qkv.data.tokenizers import Tokenizer, load_tokenizer
+from qkv.errors import ConfigError, RunFolderError, unknown
+from qkv.folder import RunFolder
+from qkv.models import build
+from qkv.models.factored import FactoredMatrix
+from qkv.models.matrices import Catalogue
+from qkv.tasks import Evaluation, PredictOptions, Task, evaluate, find_task
+from qkv.telemetry import Series, Telemetry
+
+__all__ = ["Run", "cache_folder", "load", "train"]
+
+
+def cache_folder() -> Path:
+    """Where tokenised texts and baselines are kept between runs; deleting it costs only time."""
+    return Path.home() / ".cache" / "qkv"
+
+
+def train(
+    source: str | Path = "",
+    *,
+    out: str | Path | None = None,
+    set: Mapping[str, Any] | None = None,
+    change: Sequence[str] = (),
+    freeze: Sequence[str] = (),
+    only: Sequence[str] = (),
+    resume: bool = False,
+    report: bool = True,
+    progress: Callable[[Any], None] = lambda told: None,
+    say: Callable[[str], None] = lambda sentence: None,
+    started: float | None = None,
+    **request: Any,
+) -> "Run":
+    """Train a model on `source` and return the finished run.
+
+    `source` is a text file, folder or table; empty is the text inside your own Python. Further keywords are those of
+    `qkv.recipe.Request`: task, preset, from_run, steps, minutes, until_loss, seed, val, tokenizer, vocab, text_column,
+    label_column, watch ("off", "light", "full"), device, precision, threads. `set` overrides single settings
+    (`{"d_model": 128}`), `change` takes changes in the change language, `freeze` and `only` selectors. With `resume`,
+    `out` names the run to go on with. `progress` is called with each step, `say` with sentences.
+
+    Raises UserError for what cannot be done as asked (nothing is made then), RunError where the run broke off.
+    """
+    began = time.monotonic() if started is None else started
+    listening = recipe.Listening(progress=progress, say=say, started=began, null=report)
+    names = [field.name for field in dataclasses.fields(recipe.Request)]
+    for name in request:
+        if name not in names:
+            raise ConfigError(unknown("option of qkv.train", name, names))
+    asked = recipe.Request(
+        source=str(source),
+        set=dict(set or {}),
+        changes=(*change, *map(str, freeze_changes(list(freeze), list(only)))),
+        **request,
+    )
+    if resume:
+        if out is None:
+            raise ConfigError("--resume needs --out RUN: the folder of the run to go on with")
+        path = recipe.resume(asked, out=Path(out), listening=listening, cache=cache_folder())
+    else:
+        path = recipe.train(asked, out=Path(out) if out else None, listening=listening, cache=cache_folder())
+    run = load(path)
+    if report and not run.folder.report.is_file():
+        say("writing the report")
+        run.report()
+        run.folder.seal({k: v for k, v in run.folder.read_manifest().items() if k not in ("files", "format_version")})
+    return run
+
+
+def load(path: str | Path, *, weights: str = "best") -> "Run":
+    """The run in a folder, with its best weights or its last.
+
+    Raises RunFolderError where there is no run, or it has no weights yet.
+    """
+    if weights not in ("best", "last"):
+        raise ConfigError(f"weights is {weights!r}; expected best or last")
+    return Run(RunFolder.open(path), weights)
+
+
+class Run:
+    """A trained (or training) model and everything its folder tells."""
+
+    def __init__(self, folder: RunFolder, weights: str) -> None:
+        self.folder, self.weights = folder, weights
+        self.path: Path = folder.path
+        self.config: recipe.RunConfig = recipe.RunConfig.read(folder.config)
+        """What it was made with."""
+        self.task: Task = find_task(self.config.task)
+        """What it was trained to do."""
+
+    def __repr__(self) -> str:
+        return f"Run({str(self.path)!r}, {self.config.preset} {self.config.model.kind}, weights={self.weights!r})"
+
+    @cached_property
+    def model(self) -> Any:
+        """The model, a plain `torch.nn.Module` in evaluation mode: `model(ids [batch, pos]) -> logits`."""
+        path = self.folder.best if self.weights == "best" else self.folder.model
+        if not path.is_file():
+            raise RunFolderError(f"{self.path} has no {path.name} yet; let it train on with --resume")
+        return self._with_weights(path)
+
+    def _with_weights(self, path: Path) -> Any:
+        model = build(self.config.model, self.config.seed)
+        plan = plan_changes(
+            self.config.changes, Catalogue(model, self.tokenizer.readable), self.config.seed, recipe.run_matrix,
+            resumed_at=1 << 60,
+        )  # fmt: skip
+        plan.at_start().load_state(recipe.load_weights(path))
+        return model.eval()
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        """Text to ids and back; `.hf` is the library's own."""
+        return load_tokenizer(self.folder.tokenizer)
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """What `qkv train --json` printed, empty while the run is not finished."""
+        return dict(self.folder.read_manifest().get("summary", {})) if self.folder.is_finished else {}
+
+    @property
+    def loss(self) -> float | None:
+        """The lowest loss over the whole validation split, nats per target."""
+        with self.telemetry() as telemetry:
+            best = telemetry.best_evaluation()
+        return None if best is None else best.loss
+
+    def telemetry(self) -> Telemetry:
+        """What was recorded while it trained; use it as a context manager."""
+        return Telemetry(self.folder.telemetry)
+
+    def history(self, selector: str, measure: str) -> dict[str, Series]:
+        """A measure over the steps: address -> series with arrays `.step` and `.value`.
+
+        Raises AddressError for a selector that matches nothing, or a measure that was not recorded.
+        """
+        with self.telemetry() as telemetry:
+            return telemetry.series(selector, measure)
+
+    def snapshots(self) -> dict[int, Path]:
+        """Step -> file of weights, for every step whose weights were kept."""
+        return recipe.snapshot_steps(self.path)
+
+    def catalogue(self, at: int | None = None) -> Catalogue:
+        """Every matrix by address, now or at a step whose weights were kept.
+
+        Raises RunFolderError for another step, with those that there are.
+        """
+        if at is None:
+            return Catalogue(self.model, self.tokenizer.readable)
+        snapshots = self.snapshots()
+        if at not in snapshots:
+            there = ", ".join(map(str, snapshots)) or "none"
+            raise RunFolderError(f"{self.path} kept no weights of step {at}; steps with weights: {there}")
+        return Catalogue(self._with_weights(snapshots[at]), self.tokenizer.readable)
+
+    def matrix(self, address: str, at: int | None = None) -> Tensor | FactoredMatrix:
+        """A matrix, head or token row in the field's shape (a copy), or a circuit (`L2.H3.OV`) as its factors.
+
+        Raises AddressError for what the model does not have.
+        """
+        catalogue = self.catalogue(at)
+        if address.rpartition(".")[2] in ("QK", "OV"):
+            return catalogue.circuit(address)
+        return catalogue.view(address).detach().clone()
+
+    def predict(self, texts: Sequence[str], options: PredictOptions | None = None) -> list[str]:
+        """One output per text: its continuation, or the text with every [MASK] filled."""
+        return self.task.predict(self.model, self.tokenizer, list(texts), options or PredictOptions())
+
+    def corpus(self, source: str | Path | None = None) -> Corpus:
+        """The text it was trained and validated on, or another one, all of it for validation, under its tokenizer."""
+        data = self.config.data
+        if source is not None:
+            text = str(Path(source).absolute())
+            data = dataclasses.replace(data, source=text, val=text, tokenizer=str(self.folder.tokenizer), vocab=0)
+        return load_corpus(data, cache=cache_folder(), task_specials=self.task.needs_specials)
+
+    def evaluate(self, source: str | Path | None = None, *, changes: Sequence[str] = ()) -> Evaluation:
+        """Loss and accuracy with intervals over the validation text, or over `source`, with matrices changed first.
+
+        The changes are made on a copy. Raises ChangeError or AddressError for one that does not fit.
+        """
+        model = self.model
+        if changes:
+            path = self.folder.best if self.weights == "best" else self.folder.model
+            model = self._with_weights(path)
+            catalogue = Catalogue(model, self.tokenizer.readable)
+            plan_changes(changes, catalogue, self.config.seed, recipe.run_matrix).at_start()
+        with torch.inference_mode():
+            return evaluate(model, self.task, self.corpus(source))
+
+    def embed(self, texts: Sequence[str]) -> Any:
+        """Contextual vectors of every token of each text, by layer; see `qkv.inspection.contextual`."""
+        from qkv.inspection.contextual import contextual_vectors
+
+        return contextual_vectors(self.model, self.tokenizer, list(texts))
+
+    def report(self, out: str | Path | None = None, texts: Sequence[str] = ()) -> Path:
+        """Write the self-contained HTML report; returns its path."""
+        from qkv.views.report import write_report
+
+        return write_report(self.path, out=Path(out) if out else None, texts=tuple(texts))

@@ -1,0 +1,20 @@
+"""The composition root: a configuration becomes a run folder. `train` and studies share it."""
+
+from qkv.recipe.assemble import Parts, assemble, load_weights, run_matrix, snapshot_steps
+from qkv.recipe.request import Request, RunConfig, resolve
+from qkv.recipe.training import Listening, next_folder, resume, train
+
+__all__ = [
+    "Listening",
+    "Parts",
+    "Request",
+    "RunConfig",
+    "assemble",
+    "load_weights",
+    "next_folder",
+    "resolve",
+    "resume",
+    "run_matrix",
+    "snapshot_steps",
+    "train",
+]

@@ -1,0 +1,121 @@
+"""From a configuration to the parts of a training: model, catalogue, plan of changes, optimizer.
+
+The one place where the rooms meet. Nothing is decided here (see `request`) and nothing is trained (see `training`).
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from qkv.changes import Plan, RunMatrix, plan_changes
+from qkv.config import from_dict, load_toml
+from qkv.data.corpus import Corpus
+from qkv.errors import AddressError, ChangeError, RunFolderError, unknown
+from qkv.folder import RunFolder
+from qkv.models import build
+from qkv.models.matrices import Catalogue
+from qkv.recipe.request import RunConfig
+from qkv.tasks import Task, find_task
+from qkv.training.optimizers import Optimizer, make_optimizer
+
+__all__ = ["Parts", "assemble", "load_weights", "run_matrix", "snapshot_steps"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parts:
+    """What a training loop is handed."""
+
+    config: RunConfig
+    corpus: Corpus
+    task: Task
+    model: nn.Module
+    catalogue: Catalogue
+    plan: Plan
+    optimizer: Optimizer
+    start: dict[str, Tensor]
+    """Address -> weights at step 0, after the changes that hold from the start; what drift is measured from."""
+
+
+def assemble(config: RunConfig, corpus: Corpus, *, resumed_at: int = 0) -> Parts:
+    """Build everything of a run, its weights those of step 0. The same arguments give the same bits.
+
+    Raises AddressError or ChangeError for a change that does not fit the model, RunFolderError for a run that cannot be
+    started from.
+    """
+    model = build(config.model, config.seed)
+    catalogue = Catalogue(model, corpus.tokenizer.readable)
+    if config.from_run:
+        catalogue.load_state(load_weights(Path(config.from_run) / "best.safetensors"))
+    n_steps = config.training.schedule.steps or None
+    plan = plan_changes(config.changes, catalogue, config.seed, run_matrix, n_steps=n_steps, resumed_at=resumed_at)
+    catalogue = plan.at_start()
+    model.to(config.machine.device)
+    return Parts(
+        config=config,
+        corpus=corpus,
+        task=find_task(config.task),
+        model=model,
+        catalogue=catalogue,
+        plan=plan,
+        optimizer=make_optimizer(catalogue, config.training.optimizer, precision=config.machine.precision),
+        start={address: values.clone() for address, values in catalogue.state().items()},
+    )
+
+
+def load_weights(path: Path) -> dict[str, Tensor]:
+    """The tensors of a safetensors file by address.
+
+    Raises RunFolderError where it is missing or damaged.
+    """
+    try:
+        return load_file(path)
+    except FileNotFoundError:
+        raise RunFolderError(f"{path} is not there; expected the weights of a run") from None
+    except (SafetensorError, OSError) as error:
+        raise RunFolderError(f"{path} cannot be read as safetensors: {error}") from None
+
+
+def snapshot_steps(folder: Path) -> dict[int, Path]:
+    """Step -> file of weights, for every snapshot of a run, oldest first."""
+    found = {int(p.parent.name[5:]): p for p in folder.glob("checkpoints/step-*/model.safetensors")}
+    return dict(sorted(found.items()))
+
+
+def run_matrix(wanted: RunMatrix) -> Tensor:
+    """A matrix, head or row of another run, for `load(RUN:ADDRESS@STEP)`.
+
+    Raises ChangeError where there is no such run, step or address.
+    """
+    try:
+        folder = RunFolder.open(wanted.run).path
+    except RunFolderError as error:
+        raise ChangeError(f"load({wanted.run}): {error}") from None
+    path = folder / "model.safetensors"
+    if wanted.step is not None:
+        snapshots = snapshot_steps(folder)
+        if wanted.step not in snapshots:
+            steps = ", ".join(map(str, snapshots))
+            raise ChangeError(f"{wanted.run} has no snapshot of step {wanted.step}; it has {steps}")
+        path = snapshots[wanted.step]
+    with safe_open(path, framework="pt") as file:
+        keys = list(file.keys())
+        if wanted.address in keys:
+            return file.get_tensor(wanted.address)
+    model = build(_model_config(folder), 0)
+    catalogue = Catalogue(model)
+    catalogue.load_state(load_weights(path))
+    try:
+        with torch.no_grad():
+            return catalogue.part(wanted.address).view().clone()
+    except AddressError:
+        raise ChangeError(f"{wanted.run}: {unknown('address', wanted.address, keys)}") from None
+
+
+def _model_config(folder: Path):  # noqa: ANN202
+    from qkv.models import ModelConfig
+
+    return from_dict(ModelConfig, load_toml(folder / "config.toml")["model"], "model.")

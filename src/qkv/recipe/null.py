@@ -1,0 +1,56 @@
+"""The null of a run: the same training on random labels, for its first steps, under the same schedule.
+
+What moves there is what the optimizer moves when there is nothing to learn. It is measured by the same recorder at the
+same steps, so each drift can be read beside its null at an equal step.
+"""
+
+import dataclasses
+
+from qkv.instruments.recorder import Recorder
+from qkv.recipe.assemble import Parts, assemble
+from qkv.telemetry import NULL_ARM, Store
+from qkv.training import loop
+from qkv.training.record import Outcome
+
+__all__ = ["NULL_SHARE", "null_steps", "train_null"]
+
+NULL_SHARE = 0.07
+"""Share of a training that its null may cost."""
+_MOST_STEPS = 256
+
+
+def null_steps(steps: int) -> int:
+    """How many steps the null has: the largest power of two within its share, so that it ends on a recorded step."""
+    most = min(_MOST_STEPS, int(NULL_SHARE * steps))
+    return 1 << (most.bit_length() - 1) if most else 0
+
+
+def train_null(parts: Parts, outcome: Outcome, store: Store) -> None:
+    """Train from the same start on random labels and record it as arm 1; nothing else of the run is touched."""
+    steps = null_steps(outcome.steps)
+    if not steps:
+        return
+    training = dataclasses.replace(
+        parts.config.training,
+        until_loss=0.0,
+        minutes=0.0,
+        patience=0,
+        schedule=dataclasses.replace(parts.config.training.schedule, steps=outcome.horizon),
+    )
+    config = dataclasses.replace(parts.config, training=training)
+    null = assemble(config, parts.corpus)
+    loop.run(
+        model=null.model,
+        catalogue=null.catalogue,
+        task=null.task,
+        corpus=null.corpus,
+        config=training,
+        optimizer=null.optimizer,
+        machine=config.machine,
+        seed=config.seed,
+        constraint=null.plan,
+        observers=[Recorder(store, level="light", start=null.start, arm=NULL_ARM)],
+        random_labels=True,
+        stop_after=steps,
+    )
+    null.plan.at_end()

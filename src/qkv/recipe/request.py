@@ -1,0 +1,249 @@
+"""What a person asks for, and the configuration that it becomes: every law is applied here, once, and written down.
+
+`Request` holds what was typed, None where nothing was. `resolve` makes of it a `RunConfig` in which nothing is left to
+decide: it is what `config.toml` holds, what a resume reads, and what a study varies.
+"""
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from qkv.config import from_dict, load_toml, override, to_dict
+from qkv.data.config import DataConfig
+from qkv.data.corpus import Corpus, load_corpus
+from qkv.errors import ConfigError, RunFolderError
+from qkv.models.layout import ModelConfig, Sizes
+from qkv.presets import Budget, Preset, Scale, find, model_config, scale_law
+from qkv.tasks import find_task
+from qkv.training.config import TrainingConfig
+from qkv.training.precision import Machine
+from qkv.training.precision import resolve as resolve_machine
+
+__all__ = ["DEFAULT_MINUTES", "Request", "RunConfig", "WATCH_LEVELS", "resolve", "same_run"]
+
+DEFAULT_MINUTES = 4.5
+"""Wall time of a training for which no budget was given."""
+WATCH_LEVELS = ("off", "light", "full")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """A training as it was asked for. None and empty mean: choose for me."""
+
+    source: str = ""
+    task: str | None = None
+    preset: str | None = None
+    from_run: str | None = None
+    steps: int | None = None
+    minutes: float | None = None
+    until_loss: float | None = None
+    seed: int | None = None
+    set: Mapping[str, Any] = field(default_factory=dict)
+    val: str | None = None
+    tokenizer: str | None = None
+    vocab: int | None = None
+    text_column: str | None = None
+    label_column: str | None = None
+    changes: tuple[str, ...] = ()
+    watch: str | None = None
+    device: str | None = None
+    precision: str | None = None
+    threads: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.steps is not None and self.minutes is not None:
+            raise ConfigError("--steps and --minutes are two budgets; give one of them")
+        for name in ("steps", "minutes", "until_loss"):
+            value = getattr(self, name)
+            if value is not None and not (0 < value < math.inf):
+                raise ConfigError(f"{name} is {value}; expected a number above 0")
+        if self.seed is not None and self.seed < 0:
+            raise ConfigError(f"seed is {self.seed}; expected a whole number of at least 0")
+        if self.watch is not None and self.watch not in WATCH_LEVELS:
+            raise ConfigError(f"watch is {self.watch!r}; expected one of: {', '.join(WATCH_LEVELS)}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunConfig:
+    """One training with nothing left to decide; `config.toml` is this, table by table."""
+
+    task: str
+    """Name of the task."""
+    preset: str
+    """Name of the preset the laws started from."""
+    seed: int
+    """Names every random draw."""
+    watch: str
+    """What is measured while training: off, light or full."""
+    from_run: str = ""
+    """The run folder whose best weights it starts from; empty is a start of its own."""
+    changes: tuple[str, ...] = ()
+    """Changes in the change language, those of the preset first."""
+    data: DataConfig
+    """Where the text comes from and how it is cut."""
+    model: ModelConfig
+    """The model."""
+    training: TrainingConfig
+    """How it is trained."""
+    machine: Machine
+    """Where and how exactly it is computed."""
+
+    @classmethod
+    def read(cls, path: Path) -> "RunConfig":
+        """The configuration in a `config.toml`.
+
+        Raises RunFolderError where the file is not one of ours.
+        """
+        try:
+            return from_dict(cls, load_toml(path))
+        except (ConfigError, TypeError) as error:
+            raise RunFolderError(f"{path} is not the configuration of a run: {error}") from None
+
+
+def resolve(request: Request, cache: Path | None) -> tuple[RunConfig, Corpus, Scale]:
+    """Apply every law: (the configuration, the corpus it speaks of, the scale that was chosen).
+
+    Raises ConfigError or SourceError for the first thing that does not fit.
+    """
+    task = find_task(request.task or "causal")
+    preset = find(request.preset or "", task.name)
+    parent = _parent(request)
+    tokenizer = request.tokenizer or (parent.tokenizer if parent else ("wordpiece" if task.needs_specials else "bpe"))
+    data = DataConfig(
+        source=str(Path(request.source).absolute()) if request.source else "",
+        tokenizer=_absolute(tokenizer),
+        vocab=request.vocab or 0,
+        val=str(Path(request.val).absolute()) if request.val else "",
+        text_column=request.text_column or "",
+        label_column=request.label_column or "",
+    )
+    corpus = load_corpus(data, cache=cache, task_specials=task.needs_specials)
+    budget = Budget(steps=request.steps or 0, minutes=request.minutes or 0.0, until_loss=request.until_loss or 0.0)
+    scale = scale_law(len(corpus.train), budget, bigram_loss(corpus) if budget.until_loss else math.nan)
+    if parent:
+        model, preset = parent.model, find(parent.preset, task.name)
+    else:
+        pinned = {
+            item.name: int(request.set[name])
+            for item in dataclasses.fields(Sizes)
+            for name in (item.name, f"model.sizes.{item.name}")
+            if name in request.set and str(request.set[name]).isdigit()
+        }
+        model = model_config(preset, task.model_kind, corpus.tokenizer.d_vocab, scale, pinned)
+    config = RunConfig(
+        task=task.name,
+        preset=preset.name,
+        seed=1 if request.seed is None else request.seed,
+        watch=request.watch or "light",
+        from_run=str(Path(request.from_run).absolute()) if request.from_run else "",
+        changes=(*preset.changes, *request.changes),
+        data=data,
+        model=model,
+        training=training_config(preset, scale, budget, model.sizes.n_ctx),
+        machine=resolve_machine(request.device or "cpu", request.precision or "auto", request.threads or 0),
+    )
+    config = override(config, dict(request.set))
+    if parent and config.model != parent.model:
+        raise ConfigError("--from goes on with the model of that run; its sizes and layout cannot be set")
+    if config.model.sizes.d_vocab != corpus.tokenizer.d_vocab:
+        raise ConfigError(
+            f"d_vocab is {config.model.sizes.d_vocab} but the tokenizer has {corpus.tokenizer.d_vocab} tokens;"
+            f" use --vocab to fit another vocabulary"
+        )
+    return dataclasses.replace(config, model=config.model.resolved()), corpus, scale
+
+
+def training_config(preset: Preset, scale: Scale, budget: Budget, n_ctx: int) -> TrainingConfig:
+    """How long and in which portions: what was asked for, or what the laws say."""
+    steps = budget.steps or (0 if budget.minutes else scale.steps)
+    minutes = 0.0 if steps else budget.minutes or DEFAULT_MINUTES
+    return TrainingConfig(
+        batch_size=max(1, scale.batch_tokens // n_ctx),
+        until_loss=budget.until_loss,
+        minutes=minutes,
+        optimizer=preset.optimizer,
+        schedule=preset.schedule(steps),
+    )
+
+
+def bigram_loss(corpus: Corpus) -> float:
+    """Nats per validation token under the bigram counts of the training part, one added to each: a quick yardstick."""
+    size = corpus.tokenizer.d_vocab
+    ids, val = (np.asarray(part.ids[:2_000_000], dtype=np.int64) for part in (corpus.train, corpus.val))
+    pairs, seen = np.unique(ids[:-1] * size + ids[1:], return_counts=True)
+    firsts = np.bincount(ids[:-1], minlength=size)
+    asked = val[:-1] * size + val[1:]
+    at = np.minimum(np.searchsorted(pairs, asked), len(pairs) - 1)
+    count = np.where(pairs[at] == asked, seen[at], 0)
+    return float(-np.log((count + 1) / (firsts[val[:-1]] + size)).mean())
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Parent:
+    preset: str
+    model: ModelConfig
+    tokenizer: str
+
+
+def _parent(request: Request) -> _Parent | None:
+    """What a run that another one starts from prescribes."""
+    if not request.from_run:
+        return None
+    folder = Path(request.from_run)
+    if not (folder / "config.toml").is_file():
+        raise RunFolderError(f"--from {request.from_run} is not a run folder: it has no config.toml")
+    config = RunConfig.read(folder / "config.toml")
+    task = find_task(request.task or "causal")
+    if config.model.kind != task.model_kind:
+        raise ConfigError(
+            f"--from {request.from_run} is a {config.model.kind}; --task {task.name} trains a {task.model_kind}"
+        )
+    for name in ("preset", "tokenizer", "vocab"):
+        if getattr(request, name):
+            raise ConfigError(f"--from goes on with the {name} of that run; leave --{name} out")
+    return _Parent(preset=config.preset, model=config.model, tokenizer=str((folder / "tokenizer.json").absolute()))
+
+
+def _absolute(tokenizer: str) -> str:
+    """A tokenizer's file as a whole path; a kind as it is."""
+    return str(Path(tokenizer).absolute()) if Path(tokenizer).suffix or "/" in tokenizer else tokenizer
+
+
+def same_run(request: Request, config: RunConfig) -> None:
+    """Make sure that what was typed beside --resume is what the run was made with.
+
+    Raises ConfigError that names the option, the run's value and the one given.
+    """
+    kept: dict[str, tuple[Any, Any]] = {
+        "source": (request.source and str(Path(request.source).absolute()), config.data.source),
+        "task": (request.task, config.task),
+        "preset": (request.preset, config.preset),
+        "seed": (request.seed, config.seed),
+        "watch": (request.watch, config.watch),
+        "tokenizer": (request.tokenizer and _absolute(request.tokenizer), config.data.tokenizer),
+        "vocab": (request.vocab, config.data.vocab),
+        "steps": (request.steps, config.training.schedule.steps),
+        "minutes": (request.minutes, config.training.minutes),
+        "until-loss": (request.until_loss, config.training.until_loss),
+        "precision": (request.precision if request.precision != "auto" else None, config.machine.precision),
+        "threads": (request.threads, config.machine.threads),
+        "device": (request.device if request.device != "auto" else None, config.machine.device),
+    }
+    for name, (given, made) in kept.items():
+        if given not in (None, "") and given != made:
+            raise ConfigError(f"--{name} is {given}, but the run was made with {made}; leave it out to resume that run")
+    if request.set and override(config, dict(request.set)) != config:
+        changed = [name for name, value in request.set.items() if override(config, {name: value}) != config]
+        raise ConfigError(f"--set {changed[0]} differs from the run's config.toml; leave it out to resume that run")
+    if request.changes and not set(request.changes) <= set(config.changes):
+        raise ConfigError(f"the run was made with the changes {list(config.changes)}; leave changes out to resume it")
+
+
+def as_toml(config: RunConfig) -> dict[str, Any]:
+    """The tables of `config.toml`."""
+    return to_dict(config)

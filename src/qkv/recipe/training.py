@@ -1,0 +1,237 @@
+"""One training from beginning to end: request, parts, loop, null, baselines, manifest, report.
+
+A folder is made only once nothing more can be wrong with what was asked for. What is random is named (see `randomness`),
+what was decided is in `config.toml`, so a run that was killed goes on here from its newest whole checkpoint and ends with
+the same bytes.
+"""
+
+import contextlib
+import dataclasses
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from qkv.config import dump_toml, to_dict
+from qkv.data.corpus import Corpus, load_corpus
+from qkv.errors import RunFolderError
+from qkv.folder import RunFolder
+from qkv.instruments.recorder import Recorder
+from qkv.recipe.assemble import Parts, assemble
+from qkv.recipe.facts import BackgroundBaselines, machine_facts, summary
+from qkv.recipe.null import NULL_SHARE, train_null
+from qkv.recipe.request import Request, RunConfig, resolve, same_run
+from qkv.recipe.samples import write_samples
+from qkv.tasks import find_task
+from qkv.telemetry import Store
+from qkv.training import checkpoint as checkpoints
+from qkv.training import loop
+from qkv.training.record import Observer, Outcome, StepRecord
+
+__all__ = ["Listening", "next_folder", "resume", "train"]
+
+AFTERWARDS_SECONDS = 6.0
+"""What is kept of a wall-time budget for baselines, samples, the manifest and the report."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Listening:
+    """Who is told what happens, and since when the clock runs."""
+
+    progress: Callable[[Any], None] = lambda told: None
+    """Called with each StepRecord, EvaluationRecord and Event."""
+    say: Callable[[str], None] = lambda sentence: None
+    """Called with sentences for a person."""
+    started: float = dataclasses.field(default_factory=time.monotonic)
+    """`time.monotonic()` when the command was typed."""
+    null: bool = True
+    """Train the null as well: it is there for the report, so a run without one does without."""
+
+    def seconds(self) -> float:
+        """Wall time since then."""
+        return time.monotonic() - self.started
+
+
+class _Progress(Observer):
+    """Hands everything on to `progress`."""
+
+    def __init__(self, progress: Callable[[Any], None]) -> None:
+        self._progress = progress
+
+    def wants(self, step: int) -> bool:
+        return True
+
+    def after_update(self, record: StepRecord) -> None:
+        self._progress(record)
+
+    def on_evaluation(self, evaluation: Any) -> None:
+        self._progress(evaluation)
+
+    def on_event(self, event: Any) -> None:
+        self._progress(event)
+
+
+def train(request: Request, *, out: Path | None, listening: Listening, cache: Path | None) -> Path:
+    """Train what was asked for into a new folder; returns it.
+
+    Raises UserError before anything is made; RunError and Interrupted once there is something to keep.
+    """
+    config, corpus, _ = resolve(request, cache)
+    parts = assemble(config, corpus)
+    listening.say(_announcement(parts))
+    for sentence in parts.plan.describe():
+        listening.say(sentence)
+    with RunFolder.create(out or next_folder(corpus.name)) as folder:
+        folder.write("config.toml", dump_toml(to_dict(config)))
+        folder.write("tokenizer.json", corpus.tokenizer.to_json())
+        folder.write("source.json", _source_facts(corpus))
+        _run(parts, folder, listening, cache, resume_from=None)
+    return folder.path
+
+
+def resume(request: Request, *, out: Path, listening: Listening, cache: Path | None) -> Path:
+    """Go on with the run in `out` from its newest whole checkpoint, or say that it is finished.
+
+    Raises ConfigError where an option differs from the run's, RunFolderError where its data changed.
+    """
+    with RunFolder.open(out, writing=True) as folder:
+        config = RunConfig.read(folder.config)
+        same_run(request, config)
+        if folder.is_finished:
+            listening.say(f"{folder.path} is finished; nothing is left to do")
+            return folder.path
+        corpus = load_corpus(config.data, cache=cache, task_specials=_needs_specials(config))
+        _same_data(folder, corpus)
+        found, damaged = checkpoints.latest_valid(folder)
+        for sentence in damaged:
+            listening.say(sentence)
+        if found is None:
+            listening.say(f"{folder.path} has no whole checkpoint; the run starts from step 0")
+        elif found.state.step > 0:
+            listening.say(f"going on from step {found.state.step}")
+        parts = assemble(config, corpus, resumed_at=found.state.step if found else 0)
+        _run(parts, folder, listening, cache, resume_from=found)
+    return folder.path
+
+
+def _run(
+    parts: Parts,
+    folder: RunFolder,
+    listening: Listening,
+    cache: Path | None,
+    resume_from: checkpoints.Checkpoint | None,
+) -> None:
+    """The loop and everything after it, into a folder that is ours."""
+    config, corpus = parts.config, parts.corpus
+    background = BackgroundBaselines(corpus, cache) if config.task == "causal" else None
+    with Store(folder.telemetry) as store:
+        observers = [Recorder(store, level=config.watch, start=parts.start), _Progress(listening.progress)]
+        outcome = _loop(parts, folder, listening, observers, resume_from)
+        if config.watch != "off" and listening.null:
+            train_null(parts, outcome, store)
+        write_samples(parts, folder, store, outcome)
+        found = background.result() if background else None
+        if found is not None:
+            store.set_fact("baselines", dataclasses.asdict(found))
+        bits = _bits_per_byte(parts, outcome)
+    facts = summary(
+        folder,
+        outcome,
+        found,
+        bits_per_byte=bits,
+        parameters=sum(entry.parameter.numel() for entry in parts.catalogue),
+        total_seconds=listening.seconds(),
+    )
+    folder.seal(
+        machine_facts(config)
+        | {"data": {"name": corpus.name, "sha256": corpus.sha256}, "parent": config.from_run, "summary": facts}
+    )
+
+
+def _loop(
+    parts: Parts,
+    folder: RunFolder,
+    listening: Listening,
+    observers: list[Observer],
+    resume_from: checkpoints.Checkpoint | None,
+) -> Outcome:
+    config, deadline = parts.config, None
+    if config.training.minutes and not (resume_from and resume_from.state.horizon):
+        left = 60 * config.training.minutes - listening.seconds() - AFTERWARDS_SECONDS
+        has_null = config.watch != "off" and listening.null
+        deadline = max(1.0, left * (1 - (NULL_SHARE if has_null else 0)))
+    with contextlib.ExitStack() as stack:
+        stack.callback(parts.plan.at_end)
+        return loop.run(
+            model=parts.model,
+            catalogue=parts.catalogue,
+            task=parts.task,
+            corpus=parts.corpus,
+            config=config.training,
+            optimizer=parts.optimizer,
+            machine=config.machine,
+            seed=config.seed,
+            folder=folder,
+            constraint=parts.plan,
+            observers=observers,
+            resume=resume_from,
+            deadline_seconds=deadline,
+        )
+
+
+def _bits_per_byte(parts: Parts, outcome: Outcome) -> float | None:
+    """Of the best validation loss, over the whole split."""
+    if outcome.best_loss != outcome.best_loss:
+        return None
+    n_targets = sum(batch.n_targets for batch in parts.task.val_batches(parts.corpus, parts.config.model.sizes, 64))
+    return parts.task.bits_per_byte(parts.corpus, outcome.best_loss * n_targets)
+
+
+def next_folder(name: str) -> Path:
+    """`runs/<name>-<n>`, the first n that is free."""
+    taken = {path.name for path in Path("runs").glob(f"{name}-*")}
+    return Path("runs") / next(f"{name}-{n}" for n in range(1, len(taken) + 2) if f"{name}-{n}" not in taken)
+
+
+def _announcement(parts: Parts) -> str:
+    """What is about to be trained, in one line."""
+    config, corpus = parts.config, parts.corpus
+    sizes, training = config.model.sizes, config.training
+    n = sum(entry.parameter.numel() for entry in parts.catalogue)
+    length = f"{training.schedule.steps:,} steps" if training.schedule.steps else f"{training.minutes:g} minutes"
+    target = f" or a validation loss of {training.until_loss:g}" if training.until_loss else ""
+    return (
+        f"{corpus.name}: {len(corpus.train):,} training and {len(corpus.val):,} validation tokens"
+        f" ({corpus.tokenizer.kind}, vocabulary {corpus.tokenizer.d_vocab:,}). "
+        f"{config.preset} {config.model.kind}: {n / 1e6:.2f} M parameters, {sizes.n_layers} layers, d_model {sizes.d_model}"
+        f", {sizes.n_heads} heads, context {sizes.n_ctx}. Up to {length}{target}, {training.batch_size} windows a step,"
+        f" {config.machine.precision} on {config.machine.threads} threads."
+    )
+
+
+def _needs_specials(config: RunConfig) -> bool:
+    return find_task(config.task).needs_specials
+
+
+def _source_facts(corpus: Corpus) -> str:
+    return json.dumps({"name": corpus.name, "sha256": corpus.sha256}) + "\n"
+
+
+def _same_data(folder: RunFolder, corpus: Corpus) -> None:
+    """Make sure that the data is what the run was trained on.
+
+    Raises RunFolderError with both hashes where it is not.
+    """
+    try:
+        made = json.loads((folder.path / "source.json").read_text(encoding="utf-8"))["sha256"]
+    except (OSError, ValueError, KeyError):
+        raise RunFolderError(
+            f"{folder.path} has no readable source.json; it cannot be told what it was trained on"
+        ) from None
+    if made != corpus.sha256:
+        raise RunFolderError(
+            f"the data of {folder.path} has changed: it was trained on sha256 {made[:16]}..., now it is"
+            f" {corpus.sha256[:16]}...; bring the old data back, or train anew with another --out"
+        )
