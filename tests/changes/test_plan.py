@@ -208,6 +208,16 @@ def test_frozen_lists_whole_matrices_by_step():
     assert plan.frozen(99) == {"L0.W_Q", "L1.W_Q"}
 
 
+def test_for_looking_only_changes_of_values_have_an_effect():
+    catalogue = make()
+    after = plan_changes(["L0.W_Q=identity", "L1.H2.W_O=zero"], catalogue, 0, looking=True).at_start()
+    assert torch.equal(after.state()["L0.W_Q"], torch.eye(16)) and (after.view("L1.H2.W_O") == 0).all()
+    for change in ("W_E=freeze", "W_E=only", "W_E=zero@5..", "W_E=zero@..5", "L0.W_Q=identity"):
+        with pytest.raises(ChangeError, match="no effect"):
+            plan_changes([change], after, 0, looking=True)
+    assert plan_changes(["**=zero"], catalogue, 0, looking=True).frozen(0) == set()
+
+
 def test_only_freezes_everything_else():
     catalogue = make()
     plan = plan_changes(freeze_changes([], ["L0.W_Q", "L1.H2.W_V"]), catalogue, 0)

@@ -16,6 +16,15 @@ SIZES = Sizes(d_vocab=13, d_model=16, n_layers=2, n_heads=4, n_ctx=8, d_mlp=24)
 SHARED = Sizes(d_vocab=13, d_model=16, n_layers=2, n_heads=4, n_kv_heads=2, n_ctx=8, d_mlp=24)
 
 
+@pytest.fixture(autouse=True, scope="module")
+def one_thread():
+    """Matrices this small cost more to share out than to multiply."""
+    n_threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(n_threads)
+
+
 def make(sizes=SIZES, **layout):
     layout = {"start": "normal", "tied": False, "bias": True, "norm": "layer", "mlp": "gelu"} | layout
     return Catalogue(build(ModelConfig(kind="CausalLM", sizes=sizes, layout=Layout(**layout)), seed=3))

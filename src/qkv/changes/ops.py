@@ -71,6 +71,10 @@ def _random(target: Target) -> Tensor:
     return target.normal("random") * float(target.args[0])
 
 
+def _scale(target: Target) -> Tensor:
+    return target.present * float(target.args[0])
+
+
 def _orthogonal(target: Target, part: Part) -> Tensor:
     """Orthonormal columns, or rows if those are fewer, uniform over all such (Saxe et al. 2013, arXiv 1312.6120)."""
     draw = part.of(target.normal("orthogonal")).double()
@@ -187,7 +191,7 @@ OPS: Mapping[str, Op] = {
     "share": Op("one matrix with {}", argument=Argument("B", _address)),
     "load": Op("loaded from {}", piece=_load, argument=Argument("FILE or RUN:B@STEP", str)),
     "reset": Op("set back to its start", lambda target: target.start(target.seed)),
-    "scale": Op("multiplied by {}", lambda t: t.present * t.args[0], argument=Argument("c", _factor)),
+    "scale": Op("multiplied by {}", _scale, argument=Argument("c", _factor)),
     "rank": Op("cut to rank {}", piece=_rank, argument=Argument("r", _whole_number)),
     "mean": Op("set to the mean of its heads or rows", _mean),
 }

@@ -39,21 +39,26 @@ def plan_changes(
     *,
     n_steps: int | None = None,
     resumed_at: int = 0,
+    looking: bool = False,
 ) -> "Plan":
     """Check changes, in their order, against the model as it now is, and work out what they write.
 
     The model is not touched yet. `n_steps` is the length of the run where it is known. A run that goes on from step
-    `resumed_at` has its weights from a checkpoint, so what acted before that step is not worked out again.
+    `resumed_at` has its weights from a checkpoint, so what acted before that step is not worked out again. `looking` is
+    for a model that will not be trained: freezing and steps then have no effect.
 
     Raises ChangeError or AddressError for the first change that cannot be made or has no effect.
     """
-    plan = Plan(catalogue, seed, loader, resumed_at)
+    plan = Plan(catalogue, seed, loader, resumed_at, looking)
     for item in changes:
         for change in parse_changes(str(item)):
+            if looking and (change.window or OPS[change.op].freezes == "always"):
+                raise ChangeError(f"{change} has no effect: nothing is trained here; expected a change of values")
             if n_steps is not None and change.start >= n_steps:
                 raise ChangeError(f"{change} has no effect: it begins at step {change.start} of a run of {n_steps}")
             plan._add(change)
-    plan._check_something_trains()
+    if not looking:
+        plan._check_something_trains()
     return plan
 
 
@@ -63,8 +68,11 @@ class Plan:
     Matrices are known by the first name of their storage; sharing moves a name to another storage.
     """
 
-    def __init__(self, catalogue: Catalogue, seed: int, loader: Loader | None, resumed_at: int) -> None:
-        self.catalogue, self._seed, self._loader, self._resumed_at = catalogue, seed, loader, resumed_at
+    def __init__(
+        self, catalogue: Catalogue, seed: int, loader: Loader | None, resumed_at: int, looking: bool = False
+    ) -> None:
+        self.catalogue, self._seed, self._loader = catalogue, seed, loader
+        self._resumed_at, self._looking = resumed_at, looking
         self._entries: dict[str, Entry] = {entry.address: entry for entry in catalogue}
         self._storage = {name: address for address in self._entries for name in catalogue.names(address)}
         self._freezer = Freezer(self._entries)
@@ -150,7 +158,7 @@ class Plan:
             effect = self._share(change, parts)
         elif OPS[change.op].writes and not effect:
             effect = self._write(change, parts)
-        if change.holds:
+        if change.holds and not self._looking:
             effect |= any([self._freezer.add(self._root(p), p.piece, change.start, change.stop) for p in parts])
         if not effect:
             why = {"share": "that is one matrix already", "freeze": "that is frozen already"}.get(change.op)
