@@ -1,42 +1,42 @@
-"""Selectors over recorded addresses, without a model: the language of the matrix catalogue on plain names.
+"""Selectors over recorded addresses, without a model: the catalogue's language on plain names.
 
-`*` stays inside a segment, `**` crosses segments, `?` is one character, `[QK]` a set of letters, `L[0-11]` a numeric
-range, a comma joins, a leading `-` subtracts, and `embed attn mlp norms head` name groups. It knows only what was
-recorded; it cannot say which addresses a model could have.
+Terms are joined by commas and read from left to right; a leading `-` subtracts. `*` stays inside a segment, `**` is
+any number of whole segments, `[QK]` is one letter of a set, `L[0-11]`, `H[0-3]` and `KV[1]` are ranges of numbers, and
+a last segment `embed attn mlp norms head` is a group. A term that names no head picks no
+heads. This knows what was recorded, not what a model could have; a test holds it equal to
+`qkv.models.matrices.Catalogue.select`.
 """
 
 import re
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
+from functools import cache
 
 from qkv.errors import AddressError, nearest
 
 __all__ = ["GROUPS", "select"]
 
-GROUPS = {"embed": "embed", "attn": "attn", "mlp": "mlp", "norms": "norm", "head": "head"}  # selector -> site
+GROUPS = {"embed": "embed", "attn": "attn", "mlp": "mlp", "norms": "norm", "head": "head"}
+"""Name of a group in a selector -> the site of the matrices in it."""
+
+_HEAD = re.compile(r"(?:^|\.)(?:H|KV)\d+(?:\.|$)")
 
 
 def select(selector: str, addresses: Sequence[str], sites: Mapping[str, str] | None = None) -> list[str]:
     """The addresses that `selector` names, in the order given.
 
-    `sites` maps an address to its site and gives the group names their meaning. Raises AddressError where nothing
-    matches, with the nearest addresses.
+    `sites` maps an address to its site and gives group names their meaning. Raises AddressError where a term
+    matches nothing, with the nearest addresses.
     """
     chosen: set[str] = set()
     for position, term in enumerate(_terms(selector)):
-        subtract = term.startswith("-")
-        name = term.lstrip("-")
-        if sites is not None and name in GROUPS:
-            matched = {a for a in addresses if sites.get(a) == GROUPS[name]}
-        else:
-            pattern = _pattern(name)
-            matched = {a for a in addresses if a == name or pattern.fullmatch(a)}
+        subtract, name = term.startswith("-"), term.removeprefix("-").strip()
+        matched = _matching(name, addresses, sites or {})
         if not matched:
             near = nearest(name, addresses) or list(addresses[:3])
-            hint = f"; nearest: {', '.join(near)}" if near else "; nothing was recorded"
+            hint = f"; nearest: {', '.join(near)}" if near else "; nothing was"
             raise AddressError(f"selector {name!r} matches nothing that was recorded{hint}")
         if subtract and position == 0:
-            chosen = set(addresses)
+            chosen = {a for a in addresses if not _HEAD.search(a)}
         chosen = chosen - matched if subtract else chosen | matched
     if not chosen:
         raise AddressError(f"selector {selector!r} leaves nothing")
@@ -46,36 +46,52 @@ def select(selector: str, addresses: Sequence[str], sites: Mapping[str, str] | N
 def _terms(selector: str) -> list[str]:
     """The parts between commas that are not inside brackets."""
     terms = [term.strip() for term in re.split(r",(?![^\[]*\])", selector)]
-    if not all(terms):
-        raise AddressError(f"selector {selector!r} has an empty part; expected e.g. 'L*.W_Q' or 'attn,-L0.*'")
+    if not all(term.removeprefix("-").strip() for term in terms):
+        raise AddressError(f"selector {selector!r} has an empty term; expected e.g. 'L*.W_Q' or 'attn,-L0.**'")
     return terms
 
 
-@lru_cache(maxsize=256)
-def _pattern(term: str) -> re.Pattern[str]:
-    out, i = "", 0
-    while i < len(term):
-        if term.startswith("**", i):
-            out, i = out + ".*", i + 2
-        elif term[i] == "*":
-            out, i = out + r"[^.]*", i + 1
-        elif term[i] == "?":
-            out, i = out + r"[^.]", i + 1
-        elif term[i] == "[" and (end := term.find("]", i)) > i + 1:
-            out, i = out + _bracket(term[i + 1 : end]), end + 1
-        else:
-            out, i = out + re.escape(term[i]), i + 1
-    return re.compile(out)
+def _matching(name: str, addresses: Sequence[str], sites: Mapping[str, str]) -> set[str]:
+    if name in addresses:
+        return {name}
+    stem, _, last = name.rpartition(".")
+    site = GROUPS.get(last)
+    if site:
+        name = f"{stem}.**" if stem else "**"
+    tests = [None if segment == "**" else _segment(segment) for segment in name.split(".")]
+    heads = any(re.match(r"(?:H|KV)[0-9*\[]", segment) for segment in name.split("."))
+    return {
+        a
+        for a in addresses
+        if _match(tests, a.split(".")) and site in (None, sites.get(a)) and (heads or not _HEAD.search(a))
+    }
 
 
-def _bracket(inside: str) -> str:
-    """`0-11` and `0,3,5-7` as numbers, `QK` as letters, anything else (a token's name) as itself in brackets."""
-    if re.fullmatch(r"\d+(-\d+)?(,\d+(-\d+)?)*", inside) and ("-" in inside or "," in inside):
-        numbers: list[int] = []
-        for part in inside.split(","):
-            low, _, high = part.partition("-")
-            numbers += range(int(low), int(high or low) + 1)
-        return "(?:" + "|".join(map(str, numbers)) + ")"
-    if inside.isalpha() and inside.isupper():
-        return f"[{inside}]"
-    return re.escape(f"[{inside}]")
+def _match(tests: Sequence[re.Pattern[str] | None], segments: Sequence[str]) -> bool:
+    """Whether the tests, None standing for `**`, fit the segments from first to last."""
+    if not tests:
+        return not segments
+    if tests[0] is None:
+        return any(_match(tests[1:], segments[i:]) for i in range(len(segments) + 1))
+    return bool(segments) and tests[0].fullmatch(segments[0]) is not None and _match(tests[1:], segments[1:])
+
+
+@cache
+def _segment(segment: str) -> re.Pattern[str]:
+    """What one segment may be."""
+    if numbered := re.fullmatch(r"(L|H|KV)\[([\d,\s-]+)\]", segment):
+        return re.compile(numbered[1] + "(?:" + "|".join(map(str, _numbers(numbered[2]))) + ")")
+    pieces = re.split(r"(\*|\[\w+\])", segment)
+    return re.compile(
+        "".join("[^.]*" if p == "*" else p if re.fullmatch(r"\[\w+\]", p) else re.escape(p) for p in pieces)
+    )
+
+
+def _numbers(ranges: str) -> list[int]:
+    """`0-3,7` as numbers."""
+    numbers: list[int] = []
+    for item in ranges.split(","):
+        low, _, high = item.strip().partition("-")
+        if low.isdigit() and (not high or high.isdigit()):
+            numbers += range(int(low), min(int(high or low), 9999) + 1)
+    return numbers
