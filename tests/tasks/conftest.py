@@ -1,5 +1,6 @@
 """A tiny corpus and tiny models for the tasks: characters of one sentence, specials in front."""
 
+from math import log
 from types import SimpleNamespace
 
 import numpy as np
@@ -17,6 +18,7 @@ class Letters:
     """A character tokenizer that keeps the contract of the data room; special strings in a text are plain text."""
 
     kind = "char"
+    end_id: int | None = None
 
     def __init__(self, specials: bool) -> None:
         names = SPECIALS if specials else ()
@@ -28,6 +30,9 @@ class Letters:
         unknown = self.special.get("[UNK]", self._first)
         found = [LETTERS.find(c) for c in text]
         return np.array([unknown if i < 0 else i + self._first for i in found], dtype=np.int64)
+
+    def token(self, i: int) -> str:
+        return self.decode(np.array([i]))
 
     def decode(self, ids: np.ndarray) -> str:
         names = {i: name for name, i in self.special.items()}
@@ -49,7 +54,9 @@ def corpus_of():
         rng = np.random.default_rng(0)
         ids = rng.choice(len(LETTERS), size=n_train + n_val, p=weights / weights.sum()) + len(tokenizer.special)
         train, val = (tokens(part, tokenizer.d_vocab) for part in (ids[:n_train], ids[n_train:]))
-        return SimpleNamespace(tokenizer=tokenizer, train=train, val=val)
+        return SimpleNamespace(
+            tokenizer=tokenizer, train=train, val=val, bits_per_byte=lambda loss: loss * len(val) / val.n_bytes / log(2)
+        )
 
     return make
 

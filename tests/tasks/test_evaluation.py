@@ -35,7 +35,7 @@ def test_bits_per_byte_is_the_code_length_over_the_original_bytes(corpus_of, mod
     corpus = corpus_of(specials=False)
     model = model_of("CausalLM", corpus.tokenizer.d_vocab)
     result = evaluate(model, Causal(), corpus)
-    assert result.bits_per_byte == pytest.approx(result.loss * result.n_targets / math.log(2) / corpus.val.n_bytes)
+    assert result.bits_per_byte == pytest.approx(result.loss * len(corpus.val) / math.log(2) / corpus.val.n_bytes)
 
 
 def test_one_window_has_no_interval(corpus_of, model_of):

@@ -54,6 +54,9 @@ class Words:
     def decode(self, ids: np.ndarray) -> str:
         return "".join(self.vocabulary[int(i)] for i in ids)
 
+    def token(self, i: int) -> str:
+        return self.vocabulary[i]
+
 
 class Fixed(nn.Module):
     """Gives the same logits everywhere."""

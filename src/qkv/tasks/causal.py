@@ -6,7 +6,6 @@ once. A window begins without context: its first targets see little of what stoo
 alike.
 """
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -73,30 +72,31 @@ class Causal:
         return batch_scores(model, batch)
 
     def bits_per_byte(self, corpus: "Corpus", nats: float) -> float | None:
-        """nats / ln 2 / bytes of the original validation text."""
-        return nats / math.log(2) / corpus.val.n_bytes
+        """By `Corpus.bits_per_byte`: nats / ln 2 / bytes of the original text, with what the tokenizer lost charged."""
+        return corpus.bits_per_byte(nats / (len(corpus.val) - 1))
 
     def predict(self, model: Any, tokenizer: Any, texts: Sequence[str], options: PredictOptions) -> list[str]:
         """The continuation of each text, without the text itself, so that text + continuation reads on.
 
-        An empty text is continued as if a new line began, or a new sentence where the tokenizer knows no line break.
-        Special tokens are never sampled.
+        A continuation has `options.tokens` tokens, or ends where the model ends the document, at the earliest after one
+        token. An empty text is continued as a new document begins, or a new line, or a new sentence, whichever of these
+        the tokenizer knows. No other special token is ever chosen.
         """
-        special = set(tokenizer.special.values())
+        special, end = set(tokenizer.special.values()), tokenizer.end_id
         prompts = [np.asarray(tokenizer.encode(text), dtype=np.int64) for text in texts]
         prompts = [ids if len(ids) else _beginning(tokenizer, special) for ids in prompts]
-        temperature = DEFAULT_TEMPERATURE if options.temperature is None else options.temperature
         continuations = generate(
             model,
             prompts,
             tokens=options.tokens,
-            temperature=temperature,
+            temperature=DEFAULT_TEMPERATURE if options.temperature is None else options.temperature,
             top_k=options.top_k,
             top_p=options.top_p,
             seed=options.seed,
-            banned=sorted(special),
+            banned=sorted(special - {end}),
+            end=end,
         )
-        return [_text_after(tokenizer, p, c) for p, c in zip(prompts, continuations, strict=True)]
+        return [_after(tokenizer, *each) for each in zip(texts, prompts, continuations, strict=True)]
 
 
 def _tensor(array: np.ndarray) -> Tensor:
@@ -104,7 +104,9 @@ def _tensor(array: np.ndarray) -> Tensor:
 
 
 def _beginning(tokenizer: Any, special: set[int]) -> np.ndarray:
-    """What an empty text is continued from, int64 [1 or more]: a line break, a full stop or any ordinary token."""
+    """What an empty text is continued from, int64 [1 or more]: a document's end, a line break or a full stop."""
+    if tokenizer.end_id is not None:
+        return np.array([tokenizer.end_id])
     for text in ("\n", "."):
         ids = np.asarray(tokenizer.encode(text), dtype=np.int64)
         if len(ids) and special.isdisjoint(ids.tolist()):
@@ -112,7 +114,10 @@ def _beginning(tokenizer: Any, special: set[int]) -> np.ndarray:
     return np.array([next((i for i in range(tokenizer.d_vocab) if i not in special), 0)])
 
 
-def _text_after(tokenizer: Any, prompt: np.ndarray, continuation: np.ndarray) -> str:
-    """How `continuation` reads after `prompt`: a word piece joins on, a new word brings its space."""
+def _after(tokenizer: Any, text: str, prompt: np.ndarray, continuation: np.ndarray) -> str:
+    """How `continuation` reads after `text`: a word piece joins on, a new word brings its space unless one is there."""
     before, whole = tokenizer.decode(prompt), tokenizer.decode(np.concatenate([prompt, continuation]))
-    return whole[len(before) :] if whole.startswith(before) else tokenizer.decode(continuation)
+    new = whole[len(before) :] if whole.startswith(before) else tokenizer.decode(continuation)
+    if new.startswith(" ") and (not text or (text[-1].isspace() and not before[-1:].isspace())):
+        return new[1:]
+    return new

@@ -1,9 +1,9 @@
 """Filling every [MASK] that a user typed in a text, and ranking what else could stand there.
 
 The literal string "[MASK]" is the mark; any other special-token string in a text is plain text, as the tokenizer reads
-it. The text between marks is encoded piece by piece. Where a tokenizer keeps a space inside the word that follows it, a
-space typed before the mark is left to the word that fills it. A text longer than n_ctx is seen through a window of
-n_ctx tokens around each mark. Special tokens are never an answer.
+it. The text between marks is encoded piece by piece. Where spaces belong to the word behind them (bpe, unigram), a
+space typed before a mark is left to the word that fills it. A text longer than n_ctx is seen through a window of n_ctx
+tokens around each mark. Special tokens are never an answer.
 """
 
 from collections.abc import Sequence
@@ -22,6 +22,8 @@ from qkv.tasks.task import PredictOptions
 __all__ = ["MARK", "Candidate", "fill", "rank"]
 
 MARK = "[MASK]"
+_SPACE_IS_A_TOKEN = ("char", "byte")
+_SPACE_IS_DROPPED = ("word", "wordpiece")
 _TEXTS_AT_ONCE = 32
 
 
@@ -29,7 +31,7 @@ class Candidate(NamedTuple):
     """What could stand at a mark."""
 
     text: str
-    """As it would read there, without the space before it."""
+    """As the tokenizer names it, without the space before it; the end of a word keeps its "##"."""
     id: int
     """Its token id."""
     probability: float
@@ -66,17 +68,16 @@ def rank(model: Any, tokenizer: Any, texts: Sequence[str], k: int) -> list[list[
 
     Raises UserError for a text without a mark.
     """
-    blanks = [_read(tokenizer, text) for text in texts]
     out = []
-    for blank, p in zip(blanks, _probabilities(model, tokenizer, blanks), strict=True):
+    for p in _probabilities(model, tokenizer, [_read(tokenizer, text) for text in texts]):
         best = np.argsort(-p, axis=1, kind="stable")[:, :k]
-        out.append(
-            [
-                [Candidate(_reads(tokenizer, blank.ids[:place], int(t)).strip(" "), int(t), float(row[t])) for t in ids]
-                for place, row, ids in zip(blank.open, p, best, strict=True)
-            ]
-        )
+        out.append([[_candidate(tokenizer, int(i), row) for i in ids] for row, ids in zip(p, best, strict=True)])
     return out
+
+
+def _candidate(tokenizer: Any, token: int, p: np.ndarray) -> Candidate:
+    text = tokenizer.token(token)
+    return Candidate(text.strip(" ") or text, token, float(p[token]))
 
 
 @dataclass
@@ -91,8 +92,6 @@ class _Blank:
     """Positions of all marks, increasing."""
     open: list[int]
     """Positions of marks that are still to fill, increasing."""
-    keeps_spaces: bool
-    """Whether a space typed before a mark has a token of its own."""
 
 
 def _read(tokenizer: Any, text: str) -> _Blank:
@@ -101,40 +100,43 @@ def _read(tokenizer: Any, text: str) -> _Blank:
         raise UserError(
             f"there is no {MARK} in {text!r}; type {MARK} where a word is to be filled in, as in 'the {MARK} sat'"
         )
-    keeps_spaces = _spaces_are_tokens(tokenizer)
     ids: list[int] = []
     marks: list[int] = []
     for number, piece in enumerate(pieces):
         before_mark = number < len(pieces) - 1
-        ids += np.asarray(tokenizer.encode(piece if keeps_spaces or not before_mark else piece.rstrip(" "))).tolist()
+        strip = before_mark and tokenizer.kind not in _SPACE_IS_A_TOKEN
+        ids += np.asarray(tokenizer.encode(piece.rstrip(" ") if strip else piece)).tolist()
         if before_mark:
             marks.append(len(ids))
             ids.append(tokenizer.special[MARK])
-    return _Blank(pieces, np.asarray(ids, dtype=np.int64), marks, list(marks), keeps_spaces)
-
-
-def _spaces_are_tokens(tokenizer: Any) -> bool:
-    """Whether a space is read apart from the word that follows it, as by characters and bytes."""
-    joined, space = tokenizer.encode("a a"), tokenizer.encode("a ")
-    return len(space) > len(tokenizer.encode("a")) and list(joined) == [*space, *tokenizer.encode("a")]
+    return _Blank(pieces, np.asarray(ids, dtype=np.int64), marks, list(marks))
 
 
 def _write(tokenizer: Any, blank: _Blank) -> str:
-    """The text as typed, with what fills each mark in its place."""
-    text = blank.pieces[0]
-    for place, piece in zip(blank.marks, blank.pieces[1:], strict=True):
-        word = _reads(tokenizer, blank.ids[:place], int(blank.ids[place]))
-        if not blank.keeps_spaces and text.endswith(" "):
-            # the typed space goes where the word brings its own, or is the end of the word before
-            text = text.rstrip(" ")
-        text += (word if text else word.lstrip(" ")) + piece
+    """The text as typed, with what fills each mark in its place; marks side by side are spelled together."""
+    text, first = blank.pieces[0], 0
+    for number, place in enumerate(blank.marks):
+        piece = blank.pieces[number + 1]
+        if piece == "" and number + 1 < len(blank.marks):
+            continue
+        text = _joined(tokenizer, text, blank.ids[: blank.marks[first]], blank.ids[blank.marks[first] : place + 1])
+        text += piece
+        first = number + 1
     return text
 
 
-def _reads(tokenizer: Any, before: np.ndarray, token: int) -> str:
-    """How a token reads after these ids: " cat", or "s" where it is the end of the word before it."""
-    without, whole = tokenizer.decode(before), tokenizer.decode(np.append(before, token))
-    return whole[len(without) :] if whole.startswith(without) else tokenizer.decode(np.array([token]))
+def _joined(tokenizer: Any, text: str, before: np.ndarray, new: np.ndarray) -> str:
+    """`text`, whose ids are `before`, with the tokens `new` behind it."""
+    if tokenizer.kind in _SPACE_IS_DROPPED:  # the spaces that were typed stand, except before the end of a word
+        glued = tokenizer.token(int(new[0])).startswith("##")
+        word = tokenizer.decode(new)
+        return text.rstrip(" ") + word.removeprefix("##") if glued else text + word
+    without, whole = tokenizer.decode(before), tokenizer.decode(np.concatenate([before, new]))
+    word = whole[len(without) :] if whole.startswith(without) else tokenizer.decode(new)
+    if tokenizer.kind in _SPACE_IS_A_TOKEN:
+        return text + word
+    text = text.rstrip(" ")
+    return text + (word if text else word.lstrip(" "))
 
 
 @torch.inference_mode()

@@ -33,16 +33,18 @@ def generate(
     top_p: float = 1.0,
     seed: int = 0,
     banned: Sequence[int] = (),
+    end: int | None = None,
 ) -> list[np.ndarray]:
     """`tokens` new ids for each prompt (int64 [n], n >= 1): a list of int64 [tokens], in the order of the prompts.
 
+    A row is shorter where the model chose `end`, which is left out and cannot be a row's first token.
     Draw j of prompt i is named (seed, "sample", i), so it does not depend on how prompts are grouped; logits of a group
     equal those of a prompt alone up to rounding. `banned` ids are never chosen.
     """
     out = [np.empty(0, dtype=np.int64)] * len(prompts)
     for rows in _groups([len(prompt) for prompt in prompts], tokens):
         draws = np.stack([generator(seed, "sample", row).random(tokens) for row in rows])
-        new = _continue_group(model, [prompts[row] for row in rows], draws, temperature, top_k, top_p, banned)
+        new = _continue_group(model, [prompts[row] for row in rows], draws, temperature, top_k, top_p, banned, end)
         for row, ids in zip(rows, new, strict=True):
             out[row] = ids
     return out
@@ -77,6 +79,7 @@ def _continue_group(
     top_k: int,
     top_p: float,
     banned: Sequence[int],
+    end: int | None,
 ) -> list[np.ndarray]:
     """New ids of a group; draws float64 [row, tokens] in 0..1."""
     rows, tokens, n_ctx = len(prompts), draws.shape[1], model.config.sizes.n_ctx
@@ -86,6 +89,7 @@ def _continue_group(
         ids[row, : len(prompt)] = prompt
     device = next(model.parameters()).device
     cache, start = model.new_cache(rows), -1
+    stop = given + tokens  # where each row is complete
     for length in range(int(given.min()), ids.shape[1]):
         if context_start(length, n_ctx) != start:
             start, cache = context_start(length, n_ctx), model.new_cache(rows)
@@ -93,14 +97,19 @@ def _continue_group(
         else:
             unread = ids[:, length - 1 : length]
         h = model.hidden(torch.from_numpy(unread.copy()).to(device), cache=cache)[:, -1]
-        age = length - given  # how many tokens the row has made; below 0 it is still reading its prompt
-        due = (age >= 0) & (age < tokens)
+        due = (length >= given) & (length < stop)  # before that a row is still reading its prompt
         if due.any():
-            logits = model.unembed(h).float().cpu().numpy()
-            draw = draws[np.arange(rows), np.clip(age, 0, tokens - 1)]
+            logits = model.unembed(h).float().cpu().numpy().copy()
+            if end is not None:
+                logits[length == given, end] = -np.inf
+            draw = draws[np.arange(rows), np.clip(length - given, 0, tokens - 1)]
             chosen = choose(logits, draw, temperature=temperature, top_k=top_k, top_p=top_p, banned=banned)
             ids[due, length] = chosen[due]
-    return [ids[row, n : n + tokens] for row, n in enumerate(given)]
+            if end is not None:
+                stop[due & (chosen == end)] = length
+        if (length + 1 >= stop).all():
+            break
+    return [ids[row, n : stop[row]] for row, n in enumerate(given)]
 
 
 def choose(
