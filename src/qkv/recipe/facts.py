@@ -1,4 +1,4 @@
-"""What is known about a run beside its training: where it ran, how good the loss is, the summary that `--json` prints."""
+"""What is known about a run beside its training: where it ran, how good its loss is, the summary of `--json`."""
 
 import os
 import platform

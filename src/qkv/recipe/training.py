@@ -1,8 +1,8 @@
 """One training from beginning to end: request, parts, loop, null, baselines, manifest, report.
 
-A folder is made only once nothing more can be wrong with what was asked for. What is random is named (see `randomness`),
-what was decided is in `config.toml`, so a run that was killed goes on here from its newest whole checkpoint and ends with
-the same bytes.
+A folder is made only once nothing more can be wrong with what was asked for. What is random is named (`randomness`),
+what was decided is in `config.toml`, so a run that was killed goes on here from its newest whole checkpoint and ends
+with the same bytes.
 """
 
 import contextlib
@@ -202,13 +202,19 @@ def _announcement(parts: Parts) -> str:
     n = sum(entry.parameter.numel() for entry in parts.catalogue)
     length = f"{training.schedule.steps:,} steps" if training.schedule.steps else f"{training.minutes:g} minutes"
     target = f" or a validation loss of {training.until_loss:g}" if training.until_loss else ""
-    return (
+    what = (
         f"{corpus.name}: {len(corpus.train):,} training and {len(corpus.val):,} validation tokens"
-        f" ({corpus.tokenizer.kind}, vocabulary {corpus.tokenizer.d_vocab:,}). "
-        f"{config.preset} {config.model.kind}: {n / 1e6:.2f} M parameters, {sizes.n_layers} layers, d_model {sizes.d_model}"
-        f", {sizes.n_heads} heads, context {sizes.n_ctx}. Up to {length}{target}, {training.batch_size} windows a step,"
+        f" ({corpus.tokenizer.kind}, vocabulary {corpus.tokenizer.d_vocab:,})."
+    )
+    model = (
+        f"{config.preset} {config.model.kind}: {n / 1e6:.2f} M parameters, {sizes.n_layers} layers,"
+        f" d_model {sizes.d_model}, {sizes.n_heads} heads, context {sizes.n_ctx}."
+    )
+    how = (
+        f"Up to {length}{target}, {training.batch_size} windows a step,"
         f" {config.machine.precision} on {config.machine.threads} threads."
     )
+    return f"{what}\n{model}\n{how}"
 
 
 def _needs_specials(config: RunConfig) -> bool:

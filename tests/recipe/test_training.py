@@ -1,0 +1,219 @@
+"""Whole trainings on small text: the folder that is written, exactness, freezing, budgets, mistakes."""
+
+import hashlib
+import json
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import qkv
+from qkv.errors import ChangeError, ConfigError, RunFolderError, UserError
+
+SMALL = {"d_model": 16, "n_layers": 2, "n_heads": 2, "n_ctx": 16, "batch_size": 4, "d_mlp": 32}
+SUMMARY = (
+    "run steps tokens val_loss last_val_loss best_step bits_per_byte train_seconds total_seconds tokens_per_second"
+    " parameters stopped_because resumed_from_step baselines"
+).split()
+
+
+@pytest.fixture
+def text(tmp_path: Path) -> Path:
+    """A few kB of sentences that share words."""
+    rng = random.Random(0)
+    words = "the a cat dog king queen sat ran saw on under mat hill and then while it she he".split()
+    path = tmp_path / "small.txt"
+    path.write_text(". ".join(" ".join(rng.choice(words) for _ in range(7)) for _ in range(400)), encoding="utf-8")
+    return path
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("qkv.api.cache_folder", lambda: tmp_path / "cache")
+
+
+def train(text: Path, out: Path, **options):
+    given = {"tokenizer": "char", "steps": 24, "set": SMALL, "report": False} | options
+    return qkv.train(text, out=out, **given)
+
+
+def digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def test_a_run_folder_is_complete_and_its_summary_has_every_key(text: Path, tmp_path: Path) -> None:
+    run = train(text, tmp_path / "run", report=True)
+    for name in ("config.toml", "tokenizer.json", "model.safetensors", "best.safetensors", "telemetry.sqlite"):
+        assert (run.path / name).stat().st_size > 0
+    assert (run.path / "report.html").stat().st_size > 10_000
+    manifest = json.loads((run.path / "manifest.json").read_text())
+    assert manifest["files"]["report.html"] == digest(run.path / "report.html")
+    assert run.folder.damaged_files() == {}
+    assert set(SUMMARY) <= set(run.summary)
+    assert set(run.summary["baselines"]) == {"unigram", "bigram", "ngram", "ngram_order", "xz"}
+    assert run.loss == run.summary["val_loss"] < 3.5
+
+
+def test_the_last_weights_are_those_that_the_validation_loss_was_measured_on(text: Path, tmp_path: Path) -> None:
+    run = train(text, tmp_path / "run")
+    last = qkv.load(run.path, weights="last")
+    assert last.evaluate().loss == pytest.approx(run.summary["last_val_loss"], abs=1e-6)
+
+
+def test_the_same_seed_gives_the_same_bytes_and_another_does_not(text: Path, tmp_path: Path) -> None:
+    runs = [train(text, tmp_path / f"run{i}", seed=seed) for i, seed in enumerate((5, 5, 6))]
+    same, again, other = (digest(run.path / "model.safetensors") for run in runs)
+    assert same == again != other
+
+
+@pytest.mark.parametrize("level", ["off", "full"])
+def test_watching_changes_no_byte(text: Path, tmp_path: Path, level: str) -> None:
+    light, other = train(text, tmp_path / "light"), train(text, tmp_path / level, watch=level)
+    for name in ("model.safetensors", "best.safetensors"):
+        assert digest(light.path / name) == digest(other.path / name)
+
+
+@pytest.mark.parametrize("kind", ["muon", "adamw", "sgd"])
+def test_a_frozen_matrix_is_bit_identical_after_training(text: Path, tmp_path: Path, kind: str) -> None:
+    decay = {"optimizer.kind": kind, "weight_decay": 0.1}
+    run = train(text, tmp_path / "run", freeze=["W_E", "L1.H0.W_V"], set=SMALL | decay)
+    start = load_file(run.snapshots()[0])
+    end = load_file(run.path / "model.safetensors")
+    assert start["W_E"].equal(end["W_E"])
+    assert start["L1.W_V"][:, :8].equal(end["L1.W_V"][:, :8])
+    assert not start["L1.W_V"][:, 8:].equal(end["L1.W_V"][:, 8:])
+    assert not start["L0.W_in"].equal(end["L0.W_in"])
+
+
+def test_shared_matrices_are_one_in_training_and_after_loading(text: Path, tmp_path: Path) -> None:
+    run = train(text, tmp_path / "run", change=["L1.W_K=share(L1.W_Q)"])
+    assert "L1.W_K" not in load_file(run.path / "best.safetensors")
+    assert run.matrix("L1.H0.W_K").equal(run.matrix("L1.H0.W_Q"))
+
+
+def test_a_matrix_of_another_run_can_be_loaded_at_a_step(text: Path, tmp_path: Path) -> None:
+    first = train(text, tmp_path / "first")
+    run = train(text, tmp_path / "second", seed=9, change=[f"W_E=load({first.path}:W_E@8)"], freeze=["W_E"])
+    assert run.matrix("W_E").equal(load_file(first.snapshots()[8])["W_E"])
+
+
+def test_a_run_starts_from_the_best_weights_of_another(text: Path, tmp_path: Path) -> None:
+    first = train(text, tmp_path / "first")
+    run = qkv.train(text, from_run=str(first.path), steps=2, out=tmp_path / "second", report=False)
+    start, best = load_file(run.snapshots()[0]), load_file(first.path / "best.safetensors")
+    assert all(start[address].equal(best[address]) for address in best)
+    with pytest.raises(ConfigError, match="leave --preset out"):
+        qkv.train(text, from_run=str(first.path), preset="modern", steps=2, out=tmp_path / "third")
+
+
+def test_a_target_loss_ends_the_run(text: Path, tmp_path: Path) -> None:
+    run = train(text, tmp_path / "run", until_loss=2.9, steps=400)
+    assert run.summary["stopped_because"] == "loss"
+    assert run.summary["val_loss"] <= 2.9
+    assert run.summary["steps"] < 400
+
+
+def test_minutes_are_the_wall_time_of_the_whole_command(text: Path, tmp_path: Path) -> None:
+    began = time.monotonic()
+    run = train(text, tmp_path / "run", steps=None, minutes=0.2)
+    assert run.summary["stopped_because"] == "minutes"
+    assert time.monotonic() - began < 20
+    assert run.summary["steps"] > 20
+
+
+def test_the_null_is_recorded_beside_the_run_at_equal_steps(text: Path, tmp_path: Path) -> None:
+    run = train(text, tmp_path / "run", steps=120, report=True)
+    with run.telemetry() as telemetry:
+        assert len(telemetry.steps(1).step) == 8  # the largest power of two within 7 % of 120
+        pairs = telemetry.against_null("drift")
+    assert pairs and all(pair.step == 8 for pair in pairs)
+
+
+@pytest.mark.parametrize("task", ["causal", "masked"])
+def test_kill_at_any_moment_and_resume_gives_the_same_bytes(text: Path, tmp_path: Path, task: str) -> None:
+    options = ["--tokenizer", "word", "--task", task, "--steps", "300", "--no-report"]
+    options += ["--set", ",".join(f"{name}={value}" for name, value in SMALL.items())]
+    command = [sys.executable, "-m", "qkv", "train"]
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    subprocess.run([*command, str(text), *options, "--out", str(whole)], check=True, capture_output=True)
+    process = subprocess.Popen(
+        [*command, str(text), *options, "--out", str(killed)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    while process.poll() is None and not list(killed.glob("checkpoints/step-0000006*")):
+        time.sleep(0.005)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert not (killed / "manifest.json").exists(), "it ended before it was killed"
+    resumed = qkv.train(out=killed, resume=True, report=False)
+    assert resumed.summary["resumed_from_step"] > 0
+    for name in ("model.safetensors", "best.safetensors"):
+        assert digest(whole / name) == digest(killed / name)
+
+
+def test_resuming_a_finished_run_changes_nothing(text: Path, tmp_path: Path) -> None:
+    run, said = train(text, tmp_path / "run"), []
+    before = {path: digest(path) for path in run.path.rglob("*") if path.is_file()}
+    qkv.train(out=run.path, resume=True, say=said.append)
+    assert any("finished" in sentence for sentence in said)
+    after = {path: digest(path) for path in run.path.rglob("*") if path.is_file() and path.name != "report.html"}
+    assert {p: d for p, d in after.items() if p.name != "manifest.json"} == {
+        p: d for p, d in before.items() if p.name != "manifest.json"
+    }
+
+
+def test_resuming_with_another_option_names_both(text: Path, tmp_path: Path) -> None:
+    run = train(text, tmp_path / "run")
+    with pytest.raises(ConfigError, match="--seed is 7, but the run was made with 1"):
+        qkv.train(out=run.path, resume=True, seed=7)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "words"),
+    [
+        ({"freeze": ["W_NOPE"]}, UserError, "W_NOPE"),
+        ({"change": ["W_E=nonsense"]}, ChangeError, "nonsense"),
+        ({"change": ["L0.W_in=identity"]}, ChangeError, "identity"),
+        ({"set": SMALL | {"nonsense.key": 1}}, ConfigError, "nonsense"),
+        ({"preset": "bert"}, ConfigError, "masked"),
+        ({"task": "nonsense"}, ConfigError, "nonsense"),
+        ({"tokenizer": "nonsense"}, ConfigError, "nonsense"),
+        ({"minutes": 1.0}, ConfigError, "two budgets"),
+        ({"watch": "loud"}, ConfigError, "loud"),
+    ],
+)
+def test_a_mistake_is_explained_and_makes_no_folder(text: Path, tmp_path: Path, options, error, words: str) -> None:
+    with pytest.raises(error, match=words):
+        train(text, tmp_path / "run", **options)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_folder_that_exists_is_left_alone(text: Path, tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "config.toml").write_text("x")
+    with pytest.raises(RunFolderError, match="--resume"):
+        train(text, tmp_path / "run")
+    assert (tmp_path / "run" / "config.toml").read_text() == "x"
+
+
+def test_a_loss_that_is_not_finite_stops_and_keeps_the_last_good_checkpoint(text: Path, tmp_path: Path) -> None:
+    from qkv.errors import NonFiniteError
+
+    wild = SMALL | {"optimizer.kind": "sgd", "lr": 1e30, "clip": 0}
+    with pytest.raises(NonFiniteError, match=r"at step \d+; the first matrix"):
+        train(text, tmp_path / "run", set=wild)
+    weights = load_file(tmp_path / "run" / "model.safetensors")
+    assert all(torch.isfinite(values).all() for values in weights.values())
+
+
+def test_data_that_changed_is_refused_on_resume(text: Path, tmp_path: Path) -> None:
+    run = train(text, tmp_path / "run")
+    (run.path / "manifest.json").unlink()
+    text.write_text(text.read_text() + " more words", encoding="utf-8")
+    with pytest.raises(RunFolderError, match="has changed"):
+        qkv.train(out=run.path, resume=True)
