@@ -179,7 +179,7 @@ class _Training:
         for observer in watching:
             observer.after_update(record)
         self.optimizer.zero_grad()
-        if self.pace.measure(state, self.seconds()):
+        if self.pace.measure(state, self.seconds(), self.validation.seconds):
             self.tell("horizon", f"{state.horizon} updates fit into the time")
 
     def end(self) -> Outcome:

@@ -1,8 +1,8 @@
-"""Wall time turned into a horizon: measured from the first updates, corrected once where the decay begins, then fixed.
+"""Wall time turned into a horizon: estimated from the first updates, settled where the decay begins, then fixed.
 
-With a warm-up and a plateau the rate does not depend on the horizon until the decay begins, so the correction costs
-nothing in exactness: a run whose horizon came out as N makes the very updates of one that was given N steps. From the
-correction on only the clock itself can end the run early.
+With a warm-up and a plateau the rate does not depend on the horizon until the decay begins, so settling it there costs
+nothing in exactness: a run whose horizon came out as N makes the very updates of one that was given N steps. From then
+on only the clock itself can end the run early.
 """
 
 from qkv.training.checkpoint import TrainingState
@@ -35,40 +35,46 @@ class Pace:
         assert state.horizon or deadline is not None, "a run needs a number of steps or a time"
         self._schedule, self._validation_share = schedule, validation_share
         self._deadline = None if resumed_horizon else deadline
-        self._fixed = state.horizon > 0
-        self._mark: tuple[int, float] | None = None
+        self._settled = state.horizon > 0
+        self._marks: list[tuple[int, float]] = []
 
-    def measure(self, state: TrainingState, seconds: float) -> bool:
-        """After an update, `seconds` into the session: set or correct `state.horizon`; True where it changed."""
-        if self._fixed or self._deadline is None:
+    def measure(self, state: TrainingState, seconds: float, reserve: float) -> bool:
+        """After an update, `seconds` into the session: estimate or settle `state.horizon`; True where it changed.
+
+        `reserve` is kept for the last validation.
+        """
+        if self._settled or self._deadline is None:
             return False
-        if self._mark is None:
+        if not self._marks or state.step >= 2 * self._marks[-1][0]:
             if state.step >= _WARM:
-                self._mark = (state.step, seconds)
+                self._marks.append((state.step, seconds))
             return False
-        step, since = self._mark
-        per_step = (seconds - since) / max(1, state.step - step)
-        left = self._deadline - seconds
-        before = state.horizon
-        if not before:
-            if seconds - since < min(_FIRST_LOOK_SECONDS, _FIRST_LOOK * self._deadline):
-                return False
-            per_step *= 1 + self._validation_share
-        elif not self._decay_begins(state, seconds):
+        first = state.horizon == 0
+        if first and seconds - self._marks[0][1] < min(_FIRST_LOOK_SECONDS, _FIRST_LOOK * self._deadline):
             return False
-        else:
-            self._fixed = True
-        state.horizon = state.step + max(1, int(_MARGIN * left / max(per_step, 1e-9)))
-        if self._decay_begins(state, seconds):
-            self._fixed = True
+        horizon = self._affordable(state, seconds, reserve, 1 + self._validation_share if first else 1.0)
+        if state.step >= decay_start(horizon, self._schedule):  # the next update is the first of the decay
+            self._settled = True
+            horizon = self._without_late_decay(state.step, horizon)
+        elif not first and state.step < decay_start(state.horizon, self._schedule):
+            return False
+        before, state.horizon = state.horizon, horizon
         return state.horizon != before
 
     def is_over(self, seconds: float, reserve: float) -> bool:
         """Whether the time is up but for `reserve` seconds (the last validation)."""
         return self._deadline is not None and seconds + reserve >= self._deadline
 
-    def _decay_begins(self, state: TrainingState, seconds: float) -> bool:
-        """Whether the next update is (by steps or, on a slower machine, by time) the first of the decay."""
+    def _without_late_decay(self, step: int, horizon: int) -> int:
+        """The least horizon, up to 1 % above this one, whose decay has not begun before `step`; this one if none."""
+        for longer in range(horizon, horizon + horizon // 100 + 2):
+            if decay_start(longer, self._schedule) >= step:
+                return longer
+        return horizon
+
+    def _affordable(self, state: TrainingState, seconds: float, reserve: float, dearer: float) -> int:
+        """Updates in all, at the speed of the later half of those so far."""
         assert self._deadline is not None
-        by_time = seconds >= (1 - self._schedule.decay_share) * self._deadline
-        return by_time or state.step >= decay_start(state.horizon, self._schedule)
+        step, since = next((m for m in reversed(self._marks) if 2 * m[0] <= state.step), self._marks[0])
+        per_step = dearer * (seconds - since) / (state.step - step)
+        return state.step + max(1, int(_MARGIN * (self._deadline - seconds - reserve) / max(per_step, 1e-9)))

@@ -1,0 +1,75 @@
+"""Wall time turned into a horizon."""
+
+import pytest
+
+from qkv.training.checkpoint import TrainingState
+from qkv.training.config import ScheduleConfig
+from qkv.training.pace import Pace
+from qkv.training.schedules import lr_scale
+
+
+def simulate(
+    seconds_at: object, deadline: float, schedule: ScheduleConfig, state: TrainingState | None = None
+) -> tuple[TrainingState, float, list[int]]:
+    """A run whose step s takes seconds_at(s): (final state, seconds used, horizons in order)."""
+    state = state or TrainingState()
+    pace, clock, horizons = Pace(schedule, state, deadline), 0.0, []
+    while not (state.horizon and state.step >= state.horizon) and not pace.is_over(clock, 0.0):
+        clock += seconds_at(state.step)  # type: ignore[operator]
+        state.step += 1
+        if pace.measure(state, clock, 0.0):
+            horizons.append(state.horizon)
+    return state, clock, horizons
+
+
+@pytest.mark.parametrize("decay_share", [0.2, 0.4, 1.0])
+def test_an_even_machine_fills_the_time(decay_share: float) -> None:
+    schedule = ScheduleConfig(decay_share=decay_share)
+    state, clock, horizons = simulate(lambda s: 0.5 if s < 3 else 0.02, 60.0, schedule)
+    assert state.step == state.horizon
+    assert 0.95 * 60 <= clock <= 60
+    assert len(horizons) <= 3
+
+
+@pytest.mark.parametrize("factor", [0.4, 2.5])
+def test_a_machine_that_changes_speed_is_corrected_before_the_decay(factor: float) -> None:
+    schedule = ScheduleConfig(decay_share=0.4)
+    state, clock, horizons = simulate(lambda s: 0.02 if s < 300 else 0.02 * factor, 60.0, schedule)
+    assert state.step == state.horizon
+    assert 0.9 * 60 <= clock <= 60
+    assert 2 <= len(horizons) <= 6
+
+
+def test_a_machine_that_slows_down_in_the_decay_is_stopped_by_the_clock() -> None:
+    state, clock, _ = simulate(lambda s: 0.02 if s < 2400 else 0.2, 60.0, ScheduleConfig(decay_share=0.4))
+    assert state.step < state.horizon
+    assert clock == pytest.approx(60, abs=0.3)
+
+
+@pytest.mark.parametrize("later", [0.01, 0.02, 0.03])
+def test_the_updates_are_those_of_a_run_that_was_given_the_number(later: float) -> None:
+    schedule = ScheduleConfig(decay_share=0.4, warmup_steps=10)
+    state = TrainingState()
+    pace, clock, rates = Pace(schedule, state, 30.0), 0.0, []
+    while not state.horizon or state.step < state.horizon:
+        rates.append(lr_scale(state.step, schedule, state.horizon))
+        clock += 0.02 if state.step < 200 else later
+        state.step += 1
+        pace.measure(state, clock, 0.0)
+    assert rates == [lr_scale(s, schedule, state.horizon) for s in range(state.horizon)]
+
+
+def test_steps_given_are_the_horizon() -> None:
+    state, _, horizons = simulate(lambda s: 0.01, 60.0, ScheduleConfig(steps=50))
+    assert (state.step, state.horizon, horizons) == (50, 50, [])
+
+
+def test_a_resumed_run_keeps_its_horizon_whatever_the_clock_says() -> None:
+    resumed = TrainingState(step=100, horizon=300)
+    state, clock, horizons = simulate(lambda s: 1.0, 5.0, ScheduleConfig(), resumed)
+    assert (state.step, horizons) == (300, []) and clock == 200
+
+
+def test_a_single_slow_step_still_gives_a_horizon() -> None:
+    state, _, _ = simulate(lambda s: 3.0, 20.0, ScheduleConfig(decay_share=0.4))
+    assert 3 <= state.step <= 7
