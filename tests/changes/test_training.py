@@ -149,6 +149,7 @@ def test_a_tied_matrix_has_no_back_door(optimizer, change):
     assert plan.frozen(0) == {"W_E"} and moved(after, start) == set(after.addresses) - {"W_E"}
     sentence = plan.describe()[0]
     assert "W_E" in sentence and "W_U" in sentence
+    assert "W_U" in plan_changes(["W_E[3]=freeze"], make(tied=True), 0).describe()[0]
 
 
 def test_a_window_freezes_for_its_steps_only():

@@ -143,9 +143,8 @@ class Plan:
 
     def _name(self, part: Part) -> str:
         """An address, and what else is touched with it."""
-        others = list(part.shared_with)
-        if part.piece is None:
-            others = [name for name in self.catalogue.names(part.entry.address) if name != part.address]
+        names = self.catalogue.names(part.entry.address)
+        others = [*part.shared_with, *(name for name in names if name != part.entry.address)]
         return part.address + (f" (the same matrix as {', '.join(others)})" if others else "")
 
     def _add(self, change: Change) -> None:

@@ -59,6 +59,7 @@ class Address:
 
     @property
     def kind(self) -> Literal["matrix", "circuit", "activation"]:
+        """What an address of that name is, in any model."""
         if self.name in CIRCUITS:
             return "circuit"
         return "activation" if self.name in ACTIVATIONS else "matrix"
