@@ -17,14 +17,17 @@ from qkv.models import fused
 from qkv.models.cache import KVCache
 from qkv.models.layout import Layout, Sizes, check
 from qkv.models.masks import Visible, visible
-from qkv.models.norms import RMSNorm
+from qkv.models.norms import RMSNorm, apply_norm
 from qkv.models.positions import Rotary, rotate
 from qkv.models.start import fill
 
-__all__ = ["MultiHeadAttention", "SelfAttention", "Tap", "attend", "attend_explicit"]
+__all__ = ["MultiHeadAttention", "Drop", "SelfAttention", "Tap", "attend", "attend_explicit"]
 
 Tap = Callable[[str, Tensor], Tensor]
 """`tap(name, tensor) -> tensor`: sees, and may replace, an activation by its name ("L0.pattern")."""
+
+Drop = Callable[[str, Tensor], Tensor]
+"""`drop(site, tensor) -> tensor`: dropout by site name ("L0.mlp_out"); the caller owns its randomness."""
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, to: Visible, scale: float) -> Tensor:
@@ -208,50 +211,73 @@ class MultiHeadAttention(nn.Module):
         cos, sin, _ = self.rotary.tables(offset + heads.shape[2], heads.dtype, heads.device)
         return rotate(heads, cos[offset:], sin[offset:])
 
-    def _joined(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """The same from one product x [W_Q | W_K | W_V]; with rotary positions, q and k in another order of coordinates
-        (the same for both, which no score sees)."""
-        weights, biases = (self.W_Q, self.W_K, self.W_V), (self.b_Q, self.b_K, self.b_V)
-        if self.rotary is None:
-            bias = None if biases[0] is None else torch.cat(biases)
-            h = F.linear(x, torch.cat(weights, dim=1).t(), bias).unflatten(-1, (-1, self.d_head)).transpose(1, 2)
-            q, k, v = h.split((self.n_heads, self.n_kv_heads, self.n_kv_heads), dim=1)
-            if self.qnorm is not None and self.knorm is not None:
-                q, k = self.qnorm(q), self.knorm(k)
-            return q, k, v
-        bias = None if biases[0] is None else fused.join_qkv(*biases, self.d_head)
-        h = F.linear(x, fused.join_qkv(*weights, self.d_head).t(), bias)
-        gains, eps = None, 0.0
-        if self.qnorm is not None and self.knorm is not None:
-            gains, eps = (self.qnorm.gain, self.knorm.gain), self.qnorm.eps
-        _, _, turn = self.rotary.tables(x.shape[1], h.dtype, h.device)
-        return fused.heads_of(h, gains, turn, eps, self.n_heads, self.n_kv_heads)
-
     def mix(
         self,
         x: Tensor,
         to: Visible,
         *,
+        norm: nn.Module | None = None,
+        skip: bool = False,
         context: Tensor | None = None,
         cache: KVCache | None = None,
         layer: int = 0,
         name: str = "",
+        drop: Drop | None = None,
         tap: Tap | None = None,
-        residual: Tensor | None = None,
     ) -> Tensor:
-        """Attention with everything decided by the caller: what is visible, the cache and its layer, who looks.
+        """[x +] attention(norm(x)), with everything decided by the caller: a block's whole sublayer.
 
-        x [batch, query_pos, d_model] -> [batch, query_pos, d_model], plus `residual` where given. `tap` switches to the
-        explicit path.
+        x [batch, query_pos, d_model] -> the same. `to` says what is visible; `norm` comes first and x is added where
+        `skip`; `cache` and this attention's `layer` in it; `name` begins the names by which `drop` and `tap` are called. A
+        `tap` switches to the explicit path.
         """
-        if tap is None and cache is None and context is None and fused.serves(x):
-            q, k, v = self._joined(x)
-        elif context is not None:
-            q = self.queries(x)
+        if tap is None and cache is None and context is None and self.b_Q is None and fused.serves(x):
+            q, k, v, x = self._project_fast(x, norm)
+            z = attend(q, k, v, to, self.scale)
+            if skip and drop is None:
+                return fused.attention_out(x, z, self.W_O)
+            out = fused.attention_out(None, z, self.W_O)
+        else:
+            h = x if norm is None else apply_norm(norm, x, plain=tap is not None)
+            h = tap(f"{name}.x", h) if tap and context is None else h
+            out = F.linear(self._mixed(h, to, context, cache, layer, name, tap), self.W_O.t(), self.b_O)
+            out = tap(f"{name}.attn_out", out) if tap else out
+        out = drop(f"{name}.attn_out", out) if drop else out
+        return x + out if skip else out
+
+    def _project_fast(self, x: Tensor, norm: nn.Module | None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """q, k, v of norm(x), and x for the residual sum."""
+        h, inside = x, None
+        if isinstance(norm, RMSNorm):
+            inside = norm.gain, norm.eps
+        elif norm is not None:
+            h = norm(x)
+        gains, eps, turn = None, 0.0, None
+        if self.qnorm is not None and self.knorm is not None:
+            gains, eps = (self.qnorm.gain, self.knorm.gain), self.qnorm.eps
+        if self.rotary is not None:
+            _, _, turn = self.rotary.tables(x.shape[1], x.dtype, x.device)
+        heads = fused.Heads(self.n_heads, self.n_kv_heads, self.d_head, turn, eps)
+        q, k, v, h = fused.attention_in(h, inside, (self.W_Q, self.W_K, self.W_V), gains, heads)
+        return q, k, v, h if inside is not None or norm is None else x
+
+    def _mixed(
+        self,
+        h: Tensor,
+        to: Visible,
+        context: Tensor | None,
+        cache: KVCache | None,
+        layer: int,
+        name: str,
+        tap: Tap | None,
+    ) -> Tensor:
+        """z of all heads side by side, [batch, query_pos, n_heads * d_head], by the formula."""
+        if context is not None:
+            q = self.queries(h)
             k, v = cache.context(layer, lambda: self.keys_values(context)) if cache else self.keys_values(context)
         else:
             offset = cache.length if cache else 0
-            q, (k, v) = self.queries(x, offset), self.keys_values(x, offset)
+            q, (k, v) = self.queries(h, offset), self.keys_values(h, offset)
             k, v = cache.append(layer, k, v) if cache else (k, v)
         if tap is None:
             z = attend(q, k, v, to, self.scale)
@@ -259,7 +285,4 @@ class MultiHeadAttention(nn.Module):
             q, k, v = tap(f"{name}.q", q), tap(f"{name}.k", k), tap(f"{name}.v", v)
             z, _, _ = attend_explicit(q, k, v, to, self.scale, name=name, tap=tap)
             z = tap(f"{name}.z", z)
-        if tap is None and self.b_O is None and fused.serves(x):
-            return fused.attention_out(residual, z, self.W_O)
-        out = F.linear(z.transpose(1, 2).flatten(2), self.W_O.t(), self.b_O)
-        return out if residual is None else residual + out
+        return z.transpose(1, 2).flatten(2)

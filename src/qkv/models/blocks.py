@@ -7,16 +7,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from qkv.models import fused
-from qkv.models.attention import MultiHeadAttention, Tap
+from qkv.models.attention import Drop, MultiHeadAttention, Tap
 from qkv.models.cache import KVCache
 from qkv.models.layout import Layout, Sizes
 from qkv.models.masks import Visible
-from qkv.models.norms import apply_norm, make_norm
+from qkv.models.norms import RMSNorm, apply_norm, make_norm
 
-__all__ = ["MLP", "Block", "Drop"]
-
-Drop = Callable[[str, Tensor], Tensor]
-"""`drop(site, tensor) -> tensor`: dropout by site name ("L0.mlp_out"); the caller owns its randomness."""
+__all__ = ["MLP", "Block"]
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": F.relu,
@@ -42,17 +39,37 @@ class MLP(nn.Module):
         self.b_in = nn.Parameter(torch.empty(d_mlp)) if bias else None
         self.b_out = nn.Parameter(torch.empty(d_model)) if bias else None
 
-    def forward(self, x: Tensor, residual: Tensor | None = None, *, plain: bool = False) -> Tensor:
-        """[..., d_model] -> [..., d_model], plus `residual` where given; `plain` keeps to the formula."""
-        if self.kind == "relu2" and self.b_in is None and not plain and fused.serves(x):
-            return fused.relu2_mlp(residual, x, self.W_in, self.W_out)
+    def forward(self, x: Tensor) -> Tensor:
+        """[..., d_model] -> [..., d_model]."""
         hidden = F.linear(x, self.W_in.t(), self.b_in)
         if self.W_gate is not None:
             hidden = F.silu(F.linear(x, self.W_gate.t())) * hidden
         else:
             hidden = ACTIVATIONS[self.kind](hidden)
-        out = F.linear(hidden, self.W_out.t(), self.b_out)
-        return out if residual is None else residual + out
+        return F.linear(hidden, self.W_out.t(), self.b_out)
+
+    def mix(
+        self,
+        x: Tensor,
+        *,
+        norm: nn.Module | None = None,
+        skip: bool = False,
+        name: str = "",
+        drop: Drop | None = None,
+        tap: Tap | None = None,
+    ) -> Tensor:
+        """[x +] mlp(norm(x)): a block's whole sublayer, see `MultiHeadAttention.mix`. x [batch, pos, d_model]."""
+        if tap is None and self.b_in is None and self.kind in ("relu2", "swiglu") and fused.serves(x):
+            h, inside = (x, (norm.gain, norm.eps)) if isinstance(norm, RMSNorm) else (norm(x) if norm else x, None)
+            joint = skip and drop is None and h is x
+            out = fused.mlp(h, inside, self.W_in, self.W_gate, self.W_out, residual=joint)
+            if joint:
+                return out
+        else:
+            out = self(x if norm is None else apply_norm(norm, x, plain=tap is not None))
+            out = tap(f"{name}.mlp_out", out) if tap else out
+        out = drop(f"{name}.mlp_out", out) if drop else out
+        return x + out if skip else out
 
 
 class Block(nn.Module):
@@ -86,47 +103,27 @@ class Block(nn.Module):
         tap: Tap | None = None,
     ) -> Tensor:
         """x [batch, pos, d_model] -> [batch, pos, d_model]."""
-        name, cross, mlp = self.name, self.cross, self.mlp
-
-        def attend(h: Tensor, residual: Tensor | None) -> Tensor:
-            h = tap(f"{name}.x", h) if tap else h
-            return self.attention.mix(h, to, residual=residual, cache=cache, layer=self.layer, name=name, tap=tap)
-
+        name = self.name
         x = tap(f"{name}.resid_pre", x) if tap else x
-        x = self._sublayer(x, self.norm1, attend, "attn_out", drop, tap)
-        if cross is not None and self.norm_cross is not None:
-            seen, inner = to_context or Visible(False, None), f"{name}.cross"
-
-            def read(h: Tensor, residual: Tensor | None) -> Tensor:
-                return cross.mix(
-                    h, seen, context=context, residual=residual, cache=cache, layer=self.layer, name=inner, tap=tap
-                )
-
-            x = self._sublayer(x, self.norm_cross, read, "cross.attn_out", drop, tap)
+        around = {"skip": self.skip, "drop": drop, "tap": tap}
+        held = {"cache": cache, "layer": self.layer}
+        x = self.attention.mix(x, to, norm=self._before(self.norm1), name=name, **around, **held)
+        x = self._after(self.norm1, x, tap)
+        if self.cross is not None:
+            seen, norm = to_context or Visible(False, None), self._before(self.norm_cross)
+            x = self.cross.mix(x, seen, norm=norm, context=context, name=f"{name}.cross", **around, **held)
+            x = self._after(self.norm_cross, x, tap)
         x = tap(f"{name}.resid_mid", x) if tap else x
-        if mlp is not None and self.norm2 is not None:
-            x = self._sublayer(x, self.norm2, lambda h, r: mlp(h, r, plain=tap is not None), "mlp_out", drop, tap)
+        if self.mlp is not None:
+            x = self.mlp.mix(x, norm=self._before(self.norm2), name=name, **around)
+            x = self._after(self.norm2, x, tap)
         return tap(f"{name}.resid_post", x) if tap else x
 
-    def _sublayer(
-        self,
-        x: Tensor,
-        norm: nn.Module,
-        function: Callable[[Tensor, Tensor | None], Tensor],
-        site: str,
-        drop: Drop | None,
-        tap: Tap | None,
-    ) -> Tensor:
-        """Norm, `function(input, residual)` and residual sum in the order of the layout."""
-        h = apply_norm(norm, x, plain=tap is not None) if self.pre else x
-        if tap is None and drop is None:
-            x = function(h, x if self.skip else None)
-        else:
-            out = function(h, None)
-            out = tap(f"{self.name}.{site}", out) if tap else out
-            out = drop(f"{self.name}.{site}", out) if drop else out
-            x = x + out if self.skip else out
-        return x if self.pre else apply_norm(norm, x, plain=tap is not None)
+    def _before(self, norm: nn.Module | None) -> nn.Module | None:
+        return norm if self.pre else None
+
+    def _after(self, norm: nn.Module | None, x: Tensor, tap: Tap | None) -> Tensor:
+        return x if self.pre or norm is None else apply_norm(norm, x, plain=tap is not None)
 
 
 def _attention(sizes: Sizes, layout: Layout, rotary: bool) -> MultiHeadAttention:

@@ -1,15 +1,15 @@
-"""The fast path on a CPU: a few parts of a block with hand-written backward passes.
+"""The fast path on a CPU: the parts of a block with hand-written backward passes.
 
 At the sizes people train on a CPU (d_model of some hundreds, a thousand tokens a step) a step is made of products, which
 stay as they are, and of passes over activations and dispatches of small operators, which autograd multiplies. Each class
-here does one part of a block in as few passes as its algebra allows; its docstring holds the algebra, and the function
-named `plain_*` beside it is the formula that it must equal in values and gradients (the tests compare them).
+here does one part of a block in as few of both as its algebra, written in its docstring, allows. The explicit path of
+`attention`, `blocks` and `norms` is the formula that each must equal in values and gradients.
 
-They serve first derivatives on CPU tensors. Elsewhere, under torch.compile, and where somebody looks (a tap), the plain
-formulas run. All of them keep to the dtype of their input; half precision is computed in float32 between products.
+They serve first derivatives on CPU tensors in eager mode. Elsewhere, under torch.compile, and where somebody looks (a
+tap), the formulas run. Products are in autocast's dtype where that is on; norms and rotary turns are never below float32.
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -17,19 +17,9 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-__all__ = [
-    "attention_out",
-    "heads_of",
-    "join_qkv",
-    "plain_attention_out",
-    "plain_heads_of",
-    "plain_join_qkv",
-    "plain_relu2_mlp",
-    "plain_rms_norm",
-    "relu2_mlp",
-    "rms_norm",
-    "serves",
-]
+__all__ = ["Heads", "attention_in", "attention_out", "mlp", "rms_norm", "serves"]
+
+Grads = tuple[Tensor | None, ...]
 
 
 def serves(x: Tensor) -> bool:
@@ -43,8 +33,9 @@ def _product_dtype(x: Tensor) -> torch.dtype:
     return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
 
 
-def _wide(x: Tensor) -> Tensor:
-    return x.float() if x.dtype in (torch.bfloat16, torch.float16) else x
+def _wide_dtype(dtype: torch.dtype) -> torch.dtype:
+    """The dtype of what is not a product: at least float32."""
+    return torch.float32 if dtype in (torch.bfloat16, torch.float16) else dtype
 
 
 def _rows(x: Tensor) -> Tensor:
@@ -57,187 +48,123 @@ def _inverse_rms(x: Tensor, eps: float) -> Tensor:
     return torch.linalg.vector_norm(x, dim=-1, keepdim=True).square_().div_(x.shape[-1]).add_(eps).rsqrt_()
 
 
-def plain_rms_norm(x: Tensor, gain: Tensor, eps: float) -> Tensor:
-    """x / sqrt(mean(x^2) + eps) * gain."""
-    return F.rms_norm(x, gain.shape, gain, eps)
+# RMSNorm --------------------------------------------------------------------------------------------------------------
 
 
 def rms_norm(x: Tensor, gain: Tensor, eps: float) -> Tensor:
-    """RMSNorm over the last axis: x [..., d], gain [d] -> [..., d]."""
+    """x / sqrt(mean(x^2) + eps) * gain over the last axis: x [..., d], gain [d] -> [..., d]."""
     return _RMSNorm.apply(x, gain, eps)
 
 
-class _RMSNorm(Function):
-    """With r = 1/rms(x) and u = r x: y = g u; dg = sum_n dy u; dx = r (g dy - u <g dy, u> / d)."""
+def _norm_forward(x: Tensor, gain: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
+    """y = u g, u = r x and r = 1/rms(x), for x [..., d] as rows of at least float32."""
+    rows = _rows(x).to(_wide_dtype(x.dtype))
+    r = _inverse_rms(rows, eps)
+    u = rows * r
+    return u * gain, u, r
 
+
+def _norm_backward(dy: Tensor, u: Tensor, r: Tensor, gain: Tensor, onto: Tensor | None) -> tuple[Tensor, Tensor]:
+    """dx = r (g dy - u <g dy, u> / d) [+ onto] and dg = sum_n dy u. May overwrite dy."""
+    gain = gain.to(dy.dtype)
+    along = dy * u
+    d_gain = along.sum(0)
+    share = (along @ gain).div_(-u.shape[1])
+    d = dy.mul_(gain).addcmul_(u, share[:, None])
+    return (d.mul_(r) if onto is None else torch.addcmul(onto, d, r)), d_gain
+
+
+class _RMSNorm(Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, gain: Tensor, eps: float) -> Tensor:
-        wide = _rows(_wide(x))
-        r = _inverse_rms(wide, eps)
-        u = wide * r
+        y, u, r = _norm_forward(x, gain, eps)
         ctx.save_for_backward(u, r, gain)
-        return (u * gain).view(x.shape).to(x.dtype)
+        return y.view(x.shape).to(x.dtype)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
+    def backward(ctx: Any, dy: Tensor) -> Grads:
         u, r, gain = ctx.saved_tensors
-        g = _rows(dy)
-        along = g * u
-        d_gain = along.sum(0).to(gain.dtype) if ctx.needs_input_grad[1] else None
-        if not ctx.needs_input_grad[0]:
-            return None, d_gain, None
-        share = (along @ gain.to(along.dtype)).div_(-u.shape[1])
-        dx = (g * gain).addcmul_(u, share[:, None]).mul_(r)
-        return dx.view(dy.shape).to(dy.dtype), d_gain, None
+        dx, d_gain = _norm_backward(_rows(dy).to(u.dtype, copy=True), u, r, gain, None)
+        return dx.view(dy.shape), d_gain, None
 
 
-def plain_join_qkv(W_Q: Tensor, W_K: Tensor, W_V: Tensor, d_head: int) -> Tensor:
-    """[W_Q | W_K | W_V], with the pair (i, i + d_head/2) of every head of W_Q and W_K put side by side."""
-
-    def paired(weight: Tensor) -> Tensor:
-        return weight.unflatten(-1, (-1, 2, d_head // 2)).transpose(-1, -2).flatten(-3)
-
-    return torch.cat((paired(W_Q), paired(W_K), W_V), dim=-1)
+# Attention, from the residual stream to q, k, v -------------------------------------------------------------------------
 
 
-def join_qkv(W_Q: Tensor, W_K: Tensor, W_V: Tensor, d_head: int) -> Tensor:
-    """One matrix for q, k and v: [..., n_heads * d_head], twice [..., n_kv_heads * d_head] -> [..., their sum].
+class Heads(NamedTuple):
+    """How the joined products of an attention are cut and placed."""
 
-    Scores do not change when the coordinates of q and k are reordered alike. Side by side, a pair is one complex number
-    and its rotary turn one complex product, so the order is changed on the small matrix and not on every token.
+    n_heads: int
+    n_kv_heads: int
+    d_head: int
+    turn: Tensor | None
+    """cos + i sin of the rotary angles, complex [pos, d_head / 2]; None: no turn."""
+    qk_eps: float
+    """eps of QK-norm."""
+
+
+def attention_in(
+    x: Tensor,
+    norm: tuple[Tensor, float] | None,
+    weights: tuple[Tensor, Tensor, Tensor],
+    gains: tuple[Tensor, Tensor] | None,
+    heads: Heads,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """q [batch, head, pos, d_head], k and v [batch, kv_head, pos, d_head] of x [batch, pos, d_model]; and x, handed on.
+
+    `norm` is the gain and eps of the RMSNorm before (None: x enters as it is), `weights` are W_Q, W_K, W_V, `gains` those
+    of QK-norm (None: none). With rotary turns the coordinates of q and k come in another order, the same for both, which
+    no score can see. The x that is handed on is for the residual sum: its gradient then joins the norm's in one pass.
     """
-    return _JoinQKV.apply(W_Q, W_K, W_V, d_head)
+    gain, eps = norm if norm is not None else (None, 0.0)
+    return _AttentionIn.apply(x, gain, *weights, *(gains or (None, None)), eps, heads, _product_dtype(x))
 
 
-class _JoinQKV(Function):
-    """A copy forward, and the inverse copies backward."""
-
-    @staticmethod
-    def forward(ctx: Any, W_Q: Tensor, W_K: Tensor, W_V: Tensor, d_head: int) -> Tensor:
-        ctx.widths, ctx.d_head = [W.shape[-1] for W in (W_Q, W_K, W_V)], d_head
-        out = W_Q.new_empty(*W_Q.shape[:-1], sum(ctx.widths))
-        q, k, v = out.split(ctx.widths, dim=-1)
-        for joined, weight in ((q, W_Q), (k, W_K)):
-            pairs, halves = joined.unflatten(-1, (-1, d_head // 2, 2)), weight.unflatten(-1, (-1, 2, d_head // 2))
-            pairs[..., 0].copy_(halves[..., 0, :])
-            pairs[..., 1].copy_(halves[..., 1, :])
-        v.copy_(W_V)
-        return out
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor | None, ...]:
-        grads: list[Tensor | None] = []
-        for i, part in enumerate(d_out.split(ctx.widths, dim=-1)):
-            if not ctx.needs_input_grad[i]:
-                grads.append(None)
-            elif i == 2:
-                grads.append(part.contiguous())
-            else:
-                grad = part.new_empty(part.shape)
-                pairs = part.unflatten(-1, (-1, ctx.d_head // 2, 2))
-                halves = grad.unflatten(-1, (-1, 2, ctx.d_head // 2))
-                halves[..., 0, :].copy_(pairs[..., 0])
-                halves[..., 1, :].copy_(pairs[..., 1])
-                grads.append(grad)
-        return *grads, None
+def _beside(halves: Tensor, d_head: int) -> tuple[Tensor, Tensor]:
+    """The halves of every head of [..., n * d_head], as two views [..., n, d_head / 2]."""
+    halves = halves.unflatten(-1, (-1, 2, d_head // 2))
+    return halves[..., 0, :], halves[..., 1, :]
 
 
-def _paired(gain: Tensor) -> Tensor:
-    """Coordinates of one head [d_head] in the order of `join_qkv`."""
-    return gain.view(2, -1).t().reshape(-1)
+def _pairs(joined: Tensor, d_head: int) -> tuple[Tensor, Tensor]:
+    """First and second of every pair of neighbours of [..., n * d_head], as two views [..., n, d_head / 2]."""
+    pairs = joined.unflatten(-1, (-1, d_head // 2, 2))
+    return pairs[..., 0], pairs[..., 1]
 
 
-def plain_heads_of(
-    h: Tensor, gains: tuple[Tensor, Tensor] | None, turn: Tensor, eps: float, n_heads: int, n_kv_heads: int
-) -> tuple[Tensor, Tensor, Tensor]:
-    """q, k, v from joined products: split, norm each head of q and k, turn each pair."""
-    batch, pos, width = h.shape
-    heads = h.view(batch, pos, -1, width // (n_heads + 2 * n_kv_heads)).transpose(1, 2)
-    q, k, v = heads.split((n_heads, n_kv_heads, n_kv_heads), dim=1)
-    if gains is not None:
-        q, k = (plain_rms_norm(part, _paired(gain), eps) for part, gain in zip((q, k), gains, strict=True))
+def _join(weights: tuple[Tensor, Tensor, Tensor], heads: Heads, dtype: torch.dtype) -> Tensor:
+    """[W_Q | W_K | W_V]; for rotary turns, coordinates i and i + d_head/2 of q and k side by side.
 
-    def turned(part: Tensor) -> Tensor:
-        pairs = torch.view_as_complex(_wide(part).unflatten(-1, (-1, 2)).contiguous())
-        return torch.view_as_real(pairs * turn[:pos]).flatten(-2).to(h.dtype)
-
-    return turned(q), turned(k), v
-
-
-def heads_of(
-    h: Tensor, gains: tuple[Tensor, Tensor] | None, turn: Tensor, eps: float, n_heads: int, n_kv_heads: int
-) -> tuple[Tensor, Tensor, Tensor]:
-    """q [batch, head, pos, d_head], k and v [batch, kv_head, pos, d_head] from h [batch, pos, joined], pairs side by side.
-
-    `gains` are those of QK-norm [d_head] in their stored order, or None; `turn` [pos or more, d_head / 2] is complex,
-    cos + i sin of the rotary angles.
+    Side by side, a pair is one complex number and its turn one complex product. The order is changed here, on the small
+    matrices, and not on every token.
     """
-    q_gain, k_gain = gains if gains is not None else (None, None)
-    return _Heads.apply(h, q_gain, k_gain, turn[: h.shape[1], None], eps, n_heads, n_kv_heads)
+    if heads.turn is None:
+        return torch.cat(weights, dim=1).to(dtype)
+    widths = [weight.shape[1] for weight in weights]
+    joined = weights[0].new_empty(weights[0].shape[0], sum(widths), dtype=dtype)
+    *placed, v = joined.split(widths, dim=1)
+    for part, weight in zip(placed, weights, strict=False):
+        for pair, half in zip(_pairs(part, heads.d_head), _beside(weight, heads.d_head), strict=True):
+            pair.copy_(half)
+    v.copy_(weights[2])
+    return joined
 
 
-class _Heads(Function):
-    """q' = e^{i a} (g u) with u = r q, per pair; du = g e^{-i a} dq'; dg = sum du u; dq = r (g du - u <g du, u> / d_head).
-
-    q and k lie in one buffer, so each step is one pass over both.
-    """
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        h: Tensor,
-        q_gain: Tensor | None,
-        k_gain: Tensor | None,
-        turn: Tensor,
-        eps: float,
-        n_heads: int,
-        n_kv_heads: int,
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        batch, pos, width = h.shape
-        d_head, n_qk = width // (n_heads + 2 * n_kv_heads), n_heads + n_kv_heads
-        heads = h.view(batch, pos, -1, d_head)
-        qk = _wide(heads[:, :, :n_qk])
-        ctx.shape, ctx.n_heads, ctx.n_qk, ctx.normed = h.shape, n_heads, n_qk, q_gain is not None
-        if q_gain is not None and k_gain is not None:
-            r = _inverse_rms(qk, eps)
-            u = qk * r
-            gain = torch.cat((_paired(q_gain).expand(n_heads, -1), _paired(k_gain).expand(n_kv_heads, -1))).to(u.dtype)
-            ctx.save_for_backward(turn, u, r, gain)
-            qk = u * gain
-            pairs = torch.view_as_complex(qk.view(batch, pos, n_qk, -1, 2))
-            pairs.mul_(turn)
+def _split(joined: Tensor, widths: list[int], heads: Heads, needed: tuple[bool, ...]) -> list[Tensor | None]:
+    """The inverse of `_join`, for gradients; None where not needed."""
+    out: list[Tensor | None] = []
+    for i, part in enumerate(joined.split(widths, dim=1)):
+        if not needed[i]:
+            out.append(None)
+        elif i == 2 or heads.turn is None:
+            out.append(part.contiguous())
         else:
-            ctx.save_for_backward(turn)
-            qk = torch.view_as_real(torch.view_as_complex(qk.unflatten(-1, (-1, 2))) * turn).flatten(-2)
-        q, k = qk.to(h.dtype).transpose(1, 2).split((n_heads, n_kv_heads), dim=1)
-        return q, k, heads[:, :, n_qk:].detach().transpose(1, 2)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, dq: Tensor, dk: Tensor, dv: Tensor) -> tuple[Tensor | None, ...]:
-        turn, *saved = ctx.saved_tensors
-        batch, pos, width = ctx.shape
-        d_head, n_heads, n_qk = dq.shape[-1], ctx.n_heads, ctx.n_qk
-        back = torch.conj_physical(turn)
-        out = torch.empty(batch, pos, width // d_head, d_head, dtype=_wide(dq).dtype, device=dq.device)
-        out[:, :, n_qk:] = dv.transpose(1, 2)
-        d = out[:, :, :n_qk]
-        for part, grad in ((d[:, :, :n_heads], dq), (d[:, :, n_heads:], dk)):
-            grad = _wide(grad).transpose(1, 2)
-            grad = grad if grad.stride(-1) == 1 else grad.contiguous()
-            torch.mul(_complex(grad), back, out=_complex(part))
-        d_q_gain = d_k_gain = None
-        if ctx.normed:
-            u, r, gain = saved
-            along = d * u
-            if ctx.needs_input_grad[1] or ctx.needs_input_grad[2]:
-                d_gain = along.sum((0, 1)).view(n_qk, -1, 2).transpose(1, 2).reshape(n_qk, d_head)
-                d_q_gain, d_k_gain = d_gain[:n_heads].sum(0), d_gain[n_heads:].sum(0)
-            share = along.mul_(gain).sum(-1, keepdim=True).div_(-d_head)
-            d.mul_(gain).addcmul_(u, share).mul_(r)
-        return out.view(ctx.shape).to(dq.dtype), d_q_gain, d_k_gain, None, None, None, None
+            whole = part.new_empty(part.shape)
+            for half, pair in zip(_beside(whole, heads.d_head), _pairs(part, heads.d_head), strict=True):
+                half.copy_(pair)
+            out.append(whole)
+    return out
 
 
 def _complex(x: Tensor) -> Tensor:
@@ -245,15 +172,117 @@ def _complex(x: Tensor) -> Tensor:
     return torch.view_as_complex(x.unflatten(-1, (-1, 2)))
 
 
-def plain_attention_out(residual: Tensor | None, z: Tensor, W_O: Tensor) -> Tensor:
-    """residual + concat_h(z_h) W_O."""
-    out = z.transpose(1, 2).flatten(2) @ W_O
-    return out if residual is None else residual + out
+def _head_gains(q_gain: Tensor, k_gain: Tensor, heads: Heads) -> Tensor:
+    """Gains of all heads of q and k, in the order of their coordinates: [n_heads + n_kv_heads, d_head]."""
+    both = torch.stack((q_gain, k_gain))
+    if heads.turn is not None:
+        both = both.view(2, 2, -1).transpose(1, 2).reshape(2, -1)
+    return torch.cat((both[:1].expand(heads.n_heads, -1), both[1:].expand(heads.n_kv_heads, -1)))
+
+
+def _split_head_gains(d: Tensor, heads: Heads) -> tuple[Tensor, Tensor]:
+    """The inverse of `_head_gains`, for gradients."""
+    if heads.turn is not None:
+        d = d.view(d.shape[0], -1, 2).transpose(1, 2).reshape(d.shape)
+    return d[: heads.n_heads].sum(0), d[heads.n_heads :].sum(0)
+
+
+class _AttentionIn(Function):
+    """y = norm(x); [q | k | v] = y [W_Q | W_K | W_V]; then per pair of q and k  q' = e^{ia} g u,  u = q / rms(q).
+
+    Backward: du = g e^{-ia} dq', dg = sum du u, dq = r (g du - u <g du, u> / d_head); then one product each for the joined
+    weights and for y. q and k share one buffer, so a step is one pass over both.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        gain: Tensor | None,
+        W_Q: Tensor,
+        W_K: Tensor,
+        W_V: Tensor,
+        q_gain: Tensor | None,
+        k_gain: Tensor | None,
+        eps: float,
+        heads: Heads,
+        dtype: torch.dtype,
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        ctx.set_materialize_grads(False)  # an output may be unused, such as the x handed on
+        ctx.heads, ctx.shape, ctx.widths = heads, x.shape, [W.shape[1] for W in (W_Q, W_K, W_V)]
+        u = r = head_u = head_r = head_gain = None
+        y = _rows(x)
+        if gain is not None:
+            y, u, r = _norm_forward(x, gain, eps)
+        y, joined = y.to(dtype), _join((W_Q, W_K, W_V), heads, dtype)
+        h = (y @ joined).view(*x.shape[:2], -1, heads.d_head)
+        qk, v = h.split((heads.n_heads + heads.n_kv_heads, heads.n_kv_heads), dim=2)
+        if q_gain is not None and k_gain is not None:
+            head_u = qk = qk.to(_wide_dtype(dtype))
+            head_r = _inverse_rms(qk, heads.qk_eps)
+            head_gain = _head_gains(q_gain, k_gain, heads).to(qk.dtype)
+            qk = qk.mul_(head_r) * head_gain
+        if heads.turn is not None:
+            pairs = _complex(qk.to(_wide_dtype(dtype)))
+            turned = pairs.mul_(heads.turn[:, None]) if head_u is not None else pairs * heads.turn[:, None]
+            qk = torch.view_as_real(turned).flatten(-2)
+        ctx.save_for_backward(gain, u, r, y, joined, head_u, head_r, head_gain)
+        q, k = qk.to(dtype).split((heads.n_heads, heads.n_kv_heads), dim=2)
+        return q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), x
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dq: Tensor | None, dk: Tensor | None, dv: Tensor | None, onto: Tensor | None) -> Grads:
+        gain, u, r, y, joined, head_u, head_r, head_gain = ctx.saved_tensors
+        heads, (batch, pos, _) = ctx.heads, ctx.shape
+        n_qk = heads.n_heads + heads.n_kv_heads
+        dh = torch.empty(batch, pos, n_qk + heads.n_kv_heads, heads.d_head, dtype=_wide_dtype(y.dtype))
+        d_qk, d_v = dh.split((n_qk, heads.n_kv_heads), dim=2)
+        places = (*d_qk.split((heads.n_heads, heads.n_kv_heads), dim=2), d_v)
+        for i, (place, d) in enumerate(zip(places, (dq, dk, dv), strict=True)):
+            if d is None:
+                place.zero_()
+            elif i == 2 or heads.turn is None:
+                place.copy_(d.transpose(1, 2))
+            else:
+                d = d.transpose(1, 2).to(dh.dtype).contiguous()
+                torch.mul(_complex(d), heads.turn.conj()[:, None], out=_complex(place))
+        d_gains: tuple[Tensor | None, Tensor | None] = (None, None)
+        if head_u is not None:
+            along = d_qk * head_u
+            d_gains = _split_head_gains(along.sum((0, 1)), heads)
+            share = along.mul_(head_gain).sum(-1, keepdim=True).div_(-heads.d_head)
+            d_qk.mul_(head_gain).addcmul_(head_u, share).mul_(head_r)
+        rows = dh.view(batch * pos, -1).to(y.dtype)
+        d_weights: list[Tensor | None] = [None, None, None]
+        if any(ctx.needs_input_grad[2:5]):
+            d_weights = _split(y.t() @ rows, ctx.widths, heads, ctx.needs_input_grad[2:5])
+        dx = d_gain = None
+        if any(ctx.needs_input_grad[:2]):
+            dx, onto = rows @ joined.t(), None if onto is None else _rows(onto)
+            if gain is not None:
+                dx, d_gain = _norm_backward(dx.to(u.dtype), u, r, gain, onto)
+            elif onto is not None:
+                dx = dx.to(onto.dtype).add_(onto)
+            dx = dx.view(ctx.shape)
+        return dx, d_gain, *d_weights, *d_gains, None, None, None
+
+
+# Attention, back onto the residual stream -----------------------------------------------------------------------------
 
 
 def attention_out(residual: Tensor | None, z: Tensor, W_O: Tensor) -> Tensor:
-    """The same in one product: residual [batch, pos, d_model], z [batch, head, pos, d_head], W_O [head * d_head, d_model]."""
+    """residual + concat_h(z_h) W_O: residual [batch, pos, d_model] or None, z [batch, head, pos, d_head]."""
     return _AttentionOut.apply(residual, z, W_O, _product_dtype(z))
+
+
+def _plus_product(residual: Tensor | None, rows: Tensor, weight: Tensor) -> Tensor:
+    """residual + rows @ weight, in one operator where dtypes agree."""
+    if residual is None:
+        return rows @ weight
+    if residual.dtype == rows.dtype:
+        return torch.addmm(_rows(residual), rows, weight)
+    return _rows(residual) + rows @ weight
 
 
 class _AttentionOut(Function):
@@ -261,74 +290,102 @@ class _AttentionOut(Function):
 
     @staticmethod
     def forward(ctx: Any, residual: Tensor | None, z: Tensor, W_O: Tensor, dtype: torch.dtype) -> Tensor:
-        heads = z.transpose(1, 2)
-        rows = heads.reshape(-1, W_O.shape[0]).to(dtype)
-        ctx.save_for_backward(rows, W_O)
+        heads, weight = z.transpose(1, 2), W_O.to(dtype)
+        rows = heads.reshape(-1, weight.shape[0]).to(dtype)
+        ctx.save_for_backward(rows, weight)
         ctx.shape = heads.shape
-        return _plus_product(residual, rows, W_O.to(dtype), heads.shape[:2])
+        return _plus_product(residual, rows, weight).view(*heads.shape[:2], -1)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
-        rows, W_O = ctx.saved_tensors
-        g = _rows(dy).to(rows.dtype)
+    def backward(ctx: Any, dy: Tensor) -> Grads:
+        rows, weight = ctx.saved_tensors
+        d = _rows(dy).to(rows.dtype)
         dz = dW = None
         if ctx.needs_input_grad[1]:
-            dz = (g @ W_O.to(rows.dtype).t()).view(ctx.shape).transpose(1, 2)
+            dz = (d @ weight.t()).view(ctx.shape).transpose(1, 2)
         if ctx.needs_input_grad[2]:
-            dW = (rows.t() @ g).to(W_O.dtype)
+            dW = rows.t() @ d
         return dy if ctx.needs_input_grad[0] else None, dz, dW, None
 
 
-def _plus_product(residual: Tensor | None, rows: Tensor, weight: Tensor, shape: torch.Size) -> Tensor:
-    """residual + rows @ weight as [*shape, d], in one operator where dtypes agree."""
-    if residual is None:
-        out = rows @ weight
-    elif residual.dtype == rows.dtype:
-        out = torch.addmm(_rows(residual), rows, weight)
-    else:
-        out = _rows(residual) + rows @ weight
-    return out.view(*shape, weight.shape[1])
+# MLP ------------------------------------------------------------------------------------------------------------------
 
 
-def plain_relu2_mlp(residual: Tensor | None, x: Tensor, W_in: Tensor, W_out: Tensor) -> Tensor:
-    """residual + relu(x W_in)^2 W_out."""
-    out = F.relu(x @ W_in).square() @ W_out
-    return out if residual is None else residual + out
+def mlp(
+    x: Tensor, norm: tuple[Tensor, float] | None, W_in: Tensor, W_gate: Tensor | None, W_out: Tensor, *, residual: bool
+) -> Tensor:
+    """[x +] act(norm(x) W_in) W_out: relu^2, or swiglu where there is a W_gate. x [batch, pos, d_model] -> the same.
+
+    `norm` is the gain and eps of the RMSNorm before (None: x enters as it is).
+    """
+    gain, eps = norm if norm is not None else (None, 0.0)
+    return _MLP.apply(x, gain, W_in, W_gate, W_out, eps, residual, _product_dtype(x))
 
 
-def relu2_mlp(residual: Tensor | None, x: Tensor, W_in: Tensor, W_out: Tensor) -> Tensor:
-    """The same: residual, x [..., d_model], W_in [d_model, d_mlp], W_out [d_mlp, d_model] -> [..., d_model]."""
-    return _ReLU2.apply(residual, x, W_in, W_out, _product_dtype(x))
+class _MLP(Function):
+    """relu^2: a = relu(y W_in), s = a a, da = 2 a ds, the factor inside the product that makes ds.
 
-
-class _ReLU2(Function):
-    """a = relu(x W_in), s = a a, y = residual + s W_out; da = 2 a (dy W_out^T), the factor 2 inside the product."""
+    swiglu: a = silu(b), b = y W_gate, c = y W_in, s = a c, dc = a ds, db = silu'(b) c ds.
+    """
 
     @staticmethod
     def forward(
-        ctx: Any, residual: Tensor | None, x: Tensor, W_in: Tensor, W_out: Tensor, dtype: torch.dtype
+        ctx: Any,
+        x: Tensor,
+        gain: Tensor | None,
+        W_in: Tensor,
+        W_gate: Tensor | None,
+        W_out: Tensor,
+        eps: float,
+        residual: bool,
+        dtype: torch.dtype,
     ) -> Tensor:
-        rows = _rows(x).to(dtype)
-        a = (rows @ W_in.to(dtype)).relu_()
-        s = a * a
-        ctx.save_for_backward(rows, a, s, W_in, W_out)
-        ctx.x_dtype = x.dtype
-        return _plus_product(residual, s, W_out.to(dtype), x.shape[:-1])
+        u = r = b = gate = None
+        y = _rows(x)
+        if gain is not None:
+            y, u, r = _norm_forward(x, gain, eps)
+        y, w_in, w_out = y.to(dtype), W_in.to(dtype), W_out.to(dtype)
+        c = y @ w_in
+        if W_gate is None:
+            a = c.relu_()
+            s = a * a
+        else:
+            gate = W_gate.to(dtype)
+            b = y @ gate
+            a = F.silu(b)
+            s = a * c
+        ctx.save_for_backward(gain, u, r, y, a, b, c, s, w_in, gate, w_out)
+        ctx.residual, ctx.shape = residual, x.shape
+        return _plus_product(x if residual else None, s, w_out).view(x.shape)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
-        rows, a, s, W_in, W_out = ctx.saved_tensors
-        need_residual, need_x, need_in, need_out, _ = ctx.needs_input_grad
-        g = _rows(dy).to(rows.dtype)
-        dx = dW_in = dW_out = None
+    def backward(ctx: Any, dy: Tensor) -> Grads:
+        gain, u, r, y, a, b, c, s, w_in, gate, w_out = ctx.saved_tensors
+        need_x, need_gain, need_in, need_gate, need_out = ctx.needs_input_grad[:5]
+        rows = _rows(dy)
+        d = rows.to(y.dtype)
+        d_in = d_gate = d_out = d_gain = db = None
         if need_out:
-            dW_out = (s.t() @ g).to(W_out.dtype)
-        if need_x or need_in:
-            da = torch.addmm(g.new_empty(()), g, W_out.to(g.dtype).t(), beta=0, alpha=2).mul_(a)
-            if need_in:
-                dW_in = (rows.t() @ da).to(W_in.dtype)
-            if need_x:
-                dx = (da @ W_in.to(g.dtype).t()).view(dy.shape).to(ctx.x_dtype)
-        return dy if need_residual else None, dx, dW_in, dW_out, None
+            d_out = s.t() @ d
+        if gate is None:
+            dc = torch.addmm(d.new_empty(()), d, w_out.t(), beta=0, alpha=2).mul_(a)
+        else:
+            ds = d @ w_out.t()
+            dc = ds * a
+            db = torch.ops.aten.silu_backward(ds.mul_(c), b)
+            d_gate = y.t() @ db if need_gate else None
+        if need_in:
+            d_in = y.t() @ dc
+        dx = rows if ctx.residual else None
+        if need_x or need_gain:
+            d_y = dc @ w_in.t()
+            if db is not None and gate is not None:
+                d_y.addmm_(db, gate.t())
+            d_y = d_y.to(rows.dtype)
+            if gain is not None:
+                dx, d_gain = _norm_backward(d_y.to(u.dtype), u, r, gain, dx)
+            else:
+                dx = d_y if dx is None else d_y.add_(dx)
+        return (None if dx is None else dx.view(ctx.shape)), d_gain, d_in, d_gate, d_out, None, None, None

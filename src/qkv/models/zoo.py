@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from qkv.models.activations import activation_names, recorder, replacer
-from qkv.models.attention import Tap
-from qkv.models.blocks import Block, Drop
+from qkv.models.attention import Drop, Tap
+from qkv.models.blocks import Block
 from qkv.models.cache import KVCache
 from qkv.models.embedding import Embedding, Head
 from qkv.models.layout import Layout, ModelConfig, Sizes, check

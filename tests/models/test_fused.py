@@ -1,0 +1,179 @@
+"""The hand-written parts equal the explicit path, in values and in gradients, and their gradients equal finite differences."""
+
+import itertools
+
+import pytest
+import torch
+
+from qkv.models import Layout, MaskedLM, ModelConfig, MultiHeadAttention, Sizes, build, fused
+from qkv.models.blocks import MLP
+from qkv.models.masks import Visible
+from qkv.models.norms import LayerNorm, RMSNorm
+
+FAR = 1e-12
+
+
+def look(name: str, tensor: torch.Tensor) -> torch.Tensor:
+    return tensor
+
+
+def randomised(module: torch.nn.Module) -> torch.nn.Module:
+    """Float64, with every parameter (gains too) random."""
+    module.double()
+    generator = torch.Generator().manual_seed(5)
+    for parameter in module.parameters():
+        parameter.data = torch.randn(parameter.shape, generator=generator, dtype=torch.float64) * 0.5
+    return module
+
+
+def gradients(module: torch.nn.Module, x: torch.Tensor, forward) -> list[torch.Tensor]:
+    """The result, the gradient of x and that of every parameter, for a fixed random cotangent."""
+    module.zero_grad()
+    x = x.clone().requires_grad_()
+    y = forward(x)
+    generator = torch.Generator().manual_seed(6)
+    y.backward(torch.randn(y.shape, generator=generator, dtype=y.dtype))
+    return [y.detach(), x.grad, *(parameter.grad for parameter in module.parameters())]
+
+
+def assert_same(fast: list[torch.Tensor], slow: list[torch.Tensor], atol: float = FAR) -> None:
+    for a, b in zip(fast, slow, strict=True):
+        assert (a is None) == (b is None)
+        if a is not None:
+            torch.testing.assert_close(a, b, rtol=0, atol=atol)
+
+
+ATTENTIONS = [
+    dict(qk_norm=qk_norm, rope_base=base, n_kv_heads=kv, norm=norm, skip=skip)
+    for (qk_norm, base), kv, (norm, skip) in itertools.product(
+        [(True, 100.0), (False, 100.0), (True, 0.0), (False, 0.0)],
+        [4, 2],
+        [("rms", True), ("rms", False), ("layer", True), (None, True), (None, False)],
+    )
+]
+
+
+@pytest.mark.parametrize("case", ATTENTIONS, ids=lambda case: "-".join(str(value) for value in case.values()))
+def test_fused_attention_sublayer_equals_its_formula_in_values_and_gradients(case):
+    norm = {"rms": RMSNorm(6, 1e-3), "layer": LayerNorm(6, 1e-3, bias=False), None: None}[case["norm"]]
+    attention = MultiHeadAttention(
+        6, 4, n_kv_heads=case["n_kv_heads"], d_head=4, qk_norm=case["qk_norm"], rope_base=case["rope_base"]
+    )
+    both = randomised(torch.nn.ModuleList([attention] + ([norm] if norm is not None else [])))
+    x = torch.randn(2, 5, 6, dtype=torch.float64)
+    causal = Visible(True, None)
+    fast = gradients(both, x, lambda x: attention.mix(x, causal, norm=norm, skip=case["skip"]))
+    slow = gradients(both, x, lambda x: attention.mix(x, causal, norm=norm, skip=case["skip"], tap=look))
+    assert_same(fast, slow)
+
+
+@pytest.mark.parametrize("kind", ["relu2", "swiglu"])
+@pytest.mark.parametrize("norm", [RMSNorm(6, 1e-3), LayerNorm(6, 1e-3, bias=False), None])
+@pytest.mark.parametrize("skip", [True, False])
+def test_fused_mlp_sublayer_equals_its_formula_in_values_and_gradients(kind, norm, skip):
+    mlp = MLP(kind, 6, 10, bias=False)
+    both = randomised(torch.nn.ModuleList([mlp] + ([norm] if norm is not None else [])))
+    x = torch.randn(2, 5, 6, dtype=torch.float64)
+    fast = gradients(both, x, lambda x: mlp.mix(x, norm=norm, skip=skip))
+    slow = gradients(both, x, lambda x: mlp.mix(x, norm=norm, skip=skip, tap=look))
+    assert_same(fast, slow)
+
+
+def test_fused_rms_norm_equals_its_formula_in_values_and_gradients():
+    norm = randomised(RMSNorm(7, 1e-3))
+    x = torch.randn(2, 3, 7, dtype=torch.float64)
+    assert_same(gradients(norm, x, norm), gradients(norm, x, norm.plain))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_fused_rms_norm_keeps_the_dtype_of_its_input(dtype):
+    norm = RMSNorm(8, 1e-6)
+    x = torch.randn(2, 3, 8, dtype=dtype)
+    assert norm(x).dtype == dtype
+    torch.testing.assert_close(norm(x), norm.plain(x.float()).to(dtype))
+
+
+def inputs(*shapes: tuple[int, ...]) -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(7)
+    return [torch.randn(shape, generator=generator, dtype=torch.float64).requires_grad_() for shape in shapes]
+
+
+def test_gradient_of_fused_rms_norm_equals_finite_differences():
+    assert torch.autograd.gradcheck(lambda x, gain: fused.rms_norm(x, gain, 1e-3), inputs((2, 3, 4), (4,)))
+
+
+@pytest.mark.parametrize("turned", [True, False])
+@pytest.mark.parametrize("normed", [True, False])
+def test_gradient_of_fused_projections_equals_finite_differences(turned, normed):
+    angles = torch.rand(3, 2, dtype=torch.float64)
+    heads = fused.Heads(2, 1, 4, torch.polar(torch.ones_like(angles), angles) if turned else None, 1e-3)
+
+    def project(x, gain, W_Q, W_K, W_V, q_gain, k_gain):
+        gains = (q_gain, k_gain) if normed else None
+        return fused.attention_in(x, (gain, 1e-3), (W_Q, W_K, W_V), gains, heads)
+
+    given = inputs((1, 3, 3), (3,), (3, 8), (3, 4), (3, 4), (4,), (4,))
+    if not normed:
+        given[-2:] = [gain.detach() for gain in given[-2:]]
+    assert torch.autograd.gradcheck(project, given)
+
+
+def test_gradient_of_fused_attention_output_equals_finite_differences():
+    assert torch.autograd.gradcheck(fused.attention_out, inputs((2, 3, 4), (2, 2, 3, 2), (4, 4)))
+
+
+@pytest.mark.parametrize("gated", [True, False])
+def test_gradient_of_fused_mlp_equals_finite_differences(gated):
+    def through(x, gain, W_in, W_gate, W_out):
+        return fused.mlp(x, (gain, 1e-3), W_in, W_gate if gated else None, W_out, residual=True)
+
+    given = inputs((1, 3, 4), (4,), (4, 5), (4, 5), (5, 4))
+    given[3] = given[3] if gated else given[3].detach()
+    assert torch.autograd.gradcheck(through, given)
+
+
+@pytest.mark.parametrize(
+    "frozen", ["W_E", "W_Q", "W_K", "W_V", "W_O", "W_in", "W_gate", "W_out", "norm1.gain", "qnorm.gain"]
+)
+def test_freezing_one_matrix_leaves_the_other_gradients_as_they_were(frozen):
+    config = ModelConfig(
+        kind="CausalLM",
+        sizes=Sizes(d_vocab=7, d_model=8, n_layers=2, n_heads=2, n_ctx=6),
+        layout=Layout(qk_norm=True, tied=False, start="normal"),
+    )
+    ids = torch.randint(0, 7, (2, 6), generator=torch.Generator().manual_seed(1))
+    grads = []
+    for freeze in (False, True):
+        model = randomised(build(config, 0))
+        for path, parameter in model.named_parameters():
+            parameter.requires_grad_(not (freeze and path.endswith(frozen)))
+        model(ids).square().mean().backward()
+        grads.append({path: parameter.grad for path, parameter in model.named_parameters()})
+    for path, grad in grads[1].items():
+        if path.endswith(frozen):
+            assert grad is None
+        else:
+            assert torch.equal(grad, grads[0][path]), path
+
+
+@pytest.mark.parametrize("mlp", ["relu2", "swiglu"])
+def test_autocast_to_bfloat16_stays_near_float32_in_logits_and_gradients(mlp):
+    config = ModelConfig(
+        kind="MaskedLM",
+        sizes=Sizes(d_vocab=7, d_model=16, n_layers=2, n_heads=2, n_ctx=6),
+        layout=Layout(qk_norm=True, mlp=mlp, start="xavier"),
+    )
+    model = build(config, 0)
+    assert isinstance(model, MaskedLM)
+    ids = torch.randint(0, 7, (2, 6), generator=torch.Generator().manual_seed(1))
+    seen = []
+    for enabled in (False, True):
+        model.zero_grad()
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=enabled):
+            hidden = model.hidden(ids)
+        assert hidden.dtype == torch.float32, "the residual stream stays in float32"
+        hidden.square().sum().backward()
+        seen.append([hidden.detach(), *(p.grad for p in model.parameters() if p.grad is not None)])
+    for exact, rounded in zip(*seen, strict=True):
+        assert rounded.dtype == torch.float32
+        assert (exact - rounded).norm() <= 0.03 * exact.norm() + 1e-6
