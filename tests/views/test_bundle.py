@@ -56,7 +56,17 @@ def test_every_view_is_a_module_with_render():
 def test_no_module_writes_markup_or_asks_the_network():
     for name in MODULES:
         text = static_text(name)
-        for forbidden in ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "fetch(", "XMLHttpRequest", "WebSocket", "import("):
+        for forbidden in (
+            "innerHTML",
+            "outerHTML",
+            "insertAdjacentHTML",
+            "document.write",
+            "eval(",
+            "fetch(",
+            "XMLHttpRequest",
+            "WebSocket",
+            "import(",
+        ):
             assert forbidden not in text, (name, forbidden)
         addresses = set(re.findall(r"https?://[^\s\"'`]+", text))
         assert addresses <= {"http://www.w3.org/2000/svg"}, name  # the SVG namespace is a name, not a request
@@ -73,7 +83,9 @@ def test_script_text_cannot_end_its_element():
 def test_vendored_libraries_are_the_ones_described():
     table = (STATIC / "vendor" / "README.md").read_text(encoding="utf-8")
     for name in ("d3", "plot"):
-        assert "Permission to use, copy, modify" in (STATIC / "vendor" / f"{name}.LICENSE.txt").read_text(encoding="utf-8")
+        assert "Permission to use, copy, modify" in (STATIC / "vendor" / f"{name}.LICENSE.txt").read_text(
+            encoding="utf-8"
+        )
     for name in ("d3.min.js", "plot.umd.min.js"):
         data = (STATIC / "vendor" / name).read_bytes()
         assert hashlib.sha256(data).hexdigest() in table

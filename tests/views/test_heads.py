@@ -20,7 +20,9 @@ def pattern(causal, n=7, heads=3, seed=0):
 def test_patterns_come_back_within_half_a_step(causal):
     patterns = [pattern(causal, seed=layer) for layer in range(2)]
     text = attention_text(list("abcdefg"), patterns, origin="x", causal=causal)
-    stored = np.frombuffer(base64.b64decode(text.patterns.data), "u1").reshape(text.patterns.shape) * text.patterns.scale
+    stored = (
+        np.frombuffer(base64.b64decode(text.patterns.data), "u1").reshape(text.patterns.shape) * text.patterns.scale
+    )
     expected = np.stack(patterns)[:, :, *np.tril_indices(7)] if causal else np.stack(patterns)
     np.testing.assert_allclose(stored, expected, atol=1 / 510 + 1e-12)
 
@@ -40,7 +42,11 @@ def test_a_head_that_copies_the_previous_token_is_said_to():
     p[0, 0, 0] = 1
     p[0, np.arange(1, n), np.arange(n - 1)] = 1
     (note,) = head_notes(0, p, True)
-    assert {share.name: share.share for share in note.shares} == {"itself": pytest.approx(1 / 6), "the previous": 1.0, "the first": 0.0}
+    assert {share.name: share.share for share in note.shares} == {
+        "itself": pytest.approx(1 / 6),
+        "the previous": 1.0,
+        "the first": 0.0,
+    }
     assert note.entropy_nats == 0
 
 

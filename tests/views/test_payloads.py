@@ -13,7 +13,9 @@ from qkv.views.payloads import VERSION, Fact, Packed, embed, pack, to_json
 
 
 def unpacked(packed: Packed) -> np.ndarray:
-    stored = np.frombuffer(base64.b64decode(packed.data), dtype={"float32": "<f4", "uint8": "u1", "int32": "<i4"}[packed.dtype])
+    stored = np.frombuffer(
+        base64.b64decode(packed.data), dtype={"float32": "<f4", "uint8": "u1", "int32": "<i4"}[packed.dtype]
+    )
     return stored.reshape(packed.shape) * packed.scale
 
 

@@ -29,7 +29,7 @@ def test_a_block_is_the_root_mean_square_of_its_weights(rows, columns, high, wid
 
 def test_pictures_show_the_weights_of_their_step(run_folder):
     snapshots = Snapshots(run_folder.folder, 1000)
-    room = matrices_room(snapshots, {}, HEADS)
+    room = matrices_room(snapshots, HEADS)
     assert room.steps[0] == 0 and room.steps[-1] == 1000
     picture = next(item for item in room.items if item.address == "L1.W_V")
     for index, step in ((0, 0), (-1, 1000)):
@@ -38,11 +38,13 @@ def test_pictures_show_the_weights_of_their_step(run_folder):
         np.testing.assert_allclose(values(picture.size)[index], expected, atol=picture.size.scale * 0.5001)
     assert values(picture.change)[0].max() == 0
     moved = run_folder.last["L1.W_V"] - run_folder.start["L1.W_V"]
-    np.testing.assert_allclose(values(picture.change)[-1], blocks_rms(moved, picture.block), atol=picture.change.scale * 0.5001)
+    np.testing.assert_allclose(
+        values(picture.change)[-1], blocks_rms(moved, picture.block), atol=picture.change.scale * 0.5001
+    )
 
 
 def test_exact_blocks_hold_the_stored_bits(run_folder):
-    room = matrices_room(Snapshots(run_folder.folder, 1000), {}, HEADS)
+    room = matrices_room(Snapshots(run_folder.folder, 1000), HEADS)
     for item in room.items:
         cut = np.ix_(item.exact.rows, item.exact.columns)
         assert values(item.exact.last).astype(np.float32).tobytes() == run_folder.last[item.address][cut].tobytes()
@@ -50,14 +52,14 @@ def test_exact_blocks_hold_the_stored_bits(run_folder):
 
 
 def test_matrices_come_in_the_order_of_the_computation(run_folder):
-    addresses = [item.address for item in matrices_room(Snapshots(run_folder.folder, 1000), {}, HEADS).items]
+    addresses = [item.address for item in matrices_room(Snapshots(run_folder.folder, 1000), HEADS).items]
     assert addresses[0] == "W_E" and addresses[-1] == "W_U"
     assert addresses[1:5] == ["L0.W_Q", "L0.W_K", "L0.W_V", "L0.W_O"]
 
 
 def test_without_a_start_there_is_no_change_and_no_invented_one(make):
     run = make(snapshots=False)
-    room = matrices_room(Snapshots(run.folder, 1000), {}, HEADS)
+    room = matrices_room(Snapshots(run.folder, 1000), HEADS)
     assert room.steps == (1000,)
     assert all(item.change is None and item.exact.start is None for item in room.items)
 
@@ -70,19 +72,20 @@ def test_torn_and_foreign_snapshots_are_left_out(make):
 
 
 def test_no_weights_give_no_room(tmp_path):
-    assert matrices_room(Snapshots(tmp_path, None), {}, HEADS) is None
+    assert matrices_room(Snapshots(tmp_path, None), HEADS) is None
 
 
 def test_pictures_fit_their_budget(run_folder):
     snapshots = Snapshots(run_folder.folder, 1000)
-    room = matrices_room(snapshots, {}, HEADS, block_bytes=30_000)
+    room = matrices_room(snapshots, HEADS, block_bytes=30_000)
     assert sum(len(item.size.data) + len(item.change.data) for item in room.items) <= 30_000 * 1.05
     assert max(max(item.size.shape[1:]) for item in room.items) <= 12
 
 
 def test_every_kind_has_its_colour():
     expected = {
-        "W_E": "E", "W_U": "E", "W_pos": "E", "b_U": "E", "L0.W_Q": "Q", "dec.L1.cross.W_K": "K", "L0.b_V": "V", "L0.W_O": "O",
-        "L0.W_in": "MLP", "L0.W_gate": "MLP", "L0.b_out": "MLP", "L0.norm1.gain": "norm", "norm_f.bias": "norm", "L0.qnorm.gain": "norm",
+        "W_E": "E", "W_U": "E", "W_pos": "E", "b_U": "E", "L0.W_Q": "Q", "dec.L1.cross.W_K": "K", "L0.b_V": "V",
+        "L0.W_O": "O", "L0.W_in": "MLP", "L0.W_gate": "MLP", "L0.b_out": "MLP", "L0.norm1.gain": "norm",
+        "norm_f.bias": "norm", "L0.qnorm.gain": "norm",
     }  # fmt: skip
     assert {address: role_of(short_kind(address)) for address in expected} == expected

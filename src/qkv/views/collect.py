@@ -14,9 +14,20 @@ import numpy as np
 
 from qkv.config import load_toml
 from qkv.telemetry import RUN_ARM, Telemetry
-from qkv.views.payloads import Baseline, Fact, FileNote, LossRoom, Made, SampleNote
+from qkv.views.payloads import Baseline, LossRoom, SampleNote
 
-__all__ = ["baselines", "loss_room", "made_room", "manifest_of", "samples", "settings_of", "sizes_of", "unit_of"]
+__all__ = [
+    "baselines",
+    "counts_of",
+    "loss_room",
+    "manifest_of",
+    "samples",
+    "seconds",
+    "settings_of",
+    "sizes_of",
+    "tokens_seen",
+    "unit_of",
+]
 
 N_TRAIN_POINTS = 700
 LONGEST_SAMPLE = 600
@@ -124,7 +135,7 @@ def _thin(n: int) -> tuple[np.ndarray, str]:
     return indices, f"the first {early}, then every {every}th batch"
 
 
-def samples(telemetry: Telemetry) -> tuple[SampleNote, ...]:
+def samples(telemetry: Telemetry, *, continues: bool) -> tuple[SampleNote, ...]:
     """What the model wrote, in order of step, for the prompt that was used most; long ones are cut with an ellipsis."""
     found = telemetry.samples(RUN_ARM)
     prompts = [sample.prompt for sample in found]
@@ -132,34 +143,28 @@ def samples(telemetry: Telemetry) -> tuple[SampleNote, ...]:
         return ()
     prompt = max(dict.fromkeys(prompts), key=prompts.count)
     cut = [(s, s.text if len(s.text) <= LONGEST_SAMPLE else s.text[:LONGEST_SAMPLE] + " …") for s in found]
-    return tuple(SampleNote(step=s.step, prompt=s.prompt, text=text) for s, text in cut if s.prompt == prompt)
-
-
-def made_room(folder: Path, manifest: Mapping[str, Any], telemetry: Telemetry | None, written_by: str) -> Made:
-    """Command, configuration, hashes, versions, and what happened on the way."""
-    path = folder / "config.toml"
-    files = manifest.get("files", manifest.get("sha256", {}))
-    notes = []
-    for name, value in files.items() if isinstance(files, dict) else ():
-        digest = value.get("sha256", "") if isinstance(value, dict) else value
-        notes.append(FileNote(name=str(name), sha256=str(digest)))
-    facts = [Fact(label=label, value=value) for key in sorted(manifest) for label, value in _lines(key, manifest[key])]
-    events = telemetry.events(RUN_ARM) if telemetry else []
-    return Made(
-        command=str(manifest.get("command", "")),
-        config=path.read_text(encoding="utf-8") if path.is_file() else "",
-        files=tuple(notes),
-        facts=tuple(facts),
-        events=tuple(Fact(label=f"step {e.step:,}", value=e.sentence) for e in events),
-        written_by=written_by,
+    return tuple(
+        SampleNote(step=s.step, prompt=s.prompt, text=text, continues=continues)
+        for s, text in cut
+        if s.prompt == prompt
     )
 
 
-def _lines(key: str, value: Any) -> list[tuple[str, str]]:
-    """A manifest entry as label and words; nested tables by line, hashes of files elsewhere."""
-    if key in ("files", "sha256", "command"):
-        return []
-    label = key.replace("_", " ")
-    if isinstance(value, dict):
-        return [(f"{label}: {inner}", str(item)) for inner, item in value.items() if not isinstance(item, dict | list)]
-    return [(label, ", ".join(map(str, value)) if isinstance(value, list) else str(value))] if value is not None else []
+def counts_of(telemetry: Telemetry | None) -> np.ndarray | None:
+    """How often each token stands in the training text, int [d_vocab]; None where it was not counted."""
+    return telemetry.vector("W_E", "row_count") if telemetry else None
+
+
+def tokens_seen(telemetry: Telemetry | None) -> int | None:
+    """Training tokens up to the last update, repeats included."""
+    tokens = telemetry.steps(RUN_ARM).tokens if telemetry else ()
+    return int(tokens[-1]) if len(tokens) else None
+
+
+def seconds(telemetry: Telemetry | None, manifest: Mapping[str, Any]) -> float | None:
+    """Wall time of the training: the manifest's, else the last that the clock wrote."""
+    said = manifest.get("summary", {}).get("train_seconds")
+    if isinstance(said, int | float):
+        return float(said)
+    wall = telemetry.clock(RUN_ARM).wall_seconds if telemetry else ()
+    return float(wall[-1]) if len(wall) else None

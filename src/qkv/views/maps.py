@@ -22,7 +22,7 @@ LABELS = {"drift": "drift", "update_ratio": "update / weight", "grad_norm": "gra
 FIRST = ("drift", "update_ratio", "grad_norm", "norm")
 
 
-def map_room(telemetry: Telemetry, frozen: Sequence[str] = ()) -> MapRoom | None:
+def map_room(telemetry: Telemetry) -> MapRoom | None:
     """The map of a run; None where nothing was measured."""
     whole = {row.address: row for row in telemetry.addresses() if row.head is None and row.site}
     grids = _grids(telemetry, RUN_ARM)
@@ -38,9 +38,11 @@ def map_room(telemetry: Telemetry, frozen: Sequence[str] = ()) -> MapRoom | None
     null_steps = [step for step in null_every if step in set(steps)] or thin_steps(null_every, N_COLUMNS)
     addresses = [row.address for row in rows]
     about = {measure.name: measure for measure in telemetry.measures()}
-    names = sorted(grids, key=lambda name: (FIRST.index(name) if name in FIRST else len(FIRST), list(about).index(name)))
+    names = sorted(
+        grids, key=lambda name: (FIRST.index(name) if name in FIRST else len(FIRST), list(about).index(name))
+    )
     return MapRoom(
-        rows=tuple(_row(row, frozen) for row in rows),
+        rows=tuple(_row(row, grids.get("drift")) for row in rows),
         steps=tuple(steps),
         measures=tuple(_note(about[name]) for name in names),
         values={name: pack(_table(grids[name], addresses, steps)) for name in names},
@@ -51,7 +53,7 @@ def map_room(telemetry: Telemetry, frozen: Sequence[str] = ()) -> MapRoom | None
 
 
 def thin_steps(steps: Sequence[int], n: int, keep: Sequence[int] = ()) -> list[int]:
-    """At most n of `steps`, in order: the first, the last, those in `keep`, half spread evenly, half in log(1 + step)."""
+    """At most n of `steps`: first, last and those in `keep`; half spread evenly, half in log(1 + step)."""
     if len(steps) <= n:
         return list(steps)
     array = np.asarray(steps)
@@ -87,7 +89,7 @@ def _table(grid: Grid, addresses: Sequence[str], steps: Sequence[int]) -> np.nda
     return table
 
 
-def _row(row: AddressRow, frozen: Sequence[str]) -> MatrixRow:
+def _row(row: AddressRow, drifts: Grid | None) -> MatrixRow:
     kind = short_kind(row.address)
     return MatrixRow(
         address=row.address,
@@ -97,9 +99,15 @@ def _row(row: AddressRow, frozen: Sequence[str]) -> MatrixRow:
         role=role_of(kind),  # type: ignore[arg-type]
         site=row.site,
         shape=row.shape,
-        frozen=row.address in frozen,
+        unmoved=drifts is not None and row.address in drifts.addresses and _is_zero(drifts, row.address),
         tied_to=row.tied_to,
     )
+
+
+def _is_zero(drifts: Grid, address: str) -> bool:
+    """Whether a matrix was measured after step 0 and its drift was 0 each time."""
+    values = drifts.value[drifts.addresses.index(address)][drifts.step > 0]
+    return len(values) > 0 and bool((values == 0).all())
 
 
 def _note(measure: MeasureRow) -> MeasureNote:

@@ -33,8 +33,8 @@ _PAGE = """<!doctype html>
 {style}</style>
 </head>
 <body>
-<a class="skip" href="#answers">to the answers</a>
-<main><noscript><h1>{title}</h1><p>{description}</p><p>The pictures of this report need JavaScript; it is all in this file, and nothing is fetched.</p></noscript></main>
+<a class="skip" href="#report">to the report</a>
+<main id="report" tabindex="-1"><noscript><h1>{title}</h1><p>{description}</p><p>The pictures of this report need JavaScript; it is all in this file, and nothing is fetched.</p></noscript></main>
 <footer>Written by qkv, which trains self-attention models and shows what training does to every matrix. This file is complete: it works offline and sends nothing anywhere. Charts: Observable Plot and D3, ISC licence.</footer>
 <script type="application/json" id="qkv-payload">{payload}</script>
 {libraries}

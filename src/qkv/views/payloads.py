@@ -156,6 +156,8 @@ class SampleNote:
     step: int
     prompt: str
     text: str
+    continues: bool = True
+    """Whether `text` goes on after `prompt`; else it is the prompt with its gaps filled."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -176,17 +178,26 @@ class RowsRoom:
     tokens: tuple[str, ...]
     token_ids: Packed
     counts: Packed | None
+    """How often each stands in the training text."""
     drift: Packed
-    null_drift: Packed | None
     step: int
+    """The step of `drift`: the last that was recorded."""
     n_rows: int
     n_unseen: int | None
     largest_unseen_drift: float | None
     drawn: str
     """Which rows are drawn, in words; empty when all are."""
+    null_step: int | None = None
+    """The last step that run and null both recorded: a drift grows with updates, so only equal steps compare."""
+    drift_then: Packed | None = None
+    """Drift of the run at `null_step`."""
+    null_drift: Packed | None = None
+    """Drift of the random-label arm at `null_step`."""
     shown: tuple[TokenRow, ...] = ()
     start: Packed | None = None
+    """[row of `shown`, d_model]: before training, bit for bit."""
     last: Packed | None = None
+    """The same after it."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -200,7 +211,8 @@ class MatrixRow:
     role: Literal["E", "Q", "K", "V", "O", "MLP", "norm"]
     site: str
     shape: tuple[int, ...]
-    frozen: bool = False
+    unmoved: bool = False
+    """Whether its drift is exactly 0 at every recorded step: it was frozen, or got no gradient."""
     tied_to: str | None = None
 
 
@@ -353,7 +365,7 @@ def pack(array: np.ndarray, *, as_bytes: bool = False) -> Packed:
     if as_bytes:
         top = float(array.max()) if array.size else 0.0
         assert array.size == 0 or (np.isfinite(top) and float(array.min()) >= 0), "bytes hold finite values from 0 up"
-        scale, digits = (top / 255 if top else 1.0), 2
+        scale, digits = (top / 255) or 1.0, 2
         stored, name = np.rint(array / scale).astype("u1"), "uint8"
     elif np.issubdtype(array.dtype, np.integer):
         stored, name, digits = array.astype("<i4"), "int32", 10

@@ -127,7 +127,7 @@ def _side(shapes: Sequence[tuple[int, ...]], n_pictures: int, bytes_allowed: int
 
 
 def matrices_room(
-    snapshots: Snapshots, sizes: dict[str, int], heads: dict[str, int], *, block_bytes: int = BLOCK_BYTES
+    snapshots: Snapshots, heads: dict[str, int], *, block_bytes: int = BLOCK_BYTES
 ) -> MatricesRoom | None:
     """Pictures of every matrix at a few snapshots; None where no weights can be read.
 

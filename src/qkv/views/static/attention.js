@@ -117,7 +117,7 @@ function render({ model, el }) {
         readout.textContent = reads ? `${token(text.tokens[i])} (${i}) reads ${row.map(([j, p]) => `${token(text.tokens[j])} (${j}) ${fixed(p)}`).join(", ")}`
           : `${token(text.tokens[i])} (${i}) is read by ${row.map(([j, p]) => `${token(text.tokens[j])} (${j}) ${fixed(p)}`).join(", ") || "no one"}`;
       }
-      large.append(h("h4", null, h("code", null, `L${state.layer}.H${state.head}`), " token by token",
+      large.append(h("h3", null, h("code", null, `L${state.layer}.H${state.head}`), " token by token",
         h("button.quiet", { type: "button", onclick: () => savePng(panel.canvas, `L${state.layer}.H${state.head}.pattern`) }, "PNG")),
       h("div.head-detail", null, h("div.panel", null, panel.el),
         h("div", null, choice("direction", [["reads", "what it reads"], ["read", "who reads it"]], state.way, (way) => ((state.way = way), look(state.query))),

@@ -9,7 +9,7 @@ export function figure(host, { title, caption, wide }) {
   const tools = h("div.tools");
   const body = h("div.figure-body");
   const el = h(wide ? "figure.wide" : "figure", null,
-    h("div.figure-head", null, h("h4", null, title), tools), body,
+    h("div.figure-head", null, h("p.figure-title", null, title), tools), body,
     caption ? h("figcaption", null, caption) : null);
   host.append(el);
   return { el, body, tools, off: together() };
@@ -45,6 +45,8 @@ export function plot(colours, label, options) {
     style: { fontFamily: colours.font, fontSize: "12px", color: colours.soft, background: "transparent", overflow: "visible",
       ...options.style },
   });
+  made.setAttribute("role", "img");
+  made.querySelectorAll("g[aria-label]").forEach((group) => group.removeAttribute("aria-label"));
   made.style.setProperty("--plot-background", colours.panel);
   made.style.maxWidth = "100%";
   return made;

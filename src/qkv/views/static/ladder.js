@@ -13,11 +13,12 @@ function render({ model, el }) {
   const mine = { label: "this model", nats: loss.best, bits_per_byte: loss.best_bits_per_byte, mine: true, meaning: "lowest validation loss" };
   const rows = d3.sort([...loss.baselines, mine], (row) => -value(row));
   const words = (row) => inBits ? `${fixed(row.bits_per_byte)} bits · ${fixed(row.nats, 3)} nats` : `${fixed(row.nats, 3)} nats`;
+  const title = inBits ? "Bits needed per byte of text it has not seen" : "Nats needed per token of text it has not seen";
   const frame = figure(el, {
-    title: inBits ? "Bits needed per byte of text it has not seen" : "Nats needed per token of text it has not seen",
+    title,
     caption: h("span", null, "Shorter is better. ", loss.baselines.map((row, i) => [i ? "; " : "", h("b", null, row.label), `: ${row.meaning}`]), "."),
   });
-  chart(frame, (width, colours) => plot(colours, `${frame.el.querySelector("h4").textContent}: ${rows.map((r) => `${r.label} ${fixed(value(r))}`).join(", ")}`, {
+  chart(frame, (width, colours) => plot(colours, `${title}: ${rows.map((r) => `${r.label} ${fixed(value(r))}`).join(", ")}`, {
     width, height: 30 * rows.length + 30, marginLeft: 104, marginRight: 128, marginBottom: 26, marginTop: 6,
     x: { domain: [0, d3.max(rows, value)], ticks: 4, label: null, tickSize: 0 },
     y: { domain: rows.map((r) => r.label), label: null, tickSize: 0 },

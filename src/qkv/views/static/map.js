@@ -84,8 +84,8 @@ function render({ model, el }) {
       grid.append(h("span.map-layer", null, group.name), h("div.map-kinds", null, group.rows.map((index) => {
         const row = map.rows[index];
         return h("button.map-kind", { type: "button", tabindex: "-1", "data-address": row.address, style: `--role:var(--role-${row.role});height:${ROW_PIXELS}px`,
-          title: `${row.address}  ${row.shape.join(" × ")}${row.frozen ? "  frozen" : ""}${row.tied_to ? `  tied to ${row.tied_to}` : ""}`, onclick: () => pickRow(index) },
-        row.kind, row.frozen ? " ❄" : null);
+          title: `${row.address}  ${row.shape.join(" × ")}${row.unmoved ? "  did not move" : ""}${row.tied_to ? `  tied to ${row.tied_to}` : ""}`, onclick: () => pickRow(index) },
+        row.kind, row.unmoved ? " ·0" : null);
       })));
       for (const arm of both) {
         const columns = arm.steps.length;

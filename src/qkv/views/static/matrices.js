@@ -34,7 +34,7 @@ function exactBlock(item, colours, off) {
     return h("div.panel", null, h("p.small", null, name), panel.el);
   });
   readout.textContent = "Point at a cell for its weight.";
-  return h("div", null, h("h5", null, "Weights, one by one"), h("p.small", null, block.chosen),
+  return h("div", null, h("h4", null, "Weights, one by one"), h("p.small", null, block.chosen),
     h("div.panels", null, panels), bar(scale, colours, "one weight"), readout);
 }
 
@@ -117,8 +117,8 @@ function render({ model, el }) {
     });
     readout.textContent = item.reduction;
     const row = about.get(item.address);
-    add(clear(detail), [h("h4", { style: role(item.address) }, h("code.role", null, item.address), ` ${shape(item.shape)}`,
-      row?.frozen ? ", frozen" : "", row?.tied_to ? `, tied to ${row.tied_to}` : ""),
+    add(clear(detail), [h("h3", { style: role(item.address) }, h("code.role", null, item.address), ` ${shape(item.shape)}`,
+      row?.unmoved ? ", did not move at all" : "", row?.tied_to ? `, tied to ${row.tied_to}` : ""),
     h("p.small", null, `rows: ${item.axes[0]}; columns: ${item.axes[1]}`, item.n_heads > 1 ? `; ${item.n_heads} heads side by side along the ${item.head_axis ? "columns" : "rows"}` : ""),
     h("div.panels", null, panels), readout, exactBlock(item, colours, detailOff)]);
   }

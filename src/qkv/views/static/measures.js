@@ -12,7 +12,7 @@ function render({ model, el }) {
   if (!map || !map.measures.length) return;
   const line = (label, value) => (value ? h("div", null, h("dt", null, label), h("dd", null, value)) : null);
   el.append(h("div.measures", null, map.measures.map((m) => h("section", { id: `measure-${m.name}` },
-    h("h4", null, m.label),
+    h("h3", null, m.label),
     m.meaning ? h("p", null, m.meaning) : null,
     h("dl.numbers.tall", null,
       m.formula ? h("div", null, h("dt", null, "formula"), h("dd", null, h("code.formula", null, m.formula))) : null,

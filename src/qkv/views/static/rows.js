@@ -2,7 +2,7 @@
 // weight, before and after.
 
 import { d3, Plot } from "./vendor.js";
-import { h, newId } from "./dom.js";
+import { choice, h, newId } from "./dom.js";
 import { number, plural, token, whole } from "./format.js";
 import { largest, unpack } from "./decode.js";
 import { chart, figure, plot } from "./figure.js";
@@ -13,35 +13,47 @@ import { onTheme, theme } from "./theme.js";
 const WHY = { frequent: "met most often", moved: "moved furthest", unseen: "never met in training" };
 
 function scatter(el, rows) {
-  const [drift, counts] = [unpack(rows.drift), unpack(rows.counts)];
-  const nulls = unpack(rows.null_drift);
-  const points = rows.tokens.map((text, i) => ({ text, drift: drift.values[i], count: counts ? counts.values[i] : null, null: nulls ? nulls.values[i] : null }))
-    .filter((p) => Number.isFinite(p.drift));
-  if (!points.length || !counts) return null;
-  const named = d3.sort(points, (p) => -p.drift).slice(0, 3).concat(d3.sort(points, (p) => -p.count).slice(0, 3));
-  const met = points.filter((p) => p.count > 0);
-  const lowest = d3.min(met, (p) => p.count) ?? 1;
-  const unseen = points.filter((p) => p.count === 0);
-  const place = (p) => (p.count > 0 ? p.count : lowest / 2.2);
-  const frame = figure(el, {
-    title: `How far each row of W_E moved by step ${whole(rows.step)}`,
-    caption: h("span", null, "A dot is a token: to the right, met more often in training; up, its row moved further from its start (drift, as a share of the row's first length). ",
-      nulls ? "Grey: the same rows trained on random labels, the null. " : "",
-      unseen.length ? h("span", null, "At the left edge: tokens never met. ") : "", rows.drawn),
-  });
-  chart(frame, (width, colours) => plot(colours, "drift of each row of W_E against how often its token was met", {
-    width, height: Math.max(220, Math.min(300, width * 0.55)), marginLeft: 40, marginBottom: 36, marginTop: 30, marginRight: 18,
-    x: { type: "log", label: "times met in training →", ticks: width < 420 ? 3 : 5, tickSize: 0, tickFormat: "~s" },
-    y: { label: "↑ drift", ticks: 5, tickSize: 0, domain: [0, d3.max(points, (p) => Math.max(p.drift, p.null ?? 0)) * 1.05] },
-    marks: [
-      Plot.gridY({ stroke: colours.line, strokeOpacity: 1, ticks: 5 }),
-      nulls ? Plot.dot(points, { x: place, y: "null", r: 2, fill: colours.mute }) : null,
-      Plot.dot(points, { x: place, y: "drift", r: points.length > 400 ? 2 : 3, fill: colours.role.E, fillOpacity: 0.75,
-        channels: { token: (p) => token(p.text), met: (p) => whole(p.count), drift: (p) => number(p.drift), "random labels": (p) => number(p.null) },
-        tip: { format: { x: false, y: false } } }),
-      Plot.text([...new Set(named)], { x: place, y: "drift", text: (p) => token(p.text), dy: -9, fill: colours.ink, stroke: colours.paper, strokeWidth: 4 }),
-    ],
-  }), "rows-of-W_E");
+  const counts = unpack(rows.counts);
+  if (!counts) return null;
+  const [last, then, nulls] = [unpack(rows.drift), unpack(rows.drift_then), unpack(rows.null_drift)];
+  let beside = false;
+  const pointsNow = () => rows.tokens.map((text, i) => ({
+    text, count: counts.values[i], drift: (beside ? then : last).values[i], null: beside ? nulls.values[i] : null,
+  })).filter((p) => Number.isFinite(p.drift));
+  const hasUnseen = rows.n_unseen > 0;
+  const title = h("span");
+  const caption = h("span");
+  const frame = figure(el, { title, caption });
+  if (nulls) {
+    const same = rows.null_step === rows.step;
+    beside = same;
+    if (!same) frame.body.before(h("div.controls", null, choice("step", [[false, `step ${whole(rows.step)}, the last`], [true, `step ${whole(rows.null_step)}, beside random labels`]], beside, (v) => ((beside = v), words(), redraw()))));
+  }
+  function words() {
+    title.textContent = `How far each row of W_E moved by step ${whole(beside ? rows.null_step : rows.step)}`;
+    caption.textContent = ["A dot is a token: to the right, it stands more often in the training text; up, its row moved further from its start (drift, as a share of the row's first length). ",
+      beside ? "Grey: the same rows trained on random labels, the null, at the same step. " : "", hasUnseen ? "At the left edge: tokens never met. " : "", rows.drawn].join("");
+  }
+  words();
+  const redraw = chart(frame, (width, colours) => {
+    const points = pointsNow();
+    const named = [...new Set([...d3.sort(points, (p) => -p.drift).slice(0, 3), ...d3.sort(points, (p) => -p.count).slice(0, 3)])];
+    const lowest = d3.min(points.filter((p) => p.count > 0), (p) => p.count) ?? 1;
+    const place = (p) => (p.count > 0 ? p.count : lowest / 2.2);
+    return plot(colours, `${title.textContent}, against how often its token was met`, {
+      width, height: Math.max(220, Math.min(300, width * 0.55)), marginLeft: 40, marginBottom: 36, marginTop: 30, marginRight: 18,
+      x: { type: "log", label: "times in the training text →", ticks: width < 420 ? 3 : 5, tickSize: 0, tickFormat: "~s" },
+      y: { label: "↑ drift", ticks: 5, tickSize: 0, domain: [0, (d3.max(points, (p) => Math.max(p.drift, p.null ?? 0)) || 1) * 1.05] },
+      marks: [
+        Plot.gridY({ stroke: colours.line, strokeOpacity: 1, ticks: 5 }),
+        beside ? Plot.dot(points, { x: place, y: "null", r: 2, fill: colours.mute }) : null,
+        Plot.dot(points, { x: place, y: "drift", r: points.length > 400 ? 2 : 3, fill: colours.role.E, fillOpacity: 0.75,
+          channels: { token: (p) => token(p.text), met: (p) => whole(p.count), drift: (p) => number(p.drift), "random labels": (p) => number(p.null) },
+          tip: { format: { x: false, y: false } } }),
+        Plot.text(named, { x: place, y: "drift", text: (p) => token(p.text), dy: -9, fill: colours.ink, stroke: colours.paper, strokeWidth: 4 }),
+      ],
+    });
+  }, "rows-of-W_E");
   return frame.off;
 }
 

@@ -17,7 +17,11 @@ function render({ model, el }) {
   const output = h("output.step-now");
   const range = h("input", {
     type: "range", min: 0, max: last, step: 1, "aria-label": "step of the training",
-    oninput: () => (stop(), model.set("step", steps[Number(range.value)])),
+    oninput: () => {
+      const chosen = steps[Number(range.value)]; // before stop() writes the old step back
+      stop();
+      model.set("step", chosen);
+    },
   });
   const play = h("button.play", { type: "button", onclick: () => (timer ? stop() : start()) });
   let timer = 0;

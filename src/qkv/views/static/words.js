@@ -22,7 +22,7 @@ function picture(sizes) {
 function render({ model, el }) {
   const { sizes } = model.get("run");
   el.append(h("div.aside", null,
-    h("div", null, h("h3", null, "Which Q do you mean?"),
+    h("div", null, h("h2", null, "Which Q do you mean?"),
       h("p", null, "Three different things are called “the query”. In this report each has its own name, and so for keys and values."),
       h("dl.words-list", null,
         h("div", null, h("dt", null, h("code", null, "x")), h("dd", null, "what comes in: an encoding for each of the n tokens. In the first layer a row of the table ", h("code", null, "W_E"), ", deeper what the layer below made of it. Computed, different for every text.")),

@@ -1,0 +1,76 @@
+"""The command line that makes a run again, from its configuration alone.
+
+It names every setting that the laws or the person chose, so that it does not depend on the clock: a budget of minutes
+becomes the steps that were made.
+"""
+
+import dataclasses
+import shlex
+from typing import Any
+
+from qkv.presets import find
+from qkv.recipe import RunConfig
+
+__all__ = ["command_of"]
+
+
+def command_of(config: RunConfig, steps: int | None) -> str:
+    """`qkv train ...` that resolves to the same model, data, schedule and seed.
+
+    `steps` is the horizon that was measured, for a run whose budget was minutes. Raises ConfigError for a preset that
+    this version does not know.
+    """
+    preset = find(config.preset, config.task)
+    horizon = config.training.schedule.steps or steps or 0
+    words = ["qkv", "train", *([config.data.source] if config.data.source else [])]
+    options: list[tuple[str, Any, bool]] = [
+        ("--task", config.task, True),
+        ("--preset", config.preset, True),
+        ("--from", config.from_run, bool(config.from_run)),
+        ("--tokenizer", config.data.tokenizer, bool(config.data.tokenizer)),
+        ("--vocab", config.data.vocab, config.data.vocab > 0),
+        ("--val", config.data.val, bool(config.data.val)),
+        ("--text-column", config.data.text_column, bool(config.data.text_column)),
+        ("--steps", horizon, horizon > 0),
+        ("--until-loss", config.training.until_loss, config.training.until_loss > 0),
+        ("--seed", config.seed, True),
+        ("--watch", config.watch, True),
+        ("--device", config.machine.device, True),
+        ("--precision", config.machine.precision, True),
+        ("--threads", config.machine.threads, True),
+    ]
+    words += [word for name, value, is_given in options if is_given for word in (name, str(value))]
+    words += [word for change in config.changes[len(preset.changes) :] for word in ("--change", change)]
+    sizes = [(f"model.sizes.{name}", value) for name, value in _leaves(config.model.sizes)]
+    chosen = [*(pair for pair in sizes if pair[0] != "model.sizes.d_vocab")]
+    chosen += _differing("model.layout", config.model.layout, preset.layout)
+    training = dataclasses.replace(
+        type(config.training)(), optimizer=preset.optimizer, schedule=preset.schedule(horizon)
+    )
+    left_to_options = ("training.schedule.steps", "training.until_loss", "training.minutes")
+    made = _differing("training", config.training, training)
+    chosen += [pair for pair in made if pair[0] not in left_to_options]
+    words += ["--set", ",".join(f"{path}={_text(value)}" for path, value in chosen)]
+    return shlex.join(words)
+
+
+def _leaves(config: Any, prefix: str = "") -> list[tuple[str, Any]]:
+    """Every setting of a dataclass as (dotted path, value)."""
+    found: list[tuple[str, Any]] = []
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        if dataclasses.is_dataclass(value):
+            found += _leaves(value, f"{prefix}{field.name}.")
+        else:
+            found.append((f"{prefix}{field.name}", value))
+    return found
+
+
+def _differing(prefix: str, config: Any, usual: Any) -> list[tuple[str, Any]]:
+    """Settings that are not the usual ones."""
+    pairs = zip(_leaves(config, f"{prefix}."), _leaves(usual, f"{prefix}."), strict=True)
+    return [(path, value) for (path, value), (_, expected) in pairs if value != expected]
+
+
+def _text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

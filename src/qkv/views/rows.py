@@ -1,0 +1,130 @@
+"""The token table W_E row by row: how far each moved, against how often its token was met, and chosen rows exactly.
+
+The null stands beside it at the same step only: a drift grows with the number of updates. Rows that are not drawn are
+said not to be.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from qkv.telemetry import NULL_ARM, RUN_ARM, Telemetry
+from qkv.views.payloads import RowsRoom, TokenRow, pack
+from qkv.views.weights import Snapshots
+
+__all__ = ["rows_room"]
+
+N_POINTS = 1500
+N_FREQUENT, N_MOVED, N_UNSEEN = 12, 6, 4
+TABLE, MEASURE = "W_E", "row_drift"
+
+
+def rows_room(
+    telemetry: Telemetry | None,
+    snapshots: Snapshots,
+    tokens: Sequence[str],
+    counts: np.ndarray | None,
+    specials: Sequence[int] = (),
+) -> RowsRoom | None:
+    """The rows of W_E; None where neither their drift was recorded nor two snapshots hold them.
+
+    `tokens` is the text of each id; `counts` int [d_vocab] how often each was met in training, None where not known;
+    `specials` are ids such as [MASK], which are met by other ways than the text and are not called unseen.
+    """
+    found = _drifts(telemetry, snapshots)
+    if not found:
+        return None
+    step = max(found)
+    drift = found[step]
+    null_step, then, null = _beside_null(telemetry, found)
+    n = len(drift)
+    if len(tokens) != n or (counts is not None and len(counts) != n):
+        return None
+    drawn, said = _drawn(n, counts)
+    special = set(specials)
+    unseen = None if counts is None else (counts == 0) & ~np.isin(np.arange(n), specials)
+    chosen = _chosen(drift, counts, special)
+    ids = [i for i, _ in chosen]
+    has_table = TABLE in snapshots.shapes
+    last = snapshots.read(TABLE, snapshots.steps[-1]) if has_table else None
+    start = snapshots.read(TABLE, 0) if has_table and snapshots.has_start else None
+    moved = _row_drift(start, last) if start is not None and last is not None else None
+    return RowsRoom(
+        tokens=tuple(tokens[i] for i in drawn),
+        token_ids=pack(np.asarray(drawn)),
+        counts=None if counts is None else pack(np.asarray(counts, dtype=np.int64)[drawn].clip(max=2**31 - 1)),
+        drift=pack(drift[drawn]),
+        step=step,
+        null_step=null_step,
+        drift_then=None if then is None else pack(then[drawn]),
+        null_drift=None if null is None else pack(null[drawn]),
+        n_rows=n,
+        n_unseen=None if unseen is None else int(unseen.sum()),
+        largest_unseen_drift=float(drift[unseen].max()) if unseen is not None and unseen.any() else None,
+        drawn=said,
+        shown=tuple(
+            TokenRow(
+                token=tokens[i],
+                token_id=i,
+                count=None if counts is None else int(counts[i]),
+                drift=None if moved is None else float(moved[i]),
+                why=why,  # type: ignore[arg-type]
+            )
+            for i, why in chosen
+        ),
+        start=None if start is None else pack(start[ids]),
+        last=None if last is None else pack(last[ids]),
+    )
+
+
+def _drifts(telemetry: Telemetry | None, snapshots: Snapshots) -> dict[int, np.ndarray]:
+    """Step -> drift of each row, as recorded; else at the last snapshot, from the weights; else nothing."""
+    recorded = telemetry.vectors(TABLE, MEASURE, arm=RUN_ARM) if telemetry else {}
+    if recorded:
+        return {step: values.astype(np.float64) for step, values in recorded.items()}
+    if TABLE in snapshots.shapes and snapshots.has_start and len(snapshots.steps) > 1:
+        step = snapshots.steps[-1]
+        return {step: _row_drift(snapshots.read(TABLE, 0), snapshots.read(TABLE, step))}
+    return {}
+
+
+def _beside_null(
+    telemetry: Telemetry | None, found: Mapping[int, np.ndarray]
+) -> tuple[int | None, np.ndarray | None, np.ndarray | None]:
+    """(last step after 0 that both arms have, the run's drifts there, the null's); None each where there is none."""
+    null = telemetry.vectors(TABLE, MEASURE, arm=NULL_ARM) if telemetry else {}
+    both = [step for step in found if step in null and step > 0]
+    if not both:
+        return None, None, None
+    step = max(both)
+    return step, found[step], null[step].astype(np.float64)
+
+
+def _row_drift(start: np.ndarray, last: np.ndarray) -> np.ndarray:
+    """|W[t] - S[t]| / |S[t]| for each row; where S[t] is 0, 1 stands for |S[t]| (as the instruments have it)."""
+    size = np.linalg.norm(start.astype(np.float64), axis=1)
+    return np.linalg.norm(last.astype(np.float64) - start, axis=1) / np.where(size > 0, size, 1.0)
+
+
+def _drawn(n: int, counts: np.ndarray | None) -> tuple[list[int], str]:
+    """Ids to draw as points: all, or evenly along the ranking by count, in order of id."""
+    if n <= N_POINTS:
+        return list(range(n)), ""
+    ranked = np.argsort(-counts, kind="stable") if counts is not None else np.arange(n)
+    kept = ranked[np.unique(np.linspace(0, n - 1, N_POINTS).round().astype(int))]
+    said = "by how often they are met" if counts is not None else "by number"
+    return sorted(int(i) for i in kept), f"{len(kept):,} of {n:,} rows are drawn, evenly along their ranking {said}."
+
+
+def _chosen(drift: np.ndarray, counts: np.ndarray | None, special: set[int]) -> list[tuple[int, str]]:
+    """Rows to show weight by weight: the most frequent, those that moved furthest, some never met."""
+    chosen: dict[int, str] = {}
+    if counts is not None:
+        frequent = np.argsort(-counts, kind="stable")[:N_FREQUENT]
+        chosen |= {int(i): "frequent" for i in frequent if counts[i] > 0}
+    furthest = [int(i) for i in np.argsort(-drift, kind="stable") if int(i) not in chosen][:N_MOVED]
+    chosen |= {i: "moved" for i in furthest if drift[i] > 0}
+    if counts is not None:
+        never = [int(i) for i in np.flatnonzero(counts == 0) if int(i) not in special]
+        chosen = {i: why for i, why in chosen.items() if i not in never} | {i: "unseen" for i in never[:N_UNSEEN]}
+    return list(chosen.items())

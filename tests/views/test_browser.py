@@ -1,0 +1,192 @@
+"""The report in a real browser: no request, no error, everything in reach, numbers as in the payload."""
+
+import json
+import re
+
+import pytest
+
+from qkv.telemetry import Telemetry
+from qkv.views.report import write_report
+
+pytestmark = pytest.mark.browser
+BAD = '</script><img src=x onerror="window.hurt=1"><b>bold</b>'
+SIZES = {"wide": 1280, "phone": 380}
+
+
+@pytest.fixture(scope="module")
+def browser(chromium):
+    playwright = pytest.importorskip(
+        "playwright.sync_api", reason="playwright is not installed; browser tests are left out"
+    )
+    with playwright.sync_playwright() as p:
+        browser = p.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="module")
+def report(run_folder, tmp_path_factory):
+    place = tmp_path_factory.mktemp("report")
+    return write_report(run_folder.folder, place / "r.html", texts=["the day and the night", "O Romeo, Romeo!"])
+
+
+@pytest.fixture
+def look(browser):
+    """Open a file with the network denied; says what it asked for and what it complained of."""
+    contexts = []
+
+    def open_page(path, *, width=1280, scheme="light", fragment="", ready=True):
+        context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme, offline=True)
+        contexts.append(context)
+        page = context.new_page()
+        page.asked, page.complaints = [], []
+        page.on("request", lambda request: page.asked.append(request.url))
+        page.on(
+            "console",
+            lambda message: page.complaints.append(message.text) if message.type in ("error", "warning") else None,
+        )
+        page.on("pageerror", lambda error: page.complaints.append(str(error)))
+        page.goto(path.as_uri() + fragment)
+        if ready:
+            page.wait_for_selector("html[data-ready=yes]")
+        return page
+
+    yield open_page
+    for context in contexts:
+        context.close()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", SIZES.values(), ids=SIZES)
+def test_no_request_no_complaint_no_overflow(look, report, width, scheme):
+    page = look(report, width=width, scheme=scheme)
+    page.evaluate("document.querySelectorAll('details').forEach((d) => (d.open = true))")
+    page.evaluate("window.scrollTo(0, document.body.scrollHeight)")
+    page.wait_for_timeout(200)
+    assert [url for url in page.asked if url.split("#")[0] != report.as_uri()] == []
+    assert page.complaints == []
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+def test_every_room_is_there_and_drawn(look, report):
+    page = look(report)
+    assert [h.inner_text() for h in page.query_selector_all("h1")] == ["shakespeare-1"]
+    for room in ("loss", "map", "matrices", "attention", "made", "measures"):
+        assert page.query_selector(f"#{room} h2"), room
+    assert page.query_selector(".missing") is None
+    for chart in ("#loss svg path", "#map canvas", "#matrices canvas", "#attention canvas"):
+        assert page.query_selector(chart), chart
+    blank = "(c) => { const d = c.getContext('2d').getImageData(0, 0, c.width, c.height).data; return d.every((v) => v === d[0]); }"
+    canvases = page.query_selector_all("canvas")
+    assert len(canvases) > 40 and not any(canvas.evaluate(blank) for canvas in canvases)
+
+
+def test_slider_moves_map_and_snapshot_and_address(look, report):
+    page = look(report)
+    slider = page.locator("input[type=range]")
+    assert slider.get_attribute("aria-valuetext") == "step 1,000"
+    slider.focus()
+    page.keyboard.press("Home")
+    assert page.locator(".step-now").inner_text() == "step 0 of 1,000"
+    assert page.locator(".snapshot-title").inner_text() == "Snapshot of step 0"
+    assert "#step=0" in page.url
+    for _ in range(12):
+        page.keyboard.press("ArrowRight")
+    assert page.locator(".step-now").inner_text() == "step 128 of 1,000"
+    assert page.locator(".snapshot-title").inner_text() == "Snapshot of step 64"
+
+
+def test_play_runs_to_the_end_and_can_be_paused(look, report):
+    from playwright.sync_api import expect
+
+    page = look(report)
+    play, now = page.locator("button.play"), page.locator(".step-now")
+    play.click()
+    expect(now).not_to_have_text("step 1,000 of 1,000")
+    play.click()
+    stopped_at = now.inner_text()
+    page.wait_for_timeout(500)
+    assert now.inner_text() == stopped_at
+    play.click()
+    expect(now).to_have_text("step 1,000 of 1,000", timeout=30_000)
+    expect(play).to_have_attribute("aria-label", "play the training")
+
+
+def test_a_link_restores_the_view(look, report):
+    page = look(report, fragment="#step=64&addr=L2.W_V")
+    assert page.locator(".step-now").inner_text() == "step 64 of 1,000"
+    assert page.locator(".detail h3 code").first.inner_text() == "L2.W_V"
+    assert page.locator(".map-kind.on").get_attribute("data-address") == "L2.W_V"
+
+
+def test_map_reads_the_recorded_number_with_the_keyboard(look, report, run_folder):
+    page = look(report)
+    panel = page.locator("#map .raster").nth(2)
+    assert panel.get_attribute("aria-label") == "drift of L0, this run"
+    panel.focus()
+    page.keyboard.press("ArrowRight")
+    for _ in range(3):
+        page.keyboard.press("ArrowDown")
+    for _ in range(10):
+        page.keyboard.press("ArrowRight")
+    said = page.locator("#map .readout").inner_text()
+    step = run_folder.steps[10]
+    assert said.startswith(f"L0.W_O, step {step}: drift this run "), said
+    with Telemetry(run_folder.folder / "telemetry.sqlite") as telemetry:
+        for arm, name in ((0, "this run"), (1, "random labels: the null")):
+            grid = telemetry.grid("drift", arm=arm)
+            value = grid.value[grid.addresses.index("L0.W_O"), list(grid.step).index(step)]
+            shown = float(re.search(rf"{name} ([\d.]+)", said)[1])
+            assert shown == pytest.approx(value, rel=5e-3)
+
+
+def test_exact_weights_are_the_models(look, report, run_folder):
+    page = look(report, fragment="#step=1000&addr=L1.W_K")
+    panel = page.locator(".detail .raster[aria-label='exact weights, last step']")
+    panel.focus()
+    for key in ("ArrowRight", "ArrowDown", "ArrowDown", "ArrowRight", "ArrowRight", "ArrowRight"):
+        page.keyboard.press(key)
+    said = page.locator("#matrices .detail > div .readout").inner_text().replace("−", "-")
+    row, column = map(int, re.match(r"L1\.W_K\[(\d+), (\d+)\]", said).groups())
+    shown = [float(text) for text in re.search(r"start (\S+), last step (\S+)$", said).groups()]
+    expected = [run_folder.start["L1.W_K"][row, column], run_folder.last["L1.W_K"][row, column]]
+    assert shown == pytest.approx(expected, rel=1e-5)
+
+
+def test_attention_walks_over_the_tokens(look, report):
+    page = look(report)
+    word = page.locator("#attention .word.on")
+    assert word.count() == 1
+    word.focus()
+    page.keyboard.press("Home")
+    assert page.locator("#attention .detail .readout").inner_text().startswith("t (0) reads t (0) 1")
+    page.locator("#attention .choice button", has_text="who reads it").click()
+    assert "is read by" in page.locator("#attention .detail .readout").inner_text()
+    page.locator("#attention .choice button", has_text="O Romeo").click()
+    assert page.locator("#attention .word").count() == len("O Romeo, Romeo!")
+
+
+def test_strings_of_a_run_are_shown_as_text(look, make, tmp_path):
+    run = make(sample_text=BAD, rare="<")
+    page = look(write_report(run.folder, tmp_path / "r.html", texts=[BAD]))
+    assert page.evaluate("window.hurt") is None
+    assert page.query_selector("main img, main b:text('bold')") is None
+    assert BAD in page.locator("#answers, main").first.inner_text()
+    assert page.complaints == []
+
+
+def test_a_folder_without_telemetry_says_what_is_missing(look, make, tmp_path):
+    run = make(telemetry=False)
+    page = look(write_report(run.folder, tmp_path / "r.html"))
+    assert "--watch off" in page.locator("#map .missing").inner_text()
+    assert page.query_selector("#matrices canvas") and page.complaints == []
+
+
+def test_another_version_of_the_payload_is_refused_in_words(look, report, tmp_path):
+    text = report.read_text("utf-8")
+    data = re.search(r'id="qkv-payload">(.*?)</script>', text, re.DOTALL)[1]
+    other = json.dumps({**json.loads(data), "version": 99}).replace("<", "\\u003c")
+    path = tmp_path / "other.html"
+    path.write_text(text.replace(data, other), "utf-8")
+    page = look(path, ready=False)
+    assert "version 99" in page.locator("main").inner_text()

@@ -1,0 +1,162 @@
+"""The report file: one page that asks the network for nothing, tells what the folder holds, and makes nothing up."""
+
+import base64
+import json
+import re
+
+import numpy as np
+import pytest
+
+from qkv.errors import RunFolderError, StorageError
+from qkv.folder import RunFolder, sha256_of
+from qkv.telemetry import Telemetry
+from qkv.views.report import read_report, write_report
+
+BAD = "</script><img src=x onerror=alert(1)><!--\u2028 '\"&"
+
+
+def payload_of(path):
+    text = re.search(
+        r'<script type="application/json" id="qkv-payload">(.*?)</script>', path.read_text("utf-8"), re.DOTALL
+    )
+    return json.loads(text[1])
+
+
+def floats(packed):
+    return np.frombuffer(base64.b64decode(packed.data), "<f4").reshape(packed.shape)
+
+
+def test_page_asks_the_network_for_nothing(run_folder, tmp_path):
+    page = write_report(run_folder.folder, tmp_path / "r.html").read_text("utf-8")
+    asks = r"""(?:src|href)\s*=\s*["']?\s*(?:https?:)?//|url\(\s*["']?(?:https?:)?//|@import|from\s*["']https?:|import\(\s*["']https?:"""
+    assert not re.search(asks, page)
+    assert not re.search(r"fetch\(\s*[\"'`]", page)
+    assert "default-src 'none'" in page
+
+
+def test_page_is_small(run_folder, tmp_path):
+    assert write_report(run_folder.folder, tmp_path / "r.html").stat().st_size < 1_500_000
+
+
+def test_the_same_folder_gives_the_same_bytes(run_folder, tmp_path):
+    first, second = (write_report(run_folder.folder, tmp_path / name).read_bytes() for name in ("a.html", "b.html"))
+    assert first == second
+
+
+def test_names_and_texts_of_a_run_never_become_markup(make, tmp_path):
+    run = make(sample_text=BAD, rare="<")
+    path = write_report(run.folder, tmp_path / "r.html", texts=[BAD])
+    assert "<img" not in path.read_text("utf-8")
+    payload = payload_of(path)
+    assert payload["samples"][-1]["text"] == BAD
+
+
+def test_report_in_the_folder_is_known_to_its_manifest(make):
+    run = make()
+    path = write_report(run.folder)
+    folder = RunFolder.open(run.folder)
+    assert path == folder.report
+    assert folder.read_manifest()["files"]["report.html"] == sha256_of(path)
+    assert folder.damaged_files() == {}
+
+
+def test_map_holds_the_recorded_numbers(run_folder):
+    report = read_report(run_folder.folder)
+    with Telemetry(run_folder.folder / "telemetry.sqlite") as telemetry:
+        for measure, arm, steps, packed in [
+            ("drift", 0, report.map.steps, report.map.values["drift"]),
+            ("norm", 0, report.map.steps, report.map.values["norm"]),
+            ("drift", 1, report.map.null_steps, report.map.null_values["drift"]),
+        ]:
+            grid = telemetry.grid(measure, arm=arm)
+            columns = [list(grid.step).index(step) for step in steps]
+            rows = [grid.addresses.index(row.address) for row in report.map.rows]
+            np.testing.assert_array_equal(floats(packed), grid.value[np.ix_(rows, columns)].astype(np.float32))
+
+
+def test_rows_compare_with_the_null_at_an_equal_step_only(run_folder):
+    rows = read_report(run_folder.folder).rows
+    assert rows.step == 1000 and rows.null_step == 64
+    with Telemetry(run_folder.folder / "telemetry.sqlite") as telemetry:
+        np.testing.assert_array_equal(floats(rows.drift_then), telemetry.vectors("W_E", "row_drift")[64])
+        np.testing.assert_array_equal(floats(rows.null_drift), telemetry.vectors("W_E", "row_drift", arm=1)[64])
+        np.testing.assert_array_equal(floats(rows.drift), telemetry.vectors("W_E", "row_drift")[1000])
+
+
+def test_rows_never_met_moved_by_exactly_nothing(run_folder):
+    rows = read_report(run_folder.folder).rows
+    unseen = [i for i, row in enumerate(rows.shown) if row.why == "unseen"]
+    assert unseen and rows.largest_unseen_drift == 0.0 and rows.n_unseen == 1  # [UNK] is special, not unseen
+    for i in unseen:
+        assert floats(rows.start)[i].tobytes() == floats(rows.last)[i].tobytes()
+
+
+def test_shown_rows_are_those_of_the_table_bit_for_bit(run_folder):
+    rows = read_report(run_folder.folder).rows
+    ids = [row.token_id for row in rows.shown]
+    assert floats(rows.last).tobytes() == run_folder.last["W_E"][ids].tobytes()
+    assert [row.token for row in rows.shown] == [run_folder.tokenizer.token(i) for i in ids]
+
+
+def test_attention_is_the_models_own(run_folder):
+    import torch
+
+    from qkv.models import build
+    from qkv.models.matrices import Catalogue
+
+    (text,) = read_report(run_folder.folder, ["the day and the night"]).attention
+    model = build(run_folder.config.model, 1)
+    Catalogue(model).load_state({name: torch.tensor(values) for name, values in run_folder.last.items()})
+    ids = torch.as_tensor(run_folder.tokenizer.encode("the day and the night"))[None]
+    _, record = model.eval().forward_recorded(ids)
+    stored = (
+        np.frombuffer(base64.b64decode(text.patterns.data), "u1").reshape(text.patterns.shape) * text.patterns.scale
+    )
+    rows, columns = np.tril_indices(ids.shape[1])
+    for layer in range(3):
+        expected = record[f"L{layer}.pattern"][0].detach().numpy()[:, rows, columns]
+        np.testing.assert_allclose(stored[layer], expected, atol=text.patterns.scale * 0.5001)
+
+
+def test_a_long_text_is_cut_and_that_is_said(run_folder):
+    (text,) = read_report(run_folder.folder, ["the day " * 40]).attention
+    assert len(text.tokens) == 64 and "the first 64 of 320 tokens" in text.origin
+
+
+def test_without_a_null_nothing_stands_in_for_it(make):
+    report = read_report(make(null=False).folder)
+    assert report.map.null_steps == () and report.map.null_values == {}
+    assert report.rows.null_drift is None and report.rows.null_step is None
+
+
+def test_without_telemetry_there_are_still_the_weights(make):
+    report = read_report(make(telemetry=False).folder)
+    assert report.map is None and report.loss is None and report.samples == ()
+    assert report.matrices is not None and "map" in report.missing and "attention" in report.missing
+    assert report.rows is not None and report.rows.counts is None
+
+
+def test_a_folder_with_nothing_but_its_configuration_is_a_page_too(make, tmp_path):
+    run = make(telemetry=False, snapshots=False)
+    for name in ("model.safetensors", "best.safetensors", "tokenizer.json", "manifest.json"):
+        (run.folder / name).unlink()
+    payload = payload_of(write_report(run.folder, tmp_path / "r.html"))
+    assert set(payload["missing"]) == {"map", "matrices", "attention"}
+    assert payload["run"]["n_parameters"] is None and payload["loss"] is None
+
+
+def test_what_is_no_run_is_refused(tmp_path):
+    with pytest.raises(RunFolderError):
+        write_report(tmp_path / "nothing")
+
+
+def test_a_place_that_cannot_be_written_is_a_clear_error(run_folder, tmp_path):
+    with pytest.raises(StorageError):
+        write_report(run_folder.folder, tmp_path / "missing" / "r.html")
+
+
+def test_home_folder_is_not_told(run_folder, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", "/data")
+    monkeypatch.setenv("USERPROFILE", "/data")
+    page = write_report(run_folder.folder, tmp_path / "r.html").read_text("utf-8")
+    assert "/data/shakespeare.txt" not in page and "~/shakespeare.txt" in page
