@@ -37,7 +37,7 @@ __all__ = [
 
 def norm(weights: Tensor) -> float:
     """|W|_F, summed in float64."""
-    return float(torch.linalg.vector_norm(weights, dtype=torch.float64))
+    return float(torch.linalg.vector_norm(weights.detach(), dtype=torch.float64))
 
 
 def grad_norm(gradient: Tensor | None) -> float | None:
@@ -58,10 +58,13 @@ def drift(weights: Tensor, start: Tensor) -> float:
 
 def turn(weights: Tensor, start: Tensor) -> float | None:
     """Angle between W and S in degrees, 0 to 180; None where either is 0. Exact for small angles."""
-    there, here = start.double().flatten(), weights.double().flatten()
-    moved = here - there
-    along = torch.dot(moved, there) / there.norm() if there.norm() > 0 else torch.zeros(())
-    return _or_none(angle(float(moved.norm()), float(along), float(there.norm()), float(here.norm())))
+    there, here = start.detach().double().flatten(), weights.detach().double().flatten()
+    if not (there.any() and here.any()):
+        return None
+    moved, size = here - there, there.norm()
+    along = torch.dot(moved, there) / size
+    sideways = moved - there * (along / size)
+    return math.degrees(math.atan2(float(sideways.norm()), float(size + along)))
 
 
 def singular_values(weights: Tensor) -> Tensor:
@@ -98,8 +101,8 @@ def effective_rank(weights: Tensor) -> float | None:
 
 def row_drift(table: Tensor, start: Tensor, *, axis: int = 0) -> np.ndarray:
     """|W[t] - S[t]| / |S[t]| for each row along `axis`, float32 [n_rows]; where S[t] is 0, 1 stands for |S[t]|."""
-    across = 1 - axis
-    moved = torch.linalg.vector_norm(table.detach() - start, dim=across).double()
+    table, start, across = table.detach(), start.detach(), 1 - axis
+    moved = torch.linalg.vector_norm(table - start, dim=across).double()
     size = torch.linalg.vector_norm(start, dim=across).double()
     return (moved / torch.where(size > 0, size, 1.0)).float().cpu().numpy()
 
@@ -134,7 +137,8 @@ def angle(
 ) -> np.ndarray:
     """Angle in degrees between S and S + D from |D|, the part of D along S, |S| and |S + D|; NaN where either is 0.
 
-    The sideways part over the part that lies along S: no cancellation at small angles, as an arccosine would have.
+    The sideways part over the part that lies along S: no cancellation at small angles, as an arccosine would have. What
+    is left: with sums exact to 1e-7 an angle is wrong by at most 0.03 degrees, and that only where W grew along S.
     """
     moved, along = np.asarray(moved, dtype=np.float64), np.asarray(along, dtype=np.float64)
     sideways = np.sqrt(np.maximum(moved**2 - along**2, 0))

@@ -121,13 +121,13 @@ class Recorder(Observer):
         self.store.set_clock_fact("watch" if self.arm == RUN_ARM else f"watch.arm{self.arm}", self.cost(outcome))
         self.log.on_end(outcome)
 
-    def cost(self, outcome: Outcome) -> dict[str, float | int | str]:
-        """What watching cost in this session, and what it got."""
-        share = self.seconds / outcome.train_seconds if outcome.train_seconds > 0 else 0.0
+    def cost(self, outcome: Outcome) -> dict[str, float | int | str | None]:
+        """What watching cost in this session, and what it got; the share of a resumed training's time is not known."""
+        whole = outcome.resumed_from_step is None and outcome.train_seconds > 0
         return {
             "level": self.level,
             "seconds": round(self.seconds, 4),
-            "share": round(share, 5),
+            "share": round(self.seconds / outcome.train_seconds, 5) if whole else None,
             "looks": self.n_looks,
             "numbers": self._looks.n_numbers if self._looks is not None else 0,
         }

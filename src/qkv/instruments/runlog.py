@@ -77,7 +77,7 @@ class RunLog(Observer):
 
     def on_end(self, outcome: Outcome) -> None:
         """The last row of the clock, and why it ended."""
-        if outcome.tokens > self._clock[1]:
+        if outcome.steps:
             self._tick(outcome.steps, outcome.train_seconds, outcome.tokens)
         self.store.add_session(outcome.steps, "end", f"stopped because: {outcome.stopped_because}", arm=self.arm)
         self.store.flush()

@@ -158,21 +158,19 @@ class Telemetry:
     def latest(self, selector: str = "**", arm: int = RUN_ARM, at: int | None = None) -> list[MatrixRow]:
         """The matrix table: for each address the newest value of each measure, no later than step `at`."""
         about = {row.address: row for row in self.addresses()}
-        newest = self._rows(
-            "SELECT measure, (SELECT name FROM measures WHERE id = measure), max(step) FROM recorded "
-            "WHERE arm = ? AND step <= ? GROUP BY measure ORDER BY measure",
-            arm, 2**62 if at is None else at,
-        )  # fmt: skip
         table: dict[str, dict[str, float | None]] = {address: {} for address in about}
         steps: dict[str, int] = {}
-        for measure, name, step in newest:
-            for address, value in self._rows(
-                "SELECT a.address, m.value FROM measurements m JOIN addresses a ON a.id = m.address "
-                "WHERE m.arm = ? AND m.step = ? AND m.measure = ? ORDER BY m.address",
-                arm, step, measure,
-            ):  # fmt: skip
-                table[address][name] = value
-                steps[address] = max(step, steps.get(address, 0))
+        for measure in self.measures():
+            wanted = set(self._recorded_addresses(measure.name, arm))
+            taken = self.recorded_steps(measure.name, arm)
+            for step in reversed(taken.tolist() if at is None else taken[taken <= at].tolist()):
+                if not wanted:
+                    break
+                for address, value in self._at(step, measure.name, arm):
+                    if address in wanted:
+                        wanted.discard(address)
+                        table[address][measure.name] = value
+                        steps[address] = max(step, steps.get(address, 0))
         if not steps:
             return []
         sites = {a: row.site for a, row in about.items()}
@@ -265,6 +263,14 @@ class Telemetry:
             names = [row[0] for row in self._rows("SELECT name FROM measures ORDER BY id")]
             raise AddressError(unknown("measure", measure, names) if names else f"no measure {measure!r} was recorded")
         return rows[0][0]
+
+    def _at(self, step: int, measure: str, arm: int) -> list[tuple[str, float | None]]:
+        """A measure of every address at one step."""
+        return self._rows(
+            "SELECT a.address, m.value FROM measurements m JOIN addresses a ON a.id = m.address "
+            "WHERE m.arm = ? AND m.step = ? AND m.measure = (SELECT id FROM measures WHERE name = ?) ORDER BY m.address",
+            arm, step, measure,
+        )  # fmt: skip
 
     def _recorded_addresses(self, measure: str, arm: int) -> dict[str, int]:
         """Addresses that this measure has at its first or last step, by name, in canonical order."""

@@ -1,0 +1,165 @@
+"""One pass over all matrices gives what the pure functions give one by one, and changes nothing."""
+
+import numpy as np
+import pytest
+import torch
+
+from qkv.instruments import measures
+from qkv.instruments.passes import PIECE, Passes
+from qkv.instruments.spectra import circuits, matrix_spectra, product_spectra
+from qkv.models.matrices import Catalogue
+
+MODELS = [
+    {},
+    {"tied": True, "qk_norm": False, "norm": "layer", "positions": "learned"},
+    {"n_kv_heads": 2, "mlp": "swiglu", "bias": False},
+    {"norm": "none", "qk_norm": False, "mlp": "none", "bias": False, "positions": "none"},
+    {"d_vocab": 5000, "d_model": 32, "n_layers": 1},
+]
+
+
+def around_an_update(catalogue, *, heads=False, seed=0):
+    """Weights at the start, before and after an update, and the reading of it; entry 1 has no gradient."""
+    draw = torch.Generator().manual_seed(seed)
+    entries = list(catalogue)
+    start = {e.address: e.parameter.detach().clone() for e in entries}
+    passes = Passes(entries, start)
+    with torch.no_grad():
+        for e in entries:
+            e.parameter.add_(torch.randn(e.parameter.shape, generator=draw), alpha=0.1)
+            e.parameter.grad = torch.randn(e.parameter.shape, generator=draw)
+    entries[1].parameter.grad = None
+    before = {e.address: e.parameter.detach().clone() for e in entries}
+    passes.before_update(heads=heads)
+    with torch.no_grad():
+        for e in entries:
+            e.parameter.add_(torch.randn(e.parameter.shape, generator=draw), alpha=0.01)
+    return entries, start, before, passes, passes.after_update()
+
+
+@pytest.mark.parametrize("changes", MODELS)
+def test_a_pass_equals_the_measures_one_by_one(model, changes):
+    entries, start, before, _, reading = around_an_update(Catalogue(model(**changes)))
+    assert any(e.parameter.numel() > PIECE for e in entries) or changes.get("d_vocab") != 5000
+    degrees = measures.angle(reading.distance, reading.along, reading.start_norm, reading.norm)
+    for i, e in enumerate(entries):
+        now, s = e.parameter.detach(), start[e.address]
+        assert reading.norm[i] == pytest.approx(measures.norm(now), rel=1e-6)
+        assert reading.update[i] == pytest.approx(measures.norm(now - before[e.address]), rel=1e-6)
+        assert reading.distance[i] == pytest.approx(measures.norm(now - s), rel=1e-6)
+        assert reading.start_norm[i] == pytest.approx(measures.norm(s), rel=1e-6)
+        expected = measures.turn(now, s)
+        assert degrees[i] == pytest.approx(np.nan if expected is None else expected, rel=1e-4, nan_ok=True)
+        if e.parameter.grad is None:
+            assert np.isnan(reading.grad_norm[i])
+        else:
+            assert reading.grad_norm[i] == pytest.approx(measures.norm(e.parameter.grad), rel=1e-6)
+
+
+@pytest.mark.parametrize("changes", MODELS[:3])
+def test_a_pass_by_head_equals_the_same_of_the_catalogues_parts(model, changes):
+    catalogue = Catalogue(model(**changes))
+    entries, start, before, passes, _ = around_an_update(catalogue, heads=True)
+    reading, at = passes.by_head(), 0
+    for e in entries:
+        heads = {part.piece: part for part in e.heads()}
+        for piece in range(e.n_heads):
+            part = heads[piece]
+            now, s, b = (part.shaped(t) for t in (e.parameter.detach(), start[e.address], before[e.address]))
+            assert reading.norm[at] == pytest.approx(measures.norm(now), rel=1e-6)
+            assert reading.update[at] == pytest.approx(measures.norm(now - b), rel=1e-6)
+            assert reading.distance[at] == pytest.approx(measures.norm(now - s), rel=1e-6)
+            grad = part.grad()
+            expected = np.nan if grad is None else measures.norm(grad)
+            assert reading.grad_norm[at] == pytest.approx(expected, rel=1e-6, nan_ok=True)
+            at += 1
+    assert at == len(reading.norm)
+
+
+def test_looking_changes_no_bit_of_weights_or_gradients(model):
+    catalogue = Catalogue(model())
+    for e in catalogue:
+        e.parameter.grad = torch.randn_like(e.parameter)
+    bits = [t.clone() for e in catalogue for t in (e.parameter.detach(), e.parameter.grad)]
+    passes = Passes(list(catalogue), catalogue.state())
+    state = torch.get_rng_state()
+    passes.before_update(heads=True)
+    for read in (passes.after_update, passes.at_rest, passes.by_head):
+        read()
+    assert torch.equal(state, torch.get_rng_state())
+    for kept, now in zip(bits, [t for e in catalogue for t in (e.parameter.detach(), e.parameter.grad)], strict=True):
+        assert torch.equal(kept, now)
+
+
+def test_between_updates_there_is_no_gradient_and_no_update(model):
+    catalogue = Catalogue(model())
+    reading = Passes(list(catalogue), catalogue.state()).at_rest()
+    assert np.isnan(reading.grad_norm).all() and np.isnan(reading.update).all()
+    assert not reading.distance.any() and (reading.norm == reading.start_norm).all()
+
+
+def test_without_a_start_only_drift_is_missing(model):
+    catalogue = Catalogue(model())
+    passes = Passes(list(catalogue), None)
+    passes.before_update()
+    reading = passes.after_update()
+    assert np.isnan(reading.distance).all() and np.isnan(reading.along).all() and np.isnan(reading.start_norm).all()
+    assert np.isfinite(reading.norm).all() and not reading.update.any()
+    assert np.isnan(passes.by_head().distance).all()
+
+
+def test_the_start_is_a_copy_and_not_the_living_weights(model):
+    catalogue = Catalogue(model())
+    passes = Passes(list(catalogue), catalogue.state())
+    with torch.no_grad():
+        for e in catalogue:
+            e.parameter.add_(1)
+    assert (passes.at_rest().distance > 0).all()
+
+
+def test_other_number_types_and_new_memory_are_followed(model):
+    catalogue = Catalogue(model().double())
+    passes = Passes(list(catalogue), catalogue.state())
+    passes.at_rest()
+    for e in catalogue:
+        e.parameter.data = e.parameter.data * 2
+    norms = [measures.norm(e.parameter) for e in catalogue]
+    np.testing.assert_allclose(passes.at_rest().norm, norms, rtol=1e-12)
+    catalogue = Catalogue(model().bfloat16())
+    norms = [measures.norm(e.parameter) for e in catalogue]
+    np.testing.assert_allclose(Passes(list(catalogue), catalogue.state()).at_rest().norm, norms, rtol=0.01)
+
+
+def test_spectra_of_many_equal_those_of_each(model):
+    catalogue = Catalogue(model(n_kv_heads=2))
+    stored = [e.parameter.detach() for e in catalogue if e.parameter.ndim == 2]
+    for values, matrix in zip(matrix_spectra(stored), stored, strict=True):
+        expected = np.linalg.svd(matrix.double().numpy(), compute_uv=False)
+        np.testing.assert_allclose(values, expected, atol=1e-6 * max(expected[0], 1e-9))
+
+
+def test_spectra_of_circuits_equal_those_of_the_whole_product(model):
+    net = model(n_kv_heads=2)
+    with torch.no_grad():
+        for parameter in net.parameters():  # outputs start at zero otherwise
+            parameter.copy_(torch.randn(parameter.shape, generator=torch.Generator().manual_seed(parameter.numel())))
+    catalogue = Catalogue(net)
+    entries, found = list(catalogue), circuits(list(catalogue))
+    assert [c.address for c in found] == [
+        f"L{i}.H{h}.{kind}" for i in range(2) for h in range(4) for kind in ("QK", "OV")
+    ]
+    for c in found:
+        blocks = []
+        for index, piece in ((c.left, c.left_piece), (c.right, c.right_piece)):
+            e = entries[index]
+            blocks.append({p.piece: p for p in e.heads()}[piece].shaped(e.parameter.detach()))
+        right = blocks[1].mT if c.is_qk else blocks[1]
+        factored = catalogue.circuit(c.address)
+        assert torch.equal(factored.left, blocks[0]) and torch.equal(factored.right, right)
+        expected = np.linalg.svd((blocks[0].double() @ right.double()).numpy(), compute_uv=False)[:4]
+        np.testing.assert_allclose(product_spectra(blocks[0][None], right[None])[0], expected, rtol=1e-6)
+
+
+def test_a_circuit_with_a_zero_factor_has_a_zero_spectrum():
+    zero, some = torch.zeros(3, 8, 2), torch.randn(3, 2, 8)
+    assert not product_spectra(zero, some).any() and not product_spectra(some.mT, zero.mT).any()
