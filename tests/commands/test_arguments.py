@@ -52,6 +52,7 @@ def test_a_setting_without_its_parts_says_what_set_takes(wrong):
         (["attn,-L0.W_[QK]=zero"], ["attn,-L0.W_[QK]=zero"]),
         (["W_E[a,b]=freeze", "L0.W_V=share(L0.W_K)"], ["W_E[a,b]=freeze", "L0.W_V=share(L0.W_K)"]),
         (["W_E"], ["W_E"]),
+        (['W_E["a=)b,c"]=freeze,W_U=zero'], ['W_E["a=)b,c"]=freeze', "W_U=zero"]),
     ],
 )  # fmt: skip
 def test_changes_split_outside_brackets_and_selectors_join(typed, changes):

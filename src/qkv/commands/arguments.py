@@ -85,12 +85,14 @@ def split_changes(given: Iterable[str]) -> list[str]:
     A comma inside brackets or parentheses splits nothing; one before the `=` joins selectors:
     `"W_E,W_pos=freeze,L0.W_Q=random(0.02,train=true)"` is two changes.
     """
+    from qkv.models.addresses import split_outside  # here, because the room it lies in loads torch
+
     changes: list[str] = []
     for text in given:
         selector: list[str] = []
-        for part in re.split(r",(?![^()\[\]]*[)\]])", text):
+        for part in split_outside(text, ","):
             selector.append(part)
-            if "=" in part:
+            if len(split_outside(part, "=")) > 1:
                 changes.append(",".join(selector))
                 selector = []
         if selector:

@@ -47,17 +47,20 @@ def run(args: argparse.Namespace) -> int:
     names = [a.path.name, b.path.name] if a.path.name != b.path.name else found["runs"]
     settings = [(path, *map(str, values)) for path, values in found["settings"].items()]
     screen.print_table(["setting", *names], settings or [("no setting differs", "", "")])
+    print()
     figures = [(name, *map(_figure, values)) for name, values in found["figures"].items()]
-    screen.print_table(["\nfigure", *names], figures)
+    screen.print_table(["figure", *names], figures)
+    print()
     rows = [
         (row["address"], _figure(row["norm"][0]), _figure(row["norm"][1]), row["words"] or _figure(row["distance"]),
          _figure(row["cosine"]))
         for row in found["matrices"]
     ]  # fmt: skip
-    screen.print_table(["\nmatrix", f"norm in {names[0]}", f"norm in {names[1]}", "distance", "cosine"], rows)
+    screen.print_table(["matrix", f"norm in {names[0]}", f"norm in {names[1]}", "distance", "cosine"], rows)
     circuits = [(row["circuit"], *map(_figure, row["norm"])) for row in found["circuits"]]
     if circuits:
-        screen.print_table(["\ncircuit (norm over heads)", *names], circuits)
+        print()
+        screen.print_table(["circuit (norm over heads)", *names], circuits)
     for caution in found["cautions"]:
         print(f"\n{caution}")
     return 0
@@ -105,7 +108,7 @@ def _figures(a: "Run", b: "Run") -> dict[str, list[Any]]:
 
 def _matrices(a: "Run", b: "Run") -> list[dict[str, Any]]:
     """One row per address of either run, in canonical order."""
-    from qkv.models import Catalogue
+    from qkv.models.matrices import Catalogue
 
     left, right = Catalogue(a.model).state(), Catalogue(b.model).state()
     rows = []
@@ -139,7 +142,7 @@ def _circuits(a: "Run", b: "Run") -> list[dict[str, Any]]:
 
 
 def _circuit_norms(side: "Run") -> dict[str, float]:
-    from qkv.models import Catalogue
+    from qkv.models.matrices import Catalogue
 
     catalogue, sizes, norms = Catalogue(side.model), side.config.model.sizes.resolved(), {}
     for layer in range(sizes.n_layers):

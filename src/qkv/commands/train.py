@@ -13,9 +13,10 @@ Example:
 """
 
 import argparse
+import time
 from typing import Any
 
-from qkv.commands.arguments import one_of, positive, settings, split_changes, whole
+from qkv.commands.arguments import positive, settings, split_changes, whole
 
 __all__ = ["configure", "run"]
 
@@ -57,7 +58,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
     place.add_argument("--out", metavar="RUN", help="the run folder (runs/<source>-<n>); it must not exist yet")
     place.add_argument("--resume", action="store_true", default=None, help="go on with the run in --out, exactly")
     place.add_argument("--watch", metavar="LEVEL", help="what is measured while training: off, light or full")
-    place.add_argument("--on-spike", type=one_of("stop", "rollback", "ignore"), help="stop, rollback or ignore")
     place.add_argument("--device", metavar="NAME", help="cpu, cuda or mps")
     place.add_argument("--precision", metavar="NAME", help="auto, fp32 or bf16")
     place.add_argument("--threads", type=whole(), metavar="N", help="processor threads")
@@ -76,12 +76,13 @@ def options(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def run(args: argparse.Namespace) -> int:
-    given = options(args)  # mistakes in them are answered before torch is loaded
+    started = time.monotonic()
+    given = options(args)
     from qkv import api
     from qkv.commands import outcome, progress, screen
 
     with progress.display() as display:
-        trained = api.train(args.source or "", progress=display, say=display.say, **given)
+        trained = api.train(args.source or "", progress=display, say=display.say, started=started, **given)
     if args.json:
         screen.print_json(trained.summary)
     else:

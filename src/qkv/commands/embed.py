@@ -1,0 +1,94 @@
+"""Contextual vectors of texts: what each token has become after each layer, or the mean over a text's tokens.
+
+Layer 0 is what enters the first block (the static row of W_E with its position); -1 is the last. Vectors of different
+runs have different bases: compare cosines within a run, never coordinates across runs.
+
+Example:
+  qkv embed runs/my-1 "the cat sat" "a dog stood"
+  qkv embed runs/my-1 "the cat sat" --per-token --layer 0
+  qkv embed runs/my-1 --json < sentences.txt > vectors.json
+"""
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+from qkv.commands.arguments import one_of
+from qkv.commands.texts import read_texts
+
+if TYPE_CHECKING:
+    import numpy as np
+
+__all__ = ["configure", "run"]
+
+N_COMPONENTS = 6
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run", metavar="RUN", help="a run folder")
+    parser.add_argument("texts", nargs="*", metavar="TEXT", help="the texts; or one a line from stdin")
+    parser.add_argument("--layer", default="-1", metavar="N", help="0 is the first, -1 (default) the last; or 'all'")
+    parser.add_argument("--per-token", action="store_true", help="one vector a token instead of their mean")
+    parser.add_argument("--weights", type=one_of("best", "last"), default="best", help="best (default) or last")
+    parser.add_argument("--json", action="store_true", help="print one JSON object on stdout")
+
+
+def run(args: argparse.Namespace) -> int:
+    from qkv import api
+    from qkv.commands import screen
+
+    loaded = api.load(args.run, weights=args.weights)
+    found = loaded.embed(read_texts(args.texts, f"qkv embed {args.run}"))
+    names = found[0].layers
+    layers: list[int | str] = list(names) if args.layer == "all" else [_layer(args.layer)]
+    outputs = []
+    for item in found:
+        by_layer = {_name(names, layer): item.at(layer) for layer in layers}
+        vectors = by_layer if args.per_token else {name: values.mean(axis=0) for name, values in by_layer.items()}
+        outputs.append({"text": item.text, "tokens": item.tokens, "vectors": vectors})
+    if args.json:
+        screen.print_json({"run": str(loaded.path), "per_token": args.per_token, "outputs": outputs})
+        return 0
+    for layer in (_name(names, layer) for layer in layers):
+        rows = [row for output in outputs for row in _rows(output, layer, args.per_token)]
+        print(f"{layer}: {len(rows[0][1])} components")
+        _print(rows)
+    return 0
+
+
+def _layer(text: str) -> int | str:
+    try:
+        return int(text)
+    except ValueError:
+        return text
+
+
+def _name(names: list[str], layer: int | str) -> str:
+    return names[layer] if isinstance(layer, int) and -len(names) <= layer < len(names) else str(layer)
+
+
+def _rows(output: dict[str, Any], layer: str, per_token: bool) -> "list[tuple[str, np.ndarray]]":
+    values = output["vectors"][layer]
+    if not per_token:
+        return [(output["text"], values)]
+    return list(zip(output["tokens"], values, strict=True))
+
+
+def _print(rows: "list[tuple[str, np.ndarray]]") -> None:
+    """The first components of each vector, and the cosine of each two where they are few."""
+    import numpy as np
+
+    from qkv.commands import screen
+
+    few = len(rows) <= 12
+    labels = [screen.shown(repr(label)[1:-1])[:40] for label, _ in rows]
+    vectors = np.stack([vector for _, vector in rows])
+    unit = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-30)
+    cosines = unit @ unit.T
+    columns = ["", "norm", *(f"[{i}]" for i in range(min(N_COMPONENTS, vectors.shape[1])))]
+    columns += [f"cos {i + 1}" for i in range(len(rows))] if few and len(rows) > 1 else []
+    table = []
+    for i, (label, vector) in enumerate(zip(labels, vectors, strict=True)):
+        row = [f"{i + 1} {label}", screen.number(float(np.linalg.norm(vector)))]
+        row += [screen.number(float(value)) for value in vector[:N_COMPONENTS]]
+        table.append(row + ([f"{cosine:.3f}" for cosine in cosines[i]] if few and len(rows) > 1 else []))
+    screen.print_table(columns, table)

@@ -1,0 +1,49 @@
+"""What training did, in the terminal: the answers read from this run, then its matrices; or one matrix, token or head.
+
+ADDR is a matrix (L0.W_Q), one head of it (L0.H3.W_V), a token's row (W_E[the]), a circuit (L0.H3.QK), or with --text
+an activation (L0.x, L0.H3.q, L0.H3.pattern). --text alone shows where every head looks on that text.
+
+Example:
+  qkv show runs/my-1
+  qkv show runs/my-1 L0.W_Q --at 100
+  qkv show runs/my-1 'W_E[the]'
+  qkv show runs/my-1 --text "the cat sat on the mat"
+  qkv show runs/my-1 L0.H3.pattern --text "the cat sat on the mat"
+"""
+
+import argparse
+
+from qkv.commands.arguments import one_of, whole
+from qkv.errors import UserError
+
+__all__ = ["configure", "run"]
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run", metavar="RUN", help="a run folder")
+    parser.add_argument("address", nargs="?", metavar="ADDR", help="one matrix, head, row, circuit or activation")
+    parser.add_argument("--at", type=whole(0), metavar="STEP", help="as it was at this step (a snapshot)")
+    parser.add_argument("--text", metavar="TEXT", help="run the model on this text and show attention or activations")
+    parser.add_argument("--measure", default="drift", metavar="NAME", help="of the layer x matrix table (drift)")
+    parser.add_argument("--weights", type=one_of("best", "last"), default="last", help="best or last (default)")
+    parser.add_argument("--json", action="store_true", help="print one JSON object on stdout")
+
+
+def run(args: argparse.Namespace) -> int:
+    if args.text is not None and args.at is not None:
+        raise UserError("--at and --text do not go together: a text is run on the last or best weights (--weights)")
+    from qkv import api
+    from qkv.commands import screen, show_matrix, show_run, show_text
+
+    loaded = api.load(args.run, weights=args.weights)
+    if args.text is not None:
+        shown = show_text.look(loaded, args.text, args.address)
+    elif args.address is not None:
+        shown = show_matrix.look(loaded, args.address, args.at)
+    else:
+        shown = show_run.look(loaded, args.measure, args.at)
+    if args.json:
+        screen.print_json(shown.as_json())
+    else:
+        shown.print()
+    return 0

@@ -1,0 +1,117 @@
+"""`qkv show RUN`: the answers read from the run, then one measure of every matrix, layer by layer."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from qkv.commands import heat, screen
+from qkv.errors import AddressError
+from qkv.telemetry import MatrixRow, Telemetry
+
+if TYPE_CHECKING:
+    from qkv.api import Run
+
+__all__ = ["RunShown", "look"]
+
+COLUMNS = ("norm", "drift", "turn", "update_ratio", "grad_norm")
+"""Measures of the long table, those of them that were recorded."""
+
+
+@dataclass(frozen=True)
+class RunShown:
+    """The matrices of one run: one measure layer by layer, and the last values of the others."""
+
+    run: "Run"
+    answers: list[Any]
+    measure: str
+    steps: np.ndarray
+    curves: dict[str, np.ndarray]
+    """Address -> `measure` at `steps`."""
+    null: dict[str, tuple[int, float, float]]
+    """Address -> (step, value, value on random labels) where both were measured at one step."""
+    rows: list[MatrixRow]
+
+    def as_json(self) -> dict[str, Any]:
+        """The answers, and the last value of every measure by address."""
+        return {
+            "run": str(self.run.path),
+            "summary": self.run.summary,
+            "answers": [vars(answer) for answer in self.answers],
+            "matrices": {row.about.address: {"step": row.step, **row.values} for row in self.rows},
+            "against_null": {
+                address: {"measure": self.measure, "step": step, "value": value, "null": null}
+                for address, (step, value, null) in self.null.items()
+            },
+        }
+
+    def print(self) -> None:
+        """Answers first, then the layer x matrix table, then every matrix."""
+        for answer in self.answers:
+            _print_answer(answer)
+        self._print_layers()
+        names = [name for name in COLUMNS if any(name in row.values for row in self.rows)]
+        table = [
+            (row.about.address, " x ".join(map(str, row.about.shape)),
+             *(screen.number(row.values.get(name)) for name in names),
+             screen.sparkline(self.curves.get(row.about.address, np.zeros(0)).tolist(), 24))
+            for row in self.rows if row.about.kind not in ("QK", "OV") and row.about.head is None
+        ]  # fmt: skip
+        print()
+        screen.print_table(["matrix", "shape", *names, f"{self.measure} over steps"], table)
+
+    def _print_layers(self) -> None:
+        """Rows are layers, columns kinds of matrices; where the null was measured, its value at the same step."""
+        from rich.text import Text
+
+        cells = {(r.about.layer, r.about.kind): r.about.address for r in self.rows if r.about.head is None}
+        layers = sorted({layer for layer, _ in cells if layer is not None})
+        kinds = list(dict.fromkeys(kind for layer, kind in cells if layer is not None and kind.startswith("W_")))
+        last = {address: float(curve[-1]) for address, curve in self.curves.items() if len(curve)}
+        if not layers or not last:
+            return
+        top = max((v for v in last.values() if np.isfinite(v)), default=0.0)
+        rows = []
+        for layer in layers:
+            row: list[str | Text] = [f"L{layer}"]
+            for kind in kinds:
+                value = last.get(cells.get((layer, kind), ""))
+                block = heat.strip(np.array([value or 0.0]), colour=screen.console().is_terminal, largest=top)
+                row.append(Text.assemble(screen.number(value), " ", block))
+            rows.append(row)
+        screen.print_table([f"{self.measure} at step {int(self.steps[-1]):,}", *kinds], rows)
+        if self.null:
+            step = next(iter(self.null.values()))[0]
+            ratios = sorted(((v / n, a) for a, (_, v, n) in self.null.items() if n > 0), reverse=True)
+            most, least = ratios[0], ratios[-1]
+            print(
+                f"At step {step:,} against the same training on random labels: "
+                f"most {most[1]} ({most[0]:.2f} times), least {least[1]} ({least[0]:.2f} times)."
+            )
+
+
+def _print_answer(answer: Any) -> None:
+    print(f"{answer.question}\n  {answer.sentence}\n")
+
+
+def look(run: "Run", measure: str, at: int | None) -> RunShown:
+    """Read what `print` shows, as it was at step `at` or at the end.
+
+    Raises AddressError for a measure that was not recorded.
+    """
+    with Telemetry(run.path / "telemetry.sqlite") as telemetry:
+        rows = telemetry.latest(at=at)
+        known = [m.name for m in telemetry.measures()]
+        curves: dict[str, np.ndarray] = {}
+        steps, null = np.zeros(0), {}
+        if known or measure != "drift":
+            grid = telemetry.grid(measure)
+            kept = grid.step <= at if at is not None else np.ones(len(grid.step), dtype=bool)
+            steps = grid.step[kept]
+            curves = {address: grid.value[i][kept] for i, address in enumerate(grid.addresses)}
+            try:
+                pairs = telemetry.against_null(measure, at=at)
+            except AddressError:
+                pairs = []
+            null = {pair.address: (pair.step, pair.value, pair.null) for pair in pairs}
+    return RunShown(run, [], measure, steps, curves, null, rows)

@@ -1,0 +1,142 @@
+"""`qkv show RUN [ADDR] --text TEXT`: where heads look, and activations on a text."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from qkv.commands import heat, screen
+from qkv.errors import AddressError, UserError, unknown
+from qkv.models.addresses import parse_address
+from qkv.views.heads import head_notes
+
+if TYPE_CHECKING:
+    from qkv.api import Run
+    from qkv.views.payloads import HeadNote
+
+__all__ = ["ActivationShown", "HeadsShown", "look"]
+
+WIDEST = 8
+"""Components of an activation that are printed as figures."""
+
+
+@dataclass(frozen=True)
+class HeadsShown:
+    """Every head's pattern on one text."""
+
+    tokens: list[str]
+    patterns: list[np.ndarray]
+    """Per layer [head, query_pos, key_pos]."""
+    notes: "list[HeadNote]"
+
+    def as_json(self) -> dict[str, Any]:
+        """Tokens, and for each head its pattern, its mean shares and its entropy with their nulls."""
+        heads = [
+            {
+                "address": f"L{note.layer}.H{note.head}.pattern",
+                "shares": {cell.name: {"share": cell.share, "even": cell.even} for cell in note.shares},
+                "entropy_nats": note.entropy_nats,
+                "even_entropy_nats": note.even_entropy_nats,
+                "pattern": self.patterns[note.layer][note.head],
+            }
+            for note in self.notes
+        ]
+        return {"tokens": self.tokens, "heads": heads}
+
+    def print(self) -> None:
+        """One small map per head, then the table of where each looks."""
+        from rich.columns import Columns
+        from rich.text import Text
+
+        console = screen.console()
+        print("Tokens: " + " ".join(screen.shown(repr(token)[1:-1]) for token in self.tokens))
+        print("Each map: one row per query_pos, one column per key_pos, bright = attended to.\n")
+        colour = console.is_terminal
+        maps = []
+        for note in self.notes:
+            picture = heat.heat(self.patterns[note.layer][note.head], colour=colour, largest=1.0)
+            maps.append(Text("\n").join([Text(f"L{note.layer}.H{note.head}"), *picture, Text()]))
+        console.print(Columns(maps, padding=(0, 3)))
+        names = [cell.name for cell in self.notes[0].shares]
+        rows = [
+            (f"L{note.layer}.H{note.head}", *(f"{cell.share:.2f}" for cell in note.shares), f"{note.entropy_nats:.2f}")
+            for note in self.notes
+        ]
+        even = self.notes[0]
+        rows.append(("even attention", *(f"{c.even:.2f}" for c in even.shares), f"{even.even_entropy_nats:.2f}"))
+        screen.print_table(["share of attention on", *names, "entropy, nats"], rows)
+
+
+@dataclass(frozen=True)
+class ActivationShown:
+    """One activation on one text."""
+
+    address: str
+    tokens: list[str]
+    values: np.ndarray
+    """[pos, components], or [query_pos, key_pos] for scores and pattern."""
+    by_key: bool
+
+    def as_json(self) -> dict[str, Any]:
+        """Tokens and values."""
+        return {"address": self.address, "tokens": self.tokens, "values": self.values}
+
+    def print(self) -> None:
+        """A line of figures for each token, then the whole as a map."""
+        print(f"{self.address}  [{', '.join(map(str, self.values.shape))}]\n")
+        labels = [screen.shown(repr(token)[1:-1]) for token in self.tokens]
+        width = len(labels) if self.by_key else min(WIDEST, self.values.shape[1])
+        columns = labels if self.by_key else [f"[{i}]" for i in range(width)]
+        norms = [] if self.by_key else [[screen.number(float(n))] for n in np.linalg.norm(self.values, axis=1)]
+        rows = [
+            (label, *(norms[i] if norms else []), *(screen.number(float(v)) for v in self.values[i, :width]))
+            for i, label in enumerate(labels)
+        ]
+        screen.print_table(["query" if self.by_key else "token", *(["norm"] if norms else []), *columns], rows)
+        console = screen.console()
+        print()
+        for line in heat.heat(heat.blocks(self.values, 48, console.width - 2), colour=console.is_terminal):
+            console.print(line)
+
+
+def look(run: "Run", text: str, address: str | None) -> HeadsShown | ActivationShown:
+    """Run the model once on `text` and take every head's pattern, or one activation.
+
+    Raises UserError for a text that is empty or longer than the context, AddressError for what is not an activation.
+    """
+    ids = run.tokenizer.encode(text)
+    n_ctx = run.config.model.sizes.n_ctx
+    if not 0 < len(ids) <= n_ctx:
+        raise UserError(f"the text has {len(ids)} tokens; this model reads 1 to {n_ctx}")
+    tokens = [run.tokenizer.token(int(i)) for i in ids]
+    with torch.no_grad():
+        _, record = run.model.forward_recorded(torch.as_tensor(np.asarray(ids, dtype=np.int64))[None])
+    if address is not None:
+        return _activation(record, address, tokens)
+    patterns = [record[name][0].float().numpy() for name in record if name.endswith(".pattern")]
+    causal = run.config.model.kind == "CausalLM"
+    notes = [note for layer, pattern in enumerate(patterns) for note in head_notes(layer, pattern, causal)]
+    return HeadsShown(tokens, patterns, notes)
+
+
+def _activation(record: dict[str, torch.Tensor], address: str, tokens: list[str]) -> ActivationShown:
+    parsed = parse_address(address)
+    name = address if parsed.head is None else f"L{parsed.layer}.{parsed.name}"
+    if name not in record:
+        if parsed.kind != "activation":
+            raise AddressError(f"{address} is not an activation; without --text: qkv show RUN {address}")
+        raise AddressError(unknown("activation", address, record))
+    value = record[name][0].float()
+    per_head = parsed.name in ("q", "k", "v", "scores", "pattern", "z")
+    if parsed.head is not None:
+        if not per_head:
+            raise AddressError(f"{name} has no heads; type {name}")
+        if parsed.head[1] >= len(value):
+            raise AddressError(f"{name} has heads 0 to {len(value) - 1}; given: {address}")
+        value = value[parsed.head[1]]
+    elif per_head:
+        if parsed.name in ("scores", "pattern"):
+            raise AddressError(f"{name} has {len(value)} heads; name one: L{parsed.layer}.H0.{parsed.name}")
+        value = value.transpose(0, 1).flatten(1)
+    return ActivationShown(address, tokens, value.numpy(), by_key=parsed.name in ("scores", "pattern"))

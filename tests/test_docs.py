@@ -1,0 +1,103 @@
+"""The documentation is what the code says."""
+
+import importlib.util
+import inspect
+import pkgutil
+import re
+import shlex
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import qkv
+from qkv.cli import command_parser
+from qkv.commands import COMMANDS
+from qkv.errors import QkvError
+
+ROOT = Path(__file__).parent.parent
+DOCS = ROOT / "docs"
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+MODULES = sorted(m.name for m in pkgutil.walk_packages(qkv.__path__, "qkv.") if m.name != "qkv.__main__")
+
+
+@pytest.fixture(scope="module")
+def generate():
+    spec = importlib.util.spec_from_file_location("docs_generate", DOCS / "generate.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_generated_pages_are_fresh(generate):
+    assert generate.stale() == [], "run: make docs"
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_is_documented_and_its_examples_parse(name):
+    assert f"## qkv {name}\n" in (DOCS / "cli.md").read_text(encoding="utf-8")
+    parser = command_parser(name)
+    examples = re.findall(rf"^  qkv {name}\b(.*)$", parser.epilog, flags=re.M)
+    assert examples
+    for example in examples:
+        words = shlex.split(example)
+        parser.read([w for w in words if w != "<"][: words.index("<")] if "<" in words else words)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_option_has_help(name):
+    assert [a.dest for a in command_parser(name)._actions if not a.help] == []
+
+
+def test_train_help_names_every_preset_and_task():
+    from qkv.presets import PRESETS
+    from qkv.tasks import TASKS
+
+    text = " ".join(command_parser("train").format_help().split())
+    assert [name for name in (*PRESETS, *TASKS) if not re.search(rf"\b{name}\b", text)] == []
+
+
+def test_every_dependency_is_named_with_its_reason_and_nothing_else_is():
+    page = (DOCS / "dependencies.md").read_text(encoding="utf-8")
+    for section, wanted in [("Core", PROJECT["dependencies"]), *((f"Extra `{n}`", v) for n, v in _extras().items())]:
+        body = page.split(f"## {section}\n")[1].split("\n## ")[0]
+        named = re.findall(r"^\| `([\w.-]+)` \| \S+", body, flags=re.M)
+        assert sorted(named) == sorted(re.match(r"[\w.-]+", item)[0] for item in wanted)
+
+
+def _extras() -> dict[str, list[str]]:
+    return PROJECT["optional-dependencies"]
+
+
+def test_constraints_pin_every_direct_dependency():
+    pins = re.findall(r"^([\w.-]+)==", (ROOT / "constraints.txt").read_text(encoding="utf-8"), flags=re.M)
+    pinned = {name.lower().replace("_", "-") for name in pins}
+    direct = {re.match(r"[\w.-]+", d)[0].lower() for d in [*PROJECT["dependencies"], *sum(_extras().values(), [])]}
+    assert direct - {d.replace("_", "-") for d in pinned} == set()
+
+
+def test_links_between_pages_lead_somewhere():
+    broken = []
+    for page in [*DOCS.glob("*.md"), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]:
+        for target in re.findall(r"\]\((?!https?:|#)([^)#]+)", page.read_text(encoding="utf-8")):
+            if not (page.parent / target).exists():
+                broken.append(f"{page.name} -> {target}")
+    assert broken == []
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_everything_exported_has_a_docstring(name):
+    module = __import__(name, fromlist=["_"])
+    bare = []
+    for word in getattr(module, "__all__", ()):
+        thing = getattr(module, word)
+        if (inspect.isclass(thing) or inspect.isfunction(thing)) and not thing.__doc__:
+            bare.append(word)
+    assert bare == []
+
+
+def test_every_error_is_in_the_tree_of_the_docstring():
+    from qkv import errors
+
+    kinds = [n for n, k in vars(errors).items() if inspect.isclass(k) and issubclass(k, QkvError)]
+    assert [n for n in kinds if n not in errors.__doc__] == []
