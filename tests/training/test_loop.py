@@ -277,6 +277,16 @@ def test_a_signal_finishes_the_step_saves_and_says_how_to_go_on(
     )
 
 
+def test_training_imports_no_compiler(tiny_script: Path, tmp_path: Path) -> None:
+    script = (
+        "import sys; sys.path.insert(0, sys.argv[1]); import pathlib, tiny;"
+        "tiny.train(pathlib.Path(sys.argv[2]), steps=1); print([m for m in sys.modules if m.startswith('torch._ind')])"
+    )
+    command = [sys.executable, "-c", script, str(tiny_script.parent), str(tmp_path / "run")]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.stdout.splitlines()[-1:] == ["[]"], done.stdout + done.stderr
+
+
 def test_it_trains_in_another_thread(tiny: ModuleType) -> None:
     outcomes: list[Any] = []
     thread = threading.Thread(target=lambda: outcomes.append(run(**tiny.parts(steps=3))))
@@ -319,8 +329,8 @@ def test_with_everything_frozen_nothing_moves(tiny: ModuleType) -> None:
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
 def test_killed_at_random_moments_and_resumed_it_ends_with_the_same_bytes(tmp_path: Path, tiny_script: Path) -> None:
-    kills = 8
-    command = [sys.executable, str(tiny_script), str(tmp_path), "--campaign", str(kills), "--steps", "60"]
+    kills = 5
+    command = [sys.executable, str(tiny_script), str(tmp_path), "--campaign", str(kills), "--steps", "40"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count("killed") == kills

@@ -1,7 +1,7 @@
 """The rate's factor: its shape, and what does not depend on the horizon."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from qkv.training.config import ScheduleConfig
@@ -31,6 +31,7 @@ def test_an_unmeasured_horizon_has_no_decay() -> None:
 
 
 @given(st.integers(1, 10_000), st.integers(0, 200), st.floats(0, 1), st.floats(0, 1), st.integers(0, 20_000))
+@settings(deadline=None)
 def test_the_rate_is_above_zero_and_at_most_one(steps: int, warmup: int, decay: float, floor: float, step: int) -> None:
     schedule = ScheduleConfig(steps=steps, warmup_steps=warmup, decay_share=decay, floor=floor)
     rate = lr_scale(min(step, steps - 1), schedule)
@@ -38,6 +39,7 @@ def test_the_rate_is_above_zero_and_at_most_one(steps: int, warmup: int, decay: 
 
 
 @given(st.integers(10, 1000), st.integers(10, 1000), st.floats(0.1, 1.0))
+@settings(deadline=None)
 def test_before_both_decays_two_horizons_agree(first: int, second: int, decay: float) -> None:
     schedule = ScheduleConfig(warmup_steps=5, decay_share=decay)
     shared = min(decay_start(first, schedule), decay_start(second, schedule))

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from qkv.training.checkpoint import TrainingState
@@ -15,6 +15,7 @@ from qkv.training.validation import Validation, evaluation_steps
 
 
 @given(st.integers(1, 20_000), st.integers(64, 20_000), st.integers(100, 10**6), st.booleans())
+@settings(deadline=None)
 def test_the_law_keeps_to_its_bounds(horizon: int, tokens_per_step: int, val_tokens: int, target: bool) -> None:
     steps = evaluation_steps(horizon, tokens_per_step, val_tokens, target)
     assert steps[-1] == horizon and steps[0] >= 1 and len(steps) <= 16

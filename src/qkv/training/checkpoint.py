@@ -8,10 +8,14 @@ newest checkpoint and to that of the best validation, so both are always as whol
 function of step and horizon alone, and nothing that is written ever flows back: cadence cannot change weights.
 """
 
+import contextlib
 import dataclasses
 import hashlib
 import json
+import os
 import shutil
+import sys
+import threading
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -161,7 +165,7 @@ class Checkpoints:
         self._moments = TensorFile(optimizer.state())
         self._most = max(4, keep_bytes // max(1, self._weights.n_bytes))
         self._best_of: dict[int, int] = {}
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint", initializer=_step_aside)
         self._writing: Future[None] | None = None
         after = -1 if resume is None else resume.state.step
         for step in _steps(folder):
@@ -245,6 +249,13 @@ class Checkpoints:
                 (_path(self._folder, step) / "optimizer.safetensors").unlink(missing_ok=True)
             else:
                 _remove(_path(self._folder, step))
+
+
+def _step_aside() -> None:
+    """Let this thread run where the training leaves a processor idle; only Linux has priorities of threads."""
+    if sys.platform == "linux":
+        with contextlib.suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 10)
 
 
 def _path(folder: RunFolder, step: int) -> Path:

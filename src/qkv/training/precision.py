@@ -39,21 +39,20 @@ class Machine:
     @contextlib.contextmanager
     def active(self) -> Iterator[None]:
         """This many threads and deterministic algorithms inside; what was set before, after."""
-        threads, deterministic = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
-        warn_only, fill = (
-            torch.is_deterministic_algorithms_warn_only_enabled(),
-            torch.utils.deterministic.fill_uninitialized_memory,
-        )
+        threads, mode = torch.get_num_threads(), torch.get_deterministic_debug_mode()
+        fill = torch.utils.deterministic.fill_uninitialized_memory
         if self.device == "cuda":  # read by cuBLAS at its first use; without it its results may vary
             os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        if self.compile:  # tells the compiler as well, and costs seconds to import it
+            torch.use_deterministic_algorithms(True)
         try:
             torch.set_num_threads(self.threads)
-            torch.use_deterministic_algorithms(True)
+            torch.set_deterministic_debug_mode("error")
             torch.utils.deterministic.fill_uninitialized_memory = False  # costs time, and nothing here reads it
             yield
         finally:
             torch.set_num_threads(threads)
-            torch.use_deterministic_algorithms(deterministic, warn_only=warn_only)
+            torch.set_deterministic_debug_mode(mode)
             torch.utils.deterministic.fill_uninitialized_memory = fill
 
     def autocast(self) -> contextlib.AbstractContextManager[Any]:
