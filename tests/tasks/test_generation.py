@@ -7,12 +7,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from qkv.randomness import generator
-from qkv.tasks.generation import choose, context_start, generate
+from qkv.tasks.generation import Sampling, choose, context_start, generate
 
 D_VOCAB = 29
 
 
-def plain(model, prompt, row, *, tokens, seed=0, **how):
+def plain(model, prompt, row, *, tokens, how, seed=0):
     """Token by token, one prompt, no cache."""
     ids, n_ctx = list(prompt), model.config.sizes.n_ctx
     draws = generator(seed, "sample", row).random(tokens)
@@ -20,32 +20,32 @@ def plain(model, prompt, row, *, tokens, seed=0, **how):
         seen = ids[context_start(len(ids), n_ctx) :]
         with torch.no_grad():
             logits = model(torch.tensor([seen]))[:, -1].numpy()
-        ids.append(int(choose(logits, np.array([draw]), **how)[0]))
+        ids.append(int(choose(logits, np.array([draw]), how)[0]))
     return ids[len(prompt) :]
 
 
 @pytest.mark.parametrize("positions", ["rotary", "learned", "sinusoidal", "none"])
-@pytest.mark.parametrize("how", [{"temperature": 0.0}, {"temperature": 1.0}, {"temperature": 0.7, "top_k": 5}])
+@pytest.mark.parametrize("how", [Sampling(0.0), Sampling(1.0), Sampling(0.7, top_k=5, banned=[2])])
 def test_cached_generation_equals_reading_everything_anew(model_of, positions, how):
     model = model_of("CausalLM", D_VOCAB, positions=positions)
     prompts = [np.arange(n) % D_VOCAB for n in (1, 5, 14, 17, 40)]
-    ours = generate(model, prompts, tokens=20, seed=3, **how)
+    ours = generate(model, prompts, tokens=20, seed=3, how=how)
     for row, prompt in enumerate(prompts):
-        assert ours[row].tolist() == plain(model, prompt, row, tokens=20, seed=3, **how)
+        assert ours[row].tolist() == plain(model, prompt, row, tokens=20, seed=3, how=how)
 
 
 @pytest.mark.parametrize("sizes", [{"n_ctx": 1}, {"n_ctx": 2}, {"n_kv_heads": 1}])
 def test_tiny_windows_and_shared_key_heads_generate_too(model_of, sizes):
     model = model_of("CausalLM", D_VOCAB, **sizes)
-    (ids,) = generate(model, [np.array([3, 4])], tokens=7, temperature=0)
-    assert ids.tolist() == plain(model, [3, 4], 0, tokens=7, temperature=0)
+    (ids,) = generate(model, [np.array([3, 4])], tokens=7, how=Sampling(0.0), seed=0)
+    assert ids.tolist() == plain(model, [3, 4], 0, tokens=7, how=Sampling(0.0), seed=0)
 
 
 def test_a_prompt_continues_the_same_alone_and_among_others(model_of):
     model = model_of("CausalLM", D_VOCAB)
     prompt = np.array([1, 2, 3, 4])
-    alone = generate(model, [prompt], tokens=20, temperature=1.0)[0]
-    among = generate(model, [prompt, np.array([7]), np.arange(25)], tokens=20, temperature=1.0)[0]
+    alone = generate(model, [prompt], tokens=20, how=Sampling(1.0), seed=0)[0]
+    among = generate(model, [prompt, np.array([7]), np.arange(25)], tokens=20, how=Sampling(1.0), seed=0)[0]
     assert alone.tolist() == among.tolist()
 
 
@@ -59,7 +59,7 @@ def test_the_context_always_fits_and_is_never_short_without_need(length, n_ctx):
 def test_choice_follows_the_softmax():
     logits = np.array([0.3, -1.0, 2.0, 0.0])
     draws = (np.arange(20_000) + 0.5) / 20_000
-    ids = choose(np.tile(logits, (20_000, 1)), draws, temperature=0.5)
+    ids = choose(np.tile(logits, (20_000, 1)), draws, Sampling(0.5))
     p = np.exp(logits / 0.5) / np.exp(logits / 0.5).sum()
     np.testing.assert_allclose(np.bincount(ids) / 20_000, p, atol=1e-4)
 
@@ -74,7 +74,7 @@ def test_choice_follows_the_softmax():
 )
 def test_choice_stays_inside_top_k_and_top_p(values, draw, temperature, top_k, top_p):
     logits = np.array([values])
-    (chosen,) = choose(logits, np.array([draw]), temperature=temperature, top_k=top_k, top_p=top_p)
+    (chosen,) = choose(logits, np.array([draw]), Sampling(temperature, top_k, top_p))
     larger = sum(v > values[chosen] for v in values)
     assert top_k == 0 or larger < top_k
     p = np.exp(logits[0] / temperature - logits.max() / temperature)
@@ -87,5 +87,5 @@ def test_choice_stays_inside_top_k_and_top_p(values, draw, temperature, top_k, t
 def test_banned_and_impossible_tokens_are_never_chosen(values, draw):
     logits = np.array([[*values, np.inf * -1]])
     for temperature in (0.0, 1.0):
-        (chosen,) = choose(logits, np.array([draw]), temperature=temperature, banned=[0])
+        (chosen,) = choose(logits, np.array([draw]), Sampling(temperature, banned=[0]))
         assert 0 < chosen < len(values)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from qkv.data.packing import train_window, val_windows
-from qkv.tasks.generation import generate
+from qkv.tasks.generation import Sampling, generate
 from qkv.tasks.objective import batch_loss, batch_scores, random_targets
 from qkv.tasks.task import Batch, Drop, PredictOptions, Scores
 
@@ -85,17 +85,14 @@ class Causal:
         special, end = set(tokenizer.special.values()), tokenizer.end_id
         prompts = [np.asarray(tokenizer.encode(text), dtype=np.int64) for text in texts]
         prompts = [ids if len(ids) else _beginning(tokenizer, special) for ids in prompts]
-        continuations = generate(
-            model,
-            prompts,
-            tokens=options.tokens,
+        how = Sampling(
             temperature=DEFAULT_TEMPERATURE if options.temperature is None else options.temperature,
             top_k=options.top_k,
             top_p=options.top_p,
-            seed=options.seed,
             banned=sorted(special - {end}),
             end=end,
         )
+        continuations = generate(model, prompts, tokens=options.tokens, how=how, seed=options.seed)
         return [_after(tokenizer, *each) for each in zip(texts, prompts, continuations, strict=True)]
 
 

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 
 from qkv.errors import UserError
 from qkv.randomness import generator
-from qkv.tasks.generation import choose
+from qkv.tasks.generation import Sampling, choose
 from qkv.tasks.task import PredictOptions
 
 __all__ = ["MARK", "Candidate", "fill", "rank"]
@@ -48,6 +48,7 @@ def fill(model: Any, tokenizer: Any, texts: Sequence[str], options: PredictOptio
     """
     blanks = [_read(tokenizer, text) for text in texts]
     draws = [generator(options.seed, "sample", i).random(len(blank.open)) for i, blank in enumerate(blanks)]
+    how = Sampling(temperature=options.temperature or 0.0, top_k=options.top_k, top_p=options.top_p)
     while any(blank.open for blank in blanks):
         pending = [i for i, blank in enumerate(blanks) if blank.open]
         for i, p in zip(pending, _probabilities(model, tokenizer, [blanks[i] for i in pending]), strict=True):
@@ -56,9 +57,7 @@ def fill(model: Any, tokenizer: Any, texts: Sequence[str], options: PredictOptio
             with np.errstate(divide="ignore"):
                 logits = np.log(p[surest : surest + 1])
             draw = draws[i][len(blank.open) - 1 : len(blank.open)]
-            chosen = choose(
-                logits, draw, temperature=options.temperature or 0.0, top_k=options.top_k, top_p=options.top_p
-            )
+            chosen = choose(logits, draw, how)
             blank.ids[blank.open.pop(surest)] = chosen[0]
     return [_write(tokenizer, blank) for blank in blanks]
 

@@ -11,41 +11,43 @@ are not made here.
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
 from qkv.randomness import generator
 
-__all__ = ["choose", "context_start", "generate"]
+__all__ = ["Sampling", "choose", "context_start", "generate"]
 
 _LARGEST_GROUP = 64
 
 
-def generate(
-    model: Any,
-    prompts: Sequence[np.ndarray],
-    *,
-    tokens: int,
-    temperature: float,
-    top_k: int = 0,
-    top_p: float = 1.0,
-    seed: int = 0,
-    banned: Sequence[int] = (),
-    end: int | None = None,
-) -> list[np.ndarray]:
-    """`tokens` new ids for each prompt (int64 [n], n >= 1): a list of int64 [tokens], in the order of the prompts.
+class Sampling(NamedTuple):
+    """How the next token is chosen from its logits."""
 
-    A row is shorter where the model chose `end`, which is left out and cannot be a row's first token.
+    temperature: float
+    """Divides the logits; 0 takes the largest."""
+    top_k: int = 0
+    """Only the k largest; 0 is all."""
+    top_p: float = 1.0
+    """Only the fewest tokens that hold this share of the probability (Holtzman et al. 2020, arXiv 1904.09751)."""
+    banned: Sequence[int] = ()
+    """Ids that are never chosen."""
+    end: int | None = None
+    """The id that ends a continuation; it cannot be its first token."""
+
+
+def generate(model: Any, prompts: Sequence[np.ndarray], *, tokens: int, how: Sampling, seed: int) -> list[np.ndarray]:
+    """New ids for each prompt (int64 [n], n >= 1), in the order of prompts: int64 [tokens], or fewer up to `how.end`.
+
     Draw j of prompt i is named (seed, "sample", i), so it does not depend on how prompts are grouped; logits of a group
-    equal those of a prompt alone up to rounding. `banned` ids are never chosen.
+    equal those of a prompt alone up to rounding.
     """
     out = [np.empty(0, dtype=np.int64)] * len(prompts)
     for rows in _groups([len(prompt) for prompt in prompts], tokens):
         draws = np.stack([generator(seed, "sample", row).random(tokens) for row in rows])
-        new = _continue_group(model, [prompts[row] for row in rows], draws, temperature, top_k, top_p, banned, end)
-        for row, ids in zip(rows, new, strict=True):
+        for row, ids in zip(rows, _continued(model, [prompts[row] for row in rows], draws, how), strict=True):
             out[row] = ids
     return out
 
@@ -71,17 +73,8 @@ def _groups(lengths: Sequence[int], tokens: int) -> list[list[int]]:
 
 
 @torch.inference_mode()
-def _continue_group(
-    model: Any,
-    prompts: Sequence[np.ndarray],
-    draws: np.ndarray,
-    temperature: float,
-    top_k: int,
-    top_p: float,
-    banned: Sequence[int],
-    end: int | None,
-) -> list[np.ndarray]:
-    """New ids of a group; draws float64 [row, tokens] in 0..1."""
+def _continued(model: Any, prompts: Sequence[np.ndarray], draws: np.ndarray, how: Sampling) -> list[np.ndarray]:
+    """New ids of prompts that go together; draws float64 [row, tokens] in 0..1."""
     rows, tokens, n_ctx = len(prompts), draws.shape[1], model.config.sizes.n_ctx
     given = np.array([len(prompt) for prompt in prompts])
     ids = np.zeros((rows, int(given.max()) + tokens), dtype=np.int64)
@@ -100,47 +93,38 @@ def _continue_group(
         due = (length >= given) & (length < stop)  # before that a row is still reading its prompt
         if due.any():
             logits = model.unembed(h).float().cpu().numpy().copy()
-            if end is not None:
-                logits[length == given, end] = -np.inf
+            if how.end is not None:
+                logits[length == given, how.end] = -np.inf
             draw = draws[np.arange(rows), np.clip(length - given, 0, tokens - 1)]
-            chosen = choose(logits, draw, temperature=temperature, top_k=top_k, top_p=top_p, banned=banned)
+            chosen = choose(logits, draw, how)
             ids[due, length] = chosen[due]
-            if end is not None:
-                stop[due & (chosen == end)] = length
+            if how.end is not None:
+                stop[due & (chosen == how.end)] = length
         if (length + 1 >= stop).all():
             break
     return [ids[row, n : stop[row]] for row, n in enumerate(given)]
 
 
-def choose(
-    logits: np.ndarray,
-    draws: np.ndarray,
-    *,
-    temperature: float,
-    top_k: int = 0,
-    top_p: float = 1.0,
-    banned: Sequence[int] = (),
-) -> np.ndarray:
+def choose(logits: np.ndarray, draws: np.ndarray, how: Sampling) -> np.ndarray:
     """One id per row of logits [row, d_vocab]: int64 [row].
 
-    temperature 0 takes the largest logit (the first of equal ones). Otherwise p = softmax(logits / temperature), cut to
-    the `top_k` largest (0: all; ties with the last of them stay) and then to the fewest that together hold `top_p`, and
-    the id is where the cumulative sum of p passes draws [row] in 0..1 (inverse transform), so a token without
-    probability is never chosen. Computed in float64.
+    Temperature 0 takes the largest logit, the first of equal ones. Otherwise p = softmax(logits / temperature), cut to
+    the top_k largest (equals of the last stay) and then to the top_p share, and the id is where the cumulative sum of p
+    passes draws [row] in 0..1 (inverse transform), so a token without probability is never chosen. In float64.
     """
     x = logits.astype(np.float64)
-    if len(banned):
-        x[:, list(banned)] = -np.inf
-    if temperature == 0:
+    if how.banned:
+        x[:, list(how.banned)] = -np.inf
+    if how.temperature == 0:
         return x.argmax(axis=1)
     x -= x.max(axis=1, keepdims=True)
-    x /= temperature
-    if 0 < top_k < x.shape[1]:
-        last = x.shape[1] - top_k
+    x /= how.temperature
+    if 0 < how.top_k < x.shape[1]:
+        last = x.shape[1] - how.top_k
         x[x < np.partition(x, last, axis=1)[:, last, None]] = -np.inf
     p = np.exp(x)
-    if top_p < 1:
-        _cut_to_share(p, top_p)
+    if how.top_p < 1:
+        _cut_to_share(p, how.top_p)
     cumulative = p.cumsum(axis=1)
     total = cumulative[:, -1:]
     passed = (cumulative <= draws[:, None] * total) & (cumulative < total)
