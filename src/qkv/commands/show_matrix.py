@@ -2,12 +2,15 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from qkv.commands import heat, screen
 from qkv.errors import AddressError
+from qkv.inspection.neighbours import Neighbour, Neighbours, neighbours
+from qkv.inspection.rows import RowStory, row_story
 from qkv.instruments.registry import MEASURES
 from qkv.models.addresses import parse_address
 from qkv.telemetry import NULL_ARM, RUN_ARM, Series, Telemetry
@@ -68,41 +71,52 @@ class MatrixShown:
 
 @dataclass(frozen=True)
 class RowShown:
-    """One token's row of a table, at its start and now."""
+    """One row of a table, at its start and now."""
 
     address: str
-    before: np.ndarray
-    after: np.ndarray
-    neighbours_before: list[tuple[str, float]]
-    neighbours_after: list[tuple[str, float]]
-
-    @property
-    def drift(self) -> float:
-        """|after - before| / |before|, as the measure row_drift has it."""
-        return float(np.linalg.norm(self.after - self.before) / (np.linalg.norm(self.before) or 1.0))
+    story: RowStory
+    near: Neighbours
+    label: Callable[[int], str]
+    """A row's number -> its token, or for positions the number itself."""
 
     def as_json(self) -> dict[str, Any]:
         """Both rows whole, and the neighbours by cosine."""
-        return vars(self) | {"drift": self.drift}
+        near = {
+            name: [{"id": n.id, "token": self.label(n.id), "cosine": n.cosine} for n in side]
+            for name, side in (("before", self.near.before), ("after", self.near.after))
+        }
+        story = self.story
+        rows = {"id": story.id, "before": story.before, "after": story.after, "count": story.count}
+        numbers = {"drift": story.drift, "turn": story.turn, "null_cosine": self.near.null_cosine}
+        return {"address": self.address, **rows, **numbers, "neighbours": near}
 
     def print(self) -> None:
         """Norms, the components that moved most, both rows as strips, neighbours before and after."""
-        console = screen.console()
-        print(f"{self.address}: {len(self.after)} components, drift {screen.number(self.drift)}\n")
-        moved = np.argsort(-np.abs(self.after - self.before))[:N_COMPONENTS]
-        rows = [
-            (name, *(screen.number(float(v)) for v in (np.linalg.norm(row), *row[moved])))
-            for name, row in (("before", self.before), ("after", self.after))
-        ]
+        console, story = screen.console(), self.story
+        seen = "" if story.count is None else f"; it stands {story.count:,} times in the training text"
+        turn = "" if story.turn is None else f", turned by {screen.number(story.turn)} degrees"
+        print(f"{self.address}: {len(story.after)} components, drift {screen.number(story.drift)}{turn}{seen}\n")
+        moved = story.most_moved[:N_COMPONENTS]
+        sides = (("before", story.before, story.norm_before), ("after", story.after, story.norm_after))
+        rows = [(name, *map(screen.number, (norm, *row[moved].tolist()))) for name, row, norm in sides]
         screen.print_table(["", "norm", *(f"[{i}]" for i in moved)], rows)
-        largest = float(max(np.abs(self.before).max(), np.abs(self.after).max()))
-        for name, row in (("before", self.before), ("after", self.after)):
-            shown = heat.blocks(row[None], 1, console.width - 8)[0] if len(row) > console.width - 8 else row
+        largest = float(max(np.abs(row).max() for _, row, _ in sides))
+        for name, row, _ in sides:
+            shown = row if len(row) <= console.width - 8 else heat.blocks(row[None], 1, console.width - 8)[0]
             console.print(name.ljust(7), heat.strip(shown, colour=console.is_terminal, largest=largest))
-        print()
-        pairs = zip(self.neighbours_before, self.neighbours_after, strict=True)
-        table = [(screen.shown(repr(a)), f"{x:.3f}", screen.shown(repr(b)), f"{y:.3f}") for (a, x), (b, y) in pairs]
-        screen.print_table(["nearest before", "cosine", "nearest after", "cosine"], table)
+        if not self.near.after:
+            return
+        print(f"\nNearest rows by cosine; random rows of this width would reach {self.near.null_cosine:.2f}:")
+        table = [
+            (*self._near(before), *self._near(after))
+            for before, after in zip_longest(self.near.before, self.near.after)
+        ]
+        screen.print_table(["before", "", "after", ""], table)
+
+    def _near(self, neighbour: Neighbour | None) -> tuple[str, str]:
+        if neighbour is None:
+            return "", ""
+        return screen.shown(repr(self.label(neighbour.id))), f"{neighbour.cosine:.3f}"
 
 
 @dataclass(frozen=True)
@@ -181,21 +195,14 @@ def _series(telemetry: Telemetry, address: str, arm: int, at: int | None) -> lis
 
 def _row(run: "Run", address: str, at: int | None) -> RowShown:
     name = address.partition("[")[0]
-    rows, nearest = [], []
-    for step in (0, at):
-        row, table = (run.matrix(a, at=step).float().numpy() for a in (address, name))
-        rows.append(row)
-        nearest.append(_nearest(table.T if name == "W_U" else table, row, _labels(run, name)))
-    return RowShown(address, *rows, *nearest)
-
-
-def _labels(run: "Run", name: str) -> Callable[[int], str]:
-    return str if name == "W_pos" else run.tokenizer.token
-
-
-def _nearest(table: np.ndarray, row: np.ndarray, label: Callable[[int], str]) -> list[tuple[str, float]]:
-    """The rows of `table` with the largest cosine with `row`, itself left out; a row of zeros has cosine 0."""
-    norms = np.linalg.norm(table, axis=1) * np.linalg.norm(row)
-    cosines = table @ row / np.where(norms > 0, norms, 1.0)
-    order = [int(i) for i in np.argsort(-cosines) if not np.array_equal(table[i], row)][:N_NEIGHBOURS]
-    return [(label(i), float(cosines[i])) for i in order]
+    row = run.catalogue().part(address).piece
+    assert row is not None
+    before, after = (run.matrix(name, at=step).float().numpy() for step in (0, at))
+    if name == "W_U":
+        before, after = before.T, after.T
+    counts = None
+    if name != "W_pos":
+        with run.telemetry() as telemetry:
+            counts = telemetry.vector("W_E", "row_count")
+    label = str if name == "W_pos" else run.tokenizer.token
+    return RowShown(address, row_story(before, after, row, counts), neighbours(before, after, row, N_NEIGHBOURS), label)

@@ -124,9 +124,7 @@ def _activation(record: dict[str, torch.Tensor], address: str, tokens: list[str]
     parsed = parse_address(address)
     name = address if parsed.head is None else f"L{parsed.layer}.{parsed.name}"
     if name not in record:
-        if parsed.kind != "activation":
-            raise AddressError(f"{address} is not an activation; without --text: qkv show RUN {address}")
-        raise AddressError(unknown("activation", address, record))
+        raise AddressError(f"{unknown('activation', address, record)} A matrix is shown without --text.")
     value = record[name][0].float()
     per_head = parsed.name in ("q", "k", "v", "scores", "pattern", "z")
     if parsed.head is not None:

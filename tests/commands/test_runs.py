@@ -1,0 +1,217 @@
+"""The commands over one small run, as a person would use them."""
+
+import contextlib
+import io
+import json
+import re
+import shutil
+
+import pytest
+
+from qkv import cli
+
+SMALL = ["--tokenizer", "char", "--set", "d_model=32,n_layers=2,n_heads=2,n_ctx=32", "--threads", "1"]
+KEYS = {
+    "run", "steps", "tokens", "val_loss", "last_val_loss", "best_step", "bits_per_byte", "train_seconds",
+    "total_seconds", "tokens_per_second", "parameters", "stopped_because", "resumed_from_step", "baselines",
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory, small_text):
+    """Two causal runs of different seeds: their folders, and what `--json` printed for the first."""
+    folder = tmp_path_factory.mktemp("runs")
+    printed = []
+    for seed in ("1", "2"):
+        out = io.StringIO()
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(io.StringIO()):
+            words = ["train", str(small_text), *SMALL, "--steps", "12", "--seed", seed, "--no-report", "--json"]
+            assert cli.main([*words, "--out", str(folder / seed)]) == 0
+        printed.append(json.loads(out.getvalue()))
+    return folder / "1", folder / "2", printed[0]
+
+
+def said(capsys, *words: object, status: int = 0) -> str:
+    capsys.readouterr()
+    got = cli.main([str(word) for word in words])
+    out, err = capsys.readouterr()
+    assert got == status, err
+    return out
+
+
+def test_train_json_is_one_object_with_the_contract_s_keys(runs):
+    summary = runs[2]
+    assert summary.keys() >= KEYS
+    assert summary["steps"] == 12 and summary["stopped_because"] == "steps" and summary["resumed_from_step"] is None
+    assert 0 < summary["bits_per_byte"] < 8
+    assert summary["baselines"].keys() >= {"unigram", "bigram", "ngram", "ngram_order", "xz"}
+
+
+def test_train_tells_a_person_loss_baselines_sample_and_what_is_next(runs, small_text, tmp_path, capsys):
+    out = said(capsys, "train", small_text, *SMALL, "--steps", 3, "--out", tmp_path / "r", "--no-report")
+    for words in ("validation loss", "unigram", "bigram", "best n-gram", "xz", "It writes:", "qkv show", "qkv predict"):
+        assert words in out
+    assert str(tmp_path / "r") in out
+
+
+def test_a_finished_run_resumed_says_so(runs, capsys):
+    out = said(capsys, "train", "--out", runs[0], "--resume", "--json")
+    assert json.loads(out)["steps"] == 12
+
+
+def test_resume_with_another_option_names_both(runs, capsys):
+    assert cli.main(["train", "--out", str(runs[0]), "--resume", "--seed", "9"]) == 2
+    err = capsys.readouterr().err
+    assert "--seed" in err and "9" in err and "1" in err
+
+
+def test_predict_continues_every_text(runs, capsys):
+    out = said(capsys, "predict", runs[0], "the cat", "a dog", "--tokens", 10, "--json")
+    answer = json.loads(out)
+    assert answer["inputs"] == ["the cat", "a dog"]
+    assert [len(text) for text in answer["outputs"]] == [10, 10]
+    plain = said(capsys, "predict", runs[0], "the cat", "--tokens", 10)
+    assert plain.startswith("the cat")
+    greedy = [said(capsys, "predict", runs[0], "the cat", "--temperature", 0, "--seed", s) for s in (1, 2)]
+    assert greedy[0] == greedy[1]
+
+
+def test_predict_reads_one_text_a_line_from_stdin(runs, capsys, monkeypatch):
+    monkeypatch.setattr("sys.stdin", io.StringIO("the cat\na dog\n"))
+    answer = json.loads(said(capsys, "predict", runs[0], "--tokens", 2, "--json"))
+    assert answer["inputs"] == ["the cat", "a dog"]
+
+
+def test_predict_without_a_text_asks_for_one(runs, capsys, monkeypatch):
+    monkeypatch.setattr("sys.stdin", io.StringIO(""))
+    assert cli.main(["predict", str(runs[0])]) == 2
+    assert "no text was given" in capsys.readouterr().err
+
+
+def test_eval_repeats_the_loss_of_training_and_takes_changes(runs, capsys):
+    same = json.loads(said(capsys, "eval", runs[0], "--json"))
+    assert same["loss"] == pytest.approx(runs[2]["val_loss"], rel=1e-5)
+    assert same["bits_per_byte"] == pytest.approx(runs[2]["bits_per_byte"], rel=1e-5)
+    assert same["loss_interval"][0] < same["loss"] < same["loss_interval"][1]
+    changed = json.loads(said(capsys, "eval", runs[0], "--change", "L0.W_V=zero,L1.W_V=zero", "--json"))
+    assert changed["changes"] == ["L0.W_V=zero", "L1.W_V=zero"]
+    assert changed["loss"] != same["loss"]
+    assert "nats per target" in said(capsys, "eval", runs[0])
+
+
+def test_eval_on_another_text(runs, tmp_path, capsys):
+    other = tmp_path / "other.txt"
+    other.write_text("the queen sees the sea. " * 40)
+    assert json.loads(said(capsys, "eval", runs[0], other, "--json"))["loss"] > 0
+
+
+def test_embed_gives_pooled_or_token_vectors_of_a_layer(runs, capsys):
+    pooled = json.loads(said(capsys, "embed", runs[0], "the cat", "a dog", "--json"))
+    (name,) = pooled["outputs"][0]["vectors"]
+    assert name == "norm_f" and len(pooled["outputs"][0]["vectors"][name]) == 32
+    tokens = json.loads(said(capsys, "embed", runs[0], "the cat", "--per-token", "--layer", "all", "--json"))
+    vectors = tokens["outputs"][0]["vectors"]
+    assert list(vectors) == ["embed", "L0.resid_post", "L1.resid_post", "norm_f"]
+    assert [len(v) for v in vectors.values()] == [7] * 4
+    assert "cos 2" in said(capsys, "embed", runs[0], "the cat", "a dog")
+    assert cli.main(["embed", str(runs[0]), "x", "--layer", "9"]) == 2
+
+
+def test_show_opens_with_answers_then_every_matrix(runs, capsys):
+    out = said(capsys, "show", runs[0])
+    assert out.index("?") < out.index("drift at step")
+    for address in ("W_E", "L0.W_Q", "L1.W_out", "norm_f.gain", "W_U"):
+        assert re.search(rf"^{re.escape(address)} ", out, flags=re.M)
+    shown = json.loads(said(capsys, "show", runs[0], "--json"))
+    assert shown["answers"] and shown["matrices"]["L0.W_Q"]["drift"] > 0
+    assert "norm at step" in said(capsys, "show", runs[0], "--measure", "norm")
+    assert cli.main(["show", str(runs[0]), "--measure", "drfit"]) == 2
+    assert "'drift'" in capsys.readouterr().err
+
+
+def test_show_a_matrix_has_its_measures_and_every_weight(runs, capsys):
+    out = said(capsys, "show", runs[0], "L0.W_Q")
+    assert "32 x 32" in out and "drift" in out and "every weight" in out
+    assert "at step 0" in said(capsys, "show", runs[0], "L0.W_Q", "--at", 0)
+    head = json.loads(said(capsys, "show", runs[0], "L0.H1.W_Q", "--json"))
+    assert head["shape"] == [32, 16]
+    assert cli.main(["show", str(runs[0]), "L0.W_Q", "--at", "7777"]) == 2
+
+
+def test_show_a_token_row_before_and_after_with_neighbours(runs, capsys):
+    out = said(capsys, "show", runs[0], "W_E[t]")
+    assert "before" in out and "after" in out and "Nearest rows" in out and "stands" in out
+    row = json.loads(said(capsys, "show", runs[0], "W_E[t]", "--json"))
+    assert len(row["before"]) == len(row["after"]) == 32 and row["drift"] > 0
+    assert row["neighbours"]["after"][0]["token"]
+    assert cli.main(["show", str(runs[0]), "W_E[nothing]"]) == 2
+
+
+def test_show_a_circuit_says_what_it_leaves_out(runs, capsys):
+    out = said(capsys, "show", runs[0], "L0.H1.QK")
+    assert "rank at most 16" in out and "normalised" in out
+    assert len(json.loads(said(capsys, "show", runs[0], "L0.H1.OV", "--json"))["singular_values"]) == 16
+
+
+def test_show_text_gives_every_head_and_one_activation(runs, capsys):
+    shown = json.loads(said(capsys, "show", runs[0], "--text", "the cat", "--json"))
+    assert len(shown["tokens"]) == 7 and len(shown["heads"]) == 4
+    assert all(sum(row) == pytest.approx(1, abs=1e-5) for head in shown["heads"] for row in head["pattern"])
+    assert "even attention" in said(capsys, "show", runs[0], "--text", "the cat")
+    assert "query" in said(capsys, "show", runs[0], "L1.H0.pattern", "--text", "the cat")
+    q = json.loads(said(capsys, "show", runs[0], "L0.H1.q", "--text", "the cat", "--json"))
+    assert (len(q["values"]), len(q["values"][0])) == (7, 16)
+    x = json.loads(said(capsys, "show", runs[0], "L0.x", "--text", "the cat", "--json"))
+    assert len(x["values"][0]) == 32
+
+
+@pytest.mark.parametrize(
+    ("words", "part"),
+    [
+        (["L0.H1.q"], "--text"),
+        (["L0.H9.q", "--text", "a"], "heads 0 to 1"),
+        (["L0.pattern", "--text", "a"], "L0.H0.pattern"),
+        (["L0.W_Q", "--text", "a"], "A matrix is shown without --text"),
+        (["L0.resid_pst", "--text", "a"], "resid_post"),
+        (["--text", ""], "0 tokens"),
+        (["--text", "a" * 99], "1 to 32"),
+        (["--text", "a", "--at", "3"], "do not go together"),
+    ],
+)
+def test_a_wrong_question_to_show_says_what_to_ask(runs, words, part, capsys):
+    assert cli.main(["show", str(runs[0]), *words]) == 2
+    assert part in capsys.readouterr().err
+
+
+def test_compare_names_what_differs_and_warns_about_seeds(runs, capsys):
+    out = said(capsys, "compare", runs[0], runs[1])
+    assert "seed" in out and "L0.QK" in out and "seeds differ" in out
+    found = json.loads(said(capsys, "compare", runs[0], runs[1], "--json"))
+    assert found["settings"] == {"seed": [1, 2]}
+    distances = {row["address"]: row["distance"] for row in found["matrices"]}
+    assert 1 < distances["W_E"] < 2
+    same = json.loads(said(capsys, "compare", runs[0], runs[0], "--json"))
+    assert {row["words"] for row in same["matrices"]} == {"identical"} and same["cautions"] == []
+
+
+def test_report_is_written_where_asked(runs, tmp_path, capsys):
+    out = said(capsys, "report", runs[0], "--out", tmp_path / "story.html", "--text", "the cat sees a dog")
+    assert "story.html" in out
+    assert (tmp_path / "story.html").stat().st_size > 10_000
+
+
+def test_doctor_says_what_there_is(capsys):
+    found = json.loads(said(capsys, "doctor", "--json"))
+    assert found["versions"]["torch"] and "cpu" in found["devices"] and found["precision"] in ("fp32", "bf16")
+    assert "GFLOP/s" in said(capsys, "doctor")
+
+
+def test_a_damaged_run_is_a_sentence(runs, tmp_path, capsys):
+    broken = tmp_path / "broken"
+    shutil.copytree(runs[0], broken)
+    (broken / "best.safetensors").write_bytes(b"not weights")
+    (broken / "telemetry.sqlite").write_bytes(b"not a database" * 100)
+    for words in (["eval", broken], ["show", broken], ["predict", broken, "a"]):
+        assert cli.main([str(w) for w in words]) == 2
+        err = capsys.readouterr().err
+        assert "Traceback" not in err and str(broken) in err
