@@ -1,8 +1,8 @@
 """A corpus: one source, split, cut into tokens, and what is needed to turn its loss into bits per byte.
 
-Opening a corpus reads its source once for its hash, fits or reads a tokenizer, and tokenises both parts; the vocabulary
-and the tokens are kept in the cache under a hash of everything that they depend on, so that the second run reads only for
-the hash. Nothing depends on a seed: runs of a study see the same text, cut the same way.
+Opening a corpus reads its source once for its hash, fits or reads a tokenizer, and tokenises both parts; the
+vocabulary and the tokens are kept in the cache under a hash of everything that they depend on, so that the second
+run reads only for the hash. Nothing depends on a seed: runs of a study see the same text, cut the same way.
 """
 
 import hashlib
@@ -32,7 +32,7 @@ DEFAULT_KIND = "bpe"
 _FORMAT = 1
 """Goes up when splits, fits or tokenising change, so that caches are made anew."""
 
-_CHARGED_SAMPLE = 2 << 20
+_CHARGED_SAMPLE = 1 << 20
 """Characters of the training part that the byte model of `lost` is counted on."""
 
 Progress = Callable[[str, float], None]
@@ -72,8 +72,8 @@ class Corpus:
     def bits_per_byte(self, loss_nats: float) -> float | None:
         """Bits per byte of the original validation text at a mean loss in nats per token, charge included.
 
-        (loss * n_tokens + charge) / (ln 2 * n_bytes); the first token, which no window predicts, counts as the mean. None
-        where the tokenizer loses text that cannot be charged. Not for masked losses.
+        (loss * n_tokens + charge) / (ln 2 * n_bytes); the first token, which no window predicts, counts as the
+        mean. None where the tokenizer loses text that cannot be charged. Not for masked losses.
         """
         if self.charge_nats is None:
             return None

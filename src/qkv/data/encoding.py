@@ -1,20 +1,38 @@
 """How text becomes ids quickly, with exactly the ids that the HF tokenizer gives.
 
-Characters and bytes are looked up in arrays. Subwords and words are looked up unit by unit: where the pre-tokenizer
-splits at each space, the ids of a text are those of its units put together, a unit being a word with the space
-before it and the marks and line ends behind it. A text has few distinct units, so the library encodes each once and
-the rest is a dictionary and an array look-up, about five times as fast. Any other tokenizer is asked directly.
+Characters and bytes are looked up in arrays. Where the pre-tokenizer splits at each space, the ids of a text are
+those of its units put together, a unit being a word with the space before it and the marks and line ends behind it.
+A text has few distinct units, and these few distinct words, so that the library encodes each word once and the rest
+is look-ups: several times as fast. Units that are not plain ASCII, and tokenizers that split otherwise, go through
+the library whole.
 """
 
 import re
-from typing import Protocol
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 import numpy as np
 import tokenizers
 
 from qkv.data.tokens import id_type
 
-__all__ = ["ByteCodec", "CharCodec", "Codec", "HfCodec", "UnitCodec", "units"]
+__all__ = [
+    "BYTE_CHARACTERS",
+    "BYTE_LEVEL",
+    "METASPACE",
+    "WORDS",
+    "WORDS_AND_MARKS",
+    "ByteCodec",
+    "CharCodec",
+    "Codec",
+    "HfCodec",
+    "Splitting",
+    "UnitCodec",
+    "ascii_words",
+    "splitting_of",
+    "unit_text",
+    "units",
+]
 
 _SPACE_BETWEEN = re.compile(r" (?=\S)(?<=\S )")
 
@@ -22,15 +40,101 @@ _MOST_CACHED = 64 << 20
 """Characters of distinct units remembered at most (about 400 MB with their ids); beyond it all are forgotten."""
 
 
+def _byte_characters() -> tuple[str, ...]:
+    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = iter(range(256, 512))
+    return tuple(chr(byte) if byte in printable else chr(next(others)) for byte in range(256))
+
+
+BYTE_CHARACTERS = _byte_characters()
+"""The printable character that stands for each byte in byte-level vocabularies (Radford et al. 2019), by byte."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Splitting:
+    """A pre-tokenizer of the library, told again as a regular expression for ASCII text (tested to agree with it)."""
+
+    pattern: re.Pattern[str]
+    """Finds the words of an ASCII text in order."""
+    spelling: dict[int, str]
+    """How a word's characters are written in the vocabulary, where not as they are."""
+    refused: re.Pattern[str]
+    """ASCII text in which this is found goes through the library after all."""
+
+
+_NOTHING = re.compile(r"(?!)")
+
+BYTE_LEVEL = Splitting(
+    pattern=re.compile(
+        r"'(?:s|t|re|ve|m|ll|d)| ?[A-Za-z]+| ?[0-9]+| ?[^\sA-Za-z0-9]+|\s+(?!\S)|\s+",
+        re.ASCII,
+    ),
+    spelling={byte: character for byte, character in enumerate(BYTE_CHARACTERS[:128]) if character != chr(byte)},
+    refused=_NOTHING,
+)
+"""`ByteLevel`, the pattern of GPT-2."""
+
+WORDS_AND_MARKS = Splitting(
+    pattern=re.compile(r"[A-Za-z0-9]+|[^\sA-Za-z0-9]", re.ASCII),
+    spelling={},
+    refused=re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]"),
+)
+"""`BertPreTokenizer` behind `BertNormalizer`: words and single marks, white space dropped."""
+
+WORDS = Splitting(pattern=re.compile(r"\w+|[^\w\s]", re.ASCII), spelling={}, refused=_NOTHING)
+"""Words with their underscores and single marks, white space dropped."""
+
+METASPACE = Splitting(
+    pattern=re.compile(r"[\n\[\]<>|]| [^\n\[\]<>| ]*|[^\n\[\]<>| ]+"), spelling={32: "\u2581"}, refused=_NOTHING
+)
+"""Words with the space before them; line ends and the brackets of special tokens stand alone."""
+
+EVERY_CHARACTER = r"[\s\S]"
+WORD_OR_MARK = r"\w+|[^\w\s]"
+BRACKETS = r"[\[\]<>|]"
+
+
+def splitting_of(form: dict[str, Any]) -> Splitting | None:
+    """Which of them a tokenizer.json uses; None for any other."""
+    before, normal = form.get("pre_tokenizer") or {}, form.get("normalizer") or {}
+    kind = before.get("type")
+    if kind == "BertPreTokenizer" and normal.get("type") in (None, "BertNormalizer"):
+        return WORDS_AND_MARKS
+    if normal:
+        return None
+    if kind == "ByteLevel" and before["use_regex"] and not before["add_prefix_space"]:
+        return BYTE_LEVEL
+    if kind == "Split" and before["pattern"] == {"Regex": WORD_OR_MARK} and before["invert"]:
+        return WORDS
+    stages = before.get("pretokenizers", [])
+    if [stage.get("pattern") for stage in stages] != [{"String": "\n"}, {"Regex": BRACKETS}, None]:
+        return None
+    last = stages[-1]
+    plain = last["type"] == "Metaspace" and last["prepend_scheme"] == "never" and last["split"]
+    return METASPACE if plain else None
+
+
 def units(text: str) -> list[str]:
     """A text cut at each single space between two characters that are none.
 
-    All units but the first stand for a space and what follows; the first is given with a space in front that it
-    does not have, so that a key tells the two apart: a unit behind a space never begins with one.
+    All units but the first stand for a space and what follows; the first is given with a space in front that it does
+    not have, so that a key tells the two apart: a unit behind a space never begins with one.
     """
     found = _SPACE_BETWEEN.split(text)
     found[0] = " " + found[0]
     return found
+
+
+def unit_text(key: str) -> str:
+    """The text that a key of `units` stands for."""
+    return key[1:] if key.startswith(" ") else " " + key
+
+
+def ascii_words(text: str, splitting: Splitting) -> list[str] | None:
+    """The words of an ASCII text in order; None where only the library can tell."""
+    if text.isascii() and not splitting.refused.search(text):
+        return splitting.pattern.findall(text)
+    return None
 
 
 class Codec(Protocol):
@@ -83,13 +187,15 @@ class HfCodec:
 
 
 class UnitCodec:
-    """The library for each distinct unit, a look-up for all further occurrences."""
+    """The library for each distinct word, look-ups for all further occurrences."""
 
-    def __init__(self, plain: tokenizers.Tokenizer) -> None:
+    def __init__(self, plain: tokenizers.Tokenizer, splitting: Splitting) -> None:
         self._plain = plain
+        self._splitting = splitting
         self._forget()
 
     def _forget(self) -> None:
+        self._words: dict[str, list[int]] = {}
         self._numbers: dict[str, int] = {}
         self._starts = np.zeros(1, dtype=np.int64)
         self._ids = np.zeros(0, dtype=np.int64)
@@ -98,7 +204,7 @@ class UnitCodec:
     def encode_many(self, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
         found = [units(text) for text in texts]
         flat = found[0] if len(found) == 1 else [unit for text in found for unit in text]
-        self._learn(set(flat).difference(self._numbers))
+        self._learn(sorted(set(flat).difference(self._numbers)))
         numbers = np.fromiter(map(self._numbers.__getitem__, flat), dtype=np.int64, count=len(flat))
         lengths = self._starts[numbers + 1] - self._starts[numbers]
         ends = np.cumsum(lengths)
@@ -110,15 +216,26 @@ class UnitCodec:
             self._forget()
         return ids, np.diff(totals, prepend=0)
 
-    def _learn(self, new: set[str]) -> None:
-        if not new:
+    def _learn(self, keys: list[str]) -> None:
+        """Find the ids of units that were not met before."""
+        if not keys:
             return
-        keys = list(new)
-        spelled = [key[1:] if key.startswith(" ") else " " + key for key in keys]
-        encoded = [encoding.ids for encoding in self._plain.encode_batch_fast(spelled, add_special_tokens=False)]
+        spelled = [unit_text(key) for key in keys]
+        split = [ascii_words(text, self._splitting) for text in spelled]
+        new = [text for text, words in zip(spelled, split, strict=True) if words is None]
+        new += {word for words in split if words is not None for word in words}.difference(self._words)
+        self._words.update(zip(new, self._encode(new), strict=True))
+        flat: list[int] = []
+        ends = []
+        for text, words in zip(spelled, split, strict=True):
+            for word in [text] if words is None else words:
+                flat += self._words[word]
+            ends.append(len(flat))
         for key in keys:
             self._numbers[key] = len(self._numbers)
-        lengths = np.array([len(ids) for ids in encoded], dtype=np.int64)
-        self._starts = np.concatenate([self._starts, self._starts[-1] + np.cumsum(lengths)])
-        self._ids = np.concatenate([self._ids, np.array([i for ids in encoded for i in ids], dtype=np.int64)])
+        self._starts = np.concatenate([self._starts, self._starts[-1] + np.array(ends, dtype=np.int64)])
+        self._ids = np.concatenate([self._ids, np.array(flat, dtype=np.int64)])
         self._cached += sum(map(len, keys))
+
+    def _encode(self, texts: list[str]) -> list[list[int]]:
+        return [encoding.ids for encoding in self._plain.encode_batch_fast(texts, add_special_tokens=False)]

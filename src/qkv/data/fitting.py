@@ -11,10 +11,24 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+import numpy as np
 import tokenizers
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, trainers
 
-from qkv.data.encoding import units
+from qkv.data.encoding import (
+    BRACKETS,
+    BYTE_CHARACTERS,
+    BYTE_LEVEL,
+    EVERY_CHARACTER,
+    METASPACE,
+    WORD_OR_MARK,
+    WORDS,
+    WORDS_AND_MARKS,
+    Splitting,
+    ascii_words,
+    unit_text,
+    units,
+)
 from qkv.data.unigram import fit_pieces
 from qkv.errors import ConfigError, unknown
 
@@ -22,7 +36,7 @@ __all__ = ["FITTED_SAMPLE", "KINDS", "fit", "vocabulary_law"]
 
 KINDS = ("char", "byte", "word", "bpe", "wordpiece", "unigram")
 
-FITTED_SAMPLE = 32 << 20
+FITTED_SAMPLE = 16 << 20
 """Bytes of text that a vocabulary is fitted to at most (characters and bytes excepted: they look at all of it)."""
 
 MOST_CHARACTERS = 8192
@@ -30,10 +44,6 @@ MOST_CHARACTERS = 8192
 
 MOST_ALPHABET = 1000
 """Distinct characters that WordPiece starts from at most, the most frequent ones."""
-
-EVERY_CHARACTER = r"[\s\S]"
-WORD_OR_MARK = r"\w+|[^\w\s]"
-BRACKETS = r"[\[\]<>|]"
 
 Hf = tokenizers.Tokenizer
 
@@ -83,24 +93,15 @@ def _char(texts: Iterable[str], vocab: int, specials: list[str]) -> Hf:
 
 def _character_counts(text: str) -> dict[str, int]:
     """How often each character occurs; several times as fast as a Counter for long texts."""
-    import numpy as np
-
     points = np.frombuffer(text.encode("utf-32-le", "replace"), dtype="<u4")
     counts = np.bincount(points)
     return {chr(point): int(counts[point]) for point in np.flatnonzero(counts)}
 
 
-def byte_characters() -> list[str]:
-    """The printable character that stands for each byte in byte-level vocabularies (Radford et al. 2019), by byte."""
-    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
-    others = iter(range(256, 512))
-    return [chr(byte) if byte in printable else chr(next(others)) for byte in range(256)]
-
-
 def _byte(texts: Iterable[str], vocab: int, specials: list[str]) -> Hf:
     if vocab not in (0, 256, 256 + len(specials)):
         raise ConfigError(f"vocab is {vocab}; the byte tokenizer has 256, leave vocab out")
-    hf = Hf(models.BPE({character: byte for byte, character in enumerate(byte_characters())}, []))
+    hf = Hf(models.BPE({character: byte for byte, character in enumerate(BYTE_CHARACTERS)}, []))
     hf.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     hf.decoder = decoders.ByteLevel()
     return hf
@@ -109,7 +110,7 @@ def _byte(texts: Iterable[str], vocab: int, specials: list[str]) -> Hf:
 def _word(texts: Iterable[str], vocab: int, specials: list[str]) -> Hf:
     hf = Hf(models.WordLevel({"[UNK]": 0}, unk_token="[UNK]"))
     hf.pre_tokenizer = pre_tokenizers.Split(Regex(WORD_OR_MARK), "removed", invert=True)
-    counts = _count_words(hf, texts)
+    counts = _count_words(hf, WORDS, texts)
     ranked = sorted(counts, key=lambda word: (-counts[word], word))
     common = [word for word in ranked if counts[word] > 1] or ranked
     tokens = dict.fromkeys([*specials, *common[: _room(vocab, specials, 1)]])
@@ -122,7 +123,7 @@ def _bpe(texts: Iterable[str], vocab: int, specials: list[str]) -> Hf:
     hf.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     hf.decoder = decoders.ByteLevel()
     _room(vocab, specials, 257)
-    vocabulary, merges = _merges(_count_words(hf, texts), vocab, specials, byte_characters())
+    vocabulary, merges = _merges(_count_words(hf, BYTE_LEVEL, texts), vocab, specials, list(BYTE_CHARACTERS))
     hf.model = models.BPE(vocabulary, merges)
     return hf
 
@@ -132,7 +133,7 @@ def _wordpiece(texts: Iterable[str], vocab: int, specials: list[str]) -> Hf:
     hf.normalizer = normalizers.BertNormalizer(lowercase=False, strip_accents=False)
     hf.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     hf.decoder = decoders.WordPiece()
-    counts = _count_words(hf, texts)
+    counts = _count_words(hf, WORDS_AND_MARKS, texts)
     letters: Counter[str] = Counter()
     for word, count in counts.items():
         letters.update({letter: count * word.count(letter) for letter in set(word)})
@@ -168,7 +169,7 @@ def _unigram(texts: Iterable[str], vocab: int, specials: list[str]) -> Hf:
         ]
     )
     hf.decoder = decoders.Metaspace(prepend_scheme="never")
-    pieces = fit_pieces(_count_words(hf, texts), _room(vocab, specials, 1))
+    pieces = fit_pieces(_count_words(hf, METASPACE, texts), _room(vocab, specials, 1))
     hf.model = models.Unigram([*((name, 0.0) for name in specials), *pieces], unk_id=specials.index("[UNK]"))
     return hf
 
@@ -180,18 +181,22 @@ def _room(vocab: int, specials: list[str], least: int) -> int:
     return vocab - len(specials)
 
 
-def _count_words(hf: Hf, texts: Iterable[str]) -> dict[str, int]:
+def _count_words(hf: Hf, splitting: Splitting, texts: Iterable[str]) -> dict[str, int]:
     """How often each word (as the tokenizer's own normalizer and pre-tokenizer see it) occurs."""
     found: Counter[str] = Counter()
     for text in texts:
         found.update(units(text))
-    counts: Counter[str] = Counter()
+    counts: dict[str, int] = {}
     for unit, count in found.items():
-        text = unit[1:] if unit.startswith(" ") else " " + unit
-        if hf.normalizer is not None:
-            text = hf.normalizer.normalize_str(text)
-        for word, _ in hf.pre_tokenizer.pre_tokenize_str(text):
-            counts[word] += count
+        text = unit_text(unit)
+        words = ascii_words(text, splitting)
+        if words is None:
+            normal = text if hf.normalizer is None else hf.normalizer.normalize_str(text)
+            words = [word for word, _ in hf.pre_tokenizer.pre_tokenize_str(normal)]
+        elif splitting.spelling:
+            words = [word.translate(splitting.spelling) for word in words]
+        for word in words:
+            counts[word] = counts.get(word, 0) + count
     return counts
 
 

@@ -1,8 +1,8 @@
 """What a tokenizer throws away, charged by a stated byte model, so that bits per byte stay honest.
 
-A tokenizer that drops the space between tokens or writes [UNK] for a word leaves the reader short of something. Given the
-tokens, the original text is its gaps (what stands between two tokens, mostly one space or nothing) and its unknown
-spellings. The charge is the code length of these under a model counted on the training text:
+A tokenizer that drops the space between tokens or writes [UNK] for a word leaves the reader short of something.
+Given the tokens, the original text is its gaps (what stands between two tokens, mostly one space or nothing) and
+its unknown spellings. The charge is the code length of these under a model counted on the training text:
 
 - a gap, given whether a letter, a mark or nothing stands on either side: (count + P_bytes(gap)) / (total + 1);
 - an unknown spelling: P_bytes(spelling);
@@ -15,8 +15,7 @@ charge and no bits per byte.
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
 
 import numpy as np
 
@@ -30,94 +29,72 @@ _END = 256
 def charge_nats(tokenizer: Tokenizer, train_texts: Iterable[str], val_texts: Iterable[str]) -> float | None:
     """Nats needed to restore all of val_texts from its tokens, at least 0; None where tokens do not keep the letters.
 
-    train_texts is what the model is counted on; a few megabytes suffice.
+    train_texts is what the model is counted on; about a megabyte suffices.
     """
-    model = _Model()
-    for text in train_texts:
-        if tokenizer.kind == "char":
-            model.count_words(Counter(text))
-            continue
-        pieces = list(_pieces(tokenizer, text))
-        if None in pieces:
-            return None
-        model.count(piece for piece in pieces if piece is not None)
-    model.settle()
-    total = 0.0
-    for text in val_texts:
-        if tokenizer.kind == "char":
-            places = np.flatnonzero(tokenizer.encode(text) == tokenizer.unknown_id)
-            total += sum(model.spelling_nats(text[at]) for at in places)
-            continue
-        for piece in _pieces(tokenizer, text):
-            if piece is None:
-                return None
-            total += model.nats(piece)
-    return total
+    counted, needed = _Tally(), _Tally()
+    if not counted.add(tokenizer, train_texts) or not needed.add(tokenizer, val_texts):
+        return None
+    spelling_nats = _byte_model(counted.strings)
+    totals = {sides: gaps.total() for sides, gaps in counted.gaps.items()}
+    nats = sum(count * spelling_nats(spelling) for spelling, count in needed.unknown.items())
+    for sides, gaps in needed.gaps.items():
+        seen = counted.gaps.get(sides, Counter())
+        for gap, count in gaps.items():
+            share = (seen[gap] + math.exp(-spelling_nats(gap))) / (totals.get(sides, 0) + 1)
+            nats -= count * math.log(share)
+    return max(nats, 0.0)
 
 
-@dataclass(frozen=True, slots=True)
-class _Piece:
-    """A token and what came before it: the gap, the kind of character on either side, the spelling of an unknown."""
-
-    gap: str
-    sides: str
-    spelling: str
-    unknown: bool
-
-
-def _pieces(tokenizer: Tokenizer, text: str) -> Iterator[_Piece | None]:
-    """The pieces of a text in order, a last one for what follows the last token; None where a token hides its letters."""
-    encoding = tokenizer.plain.encode(text, add_special_tokens=False)
-    at, unknown = 0, tokenizer.unknown_id
-    for i, (start, end) in zip(encoding.ids, encoding.offsets, strict=True):
-        spelling = text[start:end]
-        is_unknown = i == unknown
-        if start < at or not (is_unknown or spelling == tokenizer.surface(i)):
-            yield None
-            return
-        yield _Piece(text[at:start], _side(text, at - 1) + _side(text, start), spelling, is_unknown)
-        at = end
-    yield _Piece(text[at:], _side(text, at - 1) + "-", "", False)
-
-
-def _side(text: str, at: int) -> str:
-    """Whether a letter or digit (w), another character (m) or nothing (-) stands there."""
-    if not 0 <= at < len(text):
-        return "-"
-    return "w" if text[at].isalnum() else "m"
-
-
-class _Model:
-    """Counts of gaps and of byte pairs."""
+class _Tally:
+    """Counts of gaps by what stands on either side, of unknown spellings, and of all strings between cuts."""
 
     def __init__(self) -> None:
-        self._gaps: dict[str, Counter[str]] = {}
-        self._pairs = np.zeros((_END + 1, _END + 1))
-        self._words: Counter[str] = Counter()
+        self.gaps: dict[str, Counter[str]] = {}
+        self.unknown: Counter[str] = Counter()
+        self.strings: Counter[str] = Counter()
 
-    def count(self, pieces: Iterable[_Piece]) -> None:
-        for piece in pieces:
-            self._gaps.setdefault(piece.sides, Counter())[piece.gap] += 1
-            self._words[piece.gap] += 1
-            self._words[piece.spelling] += 1
+    def add(self, tokenizer: Tokenizer, texts: Iterable[str]) -> bool:
+        """Count some texts; False where a token hides its letters."""
+        if tokenizer.kind == "char":
+            for text in texts:
+                self.strings.update(text)
+                self.unknown.update(text[at] for at in np.flatnonzero(tokenizer.encode(text) == tokenizer.unknown_id))
+            return True
+        return all(self._add_text(tokenizer, text) for text in texts)
 
-    def count_words(self, words: Counter[str]) -> None:
-        self._words.update(words)
+    def _add_text(self, tokenizer: Tokenizer, text: str) -> bool:
+        encoding = tokenizer.plain.encode(text, add_special_tokens=False)
+        surfaces, unknown = tokenizer.surfaces, tokenizer.unknown_id
+        # Letter or digit, another character, or nothing, one place later than the character itself.
+        sides = "-" + "".join(["w" if character.isalnum() else "m" for character in text]) + "-"
+        pairs: Counter[tuple[str, str]] = Counter()
+        at = 0
+        for i, (start, end) in zip(encoding.ids, encoding.offsets, strict=True):
+            spelling = text[start:end]
+            if i == unknown:
+                self.unknown[spelling] += 1
+            elif start < at or spelling != surfaces[i]:
+                return False
+            pairs[sides[at] + sides[start + 1], text[at:start]] += 1
+            self.strings[spelling] += 1
+            at = end
+        pairs[sides[at] + "-", text[at:]] += 1
+        for (around, gap), count in pairs.items():
+            self.gaps.setdefault(around, Counter())[gap] += count
+            self.strings[gap] += count
+        return True
 
-    def settle(self) -> None:
-        """Turn the counts of byte pairs into log probabilities."""
-        for word, count in self._words.items():
-            data = [_END, *word.encode("utf-8", "replace"), _END]
-            np.add.at(self._pairs, (data[:-1], data[1:]), count)
-        smoothed = self._pairs + 1 / (_END + 1)
-        self._log = np.log(smoothed / smoothed.sum(1, keepdims=True))
-        self._totals = {sides: counts.total() for sides, counts in self._gaps.items()}
 
-    def spelling_nats(self, text: str) -> float:
-        data = [_END, *text.encode("utf-8", "replace"), _END]
-        return -float(self._log[data[:-1], data[1:]].sum())
+def _byte_model(strings: Counter[str]) -> Callable[[str], float]:
+    """Nats of a string's bytes and its end mark, each given the byte before it, counted on `strings`."""
+    pairs = np.full((_END + 1, _END + 1), 1 / (_END + 1))
+    for string, count in strings.items():
+        data = [_END, *string.encode("utf-8", "replace"), _END]
+        np.add.at(pairs, (data[:-1], data[1:]), count)
+    log_shares = np.log(pairs / pairs.sum(1, keepdims=True))
 
-    def nats(self, piece: _Piece) -> float:
-        counts = self._gaps.get(piece.sides, Counter())
-        share = (counts[piece.gap] + math.exp(-self.spelling_nats(piece.gap))) / (self._totals.get(piece.sides, 0) + 1)
-        return -math.log(share) + (self.spelling_nats(piece.spelling) if piece.unknown else 0.0)
+    def nats(string: str) -> float:
+        data = [_END, *string.encode("utf-8", "replace"), _END]
+        return -float(log_shares[data[:-1], data[1:]].sum())
+
+    return nats

@@ -1,8 +1,8 @@
 """A stream of text chunks into token ids, in memory for small texts, in files mapped into memory for large ones.
 
-Memory is bounded by a chunk, not by the text: 5 GB are turned into ids a megabyte at a time. A long text is cut only
-where a word begins, so that a cut changes no token (only a megabyte without any space is cut through). Files are written
-under a temporary name and renamed at the end; what a crash leaves behind is never read.
+Memory is bounded by a chunk, not by the text: 5 GB are turned into ids a megabyte at a time. A long text is cut
+only where a word begins, so that a cut changes no token (only a megabyte without any space is cut through). Files
+are written under a temporary name and renamed at the end; what a crash leaves behind is never read.
 """
 
 import json
@@ -124,8 +124,8 @@ def _mapped(file: Path, dtype: type, n_tokens: int) -> np.ndarray:
 def keep_tokens(folder: Path, make: Callable[[Path], tuple[dict[str, Tokens], dict[str, Any]]]) -> None:
     """Fill `folder` with what `make` gives, tokens of the parts and facts about them, whole or not at all.
 
-    `make` works in a temporary folder, where it may leave ids as PART.ids. A folder that another process finished in the
-    meantime is left as it is, a broken one is replaced.
+    `make` works in a temporary folder, where it may leave ids as PART.ids. A folder that another process finished
+    in the meantime is left as it is, a broken one is replaced.
 
     Raises StorageError where the folder cannot be written.
     """

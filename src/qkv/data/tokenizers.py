@@ -18,8 +18,17 @@ import numpy as np
 import tokenizers
 from tokenizers import AddedToken
 
-from qkv.data.encoding import ByteCodec, CharCodec, Codec, HfCodec, UnitCodec
-from qkv.data.fitting import BRACKETS, EVERY_CHARACTER, KINDS, WORD_OR_MARK, byte_characters, fit, vocabulary_law
+from qkv.data.encoding import (
+    BYTE_CHARACTERS,
+    EVERY_CHARACTER,
+    ByteCodec,
+    CharCodec,
+    Codec,
+    HfCodec,
+    UnitCodec,
+    splitting_of,
+)
+from qkv.data.fitting import KINDS, fit, vocabulary_law
 from qkv.data.pretrained import read_tokenizer
 
 __all__ = ["KINDS", "Tokenizer", "fit_tokenizer", "load_tokenizer", "vocabulary_law"]
@@ -38,7 +47,7 @@ TASK_SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 """What masked and labelled tasks need."""
 
 UNKNOWN_MARK = "\ufffd"
-_BYTES = {character: byte for byte, character in enumerate(byte_characters())}
+_BYTES = {character: byte for byte, character in enumerate(BYTE_CHARACTERS)}
 
 
 class Tokenizer:
@@ -84,6 +93,13 @@ class Tokenizer:
     def unknown_id(self) -> int | None:
         """The token for what the vocabulary does not hold, or None where it spells everything."""
         return self.special.get("[UNK]")
+
+    @cached_property
+    def surfaces(self) -> dict[int, str]:
+        """id -> the letters that the token stands for inside a text: as read, without `##`."""
+        continued = self.kind == "wordpiece"
+        read = {i: self.token(i) for i in self._by_id}
+        return {i: t[2:] if continued and t.startswith("##") and len(t) > 2 else t for i, t in read.items()}
 
     def encode(self, text: str, special: bool = False) -> np.ndarray:
         """Ids of a text, int64 [n_tokens]; nothing is put before or after it.
@@ -148,11 +164,6 @@ class Tokenizer:
         """Whether decode(encode(text)) gives the text back."""
         return self.decode(self.encode(text)) == text
 
-    def surface(self, i: int) -> str:
-        """The letters that a token stands for inside a text: its spelling without `##`."""
-        text = self.token(i)
-        return text[2:] if self.kind == "wordpiece" and text.startswith("##") and len(text) > 2 else text
-
     @classmethod
     def from_json(cls, text: str) -> "Tokenizer":
         """The tokenizer of a tokenizer.json's content."""
@@ -186,7 +197,8 @@ def fit_tokenizer(
     names = list(TASK_SPECIALS) if specials else [] if kind in ("byte", "bpe") else ["[UNK]"]
     if end and not specials:
         names.append("[END]")
-    return Tokenizer(fit(kind, texts, vocab or vocabulary_law(kind, n_bytes), names))
+    hf = fit(kind, texts, vocab or vocabulary_law(kind, n_bytes), names)
+    return Tokenizer.from_json(hf.to_str())  # as it will be read, to the last digit of a score
 
 
 def load_tokenizer(path: Path | str, *, specials: bool = False, end: bool = False) -> Tokenizer:
@@ -227,7 +239,7 @@ def _is_byte_level(form: dict[str, Any]) -> bool:
 
 def _bytes_are_ids(form: dict[str, Any]) -> bool:
     vocabulary = form["model"]["vocab"]
-    return all(vocabulary.get(character) == byte for byte, character in enumerate(byte_characters()))
+    return all(vocabulary.get(character) == byte for byte, character in enumerate(BYTE_CHARACTERS))
 
 
 def _spells_every_byte(form: dict[str, Any]) -> bool:
@@ -235,7 +247,7 @@ def _spells_every_byte(form: dict[str, Any]) -> bool:
     before = form.get("pre_tokenizer") or {}
     plain = form.get("normalizer") is None and "add_prefix_space" in before and not before["add_prefix_space"]
     decodes = (form.get("decoder") or {}).get("type") == "ByteLevel"
-    return plain and decodes and all(c in form["model"]["vocab"] for c in byte_characters())
+    return plain and decodes and all(c in form["model"]["vocab"] for c in BYTE_CHARACTERS)
 
 
 def _codec(tokenizer: Tokenizer, form: dict[str, Any], plain: tokenizers.Tokenizer) -> Codec:
@@ -245,22 +257,5 @@ def _codec(tokenizer: Tokenizer, form: dict[str, Any], plain: tokenizers.Tokeniz
         return CharCodec(letters, tokenizer.special["[UNK]"])
     if tokenizer.kind == "byte" and form.get("normalizer") is None:
         return ByteCodec()
-    return UnitCodec(plain) if _splits_at_spaces(form) else HfCodec(plain)
-
-
-def _splits_at_spaces(form: dict[str, Any]) -> bool:
-    """Whether a space between two other characters always begins a new word, so that text may be cut there."""
-    before, normal = form.get("pre_tokenizer") or {}, form.get("normalizer") or {}
-    kind = before.get("type")
-    if kind == "BertPreTokenizer":
-        return normal.get("type") in (None, "BertNormalizer")
-    if normal:
-        return False
-    if kind == "ByteLevel":
-        return before["use_regex"] and not before["add_prefix_space"]
-    if kind == "Split":
-        return before["pattern"] == {"Regex": WORD_OR_MARK} and before["invert"]
-    stages = before.get("pretokenizers", [])
-    return [stage.get("pattern") for stage in stages] == [{"String": "\n"}, {"Regex": BRACKETS}, None] and (
-        stages[-1]["type"] == "Metaspace" and stages[-1]["prepend_scheme"] == "never" and stages[-1]["split"]
-    )
+    splitting = splitting_of(form)
+    return HfCodec(plain) if splitting is None else UnitCodec(plain, splitting)

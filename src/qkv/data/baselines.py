@@ -1,0 +1,146 @@
+"""What counting and compressing reach on the same validation text, so that a loss can be called good or bad.
+
+Unigram, bigram and the best interpolated Kneser-Ney n-gram of orders 1 to 8 are counted on the training tokens and
+scored on the validation tokens; xz is what the validation text adds to a compressed training text. A Transformer
+that does not beat them has learned less than counting does. Results are kept in the cache under hashes of data and
+tokenizer.
+"""
+
+import hashlib
+import json
+import lzma
+import math
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+
+from qkv.data.caching import read_cached, write_cached
+from qkv.data.corpus import Corpus
+from qkv.data.ngrams import ngram_losses
+
+__all__ = ["Baselines", "baselines"]
+
+MOST_ORDERS = 8
+MOST_COUNTED = 4 << 20
+"""Training tokens that n-grams are counted on at most: 64 blocks spread evenly over a longer text (250 MB of memory)."""
+MOST_SCORED = 2 << 20
+"""Validation tokens that n-grams are scored on at most, the first ones."""
+XZ_WINDOW = 4 << 20
+"""Bytes of training text before the validation text that xz is given, the last ones, and most bytes of validation text;
+it bounds the time to about ten seconds (xz itself would look back 8 MiB)."""
+
+_FORMAT = 1
+_BLOCKS = 64
+
+
+@dataclass(frozen=True, kw_only=True)
+class Baselines:
+    """Losses to beat, in nats per token of the validation part."""
+
+    unigram: float
+    """Each token by its frequency."""
+    bigram: float
+    """Kneser-Ney of order 2."""
+    ngram: float
+    """Kneser-Ney of the order that does best."""
+    ngram_order: int
+    """That order, 1 to 8."""
+    xz: float
+    """(len(xz(train + val)) - len(xz(train))) bytes, in nats per token."""
+    orders: tuple[float, ...]
+    """Kneser-Ney of orders 1, 2, ... as far as they were tried: two that do worse in a row end the search."""
+    bits_per_byte: dict[str, float | None]
+    """unigram, bigram, ngram, xz in bits per byte of the original validation text (None where that cannot be told), and
+    ngram_order as it is."""
+    note: str
+    """What was sampled, or empty where all of the text was used."""
+
+
+def baselines(corpus: Corpus, cache: Path | None = None) -> Baselines:
+    """Count, compress and score; about a second per megabyte of text the first time, from the cache afterwards.
+
+    A pure function of the corpus, fit for a thread: sorting and compressing leave Python's lock.
+    """
+    facts = [_FORMAT, corpus.sha256, corpus.tokenizer.sha256, len(corpus.train), len(corpus.val)]
+    facts.append(hashlib.sha256(corpus.val.ids[:MOST_SCORED].tobytes()).hexdigest())
+    name = f"baselines/{hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:40]}.json"
+    kept = read_cached(cache, name)
+    if kept is not None:
+        found = json.loads(kept)
+        return Baselines(**{**found, "orders": tuple(found["orders"])})
+    with ThreadPoolExecutor(2) as pool:
+        before, val = _texts(corpus)
+        alone, both = pool.submit(_xz_size, before), pool.submit(_xz_size, before + val)
+        orders = _orders(corpus)
+        xz_bits_per_byte = 8 * (both.result() - alone.result()) / len(val)
+    best = int(np.argmin(orders))
+    bits: dict[str, float | None] = {
+        "unigram": corpus.bits_per_byte(orders[0]),
+        "bigram": corpus.bits_per_byte(orders[1]),
+        "ngram": corpus.bits_per_byte(orders[best]),
+        "ngram_order": best + 1,
+        "xz": xz_bits_per_byte,
+    }
+    result = Baselines(
+        unigram=orders[0],
+        bigram=orders[1],
+        ngram=orders[best],
+        ngram_order=best + 1,
+        xz=xz_bits_per_byte * math.log(2) * corpus.bytes_per_token,
+        orders=orders,
+        bits_per_byte=bits,
+        note=_note(corpus),
+    )
+    write_cached(cache, name, json.dumps(asdict(result)).encode())
+    return result
+
+
+def _orders(corpus: Corpus) -> tuple[float, ...]:
+    """Mean nats per token of each order, until two in a row did worse than the best."""
+    train = _spread(corpus.train.ids, MOST_COUNTED)
+    losses: list[float] = []
+    for nats in ngram_losses(train, corpus.val.ids[:MOST_SCORED], corpus.tokenizer.d_vocab, MOST_ORDERS):
+        losses.append(float(nats.mean()))
+        if len(losses) >= 4 and min(losses[-2:]) > min(losses):
+            break
+    return tuple(losses)
+
+
+def _spread(ids: np.ndarray, most: int) -> np.ndarray:
+    """All ids, or blocks of them spread evenly, `most` in all."""
+    if len(ids) <= most:
+        return ids
+    starts = np.linspace(0, len(ids) - most // _BLOCKS, _BLOCKS).astype(np.int64)
+    return np.concatenate([ids[start : start + most // _BLOCKS] for start in starts])
+
+
+def _texts(corpus: Corpus) -> tuple[bytes, bytes]:
+    """The last XZ_WINDOW bytes of the training text, and the validation text (its first XZ_WINDOW bytes)."""
+    before = b""
+    for piece in corpus.text("train"):
+        before += piece.encode("utf-8", "replace")
+        if len(before) > 2 * XZ_WINDOW:
+            before = before[-XZ_WINDOW:]
+    val = b""
+    for piece in corpus.text("val"):
+        val += piece.encode("utf-8", "replace")
+        if len(val) > XZ_WINDOW:
+            break
+    return before[-XZ_WINDOW:], val[:XZ_WINDOW]
+
+
+def _xz_size(data: bytes) -> int:
+    return len(lzma.compress(data, preset=6))
+
+
+def _note(corpus: Corpus) -> str:
+    notes = []
+    if len(corpus.train) > MOST_COUNTED:
+        notes.append(f"n-grams counted on {MOST_COUNTED:,} of {len(corpus.train):,} training tokens, in even blocks")
+    if len(corpus.val) > MOST_SCORED:
+        notes.append(f"n-grams scored on the first {MOST_SCORED:,} validation tokens")
+    if corpus.train.n_bytes > XZ_WINDOW:
+        notes.append(f"xz given the last {XZ_WINDOW:,} bytes of the training text")
+    return "; ".join(notes)
