@@ -202,10 +202,10 @@ def test_minutes_become_a_horizon(tiny: ModuleType) -> None:
 
 
 def test_random_labels_are_not_validated_and_write_nothing(tiny: ModuleType) -> None:
-    made = tiny.parts(steps=10)
+    made = tiny.parts(steps=100)
     noted = Noted()
-    outcome = run(**made, random_labels=True, observers=[noted])
-    assert outcome.steps == 10 and math.isnan(outcome.best_loss) and noted.evaluations == {}
+    outcome = run(**made, random_labels=True, stop_after=10, observers=[noted])
+    assert (outcome.steps, outcome.horizon) == (10, 100) and math.isnan(outcome.best_loss) and noted.evaluations == {}
     other = tiny.parts(steps=10)
     run(**other)
     assert not equal(weights(made), weights(other))

@@ -53,6 +53,7 @@ def run(
     resume: Checkpoint | None = None,
     deadline_seconds: float | None = None,
     random_labels: bool = False,
+    stop_after: int = 0,
 ) -> Outcome:
     """Train `model` until its horizon, target, wall time or patience ends.
 
@@ -61,7 +62,8 @@ def run(
     loaded here; one that is finished is returned as it is). `folder` None writes nothing. `deadline_seconds` is the
     wall time this loop may take, final work of others already taken off; a run without `schedule.steps` needs it, a
     resumed one ignores it where its horizon is known. Dropout is `model.config.layout.dropout`. `random_labels` trains
-    on the null of `Task.train_batch`, and does not validate.
+    on the null of `Task.train_batch`, and does not validate. `stop_after` ends the run after so many updates of the
+    horizon's schedule.
 
     Raises NonFiniteError, Interrupted (both once what is good is saved) and StorageError.
     """
@@ -79,6 +81,7 @@ def run(
             constraint=constraint,
             watchers=Watchers(observers),
             random_labels=random_labels,
+            stop_after=stop_after,
             signals=signals,
         )
         try:
@@ -106,6 +109,7 @@ class _Training:
     constraint: Constraint | None
     watchers: Watchers
     random_labels: bool
+    stop_after: int
     signals: StopSignals
     checkpoints: Checkpoints | None = None
 
@@ -167,7 +171,7 @@ class _Training:
             raise self.lost_numbers(f"the loss is {loss:g} and the gradient norm {grad_norm:g}", step + 1)
         scale = lr_scale(step, self.config.schedule, state.horizon)
         watching = self.watchers.wanting(step + 1)
-        record = self.record(step + 1, state.tokens + tokens, loss, scale, grad_norm) if watching else None
+        record = self.record(step + 1, state.tokens + tokens, loss, scale, grad_norm)
         for observer in watching:
             observer.before_update(record)
         self.optimizer.step(scale)
@@ -256,6 +260,8 @@ class _Training:
         if config.patience and evaluated and state.stale >= config.patience:
             self.tell("patience", f"no better validation loss in {state.stale} validations; best at {state.best_step}")
             return "budget"
+        if self.stop_after and state.step >= self.stop_after:
+            return "steps"
         if state.horizon and state.step >= state.horizon:
             return "steps" if config.schedule.steps else "minutes"
         if self.pace.is_over(self.seconds(), self.validation.seconds):

@@ -135,11 +135,11 @@ class Muon:
         parameters = [m.parameter for m in members]
         gradients = [g for p in parameters if (g := p.grad) is not None]
         moments = [self._moments[i] for i in active]
-        torch._foreach_lerp_(moments, gradients, 1.0 - self._momentum)
-        ahead = torch._foreach_lerp(gradients, moments, self._momentum)
+        torch._foreach_lerp_(moments, gradients, 1.0 - self._momentum)  # type: ignore[attr-defined]
+        ahead = torch._foreach_lerp(gradients, moments, self._momentum)  # type: ignore[attr-defined]
         lr = self._lr * lr_scale
         if self._weight_decay:
-            torch._foreach_mul_(parameters, 1.0 - lr * self._weight_decay)
+            torch._foreach_mul_(parameters, 1.0 - lr * self._weight_decay)  # type: ignore[attr-defined]
         for numbers in _by_shape([m.pieces(a).shape for m, a in zip(members, ahead, strict=True)]):
             pieces = [members[i].pieces(ahead[i]) for i in numbers]
             updates = orthogonalise(torch.cat(pieces).to(self._dtype)).to(pieces[0].dtype)

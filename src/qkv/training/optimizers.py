@@ -38,7 +38,7 @@ class Rule(Protocol):
 class AdamW:
     """Adam with decoupled decay (Kingma and Ba 2015, arXiv 1412.6980; Loshchilov and Hutter 2019)."""
 
-    def __init__(self, parameters: dict[str, Tensor], config: OptimizerConfig, *, weight_decay: float) -> None:
+    def __init__(self, parameters: Mapping[str, Tensor], config: OptimizerConfig, *, weight_decay: float) -> None:
         self.addresses = list(parameters)
         self._parameters = list(parameters.values())
         self._config, self._weight_decay = config, weight_decay
@@ -52,8 +52,8 @@ class AdamW:
         if not active:
             return
         updates = [self._updates[i] for i in active]
-        torch._foreach_add_(updates, 1.0)
-        torch._fused_adamw_(
+        torch._foreach_add_(updates, 1.0)  # type: ignore[attr-defined]
+        torch._fused_adamw_(  # type: ignore[attr-defined]
             [self._parameters[i] for i in active],
             [g for i in active if (g := self._parameters[i].grad) is not None],
             [self._first[i] for i in active],
@@ -78,7 +78,7 @@ class AdamW:
 class Sgd:
     """Gradient descent with classical momentum: b <- mu b + g; W <- (1 - lr wd) W - lr b."""
 
-    def __init__(self, parameters: dict[str, Tensor], config: OptimizerConfig, *, weight_decay: float) -> None:
+    def __init__(self, parameters: Mapping[str, Tensor], config: OptimizerConfig, *, weight_decay: float) -> None:
         self.addresses = list(parameters)
         self._parameters = list(parameters.values())
         self._config, self._weight_decay = config, weight_decay
@@ -92,8 +92,8 @@ class Sgd:
         lr = self._config.lr * lr_scale
         parameters = [self._parameters[i] for i in active]
         if self._weight_decay:
-            torch._foreach_mul_(parameters, 1.0 - lr * self._weight_decay)
-        torch._fused_sgd_(
+            torch._foreach_mul_(parameters, 1.0 - lr * self._weight_decay)  # type: ignore[attr-defined]
+        torch._fused_sgd_(  # type: ignore[attr-defined]
             parameters,
             [g for p in parameters if (g := p.grad) is not None],
             [self._momentum[i] for i in active] if self._momentum else [],
@@ -193,7 +193,7 @@ def clip_gradients(parameters: Sequence[Tensor], clip: float) -> float:
     gradients = [p.grad for p in parameters if p.grad is not None]
     if not gradients:
         return 0.0
-    norm = float(torch.stack(torch._foreach_norm(gradients)).norm())
+    norm = float(torch.stack(torch._foreach_norm(gradients)).norm())  # type: ignore[attr-defined]
     if clip and clip < norm < float("inf"):
-        torch._foreach_mul_(gradients, clip / norm)
+        torch._foreach_mul_(gradients, clip / norm)  # type: ignore[attr-defined]
     return norm

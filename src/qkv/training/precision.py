@@ -40,7 +40,8 @@ class Machine:
     def active(self) -> Iterator[None]:
         """This many threads and deterministic algorithms inside; what was set before, after."""
         threads, mode = torch.get_num_threads(), torch.get_deterministic_debug_mode()
-        fill = torch.utils.deterministic.fill_uninitialized_memory
+        fills: Any = torch.utils.deterministic
+        fill = fills.fill_uninitialized_memory
         if self.device == "cuda":  # read by cuBLAS at its first use; without it its results may vary
             os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         if self.compile:  # tells the compiler as well, and costs seconds to import it
@@ -48,12 +49,12 @@ class Machine:
         try:
             torch.set_num_threads(self.threads)
             torch.set_deterministic_debug_mode("error")
-            torch.utils.deterministic.fill_uninitialized_memory = False  # costs time, and nothing here reads it
+            fills.fill_uninitialized_memory = False  # costs time, and nothing here reads it
             yield
         finally:
             torch.set_num_threads(threads)
             torch.set_deterministic_debug_mode(mode)
-            torch.utils.deterministic.fill_uninitialized_memory = fill
+            fills.fill_uninitialized_memory = fill
 
     def autocast(self) -> contextlib.AbstractContextManager[Any]:
         """What forward passes run in: bfloat16 products, or nothing."""

@@ -62,7 +62,7 @@ class TensorFile:
 
     def chunks(self) -> list[bytes | memoryview]:
         """The whole file, in order; valid until the next `fill`."""
-        return [self._header, memoryview(self._data.numpy())]
+        return [self._header, self._data.numpy().data]
 
 
 def load_tensors(path: Path) -> dict[str, Tensor]:
