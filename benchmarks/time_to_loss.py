@@ -1,4 +1,4 @@
-"""Whole-process time until a validation loss on a text, our default settings; beside nanoGPT's CPU command if it is there.
+"""Whole-process time until a validation loss on a text with default settings; beside nanoGPT's CPU command.
 
     python benchmarks/time_to_loss.py tinyshakespeare/input.txt --until 1.88 --seeds 3 --nanogpt nanoGPT
     python benchmarks/time_to_loss.py tinyshakespeare/input.txt --until 1.558 --minutes 10 --seeds 3

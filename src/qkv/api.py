@@ -207,7 +207,7 @@ class Run:
             path = self.folder.best if self.weights == "best" else self.folder.model
             model = self._with_weights(path)
             catalogue = Catalogue(model, self.tokenizer.readable)
-            plan_changes(changes, catalogue, self.config.seed, recipe.run_matrix).at_start()
+            plan_changes(changes, catalogue, self.config.seed, recipe.run_matrix, looking=True).at_start()
         with torch.inference_mode():
             return evaluate(model, self.task, self.corpus(source))
 
