@@ -65,7 +65,7 @@ PRESETS: Mapping[str, Preset] = {
     for preset in (
         Preset(
             name="modern",
-            summary="RMSNorm, rotary positions, QK-norm, SwiGLU; loads in stock transformers as Qwen3.",
+            summary="RMSNorm, rotary positions, QK-norm, SwiGLU: the layout of Qwen3, which stock transformers knows.",
             source="Yang et al. 2025 (arXiv 2505.09388); trained with Muon (Jordan et al. 2024)",
             tasks=("causal", "masked"),
             layout=Layout(qk_norm=True, tied=False),
