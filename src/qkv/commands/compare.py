@@ -16,12 +16,15 @@ from typing import TYPE_CHECKING, Any
 from qkv.commands.arguments import one_of
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from qkv.api import Run
 
 __all__ = ["configure", "run"]
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
     parser.add_argument("a", metavar="RUN", help="a run folder")
     parser.add_argument("b", metavar="RUN", help="another run folder")
     parser.add_argument("--weights", type=one_of("best", "last"), default="best", help="best (default) or last")
@@ -29,6 +32,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    """Do it, print, and return the exit status."""
     from qkv import api
     from qkv.commands import screen
 
@@ -124,12 +128,16 @@ def _matrices(a: "Run", b: "Run") -> list[dict[str, Any]]:
         elif one.equal(other):
             row |= {"words": "identical", "distance": 0.0, "cosine": 1.0}
         else:
-            size = math.sqrt((norms[0] ** 2 + norms[1] ** 2) / 2)
-            row["distance"] = float((one.double() - other.double()).norm()) / size
-            if norms[0] and norms[1]:
-                row["cosine"] = float((one.double() * other.double()).sum()) / (norms[0] * norms[1])
+            row |= _apart(one.double(), other.double())
         rows.append(row)
     return rows
+
+
+def _apart(one: "Tensor", other: "Tensor") -> dict[str, float | None]:
+    """Distance and cosine of two unequal matrices; no cosine where one of them is zero."""
+    a, b = float(one.norm()), float(other.norm())
+    distance = float((one - other).norm()) / math.sqrt((a**2 + b**2) / 2)
+    return {"distance": distance, "cosine": float((one * other).sum()) / (a * b) if a and b else None}
 
 
 def _circuits(a: "Run", b: "Run") -> list[dict[str, Any]]:

@@ -25,10 +25,12 @@ EXTRAS = {"dev": (("pytest", "transformers", "playwright"), "run the tests")}
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
     parser.add_argument("--json", action="store_true", help="print one JSON object on stdout")
 
 
 def run(args: argparse.Namespace) -> int:
+    """Do it, print, and return the exit status."""
     from qkv import __version__
     from qkv.commands import screen
 

@@ -24,6 +24,7 @@ N_COMPONENTS = 6
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
     parser.add_argument("run", metavar="RUN", help="a run folder")
     parser.add_argument("texts", nargs="*", metavar="TEXT", help="the texts; or one a line from stdin")
     parser.add_argument("--layer", default="-1", metavar="N", help="0 is the first, -1 (default) the last; or 'all'")
@@ -33,6 +34,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    """Do it, print, and return the exit status."""
     from qkv import api
     from qkv.commands import screen
 

@@ -16,6 +16,7 @@ __all__ = ["configure", "run"]
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
     parser.add_argument("run", metavar="RUN", help="a run folder")
     parser.add_argument("source", nargs="?", metavar="SOURCE", help="another text to score")
     parser.add_argument("--change", action="append", default=[], metavar="SEL=OP", help="what to do to matrices first")
@@ -24,6 +25,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    """Do it, print, and return the exit status."""
     from qkv import api
     from qkv.commands import screen
 

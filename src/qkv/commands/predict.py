@@ -17,6 +17,7 @@ __all__ = ["configure", "run"]
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
     parser.add_argument("run", metavar="RUN", help="a run folder")
     parser.add_argument("texts", nargs="*", metavar="TEXT", help="what to continue or fill")
     parser.add_argument("--tokens", type=whole(), metavar="N", help="how many tokens to add (200)")
@@ -29,6 +30,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    """Do it, print, and return the exit status."""
     from qkv import api
     from qkv.commands import screen
     from qkv.tasks import PredictOptions

@@ -11,6 +11,7 @@ __all__ = ["configure", "run"]
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
     parser.add_argument("run", metavar="RUN", help="a run folder")
     parser.add_argument("--out", metavar="FILE", help="where to write it (report.html in the run folder)")
     parser.add_argument("--text", action="append", default=[], metavar="TEXT", help="show attention on this text")
@@ -18,6 +19,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    """Do it, print, and return the exit status."""
     from qkv import api
     from qkv.commands import screen
 

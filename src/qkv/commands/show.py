@@ -20,6 +20,7 @@ __all__ = ["configure", "run"]
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
     parser.add_argument("run", metavar="RUN", help="a run folder")
     parser.add_argument("address", nargs="?", metavar="ADDR", help="one matrix, head, row, circuit or activation")
     parser.add_argument("--at", type=whole(0), metavar="STEP", help="as it was at this step (a snapshot)")
@@ -30,6 +31,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    """Do it, print, and return the exit status."""
     if args.text is not None and args.at is not None:
         raise UserError("--at and --text do not go together: a text is run on the last or best weights (--weights)")
     from qkv import api

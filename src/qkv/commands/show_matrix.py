@@ -156,17 +156,21 @@ def look(run: "Run", address: str, at: int | None) -> MatrixShown | RowShown | C
             f"{address} is an activation, computed from a text: qkv show {run.path} {address} --text TEXT"
         )
     if parsed.kind == "circuit":
-        circuit = run.matrix(address, at=at)
+        circuit = run.catalogue(at).circuit(address)
         spectrum = circuit.singular_values().tolist()
         caveats = circuit.caveats(run.config.model.layout)
         return CircuitShown(address, circuit.shape, float(circuit.norm()), float(circuit.trace()), spectrum, caveats)
     if parsed.token is not None:
         return _row(run, address, at)
-    values = _stored(run.matrix(address, at=at).detach().float().numpy(), parsed.name)
+    values = _stored(_values(run, address, at), parsed.name)
     with Telemetry(run.path / "telemetry.sqlite") as telemetry:
         series = _series(telemetry, address, RUN_ARM, at)
         null = {s.measure: float(s.value[-1]) for s in _series(telemetry, address, NULL_ARM, at)}
     return MatrixShown(address, at, values, series, null)
+
+
+def _values(run: "Run", address: str, at: int | None) -> np.ndarray:
+    return run.catalogue(at).view(address).detach().float().numpy()
 
 
 def _stored(values: np.ndarray, name: str) -> np.ndarray:
@@ -197,7 +201,7 @@ def _row(run: "Run", address: str, at: int | None) -> RowShown:
     name = address.partition("[")[0]
     row = run.catalogue().part(address).piece
     assert row is not None
-    before, after = (run.matrix(name, at=step).float().numpy() for step in (0, at))
+    before, after = (_values(run, name, step) for step in (0, at))
     if name == "W_U":
         before, after = before.T, after.T
     counts = None

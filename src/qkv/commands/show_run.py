@@ -1,5 +1,6 @@
 """`qkv show RUN`: the answers read from the run, then one measure of every matrix, layer by layer."""
 
+import textwrap
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -7,6 +8,7 @@ import numpy as np
 
 from qkv.commands import heat, screen
 from qkv.errors import AddressError
+from qkv.inspection.reading import Answer, read
 from qkv.telemetry import MatrixRow, Telemetry
 
 if TYPE_CHECKING:
@@ -18,12 +20,15 @@ COLUMNS = ("norm", "drift", "turn", "update_ratio", "grad_norm")
 """Measures of the long table, those of them that were recorded."""
 
 
+LONGEST_LINE = 110
+
+
 @dataclass(frozen=True)
 class RunShown:
     """The matrices of one run: one measure layer by layer, and the last values of the others."""
 
     run: "Run"
-    answers: list[Any]
+    answers: list[Answer]
     measure: str
     steps: np.ndarray
     curves: dict[str, np.ndarray]
@@ -90,8 +95,19 @@ class RunShown:
             )
 
 
-def _print_answer(answer: Any) -> None:
-    print(f"{answer.question}\n  {answer.sentence}\n")
+def _print_answer(answer: Answer) -> None:
+    """The question, and under it the sentences, folded to the screen; one line each in a pipe."""
+    from rich.text import Text
+
+    console = screen.console()
+    console.print(Text(answer.question, style="bold"))
+    for sentence, style in (*((s, "") for s in (answer.sentence, *answer.more)), (answer.null, "dim")):
+        if sentence:
+            lines = [screen.shown(sentence)]
+            if console.is_terminal:
+                lines = textwrap.wrap(lines[0], min(LONGEST_LINE, console.width) - 2)
+            console.print(Text("\n".join(f"  {line}" for line in lines), style=style))
+    console.print()
 
 
 def look(run: "Run", measure: str, at: int | None) -> RunShown:
@@ -114,4 +130,5 @@ def look(run: "Run", measure: str, at: int | None) -> RunShown:
             except AddressError:
                 pairs = []
             null = {pair.address: (pair.step, pair.value, pair.null) for pair in pairs}
-    return RunShown(run, [], measure, steps, curves, null, rows)
+        answers = read(run.path, telemetry)
+    return RunShown(run, answers, measure, steps, curves, null, rows)

@@ -76,6 +76,7 @@ def options(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def run(args: argparse.Namespace) -> int:
+    """Do it, print, and return the exit status."""
     started = time.monotonic()
     given = options(args)
     from qkv import api
