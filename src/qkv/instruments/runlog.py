@@ -25,10 +25,11 @@ class RunLog(Observer):
         """Seconds spent measuring so far, set by whoever measures."""
         self._context: RunContext | None = None
         self._clock = (0.0, 0)
+        self._speed: float | None = None
 
     def on_start(self, context: RunContext) -> None:
         """Drop what an earlier session wrote beyond the step this one starts from; at step 0, all it wrote."""
-        self._context, self._clock = context, (0.0, 0)
+        self._context, self._clock, self._speed = context, (0.0, 0), None
         self.store.drop_after(context.start_step if context.start_step > 0 else -1, arm=self.arm)
 
     def wants(self, step: int) -> bool:
@@ -84,6 +85,9 @@ class RunLog(Observer):
 
     def _tick(self, step: int, seconds: float, tokens: int) -> None:
         before, tokens_before = self._clock
-        speed = (tokens - tokens_before) / (seconds - before) if tokens_before and seconds > before else None
-        self.store.add_clock(step, seconds, tokens_per_second=speed, watch_seconds=self.watch_seconds, arm=self.arm)
+        if tokens_before and tokens > tokens_before and seconds > before:
+            self._speed = (tokens - tokens_before) / (seconds - before)
+        self.store.add_clock(
+            step, seconds, tokens_per_second=self._speed, watch_seconds=self.watch_seconds, arm=self.arm
+        )
         self._clock = (seconds, tokens)

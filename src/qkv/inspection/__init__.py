@@ -1,0 +1,27 @@
+"""What a finished or running training says of itself: answers, token rows, neighbours, snapshots.
+
+Works on run folders, arrays and telemetry, never on a live trainer, and needs no torch; what runs a model on a text is
+in modules of its own (`contextual`, `maps`).
+"""
+
+from qkv.inspection.neighbours import Neighbour, Neighbours, nearest, neighbours
+from qkv.inspection.reading import Answer, read
+from qkv.inspection.rows import RowStory, RowSummary, drifts, moved, row_story, summary
+from qkv.inspection.snapshots import snapshot_steps, stored
+
+__all__ = [
+    "Answer",
+    "Neighbour",
+    "Neighbours",
+    "RowStory",
+    "RowSummary",
+    "drifts",
+    "moved",
+    "nearest",
+    "neighbours",
+    "read",
+    "row_story",
+    "snapshot_steps",
+    "stored",
+    "summary",
+]

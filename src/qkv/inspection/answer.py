@@ -1,0 +1,125 @@
+"""An answer read from a run, and the evidence it is read from: telemetry, weights, tokenizer, configuration.
+
+Evidence is whatever the run folder holds; a question that finds too little answers nothing.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from qkv.config import load_toml
+from qkv.data.tokenizers import Tokenizer, load_tokenizer
+from qkv.errors import QkvError
+from qkv.folder import RunFolder
+from qkv.inspection.snapshots import stored
+from qkv.telemetry import Telemetry
+
+__all__ = ["Answer", "Evidence", "listed", "many", "number", "percent"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """A question, its answer in a sentence, and the numbers behind it."""
+
+    key: str
+    """One word: embeddings, matrices, loss, over-fitting, order, frozen, samples, trouble, watch."""
+    question: str
+    sentence: str
+    more: tuple[str, ...] = ()
+    """Further sentences."""
+    numbers: dict[str, float | None] = field(default_factory=dict)
+    """What the sentences rest on, by label with its unit; None is undefined."""
+    address: str = ""
+    """The matrix, head or row that it is about."""
+    measure: str = ""
+    """The measure that it rests on."""
+    null: str = ""
+    """What the same reads when nothing is learned, in a sentence; empty where there is no null."""
+
+
+class Evidence:
+    """What a run folder says; every part is None, or empty, where it is missing."""
+
+    def __init__(self, folder: str | Path, telemetry: Telemetry) -> None:
+        self.folder, self.telemetry = RunFolder(Path(folder)), telemetry
+
+    @cached_property
+    def settings(self) -> dict[str, Any]:
+        """The tables of config.toml."""
+        return load_toml(self.folder.config) if self.folder.config.is_file() else {}
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer | None:
+        """The run's tokenizer."""
+        try:
+            return load_tokenizer(self.folder.tokenizer) if self.folder.tokenizer.is_file() else None
+        except QkvError:
+            return None
+
+    @property
+    def unit(self) -> str:
+        """What one token is, in the singular."""
+        kind = self.tokenizer.kind if self.tokenizer is not None else ""
+        return {"char": "character", "byte": "byte", "word": "word"}.get(kind, "token")
+
+    @property
+    def weight_decay(self) -> float:
+        """Of the optimizer; 0 where it is not known."""
+        return float(self.settings.get("training", {}).get("optimizer", {}).get("weight_decay", 0.0))
+
+    @property
+    def specials(self) -> frozenset[int]:
+        """Ids of special tokens."""
+        return frozenset((self.telemetry.fact("special_tokens") or {}).values())
+
+    def matrix(self, address: str, step: int | None = None) -> np.ndarray | None:
+        """A stored matrix at a step, or the last one; None where it was not kept."""
+        try:
+            return stored(self.folder.path, address, step)
+        except QkvError:
+            return None
+
+    def token(self, i: int) -> str:
+        """A token as a person reads it, quoted."""
+        return json.dumps(self.tokenizer.token(i) if self.tokenizer is not None else i, ensure_ascii=False)
+
+    def example(self, counts: np.ndarray | None) -> int | None:
+        """The token to show a row of: `the`, or the most frequent one that is not special."""
+        if self.tokenizer is not None:
+            the = self.tokenizer.readable.get("the")
+            if the is not None and (counts is None or counts[the] > 0):
+                return the
+        if counts is None:
+            return None
+        ordinary = np.array([i not in self.specials for i in range(len(counts))])
+        return int(np.argmax(np.where(ordinary, counts, -1)))
+
+
+def number(value: float | None) -> str:
+    """Three significant digits; a dash where undefined."""
+    if value is None or not np.isfinite(value):
+        return "\u2013"
+    if value == 0:
+        return "0"
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:#.3g}".rstrip(".")
+
+
+def percent(share: float) -> str:
+    """A share as a percentage, of two significant digits where it is below ten."""
+    return f"{100 * share:,.0f} %" if share >= 0.0995 else f"{100 * share:.2g} %"
+
+
+def many(n: int, noun: str, plural: str = "") -> str:
+    """`1 row`, `2,000 rows`."""
+    return f"{n:,} {noun}" if n == 1 else f"{n:,} {plural or noun + 's'}"
+
+
+def listed(words: Sequence[str], last: str = "and") -> str:
+    """`a`, `a and b`, `a, b and c`."""
+    *others, end = words
+    return f"{', '.join(others)} {last} {end}" if others else end

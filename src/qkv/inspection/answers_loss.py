@@ -1,0 +1,144 @@
+"""How good the run is: its loss beside baselines, over-fitting, what it writes, what went wrong, what watching cost."""
+
+import math
+from typing import Any
+
+from qkv.inspection.answer import Answer, Evidence, listed, many, number, percent
+from qkv.telemetry import Evaluation
+
+__all__ = ["loss", "over_fitting", "samples", "trouble", "watch"]
+
+OVER_FITTING = 0.01
+"""The validation loss must have risen by this share above its lowest before it is called over-fitting."""
+
+
+def loss(evidence: Evidence) -> Answer | None:
+    """The best validation loss against what needs no model."""
+    best = evidence.telemetry.best_evaluation()
+    if best is None:
+        return None
+    lines = _baselines(evidence)
+    beaten = [f"{name} ({number(nats)})" for name, nats in lines if best.loss < nats]
+    ahead = [f"{name} ({number(nats)})" for name, nats in lines if best.loss >= nats]
+    bits = "" if best.bits_per_byte is None else f" ({best.bits_per_byte:.3f} bits per byte)"
+    what = f"{best.loss:.4f} nats per {evidence.unit}{bits} on the whole validation text, at step {best.step:,}"
+    if not lines:
+        sentence = f"The lowest loss is {what}."
+    elif not ahead:
+        sentence = f"Yes: {what}, is better than {listed(beaten)}."
+    elif not beaten:
+        sentence = f"No: {what}, is no better than {listed(ahead, 'or')}."
+    else:
+        sentence = f"Better than {listed(beaten)}, not yet than {listed(ahead, 'or')}: {what}."
+    return Answer(
+        key="loss",
+        question="Is the loss good?",
+        sentence=sentence,
+        numbers={f"validation loss (nats per {evidence.unit})": best.loss, "bits per byte": best.bits_per_byte}
+        | {f"{name} (nats per {evidence.unit})": nats for name, nats in lines},
+        measure="loss",
+        null="A model that learned nothing gives every token the same probability: "
+        f"ln {evidence.tokenizer.d_vocab:,} = {math.log(evidence.tokenizer.d_vocab):.3f} nats."
+        if evidence.tokenizer is not None
+        else "",
+    )
+
+
+def _baselines(evidence: Evidence) -> list[tuple[str, float]]:
+    """Name and nats per token, falling."""
+    found: dict[str, Any] = evidence.telemetry.fact("baselines") or {}
+    order = found.get("ngram_order")
+    names = {"unigram": "unigram", "bigram": "bigram", "ngram": f"the best n-gram, of order {order}", "xz": "xz"}
+    lines = [(words, found[name]) for name, words in names.items() if isinstance(found.get(name), int | float)]
+    return sorted(((w, float(v)) for w, v in lines if math.isfinite(v)), key=lambda line: -line[1])
+
+
+def over_fitting(evidence: Evidence) -> Answer | None:
+    """Whether and when the validation loss turned while the training loss went on falling."""
+    found = evidence.telemetry.evaluations()
+    best = evidence.telemetry.best_evaluation()
+    if best is None or len(found) < 3:
+        return None
+    last = found[-1]
+    rise = last.loss / best.loss - 1 if best.loss > 0 else 0.0
+    trained = _train_losses(best, last)
+    if last.step > best.step and rise > OVER_FITTING:
+        sentence = (
+            f"Yes, from step {best.step:,} on: the validation loss rose from {best.loss:.3f} to {last.loss:.3f}"
+            f"{trained}. best.safetensors holds step {best.step:,}."
+        )
+    elif last.step > best.step:
+        sentence = f"Not noticeably: it was lowest at step {best.step:,} and is {percent(rise)} above that at the end."
+    else:
+        sentence = f"No: the validation loss is lowest at the end, step {last.step:,}{trained}."
+    return Answer(
+        key="over-fitting",
+        question="Did it over-fit?",
+        sentence=sentence,
+        numbers={
+            "lowest validation loss": best.loss,
+            "its step": float(best.step),
+            "last validation loss": last.loss,
+            "last training loss": last.train_loss,
+        },
+        measure="loss",
+    )
+
+
+def _train_losses(best: Evaluation, last: Evaluation) -> str:
+    if last.train_loss is None:
+        return ""
+    if best.step == last.step or best.train_loss is None:
+        return f"; the training loss there is {last.train_loss:.3f}"
+    return f" while the training loss went from {best.train_loss:.3f} to {last.train_loss:.3f}"
+
+
+def samples(evidence: Evidence) -> Answer | None:
+    """What the model writes now, and wrote early on."""
+    found = evidence.telemetry.samples()
+    if not found:
+        return None
+    last = found[-1]
+    early = next((s for s in found if s.prompt == last.prompt and s.step < last.step), None)
+    more = () if early is None else (f"At step {early.step:,} it wrote: {_short(early.text)}",)
+    return Answer(
+        key="samples",
+        question="What does it write?",
+        sentence=f"At step {last.step:,}, after {_short(last.prompt, 60)}: {_short(last.text)}",
+        more=more,
+    )
+
+
+def _short(text: str, n: int = 160) -> str:
+    flat = " ".join(text.split())
+    return f"\u201c{flat if len(flat) <= n else flat[: n - 1] + chr(0x2026)}\u201d"
+
+
+def watch(evidence: Evidence) -> Answer | None:
+    """What watching cost."""
+    cost = evidence.telemetry.fact("watch")
+    if not cost or cost["level"] == "off" or cost.get("share") is None:
+        return None
+    return Answer(
+        key="watch",
+        question="What did watching cost?",
+        sentence=f"{percent(cost['share'])} of the training time, for {many(cost['numbers'], 'number')} "
+        f"from {many(cost['looks'], 'look')} at every matrix.",
+        numbers={"share of training time": cost["share"], "seconds": cost["seconds"]},
+        null="Without watching the weights are the same, byte for byte.",
+    )
+
+
+def trouble(evidence: Evidence) -> Answer | None:
+    """What went wrong, if anything did."""
+    events = [event for event in evidence.telemetry.events() if event.kind in ("nan", "spike")]
+    if not events:
+        return None
+    last = events[-1]
+    return Answer(
+        key="trouble",
+        question="What went wrong?",
+        sentence=f"At step {last.step:,}: {last.sentence}.",
+        more=tuple(f"Step {event.step:,}: {event.sentence}." for event in events[:-1][-5:]),
+        address=last.address,
+    )

@@ -1,0 +1,171 @@
+"""Which matrices moved, in which order, and which did not, each beside what random labels would have moved."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+import numpy as np
+
+from qkv.errors import AddressError
+from qkv.inspection.answer import Answer, Evidence, listed, many, number
+from qkv.telemetry import Compared, Grid, Telemetry
+
+__all__ = ["frozen", "matrices", "order"]
+
+
+def matrices(evidence: Evidence) -> Answer | None:
+    """Which matrices moved most, beside what random labels would have moved."""
+    grid = _grid(evidence.telemetry, "drift")
+    if grid is None:
+        return None
+    last = {a: float(v) for a, v in _last(grid).items() if a.rpartition(".")[2].startswith("W_")}
+    moving = sorted(((v, a) for a, v in last.items() if v > 0), reverse=True)
+    if not moving:
+        return None
+    most, least = moving[0], moving[-1]
+    then = " and ".join(f"{a} ({number(v)})" for v, a in moving[1:3])
+    sentence = f"{most[1]} moved most: by {number(most[0])} of its starting size"
+    sentence += f", then {then}; {least[1]} least ({number(least[0])})." if len(moving) > 3 else "."
+    kinds = _median_by_kind(last)
+    by_kind = ", ".join(f"{kind} {number(v)}" for kind, v in sorted(kinds.items(), key=lambda item: -item[1]))
+    pairs = _pairs(evidence.telemetry, set(last))
+    figures: dict[str, float | None] = {f"drift of {a}": v for v, a in moving[:3]}
+    figures |= {f"median drift of {kind}": v for kind, v in kinds.items()}
+    if pairs:
+        figures |= {f"{p.address} at step {p.step}, over random labels": p.ratio for p in (pairs[0], pairs[-1])}
+    return Answer(
+        key="matrices",
+        question="Which matrices moved?",
+        sentence=sentence,
+        more=tuple(line for line in (f"Median drift by kind: {by_kind}.", _units(evidence.telemetry)) if line),
+        numbers=figures,
+        address=most[1],
+        measure="drift",
+        null=_null_sentence(pairs),
+    )
+
+
+def _from_zero(telemetry: Telemetry) -> list[str]:
+    """Kinds of matrices that start at zero."""
+    at_start = {row.about.address: row.values.get("norm") for row in telemetry.latest(at=0)}
+    kinds = [a.rpartition(".")[2] for a, norm in at_start.items() if norm == 0]
+    return [kind for kind in dict.fromkeys(kinds) if kind.startswith("W_")]
+
+
+def _units(telemetry: Telemetry) -> str:
+    kinds = _from_zero(telemetry)
+    return f"{listed(kinds)} started at zero; the size of a usual start stands in for theirs." if kinds else ""
+
+
+def _pairs(telemetry: Telemetry, among: set[str]) -> list[Compared]:
+    """Drift in the run and on random labels at an equal step, falling by their ratio."""
+    try:
+        pairs = telemetry.against_null("drift")
+    except AddressError:
+        return []
+    pairs = [p for p in pairs if p.address in among and p.null > 0 and p.step > 0]
+    return sorted(pairs, key=lambda p: -p.value / p.null)
+
+
+def _null_sentence(pairs: Sequence[Compared]) -> str:
+    if not pairs:
+        return ""
+    most, least = pairs[0], pairs[-1]
+    first = f"{most.address} {most.value / most.null:.2f} times as far as random labels do"
+    words = f"At step {most.step:,} the run had moved {first}"
+    if len(pairs) > 1:
+        words += f", {least.address} {least.value / least.null:.2f} times"
+    middle = float(np.median([p.value / p.null for p in pairs]))
+    return (
+        f"{words} (median of all {middle:.2f}). A drift shows the optimizer as much as the learning; only what differs "
+        "from random labels was learned."
+    )
+
+
+def order(evidence: Evidence) -> Answer | None:
+    """Which kinds of matrices went half of their way first."""
+    grid = _grid(evidence.telemetry, "drift")
+    if grid is None or len(grid.step) < 8:
+        return None
+    halfway: dict[str, list[int]] = defaultdict(list)
+    for i, address in enumerate(grid.addresses):
+        kind, values = address.rpartition(".")[2], np.nan_to_num(grid.value[i])
+        if kind.startswith("W_") and values[-1] > 0:
+            halfway[kind].append(int(grid.step[np.argmax(values >= values[-1] / 2)]))
+    steps = {kind: float(np.median(found)) for kind, found in halfway.items()}
+    if len(steps) < 2:
+        return None
+    ranked = sorted(steps.items(), key=lambda item: item[1])
+    together: dict[str, list[str]] = defaultdict(list)
+    for kind, step in ranked:
+        together[f"{step:,.0f}"].append(kind)
+    words = "; ".join(f"{listed(kinds)} by step {step}" for step, kinds in together.items())
+    silent = _silent_at_first(evidence.telemetry)
+    return Answer(
+        key="order",
+        question="What moved first?",
+        sentence=f"Half of its way from start to end was done by {words} (median over layers).",
+        more=(silent,) if silent else (),
+        numbers={f"half-way step of {kind}": step for kind, step in ranked},
+        measure="drift",
+    )
+
+
+def _silent_at_first(telemetry: Telemetry) -> str:
+    """Matrices that the first update's gradient did not reach at all."""
+    grid = _grid(telemetry, "grad_norm")
+    if grid is None or not len(grid.step) or grid.step[0] != 1:
+        return ""
+    silent = [a.rpartition(".")[2] for a, v in zip(grid.addresses, grid.value[:, 0], strict=True) if v == 0]
+    kinds = [kind for kind in dict.fromkeys(silent) if kind.startswith("W_")]
+    if not kinds:
+        return ""
+    zero = _from_zero(telemetry)
+    reason = (
+        f": no gradient comes back through {listed(zero)}, which started at zero, until they have moved" if zero else ""
+    )
+    return f"The gradient of the first update was exactly 0 in {listed(kinds)}{reason}."
+
+
+def frozen(evidence: Evidence) -> Answer | None:
+    """Which matrices did not move at all."""
+    grid = _grid(evidence.telemetry, "drift")
+    if grid is None or not len(grid.step) or grid.step[-1] == 0:
+        return None
+    still = [a for a, v in _last(grid).items() if v == 0]
+    if not still:
+        return None
+    shown = ", ".join(still[:6]) + (f" and {len(still) - 6} more" if len(still) > 6 else "")
+    return Answer(
+        key="frozen",
+        question="What stayed as it was?",
+        sentence=f"{shown} did not move: drift exactly 0 at step {int(grid.step[-1]):,}.",
+        more=(f"{many(len(grid.addresses) - len(still), 'other matrix', 'other matrices')} moved.",),
+        numbers={"matrices that did not move": float(len(still))},
+        address=still[0],
+        measure="drift",
+    )
+
+
+def _grid(telemetry: Telemetry, measure: str) -> Grid | None:
+    """A measure of all whole matrices; None where it was not taken."""
+    try:
+        return telemetry.grid(measure)
+    except AddressError:
+        return None
+
+
+def _last(grid: Grid) -> dict[str, float]:
+    """The last defined value of each address that has one."""
+    out = {}
+    for address, values in zip(grid.addresses, grid.value, strict=True):
+        defined = values[~np.isnan(values)]
+        if len(defined):
+            out[address] = float(defined[-1])
+    return out
+
+
+def _median_by_kind(last: dict[str, float]) -> dict[str, float]:
+    kinds: dict[str, list[float]] = defaultdict(list)
+    for address, value in last.items():
+        kinds[address.rpartition(".")[2]].append(value)
+    return {kind: float(np.median(values)) for kind, values in kinds.items()}

@@ -1,0 +1,109 @@
+"""Were the embeddings trained? The rows of W_E, one of them before and after, and rows that no text asked for."""
+
+import numpy as np
+
+from qkv.inspection.answer import Answer, Evidence, many, number, percent
+from qkv.inspection.rows import RowSummary, drifts, row_story, summary
+from qkv.telemetry import NULL_ARM
+
+__all__ = ["embeddings"]
+
+
+def embeddings(evidence: Evidence) -> Answer | None:
+    """How far the rows of W_E moved, one of them before and after, and the rows never seen."""
+    telemetry = evidence.telemetry
+    drift, counts = _row_drift(evidence), telemetry.vector("W_E", "row_count")
+    if drift is None:
+        return None
+    question, about = "Were the embeddings trained?", {"address": "W_E", "measure": "row_drift"}
+    if not drift.any():
+        sentence = f"No: all {many(len(drift), 'row')} of W_E are bit for bit where they started."
+        return Answer(
+            key="embeddings", question=question, sentence=sentence, numbers={"largest row drift": 0.0}, **about
+        )
+    rows = summary(drift, counts, evidence.specials)
+    example, words, figures = _example_row(evidence, counts)
+    sentence = (
+        f"Yes: half of the rows of W_E whose token is in the training text moved by more than {percent(rows.median)} "
+        f"of their length, the furthest ({evidence.token(rows.furthest)}) by {percent(rows.largest)}{words}."
+    )
+    figures |= {"median row drift": rows.median, "largest row drift": rows.largest}
+    more = [_unseen(evidence, rows), _by_count(rows)]
+    if rows.n_unseen is not None:
+        figures |= {"rows never met": float(rows.n_unseen), "largest drift of a row never met": rows.largest_unseen}
+    return Answer(
+        key="embeddings",
+        question=question,
+        sentence=sentence,
+        more=tuple(line for line in more if line),
+        numbers=figures,
+        null=_row_null(evidence),
+        **about | ({"address": example} if example else {}),
+    )
+
+
+def _row_drift(evidence: Evidence) -> np.ndarray | None:
+    """Of every row of W_E at the end: as recorded, else from the weights."""
+    recorded = evidence.telemetry.vectors("W_E", "row_drift", newest_only=True)
+    if recorded:
+        return next(iter(recorded.values()))
+    start, last = evidence.matrix("W_E", 0), evidence.matrix("W_E")
+    return None if start is None or last is None or start.shape != last.shape else drifts(start, last)
+
+
+def _example_row(evidence: Evidence, counts: np.ndarray | None) -> tuple[str, str, dict[str, float | None]]:
+    """(address, words, numbers) of one row before and after; empty where the weights are not there."""
+    row = evidence.example(counts)
+    start, last = evidence.matrix("W_E", 0), evidence.matrix("W_E")
+    if row is None or start is None or last is None or start.shape != last.shape or row >= len(last):
+        return "", "", {}
+    story = row_story(start, last, row, counts)
+    name = evidence.token(row)
+    turned = "" if story.turn is None else f" and turned {story.turn:.0f}\u00b0"
+    words = f"; that of {name} went from length {number(story.norm_before)} to {number(story.norm_after)}{turned}"
+    address = f"W_E[{name}]"
+    figures = {
+        f"{address} length before": story.norm_before,
+        f"{address} length after": story.norm_after,
+        f"{address} turn (degrees)": story.turn,
+        f"{address} drift": story.drift,
+    }
+    return address, words, figures
+
+
+def _unseen(evidence: Evidence, rows: RowSummary) -> str:
+    """What became of rows whose token the training text never holds."""
+    if rows.n_unseen is None:
+        return ""
+    if not rows.n_unseen or rows.largest_unseen is None:
+        return "Every token of the vocabulary occurs in the training text, so there is no row that was never met."
+    whose = f"{many(rows.n_unseen, 'row')} of tokens that the training text never holds"
+    if rows.largest_unseen == 0:
+        return f"{whose} moved by exactly 0: no gradient ever reached them."
+    tied = any(row.address == "W_E" and row.tied_to for row in evidence.telemetry.addresses())
+    reason = "W_E is also the output matrix, and every prediction pulls at all its rows"
+    if not tied:
+        reason = f"the optimizer shrinks every weight (weight_decay {evidence.weight_decay:g})"
+    why = f", because {reason}" if tied or evidence.weight_decay else ""
+    return f"{whose} moved too, by up to {percent(rows.largest_unseen)}{why}."
+
+
+def _by_count(rows: RowSummary) -> str:
+    if rows.with_count is None or abs(rows.with_count) < 0.2:
+        return ""
+    which = "frequent" if rows.with_count > 0 else "rare"
+    return f"The rows of {which} tokens moved further (rank correlation of drift and count {rows.with_count:+.2f})."
+
+
+def _row_null(evidence: Evidence) -> str:
+    run = evidence.telemetry.vectors("W_E", "row_drift")
+    null = evidence.telemetry.vectors("W_E", "row_drift", arm=NULL_ARM)
+    both = sorted(set(run) & set(null))
+    if not both or not both[-1]:
+        return ""
+    step = both[-1]
+    here, there = float(np.median(run[step])), float(np.median(null[step]))
+    return (
+        f"At step {step:,} the median row had moved by {percent(here)} of its length; "
+        f"in the same training on random labels by {percent(there)}."
+    )

@@ -1,0 +1,61 @@
+"""Which tokens a token is close to: nearest rows of a table by cosine, static, before and after training.
+
+Cosines are taken as the rows stand, or after the mean row is taken off (`centred`): trained tables share one large
+common direction that makes every cosine look high (Mu and Viswanath 2018, arXiv 1702.01417). What random rows of that
+width would give stands beside: the null.
+"""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+__all__ = ["Neighbour", "Neighbours", "nearest", "neighbours"]
+
+
+@dataclass(frozen=True)
+class Neighbour:
+    """One token near another."""
+
+    id: int
+    cosine: float
+    """-1 to 1."""
+
+
+@dataclass(frozen=True)
+class Neighbours:
+    """The nearest rows of one token at the start and at the end."""
+
+    before: tuple[Neighbour, ...]
+    after: tuple[Neighbour, ...]
+    kept: int
+    """How many are in both lists."""
+    null_cosine: float
+    """The largest cosine to expect among as many random directions of that width: sqrt(2 ln n / d_model)."""
+
+
+def nearest(table: np.ndarray, row: int, k: int = 10, *, centred: bool = False) -> tuple[Neighbour, ...]:
+    """The k rows of `table` [n_rows, d_model] with the largest cosine to row `row`, itself and zero rows left out."""
+    rows = np.asarray(table, dtype=np.float64)
+    if centred:
+        rows = rows - rows.mean(axis=0)
+    norms = np.linalg.norm(rows, axis=1)
+    if norms[row] == 0:
+        return ()
+    with np.errstate(divide="ignore", invalid="ignore"):
+        cosines = rows @ rows[row] / (norms * norms[row])
+    cosines[row], cosines[norms == 0] = -np.inf, -np.inf
+    order = np.argsort(-cosines, kind="stable")[: min(k, len(rows) - 1)]
+    return tuple(Neighbour(int(i), float(np.clip(cosines[i], -1, 1))) for i in order if np.isfinite(cosines[i]))
+
+
+def neighbours(before: np.ndarray, after: np.ndarray, row: int, k: int = 10, *, centred: bool = False) -> Neighbours:
+    """The nearest rows of token `row` in both tables [n_rows, d_model]."""
+    first, last = nearest(before, row, k, centred=centred), nearest(after, row, k, centred=centred)
+    n, d_model = after.shape
+    return Neighbours(
+        before=first,
+        after=last,
+        kept=len({n.id for n in first} & {n.id for n in last}),
+        null_cosine=min(1.0, math.sqrt(2 * math.log(max(n, 2)) / d_model)),
+    )

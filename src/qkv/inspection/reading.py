@@ -1,0 +1,45 @@
+"""The reading of a run: its questions answered from its own numbers, in order of weight.
+
+Works from the run folder alone, also while it trains: telemetry, weights, tokenizer and configuration are read, no
+model is built. Each sentence holds this run's own numbers and, where a measure moves without learning, its null: the
+same training on random labels at an equal step. A question that the folder cannot answer is left out.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from qkv.inspection.answer import Answer, Evidence
+from qkv.inspection.answers_loss import loss, over_fitting, samples, trouble, watch
+from qkv.inspection.answers_matrices import frozen, matrices, order
+from qkv.inspection.answers_rows import embeddings
+from qkv.telemetry import Telemetry
+
+__all__ = ["QUESTIONS", "Answer", "read"]
+
+QUESTIONS: tuple[Callable[[Evidence], Answer | None], ...] = (
+    trouble,
+    embeddings,
+    matrices,
+    samples,
+    loss,
+    over_fitting,
+    order,
+    frozen,
+    watch,
+)
+"""In the order in which they are read. A new question is one function and one place here."""
+
+
+def read(folder: str | Path, telemetry: Telemetry | None = None) -> list[Answer]:
+    """Every answer that the run folder has, most important first; `telemetry` if it is already open.
+
+    Raises RunFolderError where there is no telemetry or it cannot be read.
+    """
+    if telemetry is not None:
+        return _answers(Evidence(folder, telemetry))
+    with Telemetry(Path(folder) / "telemetry.sqlite") as opened:
+        return _answers(Evidence(folder, opened))
+
+
+def _answers(evidence: Evidence) -> list[Answer]:
+    return [answer for ask in QUESTIONS if (answer := ask(evidence)) is not None]
