@@ -1,7 +1,9 @@
-"""A layout is the published architecture: logits and gradients equal those of transformers on random weights, in float64.
+"""A layout is the published architecture: logits and gradients equal those of transformers on random weights, in
+float64.
 
-Llama and Qwen3 compute norms and rotary angles (and, without the fused attention, softmax) in float32 there, whatever the dtype of the model. They are compared twice:
-as published, within float32's accuracy, and with those float32 islands written in float64, to 1e-10.
+Llama and Qwen3 compute norms and rotary angles (and, without the fused attention, softmax) in float32 there, whatever
+the dtype of the model. They are compared twice: as published, within float32's accuracy, and with those float32 islands
+written in float64, to 1e-10.
 """
 
 import os

@@ -48,8 +48,8 @@ def replacer(replace: Mapping[str, Tensor], names: Sequence[str], sizes: Sizes) 
     Values must broadcast to what they replace: the whole activation, or [batch, pos, d_head] (q, k, v, z) and
     [batch, query_pos, key_pos] (scores, pattern) for one head.
 
-    Raises AddressError for an address that no forward pass of this model computes, ChangeError for a shape that does not
-    fit.
+    Raises AddressError for an address that no forward pass of this model computes, ChangeError for a shape that does
+    not fit.
     """
     by_name: dict[str, list[tuple[str, int | None, Tensor]]] = {}
     for address, value in replace.items():

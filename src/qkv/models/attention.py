@@ -1,4 +1,4 @@
-"""Attention: softmax(q k^T / sqrt(d_head) + mask) v, fused where nobody looks and explicit where patterns are asked for.
+"""Attention, softmax(q k^T / sqrt(d_head) + mask) v: fused where nobody looks, explicit where patterns are asked for.
 
 `q = x W_Q`, `k = x W_K`, `v = x W_V`; heads are column blocks of these matrices and row blocks of W_O. The three
 projections are separate parameters, so that each has a norm, a spectrum, an optimizer state and a freeze of its own.
@@ -106,8 +106,8 @@ class MultiHeadAttention(nn.Module):
 
     W_Q [d_model, n_heads * d_head], W_K and W_V [d_model, n_kv_heads * d_head], W_O [n_heads * d_head, d_model], with
     b_Q, b_K, b_V, b_O where `bias`; `qnorm.gain`, `knorm.gain` [d_head] where `qk_norm`. `rope_base` turns q and k by
-    rotary positions (0: none). Query head h reads key/value head h // (n_heads / n_kv_heads). A `seed` of None leaves the
-    parameters unwritten, for a larger module to start them by their full address.
+    rotary positions (0: none). Query head h reads key/value head h // (n_heads / n_kv_heads). A `seed` of None leaves
+    the parameters unwritten, for a larger module to start them by their full address.
     """
 
     def __init__(
@@ -158,8 +158,8 @@ class MultiHeadAttention(nn.Module):
     ) -> Tensor:
         """x [batch, query_pos, d_model] -> [batch, query_pos, d_model].
 
-        Keys and values come from `context` [batch, key_pos, d_model] (cross-attention) or from x. `mask` [batch, key_pos]
-        bool is True for real tokens; `documents` [batch, key_pos] int64 keeps packed documents apart.
+        Keys and values come from `context` [batch, key_pos, d_model] (cross-attention) or from x. `mask` [batch,
+        key_pos] bool is True for real tokens; `documents` [batch, key_pos] int64 keeps packed documents apart.
         """
         return self.mix(x, self._visible(x, context, mask, documents), context=context)
 
@@ -197,7 +197,7 @@ class MultiHeadAttention(nn.Module):
         return self._placed(self._heads(x, self.W_Q, self.b_Q), self.qnorm, offset)
 
     def keys_values(self, x: Tensor, offset: int = 0) -> tuple[Tensor, Tensor]:
-        """k and v [batch, kv_head, key_pos, d_head] of x [batch, key_pos, d_model], k after QK-norm and rotary turns."""
+        """k and v [batch, kv_head, key_pos, d_head] of x [batch, key_pos, d_model], k normed and turned."""
         k = self._placed(self._heads(x, self.W_K, self.b_K), self.knorm, offset)
         return k, self._heads(x, self.W_V, self.b_V)
 
@@ -228,8 +228,8 @@ class MultiHeadAttention(nn.Module):
         """[x +] attention(norm(x)), with everything decided by the caller: a block's whole sublayer.
 
         x [batch, query_pos, d_model] -> the same. `to` says what is visible; `norm` comes first and x is added where
-        `skip`; `cache` and this attention's `layer` in it; `name` begins the names by which `drop` and `tap` are called. A
-        `tap` switches to the explicit path.
+        `skip`; `cache` and this attention's `layer` in it; `name` begins the names by which `drop` and `tap` are
+        called. A `tap` switches to the explicit path.
         """
         if tap is None and cache is None and context is None and self.b_Q is None and fused.serves(x):
             q, k, v, x = self._project_fast(x, norm)

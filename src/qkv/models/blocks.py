@@ -26,8 +26,9 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 class MLP(nn.Module):
     """act(x W_in + b_in) W_out + b_out, or (silu(x W_gate) * x W_in) W_out for swiglu.
 
-    W_in, W_gate [d_model, d_mlp]; W_out [d_mlp, d_model]. Sources: relu^2 So et al. 2021 (arXiv 2109.08668); GELU Hendrycks
-    and Gimpel 2016 (arXiv 1606.08415); SwiGLU Shazeer 2020 (arXiv 2002.05202), its W is our W_gate and its V our W_in.
+    W_in, W_gate [d_model, d_mlp]; W_out [d_mlp, d_model]. Sources: relu^2 So et al. 2021 (arXiv 2109.08668); GELU
+    Hendrycks and Gimpel 2016 (arXiv 1606.08415); SwiGLU Shazeer 2020 (arXiv 2002.05202), its W is our W_gate and its V
+    our W_in.
     """
 
     def __init__(self, kind: str, d_model: int, d_mlp: int, *, bias: bool) -> None:
@@ -73,7 +74,7 @@ class MLP(nn.Module):
 
 
 class Block(nn.Module):
-    """x + attention(norm1(x)), then x + mlp(norm2(x)); with norm_place "post" norm1(x + attention(x)), norm2(x + mlp(x)).
+    """x + attention(norm1(x)), then x + mlp(norm2(x)); norm_place "post": norm1(x + attention(x)), norm2(x + mlp(x)).
 
     With `cross`, a second attention reads a context between the two, with its own norm `norm_cross`. `name` ("L0",
     "dec.L1") begins the names of this block's activations and dropout sites; `layer` is its row in a cache.

@@ -34,7 +34,7 @@ class KVCache:
         self._context: dict[int, tuple[Tensor, Tensor]] = {}
 
     def append(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """Store new k, v [batch, kv_head, new_pos, d_head]; return all of that layer, [batch, kv_head, key_pos, d_head].
+        """Store new k, v [batch, kv_head, new_pos, d_head]; return all of that layer [batch, kv_head, key_pos, d_head].
 
         Raises ConfigError where the new positions do not fit.
         """

@@ -1,12 +1,13 @@
 """The fast path on a CPU: the parts of a block with hand-written backward passes.
 
-At the sizes people train on a CPU (d_model of some hundreds, a thousand tokens a step) a step is made of products, which
-stay as they are, and of passes over activations and dispatches of small operators, which autograd multiplies. Each class
-here does one part of a block in as few of both as its algebra, written in its docstring, allows. The explicit path of
-`attention`, `blocks` and `norms` is the formula that each must equal in values and gradients.
+At the sizes people train on a CPU (d_model of some hundreds, a thousand tokens a step) a step is made of products,
+which stay as they are, and of passes over activations and dispatches of small operators, which autograd multiplies.
+Each class here does one part of a block in as few of both as its algebra, written in its docstring, allows. The
+explicit path of `attention`, `blocks` and `norms` is the formula that each must equal in values and gradients.
 
 They serve first derivatives on CPU tensors in eager mode. Elsewhere, under torch.compile, and where somebody looks (a
-tap), the formulas run. Products are in autocast's dtype where that is on; norms and rotary turns are never below float32.
+tap), the formulas run. Products are in autocast's dtype where that is on; norms and rotary turns are never below
+float32.
 """
 
 from typing import Any, NamedTuple
@@ -113,9 +114,10 @@ def attention_in(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """q [batch, head, pos, d_head], k and v [batch, kv_head, pos, d_head] of x [batch, pos, d_model]; and x, handed on.
 
-    `norm` is the gain and eps of the RMSNorm before (None: x enters as it is), `weights` are W_Q, W_K, W_V, `gains` those
-    of QK-norm (None: none). With rotary turns the coordinates of q and k come in another order, the same for both, which
-    no score can see. The x that is handed on is for the residual sum: its gradient then joins the norm's in one pass.
+    `norm` is the gain and eps of the RMSNorm before (None: x enters as it is), `weights` are W_Q, W_K, W_V, `gains`
+    those of QK-norm (None: none). With rotary turns the coordinates of q and k come in another order, the same for
+    both, which no score can see. The x that is handed on is for the residual sum: its gradient then joins the norm's in
+    one pass.
     """
     gain, eps = norm if norm is not None else (None, 0.0)
     return _AttentionIn.apply(x, gain, *weights, *(gains or (None, None)), eps, heads, _product_dtype(x))
@@ -190,8 +192,8 @@ def _split_head_gains(d: Tensor, heads: Heads) -> tuple[Tensor, Tensor]:
 class _AttentionIn(Function):
     """y = norm(x); [q | k | v] = y [W_Q | W_K | W_V]; then per pair of q and k  q' = e^{ia} g u,  u = q / rms(q).
 
-    Backward: du = g e^{-ia} dq', dg = sum du u, dq = r (g du - u <g du, u> / d_head); then one product each for the joined
-    weights and for y. q and k share one buffer, so a step is one pass over both.
+    Backward: du = g e^{-ia} dq', dg = sum du u, dq = r (g du - u <g du, u> / d_head); then one product each for the
+    joined weights and for y. q and k share one buffer, so a step is one pass over both.
     """
 
     @staticmethod

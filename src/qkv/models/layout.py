@@ -1,7 +1,8 @@
-"""What a model is made of, as frozen dataclasses: how large (`Sizes`), of which parts (`Layout`), for what (`ModelConfig`).
+"""What a model is made of, as frozen dataclasses: how large (`Sizes`), of which parts (`Layout`), and for what.
 
-A field's own range is checked at construction; what concerns several fields at once is checked by `ModelConfig.resolved`,
-so that settings may be overridden one at a time. This module knows no preset and no product name.
+A field's own range is checked at construction; what concerns several fields at once is checked by
+`ModelConfig.resolved`, so that settings may be overridden one at a time. This module knows no preset and no product
+name.
 """
 
 import dataclasses

@@ -32,10 +32,10 @@ def visible(
 ) -> Visible:
     """Join causality, key padding and documents into one `Visible`.
 
-    `keys` [batch, key_pos] bool is True for real tokens; `documents` [batch, key_pos] int64 numbers the document of each
-    position (both of all n_key positions). The last query stands at the last key, so n_query < n_key is a continuation.
-    A query that would see nothing at all (padding before the first real token) sees everything causality allows, which
-    keeps its meaningless result finite. `like` gives dtype and device of the bias.
+    `keys` [batch, key_pos] bool is True for real tokens; `documents` [batch, key_pos] int64 numbers the document of
+    each position (both of all n_key positions). The last query stands at the last key, so n_query < n_key is a
+    continuation. A query that would see nothing at all (padding before the first real token) sees everything causality
+    allows, which keeps its meaningless result finite. `like` gives dtype and device of the bias.
     """
     offset = n_key - n_query
     if keys is None and documents is None:

@@ -75,7 +75,7 @@ def positions_within(n: int, mask: Tensor | None, documents: Tensor | None) -> T
     """The position of every token within its own sequence, int64 [batch, pos]; None where that is simply 0..n-1.
 
     A sequence starts at the first real token of its row (`mask` [batch, pos] bool) and anew wherever `documents`
-    [batch, pos] changes, so that left padding and packing never change a sequence's loss. Padding itself gets 0 or more.
+    [batch, pos] changes, so that left padding and packing never change a sequence's loss. Padding gets any.
     """
     given = documents if documents is not None else mask
     if given is None:

@@ -110,7 +110,7 @@ START: Mapping[str, Mapping[str, Draw]] = {
     ),
     # Touvron et al. 2023 (arXiv 2302.13971) as released: plain normal everywhere.
     "normal": _rows(_normal(0.02), W_E=_normal(0.02), W_pos=_normal(0.02), W_U=_normal(0.02)),
-    # Glorot and Bengio 2010; tensor2tensor's transformer (Vaswani et al. 2017, arXiv 1706.03762) with N(0, 1/sqrt(d_model)) rows.
+    # Glorot and Bengio 2010, as tensor2tensor starts the transformer of Vaswani et al. 2017 (arXiv 1706.03762).
     "xavier": _rows(_xavier_uniform(), W_E=_embedding_normal(), W_pos=_normal(0.02), W_U=_xavier_uniform()),
     # Outputs of sublayers (and an untied W_U) start at zero, so a block is the identity at step 0 (Zhang et al. 2019,
     # arXiv 1901.09321; karpathy/nanochat `init_weights`, MIT).

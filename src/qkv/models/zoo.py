@@ -1,7 +1,6 @@
-"""Models composed of blocks: Encoder, Decoder and EncoderDecoder for any torch code, CausalLM and MaskedLM for training.
+"""Models composed of blocks: Encoder, Decoder and EncoderDecoder for any torch code, and two language models.
 
-An encoder sees both sides, a decoder what came before; each takes token ids, or vectors where its sizes have d_vocab = 0.
-The language models add logits. `build` makes one from a configuration; every parameter starts by (seed, address).
+An encoder sees both sides, a decoder what came before; each takes token ids, or vectors where d_vocab is 0. The language models add logits. `build` makes one from a configuration; every parameter starts by (seed, address).
 """
 
 from collections.abc import Mapping
@@ -55,9 +54,9 @@ class _Stack(nn.Module):
 
         ids [batch, pos] int64, or vectors [batch, pos, d_model]. `mask` [batch, pos] bool is True for real tokens;
         `documents` [batch, pos] int64 keeps packed documents apart, positions included. With a `cache`, ids are the new
-        positions only, and mask and documents cover all positions read so far. `context` [batch, context_pos, d_model] and its
-        mask are read by cross-attention. `drop(site, x)` is called at every dropout site; `tap(name, x)` with every
-        activation, by the explicit path.
+        positions only, and mask and documents cover all positions read so far. `context` [batch, context_pos, d_model]
+        and its mask are read by cross-attention. `drop(site, x)` is called at every dropout site; `tap(name, x)` with
+        every activation, by the explicit path.
 
         Raises ConfigError for a sequence longer than n_ctx.
         """
@@ -192,8 +191,9 @@ class _LanguageModel(_Stack):
     def forward_recorded(self, ids: Tensor, mask: Tensor | None = None) -> tuple[Tensor, dict[str, Tensor]]:
         """Logits, and every activation by name (`activation_names` lists them), computed by the explicit path.
 
-        q, z [batch, head, pos, d_head] and k, v [batch, kv_head, pos, d_head], q and k after QK-norm and rotary turns; scores,
-        pattern [batch, head, query_pos, key_pos]; the rest [batch, pos, d_model]. `x` is what enters W_Q, W_K, W_V.
+        q, z [batch, head, pos, d_head] and k, v [batch, kv_head, pos, d_head], q and k after QK-norm and rotary turns;
+        scores, pattern [batch, head, query_pos, key_pos]; the rest [batch, pos, d_model]. `x` is what enters W_Q, W_K,
+        W_V.
         """
         tap, record = recorder()
         return self.unembed(self.hidden(ids, mask=mask, tap=tap)), record
