@@ -24,7 +24,7 @@ __all__ = ["Baselines", "baselines"]
 
 MOST_ORDERS = 8
 MOST_COUNTED = 4 << 20
-"""Training tokens that n-grams are counted on at most: 64 blocks spread evenly over a longer text (250 MB of memory)."""
+"""Training tokens that n-grams are counted on at most: 64 blocks spread evenly over a longer text (250 MB)."""
 MOST_SCORED = 2 << 20
 """Validation tokens that n-grams are scored on at most, the first ones."""
 XZ_WINDOW = 4 << 20

@@ -126,10 +126,10 @@ def _sorted_with_places(keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _discounts(counts: np.ndarray, kinds: int) -> np.ndarray:
-    """What is taken off a count of 0, 1, 2, 3 and more, from counts of counts; float64 [4], each from 0 to its count.
+    """What is taken off a count of 0, 1, 2, 3 and more, from counts of counts; float64 [4], none above its count.
 
     kinds 1: one discount n1 / (n1 + 2 n2). kinds 3: D1, D2, D3+ by Chen and Goodman. Where counts of counts are
-    missing, as in tiny texts, a discount of 1/2 serves for all.
+    missing, as in tiny texts, a discount of 1/2 serves for all; none is below 0.1, so that no token has probability 0.
     """
     n = [int((counts == k).sum()) for k in range(5)]
     if min(n[1 : kinds + 2]) == 0:
@@ -138,4 +138,4 @@ def _discounts(counts: np.ndarray, kinds: int) -> np.ndarray:
     if kinds == 1:
         return np.array([0.0, share, share, share])
     found = [k - (k + 1) * share * n[k + 1] / n[k] for k in (1, 2, 3)]
-    return np.array([0.0, *(min(max(d, 0.0), k) for k, d in zip((1, 2, 3), found, strict=True))])
+    return np.array([0.0, *(min(max(d, 0.1), k) for k, d in zip((1, 2, 3), found, strict=True))])

@@ -125,10 +125,9 @@ def character_start(path: Path, offset: int) -> int:
     with open_bytes(path) as file:
         mark = 3 if file.read(3) == codecs.BOM_UTF8 else 0
         file.seek(offset + mark)
-        for extra, byte in enumerate(file.read(4)):
-            if byte & 0xC0 != 0x80:
-                return offset + extra
-    return offset
+        following = file.read(4)
+    inside = (i for i, byte in enumerate(following) if byte & 0xC0 != 0x80)
+    return offset + next(inside, len(following))
 
 
 def examine(path: Path) -> FileFacts:

@@ -113,7 +113,7 @@ def _text_column(path: Path, columns: tuple[str, ...], rows: list[dict], asked: 
 def _is_header(rows: list[list[str]], asked: tuple[str, ...]) -> bool:
     """A header names what was asked for, or has short distinct cells that are no numbers and do not occur below it."""
     first = rows[0]
-    if any(name and name in first for name in asked):
+    if any(name in first for name in asked if name and not name.isdigit()):
         return True
     if any(cell.lower() in TEXT_NAMES or cell.lower() in ("label", "id") for cell in first):
         return True

@@ -135,7 +135,7 @@ class Tokenizer:
         return self.hf.decode([i for i in numbers if i in self._by_id], skip_special_tokens=True)
 
     def token(self, i: int) -> str:
-        """One token as a person reads it: with its leading space as a space, `##` kept, bytes that are no character as <0xE2>."""
+        """One token as a person reads it: its leading space as a space, `##` kept, part of a character as <0xE2>."""
         raw = self._by_id.get(int(i))
         if raw is None:
             return f"<{int(i)}>"
@@ -194,7 +194,8 @@ def fit_tokenizer(
 
     Raises ConfigError for an unknown kind or a vocabulary too small.
     """
-    names = list(TASK_SPECIALS) if specials else [] if kind in ("byte", "bpe") else ["[UNK]"]
+    needs_unknown = kind not in ("byte", "bpe")
+    names: list[str] = [*TASK_SPECIALS] if specials else ["[UNK]"] * needs_unknown
     if end and not specials:
         names.append("[END]")
     hf = fit(kind, texts, vocab or vocabulary_law(kind, n_bytes), names)

@@ -1,0 +1,226 @@
+"""Every kind of source is read whole, and every bad one is refused in one clear sentence."""
+
+import gzip
+import json
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from qkv.data.config import DataConfig
+from qkv.data.reading import character_start, read_text
+from qkv.data.sources import Source, open_source
+from qkv.errors import ConfigError, SourceError
+
+
+def opened(path: Path, **columns: str) -> Source:
+    return open_source(DataConfig(source=str(path), **columns))
+
+
+def refused(path: Path | str, **columns: str) -> str:
+    with pytest.raises(SourceError) as caught:
+        source = open_source(DataConfig(source=str(path), **columns))
+        list(source.documents())
+    message = str(caught.value)
+    assert "\n" not in message and "Traceback" not in message
+    return message
+
+
+def test_a_text_file_is_one_document_with_its_line_ends_kept(tmp_path: Path) -> None:
+    text = "one\r\ntwo\rthree\n\nvier: größer 漢字 😀\n"
+    (tmp_path / "my text.txt").write_bytes(text.encode())
+    source = opened(tmp_path / "my text.txt")
+    assert list(source.documents()) == [text]
+    assert (source.name, source.kind, source.n_bytes) == ("my-text", "text", len(text.encode()))
+    with gzip.open(tmp_path / "same.txt.gz", "wt", encoding="utf-8", newline="") as file:
+        file.write(text)
+    zipped = opened(tmp_path / "same.txt.gz")
+    assert list(zipped.documents()) == [text] and zipped.n_bytes == source.n_bytes
+    assert zipped.sha256 != source.sha256 and zipped.name == "same"
+
+
+def test_a_name_that_says_nothing_is_replaced_by_its_folder(tmp_path: Path) -> None:
+    folder = tmp_path / "tiny shakespeare"
+    folder.mkdir()
+    (folder / "input.txt").write_text("words and words")
+    assert opened(folder / "input.txt").name == "tiny-shakespeare"
+
+
+def test_a_byte_order_mark_is_dropped(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_bytes(b"\xef\xbb\xbfabc")
+    source = opened(tmp_path / "a.txt")
+    assert list(source.documents()) == ["abc"] and source.n_bytes == 3
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=40)
+@given(
+    text=st.text(st.characters(blacklist_characters="\0\ufeff", blacklist_categories=("Cs",)), min_size=1),
+    size=st.integers(1, 9),
+)
+def test_text_read_in_blocks_and_ranges_is_the_text(tmp_path: Path, text: str, size: int) -> None:
+    path = tmp_path / "any.txt"
+    path.write_bytes(text.encode())
+    assert "".join(read_text(path, size=size)) == text
+    data = text.encode()
+    for offset in range(len(data) + 1):
+        cut = character_start(path, offset)
+        assert offset <= cut <= offset + 3
+        assert "".join(read_text(path, 0, cut, size)) + "".join(read_text(path, cut, None, size)) == text
+
+
+def test_a_folder_gives_each_text_file_in_order_of_its_path(tmp_path: Path) -> None:
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "two.md").write_text("second")
+    (tmp_path / "a.txt").write_text("first")
+    (tmp_path / "picture.png").write_bytes(b"\x89PNG\0\0\xff")
+    (tmp_path / "empty.txt").write_text(" \n")
+    (tmp_path / ".hidden.txt").write_text("never")
+    (tmp_path / "rows.jsonl").write_text('"third"\n"fourth"\n')
+    with gzip.open(tmp_path / "z.txt.gz", "wt") as file:
+        file.write("fifth")
+    source = opened(tmp_path)
+    assert list(source.documents()) == ["first", "third", "fourth", "fifth", "second"]
+    assert source.kind == "folder" and "2 that are not text passed over" in source.note
+    before = source.sha256
+    (tmp_path / "a.txt").rename(tmp_path / "a1.txt")
+    assert opened(tmp_path).sha256 != before
+
+
+def test_json_lines_give_the_text_column_found_by_name_or_length(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    rows = [{"id": i, "url": "http://a/very/long/address/" + "x" * 90, "text": f"row {i}"} for i in range(3)]
+    path.write_text("\n".join(map(json.dumps, rows)) + "\n\n" + json.dumps({"id": 9, "text": ""}) + "\n")
+    assert list(opened(path).documents()) == ["row 0", "row 1", "row 2"]
+    assert opened(path, text_column="url").documents().__next__().startswith("http")
+    path.write_text("".join(json.dumps({"a": 1, "b": "short", "c": f"much longer {i}"}) + "\n" for i in range(3)))
+    assert list(opened(path).documents()) == [f"much longer {i}" for i in range(3)]
+    assert list(opened(path, label_column="c").documents()) == ["short"] * 3
+
+
+def test_half_a_surrogate_pair_in_json_becomes_the_replacement_character(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('"a\\ud83d"\n"\\ud83d\\ude00"\n')
+    assert list(opened(tmp_path / "a.jsonl").documents()) == ["a\ufffd", "😀"]
+
+
+def test_csv_with_quotes_and_tsv_without_are_read_as_written(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text('label,text\n1,"two\nlines, ""quoted"""\n0,plain\n')
+    assert list(opened(tmp_path / "a.csv").documents()) == ['two\nlines, "quoted"', "plain"]
+    (tmp_path / "a.tsv").write_text('sentence\tlabel\nan "open quote\t1\nsecond\t0\n')
+    assert list(opened(tmp_path / "a.tsv").documents()) == ['an "open quote', "second"]
+
+
+def test_a_table_without_a_header_has_numbered_columns(tmp_path: Path) -> None:
+    (tmp_path / "a.tsv").write_text("1\tthe first sentence of them\n0\tand the second one\n")
+    assert list(opened(tmp_path / "a.tsv").documents()) == ["the first sentence of them", "and the second one"]
+    assert list(opened(tmp_path / "a.tsv", text_column="1").documents()) == ["1", "0"]
+    assert "'2'" in refused(tmp_path / "a.tsv", text_column="3")
+
+
+def test_a_csv_cell_larger_than_the_modules_own_limit_is_read(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text(f"text\n{'x' * 300_000}\nsmall\n")
+    assert [len(text) for text in opened(tmp_path / "a.csv").documents()] == [300_000, 5]
+
+
+def test_a_missing_file_is_refused_with_the_nearest_names(tmp_path: Path) -> None:
+    (tmp_path / "shakespeare.txt").write_text("x")
+    assert "did you mean" in (message := refused(tmp_path / "shakespear.txt")) and "shakespeare.txt" in message
+    assert "no folder" in refused(tmp_path / "nowhere" / "a.txt")
+    assert "give a text file" in refused(tmp_path / "zzzzzz")
+
+
+def test_empty_blank_and_binary_files_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "e.txt").write_text("")
+    assert "is empty" in refused(tmp_path / "e.txt")
+    (tmp_path / "b.txt").write_text(" \n\t\n")
+    assert "is blank" in refused(tmp_path / "b.txt")
+    (tmp_path / "n.txt").write_bytes(b"abc\0def")
+    assert "binary (a NUL byte at byte 3)" in refused(tmp_path / "n.txt")
+
+
+@pytest.mark.parametrize("before", [0, 5, (1 << 20) - 1, 1 << 20, (1 << 20) + 7])
+def test_bytes_that_are_not_utf8_are_refused_with_their_place(tmp_path: Path, before: int) -> None:
+    (tmp_path / "l.txt").write_bytes(b"a" * before + "é".encode("latin-1") + b"bc")
+    assert f"byte {before} is 0xe9" in refused(tmp_path / "l.txt")
+
+
+def test_a_text_that_ends_inside_a_character_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "l.txt").write_bytes(b"abc" + "漢".encode()[:2])
+    assert "byte 3 is 0xe6" in refused(tmp_path / "l.txt")
+
+
+def test_a_broken_gzip_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.txt.gz").write_bytes(gzip.compress(b"hello " * 5000)[:40])
+    assert "not a whole gzip file" in refused(tmp_path / "a.txt.gz")
+    (tmp_path / "b.txt.gz").write_text("hello")
+    assert "not a whole gzip file" in refused(tmp_path / "b.txt.gz")
+
+
+def test_a_folder_without_text_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "d").mkdir()
+    assert "it holds no file" in refused(tmp_path / "d")
+    (tmp_path / "d" / "x.bin").write_bytes(b"\0\1\2")
+    assert "none of its 1 files is UTF-8 text" in refused(tmp_path / "d")
+    (tmp_path / "d" / "x.txt").write_bytes(b"fine until \xff here")
+    assert "x.txt" in (message := refused(tmp_path / "d")) and "byte 11 is 0xff" in message
+
+
+@pytest.mark.skipif(os.name == "nt" or os.geteuid() == 0, reason="the superuser may read everything")
+def test_a_file_that_may_not_be_read_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "secret.txt"
+    path.write_text("x")
+    path.chmod(0)
+    assert "Permission denied" in refused(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "expected"),
+    [
+        ("a.csv", "text,label\n", "has one line"),
+        ("a.csv", "text,label\nonly,1\n", "a header and one row"),
+        ("a.jsonl", '{"text": "x"}\n', "has one line"),
+        ("a.tsv", "text\tlabel\n", "has one line"),
+        ("a.jsonl", '{"text": "x"}\n{"text": }\n', "line 2 is not JSON"),
+        ("a.jsonl", '{"text": "x"}\n{"text": ["y"]}\n', "'text' is list"),
+        ("a.json", '[{"text": "x"},\n{"text": "y"}]\n', "array"),
+        ("a.jsonl", '{"n": 1}\n{"n": 2}\n', "no column of text (columns: n)"),
+        ("a.csv", 'text\n"never closed\nx\n', "is not CSV"),
+    ],
+)
+def test_broken_tables_are_refused(tmp_path: Path, name: str, content: str, expected: str) -> None:
+    (tmp_path / name).write_text(content)
+    assert expected in refused(tmp_path / name)
+
+
+def test_an_unknown_column_is_refused_with_the_nearest(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("sentence,label\na b,1\nc d,0\n")
+    assert "unknown column 'sentense'; did you mean 'sentence'" in refused(tmp_path / "a.csv", text_column="sentense")
+    assert "--label-column" in refused(tmp_path / "a.csv", label_column="lable")
+
+
+def test_columns_named_for_a_plain_text_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("words")
+    assert "leave --text-column out" in refused(tmp_path / "a.txt", text_column="text")
+
+
+def test_a_pair_of_files_is_refused_with_the_task_it_is_for(tmp_path: Path) -> None:
+    for name in ("l.de", "r.en"):
+        (tmp_path / name).write_text("a")
+    assert "--task translate" in refused(f"{tmp_path / 'l.de'}:{tmp_path / 'r.en'}")
+
+
+def test_a_negative_vocabulary_is_refused() -> None:
+    with pytest.raises(ConfigError, match="vocab is -1"):
+        DataConfig(vocab=-1)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=150)
+@given(data=st.binary(max_size=300), name=st.sampled_from(["a.txt", "a.jsonl", "a.csv", "a.tsv", "a.txt.gz", "a.json"]))
+def test_any_bytes_are_read_or_refused_but_never_crash(tmp_path: Path, data: bytes, name: str) -> None:
+    (tmp_path / name).write_bytes(data)
+    try:
+        for text in opened(tmp_path / name).documents():
+            text.encode()
+    except SourceError as error:
+        assert "\n" not in str(error)

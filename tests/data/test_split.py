@@ -1,0 +1,145 @@
+"""Nothing of what is measured on is trained on."""
+
+import json
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from qkv.data import split as split_module
+from qkv.data.config import DataConfig
+from qkv.data.copies import group_copies, sketch
+from qkv.data.sources import open_source, whole_documents
+from qkv.data.split import Split, split_source
+from qkv.errors import SourceError
+
+
+def split_of(path: Path) -> Split:
+    return split_source(open_source(DataConfig(source=str(path))))
+
+
+def texts(part) -> list[str]:
+    return list(whole_documents(part.read()))
+
+
+def article(draws: random.Random, n: int = 60) -> str:
+    return " ".join("".join(draws.choices("abcdefghijklmnop", k=draws.randint(2, 9))) for _ in range(n))
+
+
+def test_the_last_tenth_of_a_text_is_held_out_at_a_character(tmp_path: Path) -> None:
+    for text in ("abcdefghij" * 50, "漢字é😀" * 77, "x" * 89 + "😀" * 4):
+        (tmp_path / "t.txt").write_text(text, encoding="utf-8")
+        found = split_of(tmp_path / "t.txt")
+        train, val = texts(found.train)[0], texts(found.val)[0]
+        assert train + val == text
+        assert len(train.encode()) == found.train.n_bytes and len(val.encode()) == found.val.n_bytes
+        assert (
+            0 <= len(text.encode()) // 10 - len(val.encode()) < 4 or len(val.encode()) <= len(text.encode()) // 10 + 1
+        )
+        assert not found.many_documents
+
+
+def test_tinyshakespeare_is_cut_where_everybody_cuts_it(tinyshakespeare: Path) -> None:
+    found = split_of(tinyshakespeare)
+    assert (found.train.n_bytes, found.val.n_bytes) == (1003854, 111540)
+    assert texts(found.val)[0] == tinyshakespeare.read_text()[int(1115394 * 0.9) :]
+
+
+def test_at_most_two_megabytes_are_held_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(split_module, "MOST_VAL_BYTES", 100)
+    (tmp_path / "t.txt").write_text("word " * 1000)
+    assert split_of(tmp_path / "t.txt").val.n_bytes == 100
+    draws = random.Random(0)
+    (tmp_path / "t.jsonl").write_text("".join(json.dumps(article(draws, 3)) + "\n" for _ in range(300)))
+    assert split_of(tmp_path / "t.jsonl").val.n_bytes <= 100
+
+
+def test_documents_are_split_whole_whatever_their_order(tmp_path: Path) -> None:
+    draws = random.Random(1)
+    articles = [article(draws) for _ in range(200)]
+    sides = []
+    for name in ("a.jsonl", "b.jsonl"):
+        (tmp_path / name).write_text("".join(json.dumps({"text": text}) + "\n" for text in articles))
+        found = split_of(tmp_path / name)
+        train, val = texts(found.train), texts(found.val)
+        assert sorted(train + val) == sorted(articles)
+        assert [text for text in articles if text in set(val)] == val  # in the order of the source
+        total = sum(map(len, articles))
+        assert 0.08 * total < found.val.n_bytes <= 0.1 * total
+        assert found.val.n_bytes == sum(len(text.encode()) for text in val)
+        assert found.many_documents and f"{len(val)} of 200 documents" in found.rule
+        sides.append(set(val))
+        draws.shuffle(articles)
+    assert sides[0] == sides[1]
+
+
+def test_near_copies_stay_on_one_side(tmp_path: Path) -> None:
+    draws = random.Random(2)
+    families = []
+    for _ in range(120):
+        text = article(draws)
+        words = text.split()
+        words[draws.randrange(len(words))] = "changed"
+        families.append([text, text.upper() + "!", " ".join(words), "A new first sentence. " + text])
+    rows = [text for family in families for text in family]
+    draws.shuffle(rows)
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(text) + "\n" for text in rows))
+    found = split_of(tmp_path / "a.jsonl")
+    val = set(texts(found.val))
+    assert val
+    for family in families:
+        assert len({text in val for text in family}) == 1
+    assert "360 near-copies kept on the side of their originals" in found.rule
+
+
+def test_strangers_are_not_taken_for_copies() -> None:
+    draws = random.Random(3)
+    documents = [article(draws) for _ in range(400)]
+    assert (group_copies(sketch(documents)) == np.arange(400)).all()
+
+
+def test_sketches_do_not_depend_on_the_company_of_a_document() -> None:
+    draws = random.Random(4)
+    documents = [article(draws, n) for n in (1, 2, 5, 300, 20_000, 40)] + ["", "x", "漢字" * 30]
+    together = sketch(documents)
+    for i, text in enumerate(documents):
+        alone = sketch([text])
+        assert alone.keys[0] == together.keys[i] and (alone.bins[0] == together.bins[i]).all()
+
+
+def test_short_documents_are_copies_only_where_their_letters_are_equal() -> None:
+    groups = group_copies(sketch(["Yes.", "yes", "no", "NO!", "yes and no"]))
+    assert groups.tolist() == [0, 0, 2, 2, 4]
+
+
+def test_a_few_long_documents_give_the_tail_of_each(tmp_path: Path) -> None:
+    draws = random.Random(5)
+    novels = [article(draws, 3000) for _ in range(3)]
+    for i, text in enumerate(novels):
+        (tmp_path / f"{i}.txt").write_text(text)
+    (tmp_path / "copy.txt").write_text(novels[0].upper())
+    found = split_of(tmp_path)
+    train, val = texts(found.train), texts(found.val)
+    assert len(train) == 4 and len(val) == 3
+    for text, tail in zip(novels, val, strict=True):
+        assert text.endswith(tail) and abs(len(tail) - len(text) / 10) < 2
+        assert not any(tail.lower() in head.lower() for head in train)
+    assert "the last 10% of each of 4 documents" in found.rule
+
+
+def test_a_source_given_for_validation_is_taken_whole(tmp_path: Path) -> None:
+    (tmp_path / "t.txt").write_text("to train on " * 10)
+    (tmp_path / "v.txt").write_text("to measure on")
+    train, val = (open_source(DataConfig(source=str(tmp_path / name))) for name in ("t.txt", "v.txt"))
+    found = split_source(train, val)
+    assert texts(found.train) == ["to train on " * 10] and texts(found.val) == ["to measure on"]
+
+
+def test_a_single_document_or_a_tiny_text_cannot_be_split(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"text": "only one"}\n{"text": ""}\n')
+    with pytest.raises(SourceError, match="one document with text"):
+        split_of(tmp_path / "a.jsonl")
+    (tmp_path / "a.txt").write_text("hi\n")
+    with pytest.raises(SourceError, match="3 bytes; too small"):
+        split_of(tmp_path / "a.txt")
