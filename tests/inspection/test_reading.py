@@ -1,0 +1,183 @@
+"""Every sentence of a reading holds the run's own numbers; what the folder lacks is left out."""
+
+import numpy as np
+import pytest
+
+from qkv.errors import RunFolderError
+from qkv.inspection import read
+from qkv.inspection.reading import QUESTIONS
+from qkv.telemetry import Store
+
+FALLING = [(10, 3.0, 3.1), (20, 2.0, 2.1), (30, 1.5, 1.6)]
+
+
+def answer(run, key):
+    return next((a for a in read(run.path) if a.key == key), None)
+
+
+def test_trained_embeddings_are_told_with_their_rows_and_their_null(made):
+    counts = np.arange(made.n, 0, -1)
+    run = made.with_rows(counts=counts)
+    told = answer(run, "embeddings")
+    the = run.tokenizer.readable["the"]
+    assert told.sentence.startswith("Yes: half of the rows")
+    assert told.numbers["median row drift"] == pytest.approx(np.median(run.drift))
+    assert told.numbers["largest row drift"] == pytest.approx(run.drift.max())
+    assert told.address == 'W_E["the"]'
+    length = float(np.hypot(1, run.drift[the]))
+    assert told.numbers['W_E["the"] length before'] == 1
+    assert told.numbers['W_E["the"] length after'] == pytest.approx(length)
+    assert f"went from length 1.00 to {length:.2f}" in told.sentence
+    assert any("no row that was never met" in line for line in told.more)
+    assert any("rare tokens moved further" in line for line in told.more)  # drift grows as the count falls
+    assert told.null.startswith("At step 4 ") and told.measure == "row_drift"
+
+
+def test_rows_never_met_are_said_to_have_moved_exactly_zero(made):
+    counts, scale = np.full(made.n, 7), np.ones(made.n)
+    counts[-2:] = scale[-2:] = 0
+    told = answer(made.with_rows(scale, counts), "embeddings")
+    assert any("2 rows of tokens" in line and "exactly 0" in line for line in told.more)
+    assert told.numbers["rows never met"] == 2 and told.numbers["largest drift of a row never met"] == 0
+
+
+def test_rows_never_met_that_moved_are_told_with_the_reason(made):
+    counts = np.full(made.n, 7)
+    counts[-1] = 0
+    told = answer(made.with_rows(1.0, counts, tied=True), "embeddings")
+    assert any("1 row of tokens" in line and "also the output matrix" in line for line in told.more)
+
+
+def test_a_row_never_met_that_moved_without_tying_or_decay_is_not_explained_away(made):
+    counts = np.full(made.n, 7)
+    counts[-1] = 0
+    told = answer(made.with_rows(1.0, counts), "embeddings")
+    assert any("moved too, by up to" in line and "because" not in line for line in told.more)
+
+
+def test_frozen_embeddings_are_told(made):
+    told = answer(made.with_rows(0.0, np.full(made.n, 7)), "embeddings")
+    assert told.sentence.startswith("No: all") and "bit for bit" in told.sentence
+
+
+def test_embeddings_are_answered_from_weights_alone_where_nothing_was_watched(made):
+    run = made.with_rows()
+    (run.path / "telemetry.sqlite").unlink()
+    Store(run.path / "telemetry.sqlite").close()
+    told = answer(run, "embeddings")
+    assert told.numbers["median row drift"] == pytest.approx(np.median(run.drift)) and told.null == ""
+
+
+def test_matrices_are_ranked_and_read_against_random_labels(made):
+    last = {"W_E": 0.2, "L0.W_Q": 0.4, "L0.W_O": 1.2, "L1.W_Q": 0.6, "L1.W_O": 1.6, "W_U": 0.8}
+    told = answer(made.with_drifts(last), "matrices")
+    assert told.sentence == (
+        "L1.W_O moved most: by 1.60 of its starting size, then L0.W_O (1.20) and W_U (0.800); W_E least (0.200)."
+    )
+    assert "W_O 1.40, W_U 0.800, W_Q 0.500, W_E 0.200" in told.more[0]
+    assert told.more[1].startswith("W_O and W_U started at zero")
+    assert told.null.startswith("At step 8 the run had moved W_E 2.00 times as far as random labels do, W_U 1.33 times")
+    assert told.numbers["W_E at step 8, over random labels"] == pytest.approx(2)
+
+
+def test_what_moved_first_is_told_by_kind_with_what_got_no_gradient(made):
+    last = {"W_E": 0.2, "L0.W_Q": 0.4, "L0.W_O": 1.2, "L1.W_Q": 0.6, "L1.W_O": 1.6, "W_U": 0.8}
+    told = answer(made.with_drifts(last), "order")
+    assert "W_E, W_Q, W_O and W_U by step 32" in told.sentence
+    assert told.more == (
+        "The gradient of the first update was exactly 0 in W_E, W_Q and W_O: no gradient comes back through W_O and "
+        "W_U, which started at zero, until they have moved.",
+    )
+
+
+def test_matrices_that_did_not_move_are_named(made):
+    told = answer(made.with_drifts({"W_E": 0.0, "L0.W_Q": 0.0, "L1.W_Q": 0.5}), "frozen")
+    assert told.sentence == "W_E, L0.W_Q did not move: drift exactly 0 at step 64."
+    assert told.more == ("1 other matrix moved.",)
+    assert answer(made, "matrices").sentence == "L1.W_Q moved most: by 0.500 of its starting size."
+
+
+def test_nothing_is_called_frozen_where_everything_moved(made):
+    assert answer(made.with_drifts({"W_E": 0.1, "L0.W_Q": 0.2}), "frozen") is None
+
+
+@pytest.mark.parametrize(
+    ("loss", "expected"),
+    [
+        (1.5, "Better than unigram (3.30) and bigram (2.40), not yet than the best n-gram, of order 6 (1.40): "),
+        (1.2, "Yes: 1.2000 nats"),
+        (3.5, "No: 3.5000 nats"),
+    ],
+)
+def test_a_loss_is_read_against_its_baselines(made, loss, expected):
+    run = made.with_losses([(10, loss, 4.0)], unigram=3.3, bigram=2.4, ngram=1.4, ngram_order=6, xz=None)
+    told = answer(run, "loss")
+    assert told.sentence.startswith(expected)
+    assert f"({2 * loss:.3f} bits per byte)" in told.sentence and "per word" in told.sentence
+    assert told.numbers["unigram (nats per word)"] == 3.3
+    assert f"ln {run.n}" in told.null
+
+
+def test_a_loss_without_baselines_is_told_alone(made):
+    assert answer(made.with_losses(FALLING), "loss").sentence.startswith("The lowest loss is 1.5000 nats per word")
+
+
+@pytest.mark.parametrize(
+    ("losses", "expected"),
+    [
+        (FALLING, "No: the validation loss is lowest at the end, step 30; the training loss there is 1.600."),
+        ([*FALLING, (40, 1.505, 1.4)], "Not noticeably: it was lowest at step 30 and is 0.33 % above that at the end."),
+        (
+            [*FALLING, (40, 1.7, 1.2), (50, 1.9, 0.8)],
+            "Yes, from step 30 on: the validation loss rose from 1.500 to 1.900 while the training loss went from 1.600 "
+            "to 0.800. best.safetensors holds step 30.",
+        ),
+    ],
+)
+def test_over_fitting_is_dated(made, losses, expected):
+    assert answer(made.with_losses(losses), "over-fitting").sentence == expected
+
+
+def test_two_evaluations_are_too_few_to_speak_of_over_fitting(made):
+    assert answer(made.with_losses(FALLING[:2]), "over-fitting") is None
+
+
+def test_trouble_comes_first(made):
+    run = made.with_losses(FALLING)
+    with run.store() as store:
+        store.add_event(12, "nan", "the loss is nan; L0.W_Q was first", address="L0.W_Q")
+        store.add_sample(30, "The cat", "sees\nthe   dog")
+    told = read(run.path)
+    assert told[0].key == "trouble" and told[0].address == "L0.W_Q" and "At step 12" in told[0].sentence
+    written = next(a for a in told if a.key == "samples")
+    assert written.sentence == "At step 30, after \u201cThe cat\u201d: \u201csees the dog\u201d"
+
+
+def test_what_watching_cost_is_told(made):
+    with made.store() as store:
+        store.set_clock_fact(
+            "watch", {"level": "light", "seconds": 1.5, "share": 0.0068, "looks": 63, "numbers": 16069}
+        )
+    assert answer(made, "watch").sentence.startswith("0.68 % of the training time, for 16,069 numbers from 63 looks")
+
+
+def test_an_empty_run_answers_nothing_and_a_missing_one_is_an_error(made, tmp_path):
+    made.store().close()
+    assert read(made.path) == []
+    with pytest.raises(RunFolderError, match="no telemetry"):
+        read(tmp_path / "nowhere")
+
+
+def test_answers_come_in_the_order_of_their_weight(made):
+    run = made.with_rows(counts=np.full(made.n, 3)).with_drifts({"W_E": 0.2, "L0.W_Q": 0.0}).with_losses(FALLING)
+    keys = [a.key for a in read(run.path)]
+    assert keys == ["embeddings", "matrices", "loss", "over-fitting", "frozen"]
+    names = [ask.__name__.replace("over_fitting", "over-fitting") for ask in QUESTIONS]
+    assert keys == sorted(keys, key=names.index)
+
+
+def test_no_sentence_holds_a_number_that_is_not_finite(made):
+    run = made.with_rows(counts=np.full(made.n, 3)).with_losses([(10, 1e9, None)] * 3)
+    for told in read(run.path):
+        text = " ".join([told.sentence, *told.more, told.null])
+        assert " nan" not in text and "inf " not in text
