@@ -68,10 +68,14 @@ class TrainingState:
     """Moving average of the training loss, which tells when a target loss may be near."""
     probe_step: int = 0
     """No look for a target loss before this step."""
-    probe_offset: float | None = None
-    """Full validation loss less that of the probe's windows, when both were last measured."""
     probe_last: tuple[int, float] | None = None
-    """Step and estimate of the latest probe."""
+    """Step and estimated loss of the latest look."""
+    probe_losses: tuple[float, ...] = ()
+    """Losses of the first batches of the pass that later looks are compared with; ..."""
+    probe_mean: float | None = None
+    """... the loss of the whole split that it told, ..."""
+    probe_error: float = 0.0
+    """... and the standard error of that."""
     stopped_because: str = ""
     """Why the run ended, or was left; empty while it runs."""
     train_seconds: float = 0.0
@@ -292,8 +296,8 @@ def _read_state(path: Path) -> tuple[TrainingState, dict[str, str]]:
         if content.pop("sha256") != _digest(content):
             raise ValueError("its hash does not match")
         values = dict(content["training"])
-        if values["probe_last"] is not None:
-            values["probe_last"] = tuple(values["probe_last"])
+        for name in ("probe_last", "probe_losses"):
+            values[name] = tuple(values[name]) if values[name] is not None else None
         return TrainingState(**values), content["files"]
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise RunFolderError(f"{path / 'state.json'} is damaged: {error}") from None

@@ -149,11 +149,10 @@ class _Training:
         if self.was_finished:
             return True
         state = self.state
-        if not self.random_labels and self.validation.is_due(state):
-            self.evaluate()
+        self.evaluate()
         reason = self.reason_to_stop()
-        if reason and state.evaluated_step != state.step and not self.random_labels:
-            self.evaluate()
+        if reason:
+            self.evaluate(always=True)
         state.stopped_because = "interrupt" if self.signals.received() else reason
         due = is_due(state.step, state.horizon, self.tokens_per_step, self.machine.device)
         if state.stopped_because or ((due or state.evaluated_step == state.step) and self.saved_step != state.step):
@@ -226,10 +225,10 @@ class _Training:
             tokens += batch.inputs.numel() if batch.mask is None else int(batch.mask.sum())
         return loss, tokens
 
-    def evaluate(self) -> None:
-        """Score the whole validation split and keep count of the best, unless a signal comes meanwhile."""
+    def evaluate(self, *, always: bool = False) -> None:
+        """Score the whole validation split, where it is time to, and keep count of the best."""
         state, began = self.state, time.perf_counter()
-        loss = self.validation.full(state)
+        loss = None if self.random_labels else self.validation.measure(state, always=always)
         if loss is None:
             return
         if not math.isfinite(loss):

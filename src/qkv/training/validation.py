@@ -3,13 +3,15 @@
 A validation is always the whole split in the same windows. Its cost is bounded: a pass without gradients costs about a
 third of training on as many tokens, so the number of validations follows from sizes alone, never from a clock.
 
-To stop at a target loss, a *probe* (the same few windows every time, about a tenth) says when the whole split may be
-there. Probe and whole differ by an offset that hardly moves, known after the first full pass; only a full pass ends the
-run.
+To stop at a target loss the split is scored batch by batch, in an order that spreads over it, for as long as the target
+is within one standard error of what the batches so far say. Far above the target that ends after a few batches; only a
+pass that came to the end is a validation, and only a validation ends the run. Batches are compared with the same ones
+of the pass before, since how hard each is hardly changes: then few of them tell much.
 """
 
 import math
-from collections.abc import Callable
+import statistics
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 from typing import Any
 
@@ -24,16 +26,19 @@ __all__ = ["Validation", "evaluation_steps"]
 _SHARE = 0.06
 """Share of the training's cost that validations may take by default, and ..."""
 _SHARE_WITH_TARGET = 0.02
-"""... where probes look for a target as well."""
+"""... where the target is looked for as well."""
 _FORWARD = 1 / 3
 """Cost of a forward pass as a share of forward, backward and update."""
 _MOST = 16
 _ENOUGH = 4
 """Fewer validations than this may take twice their share."""
-_BATCH_TOKENS = 4096
-_PROBE_SHARE, _PROBE_MOST = 0.1, 8
+_BATCH_TOKENS = 2048
+_GLANCE = 4
+"""Batches after which the target may be given up."""
+_REMEMBERED = 64
+"""Batches of the latest pass that later ones are compared with."""
 _NEAR = 0.25
-"""Nats above the target, of the averaged training loss, from which on probes look for it."""
+"""Nats above the target, of the averaged training loss, from which on it is looked for."""
 
 
 @lru_cache(maxsize=64)
@@ -67,104 +72,109 @@ class Validation:
         sizes = model.config.sizes
         self._model, self._task, self._config, self._machine, self._stop = model, task, config, machine, stop
         self._tokens_per_step = config.batch_size * sizes.n_ctx
-        self._batches = tuple(task.val_batches(corpus, sizes, max(1, _BATCH_TOKENS // sizes.n_ctx)))
-        self.n_tokens = sum(batch.inputs.numel() for batch in self._batches)
-        self.n_targets = sum(batch.targets.numel() for batch in self._batches)
-        count = min(_PROBE_MOST, max(2, round(_PROBE_SHARE * len(self._batches))), len(self._batches))
-        stride = len(self._batches) // max(1, count)
-        self._probed = frozenset(stride // 2 + i * stride for i in range(count))
-        probe_tokens = sum(self._batches[i].inputs.numel() for i in self._probed)
-        self._probe_cost = _FORWARD * probe_tokens / self._tokens_per_step
+        batches = tuple(task.val_batches(corpus, sizes, max(1, _BATCH_TOKENS // sizes.n_ctx)))
+        self._batches = tuple(batches[i] for i in _spread(len(batches)))
+        self.n_tokens = sum(batch.inputs.numel() for batch in batches)
+        self.n_targets = sum(batch.targets.numel() for batch in batches)
         self.seconds = 0.0
-        """How long the latest full pass took."""
+        """How long the latest validation took; kept by the loop."""
 
     @property
     def share(self) -> float:
         """What validations may be expected to cost, as a share of the updates."""
         return 0.0 if self._config.eval_every else _SHARE_WITH_TARGET if self._config.until_loss else _SHARE
 
-    def is_due(self, state: TrainingState) -> bool:
-        """Whether the weights at this step are to be scored on the whole split; probes where a target may be near."""
-        if state.evaluated_step == state.step or state.step == 0:
-            return False
-        if state.step == state.horizon:
-            return True
-        every = self._config.eval_every
-        if every:
-            by_law = state.step % every == 0
-        else:
-            args = (state.horizon, self._tokens_per_step, self.n_tokens, bool(self._config.until_loss))
-            by_law = state.horizon > 0 and state.step in evaluation_steps(*args)
-        return by_law or self._is_near_target(state)
+    def measure(self, state: TrainingState, *, always: bool = False) -> float | None:
+        """The mean loss over the whole split in nats per target, at the weights of `state.step`.
 
-    def losses(self, only: frozenset[int] | None = None) -> list[tuple[int, float, int]] | None:
-        """(number, nats, targets) of every batch, or of those in `only`; None where a stop was asked for meanwhile."""
-        results = []
-        with torch.no_grad(), self._machine.autocast():
-            for number, batch in enumerate(self._batches):
-                if only is not None and number not in only:
-                    continue
-                if self._stop():
-                    return None
-                if self._machine.device != "cpu":
-                    batch = batch.to(self._machine.device)
-                nats, n_targets = self._task.loss(self._model, batch)
-                results.append((number, float(nats), int(n_targets)))
-        return results
-
-    def full(self, state: TrainingState) -> float | None:
-        """The mean loss over the whole split in nats per target; None where a stop was asked for meanwhile."""
-        results = self.losses()
-        if results is None:
+        None where no validation is due (nor `always` asked for), the target is not near, or a stop was asked for.
+        """
+        if state.evaluated_step == state.step:
             return None
-        loss = _mean(results)
-        if self._config.until_loss:
-            state.probe_offset = loss - _mean([r for r in results if r[0] in self._probed])
-            state.probe_step = state.step + self._least_gap()
+        if always or self._is_due(state):
+            return self._pass(state, may_give_up=False)
+        if self._may_be_near_target(state):
+            return self._pass(state, may_give_up=True)
+        return None
+
+    def _is_due(self, state: TrainingState) -> bool:
+        """By law, by `eval_every`, or at the horizon."""
+        if state.step == 0 or state.step == state.horizon:
+            return state.step > 0
+        if self._config.eval_every:
+            return state.step % self._config.eval_every == 0
+        args = (state.horizon, self._tokens_per_step, self.n_tokens, bool(self._config.until_loss))
+        return state.horizon > 0 and state.step in evaluation_steps(*args)
+
+    def _may_be_near_target(self, state: TrainingState) -> bool:
+        target, seen = self._config.until_loss, state.train_loss
+        return target > 0 and state.step >= state.probe_step and seen is not None and seen <= target + _NEAR
+
+    def _pass(self, state: TrainingState, *, may_give_up: bool) -> float | None:
+        """Score batch by batch; the mean of all, or None where it was given up or stopped."""
+        target, nats, n_targets, losses = self._config.until_loss, 0.0, 0, []
+        for batch_nats, batch_targets in self._scores():
+            if self._stop():
+                return None
+            nats, n_targets = nats + batch_nats, n_targets + batch_targets
+            losses.append(batch_nats / max(1, batch_targets))
+            if may_give_up and _GLANCE <= len(losses) < len(self._batches):
+                estimate, error = self._estimate(state, losses)
+                if estimate - error > target:
+                    self._remember(state, losses, estimate, error)
+                    return None
+        loss = nats / n_targets if n_targets else math.nan
+        if target:
+            self._remember(state, losses, loss, 0.0)
         return loss
 
-    def _is_near_target(self, state: TrainingState) -> bool:
-        """Probe, where it is time to; whether the whole split may now be at the target. Notes when to look next."""
-        target = self._config.until_loss
-        if not target or state.step < state.probe_step or state.train_loss is None:
-            return False
-        if state.train_loss > target + _NEAR:
-            return False
-        results = self.losses(self._probed)
-        if results is None:
-            return False
-        estimate = _mean(results) + (state.probe_offset or 0.0)
-        margin = _standard_error(results) if state.probe_offset is None else 0.001 * target
-        if estimate <= target - margin:  # the full pass says when to look again; an interrupted one is asked for again
-            return True
-        state.probe_step = state.step + self._gap(state, estimate, estimate - target + margin)
-        state.probe_last = (state.step, estimate)
-        return False
+    def _scores(self) -> Iterator[tuple[float, int]]:
+        """(nats, targets) of each batch, in the order that spreads over the split."""
+        for batch in self._batches:
+            if self._machine.device != "cpu":
+                batch = batch.to(self._machine.device)
+            with torch.no_grad(), self._machine.autocast():
+                nats, n_targets = self._task.loss(self._model, batch)
+            yield float(nats), int(n_targets)
 
-    def _least_gap(self) -> int:
-        return max(1, math.ceil(2 * self._probe_cost))
+    def _estimate(self, state: TrainingState, losses: list[float]) -> tuple[float, float]:
+        """(the loss of the whole split, its standard error), from its first batches and those of the pass before."""
+        plain = statistics.fmean(losses), _standard_error(losses, len(self._batches))
+        known = state.probe_losses[: len(losses)]
+        if len(known) < len(losses) or state.probe_mean is None:
+            return plain
+        moves = [now - then for now, then in zip(losses, known, strict=True)]
+        compared = state.probe_mean + statistics.fmean(moves)
+        return compared, math.hypot(_standard_error(moves, len(self._batches)), state.probe_error)
 
-    def _gap(self, state: TrainingState, estimate: float, distance: float) -> int:
-        """Steps to the next probe: most of the way to the target at the pace since the last one, at bounded cost."""
-        least = self._least_gap()
-        most = max(least, math.ceil(10 * self._probe_cost), state.horizon // 25)
+    def _remember(self, state: TrainingState, losses: list[float], mean: float, error: float) -> None:
+        """Keep a pass to compare later ones with, if it tells more than the one kept, and say when to look again."""
+        state.probe_step = state.step + self._gap(state, mean)
+        state.probe_last = (state.step, mean)
+        if error == 0.0 or len(losses) >= min(_REMEMBERED, len(state.probe_losses)):
+            state.probe_losses = tuple(losses[:_REMEMBERED])
+            state.probe_mean, state.probe_error = mean, error
+
+    def _gap(self, state: TrainingState, estimate: float) -> int:
+        """Steps to the next look: most of the way to the target at the pace since the last, at bounded cost."""
+        batch_in_steps = _FORWARD * self.n_tokens / max(1, len(self._batches)) / self._tokens_per_step
+        least = max(1, math.ceil(2 * _GLANCE * batch_in_steps))
+        most = max(least, state.horizon // 8)
         if state.probe_last is None:
             return least
         step, before = state.probe_last
         pace = (before - estimate) / max(1, state.step - step)
+        distance = estimate - self._config.until_loss
         return most if pace <= 0 else min(most, max(least, int(0.8 * distance / pace)))
 
 
-def _mean(results: list[tuple[int, float, int]]) -> float:
-    """Nats per target over these batches; NaN of nothing."""
-    n = sum(n_targets for _, _, n_targets in results)
-    return sum(nats for _, nats, _ in results) / n if n else math.nan
+def _spread(n: int) -> list[int]:
+    """The numbers below n in an order whose beginnings are spread over all of them: multiples of the golden section."""
+    return sorted(range(n), key=lambda i: (i * 0.6180339887498949) % 1.0)
 
 
-def _standard_error(results: list[tuple[int, float, int]]) -> float:
-    """Of the mean of these batches' losses."""
-    losses = [nats / n for _, nats, n in results if n]
-    if len(losses) < 2:
+def _standard_error(values: list[float], n: int) -> float:
+    """Of the mean of these as an estimate of the mean of all n they were taken from."""
+    if len(values) < 2 or len(values) >= n:
         return 0.0
-    mean = sum(losses) / len(losses)
-    return math.sqrt(sum((x - mean) ** 2 for x in losses) / (len(losses) - 1) / len(losses))
+    return statistics.stdev(values) * math.sqrt((1 - len(values) / n) / len(values))
