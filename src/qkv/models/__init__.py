@@ -1,9 +1,12 @@
 """Self-attention models: their parts, usable alone in any torch code, and how they are built and looked into."""
 
+from qkv.models.addresses import Address, parse_address
 from qkv.models.attention import MultiHeadAttention, SelfAttention, attend, attend_explicit
 from qkv.models.blocks import MLP, Block
 from qkv.models.cache import KVCache
+from qkv.models.factored import FactoredMatrix
 from qkv.models.layout import Layout, ModelConfig, Sizes
+from qkv.models.matrices import Catalogue, Entry, Part
 from qkv.models.norms import LayerNorm, RMSNorm
 from qkv.models.start import START, start_values
 from qkv.models.zoo import CausalLM, Decoder, Encoder, EncoderDecoder, MaskedLM, build
@@ -11,22 +14,28 @@ from qkv.models.zoo import CausalLM, Decoder, Encoder, EncoderDecoder, MaskedLM,
 __all__ = [
     "MLP",
     "START",
+    "Address",
     "Block",
+    "Catalogue",
     "CausalLM",
     "Decoder",
     "Encoder",
     "EncoderDecoder",
+    "Entry",
+    "FactoredMatrix",
     "KVCache",
     "LayerNorm",
     "Layout",
     "MaskedLM",
     "ModelConfig",
     "MultiHeadAttention",
+    "Part",
     "RMSNorm",
     "SelfAttention",
     "Sizes",
     "attend",
     "attend_explicit",
     "build",
+    "parse_address",
     "start_values",
 ]

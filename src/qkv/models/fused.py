@@ -90,7 +90,7 @@ class _RMSNorm(Function):
         return dx.view(dy.shape), d_gain, None
 
 
-# Attention, from the residual stream to q, k, v -------------------------------------------------------------------------
+# Attention, from the residual stream to q, k, v -----------------------------------------------------------------------
 
 
 class Heads(NamedTuple):

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from qkv.errors import ConfigError, unknown
+from qkv.models.start import START
 
 __all__ = ["Layout", "ModelConfig", "Sizes"]
 
@@ -108,8 +109,6 @@ class Layout:
     """Base of the rotary frequencies; no effect with other positions."""
 
     def __post_init__(self) -> None:
-        from qkv.models.start import START
-
         _among("positions", self.positions, POSITIONS)
         _among("norm", self.norm, NORMS)
         _among("norm_place", self.norm_place, NORM_PLACES)

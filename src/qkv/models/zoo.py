@@ -1,6 +1,7 @@
 """Models composed of blocks: Encoder, Decoder and EncoderDecoder for any torch code, and two language models.
 
-An encoder sees both sides, a decoder what came before; each takes token ids, or vectors where d_vocab is 0. The language models add logits. `build` makes one from a configuration; every parameter starts by (seed, address).
+An encoder sees both sides, a decoder what came before; each takes token ids, or vectors where d_vocab is 0. The
+language models add logits. `build` makes one from a configuration; every parameter starts by (seed, address).
 """
 
 from collections.abc import Mapping
