@@ -76,7 +76,8 @@ def test_every_room_is_there_and_drawn(look, report):
     assert page.query_selector(".missing") is None
     for chart in ("#loss svg path", "#map canvas", "#matrices canvas", "#attention canvas"):
         assert page.query_selector(chart), chart
-    blank = "(c) => { const d = c.getContext('2d').getImageData(0, 0, c.width, c.height).data; return d.every((v) => v === d[0]); }"
+    data = "c.getContext('2d').getImageData(0, 0, c.width, c.height).data"
+    blank = f"(c) => {{ const d = {data}; return d.every((v) => v === d[0]); }}"
     canvases = page.query_selector_all("canvas")
     assert len(canvases) > 40 and not any(canvas.evaluate(blank) for canvas in canvases)
 

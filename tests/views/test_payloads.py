@@ -29,7 +29,7 @@ def test_missing_numbers_stay_missing_in_floats():
     assert np.isnan(unpacked(pack(np.array([1.0, np.nan])))[1])
 
 
-@given(st.lists(st.floats(0, 1e6), min_size=1, max_size=50))
+@given(st.lists(st.one_of(st.just(0.0), st.floats(1e-30, 1e6)), min_size=1, max_size=50))
 def test_bytes_keep_two_digits(values):
     array = np.array(values)
     packed = pack(array, as_bytes=True)

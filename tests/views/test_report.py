@@ -28,8 +28,9 @@ def floats(packed):
 
 def test_page_asks_the_network_for_nothing(run_folder, tmp_path):
     page = write_report(run_folder.folder, tmp_path / "r.html").read_text("utf-8")
-    asks = r"""(?:src|href)\s*=\s*["']?\s*(?:https?:)?//|url\(\s*["']?(?:https?:)?//|@import|from\s*["']https?:|import\(\s*["']https?:"""
-    assert not re.search(asks, page)
+    quote = r"""\s*["']?\s*"""
+    for before in (r"(?:src|href)\s*=", r"url\(", "from", r"import\(", r"@import"):
+        assert not re.search(f"{before}{quote}(?:https?:)?//", page), before
     assert not re.search(r"fetch\(\s*[\"'`]", page)
     assert "default-src 'none'" in page
 
@@ -78,9 +79,11 @@ def test_rows_compare_with_the_null_at_an_equal_step_only(run_folder):
     rows = read_report(run_folder.folder).rows
     assert rows.step == 1000 and rows.null_step == 64
     with Telemetry(run_folder.folder / "telemetry.sqlite") as telemetry:
-        np.testing.assert_array_equal(floats(rows.drift_then), telemetry.vectors("W_E", "row_drift")[64])
-        np.testing.assert_array_equal(floats(rows.null_drift), telemetry.vectors("W_E", "row_drift", arm=1)[64])
-        np.testing.assert_array_equal(floats(rows.drift), telemetry.vectors("W_E", "row_drift")[1000])
+        run, null = (telemetry.vectors("W_E", "row_drift", arm=arm) for arm in (0, 1))
+    ids = np.frombuffer(base64.b64decode(rows.token_ids.data), "<i4")
+    assert run_folder.tokenizer.special["[UNK]"] not in ids and len(ids) == rows.n_rows - 1
+    for packed, recorded in ((rows.drift_then, run[64]), (rows.null_drift, null[64]), (rows.drift, run[1000])):
+        np.testing.assert_array_equal(floats(packed), recorded[ids])
 
 
 def test_rows_never_met_moved_by_exactly_nothing(run_folder):
@@ -160,3 +163,22 @@ def test_home_folder_is_not_told(run_folder, tmp_path, monkeypatch):
     monkeypatch.setenv("USERPROFILE", "/data")
     page = write_report(run_folder.folder, tmp_path / "r.html").read_text("utf-8")
     assert "/data/shakespeare.txt" not in page and "~/shakespeare.txt" in page
+
+
+def test_answers_come_from_the_reading_in_its_order(run_folder):
+    from qkv.inspection.reading import read
+
+    answers = read(run_folder.folder)
+    notes = read_report(run_folder.folder).answers
+    assert [note.key for note in notes] == [answer.key for answer in answers]
+    assert {"embeddings", "matrices", "loss", "samples", "order"} <= {note.key for note in notes}
+    for note, answer in zip(notes, answers, strict=True):
+        assert (note.question, note.sentence, note.null) == (answer.question, answer.sentence, answer.null)
+        assert {item.label: item.value for item in note.evidence} == answer.numbers
+
+
+def test_the_order_of_moving_is_the_one_that_the_answer_names(run_folder):
+    report = read_report(run_folder.folder)
+    order = next(note for note in report.answers if note.key == "order")
+    halves = {f"half-way step of {note.kind}": note.half for note in report.map.moving}
+    assert {item.label: item.value for item in order.evidence} == halves

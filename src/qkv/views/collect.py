@@ -97,7 +97,7 @@ def baselines(found: Mapping[str, Any] | None, d_vocab: int | None) -> tuple[Bas
     )
 
 
-def loss_room(telemetry: Telemetry, lines: Sequence[Baseline]) -> LossRoom | None:
+def loss_room(telemetry: Telemetry, lines: Sequence[Baseline], found: Mapping[str, Any]) -> LossRoom | None:
     """Training and validation loss over steps; None where neither was written."""
     steps = telemetry.steps(RUN_ARM)
     evaluations = telemetry.evaluations(RUN_ARM)
@@ -118,6 +118,7 @@ def loss_room(telemetry: Telemetry, lines: Sequence[Baseline]) -> LossRoom | Non
         bits_per_byte_of_nat=per_nat,
         best_bits_per_byte=best.bits_per_byte if best else None,
         thinned=thinned,
+        baselines_note=str(found.get("note") or ""),
     )
 
 

@@ -8,6 +8,7 @@ import dataclasses
 import shlex
 from typing import Any
 
+from qkv.config import field_paths
 from qkv.presets import find
 from qkv.recipe import RunConfig
 
@@ -50,8 +51,15 @@ def command_of(config: RunConfig, steps: int | None) -> str:
     left_to_options = ("training.schedule.steps", "training.until_loss", "training.minutes")
     made = _differing("training", config.training, training)
     chosen += [pair for pair in made if pair[0] not in left_to_options]
-    words += ["--set", ",".join(f"{path}={_text(value)}" for path, value in chosen)]
+    words += ["--set", ",".join(f"{_shortest(path)}={_text(value)}" for path, value in chosen)]
     return shlex.join(words)
+
+
+def _shortest(path: str) -> str:
+    """The shortest ending of a setting's path that names no other setting."""
+    paths, parts = field_paths(RunConfig), path.split(".")
+    endings = [".".join(parts[-n:]) for n in range(1, len(parts))]
+    return next((e for e in endings if sum(p == e or p.endswith(f".{e}") for p in paths) == 1), path)
 
 
 def _leaves(config: Any, prefix: str = "") -> list[tuple[str, Any]]:

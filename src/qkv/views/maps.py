@@ -9,7 +9,7 @@ import numpy as np
 
 from qkv.telemetry import NULL_ARM, RUN_ARM, Telemetry
 from qkv.telemetry.rows import AddressRow, Grid, MeasureRow
-from qkv.views.payloads import MapRoom, MatrixRow, MeasureNote, pack
+from qkv.views.payloads import MapRoom, MatrixRow, MeasureNote, MovingNote, pack
 from qkv.views.weights import role_of, short_kind
 
 __all__ = ["LABELS", "map_room", "thin_steps"]
@@ -48,6 +48,7 @@ def map_room(telemetry: Telemetry) -> MapRoom | None:
         values={name: pack(_table(grids[name], addresses, steps)) for name in names},
         null_steps=tuple(null_steps),
         null_values={name: pack(_table(grid, addresses, null_steps)) for name, grid in nulls.items()},
+        moving=_moving(rows, grids["drift"]) if "drift" in grids else (),
         thinned=f"{len(steps)} of {len(every)} are drawn" if len(steps) < len(every) else "",
     )
 
@@ -108,6 +109,23 @@ def _is_zero(drifts: Grid, address: str) -> bool:
     """Whether a matrix was measured after step 0 and its drift was 0 each time."""
     values = drifts.value[drifts.addresses.index(address)][drifts.step > 0]
     return len(values) > 0 and bool((values == 0).all())
+
+
+def _moving(rows: Sequence[AddressRow], drifts: Grid) -> tuple[MovingNote, ...]:
+    """By kind of matrix, when a tenth, half and nine tenths of its last drift were reached; those that moved."""
+    reached: dict[str, list[list[float]]] = {}
+    for row in rows:
+        if len(row.shape) < 2 or row.address not in drifts.addresses:
+            continue
+        values = np.nan_to_num(drifts.value[drifts.addresses.index(row.address)])
+        if len(values) and values[-1] > 0:
+            steps = [float(drifts.step[np.argmax(values >= share * values[-1])]) for share in (0.1, 0.5, 0.9)]
+            reached.setdefault(short_kind(row.address), []).append(steps)
+    notes = []
+    for kind, found in reached.items():
+        tenth, half, nine_tenths = (float(step) for step in np.median(np.array(found), axis=0))
+        notes.append(MovingNote(kind=kind, role=role_of(kind), tenth=tenth, half=half, nine_tenths=nine_tenths))
+    return tuple(sorted(notes, key=lambda note: note.half))
 
 
 def _note(measure: MeasureRow) -> MeasureNote:

@@ -35,6 +35,7 @@ __all__ = [
     "MatrixPicture",
     "MatrixRow",
     "MeasureNote",
+    "MovingNote",
     "Packed",
     "Report",
     "RowsRoom",
@@ -103,8 +104,8 @@ class Evidence:
     """A named number behind an answer."""
 
     label: str
+    """With its unit."""
     value: float | None
-    unit: str = ""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -116,7 +117,12 @@ class AnswerNote:
     sentence: str
     more: tuple[str, ...] = ()
     null: str = ""
+    """What the same reads when nothing is learned."""
     evidence: tuple[Evidence, ...] = ()
+    address: str = ""
+    """The matrix it is about, if one."""
+    measure: str = ""
+    """The measure it rests on, if one."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -147,6 +153,8 @@ class LossRoom:
     best_bits_per_byte: float | None = None
     thinned: str = ""
     """How the training curve was thinned for the page, in words; empty when every recorded step is here."""
+    baselines_note: str = ""
+    """What the baselines were sampled from, in words; empty when all of the text was used."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -231,6 +239,17 @@ class MeasureNote:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class MovingNote:
+    """When one kind of matrix moved: steps by which shares of its final drift were done, medians over layers."""
+
+    kind: str
+    role: str
+    tenth: float
+    half: float
+    nine_tenths: float
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class MapRoom:
     """Every matrix x every recorded step x every measure, with the random-label arm beside it where there is one."""
 
@@ -241,6 +260,8 @@ class MapRoom:
     """measure -> float32 [row, step]; NaN where it was not recorded."""
     null_steps: tuple[int, ...] = ()
     null_values: dict[str, Packed] = dataclasses.field(default_factory=dict)
+    moving: tuple[MovingNote, ...] = ()
+    """By kind, the first to have done half of its moving first; from every recorded step, drawn or not."""
     thinned: str = ""
 
 

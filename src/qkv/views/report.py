@@ -65,7 +65,7 @@ def _read(folder: Path, telemetry: Telemetry | None, texts: Sequence[str]) -> Re
     unit = collect.unit_of(tokenizer.kind if tokenizer else "")
     snapshots = Snapshots(folder, n_steps)
     lines = collect.baselines(facts.get("baselines"), sizes.get("d_vocab"))
-    loss = collect.loss_room(telemetry, lines) if telemetry else None
+    loss = collect.loss_room(telemetry, lines, facts.get("baselines") or {}) if telemetry else None
     samples = collect.samples(telemetry, continues=causal) if telemetry else ()
     words = [tokenizer.token(i) for i in range(tokenizer.d_vocab)] if tokenizer else []
     specials = sorted(facts.get("special_tokens", {}).values())
@@ -96,7 +96,7 @@ def _read(folder: Path, telemetry: Telemetry | None, texts: Sequence[str]) -> Re
     return Report(
         host=Host(),
         run=run,
-        answers=answers_of(folder, telemetry, samples),
+        answers=answers_of(folder, telemetry),
         made=origins.made_room(folder, manifest, telemetry, n_steps),
         loss=loss,
         samples=samples,

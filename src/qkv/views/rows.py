@@ -40,8 +40,8 @@ def rows_room(
     n = len(drift)
     if len(tokens) != n or (counts is not None and len(counts) != n):
         return None
-    drawn, said = _drawn(n, counts)
     special = set(specials)
+    drawn, said = _drawn([i for i in range(n) if i not in special], counts)
     unseen = None if counts is None else (counts == 0) & ~np.isin(np.arange(n), specials)
     chosen = _chosen(drift, counts, special)
     ids = [i for i, _ in chosen]
@@ -106,14 +106,17 @@ def _row_drift(start: np.ndarray, last: np.ndarray) -> np.ndarray:
     return np.linalg.norm(last.astype(np.float64) - start, axis=1) / np.where(size > 0, size, 1.0)
 
 
-def _drawn(n: int, counts: np.ndarray | None) -> tuple[list[int], str]:
-    """Ids to draw as points: all, or evenly along the ranking by count, in order of id."""
-    if n <= N_POINTS:
-        return list(range(n)), ""
-    ranked = np.argsort(-counts, kind="stable") if counts is not None else np.arange(n)
-    kept = ranked[np.unique(np.linspace(0, n - 1, N_POINTS).round().astype(int))]
+def _drawn(ids: list[int], counts: np.ndarray | None) -> tuple[list[int], str]:
+    """Which of `ids` to draw as points: all, or evenly along the ranking by count, in order of id."""
+    if len(ids) <= N_POINTS:
+        return ids, ""
+    ranked = np.array(ids)
+    if counts is not None:
+        ranked = ranked[np.argsort(-counts[ranked], kind="stable")]
+    kept = ranked[np.unique(np.linspace(0, len(ids) - 1, N_POINTS).round().astype(int))]
     said = "by how often they are met" if counts is not None else "by number"
-    return sorted(int(i) for i in kept), f"{len(kept):,} of {n:,} rows are drawn, evenly along their ranking {said}."
+    words = f"{len(kept):,} of {len(ids):,} rows are drawn, evenly along their ranking {said}."
+    return sorted(int(i) for i in kept), words
 
 
 def _chosen(drift: np.ndarray, counts: np.ndarray | None, special: set[int]) -> list[tuple[int, str]]:

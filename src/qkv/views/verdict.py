@@ -5,10 +5,21 @@ from qkv.views.payloads import Baseline, LossRoom
 __all__ = ["verdict"]
 
 
+LEVEL = 0.005
+"""Nats within which a loss and a baseline are called level."""
+
+_WORDS = {
+    "unigram": "counts of single tokens",
+    "bigram": "counts of pairs",
+    "ngram": "the best n-gram",
+    "xz": "the compressor xz",
+}
+
+
 def verdict(loss: LossRoom | None, unit: str, steps: int | None, *, causal: bool = True) -> str:
     """The line under a report's title.
 
-    `unit` is what one token is. A baseline within 0.005 nats of the loss is said to be level with it.
+    `unit` is what one token is. Baselines are named with their nats.
     """
     trained = f"After {steps:,} updates" if steps else "Before its first update"
     if loss is None or loss.best is None:
@@ -25,25 +36,18 @@ def verdict(loss: LossRoom | None, unit: str, steps: int | None, *, causal: bool
 
 
 def _among(loss: float, lines: list[Baseline]) -> str:
-    """Where a loss stands among the baselines: what it beats, what it equals, what still beats it."""
-    beaten = sorted((line for line in lines if line.nats > loss + 0.005), key=lambda line: line.nats)
-    level = [line for line in lines if abs(line.nats - loss) <= 0.005]
-    ahead = sorted((line for line in lines if line.nats < loss - 0.005), key=lambda line: line.nats)
-    parts = []
-    if level:
-        parts.append(f"level with {_names(level)}")
-    if beaten:
-        parts.append(f"better than {'all of ' if len(beaten) == len(lines) > 1 else ''}{_names(beaten)}")
-    if ahead:
-        parts.append(f"not as good as {_names(ahead)}")
+    """Where a loss stands among the baselines: the nearest that it beats, what it equals, what still beats it."""
+    beaten = sorted((line for line in lines if line.nats > loss + LEVEL), key=lambda line: line.nats)
+    level = [line for line in lines if abs(line.nats - loss) <= LEVEL]
+    ahead = sorted((line for line in lines if line.nats < loss - LEVEL), key=lambda line: line.nats)
+    if len(beaten) == len(lines):
+        return f"better than {_names(beaten[:2])}" + (" and whatever else counting gives" if len(beaten) > 2 else "")
+    parts = [f"level with {_names(level)}"] if level else []
+    parts += [f"better than {_names(beaten[:1])}"] if beaten else []
+    parts += [f"not as good as {_names(ahead)}"] if ahead else []
     return ", ".join(parts)
 
 
 def _names(lines: list[Baseline]) -> str:
-    said = [f"{_word(line)} ({line.nats:.3f})" for line in lines]
+    said = [f"{_WORDS.get(line.name, line.label)} ({line.nats:.3f})" for line in lines]
     return said[0] if len(said) == 1 else f"{', '.join(said[:-1])} and {said[-1]}"
-
-
-def _word(line: Baseline) -> str:
-    words = {"unigram": "token counts", "bigram": "counts of pairs", "ngram": f"the {line.label}", "xz": "xz"}
-    return words.get(line.name, line.label)

@@ -5,34 +5,49 @@ import { h, together } from "./dom.js";
 import { number } from "./format.js";
 import ladder from "./ladder.js";
 import moved from "./moved.js";
+import order from "./order.js";
 import rows from "./rows.js";
 import samples from "./samples.js";
 
-const PICTURES = { loss: ladder, embeddings: rows, matrices: moved, samples };
+const PICTURES = { loss: ladder, embeddings: rows, matrices: moved, order, samples };
+
+// Said better by the picture beside it than by a sentence that repeats it.
+const INSTEAD = { samples: "In grey the text that it was given, from the part that it never trained on; in black what it made of it, step by step." };
+
+// Where an answer is about one matrix: a way to that row of the map.
+function link(model) {
+  const known = new Set((model.get("map")?.rows ?? []).map((row) => row.address));
+  return (answer) => known.has(answer.address)
+    ? h("p.small", null, h("a", { href: "#map", onclick: () => model.set("address", answer.address) }, `${answer.address} on the map`)) : null;
+}
 
 function behind(answer) {
   if (!answer.evidence.length && !answer.null) return null;
   return h("details", null, h("summary", null, "the numbers behind it"),
     answer.evidence.length ? h("dl.numbers", null, answer.evidence.map((item) =>
-      h("div", null, h("dt", null, item.label), h("dd", null, number(item.value, 4), item.unit ? ` ${item.unit}` : null)))) : null,
+      h("div", null, h("dt", null, item.label), h("dd", null, number(item.value, 4))))) : null,
     answer.null ? h("p.small", null, h("b", null, "Null. "), answer.null) : null);
 }
 
 function render({ model, el }) {
   const off = together();
+  const toMap = link(model);
   for (const answer of model.get("answers")) {
     const picture = h("div.answer-picture");
-    el.append(h("article.answer", { id: `answer-${answer.key}` },
-      h("div.answer-text", null,
-        h("h3", null, answer.question),
-        h("p.sentence", null, answer.sentence),
-        answer.more.map((text) => h("p", null, text)),
-        behind(answer)),
-      picture));
+    const article = h("article.answer", { id: `answer-${answer.key}` });
+    el.append(article);
     const view = PICTURES[answer.key];
+    article.append(picture); // in the page before it is drawn: charts take their width from it
     const stop = view && view.render({ model, el: picture });
     if (stop) off.add(stop);
-    if (!picture.childElementCount) picture.remove();
+    const drawn = picture.childElementCount > 0;
+    const text = drawn && INSTEAD[answer.key] ? [h("p", null, INSTEAD[answer.key])]
+      : [h("p.sentence", null, answer.sentence), answer.more.map((line) => h("p", null, line))];
+    article.prepend(h("div.answer-text", null, h("h3", null, answer.question), h("div", null, text, toMap(answer), behind(answer))));
+    if (!drawn) {
+      picture.remove();
+      article.classList.add("plain");
+    }
   }
   return off;
 }

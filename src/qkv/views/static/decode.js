@@ -11,7 +11,11 @@ export function unpack(packed) {
   const bytes = new Uint8Array(text.length);
   for (let i = 0; i < text.length; i++) bytes[i] = text.charCodeAt(i);
   let values = new KINDS[packed.dtype](bytes.buffer);
-  if (packed.scale !== 1) values = Float32Array.from(values, (v) => v * packed.scale);
+  if (packed.scale !== 1) {
+    const scaled = new Float32Array(values.length);
+    for (let i = 0; i < values.length; i++) scaled[i] = values[i] * packed.scale;
+    values = scaled;
+  }
   const strides = packed.shape.map((_, i) => packed.shape.slice(i + 1).reduce((a, b) => a * b, 1));
   const at = (...indices) => values[indices.reduce((sum, index, i) => sum + index * strides[i], 0)];
   // The part with its first indices fixed, without a copy.

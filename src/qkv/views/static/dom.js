@@ -59,5 +59,11 @@ export function choice(label, options, value, pick) {
   return group;
 }
 
+// `run` at most once a frame, however often it is asked for.
+export function perFrame(run) {
+  let asked = 0;
+  return () => (asked ||= requestAnimationFrame(() => ((asked = 0), run())));
+}
+
 let lastId = 0;
 export const newId = (stem) => `${stem}-${++lastId}`;

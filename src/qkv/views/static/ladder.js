@@ -16,7 +16,7 @@ function render({ model, el }) {
   const title = inBits ? "Bits needed per byte of text it has not seen" : "Nats needed per token of text it has not seen";
   const frame = figure(el, {
     title,
-    caption: h("span", null, "Shorter is better. ", loss.baselines.map((row, i) => [i ? "; " : "", h("b", null, row.label), `: ${row.meaning}`]), "."),
+    caption: h("span", null, "Shorter is better. ", loss.baselines.map((row, i) => [i ? "; " : "", h("b", null, row.label), `: ${row.meaning}`]), ". ", loss.baselines_note),
   });
   chart(frame, (width, colours) => plot(colours, `${title}: ${rows.map((r) => `${r.label} ${fixed(value(r))}`).join(", ")}`, {
     width, height: 30 * rows.length + 30, marginLeft: 104, marginRight: 128, marginBottom: 26, marginTop: 6,

@@ -56,7 +56,6 @@ function render({ model, el }) {
       x: { type: log ? "log" : "linear", domain: [log ? 1 : 0, end], label: null, ticks: width < 520 ? 4 : 6, tickSize: 0, tickFormat: (v) => whole(v) },
       y: { domain, label: null, ticks: 6, tickSize: 0, nice: false },
       marks: [
-        Plot.gridY({ stroke: colours.line, strokeOpacity: 1, ticks: 6 }),
         Plot.line(train, { x, y: scaled, stroke: colours.mute, strokeOpacity: smooth.length ? 0.45 : 1, strokeWidth: 1, clip: true }),
         Plot.line(smooth, { x, y: scaled, stroke: colours.soft, strokeWidth: 1.6, clip: true }),
         Plot.ruleY(lines, { y: "y", stroke: colours.faint, strokeDasharray: "5 4" }),

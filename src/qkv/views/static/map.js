@@ -2,16 +2,17 @@
 // same scale; and the curve of the matrix that was picked.
 
 import { d3, Plot } from "./vendor.js";
-import { add, choice, clear, h, together } from "./dom.js";
+import { add, choice, clear, h, perFrame, together } from "./dom.js";
 import { number, whole } from "./format.js";
 import { stepIndex, unpack } from "./decode.js";
 import { watch } from "./model.js";
 import { chart, figure, plot } from "./figure.js";
 import { raster } from "./raster.js";
-import { bar, suited } from "./scale.js";
+import { bar, root, suited } from "./scale.js";
 import { onTheme, theme } from "./theme.js";
 
 const ROW_PIXELS = 17;
+const GROWS = new Set(["drift", "turn"]); // from 0 at the start: shown on a square-root scale
 
 function groupsOf(rows, all) {
   const groups = [];
@@ -23,6 +24,13 @@ function groupsOf(rows, all) {
     else groups.push({ name, layered: row.layer !== null, rows: [index] });
   });
   return groups;
+}
+
+// Whether the last point of the null lies above the run's curve there: its label goes on that side.
+function beyond(lines, points) {
+  const last = points[points.length - 1];
+  const there = lines[0].points.filter((p) => p.step <= last.step).pop();
+  return !there || last.value > there.value;
 }
 
 // A few step labels under the columns, first and last among them.
@@ -75,7 +83,8 @@ function render({ model, el }) {
     const both = arms();
     const groups = groupsOf(map.rows, all);
     const shown = groups.flatMap((group) => group.rows);
-    const scale = suited(both.flatMap((arm) => shown.flatMap((row) => [...arm.values.part(row)].filter(Number.isFinite))));
+    const present = both.flatMap((arm) => shown.flatMap((row) => [...arm.values.part(row)].filter(Number.isFinite)));
+    const scale = GROWS.has(measure.name) ? root(d3.max(present)) : suited(present);
     panels.forEach((panel) => panel.off());
     panels = [];
     clear(grid).style.setProperty("--arms", both.map((arm) => `${Math.max(2, arm.steps.length)}fr`).join(" "));
@@ -141,14 +150,15 @@ function render({ model, el }) {
         Plot.ruleX([Math.max(1, model.get("step"))], { stroke: colours.accent, strokeOpacity: 0.5 }),
         lines.map(({ own, points, arm }) => [
           Plot.line(points, { x: "step", y: "value", stroke: own ? colours.role[row.role] : colours.faint, strokeWidth: own ? 2.2 : 1.5, strokeDasharray: own ? null : "4 3" }),
-          Plot.text(points.slice(-1), { x: "step", y: "value", text: () => (own ? "this run" : "random labels"), dx: 7, textAnchor: "start", fill: own ? colours.role[row.role] : colours.soft }),
+          Plot.text(points.slice(-1), { x: "step", y: "value", text: () => (own ? "this run" : "random labels"), dx: 7, dy: own ? 0 : beyond(lines, points) ? -8 : 9, textAnchor: "start", fill: own ? colours.role[row.role] : colours.soft }),
         ]),
         Plot.dot(lines[0].points, { x: "step", y: "value", r: 1.6, fill: colours.role[row.role], title: (p) => `step ${whole(p.step)}: ${number(p.value)}`, tip: true }),
       ],
     });
   }, "matrix-over-steps");
   off.add(onTheme(draw));
-  off.add(watch(model, "step", () => (follow(), redrawCurve())));
+  const curveSoon = perFrame(redrawCurve);
+  off.add(watch(model, "step", () => (follow(), curveSoon())));
   off.add(watch(model, "address", () => (mark(), redrawCurve())));
   off.add(curveFrame.off);
   off.add(frame.off);

@@ -1,7 +1,7 @@
 // The matrices themselves: a thumbnail for each, layers down and kinds across, at the snapshot nearest to the step; and
 // one of them large, with the weights that moved most shown exactly.
 
-import { add, choice, clear, h, together } from "./dom.js";
+import { add, choice, clear, h, perFrame, together } from "./dom.js";
 import { number, shape, whole } from "./format.js";
 import { stepIndex, unpack } from "./decode.js";
 import { watch } from "./model.js";
@@ -12,14 +12,14 @@ import { onTheme, theme } from "./theme.js";
 
 const MODES = { size: "size of the weights", change: "change since the start" };
 
-const scaleOf = (items, mode) => robust(items.flatMap((item) => (item[mode] ? [...unpack(item[mode]).values] : [])));
+const scaleOf = (items, mode) => robust(items.filter((item) => item[mode]).map((item) => unpack(item[mode]).values));
 
 function exactBlock(item, colours, off) {
   const block = item.exact;
   if (!block) return null;
   const [start, last] = [unpack(block.start), unpack(block.last)];
   const readout = h("p.readout", { "aria-live": "polite" });
-  const scale = robust([...last.values, ...(start ? start.values : [])], true);
+  const scale = robust([last.values, ...(start ? [start.values] : [])], true);
   const columns = block.columns.length;
   const parts = [start && ["start", start.values], ["last step", last.values]].filter(Boolean);
   const panels = parts.map(([name, values]) => {
@@ -101,7 +101,7 @@ function render({ model, el }) {
     const readout = h("p.readout", { "aria-live": "polite" });
     const panels = pictures.map(([kind, at, name]) => {
       const array = unpack(item[kind]);
-      const scale = robust(array.values);
+      const scale = robust([array.values]);
       const panel = raster({
         label: `${item.address}, ${name}`, rows, columns, values: array.part(at), scale,
         tell: (row, column) => {
@@ -126,9 +126,10 @@ function render({ model, el }) {
   off.add(detailOff);
   off.add(onTheme(drawAll));
   off.add(watch(model, "address", drawDetail));
-  let shown = -1;
+  let shown = index();
+  const drawSoon = perFrame(drawAll);
   off.add(watch(model, "step", () => {
-    if (index() !== shown) drawAll();
+    if (index() !== shown) drawSoon();
     shown = index();
   }));
   drawAll();

@@ -38,6 +38,16 @@ function mount(view, model, el) {
   }
 }
 
+// One task after another, so that the first pictures are painted before the last are made.
+function inTurn(tasks) {
+  const next = () => {
+    tasks.shift()?.();
+    if (tasks.length) setTimeout(next);
+    else document.documentElement.dataset.ready = "yes";
+  };
+  next();
+}
+
 const empty = (value) => value === null || value === undefined || (Array.isArray(value) && !value.length);
 
 function allSteps(payload) {
@@ -80,6 +90,7 @@ function start() {
   const shown = ROOMS.filter(([id, heading, , key]) => !(id === "measures" && empty(payload.map)) && (heading === null || !empty(payload[key]) || payload.missing[id]));
   main.append(h("nav", { "aria-label": "rooms of this report" }, shown.filter(([, heading]) => heading).map(([id, , short]) => h("a", { href: `#${id}` }, short))));
   const stepped = h("div.stepped");
+  const tasks = [];
   for (const [id, heading, , key, lead, views] of shown) {
     const room = h("section.room", { id }, heading ? h("h2", null, heading) : null);
     const hasData = !empty(payload[key]);
@@ -87,7 +98,7 @@ function start() {
     if (payload.missing[id]) room.append(h("p.missing", null, payload.missing[id]));
     (id === "map" || id === "matrices" ? stepped : main).append(room);
     if (stepped.childElementCount && !stepped.isConnected) main.append(stepped);
-    if (hasData) views.forEach((view) => mount(view, model, room));
+    if (hasData) views.forEach((view) => tasks.push(() => mount(view, model, room)));
   }
   if (steps.length > 1 && stepped.isConnected) {
     const bar = h("div.stepper");
@@ -96,7 +107,7 @@ function start() {
   }
   watch(model, "step", () => toAddress(model));
   watch(model, "address", () => toAddress(model));
-  document.documentElement.dataset.ready = "yes";
+  inTurn(tasks);
 }
 
 start();

@@ -32,7 +32,7 @@ function scatter(el, rows) {
   function words() {
     title.textContent = `How far each row of W_E moved by step ${whole(beside ? rows.null_step : rows.step)}`;
     caption.textContent = ["A dot is a token: to the right, it stands more often in the training text; up, its row moved further from its start (drift, as a share of the row's first length). ",
-      beside ? "Grey: the same rows trained on random labels, the null, at the same step. " : "", hasUnseen ? "At the left edge: tokens never met. " : "", rows.drawn].join("");
+      beside ? "Grey: the same rows trained on random labels, the null, at the same step. " : "", hasUnseen ? "Ringed, at the left edge: tokens never met. " : "", rows.drawn].join("");
   }
   words();
   const redraw = chart(frame, (width, colours) => {
@@ -47,6 +47,9 @@ function scatter(el, rows) {
       marks: [
         Plot.gridY({ stroke: colours.line, strokeOpacity: 1, ticks: 5 }),
         beside ? Plot.dot(points, { x: place, y: "null", r: 2, fill: colours.mute }) : null,
+        Plot.dot(points.filter((p) => p.count === 0), { x: place, y: "drift", r: 6, stroke: colours.role.E }),
+        Plot.text(points.filter((p) => p.count === 0).slice(0, 1), { x: place, y: "drift", dy: -14, textAnchor: "start", fill: colours.soft, stroke: colours.paper, strokeWidth: 4,
+          text: () => (rows.largest_unseen_drift === 0 ? "never met: exactly 0" : "never met") }),
         Plot.dot(points, { x: place, y: "drift", r: points.length > 400 ? 2 : 3, fill: colours.role.E, fillOpacity: 0.75,
           channels: { token: (p) => token(p.text), met: (p) => whole(p.count), drift: (p) => number(p.drift), "random labels": (p) => number(p.null) },
           tip: { format: { x: false, y: false } } }),
@@ -71,7 +74,7 @@ function strips(el, rows) {
   const readout = h("p.readout", { "aria-live": "polite" });
   const frame = figure(el, { title: h("span", null, h("label", { for: id }, "One row: W_E of "), select), caption: null });
   frame.body.append(body, readout);
-  const scale = robust([...last.values, ...(start ? start.values : [])], true);
+  const scale = robust([last.values, ...(start ? [start.values] : [])], true);
   let current = 0;
 
   function show(index) {

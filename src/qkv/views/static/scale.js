@@ -1,5 +1,6 @@
 // From a value to a colour: linear from 0, logarithmic, or square root for probabilities; always with a bar of numbers.
 
+import { d3 } from "./vendor.js";
 import { h } from "./dom.js";
 import { number } from "./format.js";
 import { table } from "./theme.js";
@@ -25,15 +26,33 @@ export function logarithmic(lo, hi) {
 }
 
 // Linear up to where all but one value in a hundred lie, so that a few large ones do not empty the picture.
-export function robust(values, diverging = false) {
-  const sizes = Float32Array.from(values, Math.abs).sort();
+// `parts` are one or more arrays of finite numbers.
+export function robust(parts, diverging = false) {
+  const n = parts.reduce((sum, part) => sum + part.length, 0);
+  const every = Math.ceil(n / 8192); // enough of them to place the end of a scale
+  const sizes = [];
+  let top = 0;
+  let i = 0;
+  for (const part of parts) {
+    for (const value of part) {
+      const size = Math.abs(value);
+      if (size > top) top = size;
+      if (i++ % every === 0) sizes.push(size);
+    }
+  }
+  sizes.sort((a, b) => a - b);
   const most = sizes[Math.floor(0.99 * (sizes.length - 1))];
-  const top = sizes[sizes.length - 1];
   return most > 0 && top > 1.5 * most ? linear(most, diverging, true) : linear(top, diverging);
 }
 
 export function squareRoot(top = 1) {
   return { diverging: false, ticks: [0, 0.05, 0.25, 1].map((t) => t * top), ends: [0, top], position: (v) => Math.sqrt(v / top) };
+}
+
+// A square root from 0: keeps small values visible without hiding differences among the large.
+export function root(top) {
+  const hi = top || 1;
+  return { diverging: false, ticks: d3.ticks(0, hi, 3), ends: [0, hi], position: (v) => Math.sqrt(Math.max(0, v) / hi) };
 }
 
 // Logarithmic where the positive values span more than a factor of 50, else linear from 0.

@@ -15,7 +15,7 @@ function render({ model, el }) {
   if (!rows || !rows.last || !rows.shown.length) return () => {};
   const [start, last] = [unpack(rows.start), unpack(rows.last)];
   const width = last.shape[1];
-  const scale = robust([...last.values, ...(start ? start.values : [])], true);
+  const scale = robust([last.values, ...(start ? [start.values] : [])], true);
   const readout = h("p.readout", { "aria-live": "polite" });
   const frame = figure(el, { wide: true, title: "Rows of W_E, weight by weight",
     caption: `One row per token, ${width} numbers each, every one as stored. Frequent tokens first, then rows that moved furthest${rows.shown.some((r) => r.why === "unseen") ? ", then tokens never met in training" : ""}.` });

@@ -11,9 +11,18 @@ export const ROLE_NAMES = {
 
 const dark = () => matchMedia("(prefers-color-scheme: dark)");
 
+const made = new Map();
+
+// The colours where `el` stands; the same object as long as they stay the same.
 export function theme(el) {
   const style = getComputedStyle(el.isConnected ? el : document.documentElement);
   const read = (name) => style.getPropertyValue(`--${name}`).trim();
+  const key = ["paper", "ink", "sequential", "diverging"].map(read).join("|");
+  if (!made.has(key)) made.set(key, colours(read));
+  return made.get(key);
+}
+
+function colours(read) {
   const stops = (name) => read(name).split(/\s+/);
   const map = (name) => d3.piecewise(d3.interpolateLab, stops(name));
   return {
@@ -31,12 +40,16 @@ export function onTheme(redraw) {
   return () => query.removeEventListener("change", redraw);
 }
 
-// 256 colours of an interpolator as RGB bytes, for rasters.
+// 256 colours of an interpolator as RGB bytes, for rasters; made once for each.
+const tables = new WeakMap();
+
 export function table(interpolate) {
+  if (tables.has(interpolate)) return tables.get(interpolate);
   const colours = new Uint8ClampedArray(256 * 3);
   for (let i = 0; i < 256; i++) {
     const { r, g, b } = d3.rgb(interpolate(i / 255));
     colours.set([r, g, b], i * 3);
   }
+  tables.set(interpolate, colours);
   return colours;
 }

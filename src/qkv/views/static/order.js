@@ -1,0 +1,32 @@
+// What moved first? For each kind of matrix the stretch of steps in which it did most of its moving: from a tenth to nine
+// tenths of its final drift, with a dot where half was done; a median over layers.
+
+import { d3, Plot } from "./vendor.js";
+import { h } from "./dom.js";
+import { whole } from "./format.js";
+import { chart, figure, plot } from "./figure.js";
+
+function render({ model, el }) {
+  const kinds = model.get("map")?.moving ?? [];
+  if (kinds.length < 2) return () => {};
+  const last = d3.max(model.get("map").steps);
+  const frame = figure(el, {
+    title: "When each kind of matrix did its moving",
+    caption: h("span", null, "A bar reaches from the step by which a tenth of the final drift was done to the step by which nine tenths were; the dot is half. A median over layers."),
+  });
+  chart(frame, (width, colours) => plot(colours, `steps by which half of the drift was done: ${kinds.map((k) => `${k.kind} ${k.half}`).join(", ")}`, {
+    width, height: 26 * kinds.length + 36, marginLeft: 64, marginRight: 54, marginTop: 6, marginBottom: 30,
+    x: { type: "log", domain: [Math.max(1, d3.min(kinds, (k) => k.tenth)), last], label: null, tickSize: 0, ticks: width < 420 ? 3 : 5, tickFormat: (v) => whole(v) },
+    y: { domain: kinds.map((k) => k.kind), label: null, tickSize: 0, tickFormat: () => "" },
+    marks: [
+      Plot.gridX({ stroke: colours.line, strokeOpacity: 1 }),
+      Plot.text(kinds, { y: "kind", frameAnchor: "left", dx: -10, textAnchor: "end", text: "kind", fontSize: 13, fontWeight: 600, fill: (k) => colours.role[k.role] }),
+      Plot.ruleY(kinds, { y: "kind", x1: (k) => Math.max(1, k.tenth), x2: "nine_tenths", stroke: (k) => colours.role[k.role], strokeWidth: 6, strokeOpacity: 0.3, strokeLinecap: "round" }),
+      Plot.dot(kinds, { y: "kind", x: (k) => Math.max(1, k.half), r: 5, fill: (k) => colours.role[k.role] }),
+      Plot.text(kinds, { y: "kind", frameAnchor: "right", dx: 8, textAnchor: "start", text: (k) => whole(k.half), fill: colours.soft }),
+    ],
+  }), "what-moved-first");
+  return frame.off;
+}
+
+export default { render };
