@@ -129,8 +129,8 @@ def test_a_loss_without_baselines_is_told_alone(made):
         ([*FALLING, (40, 1.505, 1.4)], "Not noticeably: it was lowest at step 30 and is 0.33 % above that at the end."),
         (
             [*FALLING, (40, 1.7, 1.2), (50, 1.9, 0.8)],
-            "Yes, from step 30 on: the validation loss rose from 1.500 to 1.900 while the training loss went from 1.600 "
-            "to 0.800. best.safetensors holds step 30.",
+            "Yes, from step 30 on: the validation loss rose from 1.500 to 1.900 while the training loss went from "
+            "1.600 to 0.800. best.safetensors holds step 30.",
         ),
     ],
 )

@@ -1,5 +1,7 @@
 """Were the embeddings trained? The rows of W_E, one of them before and after, and rows that no text asked for."""
 
+from functools import partial
+
 import numpy as np
 
 from qkv.inspection.answer import Answer, Evidence, many, number, percent
@@ -15,12 +17,10 @@ def embeddings(evidence: Evidence) -> Answer | None:
     drift, counts = _row_drift(evidence), telemetry.vector("W_E", "row_count")
     if drift is None:
         return None
-    question, about = "Were the embeddings trained?", {"address": "W_E", "measure": "row_drift"}
+    answer = partial(Answer, key="embeddings", question="Were the embeddings trained?", measure="row_drift")
     if not drift.any():
         sentence = f"No: all {many(len(drift), 'row')} of W_E are bit for bit where they started."
-        return Answer(
-            key="embeddings", question=question, sentence=sentence, numbers={"largest row drift": 0.0}, **about
-        )
+        return answer(sentence=sentence, numbers={"largest row drift": 0.0}, address="W_E")
     rows = summary(drift, counts, evidence.specials)
     example, words, figures = _example_row(evidence, counts)
     sentence = (
@@ -31,14 +31,12 @@ def embeddings(evidence: Evidence) -> Answer | None:
     more = [_unseen(evidence, rows), _by_count(rows)]
     if rows.n_unseen is not None:
         figures |= {"rows never met": float(rows.n_unseen), "largest drift of a row never met": rows.largest_unseen}
-    return Answer(
-        key="embeddings",
-        question=question,
+    return answer(
         sentence=sentence,
         more=tuple(line for line in more if line),
         numbers=figures,
         null=_row_null(evidence),
-        **about | ({"address": example} if example else {}),
+        address=example or "W_E",
     )
 
 

@@ -94,7 +94,8 @@ class Passes:
             before[:] = weights
         grads = [entry.parameter.grad for entry in self.entries]
         self._with_grad = [i for i, grad in enumerate(grads) if grad is not None]
-        self._grads = [self._xp.dot(piece, piece) for piece in self._cut([grads[i] for i in self._with_grad])]
+        pieces = self._cut([grad for grad in grads if grad is not None])
+        self._grads = [self._xp.dot(piece, piece) for piece in pieces]
         if heads:
             self._head_grad_norms = self._head_norms([grads[i] for i in self.divided])
 
@@ -139,7 +140,8 @@ class Passes:
         if self._updated and self._with_grad:
             grads[self._with_grad] = self._by_entry(numbers[at:], [self._counts[i] for i in self._with_grad])
         norm_, update_, moved_, inner_, start_ = columns
-        return Reading.of(*np.sqrt([norm_, grads, update_, moved_]), inner_, np.sqrt(start_))
+        root = np.sqrt
+        return Reading.of(root(norm_), root(grads), root(update_), root(moved_), inner_, root(start_))
 
     @torch.no_grad()
     def by_head(self) -> Reading:

@@ -158,10 +158,10 @@ class Recorder(Observer):
 
     def _describe(self, context: RunContext) -> None:
         """How often each token stands in the training part, and which ids are special: what rows are read against."""
-        ids, sizes = getattr(getattr(context.corpus, "train", None), "ids", None), context.model.config.sizes
+        ids = getattr(getattr(context.corpus, "train", None), "ids", None)
         if ids is None or self.arm != RUN_ARM:
             return
-        counts = count_tokens(ids, sizes.d_vocab)
+        counts = count_tokens(ids, context.catalogue.entry("W_E").shape[0])
         self.store.add_vector(0, "row_count", "W_E", counts)
         self.store.set_fact("tokens_counted", {"counted": min(len(ids), MOST_COUNTED), "of": len(ids)})
         self.store.set_fact("special_tokens", specials(getattr(context.corpus, "tokenizer", None)))

@@ -268,7 +268,8 @@ class Telemetry:
         """A measure of every address at one step."""
         return self._rows(
             "SELECT a.address, m.value FROM measurements m JOIN addresses a ON a.id = m.address "
-            "WHERE m.arm = ? AND m.step = ? AND m.measure = (SELECT id FROM measures WHERE name = ?) ORDER BY m.address",
+            "WHERE m.arm = ? AND m.step = ? AND m.measure = (SELECT id FROM measures WHERE name = ?) "
+            "ORDER BY m.address",
             arm, step, measure,
         )  # fmt: skip
 

@@ -153,7 +153,7 @@ class Store:
         assert values.shape == (len(measures), len(addresses)), "one value for each measure and address"
         keys = [(m, a) for m in measures for a in addresses]
         finite = np.where(np.isfinite(values), values, np.nan).ravel().tolist()  # SQLite stores NaN as NULL
-        numbers = [x for (m, a), value in zip(keys, finite, strict=True) for x in (m, a, value)]
+        numbers: list[float] = [x for (m, a), value in zip(keys, finite, strict=True) for x in (m, a, value)]
         with self._turn:
             self._mark()
             self._blocks.append((arm, step, numbers))
