@@ -5,8 +5,8 @@
     W <- (1 - lr wd) W - lr sqrt(max(1, d_out / d_in)) U
 
 What is made orthogonal is a *piece*: one head's share of W_Q, W_K, W_V and W_O (each head is a map of its own; the
-GLM-5 report of 2026 calls it Muon Split), a whole matrix elsewhere. Pieces of one shape, lying or standing, are stacked
-and made orthogonal in one batch.
+GLM-5 report of 2026 calls it Muon Split), a whole matrix elsewhere. Pieces of one shape are stacked and made orthogonal
+in one batch.
 
 The polar factor comes from three quintic steps x -> a x + b x^3 + c x^5 on the singular values, with the coefficients
 that minimise the largest error for singular values from 1/100 of the largest up (Amsel, Persson, Musco and Gower 2025,
@@ -30,18 +30,20 @@ STEPS = (
 """Coefficients (a, b, c) of each quintic step, for singular values in [0.01, 1]."""
 
 _WIDE = 1.5
-"""From this ratio of the sides on, iterating on the Gram matrix alone needs fewer products."""
+"""From this ratio of the sides on, iterating on the (smaller) Gram matrix alone needs fewer products."""
 _TINY = 1e-30
 """Below this squared length a piece counts as zero, and stays zero."""
 
 
 def orthogonalise(stack: Tensor) -> Tensor:
-    """The nearest matrix with orthonormal rows to each matrix of a stack, approximately.
+    """The nearest matrix with orthonormal rows (columns, where it is tall) to each matrix of a stack, approximately.
 
-    stack: [count, rows, columns] with rows <= columns, any float type. Returns the same shape and type: singular values
-    in 0.73..1.27 where those of the input are above 1/100 of its largest, less below; a zero matrix stays zero.
+    stack: [count, rows, columns], any float type. Returns the same shape and type: singular values in 0.73..1.27 where
+    those of the input are above 1/100 of its largest, less below; a zero matrix stays zero.
     """
-    wide = stack.shape[2] >= _WIDE * stack.shape[1] and stack.dtype == torch.float32
+    tall = stack.shape[1] > stack.shape[2]
+    stack = stack.mT if tall else stack
+    gram_only = stack.shape[2] >= _WIDE * stack.shape[1] and stack.dtype == torch.float32
     gram = torch.bmm(stack, stack.mT)
     length = _lengths(gram)
     gram /= length.to(gram.dtype)
@@ -49,14 +51,15 @@ def orthogonalise(stack: Tensor) -> Tensor:
     top = _lengths(squared).sqrt()  # at least the largest eigenvalue of the Gram matrix, which has length 1
     factor = _factor(STEPS[0], gram, squared, top)
     root = (length * top).sqrt().to(stack.dtype)
-    if wide:
+    if gram_only:
         gram /= top.to(gram.dtype)
-        return torch.bmm(_times_later_factors(factor, gram) / root, stack)
+        product = _times_later_factors(factor, gram) / root
+        return torch.bmm(stack.mT, product.mT) if tall else torch.bmm(product, stack)
     stack = torch.bmm(factor / root, stack)
     for step in STEPS[1:]:
         gram = torch.bmm(stack, stack.mT)
         stack = torch.bmm(_factor(step, gram, torch.bmm(gram, gram)), stack)
-    return stack
+    return stack.mT if tall else stack
 
 
 def _lengths(matrices: Tensor) -> Tensor:
@@ -97,13 +100,11 @@ class Piecewise:
     """Whether heads are blocks of rows (W_O) rather than of columns (W_Q, W_K, W_V)."""
 
     def pieces(self, tensor: Tensor) -> Tensor:
-        """A tensor of the parameter's shape as [pieces, rows, columns], rows <= columns, sharing memory."""
+        """A tensor of the parameter's shape as [pieces, d_in, d_out] of one piece each, sharing memory."""
         count = max(1, self.heads)
         if self.on_rows:
-            split = tensor.unflatten(0, (count, -1))
-        else:
-            split = tensor.unflatten(1, (count, -1)).permute(1, 0, 2)
-        return split.mT if split.shape[1] > split.shape[2] else split
+            return tensor.unflatten(0, (count, -1))
+        return tensor.unflatten(1, (count, -1)).transpose(0, 1)
 
 
 class Muon:
