@@ -120,7 +120,7 @@ class Tokenizer:
             return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
         try:
             return self._codec.encode_many(texts)
-        except UnicodeEncodeError:  # half of a surrogate pair is no character
+        except (UnicodeEncodeError, TypeError):  # half of a surrogate pair is no character
             return self._codec.encode_many([_clean(text) for text in texts])
 
     def decode(self, ids: Sequence[int] | np.ndarray) -> str:

@@ -1,0 +1,84 @@
+"""Baselines are what their parts give, are kept, and agree across units."""
+
+import lzma
+import math
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from qkv.data.baselines import baselines
+from qkv.data.config import DataConfig
+from qkv.data.corpus import load_corpus
+from qkv.data.ngrams import ngram_losses
+
+module = sys.modules["qkv.data.baselines"]  # the package's own name for it is the function
+
+
+@pytest.fixture(scope="module")
+def corpus(prose_file: Path):
+    return load_corpus(DataConfig(source=str(prose_file), tokenizer="bpe", vocab=400), cache=None)
+
+
+def test_they_are_what_counting_and_compressing_give(corpus) -> None:
+    found = baselines(corpus)
+    orders = [float(nats.mean()) for nats in ngram_losses(corpus.train.ids, corpus.val.ids, 400, 8)]
+    assert found.orders == pytest.approx(orders[: len(found.orders)])
+    assert found.unigram == found.orders[0] and found.bigram == found.orders[1]
+    assert found.ngram == min(found.orders) == found.orders[found.ngram_order - 1]
+    train, val = ("".join(corpus.text(part)).encode() for part in ("train", "val"))
+    bits = 8 * (len(lzma.compress(train + val, preset=6)) - len(lzma.compress(train, preset=6)))
+    assert found.bits_per_byte["xz"] == pytest.approx(bits / len(val))
+    assert found.xz == pytest.approx(bits * math.log(2) / len(corpus.val))
+    assert found.note == ""
+
+
+def test_both_units_tell_the_same(corpus) -> None:
+    found = baselines(corpus)
+    for name in ("unigram", "bigram", "ngram"):
+        assert found.bits_per_byte[name] == pytest.approx(corpus.bits_per_byte(getattr(found, name)))
+    assert found.bits_per_byte["ngram_order"] == found.ngram_order
+    assert corpus.bits_per_byte(found.xz) == pytest.approx(found.bits_per_byte["xz"])
+
+
+def test_the_search_ends_after_two_orders_that_do_worse(tmp_path: Path) -> None:
+    draws = np.random.default_rng(0)
+    (tmp_path / "noise.txt").write_text("".join(draws.choice(list("abcdef"), 8000)))
+    found = baselines(load_corpus(DataConfig(source=str(tmp_path / "noise.txt"), tokenizer="char"), cache=None))
+    assert len(found.orders) < 8 and found.ngram_order <= 2
+    assert found.unigram == pytest.approx(math.log(6), abs=0.01)
+
+
+def test_they_are_kept_and_read_again(corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = baselines(corpus, tmp_path)
+
+    def never(*_: object) -> None:
+        raise AssertionError("counted again")
+
+    monkeypatch.setattr(module, "ngram_losses", never)
+    assert baselines(corpus, tmp_path) == first
+    with pytest.raises(AssertionError, match="counted again"):
+        baselines(corpus, tmp_path / "elsewhere")
+
+
+def test_long_texts_are_sampled_and_say_so(corpus, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("MOST_COUNTED", 6400), ("MOST_SCORED", 500), ("XZ_WINDOW", 2000)):
+        monkeypatch.setattr(module, name, value)
+    found = baselines(corpus)
+    assert (
+        "counted on 6,400 of" in found.note
+        and "first 500 validation" in found.note
+        and "last 2,000 bytes" in found.note
+    )
+    whole = module._spread(np.arange(100_000), 6400)
+    assert len(whole) == 6400 and whole[0] == 0 and whole[-1] == 99_999 and (np.diff(whole) > 0).all()
+
+
+def test_tinyshakespeare_has_its_known_figures(tinyshakespeare: Path, tmp_path: Path) -> None:
+    corpus = load_corpus(DataConfig(source=str(tinyshakespeare), tokenizer="char"), cache=tmp_path)
+    found = baselines(corpus, tmp_path)
+    assert (corpus.tokenizer.d_vocab, len(corpus.train), len(corpus.val)) == (66, 1003854, 111540)
+    assert found.ngram_order == 6 and found.ngram == pytest.approx(1.558, abs=0.003)
+    assert found.unigram == pytest.approx(3.347, abs=0.002) and found.bigram == pytest.approx(2.484, abs=0.002)
+    assert found.bits_per_byte["xz"] == pytest.approx(2.516, abs=0.01)

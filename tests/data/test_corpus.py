@@ -1,0 +1,288 @@
+"""A corpus in memory, from the cache and mapped from files is the same, and its bits per byte are honest."""
+
+import dataclasses
+import json
+import math
+import os
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from qkv.data import corpus as corpus_module
+from qkv.data.config import DataConfig
+from qkv.data.corpus import Corpus, load_corpus
+from qkv.data.lost import charge_nats
+from qkv.data.sources import Chunk
+from qkv.data.tokenising import whole_words
+from qkv.data.tokenizers import KINDS, fit_tokenizer
+from qkv.errors import ConfigError, SourceError, StorageError
+
+SIZES = {"char": 0, "byte": 0, "word": 300, "bpe": 420, "wordpiece": 200, "unigram": 200}
+
+
+def config(path: Path, kind: str = "char", **more: object) -> DataConfig:
+    return DataConfig(source=str(path), tokenizer=kind, vocab=SIZES.get(kind, 0), **more)  # type: ignore[arg-type]
+
+
+def same(a: Corpus, b: Corpus) -> bool:
+    return all(
+        (x.ids == y.ids).all()
+        and (x.offsets == y.offsets).all()
+        and x.n_bytes == y.n_bytes
+        and x.n_unknown == y.n_unknown
+        for x, y in ((a.train, b.train), (a.val, b.val))
+    ) and (a.tokenizer.sha256, a.sha256, a.rule, a.charge_nats) == (b.tokenizer.sha256, b.sha256, b.rule, b.charge_nats)
+
+
+@pytest.fixture(scope="module")
+def table_file(prose: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The prose as a table of documents."""
+    path = tmp_path_factory.mktemp("table") / "rows.jsonl"
+    path.write_text("".join(json.dumps({"text": line, "n": 1}) + "\n" for line in prose.splitlines()))
+    return path
+
+
+def test_tokens_are_the_text(prose: str, prose_file: Path) -> None:
+    corpus = load_corpus(config(prose_file), cache=None)
+    data = prose.encode()
+    assert corpus.train.n_bytes + corpus.val.n_bytes == len(data)
+    text = corpus.tokenizer.decode(np.concatenate([corpus.train.ids, corpus.val.ids]))
+    assert text == prose
+    assert corpus.train.ids.dtype == np.uint8 and corpus.train.n_documents == 1
+    assert "".join(corpus.text("train")) + "".join(corpus.text("val")) == prose
+    assert corpus.charge_nats == 0.0 and corpus.train.n_unknown == 0
+    assert (corpus.name, corpus.kind) == ("prose", "text")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_vocabulary_is_fitted_to_the_training_part_only(tmp_path: Path, kind: str) -> None:
+    (tmp_path / "t.txt").write_text("plain old words here " * 200 + "ÜÖÄ unheard-of " * 15)
+    corpus = load_corpus(config(tmp_path / "t.txt", kind), cache=None)
+    expected = fit_tokenizer(kind, list(corpus.text("train")), SIZES[kind])
+    assert corpus.tokenizer.sha256 == expected.sha256
+    if kind not in ("byte", "bpe"):  # whose alphabet is all bytes
+        assert "Ü" not in "".join(corpus.tokenizer.vocabulary)
+    assert (corpus.val.n_unknown > 0) == (kind not in ("byte", "bpe"))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_kept_and_mapped_corpora_equal_the_one_made_in_memory(
+    table_file: Path, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = load_corpus(config(table_file, kind), cache=None)
+    assert same(load_corpus(config(table_file, kind), cache=tmp_path), made)
+    assert same(load_corpus(config(table_file, kind), cache=tmp_path), made)
+    monkeypatch.setattr(corpus_module, "IN_MEMORY_BYTES", 1000)
+    cache = tmp_path / "mapped"
+    first = load_corpus(config(table_file, kind), cache=cache)
+    assert same(first, made) and same(load_corpus(config(table_file, kind), cache=cache), made)
+    assert isinstance(first.train.ids.base, np.memmap) and not first.train.ids.flags.writeable
+    assert not [path for path in cache.rglob(".tmp-*")]
+
+
+def test_documents_are_marked_by_end_tokens(table_file: Path) -> None:
+    for specials in (False, True):
+        corpus = load_corpus(config(table_file, "bpe"), cache=None, task_specials=specials)
+        assert corpus.tokenizer.end_id == corpus.tokenizer.special["[SEP]" if specials else "[END]"]
+        for part in (corpus.train, corpus.val):
+            assert part.n_documents > 50
+            assert (part.ids[part.offsets[1:] - 1] == corpus.tokenizer.end_id).all()
+            assert (part.ids == corpus.tokenizer.end_id).sum() == part.n_documents
+        document = corpus.tokenizer.decode(corpus.val.document(3))
+        assert document in table_file.read_text() or json.dumps(document)[1:-1] in table_file.read_text()
+
+
+def test_a_broken_cache_is_made_anew(prose_file: Path, tmp_path: Path) -> None:
+    made = load_corpus(config(prose_file, "bpe"), cache=tmp_path)
+    folder = next((tmp_path / "tokens").iterdir())
+    for name, content in (("train.ids", b"\0"), ("facts.json", b"{"), ("val.offsets", b"")):
+        (folder / name).write_bytes(content)
+        assert same(load_corpus(config(prose_file, "bpe"), cache=tmp_path), made)
+        assert same(load_corpus(config(prose_file, "bpe"), cache=tmp_path), made)
+    (folder / "facts.json").unlink()
+    assert same(load_corpus(config(prose_file, "bpe"), cache=tmp_path), made)
+
+
+def test_a_cache_that_cannot_be_written_is_as_good_as_none(prose_file: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("no folder")
+    assert same(
+        load_corpus(config(prose_file, "bpe"), cache=tmp_path / "file"),
+        load_corpus(config(prose_file, "bpe"), cache=None),
+    )
+
+
+def test_a_large_text_without_room_in_the_cache_is_a_storage_error(
+    prose_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(corpus_module, "IN_MEMORY_BYTES", 1000)
+    (tmp_path / "file").write_text("no folder")
+    with pytest.raises(StorageError, match="cannot be kept in"):
+        load_corpus(config(prose_file), cache=tmp_path / "file")
+    with pytest.raises(StorageError, match="need a cache folder"):
+        load_corpus(config(prose_file), cache=None)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/dev/full is Linux's")
+def test_a_full_disk_is_a_storage_error_and_leaves_nothing_behind(
+    prose_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(corpus_module, "IN_MEMORY_BYTES", 1000)
+    whole = corpus_module.tokenise
+
+    def into_full(chunks, tokenizer, end_id, file, progress):
+        return whole(chunks, tokenizer, end_id, Path("/dev/full"), progress)
+
+    monkeypatch.setattr(corpus_module, "tokenise", into_full)
+    with pytest.raises(StorageError, match="No space left"):
+        load_corpus(config(prose_file), cache=tmp_path)
+    assert not [path for path in (tmp_path / "tokens").iterdir()]
+
+
+def test_what_is_asked_changes_what_is_kept(table_file: Path, prose_file: Path, tmp_path: Path) -> None:
+    a = load_corpus(config(table_file, "bpe"), cache=tmp_path)
+    b = load_corpus(DataConfig(source=str(table_file), tokenizer="bpe", vocab=300), cache=tmp_path)
+    c = load_corpus(config(prose_file, "bpe"), cache=tmp_path)
+    d = load_corpus(config(table_file, "bpe", val=str(prose_file)), cache=tmp_path)
+    assert len({x.tokenizer.sha256 for x in (a, b, c, d)}) == 4
+    assert len({len(x.train) for x in (a, b, c, d)}) == 4
+    assert d.sha256 != a.sha256 and d.val.n_documents == 1
+
+
+def test_progress_reaches_the_end(prose_file: Path) -> None:
+    told: list[tuple[str, float]] = []
+    load_corpus(config(prose_file), cache=None, progress=lambda what, share: told.append((what, share)))
+    assert told[0] == ("fitting char vocabulary", 0.0)
+    assert told[-1][0] == "tokenising" and 0.9 < told[-1][1] <= 1.0
+
+
+def test_a_text_too_small_for_two_tokens_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "t.txt").write_text("a" * 30)
+    (tmp_path / "v.txt").write_text("a")
+    with pytest.raises(SourceError, match="held out for validation is 1 token long"):
+        load_corpus(config(tmp_path / "t.txt", val=str(tmp_path / "v.txt")), cache=None)
+
+
+def test_an_unknown_tokenizer_is_refused_with_the_kinds(prose_file: Path) -> None:
+    with pytest.raises(ConfigError, match="unknown tokenizer 'nonsense'.*char, byte, word"):
+        load_corpus(config(prose_file, "nonsense"), cache=None)
+    with pytest.raises(SourceError, match="no tokenizer kind, file or folder './nowhere'|nowhere"):
+        load_corpus(config(prose_file, "./nowhere"), cache=None)
+
+
+def test_a_vocabulary_for_a_tokenizer_that_is_read_is_refused(prose_file: Path, tmp_path: Path, prose: str) -> None:
+    fit_tokenizer("char", [prose]).save(tmp_path / "tokenizer.json")
+    with pytest.raises(ConfigError, match="no effect"):
+        load_corpus(DataConfig(source=str(prose_file), tokenizer=str(tmp_path), vocab=100), cache=None)
+    read = load_corpus(config(prose_file, str(tmp_path)), cache=None)
+    assert read.tokenizer.kind == "char"
+
+
+# Bits per byte.
+
+
+def test_bits_per_byte_divide_by_the_original_bytes(prose_file: Path) -> None:
+    for kind in ("char", "byte", "bpe"):
+        corpus = load_corpus(config(prose_file, kind), cache=None)
+        assert corpus.bits_per_byte(2.0) == pytest.approx(2.0 * len(corpus.val) / math.log(2) / corpus.val.n_bytes)
+    assert load_corpus(config(prose_file, "byte"), cache=None).bits_per_byte(math.log(2)) == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("kind", ["word", "wordpiece", "unigram", "char"])
+def test_what_is_thrown_away_is_charged(tmp_path: Path, prose: str, kind: str) -> None:
+    (tmp_path / "t.txt").write_text(prose + "漢字 unheard\t\tof " * 9)
+    corpus = load_corpus(config(tmp_path / "t.txt", kind), cache=None)
+    assert corpus.charge_nats is not None and corpus.charge_nats > 0
+    free = (2.0 * len(corpus.val)) / math.log(2) / corpus.val.n_bytes
+    assert corpus.bits_per_byte(2.0) == pytest.approx(free + corpus.charge_nats / math.log(2) / corpus.val.n_bytes)
+
+
+def test_the_charge_is_a_code_that_cannot_be_cheated(prose: str) -> None:
+    """Shares of all gaps between two words, and of all strings, sum to at most one."""
+    word = fit_tokenizer("word", [prose], 100)
+    known = [token for token in word.vocabulary if token.isalpha() and token.isascii()][:2]
+    counted = [prose[:20_000]]
+
+    def nats(text: str) -> float:
+        found = charge_nats(word, counted, [text])
+        assert found is not None
+        return found
+
+    before, after = known
+    base = nats(f"{before}") / 2  # an edge on either side, nothing at it
+    gaps = [" ", "  ", "\n", "\n\n", "\t", " \n", "\r\n", " \n\n", "   "]
+    total = sum(math.exp(-(nats(f"{before}{gap}{after}") - 2 * base)) for gap in gaps)
+    assert 0.5 < total <= 1.0
+
+
+def test_a_tokenizer_that_changes_letters_has_no_bits_per_byte(tmp_path: Path, prose: str, prose_file: Path) -> None:
+    letters = sorted({c for c in prose.lower() if not c.isspace()})
+    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *letters, *("##" + c for c in letters)]
+    (tmp_path / "vocab.txt").write_text("\n".join(pieces) + "\n")
+    corpus = load_corpus(config(prose_file, str(tmp_path)), cache=None)
+    assert corpus.charge_nats is None and corpus.bits_per_byte(2.0) is None
+
+
+# Large texts.
+
+
+def test_cuts_inside_a_document_fall_where_a_word_begins() -> None:
+    text = "the quick brown fox, it's 42!\n\njumps  over \n the lazy dog\nand on " * 40
+    for size in (1, 7, 50, 333):
+        pieces = [text[i : i + size] for i in range(0, len(text), size)]
+        chunks = [Chunk(piece, i == len(pieces) - 1) for i, piece in enumerate(pieces)]
+        found = list(whole_words(chunks))
+        assert "".join(chunk.text for chunk in found) == text and found[-1].ends
+        assert len(found) > 3 or size > 300
+        for chunk in found[1:]:
+            assert chunk.text[0] != "\n" and (chunk.text[0] != " " or chunk.text[1] not in " \n")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_tokens_do_not_depend_on_where_the_stream_was_cut(
+    kind: str, prose: str, prose_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = load_corpus(config(prose_file, kind), cache=None)
+    from qkv.data import reading, tokenising
+
+    monkeypatch.setattr(reading.read_text, "__defaults__", (0, None, 1000))
+    monkeypatch.setattr(tokenising, "_BATCH_CHARS", 3000)
+    again = load_corpus(config(prose_file, kind), cache=None)
+    assert again.charge_nats == pytest.approx(whole.charge_nats, rel=0.01)  # a cut hides the gap that it falls into
+    assert same(dataclasses.replace(again, charge_nats=whole.charge_nats), whole)
+
+
+MEMORY = """
+import sys, resource
+from pathlib import Path
+from qkv.data import corpus, config
+corpus.IN_MEMORY_BYTES = 1 << 20
+found = corpus.load_corpus(config.DataConfig(source=sys.argv[1], tokenizer=sys.argv[2]), cache=Path(sys.argv[3]))
+print(len(found.train), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="ru_maxrss is in kilobytes on Linux only")
+@pytest.mark.parametrize("kind", ["char", "bpe"])
+def test_memory_does_not_grow_with_the_text(kind: str, prose: str, tmp_path: Path) -> None:
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss > 0
+    peaks = []
+    for copies in (60, 420):  # 3 and 24 MB
+        path = tmp_path / f"{copies}.txt"
+        with open(path, "w", encoding="utf-8") as file:
+            for _ in range(copies):
+                file.write(prose)
+        run = subprocess.run(
+            [sys.executable, "-c", MEMORY, str(path), kind, str(tmp_path / "cache")],
+            capture_output=True,
+            text=True,
+            check=True,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+        )
+        n_tokens, peak = map(int, run.stdout.split())
+        assert n_tokens > 5_000 * copies
+        peaks.append(peak / 1024)
+    assert peaks[1] - peaks[0] < 12, f"{peaks} MiB"
