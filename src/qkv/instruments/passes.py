@@ -76,7 +76,8 @@ class Passes:
         self._before_pieces, self._start_pieces = self._cut(self._before), self._cut(self._start or [])
         self._cached: tuple[list[int], list[Any]] = ([], [])
         self._counts = [-(-e.parameter.numel() // self._piece) for e in self.entries]
-        self._start_squares = [self._xp.dot(piece, piece) for piece in self._start_pieces]
+        squares = [self._xp.dot(piece, piece) for piece in self._start_pieces]
+        self._start_norm = np.sqrt(self._by_entry(_numbers(squares), self._counts))
         self._grads: list[Any] = []
         self._with_grad: list[int] = []
         self._head_grad_norms = np.zeros(0)
@@ -129,19 +130,19 @@ class Passes:
                 inner.append(dot(space, start))
         return self._assemble(norm, update, moved, inner)
 
-    def _assemble(self, norm: list[Any], update: list[Any], moved: list[Any], inner: list[Any]) -> Reading:
-        """Sums of squares per piece as norms per entry, with one transfer."""
-        parts = [norm, update, moved, inner, self._start_squares, self._grads if self._updated else []]
+    def _assemble(self, *per_piece: list[Any]) -> Reading:
+        """Sums over the pieces of norm, update, distance and inner product as a reading, with one transfer."""
+        parts = [*per_piece, self._grads if self._updated else []]
         numbers, at, columns = _numbers([value for part in parts for value in part]), 0, []
-        for part in parts[:-1]:
-            columns.append(self._by_entry(numbers[at : at + len(part)], self._counts))
+        for part, counts in zip(parts, [self._counts] * 4 + [[self._counts[i] for i in self._with_grad]], strict=True):
+            columns.append(self._by_entry(numbers[at : at + len(part)], counts))
             at += len(part)
+        norm, update, distance, inner, grads_there = columns
         grads = np.full(len(self.entries), np.nan)
         if self._updated and self._with_grad:
-            grads[self._with_grad] = self._by_entry(numbers[at:], [self._counts[i] for i in self._with_grad])
-        norm_, update_, moved_, inner_, start_ = columns
+            grads[self._with_grad] = grads_there
         root = np.sqrt
-        return Reading.of(root(norm_), root(grads), root(update_), root(moved_), inner_, root(start_))
+        return Reading.of(root(norm), root(grads), root(update), root(distance), inner, self._start_norm)
 
     @torch.no_grad()
     def by_head(self) -> Reading:
@@ -173,8 +174,14 @@ class Passes:
 
     def _cut(self, tensors: Sequence[Tensor]) -> list[Any]:
         """Pieces of contiguous tensors, sharing their memory."""
-        flat = [tensor.detach().numpy().reshape(-1) if self._xp is np else tensor.flatten() for tensor in tensors]
-        return [whole[i : i + self._piece] for whole in flat for i in range(0, len(whole), self._piece)]
+        pieces: list[Any] = []
+        for tensor in tensors:
+            flat = tensor.detach().numpy().reshape(-1) if self._xp is np else tensor.detach().flatten()
+            if len(flat) <= self._piece:
+                pieces.append(flat)
+            else:
+                pieces += [flat[i : i + self._piece] for i in range(0, len(flat), self._piece)]
+        return pieces
 
     def _weights(self) -> list[Any]:
         """The parameters in pieces; cut again where one got other memory."""
@@ -187,6 +194,8 @@ class Passes:
         """Sums over the pieces of each entry, float64 [n]; NaN where nothing was summed."""
         if not len(per_piece):
             return np.full(len(counts), np.nan)
+        if len(per_piece) == len(counts):
+            return per_piece
         return np.add.reduceat(per_piece, np.cumsum([0, *counts[:-1]]))
 
     def _head_norms(self, stored: Sequence[Tensor | None]) -> np.ndarray:
@@ -211,4 +220,4 @@ def _numbers(values: Sequence[Any]) -> np.ndarray:
         return np.zeros(0)
     if isinstance(values[0], Tensor):
         return torch.cat([value.flatten() for value in values]).cpu().double().numpy()
-    return np.array(values, dtype=np.float64)
+    return np.fromiter(values, dtype=np.float64, count=len(values))
