@@ -124,15 +124,15 @@ def attention_in(
 
 
 def _beside(halves: Tensor, d_head: int) -> tuple[Tensor, Tensor]:
-    """The halves of every head of [..., n * d_head], as two views [..., n, d_head / 2]."""
-    halves = halves.unflatten(-1, (-1, 2, d_head // 2))
-    return halves[..., 0, :], halves[..., 1, :]
+    """The halves of every head of [rows, n * d_head], as two views [rows, n, d_head / 2]."""
+    halves = halves.view(halves.shape[0], -1, 2, d_head // 2)
+    return halves.select(2, 0), halves.select(2, 1)
 
 
 def _pairs(joined: Tensor, d_head: int) -> tuple[Tensor, Tensor]:
-    """First and second of every pair of neighbours of [..., n * d_head], as two views [..., n, d_head / 2]."""
-    pairs = joined.unflatten(-1, (-1, d_head // 2, 2))
-    return pairs[..., 0], pairs[..., 1]
+    """First and second of every pair of neighbours of [rows, n * d_head], as two views [rows, n, d_head / 2]."""
+    pairs = joined.view(joined.shape[0], -1, d_head // 2, 2)
+    return pairs.select(3, 0), pairs.select(3, 1)
 
 
 def _join(weights: tuple[Tensor, Tensor, Tensor], heads: Heads, dtype: torch.dtype) -> Tensor:
@@ -145,18 +145,21 @@ def _join(weights: tuple[Tensor, Tensor, Tensor], heads: Heads, dtype: torch.dty
         return torch.cat(weights, dim=1).to(dtype)
     widths = [weight.shape[1] for weight in weights]
     joined = weights[0].new_empty(weights[0].shape[0], sum(widths), dtype=dtype)
-    *placed, v = joined.split(widths, dim=1)
-    for part, weight in zip(placed, weights, strict=False):
+    start = 0
+    for weight, width in zip(weights[:2], widths[:2], strict=True):
+        part = joined.narrow(1, start, width)
         for pair, half in zip(_pairs(part, heads.d_head), _beside(weight, heads.d_head), strict=True):
             pair.copy_(half)
-    v.copy_(weights[2])
+        start += width
+    joined.narrow(1, start, widths[2]).copy_(weights[2])
     return joined
 
 
 def _split(joined: Tensor, widths: list[int], heads: Heads, needed: tuple[bool, ...]) -> list[Tensor | None]:
     """The inverse of `_join`, for gradients; None where not needed."""
     out: list[Tensor | None] = []
-    for i, part in enumerate(joined.split(widths, dim=1)):
+    for i, width in enumerate(widths):
+        part = joined.narrow(1, sum(widths[:i]), width)
         if not needed[i]:
             out.append(None)
         elif i == 2 or heads.turn is None:
@@ -171,7 +174,7 @@ def _split(joined: Tensor, widths: list[int], heads: Heads, needed: tuple[bool, 
 
 def _complex(x: Tensor) -> Tensor:
     """[..., d] with neighbours as complex [..., d / 2], sharing memory."""
-    return torch.view_as_complex(x.unflatten(-1, (-1, 2)))
+    return torch.view_as_complex(x.view(*x.shape[:-1], -1, 2))
 
 
 def _head_gains(q_gain: Tensor, k_gain: Tensor, heads: Heads) -> Tensor:
@@ -218,7 +221,8 @@ class _AttentionIn(Function):
             y, u, r = _norm_forward(x, gain, eps)
         y, joined = y.to(dtype), _join((W_Q, W_K, W_V), heads, dtype)
         h = (y @ joined).view(*x.shape[:2], -1, heads.d_head)
-        qk, v = h.split((heads.n_heads + heads.n_kv_heads, heads.n_kv_heads), dim=2)
+        n_qk = heads.n_heads + heads.n_kv_heads
+        qk, v = h.narrow(2, 0, n_qk), h.narrow(2, n_qk, heads.n_kv_heads)
         if q_gain is not None and k_gain is not None:
             head_u = qk = qk.to(_wide_dtype(dtype))
             head_r = _inverse_rms(qk, heads.qk_eps)
@@ -229,8 +233,8 @@ class _AttentionIn(Function):
             turned = pairs.mul_(heads.turn[:, None]) if head_u is not None else pairs * heads.turn[:, None]
             qk = torch.view_as_real(turned).flatten(-2)
         ctx.save_for_backward(gain, u, r, y, joined, head_u, head_r, head_gain)
-        q, k = qk.to(dtype).split((heads.n_heads, heads.n_kv_heads), dim=2)
-        return q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), x
+        qk = qk.to(dtype).transpose(1, 2)
+        return qk.narrow(1, 0, heads.n_heads), qk.narrow(1, heads.n_heads, heads.n_kv_heads), v.transpose(1, 2), x
 
     @staticmethod
     @once_differentiable
@@ -239,8 +243,9 @@ class _AttentionIn(Function):
         heads, (batch, pos, _) = ctx.heads, ctx.shape
         n_qk = heads.n_heads + heads.n_kv_heads
         dh = torch.empty(batch, pos, n_qk + heads.n_kv_heads, heads.d_head, dtype=_wide_dtype(y.dtype))
-        d_qk, d_v = dh.split((n_qk, heads.n_kv_heads), dim=2)
-        places = (*d_qk.split((heads.n_heads, heads.n_kv_heads), dim=2), d_v)
+        d_qk = dh.narrow(2, 0, n_qk)
+        cuts = ((0, heads.n_heads), (heads.n_heads, heads.n_kv_heads), (n_qk, heads.n_kv_heads))
+        places = [dh.narrow(2, start, count) for start, count in cuts]
         for i, (place, d) in enumerate(zip(places, (dq, dk, dv), strict=True)):
             if d is None:
                 place.zero_()
