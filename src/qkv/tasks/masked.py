@@ -4,12 +4,12 @@ Devlin et al. 2018 (arXiv 1810.04805). Loss is in nats per hidden token, a figur
 per byte. Windows are packed full with text; every position is real except at the end of the last validation window.
 
 Two choices differ from 2018. **Rate**: training hides 30 % (`rate`) instead of 15 %, since a step's cost hardly depends
-on it while the number of answers learned from doubles: Wettig et al. 2023 (arXiv 2202.08005) find 15 % not optimal and
-more to be better the larger the model (40 % for BERT-large); Portes et al. 2023 (arXiv 2312.17482) and Warner et al.
-2024 (arXiv 2412.13663) train base-sized models at 30 %. **Corruption**: every hidden token becomes [MASK]; the 2018
-rule (80 % [MASK], 10 % a random word, 10 % left) is `random=0.1, kept=0.1`. Wettig et al. find [MASK] alone as good or
-better, it is what `predict` meets, and the 10 % that stay change how long layers keep a token's identity, so a study of
-that question needs the pure arm. Validation always hides 15 %, all as [MASK], the same tokens for every run on that
+on it while the number of answers learned from doubles. Wettig et al. 2023 (arXiv 2202.08005) find 15 % not optimal in
+general and a higher rate better the larger the model (40 % for BERT-large); Portes et al. 2023 (arXiv 2312.17482) train
+a base-sized model at 30 %. Models here are smaller than either, and the rate was not tuned on them. **Corruption**:
+every hidden token becomes [MASK]; the 2018 rule (80 % [MASK], 10 % a random word, 10 % left) is `random=0.1, kept=0.1`.
+[MASK] alone is what `predict` meets, and the 10 % that stay bear on how long layers keep a token's identity, so a study
+of that question needs the pure arm. Validation always hides 15 %, all as [MASK], the same tokens for every run on that
 text, so that losses compare whatever a run was trained at.
 """
 
