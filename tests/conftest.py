@@ -1,13 +1,9 @@
-"""What all tests share: threads, real data where it lies, and small texts of our own making."""
+"""What all tests share: real data where it lies, and a small text of our own making."""
 
 import os
 from pathlib import Path
 
 import pytest
-
-# pytest-xdist starts one process per core; each then computes with one thread.
-if "PYTEST_XDIST_WORKER" in os.environ:
-    os.environ["OMP_NUM_THREADS"] = "1"
 
 
 @pytest.fixture(scope="session")
