@@ -169,7 +169,8 @@ class Recorder(Observer):
     @contextmanager
     def _watching(self) -> Iterator[None]:
         began = time.perf_counter()
-        yield
+        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):  # blown-up weights read as undefined
+            yield
         self.seconds += time.perf_counter() - began
         self.log.watch_seconds = self.seconds
 
