@@ -1,0 +1,63 @@
+"""Progress: a moving line on a terminal, plain lines elsewhere, and nothing drawn more often than it should be."""
+
+import io
+from types import SimpleNamespace
+
+import pytest
+
+from qkv.commands import progress
+from qkv.commands.progress import Display
+
+
+def step(n, steps=100, loss=2.0):
+    return SimpleNamespace(step=n, steps=steps, tokens=1000 * n, loss=loss, lr=0.1)
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """Time that moves only when it is told to."""
+    now = SimpleNamespace(seconds=100.0)
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now.seconds)
+    return now
+
+
+def test_in_a_pipe_a_line_comes_at_the_first_step_every_ten_seconds_and_at_the_last(clock):
+    out = io.StringIO()
+    with Display(out, live=False) as display:
+        for n in range(1, 101):
+            clock.seconds += 0.5
+            display(step(n))
+    lines = out.getvalue().splitlines()
+    assert [int(line.split()[1].split("/")[0]) for line in lines] == [1, 21, 41, 61, 81, 100]
+    assert lines[1] == "step 21/100  loss 2.000  2000 tokens/s  40 s left"
+    assert "\r" not in out.getvalue() and "\x1b" not in out.getvalue()
+
+
+def test_on_a_terminal_the_line_is_drawn_over_and_taken_away_at_the_end(clock):
+    out = io.StringIO()
+    with Display(out, live=True) as display:
+        display(step(50))
+        display(step(51))  # at once: not drawn
+        display.say("a sentence")
+    written = out.getvalue()
+    assert written.count("step 50/100") == 2 and "step 51" not in written
+    assert "a sentence\n" in written and written.endswith("\r\x1b[K")
+
+
+def test_validation_and_events_are_told(clock):
+    out = io.StringIO()
+    with Display(out, live=False) as display:
+        display(SimpleNamespace(step=3, loss=1.5, is_best=True))
+        display(SimpleNamespace(step=4, kind="horizon", sentence="the horizon is 900 steps"))
+        display("a word")
+        display(step(100))
+    assert out.getvalue() == "step 4: the horizon is 900 steps\na word\nstep 100/100  loss 2.000  validation 1.500\n"
+
+
+def test_without_a_horizon_there_is_no_end_to_tell(clock):
+    out = io.StringIO()
+    with Display(out, live=False) as display:
+        display(step(1, steps=0))
+        clock.seconds += 20
+        display(step(2, steps=0))
+    assert out.getvalue().splitlines()[-1] == "step 2  loss 2.000  50 tokens/s"
