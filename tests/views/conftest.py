@@ -85,7 +85,7 @@ def weights_at(start, move, step, reach=1.0):
     out = {}
     for name, weights in start.items():
         kind = name.rsplit(".", 1)[-1]
-        layer = int(name[1]) if name.startswith("L") else 0
+        layer = int(name[1:].split(".")[0]) if name.startswith("L") else 0
         far = REACH.get(kind, 0.4) * (1 - 0.12 * layer) * reach
         out[name] = weights + np.float32(far * progress(step)) * move[name]
     return out
@@ -145,7 +145,7 @@ def write_telemetry(folder, start, move, rng, counts, tokenizer, *, null, sample
 
 
 def address_row(name, weights):
-    layer = int(name[1]) if name.startswith("L") else None
+    layer = int(name[1:].split(".")[0]) if name.startswith("L") else None
     kind = name.rsplit(".", 1)[-1]
     site = (
         "norm"

@@ -86,7 +86,7 @@ def baselines(found: Mapping[str, Any] | None, d_vocab: int | None) -> tuple[Bas
         order = found.get("ngram_order")
         label = f"best n-gram ({order})" if name == "ngram" and order else {"ngram": "best n-gram"}.get(name, name)
         rows.append((name, label, values[name], _finite(bits.get(name))))
-    if d_vocab and known:
+    if d_vocab:
         ratio = next((b / n for _, _, n, b in rows if n and b), None)
         nats = math.log(d_vocab)
         rows.append(("uniform", "uniform", nats, nats * ratio if ratio else None))
@@ -158,8 +158,8 @@ def counts_of(telemetry: Telemetry | None) -> np.ndarray | None:
 
 def tokens_seen(telemetry: Telemetry | None) -> int | None:
     """Training tokens up to the last update, repeats included."""
-    tokens = telemetry.steps(RUN_ARM).tokens if telemetry else ()
-    return int(tokens[-1]) if len(tokens) else None
+    tokens = telemetry.steps(RUN_ARM).tokens if telemetry else None
+    return int(tokens[-1]) if tokens is not None and len(tokens) else None
 
 
 def seconds(telemetry: Telemetry | None, manifest: Mapping[str, Any]) -> float | None:
@@ -167,5 +167,5 @@ def seconds(telemetry: Telemetry | None, manifest: Mapping[str, Any]) -> float |
     said = manifest.get("summary", {}).get("train_seconds")
     if isinstance(said, int | float):
         return float(said)
-    wall = telemetry.clock(RUN_ARM).wall_seconds if telemetry else ()
-    return float(wall[-1]) if len(wall) else None
+    wall = telemetry.clock(RUN_ARM).wall_seconds if telemetry else None
+    return float(wall[-1]) if wall is not None and len(wall) else None

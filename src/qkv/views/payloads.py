@@ -202,6 +202,8 @@ class RowsRoom:
     null_drift: Packed | None = None
     """Drift of the random-label arm at `null_step`."""
     shown: tuple[TokenRow, ...] = ()
+    example: int | None = None
+    """Id of the row to begin with, one of `shown`."""
     start: Packed | None = None
     """[row of `shown`, d_model]: before training, bit for bit."""
     last: Packed | None = None

@@ -7,6 +7,8 @@ was not watched gives a report of what is there; each room that has no data says
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
+
 from qkv.data.tokenizers import Tokenizer, load_tokenizer
 from qkv.errors import QkvError
 from qkv.folder import RunFolder, write_atomically
@@ -69,7 +71,9 @@ def _read(folder: Path, telemetry: Telemetry | None, texts: Sequence[str]) -> Re
     samples = collect.samples(telemetry, continues=causal) if telemetry else ()
     words = [tokenizer.token(i) for i in range(tokenizer.d_vocab)] if tokenizer else []
     specials = sorted(facts.get("special_tokens", {}).values())
-    rows = rows_room(telemetry, snapshots, words, collect.counts_of(telemetry), specials) if words else None
+    counts = collect.counts_of(telemetry)
+    example = _example(tokenizer, counts)
+    rows = rows_room(telemetry, snapshots, words, counts, specials, example) if words else None
     matrices = matrices_room(snapshots, _heads(sizes))
     chart = map_room(telemetry) if telemetry else None
     attention, why = _attention(folder, tokenizer, texts_to_show(texts, samples))
@@ -113,6 +117,12 @@ def _tokenizer(folder: Path) -> Tokenizer | None:
         return load_tokenizer(folder / "tokenizer.json")
     except QkvError:
         return None
+
+
+def _example(tokenizer: Tokenizer | None, counts: np.ndarray | None) -> int | None:
+    """The token whose row is shown first: `the`, where it is one and stands in the text."""
+    the = tokenizer.readable.get("the") if tokenizer else None
+    return the if the is not None and (counts is None or counts[the] > 0) else None
 
 
 def _attention(

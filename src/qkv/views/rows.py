@@ -25,11 +25,13 @@ def rows_room(
     tokens: Sequence[str],
     counts: np.ndarray | None,
     specials: Sequence[int] = (),
+    example: int | None = None,
 ) -> RowsRoom | None:
     """The rows of W_E; None where neither their drift was recorded nor two snapshots hold them.
 
     `tokens` is the text of each id; `counts` int [d_vocab] how often each was met in training, None where not known;
-    `specials` are ids such as [MASK], which are met by other ways than the text and are not called unseen.
+    `specials` are ids such as [MASK], which are met by other ways than the text and are not called unseen; `example` is
+    an id to show in any case, and first.
     """
     found = _drifts(telemetry, snapshots)
     if not found:
@@ -44,6 +46,8 @@ def rows_room(
     drawn, said = _drawn([i for i in range(n) if i not in special], counts)
     unseen = None if counts is None else (counts == 0) & ~np.isin(np.arange(n), specials)
     chosen = _chosen(drift, counts, special)
+    if example is not None and example not in dict(chosen):
+        chosen = [(example, "frequent"), *chosen]
     ids = [i for i, _ in chosen]
     has_table = TABLE in snapshots.shapes
     last = snapshots.read(TABLE, snapshots.steps[-1]) if has_table else None
@@ -72,6 +76,7 @@ def rows_room(
             )
             for i, why in chosen
         ),
+        example=example,
         start=None if start is None else pack(start[ids]),
         last=None if last is None else pack(last[ids]),
     )

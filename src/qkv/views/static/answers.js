@@ -12,7 +12,11 @@ import samples from "./samples.js";
 const PICTURES = { loss: ladder, embeddings: rows, matrices: moved, order, samples };
 
 // Said better by the picture beside it than by a sentence that repeats it.
-const INSTEAD = { samples: "In grey the text that it was given, from the part that it never trained on; in black what it made of it, step by step." };
+const INSTEAD = {
+  samples: (model) => model.get("samples")[0].continues
+    ? "In grey a beginning from the text that it never trained on; in black how the model goes on, step by step of its training."
+    : "In grey a piece of the text that it never trained on, with gaps; below it how the model fills them, step by step of its training.",
+};
 
 // Where an answer is about one matrix: a way to that row of the map.
 function link(model) {
@@ -41,7 +45,7 @@ function render({ model, el }) {
     const stop = view && view.render({ model, el: picture });
     if (stop) off.add(stop);
     const drawn = picture.childElementCount > 0;
-    const text = drawn && INSTEAD[answer.key] ? [h("p", null, INSTEAD[answer.key])]
+    const text = drawn && INSTEAD[answer.key] ? [h("p", null, INSTEAD[answer.key](model))]
       : [h("p.sentence", null, answer.sentence), answer.more.map((line) => h("p", null, line))];
     article.prepend(h("div.answer-text", null, h("h3", null, answer.question), h("div", null, text, toMap(answer), behind(answer))));
     if (!drawn) {

@@ -65,7 +65,7 @@ function render({ model, el }) {
         const about = note(layer, head);
         const lead = about ? leading(about) : null;
         const button = h("button.thumb", { type: "button", "aria-label": `layer ${layer} head ${head}${lead ? `, ${percent(lead.share)} on ${lead.name}` : ""}`,
-          onclick: () => (Object.assign(state, { layer, head }), detail()) }, canvas, h("span.thumb-note", null, lead ? `${lead.name} ${percent(lead.share)}` : "\u00a0"));
+          onclick: () => (Object.assign(state, { layer, head }), detail()) }, canvas, h("span.thumb-note", null, lead ? `${percent(lead.share)} ${lead.name.replace("the ", "")}` : "\u00a0"));
         thumbs.push({ button, layer, head });
         grid.append(button);
       }

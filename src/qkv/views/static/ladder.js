@@ -7,7 +7,7 @@ import { chart, figure, plot } from "./figure.js";
 
 function render({ model, el }) {
   const loss = model.get("loss");
-  if (!loss || loss.best === null) return () => {};
+  if (!loss || loss.best === null || !loss.baselines.length) return () => {};
   const inBits = loss.best_bits_per_byte !== null && loss.baselines.every((b) => b.bits_per_byte !== null);
   const value = (row) => (inBits ? row.bits_per_byte : row.nats);
   const mine = { label: "this model", nats: loss.best, bits_per_byte: loss.best_bits_per_byte, mine: true, meaning: "lowest validation loss" };

@@ -38,7 +38,7 @@ function mount(view, model, el) {
   }
 }
 
-// One task after another, so that the first pictures are painted before the last are made.
+// One task after another, so that the first pictures are painted before the last are made; all at once before printing.
 function inTurn(tasks) {
   const next = () => {
     tasks.shift()?.();
@@ -46,6 +46,7 @@ function inTurn(tasks) {
     else document.documentElement.dataset.ready = "yes";
   };
   next();
+  addEventListener("beforeprint", () => tasks.splice(0).forEach((task) => task()));
 }
 
 const empty = (value) => value === null || value === undefined || (Array.isArray(value) && !value.length);

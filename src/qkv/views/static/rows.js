@@ -2,7 +2,7 @@
 // weight, before and after.
 
 import { d3, Plot } from "./vendor.js";
-import { choice, h, newId } from "./dom.js";
+import { choice, h, newId, together } from "./dom.js";
 import { number, plural, token, whole } from "./format.js";
 import { largest, unpack } from "./decode.js";
 import { chart, figure, plot } from "./figure.js";
@@ -37,7 +37,7 @@ function scatter(el, rows) {
   words();
   const redraw = chart(frame, (width, colours) => {
     const points = pointsNow();
-    const named = [...new Set([...d3.sort(points, (p) => -p.drift).slice(0, 3), ...d3.sort(points, (p) => -p.count).slice(0, 3)])];
+    const named = apart([...d3.sort(points, (p) => -p.drift).slice(0, 3), ...d3.sort(points, (p) => -p.count).slice(0, 3)]);
     const lowest = d3.min(points.filter((p) => p.count > 0), (p) => p.count) ?? 1;
     const place = (p) => (p.count > 0 ? p.count : lowest / 2.2);
     return plot(colours, `${title.textContent}, against how often its token was met`, {
@@ -60,6 +60,13 @@ function scatter(el, rows) {
   return frame.off;
 }
 
+// Those whose labels would not lie on one another: the earlier of two that are close stays.
+function apart(points) {
+  const top = d3.max(points, (p) => p.drift) || 1;
+  const close = (a, b) => Math.abs(Math.log(a.count / b.count)) < 0.7 && Math.abs(a.drift - b.drift) < 0.08 * top;
+  return points.filter((p, i) => p.count > 0 && !points.slice(0, i).some((other) => close(p, other)));
+}
+
 function strips(el, rows) {
   const [start, last] = [unpack(rows.start), unpack(rows.last)];
   if (!last || !rows.shown.length) return null;
@@ -75,7 +82,10 @@ function strips(el, rows) {
   const frame = figure(el, { title: h("span", null, h("label", { for: id }, "One row: W_E of "), select), caption: null });
   frame.body.append(body, readout);
   const scale = robust([last.values, ...(start ? [start.values] : [])], true);
-  let current = 0;
+  const first = Math.max(0, rows.shown.findIndex((row) => row.token_id === rows.example));
+  let current = first;
+  const panels = together();
+  frame.off.add(panels);
 
   function show(index) {
     current = index;
@@ -89,17 +99,24 @@ function strips(el, rows) {
       parts.push(["change", Float32Array.from(after, (v, i) => v - before[i])]);
     }
     const same = start && largest(parts[2][1]) === 0;
-    body.replaceChildren(...parts.flatMap(([name, values]) => [h("span.strip-name", null, name), raster({
-      label: `the ${width} numbers of the row ${name}`, rows: 1, columns: width, values, scale,
-      tell: (_, column) => (readout.textContent = `number ${column} of the row: ` + parts.map(([n, v]) => `${n} ${number(v[column], last.digits)}`).join(", ")),
-      leave: () => (readout.textContent = summary),
-    }).el]), h("span"), bar(scale, colours, "one weight"));
-    const summary = [row.count === null ? "" : row.count === 0 ? "Never met in training. " : `Met ${plural(row.count, "time")} in training. `,
+    panels();
+    const strip = ([name, values]) => {
+      const panel = raster({
+        label: `the ${width} numbers of the row ${name}`, rows: 1, columns: width, values, scale,
+        tell: (_, column) => (readout.textContent = `number ${column} of the row: ` + parts.map(([n, v]) => `${n} ${number(v[column], last.digits)}`).join(", ")),
+        leave: () => (readout.textContent = summary),
+      });
+      panels.add(panel.off);
+      return [h("span.strip-name", null, name), panel.el];
+    };
+    body.replaceChildren(...parts.flatMap(strip), h("span"), bar(scale, colours, "one weight"));
+    const summary = [row.count === null ? "" : row.count === 0 ? "Never in the training text. " : `Stands ${plural(row.count, "time")} in the training text. `,
       !start ? "Its start was not kept." : same ? "Not one of its numbers changed." : row.drift === null ? "" : `Moved by ${number(row.drift)} of its first length.`].join("");
     readout.textContent = summary;
   }
   frame.off.add(onTheme(() => show(current)));
-  show(0);
+  select.value = String(first);
+  show(first);
   return frame.off;
 }
 
