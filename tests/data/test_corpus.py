@@ -96,6 +96,14 @@ def test_documents_are_marked_by_end_tokens(table_file: Path) -> None:
         assert document in table_file.read_text() or json.dumps(document)[1:-1] in table_file.read_text()
 
 
+def test_a_tokenizer_that_is_read_never_grows_for_an_end_mark(table_file: Path, prose: str, tmp_path: Path) -> None:
+    plain = fit_tokenizer("char", [prose])
+    plain.save(tmp_path / "tokenizer.json")
+    corpus = load_corpus(config(table_file, str(tmp_path)), cache=None)
+    assert corpus.tokenizer.d_vocab == plain.d_vocab and corpus.tokenizer.end_id is None
+    assert (corpus.val.ids[corpus.val.offsets[1:] - 1] == plain.vocabulary["\n"]).all()
+
+
 def test_a_broken_cache_is_made_anew(prose_file: Path, tmp_path: Path) -> None:
     made = load_corpus(config(prose_file, "bpe"), cache=tmp_path)
     folder = next((tmp_path / "tokens").iterdir())
@@ -248,7 +256,7 @@ def test_tokens_do_not_depend_on_where_the_stream_was_cut(
     whole = load_corpus(config(prose_file, kind), cache=None)
     from qkv.data import reading, tokenising
 
-    monkeypatch.setattr(reading.read_text, "__defaults__", (0, None, 1000))
+    monkeypatch.setattr(reading.read_text, "__defaults__", (0, None, 1000, None))
     monkeypatch.setattr(tokenising, "_BATCH_CHARS", 3000)
     again = load_corpus(config(prose_file, kind), cache=None)
     assert again.charge_nats == pytest.approx(whole.charge_nats, rel=0.01)  # a cut hides the gap that it falls into

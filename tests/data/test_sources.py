@@ -210,6 +210,16 @@ def test_a_pair_of_files_is_refused_with_the_task_it_is_for(tmp_path: Path) -> N
     assert "--task translate" in refused(f"{tmp_path / 'l.de'}:{tmp_path / 'r.en'}")
 
 
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
+def test_a_pipe_is_refused_instead_of_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    assert "a device or a pipe" in refused(tmp_path / "pipe")
+
+
+def test_a_name_too_long_for_the_system_is_refused() -> None:
+    assert "cannot be read" in refused("x" * 5000) or "no file" in refused("x" * 5000)
+
+
 def test_a_negative_vocabulary_is_refused() -> None:
     with pytest.raises(ConfigError, match="vocab is -1"):
         DataConfig(vocab=-1)

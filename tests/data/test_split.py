@@ -128,6 +128,15 @@ def test_a_few_long_documents_give_the_tail_of_each(tmp_path: Path) -> None:
     assert "the last 10% of each of 4 documents" in found.rule
 
 
+def test_the_end_of_a_text_is_read_without_its_beginning(tmp_path: Path) -> None:
+    (tmp_path / "t.txt").write_text("漢字é😀x" * 400, encoding="utf-8")
+    part = split_of(tmp_path / "t.txt").train
+    whole = texts(part)[0]
+    for n in (1, 10, 101, 5000):
+        end = "".join(chunk.text for chunk in part.read_last(n))
+        assert whole.endswith(end) and n <= len(end.encode()) <= max(n + 6, 0) or end == whole
+
+
 def test_a_source_given_for_validation_is_taken_whole(tmp_path: Path) -> None:
     (tmp_path / "t.txt").write_text("to train on " * 10)
     (tmp_path / "v.txt").write_text("to measure on")

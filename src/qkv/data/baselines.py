@@ -119,7 +119,7 @@ def _spread(ids: np.ndarray, most: int) -> np.ndarray:
 def _texts(corpus: Corpus) -> tuple[bytes, bytes]:
     """The last XZ_WINDOW bytes of the training text, and the validation text (its first XZ_WINDOW bytes)."""
     before = b""
-    for piece in corpus.text("train"):
+    for piece in corpus.text("train", last_bytes=XZ_WINDOW):
         before += piece.encode("utf-8", "replace")
         if len(before) > 2 * XZ_WINDOW:
             before = before[-XZ_WINDOW:]

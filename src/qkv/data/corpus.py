@@ -46,7 +46,7 @@ class Corpus:
     name: str
     """Short and safe in a file name."""
     kind: str
-    """default, text, folder, jsonl, csv or tsv."""
+    """default, text, folder, jsonl, csv, tsv or hub."""
     sha256: str
     """Of the source as it lies on disk, joined with that of a source given for validation."""
     tokenizer: Tokenizer
@@ -79,10 +79,14 @@ class Corpus:
             return None
         return (loss_nats * len(self.val) + self.charge_nats) / (math.log(2) * self.val.n_bytes)
 
-    def text(self, part: str) -> Iterator[str]:
-        """The text of "train" or "val" in pieces, read again from the source; documents are set apart by NUL."""
+    def text(self, part: str, last_bytes: int | None = None) -> Iterator[str]:
+        """The text of "train" or "val" in pieces, read again from the source; documents are set apart by NUL.
+
+        With `last_bytes` at least that much of its end, where that can be had without reading all of it.
+        """
         split = self.split()
-        for chunk in (split.train if part == "train" else split.val).read():
+        side = split.train if part == "train" else split.val
+        for chunk in side.read() if last_bytes is None else side.read_last(last_bytes):
             yield chunk.text
             if chunk.ends and split.many_documents:
                 yield "\0"
@@ -153,7 +157,7 @@ def _tokenizer(
             raise ConfigError(f"{unknown('tokenizer', kind, KINDS)} (a file or folder that holds one will do as well)")
         if config.vocab:
             raise ConfigError(f"vocab has no effect on a tokenizer that is read ({kind!r}); leave it out")
-        return load_tokenizer(kind, specials=specials, end=many)
+        return load_tokenizer(kind, specials=specials)  # grown by an end mark it would not fit its model any more
     name = f"tokenizers/{_digest(source_key, kind, config.vocab, many, specials)[:40]}.json"
     kept = read_cached(cache, name)
     if kept is not None:
@@ -212,7 +216,7 @@ def _tokens(
         both = split()
         for name, part in (("train", both.train), ("val", both.val)):
             file = None if work is None else work / f"{name}.ids"
-            parts[name] = tokenise(part.read(), tokenizer, tokenizer.end_id if many else None, file, progress)
+            parts[name] = tokenise(part.read(), tokenizer, _end_mark(tokenizer) if many else None, file, progress)
         return parts, {"rule": both.rule, "charge_nats": _charge(tokenizer, both)}
 
     if small:
@@ -230,6 +234,14 @@ def _tokens(
     if kept is None:
         raise StorageError(f"tokens that were just written to {str(folder)!r} cannot be read back")
     return kept
+
+
+def _end_mark(tokenizer: Tokenizer) -> int | None:
+    """The token put behind each of many documents: its own for that, else a line end, else none."""
+    if tokenizer.end_id is not None:
+        return tokenizer.end_id
+    ids = tokenizer.encode("\n")
+    return int(ids[0]) if len(ids) == 1 and ids[0] != tokenizer.unknown_id else None
 
 
 def _charge(tokenizer: Tokenizer, both: Split) -> float | None:

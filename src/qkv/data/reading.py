@@ -10,8 +10,9 @@ import gzip
 import hashlib
 import os
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import BinaryIO
 
@@ -40,7 +41,7 @@ def missing_file(path: str | Path, what: str = "file or folder") -> SourceError:
     if not folder.is_dir():
         return SourceError(f"no {what} {str(path)!r}: there is no folder {str(folder)!r} either")
     try:
-        close = nearest(path.name, sorted(entry.name for entry in os.scandir(folder)))
+        close = nearest(path.name, sorted(entry.name for entry in islice(os.scandir(folder), 10_000)))
     except OSError:
         close = []
     if close:
@@ -79,22 +80,30 @@ def _blocks(path: Path, size: int = BLOCK) -> Iterator[bytes]:
             yield block
 
 
-def read_text(path: Path, start: int = 0, stop: int | None = None, size: int = BLOCK) -> Iterator[str]:
+def read_text(
+    path: Path,
+    start: int = 0,
+    stop: int | None = None,
+    size: int = BLOCK,
+    seen: Callable[[bytes], object] | None = None,
+) -> Iterator[str]:
     """The text of bytes start to stop (of the decompressed file), about `size` bytes at a time.
 
     A byte order mark at the beginning is dropped. `start` and `stop` must lie on character boundaries and count from
-    the byte after the mark. Line ends are left as they are.
+    the byte after the mark. Line ends are left as they are. `seen` is given every block as it was read.
 
     Raises SourceError for NUL bytes (binary) and for bytes that are not UTF-8, with the offset in the file.
     """
     decoder = codecs.getincrementaldecoder("utf-8")()
-    seen, mark, pending = 0, 0, 0
+    done, mark, pending = 0, 0, 0
     for block in _blocks(path, size):
-        if not seen and not mark and block.startswith(codecs.BOM_UTF8):
+        if seen is not None:
+            seen(block)
+        if not done and not mark and block.startswith(codecs.BOM_UTF8):
             mark, block = 3, block[3:]
-        first, last = max(start - seen, 0), len(block) if stop is None else min(stop - seen, len(block))
+        first, last = max(start - done, 0), len(block) if stop is None else min(stop - done, len(block))
         wanted = block[first:last] if last > first else b""
-        at = seen + mark + first
+        at = done + mark + first
         if b"\0" in wanted:
             offset = at + wanted.index(b"\0")
             raise SourceError(f"{str(path)!r} is binary (a NUL byte at byte {offset}); expected UTF-8 text")
@@ -102,10 +111,10 @@ def read_text(path: Path, start: int = 0, stop: int | None = None, size: int = B
         pending = len(decoder.getstate()[0])
         if text:
             yield text
-        seen += len(block)
-        if stop is not None and seen >= stop:
+        done += len(block)
+        if stop is not None and done >= stop:
             break
-    _decode(decoder, b"", path, seen + mark - pending, final=True)
+    _decode(decoder, b"", path, done + mark - pending, final=True)
 
 
 def _decode(decoder: codecs.IncrementalDecoder, data: bytes, path: Path, at: int, final: bool = False) -> str:
@@ -135,14 +144,17 @@ def examine(path: Path) -> FileFacts:
 
     Raises SourceError where it is missing, unreadable, empty, blank, binary or not UTF-8.
     """
-    n_bytes, blank = 0, True
-    for text in read_text(path):
+    n_bytes, blank, digest = 0, True, hashlib.sha256()
+    zipped = path.suffix == ".gz"
+    for text in read_text(path, seen=None if zipped else digest.update):
         n_bytes += len(text) if text.isascii() else len(text.encode())
         blank = blank and (not text or text.isspace())
     if blank:
         raise SourceError(f"{str(path)!r} is empty; expected text" if not n_bytes else f"{str(path)!r} is blank")
-    with open(path, "rb") as file:
-        return FileFacts(sha256=hashlib.file_digest(file, "sha256").hexdigest(), n_bytes=n_bytes)
+    if zipped:
+        with open(path, "rb") as file:
+            digest = hashlib.file_digest(file, "sha256")
+    return FileFacts(sha256=digest.hexdigest(), n_bytes=n_bytes)
 
 
 def sniff(path: Path) -> str:

@@ -15,11 +15,12 @@ from typing import NamedTuple
 
 from qkv.data.config import DataConfig
 from qkv.data.default_corpus import default_documents
+from qkv.data.hub import HubTexts
 from qkv.data.reading import examine, missing_file, read_text, sniff
 from qkv.data.tables import is_table, read_rows, table_format
 from qkv.errors import SourceError
 
-__all__ = ["Chunk", "Source", "open_source", "whole_documents"]
+__all__ = ["Chunk", "Source", "open_source", "text_chunks", "whole_documents"]
 
 TEXT_SUFFIXES = (".txt", ".text", ".md", ".rst", ".tex", ".html", ".xml", ".log")
 """A file in a folder that is named like text must be text; any other that is not is passed over."""
@@ -42,7 +43,7 @@ class Source:
     name: str
     """Short and safe in a file name."""
     kind: str
-    """default, text, folder, jsonl, csv or tsv."""
+    """default, text, folder, jsonl, csv, tsv or hub."""
     sha256: str
     """Of the bytes as they lie on disk (a folder: of the names and hashes of its files)."""
     n_bytes: int
@@ -84,14 +85,23 @@ def open_source(config: DataConfig, cache: Path | None = None) -> Source:
     if not config.source:
         _no_columns(config, "the embedded corpus")
         return _embedded(cache)
+    if config.source.startswith("hf:"):
+        return _hub(config)
     path = Path(config.source)
-    if path.is_dir():
-        return _folder(path, config)
-    if not path.exists():
-        left, _, right = config.source.partition(":")
-        if right and Path(left).is_file() and Path(right).is_file():
-            raise SourceError(f"{config.source!r} is a pair of files; give one of them, or use --task translate")
-        raise missing_file(path)
+    try:
+        if path.is_dir():
+            return _folder(path, config)
+        if not path.exists():
+            left, _, right = config.source.partition(":")
+            if right and Path(left).is_file() and Path(right).is_file():
+                raise SourceError(f"{config.source!r} is a pair of files; give one of them, or use --task translate")
+            raise missing_file(path)
+    except OSError as error:
+        raise SourceError(f"{config.source!r} cannot be read: {error.strerror or error}") from None
+    if not path.is_file():
+        raise SourceError(
+            f"{config.source!r} is a device or a pipe; save it as a file first, it is read more than once"
+        )
     if is_table(path):
         return _table(path, config)
     _no_columns(config, f"{config.source!r} is one text and")
@@ -124,7 +134,24 @@ def _embedded(cache: Path | None) -> Source:
     return Source(name="python-docs", kind="default", sha256=digest, n_bytes=n_bytes, read=read)
 
 
-def _text_chunks(path: Path, start: int = 0, stop: int | None = None) -> Iterator[Chunk]:
+def _hub(config: DataConfig) -> Source:
+    texts = HubTexts(config.source.removeprefix("hf:"), config.text_column, config.label_column)
+
+    def read(start: int, stop: int | None) -> Iterator[Chunk]:
+        return (Chunk(text, True) for text in texts)
+
+    name = re.sub(r"[^A-Za-z0-9_-]+", "-", config.source.removeprefix("hf:")).strip("-")[:40]
+    return Source(
+        name=name,
+        kind="hub",
+        sha256=texts.sha256,
+        n_bytes=texts.n_bytes,
+        read=read,
+        note=f"text from column {texts.column!r}",
+    )
+
+
+def text_chunks(path: Path, start: int = 0, stop: int | None = None) -> Iterator[Chunk]:
     """One file as one document."""
     before = None
     for text in read_text(path, start, stop):
@@ -138,7 +165,7 @@ def _text_file(path: Path) -> Source:
     facts = examine(path)
 
     def read(start: int, stop: int | None) -> Iterator[Chunk]:
-        return _text_chunks(path, start, stop)
+        return text_chunks(path, start, stop)
 
     return Source(name=_name(path), kind="text", sha256=facts.sha256, n_bytes=facts.n_bytes, text_file=path, read=read)
 
@@ -187,13 +214,13 @@ def _folder(folder: Path, config: DataConfig) -> Source:
 
     def read(start: int, stop: int | None) -> Iterator[Chunk]:
         if one_text:
-            yield from _text_chunks(texts[0], start, stop)
+            yield from text_chunks(texts[0], start, stop)
             return
         for path in texts:
             if path in layouts:
                 yield from (Chunk(text, True) for text in read_rows(path, layouts[path]))
             else:
-                yield from _text_chunks(path)
+                yield from text_chunks(path)
 
     note = f"{len(texts)} files read" + (f", {skipped} that are not text passed over" if skipped else "")
     return Source(

@@ -16,7 +16,7 @@ import numpy as np
 
 from qkv.data.copies import Sketches, group_copies, sketch
 from qkv.data.reading import character_start
-from qkv.data.sources import Chunk, Source
+from qkv.data.sources import Chunk, Source, text_chunks
 from qkv.errors import SourceError
 
 __all__ = ["MOST_VAL_BYTES", "Part", "Split", "split_source"]
@@ -34,6 +34,17 @@ class Part:
     """Gives its chunks in the order of the source."""
     n_bytes: int
     """UTF-8 bytes of its text (for a source given for validation: of its files)."""
+    text_file: Path | None = None
+    """The file that it is a stretch of; None where there are documents."""
+    stop: int = 0
+    """Where that stretch ends."""
+
+    def read_last(self, n_bytes: int) -> Iterator[Chunk]:
+        """Its end, at least n_bytes where there are as many; documents are read from the first."""
+        if self.text_file is None or self.n_bytes <= n_bytes + 3:
+            return self.read()
+        start = character_start(self.text_file, self.stop - n_bytes - 3)
+        return text_chunks(self.text_file, start, self.stop)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +80,7 @@ def _split_text(source: Source, path: Path) -> Split:
         raise SourceError(f"{source.name!r} has {n} bytes; too small to train on, give a longer text")
     cut = character_start(path, max(n * 9 // 10, n - MOST_VAL_BYTES))
     return Split(
-        train=Part(read=lambda: source.read(0, cut), n_bytes=cut),
+        train=Part(read=lambda: source.read(0, cut), n_bytes=cut, text_file=path, stop=cut),
         val=Part(read=lambda: source.read(cut, None), n_bytes=n - cut),
         rule=f"the last {n - cut:,} of {n:,} bytes for validation",
         many_documents=False,

@@ -15,7 +15,7 @@ from pathlib import Path
 from qkv.data.reading import read_text
 from qkv.errors import SourceError, unknown
 
-__all__ = ["TableFormat", "is_table", "read_rows", "table_format"]
+__all__ = ["TableFormat", "choose_text", "is_table", "read_rows", "table_format"]
 
 TEXT_NAMES = (
     "text sentence content body document article story review comment message utterance passage paragraph abstract "
@@ -70,7 +70,7 @@ def table_format(path: Path, text_column: str = "", label_column: str = "") -> T
         raise SourceError(f"{str(path)!r} has a header and one row; a table needs at least two rows of text")
     columns = tuple(rows[0]) if header else tuple(str(i + 1) for i in range(len(rows[0])))
     table = [dict(zip(columns, row, strict=False)) for row in rows[header:]]
-    text = _text_column(path, columns, table, text_column, label_column)
+    text = choose_text(str(path), columns, table, text_column, label_column)
     return TableFormat(kind=kind, columns=columns, text=text, header=header)
 
 
@@ -84,15 +84,18 @@ def _jsonl_format(path: Path, text_column: str, label_column: str) -> TableForma
         return TableFormat(kind="jsonl", columns=(), text="", header=False)
     columns = tuple(dict.fromkeys(name for row in rows if isinstance(row, dict) for name in row))
     table = [row for row in rows if isinstance(row, dict)]
-    text = _text_column(path, columns, table, text_column, label_column)
+    text = choose_text(str(path), columns, table, text_column, label_column)
     return TableFormat(kind="jsonl", columns=columns, text=text, header=False)
 
 
-def _text_column(path: Path, columns: tuple[str, ...], rows: list[dict], asked: str, label: str) -> str:
-    """The column asked for, else the likeliest by name, else the one with the longest texts."""
+def choose_text(where: str, columns: tuple[str, ...], rows: list[dict], asked: str, label: str) -> str:
+    """The column asked for, else the likeliest by name, else the one with the longest texts (label never).
+
+    Raises SourceError for a column that is not there, or where no column holds text.
+    """
     for given, option in ((asked, "--text-column"), (label, "--label-column")):
         if given and given not in columns:
-            raise SourceError(f"{unknown('column', given, columns)} ({option}, in {str(path)!r})")
+            raise SourceError(f"{unknown('column', given, columns)} ({option}, in {where!r})")
     if asked:
         return asked
     lengths = {name: 0 for name in columns if name != label}
@@ -103,9 +106,7 @@ def _text_column(path: Path, columns: tuple[str, ...], rows: list[dict], asked: 
                 lengths[name] += len(value)
     filled = [name for name in lengths if lengths[name]]
     if not filled:
-        raise SourceError(
-            f"{str(path)!r} has no column of text (columns: {', '.join(columns)}); name one: --text-column"
-        )
+        raise SourceError(f"{where!r} has no column of text (columns: {', '.join(columns)}); name one: --text-column")
     by_name = [name for wanted in TEXT_NAMES for name in filled if name.lower() == wanted]
     return by_name[0] if by_name else max(filled, key=lambda name: lengths[name])
 
