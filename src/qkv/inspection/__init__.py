@@ -1,7 +1,7 @@
 """What a finished or running training says of itself: answers, token rows, neighbours, snapshots.
 
 Works on run folders, arrays and telemetry, never on a live trainer, and needs no torch; what runs a model on a text is
-in modules of its own (`contextual`, `maps`).
+in `contextual`.
 """
 
 from qkv.inspection.neighbours import Neighbour, Neighbours, nearest, neighbours

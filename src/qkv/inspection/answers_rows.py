@@ -100,8 +100,8 @@ def _row_null(evidence: Evidence) -> str:
     if not both or not both[-1]:
         return ""
     step = both[-1]
-    here, there = float(np.median(run[step])), float(np.median(null[step]))
+    here, there = float(run[step].mean()), float(null[step].mean())
     return (
-        f"At step {step:,} the median row had moved by {percent(here)} of its length; "
+        f"At step {step:,} rows had moved by {percent(here)} of their length on average; "
         f"in the same training on random labels by {percent(there)}."
     )

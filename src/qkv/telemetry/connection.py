@@ -47,7 +47,7 @@ def open_reader(path: Path) -> sqlite3.Connection:
     """
     if not path.is_file():
         raise RunFolderError(
-            f"{path} does not exist; this folder holds no telemetry (was it trained with --watch off?)"
+            f"{path} does not exist; this folder holds no telemetry; a training writes it from its first step"
         )
     uri = path.resolve().as_uri() + "?mode=ro"
     log = path.with_name(path.name + "-wal")
