@@ -30,3 +30,11 @@ def test_the_configuration_survives_toml() -> None:
 
     config = TrainingConfig(batch_size=7, optimizer=OptimizerConfig(kind="sgd", lr=1e-5), until_loss=1.88)
     assert from_dict(TrainingConfig, tomllib.loads(dump_toml(to_dict(config)))) == config
+
+
+def test_reading_a_configuration_does_not_load_torch() -> None:
+    import subprocess
+    import sys
+
+    script = "import sys, qkv.training.config, qkv.training.record, qkv.folder; print('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True).stdout == "False\n"
