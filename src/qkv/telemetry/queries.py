@@ -1,7 +1,8 @@
 """Typed reads of a run's telemetry; nothing else in the project writes SQL to read it.
 
 Everything can be read while the training still writes. A series leaves out the steps at which its measure is undefined;
-a grid marks them NaN, because an array needs something there: show both as a dash. Steps count updates made.
+a grid marks them NaN, because an array needs something there: show both as a dash. Steps count updates made. (CROSS JOIN
+makes SQLite take the look-ups in the order written.)
 """
 
 import json
@@ -140,7 +141,7 @@ class Telemetry:
         chosen = self._select(selector, known, measure)
         if len(chosen) == 1:
             rows = self._rows(
-                "SELECT r.step, m.value FROM recorded r JOIN measurements m "
+                "SELECT r.step, m.value FROM recorded r CROSS JOIN measurements m "
                 "ON m.arm = r.arm AND m.step = r.step AND m.measure = r.measure AND m.address = ? "
                 "WHERE r.arm = ? AND r.measure = ? ORDER BY r.step",
                 known[chosen[0]], arm, number,
@@ -292,16 +293,17 @@ class Telemetry:
 
     def _grid(self, number: int, measure: str, ids: Sequence[int], chosen: Sequence[str], arm: int) -> Grid:
         steps = self.recorded_steps(measure, arm)
-        row_of, column_of = {n: i for i, n in enumerate(ids)}, {s: j for j, s in enumerate(steps.tolist())}
         value = np.full((len(ids), len(steps)), np.nan)
-        for step, address, number_ in self._rows(
-            "SELECT m.step, m.address, m.value FROM recorded r JOIN measurements m "
+        rows = self._rows(
+            "SELECT m.step, m.address, m.value FROM recorded r CROSS JOIN measurements m "
             "ON m.arm = r.arm AND m.step = r.step AND m.measure = r.measure WHERE r.arm = ? AND r.measure = ?",
             arm, number,
-        ):  # fmt: skip
-            row = row_of.get(address)
-            if row is not None and number_ is not None and step in column_of:
-                value[row, column_of[step]] = number_
+        )  # fmt: skip
+        step, address, values = _columns(rows, 3)
+        wanted = np.isin(address, ids) & np.isin(step, steps)  # a step recorded meanwhile has no column yet
+        order = np.argsort(ids)
+        row = order[np.searchsorted(ids, address[wanted], sorter=order)]
+        value[row, np.searchsorted(steps, step[wanted])] = values[wanted]
         return Grid(measure, arm, tuple(chosen), steps, value)
 
 
