@@ -1,8 +1,8 @@
 """Typed reads of a run's telemetry; nothing else in the project writes SQL to read it.
 
-Everything can be read while the training still writes. A series leaves out the steps at which its measure is undefined;
-a grid marks them NaN, because an array needs something there: show both as a dash. Steps count updates made. (CROSS JOIN
-makes SQLite take the look-ups in the order written.)
+Everything can be read while the training still writes. A series leaves out the steps at which its measure is
+undefined; a grid marks them NaN, because an array needs something there: show both as a dash. Steps count updates made.
+(CROSS JOIN makes SQLite take the look-ups in the order written.)
 """
 
 import json
