@@ -7,8 +7,9 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c const
 PYTEST := $(BIN)/python -m pytest
 CORE := $(VENV)/.core
 DEV := $(VENV)/.dev
+TEXT ?= $(QKV_DATA)/tinyshakespeare/input.txt
 
-.PHONY: demo test check more bench docs format clean help
+.PHONY: demo test check more bench docs format clean help text
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -31,8 +32,12 @@ check: $(DEV) ## formatting, lint, types, the import plan, and that generated do
 more: $(DEV) ## slow and browser tests, and the wheel in an environment of its own
 	$(PYTEST) -m "slow or browser or cluster"
 
-bench: $(CORE) ## print our figures on this machine
-	@for bench in benchmarks/*.py; do echo "== $$bench"; $(BIN)/python $$bench || exit 1; done
+bench: text $(CORE) ## print our figures on this machine: make bench TEXT=input.txt (tinyshakespeare)
+	$(BIN)/python benchmarks/start.py
+	$(BIN)/python benchmarks/time_to_loss.py "$(TEXT)" --until 1.88
+	$(BIN)/python benchmarks/time_to_loss.py "$(TEXT)" --until 1.558 --minutes 10
+	$(BIN)/python benchmarks/watching.py "$(TEXT)"
+	$(BIN)/python benchmarks/kill_resume.py "$(TEXT)"
 
 docs: $(DEV) ## write the generated pages of docs/ again
 	$(BIN)/python docs/generate.py
@@ -43,6 +48,9 @@ format: $(DEV) ## format the code
 
 clean: ## remove the environment and caches; runs stay
 	rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis .import_linter_cache build dist
+
+text:
+	@[ -f "$(TEXT)" ] || { echo "make bench measures on a text, tinyshakespeare in the result pages: make bench TEXT=path/to/input.txt" >&2; exit 2; }
 
 # The first Python on the path that is new enough and can make a virtual environment.
 $(VENV)/.made:
