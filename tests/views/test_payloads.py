@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qkv.views.payloads import VERSION, Fact, Packed, embed, pack, to_json
+from qkv.views.packed import Packed, embed, pack, to_json
+from qkv.views.payloads import VERSION, Fact
 
 
 def unpacked(packed: Packed) -> np.ndarray:

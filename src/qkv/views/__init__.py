@@ -1,6 +1,6 @@
 """Pictures that a person looks at: one set of ES modules (`static/`) for every host, fed by versioned payloads.
 
-payloads            what a view is given, and the one safe way into a page
+payloads, packed    what a view is given, and its one safe way into a page
 collect, maps, rows, weights, heads, looking, answers, origins, verdict, command
                     from a run folder to a payload, one room each
 bundle, page        the modules, libraries and style as one offline file

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from qkv.views.payloads import AttentionText, Cell, HeadNote, pack
+from qkv.views.packed import pack
+from qkv.views.payloads import AttentionText, Cell, HeadNote
 
 __all__ = ["attention_text", "head_notes"]
 

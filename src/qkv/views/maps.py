@@ -9,7 +9,8 @@ import numpy as np
 
 from qkv.telemetry import NULL_ARM, RUN_ARM, Telemetry
 from qkv.telemetry.rows import AddressRow, Grid, MeasureRow
-from qkv.views.payloads import MapRoom, MatrixRow, MeasureNote, MovingNote, pack
+from qkv.views.packed import pack
+from qkv.views.payloads import MapRoom, MatrixRow, MeasureNote, MovingNote
 from qkv.views.weights import role_of, short_kind
 
 __all__ = ["LABELS", "map_room", "thin_steps"]

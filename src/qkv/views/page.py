@@ -7,7 +7,8 @@ outside script, style, font or image.
 import html
 
 from qkv.views.bundle import bundle, script_safe, static_text
-from qkv.views.payloads import Report, embed
+from qkv.views.packed import embed
+from qkv.views.payloads import Report
 
 __all__ = ["LIBRARIES", "render_page"]
 

@@ -9,7 +9,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from qkv.telemetry import NULL_ARM, RUN_ARM, Telemetry
-from qkv.views.payloads import RowsRoom, TokenRow, pack
+from qkv.views.packed import pack
+from qkv.views.payloads import RowsRoom, TokenRow
 from qkv.views.weights import Snapshots
 
 __all__ = ["rows_room"]

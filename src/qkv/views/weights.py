@@ -13,7 +13,8 @@ from pathlib import Path
 import numpy as np
 from safetensors import safe_open
 
-from qkv.views.payloads import ExactBlock, MatricesRoom, MatrixPicture, Packed, pack
+from qkv.views.packed import Packed, pack
+from qkv.views.payloads import ExactBlock, MatricesRoom, MatrixPicture
 
 __all__ = ["Snapshots", "blocks_rms", "matrices_room", "role_of", "short_kind"]
 

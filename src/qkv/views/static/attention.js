@@ -64,7 +64,7 @@ function render({ model, el }) {
         paint(canvas, square(text, layer, head), n, n, scale, colours);
         const about = note(layer, head);
         const lead = about ? leading(about) : null;
-        const button = h("button.thumb", { type: "button", "aria-label": `layer ${layer} head ${head}${lead ? `, ${percent(lead.share)} on ${lead.name}` : ""}`,
+        const button = h("button.thumb", { type: "button", "aria-label": `layer ${layer} head ${head}${lead ? `: ${percent(lead.share)} ${lead.name.replace("the ", "")}` : ""}`,
           onclick: () => (Object.assign(state, { layer, head }), detail()) }, canvas, h("span.thumb-note", null, lead ? `${percent(lead.share)} ${lead.name.replace("the ", "")}` : "\u00a0"));
         thumbs.push({ button, layer, head });
         grid.append(button);

@@ -1,0 +1,71 @@
+"""Arrays as text, and the one safe road of a payload into a page.
+
+Refuses raw text inside markup: `embed` is the only way in, and the modules of `static/` write text nodes only.
+"""
+
+import base64
+import dataclasses
+import json
+import math
+from typing import Any, Literal
+
+import numpy as np
+
+__all__ = ["Packed", "embed", "pack", "to_json"]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Packed:
+    """A number array as base64 bytes, little-endian, C order: value = `scale` * stored."""
+
+    dtype: Literal["float32", "uint8", "int32"]
+    shape: tuple[int, ...]
+    data: str
+    scale: float = 1.0
+    digits: int = 6
+    """Significant digits that the stored form holds; a hover prints no more."""
+
+
+def pack(array: np.ndarray, *, as_bytes: bool = False) -> Packed:
+    """A NumPy array as `Packed`: float32 or int32 as they are, or non-negative values in 256 steps with `as_bytes`.
+
+    Bytes keep two digits: the largest error is max / 510. NaN stays NaN in float32; bytes do not take NaN.
+    """
+    array = np.asarray(array)
+    scale, digits = 1.0, 6
+    if as_bytes:
+        top = float(array.max()) if array.size else 0.0
+        assert array.size == 0 or (np.isfinite(top) and float(array.min()) >= 0), "bytes hold finite values from 0 up"
+        scale, digits = (top / 255) or 1.0, 2
+        stored, name = np.rint(array / scale).astype("u1"), "uint8"
+    elif np.issubdtype(array.dtype, np.integer):
+        stored, name, digits = array.astype("<i4"), "int32", 10
+    else:
+        stored, name = array.astype("<f4"), "float32"
+    text = base64.b64encode(np.ascontiguousarray(stored).tobytes()).decode("ascii")
+    return Packed(dtype=name, shape=tuple(int(n) for n in array.shape), data=text, scale=scale, digits=digits)  # type: ignore[arg-type]
+
+
+def to_json(value: Any) -> Any:
+    """Dataclasses, tuples and NumPy scalars as what JSON can hold; a float that is not finite becomes null."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: to_json(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if isinstance(value, dict):
+        return {str(name): to_json(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [to_json(item) for item in value]
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
+
+
+def embed(value: Any) -> str:
+    """`value` as JSON that is safe inside a `<script>` element whatever its strings hold.
+
+    Everything outside ASCII is escaped (U+2028 and lone surrogates with it), and so are `<`, `>` and `&`: no closing
+    tag, comment opener or entity can appear. The HTML standard, section 4.12.1.3, lists what must not.
+    """
+    text = json.dumps(to_json(value), ensure_ascii=True, allow_nan=False, separators=(",", ":"))
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
