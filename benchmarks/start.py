@@ -1,6 +1,6 @@
 """How soon the help is there: whole-process time of `qkv --help`, the median of several runs.
 
-    python benchmarks/start.py --runs 7
+python benchmarks/start.py --runs 7
 """
 
 import argparse

@@ -1,7 +1,7 @@
 """Randomness is by name, not by order: every draw is a pure function of the words that name it.
 
-`generator(seed, "start", "L0.W_Q")` always gives the same stream, whatever was drawn before, on whatever rank. So arms of
-a study pair exactly, a resumed run needs no stored generator state, and two ranks see what one rank sees.
+`generator(seed, "start", "L0.W_Q")` always gives the same stream, whatever was drawn before, on whatever rank. So arms
+of a study pair exactly, a resumed run needs no stored generator state, and two ranks see what one rank sees.
 
 Streams are Philox (Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3") keyed by BLAKE2b of the names.
 This module imports nothing of ours and keeps no state.

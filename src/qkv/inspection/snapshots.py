@@ -35,7 +35,7 @@ def stored(folder: str | Path, address: str, step: int | None = None) -> np.ndar
                 raise AddressError(unknown("matrix", address, file.keys()))
             return file.get_tensor(address)
     except (SafetensorError, OSError) as error:
-        raise RunFolderError(f"{path} is damaged ({error}); `qkv verify {folder}` says what is left") from None
+        raise RunFolderError(f"{path} is damaged ({error}); choose another step") from None
 
 
 def _paths(folder: Path) -> dict[int, Path]:

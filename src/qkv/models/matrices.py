@@ -161,7 +161,9 @@ class Catalogue:
 
     def others(self, parts: Iterable[Part]) -> list[Part]:
         """Everything but `parts`, in the catalogue's order; empty where they are everything."""
-        chosen: dict[str, dict[int | None, Part]] = {entry.address: {None: Part(entry.address, entry)} for entry in self}
+        chosen: dict[str, dict[int | None, Part]] = {
+            entry.address: {None: Part(entry.address, entry)} for entry in self
+        }
         for part in parts:
             _take(chosen[part.entry.storage], part)
         return self._in_order(chosen)

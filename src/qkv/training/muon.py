@@ -4,9 +4,8 @@
     U  = polar((1 - mu) G + mu M)          Nesterov look-ahead; polar(A S B^T) = A B^T: every direction equally long
     W <- (1 - lr wd) W - lr sqrt(max(1, d_out / d_in)) U
 
-What is made orthogonal is a *piece*: one head's share of W_Q, W_K, W_V and W_O (each head is a map of its own; the
-GLM-5 report of 2026 calls it Muon Split), a whole matrix elsewhere. Pieces of one shape are stacked and made orthogonal
-in one batch.
+What is made orthogonal is a *piece*: one head's share of W_Q, W_K, W_V and W_O (each head is a map of its own), a whole
+matrix elsewhere. Pieces of one shape are stacked and made orthogonal in one batch.
 
 The polar factor comes from three quintic steps x -> a x + b x^3 + c x^5 on the singular values, with the coefficients
 that minimise the largest error for singular values from 1/100 of the largest up (Amsel, Persson, Musco and Gower 2025,
