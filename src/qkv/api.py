@@ -84,7 +84,6 @@ def train(
     if report and not run.folder.report.is_file():
         say("writing the report")
         run.report()
-        run.folder.seal({k: v for k, v in run.folder.read_manifest().items() if k not in ("files", "format_version")})
     return run
 
 

@@ -7,13 +7,17 @@ and a budget into sizes and a batch, with no clock in them, so that the same com
 
 import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from qkv.errors import ConfigError, unknown
 from qkv.models.layout import Layout, ModelConfig, Sizes
 from qkv.training.config import OptimizerConfig, ScheduleConfig
 
 __all__ = ["PRESETS", "Budget", "Preset", "Scale", "Sentence", "card", "find", "model_config", "scale_law"]
+
+
+SHORT = 400
+"""A horizon of fewer updates than this is short for Muon's usual momentum."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,6 +50,16 @@ class Preset:
     """Most blocks the size law may give it."""
     changes: tuple[str, ...] = ()
     """Changes that belong to the preset, in the change language."""
+
+    def optimizer_for(self, steps: int) -> OptimizerConfig:
+        """The optimizer over a horizon of `steps` (0 where the loop measures one).
+
+        Muon's momentum of 0.95 averages over 20 updates, too many where there are few: below 400 it is 0.85, with a lower
+        rate. Measured on characters, 220 steps: 1.855 nats against 1.869 with 0.9 (one seed each).
+        """
+        if self.optimizer.kind != "muon" or not 0 < steps < SHORT:
+            return self.optimizer
+        return replace(self.optimizer, momentum=0.85, muon_lr=0.015)
 
     def schedule(self, steps: int) -> ScheduleConfig:
         """The schedule over a horizon of `steps` (0 where the loop measures one)."""
@@ -234,7 +248,7 @@ def scale_law(n_tokens: int, budget: Budget, bigram_loss: float) -> Scale:
 
 def _scale_for_target(ratio: float, budget: Budget) -> Scale:
     if ratio > 0.7:
-        return Scale(d_model=128, n_layers=4, n_ctx=64, batch_tokens=1024, steps=320)
+        return Scale(d_model=160, n_layers=2, n_ctx=64, batch_tokens=1024, steps=220)
     return Scale(d_model=256, n_layers=6, n_ctx=256, batch_tokens=2048, steps=1600)
 
 

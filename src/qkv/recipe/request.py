@@ -166,7 +166,7 @@ def training_config(preset: Preset, scale: Scale, budget: Budget, n_ctx: int) ->
         batch_size=max(1, scale.batch_tokens // n_ctx),
         until_loss=budget.until_loss,
         minutes=minutes,
-        optimizer=preset.optimizer,
+        optimizer=preset.optimizer_for(steps),
         schedule=preset.schedule(steps),
     )
 
