@@ -239,9 +239,7 @@ def scale_law(n_tokens: int, budget: Budget, bigram_loss: float) -> Scale:
     if budget.until_loss:
         return _scale_for_target(budget.until_loss / bigram_loss, budget)
     minutes = budget.minutes
-    if minutes >= 3 or (not budget.steps and not minutes):
-        return Scale(d_model=256, n_layers=4, n_ctx=256, batch_tokens=2048)
-    if minutes >= 1:
+    if minutes >= 1 or (not budget.steps and not minutes):
         return Scale(d_model=192, n_layers=4, n_ctx=128, batch_tokens=2048)
     return Scale(d_model=128, n_layers=4, n_ctx=128, batch_tokens=1024)
 
