@@ -38,7 +38,7 @@ class Preset:
     """How it is trained."""
     warmup_share: float = 0.0
     """Share of the horizon over which the rate climbs."""
-    decay_share: float = 0.7
+    decay_share: float = 0.5
     """Share of the horizon over which the rate falls."""
     floor: float = 0.0
     """The rate at the horizon as a share of the peak."""

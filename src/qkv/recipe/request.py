@@ -26,7 +26,7 @@ from qkv.training.precision import resolve as resolve_machine
 
 __all__ = ["DEFAULT_MINUTES", "Request", "RunConfig", "WATCH_LEVELS", "resolve", "same_run"]
 
-DEFAULT_MINUTES = 4.5
+DEFAULT_MINUTES = 4.8
 """Wall time of a training for which no budget was given."""
 WATCH_LEVELS = ("off", "light", "full")
 
