@@ -8,15 +8,14 @@ from qkv.training.record import Outcome
 
 __all__ = ["write_samples"]
 
-SECONDS_SHARE = 0.02
-"""Share of the training's time that samples of earlier steps may cost."""
+STEPS_EACH = 200
+"""One sample of an earlier step for so many updates: a law of steps, not of the clock, so a resumed run has them too."""
 _TOKENS = 120
-_SECONDS_EACH = 0.7
 _MASKED_PROMPT_WORDS = 24
 
 
 def write_samples(parts: Parts, folder: RunFolder, store: Store, outcome: Outcome) -> None:
-    """One sample of the last step, and as many of earlier snapshots as a small share of the time allows.
+    """One sample of the last step, and up to five of earlier snapshots where there were many.
 
     A causal model continues the beginning of the validation text; a masked one fills every fourth word of it. The
     weights of the last step are put back at the end.
@@ -25,7 +24,7 @@ def write_samples(parts: Parts, folder: RunFolder, store: Store, outcome: Outcom
     if not prompt:
         return
     steps = [step for step in snapshot_steps(folder.path) if 0 < step < outcome.steps]
-    n = min(len(steps), 5, int(SECONDS_SHARE * outcome.train_seconds / _SECONDS_EACH))
+    n = min(len(steps), 5, outcome.steps // STEPS_EACH)
     chosen = steps[-1 :: -max(1, len(steps) // max(1, n))][:n][::-1] if n else []
     last = {address: values.clone() for address, values in parts.catalogue.state().items()}
     options = PredictOptions(tokens=_TOKENS, seed=parts.config.seed)
