@@ -156,7 +156,6 @@ def test_kill_at_any_moment_and_resume_gives_the_same_bytes(text: Path, tmp_path
         assert digest(whole / name) == digest(killed / name)
     with qkv.load(whole).telemetry() as a, qkv.load(killed).telemetry() as b:
         assert a.samples() == b.samples() and len(a.samples()) > 1
-        assert a.facts() == b.facts()
         assert [(e.step, e.loss) for e in a.evaluations()] == [(e.step, e.loss) for e in b.evaluations()]
 
 

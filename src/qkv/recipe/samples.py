@@ -9,7 +9,7 @@ from qkv.training.record import Outcome
 __all__ = ["write_samples"]
 
 STEPS_EACH = 200
-"""One sample of an earlier step for so many updates: a law of steps, not of the clock, so a resumed run has them too."""
+"""One sample of an earlier step for so many updates: a law of steps, not the clock: a resumed run has them too."""
 _TOKENS = 120
 _MASKED_PROMPT_WORDS = 24
 
