@@ -57,10 +57,10 @@ def presets_page() -> str:
         "`--preset NAME` chooses a layout, an optimizer recipe and a size law under one name. Its card says which",
         "sentences of textbooks about attention hold in that layout, exactly; tests prove every line.",
         "",
-        "| preset | what | tasks |",
+        "| preset | what | stacks |",
         "|---|---|---|",
     ]
-    lines += [f"| [`{p.name}`](#{p.name}) | {p.summary} | {', '.join(p.tasks)} |" for p in PRESETS.values()]
+    lines += [f"| [`{p.name}`](#{p.name}) | {p.summary} | {', '.join(p.stacks)} |" for p in PRESETS.values()]
     for preset in PRESETS.values():
         lines += ["", f"## {preset.name}", "", preset.summary, "", f"Source: {preset.source}.", ""]
         if preset.changes:

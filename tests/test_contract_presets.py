@@ -16,9 +16,11 @@ from qkv.models.zoo import build
 from qkv.presets import PRESETS, Preset, Scale, model_config
 from qkv.randomness import generator
 from qkv.tasks import TASKS, PredictOptions, Task
+from qkv.tasks.text import TextTask
 from qkv.training.optimizers import clip_gradients, make_optimizer
 
-CASES = {f"{p.name}-{task}": (p, TASKS[task]) for p in PRESETS.values() for task in p.tasks if task in TASKS}
+TEXT_TASKS = [task for task in TASKS.values() if isinstance(task, TextTask)]
+CASES = {f"{p.name}-{t.name}": (p, t) for p in PRESETS.values() for t in TEXT_TASKS if t.stack in p.stacks}
 SCALE = Scale(d_model=32, n_layers=2, n_ctx=24, batch_tokens=0)
 
 pytestmark = pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
@@ -28,7 +30,7 @@ pytestmark = pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
 def corpora(small_text: Path) -> dict[str, object]:
     """The same small text under character tokenizers, by task."""
     config = DataConfig(source=str(small_text), tokenizer="char")
-    return {t.name: load_corpus(config, cache=None, task_specials=t.needs_specials) for t in TASKS.values()}
+    return {t.name: load_corpus(config, cache=None, task_specials=t.needs_specials) for t in TEXT_TASKS}
 
 
 def small(case: tuple[Preset, Task], d_vocab: int, *, generic: bool = False, seed: int = 0):

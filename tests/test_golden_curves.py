@@ -41,7 +41,7 @@ class Losses(Observer):
 
 def curve(preset: Preset) -> list[float]:
     """The training losses of a small model of the preset."""
-    task = find_task(preset.tasks[0])
+    task = find_task({"decoder": "causal", "encoder": "masked"}[preset.stacks[0]])
     corpus = load_corpus(
         DataConfig(source=str(TEXT), tokenizer="word", vocab=120), cache=None, task_specials=task.needs_specials
     )

@@ -7,7 +7,6 @@ from qkv.errors import ConfigError
 from qkv.models.matrices import Catalogue
 from qkv.models.zoo import build
 from qkv.presets import PRESETS, Budget, Preset, Scale, card, find, model_config, scale_law
-from qkv.tasks import find_task
 
 IDS = torch.tensor([[3, 1, 4, 1, 5, 9, 2, 6, 5, 3], [5, 8, 9, 7, 9, 3, 2, 3, 8, 4]])
 SCALE = Scale(d_model=16, n_layers=2, n_ctx=12, batch_tokens=64)
@@ -15,7 +14,7 @@ SCALE = Scale(d_model=16, n_layers=2, n_ctx=12, batch_tokens=64)
 
 def small(preset: Preset, *, generic: bool = True):
     """A float64 model of the preset in which every parameter is a generic number (or as it starts)."""
-    kind = find_task(preset.tasks[0]).model_kind
+    kind = {"decoder": "CausalLM", "encoder": "MaskedLM"}[preset.stacks[0]]
     model = build(
         model_config(preset, kind, 11, SCALE, {"n_heads": 1 if preset.head_width == 0 else 2}), seed=7
     ).double()

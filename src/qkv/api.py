@@ -19,14 +19,14 @@ from torch import Tensor
 
 from qkv import recipe
 from qkv.changes import freeze_changes, plan_changes
-from qkv.data.corpus import Corpus, load_corpus
+from qkv.data.config import whole_source
 from qkv.data.tokenizers import Tokenizer, load_tokenizer
 from qkv.errors import ConfigError, RunFolderError, unknown
 from qkv.folder import RunFolder
 from qkv.models import build
 from qkv.models.factored import FactoredMatrix
 from qkv.models.matrices import Catalogue
-from qkv.tasks import Evaluation, PredictOptions, Task, evaluate, find_task
+from qkv.tasks import Data, Evaluation, PredictOptions, Task, find_task
 from qkv.telemetry import Series, Telemetry
 
 __all__ = ["Run", "cache_folder", "load", "train"]
@@ -122,16 +122,21 @@ class Run:
     def _with_weights(self, path: Path) -> Any:
         model = build(self.config.model, self.config.seed)
         plan = plan_changes(
-            self.config.changes, Catalogue(model, self.tokenizer.readable), self.config.seed, recipe.run_matrix,
+            self.config.changes, Catalogue(model, self._readable), self.config.seed, recipe.run_matrix,
             resumed_at=1 << 60,
         )  # fmt: skip
         plan.at_start().load_state(recipe.load_weights(path))
         return model.eval()
 
     @cached_property
-    def tokenizer(self) -> Tokenizer:
-        """Text to ids and back; `.hf` is the library's own."""
-        return load_tokenizer(self.folder.tokenizer)
+    def tokenizer(self) -> Tokenizer | None:
+        """Text to ids and back; `.hf` is the library's own. None of a run that reads no text."""
+        return load_tokenizer(self.folder.tokenizer) if self.task.tokenizer else None
+
+    @property
+    def _readable(self) -> Mapping[str, int] | None:
+        """Token -> row, for addresses."""
+        return None if self.tokenizer is None else self.tokenizer.readable
 
     @property
     def summary(self) -> dict[str, Any]:
@@ -167,12 +172,12 @@ class Run:
         Raises RunFolderError for another step, with those that there are.
         """
         if at is None:
-            return Catalogue(self.model, self.tokenizer.readable)
+            return Catalogue(self.model, self._readable)
         snapshots = self.snapshots()
         if at not in snapshots:
             there = ", ".join(map(str, snapshots)) or "none"
             raise RunFolderError(f"{self.path} kept no weights of step {at}; steps with weights: {there}")
-        return Catalogue(self._with_weights(snapshots[at]), self.tokenizer.readable)
+        return Catalogue(self._with_weights(snapshots[at]), self._readable)
 
     def matrix(self, address: str, at: int | None = None) -> Tensor | FactoredMatrix:
         """A matrix, head or token row in the field's shape (a copy), or a circuit (`L2.H3.OV`) as its factors.
@@ -185,30 +190,34 @@ class Run:
         return catalogue.view(address).detach().clone()
 
     def predict(self, texts: Sequence[str], options: PredictOptions | None = None) -> list[str]:
-        """One output per text: its continuation, or the text with every [MASK] filled."""
+        """One output per input, by its task: a continuation, the text with every [MASK] filled, a label."""
         return self.task.predict(self.model, self.tokenizer, list(texts), options or PredictOptions())
 
-    def corpus(self, source: str | Path | None = None) -> Corpus:
-        """The text it was trained and validated on, or another one, all of it for validation, under its tokenizer."""
+    def corpus(self, source: str | Path | None = None) -> Data:
+        """The data it was trained and validated on, or others, all for validation, under its tokenizer and classes."""
         data = self.config.data
         if source is not None:
-            text = str(Path(source).absolute())
-            data = dataclasses.replace(data, source=text, val=text, tokenizer=str(self.folder.tokenizer), vocab=0)
-        return load_corpus(data, cache=cache_folder(), task_specials=self.task.needs_specials)
+            whole = whole_source(str(source))
+            tokenizer = str(self.folder.tokenizer) if self.task.tokenizer else ""
+            classes = self.config.model.classes
+            data = dataclasses.replace(data, source=whole, val=whole, tokenizer=tokenizer, vocab=0, classes=classes)
+        return self.task.load(data, cache=cache_folder())
 
     def evaluate(self, source: str | Path | None = None, *, changes: Sequence[str] = ()) -> Evaluation:
         """Loss and accuracy with intervals over the validation text, or over `source`, with matrices changed first.
 
-        The changes are made on a copy. Raises ChangeError or AddressError for one that does not fit.
+        Computed in the run's own precision, so that its own loss is repeated. The changes are made on a copy.
+
+        Raises ChangeError or AddressError for one that does not fit.
         """
         model = self.model
         if changes:
             path = self.folder.best if self.weights == "best" else self.folder.model
             model = self._with_weights(path)
-            catalogue = Catalogue(model, self.tokenizer.readable)
+            catalogue = Catalogue(model, self._readable)
             plan_changes(changes, catalogue, self.config.seed, recipe.run_matrix, looking=True).at_start()
-        with torch.inference_mode():
-            return evaluate(model, self.task, self.corpus(source))
+        with torch.inference_mode(), self.config.machine.autocast():
+            return self.task.evaluate(model, self.corpus(source))
 
     def embed(self, texts: Sequence[str]) -> Any:
         """Contextual vectors of every token of each text, by layer; see `qkv.inspection.contextual`."""

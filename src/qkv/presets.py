@@ -6,14 +6,27 @@ and a budget into sizes and a batch, with no clock in them, so that the same com
 """
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from qkv.errors import ConfigError, unknown
 from qkv.models.layout import Layout, ModelConfig, Sizes
+from qkv.tasks import TASKS, find_task
 from qkv.training.config import OptimizerConfig, ScheduleConfig
 
-__all__ = ["PRESETS", "Budget", "Preset", "Scale", "Sentence", "card", "find", "model_config", "scale_law"]
+__all__ = [
+    "PRESETS",
+    "SIZE_LAWS",
+    "Budget",
+    "Preset",
+    "Scale",
+    "Sentence",
+    "card",
+    "find",
+    "model_config",
+    "optimizer_config",
+    "scale_law",
+]
 
 
 SHORT = 400
@@ -30,8 +43,8 @@ class Preset:
     """One sentence for people."""
     source: str
     """Where the layout comes from."""
-    tasks: tuple[str, ...]
-    """Tasks it fits; the first is what it was made for."""
+    stacks: tuple[str, ...]
+    """Stacks it can be laid out as (`Task.stack`); the first is what it was made for."""
     layout: Layout
     """Which parts the model is composed of."""
     optimizer: OptimizerConfig
@@ -81,7 +94,7 @@ PRESETS: Mapping[str, Preset] = {
             name="modern",
             summary="RMSNorm, rotary positions, QK-norm, SwiGLU: the layout of Qwen3, which stock transformers knows.",
             source="Yang et al. 2025 (arXiv 2505.09388); trained with Muon (Jordan et al. 2024)",
-            tasks=("causal", "masked"),
+            stacks=("decoder", "encoder", "encoder-decoder"),
             layout=Layout(qk_norm=True, tied=False),
             optimizer=_MUON,
             mlp_ratio=8 / 3,
@@ -90,7 +103,7 @@ PRESETS: Mapping[str, Preset] = {
             name="fast",
             summary="Whatever wins the clock: as modern, with a squared-ReLU MLP.",
             source="So et al. 2021 (arXiv 2109.08668) for relu^2; trained with Muon",
-            tasks=("causal", "masked"),
+            stacks=("decoder", "encoder", "encoder-decoder"),
             layout=Layout(qk_norm=True, tied=False, mlp="relu2"),
             optimizer=_MUON,
         ),
@@ -98,7 +111,7 @@ PRESETS: Mapping[str, Preset] = {
             name="gpt2",
             summary="LayerNorm before each sublayer, learned positions, GELU, biases, tied output.",
             source="Radford et al. 2019",
-            tasks=("causal",),
+            stacks=("decoder",),
             layout=Layout(positions="learned", norm="layer", norm_eps=1e-5, mlp="gelu_tanh", bias=True, start="gpt2"),
             optimizer=_ADAMW,
             warmup_share=0.05,
@@ -109,7 +122,7 @@ PRESETS: Mapping[str, Preset] = {
             name="bert",
             summary="LayerNorm after each sublayer, learned positions, GELU, biases, tied output; sees both sides.",
             source="Devlin et al. 2018 (arXiv 1810.04805)",
-            tasks=("masked",),
+            stacks=("encoder",),
             layout=Layout(
                 positions="learned",
                 norm="layer",
@@ -128,7 +141,7 @@ PRESETS: Mapping[str, Preset] = {
             name="llama",
             summary="RMSNorm, rotary positions, SwiGLU, no biases, output of its own.",
             source="Touvron et al. 2023 (arXiv 2302.13971)",
-            tasks=("causal",),
+            stacks=("decoder",),
             layout=Layout(tied=False, start="normal"),
             optimizer=_ADAMW,
             warmup_share=0.05,
@@ -140,7 +153,7 @@ PRESETS: Mapping[str, Preset] = {
             name="vaswani",
             summary="The layout of 2017: norm after each sublayer, sinusoidal positions, ReLU, tied scaled embedding.",
             source="Vaswani et al. 2017 (arXiv 1706.03762)",
-            tasks=("causal", "masked"),
+            stacks=("decoder", "encoder", "encoder-decoder"),
             layout=Layout(
                 positions="sinusoidal",
                 norm="layer",
@@ -159,7 +172,7 @@ PRESETS: Mapping[str, Preset] = {
             name="textbook",
             summary="One attention and one MLP a layer, no biases or QK-norm, learned positions: every sentence holds.",
             source="the formulas of Vaswani et al. 2017 with the norm before each sublayer",
-            tasks=("causal", "masked"),
+            stacks=("decoder", "encoder", "encoder-decoder"),
             layout=Layout(positions="learned", norm="layer", norm_eps=1e-5, mlp="gelu", tied=False, start="gpt2"),
             optimizer=dataclasses.replace(_ADAMW, weight_decay=0.0),
             warmup_share=0.05,
@@ -169,7 +182,7 @@ PRESETS: Mapping[str, Preset] = {
             name="bloem",
             summary="The parameter-free first step of a well-known tutorial: W = I, so q = k = v = x; no MLP.",
             source="P. Bloem, Transformers from scratch, 2019",
-            tasks=("causal", "masked"),
+            stacks=("decoder", "encoder"),
             layout=Layout(positions="none", norm="none", mlp="none", tied=False, skip=False, start="identity"),
             optimizer=dataclasses.replace(_ADAMW, lr=3e-3, weight_decay=0.0),
             warmup_share=0.05,
@@ -184,19 +197,19 @@ PRESETS: Mapping[str, Preset] = {
 
 
 def find(name: str, task: str) -> Preset:
-    """The preset of that name, if it fits the task; an empty name is the task's default.
+    """The preset of that name, if it can be laid out as the task's stack; an empty name is the task's default.
 
-    Raises ConfigError for an unknown name, or one that was not made for the task.
+    Raises ConfigError for an unknown name, or one that was not made for such a stack.
     """
-    name = name or "modern"
+    wanted = find_task(task)
+    name = name or wanted.preset
     if name not in PRESETS:
         raise ConfigError(unknown("preset", name, PRESETS))
-    if task not in PRESETS[name].tasks:
-        fitting = ", ".join(p.name for p in PRESETS.values() if task in p.tasks)
-        raise ConfigError(
-            f"preset {name!r} is for --task {' or '.join(PRESETS[name].tasks)}, not {task};"
-            f" for {task} use one of: {fitting}"
-        )
+    stacks = PRESETS[name].stacks
+    if wanted.stack not in stacks:
+        fitting = ", ".join(p.name for p in PRESETS.values() if wanted.stack in p.stacks)
+        made_for = " or ".join(t.name for t in TASKS.values() if t.stack in stacks)
+        raise ConfigError(f"preset {name!r} is for --task {made_for}, not {task}; for {task} use one of: {fitting}")
     return PRESETS[name]
 
 
@@ -219,11 +232,20 @@ class Scale:
     d_model: int
     n_layers: int
     n_ctx: int
-    batch_tokens: int
+    batch_tokens: int = 0
+    """Positions a step, cut into windows of n_ctx; 0 where `batch_size` says how many examples."""
+    batch_size: int = 0
+    """Examples a step, whatever their length."""
     steps: int = 0
     """The horizon that the law plans for a target loss; 0 where the budget decides."""
-    dropout: float = field(default=0.0)
-    """Dropout for a text that will be seen many times."""
+    dropout: float = 0.0
+    """Dropout for data that will be seen many times."""
+    optimizer: Mapping[str, float] = field(default_factory=dict)
+    """Settings of the preset's optimizer that the law knows better, such as {"weight_decay": 0.1}."""
+
+    def examples(self, n_ctx: int) -> int:
+        """Examples a step, each of n_ctx positions where the law counts positions."""
+        return self.batch_size or max(1, self.batch_tokens // n_ctx)
 
 
 def scale_law(n_tokens: int, budget: Budget, bigram_loss: float) -> Scale:
@@ -250,8 +272,22 @@ def _scale_for_target(ratio: float, budget: Budget) -> Scale:
     return Scale(d_model=256, n_layers=6, n_ctx=256, batch_tokens=2048, steps=1600)
 
 
-def model_config(preset: Preset, task_kind: str, d_vocab: int, scale: Scale, pinned: Mapping[str, int]) -> ModelConfig:
-    """The model of a preset at a scale; `pinned` sizes (d_model, n_layers, ...) were chosen by the user."""
+SizeLaw = Callable[[int, Budget, float], Scale]
+"""(how much there is to train on, the budget, a yardstick in nats or NaN where no target was given) -> scale."""
+
+SIZE_LAWS: Mapping[str, SizeLaw] = {"text": scale_law}
+"""Name, as in `Task.size_law` -> law; what it counts is said by the task's data (`Data.n_train`)."""
+
+
+def model_config(
+    preset: Preset,
+    kind: str,
+    d_vocab: int,
+    scale: Scale,
+    pinned: Mapping[str, int],
+    classes: tuple[str, ...] = (),
+) -> ModelConfig:
+    """The model of a preset at a scale; `pinned` sizes (d_model, n_layers, ...) were chosen by the user or the data."""
     d_model = pinned.get("d_model", scale.d_model)
     n_heads = max(1, d_model // preset.head_width) if preset.head_width else 1
     while d_model % n_heads:
@@ -266,7 +302,12 @@ def model_config(preset: Preset, task_kind: str, d_vocab: int, scale: Scale, pin
     }
     layout = dataclasses.replace(preset.layout, dropout=scale.dropout)
     sizes = Sizes(**(chosen | dict(pinned)))
-    return ModelConfig(kind=task_kind, sizes=sizes, layout=layout)  # type: ignore[arg-type]
+    return ModelConfig(kind=kind, sizes=sizes, layout=layout, classes=classes)  # type: ignore[arg-type]
+
+
+def optimizer_config(preset: Preset, scale: Scale, steps: int) -> OptimizerConfig:
+    """The preset's optimizer over a horizon of `steps`, with what the size law knows better."""
+    return replace(preset.optimizer_for(steps), **scale.optimizer)  # type: ignore[arg-type]
 
 
 # cards

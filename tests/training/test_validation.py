@@ -50,6 +50,9 @@ class Curve:
     def __init__(self, losses: list[float], n_batches: int = 60) -> None:
         self.losses, self.n_batches, self.step, self.scored = losses, n_batches, 0, 0
 
+    def positions(self, corpus: Any, sizes: Any) -> int:
+        return sizes.n_ctx
+
     def val_batches(self, corpus: Any, sizes: Any, batch_size: int) -> Any:
         self.offsets = [0.3 * ((7 * i) % self.n_batches / self.n_batches - 0.5) for i in range(self.n_batches)]
         for number in range(self.n_batches):

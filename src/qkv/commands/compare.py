@@ -167,7 +167,8 @@ def _cautions(a: "Run", b: "Run") -> list[str]:
             f"The seeds differ ({a.config.seed} and {b.config.seed}): the two began from different random matrices. A "
             "distance near 1.41 is what unrelated starts give, not something training did. Compare circuits and losses."
         )
-    if a.tokenizer.vocabulary != b.tokenizer.vocabulary:
+    words = [None if run.tokenizer is None else run.tokenizer.vocabulary for run in (a, b)]
+    if words[0] != words[1]:
         cautions.append(
             "The vocabularies differ: row t of W_E names another token in each, and losses in nats per token count "
             "other tokens. Compare bits per byte."

@@ -34,14 +34,14 @@ def run(args: argparse.Namespace) -> int:
     result = loaded.evaluate(args.source, changes=changes)
     if args.json:
         about = {"run": str(loaded.path), "task": loaded.task.name, "weights": args.weights, "changes": changes}
-        screen.print_json(about | vars(result))
+        screen.print_json(about | result.as_json())
         return 0
     rows = [("loss, nats per target", screen.number(result.loss), _interval(result.loss_interval))]
-    if result.bits_per_byte is not None:
-        rows.append(("bits per byte", screen.number(result.bits_per_byte), ""))
-    rows.append(("accuracy", screen.number(result.accuracy), _interval(result.accuracy_interval)))
+    for figure in result.figures.values():
+        if figure.value is not None:
+            rows.append((figure.label, screen.number(figure.value), _interval(figure.interval)))
     screen.print_table(["validation", "", "95 % interval"], rows)
-    print(f"over {result.n_targets:,} targets in {result.n_windows:,} windows, {args.weights} weights")
+    print(f"over {result.n_targets:,} targets in {result.n_windows:,} {loaded.task.examples}, {args.weights} weights")
     return 0
 
 

@@ -2,21 +2,16 @@
 
 import shlex
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from qkv.commands import screen
 
 if TYPE_CHECKING:
     from qkv.api import Run
+    from qkv.tasks import Task
 
 __all__ = ["loss_rows", "print_outcome"]
 
-_NAMES = {
-    "unigram": "unigram (how often each token occurs)",
-    "bigram": "bigram (which token follows which)",
-    "ngram": "best n-gram (Kneser-Ney, order {order})",
-    "xz": "xz, given the training text",
-}
 _STOPPED = {
     "steps": "all its steps are done",
     "minutes": "its time was up",
@@ -31,10 +26,11 @@ def print_outcome(run: "Run") -> None:
     summary = run.summary
     print()
     if summary.get("val_loss") is not None:
-        screen.print_table(["validation loss", "nats per token", "bits per byte", ""], loss_rows(summary))
-        print(_verdict(summary))
-    sample = _last_sample(run)
-    if sample:
+        metric = run.task.metric.replace("_", " ")
+        title = "validation" if run.task.judged else "validation loss"
+        screen.print_table([title, f"nats per {run.task.target}", metric, ""], loss_rows(summary, run.task))
+        print(_verdict(summary, run.task))
+    for sample in _last_samples(run):
         print(f"\nIt writes:  {screen.shown(sample)}")
     stopped = _STOPPED.get(summary["stopped_because"], f"it stopped because of {summary['stopped_because']}")
     print(
@@ -44,44 +40,68 @@ def print_outcome(run: "Run") -> None:
     folder = shlex.quote(str(run.path))
     report = run.path / "report.html"
     print(f"The run is in {run.path}" + (f", the report in {report}" if report.exists() else ""))
-    prompt = "the [MASK] of" if run.task.name == "masked" else "The "
-    print(f"\nNext:  qkv show {folder}\n       qkv predict {folder} {shlex.quote(prompt)}")
+    again = f"\n       qkv predict {folder} {shlex.quote(run.task.prompt)}" if run.task.prompt else ""
+    print(f"\nNext:  qkv show {folder}{again}")
 
 
-def loss_rows(summary: Mapping[str, Any]) -> list[tuple[str, str, str, str]]:
-    """The run's loss among the baselines, worst first: name, nats per token, bits per byte, whether it is beaten."""
-    nats, bits = summary.get("baselines_nats") or {}, summary.get("baselines") or {}
-    own = summary["val_loss"]
-    rows = [(own, "this model", summary.get("bits_per_byte"), "")]
-    for name, label in _NAMES.items():
-        if nats.get(name) is not None:
-            mark = "beaten" if own < nats[name] else "not beaten"
-            rows.append((nats[name], label.format(order=nats.get("ngram_order")), bits.get(name), mark))
-    rows.sort(key=lambda row: -row[0])
+def loss_rows(summary: Mapping[str, Any], task: "Task") -> list[tuple[str, str, str, str]]:
+    """The run among the baselines, worst first: name, nats per target, the task's metric, whether it is beaten."""
+    own = _Figures("this model", summary["val_loss"], summary.get(task.metric))
+    others = _baselines(summary, task)
+    rows = [(own, ""), *((other, "beaten" if own.beats(other, task) else "not beaten") for other in others)]
+    rows.sort(key=lambda row: row[0].rank(task))
+    return [(row.name, _or_empty(row.nats), _or_empty(row.metric), mark) for row, mark in rows]
+
+
+class _Figures(NamedTuple):
+    """A model or a baseline: what it is called, nats per target, the task's metric; None where it has none."""
+
+    name: str
+    nats: float | None
+    metric: float | None
+
+    def rank(self, task: "Task") -> float:
+        """Higher is better: the metric of a task that is judged by one, else minus the loss."""
+        if task.judged and self.metric is not None:
+            return self.metric if task.higher_is_better else -self.metric
+        return -float("inf") if self.nats is None else -self.nats
+
+    def beats(self, other: "_Figures", task: "Task") -> bool:
+        """Whether it is better than another."""
+        return self.rank(task) > other.rank(task)
+
+
+def _baselines(summary: Mapping[str, Any], task: "Task") -> list[_Figures]:
+    nats, metrics = summary.get("baselines_nats") or {}, summary.get("baselines") or {}
     return [
-        (name, screen.number(value), screen.number(per_byte) if per_byte is not None else "", mark)
-        for value, name, per_byte, mark in rows
+        _Figures(label.format(order=nats.get("ngram_order")), nats.get(name), metrics.get(name))
+        for name, label in task.yardsticks.items()
+        if nats.get(name) is not None or metrics.get(name) is not None
     ]
 
 
-def _verdict(summary: Mapping[str, Any]) -> str:
-    nats, own = summary.get("baselines_nats") or {}, summary["val_loss"]
-    values = {name: nats[name] for name in _NAMES if nats.get(name) is not None}
-    if not values:
+def _or_empty(value: float | None) -> str:
+    return "" if value is None else screen.number(value)
+
+
+def _verdict(summary: Mapping[str, Any], task: "Task") -> str:
+    found = _baselines(summary, task)
+    if not found:
         return ""
-    best = min(values, key=values.__getitem__)
-    name = {"ngram": "best n-gram", "xz": "compressor xz"}.get(best, best)
-    if own < values[best]:
-        return f"Better than every baseline; the nearest is the {name} with {screen.number(values[best])} nats."
-    return f"The {name} is better, with {screen.number(values[best])} nats: more training or more text would help."
+    own = _Figures("", summary["val_loss"], summary.get(task.metric))
+    best = max(found, key=lambda one: one.rank(task))
+    name = best.name.split(" (")[0].split(",")[0]
+    by_metric = task.judged and best.metric is not None
+    size = f"{task.metric} {_or_empty(best.metric)}" if by_metric else f"{_or_empty(best.nats)} nats"
+    if own.beats(best, task):
+        return f"Better than every baseline; the nearest is the {name} with {size}."
+    return f"The {name} is better, with {size}: more training or more data would help."
 
 
-def _last_sample(run: "Run") -> str:
+def _last_samples(run: "Run") -> list[str]:
     from qkv.telemetry import Telemetry
 
     with Telemetry(run.path / "telemetry.sqlite") as telemetry:
         samples = telemetry.samples()
-    if not samples:
-        return ""
-    text = samples[-1].text if run.task.name == "masked" else samples[-1].prompt + samples[-1].text
-    return text if len(text) <= _LONGEST_SAMPLE else text[:_LONGEST_SAMPLE] + " ..."
+    texts = [run.task.shown(one.prompt, one.text) for one in samples if one.step == samples[-1].step]
+    return [text if len(text) <= _LONGEST_SAMPLE else text[:_LONGEST_SAMPLE] + " ..." for text in texts]

@@ -44,5 +44,5 @@ def run(args: argparse.Namespace) -> int:
         screen.print_json({"run": str(loaded.path), "task": loaded.task.name, "inputs": texts, "outputs": outputs})
         return 0
     for text, output in zip(texts, outputs, strict=True):
-        print(screen.shown(text + output if loaded.task.name == "causal" else output))
+        print(screen.shown(loaded.task.shown(text, output)))
     return 0

@@ -208,5 +208,5 @@ def _row(run: "Run", address: str, at: int | None) -> RowShown:
     if name != "W_pos":
         with run.telemetry() as telemetry:
             counts = telemetry.vector("W_E", "row_count")
-    label = str if name == "W_pos" else run.tokenizer.token
+    label = str if name == "W_pos" or run.tokenizer is None else run.tokenizer.token
     return RowShown(address, row_story(before, after, row, counts), neighbours(before, after, row, N_NEIGHBOURS), label)

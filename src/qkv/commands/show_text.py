@@ -105,6 +105,8 @@ def look(run: "Run", text: str, address: str | None) -> HeadsShown | ActivationS
 
     Raises UserError for a text that is empty or longer than the context, AddressError for what is not an activation.
     """
+    if run.tokenizer is None:
+        raise UserError(f"{run.path} reads no text; leave --text out")
     ids = run.tokenizer.encode(text)
     n_ctx = run.config.model.sizes.n_ctx
     if not 0 < len(ids) <= n_ctx:
@@ -115,7 +117,7 @@ def look(run: "Run", text: str, address: str | None) -> HeadsShown | ActivationS
     if address is not None:
         return _activation(record, address, tokens)
     patterns = [record[name][0].float().numpy() for name in record if name.endswith(".pattern")]
-    causal = run.config.model.kind == "CausalLM"
+    causal = run.model.causal
     notes = [note for layer, pattern in enumerate(patterns) for note in head_notes(layer, pattern, causal)]
     return HeadsShown(tokens, patterns, notes)
 

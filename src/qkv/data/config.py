@@ -1,10 +1,24 @@
 """What text to train on and how to cut it into tokens, as settings that fit in `config.toml`."""
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from qkv.errors import ConfigError
 
-__all__ = ["DataConfig"]
+__all__ = ["DataConfig", "whole_source"]
+
+
+def whole_source(source: str) -> str:
+    """A source as it stays true in any folder: paths made absolute, both of `left:right`; `hf:NAME` as it is.
+
+    `left:right` is a pair where there is no file of that whole name; empty stays empty.
+    """
+    if not source or source.startswith("hf:"):
+        return source
+    left, colon, right = source.partition(":")
+    if colon and left and right and not Path(source).exists() and (Path(left).exists() or Path(right).exists()):
+        return f"{Path(left).absolute()}:{Path(right).absolute()}"
+    return str(Path(source).absolute())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,6 +40,8 @@ class DataConfig:
     """The column of a table that holds the text; empty means it is found by name, then by length."""
     label_column: str = ""
     """The column of a table that holds the label, never taken for text; empty means none is named."""
+    classes: tuple[str, ...] = ()
+    """Labels that are known already, in order; empty means those of the training part."""
 
     def __post_init__(self) -> None:
         if self.vocab < 0:

@@ -65,6 +65,18 @@ class Corpus:
     """Gives the split again, for whoever needs the text itself."""
 
     @property
+    def n_train(self) -> int:
+        """Training tokens: what the size law of texts counts."""
+        return len(self.train)
+
+    def describe(self) -> str:
+        """One line: how many tokens, of what kind."""
+        return (
+            f"{self.name}: {len(self.train):,} training and {len(self.val):,} validation tokens"
+            f" ({self.tokenizer.kind}, vocabulary {self.tokenizer.d_vocab:,})."
+        )
+
+    @property
     def bytes_per_token(self) -> float:
         """Bytes of the original validation text per token."""
         return self.val.n_bytes / len(self.val)

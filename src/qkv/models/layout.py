@@ -132,6 +132,8 @@ class ModelConfig:
     """How large."""
     layout: Layout = field(default_factory=Layout)
     """Of which parts."""
+    classes: tuple[str, ...] = ()
+    """Names of the classes that a classifier tells apart, in the order of its outputs; empty for other models."""
 
     def __post_init__(self) -> None:
         _among("kind", self.kind, KINDS)

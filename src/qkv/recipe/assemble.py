@@ -13,13 +13,12 @@ from torch import Tensor, nn
 
 from qkv.changes import Plan, RunMatrix, plan_changes
 from qkv.config import from_dict, load_toml
-from qkv.data.corpus import Corpus
 from qkv.errors import AddressError, ChangeError, RunFolderError, unknown
 from qkv.folder import RunFolder
 from qkv.models import build
 from qkv.models.matrices import Catalogue
 from qkv.recipe.request import RunConfig
-from qkv.tasks import Task, find_task
+from qkv.tasks import Data, Task, find_task
 from qkv.training.optimizers import Optimizer, make_optimizer
 
 __all__ = ["Parts", "assemble", "load_weights", "run_matrix", "snapshot_steps"]
@@ -30,7 +29,7 @@ class Parts:
     """What a training loop is handed."""
 
     config: RunConfig
-    corpus: Corpus
+    corpus: Data
     task: Task
     model: nn.Module
     catalogue: Catalogue
@@ -40,14 +39,14 @@ class Parts:
     """Address -> weights at step 0, after the changes that hold from the start; what drift is measured from."""
 
 
-def assemble(config: RunConfig, corpus: Corpus, *, resumed_at: int = 0) -> Parts:
+def assemble(config: RunConfig, corpus: Data, *, resumed_at: int = 0) -> Parts:
     """Build everything of a run, its weights those of step 0. The same arguments give the same bits.
 
     Raises AddressError or ChangeError for a change that does not fit the model, RunFolderError for a run that cannot be
     started from.
     """
     model = build(config.model, config.seed)
-    catalogue = Catalogue(model, corpus.tokenizer.readable)
+    catalogue = Catalogue(model, None if corpus.tokenizer is None else corpus.tokenizer.readable)
     if config.from_run:
         catalogue.load_state(load_weights(Path(config.from_run) / "best.safetensors"))
     n_steps = config.training.schedule.steps or None

@@ -4,15 +4,13 @@ import os
 import platform
 import sys
 import threading
-from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from qkv.data.baselines import Baselines, baselines
-from qkv.data.corpus import Corpus
 from qkv.folder import RunFolder
 from qkv.recipe.request import RunConfig
+from qkv.tasks import Data, Evaluation, Task, Yardsticks
 from qkv.training.record import Outcome
 
 __all__ = ["BackgroundBaselines", "machine_facts", "summary"]
@@ -21,26 +19,25 @@ _LIBRARIES = ("torch", "numpy", "tokenizers", "safetensors")
 
 
 class BackgroundBaselines:
-    """Counts n-grams and compresses while the model trains; `result` waits for both."""
+    """Makes the task's baselines while the model trains; `result` waits for them."""
 
-    def __init__(self, corpus: Corpus, cache: Path | None) -> None:
-        self._found: Baselines | None = None
+    def __init__(self, task: Task, data: Data, cache: Path | None) -> None:
+        self._found: Yardsticks | None = None
         self._error: BaseException | None = None
-        self._thread = threading.Thread(target=self._count, args=(corpus, cache), name="baselines", daemon=True)
+        self._thread = threading.Thread(target=self._make, args=(task, data, cache), name="baselines", daemon=True)
         self._thread.start()
 
-    def _count(self, corpus: Corpus, cache: Path | None) -> None:
+    def _make(self, task: Task, data: Data, cache: Path | None) -> None:
         try:
-            self._found = baselines(corpus, cache)
+            self._found = task.baselines(data, cache)
         except BaseException as error:  # noqa: BLE001 - given to the thread that asks
             self._error = error
 
-    def result(self) -> Baselines:
-        """The baselines, once they are there. Raises what counting raised."""
+    def result(self) -> Yardsticks | None:
+        """The baselines, once they are there; None for a task without. Raises what making them raised."""
         self._thread.join()
         if self._error is not None:
             raise self._error
-        assert self._found is not None
         return self._found
 
 
@@ -70,13 +67,20 @@ def _cpu() -> str:
 def summary(
     folder: RunFolder,
     outcome: Outcome,
-    found: Baselines | None,
+    found: Yardsticks | None,
     *,
+    judged: Evaluation | None,
     bits_per_byte: float | None,
     parameters: int,
     total_seconds: float,
 ) -> dict[str, Any]:
-    """The object that `qkv train --json` prints; numbers that there are none of are None."""
+    """The object that `qkv train --json` prints; numbers that there are none of are None.
+
+    `judged` adds the task's figures of the best weights, each with its interval.
+    """
+    figures: dict[str, Any] = {}
+    for name, figure in (judged.figures if judged is not None else {}).items():
+        figures |= {name: figure.value, f"{name}_interval": figure.interval}
     return {
         "run": str(folder.path),
         "steps": outcome.steps,
@@ -91,19 +95,9 @@ def summary(
         "parameters": parameters,
         "stopped_because": outcome.stopped_because,
         "resumed_from_step": outcome.resumed_from_step,
-        "baselines": None if found is None else baselines_in_bits(found),
-        "baselines_nats": None if found is None else baselines_in_nats(found),
-    }
-
-
-def baselines_in_bits(found: Baselines) -> Mapping[str, Any]:
-    """unigram, bigram, ngram, xz in bits per byte, with the order of the n-gram."""
-    return dict(found.bits_per_byte) | {"ngram_order": found.ngram_order}
-
-
-def baselines_in_nats(found: Baselines) -> Mapping[str, Any]:
-    """The same in nats per token."""
-    return {name: getattr(found, name) for name in ("unigram", "bigram", "ngram", "ngram_order", "xz")}
+        "baselines": None if found is None else dict(found.summary),
+        "baselines_nats": None if found is None else dict(found.nats),
+    } | figures
 
 
 def _number(value: float) -> float | None:

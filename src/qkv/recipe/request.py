@@ -11,15 +11,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from qkv.config import from_dict, load_toml, override, to_dict
-from qkv.data.config import DataConfig
-from qkv.data.corpus import Corpus, load_corpus
+from qkv.data.config import DataConfig, whole_source
 from qkv.errors import ConfigError, RunFolderError
 from qkv.models.layout import ModelConfig, Sizes
-from qkv.presets import Budget, Preset, Scale, find, model_config, scale_law
-from qkv.tasks import find_task
+from qkv.presets import SIZE_LAWS, Budget, Preset, Scale, find, model_config, optimizer_config
+from qkv.tasks import Data, Task, find_task
 from qkv.training.config import TrainingConfig
 from qkv.training.precision import Machine
 from qkv.training.precision import resolve as resolve_machine
@@ -105,36 +102,20 @@ class RunConfig:
             raise RunFolderError(f"{path} is not the configuration of a run: {error}") from None
 
 
-def resolve(request: Request, cache: Path | None) -> tuple[RunConfig, Corpus, Scale]:
-    """Apply every law: (the configuration, the corpus it speaks of, the scale that was chosen).
+def resolve(request: Request, cache: Path | None) -> tuple[RunConfig, Data, Scale]:
+    """Apply every law: (the configuration, the data it speaks of, the scale that was chosen).
 
     Raises ConfigError or SourceError for the first thing that does not fit.
     """
     task = find_task(request.task or "causal")
-    preset = find(request.preset or "", task.name)
-    parent = _parent(request)
-    tokenizer = request.tokenizer or (parent.tokenizer if parent else ("wordpiece" if task.needs_specials else "bpe"))
-    data = DataConfig(
-        source=str(Path(request.source).absolute()) if request.source else "",
-        tokenizer=_absolute(tokenizer),
-        vocab=request.vocab or 0,
-        val=str(Path(request.val).absolute()) if request.val else "",
-        text_column=request.text_column or "",
-        label_column=request.label_column or "",
-    )
-    corpus = load_corpus(data, cache=cache, task_specials=task.needs_specials)
+    parent = _parent(request, task)
+    preset = find(parent.preset if parent else request.preset or "", task.name)
+    settings = _data_config(request, task, parent)
+    data: Data = task.load(settings, cache=cache)
     budget = Budget(steps=request.steps or 0, minutes=request.minutes or 0.0, until_loss=request.until_loss or 0.0)
-    scale = scale_law(len(corpus.train), budget, bigram_loss(corpus) if budget.until_loss else math.nan)
-    if parent:
-        model, preset = parent.model, find(parent.preset, task.name)
-    else:
-        pinned = {
-            item.name: int(request.set[name])
-            for item in dataclasses.fields(Sizes)
-            for name in (item.name, f"model.sizes.{item.name}")
-            if name in request.set and str(request.set[name]).isdigit()
-        }
-        model = model_config(preset, task.model_kind, corpus.tokenizer.d_vocab, scale, pinned)
+    yardstick = task.yardstick_nats(data) if budget.until_loss else math.nan
+    scale = SIZE_LAWS[task.size_law](data.n_train, budget, yardstick)
+    model = _model(request, task, preset, data, scale, parent)
     config = RunConfig(
         task=task.name,
         preset=preset.name,
@@ -142,20 +123,65 @@ def resolve(request: Request, cache: Path | None) -> tuple[RunConfig, Corpus, Sc
         watch=request.watch or "light",
         from_run=str(Path(request.from_run).absolute()) if request.from_run else "",
         changes=(*preset.changes, *request.changes),
-        data=data,
+        data=settings,
         model=model,
         training=training_config(preset, scale, budget, model.sizes.n_ctx),
         machine=resolve_machine(request.device or "cpu", request.precision or "auto", request.threads or 0),
     )
     config = override(config, dict(request.set))
-    if parent and config.model != parent.model:
+    if parent and config.model != model:
         raise ConfigError("--from goes on with the model of that run; its sizes and layout cannot be set")
-    if config.model.sizes.d_vocab != corpus.tokenizer.d_vocab:
+    for name, value in task.model_sizes(data).items():
+        _dictated(name, getattr(config.model.sizes, name), value)
+    return dataclasses.replace(config, model=config.model.resolved()), data, scale
+
+
+def _data_config(request: Request, task: Task, parent: "_Parent | None") -> DataConfig:
+    """Where the data come from. Raises ConfigError for an option that has no meaning for the task."""
+    for option, given in (("--tokenizer", request.tokenizer), ("--vocab", request.vocab)):
+        if given and not task.tokenizer:
+            raise ConfigError(f"{option} has no meaning for --task {task.name}, which reads no text; leave it out")
+    if request.label_column and not task.label_column:
         raise ConfigError(
-            f"d_vocab is {config.model.sizes.d_vocab} but the tokenizer has {corpus.tokenizer.d_vocab} tokens;"
-            f" use --vocab to fit another vocabulary"
+            f"--label-column names what a classifier learns to tell, and --task {task.name} has no labels;"
+            " leave it out, or give --task classify"
         )
-    return dataclasses.replace(config, model=config.model.resolved()), corpus, scale
+    return DataConfig(
+        source=whole_source(request.source),
+        tokenizer=_absolute(request.tokenizer or (parent.tokenizer if parent else task.tokenizer)),
+        vocab=request.vocab or 0,
+        val=whole_source(request.val or ""),
+        text_column=request.text_column or "",
+        label_column=request.label_column or "",
+    )
+
+
+def _model(
+    request: Request, task: Task, preset: Preset, data: Data, scale: Scale, parent: "_Parent | None"
+) -> ModelConfig:
+    """The parent's model under the task's own head, or one by the laws, with what was set taken as given."""
+    classes = task.classes(data)
+    if parent:
+        return dataclasses.replace(parent.model, kind=task.starts_from[parent.model.kind], classes=classes)
+    pinned = dict(task.model_sizes(data)) | {
+        item.name: int(request.set[name])
+        for item in dataclasses.fields(Sizes)
+        for name in (item.name, f"model.sizes.{item.name}")
+        if name in request.set and str(request.set[name]).isdigit()
+    }
+    scale = dataclasses.replace(scale, n_ctx=task.longest(data) or scale.n_ctx)
+    return model_config(preset, task.model_kind, pinned.get("d_vocab", 0), scale, pinned, classes)
+
+
+def _dictated(name: str, given: int, needed: int) -> None:
+    """Make sure that a size is what the data need. Raises ConfigError with both."""
+    if given == needed:
+        return
+    if name == "d_vocab":
+        raise ConfigError(
+            f"d_vocab is {given} but the tokenizer has {needed} tokens; use --vocab to fit another vocabulary"
+        )
+    raise ConfigError(f"{name} is {given} but the data have {needed}; leave it out")
 
 
 def training_config(preset: Preset, scale: Scale, budget: Budget, n_ctx: int) -> TrainingConfig:
@@ -163,24 +189,12 @@ def training_config(preset: Preset, scale: Scale, budget: Budget, n_ctx: int) ->
     steps = budget.steps or (0 if budget.minutes else scale.steps)
     minutes = 0.0 if steps else budget.minutes or DEFAULT_MINUTES
     return TrainingConfig(
-        batch_size=max(1, scale.batch_tokens // n_ctx),
+        batch_size=scale.examples(n_ctx),
         until_loss=budget.until_loss,
         minutes=minutes,
-        optimizer=preset.optimizer_for(steps),
+        optimizer=optimizer_config(preset, scale, steps),
         schedule=preset.schedule(steps),
     )
-
-
-def bigram_loss(corpus: Corpus) -> float:
-    """Nats per validation token under the bigram counts of the training part, one added to each: a quick yardstick."""
-    size = corpus.tokenizer.d_vocab
-    ids, val = (np.asarray(part.ids[:2_000_000], dtype=np.int64) for part in (corpus.train, corpus.val))
-    pairs, seen = np.unique(ids[:-1] * size + ids[1:], return_counts=True)
-    firsts = np.bincount(ids[:-1], minlength=size)
-    asked = val[:-1] * size + val[1:]
-    at = np.minimum(np.searchsorted(pairs, asked), len(pairs) - 1)
-    count = np.where(pairs[at] == asked, seen[at], 0)
-    return float(-np.log((count + 1) / (firsts[val[:-1]] + size)).mean())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -190,7 +204,7 @@ class _Parent:
     tokenizer: str
 
 
-def _parent(request: Request) -> _Parent | None:
+def _parent(request: Request, task: Task) -> _Parent | None:
     """What a run that another one starts from prescribes."""
     if not request.from_run:
         return None
@@ -198,15 +212,20 @@ def _parent(request: Request) -> _Parent | None:
     if not (folder / "config.toml").is_file():
         raise RunFolderError(f"--from {request.from_run} is not a run folder: it has no config.toml")
     config = RunConfig.read(folder / "config.toml")
-    task = find_task(request.task or "causal")
-    if config.model.kind != task.model_kind:
+    if config.model.kind not in task.starts_from:
         raise ConfigError(
-            f"--from {request.from_run} is a {config.model.kind}; --task {task.name} trains a {task.model_kind}"
+            f"--from {request.from_run} is a {config.model.kind}; --task {task.name} goes on from"
+            f" {' or '.join(task.starts_from) or 'no other run'}"
         )
     for name in ("preset", "tokenizer", "vocab"):
         if getattr(request, name):
             raise ConfigError(f"--from goes on with the {name} of that run; leave --{name} out")
-    return _Parent(preset=config.preset, model=config.model, tokenizer=str((folder / "tokenizer.json").absolute()))
+    tokenizer = folder / "tokenizer.json"
+    return _Parent(
+        preset=config.preset,
+        model=config.model,
+        tokenizer=str(tokenizer.absolute()) if tokenizer.is_file() else "",
+    )
 
 
 def _absolute(tokenizer: str) -> str:
@@ -220,7 +239,7 @@ def same_run(request: Request, config: RunConfig) -> None:
     Raises ConfigError that names the option, the run's value and the one given.
     """
     kept: dict[str, tuple[Any, Any]] = {
-        "source": (request.source and str(Path(request.source).absolute()), config.data.source),
+        "source": (whole_source(request.source), config.data.source),
         "task": (request.task, config.task),
         "preset": (request.preset, config.preset),
         "seed": (request.seed, config.seed),

@@ -14,17 +14,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from qkv.config import dump_toml, to_dict
-from qkv.data.corpus import Corpus, load_corpus
 from qkv.errors import RunFolderError
 from qkv.folder import RunFolder
 from qkv.instruments.recorder import Recorder
-from qkv.recipe.assemble import Parts, assemble
+from qkv.recipe.assemble import Parts, assemble, load_weights
 from qkv.recipe.facts import BackgroundBaselines, machine_facts, summary
 from qkv.recipe.null import NULL_SHARE, train_null
 from qkv.recipe.request import Request, RunConfig, resolve, same_run
 from qkv.recipe.samples import write_samples
-from qkv.tasks import find_task
+from qkv.tasks import Data, Evaluation, find_task
 from qkv.telemetry import Store
 from qkv.training import checkpoint as checkpoints
 from qkv.training import loop
@@ -85,7 +86,8 @@ def train(request: Request, *, out: Path | None, listening: Listening, cache: Pa
         listening.say(sentence)
     with RunFolder.create(out or next_folder(corpus.name)) as folder:
         folder.write("config.toml", dump_toml(to_dict(config)))
-        folder.write("tokenizer.json", corpus.tokenizer.to_json())
+        if corpus.tokenizer is not None:
+            folder.write("tokenizer.json", corpus.tokenizer.to_json())
         folder.write("source.json", _source_facts(corpus))
         _run(parts, folder, listening, cache, resume_from=None)
     return folder.path
@@ -102,7 +104,7 @@ def resume(request: Request, *, out: Path, listening: Listening, cache: Path | N
         if folder.is_finished:
             listening.say(f"{folder.path} is finished; nothing is left to do")
             return folder.path
-        corpus = load_corpus(config.data, cache=cache, task_specials=_needs_specials(config))
+        corpus = find_task(config.task).load(config.data, cache=cache)
         _same_data(folder, corpus)
         found, damaged = checkpoints.latest_valid(folder)
         for sentence in damaged:
@@ -125,21 +127,23 @@ def _run(
 ) -> None:
     """The loop and everything after it, into a folder that is ours."""
     config, corpus = parts.config, parts.corpus
-    background = BackgroundBaselines(corpus, cache) if config.task == "causal" else None
+    background = BackgroundBaselines(parts.task, corpus, cache)
     with Store(folder.telemetry) as store:
         observers = [Recorder(store, level=config.watch, start=parts.start), _Progress(listening.progress)]
         outcome = _loop(parts, folder, listening, observers, resume_from)
         if config.watch != "off" and listening.null:
             train_null(parts, outcome, store)
         write_samples(parts, folder, store, outcome)
-        found = background.result() if background else None
+        judged = _judge(parts, folder)
+        found = background.result()
         if found is not None:
-            store.set_fact("baselines", dataclasses.asdict(found))
+            store.set_fact("baselines", dict(found.facts))
         bits = _bits_per_byte(parts, outcome)
     facts = summary(
         folder,
         outcome,
         found,
+        judged=judged,
         bits_per_byte=bits,
         parameters=sum(entry.parameter.numel() for entry in parts.catalogue),
         total_seconds=listening.seconds(),
@@ -159,7 +163,7 @@ def _loop(
 ) -> Outcome:
     config, deadline = parts.config, None
     if config.training.minutes and not (resume_from and resume_from.state.horizon):
-        left = 60 * config.training.minutes - listening.seconds() - AFTERWARDS_SECONDS
+        left = 60 * config.training.minutes - listening.seconds() - AFTERWARDS_SECONDS - parts.task.afterwards_seconds
         has_null = config.watch != "off" and listening.null
         deadline = max(1.0, left * (1 - (NULL_SHARE if has_null else 0)))
     with contextlib.ExitStack() as stack:
@@ -181,9 +185,21 @@ def _loop(
         )
 
 
+def _judge(parts: Parts, folder: RunFolder) -> Evaluation | None:
+    """The figures of the best weights, of a task that a run ends with; the weights of the last step are put back."""
+    if not parts.task.judged or not folder.best.is_file():
+        return None
+    last = {address: values.clone() for address, values in parts.catalogue.state().items()}
+    parts.catalogue.load_state(load_weights(folder.best))
+    with torch.no_grad(), parts.config.machine.autocast():
+        found = parts.task.evaluate(parts.model, parts.corpus)
+    parts.catalogue.load_state(last)
+    return found
+
+
 def _bits_per_byte(parts: Parts, outcome: Outcome) -> float | None:
     """Of the best validation loss, over the whole split."""
-    if outcome.best_loss != outcome.best_loss:
+    if outcome.best_loss != outcome.best_loss or parts.task.bits_per_byte(parts.corpus, 1.0) is None:
         return None
     n_targets = sum(batch.n_targets for batch in parts.task.val_batches(parts.corpus, parts.config.model.sizes, 64))
     return parts.task.bits_per_byte(parts.corpus, outcome.best_loss * n_targets)
@@ -202,30 +218,22 @@ def _announcement(parts: Parts) -> str:
     n = sum(entry.parameter.numel() for entry in parts.catalogue)
     length = f"{training.schedule.steps:,} steps" if training.schedule.steps else f"{training.minutes:g} minutes"
     target = f" or a validation loss of {training.until_loss:g}" if training.until_loss else ""
-    what = (
-        f"{corpus.name}: {len(corpus.train):,} training and {len(corpus.val):,} validation tokens"
-        f" ({corpus.tokenizer.kind}, vocabulary {corpus.tokenizer.d_vocab:,})."
-    )
     model = (
         f"{config.preset} {config.model.kind}: {n / 1e6:.2f} M parameters, {sizes.n_layers} layers,"
         f" d_model {sizes.d_model}, {sizes.n_heads} heads, context {sizes.n_ctx}."
     )
     how = (
-        f"Up to {length}{target}, {training.batch_size} windows a step,"
+        f"Up to {length}{target}, {training.batch_size} {parts.task.examples} a step,"
         f" {config.machine.precision} on {config.machine.threads} threads."
     )
-    return f"{what}\n{model}\n{how}"
+    return f"{corpus.describe()}\n{model}\n{how}"
 
 
-def _needs_specials(config: RunConfig) -> bool:
-    return find_task(config.task).needs_specials
-
-
-def _source_facts(corpus: Corpus) -> str:
+def _source_facts(corpus: Data) -> str:
     return json.dumps({"name": corpus.name, "sha256": corpus.sha256}) + "\n"
 
 
-def _same_data(folder: RunFolder, corpus: Corpus) -> None:
+def _same_data(folder: RunFolder, corpus: Data) -> None:
     """Make sure that the data is what the run was trained on.
 
     Raises RunFolderError with both hashes where it is not.

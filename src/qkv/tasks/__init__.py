@@ -1,6 +1,7 @@
 """What a model is trained to do: one module per task, found by name in `TASKS`.
 
-A new task is one new module with a class that keeps the protocol `Task`, and one line in `TASKS`.
+A new task is one new module with a class that keeps the protocol `Task` (most of it by `TaskDefaults`), one line in
+`TASKS`, and the module of its data.
 """
 
 from qkv.errors import ConfigError, unknown
@@ -8,19 +9,34 @@ from qkv.tasks.causal import Causal
 from qkv.tasks.evaluation import evaluate, validation_loss
 from qkv.tasks.filling import Candidate
 from qkv.tasks.masked import Masked
-from qkv.tasks.task import Batch, Drop, Evaluation, PredictOptions, Scores, Task
+from qkv.tasks.task import (
+    Batch,
+    Data,
+    Drop,
+    Evaluation,
+    Figure,
+    PredictOptions,
+    Scores,
+    Task,
+    TaskDefaults,
+    Yardsticks,
+)
 
 __all__ = [
     "TASKS",
     "Batch",
     "Candidate",
     "Causal",
+    "Data",
     "Drop",
     "Evaluation",
+    "Figure",
     "Masked",
     "PredictOptions",
     "Scores",
     "Task",
+    "TaskDefaults",
+    "Yardsticks",
     "evaluate",
     "find_task",
     "validation_loss",

@@ -6,18 +6,22 @@ once. A window begins without context: its first targets see little of what stoo
 alike.
 """
 
-from collections.abc import Iterator, Sequence
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from qkv.data.baselines import baselines
 from qkv.data.packing import train_window, val_windows
 from qkv.tasks.generation import Sampling, generate
 from qkv.tasks.objective import batch_loss, batch_scores, random_targets
-from qkv.tasks.task import Batch, Drop, PredictOptions, Scores
+from qkv.tasks.task import Batch, Drop, PredictOptions, Scores, Stack, Yardsticks
+from qkv.tasks.text import TextTask
 
 if TYPE_CHECKING:
     from qkv.data.corpus import Corpus
@@ -28,13 +32,40 @@ __all__ = ["Causal"]
 DEFAULT_TEMPERATURE = 0.8
 
 
+_SAMPLED_WORDS = 6
+
+
 @dataclass(frozen=True, kw_only=True)
-class Causal:
+class Causal(TextTask):
     """The task `causal`."""
 
     name: str = "causal"
     model_kind: str = "CausalLM"
     needs_specials: bool = False
+
+    stack: ClassVar[Stack] = "decoder"
+    starts_from: ClassVar[Mapping[str, str]] = {"CausalLM": "CausalLM"}
+    prompt: ClassVar[str] = "The "
+    continues: ClassVar[bool] = True
+    metric: ClassVar[str] = "bits_per_byte"
+    higher_is_better: ClassVar[bool] = False
+    yardsticks: ClassVar[Mapping[str, str]] = {
+        "unigram": "unigram (how often each token occurs)",
+        "bigram": "bigram (which token follows which)",
+        "ngram": "best n-gram (Kneser-Ney, order {order})",
+        "xz": "compressor xz, given the training text",
+    }
+
+    def baselines(self, data: "Corpus", cache: Path | None) -> Yardsticks:
+        """Counting and compressing, by `qkv.data.baselines`; the summary is in bits per byte."""
+        found = baselines(data, cache)
+        names = ("unigram", "bigram", "ngram", "ngram_order", "xz")
+        return Yardsticks(
+            summary=dict(found.bits_per_byte) | {"ngram_order": found.ngram_order},
+            nats={name: getattr(found, name) for name in names},
+            facts=dataclasses.asdict(found),
+            note=found.note,
+        )
 
     def train_batch(
         self,
@@ -74,6 +105,15 @@ class Causal:
     def bits_per_byte(self, corpus: "Corpus", nats: float) -> float | None:
         """By `Corpus.bits_per_byte`: nats / ln 2 / bytes of the original text, with what the tokenizer lost charged."""
         return corpus.bits_per_byte(nats / (len(corpus.val) - 1))
+
+    def sample_inputs(self, data: "Corpus") -> list[str]:
+        """The first words of the validation text."""
+        words = " ".join(self.first_words(data)[:_SAMPLED_WORDS])
+        return [words] if words else []
+
+    def shown(self, text: str, output: str) -> str:
+        """The text and what follows it."""
+        return text + output
 
     def predict(self, model: Any, tokenizer: Any, texts: Sequence[str], options: PredictOptions) -> list[str]:
         """The continuation of each text, without the text itself, so that text + continuation reads on.

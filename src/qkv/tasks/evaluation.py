@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from qkv.tasks.task import Evaluation, Task
+from qkv.tasks.task import Evaluation, Figure, Task
 
 __all__ = ["evaluate", "ratio_interval", "student_t", "validation_loss"]
 
@@ -47,12 +47,18 @@ def evaluate(model: Any, task: Task, corpus: Any, batch_size: int = 16) -> Evalu
     if accuracy_interval is not None:
         accuracy_interval = max(0.0, accuracy_interval[0]), min(1.0, accuracy_interval[1])
     loss, loss_interval = ratio_interval(nats, targets)
+    bits = task.bits_per_byte(corpus, float(nats.sum()))
+    bits_interval = None
+    if bits is not None and loss_interval is not None:
+        low, high = (task.bits_per_byte(corpus, bound * float(targets.sum())) for bound in loss_interval)
+        bits_interval = None if low is None or high is None else (low, high)
     return Evaluation(
         loss=loss,
         loss_interval=loss_interval,
-        accuracy=accuracy,
-        accuracy_interval=accuracy_interval,
-        bits_per_byte=task.bits_per_byte(corpus, float(nats.sum())),
+        figures={
+            "bits_per_byte": Figure(bits, bits_interval, "bits per byte"),
+            "accuracy": Figure(accuracy, accuracy_interval, "accuracy"),
+        },
         n_targets=int(targets.sum()),
         n_windows=len(targets),
     )

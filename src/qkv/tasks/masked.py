@@ -13,9 +13,9 @@ of that question needs the pure arm. Validation always hides 15 %, all as [MASK]
 text, so that losses compare whatever a run was trained at.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
@@ -28,6 +28,7 @@ from qkv.randomness import generator
 from qkv.tasks.filling import Candidate, fill, rank
 from qkv.tasks.objective import batch_loss, batch_scores, random_targets
 from qkv.tasks.task import Batch, Drop, PredictOptions, Scores
+from qkv.tasks.text import TextTask
 
 if TYPE_CHECKING:
     from qkv.data.corpus import Corpus
@@ -39,7 +40,7 @@ VALIDATION_RATE = 0.15
 
 
 @dataclass(frozen=True, kw_only=True)
-class Masked:
+class Masked(TextTask):
     """The task `masked`. Raises ConfigError for shares out of range."""
 
     name: str = "masked"
@@ -51,6 +52,11 @@ class Masked:
     """Share of the hidden tokens that show a random ordinary token instead of [MASK]."""
     kept: float = 0.0
     """Share of the hidden tokens that show themselves instead of [MASK]."""
+
+    starts_from: ClassVar[Mapping[str, str]] = {"MaskedLM": "MaskedLM"}
+    tokenizer: ClassVar[str] = "wordpiece"
+    prompt: ClassVar[str] = "the [MASK] of"
+    marks: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if not 0 < self.rate <= 1:
@@ -118,6 +124,11 @@ class Masked:
     def bits_per_byte(self, corpus: "Corpus", nats: float) -> float | None:
         """None: hidden tokens are predicted with their surroundings known, which is no code for the text."""
         return None
+
+    def sample_inputs(self, data: "Corpus") -> list[str]:
+        """The first words of the validation text, every fourth of them hidden."""
+        words = " ".join("[MASK]" if i % 4 == 3 else word for i, word in enumerate(self.first_words(data)))
+        return [words] if words else []
 
     def predict(self, model: Any, tokenizer: Any, texts: Sequence[str], options: PredictOptions) -> list[str]:
         """Each text with every [MASK] typed in it filled; see `qkv.tasks.filling.fill`."""

@@ -1,13 +1,15 @@
-"""What a task is: the batches it makes of a corpus, the loss it asks of a model, and what it answers to a text.
+"""What a task is: its data, the batches it makes of them, the loss it asks of a model, its figures and its answers.
 
-A task is a module of its own with one class that keeps the protocol below; the trainer, the evaluation and the recipe
-know nothing else of it. Batches are pure functions of (seed, step, global example indices), so that arms of a study
-pair exactly and a resumed run needs no stored state. This module makes no batch and computes no loss itself.
+A task is a module of its own with one class that keeps the protocol `Task`, most of it by inheriting `TaskDefaults`,
+and a class of data that keeps `Data`; the trainer, the recipe and the commands know nothing else of either. Batches
+are pure functions of (seed, step, global example indices), so that arms of a study pair exactly and a resumed run needs
+no stored state. This module makes no batch and computes no loss itself.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -16,10 +18,30 @@ from torch import Tensor
 from qkv.errors import ConfigError
 
 if TYPE_CHECKING:
-    from qkv.data.corpus import Corpus
+    from qkv.data.config import DataConfig
     from qkv.models.layout import Sizes
 
-__all__ = ["Batch", "Drop", "Evaluation", "PredictOptions", "Scores", "Task", "rows_of"]
+__all__ = [
+    "Batch",
+    "Data",
+    "Drop",
+    "Evaluation",
+    "Figure",
+    "PredictOptions",
+    "Progress",
+    "Scores",
+    "Stack",
+    "Task",
+    "TaskDefaults",
+    "Yardsticks",
+    "rows_of",
+]
+
+Stack = Literal["decoder", "encoder", "encoder-decoder"]
+"""What positions may see: what came before, everything, or both in two stacks."""
+
+Progress = Callable[[str, float], None]
+"""Told what is being done and the share of it that is done, 0 to 1."""
 
 Drop = Callable[[str, Tensor], Tensor]
 """Dropout handed in by the trainer: `drop(site, x) -> x` of the same shape; None means no dropout."""
@@ -98,6 +120,17 @@ class PredictOptions:
             raise ConfigError(f"top_p is {self.top_p}; expected a share above 0 and up to 1 (off)")
 
 
+class Figure(NamedTuple):
+    """One number of an evaluation."""
+
+    value: float | None
+    """None where this run or its data have no such number."""
+    interval: tuple[float, float] | None = None
+    """95 % interval over the split's items; None where there is one item only."""
+    label: str = ""
+    """What it is called in a table."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Evaluation:
     """A model's figures on a whole split; how they are made stands in `qkv.tasks.evaluation`."""
@@ -105,21 +138,81 @@ class Evaluation:
     loss: float
     """Nats per target, over all targets of the split."""
     loss_interval: tuple[float, float] | None
-    """95 % interval of `loss` over windows; None where there is one window only."""
-    accuracy: float
-    """Share of targets, 0..1, whose most probable answer is right."""
-    accuracy_interval: tuple[float, float] | None
-    """95 % interval of `accuracy` over windows, cut to 0..1; None where there is one window only."""
-    bits_per_byte: float | None
-    """Only of tasks that predict every token, and where the text's bytes can be accounted for; else None."""
+    """95 % interval of `loss` over items; None where there is one item only."""
+    figures: Mapping[str, Figure]
+    """The task's metrics by name: `accuracy` 0..1, `bits_per_byte`, `bleu` 0..100."""
     n_targets: int
     """How many targets were scored (causal: every token after the first; masked: the masked ones)."""
     n_windows: int
-    """How many windows they came from: the interval's sample size."""
+    """How many items (windows, texts, pairs, images) they came from: the interval's sample size."""
+
+    @property
+    def accuracy(self) -> float | None:
+        """Share of targets, 0..1, whose most probable answer is right."""
+        return self.figures["accuracy"].value if "accuracy" in self.figures else None
+
+    @property
+    def accuracy_interval(self) -> tuple[float, float] | None:
+        """95 % interval of `accuracy`, inside 0..1."""
+        return self.figures["accuracy"].interval if "accuracy" in self.figures else None
+
+    @property
+    def bits_per_byte(self) -> float | None:
+        """Only of tasks that predict every token, and where the text's bytes can be accounted for; else None."""
+        return self.figures["bits_per_byte"].value if "bits_per_byte" in self.figures else None
+
+    def as_json(self) -> dict[str, Any]:
+        """Flat, as `eval --json` prints it: each figure by its name, its interval beside it."""
+        flat: dict[str, Any] = {"loss": self.loss, "loss_interval": self.loss_interval}
+        for name, figure in self.figures.items():
+            flat |= {name: figure.value, f"{name}_interval": figure.interval}
+        return flat | {"n_targets": self.n_targets, "n_windows": self.n_windows}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Yardsticks:
+    """What is reached on the same validation items without a Transformer."""
+
+    summary: Mapping[str, Any]
+    """`baselines` of `train --json`: name -> value in the task's metric."""
+    nats: Mapping[str, Any] = field(default_factory=dict)
+    """Name -> nats per target, for those that have a loss."""
+    facts: Mapping[str, Any]
+    """What the telemetry keeps of them under the name `baselines`, for views."""
+    note: str = ""
+    """What a person should know, such as what was sampled or what is not installed; else empty."""
+
+
+class Data(Protocol):
+    """What every task's data tells of itself; what else it holds is between the data and its task."""
+
+    @property
+    def name(self) -> str:
+        """Short and safe in a file name."""
+        ...
+
+    @property
+    def sha256(self) -> str:
+        """Of everything that was read: by it a resumed run knows its data again."""
+        ...
+
+    @property
+    def tokenizer(self) -> Any:
+        """A `qkv.data.tokenizers.Tokenizer`, or None where nothing is text."""
+        ...
+
+    @property
+    def n_train(self) -> int:
+        """How much there is to train on, in what the task's size law counts (tokens, texts, pairs, images)."""
+        ...
+
+    def describe(self) -> str:
+        """One line for the announcement: what is trained on and measured on."""
+        ...
 
 
 class Task(Protocol):
-    """What the trainer, the evaluation and the recipe ask of a task; implementations are frozen dataclasses."""
+    """What the trainer, the recipe, the evaluation and the commands ask of a task; implementations are frozen."""
 
     @property
     def name(self) -> str:
@@ -128,17 +221,82 @@ class Task(Protocol):
 
     @property
     def model_kind(self) -> str:
-        """The kind of model that it trains: a name that `qkv.models.build` knows (`CausalLM`, `MaskedLM`)."""
+        """The kind of model that it trains from scratch: a name that `qkv.models.build` knows."""
         ...
 
-    @property
-    def needs_specials(self) -> bool:
-        """Whether its tokenizer must hold [PAD], [MASK] and the other special tokens."""
+    # what it says of itself, each with a default in `TaskDefaults`
+
+    stack: ClassVar[Stack]
+    """Which presets fit it: those whose `stacks` name this one."""
+    preset: ClassVar[str]
+    """The preset where none is given."""
+    size_law: ClassVar[str]
+    """The law of `qkv.presets.SIZE_LAWS` that chooses model and batch."""
+    starts_from: ClassVar[Mapping[str, str]]
+    """Kind of a parent run's model -> kind of this task's model over the parent's body (`--from`)."""
+    tokenizer: ClassVar[str]
+    """The kind fitted where none is given; empty where nothing is text."""
+    label_column: ClassVar[bool]
+    """Whether `--label-column` has a meaning."""
+    examples: ClassVar[str]
+    """What a batch is made of, in the plural."""
+    target: ClassVar[str]
+    """What one target of the loss is: "token"."""
+    prompt: ClassVar[str]
+    """An input to type after `qkv predict RUN`."""
+    continues: ClassVar[bool]
+    """Whether an output goes on after its input."""
+    marks: ClassVar[bool]
+    """Whether [MASK] and other special tokens typed in an input mean themselves; else they are plain text."""
+    metric: ClassVar[str]
+    """The figure of `Evaluation.figures` that a run is judged by beside its loss."""
+    higher_is_better: ClassVar[bool]
+    """Of that figure."""
+    judged: ClassVar[bool]
+    """Whether a training ends with an evaluation of the best weights: its metric does not follow from the loss."""
+    afterwards_seconds: ClassVar[float]
+    """What that may take of a wall-time budget."""
+    yardsticks: ClassVar[Mapping[str, str]]
+    """Name of a baseline -> what it is called in a table; `{order}` stands for the baselines' `ngram_order`."""
+
+    # data and sizes
+
+    def load(self, config: "DataConfig", *, cache: Path | None, progress: Progress | None = None) -> Any:
+        """The data (it keeps `Data`) that the settings name, split and ready; from the cache where it was kept.
+
+        Raises SourceError or ConfigError, in one sentence, for what cannot be read as asked.
+        """
         ...
+
+    def model_sizes(self, data: Any) -> Mapping[str, int]:
+        """The sizes (fields of `Sizes`) that the data dictate, such as d_vocab."""
+        ...
+
+    def classes(self, data: Any) -> tuple[str, ...]:
+        """Names of the classes, in the order of the model's outputs; empty for a task without classes."""
+        ...
+
+    def longest(self, data: Any) -> int:
+        """Positions that n_ctx should hold; 0 leaves it to the size law."""
+        ...
+
+    def positions(self, data: Any, sizes: "Sizes") -> int:
+        """Positions that one training example costs on average, padding included: what laws of cost count."""
+        ...
+
+    def yardstick_nats(self, data: Any) -> float:
+        """A quick loss that needs no model: how hard a target loss is, is told by its ratio to this."""
+        ...
+
+    def baselines(self, data: Any, cache: Path | None) -> Yardsticks | None:
+        """What needs no Transformer reaches; made in a thread beside the training. None where there is none."""
+        ...
+
+    # batches and losses
 
     def train_batch(
         self,
-        corpus: "Corpus",
+        corpus: Any,
         sizes: "Sizes",
         seed: int,
         step: int,
@@ -149,12 +307,12 @@ class Task(Protocol):
         """The training batch of these global example indices (int64 [batch]); a pure function of its arguments.
 
         `random_labels=True` keeps the inputs and replaces every target by an independent draw from the training
-        tokens' own frequencies: the null of "what would training have moved if there were nothing to learn".
+        targets' own frequencies: the null of "what would training have moved if there were nothing to learn".
         """
         ...
 
-    def val_batches(self, corpus: "Corpus", sizes: "Sizes", batch_size: int) -> Iterator[Batch]:
-        """The whole validation split in fixed windows, `batch_size` of them at a time; independent of any seed."""
+    def val_batches(self, corpus: Any, sizes: "Sizes", batch_size: int) -> Iterator[Batch]:
+        """The whole validation split in a fixed order, `batch_size` items at a time; independent of any seed."""
         ...
 
     def loss(self, model: Any, batch: Batch, drop: Drop | None = None) -> tuple[Tensor, int]:
@@ -165,10 +323,83 @@ class Task(Protocol):
         """Each target's own nats and whether it was answered rightly, without gradient."""
         ...
 
-    def bits_per_byte(self, corpus: "Corpus", nats: float) -> float | None:
+    def evaluate(self, model: Any, data: Any) -> Evaluation:
+        """Loss and figures over the whole validation split, with intervals."""
+        ...
+
+    def bits_per_byte(self, corpus: Any, nats: float) -> float | None:
         """`nats`, summed over the validation split, in bits per original byte; None where that has no meaning."""
         ...
 
+    # answers
+
     def predict(self, model: Any, tokenizer: Any, texts: Sequence[str], options: PredictOptions) -> list[str]:
-        """One output per text."""
+        """One output per input."""
         ...
+
+    def sample_inputs(self, data: Any) -> list[str]:
+        """Inputs from the validation split whose outputs are kept along a training; may be empty."""
+        ...
+
+    def shown(self, text: str, output: str) -> str:
+        """An input and its output as one line for a person."""
+        ...
+
+
+class TaskDefaults:
+    """What most tasks say and answer alike; a task inherits it and says what is different."""
+
+    stack: ClassVar[Stack] = "encoder"
+    preset: ClassVar[str] = "modern"
+    size_law: ClassVar[str] = "text"
+    starts_from: ClassVar[Mapping[str, str]] = {}
+    tokenizer: ClassVar[str] = ""
+    label_column: ClassVar[bool] = False
+    examples: ClassVar[str] = "examples"
+    target: ClassVar[str] = "target"
+    prompt: ClassVar[str] = ""
+    continues: ClassVar[bool] = False
+    marks: ClassVar[bool] = False
+    metric: ClassVar[str] = "accuracy"
+    higher_is_better: ClassVar[bool] = True
+    judged: ClassVar[bool] = False
+    afterwards_seconds: ClassVar[float] = 0.0
+    yardsticks: ClassVar[Mapping[str, str]] = {}
+
+    def model_sizes(self, data: Any) -> Mapping[str, int]:
+        """d_vocab of the tokenizer, 0 without one."""
+        return {"d_vocab": 0 if data.tokenizer is None else data.tokenizer.d_vocab}
+
+    def classes(self, data: Any) -> tuple[str, ...]:
+        """None."""
+        return ()
+
+    def longest(self, data: Any) -> int:
+        """Left to the size law."""
+        return 0
+
+    def positions(self, data: Any, sizes: "Sizes") -> int:
+        """A whole window."""
+        return sizes.n_ctx
+
+    def baselines(self, data: Any, cache: Path | None) -> Yardsticks | None:
+        """None."""
+        return None
+
+    def evaluate(self, model: Any, data: Any) -> Evaluation:
+        """By `qkv.tasks.evaluation.evaluate`."""
+        from qkv.tasks.evaluation import evaluate
+
+        return evaluate(model, self, data)  # type: ignore[arg-type]
+
+    def bits_per_byte(self, corpus: Any, nats: float) -> float | None:
+        """None."""
+        return None
+
+    def sample_inputs(self, data: Any) -> list[str]:
+        """None."""
+        return []
+
+    def shown(self, text: str, output: str) -> str:
+        """The output alone."""
+        return output

@@ -131,7 +131,7 @@ class _Training:
         )
         self.loss = self.machine.compiled(self.task.loss)
         self.sizes, self.dropout = self.model.config.sizes, self.model.config.layout.dropout
-        self.tokens_per_step = self.config.batch_size * self.sizes.n_ctx
+        self.tokens_per_step = self.config.batch_size * self.task.positions(self.corpus, self.sizes)
         stop = self.signals.received
         self.validation = Validation(self.model, self.task, self.corpus, self.config, self.machine, stop=stop)
         self.pace = Pace(self.config.schedule, state, deadline, validation_share=self.validation.share)

@@ -71,8 +71,9 @@ class Validation:
     ) -> None:
         sizes = model.config.sizes
         self._model, self._task, self._config, self._machine, self._stop = model, task, config, machine, stop
-        self._tokens_per_step = config.batch_size * sizes.n_ctx
-        batches = tuple(task.val_batches(corpus, sizes, max(1, _BATCH_TOKENS // sizes.n_ctx)))
+        positions = task.positions(corpus, sizes)
+        self._tokens_per_step = config.batch_size * positions
+        batches = tuple(task.val_batches(corpus, sizes, max(1, _BATCH_TOKENS // positions)))
         self._batches = tuple(batches[i] for i in _spread(len(batches)))
         self.n_tokens = sum(batch.inputs.numel() for batch in batches)
         self.n_targets = sum(batch.targets.numel() for batch in batches)

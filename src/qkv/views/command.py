@@ -32,6 +32,7 @@ def command_of(config: RunConfig, steps: int | None) -> str:
         ("--vocab", config.data.vocab, config.data.vocab > 0),
         ("--val", config.data.val, bool(config.data.val)),
         ("--text-column", config.data.text_column, bool(config.data.text_column)),
+        ("--label-column", config.data.label_column, bool(config.data.label_column)),
         ("--steps", horizon, horizon > 0),
         ("--until-loss", config.training.until_loss, config.training.until_loss > 0),
         ("--seed", config.seed, True),

@@ -14,6 +14,7 @@ from qkv.data.tokenizers import Tokenizer
 from qkv.models import build
 from qkv.models.matrices import Catalogue
 from qkv.recipe import RunConfig, load_weights, run_matrix
+from qkv.tasks import find_task
 from qkv.views.heads import LONGEST, attention_text
 from qkv.views.payloads import AttentionText, SampleNote
 
@@ -50,7 +51,7 @@ def attention_on(
     plan.at_start().load_state(load_weights(folder / "model.safetensors"))
     model.eval()
     longest = min(LONGEST, config.model.sizes.n_ctx)
-    special = config.model.kind != "CausalLM"
+    special = find_task(config.task).marks
     found = []
     for name, text in texts:
         ids = tokenizer.encode(text, special=special)
@@ -62,5 +63,5 @@ def attention_on(
             _, record = model.forward_recorded(torch.as_tensor(ids, dtype=torch.int64)[None])
         patterns = [record[f"L{layer}.pattern"][0].float().numpy() for layer in range(config.model.sizes.n_layers)]
         tokens = [tokenizer.token(int(i)) for i in ids]
-        found.append(attention_text(tokens, patterns, origin=title, causal=not special))
+        found.append(attention_text(tokens, patterns, origin=title, causal=model.causal))
     return tuple(found)

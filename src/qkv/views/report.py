@@ -13,6 +13,7 @@ from qkv.data.tokenizers import Tokenizer, load_tokenizer
 from qkv.errors import QkvError
 from qkv.folder import RunFolder, write_atomically
 from qkv.recipe import RunConfig
+from qkv.tasks import find_task
 from qkv.telemetry import Telemetry
 from qkv.views import collect, origins
 from qkv.views.answers import answers_of
@@ -60,7 +61,7 @@ def read_report(folder: Path, texts: Sequence[str] = ()) -> Report:
 def _read(folder: Path, telemetry: Telemetry | None, texts: Sequence[str]) -> Report:
     settings, manifest = collect.settings_of(folder), collect.manifest_of(folder)
     sizes = collect.sizes_of(settings)
-    causal = settings.get("task", "causal") == "causal"
+    causal = find_task(settings.get("task", "causal")).continues
     facts = telemetry.facts() if telemetry else {}
     n_steps = (telemetry.last_step() if telemetry else 0) or manifest.get("summary", {}).get("steps")
     tokenizer = _tokenizer(folder)
