@@ -2,7 +2,7 @@
 
     import qkv
     run = qkv.train("my.txt", minutes=3)      # train; a Run comes back
-    run = qkv.load("runs/my-1")               # read one from its folder
+    run = qkv.load("runs/my-1")               # read one from its folder, or a Hugging Face folder
 
 `import qkv` is light: torch is loaded when `train`, `load` or `Run` is first used. The parts are importable alone, e.g.
 `from qkv.models import MultiHeadAttention`. The command line is `qkv.cli`.
@@ -12,9 +12,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from qkv.api import Run, load, train
+    from qkv.api import Run, import_checkpoint, load, train
 
-__all__ = ["Run", "load", "train"]
+__all__ = ["Run", "import_checkpoint", "load", "train"]
 __version__ = "0.1.0"
 
 

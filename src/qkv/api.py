@@ -8,6 +8,8 @@ A `Run` reads its folder and never a live trainer, so one that is training elsew
 """
 
 import dataclasses
+import hashlib
+import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
@@ -29,7 +31,7 @@ from qkv.models.matrices import Catalogue
 from qkv.tasks import Data, Evaluation, PredictOptions, Task, find_task
 from qkv.telemetry import Series, Telemetry
 
-__all__ = ["Run", "cache_folder", "load", "train"]
+__all__ = ["Run", "cache_folder", "import_checkpoint", "load", "train"]
 
 
 def cache_folder() -> Path:
@@ -88,13 +90,47 @@ def train(
 
 
 def load(path: str | Path, *, weights: str = "best") -> "Run":
-    """The run in a folder, with its best weights or its last.
+    """The run in a folder, with its best weights or its last; or a Hugging Face folder, as a run.
 
-    Raises RunFolderError where there is no run, or it has no weights yet.
+    Of a Hugging Face folder a run is made in `cache_folder()`, once; `import_checkpoint` makes one where you want it.
+
+    Raises RunFolderError where there is no run, or it has no weights yet, SourceError for a checkpoint that cannot be
+    read as it stands.
     """
     if weights not in ("best", "last"):
         raise ConfigError(f"weights is {weights!r}; expected best or last")
+    folder = Path(path)
+    if not (folder / "config.toml").is_file() and (folder / "config.json").is_file():
+        return Run(RunFolder.open(_cached_import(folder)), weights)
     return Run(RunFolder.open(path), weights)
+
+
+def import_checkpoint(
+    source: str | Path, out: str | Path, *, say: Callable[[str], None] = lambda sentence: None
+) -> "Run":
+    """Read a Hugging Face folder (config.json, safetensors, tokenizer files) into a new run folder.
+
+    `say` is called with what was left out or is different here. Raises SourceError for a checkpoint that cannot be read
+    as it stands, RunFolderError where the place is taken.
+    """
+    from qkv.interop import read_checkpoint
+
+    imported = read_checkpoint(source)
+    for note in imported.notes:
+        say(note)
+    return load(recipe.import_run(imported, Path(out)))
+
+
+def _cached_import(folder: Path) -> Path:
+    """The run made of a Hugging Face folder, by its place and its files' sizes and times."""
+    files = sorted(p for p in folder.iterdir() if p.suffix in (".json", ".safetensors", ".txt") and p.is_file())
+    stamps = [f"{p.name} {(s := p.stat()).st_size} {s.st_mtime_ns}" for p in files]
+    key = hashlib.sha256("\n".join([str(folder.resolve()), *stamps]).encode()).hexdigest()[:16]
+    place = cache_folder() / "imported" / key
+    if not (place / "manifest.json").is_file():
+        shutil.rmtree(place, ignore_errors=True)  # what a killed process left
+        import_checkpoint(folder, place)
+    return place
 
 
 class Run:
@@ -130,8 +166,20 @@ class Run:
 
     @cached_property
     def tokenizer(self) -> Tokenizer | None:
-        """Text to ids and back; `.hf` is the library's own. None of a run that reads no text."""
-        return load_tokenizer(self.folder.tokenizer) if self.task.tokenizer else None
+        """Text to ids and back; `.hf` is the library's own. None of a run that reads no text, or was imported so."""
+        if not self.task.tokenizer or (self.config.imported and not self.folder.tokenizer.is_file()):
+            return None
+        tokenizer = load_tokenizer(self.folder.tokenizer)
+        tokenizer.framed = bool(self.config.imported)
+        return tokenizer
+
+    def _reads_text(self) -> None:
+        """Raises RunFolderError where an imported model came without a tokenizer."""
+        if self.tokenizer is None and self.task.tokenizer:
+            raise RunFolderError(
+                f"{self.path} has no tokenizer, since {self.config.imported} had none: the model takes ids"
+                " (run.model(ids)); to give it texts, import it again with a tokenizer.json beside the weights"
+            )
 
     @property
     def _readable(self) -> Mapping[str, int] | None:
@@ -191,11 +239,15 @@ class Run:
 
     def predict(self, texts: Sequence[str], options: PredictOptions | None = None) -> list[str]:
         """One output per input, by its task: a continuation, the text with every [MASK] filled, a label."""
+        self._reads_text()
         return self.task.predict(self.model, self.tokenizer, list(texts), options or PredictOptions())
 
     def corpus(self, source: str | Path | None = None) -> Data:
         """The data it was trained and validated on, or others, all for validation, under its tokenizer and classes."""
+        self._reads_text()
         data = self.config.data
+        if source is None and self.config.imported:
+            raise ConfigError(f"{self.path} was imported and has no text of its own; name one: qkv eval RUN SOURCE")
         if source is not None:
             whole = whole_source(str(source))
             tokenizer = str(self.folder.tokenizer) if self.task.tokenizer else ""
@@ -223,6 +275,7 @@ class Run:
         """Contextual vectors of every token of each text, by layer; see `qkv.inspection.contextual`."""
         from qkv.inspection.contextual import contextual_vectors
 
+        self._reads_text()
         return contextual_vectors(self.model, self.tokenizer, list(texts))
 
     def report(self, out: str | Path | None = None, texts: Sequence[str] = ()) -> Path:

@@ -13,6 +13,7 @@ COMMANDS: dict[str, str] = {
     "show": "what training did: the reading, matrices, tokens, attention",
     "compare": "what differs between two runs, matrix by matrix",
     "report": "write the self-contained HTML report of a run",
+    "import": "read a Hugging Face folder into a run folder",
     "doctor": "versions, threads, precision, devices, and what is missing for what",
 }
 """Name of each command -> what it does, in a line; the order is that of `qkv --help`."""

@@ -107,7 +107,7 @@ def look(run: "Run", text: str, address: str | None) -> HeadsShown | ActivationS
     """
     if run.tokenizer is None:
         raise UserError(f"{run.path} reads no text; leave --text out")
-    ids = run.tokenizer.encode(text)
+    ids = run.tokenizer.encode_whole(text)
     n_ctx = run.config.model.sizes.n_ctx
     if not 0 < len(ids) <= n_ctx:
         raise UserError(f"the text has {len(ids)} tokens; this model reads 1 to {n_ctx}")

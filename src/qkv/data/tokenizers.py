@@ -58,6 +58,8 @@ class Tokenizer:
         hf.no_truncation()
         self.hf = hf
         """The library's tokenizer, as written to tokenizer.json."""
+        self.framed = False
+        """Whether the model learned texts with the marks that the template puts around them ([CLS] and [SEP], say)."""
         form = json.loads(hf.to_str())
         self.kind: str = _kind(form)
         """char, byte, word, bpe, wordpiece, unigram, or other."""
@@ -88,6 +90,26 @@ class Tokenizer:
     def end_id(self) -> int | None:
         """The token that stands between documents, or None."""
         return self.special.get("[END]")
+
+    @cached_property
+    def frame(self) -> tuple[np.ndarray, np.ndarray]:
+        """Ids that its files' own template puts before and after a text: two int64 arrays, mostly empty."""
+        inside = self.plain.encode("a", add_special_tokens=False).ids
+        whole = self.plain.encode("a", add_special_tokens=True).ids
+        n = len(inside)
+        start = next((i for i in range(len(whole) - n + 1) if whole[i : i + n] == inside), len(whole))
+        return np.array(whole[:start], dtype=np.int64), np.array(whole[start + n :], dtype=np.int64)
+
+    @property
+    def around(self) -> tuple[np.ndarray, np.ndarray]:
+        """Ids that the model expects before and after a text that it is asked about: its frame where it is `framed`."""
+        empty = np.empty(0, dtype=np.int64)
+        return self.frame if self.framed else (empty, empty)
+
+    def encode_whole(self, text: str, special: bool = False) -> np.ndarray:
+        """Ids of a text by itself as the model expects it: `encode(text)` with what belongs `around` it, int64."""
+        before, after = self.around
+        return np.concatenate([before, self.encode(text, special=special), after])
 
     @property
     def unknown_id(self) -> int | None:

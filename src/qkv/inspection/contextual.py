@@ -60,7 +60,7 @@ def contextual_vectors(model: Any, tokenizer: Any, texts: Sequence[str]) -> list
 
     Raises UserError for a text without tokens.
     """
-    encoded = [np.asarray(tokenizer.encode(text), dtype=np.int64) for text in texts]
+    encoded = [np.asarray(tokenizer.encode_whole(text), dtype=np.int64) for text in texts]
     for text, ids in zip(texts, encoded, strict=True):
         if not len(ids):
             raise UserError(f"{text!r} has no tokens, so there is no vector; give a text with at least one word")

@@ -5,7 +5,7 @@ from qkv.models.attention import MultiHeadAttention, SelfAttention, attend, atte
 from qkv.models.blocks import MLP, Block
 from qkv.models.cache import KVCache
 from qkv.models.factored import FactoredMatrix
-from qkv.models.layout import Layout, ModelConfig, Sizes
+from qkv.models.layout import Layout, ModelConfig, RopeScaling, Sizes
 from qkv.models.matrices import Catalogue, Entry, Part
 from qkv.models.norms import LayerNorm, RMSNorm
 from qkv.models.start import START, start_values
@@ -31,6 +31,7 @@ __all__ = [
     "MultiHeadAttention",
     "Part",
     "RMSNorm",
+    "RopeScaling",
     "SelfAttention",
     "Sizes",
     "attend",

@@ -26,7 +26,8 @@ def activation_names(sizes: Sizes, layout: Layout, *, scope: str = "", cross: bo
     for layer in range(sizes.n_layers):
         block = ("resid_pre", "x", *attention)
         block += tuple(f"cross.{name}" for name in attention) if cross else ()
-        block += ("resid_mid",) + (("mlp_out",) if layout.mlp != "none" else ()) + ("resid_post",)
+        block += () if layout.parallel else ("resid_mid",)
+        block += (("mlp_out",) if layout.mlp != "none" else ()) + ("resid_post",)
         names += [f"{scope}L{layer}.{name}" for name in block]
     return [*names, f"{scope}norm_f"]
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from qkv.models import fused
 from qkv.models.cache import KVCache
-from qkv.models.layout import Layout, Sizes, check
+from qkv.models.layout import Layout, RopeScaling, Sizes, check
 from qkv.models.masks import Visible, visible
 from qkv.models.norms import RMSNorm, apply_norm
 from qkv.models.positions import Rotary, rotate
@@ -105,9 +105,10 @@ class MultiHeadAttention(nn.Module):
     """Heads of attention side by side: out = concat_h(softmax(q_h k_h^T / sqrt(d_head)) v_h) W_O.
 
     W_Q [d_model, n_heads * d_head], W_K and W_V [d_model, n_kv_heads * d_head], W_O [n_heads * d_head, d_model], with
-    b_Q, b_K, b_V, b_O where `bias`; `qnorm.gain`, `knorm.gain` [d_head] where `qk_norm`. `rope_base` turns q and k by
-    rotary positions (0: none). Query head h reads key/value head h // (n_heads / n_kv_heads). A `seed` of None leaves
-    the parameters unwritten, for a larger module to start them by their full address.
+    b_Q, b_K, b_V, b_O where `bias` ("qkv": without b_O); `qnorm.gain`, `knorm.gain` [d_head] where
+    `qk_norm`. `rope_base` turns q and k by rotary positions (0: none), `rope_share` of each head's coordinates, slowed
+    by `rope_scaling`. Query head h reads key/value head h // (n_heads / n_kv_heads). A `seed` of None leaves the
+    parameters unwritten, for a larger module to start them by their full address.
     """
 
     def __init__(
@@ -118,9 +119,11 @@ class MultiHeadAttention(nn.Module):
         n_kv_heads: int = 0,
         d_head: int = 0,
         causal: bool = False,
-        bias: bool = False,
+        bias: bool | str = False,
         qk_norm: bool = False,
         rope_base: float = 0.0,
+        rope_share: float = 1.0,
+        rope_scaling: RopeScaling | None = None,
         scale: bool = True,
         norm_eps: float = 1e-6,
         start: str = "xavier",
@@ -130,7 +133,8 @@ class MultiHeadAttention(nn.Module):
         sizes = Sizes(
             d_vocab=0, d_model=d_model, n_layers=1, n_heads=n_heads, n_ctx=1, n_kv_heads=n_kv_heads, d_head=d_head
         ).resolved()
-        check(sizes, Layout(positions="rotary" if rope_base else "none"))
+        check(sizes, Layout(rope_share=rope_share) if rope_base else Layout(positions="none"))
+        biased = bias in (True, "qkv", "all")
         self.causal, self.n_heads, self.n_kv_heads, self.d_head = causal, n_heads, sizes.n_kv_heads, sizes.d_head
         self.scale = 1 / math.sqrt(self.d_head) if scale else 1.0
         inner, inner_kv = n_heads * self.d_head, self.n_kv_heads * self.d_head
@@ -138,13 +142,14 @@ class MultiHeadAttention(nn.Module):
         self.W_K = nn.Parameter(torch.empty(d_model, inner_kv))
         self.W_V = nn.Parameter(torch.empty(d_model, inner_kv))
         self.W_O = nn.Parameter(torch.empty(inner, d_model))
-        self.b_Q = nn.Parameter(torch.empty(inner)) if bias else None
-        self.b_K = nn.Parameter(torch.empty(inner_kv)) if bias else None
-        self.b_V = nn.Parameter(torch.empty(inner_kv)) if bias else None
-        self.b_O = nn.Parameter(torch.empty(d_model)) if bias else None
+        self.b_Q = nn.Parameter(torch.empty(inner)) if biased else None
+        self.b_K = nn.Parameter(torch.empty(inner_kv)) if biased else None
+        self.b_V = nn.Parameter(torch.empty(inner_kv)) if biased else None
+        self.b_O = nn.Parameter(torch.empty(d_model)) if biased and bias != "qkv" else None
         self.qnorm = RMSNorm(self.d_head, norm_eps) if qk_norm else None
         self.knorm = RMSNorm(self.d_head, norm_eps) if qk_norm else None
-        self.rotary = Rotary(self.d_head, rope_base) if rope_base else None
+        self.rotary = Rotary(self.d_head, rope_base, rope_share, rope_scaling) if rope_base else None
+        self._fast = not biased and (self.rotary is None or self.rotary.whole)
         if seed is not None:
             fill(self, start, 1, seed)
 
@@ -231,7 +236,7 @@ class MultiHeadAttention(nn.Module):
         `skip`; `cache` and this attention's `layer` in it; `name` begins the names by which `drop` and `tap` are
         called. A `tap` switches to the explicit path.
         """
-        if tap is None and cache is None and context is None and self.b_Q is None and fused.serves(x):
+        if tap is None and cache is None and context is None and self._fast and fused.serves(x):
             q, k, v, x = self._project_fast(x, norm)
             z = attend(q, k, v, to, self.scale)
             if skip and drop is None:

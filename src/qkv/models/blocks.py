@@ -1,7 +1,5 @@
 """One Transformer block: attention and an MLP, each with its norm and its residual sum."""
 
-from collections.abc import Callable
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -11,16 +9,9 @@ from qkv.models.attention import Drop, MultiHeadAttention, Tap
 from qkv.models.cache import KVCache
 from qkv.models.layout import Layout, Sizes
 from qkv.models.masks import Visible
-from qkv.models.norms import RMSNorm, apply_norm, make_norm
+from qkv.models.norms import ACTIVATIONS, RMSNorm, apply_norm, make_norm
 
 __all__ = ["MLP", "Block"]
-
-ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
-    "relu": F.relu,
-    "relu2": lambda x: F.relu(x).square(),
-    "gelu": F.gelu,
-    "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
-}
 
 
 class MLP(nn.Module):
@@ -76,6 +67,7 @@ class MLP(nn.Module):
 class Block(nn.Module):
     """x + attention(norm1(x)), then x + mlp(norm2(x)); norm_place "post": norm1(x + attention(x)), norm2(x + mlp(x)).
 
+    Where the layout is parallel: x + attention(norm1(x)) + mlp(norm2(x)) (Wang and Komatsuzaki 2021, GPT-J).
     With `cross`, a second attention reads a context between the two, with its own norm `norm_cross`. `name` ("L0",
     "dec.L1") begins the names of this block's activations and dropout sites; `layer` is its row in a cache.
     """
@@ -83,7 +75,7 @@ class Block(nn.Module):
     def __init__(self, sizes: Sizes, layout: Layout, *, layer: int, scope: str = "", cross: bool = False) -> None:
         super().__init__()
         self.layer, self.name = layer, f"{scope}L{layer}"
-        self.pre, self.skip = layout.norm_place == "pre", layout.skip
+        self.pre, self.skip, self.parallel = layout.norm_place == "pre", layout.skip, layout.parallel
         self.norm1 = make_norm(layout, sizes.d_model)
         self.attention = _attention(sizes, layout, layout.positions == "rotary")
         self.norm_cross = make_norm(layout, sizes.d_model) if cross else None
@@ -108,6 +100,11 @@ class Block(nn.Module):
         x = tap(f"{name}.resid_pre", x) if tap else x
         around = {"skip": self.skip, "drop": drop, "tap": tap}
         held = {"cache": cache, "layer": self.layer}
+        if self.parallel and self.mlp is not None:
+            around["skip"] = False
+            attended = self.attention.mix(x, to, norm=self.norm1, name=name, **around, **held)
+            x = x + attended + self.mlp.mix(x, norm=self.norm2, name=name, **around)
+            return tap(f"{name}.resid_post", x) if tap else x
         x = self.attention.mix(x, to, norm=self._before(self.norm1), name=name, **around, **held)
         x = self._after(self.norm1, x, tap)
         if self.cross is not None:
@@ -133,9 +130,11 @@ def _attention(sizes: Sizes, layout: Layout, rotary: bool) -> MultiHeadAttention
         sizes.n_heads,
         n_kv_heads=sizes.n_kv_heads,
         d_head=sizes.d_head,
-        bias=layout.bias,
+        bias=layout.biased,
         qk_norm=layout.qk_norm,
         rope_base=layout.rope_base if rotary else 0.0,
+        rope_share=layout.rope_share,
+        rope_scaling=layout.rope_scaling,
         scale=layout.scale,
         norm_eps=layout.norm_eps,
         seed=None,

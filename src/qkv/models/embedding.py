@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from qkv.errors import ConfigError
 from qkv.models.layout import Layout, Sizes
-from qkv.models.norms import make_norm
+from qkv.models.norms import ACTIVATIONS, make_norm
 from qkv.models.positions import Sinusoidal
 
 __all__ = ["Embedding", "Head"]
@@ -17,7 +17,8 @@ __all__ = ["Embedding", "Head"]
 class Embedding(nn.Module):
     """Rows of W_E [d_vocab, d_model], with positions added where a layout adds them, and a norm where it has one.
 
-    Learned positions are rows of W_pos [n_ctx, d_model]. With d_vocab = 0 there is no W_E and vectors come in.
+    Learned positions are rows of W_pos [n_ctx, d_model], kinds of segments rows of W_type [n_types, d_model]. With
+    d_vocab = 0 there is no W_E and vectors come in.
     """
 
     def __init__(self, sizes: Sizes, layout: Layout) -> None:
@@ -25,15 +26,19 @@ class Embedding(nn.Module):
         self.n_ctx, self.factor = sizes.n_ctx, math.sqrt(sizes.d_model) if layout.embed_scale else 1.0
         self.W_E = nn.Parameter(torch.empty(sizes.d_vocab, sizes.d_model)) if sizes.d_vocab else None
         self.W_pos = nn.Parameter(torch.empty(sizes.n_ctx, sizes.d_model)) if layout.positions == "learned" else None
+        self.W_type = nn.Parameter(torch.empty(sizes.n_types, sizes.d_model)) if sizes.n_types else None
         self.norm_e = make_norm(layout, sizes.d_model) if layout.norm_e else None
         self.sines = Sinusoidal(sizes.d_model) if layout.positions == "sinusoidal" else None
 
-    def forward(self, ids: Tensor, positions: Tensor | None = None, offset: int = 0) -> Tensor:
+    def forward(
+        self, ids: Tensor, positions: Tensor | None = None, offset: int = 0, types: Tensor | None = None
+    ) -> Tensor:
         """ids [batch, pos] int64 (or vectors [batch, pos, d_model]) -> [batch, pos, d_model].
 
-        `positions` [batch, pos] int64 where they are not offset, offset + 1, ...
+        `positions` [batch, pos] int64 where they are not offset, offset + 1, ...; `types` [batch, pos] int64 says which
+        row of W_type is added (None: the first).
 
-        Raises ConfigError for a text longer than n_ctx, or ids where vectors are expected.
+        Raises ConfigError for a text longer than n_ctx, ids where vectors are expected, or types without a W_type.
         """
         n = ids.shape[1]
         if offset + n > self.n_ctx:
@@ -46,6 +51,10 @@ class Embedding(nn.Module):
             x = F.embedding(ids, self.W_E)
         if self.factor != 1.0:
             x = x * self.factor
+        if self.W_type is not None:
+            x = x + (self.W_type[0] if types is None else F.embedding(types, self.W_type))
+        elif types is not None:
+            raise ConfigError("types were given to a model without W_type (n_types = 0)")
         table = self.W_pos
         if self.sines is not None:
             (table,) = self.sines.tables(self.n_ctx, x.dtype, x.device)
@@ -55,15 +64,31 @@ class Embedding(nn.Module):
 
 
 class Head(nn.Module):
-    """Vectors to logits: h W_U + b_U. A tied head has no W_U of its own and is given the transpose of W_E."""
+    """Vectors to logits: h W_U + b_U. A tied head has no W_U of its own and is given the transpose of W_E.
 
-    def __init__(self, sizes: Sizes, *, tied: bool, bias: bool) -> None:
+    With a `transform`, h is first norm(act(h W_transform + b_transform)), W_transform [d_model, d_model]: the head of
+    masked models since Devlin et al. 2018 (arXiv 1810.04805).
+    """
+
+    def __init__(self, sizes: Sizes, *, tied: bool, bias: bool, transform: Layout | None = None) -> None:
         super().__init__()
+        d = sizes.d_model
+        self.act = None if transform is None else ACTIVATIONS[transform.mlp]
+        self.W_transform = None if transform is None else nn.Parameter(torch.empty(d, d))
+        self.b_transform = nn.Parameter(torch.empty(d)) if transform is not None and transform.bias else None
+        self.norm_u = None if transform is None else make_norm(transform, d)
         self.W_U = None if tied else nn.Parameter(torch.empty(sizes.d_model, sizes.d_vocab))
         self.b_U = nn.Parameter(torch.empty(sizes.d_vocab)) if bias else None
 
+    def transformed(self, h: Tensor) -> Tensor:
+        """What W_U is applied to, of h [..., d_model]: the same shape; h itself without a transform."""
+        if self.W_transform is None or self.act is None or self.norm_u is None:
+            return h
+        return self.norm_u(self.act(F.linear(h, self.W_transform.t(), self.b_transform)))
+
     def forward(self, h: Tensor, W_E: Tensor | None) -> Tensor:
         """h [..., d_model] -> logits [..., d_vocab]."""
+        h = self.transformed(h)
         if self.W_U is not None:
             return F.linear(h, self.W_U.t(), self.b_U)
         assert W_E is not None, "a tied head needs W_E"

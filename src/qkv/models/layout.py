@@ -12,7 +12,7 @@ from typing import Literal
 from qkv.errors import ConfigError, unknown
 from qkv.models.start import START
 
-__all__ = ["Layout", "ModelConfig", "Sizes"]
+__all__ = ["Layout", "ModelConfig", "RopeScaling", "Sizes"]
 
 Positions = Literal["none", "sinusoidal", "learned", "rotary"]
 NormKind = Literal["none", "layer", "rms"]
@@ -23,6 +23,9 @@ NORMS: tuple[str, ...] = ("none", "layer", "rms")
 NORM_PLACES: tuple[str, ...] = ("pre", "post")
 MLPS: tuple[str, ...] = ("none", "gelu", "gelu_tanh", "relu", "relu2", "swiglu")
 KINDS: tuple[str, ...] = ("CausalLM", "MaskedLM")
+ATTENTION_BIASES: tuple[str, ...] = ("same", "none", "qkv", "all")
+ROPE_SCALINGS: tuple[str, ...] = ("none", "linear", "llama3", "yarn")
+UNGATED: tuple[str, ...] = ("gelu", "gelu_tanh", "relu", "relu2")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +48,8 @@ class Sizes:
     """Width of one head; 0 means d_model // n_heads."""
     d_mlp: int = 0
     """Hidden width of the MLP; 0 means 4 * d_model."""
+    n_types: int = 0
+    """Kinds of segments of a text, rows of W_type; 0 means that there are none."""
 
     def __post_init__(self) -> None:
         for item in dataclasses.fields(self):
@@ -74,6 +79,41 @@ class Sizes:
 
 
 @dataclass(frozen=True, kw_only=True)
+class RopeScaling:
+    """How rotary angles are slowed down, so that a model reads texts longer than it was first trained on.
+
+    linear: every angle divided by `factor` (Chen et al. 2023, arXiv 2306.15595). llama3: slow pairs divided, fast ones
+    left, those between blended (Dubey et al. 2024, arXiv 2407.21783). yarn: the same by a ramp over pairs, and q and k
+    made longer by `stretch` (Peng et al. 2023, arXiv 2309.00071).
+    """
+
+    kind: Literal["none", "linear", "llama3", "yarn"] = "none"
+    """Which rule."""
+    factor: float = 1.0
+    """By how much slow pairs are slowed down."""
+    slow: float = 1.0
+    """Pairs with fewer turns than this over `original_ctx` are divided (low_freq_factor, beta_slow)."""
+    fast: float = 4.0
+    """Pairs with more turns than this are left as they are (high_freq_factor, beta_fast)."""
+    original_ctx: int = 0
+    """The context it was first trained on, in positions."""
+    stretch: float = 1.0
+    """What q and k are multiplied by (yarn; "attention factor")."""
+    whole_pairs: bool = True
+    """Whether the ramp of yarn begins and ends at whole pairs."""
+
+    def __post_init__(self) -> None:
+        _among("rope_scaling.kind", self.kind, ROPE_SCALINGS)
+        if self.kind != "none" and not self.factor > 0:
+            raise ConfigError(f"rope_scaling.factor is {self.factor}; expected a number above 0")
+        if self.kind in ("llama3", "yarn") and (self.original_ctx < 1 or not 0 < self.slow < self.fast):
+            raise ConfigError(
+                f"rope_scaling {self.kind} needs original_ctx of at least 1 and 0 < slow < fast; given"
+                f" original_ctx {self.original_ctx}, slow {self.slow}, fast {self.fast}"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
 class Layout:
     """Which parts a model is composed of."""
 
@@ -93,6 +133,8 @@ class Layout:
     """The MLP of a block; gelu is the exact one (erf), gelu_tanh its tanh approximation."""
     bias: bool = False
     """Biases in attention, MLP and LayerNorm (and on the logits of a masked model)."""
+    attention_bias: Literal["same", "none", "qkv", "all"] = "same"
+    """Biases in attention: as `bias` says, none, on q, k and v, or on all four products."""
     tied: bool = True
     """W_U is the transpose of W_E instead of a matrix of its own."""
     skip: bool = True
@@ -107,6 +149,14 @@ class Layout:
     """Name of the table of starting values, see `qkv.models.start.START`."""
     rope_base: float = 10000.0
     """Base of the rotary frequencies; no effect with other positions."""
+    rope_share: float = 1.0
+    """Share of each head's coordinates that rotary positions turn, the first ones; the others are left as they are."""
+    rope_scaling: RopeScaling = field(default_factory=RopeScaling)
+    """How rotary angles are slowed down for longer texts."""
+    parallel: bool = False
+    """Attention and MLP of a block both read its input, side by side (norm before each sublayer only)."""
+    head_transform: bool = False
+    """Before the logits of the way out, one more layer: norm(act(h W_transform + b_transform)), act that of the MLP."""
 
     def __post_init__(self) -> None:
         _among("positions", self.positions, POSITIONS)
@@ -114,12 +164,20 @@ class Layout:
         _among("norm_place", self.norm_place, NORM_PLACES)
         _among("mlp", self.mlp, MLPS)
         _among("start", self.start, tuple(START))
+        _among("attention_bias", self.attention_bias, ATTENTION_BIASES)
+        if not 0 < self.rope_share <= 1:
+            raise ConfigError(f"rope_share is {self.rope_share}; expected a share above 0 and up to 1")
         if not 0 <= self.dropout < 1:
             raise ConfigError(f"dropout is {self.dropout}; expected 0 <= dropout < 1")
         if self.norm_eps < 0:
             raise ConfigError(f"norm_eps is {self.norm_eps}; expected a number of at least 0")
         if self.rope_base <= 1:
             raise ConfigError(f"rope_base is {self.rope_base}; expected a number above 1 (10000 is usual)")
+
+    @property
+    def biased(self) -> str:
+        """Which products of attention have a bias: none, qkv or all."""
+        return ("all" if self.bias else "none") if self.attention_bias == "same" else self.attention_bias
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,16 +213,38 @@ def check(sizes: Sizes, layout: Layout) -> None:
 
     Raises ConfigError naming the settings that do not fit.
     """
-    if layout.positions == "rotary" and sizes.d_head % 2:
-        raise ConfigError(f"rotary positions turn pairs of coordinates, so d_head must be even; it is {sizes.d_head}")
+    if layout.positions == "rotary":
+        _check_rotary(sizes.d_head, layout)
+    elif layout.rope_share != 1 or layout.rope_scaling.kind != "none":
+        raise ConfigError(f"rope_share and rope_scaling have no effect with positions = {layout.positions}")
     if layout.positions == "sinusoidal" and sizes.d_model % 2:
         raise ConfigError(f"sinusoidal positions need an even d_model; it is {sizes.d_model}")
     if layout.norm == "none" and layout.norm_e:
         raise ConfigError("norm_e has no effect with norm = none; set norm to layer or rms, or norm_e to false")
+    if layout.parallel and (layout.norm_place == "post" or layout.mlp == "none" or not layout.skip):
+        raise ConfigError("parallel needs an MLP, residual connections and norm_place = pre")
+    if layout.head_transform and layout.mlp not in UNGATED:
+        raise ConfigError(f"head_transform needs mlp to be one of {', '.join(UNGATED)}; it is {layout.mlp}")
     if layout.start == "identity" and (sizes.n_heads != 1 or sizes.d_head != sizes.d_model):
         raise ConfigError(
             f"start 'identity' needs one head as wide as the model (W_Q is d_model x d_model); "
             f"n_heads is {sizes.n_heads}, d_head {sizes.d_head}, d_model {sizes.d_model}"
+        )
+
+
+def turned_width(d_head: int, share: float) -> int:
+    """How many coordinates of a head rotary positions turn."""
+    return int(d_head * share)
+
+
+def _check_rotary(d_head: int, layout: Layout) -> None:
+    width = turned_width(d_head, layout.rope_share)
+    if layout.rope_share == 1 and width % 2:
+        raise ConfigError(f"rotary positions turn pairs of coordinates, so d_head must be even; it is {d_head}")
+    if width % 2 or not width:
+        raise ConfigError(
+            f"rotary positions turn pairs of coordinates, but rope_share {layout.rope_share:g} of d_head {d_head} is"
+            f" {width}; expected an even number"
         )
 
 

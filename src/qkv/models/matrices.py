@@ -228,7 +228,7 @@ class Catalogue:
         if entry.divides != "row":
             raise AddressError(f"{address}: {entry.address} has no rows of tokens or positions")
         if isinstance(token, str):
-            if self.vocabulary is None or entry.kind == "W_pos":
+            if self.vocabulary is None or entry.kind in ("W_pos", "W_type"):
                 raise AddressError(f"{address}: here rows of {entry.address} have numbers only, as {entry.address}[0]")
             if token not in self.vocabulary:
                 raise AddressError(unknown("token", token[:80], self.vocabulary))

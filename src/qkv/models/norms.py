@@ -1,4 +1,6 @@
-"""LayerNorm and RMSNorm with gains named `gain` and `bias`."""
+"""LayerNorm and RMSNorm with gains named `gain` and `bias`, and the elementwise functions of an MLP by name."""
+
+from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
@@ -7,7 +9,15 @@ from torch import Tensor, nn
 from qkv.models import fused
 from qkv.models.layout import Layout
 
-__all__ = ["LayerNorm", "RMSNorm", "apply_norm", "make_norm"]
+__all__ = ["ACTIVATIONS", "LayerNorm", "RMSNorm", "apply_norm", "make_norm"]
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "relu": F.relu,
+    "relu2": lambda x: F.relu(x).square(),
+    "gelu": F.gelu,
+    "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
+}
+"""Name of an elementwise function -> the function."""
 
 
 class LayerNorm(nn.Module):

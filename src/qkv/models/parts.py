@@ -31,6 +31,7 @@ class Kind:
 KINDS: Mapping[str, Kind] = {
     "W_E": Kind("embed", "row", 0),
     "W_pos": Kind("embed", "row", 0),
+    "W_type": Kind("embed", "row", 0),
     "W_Q": Kind("attn", "H", 1),
     "W_K": Kind("attn", "KV", 1),
     "W_V": Kind("attn", "KV", 1),
@@ -46,6 +47,8 @@ KINDS: Mapping[str, Kind] = {
     "b_out": Kind("mlp"),
     "gain": Kind("norm"),
     "bias": Kind("norm"),
+    "W_transform": Kind("head"),
+    "b_transform": Kind("head"),
     "W_U": Kind("head", "row", 1),
     "b_U": Kind("head", "row", 0),
 }

@@ -3,8 +3,12 @@
 Learned rows are a parameter and live in `embedding`; this module holds what has no parameter.
 """
 
+import math
+
 import torch
 from torch import Tensor
+
+from qkv.models.layout import RopeScaling, turned_width
 
 __all__ = ["Rotary", "Sinusoidal", "positions_within", "rotate"]
 
@@ -13,19 +17,22 @@ class _Tables:
     """Constant tables by (length, dtype, device), computed in float64 once."""
 
     def __init__(self) -> None:
-        self._kept: dict[tuple[int, torch.dtype, torch.device], tuple[Tensor, ...]] = {}
+        self._kept: dict[tuple[torch.dtype, torch.device], tuple[Tensor, ...]] = {}
 
     def _make(self, n: int) -> tuple[Tensor, ...]:
         raise AssertionError("a table says how it is made")
 
     def tables(self, n: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, ...]:
         """The tables for positions 0..n-1."""
-        key = (n, dtype, device)
-        if key not in self._kept:
+        key = (dtype, device)
+        kept = self._kept.get(key)
+        if kept is None or len(kept[0]) < n:
+            n_made = n if kept is None else max(n, 2 * len(kept[0]))  # a text that grows by tokens is not made for each
             with torch.inference_mode(False), torch.no_grad():  # a tensor of inference mode could not serve training
                 pairs = torch.complex128 if dtype == torch.float64 else torch.complex64
-                self._kept[key] = tuple(t.to(pairs if t.is_complex() else dtype).to(device) for t in self._make(n))
-        return self._kept[key]
+                made = self._make(n_made)
+                kept = self._kept[key] = tuple(t.to(pairs if t.is_complex() else dtype).to(device) for t in made)
+        return kept if len(kept[0]) == n else tuple(table[:n] for table in kept)
 
 
 class Sinusoidal(_Tables):
@@ -44,19 +51,55 @@ class Sinusoidal(_Tables):
 
 
 class Rotary(_Tables):
-    """Angles of rotary positions (Su et al. 2021, arXiv 2104.09864), half-split: coordinate i pairs with i + d_head/2.
+    """Angles of rotary positions (Su et al. 2021, arXiv 2104.09864), half-split: coordinate i pairs with i + d/2.
 
-    Pair i at position p is turned by p / base^(2i/d_head). Three tables, each [n, d_head / 2]: cos, sin and the complex
-    cos + i sin (at least complex64).
+    The first d = share * d_head coordinates are turned: pair i at position p by p / base^(2i/d), slowed down as
+    `scaling` says. Three tables, each [n, d / 2]: cos, sin and the complex cos + i sin (at least complex64), with the
+    stretch of the scaling in them.
     """
 
-    def __init__(self, d_head: int, base: float) -> None:
+    def __init__(self, d_head: int, base: float, share: float = 1.0, scaling: RopeScaling | None = None) -> None:
         super().__init__()
-        self.d_head, self.base = d_head, base
+        self.d, self.base, self.scaling = turned_width(d_head, share), base, scaling or RopeScaling()
+        self.whole = self.d == d_head
+        """Whether every coordinate of a head is turned."""
 
     def _make(self, n: int) -> tuple[Tensor, ...]:
-        angles = _angles(n, self.d_head, self.base)
-        return angles.cos(), angles.sin(), torch.polar(torch.ones_like(angles), angles)
+        angles = _angles(n, self.d, self.base)
+        if self.scaling.kind != "none":
+            angles = angles * SLOWED[self.scaling.kind](self.scaling, self.d, self.base)
+        length = torch.full_like(angles, self.scaling.stretch)
+        return angles.cos() * length, angles.sin() * length, torch.polar(length, angles)
+
+
+def _slowed_linear(scaling: RopeScaling, d: int, base: float) -> Tensor:
+    return torch.full((d // 2,), 1 / scaling.factor, dtype=torch.float64, device="cpu")
+
+
+def _slowed_llama3(scaling: RopeScaling, d: int, base: float) -> Tensor:
+    """By turns over the original context: below `slow` 1 / factor, above `fast` 1, a line between."""
+    turns = scaling.original_ctx * _angles(2, d, base)[1] / (2 * math.pi)
+    kept = ((turns - scaling.slow) / (scaling.fast - scaling.slow)).clamp(0, 1)
+    return kept + (1 - kept) / scaling.factor
+
+
+def _slowed_yarn(scaling: RopeScaling, d: int, base: float) -> Tensor:
+    """By pair: a line from the pair that makes `fast` turns over the original context to the one that makes `slow`."""
+
+    def pair(turns: float) -> float:
+        return d * math.log(scaling.original_ctx / (turns * 2 * math.pi)) / (2 * math.log(base))
+
+    low, high = pair(scaling.fast), pair(scaling.slow)
+    if scaling.whole_pairs:
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, d - 1)
+    high += 0.001 if low == high else 0
+    slowed = ((torch.arange(d // 2, dtype=torch.float64, device="cpu") - low) / (high - low)).clamp(0, 1)
+    return 1 - slowed + slowed / scaling.factor
+
+
+SLOWED = {"linear": _slowed_linear, "llama3": _slowed_llama3, "yarn": _slowed_yarn}
+"""Kind of scaling -> factor of each pair's angle, float64 [d / 2]. A new kind is one function and one line."""
 
 
 def _angles(n: int, d: int, base: float) -> Tensor:
@@ -66,7 +109,10 @@ def _angles(n: int, d: int, base: float) -> Tensor:
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Turn every pair (i, i + d_head/2) of `x` [..., pos, d_head] by the angles of `cos`, `sin` [pos, d_head / 2]."""
+    """Turn pairs (i, i + d/2) of the first d coordinates of `x` [..., pos, d_head] by `cos`, `sin` [pos, d / 2]."""
+    d = 2 * cos.shape[-1]
+    if d < x.shape[-1]:
+        return torch.cat((rotate(x[..., :d], cos, sin), x[..., d:]), dim=-1)
     first, second = x.chunk(2, dim=-1)
     return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
 

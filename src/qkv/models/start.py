@@ -84,14 +84,14 @@ def _identity() -> Draw:
 
 
 ZERO, ONE = _constant(0.0), _constant(1.0)
-_HIDDEN = ("W_Q", "W_K", "W_V", "W_O", "W_in", "W_gate", "W_out")
+_HIDDEN = ("W_Q", "W_K", "W_V", "W_O", "W_in", "W_gate", "W_out", "W_transform")
 _EVERYWHERE: dict[str, Draw] = {"gain": ONE} | {
-    name: ZERO for name in ("bias", "b_Q", "b_K", "b_V", "b_O", "b_in", "b_out", "b_U")
+    name: ZERO for name in ("bias", "b_Q", "b_K", "b_V", "b_O", "b_in", "b_out", "b_transform", "b_U")
 }
 
 
 def _rows(hidden: Draw, **others: Draw) -> dict[str, Draw]:
-    return _EVERYWHERE | dict.fromkeys(_HIDDEN, hidden) | others
+    return _EVERYWHERE | dict.fromkeys(_HIDDEN, hidden) | {"W_type": others["W_pos"]} | others
 
 
 START: Mapping[str, Mapping[str, Draw]] = {

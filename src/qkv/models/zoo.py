@@ -50,6 +50,7 @@ class _Stack(nn.Module):
         drop: Drop | None = None,
         cache: KVCache | None = None,
         tap: Tap | None = None,
+        types: Tensor | None = None,
     ) -> Tensor:
         """The vectors after the last norm, [batch, pos, d_model].
 
@@ -57,14 +58,14 @@ class _Stack(nn.Module):
         `documents` [batch, pos] int64 keeps packed documents apart, positions included. With a `cache`, ids are the new
         positions only, and mask and documents cover all positions read so far. `context` [batch, context_pos, d_model]
         and its mask are read by cross-attention. `drop(site, x)` is called at every dropout site; `tap(name, x)` with
-        every activation, by the explicit path.
+        every activation, by the explicit path. `types` [batch, pos] int64 are rows of W_type, all 0 where not given.
 
         Raises ConfigError for a sequence longer than n_ctx.
         """
         past, n = cache.length if cache is not None else 0, ids.shape[1]
         absolute = self.layout.positions in ("learned", "sinusoidal")
         positions = positions_within(past + n, mask, documents) if absolute else None
-        x = self.embedding(ids, None if positions is None else positions[:, past:], past)
+        x = self.embedding(ids, None if positions is None else positions[:, past:], past, types)
         x = tap(f"{self.scope}embed", x) if tap else x
         x = drop(f"{self.scope}embed", x) if drop else x
         to = visible(n, past + n, causal=self.causal, keys=mask, documents=documents, like=x)
@@ -177,7 +178,8 @@ class _LanguageModel(_Stack):
         self.config = config.resolved()
         super().__init__(self.config.sizes, self.config.layout)
         bias = self.layout.bias and not self.causal
-        self.head = Head(self.sizes, tied=self.layout.tied, bias=bias)
+        transform = self.layout if self.layout.head_transform else None
+        self.head = Head(self.sizes, tied=self.layout.tied, bias=bias, transform=transform)
         if seed is not None:
             fill(self, self.layout.start, self.sizes.n_layers, seed)
 

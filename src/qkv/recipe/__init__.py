@@ -1,6 +1,7 @@
 """The composition root: a configuration becomes a run folder. `train` and studies share it."""
 
 from qkv.recipe.assemble import Parts, assemble, load_weights, run_matrix, snapshot_steps
+from qkv.recipe.imported import import_run
 from qkv.recipe.request import Request, RunConfig, resolve
 from qkv.recipe.training import Listening, next_folder, resume, train
 
@@ -10,6 +11,7 @@ __all__ = [
     "Request",
     "RunConfig",
     "assemble",
+    "import_run",
     "load_weights",
     "next_folder",
     "resolve",

@@ -79,6 +79,8 @@ class RunConfig:
     """What is measured while training: off, light or full."""
     from_run: str = ""
     """The run folder whose best weights it starts from; empty is a start of its own."""
+    imported: str = ""
+    """The Hugging Face folder that it was read from; empty for what was trained here."""
     changes: tuple[str, ...] = ()
     """Changes in the change language, those of the preset first."""
     data: DataConfig
@@ -132,7 +134,8 @@ def resolve(request: Request, cache: Path | None) -> tuple[RunConfig, Data, Scal
     if parent and config.model != model:
         raise ConfigError("--from goes on with the model of that run; its sizes and layout cannot be set")
     for name, value in task.model_sizes(data).items():
-        _dictated(name, getattr(config.model.sizes, name), value)
+        spare = parent is not None and name == "d_vocab" and model.sizes.d_vocab > value  # rows that no token has
+        _dictated(name, getattr(config.model.sizes, name), model.sizes.d_vocab if spare else value)
     return dataclasses.replace(config, model=config.model.resolved()), data, scale
 
 
@@ -162,7 +165,8 @@ def _model(
     """The parent's model under the task's own head, or one by the laws, with what was set taken as given."""
     classes = task.classes(data)
     if parent:
-        return dataclasses.replace(parent.model, kind=task.starts_from[parent.model.kind], classes=classes)
+        model = _shortened(parent.model, request.set.get("n_ctx", request.set.get("model.sizes.n_ctx")))
+        return dataclasses.replace(model, kind=task.starts_from[parent.model.kind], classes=classes)
     pinned = dict(task.model_sizes(data)) | {
         item.name: int(request.set[name])
         for item in dataclasses.fields(Sizes)
@@ -221,11 +225,28 @@ def _parent(request: Request, task: Task) -> _Parent | None:
         if getattr(request, name):
             raise ConfigError(f"--from goes on with the {name} of that run; leave --{name} out")
     tokenizer = folder / "tokenizer.json"
+    if config.imported and task.tokenizer and not tokenizer.is_file():
+        raise RunFolderError(f"--from {request.from_run} was imported without a tokenizer, so it cannot read a text")
     return _Parent(
         preset=config.preset,
         model=config.model,
         tokenizer=str(tokenizer.absolute()) if tokenizer.is_file() else "",
     )
+
+
+def _shortened(model: ModelConfig, n_ctx: Any) -> ModelConfig:
+    """The same with a shorter context, which a model without a row for each position can have.
+
+    Raises ConfigError where it has such rows, or the context would be longer.
+    """
+    if n_ctx is None or str(n_ctx) == str(model.sizes.n_ctx) or not str(n_ctx).isdigit():
+        return model
+    if model.layout.positions == "learned" or int(n_ctx) > model.sizes.n_ctx:
+        raise ConfigError(
+            f"--from goes on with a model of n_ctx {model.sizes.n_ctx}; it can be made smaller where positions are not"
+            f" learned, but this is {model.layout.positions} and {n_ctx} was given"
+        )
+    return dataclasses.replace(model, sizes=dataclasses.replace(model.sizes, n_ctx=int(n_ctx)))
 
 
 def _absolute(tokenizer: str) -> str:

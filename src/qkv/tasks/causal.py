@@ -123,7 +123,8 @@ class Causal(TextTask):
         the tokenizer knows. No other special token is ever chosen.
         """
         special, end = set(tokenizer.special.values()), tokenizer.end_id
-        prompts = [np.asarray(tokenizer.encode(text), dtype=np.int64) for text in texts]
+        before = tokenizer.around[0]
+        prompts = [np.concatenate([before, np.asarray(tokenizer.encode(text), dtype=np.int64)]) for text in texts]
         prompts = [ids if len(ids) else _beginning(tokenizer, special) for ids in prompts]
         how = Sampling(
             temperature=DEFAULT_TEMPERATURE if options.temperature is None else options.temperature,

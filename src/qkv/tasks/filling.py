@@ -99,7 +99,8 @@ def _read(tokenizer: Any, text: str) -> _Blank:
         raise UserError(
             f"there is no {MARK} in {text!r}; type {MARK} where a word is to be filled in, as in 'the {MARK} sat'"
         )
-    ids: list[int] = []
+    before, after = tokenizer.around
+    ids: list[int] = before.tolist()
     marks: list[int] = []
     for number, piece in enumerate(pieces):
         before_mark = number < len(pieces) - 1
@@ -108,6 +109,7 @@ def _read(tokenizer: Any, text: str) -> _Blank:
         if before_mark:
             marks.append(len(ids))
             ids.append(tokenizer.special[MARK])
+    ids += after.tolist()
     return _Blank(pieces, np.asarray(ids, dtype=np.int64), marks, list(marks))
 
 

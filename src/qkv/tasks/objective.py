@@ -39,9 +39,9 @@ def batch_scores(model: Any, batch: Batch) -> Scores:
 
 
 def _answering(model: Any, batch: Batch, drop: Drop | None) -> Tensor:
-    """Hidden vectors of the positions that have a target: [n_targets, d_model]."""
+    """What W_U is applied to at the positions that have a target: [n_targets, d_model]."""
     h = model.hidden(batch.inputs, mask=batch.mask, documents=batch.documents, drop=drop).flatten(0, 1)
-    return h if batch.positions is None else F.embedding(batch.positions, h)
+    return model.head.transformed(h if batch.positions is None else F.embedding(batch.positions, h))
 
 
 def random_targets(tokens: Tokens, seed: int, step: int, examples: np.ndarray, n: int) -> np.ndarray:

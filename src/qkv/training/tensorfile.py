@@ -6,7 +6,7 @@ The library reads it back (and is the oracle of the tests).
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import torch
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from qkv.errors import RunFolderError
 
-__all__ = ["TensorFile", "load_tensors"]
+__all__ = ["TensorFile", "load_tensors", "streamed"]
 
 _DTYPES = {
     torch.float64: "F64",
@@ -32,24 +32,12 @@ class TensorFile:
     """The content of a safetensors file for tensors of these names, shapes and types."""
 
     def __init__(self, tensors: Mapping[str, Tensor]) -> None:
-        header: dict[str, object] = {"__metadata__": {"format": "pt"}}
-        wide_first = sorted(tensors.items(), key=lambda item: -item[1].element_size())  # keeps every tensor aligned
-        spans: dict[str, tuple[int, int]] = {}
-        end = 0
-        for name, tensor in wide_first:
-            start, end = end, end + tensor.numel() * tensor.element_size()
-            spans[name] = (start, end)
-            header[name] = {
-                "dtype": _DTYPES[tensor.dtype],
-                "shape": list(tensor.shape),
-                "data_offsets": [start, end],
-            }
-        text = json.dumps(header, separators=(",", ":")).encode()
-        text += b" " * (-len(text) % 8)
-        self._header = len(text).to_bytes(8, "little") + text
+        self._header, spans = _laid_out(tensors)
+        end = max((end for _, end in spans.values()), default=0)
         self._data = torch.empty(end, dtype=torch.uint8)
         self._views = {
-            name: self._data[slice(*spans[name])].view(tensor.dtype).view(tensor.shape) for name, tensor in wide_first
+            name: self._data[start:end].view(tensors[name].dtype).view(tensors[name].shape)
+            for name, (start, end) in spans.items()
         }
         self.n_bytes = end
         """Size of the tensors, the header not counted."""
@@ -63,6 +51,29 @@ class TensorFile:
     def chunks(self) -> list[bytes | memoryview]:
         """The whole file, in order; valid until the next `fill`."""
         return [self._header, self._data.numpy().data]
+
+
+def _laid_out(tensors: Mapping[str, Tensor]) -> tuple[bytes, dict[str, tuple[int, int]]]:
+    """The header of a file of these tensors, and where each begins and ends behind it, in the order of the file."""
+    header: dict[str, object] = {"__metadata__": {"format": "pt"}}
+    wide_first = sorted(tensors.items(), key=lambda item: -item[1].element_size())  # keeps every tensor aligned
+    spans: dict[str, tuple[int, int]] = {}
+    end = 0
+    for name, tensor in wide_first:
+        start, end = end, end + tensor.numel() * tensor.element_size()
+        spans[name] = (start, end)
+        header[name] = {"dtype": _DTYPES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [start, end]}
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text, spans
+
+
+def streamed(tensors: Mapping[str, Tensor]) -> Iterator[bytes | memoryview]:
+    """A file of these tensors, piece by piece, without a second copy of them in memory."""
+    header, spans = _laid_out(tensors)
+    yield header
+    for name in spans:
+        yield tensors[name].detach().contiguous().view(-1).view(torch.uint8).numpy().data
 
 
 def load_tensors(path: Path) -> dict[str, Tensor]:

@@ -54,7 +54,8 @@ def attention_on(
     special = find_task(config.task).marks
     found = []
     for name, text in texts:
-        ids = tokenizer.encode(text, special=special)
+        tokenizer.framed = bool(config.imported)
+        ids = tokenizer.encode_whole(text, special=special)
         if len(ids) < 2:
             continue
         title = f"{name}, the first {longest} of {len(ids)} tokens" if len(ids) > longest else name

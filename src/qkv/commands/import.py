@@ -1,0 +1,48 @@
+"""Read a Hugging Face folder (config.json, safetensors, tokenizer files) into a run folder that every command opens.
+
+Families: GPT-2, Llama, Mistral, Qwen2, Qwen3, GPT-NeoX, BERT, RoBERTa, DistilBERT. What a config asks for and cannot be
+had here is refused by name; nothing is downloaded, executed or unpickled.
+
+Example:
+  qkv import models/gpt2 --out runs/gpt2
+  qkv import ~/.cache/huggingface/hub/models--gpt2/snapshots/607a30d --out runs/gpt2
+"""
+
+import argparse
+
+__all__ = ["configure", "run"]
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    parser.add_argument("folder", metavar="DIR", help="a Hugging Face folder with config.json and model.safetensors")
+    parser.add_argument("--out", required=True, metavar="RUN", help="the run folder to make")
+    parser.add_argument("--json", action="store_true", help="print one JSON object on stdout")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Do it, print, and return the exit status."""
+    import shlex
+    from pathlib import Path
+
+    from qkv import api
+    from qkv.commands import screen
+
+    notes: list[str] = []
+    made = api.import_checkpoint(Path(args.folder).expanduser(), args.out, say=notes.append)
+    sizes, n = made.config.model.sizes, made.summary["parameters"]
+    if args.json:
+        about = {"run": str(made.path), "task": made.task.name, "parameters": n, "notes": notes}
+        screen.print_json(about | {"family": made.folder.read_manifest()["imported"]["family"]})
+        return 0
+    print(
+        f"{args.folder}: {made.config.model.kind} of {n / 1e6:.2f} M parameters, {sizes.n_layers} layers, d_model"
+        f" {sizes.d_model}, {sizes.n_heads} heads, context {sizes.n_ctx}, vocabulary {sizes.d_vocab:,}."
+    )
+    for note in notes:
+        print(f"Note: {screen.shown(note)}.")
+    folder = shlex.quote(str(made.path))
+    print(f"The run is in {made.path}\n\nNext:  qkv show {folder}")
+    if made.tokenizer is not None:
+        print(f"       qkv predict {folder} {shlex.quote(made.task.prompt)}")
+    return 0

@@ -1,0 +1,156 @@
+"""Reading a folder that somebody else made: JSON of a sane size, safetensors, and nothing outside the folder.
+
+Nothing in it is executed or unpickled. Every failure is one sentence that names the file, and the tensor where there is
+one. Links may lead out of the folder only as the hub's own cache makes them: from `snapshots/REVISION` to `blobs`.
+"""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from qkv.errors import SourceError
+
+__all__ = ["Weights", "read_json", "within"]
+
+LARGEST_JSON = 64 << 20
+"""Bytes of the largest JSON that is read; the index of a very large model has a few MB."""
+
+SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
+_PICKLED = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
+_OTHERS = {".h5": "TensorFlow", ".msgpack": "Flax", ".gguf": "GGUF", ".onnx": "ONNX"}
+_REAL = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+
+
+def within(folder: Path, name: str) -> Path:
+    """The file of that name in a folder, which may not lead out of it.
+
+    Raises SourceError for a name with a path in it, or a link that leaves the folder.
+    """
+    if Path(name).name != name or name in ("", ".", ".."):
+        raise SourceError(f"{folder}: {name[:80]!r} is not the name of a file in that folder")
+    path, home = folder / name, folder.resolve()
+    target = path.resolve()
+    places = [home]
+    if home.parent.name == "snapshots":
+        places.append(home.parent.parent / "blobs")
+    if not any(place in target.parents for place in places):
+        raise SourceError(f"{path} is a link that leads out of the folder, to {target}; copy the file itself there")
+    return path
+
+
+def read_json(folder: Path, name: str) -> dict[str, Any]:
+    """A JSON object in a file of the folder. Raises SourceError where it is missing, huge, or no JSON object."""
+    path = within(folder, name)
+    try:
+        size = path.stat().st_size
+        if size > LARGEST_JSON:
+            raise SourceError(f"{path} has {size:,} bytes; a {name} has less than {LARGEST_JSON:,}")
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        reason = getattr(error, "strerror", None) or str(error).splitlines()[0][:120]
+        raise SourceError(f"{path} cannot be read as JSON: {reason}") from None
+    if not isinstance(found, dict):
+        raise SourceError(f"{path} holds no JSON object, but a {type(found).__name__}")
+    return found
+
+
+@dataclass(frozen=True)
+class _Stored:
+    file: str
+    shape: tuple[int, ...]
+    kind: str
+
+
+class Weights:
+    """The tensors of a checkpoint's safetensors, single or sharded, by name; values are read when asked for.
+
+    Raises SourceError where there are none, a file is damaged, or an index does not agree with its files.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.tensors: dict[str, _Stored] = {}
+        """Name -> file, shape and type."""
+        self._in_file: dict[str, str] = {}
+        expected: dict[str, str] = {}
+        if (folder / SINGLE).exists():
+            files = [SINGLE]
+        elif (folder / INDEX).exists():
+            expected = self._index()
+            files = sorted(set(expected.values()))
+        else:
+            raise SourceError(_no_weights(folder))
+        for file in files:
+            self._read_header(file)
+        for name, file in expected.items():
+            if name not in self.tensors or self.tensors[name].file != file:
+                raise SourceError(f"{folder / INDEX} says that {name} is in {file}, but it is not")
+
+    def _index(self) -> dict[str, str]:
+        where = read_json(self.folder, INDEX).get("weight_map")
+        if not isinstance(where, dict) or not where or not all(isinstance(file, str) for file in where.values()):
+            raise SourceError(f"{self.folder / INDEX} has no weight_map from tensors to files")
+        return where
+
+    def _read_header(self, file: str) -> None:
+        path = within(self.folder, file)
+        if not path.is_file():
+            raise SourceError(f"{path} is not there, but {INDEX} names it; the folder is not complete")
+        try:
+            with safe_open(path, framework="pt") as opened:
+                for name in opened.keys():  # noqa: SIM118 - not a mapping
+                    piece = opened.get_slice(name)
+                    if name in self.tensors:
+                        raise SourceError(f"{name} is in {self.tensors[name].file} and again in {file}")
+                    self.tensors[name] = _Stored(file, tuple(piece.get_shape()), str(piece.get_dtype()))
+        except (SafetensorError, OSError, ValueError) as error:
+            raise SourceError(f"{path} is not a whole safetensors file: {error}") from None
+
+    def rename(self, names: dict[str, str]) -> None:
+        """Let tensors be known by other names: new name -> name in the file."""
+        self._in_file |= {new: self._in_file.get(old, old) for new, old in names.items()}
+        self.tensors |= {new: self.tensors.pop(old) for new, old in names.items()}
+
+    def place(self, name: str) -> Path:
+        """The file that holds a tensor."""
+        return self.folder / self.tensors[name].file
+
+    def read(self, name: str, dtype: torch.dtype) -> Tensor:
+        """The values of a tensor as `dtype`. Raises SourceError for a type that is no real number."""
+        stored, path = self.tensors[name], self.place(name)
+        real = self._in_file.get(name, name)
+        if stored.kind not in _REAL:
+            fine = ", ".join(_REAL)
+            raise SourceError(f"{real} in {path} is stored as {stored.kind} (quantised?); qkv reads {fine}")
+        try:
+            with safe_open(path, framework="pt") as opened:
+                return opened.get_tensor(real).to(dtype)
+        except (SafetensorError, OSError) as error:
+            raise SourceError(f"{real} in {path} cannot be read: {error}") from None
+
+
+def _no_weights(folder: Path) -> str:
+    """Why a folder without model.safetensors cannot be read, and what would help."""
+    names = sorted(path.name for path in folder.iterdir() if path.is_file())
+    pickled = [name for name in names if name.endswith(_PICKLED) and name != "training_args.bin"]
+    if pickled:
+        return (
+            f"{folder} holds pickled weights ({pickled[0]}), which qkv does not open: unpickling can run any program."
+            ' If you trust where they come from, convert them with transformers: python -c "from transformers import'
+            " AutoModelForCausalLM as M; M.from_pretrained('FOLDER').save_pretrained('NEW_FOLDER')\""
+            " (AutoModelForMaskedLM for a masked model)"
+        )
+    others = [name for name in names if Path(name).suffix in _OTHERS]
+    if others:
+        kind = _OTHERS[Path(others[0]).suffix]
+        return (
+            f"{folder} holds weights of {kind} ({others[0]}); qkv reads safetensors ({SINGLE}, or shards with an index)"
+        )
+    if "adapter_model.safetensors" in names:
+        return f"{folder} is an adapter to another model and no model; merge the two with peft and save the result"
+    return f"{folder} has no weights: expected {SINGLE}, or {INDEX} with its shards"

@@ -1,0 +1,266 @@
+"""From a Hugging Face folder to our model: its configuration, every tensor by address, its tokenizer, and what to know.
+
+Nothing is guessed and nothing ignored: a setting that changes what is computed and is not known, a tensor too many or
+too few, a wrong shape, are errors that name it. Nothing is written here; `qkv.recipe.imported` makes the run folder.
+"""
+
+import dataclasses
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+import torch
+from tokenizers import processors
+from torch import Tensor
+
+from qkv.data.pretrained import PAIRS
+from qkv.data.tokenizers import Tokenizer, load_tokenizer
+from qkv.errors import ConfigError, SourceError, nearest
+from qkv.interop.families import FAMILIES, Family
+from qkv.interop.folders import Weights, read_json, within
+from qkv.interop.rows import Row
+from qkv.interop.settings import Reading, read_config
+from qkv.models import build
+from qkv.models.layout import Layout, ModelConfig, Sizes
+from qkv.models.matrices import Catalogue
+
+__all__ = ["Imported", "read_checkpoint", "read_model_config", "rows_of_model"]
+
+TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", *(name for pair in PAIRS for name in pair))
+LARGEST_TOKENIZER = 512 << 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class Imported:
+    """A checkpoint as ours."""
+
+    folder: Path
+    """Where it lies."""
+    family: Family
+    config: ModelConfig
+    """With nothing left to resolve."""
+    state: dict[str, Tensor]
+    """Address -> values as we store them."""
+    tokenizer: Tokenizer | None
+    """None where the folder has no tokenizer."""
+    notes: list[str]
+    """Sentences for the user: what was left out, what is different here."""
+
+
+def read_checkpoint(path: str | Path, *, dtype: torch.dtype = torch.float32) -> Imported:
+    """The model in a Hugging Face folder.
+
+    Raises SourceError for the first thing that cannot be read as it stands.
+    """
+    folder = Path(path)
+    family, config, notes = read_model_config(folder)
+    weights = Weights(folder)
+    state = _read_state(family, config, weights, dtype, notes)
+    tokenizer = _read_tokenizer(folder, family, config, notes)
+    return Imported(folder=folder, family=family, config=config, state=state, tokenizer=tokenizer, notes=notes)
+
+
+def read_model_config(folder: Path) -> tuple[Family, ModelConfig, list[str]]:
+    """Family, model and notes of a folder's config.json. Raises SourceError."""
+    if not folder.is_dir():
+        raise SourceError(f"{folder} is not there; give a folder with config.json and model.safetensors")
+    if not (folder / "config.json").is_file():
+        raise SourceError(f"{folder} is not a model: it has no config.json")
+    given, path = read_json(folder, "config.json"), folder / "config.json"
+    name = given.get("model_type")
+    if name not in FAMILIES:
+        near = nearest(str(name), FAMILIES)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise SourceError(f"{path}: model_type is {name!r}; qkv reads {', '.join(FAMILIES)}{hint}")
+    family = FAMILIES[name]
+    found = given.get("architectures") or [family.architecture]
+    if not isinstance(found, list) or not {family.architecture, *family.also} & set(map(str, found)):
+        fine = " or ".join((family.architecture, *family.also))
+        raise SourceError(f"{path}: the model is a {str(found)[1:-1]}; of this family qkv reads {fine}")
+    reading = Reading(str(path), given)
+    read_config(family.pieces, reading)
+    return family, as_model(family, reading), reading.notes
+
+
+def as_model(family: Family, reading: Reading) -> ModelConfig:
+    """The model that a configuration means. Raises SourceError where it cannot be built."""
+    values: dict[str, dict[str, Any]] = {"sizes": {}, "layout": dict(family.layout)}
+    for key, value in reading.values.items():
+        part, _, name = key.partition(".")
+        values[part][name] = value
+    try:
+        sizes, layout = Sizes(**values["sizes"]), Layout(**values["layout"])
+        return ModelConfig(kind=family.kind, sizes=sizes, layout=layout).resolved()  # type: ignore[arg-type]
+    except ConfigError as error:
+        raise SourceError(f"{reading.path}: {error}") from None
+
+
+# tensors
+
+
+@dataclass(frozen=True)
+class Placed:
+    """A row of one model, resolved: every address is the storage's own."""
+
+    row: Row
+    addresses: tuple[str, ...]
+    shapes: tuple[tuple[int, ...], ...]
+    """As we store them."""
+    tied: bool
+    """The row is another name of a table (W_U of W_E), stored as that table is."""
+
+    @property
+    def stored_shape(self) -> tuple[int, ...]:
+        """The shape that the file's tensor must have."""
+        return self.shapes[0] if self.tied else self.row.form.stored_shape(self.shapes)
+
+
+def rows_of_model(family: Family, config: ModelConfig) -> list[Placed]:
+    """The rows that a model has, layer by layer; together they name every address."""
+    catalogue = Catalogue(build(config, 0, materialise=False))
+    placed = []
+    for row in family.rows(config):
+        for layer in range(config.sizes.n_layers) if row.per_layer else (0,):
+            here = row.at(layer)
+            aliases = [catalogue.aliases.get(address) for address in here.addresses]
+            own = tuple(alias or address for alias, address in zip(aliases, here.addresses, strict=True))
+            if all(address in catalogue.addresses for address in own):
+                shapes = tuple(tuple(catalogue.entry(address).parameter.shape) for address in own)
+                placed.append(Placed(here, own, shapes, any(aliases)))
+    named = {address for item in placed for address in item.addresses}
+    assert named == set(catalogue.addresses), f"{family.name} names not {set(catalogue.addresses) - named}"
+    return placed
+
+
+def _read_state(
+    family: Family, config: ModelConfig, weights: Weights, dtype: torch.dtype, notes: list[str]
+) -> dict[str, Tensor]:
+    """Every matrix by address. Raises SourceError naming tensor and file."""
+    rows = rows_of_model(family, config)
+    _settle_names(family, rows, weights)
+    _refuse_others(family, rows, weights, notes)
+    state: dict[str, Tensor] = {}
+    given_by: dict[str, str] = {}
+    for item in rows:
+        if item.row.copy or item.row.stored not in weights.tensors:
+            continue
+        _check_shape(item, weights)
+        stored = weights.read(item.row.stored, dtype)
+        if not stored.isfinite().all():
+            notes.append(f"{item.row.stored} in {weights.place(item.row.stored)} holds NaN or infinity")
+        parts = [stored] if item.tied else item.row.form.split(stored, item.shapes)
+        for address, part in zip(item.addresses, parts, strict=True):
+            if address in state and not torch.equal(state[address], part):
+                other = given_by[address]
+                raise SourceError(
+                    f"{item.row.stored} and {other} in {weights.folder} differ, but config.json makes them one matrix"
+                    f" ({address}); check tie_word_embeddings"
+                )
+            given_by.setdefault(address, item.row.stored)
+            state.setdefault(address, part.contiguous())
+    missing = [item for item in rows if not all(address in state for address in item.addresses)]
+    if missing:
+        names = ", ".join(item.row.stored for item in missing[:3])
+        more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
+        files = ", ".join(sorted({stored.file for stored in weights.tensors.values()})[:3])
+        raise SourceError(f"{weights.folder}: missing from {files}: {names}{more}; config.json asks for them")
+    order = Catalogue(build(config, 0, materialise=False)).addresses
+    return {address: state[address] for address in order}
+
+
+def _settle_names(family: Family, rows: list[Placed], weights: Weights) -> None:
+    """Old spellings of norms, and files that leave out what every name begins with."""
+    known = {item.row.stored for item in rows}
+    spelled = {
+        name: name.removesuffix(old) + new
+        for name in weights.tensors
+        for old, new in ((".gamma", ".weight"), (".beta", ".bias"))
+        if name.endswith(old)
+    }
+    weights.rename({new: old for old, new in spelled.items() if new not in weights.tensors})
+    if not any(name.startswith(family.base) for name in weights.tensors):
+        weights.rename({family.base + name: name for name in list(weights.tensors) if name not in known})
+
+
+def _refuse_others(family: Family, rows: list[Placed], weights: Weights, notes: list[str]) -> None:
+    """Make sure that every tensor of the files means something here, or is known to be left out."""
+    known = {item.row.stored for item in rows}
+    left: dict[str, int] = {}
+    for name in list(weights.tensors):
+        if name in known or any(fnmatchcase(name, pattern) for pattern in family.buffers):
+            continue
+        what = next((words for pattern, words in family.left_out.items() if fnmatchcase(name, pattern)), None)
+        if what is None:
+            raise SourceError(
+                f"{name} in {weights.place(name)} is no tensor of a {family.title} with that config.json"
+                + (f"; did you mean {near[0]}?" if (near := nearest(name, known, 1)) else "")
+            )
+        left[what] = left.get(what, 0) + 1
+    for what, n in left.items():
+        notes.append(f"{what} ({n} tensor{'s' if n > 1 else ''}) is no part of a {family.architecture}: left out")
+
+
+def _check_shape(item: Placed, weights: Weights) -> None:
+    name = item.row.stored
+    given, expected = weights.tensors[name].shape, item.stored_shape
+    if given != expected:
+        raise SourceError(
+            f"{name} in {weights.place(name)} is {list(given)}; by config.json it is {list(expected)}"
+            f" ({', '.join(item.addresses)})"
+        )
+
+
+# the tokenizer
+
+
+def _read_tokenizer(folder: Path, family: Family, config: ModelConfig, notes: list[str]) -> Tokenizer | None:
+    """The folder's tokenizer. Raises SourceError where it is broken or has ids beyond the table."""
+    there = [name for name in TOKENIZER_FILES if (folder / name).exists()]
+    for name in (*there, *(["tokenizer_config.json"] if (folder / "tokenizer_config.json").exists() else [])):
+        size = within(folder, name).stat().st_size
+        if size > LARGEST_TOKENIZER:
+            raise SourceError(f"{folder / name} has {size:,} bytes; a tokenizer has less than {LARGEST_TOKENIZER:,}")
+    pair = any(set(names) <= set(there) for names in PAIRS)
+    if not pair and not {"tokenizer.json", "vocab.txt"} & set(there):
+        only = " (tokenizer.model is SentencePiece; save it again with transformers' fast tokenizer)"
+        more = only if (folder / "tokenizer.model").exists() else ""
+        notes.append(f"{folder} has no tokenizer that can be read{more}: the model takes ids, and no text")
+        return None
+    tokenizer = load_tokenizer(folder)
+    rows = config.sizes.d_vocab
+    if tokenizer.d_vocab > rows:
+        token = tokenizer.token(tokenizer.d_vocab - 1)
+        raise SourceError(
+            f"the tokenizer of {folder} has ids up to {tokenizer.d_vocab - 1} ({token!r}), but the model's table of"
+            f" tokens has {rows} rows (0 to {rows - 1})"
+        )
+    if rows > tokenizer.d_vocab:
+        notes.append(
+            f"the table has {rows} rows and the tokenizer {tokenizer.d_vocab} tokens: the last rows are no token"
+        )
+    return _framed(tokenizer, family)
+
+
+def _framed(tokenizer: Tokenizer, family: Family) -> Tokenizer:
+    """With the family's marks around a text, where its tokenizer files name none."""
+    if family.frame is None or tokenizer.hf.encode("", add_special_tokens=True).ids:
+        return tokenizer
+    first, last = family.frame
+    if first not in tokenizer.vocabulary or last not in tokenizer.vocabulary:
+        return tokenizer
+    marks = [(mark, tokenizer.vocabulary[mark]) for mark in dict.fromkeys((first, last))]
+    tokenizer.hf.post_processor = processors.TemplateProcessing(
+        single=f"{first} $A {last}", pair=f"{first} $A {last} $B {last}", special_tokens=marks
+    )
+    return Tokenizer(tokenizer.hf)
+
+
+def neutral(config: ModelConfig) -> ModelConfig:
+    """The same without what no output depends on: dropout, and the name of the start."""
+    layout = dataclasses.replace(config.layout, dropout=0.0, start="normal", attention_bias=_plain_bias(config.layout))
+    return dataclasses.replace(config, layout=layout).resolved()
+
+
+def _plain_bias(layout: Layout) -> Any:
+    return "same" if layout.biased == ("all" if layout.bias else "none") else layout.biased

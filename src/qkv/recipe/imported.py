@@ -1,0 +1,92 @@
+"""Somebody else's checkpoint as a run folder: everything that shows a run opens it, and `--from` trains it further.
+
+It has no history: no text, no losses, no earlier weights. What it has is measured once, at step 0.
+"""
+
+from pathlib import Path
+
+from qkv.config import dump_toml, to_dict
+from qkv.data.config import DataConfig
+from qkv.folder import RunFolder, link, write_atomically
+from qkv.instruments.recorder import Recorder
+from qkv.interop import Imported
+from qkv.models import build
+from qkv.models.matrices import Catalogue
+from qkv.presets import PRESETS
+from qkv.recipe.facts import machine_facts
+from qkv.recipe.request import RunConfig
+from qkv.tasks import TASKS
+from qkv.telemetry import Store
+from qkv.training.config import TrainingConfig
+from qkv.training.optimizers import make_optimizer
+from qkv.training.precision import resolve as resolve_machine
+from qkv.training.record import RunContext
+from qkv.training.tensorfile import streamed
+
+__all__ = ["import_run"]
+
+LARGEST_MEASURED = 20_000_000
+"""Parameters up to which spectra and single heads are measured at import; beyond, whole matrices only."""
+
+
+def import_run(imported: Imported, out: Path) -> Path:
+    """Write a checkpoint as a new run folder and give its path.
+
+    Raises RunFolderError where the place is taken, StorageError where it cannot be written; nothing is left then.
+    """
+    n_parameters = sum(values.numel() for values in imported.state.values())
+    preset = PRESETS[imported.family.preset]
+    config = RunConfig(
+        task=next(task.name for task in TASKS.values() if task.model_kind == imported.config.kind),
+        preset=preset.name,
+        seed=1,
+        watch="full" if n_parameters <= LARGEST_MEASURED else "light",
+        imported=str(imported.folder.absolute()),
+        data=DataConfig(),
+        model=imported.config,
+        training=TrainingConfig(batch_size=1, optimizer=preset.optimizer),
+        machine=resolve_machine("cpu", "fp32", 0),
+    )
+    with RunFolder.create(out) as folder:
+        folder.write("config.toml", dump_toml(to_dict(config)))
+        if imported.tokenizer is not None:
+            folder.write("tokenizer.json", imported.tokenizer.to_json())
+        write_atomically(folder.model, streamed(imported.state))
+        link(folder.model, folder.best)
+        _measure(folder, config, imported)
+        summary = {
+            "run": str(folder.path),
+            "steps": 0,
+            "tokens": 0,
+            "parameters": n_parameters,
+            "stopped_because": "import",
+            "val_loss": None,
+        }
+        about = {"folder": config.imported, "family": imported.family.name, "notes": imported.notes}
+        folder.seal(machine_facts(config) | {"parent": "", "imported": about, "summary": summary})
+    return folder.path
+
+
+def _measure(folder: RunFolder, config: RunConfig, imported: Imported) -> None:
+    """The matrices as they came, as step 0 of the telemetry."""
+    model = build(config.model, config.seed, materialise=False).to_empty(device="cpu")
+    catalogue = Catalogue(model)
+    catalogue.load_state(imported.state)
+    with Store(folder.telemetry) as store:
+        recorder = Recorder(store, level=config.watch)
+        recorder.on_start(
+            RunContext(
+                seed=config.seed,
+                start_step=0,
+                steps=0,
+                tokens_per_step=0,
+                model=model,
+                catalogue=catalogue,
+                task=TASKS[config.task],
+                corpus=None,
+                config=config.training,
+                machine=config.machine,
+                optimizer=make_optimizer(catalogue, config.training.optimizer),
+                folder=folder.path,
+            )
+        )

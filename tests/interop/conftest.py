@@ -1,0 +1,22 @@
+"""Checkpoints of transformers itself, as a module (tests are not a package, so it is loaded by its path)."""
+
+import importlib.util
+import os
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+
+
+@pytest.fixture(scope="session")
+def theirs() -> ModuleType:
+    """The module that makes small random checkpoints."""
+    pytest.importorskip("transformers", reason="needs the dev extra (transformers)")
+    path = Path(__file__).with_name("theirs.py")
+    specification = importlib.util.spec_from_file_location("their_checkpoints", path)
+    assert specification is not None and specification.loader is not None
+    module = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(module)
+    return module
