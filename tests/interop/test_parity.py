@@ -49,8 +49,11 @@ def worst(theirs, model, ids, mask, *, pad):
     last = "norm_f" if model.layout.norm_place == "pre" else f"L{n - 1}.resid_post"
     hidden = [record[f"L{layer}.resid_pre"] for layer in range(n)] + [record[last]]
     gaps = {"logits": (logits - out.logits)[mask], "plain": (plain - out.logits)[mask]}
-    gaps |= {f"hidden {i}": (mine - yours)[mask] for i, (mine, yours) in enumerate(zip(hidden, out.hidden_states))}
-    assert len(hidden) == len(out.hidden_states) and len(out.attentions) == n
+    gaps |= {
+        f"hidden {i}": (mine - yours)[mask]
+        for i, (mine, yours) in enumerate(zip(hidden, out.hidden_states, strict=True))
+    }
+    assert len(out.attentions) == n
     for layer, yours in enumerate(out.attentions):
         mine = record[f"L{layer}.pattern"].transpose(1, 2)
         gaps[f"pattern {layer}"] = (mine - yours.transpose(1, 2))[mask]

@@ -155,7 +155,7 @@ def save_theirs(folder: Path, name: str, dtype: torch.dtype = torch.float32, **m
 WORDS = "the cat sat on a mat and the dog saw it. a king likes the sea, the queen meets a dog at home. "
 
 
-def save_tokenizer(folder: Path, kind: str = "bpe", vocab: int = D_VOCAB, *, specials: bool = False) -> Any:
+def save_tokenizer(folder: Path, kind: str = "word", vocab: int = D_VOCAB, *, specials: bool = False) -> Any:
     """A small fitted tokenizer as tokenizer.json in `folder`."""
     tokenizer = fit_tokenizer(kind, [WORDS * 20], vocab, specials=specials)
     folder.mkdir(parents=True, exist_ok=True)

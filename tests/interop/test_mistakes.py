@@ -1,0 +1,239 @@
+"""A folder that cannot be read as it stands: one sentence that names file and tensor, exit 2, and nothing made."""
+
+import json
+import os
+import struct
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from qkv.cli import main
+from qkv.errors import SourceError
+from qkv.interop import read_checkpoint
+
+
+@pytest.fixture(scope="module")
+def saved(theirs, tmp_path_factory):
+    """Folders as transformers writes them, by name."""
+    place = tmp_path_factory.mktemp("saved")
+    for name in ("llama", "gpt2", "bert"):
+        theirs.save_theirs(place / name, name)
+        theirs.save_tokenizer(place / name, "wordpiece" if name == "bert" else "word", specials=name == "bert")
+    return place
+
+
+@pytest.fixture
+def folder(saved, tmp_path, request):
+    """A copy of one of them to break; `llama` unless the test names another."""
+    import shutil
+
+    name = getattr(request, "param", "llama")
+    shutil.copytree(saved / name, tmp_path / name)
+    return tmp_path / name
+
+
+def change_config(folder, **values):
+    path = folder / "config.json"
+    config = json.loads(path.read_text()) | values
+    path.write_text(json.dumps({key: value for key, value in config.items() if value != "gone"}))
+
+
+def change_tensors(folder, change):
+    tensors = load_file(folder / "model.safetensors")
+    change(tensors)
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+def refused(folder, *words):
+    with pytest.raises(SourceError) as caught:
+        read_checkpoint(folder)
+    message = str(caught.value)
+    assert "\n" not in message
+    assert [word for word in words if word not in message] == [], message
+    return message
+
+
+def test_an_untouched_copy_is_read(folder):
+    (note,) = read_checkpoint(folder).notes
+    assert "61 rows" in note
+
+
+KEY = "model.layers.1.self_attn.k_proj.weight"
+
+
+def test_wrong_shapes_missing_and_extra_tensors_are_named_with_their_file(folder):
+    change_tensors(folder, lambda tensors: tensors.update({KEY: torch.zeros(5, 24)}))
+    refused(folder, KEY, "model.safetensors", "[5, 24]", "[12, 24]", "L1.W_K")
+    change_tensors(folder, lambda tensors: tensors.pop(KEY))
+    refused(folder, KEY, "model.safetensors", "missing")
+    change_tensors(folder, lambda tensors: tensors.update({KEY + "s": torch.zeros(12, 24)}))
+    refused(folder, KEY + "s", "model.safetensors", "did you mean", KEY)
+
+
+def test_a_truncated_file_is_named(folder):
+    path = folder / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:-100])
+    refused(folder, "model.safetensors", "not a whole safetensors file")
+    path.write_bytes(struct.pack("<Q", 1 << 62) + b"{}")
+    refused(folder, "model.safetensors", "not a whole safetensors file")
+    path.write_bytes(b"")
+    refused(folder, "model.safetensors", "not a whole safetensors file")
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"num_key_value_heads": 4}, ("k_proj", "model.safetensors", "[12, 24]", "[24, 24]")),
+        ({"num_attention_heads": 7, "head_dim": "gone"}, ("config.json", "24", "7")),
+        ({"num_key_value_heads": 3}, ("config.json", "n_kv_heads 3")),
+        ({"num_attention_heads": -4}, ("config.json", "num_attention_heads")),
+        ({"num_attention_heads": "four"}, ("config.json", "num_attention_heads", "four")),
+        ({"num_attention_heads": True}, ("config.json", "num_attention_heads")),
+        ({"hidden_act": "gelu"}, ("config.json", "hidden_act", "gelu", "silu")),
+        ({"mlp_bias": True}, ("config.json", "mlp_bias")),
+        ({"rope_parameters": {"rope_type": "longrope", "rope_theta": 1e4}}, ("config.json", "longrope")),
+        ({"rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}}, ("dynamic",)),
+        ({"rope_parameters": {"rope_theta": 1e4, "partial_rotary_factor": 0.5}}, ("config.json", "0.5")),
+        ({"rope_parameters": {"rope_type": "linear", "rope_theta": 1e4, "factor": 2.0, "hook": 1}}, ("hook",)),
+        ({"quantization_config": {"bits": 4}}, ("config.json", "quantization_config")),
+        ({"a_new_invention": 0.5}, ("config.json", "a_new_invention")),
+        ({"is_decoder": True}, ("config.json", "is_decoder")),
+        ({"tie_word_embeddings": True}, ("lm_head.weight", "model.embed_tokens.weight", "tie_word_embeddings")),
+        ({"architectures": ["LlamaForSequenceClassification"]}, ("LlamaForSequenceClassification", "LlamaForCausalLM")),
+        ({"model_type": "lama"}, ("model_type", "'lama'", "'llama'")),
+        ({"model_type": None}, ("model_type", "None")),
+    ],
+)
+def test_a_config_that_lies_or_asks_for_what_is_not_here_is_refused_by_name(folder, settings, words):
+    change_config(folder, **settings)
+    refused(folder, *words)
+
+
+@pytest.mark.parametrize("folder", ["gpt2"], indirect=True)
+@pytest.mark.parametrize(
+    "settings", [{"scale_attn_by_inverse_layer_idx": True}, {"activation_function": "quick_gelu"}, {"n_inner": 7.5}]
+)
+def test_what_gpt2_can_ask_for_and_is_not_here_is_refused(folder, settings):
+    change_config(folder, **settings)
+    refused(folder, "config.json", next(iter(settings)))
+
+
+def test_a_rotary_share_without_even_number_is_refused(theirs, tmp_path):
+    theirs.save_theirs(tmp_path / "neox", "neox")
+    change_config(tmp_path / "neox", rope_parameters={"rope_theta": 500.0, "partial_rotary_factor": 0.4})
+    refused(tmp_path / "neox", "config.json", "rope_share 0.4 of d_head 8 is 3")
+
+
+def test_a_sliding_window_shortens_the_context_and_says_so(theirs, tmp_path):
+    theirs.save_theirs(tmp_path / "m", "mistral")
+    change_config(tmp_path / "m", sliding_window=9)
+    imported = read_checkpoint(tmp_path / "m")
+    assert imported.config.sizes.n_ctx == 9
+    assert "sliding_window" in imported.notes[0]
+
+
+def test_tokenizer_ids_beyond_the_table_are_refused(folder):
+    change_tensors(
+        folder,
+        lambda t: t.update({k: t[k][:10].clone() for k in ("model.embed_tokens.weight", "lm_head.weight")}),
+    )
+    change_config(folder, vocab_size=10)
+    refused(folder, "tokenizer", "ids up to", "10 rows")
+
+
+def test_folders_that_are_no_model(tmp_path):
+    refused(tmp_path / "nowhere", "is not there")
+    refused(tmp_path, "is not a model", "config.json")
+    (tmp_path / "config.json").write_text("{not json")
+    refused(tmp_path, "config.json", "JSON")
+    (tmp_path / "config.json").write_text("[" * 200_000)
+    refused(tmp_path, "config.json", "JSON")
+    (tmp_path / "config.json").write_text("[1]")
+    refused(tmp_path, "config.json", "no JSON object")
+    (tmp_path / "config.json").write_bytes(b"\xff\xfe{}")
+    refused(tmp_path, "config.json", "JSON")
+
+
+def test_a_huge_json_is_not_read(folder):
+    with open(folder / "config.json", "r+b") as file:
+        file.truncate(100 << 20)
+    refused(folder, "config.json", "104,857,600 bytes")
+
+
+@pytest.mark.parametrize("name", ["pytorch_model.bin", "model.ckpt", "weights.pt"])
+def test_pickled_weights_are_refused_with_the_way_to_convert(folder, name):
+    (folder / "model.safetensors").unlink()
+    (folder / name).write_bytes(b"cos\nsystem\n(S'false'\ntR.")
+    refused(folder, name, "pickled", "save_pretrained")
+
+
+def test_other_formats_and_no_weights_are_named(folder):
+    (folder / "model.safetensors").unlink()
+    refused(folder, "no weights", "model.safetensors")
+    (folder / "model.gguf").write_bytes(b"GGUF")
+    refused(folder, "GGUF", "model.gguf")
+
+
+@pytest.mark.skipif(os.name == "nt", reason="links need a right on Windows")
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors", "tokenizer.json"])
+def test_a_link_out_of_the_folder_is_refused(folder, tmp_path, name):
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (folder / name).rename(elsewhere / name)
+    (folder / name).symlink_to(elsewhere / name)
+    refused(folder, name, "leads out of the folder")
+
+
+@pytest.mark.skipif(os.name == "nt", reason="links need a right on Windows")
+def test_the_cache_of_the_hub_is_read_through_its_links(folder, tmp_path):
+    blobs, snapshot = tmp_path / "hub" / "blobs", tmp_path / "hub" / "snapshots" / "main"
+    blobs.mkdir(parents=True), snapshot.mkdir(parents=True)
+    for path in folder.iterdir():
+        path.rename(blobs / f"blob-{path.name}")
+        (snapshot / path.name).symlink_to(f"../../blobs/blob-{path.name}")
+    assert read_checkpoint(snapshot).tokenizer is not None
+
+
+def test_an_index_that_lies_is_refused(theirs, tmp_path):
+    theirs.save_theirs(tmp_path / "s", "llama", max_shard_size="20KB")
+    path = tmp_path / "s" / "model.safetensors.index.json"
+    index = json.loads(path.read_text())
+    first, second = sorted(set(index["weight_map"].values()))[:2]
+
+    def with_map(**changes):
+        path.write_text(json.dumps(index | {"weight_map": index["weight_map"] | changes}))
+
+    with_map(**{KEY: first if index["weight_map"][KEY] != first else second})
+    refused(tmp_path / "s", KEY, "index.json")
+    with_map(**{KEY: "../other/model.safetensors"})
+    refused(tmp_path / "s", "../other/model.safetensors")
+    with_map(**{KEY: "gone.safetensors"})
+    refused(tmp_path / "s", "gone.safetensors", "not complete")
+    path.write_text("{}")
+    refused(tmp_path / "s", "weight_map")
+
+
+def test_quantised_and_broken_tokenizers_are_named(folder):
+    change_tensors(folder, lambda tensors: tensors.update({KEY: torch.zeros(12, 24, dtype=torch.int8)}))
+    refused(folder, KEY, "I8", "model.safetensors")
+    (folder / "tokenizer.json").write_text('{"model"')
+    change_tensors(folder, lambda tensors: tensors.update({KEY: torch.zeros(12, 24)}))
+    refused(folder, "tokenizer")
+
+
+@pytest.mark.parametrize("folder", ["bert"], indirect=True)
+def test_heads_of_other_uses_are_left_out_and_said(folder):
+    others = {"bert.pooler.dense.weight": torch.zeros(24, 24), "bert.pooler.dense.bias": torch.zeros(24)}
+    change_tensors(folder, lambda tensors: tensors.update(others))
+    change_config(folder, architectures=["BertForPreTraining"])
+    (note,) = [note for note in read_checkpoint(folder).notes if "pooler" in note]
+    assert "2 tensors" in note and "left out" in note
+
+
+def test_the_command_makes_nothing_of_a_broken_folder(folder, tmp_path, capsys):
+    change_tensors(folder, lambda tensors: tensors.pop(KEY))
+    assert main(["import", str(folder), "--out", str(tmp_path / "runs" / "new")]) == 2
+    said = capsys.readouterr()
+    assert KEY in said.err and "Traceback" not in said.err and said.out == ""
+    assert not (tmp_path / "runs").exists()

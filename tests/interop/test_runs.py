@@ -1,0 +1,117 @@
+"""What was imported is a run: every command opens it, and it can be trained further, parts of it frozen."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+import qkv
+from qkv import api
+from qkv.cli import main
+
+
+@pytest.fixture(scope="module")
+def runs(theirs, tmp_path_factory):
+    """Run folders of a causal model, and of a masked one whose tokenizer frames a text."""
+    place = tmp_path_factory.mktemp("imported")
+    for name, kind in (("qwen2", "word"), ("bert", "wordpiece"), ("neox", "")):
+        theirs.save_theirs(place / f"{name}-hf", name)
+        if kind:
+            theirs.save_tokenizer(place / f"{name}-hf", kind, 57, specials=name == "bert")
+        assert main(["import", str(place / f"{name}-hf"), "--out", str(place / name)]) == 0
+    return place
+
+
+def json_of(capsys, *words):
+    capsys.readouterr()
+    assert main([*map(str, words), "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+@pytest.mark.parametrize(("name", "text"), [("qwen2", "the cat sat on"), ("bert", "the [MASK] sat on a mat")])
+def test_commands_that_ask_the_model_answer(runs, name, text, capsys, tmp_path):
+    run = runs / name
+    assert len(json_of(capsys, "predict", run, text, "--temperature", 0)["outputs"]) == 1
+    plain = text.replace("[MASK]", "dog")
+    embedded = json_of(capsys, "embed", run, plain, "--layer", "all")["outputs"][0]
+    assert len(embedded["vectors"]["embed"]) == 24
+    shown = json_of(capsys, "show", run, "--text", plain)
+    assert shown["tokens"][0] == ("[CLS]" if name == "bert" else "the")
+    source = tmp_path / "text.txt"
+    source.write_text("the cat sat on a mat and the dog saw it.\n" * 40)
+    assert json_of(capsys, "eval", run, source)["loss"] > 0
+    zero = json_of(capsys, "eval", run, source, "--change", "L0.H1.W_V=zero")
+    assert zero["loss"] != json_of(capsys, "eval", run, source)["loss"]
+
+
+@pytest.mark.parametrize("name", ["qwen2", "bert", "neox"])
+def test_commands_that_show_the_matrices_answer(runs, name, capsys):
+    run = runs / name
+    shown = json_of(capsys, "show", run)
+    assert shown["matrices"]["L0.W_Q"]["norm"] > 0
+    norm = torch.linalg.matrix_norm(qkv.load(run).catalogue().entry("L0.W_Q").parameter).item()
+    assert shown["matrices"]["L0.W_Q"]["norm"] == pytest.approx(norm, rel=1e-5)
+    json_of(capsys, "show", run, "L1.H2.OV")
+    assert main(["show", str(run)]) == 0
+    assert main(["compare", str(run), str(run)]) == 0
+    assert "identical" in capsys.readouterr().out
+    assert main(["report", str(run), "--out", str(run.parent / f"{name}.html")]) == 0
+    assert "L0.W_Q" in (run.parent / f"{name}.html").read_text()
+
+
+def test_what_an_imported_run_does_not_have_is_said(runs, capsys):
+    for words, said in (
+        (["eval", runs / "qwen2"], "has no text of its own"),
+        (["predict", runs / "neox", "a"], "has no tokenizer"),
+        (["embed", runs / "neox", "a"], "has no tokenizer"),
+        (["show", runs / "neox", "--text", "a"], "no text"),
+        (["train", "--from", runs / "neox", "--steps", 1], "without a tokenizer"),
+    ):
+        capsys.readouterr()
+        assert main([*map(str, words)]) == 2
+        assert said in capsys.readouterr().err
+
+
+def test_a_run_without_tokenizer_takes_ids(runs):
+    run = qkv.load(runs / "neox")
+    assert run.tokenizer is None
+    assert run.model(torch.tensor([[1, 2, 3]])).shape == (1, 3, 61)
+
+
+def test_a_hugging_face_folder_loads_as_a_run(runs, tmp_path, monkeypatch):
+    monkeypatch.setattr(api, "cache_folder", lambda: tmp_path / "cache")
+    run = qkv.load(runs / "bert-hf")
+    other = qkv.load(runs / "bert")
+    assert all(torch.equal(a, b) for a, b in zip(run.model.parameters(), other.model.parameters(), strict=True))
+    assert qkv.load(runs / "bert-hf").path == run.path and len(list((tmp_path / "cache" / "imported").iterdir())) == 1
+
+
+def test_an_imported_model_trains_further_and_what_is_frozen_stays(runs, tmp_path, small_text, capsys):
+    out = tmp_path / "tuned"
+    asked = [
+        "train",
+        small_text,
+        "--from",
+        runs / "qwen2",
+        "--steps",
+        4,
+        "--set",
+        "n_ctx=16",
+        "--freeze",
+        "W_E,L0.H1.W_Q",
+    ]
+    assert main([*map(str, asked), "--out", str(out), "--no-report"]) == 0
+    before, after = qkv.load(runs / "qwen2"), qkv.load(out, weights="last")
+    for address, stays in (("W_E", True), ("L0.H1.W_Q", True), ("L0.H0.W_Q", False), ("L1.b_K", False)):
+        assert torch.equal(before.matrix(address), after.matrix(address)) is stays
+    assert after.config.model.sizes.n_ctx == 16 and not after.config.imported
+
+
+def test_a_framed_tokenizer_puts_its_marks_around_a_text_of_an_imported_model_only(runs):
+    run = qkv.load(runs / "bert")
+    ids = run.tokenizer.encode("the cat")
+    special = run.tokenizer.special
+    np.testing.assert_array_equal(run.tokenizer.encode_whole("the cat"), [special["[CLS]"], *ids, special["[SEP]"]])
+    run.tokenizer.framed = False
+    np.testing.assert_array_equal(run.tokenizer.encode_whole("the cat"), ids)
