@@ -12,9 +12,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from qkv.api import Run, import_checkpoint, load, train
+    from qkv.api import Run, load, train
 
-__all__ = ["Run", "import_checkpoint", "load", "train"]
+__all__ = ["Run", "load", "train"]
 __version__ = "0.1.0"
 
 

@@ -13,6 +13,8 @@ from qkv.models.layout import Layout, ModelConfig, Sizes
 class Letters:
     """A token per character code."""
 
+    around = (np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64))
+
     def encode(self, text: str) -> np.ndarray:
         return np.array([ord(c) % 50 for c in text], dtype=np.uint8)
 

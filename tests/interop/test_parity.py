@@ -4,6 +4,9 @@ In float64 to 1e-10. Families of transformers that compute norms, rotary tables 
 of the model are held twice: as they are to 5e-6, and to 1e-10 with these float32 islands computed in float64.
 """
 
+import re
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -64,6 +67,14 @@ def test_every_family_is_among_the_checkpoints(theirs):
     assert set(theirs.KINDS) == set(NAMES)
     made = {theirs.make_theirs(name).config.model_type for name in NAMES}
     assert made == set(FAMILIES)
+
+
+def test_the_page_names_every_family_with_its_classes():
+    page = (Path(__file__).parents[2] / "docs" / "coming-from.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| [^|]+ \| `(\w+)` \| ([A-Z][\w, ]+) \|$", page, flags=re.M)
+    assert {name: classes.split(", ")[0] for name, classes in rows} == {
+        f.name: f.architecture for f in FAMILIES.values()
+    }
 
 
 @pytest.mark.parametrize("name", NAMES)

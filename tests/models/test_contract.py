@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from qkv.models import CausalLM, Layout, MaskedLM, ModelConfig, Sizes, build
+from qkv.models import CausalLM, Layout, MaskedLM, ModelConfig, RopeScaling, Sizes, build
 
 LAYOUTS = {
     "modern": Layout(positions="rotary", norm="rms", qk_norm=True, mlp="swiglu"),
@@ -28,13 +28,23 @@ LAYOUTS = {
     "textbook": Layout(positions="learned", norm="layer", mlp="gelu", tied=False, start="xavier"),
     "bare": Layout(positions="none", norm="none", mlp="none", skip=False, tied=False, scale=False, start="xavier"),
     "post rms": Layout(positions="rotary", norm="rms", norm_place="post", qk_norm=True, mlp="relu2", start="xavier"),
+    "parallel": Layout(norm="layer", mlp="gelu", bias=True, rope_share=0.5, parallel=True, tied=False, start="gpt2"),
+    "biased q, k, v": Layout(
+        attention_bias="qkv",
+        rope_scaling=RopeScaling(kind="yarn", factor=4.0, slow=0.5, fast=2.0, original_ctx=6, stretch=1.2),
+        start="normal",
+    ),
+    "transform": Layout(
+        positions="learned", norm="layer", norm_place="post", mlp="relu", bias=True, head_transform=True, start="bert"
+    ),
     "qk norm without rotary": Layout(positions="learned", norm="rms", qk_norm=True, mlp="swiglu", start="xavier"),
 }
 SHARED = {"modern", "llama", "gpt2"}
 
 
 def config_of(kind: str, name: str) -> ModelConfig:
-    sizes = Sizes(d_vocab=13, d_model=16, n_layers=2, n_heads=4, n_ctx=10, n_kv_heads=2 if name in SHARED else 0)
+    shared, types = 2 if name in SHARED else 0, 2 if name == "transform" else 0
+    sizes = Sizes(d_vocab=13, d_model=16, n_layers=2, n_heads=4, n_ctx=10, n_kv_heads=shared, n_types=types)
     return ModelConfig(kind=kind, sizes=sizes, layout=LAYOUTS[name])
 
 

@@ -60,7 +60,8 @@ def contextual_vectors(model: Any, tokenizer: Any, texts: Sequence[str]) -> list
 
     Raises UserError for a text without tokens.
     """
-    encoded = [np.asarray(tokenizer.encode_whole(text), dtype=np.int64) for text in texts]
+    before, after = tokenizer.around
+    encoded = [np.concatenate([before, tokenizer.encode(text), after]).astype(np.int64) for text in texts]
     for text, ids in zip(texts, encoded, strict=True):
         if not len(ids):
             raise UserError(f"{text!r} has no tokens, so there is no vector; give a text with at least one word")

@@ -69,7 +69,7 @@ def read_model_config(folder: Path) -> tuple[Family, ModelConfig, list[str]]:
         raise SourceError(f"{folder} is not a model: it has no config.json")
     given, path = read_json(folder, "config.json"), folder / "config.json"
     name = given.get("model_type")
-    if name not in FAMILIES:
+    if not isinstance(name, str) or name not in FAMILIES:
         near = nearest(str(name), FAMILIES)
         hint = f"; did you mean {near[0]!r}?" if near else ""
         raise SourceError(f"{path}: model_type is {name!r}; qkv reads {', '.join(FAMILIES)}{hint}")
