@@ -23,7 +23,7 @@ from qkv import recipe
 from qkv.changes import freeze_changes, plan_changes
 from qkv.data.config import whole_source
 from qkv.data.tokenizers import Tokenizer, load_tokenizer
-from qkv.errors import ConfigError, RunFolderError, unknown
+from qkv.errors import ConfigError, RunFolderError, UserError, unknown
 from qkv.folder import RunFolder
 from qkv.models import build
 from qkv.models.factored import FactoredMatrix
@@ -219,13 +219,20 @@ class Run:
 
         Raises RunFolderError for another step, with those that there are.
         """
+        return Catalogue(self.model_at(at), self._readable)
+
+    def model_at(self, at: int | None = None) -> Any:
+        """The model now, or with the weights of a step that were kept.
+
+        Raises RunFolderError for another step, with those that there are.
+        """
         if at is None:
-            return Catalogue(self.model, self._readable)
+            return self.model
         snapshots = self.snapshots()
         if at not in snapshots:
             there = ", ".join(map(str, snapshots)) or "none"
             raise RunFolderError(f"{self.path} kept no weights of step {at}; steps with weights: {there}")
-        return Catalogue(self._with_weights(snapshots[at]), self._readable)
+        return self._with_weights(snapshots[at])
 
     def matrix(self, address: str, at: int | None = None) -> Tensor | FactoredMatrix:
         """A matrix, head or token row in the field's shape (a copy), or a circuit (`L2.H3.OV`) as its factors.
@@ -277,6 +284,78 @@ class Run:
 
         self._reads_text()
         return contextual_vectors(self.model, self.tokenizer, list(texts))
+
+    def gradient_path(self, text: str, at: int | None = None) -> Any:
+        """How the gradient of `text`'s loss reaches every block and embedding row; see `instruments.gradients`."""
+        from qkv.inspection.onetext import float64_copy, one_text
+        from qkv.instruments.gradients import gradient_path
+
+        batch = one_text(self.task, self.tokenizer, self.config.model.sizes, text).batch
+        return gradient_path(float64_copy(self.model_at(at)), self.task, batch)
+
+    def logit_lens(self, text: str, at: int | None = None) -> Any:
+        """What the model would answer to `text` if it ended after each layer; see `qkv.inspection.lens`."""
+        from qkv.inspection.lens import logit_lens
+        from qkv.inspection.onetext import one_text
+
+        return logit_lens(self.model_at(at), one_text(self.task, self.tokenizer, self.config.model.sizes, text))
+
+    def ledger(self, first: int = 0, last: int | None = None) -> Any:
+        """Which matrix earned the loss from step `first` to `last`; None where no ledger was kept.
+
+        See `qkv.inspection.answers_ledger.balance`; a ledger is kept with `set={"ledger.every": 1}`.
+        """
+        from qkv.inspection.answers_ledger import balance
+
+        with self.telemetry() as telemetry:
+            return balance(telemetry, first, last)
+
+    def layer_measures(self, texts: Sequence[str] = (), at: int | None = None) -> Any:
+        """How contextual each layer's vectors are, beside their baselines; see `qkv.inspection.representation`.
+
+        Over `texts`, or over the first 64 windows of the validation text; `at` takes the weights of a kept step.
+        """
+        from qkv.inspection.contextual import contextual_vectors
+        from qkv.inspection.representation import layer_measures
+
+        if self.tokenizer is None:
+            raise UserError(f"{self.path} reads no text")
+        texts = list(texts) or self._validation_windows()
+        return layer_measures(contextual_vectors(self.model_at(at), self.tokenizer, texts))
+
+    def _validation_windows(self, most: int = 64) -> list[str]:
+        """The first windows of the validation text, as texts."""
+        from qkv.tasks.text import TextTask
+
+        if not isinstance(self.task, TextTask) or self.tokenizer is None:
+            raise UserError(f"the task {self.task.name} has no plain validation text; give texts")
+        corpus: Any = self.corpus()
+        ids, n = corpus.val.ids, self.config.model.sizes.n_ctx
+        return [self.tokenizer.decode(ids[a : a + n]) for a in range(0, min(most * n, len(ids) - n + 1), n)]
+
+    def what_moved(self, text: str, a: int, b: int, *, placed: bool = True) -> Any:
+        """Why q, k, v and scores changed on `text` from step `a` to `b`; see `qkv.inspection.whatmoved`."""
+        from qkv.inspection.whatmoved import what_moved
+
+        if self.tokenizer is None:
+            raise UserError(f"{self.path} reads no text")
+        ids = self.tokenizer.encode(text)
+        if not 0 < len(ids) <= self.config.model.sizes.n_ctx:
+            raise UserError(f"the text has {len(ids)} tokens; this model reads 1 to {self.config.model.sizes.n_ctx}")
+        return what_moved(self.model_at(a), self.model_at(b), torch.tensor([list(map(int, ids))]), placed=placed)
+
+    def step(self, text: str, *, on: str = "**", rate: float | None = None) -> Any:
+        """What one step of gradient descent on `text` would move and buy; see `qkv.inspection.onestep`.
+
+        `on` selects matrices, heads or rows. Beside it stands the step of the run's own optimizer, at its peak rate,
+        where the newest checkpoint holds its state and the weights are the last ones.
+        """
+        from qkv.inspection.onestep import one_step
+        from qkv.inspection.onetext import one_text
+
+        asked = one_text(self.task, self.tokenizer, self.config.model.sizes, text)
+        own = recipe.own_step(self.folder, self.config) if self.weights == "last" else None
+        return one_step(self.model, self.task, asked, on, vocabulary=self._readable, rate=rate, own=own)
 
     def report(self, out: str | Path | None = None, texts: Sequence[str] = ()) -> Path:
         """Write the self-contained HTML report; returns its path."""

@@ -175,12 +175,95 @@ def test_show_text_gives_every_head_and_one_activation(runs, capsys):
         (["L0.resid_pst", "--text", "a"], "resid_post"),
         (["--text", ""], "0 tokens"),
         (["--text", "a" * 99], "1 to 32"),
-        (["--text", "a", "--at", "3"], "do not go together"),
+        (["--text", "a", "--at", "3"], "steps with weights: 0"),
+        (["--text", "a", "--at", "0..3"], "steps with weights: 0"),
+        (["--at", "0..3"], "add --text"),
+        (["--at", "5..3"], "two steps as"),
+        (["L0.W_in", "--text", "a", "--at", "0..12"], "W_Q"),
+        (["L0.H7.W_Q", "--text", "a", "--at", "0..12"], "heads 0 to 1"),
     ],
 )
 def test_a_wrong_question_to_show_says_what_to_ask(runs, words, part, capsys):
     assert cli.main(["show", str(runs[0]), *words]) == 2
     assert part in capsys.readouterr().err
+
+
+def test_step_says_what_would_move_and_what_it_buys(runs, capsys):
+    out = said(capsys, "step", runs[0], "the cat sees a dog at home")
+    assert "to first order" in out and "cosine with -g" in out and "L0.resid_pre" in out and "rows pulled at" in out
+    found = json.loads(said(capsys, "step", runs[0], "the cat sees a dog", "--on", "L0.H1.W_[QK],W_E[t]", "--json"))
+    assert {part["address"] for part in found["parts"]} == {"L0.H1.W_Q", "L0.H1.W_K", "W_E[t]"}
+    assert found["descent"]["first_order"] == pytest.approx(-1e-3, rel=1e-9)
+    assert found["descent"]["actual"] == pytest.approx(-1e-3, rel=0.2)
+    assert found["optimizer"] == "muon" and -1 <= found["own"]["cosine"] <= 1
+    assert sum(found["gradient_path"]["blocks"][0]["shares"].values()) == pytest.approx(1)
+    shown = json.loads(said(capsys, "show", runs[0], "--text", "the cat", "--json"))
+    assert [block["address"] for block in shown["gradient_path"]["blocks"]] == ["L0.resid_pre", "L1.resid_pre"]
+    assert json.loads(said(capsys, "show", runs[0], "--text", "t", "--json"))["gradient_path"] is None
+
+
+@pytest.mark.parametrize(
+    ("words", "part"),
+    [(["t"], "2 to 33"), (["t" * 40], "2 to 33"), (["the cat", "--on", "L0.W_X"], "L0.W_"), ([], "TEXT"),
+     (["the cat", "--rate", "-1"], "above 0")],
+)  # fmt: skip
+def test_a_wrong_question_to_step_says_what_to_ask(runs, words, part, capsys):
+    assert cli.main(["step", str(runs[0]), *words]) == 2
+    assert part in capsys.readouterr().err
+
+
+def test_show_says_what_moved_a_product(runs, capsys):
+    out = said(capsys, "show", runs[0], "--text", "the cat sees", "--at", "0..12")
+    assert "L1.scores" in out and "encodings" in out and "before QK-norm" in out
+    found = json.loads(said(capsys, "show", runs[0], "L1.W_Q", "--text", "the cat", "--at", "0..12", "--json"))
+    assert [product["address"] for product in found["products"]] == ["L1.q"]
+    assert sum(found["products"][0]["shares"].values()) == pytest.approx(1)
+    assert len(found["products"][0]["by_token"]["both"]) == 7 and len(found["products"][0]["by_head"]["both"]) == 2
+    out = said(capsys, "show", runs[0], "L1.H1.W_K", "--text", "the cat", "--at", "0..12")
+    assert "L1.H1.k" in out and "by token" in out
+
+
+def test_show_text_at_a_step_runs_the_weights_of_that_step(runs, capsys):
+    start, end = (
+        json.loads(said(capsys, "show", runs[0], "L0.H0.pattern", "--text", "the cat", *at, "--json"))["values"]
+        for at in (["--at", "0"], [])
+    )
+    kept = json.loads(said(capsys, "show", runs[0], "L0.H0.pattern", "--text", "the cat", "--at", "12", "--json"))
+    assert start != end and kept["values"] == end
+    assert json.loads(said(capsys, "show", runs[0], "--text", "the cat", "--at", "0", "--json"))["heads"]
+
+
+def test_a_run_with_a_ledger_says_which_matrix_earned_the_loss(small_text, tmp_path, capsys):
+    words = ["--steps", 6, "--set", "ledger.every=1,ledger.windows=2", "--out", tmp_path / "r", "--no-report"]
+    said(capsys, "train", small_text, *SMALL, *words)
+    out = said(capsys, "show", tmp_path / "r")
+    assert "Which matrices earned the loss?" in out and "account for it but for" in out
+    rows = json.loads(said(capsys, "show", tmp_path / "r", "W_E", "--json"))
+    earned = rows["measures"]["earned"]["value"]
+    assert len(earned) == 6 and sum(rows["rows"]["earned"]) == pytest.approx(sum(earned), rel=1e-6)
+    assert "earned, nats" in said(capsys, "show", tmp_path / "r", "W_U")
+    assert "changed the loss of the ledger" in said(capsys, "show", tmp_path / "r", "W_E[t]")
+
+
+def test_embed_measures_every_layer_beside_its_baselines(runs, capsys):
+    out = said(capsys, "embed", runs[0], "--measures")
+    assert "random pairs" in out and "norm_f" in out and "step 0" in out
+    found = json.loads(said(capsys, "embed", runs[0], "--measures", "--json"))
+    embed = found["layers"][0]
+    assert embed["layer"] == "embed" and embed["probe"] > 0.95 and embed["n_classes"] > 5
+    assert embed["probe_control"] < 0.5 and embed["self_similarity"] == pytest.approx(1, abs=1e-5)
+    assert len(found["step_0"]) == len(found["layers"])
+
+
+def test_show_text_has_the_lens_and_a_row_its_history(runs, capsys):
+    shown = json.loads(said(capsys, "show", runs[0], "--text", "the cat", "--json"))
+    assert [layer["address"] for layer in shown["logit_lens"]] == ["embed", "L0.resid_post", "L1.resid_post"]
+    assert shown["logit_lens"][-1]["kl"] == pytest.approx(0, abs=1e-12)
+    assert "Logit lens" in said(capsys, "show", runs[0], "--text", "the cat")
+    row = json.loads(said(capsys, "show", runs[0], "W_E[t]", "--json"))
+    assert [moment["step"] for moment in row["history"]] == [0, 8, 12]
+    assert row["history"][-1]["drift"] == pytest.approx(row["drift"]) and row["earned"] is None
+    assert "rows that moved most" in said(capsys, "show", runs[0], "W_E")
 
 
 def test_compare_names_what_differs_and_warns_about_seeds(runs, capsys):

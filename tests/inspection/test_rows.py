@@ -8,7 +8,7 @@ from safetensors.numpy import save_file
 
 from qkv.errors import AddressError, RunFolderError
 from qkv.inspection import drifts, moved, nearest, neighbours, row_story, snapshot_steps, stored, summary
-from qkv.inspection.rows import rank_correlation
+from qkv.inspection.rows import rank_correlation, row_history, turns
 
 scipy_stats = pytest.importorskip("scipy.stats", reason="scipy is the oracle of rank correlations")
 
@@ -120,3 +120,15 @@ def test_weights_are_read_at_the_steps_that_were_kept(tmp_path):
         stored(tmp_path, "W_E")
     with pytest.raises(RunFolderError, match="no weights yet"):
         stored(tmp_path / "empty", "W_E")
+
+
+def test_turns_and_a_row_s_history_are_those_of_each_row_alone():
+    before, after = tables(20, 6)
+    before[3], after[4] = 0, 0
+    for i, degrees in enumerate(turns(before, after)):
+        alone = row_story(before, after, i).turn
+        assert np.isnan(degrees) if alone is None else degrees == pytest.approx(alone, rel=1e-9)
+    moments = row_history({0: before, 8: (before + after) / 2, 64: after}, 7)
+    assert [m.step for m in moments] == [0, 8, 64] and moments[0].drift == 0
+    assert moments[2].drift == pytest.approx(2 * moments[1].drift)
+    assert moments[2].turn == row_story(before, after, 7).turn and row_history({}, 7) == []

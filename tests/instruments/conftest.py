@@ -10,6 +10,7 @@ import pytest
 from qkv.data.tokens import Tokens
 from qkv.folder import RunFolder
 from qkv.instruments import Recorder
+from qkv.instruments.ledger import Ledger, LedgerConfig
 from qkv.models import Layout, ModelConfig, Sizes, build
 from qkv.models.matrices import Catalogue
 from qkv.randomness import generator
@@ -56,6 +57,7 @@ class Training:
         observers: tuple = (),
         arm: int = 0,
         resume: bool = False,
+        ledger: LedgerConfig | None = None,
         **loop: Any,
     ) -> Any:
         model = tiny_model(**self.model)
@@ -72,6 +74,7 @@ class Training:
         self.path.mkdir(exist_ok=True)
         with Store(self.path / "telemetry.sqlite") as store:
             self.recorder = Recorder(store, level, arm=arm)
+            watching = [Ledger(store, ledger)] if ledger else []
             try:
                 self.outcome = run(
                     model=model,
@@ -83,7 +86,7 @@ class Training:
                     machine=Machine(threads=1),
                     seed=0,
                     folder=folder,
-                    observers=[self.recorder, *observers],
+                    observers=[*watching, self.recorder, *observers],
                     resume=latest_valid(folder)[0] if resume and folder else None,
                     random_labels=arm == 1,
                     **loop,

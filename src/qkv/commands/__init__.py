@@ -10,6 +10,7 @@ COMMANDS: dict[str, str] = {
     "predict": "continue texts, or fill [MASK] in them",
     "eval": "validation loss of a run, on its own text or another",
     "embed": "contextual vectors of texts, by layer",
+    "step": "one step of gradient descent on one text: what would move, and what it would buy",
     "show": "what training did: the reading, matrices, tokens, attention",
     "compare": "what differs between two runs, matrix by matrix",
     "report": "write the self-contained HTML report of a run",

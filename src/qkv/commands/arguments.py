@@ -10,7 +10,17 @@ from collections.abc import Callable, Iterable
 
 from qkv.errors import ConfigError, unknown
 
-__all__ = ["at_least_zero", "one_of", "positive", "settings", "share", "split_changes", "split_words", "whole"]
+__all__ = [
+    "at_least_zero",
+    "one_of",
+    "positive",
+    "settings",
+    "share",
+    "split_changes",
+    "split_words",
+    "step_or_span",
+    "whole",
+]
 
 
 def whole(least: int = 1) -> Callable[[str], int]:
@@ -26,6 +36,14 @@ def whole(least: int = 1) -> Callable[[str], int]:
         return value
 
     return convert
+
+
+def step_or_span(text: str) -> int | tuple[int, int]:
+    """A step, or two of them as `A..B` with A below B."""
+    first, dots, last = text.partition("..")
+    if first.isdecimal() and (last.isdecimal() if dots else True) and (not dots or int(first) < int(last)):
+        return (int(first), int(last)) if dots else int(first)
+    raise argparse.ArgumentTypeError(f"{text!r} is not a step, or two steps as 0..500")
 
 
 def positive(text: str) -> float:

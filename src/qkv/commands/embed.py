@@ -6,6 +6,7 @@ runs have different bases: compare cosines within a run, never coordinates acros
 Example:
   qkv embed runs/my-1 "the cat sat" "a dog stood"
   qkv embed runs/my-1 "the cat sat" --per-token --layer 0
+  qkv embed runs/my-1 --measures
   qkv embed runs/my-1 --json < sentences.txt > vectors.json
 """
 
@@ -18,6 +19,8 @@ from qkv.commands.texts import read_texts
 if TYPE_CHECKING:
     import numpy as np
 
+    from qkv.api import Run
+
 __all__ = ["configure", "run"]
 
 N_COMPONENTS = 6
@@ -29,6 +32,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("texts", nargs="*", metavar="TEXT", help="the texts; or one a line from stdin")
     parser.add_argument("--layer", default="-1", metavar="N", help="0 is the first, -1 (default) the last; or 'all'")
     parser.add_argument("--per-token", action="store_true", help="one vector a token instead of their mean")
+    parser.add_argument(
+        "--measures",
+        action="store_true",
+        help="how contextual each layer is, beside its baselines; without TEXT on the validation text",
+    )
     parser.add_argument("--weights", type=one_of("best", "last"), default="best", help="best (default) or last")
     parser.add_argument("--json", action="store_true", help="print one JSON object on stdout")
 
@@ -39,6 +47,8 @@ def run(args: argparse.Namespace) -> int:
     from qkv.commands import screen
 
     loaded = api.load(args.run, weights=args.weights)
+    if args.measures:
+        return _measures(loaded, args.texts, args.json)
     found = loaded.embed(read_texts(args.texts, f"qkv embed {args.run}"))
     names = found[0].layers
     layers: list[int | str] = list(names) if args.layer == "all" else [_layer(args.layer)]
@@ -54,6 +64,31 @@ def run(args: argparse.Namespace) -> int:
         rows = [row for output in outputs for row in _rows(output, layer, args.per_token)]
         print(f"{layer}: {len(rows[0][1])} components")
         _print(rows)
+    return 0
+
+
+def _measures(loaded: "Run", texts: list[str], as_json: bool) -> int:
+    """One line a layer: similarities, isotropy and the probe, each beside its baseline."""
+    from qkv.commands import screen
+
+    found = loaded.layer_measures(texts)
+    start = loaded.layer_measures(texts, at=0) if 0 in loaded.snapshots() else []
+    if as_json:
+        layers = [dict(vars(layer)) for layer in found]
+        screen.print_json({"run": str(loaded.path), "layers": layers, "step_0": [dict(vars(m)) for m in start]})
+        return 0
+    print(
+        f"{found[0].n_vectors:,} vectors a layer. Each similarity stands beside its baseline: random pairs, or the\n"
+        f"same groups dealt out at random. The probe tells {found[0].n_classes} tokens apart, on windows new to it.\n"
+    )
+    columns = ["layer", "random pairs", "self-similarity", "in a window", "(dealt)", "explained", "(dealt)"]
+    columns += ["isotropy", "probe", "(dealt)", "(commonest)", "(at step 0)"]
+    rows = []
+    for i, m in enumerate(found):
+        figures = [m.random_pairs, m.self_similarity, m.in_window, m.in_window_random, m.explained, m.explained_random]
+        figures += [m.isotropy, m.probe, m.probe_control, m.n_largest, start[i].probe if start else None]
+        rows.append((m.layer, *("\u2014" if value is None else f"{value:.3f}" for value in figures)))
+    screen.print_table(columns, rows)
     return 0
 
 

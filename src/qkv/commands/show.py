@@ -8,12 +8,14 @@ Example:
   qkv show runs/my-1 L0.W_Q --at 100
   qkv show runs/my-1 'W_E[the]'
   qkv show runs/my-1 --text "the cat sat on the mat"
-  qkv show runs/my-1 L0.H3.pattern --text "the cat sat on the mat"
+  qkv show runs/my-1 L0.H3.pattern --text "the cat sat on the mat" --at 64
+  qkv show runs/my-1 L1.W_Q --text "the cat sat on the mat" --at 0..64
 """
 
 import argparse
+from typing import Any
 
-from qkv.commands.arguments import one_of, whole
+from qkv.commands.arguments import one_of, step_or_span
 from qkv.errors import UserError
 
 __all__ = ["configure", "run"]
@@ -23,7 +25,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     parser.add_argument("run", metavar="RUN", help="a run folder")
     parser.add_argument("address", nargs="?", metavar="ADDR", help="one matrix, head, row, circuit or activation")
-    parser.add_argument("--at", type=whole(0), metavar="STEP", help="as it was at this step (a snapshot)")
+    parser.add_argument(
+        "--at", type=step_or_span, metavar="STEP", help="as it was at this step; with --text also A..B: what moved"
+    )
     parser.add_argument("--text", metavar="TEXT", help="run the model on this text and show attention or activations")
     parser.add_argument("--measure", default="drift", metavar="NAME", help="of the layer x matrix table (drift)")
     parser.add_argument("--weights", type=one_of("best", "last"), default="last", help="best or last (default)")
@@ -32,18 +36,23 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Do it, print, and return the exit status."""
-    if args.text is not None and args.at is not None:
-        raise UserError("--at and --text do not go together: a text is run on the last or best weights (--weights)")
+    asked: Any = args.at
+    span: tuple[int, int] | None = asked if type(asked) is tuple else None
+    at: int | None = asked if type(asked) is int else None
+    if args.text is None and span:
+        raise UserError("two steps (--at A..B) ask what moved on a text; add --text TEXT")
     from qkv import api
-    from qkv.commands import screen, show_matrix, show_run, show_text
+    from qkv.commands import screen, show_matrix, show_moved, show_run, show_text
 
     loaded = api.load(args.run, weights=args.weights)
-    if args.text is not None:
-        shown = show_text.look(loaded, args.text, args.address)
+    if args.text is not None and span:
+        shown = show_moved.look(loaded, args.text, args.address, *span)
+    elif args.text is not None:
+        shown = show_text.look(loaded, args.text, args.address, at)
     elif args.address is not None:
-        shown = show_matrix.look(loaded, args.address, args.at)
+        shown = show_matrix.look(loaded, args.address, at)
     else:
-        shown = show_run.look(loaded, args.measure, args.at)
+        shown = show_run.look(loaded, args.measure, at)
     if args.json:
         screen.print_json(shown.as_json())
     else:

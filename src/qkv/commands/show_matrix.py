@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from qkv.commands import heat, screen
+from qkv.commands import heat, screen, show_rows
 from qkv.errors import AddressError
 from qkv.inspection.neighbours import Neighbour, Neighbours, neighbours
-from qkv.inspection.rows import RowStory, row_story
+from qkv.inspection.rows import RowMoment, RowStory, row_story
 from qkv.instruments.registry import MEASURES
 from qkv.models.addresses import parse_address
 from qkv.telemetry import NULL_ARM, RUN_ARM, Series, Telemetry
@@ -35,6 +35,8 @@ class MatrixShown:
     series: list[Series]
     null: dict[str, float]
     """Measure -> last value when trained on random labels."""
+    rows: show_rows.RowsTable | None = None
+    """Of W_E and W_U: row by row."""
 
     def as_json(self) -> dict[str, Any]:
         """Its measures over steps, and the weights' summary."""
@@ -45,7 +47,7 @@ class MatrixShown:
             "norm": float(np.linalg.norm(self.values)),
             "measures": {s.measure: {"step": s.step, "value": s.value} for s in self.series},
             "null": self.null,
-        }
+        } | ({} if self.rows is None else {"rows": self.rows.as_json()})
 
     def print(self) -> None:
         """Measures with a line over steps each, then the weights as a map."""
@@ -59,6 +61,9 @@ class MatrixShown:
         ]  # fmt: skip
         if rows:
             screen.print_table(["measure", "first", "last", "random labels", "over steps", "property of the"], rows)
+            print()
+        if self.rows is not None:
+            self.rows.print()
             print()
         console = screen.console()
         values = self.values if self.values.ndim == 2 else self.values[None]
@@ -78,6 +83,10 @@ class RowShown:
     near: Neighbours
     label: Callable[[int], str]
     """A row's number -> its token, or for positions the number itself."""
+    history: list[RowMoment]
+    """At every step whose weights were kept."""
+    earned: float | None
+    """Nats, from the ledger; None where none was kept."""
 
     def as_json(self) -> dict[str, Any]:
         """Both rows whole, and the neighbours by cosine."""
@@ -88,7 +97,9 @@ class RowShown:
         story = self.story
         rows = {"id": story.id, "before": story.before, "after": story.after, "count": story.count}
         numbers = {"drift": story.drift, "turn": story.turn, "null_cosine": self.near.null_cosine}
-        return {"address": self.address, **rows, **numbers, "neighbours": near}
+        numbers |= {"earned": self.earned}
+        history = [vars(moment) for moment in self.history]
+        return {"address": self.address, **rows, **numbers, "neighbours": near, "history": history}
 
     def print(self) -> None:
         """Norms, the components that moved most, both rows as strips, neighbours before and after."""
@@ -104,6 +115,11 @@ class RowShown:
         for name, row, _ in sides:
             shown = row if len(row) <= console.width - 8 else heat.blocks(row[None], 1, console.width - 8)[0]
             console.print(name.ljust(7), heat.strip(shown, colour=console.is_terminal, largest=largest))
+        if self.earned is not None:
+            print(f"\nIts movement changed the loss of the ledger's probe by {self.earned:+.2e} nats.")
+        if self.history:
+            print()
+            show_rows.print_history(self.history)
         if not self.near.after:
             return
         print(f"\nNearest rows by cosine; random rows of this width would reach {self.near.null_cosine:.2f}:")
@@ -166,7 +182,12 @@ def look(run: "Run", address: str, at: int | None) -> MatrixShown | RowShown | C
     with Telemetry(run.path / "telemetry.sqlite") as telemetry:
         series = _series(telemetry, address, RUN_ARM, at)
         null = {s.measure: float(s.value[-1]) for s in _series(telemetry, address, NULL_ARM, at)}
-    return MatrixShown(address, at, values, series, null)
+    rows = None
+    if address in ("W_E", "W_U") and run.tokenizer is not None and 0 in run.snapshots():
+        before = _values(run, address, 0)
+        pair = (before, values) if address == "W_E" else (before.T, values.T)
+        rows = show_rows.rows_table(run, address, *pair, at)
+    return MatrixShown(address, at, values, series, null, rows)
 
 
 def _values(run: "Run", address: str, at: int | None) -> np.ndarray:
@@ -209,4 +230,13 @@ def _row(run: "Run", address: str, at: int | None) -> RowShown:
         with run.telemetry() as telemetry:
             counts = telemetry.vector("W_E", "row_count")
     label = str if name == "W_pos" or run.tokenizer is None else run.tokenizer.token
-    return RowShown(address, row_story(before, after, row, counts), neighbours(before, after, row, N_NEIGHBOURS), label)
+    near = neighbours(before, after, row, N_NEIGHBOURS)
+    earned = None if name == "W_pos" else show_rows.ledger_by_row(run, name, "earned_rows", at)
+    return RowShown(
+        address=address,
+        story=row_story(before, after, row, counts),
+        near=near,
+        label=label,
+        history=show_rows.history(run, name, row, at),
+        earned=None if earned is None else float(earned[row]),
+    )

@@ -7,12 +7,16 @@ import numpy as np
 import torch
 
 from qkv.commands import heat, screen
+from qkv.commands.gradient_table import path_json, print_lens, print_path
 from qkv.errors import AddressError, UserError, unknown
 from qkv.models.addresses import parse_address
 from qkv.views.heads import head_notes
 
 if TYPE_CHECKING:
     from qkv.api import Run
+    from qkv.data.tokenizers import Tokenizer
+    from qkv.inspection.lens import LensLayer
+    from qkv.instruments.gradients import GradientPath
     from qkv.views.payloads import HeadNote
 
 __all__ = ["ActivationShown", "HeadsShown", "look"]
@@ -29,6 +33,11 @@ class HeadsShown:
     patterns: list[np.ndarray]
     """Per layer [head, query_pos, key_pos]."""
     notes: "list[HeadNote]"
+    path: "GradientPath | None"
+    """How the text's loss pulls at it; None where nothing is asked of so short a text, or by this task."""
+    lens: "list[LensLayer]"
+    """What each layer would answer; empty where there is no path."""
+    tokenizer: "Tokenizer"
 
     def as_json(self) -> dict[str, Any]:
         """Tokens, and for each head its pattern, its mean shares and its entropy with their nulls."""
@@ -42,7 +51,9 @@ class HeadsShown:
             }
             for note in self.notes
         ]
-        return {"tokens": self.tokens, "heads": heads}
+        path = None if self.path is None else path_json(self.path, self.tokenizer)
+        lens = [dict(vars(layer)) for layer in self.lens]
+        return {"tokens": self.tokens, "heads": heads, "gradient_path": path, "logit_lens": lens}
 
     def print(self) -> None:
         """One small map per head, then the table of where each looks."""
@@ -66,6 +77,11 @@ class HeadsShown:
         even = self.notes[0]
         rows.append(("even attention", *(f"{c.even:.2f}" for c in even.shares), f"{even.even_entropy_nats:.2f}"))
         screen.print_table(["share of attention on", *names, "entropy, nats"], rows)
+        if self.path is not None:
+            print()
+            print_path(self.path, self.tokenizer)
+            print()
+            print_lens(self.lens, self.tokenizer)
 
 
 @dataclass(frozen=True)
@@ -100,8 +116,8 @@ class ActivationShown:
             console.print(line)
 
 
-def look(run: "Run", text: str, address: str | None) -> HeadsShown | ActivationShown:
-    """Run the model once on `text` and take every head's pattern, or one activation.
+def look(run: "Run", text: str, address: str | None, at: int | None = None) -> HeadsShown | ActivationShown:
+    """Run the model, or its snapshot of step `at`, once on `text` and take every head's pattern, or one activation.
 
     Raises UserError for a text that is empty or longer than the context, AddressError for what is not an activation.
     """
@@ -113,13 +129,17 @@ def look(run: "Run", text: str, address: str | None) -> HeadsShown | ActivationS
         raise UserError(f"the text has {len(ids)} tokens; this model reads 1 to {n_ctx}")
     tokens = [run.tokenizer.token(int(i)) for i in ids]
     with torch.no_grad():
-        _, record = run.model.forward_recorded(torch.as_tensor(np.asarray(ids, dtype=np.int64))[None])
+        _, record = run.model_at(at).forward_recorded(torch.as_tensor(np.asarray(ids, dtype=np.int64))[None])
     if address is not None:
         return _activation(record, address, tokens)
     patterns = [record[name][0].float().numpy() for name in record if name.endswith(".pattern")]
     causal = run.model.causal
     notes = [note for layer, pattern in enumerate(patterns) for note in head_notes(layer, pattern, causal)]
-    return HeadsShown(tokens, patterns, notes)
+    try:
+        path, lens = run.gradient_path(text, at=at), run.logit_lens(text, at=at)
+    except UserError:  # one token alone, or a task that asks nothing of tokens: there is attention, but no loss
+        path, lens = None, []
+    return HeadsShown(tokens, patterns, notes, path, lens, run.tokenizer)
 
 
 def _activation(record: dict[str, torch.Tensor], address: str, tokens: list[str]) -> ActivationShown:

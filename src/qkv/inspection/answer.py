@@ -27,7 +27,7 @@ class Answer:
     """A question, its answer in a sentence, and the numbers behind it."""
 
     key: str
-    """One word: embeddings, matrices, loss, over-fitting, order, frozen, samples, trouble, watch."""
+    """One word: embeddings, matrices, ledger, loss, over-fitting, order, frozen, samples, trouble, watch."""
     question: str
     sentence: str
     more: tuple[str, ...] = ()

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from qkv.inspection.answer import Answer, Evidence
+from qkv.inspection.answers_ledger import ledger
 from qkv.inspection.answers_loss import loss, over_fitting, samples, trouble, watch
 from qkv.inspection.answers_matrices import frozen, matrices, order
 from qkv.inspection.answers_rows import embeddings
@@ -20,6 +21,7 @@ QUESTIONS: tuple[Callable[[Evidence], Answer | None], ...] = (
     trouble,
     embeddings,
     matrices,
+    ledger,
     samples,
     loss,
     over_fitting,

@@ -4,11 +4,23 @@ Static vectors only; what a token becomes in a context is `contextual.py`. Drift
 |after - before| / |before|; where before is 0, |after|.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
-__all__ = ["RowStory", "RowSummary", "drifts", "moved", "rank_correlation", "row_story", "summary"]
+__all__ = [
+    "RowMoment",
+    "RowStory",
+    "RowSummary",
+    "drifts",
+    "moved",
+    "rank_correlation",
+    "row_history",
+    "row_story",
+    "summary",
+    "turns",
+]
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,6 +67,17 @@ class RowStory:
 
 
 @dataclass(frozen=True)
+class RowMoment:
+    """One token's row at one step, against its start."""
+
+    step: int
+    norm: float
+    drift: float
+    turn: float | None
+    """Degrees, 0 to 180; None where the row is 0 at one of them."""
+
+
+@dataclass(frozen=True)
 class RowSummary:
     """All rows of a table together; special tokens are counted apart, since no text holds them."""
 
@@ -82,6 +105,27 @@ def drifts(before: np.ndarray, after: np.ndarray) -> np.ndarray:
 def row_story(before: np.ndarray, after: np.ndarray, row: int, counts: np.ndarray | None = None) -> RowStory:
     """Row `row` of both tables [n_rows, d_model]."""
     return RowStory(row, np.array(before[row]), np.array(after[row]), None if counts is None else int(counts[row]))
+
+
+def turns(before: np.ndarray, after: np.ndarray) -> np.ndarray:
+    """Degrees between every row of two tables [n_rows, d_model], float64 [n_rows]; NaN where one of them is 0."""
+    there, here = before.astype(np.float64), after.astype(np.float64)
+    size = np.linalg.norm(there, axis=1)
+    along = there / np.where(size > 0, size, 1.0)[:, None]
+    step = here - there
+    inner = (step * along).sum(axis=1)
+    sideways = np.linalg.norm(step - along * inner[:, None], axis=1)
+    degrees = np.degrees(np.arctan2(sideways, size + inner))
+    return np.where((size > 0) & here.any(axis=1), degrees, np.nan)
+
+
+def row_history(tables: Mapping[int, np.ndarray], row: int) -> list[RowMoment]:
+    """One row at every step of `tables` (step -> [n_rows, d_model], the first is the start), in their order."""
+    if not tables:
+        return []
+    start = next(iter(tables.values()))
+    stories = {step: row_story(start, table, row) for step, table in tables.items()}
+    return [RowMoment(step, story.norm_after, story.drift, story.turn) for step, story in stories.items()]
 
 
 def moved(drift: np.ndarray, k: int = 10, *, least: bool = False, among: np.ndarray | None = None) -> list[int]:

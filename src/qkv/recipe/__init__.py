@@ -2,6 +2,7 @@
 
 from qkv.recipe.assemble import Parts, assemble, load_weights, run_matrix, snapshot_steps
 from qkv.recipe.imported import import_run
+from qkv.recipe.ownstep import own_step
 from qkv.recipe.request import Request, RunConfig, resolve
 from qkv.recipe.training import Listening, next_folder, resume, train
 
@@ -14,6 +15,7 @@ __all__ = [
     "import_run",
     "load_weights",
     "next_folder",
+    "own_step",
     "resolve",
     "resume",
     "run_matrix",

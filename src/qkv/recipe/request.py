@@ -14,6 +14,7 @@ from typing import Any
 from qkv.config import from_dict, load_toml, override, to_dict
 from qkv.data.config import DataConfig, whole_source
 from qkv.errors import ConfigError, RunFolderError
+from qkv.instruments.ledger import LedgerConfig
 from qkv.models.layout import ModelConfig, Sizes
 from qkv.presets import SIZE_LAWS, Budget, Preset, Scale, find, model_config, optimizer_config
 from qkv.tasks import Data, Task, find_task
@@ -91,6 +92,8 @@ class RunConfig:
     """How it is trained."""
     machine: Machine
     """Where and how exactly it is computed."""
+    ledger: LedgerConfig = field(default_factory=LedgerConfig)
+    """Whether an account is kept of which matrix earned the loss."""
 
     @classmethod
     def read(cls, path: Path) -> "RunConfig":

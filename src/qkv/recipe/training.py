@@ -19,6 +19,7 @@ import torch
 from qkv.config import dump_toml, to_dict
 from qkv.errors import RunFolderError
 from qkv.folder import RunFolder
+from qkv.instruments.ledger import Ledger
 from qkv.instruments.recorder import Recorder
 from qkv.recipe.assemble import Parts, assemble, load_weights
 from qkv.recipe.facts import BackgroundBaselines, machine_facts, summary
@@ -129,7 +130,8 @@ def _run(
     config, corpus = parts.config, parts.corpus
     background = BackgroundBaselines(parts.task, corpus, cache)
     with Store(folder.telemetry) as store:
-        observers = [Recorder(store, level=config.watch, start=parts.start), _Progress(listening.progress)]
+        observers: list[Observer] = [Ledger(store, config.ledger)] if config.ledger.every else []
+        observers += [Recorder(store, level=config.watch, start=parts.start), _Progress(listening.progress)]
         outcome = _loop(parts, folder, listening, observers, resume_from)
         if config.watch != "off" and listening.null:
             train_null(parts, outcome, store)

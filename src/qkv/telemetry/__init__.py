@@ -7,6 +7,7 @@ Telemetry    the reader, used by inspection, views and commands, also while the 
 
 from qkv.telemetry.queries import Telemetry
 from qkv.telemetry.rows import (
+    LEDGER_ARM,
     NULL_ARM,
     RUN_ARM,
     AddressRow,
@@ -27,6 +28,7 @@ from qkv.telemetry.selectors import select
 from qkv.telemetry.store import Store
 
 __all__ = [
+    "LEDGER_ARM",
     "NULL_ARM",
     "RUN_ARM",
     "AddressRow",

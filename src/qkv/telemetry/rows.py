@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 __all__ = [
+    "LEDGER_ARM",
     "NULL_ARM",
     "RUN_ARM",
     "AddressRow",
@@ -28,6 +29,8 @@ __all__ = [
 
 RUN_ARM = 0
 NULL_ARM = 1
+LEDGER_ARM = 2
+"""Losses of the run itself on the ledger's probe batch."""
 
 
 @dataclass(frozen=True, kw_only=True)

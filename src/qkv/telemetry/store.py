@@ -229,6 +229,13 @@ class Store:
             sql = "SELECT coalesce(max(step), 0) FROM evaluations WHERE arm = ? AND step < ?"
             return self._open().execute(sql, (arm, before)).fetchone()[0]
 
+    def clock_fact(self, key: str) -> Any:
+        """A fact that `set_clock_fact` wrote; None where there is none."""
+        self.flush()
+        with self._turn, explained(self.path, "read"):
+            found = self._open().execute("SELECT value FROM clock_facts WHERE key = ?", (key,)).fetchone()
+        return None if found is None else json.loads(found[0])
+
     # transactions
 
     def flush(self) -> None:

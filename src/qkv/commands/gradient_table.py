@@ -1,0 +1,80 @@
+"""The gradient path and the logit lens of one text as tables and JSON, for the commands that show them."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from qkv.commands import screen
+
+if TYPE_CHECKING:
+    from qkv.data.tokenizers import Tokenizer
+    from qkv.inspection.lens import LensLayer
+    from qkv.instruments.gradients import GradientPath
+
+__all__ = ["path_json", "print_lens", "print_path"]
+
+N_ROWS = 8
+
+
+def path_json(path: "GradientPath", tokenizer: "Tokenizer") -> dict[str, Any]:
+    """Shares of each block, by sublayers crossed, and of each token's row of W_E."""
+    by_row = {name: values.tolist() for name, values in path.rows.shares_by_row().items()}
+    norms = path.rows.total.norm(dim=-1).tolist()
+    rows = [
+        {
+            "id": int(i),
+            "token": tokenizer.token(int(i)),
+            "grad_norm": norms[n],
+            "shares": {name: values[n] for name, values in by_row.items()},
+        }
+        for n, i in enumerate(path.row_ids)
+    ]
+    return {
+        "loss": path.loss,
+        "blocks": [{"address": b.address, "grad_norm": b.norm, "shares": b.shares} for b in path.blocks],
+        "sublayers_crossed": {str(n): share for n, share in path.crossed.items()},
+        "rows": rows,
+    }
+
+
+def print_path(path: "GradientPath", tokenizer: "Tokenizer") -> None:
+    """Where the gradient comes from, block by block from the output down, then at the embedding rows."""
+    print(f"Gradient of this text's loss ({path.loss:.4f} nats per target), by the way it came; shares sum to 1:")
+    names = list(path.blocks[0].parts)
+    table = [
+        (block.address, *(_share(block.shares[name]) for name in names), screen.number(block.norm))
+        for block in reversed(path.blocks)
+    ]
+    screen.print_table(["at", *names, "|gradient|"], table)
+    some = [f"{n}: {_share(share)}" for n, share in path.crossed.items()]
+    print(f"By how many sublayers it went through on its way to {path.blocks[0].address}: {', '.join(some)}.\n")
+    norms = path.rows.total.norm(dim=-1).numpy()
+    by_row = path.rows.shares_by_row()
+    rows = [
+        (
+            f"W_E[{screen.shown(repr(tokenizer.token(int(path.row_ids[n])))[1:-1])}]",
+            screen.number(float(norms[n])),
+            *(_share(float(values[n])) for values in by_row.values()),
+        )
+        for n in np.argsort(-norms, kind="stable")[:N_ROWS]
+    ]
+    screen.print_table(["rows pulled at most", "|gradient|", *by_row], rows)
+
+
+def print_lens(layers: "Sequence[LensLayer]", tokenizer: "Tokenizer") -> None:
+    """How good each layer's answer would be, and what it would be at the last position."""
+    print(
+        "Logit lens: what the model would answer if it ended after each layer; at the last position, likeliest first:"
+    )
+    rows = []
+    for layer in layers:
+        tokens = zip(layer.top[-1].tolist(), layer.top_probability[-1].tolist(), strict=True)
+        words = [f"{screen.shown(repr(tokenizer.token(i))[1:-1])} {p:.2f}" for i, p in tokens]
+        rows.append((layer.address, f"{layer.loss:.4f}", f"{layer.kl:.4f}", f"{layer.agreement:.2f}", *words))
+    columns = ["after", "loss, nats", "KL from the last", "same first token", *[""] * len(layers[0].top[-1])]
+    screen.print_table(columns, rows)
+
+
+def _share(value: float) -> str:
+    return "\u2014" if np.isnan(value) else f"{value:+.3f}"

@@ -1,0 +1,209 @@
+"""The gradient path: how the error at the output reaches what enters each block, and each token's embedding row.
+
+Gradients are linear on their way back, so the gradient G at a block's `resid_pre` is a sum over the edges by which it
+arrives there. With g the gradient at `resid_post` and J the Jacobians at this very forward pass:
+
+    inner = J_norm2^T g (norm after) or g           what arrives at the sum  resid_mid + mlp_out
+    u     = inner + J_mlp^T inner                   the gradient at resid_mid: around the MLP, and through it
+    a     = J_norm1^T u or u                        what arrives at the sum  resid_pre + attn_out
+    G     = a + J_V^T a + J_Q^T a + J_K^T a         J_V, J_Q, J_K: through v, q and k alone, the norm before included
+
+`V`, `Q`, `K` are the last three terms; the first, around attention, is parted by where it was just above: `MLP` came
+through the MLP, `skip` came around both. Without skip connections `skip` and `MLP` are 0, and everything goes through
+attention. Softmax, norms, rotary turns and QK-norm are differentiated where they stand; nothing is approximated.
+
+A share is the signed projection of a part on the whole, <part, G> / <G, G>; shares sum to 1, and one that works against
+the whole is negative. Both are of the function: no change of basis inside a head alters them. Source: the chain rule;
+for the view of a model as a sum of paths Elhage et al. 2021, "A Mathematical Framework for Transformer Circuits".
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from qkv.models.attention import Tap
+from qkv.tasks.task import Batch, Task
+
+__all__ = ["PATHS", "GradientPath", "Parts", "gradient_path", "shares"]
+
+Name = TypeVar("Name", str, int)
+
+PATHS = ("skip", "V", "Q", "K", "MLP")
+"""The edges by which gradient reaches what enters a block."""
+
+OUTPUT = "output"
+"""Of a tied W_E: the gradient of its other role, the output matrix."""
+
+
+def shares(parts: Mapping[Name, Tensor], total: Tensor) -> dict[Name, float]:
+    """<part, total> / <total, total> over all elements, by name; NaN where the total is 0. They sum to 1."""
+    size = float((total * total).sum())
+    return {name: float((part * total).sum()) / size if size else float("nan") for name, part in parts.items()}
+
+
+@dataclass(frozen=True, eq=False)
+class Parts:
+    """A gradient and the parts that it is the sum of."""
+
+    address: str
+    """Of what: `L0.resid_pre`, or `W_E` for rows of the table."""
+    total: Tensor
+    """[batch, pos, d_model], or [n_rows, d_model]: by backward from the loss, not by adding up parts."""
+    parts: dict[str, Tensor]
+    """By path, each in the shape of the total."""
+
+    @property
+    def shares(self) -> dict[str, float]:
+        """Of each part in the whole tensor."""
+        return shares(self.parts, self.total)
+
+    @property
+    def norm(self) -> float:
+        """|G|, nats per unit."""
+        return float(self.total.norm())
+
+    def shares_by_row(self) -> dict[str, Tensor]:
+        """The same of every position [batch, pos], or row [n_rows]; NaN where its gradient is 0."""
+        size = (self.total * self.total).sum(-1)
+        return {name: (part * self.total).sum(-1) / size for name, part in self.parts.items()}
+
+
+@dataclass(frozen=True, eq=False)
+class GradientPath:
+    """The way of the gradient of one batch's mean loss through the whole model."""
+
+    loss: float
+    """Mean nats per target."""
+    blocks: list[Parts]
+    """At `L0.resid_pre`, `L1.resid_pre`, ...; parts by `PATHS`."""
+    crossed: dict[int, float]
+    """How many sublayers (attentions and MLPs) the gradient at `L0.resid_pre` went through -> its share; 0 is what came
+    from the output along skip connections alone. The shares sum to 1."""
+    row_ids: Tensor
+    """int64 [n_rows]: the tokens that stand in the batch, each once."""
+    rows: Parts
+    """At their rows of W_E, [n_rows, d_model]; parts by `PATHS` of the first block, and `output` where W_E is tied."""
+
+
+def gradient_path(model: Any, task: Task, batch: Batch) -> GradientPath:
+    """Follow the gradient of the mean loss of `batch` (nats per target) from the output down to the rows of W_E.
+
+    `model` is a language model all of whose parameters require a gradient; nothing of it is changed, and no `.grad` is
+    written. In float64 the parts sum to the totals to about 1e-15. Costs one forward pass by the explicit path, one
+    backward pass, and some 8 (2 n_layers + 1) backward passes of one block for each block.
+    """
+    record: dict[str, Tensor] = {}
+
+    def tap(name: str, tensor: Tensor) -> Tensor:
+        record[name] = tensor
+        return tensor
+
+    with torch.enable_grad():
+        nats, n_targets = task.loss(_Instead(model, tap=tap), batch)
+        loss = nats / n_targets
+        table = model.embedding.W_E
+        names = [block.name for block in model.blocks]
+        wanted = [*(record[f"{name}.resid_pre"] for name in names), record[f"{names[-1]}.resid_post"], table]
+        *at_blocks, at_top, at_table = torch.autograd.grad(loss, wanted, retain_graph=True)
+        above = [*at_blocks[1:], at_top]
+        blocks = [
+            Parts(f"{block.name}.resid_pre", at_blocks[i], _Block(block, record).parts(above[i]))
+            for i, block in enumerate(model.blocks)
+        ]
+        crossed = _crossed(model, record, at_top, at_blocks[0])
+        row_ids = batch.inputs.unique()
+        by_path = {name: _back(record["embed"], table, part)[row_ids] for name, part in blocks[0].parts.items()}
+        if model.head.W_U is None:
+            by_path[OUTPUT] = _output_part(model, task, batch, record["norm_f"], loss)[row_ids]
+    return GradientPath(float(loss.detach()), blocks, crossed, row_ids, Parts("W_E", at_table[row_ids], by_path))
+
+
+class _Instead:
+    """A model whose hidden vectors are computed under a tap, or are given; everything else is the model's own."""
+
+    def __init__(self, model: Any, *, tap: Tap | None = None, hidden: Tensor | None = None) -> None:
+        self._model, self._tap, self._hidden = model, tap, hidden
+
+    def hidden(self, ids: Tensor, **how: Any) -> Tensor:
+        return self._model.hidden(ids, **how, tap=self._tap) if self._hidden is None else self._hidden
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._model, name)
+
+
+class _Block:
+    """The edges of one block, as they lie in the graph of a recorded forward pass."""
+
+    def __init__(self, block: Any, record: Mapping[str, Tensor]) -> None:
+        self.skip, self.has_mlp = block.skip, block.mlp is not None
+        self._of = {name.removeprefix(f"{block.name}."): tensor for name, tensor in record.items()}
+
+    def around_and_through_mlp(self, g: Tensor) -> tuple[Tensor, Tensor]:
+        """The two parts of the gradient at `resid_mid`, given that at `resid_post`."""
+        if not self.has_mlp:
+            return g, torch.zeros_like(g)
+        inner = _back(self._of["resid_post"], self._of["mlp_out"], g)
+        around = inner if self.skip else torch.zeros_like(inner)
+        return around, _back(self._of["mlp_out"], self._of["resid_mid"], inner)
+
+    def at_sum(self, u: Tensor) -> Tensor:
+        """What arrives at the sum of `resid_pre` and `attn_out`, given the gradient at `resid_mid`."""
+        return _back(self._of["resid_mid"], self._of["attn_out"], u)
+
+    def through_attention(self, a: Tensor) -> dict[str, Tensor]:
+        """The parts of the gradient at `resid_pre` through v, q and k, given that at `attn_out`."""
+        to = {"V": self._of["v"], "Q": self._of["q"], "K": self._of["k"]}
+        arriving = torch.autograd.grad(self._of["attn_out"], list(to.values()), a, retain_graph=True)
+        pre = self._of["resid_pre"]
+        return {name: _back(to[name], pre, d) for name, d in zip(to, arriving, strict=True)}
+
+    def around_attention(self, a: Tensor) -> Tensor:
+        """The part at `resid_pre` that goes around attention."""
+        return a if self.skip else torch.zeros_like(a)
+
+    def parts(self, g: Tensor) -> dict[str, Tensor]:
+        """All five parts of the gradient at `resid_pre`, given that at `resid_post`."""
+        around, through = self.around_and_through_mlp(g)
+        inside = self.through_attention(self.at_sum(around + through))
+        both = {"skip": self.around_attention(self.at_sum(around)), "MLP": self.around_attention(self.at_sum(through))}
+        return {name: (both | inside)[name] for name in PATHS}
+
+    def by_crossings(self, g: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The parts of the gradient at `resid_pre` that went through 0, 1 and 2 of the block's sublayers."""
+        around, through = (self.at_sum(u) for u in self.around_and_through_mlp(g))
+        once = sum(self.through_attention(around).values(), self.around_attention(through))
+        return self.around_attention(around), once, sum(self.through_attention(through).values(), torch.zeros_like(g))
+
+
+def _crossed(model: Any, record: Mapping[str, Tensor], at_top: Tensor, at_bottom: Tensor) -> dict[int, float]:
+    """Shares of the gradient at the first `resid_pre` by the number of sublayers it went through."""
+    carried = {0: at_top}
+    for block in reversed(model.blocks):
+        edges, below = _Block(block, record), {}
+        for n, g in carried.items():
+            for more, part in enumerate(edges.by_crossings(g)):
+                below[n + more] = below.get(n + more, 0) + part
+        carried = below
+    present = {n: part for n, part in sorted(carried.items()) if n <= _n_sublayers(model)}
+    return shares(present, at_bottom)
+
+
+def _n_sublayers(model: Any) -> int:
+    return sum(1 + (block.mlp is not None) for block in model.blocks)
+
+
+def _output_part(model: Any, task: Task, batch: Batch, h: Tensor, loss: Tensor) -> Tensor:
+    """The gradient of a tied W_E as output matrix alone, its inputs held."""
+    nats, n_targets = task.loss(_Instead(model, hidden=h.detach()), batch)
+    return torch.autograd.grad(nats / n_targets, model.embedding.W_E)[0]
+
+
+def _back(output: Tensor, onto: Tensor, gradient: Tensor) -> Tensor:
+    """The vector-Jacobian product of `gradient` from `output` to `onto`; 0 where one does not depend on the other."""
+    if output is onto:
+        return gradient
+    (found,) = torch.autograd.grad(output, onto, gradient, retain_graph=True, allow_unused=True)
+    return torch.zeros_like(onto) if found is None else found

@@ -1,0 +1,283 @@
+"""The ledger: which matrix earned the loss. The path integral of gradient times movement, closed against the loss.
+
+Training moves the weights theta along a path, and the loss L of a fixed batch changes by the integral of <grad L, d
+theta> along it. That integral is a sum over weights, so the change falls apart into what each weight's own movement
+earned (loss change allocation: Lan, Liu, Zhou, Yosinski 2019, arXiv 1909.01440). Between two entries the path is taken
+as the straight line from the weights A to the weights B, and the integral by Simpson's rule with P panels:
+
+    earned_i = (B_i - A_i) / (6 P) * sum over j = 0 .. 2P of c_j dL/dtheta_i (A + j/(2P) (B - A)),   c = 1 4 2 4 .. 4 1
+
+in nats of the probe batch's mean loss; below 0 is what lowered it. Summed over all weights this is L(B) - L(A) but for
+the rule's error, which shrinks with the fourth power of a panel: the ledger always says how far it is from closing. A
+longer interval with more panels closes too, but accounts for the straight line and not for the way training took.
+
+A property of the parametrisation: what a factor of W_Q W_K^T earns depends on how the two share their product. With one
+update between entries the path *is* the straight line. The ledger keeps a model of its own, on which it runs forward
+and backward; training is only read. Each entry costs 2 P forward and backward passes of the probe batch.
+"""
+
+import base64
+import copy
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from qkv.errors import ConfigError
+from qkv.instruments.schedule import is_by_row
+from qkv.models.matrices import Catalogue
+from qkv.models.parts import Entry
+from qkv.tasks.task import Batch
+from qkv.telemetry import LEDGER_ARM, AddressRow, MeasureRow, Store
+from qkv.training.record import Observer, Outcome, RunContext, StepRecord
+
+__all__ = ["EARNED", "EARNED_ROWS", "ROW_GRADIENT", "Account", "Ledger", "LedgerConfig"]
+
+EARNED = MeasureRow(
+    name="earned",
+    meaning="By how much the matrix's own movement since the entry before changed the loss of a fixed probe batch.",
+    formula="integral of <dL/dW, dW> along the straight line between two entries, by Simpson's rule",
+    range="any number of nats per target; below 0 lowered the loss; all matrices sum to its change",
+    source="Lan, Liu, Zhou and Yosinski 2019 (arXiv 1909.01440)",
+    property_of="parametrisation",
+    null="0 for a matrix that does not move; on random labels parts of either sign that add up to no fall.",
+    decision="Which matrices a shorter or cheaper training may leave frozen: those that earn next to nothing.",
+)
+EARNED_ROWS = MeasureRow(
+    name="earned_rows",
+    meaning="The same for each token's row (of W_U: column), summed since step 0.",
+    formula="sum over the row of dL/dW dW, summed over entries",
+    range="any number of nats per target, one for each token",
+    source=EARNED.source,
+    property_of="parametrisation",
+    null="0 for a row that no gradient ever reached.",
+    decision="Whether rare tokens' rows are worth training: theirs earn little where the probe does not hold them.",
+)
+
+ROW_GRADIENT = MeasureRow(
+    name="row_gradient",
+    meaning="How much gradient each token's row (of W_U: column) has seen in training since step 0, after clipping.",
+    formula="root of the sum over the updates of entries of |G[t]|^2",
+    range="0 and up, in nats per unit of a weight, one for each token",
+    source="counting",
+    property_of="parametrisation",
+    null="Exactly 0 for a token never met, where W_E is not also the output matrix.",
+    decision="Whether a rare token's row has had anything to learn from: with next to none it is still its start.",
+)
+
+_BY_ROW = (EARNED_ROWS.name, ROW_GRADIENT.name)
+_Rows = dict[str, dict[str, np.ndarray]]
+"""Measure -> table -> one number for each row; of `row_gradient` its square."""
+
+_KEPT = 3
+"""How many checkpoints' row sums are kept, for a resume that has to pass a damaged one over."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LedgerConfig:
+    """Whether and how closely the ledger is kept. Raises ConfigError for a value out of range."""
+
+    every: int = 0
+    """Updates between two entries; 0 keeps no ledger."""
+    panels: int = 1
+    """Panels of Simpson's rule between two entries; each costs two passes over the probe batch."""
+    windows: int = 8
+    """Windows of the validation text that are the probe batch, from its beginning."""
+
+    def __post_init__(self) -> None:
+        for name, least in (("every", 0), ("panels", 1), ("windows", 1)):
+            if getattr(self, name) < least:
+                raise ConfigError(
+                    f"ledger.{name} is {getattr(self, name)}; expected a whole number of at least {least}"
+                )
+
+
+class Account:
+    """A model's loss on one batch, and what a straight move of its weights earns, matrix by matrix.
+
+    `model` is copied; `loss(model, batch)` gives (sum of nats, number of targets).
+    """
+
+    def __init__(self, model: Any, loss: Callable[[Any, Batch], tuple[Tensor, int]], batch: Batch, panels: int) -> None:
+        self._model, self._loss, self._batch, self._panels = copy.deepcopy(model).eval(), loss, batch, panels
+        self._model.requires_grad_(True)
+        self.entries: list[Entry] = list(Catalogue(self._model))
+        self._parameters = [entry.parameter for entry in self.entries]
+        self._at = [torch.empty(0)] * len(self.entries)
+        self.loss = float("nan")
+        """Mean nats per target at the weights of the latest `begin` or `move`."""
+
+    def begin(self, weights: Sequence[Tensor]) -> None:
+        """Stand at these weights, one for each of `entries`."""
+        self._at = [w.detach().clone() for w in weights]
+        self._gradients = self._differentiate(self._at)
+
+    def move(self, weights: Sequence[Tensor]) -> list[Tensor]:
+        """Go straight on to these weights: what each single weight earned, in the shapes of storage."""
+        moved = [w.detach() - a for w, a in zip(weights, self._at, strict=True)]
+        n = 2 * self._panels
+        total = self._gradients
+        for j in range(1, n):
+            there = [torch.add(a, d, alpha=j / n) for a, d in zip(self._at, moved, strict=True)]
+            factor = 4.0 if j % 2 else 2.0
+            torch._foreach_add_(total, self._differentiate(there), alpha=factor)  # type: ignore[attr-defined]
+        self.begin(weights)
+        torch._foreach_add_(total, self._gradients)  # type: ignore[attr-defined]
+        return [g.double().mul_(d).div_(3 * n) for g, d in zip(total, moved, strict=True)]
+
+    def _differentiate(self, weights: Sequence[Tensor]) -> list[Tensor]:
+        """The gradients of the mean loss at these weights, and the loss into `loss`."""
+        with torch.no_grad():
+            for parameter, values in zip(self._parameters, weights, strict=True):
+                parameter.copy_(values)
+        with torch.enable_grad():
+            nats, n = self._loss(self._model, self._batch)
+            found = torch.autograd.grad(nats / n, self._parameters, allow_unused=True)
+        self.loss = float(nats.detach()) / n
+        return [torch.zeros_like(p) if g is None else g.clone() for p, g in zip(self._parameters, found, strict=True)]
+
+
+class Ledger(Observer):
+    """Keeps the ledger of one training in `store`: `earned` of every matrix and head at every entry, losses of the
+    probe batch, and `earned_rows` and `row_gradient` of the token tables at powers of two and at the end.
+
+    It stands before the recorder among the observers, since both drop what is later than a resume. After a kill and a
+    resume its rows are equal where `every` is 1; with longer intervals one is cut in two at the resume.
+    """
+
+    def __init__(self, store: Store, config: LedgerConfig) -> None:
+        assert config.every, "a ledger that is off is not made"
+        self.store, self.config = store, config
+        self.seconds = 0.0
+        """Spent on it in this session."""
+        self._registered = False
+        self._rows: _Rows | None = {}
+        """Sums by token."""
+        self._kept: dict[str, dict[str, dict[str, str]]] = {}
+
+    def on_start(self, context: RunContext) -> None:
+        """Drop what is later than this step, and stand at its weights."""
+        began, step = time.perf_counter(), context.start_step
+        self.store.drop_after(step if step > 0 else -1, arm=LEDGER_ARM)
+        self.store.add_arm(LEDGER_ARM, "ledger", "losses of the run itself on the ledger's probe batch")
+        model: Any = context.model
+        batch = next(iter(context.task.val_batches(context.corpus, model.config.sizes, self.config.windows)))
+        batch = batch.to(context.machine.device)
+        self._account = Account(model, context.task.loss, batch, self.config.panels)
+        self._tables = [i for i, e in enumerate(self._account.entries) if e.kind in ("W_E", "W_U")]
+        self._account.begin(self._weights(context.catalogue))
+        self._rows = self._restored(step)
+        self._step = step
+        if self._rows is None:
+            self.store.add_session(step, "start", "the ledger's sums by token are lost: rows are not kept from here on")
+        if step == 0:
+            self._describe(batch)
+            self.store.add_evaluation(0, self._account.loss, is_best=False, arm=LEDGER_ARM)
+        self.store.flush()
+        self.seconds += time.perf_counter() - began
+
+    def wants(self, step: int) -> bool:
+        """Where an entry is due."""
+        return step % self.config.every == 0
+
+    def after_update(self, record: StepRecord) -> None:
+        """One entry."""
+        began = time.perf_counter()
+        self._register()
+        earned = self._account.move(self._weights(record.catalogue))
+        self._step = record.step
+        values = [v for part, e in zip(earned, self._account.entries, strict=True) for v in _by_piece(part, e)]
+        self.store.add_values(record.step, EARNED.name, self._addresses, values)
+        self.store.add_evaluation(record.step, self._account.loss, is_best=False, arm=LEDGER_ARM)
+        if self._rows is not None:
+            for i in self._tables:
+                entry = self._account.entries[i]
+                gradient = record.catalogue.entry(entry.address).parameter.grad
+                self._rows[EARNED_ROWS.name][entry.address] += earned[i].sum(1 - entry.axis).cpu().numpy()
+                if gradient is not None:
+                    seen = gradient.double().square().sum(1 - entry.axis).cpu().numpy()
+                    self._rows[ROW_GRADIENT.name][entry.address] += seen
+            if is_by_row(record.step):
+                self._write_rows()
+        self.seconds += time.perf_counter() - began
+
+    def on_checkpoint(self, step: int) -> None:
+        """Keep the sums by token beside the checkpoint."""
+        if self._rows is None:
+            return
+        self._kept[str(step)] = {
+            measure: {a: base64.b64encode(v.tobytes()).decode() for a, v in sums.items()}
+            for measure, sums in self._rows.items()
+        }
+        self._kept = dict(list(self._kept.items())[-_KEPT:])
+        self.store.set_clock_fact("ledger.rows", self._kept)
+
+    def on_end(self, outcome: Outcome) -> None:
+        """The last sums by token, and what the ledger cost."""
+        if outcome.stopped_because not in ("interrupt", "nan") and self._rows is not None and self._registered:
+            self._write_rows()
+        share = self.seconds / outcome.train_seconds if outcome.train_seconds else None
+        self.store.set_clock_fact("ledger", {"seconds": round(self.seconds, 4), "share_of_session": share})
+
+    def _weights(self, catalogue: Catalogue) -> list[Tensor]:
+        return [catalogue.entry(entry.address).parameter for entry in self._account.entries]
+
+    def _describe(self, batch: Batch) -> None:
+        facts = {"every": self.config.every, "panels": self.config.panels, "windows": len(batch.inputs)}
+        self.store.set_fact("ledger.probe", facts | {"targets": batch.n_targets})
+
+    def _register(self) -> None:
+        """Names get their numbers at the first entry, after all others' of the start."""
+        if self._registered:
+            return
+        self._addresses = [row.address for entry in self._account.entries for row in _piece_rows(entry)]
+        self.store.register_measures([EARNED, EARNED_ROWS, ROW_GRADIENT])
+        self.store.register_addresses([row for entry in self._account.entries for row in _piece_rows(entry)])
+        self._registered = True
+
+    def _write_rows(self) -> None:
+        for measure, sums in (self._rows or {}).items():
+            for address, values in sums.items():
+                shown = np.sqrt(values).astype(np.float32) if measure == ROW_GRADIENT.name else values
+                self.store.add_vector(self._step, measure, address, shown)
+
+    def _restored(self, step: int) -> "_Rows | None":
+        """The sums by token at a step: 0 at the start, else those beside its checkpoint, None where they are not."""
+        tables = [self._account.entries[i] for i in self._tables]
+        if step == 0:
+            self._kept = {}
+            return {m: {e.address: np.zeros(e.parameter.shape[e.axis]) for e in tables} for m in _BY_ROW}
+        self._kept = {s: kept for s, kept in (self.store.clock_fact("ledger.rows") or {}).items() if int(s) <= step}
+        found = self._kept.get(str(step))
+        if found is None:
+            return None
+        return {m: {a: np.frombuffer(base64.b64decode(t)).copy() for a, t in found[m].items()} for m in _BY_ROW}
+
+
+def _by_piece(earned: Tensor, entry: Entry) -> Iterator[float]:
+    """What a matrix earned, then each of its heads."""
+    yield float(earned.sum())
+    if entry.n_heads:
+        rest = tuple(axis for axis in range(earned.ndim + 1) if axis != entry.axis)
+        yield from earned.unflatten(entry.axis, (entry.n_heads, -1)).sum(rest).tolist()
+
+
+def _piece_rows(entry: Entry) -> Iterator[AddressRow]:
+    """The matrix and its heads as the telemetry names them, in the order of `_by_piece`."""
+    yield AddressRow(address=entry.address, site=entry.site, layer=entry.layer, kind=entry.kind, shape=entry.shape)
+    name = "KV" if entry.group > 1 else "H"
+    for head in range(entry.n_heads):
+        shape = list(entry.shape)
+        shape[entry.axis] = entry.width
+        yield AddressRow(
+            address=f"{entry.address.removesuffix(entry.kind)}{name}{head}.{entry.kind}",
+            site=entry.site,
+            layer=entry.layer,
+            head=head,
+            kind=entry.kind,
+            shape=tuple(shape),
+        )
