@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from qkv.models import fused
+from qkv.models import fused, fused_attend
 from qkv.models.cache import KVCache
 from qkv.models.layout import Layout, RopeScaling, Sizes, check
 from qkv.models.masks import Visible, visible
@@ -35,6 +35,9 @@ def attend(q: Tensor, k: Tensor, v: Tensor, to: Visible, scale: float) -> Tensor
 
     q [batch, head, query_pos, d_head]; k, v [batch, kv_head, key_pos, d_head] with head a multiple of kv_head.
     """
+    if fused.serves(q) and fused_attend.keeps(q, k):
+        bias = fused_attend.causal_bias(q.shape[2], q) if to.causal else to.bias
+        return fused_attend.attend_kept(q, k, v, bias, scale)
     shared = q.shape[1] != k.shape[1]
     return F.scaled_dot_product_attention(
         q, k, v, attn_mask=to.bias, is_causal=to.causal, scale=scale, enable_gqa=shared

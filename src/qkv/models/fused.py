@@ -177,6 +177,21 @@ def _complex(x: Tensor) -> Tensor:
     return torch.view_as_complex(x.view(*x.shape[:-1], -1, 2))
 
 
+def _by_head(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """[batch, pos, head, d] as [batch, head, pos, d] of that dtype; where it is bfloat16, in that order in memory."""
+    x = x.transpose(1, 2)
+    return x.to(dtype, memory_format=torch.contiguous_format) if dtype == torch.bfloat16 else x.to(dtype)
+
+
+def _gather(into: Tensor, parts: tuple[Tensor | None, ...], counts: tuple[int, ...]) -> None:
+    """Write gradients [batch, head, pos, d], None meaning zero, side by side into [batch, pos, heads, d]."""
+    start = 0
+    for part, count in zip(parts, counts, strict=True):
+        place = into.narrow(2, start, count)
+        place.zero_() if part is None else place.copy_(part.transpose(1, 2))
+        start += count
+
+
 def _head_gains(q_gain: Tensor, k_gain: Tensor, heads: Heads) -> Tensor:
     """Gains of all heads of q and k, in the order of their coordinates: [n_heads + n_kv_heads, d_head]."""
     both = torch.stack((q_gain, k_gain))
@@ -233,8 +248,11 @@ class _AttentionIn(Function):
             turned = pairs.mul_(heads.turn[:, None]) if head_u is not None else pairs * heads.turn[:, None]
             qk = torch.view_as_real(turned).flatten(-2)
         ctx.save_for_backward(gain, u, r, y, joined, head_u, head_r, head_gain)
-        qk = qk.to(dtype).transpose(1, 2)
-        return qk.narrow(1, 0, heads.n_heads), qk.narrow(1, heads.n_heads, heads.n_kv_heads), v.transpose(1, 2), x
+        q, k = (
+            _by_head(part, dtype)
+            for part in (qk.narrow(2, 0, heads.n_heads), qk.narrow(2, heads.n_heads, heads.n_kv_heads))
+        )
+        return q, k, _by_head(v, dtype), x
 
     @staticmethod
     @once_differentiable
@@ -242,25 +260,20 @@ class _AttentionIn(Function):
         gain, u, r, y, joined, head_u, head_r, head_gain = ctx.saved_tensors
         heads, (batch, pos, _) = ctx.heads, ctx.shape
         n_qk = heads.n_heads + heads.n_kv_heads
-        dh = torch.empty(batch, pos, n_qk + heads.n_kv_heads, heads.d_head, dtype=_wide_dtype(y.dtype))
-        d_qk = dh.narrow(2, 0, n_qk)
-        cuts = ((0, heads.n_heads), (heads.n_heads, heads.n_kv_heads), (n_qk, heads.n_kv_heads))
-        places = [dh.narrow(2, start, count) for start, count in cuts]
-        for i, (place, d) in enumerate(zip(places, (dq, dk, dv), strict=True)):
-            if d is None:
-                place.zero_()
-            elif i == 2 or heads.turn is None:
-                place.copy_(d.transpose(1, 2))
-            else:
-                d = d.transpose(1, 2).to(dh.dtype).contiguous()
-                torch.mul(_complex(d), heads.turn.conj()[:, None], out=_complex(place))
+        d_qk = torch.empty(batch, pos, n_qk, heads.d_head, dtype=_wide_dtype(y.dtype))
+        _gather(d_qk, (dq, dk), (heads.n_heads, heads.n_kv_heads))
+        if heads.turn is not None:
+            _complex(d_qk).mul_(heads.turn.conj()[:, None])
         d_gains: tuple[Tensor | None, Tensor | None] = (None, None)
         if head_u is not None:
             along = d_qk * head_u
             d_gains = _split_head_gains(along.sum((0, 1)), heads)
             share = along.mul_(head_gain).sum(-1, keepdim=True).div_(-heads.d_head)
             d_qk.mul_(head_gain).addcmul_(head_u, share).mul_(head_r)
-        rows = dh.view(batch * pos, -1).to(y.dtype)
+        dh = torch.empty(batch, pos, n_qk + heads.n_kv_heads, heads.d_head, dtype=y.dtype)
+        dh.narrow(2, 0, n_qk).copy_(d_qk)
+        _gather(dh.narrow(2, n_qk, heads.n_kv_heads), (dv,), (heads.n_kv_heads,))
+        rows = dh.view(batch * pos, -1)
         d_weights: list[Tensor | None] = [None, None, None]
         if any(ctx.needs_input_grad[2:5]):
             d_weights = _split(y.t() @ rows, ctx.widths, heads, ctx.needs_input_grad[2:5])

@@ -10,17 +10,22 @@ longer hold. From then on each token is chosen from the last 3/4 n_ctx to n_ctx 
 are not made here.
 """
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
+from qkv.models.decoding import Decoding
+from qkv.models.decoding import serves as decoding_serves
 from qkv.randomness import generator
 
 __all__ = ["Sampling", "choose", "context_start", "generate"]
 
 _LARGEST_GROUP = 64
+_WORTH_A_THREAD = 4_000_000
+"""Multiplications a step from which on more than one thread pays."""
 
 
 class Sampling(NamedTuple):
@@ -47,9 +52,22 @@ def generate(model: Any, prompts: Sequence[np.ndarray], *, tokens: int, how: Sam
     out = [np.empty(0, dtype=np.int64)] * len(prompts)
     for rows in _groups([len(prompt) for prompt in prompts], tokens):
         draws = np.stack([generator(seed, "sample", row).random(tokens) for row in rows])
-        for row, ids in zip(rows, _continued(model, [prompts[row] for row in rows], draws, how), strict=True):
+        with _threads_for(model, len(rows)):
+            continued = _continued(model, [prompts[row] for row in rows], draws, how)
+        for row, ids in zip(rows, continued, strict=True):
             out[row] = ids
     return out
+
+
+@contextlib.contextmanager
+def _threads_for(model: Any, rows: int) -> Iterator[None]:
+    """One thread inside where a step is so small that waking a second one costs more than it does."""
+    threads, weights = torch.get_num_threads(), sum(p.numel() for p in model.parameters())
+    try:
+        torch.set_num_threads(1 if rows * weights < _WORTH_A_THREAD else threads)
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def context_start(length: int, n_ctx: int) -> int:
@@ -82,6 +100,7 @@ def _continued(model: Any, prompts: Sequence[np.ndarray], draws: np.ndarray, how
         ids[row, : len(prompt)] = prompt
     device = next(model.parameters()).device
     cache, start = model.new_cache(rows), -1
+    single = Decoding(model) if decoding_serves(model) else None
     stop = given + tokens  # where each row is complete
     for length in range(int(given.min()), ids.shape[1]):
         if context_start(length, n_ctx) != start:
@@ -89,10 +108,14 @@ def _continued(model: Any, prompts: Sequence[np.ndarray], draws: np.ndarray, how
             unread = ids[:, start:length]
         else:
             unread = ids[:, length - 1 : length]
-        h = model.hidden(torch.from_numpy(unread.copy()).to(device), cache=cache)[:, -1]
+        read = torch.from_numpy(unread.copy()).to(device)
+        if single is not None and read.shape[1] == 1:
+            last = single.step(read[:, 0], cache)
+        else:
+            last = model.unembed(model.hidden(read, cache=cache)[:, -1])
         due = (length >= given) & (length < stop)  # before that a row is still reading its prompt
         if due.any():
-            logits = model.unembed(h).float().cpu().numpy().copy()
+            logits = last.float().cpu().numpy().copy()
             if how.end is not None:
                 logits[length == given, how.end] = -np.inf
             draw = draws[np.arange(rows), np.clip(length - given, 0, tokens - 1)]

@@ -15,6 +15,7 @@ from typing import Any, Literal
 import torch
 
 from qkv.errors import ConfigError
+from qkv.training.memory import keep_freed_memory
 
 __all__ = ["Machine", "bf16_is_faster", "resolve"]
 
@@ -38,7 +39,12 @@ class Machine:
 
     @contextlib.contextmanager
     def active(self) -> Iterator[None]:
-        """This many threads and deterministic algorithms inside; what was set before, after."""
+        """This many threads and deterministic algorithms inside; what was set before, after.
+
+        On a CPU, freed memory is kept for the next step from here on (see `memory`).
+        """
+        if self.device == "cpu":
+            keep_freed_memory()
         threads, mode = torch.get_num_threads(), torch.get_deterministic_debug_mode()
         fills: Any = torch.utils.deterministic
         fill = fills.fill_uninitialized_memory

@@ -1,0 +1,47 @@
+"""Reading one token at a time gives the logits of the whole forward pass, in every layout that it serves."""
+
+import itertools
+
+import pytest
+import torch
+
+from qkv.models import Layout, ModelConfig, Sizes, build
+from qkv.models.decoding import Decoding, serves
+
+SIZES = dict(d_vocab=11, d_model=12, n_layers=2, n_heads=4, n_ctx=9, d_head=6)
+LAYOUTS = [
+    dict(positions=positions, norm=norm, qk_norm=qk_norm, mlp=mlp, bias=bias, tied=tied)
+    for (positions, qk_norm), (norm, bias), (mlp, tied) in itertools.product(
+        [("rotary", True), ("rotary", False), ("learned", False), ("none", True), ("sinusoidal", False)],
+        [("rms", False), ("rms", True), ("layer", True), ("layer", False)],
+        [("swiglu", False), ("gelu_tanh", True), ("relu2", False), ("none", True)],
+    )
+    if not (mlp == "swiglu" and bias)
+]
+
+
+def randomised(**layout) -> torch.nn.Module:
+    sizes = SIZES | ({"n_kv_heads": 2} if layout["positions"] == "rotary" else {})
+    model = build(ModelConfig(kind="CausalLM", sizes=Sizes(**sizes), layout=Layout(**layout)), 0).double()
+    generator = torch.Generator().manual_seed(1)
+    for parameter in model.parameters():
+        parameter.data = torch.randn(parameter.shape, generator=generator, dtype=torch.float64) * 0.5
+    return model
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: "-".join(str(value) for value in layout.values()))
+def test_single_steps_give_the_logits_of_the_forward_pass(layout):
+    model = randomised(**layout)
+    assert serves(model)
+    ids = torch.randint(11, (3, 9), generator=torch.Generator().manual_seed(2))
+    with torch.inference_mode():
+        whole, cache, single = model(ids), model.new_cache(3), Decoding(model)
+        model.hidden(ids[:, :4], cache=cache)
+        for pos in range(4, 9):
+            torch.testing.assert_close(single.step(ids[:, pos], cache), whole[:, pos], rtol=0, atol=1e-11)
+
+
+@pytest.mark.parametrize("layout", [dict(norm_place="post"), dict(norm="none"), dict(skip=False)])
+def test_other_layouts_are_left_to_the_model(layout):
+    model = build(ModelConfig(kind="CausalLM", sizes=Sizes(**SIZES), layout=Layout(**layout)), 0)
+    assert not serves(model)

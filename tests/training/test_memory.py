@@ -1,0 +1,33 @@
+"""Memory that is freed is kept."""
+
+import resource
+import subprocess
+import sys
+
+import pytest
+
+FAULTS = """
+import resource, sys, torch
+from qkv.training.memory import keep_freed_memory
+if sys.argv[1] == "kept":
+    assert keep_freed_memory()
+def touch():
+    return [torch.ones(1 << 20) for _ in range(8)]
+touch(), touch()
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+for _ in range(5):
+    touch()
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+def page_faults(how: str) -> int:
+    done = subprocess.run([sys.executable, "-c", FAULTS, how], capture_output=True, text=True, check=True)
+    return int(done.stdout)
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="mallopt is glibc's")
+def test_allocating_again_what_was_freed_costs_no_page_fault_once_memory_is_kept():
+    pages = 5 * 8 * (4 << 20) // resource.getpagesize()
+    assert page_faults("as it was") > pages / 4
+    assert page_faults("kept") < pages / 20
