@@ -238,6 +238,8 @@ class Scale:
     """Examples a step, whatever their length."""
     steps: int = 0
     """The horizon that the law plans for a target loss; 0 where the budget decides."""
+    most_steps: int = 0
+    """The largest horizon that wall time may be turned into: beyond it data are learned by heart; 0 is no limit."""
     dropout: float = 0.0
     """Dropout for data that will be seen many times."""
     optimizer: Mapping[str, float] = field(default_factory=dict)
@@ -275,7 +277,13 @@ def _scale_for_target(ratio: float, budget: Budget) -> Scale:
 SizeLaw = Callable[[int, Budget, float], Scale]
 """(how much there is to train on, the budget, a yardstick in nats or NaN where no target was given) -> scale."""
 
-SIZE_LAWS: Mapping[str, SizeLaw] = {"text": scale_law}
+
+def labelled_law(n_texts: int, budget: Budget, entropy: float) -> Scale:
+    """Sizes and batch for `n_texts` labelled texts."""
+    return Scale(d_model=128, n_layers=2, n_ctx=64, batch_size=64, dropout=0.3, optimizer={"weight_decay": 0.05})
+
+
+SIZE_LAWS: Mapping[str, SizeLaw] = {"text": scale_law, "labelled texts": labelled_law}
 """Name, as in `Task.size_law` -> law; what it counts is said by the task's data (`Data.n_train`)."""
 
 
@@ -300,7 +308,7 @@ def model_config(
         "n_ctx": scale.n_ctx,
         "d_mlp": max(16, round(d_model * preset.mlp_ratio / 16) * 16),
     }
-    layout = dataclasses.replace(preset.layout, dropout=scale.dropout)
+    layout = dataclasses.replace(preset.layout, dropout=scale.dropout, tied=preset.layout.tied and not classes)
     sizes = Sizes(**(chosen | dict(pinned)))
     return ModelConfig(kind=kind, sizes=sizes, layout=layout, classes=classes)  # type: ignore[arg-type]
 

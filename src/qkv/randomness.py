@@ -11,7 +11,7 @@ import hashlib
 
 import numpy as np
 
-__all__ = ["Permutation", "generator", "key"]
+__all__ = ["Permutation", "generator", "key", "uniforms"]
 
 
 def key(*names: int | str) -> int:
@@ -26,6 +26,25 @@ def key(*names: int | str) -> int:
 def generator(*names: int | str) -> np.random.Generator:
     """A NumPy generator for the stream of that name."""
     return np.random.Generator(np.random.Philox(key=key(*names)))
+
+
+def uniforms(index: np.ndarray, *names: int | str) -> np.ndarray:
+    """A number in [0, 1) for each value of `index` (integers of any shape), float64: a pure function of value and name.
+
+    For draws of many items at once, where a generator each would cost more than what is drawn. SplitMix64's finaliser
+    (Steele et al. 2014), twice, over the value under a key of the name.
+    """
+    low, high = (np.uint64(key(*names) >> shift & (1 << 64) - 1) for shift in (0, 64))
+    with np.errstate(over="ignore"):
+        z = _mix(np.asarray(index).astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15) + low)
+        z = _mix(z ^ high)
+    return (z >> np.uint64(11)).astype(np.float64) * 2.0**-53
+
+
+def _mix(z: np.ndarray) -> np.ndarray:
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return z ^ (z >> np.uint64(31))
 
 
 class Permutation:
@@ -45,10 +64,7 @@ class Permutation:
     def _round(self, values: np.ndarray, round_key: np.uint64) -> np.ndarray:
         """SplitMix64's finaliser over value + key (Steele et al. 2014)."""
         with np.errstate(over="ignore"):
-            z = values.astype(np.uint64) + round_key
-            z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-            z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-            return z ^ (z >> np.uint64(31))
+            return _mix(values.astype(np.uint64) + round_key)
 
     def _once(self, values: np.ndarray) -> np.ndarray:
         side = np.uint64(self._side)

@@ -25,7 +25,7 @@ from qkv.data.tokenizers import KINDS, Tokenizer, fit_tokenizer, load_tokenizer,
 from qkv.data.tokens import Tokens
 from qkv.errors import ConfigError, SourceError, StorageError, unknown
 
-__all__ = ["Corpus", "load_corpus"]
+__all__ = ["Corpus", "fitted_tokenizer", "load_corpus"]
 
 DEFAULT_KIND = "bpe"
 
@@ -128,7 +128,7 @@ def load_corpus(
         return split_source(source, val)
 
     told = progress or (lambda what, share: None)
-    tokenizer = _tokenizer(config, split, _digest(digest, *columns), many, task_specials, cache, told)
+    tokenizer = fitted_tokenizer(config, split, _digest(digest, *columns), many, task_specials, cache, told)
     key = _digest(digest, *columns, tokenizer.sha256, many)
     parts, facts = _tokens(source, val, split, tokenizer, many, key, cache, told)
     for name, tokens in parts.items():
@@ -153,7 +153,7 @@ def _digest(*parts: object) -> str:
     return hashlib.sha256(json.dumps([_FORMAT, *map(str, parts)]).encode()).hexdigest()
 
 
-def _tokenizer(
+def fitted_tokenizer(
     config: DataConfig,
     split: Callable[[], Split],
     source_key: str,

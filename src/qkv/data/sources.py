@@ -20,7 +20,7 @@ from qkv.data.reading import examine, missing_file, read_text, sniff
 from qkv.data.tables import is_table, read_rows, table_format
 from qkv.errors import SourceError
 
-__all__ = ["Chunk", "Source", "open_source", "text_chunks", "whole_documents"]
+__all__ = ["Chunk", "Source", "open_source", "source_name", "text_chunks", "whole_documents"]
 
 TEXT_SUFFIXES = (".txt", ".text", ".md", ".rst", ".tex", ".html", ".xml", ".log")
 """A file in a folder that is named like text must be text; any other that is not is passed over."""
@@ -114,7 +114,7 @@ def _no_columns(config: DataConfig, what: str) -> None:
         raise SourceError(f"{what} has no columns; leave {option} out, or give a .jsonl, .csv or .tsv table")
 
 
-def _name(path: Path) -> str:
+def source_name(path: Path) -> str:
     """The stem, or the folder's name where the stem says nothing (input.txt, train.tsv)."""
     path = path.absolute()
     stem = path.name.split(".")[0] or path.name
@@ -167,7 +167,9 @@ def _text_file(path: Path) -> Source:
     def read(start: int, stop: int | None) -> Iterator[Chunk]:
         return text_chunks(path, start, stop)
 
-    return Source(name=_name(path), kind="text", sha256=facts.sha256, n_bytes=facts.n_bytes, text_file=path, read=read)
+    return Source(
+        name=source_name(path), kind="text", sha256=facts.sha256, n_bytes=facts.n_bytes, text_file=path, read=read
+    )
 
 
 def _table(path: Path, config: DataConfig) -> Source:
@@ -179,7 +181,7 @@ def _table(path: Path, config: DataConfig) -> Source:
 
     note = f"text from column {layout.text!r}" if layout.text else ""
     return Source(
-        name=_name(path),
+        name=source_name(path),
         kind=layout.kind,
         sha256=facts.sha256,
         n_bytes=facts.n_bytes,
@@ -224,7 +226,7 @@ def _folder(folder: Path, config: DataConfig) -> Source:
 
     note = f"{len(texts)} files read" + (f", {skipped} that are not text passed over" if skipped else "")
     return Source(
-        name=_name(folder / "all"),
+        name=source_name(folder / "all"),
         kind="folder",
         sha256=digest.hexdigest(),
         n_bytes=n_bytes,

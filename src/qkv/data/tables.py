@@ -15,7 +15,7 @@ from pathlib import Path
 from qkv.data.reading import read_text
 from qkv.errors import SourceError, unknown
 
-__all__ = ["TableFormat", "choose_text", "is_table", "read_rows", "table_format"]
+__all__ = ["TableFormat", "choose_text", "is_table", "numbered_rows", "read_rows", "table_format"]
 
 TEXT_NAMES = (
     "text sentence content body document article story review comment message utterance passage paragraph abstract "
@@ -158,6 +158,25 @@ def read_rows(path: Path, layout: TableFormat) -> Iterator[str]:
             yield row[at]
 
 
+def numbered_rows(path: Path, layout: TableFormat) -> Iterator[tuple[int, dict[str, object]]]:
+    """(line number from 1, column -> value) of every row below the header; a blank line gives an empty row.
+
+    Raises SourceError with the line number where a line does not parse.
+    """
+    if layout.kind == "jsonl":
+        for number, value in _json_lines(path, blank=True):
+            if value is not None and not isinstance(value, dict):
+                raise SourceError(f"{str(path)!r} line {number} is not a JSON object with columns")
+            yield number, value or {}
+        return
+    header = layout.header
+    for number, row in _numbered_cells(path, layout.kind):
+        if row and header:
+            header = False
+            continue
+        yield number, dict(zip(layout.columns, row, strict=False))
+
+
 def _lines(path: Path) -> Iterator[str]:
     """The lines of a text, ends included, without holding more than a block and a line."""
     rest = ""
@@ -169,10 +188,12 @@ def _lines(path: Path) -> Iterator[str]:
         yield rest
 
 
-def _json_lines(path: Path) -> Iterator[tuple[int, object]]:
-    """(line number from 1, value) of each line that is not blank."""
+def _json_lines(path: Path, blank: bool = False) -> Iterator[tuple[int, object]]:
+    """(line number from 1, value) of each line that is not blank; with `blank` those too, as None."""
     for number, line in enumerate(_lines(path), start=1):
         if not line.strip():
+            if blank:
+                yield number, None
             continue
         try:
             value = json.loads(line)
@@ -187,17 +208,20 @@ def _json_lines(path: Path) -> Iterator[tuple[int, object]]:
 
 def _cells(path: Path, kind: str) -> Iterator[list[str]]:
     """The cells of each row that is not blank."""
+    return (row for _, row in _numbered_cells(path, kind) if row)
+
+
+def _numbered_cells(path: Path, kind: str) -> Iterator[tuple[int, list[str]]]:
+    """(number of its last line from 1, cells) of each row; a blank line has none."""
     if kind == "tsv":
-        for line in _lines(path):
+        for number, line in enumerate(_lines(path), start=1):
             line = line.rstrip("\r\n")
-            if line:
-                yield line.split("\t")
+            yield number, line.split("\t") if line else []
         return
     csv.field_size_limit(max(csv.field_size_limit(), 1 << 30))  # the module's own limit is 128 KiB a cell
     reader = csv.reader(_lines(path), strict=True)
     try:
         for row in reader:
-            if row:
-                yield row
+            yield reader.line_num, row
     except csv.Error as error:
         raise SourceError(f"{str(path)!r} line {reader.line_num} is not CSV: {error}") from None

@@ -17,6 +17,7 @@ from qkv.data.tokenizers import Tokenizer, load_tokenizer
 from qkv.errors import QkvError
 from qkv.folder import RunFolder
 from qkv.inspection.snapshots import stored
+from qkv.tasks import Task, find_task
 from qkv.telemetry import Telemetry
 
 __all__ = ["Answer", "Evidence", "listed", "many", "number", "percent"]
@@ -62,8 +63,21 @@ class Evidence:
             return None
 
     @property
+    def task(self) -> Task:
+        """What it was trained to do."""
+        return find_task(self.settings.get("task", "causal"))
+
+    @property
+    def n_answers(self) -> int:
+        """How many answers the model chooses among: classes, or tokens; 0 where it is not known."""
+        classes = self.settings.get("model", {}).get("classes") or ()
+        return len(classes) or (self.tokenizer.d_vocab if self.tokenizer is not None else 0)
+
+    @property
     def unit(self) -> str:
-        """What one token is, in the singular."""
+        """What one target of the loss is, in the singular; of a text's tokens, what a token is."""
+        if self.task.target != "token":
+            return self.task.target
         kind = self.tokenizer.kind if self.tokenizer is not None else ""
         return {"char": "character", "byte": "byte", "word": "word"}.get(kind, "token")
 

@@ -37,18 +37,19 @@ def loss(evidence: Evidence) -> Answer | None:
         numbers={f"validation loss (nats per {evidence.unit})": best.loss, "bits per byte": best.bits_per_byte}
         | {f"{name} (nats per {evidence.unit})": nats for name, nats in lines},
         measure="loss",
-        null="A model that learned nothing gives every token the same probability: "
-        f"ln {evidence.tokenizer.d_vocab:,} = {math.log(evidence.tokenizer.d_vocab):.3f} nats."
-        if evidence.tokenizer is not None
+        null=f"A model that learned nothing gives every {'class' if evidence.task.target != 'token' else 'token'} the "
+        f"same probability: ln {evidence.n_answers:,} = {math.log(evidence.n_answers):.3f} nats."
+        if evidence.n_answers
         else "",
     )
 
 
 def _baselines(evidence: Evidence) -> list[tuple[str, float]]:
-    """Name and nats per token, falling."""
+    """Name and nats per target, falling."""
     found: dict[str, Any] = evidence.telemetry.fact("baselines") or {}
     order = found.get("ngram_order")
     names = {"unigram": "unigram", "bigram": "bigram", "ngram": f"the best n-gram, of order {order}", "xz": "xz"}
+    names |= {name: words for name, words in evidence.task.yardsticks.items() if name not in names}
     lines = [(words, found[name]) for name, words in names.items() if isinstance(found.get(name), int | float)]
     return sorted(((w, float(v)) for w, v in lines if math.isfinite(v)), key=lambda line: -line[1])
 

@@ -9,7 +9,7 @@ from qkv.models.layout import Layout, ModelConfig, RopeScaling, Sizes
 from qkv.models.matrices import Catalogue, Entry, Part
 from qkv.models.norms import LayerNorm, RMSNorm
 from qkv.models.start import START, start_values
-from qkv.models.zoo import CausalLM, Decoder, Encoder, EncoderDecoder, MaskedLM, build
+from qkv.models.zoo import CausalClassifier, CausalLM, Classifier, Decoder, Encoder, EncoderDecoder, MaskedLM, build
 
 __all__ = [
     "MLP",
@@ -17,7 +17,9 @@ __all__ = [
     "Address",
     "Block",
     "Catalogue",
+    "CausalClassifier",
     "CausalLM",
+    "Classifier",
     "Decoder",
     "Encoder",
     "EncoderDecoder",

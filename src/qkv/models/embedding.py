@@ -1,4 +1,4 @@
-"""The way in and the way out: token rows with positions, and vectors to logits."""
+"""The way in and the ways out: token rows with positions, vectors to logits, the mean of a text to its class."""
 
 import math
 
@@ -11,7 +11,7 @@ from qkv.models.layout import Layout, Sizes
 from qkv.models.norms import ACTIVATIONS, make_norm
 from qkv.models.positions import Sinusoidal
 
-__all__ = ["Embedding", "Head"]
+__all__ = ["ClassHead", "Embedding", "Head", "pool"]
 
 
 class Embedding(nn.Module):
@@ -93,3 +93,27 @@ class Head(nn.Module):
             return F.linear(h, self.W_U.t(), self.b_U)
         assert W_E is not None, "a tied head needs W_E"
         return F.linear(h, W_E, self.b_U)
+
+
+class ClassHead(nn.Module):
+    """One vector of a text (or image) to logits of its classes: h W_cls + b_cls."""
+
+    def __init__(self, d_model: int, n_classes: int) -> None:
+        super().__init__()
+        self.W_cls = nn.Parameter(torch.empty(d_model, n_classes))
+        self.b_cls = nn.Parameter(torch.empty(n_classes))
+
+    def forward(self, h: Tensor) -> Tensor:
+        """h [..., d_model] -> logits [..., n_classes]."""
+        return F.linear(h, self.W_cls.t(), self.b_cls)
+
+
+def pool(h: Tensor, owners: Tensor, n: int) -> Tensor:
+    """The mean of the positions that belong to each of n texts: h [batch, pos, d_model] -> [n, d_model].
+
+    `owners` [batch, pos] int64 is the number of the text that a position belongs to; others (such as -1 or n) belong to
+    none. Several texts may share a row. A product with a matrix of shares: the same bits whatever the thread count.
+    """
+    member = owners.flatten()[None, :] == torch.arange(n, device=owners.device)[:, None]
+    shares = member.to(h.dtype) / member.sum(dim=1, keepdim=True).clamp_min(1).to(h.dtype)
+    return shares @ h.flatten(0, 1)

@@ -22,7 +22,7 @@ POSITIONS: tuple[str, ...] = ("none", "sinusoidal", "learned", "rotary")
 NORMS: tuple[str, ...] = ("none", "layer", "rms")
 NORM_PLACES: tuple[str, ...] = ("pre", "post")
 MLPS: tuple[str, ...] = ("none", "gelu", "gelu_tanh", "relu", "relu2", "swiglu")
-KINDS: tuple[str, ...] = ("CausalLM", "MaskedLM")
+KINDS: tuple[str, ...] = ("CausalLM", "MaskedLM", "Classifier", "CausalClassifier")
 ATTENTION_BIASES: tuple[str, ...] = ("same", "none", "qkv", "all")
 ROPE_SCALINGS: tuple[str, ...] = ("none", "linear", "llama3", "yarn")
 UNGATED: tuple[str, ...] = ("gelu", "gelu_tanh", "relu", "relu2")
@@ -184,8 +184,9 @@ class Layout:
 class ModelConfig:
     """All that `build` needs besides a seed."""
 
-    kind: Literal["CausalLM", "MaskedLM"]
-    """CausalLM predicts the next token from those before; MaskedLM predicts hidden tokens from both sides."""
+    kind: Literal["CausalLM", "MaskedLM", "Classifier", "CausalClassifier"]
+    """CausalLM predicts the next token from those before; MaskedLM predicts hidden tokens from both sides; Classifier
+    and CausalClassifier tell classes of texts apart over the body of either."""
     sizes: Sizes
     """How large."""
     layout: Layout = field(default_factory=Layout)
@@ -203,6 +204,10 @@ class ModelConfig:
         """
         if self.sizes.d_vocab < 1:
             raise ConfigError(f"d_vocab is {self.sizes.d_vocab}; a {self.kind} needs at least 1 token type")
+        if self.kind.endswith("Classifier") != bool(self.classes) or len(self.classes) == 1:
+            raise ConfigError(
+                f"a {self.kind} was given {len(self.classes)} classes; a classifier needs at least 2, others have none"
+            )
         sizes = self.sizes.resolved()
         check(sizes, self.layout)
         return dataclasses.replace(self, sizes=sizes)

@@ -40,7 +40,12 @@ class Catalogue:
             )
         self._layout = getattr(model, "layout", getattr(getattr(model, "config", None), "layout", None))
         table = next((a for a in ("W_E", "enc.W_E") if a in self._entries), None)
-        if getattr(self._layout, "tied", False) and hasattr(model, "head") and table and "W_U" not in self._entries:
+        if (
+            getattr(self._layout, "tied", False)
+            and hasattr(getattr(model, "head", None), "W_U")
+            and table
+            and "W_U" not in self._entries
+        ):
             self._entries["W_U"] = make_entry(
                 "W_U", self._entries[table].parameter, model, tied_to=table, transposed=True
             )

@@ -51,6 +51,8 @@ KINDS: Mapping[str, Kind] = {
     "b_transform": Kind("head"),
     "W_U": Kind("head", "row", 1),
     "b_U": Kind("head", "row", 0),
+    "W_cls": Kind("head"),
+    "b_cls": Kind("head"),
 }
 """Last part of an address -> its kind. A new kind of matrix is one row here."""
 

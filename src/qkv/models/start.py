@@ -86,12 +86,12 @@ def _identity() -> Draw:
 ZERO, ONE = _constant(0.0), _constant(1.0)
 _HIDDEN = ("W_Q", "W_K", "W_V", "W_O", "W_in", "W_gate", "W_out", "W_transform")
 _EVERYWHERE: dict[str, Draw] = {"gain": ONE} | {
-    name: ZERO for name in ("bias", "b_Q", "b_K", "b_V", "b_O", "b_in", "b_out", "b_transform", "b_U")
+    name: ZERO for name in ("bias", "b_Q", "b_K", "b_V", "b_O", "b_in", "b_out", "b_transform", "b_U", "b_cls")
 }
 
 
 def _rows(hidden: Draw, **others: Draw) -> dict[str, Draw]:
-    return _EVERYWHERE | dict.fromkeys(_HIDDEN, hidden) | {"W_type": others["W_pos"]} | others
+    return _EVERYWHERE | dict.fromkeys(_HIDDEN, hidden) | {"W_type": others["W_pos"], "W_cls": others["W_U"]} | others
 
 
 START: Mapping[str, Mapping[str, Draw]] = {
@@ -106,7 +106,10 @@ START: Mapping[str, Mapping[str, Draw]] = {
     ),
     # Devlin et al. 2018 (arXiv 1810.04805); google-research/bert `create_initializer`.
     "bert": _rows(
-        _truncated_normal(0.02), W_E=_truncated_normal(0.02), W_pos=_truncated_normal(0.02), W_U=_truncated_normal(0.02)
+        _truncated_normal(0.02),
+        W_E=_truncated_normal(0.02),
+        W_pos=_truncated_normal(0.02),
+        W_U=_truncated_normal(0.02),
     ),
     # Touvron et al. 2023 (arXiv 2302.13971) as released: plain normal everywhere.
     "normal": _rows(_normal(0.02), W_E=_normal(0.02), W_pos=_normal(0.02), W_U=_normal(0.02)),

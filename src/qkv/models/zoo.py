@@ -1,7 +1,8 @@
-"""Models composed of blocks: Encoder, Decoder and EncoderDecoder for any torch code, and two language models.
+"""Models composed of blocks: Encoder, Decoder and EncoderDecoder for any torch code, language models, classifiers.
 
-An encoder sees both sides, a decoder what came before; each takes token ids, or vectors where d_vocab is 0. The
-language models add logits. `build` makes one from a configuration; every parameter starts by (seed, address).
+An encoder sees both sides, a decoder what came before; each takes token ids, or vectors where d_vocab is 0. Language
+models add logits at every position, classifiers one answer to the mean of a text's positions. `build` makes one from a
+configuration; every parameter starts by (seed, address).
 """
 
 from collections.abc import Mapping
@@ -13,14 +14,23 @@ from qkv.models.activations import activation_names, recorder, replacer
 from qkv.models.attention import Drop, Tap
 from qkv.models.blocks import Block
 from qkv.models.cache import KVCache
-from qkv.models.embedding import Embedding, Head
+from qkv.models.embedding import ClassHead, Embedding, Head, pool
 from qkv.models.layout import Layout, ModelConfig, Sizes, check
 from qkv.models.masks import visible
 from qkv.models.norms import make_norm
 from qkv.models.positions import positions_within
 from qkv.models.start import fill
 
-__all__ = ["CausalLM", "Decoder", "Encoder", "EncoderDecoder", "MaskedLM", "build"]
+__all__ = [
+    "CausalClassifier",
+    "CausalLM",
+    "Classifier",
+    "Decoder",
+    "Encoder",
+    "EncoderDecoder",
+    "MaskedLM",
+    "build",
+]
 
 
 class _Stack(nn.Module):
@@ -171,8 +181,40 @@ class EncoderDecoder(nn.Module):
         return self.head(h, self.enc.embedding.W_E)
 
 
-class _LanguageModel(_Stack):
-    """A stack with logits; abstract."""
+class _Answering(_Stack):
+    """A stack with an answer of its own to what was read; abstract: `answer` is the subclass's."""
+
+    config: ModelConfig
+
+    def answer(self, h: Tensor, mask: Tensor | None) -> Tensor:
+        """The model's output from the vectors after the last norm, h [batch, pos, d_model]."""
+        raise NotImplementedError
+
+    def forward(self, ids: Tensor, mask: Tensor | None = None) -> Tensor:
+        """ids [batch, pos] int64 -> the answer; `mask` [batch, pos] bool is True for real tokens."""
+        return self.answer(self.hidden(ids, mask=mask), mask)
+
+    def forward_recorded(self, ids: Tensor, mask: Tensor | None = None) -> tuple[Tensor, dict[str, Tensor]]:
+        """The answer, and every activation by name (`activation_names` lists them), computed by the explicit path.
+
+        q, z [batch, head, pos, d_head] and k, v [batch, kv_head, pos, d_head], q and k after QK-norm and rotary turns;
+        scores, pattern [batch, head, query_pos, key_pos]; the rest [batch, pos, d_model]. `x` is what enters W_Q, W_K,
+        W_V.
+        """
+        tap, record = recorder()
+        return self.answer(self.hidden(ids, mask=mask, tap=tap), mask), record
+
+    def forward_with(self, ids: Tensor, replace: Mapping[str, Tensor], mask: Tensor | None = None) -> Tensor:
+        """The answer with some activations replaced: `replace={"L0.H3.z": z, "L1.resid_pre": x}`.
+
+        Raises AddressError for an activation this model does not have, ChangeError for a shape that does not fit.
+        """
+        tap = replacer(replace, self.activation_names(), self.sizes)
+        return self.answer(self.hidden(ids, mask=mask, tap=tap), mask)
+
+
+class _LanguageModel(_Answering):
+    """A stack with logits, [batch, pos, d_vocab]; abstract."""
 
     def __init__(self, config: ModelConfig, *, seed: int | None = 0) -> None:
         self.config = config.resolved()
@@ -187,27 +229,9 @@ class _LanguageModel(_Stack):
         """h [..., d_model] -> logits [..., d_vocab]."""
         return self.head(h, self.embedding.W_E)
 
-    def forward(self, ids: Tensor, mask: Tensor | None = None) -> Tensor:
-        """ids [batch, pos] int64 -> logits [batch, pos, d_vocab]; `mask` [batch, pos] bool is True for real tokens."""
-        return self.unembed(self.hidden(ids, mask=mask))
-
-    def forward_recorded(self, ids: Tensor, mask: Tensor | None = None) -> tuple[Tensor, dict[str, Tensor]]:
-        """Logits, and every activation by name (`activation_names` lists them), computed by the explicit path.
-
-        q, z [batch, head, pos, d_head] and k, v [batch, kv_head, pos, d_head], q and k after QK-norm and rotary turns;
-        scores, pattern [batch, head, query_pos, key_pos]; the rest [batch, pos, d_model]. `x` is what enters W_Q, W_K,
-        W_V.
-        """
-        tap, record = recorder()
-        return self.unembed(self.hidden(ids, mask=mask, tap=tap)), record
-
-    def forward_with(self, ids: Tensor, replace: Mapping[str, Tensor], mask: Tensor | None = None) -> Tensor:
-        """Logits with some activations replaced: `replace={"L0.H3.z": z, "L1.resid_pre": x}`.
-
-        Raises AddressError for an activation this model does not have, ChangeError for a shape that does not fit.
-        """
-        tap = replacer(replace, self.activation_names(), self.sizes)
-        return self.unembed(self.hidden(ids, mask=mask, tap=tap))
+    def answer(self, h: Tensor, mask: Tensor | None) -> Tensor:
+        """Logits at every position."""
+        return self.unembed(h)
 
 
 class CausalLM(_LanguageModel):
@@ -222,10 +246,41 @@ class MaskedLM(_LanguageModel):
     causal = False
 
 
-MODELS = {"CausalLM": CausalLM, "MaskedLM": MaskedLM}
+class _PooledModel(_Answering):
+    """A stack that tells classes apart by the mean of a text's positions: logits [batch, n_classes]; abstract."""
+
+    def __init__(self, config: ModelConfig, *, seed: int | None = 0) -> None:
+        self.config = config.resolved()
+        super().__init__(self.config.sizes, self.config.layout)
+        self.head = ClassHead(self.sizes.d_model, len(self.config.classes))
+        if seed is not None:
+            fill(self, self.layout.start, self.sizes.n_layers, seed)
+
+    def answer(self, h: Tensor, mask: Tensor | None) -> Tensor:
+        """Logits of the mean over real positions, [batch, n_classes]."""
+        rows = torch.arange(len(h), device=h.device)[:, None].expand(h.shape[:2])
+        return self.head(pool(h, rows if mask is None else torch.where(mask, rows, -1), len(h)))
 
 
-def build(config: ModelConfig, seed: int, *, materialise: bool = True) -> CausalLM | MaskedLM:
+class Classifier(_PooledModel):
+    """Tells classes apart; every position sees every real position."""
+
+    causal = False
+
+
+class CausalClassifier(_PooledModel):
+    """Tells classes apart over the body of a causal model: a position sees what came before."""
+
+    causal = True
+
+
+MODELS = {kind.__name__: kind for kind in (CausalLM, MaskedLM, Classifier, CausalClassifier)}
+"""Kind of a `ModelConfig` -> its class."""
+
+
+def build(
+    config: ModelConfig, seed: int, *, materialise: bool = True
+) -> CausalLM | MaskedLM | Classifier | CausalClassifier:
     """The model of a configuration, every parameter started by (seed, address), float32.
 
     With `materialise` False the parameters are on the meta device: shapes without memory, for plans and for loading.

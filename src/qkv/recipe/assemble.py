@@ -37,6 +37,8 @@ class Parts:
     optimizer: Optimizer
     start: dict[str, Tensor]
     """Address -> weights at step 0, after the changes that hold from the start; what drift is measured from."""
+    new: tuple[str, ...] = ()
+    """With `from_run`: what that run did not have, and starts by the seed."""
 
 
 def assemble(config: RunConfig, corpus: Data, *, resumed_at: int = 0) -> Parts:
@@ -47,8 +49,7 @@ def assemble(config: RunConfig, corpus: Data, *, resumed_at: int = 0) -> Parts:
     """
     model = build(config.model, config.seed)
     catalogue = Catalogue(model, None if corpus.tokenizer is None else corpus.tokenizer.readable)
-    if config.from_run:
-        catalogue.load_state(load_weights(Path(config.from_run) / "best.safetensors"))
+    new = _take_over(config, catalogue) if config.from_run else ()
     n_steps = config.training.schedule.steps or None
     plan = plan_changes(config.changes, catalogue, config.seed, run_matrix, n_steps=n_steps, resumed_at=resumed_at)
     catalogue = plan.at_start()
@@ -62,7 +63,27 @@ def assemble(config: RunConfig, corpus: Data, *, resumed_at: int = 0) -> Parts:
         plan=plan,
         optimizer=make_optimizer(catalogue, config.training.optimizer, precision=config.machine.precision),
         start={address: values.clone() for address, values in catalogue.state().items()},
+        new=new,
     )
+
+
+def _take_over(config: RunConfig, catalogue: Catalogue) -> tuple[str, ...]:
+    """Load the weights of `from_run`; of a run for another end, its body only. Returns the addresses that start anew.
+
+    Raises RunFolderError where the body is not whole there.
+    """
+    folder = Path(config.from_run)
+    weights, own = load_weights(folder / "best.safetensors"), catalogue.state()
+    parent = RunConfig.read(folder / "config.toml").model
+    if (parent.kind, parent.classes) == (config.model.kind, config.model.classes):
+        catalogue.load_state(weights)
+        return ()
+    new = tuple(entry.address for entry in catalogue if entry.site == "head")
+    missing = [address for address in own if address not in new and address not in weights]
+    if missing:
+        raise RunFolderError(f"{folder} has no weights of its own for {missing[0]}; it cannot be started from")
+    catalogue.load_state({address: own[address] if address in new else weights[address] for address in own})
+    return new
 
 
 def load_weights(path: Path) -> dict[str, Tensor]:

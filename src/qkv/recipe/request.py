@@ -169,7 +169,10 @@ def _model(
     classes = task.classes(data)
     if parent:
         model = _shortened(parent.model, request.set.get("n_ctx", request.set.get("model.sizes.n_ctx")))
-        return dataclasses.replace(model, kind=task.starts_from[parent.model.kind], classes=classes)
+        kind, layout = task.starts_from[model.kind], model.layout
+        if kind != model.kind:  # another head over the body: its W_U stays behind, and what was tied to it
+            layout = dataclasses.replace(layout, tied=False, head_transform=False, dropout=scale.dropout)
+        return dataclasses.replace(model, kind=kind, layout=layout, classes=classes)
     pinned = dict(task.model_sizes(data)) | {
         item.name: int(request.set[name])
         for item in dataclasses.fields(Sizes)
@@ -200,7 +203,7 @@ def training_config(preset: Preset, scale: Scale, budget: Budget, n_ctx: int) ->
         until_loss=budget.until_loss,
         minutes=minutes,
         optimizer=optimizer_config(preset, scale, steps),
-        schedule=preset.schedule(steps),
+        schedule=dataclasses.replace(preset.schedule(steps), most_steps=0 if steps else scale.most_steps),
     )
 
 

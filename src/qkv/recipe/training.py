@@ -228,7 +228,11 @@ def _announcement(parts: Parts) -> str:
         f"Up to {length}{target}, {training.batch_size} {parts.task.examples} a step,"
         f" {config.machine.precision} on {config.machine.threads} threads."
     )
-    return f"{corpus.describe()}\n{model}\n{how}"
+    came = ""
+    if config.from_run:
+        new = f"; new: {', '.join(parts.new)}" if parts.new else ""
+        came = f"\nIt goes on from the best weights of {config.from_run}{new}."
+    return f"{corpus.describe()}\n{model}{came}\n{how}"
 
 
 def _source_facts(corpus: Data) -> str:

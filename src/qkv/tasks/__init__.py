@@ -6,6 +6,7 @@ A new task is one new module with a class that keeps the protocol `Task` (most o
 
 from qkv.errors import ConfigError, unknown
 from qkv.tasks.causal import Causal
+from qkv.tasks.classify import Classify
 from qkv.tasks.evaluation import evaluate, validation_loss
 from qkv.tasks.filling import Candidate
 from qkv.tasks.masked import Masked
@@ -27,6 +28,7 @@ __all__ = [
     "Batch",
     "Candidate",
     "Causal",
+    "Classify",
     "Data",
     "Drop",
     "Evaluation",
@@ -42,7 +44,7 @@ __all__ = [
     "validation_loss",
 ]
 
-TASKS: dict[str, Task] = {task.name: task for task in (Causal(), Masked())}
+TASKS: dict[str, Task] = {task.name: task for task in (Causal(), Masked(), Classify())}
 
 
 def find_task(name: str) -> Task:

@@ -45,6 +45,7 @@ class Causal(TextTask):
 
     stack: ClassVar[Stack] = "decoder"
     starts_from: ClassVar[Mapping[str, str]] = {"CausalLM": "CausalLM"}
+    asked: ClassVar[str] = "the next {unit}"
     prompt: ClassVar[str] = "The "
     continues: ClassVar[bool] = True
     metric: ClassVar[str] = "bits_per_byte"

@@ -15,7 +15,7 @@ import torch
 
 from qkv.tasks.task import Evaluation, Figure, Task
 
-__all__ = ["evaluate", "ratio_interval", "student_t", "validation_loss"]
+__all__ = ["evaluate", "ratio_interval", "student_t", "validation_loss", "wilson"]
 
 
 def validation_loss(model: Any, task: Task, corpus: Any, batch_size: int) -> float:
@@ -83,6 +83,13 @@ def ratio_interval(amounts: np.ndarray, sizes: np.ndarray) -> tuple[float, tuple
     error = float(np.sqrt(k / (k - 1) * np.square(amounts - ratio * sizes).sum())) / whole
     reach = student_t(k - 1) * error
     return ratio, (ratio - reach, ratio + reach)
+
+
+def wilson(share: float, n: int) -> tuple[float, float]:
+    """95 % interval of a share (0..1) of n independent items: Wilson 1927, JASA 22; inside 0..1 even at the ends."""
+    z = 1.959963984540054
+    centre, reach = share + z * z / (2 * n), z * float(np.sqrt(share * (1 - share) / n + z * z / (4 * n * n)))
+    return max(0.0, (centre - reach) / (1 + z * z / n)), min(1.0, (centre + reach) / (1 + z * z / n))
 
 
 def student_t(degrees: int) -> float:

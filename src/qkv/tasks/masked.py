@@ -55,6 +55,7 @@ class Masked(TextTask):
 
     starts_from: ClassVar[Mapping[str, str]] = {"MaskedLM": "MaskedLM"}
     tokenizer: ClassVar[str] = "wordpiece"
+    asked: ClassVar[str] = "a hidden {unit}"
     prompt: ClassVar[str] = "the [MASK] of"
     marks: ClassVar[bool] = True
 

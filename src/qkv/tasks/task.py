@@ -43,8 +43,17 @@ Stack = Literal["decoder", "encoder", "encoder-decoder"]
 Progress = Callable[[str, float], None]
 """Told what is being done and the share of it that is done, 0 to 1."""
 
-Drop = Callable[[str, Tensor], Tensor]
-"""Dropout handed in by the trainer: `drop(site, x) -> x` of the same shape; None means no dropout."""
+
+class Drop(Protocol):
+    """Dropout handed in by the trainer: `drop(site, x) -> x` of the same shape; None stands for no dropout."""
+
+    def __call__(self, site: str, x: Tensor, /) -> Tensor:
+        """x [batch, ...], row i being example i of the batch."""
+        ...
+
+    def placed(self, owners: Tensor, places: Tensor) -> "Drop":
+        """The same where rows hold several examples: see `qkv.training.dropout.Dropping.placed`."""
+        ...
 
 
 class Batch(NamedTuple):
@@ -64,6 +73,8 @@ class Batch(NamedTuple):
     """bool [batch, pos], True = real token; None means that nothing is padded."""
     documents: Tensor | None = None
     """int64 [batch, pos]; positions attend only within equal numbers; None means that the whole row is one context."""
+    places: Tensor | None = None
+    """int64 [batch, pos]; where a row holds several examples: which position of its own example each one is."""
 
     def to(self, device: torch.device | str) -> "Batch":
         """The same batch on another device."""
@@ -242,6 +253,8 @@ class Task(Protocol):
     """What a batch is made of, in the plural."""
     target: ClassVar[str]
     """What one target of the loss is: "token"."""
+    asked: ClassVar[str]
+    """What the model predicts, in words; `{unit}` stands for what a token is."""
     prompt: ClassVar[str]
     """An input to type after `qkv predict RUN`."""
     continues: ClassVar[bool]
@@ -357,6 +370,7 @@ class TaskDefaults:
     label_column: ClassVar[bool] = False
     examples: ClassVar[str] = "examples"
     target: ClassVar[str] = "target"
+    asked: ClassVar[str] = "the class"
     prompt: ClassVar[str] = ""
     continues: ClassVar[bool] = False
     marks: ClassVar[bool] = False

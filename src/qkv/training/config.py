@@ -57,6 +57,8 @@ class ScheduleConfig:
 
     steps: int = 0
     """The horizon in updates; 0 means that the loop measures one from `minutes`."""
+    most_steps: int = 0
+    """The largest horizon that the loop may measure: more updates would only learn the data by heart; 0 is no limit."""
     warmup_steps: int = 0
     """Updates over which the rate climbs linearly to its peak."""
     decay_share: float = 0.4
@@ -66,6 +68,7 @@ class ScheduleConfig:
 
     def __post_init__(self) -> None:
         _require(self.steps >= 0, "schedule.steps", self.steps, "0 or more")
+        _require(self.most_steps >= 0, "schedule.most_steps", self.most_steps, "0 or more")
         _require(self.warmup_steps >= 0, "schedule.warmup_steps", self.warmup_steps, "0 or more")
         _require(0 <= self.decay_share <= 1, "schedule.decay_share", self.decay_share, "a share from 0 to 1")
         _require(0 <= self.floor <= 1, "schedule.floor", self.floor, "a share from 0 to 1")

@@ -6,15 +6,13 @@ number generators") in int64 arithmetic, which every device computes alike; each
 stream of its own. Dropout itself: Srivastava et al. 2014, JMLR 15.
 """
 
-from collections.abc import Callable
-
 import numpy as np
 import torch
 from torch import Tensor
 
 from qkv.randomness import key
 
-__all__ = ["make_drop"]
+__all__ = ["Dropping", "make_drop"]
 
 _GOLDEN = 0x9E3779B97F4A7C15
 _MIX_1 = 0xBF58476D1CE4E5B9
@@ -39,29 +37,47 @@ def _mix(z: Tensor) -> Tensor:
     return z
 
 
-def make_drop(p: float, seed: int, step: int, example_ids: np.ndarray) -> Callable[[str, Tensor], Tensor] | None:
-    """`drop(site, x)` for the examples of one (micro-)batch, or None where p is 0 and nothing is to be drawn.
+class Dropping:
+    """`drop(site, x)` for the examples of one (micro-)batch; x [batch, ...] of any shape, one row an example.
 
-    p: the share dropped, 0 to 1 (not included). example_ids: int64 [batch], global. x: [batch, ...] of any shape;
-    element i of an example (row-major) has the same fate whatever comes after it, so padding changes nothing.
-    Survivors are divided by their share, so the mean is kept.
+    Element i of an example (row-major) has the same fate whatever comes after it, so padding changes nothing. Survivors
+    are divided by their share, so the mean is kept.
+    """
+
+    def __init__(self, p: float, seed: int, step: int, examples: Tensor, places: Tensor | None = None) -> None:
+        self._p, self._seed, self._step, self._examples, self._places = p, seed, step, examples, places
+        self._threshold = round(p * _LEVELS)
+
+    def placed(self, owners: Tensor, places: Tensor) -> "Dropping":
+        """The same for x [batch, pos, ...] whose rows hold several examples, one behind another.
+
+        owners, places: int64 [batch, pos]: which example of the batch a position belongs to, and which of its positions
+        it is. Where a position's values come in fours, each has the fate it would have in a row of its own. Positions
+        of no example may name any.
+        """
+        return Dropping(self._p, self._seed, self._step, self._examples.to(owners.device)[owners], places)
+
+    def __call__(self, site: str, x: Tensor) -> Tensor:
+        """x with a share of its values 0."""
+        name = key(self._seed, "dropout", self._step, site)
+        # Two rounds between the example's number and its stream, so that neighbours' streams start far apart.
+        streams = _mix((self._examples.to(x.device) + _signed(name)) * _signed(_GOLDEN))
+        streams = _mix(streams ^ _signed(name >> 64))
+        width = x[(0,) * streams.ndim].numel()
+        draws = torch.arange(1, -(-width // 4) + 1, device=x.device)
+        if self._places is not None:
+            draws = draws + self._places.to(x.device)[..., None] * len(draws)
+        bits = _mix(draws * _signed(_GOLDEN) + streams[..., None]).view(torch.int16)[..., :width].reshape(x.shape)
+        kept = bits >= self._threshold - _LEVELS // 2
+        return x * (kept * (_LEVELS / (_LEVELS - self._threshold))).to(x.dtype)
+
+
+def make_drop(p: float, seed: int, step: int, example_ids: np.ndarray) -> Dropping | None:
+    """Dropout of a share p (0 to 1, not included) of every site; None where p is 0 and nothing is to be drawn.
+
+    example_ids: int64 [batch], global numbers of the examples.
     """
     if p == 0:
         return None
     assert 0 < p < 1
-    threshold = round(p * _LEVELS)
-    scale = _LEVELS / (_LEVELS - threshold)
-    ids = torch.from_numpy(np.ascontiguousarray(example_ids, dtype=np.int64))
-
-    def drop(site: str, x: Tensor) -> Tensor:
-        name = key(seed, "dropout", step, site)
-        # Two rounds between the example's number and its stream, so that neighbours' streams start far apart.
-        streams = _mix((ids.to(x.device) + _signed(name)) * _signed(_GOLDEN))
-        streams = _mix(streams ^ _signed(name >> 64))
-        per_example = x[0].numel()
-        draws = torch.arange(1, -(-per_example // 4) + 1, device=x.device) * _signed(_GOLDEN)
-        bits = _mix(draws + streams[:, None]).view(torch.int16)[:, :per_example].reshape(x.shape)
-        kept = bits >= threshold - _LEVELS // 2
-        return x * (kept * scale).to(x.dtype)
-
-    return drop
+    return Dropping(p, seed, step, torch.from_numpy(np.ascontiguousarray(example_ids, dtype=np.int64)))

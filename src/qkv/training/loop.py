@@ -262,7 +262,7 @@ class _Training:
         if self.stop_after and state.step >= self.stop_after:
             return "steps"
         if state.horizon and state.step >= state.horizon:
-            return "steps" if config.schedule.steps else "minutes"
+            return "steps" if state.horizon in (config.schedule.steps, config.schedule.most_steps) else "minutes"
         if self.pace.is_over(self.seconds(), self.validation.seconds):
             self.tell("horizon", f"the time is up at step {state.step} of {state.horizon}")
             return "minutes"

@@ -77,4 +77,5 @@ class Pace:
         assert self._deadline is not None
         step, since = next((m for m in reversed(self._marks) if 2 * m[0] <= state.step), self._marks[0])
         per_step = dearer * (seconds - since) / (state.step - step)
-        return state.step + max(1, int(_MARGIN * (self._deadline - seconds - reserve) / max(per_step, 1e-9)))
+        affordable = state.step + max(1, int(_MARGIN * (self._deadline - seconds - reserve) / max(per_step, 1e-9)))
+        return min(affordable, max(state.step, self._schedule.most_steps or affordable))

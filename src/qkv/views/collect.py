@@ -75,24 +75,30 @@ def _finite(value: Any) -> float | None:
     return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
 
 
-def baselines(found: Mapping[str, Any] | None, d_vocab: int | None) -> tuple[Baseline, ...]:
-    """The lines a loss is read against, highest first, in nats per token and where possible in bits per byte."""
+def baselines(
+    found: Mapping[str, Any] | None, n_answers: int | None, labels: Mapping[str, str] | None = None
+) -> tuple[Baseline, ...]:
+    """The lines a loss is read against, highest first, in nats per target and where possible in bits per byte.
+
+    `n_answers` is how many the model chooses among; `labels` names baselines of the task beside those of texts.
+    """
     found = found or {}
     bits = found.get("bits_per_byte") or {}
-    values = {name: _finite(found.get(name)) for name in ("unigram", "bigram", "ngram", "xz")}
+    values = {name: _finite(found.get(name)) for name in dict.fromkeys((*_MEANINGS, *(labels or {})))}
     known = [name for name, value in values.items() if value is not None]
     rows = []
     for name in known:
         order = found.get("ngram_order")
-        label = f"best n-gram ({order})" if name == "ngram" and order else {"ngram": "best n-gram"}.get(name, name)
+        label = {"ngram": "best n-gram"}.get(name, name) if name in _MEANINGS else (labels or {})[name]
+        label = f"best n-gram ({order})" if name == "ngram" and order else label
         rows.append((name, label, values[name], _finite(bits.get(name))))
-    if d_vocab:
+    if n_answers:
         ratio = next((b / n for _, _, n, b in rows if n and b), None)
-        nats = math.log(d_vocab)
+        nats = math.log(n_answers)
         rows.append(("uniform", "uniform", nats, nats * ratio if ratio else None))
     rows.sort(key=lambda row: -row[2])
     return tuple(
-        Baseline(name=name, label=label, meaning=_MEANINGS[name], nats=nats, bits_per_byte=bpb)
+        Baseline(name=name, label=label, meaning=_MEANINGS.get(name, label), nats=nats, bits_per_byte=bpb)
         for name, label, nats, bpb in rows
     )
 

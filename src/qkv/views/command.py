@@ -49,7 +49,12 @@ def command_of(config: RunConfig, steps: int | None) -> str:
     training = dataclasses.replace(
         type(config.training)(), optimizer=preset.optimizer, schedule=preset.schedule(horizon)
     )
-    left_to_options = ("training.schedule.steps", "training.until_loss", "training.minutes")
+    left_to_options = (
+        "training.schedule.steps",
+        "training.schedule.most_steps",
+        "training.until_loss",
+        "training.minutes",
+    )
     made = _differing("training", config.training, training)
     chosen += [pair for pair in made if pair[0] not in left_to_options]
     words += ["--set", ",".join(f"{_shortest(path)}={_text(value)}" for path, value in chosen)]

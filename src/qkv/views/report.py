@@ -61,13 +61,15 @@ def read_report(folder: Path, texts: Sequence[str] = ()) -> Report:
 def _read(folder: Path, telemetry: Telemetry | None, texts: Sequence[str]) -> Report:
     settings, manifest = collect.settings_of(folder), collect.manifest_of(folder)
     sizes = collect.sizes_of(settings)
-    causal = find_task(settings.get("task", "causal")).continues
+    task = find_task(settings.get("task", "causal"))
+    causal = task.continues
     facts = telemetry.facts() if telemetry else {}
     n_steps = (telemetry.last_step() if telemetry else 0) or manifest.get("summary", {}).get("steps")
     tokenizer = _tokenizer(folder)
-    unit = collect.unit_of(tokenizer.kind if tokenizer else "")
+    unit = collect.unit_of(tokenizer.kind if tokenizer else "") if task.target == "token" else task.target
+    n_answers = len(settings.get("model", {}).get("classes", ())) or sizes.get("d_vocab")
     snapshots = Snapshots(folder, n_steps)
-    lines = collect.baselines(facts.get("baselines"), sizes.get("d_vocab"))
+    lines = collect.baselines(facts.get("baselines"), n_answers, task.yardsticks)
     loss = collect.loss_room(telemetry, lines, facts.get("baselines") or {}) if telemetry else None
     samples = collect.samples(telemetry, continues=causal) if telemetry else ()
     words = [tokenizer.token(i) for i in range(tokenizer.d_vocab)] if tokenizer else []
@@ -82,7 +84,7 @@ def _read(folder: Path, telemetry: Telemetry | None, texts: Sequence[str]) -> Re
         name=folder.resolve().name,
         task=str(settings.get("task", "")),
         preset=str(settings.get("preset", "")),
-        verdict=verdict(loss, unit, n_steps, causal=causal),
+        verdict=verdict(loss, task.asked.format(unit=unit), n_steps),
         unit=unit,
         n_parameters=sum(_product(shape) for shape in snapshots.shapes.values()) or None,
         n_tokens=collect.tokens_seen(telemetry),

@@ -16,15 +16,14 @@ _WORDS = {
 }
 
 
-def verdict(loss: LossRoom | None, unit: str, steps: int | None, *, causal: bool = True) -> str:
+def verdict(loss: LossRoom | None, what: str, steps: int | None) -> str:
     """The line under a report's title.
 
-    `unit` is what one token is. Baselines are named with their nats.
+    `what` is what the model predicts, in words such as "the next word". Baselines are named with their nats.
     """
     trained = f"After {steps:,} updates" if steps else "Before its first update"
     if loss is None or loss.best is None:
         return f"{trained} there is no validation loss to judge this run by."
-    what = f"the next {unit}" if causal else f"a hidden {unit}"
     size = f"{loss.best:.3f} nats"
     if loss.best_bits_per_byte is not None:
         size += f" ({loss.best_bits_per_byte:.2f} bits per byte)"

@@ -1,0 +1,231 @@
+"""Labelled texts, split, cut into tokens: what a classifier trains on and is measured on.
+
+Without a file of its own for validation a tenth of every class is held out, at most 10,000 texts, near-copies (see
+`copies`) on one side, in the order of a hash of their words: the split depends on the texts alone, not on their order
+nor on a seed. Classes are those of the training part; a label that occurs elsewhere only is an error with its line.
+"""
+
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+
+from qkv.data.config import DataConfig
+from qkv.data.copies import Sketches, group_copies, sketch
+from qkv.data.corpus import fitted_tokenizer
+from qkv.data.labelled import LabelledTexts, check_classes, class_order, read_labelled
+from qkv.data.sources import Chunk
+from qkv.data.split import Part, Split
+from qkv.data.tokenizers import Tokenizer
+from qkv.data.tokens import Tokens, id_type
+from qkv.errors import SourceError
+
+__all__ = ["Examples", "Labelled", "hold_out", "load_examples"]
+
+MOST_VAL_TEXTS = 10_000
+
+Progress = Callable[[str, float], None]
+
+_FORMAT = 1
+"""Goes up when splits or tokenising change."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Labelled:
+    """One part: texts as tokens, with the class of each."""
+
+    tokens: Tokens
+    """Document i is text i; none is empty."""
+    classes: np.ndarray
+    """int64 [n]: the number of its class."""
+    texts: list[str] = field(repr=False)
+    """As they were read."""
+
+    def __len__(self) -> int:
+        return len(self.classes)
+
+    @property
+    def ids(self) -> np.ndarray:
+        """All tokens one after another, [n_tokens]: what counts of tokens read."""
+        return self.tokens.ids
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """Tokens of each text, int64 [n], at least 1."""
+        return np.diff(self.tokens.offsets)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Examples:
+    """Labelled texts for training and validation, and what they came from."""
+
+    name: str
+    """Short and safe in a file name."""
+    kind: str
+    """jsonl, csv, tsv or lines."""
+    sha256: str
+    """Of the source as it lies on disk, joined with that of a source given for validation."""
+    tokenizer: Tokenizer
+    """What cut it."""
+    train: Labelled
+    """The part to train on."""
+    val: Labelled
+    """The part to measure on."""
+    classes: tuple[str, ...]
+    """Names of the classes, by number."""
+    rule: str
+    """One sentence: how the parts were made."""
+    note: str
+    """What a person should know about how the source was read, or empty."""
+
+    @property
+    def n_train(self) -> int:
+        """Training texts: what the size law of labelled texts counts."""
+        return len(self.train)
+
+    def describe(self) -> str:
+        """One line: how many texts, of which classes."""
+        shown = ", ".join(self.classes[:6]) + (", ..." if len(self.classes) > 6 else "")
+        return (
+            f"{self.name}: {len(self.train):,} training and {len(self.val):,} validation texts of {len(self.classes)}"
+            f" classes ({shown}); {self.rule}; {self.note}"
+            f" ({self.tokenizer.kind}, vocabulary {self.tokenizer.d_vocab:,})."
+        )
+
+
+def load_examples(config: DataConfig, *, cache: Path | None, progress: Progress | None = None) -> Examples:
+    """Read labelled texts, split them, fit or read their tokenizer, and cut them into tokens.
+
+    Where `config.classes` is given, labels are those (a run's own), and the texts of `config.val` are measured only.
+
+    Raises SourceError or ConfigError, in one sentence, for what cannot be read as asked.
+    """
+    source = read_labelled(config)
+    val = None
+    if config.val:
+        same = config.val == config.source
+        val = source if same else read_labelled(replace(config, source=config.val, val=""))
+    if not config.classes:
+        check_classes(source)
+    classes = config.classes or class_order(source.labels)
+    numbers = _numbers(source, classes)
+    sketches = sketch(source.texts, compare=val is None)
+    if val is None:
+        held_out = hold_out(numbers, group_copies(sketches), sketches.keys)
+        sides = [
+            (_chosen(source.texts, ~held_out), numbers[~held_out]),
+            (_chosen(source.texts, held_out), numbers[held_out]),
+        ]
+        _check_sides(source, numbers, held_out)
+        rule = f"{int(held_out.sum()):,} of {len(numbers):,} texts held out for validation, a tenth of each class"
+    else:
+        sides = [(source.texts, numbers), (val.texts, _numbers(val, classes, source.path))]
+        rule = f"validation on {val.name}" + _repeated(sketches, val)
+    digest = _digest(source.sha256, val.sha256 if val else "", config.text_column, config.label_column)
+    tokenizer = _tokenizer(config, sides[0][0], digest, cache, progress or (lambda what, share: None))
+    train, measured = (_labelled(texts, numbers, tokenizer) for texts, numbers in sides)
+    return Examples(
+        name=source.name,
+        kind=source.kind,
+        sha256=source.sha256 if val is None else _digest(source.sha256, val.sha256),
+        tokenizer=tokenizer,
+        train=train,
+        val=measured,
+        classes=classes,
+        rule=rule,
+        note=source.note,
+    )
+
+
+def hold_out(classes: np.ndarray, groups: np.ndarray, keys: np.ndarray, most: int = MOST_VAL_TEXTS) -> np.ndarray:
+    """Which texts are held out, bool [n]: whole groups, a tenth of each class, at most `most` in all.
+
+    classes: int64 [n]; groups: int64 [n], the first member of each text's group; keys: uint64 [n], which order the
+    draw: groups by their least key, each that still fits. A class of which there are at least two texts gives at least
+    one, if its groups allow it, and always keeps one.
+    """
+    n = len(classes)
+    counts = np.bincount(classes)
+    share = min(0.1, most / n)
+    left = np.where(counts > 1, np.maximum(1, np.floor(counts * share)), 0).astype(np.int64)
+    least = np.full(n, np.iinfo(np.uint64).max, dtype=np.uint64)
+    np.minimum.at(least, groups, keys)
+    order = np.argsort(groups, kind="stable")
+    starts = np.flatnonzero(np.diff(groups[order], prepend=-1))
+    members = dict(zip(groups[order][starts].tolist(), np.split(order, starts[1:]), strict=True))
+    chosen = np.zeros(n, dtype=bool)
+    for first in sorted(members, key=lambda group: (least[group], group)):
+        inside, wanted = np.unique(classes[members[first]], return_counts=True)
+        if (wanted <= left[inside]).all():
+            chosen[members[first]] = True
+            left[inside] -= wanted
+            if not left.any():
+                break
+    return chosen
+
+
+def _chosen(texts: Sequence[str], wanted: np.ndarray) -> list[str]:
+    return [texts[i] for i in np.flatnonzero(wanted)]
+
+
+def _check_sides(source: LabelledTexts, numbers: np.ndarray, held_out: np.ndarray) -> None:
+    """Raises SourceError where nothing could be held out, or a class would not be trained on."""
+    if not held_out.any() or len(set(numbers[~held_out].tolist())) < len(set(numbers.tolist())):
+        raise SourceError(
+            f"the {len(numbers):,} rows of {source.path!r} are too few or too alike to hold some of each class out;"
+            " give labelled texts for validation with --val FILE"
+        )
+
+
+def _numbers(source: LabelledTexts, classes: tuple[str, ...], trained_on: str = "") -> np.ndarray:
+    """The class of each text, int64 [n]. Raises SourceError for a label that is none of them, with its line."""
+    known = {name: i for i, name in enumerate(classes)}
+    for line, label in zip(source.lines, source.labels, strict=True):
+        if label not in known:
+            shown = ", ".join(classes[:12]) + (", ..." if len(classes) > 12 else "")
+            where = f" in {trained_on!r}" if trained_on else ""
+            raise SourceError(
+                f"{source.path!r} line {line} has the label {label[:40]!r}, a class that training has not"
+                f" seen{where}; its classes: {shown}"
+            )
+    return np.array([known[label] for label in source.labels], dtype=np.int64)
+
+
+def _repeated(train: Sketches, val: LabelledTexts) -> str:
+    """A warning where validation texts also stand in the training part, letter for letter."""
+    n = int(np.isin(sketch(val.texts, compare=False).keys, train.keys).sum())
+    return f" ({n:,} of its {len(val.texts):,} texts also stand in the training part)" if n else ""
+
+
+def _tokenizer(config: DataConfig, texts: list[str], digest: str, cache: Path | None, told: Progress) -> Tokenizer:
+    """Fitted to the training texts, or read."""
+
+    def split() -> Split:
+        n_bytes = sum(len(text.encode("utf-8", "replace")) for text in texts)
+        part = Part(read=lambda: (Chunk(text, True) for text in texts), n_bytes=n_bytes)
+        return Split(train=part, val=part, rule="", many_documents=False)
+
+    return fitted_tokenizer(config, split, digest, False, False, cache, told)
+
+
+def _labelled(texts: list[str], classes: np.ndarray, tokenizer: Tokenizer) -> Labelled:
+    """Texts as tokens; one that has none is a single unknown token (or token 0, where nothing is unknown)."""
+    ids, lengths = tokenizer.encode_many(texts)
+    empty = lengths == 0
+    if empty.any():
+        places = np.cumsum(lengths)[empty]
+        ids, lengths = np.insert(ids, places, tokenizer.unknown_id or 0), np.maximum(lengths, 1)
+    n_bytes = sum(len(text.encode("utf-8", "replace")) for text in texts)
+    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+    n_unknown = 0 if tokenizer.unknown_id is None else int((ids == tokenizer.unknown_id).sum())
+    ids = ids.astype(id_type(tokenizer.d_vocab))
+    return Labelled(
+        tokens=Tokens(ids=ids, offsets=offsets, n_bytes=n_bytes, n_unknown=n_unknown), classes=classes, texts=texts
+    )
+
+
+def _digest(*parts: object) -> str:
+    return hashlib.sha256(json.dumps([_FORMAT, *map(str, parts)]).encode()).hexdigest()

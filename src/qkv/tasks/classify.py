@@ -1,0 +1,235 @@
+"""Telling classes of texts apart: one answer to a whole text, from the mean of its vectors after the last layer.
+
+Loss is in nats per text; the figure is accuracy, 0..1. Texts lie side by side in rows (`qkv.data.rows`), so a short
+phrase costs its own tokens and no padding; positions attend within their own text only. While training, each token of a
+text is left out with probability `word_dropout`: the model has to say the same of what is left (Iyyer et al. 2015, ACL,
+"Deep unordered composition rivals syntactic methods", where 0.3 was best). A text longer than n_ctx is cut there.
+
+With `--from` the body of a masked or causal run is taken over under a new head, and trained on (fine-tuned) or held
+with `--only head` (feature-based); the difference between the two was drawn by Devlin et al. 2018, section 5.3.
+"""
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from qkv.data.config import DataConfig
+from qkv.data.examples import Examples, Labelled, load_examples
+from qkv.data.rows import pack_rows
+from qkv.errors import ConfigError
+from qkv.models.embedding import pool
+from qkv.models.layout import Sizes
+from qkv.randomness import Permutation, uniforms
+from qkv.tasks.evaluation import evaluate, wilson
+from qkv.tasks.task import Batch, Drop, Evaluation, Figure, PredictOptions, Progress, Scores, TaskDefaults, Yardsticks
+
+__all__ = ["Classify"]
+
+LONGEST = 256
+"""Most positions that n_ctx is chosen to hold; more can be set."""
+_WIDTH = 64
+"""Rows are at least so wide where a batch fills them: wider ones waste attention, narrower ones leave gaps."""
+_PREDICTED = 128
+"""Texts answered at a time."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Classify(TaskDefaults):
+    """The task `classify`. Raises ConfigError for a share out of range."""
+
+    name: str = "classify"
+    model_kind: str = "Classifier"
+    word_dropout: float = 0.3
+    """Probability with which a token is left out of a training text; one token always stays."""
+
+    size_law: ClassVar[str] = "labelled texts"
+    starts_from: ClassVar[Mapping[str, str]] = {
+        "MaskedLM": "Classifier",
+        "CausalLM": "CausalClassifier",
+        "Classifier": "Classifier",
+        "CausalClassifier": "CausalClassifier",
+    }
+    tokenizer: ClassVar[str] = "word"
+    label_column: ClassVar[bool] = True
+    examples: ClassVar[str] = "texts"
+    target: ClassVar[str] = "text"
+    prompt: ClassVar[str] = "a text to label"
+    judged: ClassVar[bool] = True
+    afterwards_seconds: ClassVar[float] = 2.0
+    yardsticks: ClassVar[Mapping[str, str]] = {
+        "majority": "the commonest class",
+        "tfidf": "TF-IDF + logistic regression",
+    }
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.word_dropout < 1:
+            raise ConfigError(f"word_dropout is {self.word_dropout}; expected a share from 0 up to but not 1")
+
+    # data and sizes
+
+    def load(self, config: DataConfig, *, cache: Path | None, progress: Progress | None = None) -> Examples:
+        """By `qkv.data.examples.load_examples`."""
+        return load_examples(config, cache=cache, progress=progress)
+
+    def classes(self, data: Examples) -> tuple[str, ...]:
+        """As the labels are written."""
+        return data.classes
+
+    def longest(self, data: Examples) -> int:
+        """The longest text of either part, in steps of 16 from 64 to 256."""
+        longest = max(int(part.lengths.max()) for part in (data.train, data.val))
+        return min(LONGEST, max(_WIDTH, -(-longest // 16) * 16))
+
+    def positions(self, data: Examples, sizes: Sizes) -> int:
+        """The mean length of a training text, as far as n_ctx holds it."""
+        return max(1, round(float(np.minimum(data.train.lengths, sizes.n_ctx).mean())))
+
+    def yardstick_nats(self, data: Examples) -> float:
+        """The entropy of the training classes."""
+        share = np.bincount(data.train.classes) / len(data.train)
+        return float(-(share[share > 0] * np.log(share[share > 0])).sum())
+
+    def baselines(self, data: Examples, cache: Path | None) -> Yardsticks:
+        """The commonest class, and TF-IDF with logistic regression where scikit-learn is installed."""
+        from qkv.data.labelled_baselines import labelled_baselines
+
+        found = labelled_baselines(data)
+        summary = {"majority": found.majority, "tfidf": found.tfidf}
+        return Yardsticks(
+            summary=summary,
+            nats={"majority": found.majority_nats, "tfidf": found.tfidf_nats},
+            facts={"majority": found.majority_nats, "tfidf": found.tfidf_nats, "accuracy": summary, "note": found.note},
+            note=found.note,
+        )
+
+    # batches and losses
+
+    def train_batch(
+        self,
+        corpus: Examples,
+        sizes: Sizes,
+        seed: int,
+        step: int,
+        examples: np.ndarray,
+        *,
+        random_labels: bool = False,
+    ) -> Batch:
+        """Every text once an epoch, in an order of its own; see `Task.train_batch`."""
+        part, n = corpus.train, len(corpus.train)
+        index = np.asarray(examples, dtype=np.int64)
+        texts = np.empty_like(index)
+        for epoch in np.unique(index // n):
+            inside = index // n == epoch
+            texts[inside] = Permutation(n, seed, "texts", int(epoch))(index[inside] % n)
+        ids, lengths = _cut(part, texts, sizes.n_ctx)
+        if self.word_dropout:
+            ids, lengths = self._thinned(ids, lengths, seed, step, index)
+        answers = texts
+        if random_labels:
+            answers = (uniforms(index, seed, "random labels", step) * n).astype(np.int64)
+        return _batch(ids, lengths, part.classes[answers], sizes.n_ctx)
+
+    def _thinned(
+        self, ids: np.ndarray, lengths: np.ndarray, seed: int, step: int, examples: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Some tokens left out of each text: what stays, and the lengths of that."""
+        owners = np.repeat(np.arange(len(lengths)), lengths)
+        firsts = np.cumsum(lengths) - lengths
+        places = np.arange(len(ids)) - firsts[owners]
+        draws = uniforms(examples[owners] * (1 << 20) + places, seed, "word dropout", step)
+        stays = draws >= self.word_dropout
+        stays |= draws == np.maximum.reduceat(draws, firsts)[owners]  # the likeliest to stay does
+        return ids[stays], np.add.reduceat(stays.astype(np.int64), firsts)
+
+    def val_batches(self, corpus: Examples, sizes: Sizes, batch_size: int) -> Iterator[Batch]:
+        """The whole validation part in its order, nothing left out."""
+        part = corpus.val
+        for first in range(0, len(part), batch_size):
+            texts = np.arange(first, min(first + batch_size, len(part)))
+            yield _batch(*_cut(part, texts, sizes.n_ctx), part.classes[texts], sizes.n_ctx)
+
+    def loss(self, model: Any, batch: Batch, drop: Drop | None = None) -> tuple[Tensor, int]:
+        """(sum of nats, number of texts); see `Task.loss`."""
+        return F.cross_entropy(_logits(model, batch, drop).float(), batch.targets, reduction="sum"), batch.n_targets
+
+    def score(self, model: Any, batch: Batch) -> Scores:
+        """Each text's nats, and whether its class is the most probable one."""
+        with torch.no_grad():
+            logits = _logits(model, batch, None).float()
+            nats = F.cross_entropy(logits, batch.targets, reduction="none")
+            rows = torch.arange(batch.n_targets, device=batch.targets.device)
+            return Scores(nats, logits.argmax(-1) == batch.targets, rows)
+
+    def evaluate(self, model: Any, data: Examples) -> Evaluation:
+        """Loss, and accuracy with Wilson's interval over the validation texts."""
+        found = evaluate(model, self, data, batch_size=_PREDICTED)
+        assert found.accuracy is not None
+        accuracy = Figure(found.accuracy, wilson(found.accuracy, found.n_targets), "accuracy")
+        return dataclasses.replace(found, figures={"accuracy": accuracy})
+
+    # answers
+
+    def predict(self, model: Any, tokenizer: Any, texts: Sequence[str], options: PredictOptions) -> list[str]:
+        """The label of each text, as it was written in the training file; options play no part."""
+        return [model.config.classes[i] for i in self.probabilities(model, tokenizer, texts).argmax(1)]
+
+    def probabilities(self, model: Any, tokenizer: Any, texts: Sequence[str]) -> np.ndarray:
+        """The probability of each class for each text: float32 [n_texts, n_classes]."""
+        device, found = next(model.parameters()).device, []
+        for first in range(0, len(texts), _PREDICTED):
+            part = [tokenizer.encode(text) for text in texts[first : first + _PREDICTED]]
+            part = [np.asarray(ids if len(ids) else [tokenizer.unknown_id or 0])[: model.sizes.n_ctx] for ids in part]
+            lengths = np.array([len(ids) for ids in part])
+            batch = _batch(np.concatenate(part), lengths, np.zeros(len(part), dtype=np.int64), model.sizes.n_ctx)
+            with torch.no_grad():
+                found.append(_logits(model, batch.to(device), None).float().softmax(-1).cpu().numpy())
+        return np.concatenate(found)
+
+    def sample_inputs(self, data: Examples) -> list[str]:
+        """The first validation text of each class, three at most."""
+        _, firsts = np.unique(data.val.classes, return_index=True)
+        return [data.val.texts[i] for i in sorted(firsts)[:3]]
+
+    def shown(self, text: str, output: str) -> str:
+        """The label, then the text."""
+        return f"{output}\t{text}"
+
+
+def _cut(part: Labelled, texts: np.ndarray, n_ctx: int) -> tuple[np.ndarray, np.ndarray]:
+    """The tokens of these texts one behind another, int64 [n_tokens], each cut at n_ctx, and their lengths [n]."""
+    starts = part.tokens.offsets[texts]
+    lengths = np.minimum(part.tokens.offsets[texts + 1] - starts, n_ctx)
+    places = np.arange(int(lengths.sum())) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+    return part.ids.take(np.repeat(starts, lengths) + places).astype(np.int64), lengths
+
+
+def _batch(ids: np.ndarray, lengths: np.ndarray, classes: np.ndarray, n_ctx: int) -> Batch:
+    """Texts in rows; `documents` holds each position's text, the number of texts where nothing lies."""
+    width = max(int(lengths.max()), min(_WIDTH, n_ctx, int(lengths.sum())))
+    rows = pack_rows(ids, lengths, width)
+    owners = torch.from_numpy(rows.owners)
+    return Batch(
+        inputs=torch.from_numpy(rows.ids),
+        targets=torch.from_numpy(np.ascontiguousarray(classes)),
+        mask=owners < len(lengths),
+        documents=owners,
+        places=torch.from_numpy(rows.places),
+    )
+
+
+def _logits(model: Any, batch: Batch, drop: Drop | None) -> Tensor:
+    """[n_texts, n_classes]."""
+    assert batch.documents is not None and batch.places is not None
+    inside = None
+    if drop is not None:
+        inside = drop.placed(batch.documents.clamp_max(batch.n_targets - 1), batch.places)
+    h = model.hidden(batch.inputs, documents=batch.documents, drop=inside)
+    pooled = pool(h, batch.documents, batch.n_targets)
+    return model.head(pooled if drop is None else drop("pooled", pooled))
