@@ -7,7 +7,7 @@ A new command is a module of that name and one line in `COMMANDS`.
 
 COMMANDS: dict[str, str] = {
     "train": "train a model on a text and write a run folder",
-    "predict": "continue texts, or fill [MASK] in them",
+    "predict": "continue texts, fill [MASK] in them, or label them",
     "eval": "validation loss of a run, on its own text or another",
     "embed": "contextual vectors of texts, by layer",
     "step": "one step of gradient descent on one text: what would move, and what it would buy",

@@ -1,10 +1,11 @@
-"""Validation loss of a run over its whole validation text, or over another text, with matrices changed if asked.
+"""Validation loss and figures of a run, on its whole validation part or on other data, with matrices changed if asked.
 
 A change is tried on the loaded weights only; the run folder stays as it is.
 
 Example:
   qkv eval runs/my-1
   qkv eval runs/my-1 other.txt
+  qkv eval runs/reviews-1 more.tsv --json
   qkv eval runs/my-1 --change "L0.H3.W_V=zero"
 """
 

@@ -31,7 +31,7 @@ def print_outcome(run: "Run") -> None:
         screen.print_table([title, f"nats per {run.task.target}", metric, ""], loss_rows(summary, run.task))
         print(_verdict(summary, run.task))
     for sample in _last_samples(run):
-        print(f"\nIt writes:  {screen.shown(sample)}")
+        print(f"\nIt {'answers' if run.task.judged else 'writes'}:  {screen.shown(sample)}")
     stopped = _STOPPED.get(summary["stopped_because"], f"it stopped because of {summary['stopped_because']}")
     print(
         f"\n{summary['steps']:,} steps, {summary['tokens']:,} tokens, {summary['parameters']:,} parameters, "

@@ -1,4 +1,4 @@
-"""Continue texts (a causal run), or fill each [MASK] typed in them (a masked run).
+"""Continue texts (a causal run), fill each [MASK] typed in them (a masked run), or label them (a classifier).
 
 Texts come from the arguments, or one a line from stdin.
 
@@ -6,6 +6,7 @@ Example:
   qkv predict runs/my-1 "the cat sat"
   qkv predict runs/my-1 "the cat sat" --tokens 100 --temperature 0
   qkv predict runs/masked-1 "the [MASK] sat on the mat"
+  qkv predict runs/reviews-1 "not a good film" "a fine one"
 """
 
 import argparse
@@ -19,7 +20,7 @@ __all__ = ["configure", "run"]
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     parser.add_argument("run", metavar="RUN", help="a run folder")
-    parser.add_argument("texts", nargs="*", metavar="TEXT", help="what to continue or fill")
+    parser.add_argument("texts", nargs="*", metavar="TEXT", help="what to continue, fill or label")
     parser.add_argument("--tokens", type=whole(), metavar="N", help="how many tokens to add (200)")
     parser.add_argument("--temperature", type=at_least_zero, metavar="T", help="0 is the most probable token each time")
     parser.add_argument("--top-k", type=whole(0), metavar="K", help="choose among the K most probable tokens only")

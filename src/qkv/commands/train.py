@@ -1,12 +1,15 @@
 """Train a model on a text, and write a run folder: weights, telemetry, and a report of what training did.
 
 SOURCE is a text file (.gz too), a folder of texts, or a JSONL, CSV or TSV table (--text-column). Without it the text is
-the manual topics and docstrings inside your own Python. Without a budget (--steps, --minutes, --until-loss) one is
-chosen from the text and this machine, at most 5 minutes.
+the manual topics and docstrings inside your own Python. With --task classify it is a table with a label column, or
+lines of a label, a space and a text. Without a budget (--steps, --minutes, --until-loss) one is chosen from the data
+and this machine, at most 5 minutes.
 
 Example:
   qkv train
   qkv train my.txt --minutes 3
+  qkv train reviews.tsv --task classify --label-column stars --val more.tsv
+  qkv train reviews.tsv --task classify --from runs/masked-1 --only head
   qkv train my.txt --preset textbook --freeze W_E --out runs/frozen
   qkv train my.txt --until-loss 1.9 --set d_model=128,n_layers=4
   qkv train --out runs/frozen --resume
@@ -26,7 +29,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("source", nargs="?", metavar="SOURCE", help="the text to train on")
     what = parser.add_argument_group("what to train")
     what.add_argument(
-        "--task", metavar="NAME", help="causal (predict the next token, the default) or masked (fill [MASK])"
+        "--task",
+        metavar="NAME",
+        help="causal (predict the next token, the default), masked (fill [MASK]) or classify (tell labels of texts)",
     )
     what.add_argument("--preset", metavar="NAME", help="modern, fast, gpt2, bert, llama, vaswani, textbook or bloem")
     what.add_argument("--from", dest="from_run", metavar="RUN", help="start from the weights of this run")
@@ -48,6 +53,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     text.add_argument("--vocab", type=whole(2), metavar="N", help="vocabulary size of a fitted tokenizer")
     text.add_argument("--text-column", metavar="NAME", help="the column of a table that holds the text")
+    text.add_argument("--label-column", metavar="NAME", help="the column of a table that holds the label (classify)")
     budget = parser.add_argument_group("how long")
     budget.add_argument("--steps", type=whole(), metavar="N", help="updates of the weights")
     budget.add_argument("--minutes", type=positive, metavar="M", help="wall time of the whole command")

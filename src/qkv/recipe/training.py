@@ -83,7 +83,7 @@ def train(request: Request, *, out: Path | None, listening: Listening, cache: Pa
     config, corpus, _ = resolve(request, cache)
     parts = assemble(config, corpus)
     listening.say(_announcement(parts))
-    for sentence in parts.plan.describe():
+    for sentence in (*parts.task.cautions(corpus, config.model.sizes), *parts.plan.describe()):
         listening.say(sentence)
     with RunFolder.create(out or next_folder(corpus.name)) as folder:
         folder.write("config.toml", dump_toml(to_dict(config)))
@@ -140,6 +140,8 @@ def _run(
         found = background.result()
         if found is not None:
             store.set_fact("baselines", dict(found.facts))
+            if found.note:
+                listening.say(found.note)
         bits = _bits_per_byte(parts, outcome)
     facts = summary(
         folder,

@@ -91,6 +91,13 @@ class Classify(TaskDefaults):
         """The mean length of a training text, as far as n_ctx holds it."""
         return max(1, round(float(np.minimum(data.train.lengths, sizes.n_ctx).mean())))
 
+    def cautions(self, data: Examples, sizes: Sizes) -> list[str]:
+        """How many texts are cut."""
+        lengths = np.concatenate([data.train.lengths, data.val.lengths])
+        n = int((lengths > sizes.n_ctx).sum())
+        what = f"{n:,} of {len(lengths):,} texts are longer than the context of {sizes.n_ctx} tokens and are cut there"
+        return [f"{what} (--set n_ctx={int(lengths.max())} reads all)."] if n else []
+
     def yardstick_nats(self, data: Examples) -> float:
         """The entropy of the training classes."""
         share = np.bincount(data.train.classes) / len(data.train)

@@ -89,7 +89,8 @@ def wilson(share: float, n: int) -> tuple[float, float]:
     """95 % interval of a share (0..1) of n independent items: Wilson 1927, JASA 22; inside 0..1 even at the ends."""
     z = 1.959963984540054
     centre, reach = share + z * z / (2 * n), z * float(np.sqrt(share * (1 - share) / n + z * z / (4 * n * n)))
-    return max(0.0, (centre - reach) / (1 + z * z / n)), min(1.0, (centre + reach) / (1 + z * z / n))
+    low, high = ((centre + way * reach) / (1 + z * z / n) for way in (-1, 1))
+    return max(0.0, min(low, share)), min(1.0, max(high, share))
 
 
 def student_t(degrees: int) -> float:

@@ -297,6 +297,10 @@ class Task(Protocol):
         """Positions that one training example costs on average, padding included: what laws of cost count."""
         ...
 
+    def cautions(self, data: Any, sizes: "Sizes") -> list[str]:
+        """Sentences for a person about what these sizes do to the data, such as texts that are cut; may be empty."""
+        ...
+
     def yardstick_nats(self, data: Any) -> float:
         """A quick loss that needs no model: how hard a target loss is, is told by its ratio to this."""
         ...
@@ -395,6 +399,10 @@ class TaskDefaults:
     def positions(self, data: Any, sizes: "Sizes") -> int:
         """A whole window."""
         return sizes.n_ctx
+
+    def cautions(self, data: Any, sizes: "Sizes") -> list[str]:
+        """None."""
+        return []
 
     def baselines(self, data: Any, cache: Path | None) -> Yardsticks | None:
         """None."""

@@ -1,0 +1,218 @@
+"""Whole trainings of a classifier on small texts: what is printed and kept, kill and resume, other bodies, mistakes."""
+
+import hashlib
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.torch import load_file
+
+import qkv
+from qkv import cli
+from qkv.errors import UserError
+from qkv.randomness import generator
+
+SMALL = {"d_model": 16, "n_layers": 2, "n_heads": 2, "d_mlp": 32, "batch_size": 16, "dropout": 0.1}
+GOOD, BAD, OTHER = "good fine great".split(), "bad poor awful".split(), "film plot cast score the a of and".split()
+
+
+def sentences(n: int, name: str) -> list[tuple[str, str]]:
+    """(label, text): a good or a bad word among others, never both."""
+    draws, rows = generator("tests", "classify", name), []
+    for _ in range(n):
+        label = int(draws.integers(2))
+        words = [*draws.choice(OTHER, size=int(draws.integers(2, 8))), draws.choice((BAD, GOOD)[label])]
+        rows.append(("up" if label else "down", " ".join(draws.permutation(words))))
+    return rows
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("table") / "films.tsv"
+    rows = "".join(f"{text}\t{label}\n" for label, text in sentences(600, "table"))
+    path.write_text("text\tlabel\n" + rows, encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(autouse=True)
+def own_cache(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("qkv.api.cache_folder", lambda: cache)
+
+
+def train(source: Path, out: Path, **options):
+    given = {"task": "classify", "steps": 60, "set": SMALL, "precision": "fp32", "report": False} | options
+    return qkv.train(source, out=out, **given)
+
+
+@pytest.fixture(scope="module")
+def run(table: Path, cache: Path, tmp_path_factory: pytest.TempPathFactory):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("qkv.api.cache_folder", lambda: cache)
+        return train(table, tmp_path_factory.mktemp("runs") / "run", steps=150, report=True)
+
+
+def said(capsys: pytest.CaptureFixture, *words: object) -> str:
+    capsys.readouterr()
+    assert cli.main([str(word) for word in words]) == 0
+    return capsys.readouterr().out
+
+
+def test_it_learns_and_its_summary_has_accuracy_and_baselines(run) -> None:
+    summary = run.summary
+    assert summary["accuracy"] > 0.95 and summary["val_loss"] < 0.3 and summary["bits_per_byte"] is None
+    low, high = summary["accuracy_interval"]
+    assert low <= summary["accuracy"] <= high
+    assert set(summary["baselines"]) == set(summary["baselines_nats"]) == {"majority", "tfidf"}
+    assert summary["baselines"]["tfidf"] == 1.0 and 0.4 < summary["baselines"]["majority"] < 0.7
+    assert run.model.config.classes == ("down", "up")
+
+
+def test_predict_eval_embed_show_report_and_compare_take_it(run, table, tmp_path, capsys, monkeypatch) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
+    out = json.loads(said(capsys, "predict", run.path, "the film of good", "awful and the", "--json"))
+    assert out["outputs"] == ["up", "down"]
+    assert said(capsys, "predict", run.path, "a great cast") == "up\ta great cast\n"
+    found = json.loads(said(capsys, "eval", run.path, "--json"))
+    assert found["loss"] == pytest.approx(run.summary["val_loss"], rel=1e-5)
+    assert found["accuracy"] == run.summary["accuracy"]
+    assert found["accuracy_interval"] == run.summary["accuracy_interval"]
+    assert "accuracy" in said(capsys, "eval", run.path)
+    vectors = json.loads(said(capsys, "embed", run.path, "good film", "--json"))["outputs"][0]["vectors"]
+    assert len(next(iter(vectors.values()))) == 16
+    assert "W_cls" in said(capsys, "show", run.path)
+    assert "film" in said(capsys, "show", run.path, "--text", "a good film")
+    assert said(capsys, "show", run.path, "W_cls")
+    other = train(table, tmp_path / "other", seed=2)
+    assert "W_cls" in said(capsys, "compare", run.path, other.path)
+    page = (run.path / "report.html").read_text(encoding="utf-8")
+    for words in ("predicts the class of text it has never seen", "TF-IDF + logistic regression", "W_cls"):
+        assert words in page
+
+
+def test_another_file_is_scored_under_the_runs_own_classes(run, tmp_path: Path) -> None:
+    path = tmp_path / "more.txt"
+    path.write_text("".join(f"{label} {text}\n" for label, text in sentences(40, "more") if label == "up"))
+    found = run.evaluate(path)
+    assert found.accuracy > 0.9 and 10 < found.n_targets < 30
+    path.write_text("sideways a film\nup good film\n")
+    with pytest.raises(UserError, match="line 1 has the label 'sideways'.*down, up"):
+        run.evaluate(path)
+
+
+def test_drift_is_recorded_beside_the_null_of_random_labels(run) -> None:
+    with run.telemetry() as telemetry:
+        pairs = {pair.address: pair for pair in telemetry.against_null("drift")}
+        counts = telemetry.vector("W_E", "row_count")
+    assert {"W_E", "W_cls", "L0.W_Q"} <= set(pairs)
+    assert counts[run.tokenizer.vocabulary["good"]] > 50
+
+
+def test_the_same_seed_gives_the_same_bytes(table: Path, tmp_path: Path) -> None:
+    runs = [train(table, tmp_path / f"r{i}", seed=seed, steps=20) for i, seed in enumerate((5, 5, 6))]
+    same, again, other = (hashlib.sha256((r.path / "model.safetensors").read_bytes()).digest() for r in runs)
+    assert same == again != other
+
+
+def test_kill_and_resume_gives_the_same_bytes(table: Path, tmp_path: Path) -> None:
+    options = ["--task", "classify", "--steps", "240", "--no-report", "--precision", "fp32", "--threads", "1"]
+    options += ["--set", ",".join(f"{name}={value}" for name, value in SMALL.items())]
+    command = [sys.executable, "-m", "qkv", "train", str(table), *options]
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    subprocess.run([*command, "--out", str(whole)], check=True, capture_output=True)
+    process = subprocess.Popen([*command, "--out", str(killed)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    while process.poll() is None and not list(killed.glob("checkpoints/step-0000006*")):
+        time.sleep(0.005)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert not (killed / "manifest.json").exists(), "it ended before it was killed"
+    resumed = qkv.train(out=killed, resume=True, report=False)
+    assert resumed.summary["resumed_from_step"] > 0
+    for name in ("model.safetensors", "best.safetensors"):
+        assert (whole / name).read_bytes() == (killed / name).read_bytes()
+    with qkv.load(whole).telemetry() as a, qkv.load(killed).telemetry() as b:
+        assert [(e.step, e.loss) for e in a.evaluations()] == [(e.step, e.loss) for e in b.evaluations()]
+
+
+@pytest.fixture(scope="module")
+def parents(cache: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A masked run of a tied layout and a causal one, on the texts without their labels."""
+    folder = tmp_path_factory.mktemp("parents")
+    (folder / "films.txt").write_text("".join(f"{text} .\n" for _, text in sentences(600, "plain")), encoding="utf-8")
+    sizes = {"d_model": 16, "n_layers": 2, "n_heads": 2, "d_mlp": 32, "n_ctx": 16, "batch_size": 8}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("qkv.api.cache_folder", lambda: cache)
+        for task, preset in (("masked", "bert"), ("causal", "modern")):
+            qkv.train(
+                folder / "films.txt", task=task, preset=preset, tokenizer="word", steps=40, set=sizes,
+                out=folder / task, report=False,
+            )  # fmt: skip
+    return {task: folder / task for task in ("masked", "causal")}
+
+
+@pytest.mark.parametrize("task", ["masked", "causal"])
+@pytest.mark.parametrize("way", ["fine-tuned", "feature-based"])
+def test_the_body_of_another_run_is_taken_over_and_held_or_moved(parents, table, tmp_path, task, way) -> None:
+    only = ["head"] if way == "feature-based" else []
+    run = train(table, tmp_path / "run", from_run=str(parents[task]), set={"batch_size": 16}, only=only)
+    body, start, end = (
+        load_file(p) for p in (parents[task] / "best.safetensors", run.snapshots()[0], run.folder.model)
+    )
+    assert run.tokenizer.vocabulary == qkv.load(parents[task]).tokenizer.vocabulary
+    assert run.model.causal == (task == "causal")
+    heads = {"W_cls", "b_cls"}
+    assert set(start) - heads == {address for address in body if address not in ("W_U", "b_U")}
+    assert all(start[address].equal(body[address]) for address in start if address not in heads)
+    moved = {address for address in start if not start[address].equal(end[address])}
+    assert moved == (heads if only else set(start))
+
+
+def test_a_classifier_goes_on_from_a_classifier_with_its_head_if_the_classes_are_the_same(run, table, tmp_path) -> None:
+    again = train(table, tmp_path / "again", from_run=str(run.path), steps=2, set={"batch_size": 16})
+    assert load_file(again.snapshots()[0])["W_cls"].equal(load_file(run.folder.best)["W_cls"])
+    renamed = tmp_path / "renamed.tsv"
+    renamed.write_text(table.read_text().replace("\tup", "\tplus").replace("\tdown", "\tminus"))
+    other = train(renamed, tmp_path / "other", from_run=str(run.path), steps=2, set={"batch_size": 16})
+    start, best = load_file(other.snapshots()[0]), load_file(run.folder.best)
+    assert start["W_E"].equal(best["W_E"]) and not start["W_cls"].any()
+
+
+def test_without_scikit_learn_one_line_says_what_to_type(table, tmp_path, monkeypatch) -> None:
+    monkeypatch.setitem(sys.modules, "sklearn.linear_model", None)
+    heard: list[str] = []
+    run = train(table, tmp_path / "run", steps=4, say=heard.append)
+    assert run.summary["baselines"]["tfidf"] is None and run.summary["baselines"]["majority"] > 0.4
+    assert sum("pip install 'qkv[study]'" in sentence for sentence in heard) == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"label_column": "mood"}, "no column 'mood'.*text, label"),
+        ({"task": "causal", "label_column": "label"}, "--task causal has no labels; leave it out"),
+        ({"preset": "gpt2"}, "'gpt2' is for --task causal, not classify"),
+        ({"set": SMALL | {"d_vocab": 5}}, "d_vocab is 5 but the tokenizer has"),
+        ({"val": "nowhere.tsv"}, "no file or folder"),
+    ],
+)
+def test_a_mistake_is_one_sentence_and_makes_no_folder(table: Path, tmp_path: Path, options, words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        train(table, tmp_path / "run", **options)
+    assert not (tmp_path / "run").exists()
+
+
+def test_texts_longer_than_the_context_are_told_of(table: Path, tmp_path: Path) -> None:
+    heard: list[str] = []
+    lengths = [len(text.split()) for _, text in sentences(600, "table")]
+    train(table, tmp_path / "run", steps=2, set=SMALL | {"n_ctx": 5}, say=heard.append)
+    n = int((np.array(lengths) > 5).sum())
+    assert any(f"{n:,} of 600 texts are longer than the context of 5" in sentence for sentence in heard)
