@@ -223,6 +223,8 @@ class Budget:
     steps: int = 0
     minutes: float = 0.0
     until_loss: float = 0.0
+    goes_on: bool = False
+    """Whether it goes on from the weights of another run."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -117,7 +117,12 @@ def resolve(request: Request, cache: Path | None) -> tuple[RunConfig, Data, Scal
     preset = find(parent.preset if parent else request.preset or "", task.name)
     settings = _data_config(request, task, parent)
     data: Data = task.load(settings, cache=cache)
-    budget = Budget(steps=request.steps or 0, minutes=request.minutes or 0.0, until_loss=request.until_loss or 0.0)
+    budget = Budget(
+        steps=request.steps or 0,
+        minutes=request.minutes or 0.0,
+        until_loss=request.until_loss or 0.0,
+        goes_on=parent is not None,
+    )
     yardstick = task.yardstick_nats(data) if budget.until_loss else math.nan
     scale = SIZE_LAWS[task.size_law](data.n_train, budget, yardstick)
     model = _model(request, task, preset, data, scale, parent)

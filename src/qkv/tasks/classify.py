@@ -48,6 +48,8 @@ class Classify(TaskDefaults):
     model_kind: str = "Classifier"
     word_dropout: float = 0.3
     """Probability with which a token is left out of a training text; one token always stays."""
+    disturbed: float = 0.0
+    """Probability with which a training text gets a class drawn evenly from all instead of its own."""
 
     size_law: ClassVar[str] = "labelled texts"
     starts_from: ClassVar[Mapping[str, str]] = {
@@ -69,8 +71,9 @@ class Classify(TaskDefaults):
     }
 
     def __post_init__(self) -> None:
-        if not 0 <= self.word_dropout < 1:
-            raise ConfigError(f"word_dropout is {self.word_dropout}; expected a share from 0 up to but not 1")
+        for name in ("word_dropout", "disturbed"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ConfigError(f"{name} is {getattr(self, name)}; expected a share from 0 up to but not 1")
 
     # data and sizes
 
@@ -141,7 +144,12 @@ class Classify(TaskDefaults):
         answers = texts
         if random_labels:
             answers = (uniforms(index, seed, "random labels", step) * n).astype(np.int64)
-        return _batch(ids, lengths, part.classes[answers], sizes.n_ctx)
+        classes = part.classes[answers]
+        if self.disturbed and not random_labels:
+            other = uniforms(index, seed, "disturbed", step) < self.disturbed
+            any_class = (uniforms(index, seed, "disturbed class", step) * len(corpus.classes)).astype(np.int64)
+            classes = np.where(other, any_class, classes)
+        return _batch(ids, lengths, classes, sizes.n_ctx)
 
     def _thinned(
         self, ids: np.ndarray, lengths: np.ndarray, seed: int, step: int, examples: np.ndarray

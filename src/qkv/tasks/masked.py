@@ -58,6 +58,7 @@ class Masked(TextTask):
     asked: ClassVar[str] = "a hidden {unit}"
     prompt: ClassVar[str] = "the [MASK] of"
     marks: ClassVar[bool] = True
+    given: ClassVar[str] = "the text with gaps"
 
     def __post_init__(self) -> None:
         if not 0 < self.rate <= 1:

@@ -259,6 +259,8 @@ class Task(Protocol):
     """An input to type after `qkv predict RUN`."""
     continues: ClassVar[bool]
     """Whether an output goes on after its input."""
+    given: ClassVar[str]
+    """What an input is called beside an output that does not go on after it."""
     marks: ClassVar[bool]
     """Whether [MASK] and other special tokens typed in an input mean themselves; else they are plain text."""
     metric: ClassVar[str]
@@ -377,6 +379,7 @@ class TaskDefaults:
     asked: ClassVar[str] = "the class"
     prompt: ClassVar[str] = ""
     continues: ClassVar[bool] = False
+    given: ClassVar[str] = "the text"
     marks: ClassVar[bool] = False
     metric: ClassVar[str] = "accuracy"
     higher_is_better: ClassVar[bool] = True

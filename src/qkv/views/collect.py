@@ -142,7 +142,7 @@ def _thin(n: int) -> tuple[np.ndarray, str]:
     return indices, f"the first {early}, then every {every}th batch"
 
 
-def samples(telemetry: Telemetry, *, continues: bool) -> tuple[SampleNote, ...]:
+def samples(telemetry: Telemetry, *, continues: bool, given: str = "the text") -> tuple[SampleNote, ...]:
     """What the model wrote, in order of step, for the prompt that was used most; long ones are cut with an ellipsis."""
     found = telemetry.samples(RUN_ARM)
     prompts = [sample.prompt for sample in found]
@@ -151,7 +151,7 @@ def samples(telemetry: Telemetry, *, continues: bool) -> tuple[SampleNote, ...]:
     prompt = max(dict.fromkeys(prompts), key=prompts.count)
     cut = [(s, s.text if len(s.text) <= LONGEST_SAMPLE else s.text[:LONGEST_SAMPLE] + " …") for s in found]
     return tuple(
-        SampleNote(step=s.step, prompt=s.prompt, text=text, continues=continues)
+        SampleNote(step=s.step, prompt=s.prompt, text=text, continues=continues, given=given)
         for s, text in cut
         if s.prompt == prompt
     )

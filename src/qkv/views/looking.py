@@ -29,7 +29,7 @@ def texts_to_show(asked: Sequence[str], samples: Sequence[SampleNote]) -> list[t
         return []
     last = samples[-1]
     if not last.continues:
-        return [("the text with gaps", last.prompt)]
+        return [(last.given, last.prompt)]
     return [(f"the sample of step {last.step:,}", last.prompt + last.text)]
 
 

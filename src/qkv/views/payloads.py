@@ -146,7 +146,9 @@ class SampleNote:
     prompt: str
     text: str
     continues: bool = True
-    """Whether `text` goes on after `prompt`; else it is the prompt with its gaps filled."""
+    """Whether `text` goes on after `prompt`; else it stands by itself: the prompt with its gaps filled, a label."""
+    given: str = ""
+    """What a prompt that is not continued is called."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

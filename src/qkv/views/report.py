@@ -71,7 +71,7 @@ def _read(folder: Path, telemetry: Telemetry | None, texts: Sequence[str]) -> Re
     snapshots = Snapshots(folder, n_steps)
     lines = collect.baselines(facts.get("baselines"), n_answers, task.yardsticks)
     loss = collect.loss_room(telemetry, lines, facts.get("baselines") or {}) if telemetry else None
-    samples = collect.samples(telemetry, continues=causal) if telemetry else ()
+    samples = collect.samples(telemetry, continues=causal, given=task.given) if telemetry else ()
     words = [tokenizer.token(i) for i in range(tokenizer.d_vocab)] if tokenizer else []
     specials = sorted(facts.get("special_tokens", {}).values())
     counts = collect.counts_of(telemetry)

@@ -15,7 +15,7 @@ const PICTURES = { loss: ladder, embeddings: rows, matrices: moved, order, sampl
 const INSTEAD = {
   samples: (model) => model.get("samples")[0].continues
     ? "In grey a beginning from the text that it never trained on; in black how the model goes on, step by step of its training."
-    : "In grey a piece of the text that it never trained on, with gaps; below it how the model fills them, step by step of its training.",
+    : `In grey ${model.get("samples")[0].given}, which it never trained on; below it what the model made of it, step by step of its training.`,
 };
 
 // Where an answer is about one matrix: a way to that row of the map.

@@ -5,7 +5,7 @@ import { whole } from "./format.js";
 
 const SHOWN = 4;
 
-// A continuation stands behind its prompt; a text with its gaps filled stands alone, the gaps shown once above.
+// A continuation stands behind its prompt; any other output stands alone, what it answers shown once above.
 function block(sample) {
   return h("div.sample", null, h("p.sample-step", null, sample.step === 0 ? "before training" : `step ${whole(sample.step)}`),
     h("pre", { tabindex: "0", "aria-label": `sample at step ${sample.step}` }, sample.continues ? h("span.prompt", null, sample.prompt) : null, sample.text));
@@ -14,7 +14,7 @@ function block(sample) {
 function render({ model, el }) {
   const samples = model.get("samples") || [];
   if (!samples.length) return;
-  if (!samples[0].continues) el.append(h("div.sample", null, h("p.sample-step", null, "the text with gaps"), h("pre", null, h("span.prompt", null, samples[0].prompt))));
+  if (!samples[0].continues) el.append(h("div.sample", null, h("p.sample-step", null, samples[0].given), h("pre", null, h("span.prompt", null, samples[0].prompt))));
   const last = samples.length - 1;
   const chosen = new Set(samples.length <= SHOWN ? samples.keys()
     : Array.from({ length: SHOWN }, (_, i) => Math.round((i * last) / (SHOWN - 1))));
