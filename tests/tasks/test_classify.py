@@ -117,7 +117,7 @@ def test_a_batch_is_the_same_in_parts_and_in_any_order(data: Examples, word_drop
 def test_an_epoch_reads_every_text_once(data: Examples) -> None:
     n = len(data.train)
     for epoch in (0, 3):
-        found = contents(batch(Classify(word_dropout=0.0), data, range(epoch * n, (epoch + 1) * n)))
+        found = contents(batch(Classify(word_dropout=0.0, disturbed=0.0), data, range(epoch * n, (epoch + 1) * n)))
         texts = [(data.train.tokens.document(i).tolist(), int(data.train.classes[i])) for i in range(n)]
         assert sorted(found) == sorted(texts) and found != texts
 
@@ -136,10 +136,20 @@ def _is_part(some: list[int], of: list[int]) -> bool:
     return all(token in rest for token in some)
 
 
+def test_disturbed_labels_are_as_many_as_said_and_drawn_evenly(data: Examples) -> None:
+    n = 20 * len(data.train)
+    plain, some = (batch(Classify(disturbed=share), data, range(n)) for share in (0.0, 0.4))
+    assert plain.inputs.equal(some.inputs)
+    changed = plain.targets != some.targets  # of two classes, half of the draws hit the text's own
+    for kind in (0, 1):
+        mine = plain.targets == kind
+        assert float(changed[mine].float().mean()) == pytest.approx(0.2, abs=4 * (0.16 / int(mine.sum())) ** 0.5)
+
+
 def test_random_labels_keep_the_texts_and_follow_the_classes_shares(data: Examples) -> None:
     n = 20 * len(data.train)
     null = batch(Classify(), data, range(n), random_labels=True)
-    true = batch(Classify(), data, range(n))
+    true = batch(Classify(disturbed=0.0), data, range(n))
     assert null.inputs.equal(true.inputs)
     share = float((null.targets == 1).float().mean())
     assert share == pytest.approx(float((data.train.classes == 1).mean()), abs=4 * (0.25 / n) ** 0.5)

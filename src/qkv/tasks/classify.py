@@ -1,9 +1,13 @@
 """Telling classes of texts apart: one answer to a whole text, from the mean of its vectors after the last layer.
 
 Loss is in nats per text; the figure is accuracy, 0..1. Texts lie side by side in rows (`qkv.data.rows`), so a short
-phrase costs its own tokens and no padding; positions attend within their own text only. While training, each token of a
-text is left out with probability `word_dropout`: the model has to say the same of what is left (Iyyer et al. 2015, ACL,
-"Deep unordered composition rivals syntactic methods", where 0.3 was best). A text longer than n_ctx is cut there.
+phrase costs its own tokens and no padding; positions attend within their own text. A text longer than n_ctx is cut.
+
+Training texts are made harder, each draw by name. Every token is left out with probability `word_dropout`, so that the
+model has to say the same of what is left (Iyyer et al. 2015, ACL, "Deep unordered composition rivals syntactic
+methods"). A share `disturbed` of texts gets a class drawn evenly from all (Xie et al. 2016, arXiv 1605.00055), which in
+the mean is a smoothed label: the model may not be surer than that. So the training loss is above what the same texts
+cost undisturbed; validation disturbs nothing.
 
 With `--from` the body of a masked or causal run is taken over under a new head, and trained on (fine-tuned) or held
 with `--only head` (feature-based); the difference between the two was drawn by Devlin et al. 2018, section 5.3.
@@ -46,9 +50,9 @@ class Classify(TaskDefaults):
 
     name: str = "classify"
     model_kind: str = "Classifier"
-    word_dropout: float = 0.3
+    word_dropout: float = 0.5
     """Probability with which a token is left out of a training text; one token always stays."""
-    disturbed: float = 0.0
+    disturbed: float = 0.2
     """Probability with which a training text gets a class drawn evenly from all instead of its own."""
 
     size_law: ClassVar[str] = "labelled texts"
