@@ -284,11 +284,11 @@ def labelled_law(n_texts: int, budget: Budget, entropy: float) -> Scale:
     """Sizes, batch and horizon for `n_texts` labelled texts.
 
     Labels are few beside words, and the loss of new texts soon rises while that of training texts falls: one block,
-    half of all values dropped, about three passes. A large eps keeps Adam from moving the row of a rare word as far as
+    half of all values dropped, about two passes. A large eps keeps Adam from moving the row of a rare word as far as
     that of a common one. The measurements are in LOG.md. Over another run's body rates are lower, dropout is light.
     """
     batch_size = 256 if n_texts >= 20_000 else 64
-    most_steps = max(500, round(3 * n_texts / batch_size))
+    most_steps = max(500, round(2 * n_texts / batch_size))
     steps = most_steps if budget.until_loss else 0
     if budget.goes_on:
         rates = {"muon": {"lr": 1e-3, "muon_lr": 3e-3, "weight_decay": 0.1, "eps": 1e-4}, "adamw": {"lr": 3e-4}}

@@ -50,7 +50,7 @@ class Classify(TaskDefaults):
 
     name: str = "classify"
     model_kind: str = "Classifier"
-    word_dropout: float = 0.5
+    word_dropout: float = 0.3
     """Probability with which a token is left out of a training text; one token always stays."""
     disturbed: float = 0.2
     """Probability with which a training text gets a class drawn evenly from all instead of its own."""
