@@ -168,7 +168,7 @@ def hold_out(classes: np.ndarray, groups: np.ndarray, keys: np.ndarray, most: in
 
 
 def _chosen(texts: Sequence[str], wanted: np.ndarray) -> list[str]:
-    return [texts[i] for i in np.flatnonzero(wanted)]
+    return [texts[i] for i in np.flatnonzero(wanted).tolist()]
 
 
 def _check_sides(source: LabelledTexts, numbers: np.ndarray, held_out: np.ndarray) -> None:

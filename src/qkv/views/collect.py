@@ -84,12 +84,14 @@ def baselines(
     """
     found = found or {}
     bits = found.get("bits_per_byte") or {}
-    values = {name: _finite(found.get(name)) for name in dict.fromkeys((*_MEANINGS, *(labels or {})))}
+    labels = labels or {}
+    names = [*_MEANINGS, *(name for name in labels if name not in _MEANINGS)]
+    values = {name: _finite(found.get(name)) for name in names}
     known = [name for name, value in values.items() if value is not None]
     rows = []
     for name in known:
         order = found.get("ngram_order")
-        label = {"ngram": "best n-gram"}.get(name, name) if name in _MEANINGS else (labels or {})[name]
+        label = {"ngram": "best n-gram"}.get(name, name) if name in _MEANINGS else labels[name]
         label = f"best n-gram ({order})" if name == "ngram" and order else label
         rows.append((name, label, values[name], _finite(bits.get(name))))
     if n_answers:
