@@ -33,7 +33,7 @@ N_TRAIN_POINTS = 700
 LONGEST_SAMPLE = 600
 
 _MEANINGS = {
-    "uniform": "every token equally likely, knowing nothing",
+    "uniform": "every answer equally likely, knowing nothing",
     "unigram": "how often each token occurs, context ignored",
     "bigram": "counts of which token follows which",
     "ngram": "the best of interpolated Kneser-Ney n-grams, orders 1 to 8",
