@@ -186,6 +186,11 @@ def test_a_classifier_goes_on_from_a_classifier_with_its_head_if_the_classes_are
     assert start["W_E"].equal(best["W_E"]) and not start["W_cls"].any()
 
 
+def test_resuming_with_another_label_column_names_both(run) -> None:
+    with pytest.raises(UserError, match="--label-column is mood, but the run was made with"):
+        qkv.train(out=run.path, resume=True, label_column="mood")
+
+
 def test_without_scikit_learn_one_line_says_what_to_type(table, tmp_path, monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "sklearn.linear_model", None)
     heard: list[str] = []

@@ -272,6 +272,9 @@ def same_run(request: Request, config: RunConfig) -> None:
     """
     kept: dict[str, tuple[Any, Any]] = {
         "source": (whole_source(request.source), config.data.source),
+        "val": (whole_source(request.val or ""), config.data.val),
+        "text-column": (request.text_column, config.data.text_column),
+        "label-column": (request.label_column, config.data.label_column),
         "task": (request.task, config.task),
         "preset": (request.preset, config.preset),
         "seed": (request.seed, config.seed),
@@ -287,7 +290,8 @@ def same_run(request: Request, config: RunConfig) -> None:
     }
     for name, (given, made) in kept.items():
         if given not in (None, "") and given != made:
-            raise ConfigError(f"--{name} is {given}, but the run was made with {made}; leave it out to resume that run")
+            was = "none" if made == "" else made
+            raise ConfigError(f"--{name} is {given}, but the run was made with {was}; leave it out to resume that run")
     if request.set and override(config, dict(request.set)) != config:
         changed = [name for name, value in request.set.items() if override(config, {name: value}) != config]
         raise ConfigError(f"--set {changed[0]} differs from the run's config.toml; leave it out to resume that run")
