@@ -40,11 +40,12 @@ def _plain(value: Any) -> Any:
 
 
 def console() -> "Console":
-    """Stdout; in a pipe wide enough that no row is folded."""
+    """Stdout; in a pipe wide enough that no row is folded. Text is text: brackets in a token are no markup."""
     from rich.console import Console
 
     wide = {} if sys.stdout.isatty() else {"width": 160}
-    return Console(highlight=False, soft_wrap=not sys.stdout.isatty(), **wide)  # type: ignore[arg-type]
+    plain = {"highlight": False, "markup": False, "emoji": False}
+    return Console(soft_wrap=not sys.stdout.isatty(), **plain, **wide)  # type: ignore[arg-type]
 
 
 def number(value: float | None) -> str:
