@@ -82,12 +82,19 @@ def _name(hint: Any) -> str:
     return {bool: "true or false", int: "a whole number", float: "a number", str: "text"}.get(hint, str(hint))
 
 
+def _inner(hint: Any) -> Any:
+    """The dataclass of an optional dataclass; anything else as it is."""
+    options = [arg for arg in get_args(hint) if arg is not type(None)]
+    optional = get_origin(hint) in (Union, types.UnionType) and len(options) == 1
+    return options[0] if optional and dataclasses.is_dataclass(options[0]) else hint
+
+
 def field_paths(cls: type) -> list[str]:
     """Every leaf setting of `cls` as a dotted path, in order of declaration."""
     hints = get_type_hints(cls)
     paths: list[str] = []
     for field in dataclasses.fields(cls):
-        hint = hints[field.name]
+        hint = _inner(hints[field.name])
         if dataclasses.is_dataclass(hint):
             paths += [f"{field.name}.{inner}" for inner in field_paths(hint)]  # type: ignore[arg-type]
         else:
@@ -116,7 +123,10 @@ def override(config: T, assignments: dict[str, Any]) -> T:
 
 def _replace(config: Any, parts: list[str], value: Any, where: str) -> Any:
     if len(parts) > 1:
-        value = _replace(getattr(config, parts[0]), parts[1:], value, where)
+        inner = getattr(config, parts[0])
+        if inner is None:
+            raise ConfigError(f"{where} has no effect here: this run has no {parts[0]}")
+        value = _replace(inner, parts[1:], value, where)
     else:
         value = _convert(value, get_type_hints(type(config))[parts[0]], where)
     return dataclasses.replace(config, **{parts[0]: value})

@@ -1,6 +1,7 @@
-"""Values for `load(...)`: from a safetensors file whose keys are addresses, or from a matrix of another run.
+"""Values for `load(...)`: from a safetensors file whose keys are addresses, a matrix of another run, or word vectors.
 
-Only safetensors are read; nothing is ever unpickled.
+Word vectors (GloVe or word2vec) fill a table of tokens row by row: a token that the file does not have keeps its own
+start. Nothing is ever unpickled.
 """
 
 import re
@@ -12,7 +13,8 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from qkv.errors import AddressError, ChangeError, unknown
+from qkv.data.vectors import SUFFIXES, is_vector_file, read_vectors
+from qkv.errors import AddressError, ChangeError, SourceError, unknown
 from qkv.models.addresses import parse_address
 from qkv.models.matrices import Catalogue, Part
 
@@ -37,7 +39,8 @@ Loader = Callable[[RunMatrix], Tensor]
 def stored_values(spec: str, part: Part, catalogue: Catalogue, loader: Loader | None) -> Tensor:
     """The values that `load(spec)` gives to a part, in the storage's order.
 
-    `spec` is FILE.safetensors, FILE.safetensors:B, RUN:B, RUN:B@STEP, or RUN for the same address there.
+    `spec` is FILE.safetensors, FILE.safetensors:B, RUN:B, RUN:B@STEP, RUN for the same address there, or a file of word
+    vectors (.txt, .vec or .bin, each also .gz).
 
     Raises ChangeError where nothing of that name can be read or the shapes differ.
     """
@@ -48,8 +51,11 @@ def stored_values(spec: str, part: Part, catalogue: Catalogue, loader: Loader | 
         if step is not None:
             raise ChangeError(f"load({spec}): a file has no steps; expected {path}:{address}")
         values = _from_file(Path(path), address, part, catalogue)
+    elif address is None and not Path(path).is_dir() and is_vector_file(Path(path)):
+        values = _of_words(Path(path), part, catalogue)
     elif address is None and not Path(path).is_dir():
-        found = "cannot be read: only .safetensors can" if Path(path).exists() else "does not exist"
+        kinds = f".safetensors can, or word vectors ({', '.join(SUFFIXES)})"
+        found = f"cannot be read: only {kinds}" if Path(path).exists() else "does not exist"
         raise ChangeError(f"load({spec}): {path} {found}; expected FILE.safetensors or RUN:ADDRESS@STEP")
     elif loader is None:
         raise ChangeError(f"load({spec}): no other run can be read here; expected FILE.safetensors")
@@ -89,6 +95,37 @@ def _from_file(path: Path, address: str | None, part: Part, catalogue: Catalogue
             return part.of(_fit(Part(name, catalogue.entry(name)), file.get_tensor(name), f"{path}:{name}"))
     except (SafetensorError, OSError) as error:
         raise ChangeError(f"{path} cannot be read as safetensors: {error}") from None
+
+
+def _of_words(path: Path, part: Part, catalogue: Catalogue) -> Tensor:
+    """A table of tokens with the rows that a file of word vectors has, the others as they are; in the storage's order.
+
+    A token is looked up as a person reads it, as it is written and then in lower case.
+    """
+    entry = part.entry
+    if entry.divides != "row" or entry.kind not in ("W_E", "W_U") or catalogue.vocabulary is None:
+        raise ChangeError(f"{part.address} is no table of tokens, so {path} has no rows for it; expected W_E or W_U")
+    try:
+        vectors = read_vectors(path)
+    except SourceError as error:
+        raise ChangeError(str(error)) from None
+    width = entry.parameter.shape[1 - entry.axis]
+    if vectors.width != width:
+        raise ChangeError(
+            f"the vectors of {path} have {vectors.width} numbers, rows of {entry.address} have {width};"
+            f" give --set d_model={vectors.width}, or a file of that width"
+        )
+    found = {row: vectors.row(token.strip()) for token, row in catalogue.vocabulary.items()}
+    pairs = [(row, there) for row, there in found.items() if there is not None]
+    if not pairs:
+        raise ChangeError(
+            f"{path} has none of the {len(found):,} tokens of {entry.address}; is it of another language?"
+        )
+    values = entry.parameter.detach().float().clone()
+    table = values if entry.axis == 0 else values.t()
+    rows, there = (torch.tensor(column) for column in zip(*pairs, strict=True))
+    table[rows] = torch.from_numpy(vectors.values)[there].to(table)
+    return part.of(values)
 
 
 def _fit(part: Part, values: Tensor, name: str) -> Tensor:

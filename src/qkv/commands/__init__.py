@@ -10,6 +10,7 @@ COMMANDS: dict[str, str] = {
     "predict": "continue texts, fill [MASK] in them, or label them",
     "eval": "validation loss of a run, on its own text or another",
     "embed": "contextual vectors of texts, by layer",
+    "vectors": "static word vectors: train them by skip-gram, or ask what they know of words",
     "step": "one step of gradient descent on one text: what would move, and what it would buy",
     "show": "what training did: the reading, matrices, tokens, attention",
     "compare": "what differs between two runs, matrix by matrix",

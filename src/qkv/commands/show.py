@@ -28,7 +28,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--at", type=step_or_span, metavar="STEP", help="as it was at this step; with --text also A..B: what moved"
     )
-    parser.add_argument("--text", metavar="TEXT", help="run the model on this text and show attention or activations")
+    parser.add_argument(
+        "--text", metavar="TEXT", help="run the model on this text (or image file) and show attention or activations"
+    )
     parser.add_argument("--measure", default="drift", metavar="NAME", help="of the layer x matrix table (drift)")
     parser.add_argument("--weights", type=one_of("best", "last"), default="last", help="best or last (default)")
     parser.add_argument("--json", action="store_true", help="print one JSON object on stdout")

@@ -1,6 +1,7 @@
 """`qkv show RUN [ADDR] --text TEXT`: where heads look, and activations on a text."""
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,6 +11,7 @@ from qkv.commands import heat, screen
 from qkv.commands.gradient_table import path_json, print_lens, print_path
 from qkv.errors import AddressError, UserError, unknown
 from qkv.models.addresses import parse_address
+from qkv.tasks.image import one_image
 from qkv.views.heads import head_notes
 
 if TYPE_CHECKING:
@@ -37,7 +39,7 @@ class HeadsShown:
     """How the text's loss pulls at it; None where nothing is asked of so short a text, or by this task."""
     lens: "list[LensLayer]"
     """What each layer would answer; empty where there is no path."""
-    tokenizer: "Tokenizer"
+    tokenizer: "Tokenizer | None"
 
     def as_json(self) -> dict[str, Any]:
         """Tokens, and for each head its pattern, its mean shares and its entropy with their nulls."""
@@ -51,7 +53,7 @@ class HeadsShown:
             }
             for note in self.notes
         ]
-        path = None if self.path is None else path_json(self.path, self.tokenizer)
+        path = None if self.path is None or self.tokenizer is None else path_json(self.path, self.tokenizer)
         lens = [dict(vars(layer)) for layer in self.lens]
         return {"tokens": self.tokens, "heads": heads, "gradient_path": path, "logit_lens": lens}
 
@@ -77,7 +79,7 @@ class HeadsShown:
         even = self.notes[0]
         rows.append(("even attention", *(f"{c.even:.2f}" for c in even.shares), f"{even.even_entropy_nats:.2f}"))
         screen.print_table(["share of attention on", *names, "entropy, nats"], rows)
-        if self.path is not None:
+        if self.path is not None and self.tokenizer is not None:
             print()
             print_path(self.path, self.tokenizer)
             print()
@@ -119,27 +121,38 @@ class ActivationShown:
 def look(run: "Run", text: str, address: str | None, at: int | None = None) -> HeadsShown | ActivationShown:
     """Run the model, or its snapshot of step `at`, once on `text` and take every head's pattern, or one activation.
 
-    Raises UserError for a text that is empty or longer than the context, AddressError for what is not an activation.
+    For a model of images `text` is the path of one.
+
+    Raises UserError for a text that is empty or longer than the context, AddressError for what is not an activation,
+    SourceError for an image that cannot be read.
     """
-    if run.tokenizer is None:
-        raise UserError(f"{run.path} reads no text; leave --text out")
-    ids = run.tokenizer.encode_whole(text)
-    n_ctx = run.config.model.sizes.n_ctx
-    if not 0 < len(ids) <= n_ctx:
-        raise UserError(f"the text has {len(ids)} tokens; this model reads 1 to {n_ctx}")
-    tokens = [run.tokenizer.token(int(i)) for i in ids]
+    of_image = run.task.reads == "images"
+    inputs, tokens = one_image(Path(text), run.config.model) if of_image else _words(run, text)
     with torch.no_grad():
-        _, record = run.model_at(at).forward_recorded(torch.as_tensor(np.asarray(ids, dtype=np.int64))[None])
+        _, record = run.model_at(at).forward_recorded(inputs)
     if address is not None:
         return _activation(record, address, tokens)
     patterns = [record[name][0].float().numpy() for name in record if name.endswith(".pattern")]
     causal = run.model.causal
     notes = [note for layer, pattern in enumerate(patterns) for note in head_notes(layer, pattern, causal)]
+    if run.tokenizer is None:
+        return HeadsShown(tokens, patterns, notes, None, [], None)
     try:
         path, lens = run.gradient_path(text, at=at), run.logit_lens(text, at=at)
     except UserError:  # one token alone, or a task that asks nothing of tokens: there is attention, but no loss
         path, lens = None, []
     return HeadsShown(tokens, patterns, notes, path, lens, run.tokenizer)
+
+
+def _words(run: "Run", text: str) -> tuple[torch.Tensor, list[str]]:
+    """Ids [1, pos] of a text, and its tokens."""
+    if run.tokenizer is None:
+        raise UserError(f"{run.path} has no tokenizer, so it cannot read a text; leave --text out")
+    ids = run.tokenizer.encode_whole(text)
+    n_ctx = run.config.model.sizes.n_ctx
+    if not 0 < len(ids) <= n_ctx:
+        raise UserError(f"the text has {len(ids)} tokens; this model reads 1 to {n_ctx}")
+    return torch.as_tensor(np.asarray(ids, dtype=np.int64))[None], [run.tokenizer.token(int(i)) for i in ids]
 
 
 def _activation(record: dict[str, torch.Tensor], address: str, tokens: list[str]) -> ActivationShown:

@@ -2,7 +2,8 @@
 
 SOURCE is a text file (.gz too), a folder of texts, or a JSONL, CSV or TSV table (--text-column). Without it the text is
 the manual topics and docstrings inside your own Python. With --task classify it is a table with a label column, or
-lines of a label, a space and a text. Without a budget (--steps, --minutes, --until-loss) one is chosen from the data
+lines of a label, a space and a text; with --task image an IDX file of images, or a folder that holds a folder of images
+for each class. Without a budget (--steps, --minutes, --until-loss) one is chosen from the data
 and this machine, at most 5 minutes.
 
 Example:
@@ -12,6 +13,7 @@ Example:
   qkv train reviews.tsv --task classify --from runs/masked-1 --only head
   qkv train my.txt --preset textbook --freeze W_E --out runs/frozen
   qkv train my.txt --until-loss 1.9 --set d_model=128,n_layers=4
+  qkv train fashion-mnist --task image --set flip=true
   qkv train --out runs/frozen --resume
 """
 
@@ -31,7 +33,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     what.add_argument(
         "--task",
         metavar="NAME",
-        help="causal (predict the next token, the default), masked (fill [MASK]) or classify (tell labels of texts)",
+        help="causal (predict the next token, the default), masked (fill [MASK]), classify (tell labels of texts) or"
+        " image (tell classes of images)",
     )
     what.add_argument("--preset", metavar="NAME", help="modern, fast, gpt2, bert, llama, vaswani, textbook or bloem")
     what.add_argument("--from", dest="from_run", metavar="RUN", help="start from the weights of this run")

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from qkv.errors import ConfigError
 
-__all__ = ["DataConfig", "whole_source"]
+__all__ = ["DataConfig", "ImageOptions", "whole_source"]
 
 
 def whole_source(source: str) -> str:
@@ -19,6 +19,29 @@ def whole_source(source: str) -> str:
     if colon and left and right and not Path(source).exists() and (Path(left).exists() or Path(right).exists()):
         return f"{Path(left).absolute()}:{Path(right).absolute()}"
     return str(Path(source).absolute())
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageOptions:
+    """How images are read and, for training only, changed. Raises ConfigError for a value out of range."""
+
+    size: int = 0
+    """Longer side, in pixels, that image files are brought to; 0 means as they are, and at most 64."""
+    shift: float = 0.04
+    """Most that a training image is moved, as a share of its sides."""
+    flip: bool = False
+    """Mirror half of the training images left to right; only where a mirror image keeps its label."""
+    erase: float = 0.0
+    """Share of the training images in which a square is erased."""
+    smoothing: float = 0.1
+    """Share of a training label that is spread over all classes (Szegedy et al. 2015, arXiv 1512.00567)."""
+
+    def __post_init__(self) -> None:
+        if self.size < 0:
+            raise ConfigError(f"size is {self.size}; expected 0 (as the files are) or a number of pixels")
+        for name, most in (("shift", 0.5), ("erase", 1.0), ("smoothing", 0.99)):
+            if not 0 <= getattr(self, name) <= most:
+                raise ConfigError(f"{name} is {getattr(self, name)}; expected a share from 0 to {most:g}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,6 +65,9 @@ class DataConfig:
     """The column of a table that holds the label, never taken for text; empty means none is named."""
     classes: tuple[str, ...] = ()
     """Labels that are known already, in order; empty means those of the training part."""
+
+    images: ImageOptions | None = None
+    """How images are read and changed; None for text."""
 
     def __post_init__(self) -> None:
         if self.vocab < 0:

@@ -24,7 +24,7 @@ def embeddings(evidence: Evidence) -> Answer | None:
     rows = summary(drift, counts, evidence.specials)
     example, words, figures = _example_row(evidence, counts)
     sentence = (
-        f"Yes: half of the rows of W_E whose token is in the training text moved by more than {percent(rows.median)} "
+        f"Yes: half of the rows of W_E {_whose(evidence)} moved by more than {percent(rows.median)} "
         f"of their length, the furthest ({evidence.token(rows.furthest)}) by {percent(rows.largest)}{words}."
     )
     figures |= {"median row drift": rows.median, "largest row drift": rows.largest}
@@ -38,6 +38,12 @@ def embeddings(evidence: Evidence) -> Answer | None:
         null=_row_null(evidence),
         address=example or "W_E",
     )
+
+
+def _whose(evidence: Evidence) -> str:
+    """What a row stands for: a token of a text, or one value of a patch."""
+    of_patches = "patches" in evidence.settings.get("model", {})
+    return "(one for each value of a patch)" if of_patches else "whose token is in the training text"
 
 
 def _row_drift(evidence: Evidence) -> np.ndarray | None:

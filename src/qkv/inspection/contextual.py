@@ -60,6 +60,8 @@ def contextual_vectors(model: Any, tokenizer: Any, texts: Sequence[str]) -> list
 
     Raises UserError for a text without tokens.
     """
+    if tokenizer is None:
+        raise UserError("this run reads no text, so there are no vectors of texts; qkv predict asks it about images")
     before, after = tokenizer.around
     encoded = [np.concatenate([before, tokenizer.encode(text), after]).astype(np.int64) for text in texts]
     for text, ids in zip(texts, encoded, strict=True):

@@ -5,11 +5,21 @@ from qkv.models.attention import MultiHeadAttention, SelfAttention, attend, atte
 from qkv.models.blocks import MLP, Block
 from qkv.models.cache import KVCache
 from qkv.models.factored import FactoredMatrix
-from qkv.models.layout import Layout, ModelConfig, RopeScaling, Sizes
+from qkv.models.layout import Layout, ModelConfig, Patches, RopeScaling, Sizes
 from qkv.models.matrices import Catalogue, Entry, Part
 from qkv.models.norms import LayerNorm, RMSNorm
 from qkv.models.start import START, start_values
-from qkv.models.zoo import CausalClassifier, CausalLM, Classifier, Decoder, Encoder, EncoderDecoder, MaskedLM, build
+from qkv.models.zoo import (
+    CausalClassifier,
+    CausalLM,
+    Classifier,
+    Decoder,
+    Encoder,
+    EncoderDecoder,
+    ImageClassifier,
+    MaskedLM,
+    build,
+)
 
 __all__ = [
     "MLP",
@@ -25,6 +35,7 @@ __all__ = [
     "EncoderDecoder",
     "Entry",
     "FactoredMatrix",
+    "ImageClassifier",
     "KVCache",
     "LayerNorm",
     "Layout",
@@ -32,6 +43,7 @@ __all__ = [
     "ModelConfig",
     "MultiHeadAttention",
     "Part",
+    "Patches",
     "RMSNorm",
     "RopeScaling",
     "SelfAttention",

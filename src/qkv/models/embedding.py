@@ -1,4 +1,4 @@
-"""The way in and the ways out: token rows with positions, vectors to logits, the mean of a text to its class."""
+"""The way in and the ways out: token rows or patches with positions, vectors to logits, one vector to its class."""
 
 import math
 
@@ -7,11 +7,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from qkv.errors import ConfigError
-from qkv.models.layout import Layout, Sizes
+from qkv.models.layout import Layout, Patches, Sizes
 from qkv.models.norms import ACTIVATIONS, make_norm
-from qkv.models.positions import Sinusoidal
+from qkv.models.positions import Sinusoidal, Sinusoidal2D
 
-__all__ = ["ClassHead", "Embedding", "Head", "pool"]
+__all__ = ["ClassHead", "Embedding", "Head", "PatchEmbedding", "pool"]
 
 
 class Embedding(nn.Module):
@@ -60,6 +60,60 @@ class Embedding(nn.Module):
             (table,) = self.sines.tables(self.n_ctx, x.dtype, x.device)
         if table is not None:
             x = x + (table[offset : offset + n] if positions is None else F.embedding(positions, table))
+        return x if self.norm_e is None else self.norm_e(x)
+
+
+class PatchEmbedding(nn.Module):
+    """Patches of an image through W_E [n_values, d_model], a class token before them where there is one, positions.
+
+    The patch p of an image enters as (p - mean) / std W_E + b_E: what a row of W_E is to a token, a sum of rows is to a
+    patch (Dosovitskiy et al. 2020, arXiv 2010.11929; their E is our W_E, their x_class our W_token). Learned positions
+    are rows of W_pos [n_ctx, d_model]; the class token is position 0.
+    """
+
+    def __init__(self, sizes: Sizes, layout: Layout, patches: Patches) -> None:
+        super().__init__()
+        self.n_ctx, self.patches = sizes.n_ctx, patches
+        has_class = layout.pool == "class"
+        self.W_E = nn.Parameter(torch.empty(patches.n_values, sizes.d_model))
+        self.b_E = nn.Parameter(torch.empty(sizes.d_model)) if layout.bias else None
+        self.W_token = nn.Parameter(torch.empty(1, sizes.d_model)) if has_class else None
+        self.W_pos = nn.Parameter(torch.empty(sizes.n_ctx, sizes.d_model)) if layout.positions == "learned" else None
+        self.norm_e = make_norm(layout, sizes.d_model) if layout.norm_e else None
+        turned = layout.positions == "sinusoidal"
+        self.sines = Sinusoidal2D(sizes.d_model, patches.grid, int(has_class)) if turned else None
+
+    def cut(self, pixels: Tensor) -> Tensor:
+        """pixels [batch, channels, height, width], 0..1 or uint8 -> standardised [batch, n_patches, n_values].
+
+        Raises ConfigError for images of another shape.
+        """
+        cut = self.patches
+        if tuple(pixels.shape[1:]) != (cut.channels, cut.height, cut.width):
+            expected = f"[batch, {cut.channels}, {cut.height}, {cut.width}]"
+            raise ConfigError(f"images of shape {list(pixels.shape)} were given; this model takes {expected}")
+        if pixels.dtype == torch.uint8:
+            pixels = pixels.to(self.W_E.dtype) / 255
+        x = (pixels - cut.mean) / cut.std
+        if any(cut.padding):
+            x = F.pad(x, cut.padding)
+        return F.unfold(x, cut.patch, stride=cut.step).transpose(1, 2)
+
+    def forward(
+        self, pixels: Tensor, positions: Tensor | None = None, offset: int = 0, types: Tensor | None = None
+    ) -> Tensor:
+        """pixels [batch, channels, height, width], in 0..1 or uint8 -> [batch, n_ctx, d_model].
+
+        Raises ConfigError for images of another shape.
+        """
+        assert positions is None and offset == 0 and types is None, "an image is read whole"
+        x = F.linear(self.cut(pixels), self.W_E.t(), self.b_E)
+        if self.W_token is not None:
+            x = torch.cat((self.W_token.to(x.dtype).expand(len(x), 1, -1), x), dim=1)
+        table = self.W_pos
+        if self.sines is not None:
+            (table,) = self.sines.tables(self.n_ctx, x.dtype, x.device)
+        x = x if table is None else x + table
         return x if self.norm_e is None else self.norm_e(x)
 
 

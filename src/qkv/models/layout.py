@@ -12,7 +12,7 @@ from typing import Literal
 from qkv.errors import ConfigError, unknown
 from qkv.models.start import START
 
-__all__ = ["Layout", "ModelConfig", "RopeScaling", "Sizes"]
+__all__ = ["Layout", "ModelConfig", "Patches", "RopeScaling", "Sizes"]
 
 Positions = Literal["none", "sinusoidal", "learned", "rotary"]
 NormKind = Literal["none", "layer", "rms"]
@@ -22,10 +22,11 @@ POSITIONS: tuple[str, ...] = ("none", "sinusoidal", "learned", "rotary")
 NORMS: tuple[str, ...] = ("none", "layer", "rms")
 NORM_PLACES: tuple[str, ...] = ("pre", "post")
 MLPS: tuple[str, ...] = ("none", "gelu", "gelu_tanh", "relu", "relu2", "swiglu")
-KINDS: tuple[str, ...] = ("CausalLM", "MaskedLM", "Classifier", "CausalClassifier")
+KINDS: tuple[str, ...] = ("CausalLM", "MaskedLM", "Classifier", "CausalClassifier", "ImageClassifier")
 ATTENTION_BIASES: tuple[str, ...] = ("same", "none", "qkv", "all")
 ROPE_SCALINGS: tuple[str, ...] = ("none", "linear", "llama3", "yarn")
 UNGATED: tuple[str, ...] = ("gelu", "gelu_tanh", "relu", "relu2")
+POOLS: tuple[str, ...] = ("mean", "class")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +42,7 @@ class Sizes:
     n_heads: int
     """Query heads in each attention."""
     n_ctx: int
-    """Longest sequence, in positions."""
+    """Longest sequence, in positions; of an image model 0 means as many as it has patches."""
     n_kv_heads: int = 0
     """Key/value heads, shared by groups of query heads; 0 means n_heads."""
     d_head: int = 0
@@ -53,7 +54,7 @@ class Sizes:
 
     def __post_init__(self) -> None:
         for item in dataclasses.fields(self):
-            value, least = getattr(self, item.name), int(item.name in ("d_model", "n_layers", "n_heads", "n_ctx"))
+            value, least = getattr(self, item.name), int(item.name in ("d_model", "n_layers", "n_heads"))
             if value < least:
                 raise ConfigError(f"{item.name} is {value}; expected a whole number of at least {least}")
 
@@ -157,6 +158,8 @@ class Layout:
     """Attention and MLP of a block both read its input, side by side (norm before each sublayer only)."""
     head_transform: bool = False
     """Before the logits of the way out, one more layer: norm(act(h W_transform + b_transform)), act that of the MLP."""
+    pool: Literal["mean", "class"] = "mean"
+    """What a classifier reads: the mean over positions, or a class token put before them (W_token); else no effect."""
 
     def __post_init__(self) -> None:
         _among("positions", self.positions, POSITIONS)
@@ -167,6 +170,7 @@ class Layout:
         _among("attention_bias", self.attention_bias, ATTENTION_BIASES)
         if not 0 < self.rope_share <= 1:
             raise ConfigError(f"rope_share is {self.rope_share}; expected a share above 0 and up to 1")
+        _among("pool", self.pool, POOLS)
         if not 0 <= self.dropout < 1:
             raise ConfigError(f"dropout is {self.dropout}; expected 0 <= dropout < 1")
         if self.norm_eps < 0:
@@ -181,18 +185,81 @@ class Layout:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Patches:
+    """How an image is cut into patches, its tokens: a grid of squares, read row by row.
+
+    Where the squares do not cover the image exactly it is padded evenly on all sides with its mean.
+    """
+
+    height: int
+    """Rows of pixels of an image."""
+    width: int
+    """Columns of pixels of an image."""
+    channels: int = 1
+    """1 for grey, 3 for colour."""
+    patch: int = 4
+    """Side of a patch in pixels."""
+    stride: int = 0
+    """Pixels from one patch to the next; less than `patch` makes them overlap; 0 means `patch`."""
+    mean: float = 0.0
+    """What is subtracted from every pixel value (0..1) ..."""
+    std: float = 1.0
+    """... and what it is then divided by."""
+
+    def __post_init__(self) -> None:
+        for name, least in (("height", 1), ("width", 1), ("channels", 1), ("patch", 1), ("stride", 0)):
+            if getattr(self, name) < least:
+                raise ConfigError(f"{name} is {getattr(self, name)}; expected a whole number of at least {least}")
+        if not self.std > 0:
+            raise ConfigError(f"std is {self.std}; expected a number above 0")
+        if self.step > self.patch:
+            raise ConfigError(f"stride {self.stride} is larger than patch {self.patch}: pixels would never be seen")
+
+    @property
+    def step(self) -> int:
+        """Pixels from one patch to the next."""
+        return self.stride or self.patch
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        """Rows and columns of patches."""
+        return -(-self.height // self.step), -(-self.width // self.step)
+
+    @property
+    def n_patches(self) -> int:
+        """How many patches an image has."""
+        return self.grid[0] * self.grid[1]
+
+    @property
+    def n_values(self) -> int:
+        """Numbers in one patch: the rows of W_E, channel by channel, in each row by row."""
+        return self.channels * self.patch**2
+
+    @property
+    def padding(self) -> tuple[int, int, int, int]:
+        """Pixels added left, right, above and below."""
+        (rows, columns), out = self.grid, []
+        for n, size in ((columns, self.width), (rows, self.height)):
+            missing = max(0, (n - 1) * self.step + self.patch - size)
+            out += [missing // 2, missing - missing // 2]
+        return out[0], out[1], out[2], out[3]
+
+
+@dataclass(frozen=True, kw_only=True)
 class ModelConfig:
     """All that `build` needs besides a seed."""
 
-    kind: Literal["CausalLM", "MaskedLM", "Classifier", "CausalClassifier"]
+    kind: Literal["CausalLM", "MaskedLM", "Classifier", "CausalClassifier", "ImageClassifier"]
     """CausalLM predicts the next token from those before; MaskedLM predicts hidden tokens from both sides; Classifier
-    and CausalClassifier tell classes of texts apart over the body of either."""
+    and CausalClassifier tell classes of texts apart over the body of either; ImageClassifier those of images."""
     sizes: Sizes
     """How large."""
     layout: Layout = field(default_factory=Layout)
     """Of which parts."""
     classes: tuple[str, ...] = ()
     """Names of the classes that a classifier tells apart, in the order of its outputs; empty for other models."""
+    patches: Patches | None = None
+    """How images are cut; None for a model of text."""
 
     def __post_init__(self) -> None:
         _among("kind", self.kind, KINDS)
@@ -202,13 +269,17 @@ class ModelConfig:
 
         Raises ConfigError for a combination that cannot be built or whose setting would have no effect.
         """
-        if self.sizes.d_vocab < 1:
-            raise ConfigError(f"d_vocab is {self.sizes.d_vocab}; a {self.kind} needs at least 1 token type")
         if self.kind.endswith("Classifier") != bool(self.classes) or len(self.classes) == 1:
             raise ConfigError(
                 f"a {self.kind} was given {len(self.classes)} classes; a classifier needs at least 2, others have none"
             )
         sizes = self.sizes.resolved()
+        if self.kind == "ImageClassifier":
+            sizes = _of_image(self, sizes)
+        elif self.patches is not None:
+            raise ConfigError(f"a {self.kind} reads no images; leave the settings of patches out")
+        elif sizes.d_vocab < 1:
+            raise ConfigError(f"d_vocab is {sizes.d_vocab}; a {self.kind} needs at least 1 token type")
         check(sizes, self.layout)
         return dataclasses.replace(self, sizes=sizes)
 
@@ -218,6 +289,8 @@ def check(sizes: Sizes, layout: Layout) -> None:
 
     Raises ConfigError naming the settings that do not fit.
     """
+    if sizes.n_ctx < 1:
+        raise ConfigError(f"n_ctx is {sizes.n_ctx}; expected a whole number of at least 1")
     if layout.positions == "rotary":
         _check_rotary(sizes.d_head, layout)
     elif layout.rope_share != 1 or layout.rope_scaling.kind != "none":
@@ -251,6 +324,36 @@ def _check_rotary(d_head: int, layout: Layout) -> None:
             f"rotary positions turn pairs of coordinates, but rope_share {layout.rope_share:g} of d_head {d_head} is"
             f" {width}; expected an even number"
         )
+
+
+def _of_image(config: ModelConfig, sizes: Sizes) -> Sizes:
+    """The sizes of an image model, n_ctx filled in: its patches, and the class token where there is one.
+
+    Raises ConfigError for sizes or parts that an image model cannot have.
+    """
+    layout, patches = config.layout, config.patches
+    if patches is None:
+        raise ConfigError("an ImageClassifier needs patches: how its images are cut")
+    if len(config.classes) < 2:
+        raise ConfigError(f"there are {len(config.classes)} classes; a classifier needs at least 2")
+    if sizes.d_vocab:
+        raise ConfigError(f"d_vocab is {sizes.d_vocab}; an image model takes patches, so it is 0")
+    if layout.tied or layout.embed_scale:
+        setting = "tied" if layout.tied else "embed_scale"
+        raise ConfigError(f"{setting} has no meaning for an image model, which has no table of tokens; set it to false")
+    n_ctx = patches.n_patches + (layout.pool == "class")
+    if sizes.n_ctx not in (0, n_ctx):
+        raise ConfigError(
+            f"n_ctx is {sizes.n_ctx}; {patches.grid[0]} x {patches.grid[1]} patches"
+            f"{' and a class token' if layout.pool == 'class' else ''} are {n_ctx} positions (0 means as many)"
+        )
+    turned = turned_width(sizes.d_head, layout.rope_share)
+    for name, positions, width in (("d_head", "rotary", turned), ("d_model", "sinusoidal", sizes.d_model)):
+        if layout.positions == positions and width % 4:
+            raise ConfigError(f"{positions} positions in two dimensions need {name} to divide by 4; it is {width}")
+    if layout.rope_scaling.kind != "none":
+        raise ConfigError(f"rope_scaling {layout.rope_scaling.kind} is for longer texts; for an image set it to none")
+    return dataclasses.replace(sizes, n_ctx=n_ctx)
 
 
 def _among(name: str, value: str, options: tuple[str, ...]) -> None:

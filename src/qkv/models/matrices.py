@@ -13,7 +13,7 @@ from qkv.errors import AddressError, RunFolderError, unknown
 from qkv.models.addresses import ACTIVATIONS, CIRCUITS, GROUPS, Address, Term, parse_address, parse_selector
 from qkv.models.factored import FactoredMatrix
 from qkv.models.parts import Entry, Part, make_entry
-from qkv.models.positions import rotate
+from qkv.models.positions import Rotary2D, rotate
 from qkv.models.start import address_of
 
 __all__ = ["Catalogue", "Entry", "Part"]
@@ -139,6 +139,10 @@ class Catalogue:
             rotary = getattr(self._owners[self.part(f"{stem}W_Q").entry.address][0], "rotary", None)
             if rotary is None or parsed.name == "OV":
                 raise AddressError(f"{address} does not depend on distance; only a QK with rotary positions does")
+            if isinstance(rotary, Rotary2D):
+                raise AddressError(
+                    f"{address} turns by rows and columns here; a distance along one line has no meaning"
+                )
             cos, sin = (table[-1:] for table in rotary.tables(abs(distance) + 1, left.dtype, left.device)[:2])
             left = rotate(left, cos, sin if distance > 0 else -sin)
         return FactoredMatrix(left, right, address)

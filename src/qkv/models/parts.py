@@ -32,6 +32,8 @@ KINDS: Mapping[str, Kind] = {
     "W_E": Kind("embed", "row", 0),
     "W_pos": Kind("embed", "row", 0),
     "W_type": Kind("embed", "row", 0),
+    "W_token": Kind("embed"),
+    "b_E": Kind("embed"),
     "W_Q": Kind("attn", "H", 1),
     "W_K": Kind("attn", "KV", 1),
     "W_V": Kind("attn", "KV", 1),

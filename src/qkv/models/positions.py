@@ -10,7 +10,7 @@ from torch import Tensor
 
 from qkv.models.layout import RopeScaling, turned_width
 
-__all__ = ["Rotary", "Sinusoidal", "positions_within", "rotate"]
+__all__ = ["Rotary", "Rotary2D", "Sinusoidal", "Sinusoidal2D", "positions_within", "rotate"]
 
 
 class _Tables:
@@ -100,6 +100,49 @@ def _slowed_yarn(scaling: RopeScaling, d: int, base: float) -> Tensor:
 
 SLOWED = {"linear": _slowed_linear, "llama3": _slowed_llama3, "yarn": _slowed_yarn}
 """Kind of scaling -> factor of each pair's angle, float64 [d / 2]. A new kind is one function and one line."""
+
+
+class Sinusoidal2D(Sinusoidal):
+    """Sines and cosines of the row in the first half of a vector, of the column in the second: [n, d_model].
+
+    For positions that are patches of a `grid` (rows, columns), read row by row, after `before` positions without a
+    place (a class token), whose rows are 0. As in Chen et al. 2021 (MoCo v3, arXiv 2104.02057) and Beyer et al. 2022
+    (arXiv 2205.01580), with sines and cosines in turn.
+    """
+
+    def __init__(self, d_model: int, grid: tuple[int, int], before: int) -> None:
+        super().__init__(d_model)
+        self.grid, self.before = grid, before
+
+    def _make(self, n: int) -> tuple[Tensor, ...]:
+        halves = [_angles(side, self.d_model // 2, 10000.0) for side in self.grid]
+        table = _of_grid([torch.stack((a.sin(), a.cos()), dim=-1).flatten(1) for a in halves])
+        return (torch.cat((torch.zeros(self.before, self.d_model, dtype=torch.float64), table))[:n],)
+
+
+class Rotary2D(Rotary):
+    """Rotary turns in two dimensions: the first half of the pairs turns by the row, the second by the column.
+
+    So a score depends on how many rows and columns lie between two patches (Heo et al. 2024, arXiv 2403.13298, "axial";
+    Fang et al. 2023, arXiv 2303.11331). `grid` and `before` as in `Sinusoidal2D`; what has no place is not turned. A
+    grid is small, so `base` is best far below that of text.
+    """
+
+    def __init__(self, d_head: int, base: float, grid: tuple[int, int], before: int, share: float = 1.0) -> None:
+        super().__init__(d_head, base, share)
+        self.grid, self.before = grid, before
+
+    def _make(self, n: int) -> tuple[Tensor, ...]:
+        angles = _of_grid([_angles(side, self.d // 2, self.base) for side in self.grid])
+        angles = torch.cat((torch.zeros(self.before, self.d // 2, dtype=torch.float64), angles))[:n]
+        return angles.cos(), angles.sin(), torch.polar(torch.ones_like(angles), angles)
+
+
+def _of_grid(tables: list[Tensor]) -> Tensor:
+    """A table of rows [rows, d] and one of columns [columns, d] side by side at every place: [rows * columns, 2 d]."""
+    (n_rows, d), (n_columns, _) = tables[0].shape, tables[1].shape
+    across = tables[0][:, None].expand(n_rows, n_columns, d), tables[1][None].expand(n_rows, n_columns, d)
+    return torch.cat(across, dim=-1).flatten(0, 1)
 
 
 def _angles(n: int, d: int, base: float) -> Tensor:

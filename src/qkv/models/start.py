@@ -85,8 +85,8 @@ def _identity() -> Draw:
 
 ZERO, ONE = _constant(0.0), _constant(1.0)
 _HIDDEN = ("W_Q", "W_K", "W_V", "W_O", "W_in", "W_gate", "W_out", "W_transform")
-_EVERYWHERE: dict[str, Draw] = {"gain": ONE} | {
-    name: ZERO for name in ("bias", "b_Q", "b_K", "b_V", "b_O", "b_in", "b_out", "b_transform", "b_U", "b_cls")
+_EVERYWHERE: dict[str, Draw] = {"gain": ONE, "W_token": _normal(0.02)} | {
+    name: ZERO for name in ("bias", "b_E", "b_Q", "b_K", "b_V", "b_O", "b_in", "b_out", "b_transform", "b_U", "b_cls")
 }
 
 

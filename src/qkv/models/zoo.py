@@ -1,8 +1,8 @@
 """Models composed of blocks: Encoder, Decoder and EncoderDecoder for any torch code, language models, classifiers.
 
 An encoder sees both sides, a decoder what came before; each takes token ids, or vectors where d_vocab is 0. Language
-models add logits at every position, classifiers one answer to the mean of a text's positions. `build` makes one from a
-configuration; every parameter starts by (seed, address).
+models add logits at every position, classifiers one answer to the mean of a text's positions or of an image's patches.
+`build` makes one from a configuration; every parameter starts by (seed, address).
 """
 
 from collections.abc import Mapping
@@ -14,11 +14,11 @@ from qkv.models.activations import activation_names, recorder, replacer
 from qkv.models.attention import Drop, Tap
 from qkv.models.blocks import Block
 from qkv.models.cache import KVCache
-from qkv.models.embedding import ClassHead, Embedding, Head, pool
+from qkv.models.embedding import ClassHead, Embedding, Head, PatchEmbedding, pool
 from qkv.models.layout import Layout, ModelConfig, Sizes, check
 from qkv.models.masks import visible
 from qkv.models.norms import make_norm
-from qkv.models.positions import positions_within
+from qkv.models.positions import Rotary2D, positions_within
 from qkv.models.start import fill
 
 __all__ = [
@@ -28,6 +28,7 @@ __all__ = [
     "Decoder",
     "Encoder",
     "EncoderDecoder",
+    "ImageClassifier",
     "MaskedLM",
     "build",
 ]
@@ -72,7 +73,7 @@ class _Stack(nn.Module):
 
         Raises ConfigError for a sequence longer than n_ctx.
         """
-        past, n = cache.length if cache is not None else 0, ids.shape[1]
+        past, n = cache.length if cache is not None else 0, self.n_positions(ids)
         absolute = self.layout.positions in ("learned", "sinusoidal")
         positions = positions_within(past + n, mask, documents) if absolute else None
         x = self.embedding(ids, None if positions is None else positions[:, past:], past, types)
@@ -88,6 +89,10 @@ class _Stack(nn.Module):
             cache.advance(n)
         x = self.norm_f(x)
         return tap(f"{self.scope}norm_f", x) if tap else x
+
+    def n_positions(self, ids: Tensor) -> int:
+        """How many positions an input has."""
+        return ids.shape[1]
 
     def new_cache(self, batch: int) -> KVCache:
         """An empty cache for `batch` sequences of up to n_ctx positions."""
@@ -274,13 +279,51 @@ class CausalClassifier(_PooledModel):
     causal = True
 
 
-MODELS = {kind.__name__: kind for kind in (CausalLM, MaskedLM, Classifier, CausalClassifier)}
+class ImageClassifier(_Answering):
+    """Names the class of an image: patches through W_E, an encoder over them, one vector pooled, W_cls to classes.
+
+    Called with pixels [batch, channels, height, width], in 0..1 or uint8, it gives logits [batch, n_classes]. A
+    position is a patch. Dosovitskiy et al. 2020 (arXiv 2010.11929); with the mean over patches instead of a class token
+    as in Beyer et al. 2022 (arXiv 2205.01580). Sinusoidal and rotary positions are those of two dimensions.
+    """
+
+    causal = False
+
+    def __init__(self, config: ModelConfig, *, seed: int | None = 0) -> None:
+        self.config = config.resolved()
+        assert self.config.patches is not None, "an image model has patches"
+        super().__init__(self.config.sizes, self.config.layout)
+        self.patches, before = self.config.patches, int(self.layout.pool == "class")
+        self.embedding = PatchEmbedding(self.sizes, self.layout, self.patches)
+        if self.layout.positions == "rotary":
+            grid, share = self.patches.grid, self.layout.rope_share
+            turns = Rotary2D(self.sizes.d_head, self.layout.rope_base, grid, before, share)
+            for block in self.blocks:
+                block.attention.rotary = turns  # type: ignore[union-attr]
+        self.head = ClassHead(self.sizes.d_model, len(self.config.classes))
+        if seed is not None:
+            fill(self, self.layout.start, self.sizes.n_layers, seed)
+
+    def n_positions(self, ids: Tensor) -> int:
+        """Patches, and the class token where there is one."""
+        return self.sizes.n_ctx
+
+    def pooled(self, h: Tensor) -> Tensor:
+        """What the head reads: h [batch, n_ctx, d_model] -> [batch, d_model]."""
+        return h[:, 0] if self.layout.pool == "class" else h.mean(dim=1)
+
+    def answer(self, h: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Logits of what is pooled: h [batch, n_ctx, d_model] -> [batch, n_classes]; an image has no padding."""
+        return self.head(self.pooled(h))
+
+
+MODELS = {kind.__name__: kind for kind in (CausalLM, MaskedLM, Classifier, CausalClassifier, ImageClassifier)}
 """Kind of a `ModelConfig` -> its class."""
 
 
 def build(
     config: ModelConfig, seed: int, *, materialise: bool = True
-) -> CausalLM | MaskedLM | Classifier | CausalClassifier:
+) -> CausalLM | MaskedLM | Classifier | CausalClassifier | ImageClassifier:
     """The model of a configuration, every parameter started by (seed, address), float32.
 
     With `materialise` False the parameters are on the meta device: shapes without memory, for plans and for loading.

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from qkv.config import from_dict, load_toml, override, to_dict
-from qkv.data.config import DataConfig, whole_source
+from qkv.config import field_paths, from_dict, load_toml, override, to_dict
+from qkv.data.config import DataConfig, ImageOptions, whole_source
 from qkv.errors import ConfigError, RunFolderError
 from qkv.instruments.ledger import LedgerConfig
 from qkv.models.layout import ModelConfig, Sizes
@@ -157,14 +157,26 @@ def _data_config(request: Request, task: Task, parent: "_Parent | None") -> Data
             f"--label-column names what a classifier learns to tell, and --task {task.name} has no labels;"
             " leave it out, or give --task classify"
         )
-    return DataConfig(
+    config = DataConfig(
         source=whole_source(request.source),
         tokenizer=_absolute(request.tokenizer or (parent.tokenizer if parent else task.tokenizer)),
         vocab=request.vocab or 0,
         val=whole_source(request.val or ""),
         text_column=request.text_column or "",
         label_column=request.label_column or "",
+        images=ImageOptions() if task.reads == "images" else None,
     )
+    return override(config, _settings_of(request, "data"))
+
+
+def _settings_of(request: Request, table: str) -> dict[str, Any]:
+    """What --set says of one table of the configuration, by paths inside it; every other setting is left for later."""
+    paths, found = field_paths(RunConfig), {}
+    for name, value in request.set.items():
+        matches = [path for path in paths if path == name] or [path for path in paths if path.endswith(f".{name}")]
+        if len(matches) == 1 and matches[0].startswith(f"{table}."):
+            found[matches[0].removeprefix(f"{table}.")] = value
+    return found
 
 
 def _model(
@@ -185,7 +197,7 @@ def _model(
         if name in request.set and str(request.set[name]).isdigit()
     }
     scale = dataclasses.replace(scale, n_ctx=task.longest(data) or scale.n_ctx)
-    return model_config(preset, task.model_kind, pinned.get("d_vocab", 0), scale, pinned, classes)
+    return model_config(preset, task.model_kind, pinned.get("d_vocab", 0), scale, pinned, classes, task.patches(data))
 
 
 def _dictated(name: str, given: int, needed: int) -> None:

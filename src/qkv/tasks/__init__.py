@@ -9,6 +9,7 @@ from qkv.tasks.causal import Causal
 from qkv.tasks.classify import Classify
 from qkv.tasks.evaluation import evaluate, validation_loss
 from qkv.tasks.filling import Candidate
+from qkv.tasks.image import Image
 from qkv.tasks.masked import Masked
 from qkv.tasks.task import (
     Batch,
@@ -33,6 +34,7 @@ __all__ = [
     "Drop",
     "Evaluation",
     "Figure",
+    "Image",
     "Masked",
     "PredictOptions",
     "Scores",
@@ -44,7 +46,7 @@ __all__ = [
     "validation_loss",
 ]
 
-TASKS: dict[str, Task] = {task.name: task for task in (Causal(), Masked(), Classify())}
+TASKS: dict[str, Task] = {task.name: task for task in (Causal(), Masked(), Classify(), Image())}
 
 
 def find_task(name: str) -> Task:

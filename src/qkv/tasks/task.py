@@ -19,7 +19,7 @@ from qkv.errors import ConfigError
 
 if TYPE_CHECKING:
     from qkv.data.config import DataConfig
-    from qkv.models.layout import Sizes
+    from qkv.models.layout import Patches, Sizes
 
 __all__ = [
     "Batch",
@@ -34,6 +34,7 @@ __all__ = [
     "Task",
     "TaskDefaults",
     "Yardsticks",
+    "n_positions",
     "rows_of",
 ]
 
@@ -64,7 +65,7 @@ class Batch(NamedTuple):
     """
 
     inputs: Tensor
-    """int64 [batch, pos]; token ids."""
+    """int64 [batch, pos]; token ids. Or uint8 [batch, channels, height, width]: images."""
     targets: Tensor
     """int64 [n_targets]; the ids that should be answered."""
     positions: Tensor | None = None
@@ -75,15 +76,22 @@ class Batch(NamedTuple):
     """int64 [batch, pos]; positions attend only within equal numbers; None means that the whole row is one context."""
     places: Tensor | None = None
     """int64 [batch, pos]; where a row holds several examples: which position of its own example each one is."""
+    smoothing: float = 0.0
+    """Share of each target that is spread over all answers while training (Szegedy et al. 2015, arXiv 1512.00567)."""
 
     def to(self, device: torch.device | str) -> "Batch":
         """The same batch on another device."""
-        return Batch(*(None if part is None else part.to(device) for part in self))  # type: ignore[arg-type]
+        return Batch(*(part.to(device) if isinstance(part, Tensor) else part for part in self))  # type: ignore
 
     @property
     def n_targets(self) -> int:
         """How many answers the loss sums over."""
         return self.targets.numel()
+
+
+def n_positions(batch: Batch, each: int) -> int:
+    """How many positions a model sees of a batch, padding included; `each` is how many an image has."""
+    return len(batch.inputs) * each if batch.inputs.dim() == 4 else batch.inputs.numel()
 
 
 def rows_of(batch: Batch) -> Tensor:
@@ -249,6 +257,8 @@ class Task(Protocol):
     """The kind fitted where none is given; empty where nothing is text."""
     label_column: ClassVar[bool]
     """Whether `--label-column` has a meaning."""
+    reads: ClassVar[str]
+    """What its data are: "text" or "images"."""
     examples: ClassVar[str]
     """What a batch is made of, in the plural."""
     target: ClassVar[str]
@@ -289,6 +299,10 @@ class Task(Protocol):
 
     def classes(self, data: Any) -> tuple[str, ...]:
         """Names of the classes, in the order of the model's outputs; empty for a task without classes."""
+        ...
+
+    def patches(self, data: Any) -> "Patches | None":
+        """How images are cut, by the task's law; None for a task on text."""
         ...
 
     def longest(self, data: Any) -> int:
@@ -374,6 +388,7 @@ class TaskDefaults:
     starts_from: ClassVar[Mapping[str, str]] = {}
     tokenizer: ClassVar[str] = ""
     label_column: ClassVar[bool] = False
+    reads: ClassVar[str] = "text"
     examples: ClassVar[str] = "examples"
     target: ClassVar[str] = "target"
     asked: ClassVar[str] = "the class"
@@ -394,6 +409,10 @@ class TaskDefaults:
     def classes(self, data: Any) -> tuple[str, ...]:
         """None."""
         return ()
+
+    def patches(self, data: Any) -> "Patches | None":
+        """None."""
+        return None
 
     def longest(self, data: Any) -> int:
         """Left to the size law."""

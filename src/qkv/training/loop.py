@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from qkv.errors import Interrupted, NonFiniteError
+from qkv.tasks.task import n_positions
 from qkv.training.checkpoint import Checkpoint, Checkpoints, TrainingState, is_due, mark_stopped
 from qkv.training.config import TrainingConfig
 from qkv.training.dropout import make_drop
@@ -222,7 +223,7 @@ class _Training:
             if share.requires_grad:  # with everything frozen there is nothing to go back through
                 share.backward()
             loss += float(share.detach())
-            tokens += batch.inputs.numel() if batch.mask is None else int(batch.mask.sum())
+            tokens += n_positions(batch, self.sizes.n_ctx) if batch.mask is None else int(batch.mask.sum())
         return loss, tokens
 
     def evaluate(self, *, always: bool = False) -> None:

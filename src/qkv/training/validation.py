@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from qkv.tasks.task import n_positions
 from qkv.training.checkpoint import TrainingState
 from qkv.training.config import TrainingConfig
 from qkv.training.precision import Machine
@@ -75,7 +76,7 @@ class Validation:
         self._tokens_per_step = config.batch_size * positions
         batches = tuple(task.val_batches(corpus, sizes, max(1, _BATCH_TOKENS // positions)))
         self._batches = tuple(batches[i] for i in _spread(len(batches)))
-        self.n_tokens = sum(batch.inputs.numel() for batch in batches)
+        self.n_tokens = sum(n_positions(batch, sizes.n_ctx) for batch in batches)
         self.n_targets = sum(batch.targets.numel() for batch in batches)
         self.seconds = 0.0
         """How long the latest validation took; kept by the loop."""

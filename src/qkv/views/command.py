@@ -9,6 +9,7 @@ import shlex
 from typing import Any
 
 from qkv.config import field_paths
+from qkv.data.config import ImageOptions
 from qkv.presets import find
 from qkv.recipe import RunConfig
 
@@ -46,6 +47,10 @@ def command_of(config: RunConfig, steps: int | None) -> str:
     sizes = [(f"model.sizes.{name}", value) for name, value in _leaves(config.model.sizes)]
     chosen = [*(pair for pair in sizes if pair[0] != "model.sizes.d_vocab")]
     chosen += _differing("model.layout", config.model.layout, preset.layout)
+    if config.data.images is not None:
+        chosen += _differing("data.images", config.data.images, ImageOptions())
+    if config.model.patches is not None:
+        chosen += [(f"model.patches.{name}", getattr(config.model.patches, name)) for name in ("patch", "stride")]
     training = dataclasses.replace(
         type(config.training)(), optimizer=preset.optimizer, schedule=preset.schedule(horizon)
     )

@@ -30,6 +30,7 @@ __all__ = ["read_report", "write_report"]
 _NO_MAP = "This run has no measurements (it was trained with --watch off), so there is no map of its matrices."
 _NO_WEIGHTS = "No weights can be read from this folder yet, so there are no pictures of the matrices."
 _NO_TEXT = 'Give a text to see attention on it: qkv report RUN --text "your text".'
+_NO_IMAGE = "Give an image to see attention on it: qkv report RUN --text picture.png."
 
 
 def write_report(run: str | Path, out: str | Path | None = None, texts: Sequence[str] = ()) -> Path:
@@ -79,7 +80,7 @@ def _read(folder: Path, telemetry: Telemetry | None, texts: Sequence[str]) -> Re
     rows = rows_room(telemetry, snapshots, words, counts, specials, example) if words else None
     matrices = matrices_room(snapshots, _heads(sizes))
     chart = map_room(telemetry) if telemetry else None
-    attention, why = _attention(folder, tokenizer, texts_to_show(texts, samples))
+    attention, why = _attention(folder, tokenizer, texts_to_show(texts, samples), task.reads)
     run = RunFacts(
         name=folder.resolve().name,
         task=str(settings.get("task", "")),
@@ -129,12 +130,12 @@ def _example(tokenizer: Tokenizer | None, counts: np.ndarray | None) -> int | No
 
 
 def _attention(
-    folder: Path, tokenizer: Tokenizer | None, texts: Sequence[tuple[str, str]]
+    folder: Path, tokenizer: Tokenizer | None, texts: Sequence[tuple[str, str]], reads: str
 ) -> tuple[tuple[AttentionText, ...], str]:
-    """(patterns on each text, why there are none)."""
+    """(patterns on each text or image, why there are none)."""
     if not texts:
-        return (), _NO_TEXT
-    if tokenizer is None:
+        return (), _NO_IMAGE if reads == "images" else _NO_TEXT
+    if tokenizer is None and reads == "text":
         return (), "The tokenizer of this run cannot be read, so its model cannot be shown a text."
     try:
         found = attention_on(folder, RunConfig.read(folder / "config.toml"), tokenizer, texts)

@@ -1,0 +1,127 @@
+"""Static word vectors: train them on a text by skip-gram, or ask what vectors know of words.
+
+WHAT is a file of vectors (GloVe or word2vec: .txt, .vec or .bin, also .gz), a run folder, whose W_E is asked, or with
+--out a text to train on. A run is asked about the words that are one token. Chance and coverage stand beside every
+score.
+
+Example:
+  qkv vectors my.txt --out vectors.txt
+  qkv train my.txt --tokenizer word --set d_model=100 --change 'W_E=load(vectors.txt)' --freeze W_E
+  qkv vectors vectors.txt --analogies questions-words.txt --similarity EN-WS-353-ALL.txt
+  qkv vectors runs/my-1 --similarity EN-WS-353-ALL.txt --json
+"""
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from qkv.commands.arguments import whole
+
+if TYPE_CHECKING:
+    from qkv.data.vectors import Vectors
+    from qkv.inspection.word_tests import Section, Similarity
+
+__all__ = ["configure", "run"]
+
+_TRAINING = ("width", "window", "negative", "least_count", "epochs", "seed")
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    parser.add_argument("what", metavar="WHAT", help="a file of vectors, a run folder, or with --out a text")
+    parser.add_argument("--analogies", metavar="FILE", help="lines 'a b c d' under ': section' lines")
+    parser.add_argument("--similarity", metavar="FILE", help="lines of two words and a score, with tabs between")
+    parser.add_argument("--out", metavar="FILE", help="train skip-gram vectors on WHAT and write them here, as text")
+    parser.add_argument("--width", type=whole(), metavar="N", help="numbers in a vector (100)")
+    parser.add_argument("--window", type=whole(), metavar="N", help="words to each side, at most (5)")
+    parser.add_argument("--negative", type=whole(), metavar="N", help="random words told from each true one (5)")
+    parser.add_argument("--least-count", type=whole(), metavar="N", help="rarer words get no vector (5)")
+    parser.add_argument("--epochs", type=whole(), metavar="N", help="how often the text is read (5)")
+    parser.add_argument("--seed", type=whole(0), metavar="N", help="the same seed gives the same vectors (1)")
+    parser.add_argument("--json", action="store_true", help="print one JSON object on stdout")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Do it, print, and return the exit status."""
+    from qkv.commands import screen
+    from qkv.errors import UserError
+
+    given = {name: getattr(args, name) for name in _TRAINING if getattr(args, name) is not None}
+    if not (args.out or args.analogies or args.similarity):
+        raise UserError("nothing was asked: give --analogies FILE, --similarity FILE, or --out FILE to train vectors")
+    if given and not args.out:
+        raise UserError(f"--{next(iter(given)).replace('_', '-')} is for training vectors; give --out FILE as well")
+    trained = _train(args.what, Path(args.out), given) if args.out else None
+    vectors = _vectors(Path(args.out or args.what)) if args.analogies or args.similarity else None
+    found: dict[str, Any] = {"vectors": args.out or args.what, "trained_words": trained}
+    if vectors is not None:
+        from qkv.inspection.word_tests import analogies, similarity
+
+        found |= {"words": len(vectors.words), "width": vectors.width}
+        found["analogies"] = analogies(vectors, Path(args.analogies)) if args.analogies else None
+        found["similarity"] = similarity(vectors, Path(args.similarity)) if args.similarity else None
+    if args.json:
+        sections = [vars(section) for section in found.get("analogies") or ()]
+        alike = vars(found["similarity"]) if found.get("similarity") else None
+        screen.print_json(found | {"analogies": sections or None, "similarity": alike})
+        return 0
+    if trained is not None:
+        print(f"{trained:,} words have a vector in {args.out}")
+    if vectors is not None:
+        print(f"{len(vectors.words):,} words, {vectors.width} numbers each")
+        _print_analogies(found["analogies"])
+        _print_similarity(found["similarity"])
+    return 0
+
+
+def _train(source: str, out: Path, given: dict[str, int]) -> int:
+    from qkv.api import cache_folder
+    from qkv.data.config import DataConfig
+    from qkv.data.skipgram import SkipGram, train_vectors
+    from qkv.data.sources import open_source
+
+    return train_vectors(open_source(DataConfig(source=source), cache_folder()), out, SkipGram(**given))
+
+
+def _vectors(path: Path) -> "Vectors":
+    from qkv.data.vectors import Vectors, read_vectors
+
+    if not path.is_dir():
+        return read_vectors(path)
+    from qkv import api
+    from qkv.errors import UserError
+
+    loaded = api.load(path)
+    if loaded.tokenizer is None:
+        raise UserError(f"{path} reads no text, so its W_E has no words")
+    special = set(loaded.tokenizer.special.values())
+    words = {word.strip(): row for word, row in loaded.tokenizer.readable.items() if row not in special}
+    table = loaded.catalogue().view("W_E").float().numpy()
+    return Vectors(words=tuple(words), values=table[list(words.values())])
+
+
+def _print_analogies(sections: "list[Section] | None") -> None:
+    from qkv.commands import screen
+
+    if sections is None:
+        return
+    rows = []
+    for s in sections:
+        scores = ["" if value is None else f"{100 * value:.1f} %" for value in (s.add, s.mul)]
+        interval = "" if s.add_interval is None else "{:.1f} to {:.1f} %".format(*(100 * x for x in s.add_interval))
+        rows.append((s.name, f"{s.n_asked:,} of {s.n_questions:,}", scores[0], interval, scores[1]))
+    screen.print_table(["analogies", "asked", "3CosAdd", "95 % interval", "3CosMul"], rows)
+    print(f"By chance {100 * sections[-1].chance:.3g} %; only questions whose four words have a vector are asked.")
+
+
+def _print_similarity(found: "Similarity | None") -> None:
+    if found is None:
+        return
+    what = f"Similarity: {found.n_scored:,} of {found.n_pairs:,} pairs have vectors"
+    if found.spearman is None or found.interval is None:
+        print(f"{what}, too few for a rank correlation")
+        return
+    low, high = found.interval
+    print(
+        f"{what}; rank correlation with people {found.spearman:.3f} (95 % interval {low:.3f} to {high:.3f}; chance 0)"
+    )

@@ -1,0 +1,326 @@
+"""Images with labels: IDX files, or a folder with a folder of image files for each class.
+
+IDX (LeCun, Cortes and Burges 1998) is a header and bytes: two zeros, the type (8: unsigned byte), the number of
+dimensions, each dimension as a big-endian int32, then the values. Labels lie in a file of the same name in which
+"images" reads "labels" and "idx3" "idx1"; both may be gzipped. A folder of classes needs Pillow (extra `image`).
+
+What is read is held whole, as bytes, all of one size. Nothing is downloaded, guessed or repaired here: what does not
+fit is said in one sentence.
+"""
+
+import gzip
+import hashlib
+import re
+import zlib
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+
+from qkv.data.config import ImageOptions
+from qkv.data.picture_files import CLASS_SUFFIXES, class_folders, read_classes
+from qkv.errors import SourceError
+
+__all__ = ["ImageSet", "Images", "is_idx_name", "load_images", "read_idx"]
+
+_SPLIT_SHARE = 0.1
+"""Of each class, held out where nothing is given for validation."""
+_MOST_HELD_OUT = 10_000
+_UBYTE = 8
+_AS_THEY_ARE = ImageOptions()
+_TRAINING = re.compile(r"train", re.IGNORECASE)
+_HELD_OUT = re.compile(r"t10k|test|val", re.IGNORECASE)
+_HELD_OUT_FOLDERS = ("val", "valid", "validation", "test")
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ImageSet:
+    """Images of one part, training or validation."""
+
+    pixels: np.ndarray
+    """uint8 [n, channels, height, width]."""
+    labels: np.ndarray
+    """int64 [n]: index into the classes."""
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Images:
+    """Images to train on and to measure on."""
+
+    name: str
+    """Short and safe in a file name."""
+    kind: str
+    """idx or classes."""
+    sha256: str
+    """Of all files as they lie on disk."""
+    classes: tuple[str, ...]
+    """What a label means, in the order of the labels."""
+    train: ImageSet
+    """The part to train on."""
+    val: ImageSet
+    """The part to measure on."""
+    rule: str
+    """One sentence: how the parts were made."""
+    note: str = ""
+    """What a person should know about how the images were read, or empty."""
+    options: ImageOptions = ImageOptions()
+    """How training images are changed."""
+    tokenizer: None = None
+    """There is no text."""
+
+    @property
+    def n_train(self) -> int:
+        """Training images: what the size law of images counts."""
+        return len(self.train)
+
+    def describe(self) -> str:
+        """One line: how many images, of what size, of how many classes."""
+        channels, height, width = self.shape
+        kind = "grey" if channels == 1 else "colour"
+        size = f"{width} x {height} {kind} pixels, {len(self.classes)} classes; {self.rule}"
+        counts = f"{len(self.train):,} training and {len(self.val):,} validation images"
+        return f"{self.name}: {counts} of {size}." + (f" {self.note}." if self.note else "")
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Channels, height and width."""
+        _, channels, height, width = self.train.pixels.shape
+        return channels, height, width
+
+    @cached_property
+    def level(self) -> tuple[float, float]:
+        """Mean and standard deviation of the training pixels, as values in 0..1, over all channels."""
+        counts = np.bincount(self.train.pixels.reshape(-1), minlength=256).astype(np.float64)
+        values = np.arange(256) / 255
+        mean = float((counts * values).sum() / counts.sum())
+        return mean, max(1e-3, float(np.sqrt((counts * (values - mean) ** 2).sum() / counts.sum())))
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Read:
+    """One part as it was read: labels are still names."""
+
+    pixels: np.ndarray
+    names: np.ndarray
+    sha256: str
+    note: str = ""
+
+
+def load_images(
+    source: str, val: str = "", options: ImageOptions = _AS_THEY_ARE, classes: tuple[str, ...] = ()
+) -> Images:
+    """Read images and labels, and what they are measured on.
+
+    Without `val`, files of IDX named test, t10k or val and folders of that name beside "train" are for validation;
+    where there are none, a tenth of each class. Where `source` and `val` are the same nothing is held out: all of it is
+    measured on. IDX images are never resized. `classes`, where they are known already, are those labels may have.
+
+    Raises SourceError in one sentence for what cannot be read, labels that do not fit or are of one class only, and a
+    class of the validation part that training does not have; MissingExtra where Pillow is needed and not there.
+    """
+    path = Path(source)
+    train_at, val_at = _parts(path, Path(val) if val else None)
+    train = _read(train_at, options.size, None)
+    held_out = _read(val_at, options.size, train.pixels.shape[1:]) if val_at is not None else None
+    known = np.array(classes) if classes else _classes(train.names, source)
+    labels = _indices(train.names, known, source)
+    if held_out is None:
+        chosen = _tenth(train.pixels, labels)
+        parts = [ImageSet(pixels=train.pixels[keep], labels=labels[keep]) for keep in (~chosen, chosen)]
+        rule = "the tenth of each class whose bytes have the smallest hashes is held out, equal images together"
+        if len(np.unique(parts[0].labels)) < len(known) or not len(parts[1]):
+            raise SourceError(f"{source!r} has too few images of a class to hold some out; give more, or --val")
+    else:
+        _same_shape(train.pixels, held_out.pixels, val or str(val_at))
+        parts = [
+            ImageSet(pixels=train.pixels, labels=labels),
+            ImageSet(pixels=held_out.pixels, labels=_indices(held_out.names, known, str(val_at))),
+        ]
+        rule = f"validated on {val_at.name if val_at is not None else val}"
+    digests = [part.sha256 for part in (train, held_out) if part is not None]
+    return Images(
+        name=re.sub(r"[^A-Za-z0-9_.-]+", "-", path.resolve().name.split(".")[0]) or "images",
+        kind="idx" if train_at.is_file() else "classes",
+        sha256=digests[0] if len(digests) == 1 else hashlib.sha256("".join(digests).encode()).hexdigest(),
+        classes=tuple(str(name) for name in known),
+        train=parts[0],
+        val=parts[1],
+        rule=rule,
+        note=train.note,
+        options=options,
+    )
+
+
+# where the parts lie
+
+
+def _parts(path: Path, val: Path | None) -> tuple[Path, Path | None]:
+    """Where training and validation images lie: IDX image files, or folders of classes."""
+    if not path.exists():
+        raise SourceError(f"{str(path)!r} does not exist; expected an IDX file or a folder with images")
+    inside = _idx_inside(path) if path.is_dir() else [path]
+    if path.is_file() or inside:
+        training = _only([file for file in inside if _TRAINING.search(file.name)] or inside, path, "training")
+        rest = [file for file in inside if file != training and _HELD_OUT.search(file.name)]
+        if val is None:
+            if path.is_file():
+                beside = _idx_inside(path.parent) if _TRAINING.search(path.name) else []
+                rest = [file for file in beside if _HELD_OUT.search(file.name)]
+            return training, _only(rest, path, "validation") if rest else None
+        return training, _one(val)
+    folders = {folder.name.lower(): folder for folder in path.iterdir() if folder.is_dir()}
+    training = folders["train"] if "train" in folders and class_folders(folders["train"]) else path
+    if val is None and training != path:
+        val = next((folders[name] for name in _HELD_OUT_FOLDERS if name in folders), None)
+    return training, _one(val) if val is not None else None
+
+
+def _one(val: Path) -> Path:
+    """A validation source as one IDX file or one folder of classes."""
+    if not val.exists():
+        raise SourceError(f"--val {str(val)!r} does not exist; expected an IDX file or a folder with images")
+    if val.is_dir():
+        folders = {folder.name.lower(): folder for folder in val.iterdir() if folder.is_dir()}
+        val = next(
+            (folders[name] for name in _HELD_OUT_FOLDERS if name in folders and class_folders(folders[name])), val
+        )
+    inside = _idx_inside(val) if val.is_dir() else []
+    return _only([f for f in inside if _HELD_OUT.search(f.name)] or inside, val, "validation") if inside else val
+
+
+def _only(files: list[Path], path: Path, what: str) -> Path:
+    if len(files) > 1:
+        names = ", ".join(sorted(file.name for file in files))
+        raise SourceError(f"{str(path)!r} holds several files of {what} images ({names}); name one of them")
+    return files[0]
+
+
+def _idx_inside(folder: Path) -> list[Path]:
+    return sorted(file for file in folder.iterdir() if file.is_file() and is_idx_name(file.name))
+
+
+def is_idx_name(name: str) -> bool:
+    """Whether a file's name is that of an IDX file of images."""
+    return "images" in name and re.search(r"idx[34]", name) is not None
+
+
+# one part
+
+
+def _read(path: Path, size: int, shape: tuple[int, ...] | None) -> _Read:
+    """One part, IDX or a folder of classes; files of images are brought to `shape` where it is given."""
+    if path.is_dir():
+        pixels, names, sha256, note = read_classes(path, size, shape)
+        return _Read(pixels=pixels, names=names, sha256=sha256, note=note)
+    if size:
+        raise SourceError(f"size has no effect on {path.name}: IDX images are of one size already")
+    if path.suffix.lower() in CLASS_SUFFIXES:
+        raise SourceError(f"{str(path)!r} is one image; give the folder that has a folder of images for each class")
+    labels_path = _labels_beside(path)
+    pixels, labels = read_idx(path, (3, 4)), read_idx(labels_path, (1,))
+    if len(pixels) != len(labels):
+        raise SourceError(
+            f"{path.name} holds {len(pixels):,} images but {labels_path.name} {len(labels):,} labels;"
+            f" expected as many of both"
+        )
+    pixels = pixels[:, None] if pixels.ndim == 3 else np.moveaxis(pixels, 3, 1)
+    if pixels.shape[1] not in (1, 3) or not pixels.size:
+        raise SourceError(f"{path.name} holds images of {list(pixels.shape[1:])}; expected 1 or 3 channels, and pixels")
+    digest = hashlib.sha256(_digest(path).encode() + _digest(labels_path).encode()).hexdigest()
+    return _Read(pixels=np.ascontiguousarray(pixels), names=labels.astype(np.int64), sha256=digest)
+
+
+def _labels_beside(path: Path) -> Path:
+    """The labels' file of an IDX file of images, gzipped or not."""
+    name = re.sub(r"idx[34]", "idx1", path.name.replace("images", "labels"))
+    options = [path.with_name(name), path.with_name(name.removesuffix(".gz")), path.with_name(f"{name}.gz")]
+    found = next((option for option in options if option.is_file() and option != path), None)
+    if found is None:
+        raise SourceError(
+            f"{str(path)!r}: its labels were looked for in {name} and are not there;"
+            f" expected NAME-images-idx3-ubyte beside NAME-labels-idx1-ubyte, or a folder for each class"
+        )
+    return found
+
+
+def read_idx(path: Path, dimensions: tuple[int, ...]) -> np.ndarray:
+    """The values of an IDX file, uint8 with as many axes as its header says; gzipped where its name ends in .gz.
+
+    Raises SourceError where it is no IDX file of bytes, has another number of dimensions than one of `dimensions`, or
+    is longer or shorter than its header says.
+    """
+    try:
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            head = file.read(4)
+            if len(head) < 4 or head[:2] != b"\0\0":
+                raise SourceError(f"{str(path)!r} is no IDX file: it does not begin with two zero bytes")
+            if head[2] != _UBYTE:
+                raise SourceError(f"{str(path)!r} holds values of type {head[2]:#04x}; expected unsigned bytes (0x08)")
+            if head[3] not in dimensions:
+                expected = " or ".join(map(str, dimensions))
+                raise SourceError(f"{str(path)!r} has {head[3]} dimensions; expected {expected}")
+            sizes = file.read(4 * head[3])
+            shape = tuple(int(n) for n in np.frombuffer(sizes[: len(sizes) // 4 * 4], ">i4"))
+            expected = int(np.prod(shape, dtype=np.int64)) if len(shape) == head[3] else -1
+            if expected < 0:
+                raise SourceError(f"{str(path)!r} is cut off inside its header")
+            data = file.read(expected + 1)
+    except (OSError, EOFError, zlib.error) as error:
+        raise SourceError(f"{str(path)!r} cannot be read, it may be cut off: {error}") from None
+    if len(data) != expected:
+        held = "more than" if len(data) > expected else f"{len(data):,} of"
+        size = " x ".join(map(str, shape))
+        raise SourceError(f"{str(path)!r} holds {held} the {expected:,} bytes of {size} that its header says")
+    return np.frombuffer(data, np.uint8).reshape(shape)
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+# labels and parts
+
+
+def _classes(names: np.ndarray, source: str) -> np.ndarray:
+    """The names of the classes: numbers in their order, folders by name."""
+    classes = np.unique(names)
+    if len(classes) < 2:
+        raise SourceError(f"{source!r} has labels of one class only ({classes[0]}); expected at least two classes")
+    return classes
+
+
+def _indices(names: np.ndarray, classes: np.ndarray, where: str) -> np.ndarray:
+    """Labels as indices into `classes`: int64 [n]."""
+    place = {str(name): i for i, name in enumerate(classes)}
+    distinct, inverse = np.unique(names, return_inverse=True)
+    strange = [name for name in distinct if str(name) not in place]
+    if strange:
+        raise SourceError(f"{where!r} has a class that training does not have: {strange[0]}; expected {_some(classes)}")
+    return np.array([place[str(name)] for name in distinct], dtype=np.int64)[inverse]
+
+
+def _some(classes: np.ndarray) -> str:
+    return ", ".join(map(str, classes[:12])) + (", ..." if len(classes) > 12 else "")
+
+
+def _same_shape(train: np.ndarray, val: np.ndarray, where: str) -> None:
+    if train.shape[1:] != val.shape[1:]:
+        sizes = [f"{s[3]} x {s[2]} in {s[1]} channel{'s' * (s[1] > 1)}" for s in (train.shape, val.shape)]
+        raise SourceError(f"training images are {sizes[0]}, those of {where!r} {sizes[1]}; expected the same")
+
+
+def _tenth(pixels: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """bool [n]: which images are held out; the same whatever the order of the images, equal images together."""
+    hashes = np.array([hashlib.blake2b(image.tobytes(), digest_size=8).digest() for image in pixels], dtype="S8")
+    share = min(_SPLIT_SHARE, _MOST_HELD_OUT / len(pixels))
+    chosen = np.zeros(len(pixels), dtype=bool)
+    for label in np.unique(labels):
+        mine = np.flatnonzero(labels == label)
+        last = np.sort(hashes[mine])[max(0, round(share * len(mine)) - 1)]
+        chosen[mine[hashes[mine] <= last]] = True
+    return chosen

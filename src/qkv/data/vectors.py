@@ -1,0 +1,135 @@
+"""Word vectors from files: GloVe and word2vec text, word2vec binary; any of them gzipped.
+
+Text is a word and its numbers a line, with a first line "count width" (word2vec) or without (GloVe). Binary begins with
+that line; then, for each word, its bytes, a space and `width` little-endian float32. Nothing is unpickled: gensim's own
+`.kv` and `.model` files are refused.
+"""
+
+import gzip
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from io import BufferedIOBase
+from pathlib import Path
+
+import numpy as np
+
+from qkv.errors import SourceError
+
+__all__ = ["SUFFIXES", "Vectors", "is_vector_file", "read_vectors"]
+
+SUFFIXES = (".txt", ".vec", ".bin")
+"""How the name of a vector file ends, before a ".gz"."""
+_LONGEST_WORD = 10_000
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Vectors:
+    """Words and their vectors, each word once (the first of equal ones)."""
+
+    words: tuple[str, ...]
+    """In the order of the file."""
+    values: np.ndarray
+    """float32 [n, width]."""
+
+    @property
+    def width(self) -> int:
+        """Numbers in one vector."""
+        return self.values.shape[1]
+
+    @cached_property
+    def rows(self) -> dict[str, int]:
+        """Word -> row."""
+        return {word: row for row, word in enumerate(self.words)}
+
+    def row(self, word: str) -> int | None:
+        """The row of a word as it is written, else in lower case; None where the file has neither."""
+        found = self.rows.get(word)
+        return self.rows.get(word.lower()) if found is None else found
+
+
+def is_vector_file(path: Path) -> bool:
+    """Whether a name ends like that of a vector file."""
+    return Path(path.name.removesuffix(".gz")).suffix in SUFFIXES
+
+
+def read_vectors(path: Path) -> Vectors:
+    """The vectors of a file, binary where its name ends in .bin or .bin.gz.
+
+    Raises SourceError, in one sentence, for a file that is missing, cut off or no vectors, or with a line too short.
+    """
+    binary = path.name.removesuffix(".gz").endswith(".bin")
+    try:
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            words, values = _binary(file, path) if binary else _text(file, path)
+    except FileNotFoundError:
+        raise SourceError(
+            f"{str(path)!r} does not exist; expected a file of word vectors (.txt, .vec or .bin)"
+        ) from None
+    except (OSError, EOFError, zlib.error) as error:
+        raise SourceError(f"{str(path)!r} cannot be read, it may be cut off: {error}") from None
+    if not np.isfinite(values).all():
+        bad = words[int(np.flatnonzero(~np.isfinite(values).all(axis=1))[0])]
+        raise SourceError(f"{str(path)!r}: the vector of {bad!r} is not finite")
+    first = list({word: row for row, word in reversed(list(enumerate(words)))}.values())
+    kept = np.sort(np.array(first, dtype=np.int64))
+    return Vectors(words=tuple(words[row] for row in kept), values=values[kept])
+
+
+def _text(file: BufferedIOBase, path: Path) -> tuple[list[str], np.ndarray]:
+    words: list[str] = []
+    rows: list[np.ndarray] = []
+    width = 0
+    for number, line in enumerate(_lines(file, path), start=1):
+        parts = line.rstrip().split(" ")
+        if number == 1 and len(parts) == 2 and all(part.isdigit() for part in parts):
+            width = int(parts[1])
+            continue
+        if not parts[0] and len(parts) == 1:
+            continue
+        width = width or len(parts) - 1
+        if len(parts) <= width or width < 1:  # a word may hold spaces, numbers may not
+            raise SourceError(
+                f"{str(path)!r}, line {number}: expected a word and {max(1, width)} numbers with spaces between, as in"
+                f" GloVe and word2vec text files; found {len(parts) - 1} numbers"
+            )
+        try:
+            rows.append(np.array(parts[-width:], dtype=np.float32))
+        except ValueError:
+            raise SourceError(
+                f"{str(path)!r}, line {number}: {line[:40]!r} is not a word and {width} numbers"
+            ) from None
+        words.append(" ".join(parts[:-width]))
+    if not words:
+        raise SourceError(f"{str(path)!r} holds no vectors")
+    return words, np.stack(rows)
+
+
+def _lines(file: BufferedIOBase, path: Path) -> Iterator[str]:
+    try:
+        for line in file:
+            yield line.decode("utf-8")
+    except UnicodeDecodeError:
+        raise SourceError(f"{str(path)!r} is no UTF-8 text; a binary file's name has to end in .bin") from None
+
+
+def _binary(file: BufferedIOBase, path: Path) -> tuple[list[str], np.ndarray]:
+    head = file.readline(100).split()
+    if len(head) != 2 or not all(part.isdigit() for part in head) or not int(head[1]):
+        raise SourceError(f"{str(path)!r} is no word2vec binary file: expected a first line 'count width'")
+    n, width = int(head[0]), int(head[1])
+    words: list[str] = []
+    rows: list[np.ndarray] = []
+    for _ in range(n):
+        word = bytearray()
+        while (byte := file.read(1)) not in (b" ", b"") and len(word) < _LONGEST_WORD:
+            word += byte
+        data = file.read(4 * width)
+        if len(data) < 4 * width:
+            raise SourceError(f"{str(path)!r} is cut off: it holds {len(words):,} of {n:,} vectors")
+        words.append(bytes(word).lstrip(b"\n").decode("utf-8", "replace"))
+        rows.append(np.frombuffer(data, "<f4"))
+    if not words:
+        raise SourceError(f"{str(path)!r} holds no vectors")
+    return words, np.stack(rows)

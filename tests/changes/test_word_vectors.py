@@ -1,0 +1,62 @@
+"""`W_E=load(vectors.txt)`: rows of a file for the tokens it has, the others as they start."""
+
+import pytest
+import torch
+
+from qkv.changes import plan_changes
+from qkv.errors import ChangeError
+from qkv.models import Catalogue, Layout, ModelConfig, Sizes, build
+
+VOCABULARY = {"the": 3, "cat": 4, " Sat": 1, "zebra": 0, "[MASK]": 2}
+FILE = "the 1 2 3 4\nsat 5 6 7 8\ncat -1 -2 -3 -4\nother 0 0 0 0\n"
+
+
+def catalogue(tied=False) -> Catalogue:
+    sizes = Sizes(d_vocab=5, d_model=4, n_layers=1, n_heads=1, n_ctx=4)
+    layout = Layout(tied=tied, start="normal", positions="learned")
+    return Catalogue(build(ModelConfig(kind="CausalLM", sizes=sizes, layout=layout), 0), VOCABULARY)
+
+
+@pytest.fixture
+def vectors(tmp_path):
+    path = tmp_path / "vectors.txt"
+    path.write_text(FILE)
+    return path
+
+
+def at_start(changes, matrices) -> Catalogue:
+    return plan_changes(changes, matrices, 0, None).at_start()
+
+
+@pytest.mark.parametrize("name", ["W_E", "W_U"])
+def test_tokens_of_the_file_get_its_rows_and_the_others_keep_their_start(vectors, name):
+    before = catalogue().view(name).clone()
+    after = at_start([f"{name}=load({vectors})"], catalogue()).view(name)
+    if name == "W_U":  # a column for each token
+        before, after = before.t(), after.t()
+    expected = torch.tensor([[1, 2, 3, 4], [-1, -2, -3, -4], [5, 6, 7, 8]], dtype=torch.float32)
+    assert torch.equal(after[[3, 4, 1]], expected)  # " Sat" is found as "sat"
+    assert torch.equal(after[[0, 2]], before[[0, 2]])
+
+
+def test_one_row_and_a_tied_table_take_them_too(vectors):
+    row = at_start([f"W_E[cat]=load({vectors})"], catalogue())
+    assert row.view("W_E[cat]").tolist() == [-1, -2, -3, -4]
+    assert torch.equal(row.view("W_E[the]"), catalogue().view("W_E[the]"))
+    assert at_start([f"W_U=load({vectors})"], catalogue(tied=True)).view("W_E[the]").tolist() == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize(
+    "change, text, sentence",
+    [
+        ("W_E=load({})", "the 1 2 3\n", "have 3 numbers, rows of W_E have 4; give --set d_model=3"),
+        ("W_E=load({})", "xyz 1 2 3 4\n", "none of the 5 tokens of W_E"),
+        ("W_pos=load({})", FILE, "W_pos is no table of tokens"),
+        ("L0.W_Q=load({})", FILE, "L0.W_Q is no table of tokens"),
+        ("W_E=load({})", "the 1 2 3 4\ncat 1\n", "line 2: expected a word and 4 numbers"),
+    ],
+)
+def test_what_does_not_fit_is_one_sentence_that_names_both(vectors, change, text, sentence):
+    vectors.write_text(text)
+    with pytest.raises(ChangeError, match=sentence):
+        at_start([change.format(vectors)], catalogue())

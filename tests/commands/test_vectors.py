@@ -1,0 +1,68 @@
+"""`qkv vectors`: train static vectors on a text, ask a file or a run, use them as W_E."""
+
+import json
+
+import pytest
+
+import qkv
+from qkv.cli import main
+
+ANALOGIES = ": all\nking cat queen dog\ncat king dog queen\n"
+PAIRS = "cat\tdog\t9\nking\tqueen\t8\nsea\ttree\t3\ncat\tsea\t1\n"
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("tests")
+    (folder / "analogies.txt").write_text(ANALOGIES)
+    (folder / "pairs.txt").write_text(PAIRS)
+    return folder
+
+
+def test_vectors_are_trained_the_same_twice_asked_and_loaded_into_a_frozen_table(small_text, files, tmp_path, capsys):
+    pytest.importorskip("gensim", reason="needs the extra `static` (gensim)")
+    out = tmp_path / "vectors.txt"
+    words = ["vectors", str(small_text), "--out", str(out), "--width", "16", "--epochs", "2"]
+    assert main([*words, "--similarity", str(files / "pairs.txt"), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["trained_words"] == found["words"] > 10 and found["similarity"]["n_scored"] == 4
+    again = tmp_path / "again.txt"
+    assert main([*words[:3], str(again), *words[4:]]) == 0
+    assert out.read_bytes() == again.read_bytes()
+    run = qkv.train(
+        small_text, tokenizer="word", steps=4, out=tmp_path / "run", report=False, freeze=["W_E"],
+        set={"d_model": 16, "n_layers": 1, "n_heads": 1}, change=[f"W_E=load({out})"],
+    )  # fmt: skip
+    line = next(line for line in out.read_text().splitlines() if line.startswith("king "))
+    assert run.matrix("W_E[king]").tolist() == pytest.approx([float(x) for x in line.split()[1:]], rel=1e-5)
+    capsys.readouterr()
+    assert main(["vectors", str(run.path), "--analogies", str(files / "analogies.txt")]) == 0
+    assert "2 of 2" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "words, sentence",
+    [
+        (["none.txt"], "nothing was asked"),
+        (["none.txt", "--similarity", "x"], "does not exist; expected a file of word vectors"),
+        (["none.txt", "--similarity", "x", "--width", "4"], "--width is for training vectors; give --out"),
+        (["none.txt", "--out", "new.txt"], "none.txt"),
+    ],
+)
+def test_what_cannot_be_done_is_one_sentence(words, sentence, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["vectors", *words]) == 2
+    error = capsys.readouterr().err
+    assert sentence in error and "Traceback" not in error and not (tmp_path / "new.txt").exists()
+
+
+def test_a_file_that_is_there_is_never_overwritten_and_a_text_without_frequent_words_is_told(
+    small_text, tmp_path, capsys
+):
+    pytest.importorskip("gensim", reason="needs the extra `static` (gensim)")
+    (tmp_path / "kept.txt").write_text("mine")
+    assert main(["vectors", str(small_text), "--out", str(tmp_path / "kept.txt")]) == 2
+    assert "is there already" in capsys.readouterr().err and (tmp_path / "kept.txt").read_text() == "mine"
+    out = tmp_path / "new.txt"
+    assert main(["vectors", str(small_text), "--out", str(out), "--least-count", "99999"]) == 2
+    assert "occur 99999 times" in capsys.readouterr().err and not out.exists()
