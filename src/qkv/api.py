@@ -337,8 +337,8 @@ class Run:
         """Why q, k, v and scores changed on `text` from step `a` to `b`; see `qkv.inspection.whatmoved`."""
         from qkv.inspection.whatmoved import what_moved
 
-        if self.tokenizer is None:
-            raise UserError(f"{self.path} reads no text")
+        if self.tokenizer is None or not hasattr(self.model, "blocks"):
+            raise UserError(f"{self.path} is no model of one stack that reads a text; there is nothing to compare")
         ids = self.tokenizer.encode(text)
         if not 0 < len(ids) <= self.config.model.sizes.n_ctx:
             raise UserError(f"the text has {len(ids)} tokens; this model reads 1 to {self.config.model.sizes.n_ctx}")

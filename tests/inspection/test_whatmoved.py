@@ -14,6 +14,7 @@ LAYOUTS = {
     "rotary-qk-norm-grouped": dict(qk_norm=True, tied=False),
     "textbook": dict(positions="learned", norm="layer", tied=False),
     "post-norm-bias": dict(norm="layer", norm_place="post", positions="sinusoidal", bias=True),
+    "side-by-side": dict(parallel=True, norm="layer", bias=True, rope_share=0.5),
     "bare": dict(positions="none", norm="none", mlp="none", skip=False),
 }
 

@@ -16,6 +16,7 @@ LAYOUTS = {
     "post-layer-learned-tied": dict(norm="layer", norm_place="post", positions="learned", bias=True, norm_e=True),
     "pre-sinusoidal-scaled-tied": dict(norm="layer", positions="sinusoidal", embed_scale=True, mlp="relu"),
     "post-rms-swiglu": dict(norm_place="post", mlp="swiglu", positions="none"),
+    "side-by-side": dict(parallel=True, norm="layer", bias=True, tied=False),
     "no-skip": dict(skip=False, mlp="gelu"),
     "no-mlp": dict(mlp="none", qk_norm=True),
     "bloem": dict(positions="none", norm="none", mlp="none", tied=False, skip=False),

@@ -139,6 +139,7 @@ class _Block:
 
     def __init__(self, block: Any, record: Mapping[str, Tensor]) -> None:
         self.skip, self.has_mlp = block.skip, block.mlp is not None
+        self.parallel = block.parallel and self.has_mlp
         self._of = {name.removeprefix(f"{block.name}."): tensor for name, tensor in record.items()}
 
     def around_and_through_mlp(self, g: Tensor) -> tuple[Tensor, Tensor]:
@@ -164,8 +165,15 @@ class _Block:
         """The part at `resid_pre` that goes around attention."""
         return a if self.skip else torch.zeros_like(a)
 
+    def _mlp_beside(self, g: Tensor) -> Tensor:
+        """The part at `resid_pre` through an MLP that stands beside attention."""
+        return _back(self._of["mlp_out"], self._of["resid_pre"], g)
+
     def parts(self, g: Tensor) -> dict[str, Tensor]:
         """All five parts of the gradient at `resid_pre`, given that at `resid_post`."""
+        if self.parallel:
+            beside = {"skip": g, "MLP": self._mlp_beside(g)} | self.through_attention(g)
+            return {name: beside[name] for name in PATHS}
         around, through = self.around_and_through_mlp(g)
         inside = self.through_attention(self.at_sum(around + through))
         both = {"skip": self.around_attention(self.at_sum(around)), "MLP": self.around_attention(self.at_sum(through))}
@@ -173,6 +181,8 @@ class _Block:
 
     def by_crossings(self, g: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """The parts of the gradient at `resid_pre` that went through 0, 1 and 2 of the block's sublayers."""
+        if self.parallel:
+            return g, sum(self.through_attention(g).values(), self._mlp_beside(g)), torch.zeros_like(g)
         around, through = (self.at_sum(u) for u in self.around_and_through_mlp(g))
         once = sum(self.through_attention(around).values(), self.around_attention(through))
         return self.around_attention(around), once, sum(self.through_attention(through).values(), torch.zeros_like(g))
