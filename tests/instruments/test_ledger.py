@@ -42,7 +42,7 @@ def test_a_straight_move_earns_what_gauss_legendre_says(model, changes):
     model = model(**changes).double()
     to, catalogue = moved(model), Catalogue(model)
     start = [e.parameter.detach().clone() for e in catalogue]
-    account = Account(model, Causal().loss, BATCH, panels=24)
+    account = Account(model, Causal().loss, BATCH, LedgerConfig(panels=24, most_panels=24))
     account.begin(start)
     first = account.loss
     earned = account.move(to)
@@ -64,11 +64,33 @@ def test_simpson_s_error_falls_with_the_fourth_power_of_a_panel(model):
     model = model().double()
     errors = []
     for panels in (2, 4, 8):
-        account = Account(model, Causal().loss, BATCH, panels)
+        account = Account(model, Causal().loss, BATCH, LedgerConfig(panels=panels, most_panels=panels))
         account.begin([e.parameter for e in Catalogue(model)])
         first, earned = account.loss, account.move(moved(model, 0.1))
         errors.append(abs(sum(float(part.sum()) for part in earned) - (account.loss - first)))
     assert errors[1] < errors[0] / 8 and errors[2] < errors[1] / 8
+
+
+def test_panels_are_doubled_until_an_entry_closes_and_no_node_is_computed_twice(model):
+    model = model().double()
+    to, catalogue = moved(model, 0.1), Catalogue(model)
+    found = {}
+    for name, config in (
+        ("grown", LedgerConfig(panels=1, most_panels=8)),
+        ("fixed", LedgerConfig(panels=8, most_panels=8)),
+        ("one", LedgerConfig(panels=1, most_panels=1)),
+    ):
+        account = Account(model, Causal().loss, BATCH, config)
+        account.begin([e.parameter for e in catalogue])
+        found[name] = account.move(to, 0.0), account.n_passes
+    assert found["grown"][1] == found["fixed"][1] == 17 and found["one"][1] == 3
+    for grown, fixed in zip(found["grown"][0], found["fixed"][0], strict=True):
+        torch.testing.assert_close(grown, fixed, rtol=1e-12, atol=1e-15)
+    account = Account(model, Causal().loss, BATCH, LedgerConfig(most_panels=64))
+    account.begin([e.parameter for e in catalogue])
+    first, earned = account.loss, account.move(to, 1e-4)
+    assert abs(sum(float(part.sum()) for part in earned) - (account.loss - first)) <= 1e-4
+    assert 3 <= account.n_passes < 129
 
 
 def test_on_every_step_it_closes_to_a_thousandth_of_the_loss_change(training):
@@ -139,7 +161,7 @@ def test_a_longer_interval_with_more_panels_closes_too(training):
     errors = {}
     for panels in (1, 8):
         run = training()
-        run(40, ledger=LedgerConfig(every=20, panels=panels))
+        run(40, ledger=LedgerConfig(every=20, panels=panels, most_panels=panels))
         losses, earned, _ = ledger_of(run.path)
         assert [e.step for e in losses] == [0, 20, 40]
         fall = losses[-1].loss - losses[0].loss
@@ -151,13 +173,15 @@ def test_what_it_is_and_what_it_cost_are_written_down(training):
     run = training()
     run(8, ledger=EVERY)
     with Telemetry(run.path / "telemetry.sqlite") as telemetry:
-        assert telemetry.fact("ledger.probe") == {"every": 1, "panels": 1, "windows": 8, "targets": 8 * 16}
-        assert telemetry.fact("ledger")["seconds"] > 0
+        assert telemetry.fact("ledger.probe") == {"every": 1, "windows": 8, "targets": 8 * 16}
+        assert telemetry.fact("ledger")["seconds"] > 0 and telemetry.fact("ledger")["passes"] >= 2 * 8 + 1
         assert {m.name: m for m in telemetry.measures()}["earned"] == EARNED
         assert LEDGER_ARM not in [arm.arm for arm in telemetry.arms()]  # it is no training of its own
 
 
-@pytest.mark.parametrize("wrong", [{"every": -1}, {"panels": 0}, {"windows": 0}])
+@pytest.mark.parametrize(
+    "wrong", [{"every": -1}, {"panels": 0}, {"most_panels": 0}, {"windows": 0}, {"tolerance": -1.0}]
+)
 def test_a_setting_out_of_range_is_refused(wrong):
     with pytest.raises(ConfigError, match=f"ledger.{next(iter(wrong))} is"):
         LedgerConfig(**wrong)

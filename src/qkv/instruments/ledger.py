@@ -8,16 +8,19 @@ as the straight line from the weights A to the weights B, and the integral by Si
     earned_i = (B_i - A_i) / (6 P) * sum over j = 0 .. 2P of c_j dL/dtheta_i (A + j/(2P) (B - A)),   c = 1 4 2 4 .. 4 1
 
 in nats of the probe batch's mean loss; below 0 is what lowered it. Summed over all weights this is L(B) - L(A) but for
-the rule's error, which shrinks with the fourth power of a panel: the ledger always says how far it is from closing. A
-longer interval with more panels closes too, but accounts for the straight line and not for the way training took.
+the rule's error, which is known at every entry, since both losses are: where it is too large the panels are doubled, so
+the ledger closes by construction, and says how closely. (Nodes are never computed twice: of doubled panels the old ones
+are the even nodes.) A longer interval with more panels closes too, but accounts for the straight line and not for the
+way training took. With one update between entries the path *is* the straight line.
 
-A property of the parametrisation: what a factor of W_Q W_K^T earns depends on how the two share their product. With one
-update between entries the path *is* the straight line. The ledger keeps a model of its own, on which it runs forward
-and backward; training is only read. Each entry costs 2 P forward and backward passes of the probe batch.
+A property of the parametrisation: what a factor of W_Q W_K^T earns depends on how the two share their product. The
+ledger keeps a model of its own, on which it runs forward and backward; training is only read. An entry costs 2 P passes
+forward and backward over the probe batch.
 """
 
 import base64
 import copy
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -84,16 +87,22 @@ class LedgerConfig:
     every: int = 0
     """Updates between two entries; 0 keeps no ledger."""
     panels: int = 1
-    """Panels of Simpson's rule between two entries; each costs two passes over the probe batch."""
+    """Panels of Simpson's rule that an entry begins with; each costs two passes over the probe batch."""
+    most_panels: int = 8
+    """Where its panels are no longer doubled."""
+    tolerance: float = 1e-5
+    """Nats an update that an entry may leave unaccounted for before its panels are doubled."""
     windows: int = 8
     """Windows of the validation text that are the probe batch, from its beginning."""
 
     def __post_init__(self) -> None:
-        for name, least in (("every", 0), ("panels", 1), ("windows", 1)):
+        for name, least in (("every", 0), ("panels", 1), ("most_panels", self.panels), ("windows", 1)):
             if getattr(self, name) < least:
                 raise ConfigError(
                     f"ledger.{name} is {getattr(self, name)}; expected a whole number of at least {least}"
                 )
+        if not 0 <= self.tolerance < float("inf"):
+            raise ConfigError(f"ledger.tolerance is {self.tolerance}; expected a number of nats of at least 0")
 
 
 class Account:
@@ -102,43 +111,74 @@ class Account:
     `model` is copied; `loss(model, batch)` gives (sum of nats, number of targets).
     """
 
-    def __init__(self, model: Any, loss: Callable[[Any, Batch], tuple[Tensor, int]], batch: Batch, panels: int) -> None:
-        self._model, self._loss, self._batch, self._panels = copy.deepcopy(model).eval(), loss, batch, panels
+    def __init__(
+        self, model: Any, loss: Callable[[Any, Batch], tuple[Tensor, int]], batch: Batch, config: LedgerConfig
+    ) -> None:
+        self._model, self._loss, self._batch, self._config = copy.deepcopy(model).eval(), loss, batch, config
         self._model.requires_grad_(True)
         self.entries: list[Entry] = list(Catalogue(self._model))
         self._parameters = [entry.parameter for entry in self.entries]
         self._at = [torch.empty(0)] * len(self.entries)
         self.loss = float("nan")
         """Mean nats per target at the weights of the latest `begin` or `move`."""
+        self.n_passes = 0
+        """Forward and backward passes so far."""
 
     def begin(self, weights: Sequence[Tensor]) -> None:
         """Stand at these weights, one for each of `entries`."""
         self._at = [w.detach().clone() for w in weights]
-        self._gradients = self._differentiate(self._at)
+        self.loss, self._gradients = self._differentiate(self._at)
 
-    def move(self, weights: Sequence[Tensor]) -> list[Tensor]:
-        """Go straight on to these weights: what each single weight earned, in the shapes of storage."""
-        moved = [w.detach() - a for w, a in zip(weights, self._at, strict=True)]
-        n = 2 * self._panels
-        total = self._gradients
-        for j in range(1, n):
-            there = [torch.add(a, d, alpha=j / n) for a, d in zip(self._at, moved, strict=True)]
-            factor = 4.0 if j % 2 else 2.0
-            torch._foreach_add_(total, self._differentiate(there), alpha=factor)  # type: ignore[attr-defined]
+    def move(self, weights: Sequence[Tensor], tolerance: float = 0.0) -> list[Tensor]:
+        """Go straight on to these weights: what each single weight earned, in the shapes of storage.
+
+        Panels are doubled until the sum is within `tolerance` nats of the change of the loss, or they are the most.
+        """
+        start, ends, before = self._at, self._gradients, self.loss
         self.begin(weights)
-        torch._foreach_add_(total, self._gradients)  # type: ignore[attr-defined]
-        return [g.double().mul_(d).div_(3 * n) for g, d in zip(total, moved, strict=True)]
+        moved = [b - a for a, b in zip(start, self._at, strict=True)]
+        torch._foreach_add_(ends, self._gradients)  # type: ignore[attr-defined]
+        n = 2 * self._config.panels
+        odd = self._sum_at(start, moved, range(1, n, 2), n)
+        even = self._sum_at(start, moved, range(2, n, 2), n)
+        while True:
+            earned = _simpson(ends, odd, even, moved, n)
+            error = sum(float(part.sum()) for part in earned) - (self.loss - before)
+            if abs(error) <= tolerance or 2 * n > 2 * self._config.most_panels:
+                return earned
+            n *= 2
+            torch._foreach_add_(even, odd)  # type: ignore[attr-defined]
+            odd = self._sum_at(start, moved, range(1, n, 2), n)
 
-    def _differentiate(self, weights: Sequence[Tensor]) -> list[Tensor]:
-        """The gradients of the mean loss at these weights, and the loss into `loss`."""
+    def _sum_at(self, start: Sequence[Tensor], moved: Sequence[Tensor], nodes: range, n: int) -> list[Tensor]:
+        """The sum of the gradients at start + j/n moved, over the nodes j."""
+        total = [torch.zeros_like(a) for a in start]
+        for j in nodes:
+            there = [torch.add(a, d, alpha=j / n) for a, d in zip(start, moved, strict=True)]
+            torch._foreach_add_(total, self._differentiate(there)[1])  # type: ignore[attr-defined]
+        return total
+
+    def _differentiate(self, weights: Sequence[Tensor]) -> tuple[float, list[Tensor]]:
+        """The mean loss at these weights, and its gradients."""
         with torch.no_grad():
             for parameter, values in zip(self._parameters, weights, strict=True):
                 parameter.copy_(values)
         with torch.enable_grad():
             nats, n = self._loss(self._model, self._batch)
             found = torch.autograd.grad(nats / n, self._parameters, allow_unused=True)
-        self.loss = float(nats.detach()) / n
-        return [torch.zeros_like(p) if g is None else g.clone() for p, g in zip(self._parameters, found, strict=True)]
+        self.n_passes += 1
+        gradients = [
+            torch.zeros_like(p) if g is None else g.clone() for p, g in zip(self._parameters, found, strict=True)
+        ]
+        return float(nats.detach()) / n, gradients
+
+
+def _simpson(
+    ends: Sequence[Tensor], odd: Sequence[Tensor], even: Sequence[Tensor], moved: Sequence[Tensor], n: int
+) -> list[Tensor]:
+    """moved (ends + 4 odd + 2 even) / (3 n), float64: sums of gradients at the ends, the odd and the even nodes."""
+    parts = zip(ends, odd, even, moved, strict=True)
+    return [(e.double() + 4 * o.double() + 2 * v.double()) * d.double() / (3 * n) for e, o, v, d in parts]
 
 
 class Ledger(Observer):
@@ -167,7 +207,7 @@ class Ledger(Observer):
         model: Any = context.model
         batch = next(iter(context.task.val_batches(context.corpus, model.config.sizes, self.config.windows)))
         batch = batch.to(context.machine.device)
-        self._account = Account(model, context.task.loss, batch, self.config.panels)
+        self._account = Account(model, context.task.loss, batch, self.config)
         self._tables = [i for i, e in enumerate(self._account.entries) if e.kind in ("W_E", "W_U")]
         self._account.begin(self._weights(context.catalogue))
         self._rows = self._restored(step)
@@ -188,8 +228,11 @@ class Ledger(Observer):
         """One entry."""
         began = time.perf_counter()
         self._register()
-        earned = self._account.move(self._weights(record.catalogue))
+        between = record.step - self._step
+        earned = self._account.move(self._weights(record.catalogue), self.config.tolerance * between)
         self._step = record.step
+        if not math.isfinite(self._account.loss):  # the training is about to say so itself
+            return
         values = [v for part, e in zip(earned, self._account.entries, strict=True) for v in _by_piece(part, e)]
         self.store.add_values(record.step, EARNED.name, self._addresses, values)
         self.store.add_evaluation(record.step, self._account.loss, is_best=False, arm=LEDGER_ARM)
@@ -220,15 +263,17 @@ class Ledger(Observer):
         """The last sums by token, and what the ledger cost."""
         if outcome.stopped_because not in ("interrupt", "nan") and self._rows is not None and self._registered:
             self._write_rows()
-        share = self.seconds / outcome.train_seconds if outcome.train_seconds else None
-        self.store.set_clock_fact("ledger", {"seconds": round(self.seconds, 4), "share_of_session": share})
+        whole = outcome.resumed_from_step is None and outcome.train_seconds > 0
+        share = round(self.seconds / outcome.train_seconds, 5) if whole else None
+        cost = {"seconds": round(self.seconds, 4), "share": share, "passes": self._account.n_passes}
+        self.store.set_clock_fact("ledger", cost)
 
     def _weights(self, catalogue: Catalogue) -> list[Tensor]:
         return [catalogue.entry(entry.address).parameter for entry in self._account.entries]
 
     def _describe(self, batch: Batch) -> None:
-        facts = {"every": self.config.every, "panels": self.config.panels, "windows": len(batch.inputs)}
-        self.store.set_fact("ledger.probe", facts | {"targets": batch.n_targets})
+        facts = {"every": self.config.every, "windows": len(batch.inputs), "targets": batch.n_targets}
+        self.store.set_fact("ledger.probe", facts)
 
     def _register(self) -> None:
         """Names get their numbers at the first entry, after all others' of the start."""
