@@ -135,11 +135,7 @@ class RunFolder:
         Raises RunFolderError where the place is taken, in use, or may not be written to; StorageError on a full disk.
         """
         folder = cls(Path(path))
-        if folder.path.exists() and not folder.path.is_dir():
-            raise RunFolderError(f"{folder.path} is a file; choose another --out")
-        if folder.path.exists() and not folder._is_vacant():
-            next_word = "continue it with --resume, or choose another --out" if folder.config.exists() else ""
-            raise RunFolderError(f"{folder.path} already exists; {next_word or 'choose another --out'}")
+        folder.check_vacant()
         folder._parents_made = [parent for parent in folder.path.parents if not parent.exists()]
         try:
             folder.path.mkdir(parents=True, exist_ok=True)
@@ -152,6 +148,17 @@ class RunFolder:
                 raise StorageError(f"the disk is full: {folder.path} could not be made") from error
             raise RunFolderError(f"{folder.path} could not be made ({error.strerror}); choose another --out") from None
         return folder
+
+    def check_vacant(self) -> None:
+        """Make sure that a new run may be put here, before the work that leads up to it.
+
+        Raises RunFolderError where the place is taken.
+        """
+        if self.path.exists() and not self.path.is_dir():
+            raise RunFolderError(f"{self.path} is a file; choose another --out")
+        if self.path.exists() and not self._is_vacant():
+            next_word = "continue it with --resume, or choose another --out" if self.config.exists() else ""
+            raise RunFolderError(f"{self.path} already exists; {next_word or 'choose another --out'}")
 
     @classmethod
     def open(cls, path: str | Path, *, writing: bool = False) -> "RunFolder":

@@ -6,6 +6,7 @@ and a budget into sizes and a batch, with no clock in them, so that the same com
 """
 
 import dataclasses
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -29,6 +30,8 @@ __all__ = [
 ]
 
 
+WIDE = 256
+"""From this d_model on, heads are twice as wide."""
 SHORT = 400
 """A horizon of fewer updates than this is short for Muon's usual momentum."""
 
@@ -56,7 +59,7 @@ class Preset:
     floor: float = 0.0
     """The rate at the horizon as a share of the peak."""
     head_width: int = 32
-    """Width of one head that the size law aims at; 0 is a single head."""
+    """Width of one head that the size law aims at, twice that from d_model 256 on; 0 is a single head."""
     mlp_ratio: float = 4.0
     """d_mlp as a multiple of d_model."""
     largest_layers: int = 99
@@ -252,6 +255,10 @@ class Scale:
         return self.batch_size or max(1, self.batch_tokens // n_ctx)
 
 
+_CALM = {"muon": {"muon_lr": 0.01}}
+"""Rates of a model of some million parameters over a thousand updates (LOG.md, 2026-11-21)."""
+
+
 def scale_law(n_tokens: int, budget: Budget, bigram_loss: float) -> Scale:
     """Sizes and batch for a text of `n_tokens` training tokens.
 
@@ -263,17 +270,25 @@ def scale_law(n_tokens: int, budget: Budget, bigram_loss: float) -> Scale:
     if tiny:
         return Scale(d_model=64, n_layers=2, n_ctx=64, batch_tokens=512)
     if budget.until_loss:
-        return _scale_for_target(budget.until_loss / bigram_loss, budget)
+        return _scale_for_target(budget.until_loss / bigram_loss)
     minutes = budget.minutes
     if minutes >= 1 or (not budget.steps and not minutes):
         return Scale(d_model=192, n_layers=4, n_ctx=128, batch_tokens=2048)
     return Scale(d_model=128, n_layers=4, n_ctx=128, batch_tokens=1024)
 
 
-def _scale_for_target(ratio: float, budget: Budget) -> Scale:
+def _scale_for_target(ratio: float) -> Scale:
+    """A size, and a horizon that is just long enough: the rate has to fall for the loss to arrive."""
     if ratio > 0.7:
         return Scale(d_model=160, n_layers=2, n_ctx=64, batch_tokens=1024, steps=220)
-    return Scale(d_model=256, n_layers=6, n_ctx=256, batch_tokens=2048, steps=1600)
+    if ratio > 0.61:
+        steps = round(1000 * math.exp(15 * (0.627 - ratio)))
+        return Scale(
+            d_model=256, n_layers=4, n_ctx=256, batch_tokens=1024, steps=steps, most_steps=2 * steps, optimizer=_CALM
+        )  # fmt: skip
+    return Scale(
+        d_model=256, n_layers=6, n_ctx=256, batch_tokens=2048, steps=2600, most_steps=5200, dropout=0.1, optimizer=_CALM
+    )  # fmt: skip
 
 
 SizeLaw = Callable[[int, Budget, float], Scale]
@@ -337,7 +352,8 @@ def model_config(
 ) -> ModelConfig:
     """The model of a preset at a scale; `pinned` sizes (d_model, n_layers, ...) were chosen by the user or the data."""
     d_model = pinned.get("d_model", scale.d_model)
-    n_heads = max(1, d_model // preset.head_width) if preset.head_width else 1
+    head_width = preset.head_width * (2 if d_model >= WIDE else 1)  # half the patterns, and no worse where it is wide
+    n_heads = max(1, d_model // head_width) if head_width else 1
     while d_model % n_heads:
         n_heads -= 1
     chosen: dict[str, int] = {

@@ -220,3 +220,12 @@ def test_data_that_changed_is_refused_on_resume(text: Path, tmp_path: Path) -> N
     text.write_text(text.read_text() + " more words", encoding="utf-8")
     with pytest.raises(RunFolderError, match="has changed"):
         qkv.train(out=run.path, resume=True)
+
+
+def test_a_taken_folder_is_noticed_before_the_text_is_read(tmp_path, monkeypatch):
+    (tmp_path / "taken").mkdir()
+    (tmp_path / "taken" / "letter.txt").write_text("mine")
+    monkeypatch.setattr("qkv.recipe.training.resolve", lambda *_: pytest.fail("the text was read first"))
+    with pytest.raises(RunFolderError, match="already exists"):
+        qkv.train("x.txt", out=tmp_path / "taken")
+    assert [path.name for path in (tmp_path / "taken").iterdir()] == ["letter.txt"]

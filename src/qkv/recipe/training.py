@@ -80,6 +80,8 @@ def train(request: Request, *, out: Path | None, listening: Listening, cache: Pa
 
     Raises UserError before anything is made; RunError and Interrupted once there is something to keep.
     """
+    if out is not None:
+        RunFolder(out).check_vacant()
     config, corpus, _ = resolve(request, cache)
     parts = assemble(config, corpus)
     listening.say(_announcement(parts))
