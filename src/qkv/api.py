@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -30,6 +30,9 @@ from qkv.models.factored import FactoredMatrix
 from qkv.models.matrices import Catalogue
 from qkv.tasks import Data, Evaluation, PredictOptions, Task, find_task
 from qkv.telemetry import Series, Telemetry
+
+if TYPE_CHECKING:
+    from qkv.views.notebook import AttentionView
 
 __all__ = ["Run", "cache_folder", "import_checkpoint", "load", "train"]
 
@@ -356,6 +359,17 @@ class Run:
         asked = one_text(self.task, self.tokenizer, self.config.model.sizes, text)
         own = recipe.own_step(self.folder, self.config) if self.weights == "last" else None
         return one_step(self.model, self.task, asked, on, vocabulary=self._readable, rate=rate, own=own)
+
+    def attention(self, text: str, at: int | None = None) -> "AttentionView":
+        """Every head's attention on `text` under the weights of a kept step (the last): show it in a notebook, or
+        `.save("a.html")`, `.save("a.svg")`.
+
+        Raises UserError for a text of fewer than two tokens or more than 20,000 characters.
+        """
+        from qkv.views.looker import Looker
+        from qkv.views.notebook import AttentionView
+
+        return AttentionView(Looker(self.path), text, at)
 
     def report(self, out: str | Path | None = None, texts: Sequence[str] = ()) -> Path:
         """Write the self-contained HTML report; returns its path."""

@@ -5,6 +5,8 @@ the tests compare. Nothing of this ships.
 """
 
 import shutil
+import threading
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -23,6 +25,8 @@ from qkv.recipe.request import RunConfig
 from qkv.telemetry import NULL_ARM, AddressRow, Store
 from qkv.training.config import ScheduleConfig, TrainingConfig
 from qkv.training.precision import Machine
+from qkv.views.server import Page
+from qkv.views.serving import _listen, make_server
 
 CHARACTERS = "\n !$&',-.3:;?ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 STEPS = [0, 1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, *range(128, 1000, 32), 1000]
@@ -45,8 +49,11 @@ LAST_SAMPLE = "O Romeo, Romeo! wherefore art thou so?\nI am\nthe day."
 BASELINES = {"unigram": 3.32, "bigram": 2.47, "ngram": 1.558, "xz": 2.03}
 
 
-def configuration(d_vocab, tied=False, changes=()):
-    sizes = Sizes(d_vocab=d_vocab, d_model=48, n_layers=3, n_heads=4, n_ctx=64, d_head=12, d_mlp=96, n_kv_heads=4)
+SIZES = {"d_model": 48, "n_layers": 3, "n_heads": 4, "n_ctx": 64, "d_head": 12, "d_mlp": 96, "n_kv_heads": 4}
+
+
+def configuration(d_vocab, tied=False, changes=(), layout=None, **sizes):
+    sizes = Sizes(d_vocab=d_vocab, **SIZES | sizes)
     return RunConfig(
         task="causal",
         preset="textbook",
@@ -54,7 +61,7 @@ def configuration(d_vocab, tied=False, changes=()):
         watch="light",
         changes=changes,
         data=DataConfig(source="/data/shakespeare.txt", tokenizer="char"),
-        model=ModelConfig(kind="CausalLM", sizes=sizes, layout=Layout(tied=tied, start="gpt2")),
+        model=ModelConfig(kind="CausalLM", sizes=sizes, layout=Layout(tied=tied, start="gpt2", **layout or {})),
         training=TrainingConfig(batch_size=64, schedule=ScheduleConfig(steps=STEPS[-1])),
         machine=Machine(threads=2),
     )
@@ -92,14 +99,14 @@ def weights_at(start, move, step, reach=1.0):
 
 
 def make_run(
-    folder: Path, *, null=True, snapshots=True, tied=False, sample_text=None, rare="€", seed=7, telemetry=True
+    folder: Path, *, null=True, snapshots=True, tied=False, sample_text=None, rare="€", seed=7, telemetry=True, **sizes
 ) -> SimpleNamespace:
-    """`rare` is a character that is in the vocabulary and never in the text."""
+    """`rare` is a character that is in the vocabulary and never in the text; `sizes` (and `layout`) are the model's."""
     folder.mkdir(parents=True, exist_ok=True)
     rng = np.random.default_rng(seed)
     tokenizer = fit_tokenizer("char", [CHARACTERS + rare])
     tokenizer.save(folder / "tokenizer.json")
-    config = configuration(tokenizer.d_vocab, tied)
+    config = configuration(tokenizer.d_vocab, tied, **sizes)
     (folder / "config.toml").write_text(dump_toml(to_dict(config)), encoding="utf-8")
     start = {name: values.numpy() for name, values in Catalogue(build(config.model, config.seed)).state().items()}
     counts = np.array([frequency(tokenizer.token(i)) for i in range(tokenizer.d_vocab)])
@@ -216,3 +223,68 @@ def chromium():
     if path is None:
         pytest.skip("no Chromium on this machine; browser tests are left out")
     return path
+
+
+@pytest.fixture(scope="session")
+def browser(chromium):
+    playwright = pytest.importorskip(
+        "playwright.sync_api", reason="playwright is not installed; browser tests are left out"
+    )
+    with playwright.sync_playwright() as p:
+        browser = p.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def look(browser):
+    """Open a file with the network denied (or an address); says what it asked for and what it complained of."""
+    contexts = []
+
+    def open_page(path, *, width=1280, scheme="light", fragment="", ready=True, offline=True):
+        context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme, offline=offline)
+        contexts.append(context)
+        page = context.new_page()
+        page.asked, page.complaints = [], []
+        page.on("request", lambda request: page.asked.append(request.url))
+        page.on(
+            "console",
+            lambda message: page.complaints.append(message.text) if message.type in ("error", "warning") else None,
+        )
+        page.on("pageerror", lambda error: page.complaints.append(str(error)))
+        page.goto((path if isinstance(path, str) else path.as_uri()) + fragment)
+        if ready:
+            page.wait_for_selector("html[data-ready=yes]")
+        return page
+
+    yield open_page
+    for context in contexts:
+        context.close()
+
+
+def serve_in_thread(folder, token=""):
+    listener = _listen("127.0.0.1", 0)
+    port = listener.getsockname()[1]
+    hosts = None if token else {f"127.0.0.1:{port}"}
+    server = make_server(Page(folder), hosts, token)
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
+    thread.start()
+    while not server.started:
+        time.sleep(0.01)
+    yield port
+    server.should_exit = True
+    thread.join(10)
+    listener.close()
+    assert not thread.is_alive()
+
+
+@pytest.fixture(scope="session")
+def serving():
+    """`serving(folder, token="")` is a generator that gives the port of a server in this process, and ends it."""
+    return serve_in_thread
+
+
+@pytest.fixture(scope="session")
+def server(run_folder):
+    """The port of a server of the shared run."""
+    yield from serve_in_thread(run_folder.folder)

@@ -14,46 +14,9 @@ SIZES = {"wide": 1280, "phone": 380}
 
 
 @pytest.fixture(scope="module")
-def browser(chromium):
-    playwright = pytest.importorskip(
-        "playwright.sync_api", reason="playwright is not installed; browser tests are left out"
-    )
-    with playwright.sync_playwright() as p:
-        browser = p.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu"])
-        yield browser
-        browser.close()
-
-
-@pytest.fixture(scope="module")
 def report(run_folder, tmp_path_factory):
     place = tmp_path_factory.mktemp("report")
     return write_report(run_folder.folder, place / "r.html", texts=["the day and the night", "O Romeo, Romeo!"])
-
-
-@pytest.fixture
-def look(browser):
-    """Open a file with the network denied; says what it asked for and what it complained of."""
-    contexts = []
-
-    def open_page(path, *, width=1280, scheme="light", fragment="", ready=True):
-        context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme, offline=True)
-        contexts.append(context)
-        page = context.new_page()
-        page.asked, page.complaints = [], []
-        page.on("request", lambda request: page.asked.append(request.url))
-        page.on(
-            "console",
-            lambda message: page.complaints.append(message.text) if message.type in ("error", "warning") else None,
-        )
-        page.on("pageerror", lambda error: page.complaints.append(str(error)))
-        page.goto(path.as_uri() + fragment)
-        if ready:
-            page.wait_for_selector("html[data-ready=yes]")
-        return page
-
-    yield open_page
-    for context in contexts:
-        context.close()
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -71,10 +34,17 @@ def test_no_request_no_complaint_no_overflow(look, report, width, scheme):
 def test_every_room_is_there_and_drawn(look, report):
     page = look(report)
     assert [h.inner_text() for h in page.query_selector_all("h1")] == ["shakespeare-1"]
-    for room in ("loss", "map", "matrices", "attention", "made", "measures"):
+    for room in ("loss", "grid", "map", "matrices", "attention", "made", "measures"):
         assert page.query_selector(f"#{room} h2"), room
     assert page.query_selector(".missing") is None
-    for chart in ("#loss svg path", "#map canvas", "#matrices canvas", "#attention canvas"):
+    for chart in (
+        "#loss svg path",
+        "#grid canvas",
+        "#grid svg path",
+        "#map canvas",
+        "#matrices canvas",
+        "#attention canvas",
+    ):
         assert page.query_selector(chart), chart
     data = "c.getContext('2d').getImageData(0, 0, c.width, c.height).data"
     blank = f"(c) => {{ const d = {data}; return d.every((v) => v === d[0]); }}"
@@ -83,18 +53,21 @@ def test_every_room_is_there_and_drawn(look, report):
 
 
 def test_slider_moves_map_and_snapshot_and_address(look, report):
+    from playwright.sync_api import expect
+
     page = look(report)
     slider = page.locator("input[type=range]")
     assert slider.get_attribute("aria-valuetext") == "step 1,000"
+    page.locator("#matrices").scroll_into_view_if_needed()
     slider.focus()
     page.keyboard.press("Home")
     assert page.locator(".step-now").inner_text() == "step 0 of 1,000"
-    assert page.locator(".snapshot-title").inner_text() == "Snapshot of step 0"
+    expect(page.locator(".snapshot-title")).to_have_text("Snapshot of step 0")
     assert "#step=0" in page.url
     for _ in range(12):
         page.keyboard.press("ArrowRight")
     assert page.locator(".step-now").inner_text() == "step 128 of 1,000"
-    assert page.locator(".snapshot-title").inner_text() == "Snapshot of step 64"
+    expect(page.locator(".snapshot-title")).to_have_text("Snapshot of step 64")
 
 
 def test_play_runs_to_the_end_and_can_be_paused(look, report):
@@ -116,7 +89,7 @@ def test_play_runs_to_the_end_and_can_be_paused(look, report):
 def test_a_link_restores_the_view(look, report):
     page = look(report, fragment="#step=64&addr=L2.W_V")
     assert page.locator(".step-now").inner_text() == "step 64 of 1,000"
-    assert page.locator(".detail h3 code").first.inner_text() == "L2.W_V"
+    assert page.locator("#matrix h3 code").first.inner_text() == "L2.W_V"
     assert page.locator(".map-kind.on").get_attribute("data-address") == "L2.W_V"
 
 
@@ -143,11 +116,11 @@ def test_map_reads_the_recorded_number_with_the_keyboard(look, report, run_folde
 
 def test_exact_weights_are_the_models(look, report, run_folder):
     page = look(report, fragment="#step=1000&addr=L1.W_K")
-    panel = page.locator(".detail .raster[aria-label='exact weights, last step']")
+    panel = page.locator("#matrix .raster[aria-label='exact weights, last step']")
     panel.focus()
     for key in ("ArrowRight", "ArrowDown", "ArrowDown", "ArrowRight", "ArrowRight", "ArrowRight"):
         page.keyboard.press(key)
-    said = page.locator("#matrices .detail > div .readout").inner_text().replace("−", "-")
+    said = page.locator("#matrix .exact .readout").inner_text().replace("−", "-")
     row, column = map(int, re.match(r"L1\.W_K\[(\d+), (\d+)\]", said).groups())
     shown = [float(text) for text in re.search(r"start (\S+), last step (\S+)$", said).groups()]
     expected = [run_folder.start["L1.W_K"][row, column], run_folder.last["L1.W_K"][row, column]]

@@ -5,7 +5,7 @@ import base64
 import numpy as np
 import pytest
 
-from qkv.views.heads import attention_text, head_notes
+from qkv.views.heads import attention_text, head_notes, longest_in
 
 
 def pattern(causal, n=7, heads=3, seed=0):
@@ -19,12 +19,14 @@ def pattern(causal, n=7, heads=3, seed=0):
 @pytest.mark.parametrize("causal", [True, False])
 def test_patterns_come_back_within_half_a_step(causal):
     patterns = [pattern(causal, seed=layer) for layer in range(2)]
-    text = attention_text(list("abcdefg"), patterns, origin="x", causal=causal)
+    text = attention_text(list("abcdefg"), [patterns, patterns[::-1]], steps=[4, 8], origin="x", causal=causal)
     stored = (
         np.frombuffer(base64.b64decode(text.patterns.data), "u1").reshape(text.patterns.shape) * text.patterns.scale
     )
-    expected = np.stack(patterns)[:, :, *np.tril_indices(7)] if causal else np.stack(patterns)
+    expected = np.stack([np.stack(patterns), np.stack(patterns[::-1])])
+    expected = expected[:, :, :, *np.tril_indices(7)] if causal else expected
     np.testing.assert_allclose(stored, expected, atol=1 / 510 + 1e-12)
+    assert [(note.layer, note.head) for note in text.heads] == 2 * [(layer, h) for layer in range(2) for h in range(3)]
 
 
 def test_even_attention_reads_its_own_null():
@@ -61,5 +63,12 @@ def test_shares_and_entropy_equal_a_plain_sum():
 
 
 def test_a_text_of_one_token_has_only_itself():
-    text = attention_text(["a"], [np.ones((2, 1, 1))], origin="x", causal=True)
+    text = attention_text(["a"], [[np.ones((2, 1, 1))]], steps=[0], origin="x", causal=True)
     assert [share.name for share in text.heads[0].shares] == ["itself"]
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_patterns_of_144_heads_fit_three_megabytes(causal):
+    n = longest_in(144, causal=causal)
+    cells = n * (n + 1) // 2 if causal else n * n
+    assert 144 * cells * 4 / 3 < 3e6 and n == (128 if causal else 122)

@@ -59,4 +59,4 @@ def test_embedded_text_comes_back_and_cannot_close_its_script(text):
 def test_payload_version_is_the_one_that_the_modules_read():
     from qkv.views.bundle import static_text
 
-    assert f"const VERSION = {VERSION};" in static_text("report.js")
+    assert f"const VERSION = {VERSION};" in static_text("version.js")

@@ -104,6 +104,19 @@ class Telemetry:
         )
         return np.array([row[0] for row in rows], dtype=np.int64)
 
+    def last_recorded(self, arm: int = RUN_ARM) -> int:
+        """The last step at which any measure was taken; -1 before the first."""
+        return self._rows("SELECT coalesce(max(step), -1) FROM recorded WHERE arm = ?", arm)[0][0]
+
+    def last_loss(self, arm: int = RUN_ARM) -> tuple[int, float | None]:
+        """(last update that was written, loss of its batch in nats per token); (0, None) before the first."""
+        rows = self._rows("SELECT step, loss FROM steps WHERE arm = ? ORDER BY step DESC LIMIT 1", arm)
+        return rows[0] if rows else (0, None)
+
+    def n_evaluations(self, arm: int = RUN_ARM) -> int:
+        """How many evaluations were written."""
+        return self._rows("SELECT count(*) FROM evaluations WHERE arm = ?", arm)[0][0]
+
     # curves
 
     def steps(self, arm: int = RUN_ARM) -> Steps:

@@ -21,11 +21,16 @@ def static_text(name: str) -> str:
     return (files("qkv.views") / "static" / name).read_text(encoding="utf-8")
 
 
-def bundle(entry: str) -> str:
-    """The module `entry` (a file name in `static/`) and all that it imports, as one script in strict mode."""
+def bundle(entry: str, gives: str = "") -> str:
+    """The module `entry` (a file name in `static/`) and all that it imports, as one script in strict mode.
+
+    With `gives`, the script leaves the entry's default export in a constant of that name.
+    """
     order: list[str] = []
     _visit(entry, order, [])
     parts = ['"use strict";', "const modules = {};", *(_wrapped(name) for name in order)]
+    if gives:
+        return f"const {gives} = (() => {{\n" + "\n".join([*parts, f"return modules[{entry!r}].default;"]) + "\n})();\n"
     return "(() => {\n" + "\n".join(parts) + "\n})();\n"
 
 

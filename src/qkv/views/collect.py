@@ -88,7 +88,7 @@ def baselines(
     names = [*_MEANINGS, *(name for name in labels if name not in _MEANINGS)]
     values = {name: _finite(found.get(name)) for name in names}
     known = [name for name, value in values.items() if value is not None]
-    rows = []
+    rows: list[tuple[str, str, Any, float | None]] = []
     for name in known:
         order = found.get("ngram_order")
         label = {"ngram": "best n-gram"}.get(name, name) if name in _MEANINGS else labels[name]

@@ -11,31 +11,51 @@ import numpy as np
 from qkv.views.packed import pack
 from qkv.views.payloads import AttentionText, Cell, HeadNote
 
-__all__ = ["attention_text", "head_notes"]
+__all__ = ["attention_text", "head_notes", "longest_in"]
 
-LONGEST = 64
-"""Tokens of a text that a report shows; longer texts are cut and that is said."""
+LONGEST = 128
+"""Tokens of a text of which a page is sent every number; longer texts are cut and that is said."""
+PATTERN_BYTES = 2_900_000
+"""Room for the patterns of one text at one step, as text in the page."""
+
+
+def longest_in(n_heads: int, *, causal: bool) -> int:
+    """How many tokens of a text fit the page with `n_heads` heads in all: one byte a number, four thirds as text."""
+    fits = (n for n in range(LONGEST, 1, -1) if _cells(n, causal) * n_heads * 4 / 3 <= PATTERN_BYTES)
+    return next(fits, 2)
+
+
+def _cells(n: int, causal: bool) -> int:
+    return n * (n + 1) // 2 if causal else n * n
 
 
 def attention_text(
-    tokens: Sequence[str], patterns: Sequence[np.ndarray], *, origin: str, causal: bool
+    tokens: Sequence[str],
+    patterns: Sequence[Sequence[np.ndarray]],
+    *,
+    steps: Sequence[int],
+    origin: str,
+    causal: bool,
 ) -> AttentionText:
     """One text as payload.
 
-    `patterns` has one array [head, query_pos, key_pos] per layer, rows summing to 1, the same number of heads in each.
+    `patterns` has for each of `steps` one array [head, query_pos, key_pos] per layer, rows summing to 1, the same
+    number of heads in each.
     """
-    n, n_heads = len(tokens), patterns[0].shape[0]
-    stacked = np.stack(patterns).astype(np.float64)
-    assert stacked.shape[2:] == (n, n), f"patterns {stacked.shape} of a text of {n} tokens"
-    kept = stacked[:, :, *np.tril_indices(n)] if causal else stacked
+    n, n_layers = len(tokens), len(patterns[0])
+    stacked = np.stack([np.stack(layers) for layers in patterns]).astype(np.float64)
+    assert stacked.shape[3:] == (n, n), f"patterns {stacked.shape} of a text of {n} tokens"
+    kept = stacked[:, :, :, *np.tril_indices(n)] if causal else stacked
+    notes = (head_notes(layer, found, causal) for layers in patterns for layer, found in enumerate(layers))
     return AttentionText(
         tokens=tuple(tokens),
         origin=origin,
+        steps=tuple(steps),
         patterns=pack(np.clip(kept, 0.0, 1.0), as_bytes=True),
         causal=causal,
-        n_layers=len(patterns),
-        n_heads=n_heads,
-        heads=tuple(note for layer, pattern in enumerate(patterns) for note in head_notes(layer, pattern, causal)),
+        n_layers=n_layers,
+        n_heads=stacked.shape[2],
+        heads=tuple(note for layer in notes for note in layer),
     )
 
 

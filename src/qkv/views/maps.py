@@ -13,7 +13,7 @@ from qkv.views.packed import pack
 from qkv.views.payloads import MapRoom, MatrixRow, MeasureNote, MovingNote
 from qkv.views.weights import role_of, short_kind
 
-__all__ = ["LABELS", "map_room", "thin_steps"]
+__all__ = ["LABELS", "map_room", "measure_note", "thin_steps"]
 
 N_COLUMNS = 90
 
@@ -45,7 +45,7 @@ def map_room(telemetry: Telemetry) -> MapRoom | None:
     return MapRoom(
         rows=tuple(_row(row, grids.get("drift")) for row in rows),
         steps=tuple(steps),
-        measures=tuple(_note(about[name]) for name in names),
+        measures=tuple(measure_note(about[name]) for name in names),
         values={name: pack(_table(grids[name], addresses, steps)) for name in names},
         null_steps=tuple(null_steps),
         null_values={name: pack(_table(grid, addresses, null_steps)) for name, grid in nulls.items()},
@@ -129,7 +129,8 @@ def _moving(rows: Sequence[AddressRow], drifts: Grid) -> tuple[MovingNote, ...]:
     return tuple(sorted(notes, key=lambda note: note.half))
 
 
-def _note(measure: MeasureRow) -> MeasureNote:
+def measure_note(measure: MeasureRow) -> MeasureNote:
+    """What a measure is, with the short label of a page."""
     return MeasureNote(
         name=measure.name,
         label=LABELS.get(measure.name, measure.name.replace("_", " ")),

@@ -5,12 +5,13 @@ outside script, style, font or image.
 """
 
 import html
+from typing import Any
 
 from qkv.views.bundle import bundle, script_safe, static_text
 from qkv.views.packed import embed
 from qkv.views.payloads import Report
 
-__all__ = ["LIBRARIES", "render_page"]
+__all__ = ["LIBRARIES", "LIVE_POLICY", "live_page", "page_of", "render_page"]
 
 LIBRARIES = ("vendor/d3.min.js", "vendor/plot.umd.min.js")
 """Vendored scripts, in the order in which they are loaded; versions and licences are in `static/vendor/README.md`."""
@@ -46,15 +47,52 @@ _PAGE = """<!doctype html>
 """  # noqa: E501
 
 
+LIVE_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+"""What a live page may load, as an HTTP header: nothing but what its own server gives."""
+
+_LIVE = """<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<link rel="icon" href="data:,">
+<title>{title}</title>
+<link rel="stylesheet" href="static/report.css">
+{libraries}
+<script type="module" src="static/live.js"></script>
+</head>
+<body>
+<a class="skip" href="#report">to the page</a>
+<main id="report" tabindex="-1"><p class="missing" role="status">Reading the run …</p><noscript>This page needs JavaScript; all of it comes from this machine.</noscript></main>
+<footer>A live page of qkv, served from this machine; it sends nothing anywhere. Charts: Observable Plot and D3, ISC licence.</footer>
+</body>
+</html>
+"""  # noqa: E501
+
+
+def live_page(name: str) -> str:
+    """The page that a server gives: the same modules, loaded as they are; the payload comes afterwards."""
+    libraries = "\n".join(f'<script src="static/{library}"></script>' for library in LIBRARIES)
+    return _LIVE.format(title=html.escape(f"{name} · qkv"), libraries=libraries)
+
+
 def render_page(report: Report) -> str:
-    """The whole report as HTML text. Nothing of `report` reaches markup but through escaping."""
+    """The whole report as HTML text."""
+    return page_of(report, "report.js", title=f"{report.run.name} · qkv", description=report.run.verdict)
+
+
+def page_of(payload: Any, entry: str, *, title: str, description: str) -> str:
+    """A payload with the module `entry` as one file. Nothing of it reaches markup but through escaping."""
     libraries = "\n".join(f"<script>\n{script_safe(static_text(name))}</script>" for name in LIBRARIES)
     return _PAGE.format(
         policy=html.escape(_POLICY, quote=False),
-        title=html.escape(f"{report.run.name} · qkv"),
-        description=html.escape(report.run.verdict),
+        title=html.escape(title),
+        description=html.escape(description),
         style=static_text("report.css"),
-        payload=embed(report),
+        payload=embed(payload),
         libraries=libraries,
-        script=script_safe(bundle("report.js")),
+        script=script_safe(bundle(entry)),
     )

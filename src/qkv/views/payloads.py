@@ -17,13 +17,18 @@ __all__ = [
     "VERSION",
     "AnswerNote",
     "AttentionText",
+    "Backward",
     "Baseline",
     "Cell",
     "Evidence",
     "ExactBlock",
     "Fact",
     "FileNote",
+    "ForwardLayer",
+    "ForwardText",
+    "GridRoom",
     "HeadNote",
+    "HeadRow",
     "Host",
     "LossRoom",
     "Made",
@@ -33,14 +38,18 @@ __all__ = [
     "MatrixRow",
     "MeasureNote",
     "MovingNote",
+    "PathShare",
     "Report",
     "RowsRoom",
     "RunFacts",
     "SampleNote",
+    "StepPart",
     "TokenRow",
+    "TrioRoom",
+    "WordsRoom",
 ]
 
-VERSION = 1
+VERSION = 2
 """Of the payload's shape; a page refuses a payload of another version with a clear sentence."""
 
 
@@ -251,6 +260,34 @@ class MapRoom:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class HeadRow:
+    """One head of a matrix, or one head's circuit."""
+
+    address: str
+    place: str
+    """The address without head and kind: `L2`, `dec.L1.cross`."""
+    layer: int
+    head: int
+    kind: str
+    role: Literal["E", "Q", "K", "V", "O", "MLP", "norm"]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class GridRoom:
+    """Every head x every step x every measure that heads have."""
+
+    rows: tuple[HeadRow, ...]
+    steps: tuple[int, ...]
+    measures: tuple[MeasureNote, ...]
+    values: dict[str, Packed]
+    """measure -> float32 [row, step]; NaN where there is none."""
+    origin: str
+    """Where the numbers come from, in words."""
+    null_steps: tuple[int, ...] = ()
+    null_values: dict[str, Packed] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class ExactBlock:
     """A small part of a matrix, every weight as stored."""
 
@@ -277,6 +314,8 @@ class MatrixPicture:
     n_heads: int = 0
     head_axis: int = 1
     exact: ExactBlock | None = None
+    spectrum: Packed | None = None
+    """[snapshot, rank]: singular values, falling; None where they would take too long."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -314,12 +353,159 @@ class AttentionText:
 
     tokens: tuple[str, ...]
     origin: str
+    steps: tuple[int, ...]
+    """The steps whose weights were used."""
     patterns: Packed
-    """[layer, head, query_pos, key_pos]; for causal models the lower triangle row by row [layer, head, n(n+1)/2]."""
+    """[step, layer, head, query_pos, key_pos]; for causal models the lower triangle row by row, n(n+1)/2 numbers. Of a
+    text that is asked for in tiles: [step, layer, head, row block, column block], each the largest of its block."""
     causal: bool
     n_layers: int
     n_heads: int
     heads: tuple[HeadNote, ...] = ()
+    """For each step, layer by layer."""
+    block: int = 1
+    """Cells along a side of which `patterns` holds the largest."""
+    tile: int = 0
+    """Cells along a side of a tile to ask for; 0 where `patterns` holds every number."""
+    source: str = ""
+    """The text itself, where the host can be asked of it again."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ForwardLayer:
+    """Every activation of one layer on one text, float32."""
+
+    layer: int
+    x: Packed
+    """[pos, d_model], as are attn_out, resid_mid, mlp_out and resid_post."""
+    q: Packed
+    """[head, pos, d_head], as is z; k and v by key/value head."""
+    k: Packed
+    v: Packed
+    scores: Packed
+    """[head, query_pos, key_pos], scaled; NaN where the mask hides a key."""
+    pattern: Packed
+    """[head, query_pos, key_pos]; rows sum to 1."""
+    z: Packed
+    attn_out: Packed
+    resid_mid: Packed | None
+    """None where attention and MLP stand side by side."""
+    mlp_out: Packed | None
+    resid_post: Packed
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ForwardText:
+    """One text on its way through the model."""
+
+    text: str
+    tokens: tuple[str, ...]
+    n_all: int
+    """Tokens of the whole text."""
+    step: int
+    changes: tuple[str, ...]
+    causal: bool
+    n_layers: int
+    n_heads: int
+    n_kv_heads: int
+    scale: float
+    """What q k^T is multiplied by."""
+    embed: Packed
+    """[pos, d_model]: rows of W_E, positions included."""
+    layers: tuple[ForwardLayer, ...]
+    """Those that are carried."""
+    losses: Packed | None
+    """float32 [pos]: nats that the next token cost, NaN at the last; None where no next token is predicted."""
+    loss: float | None
+    """Their mean."""
+    top_tokens: tuple[tuple[str, ...], ...]
+    """[pos][rank]: what is thought likeliest at each position."""
+    top: Packed
+    """[pos, rank]: their probabilities."""
+    notes: tuple[str, ...] = ()
+    """What this layout does besides the textbook's formulas."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PathShare:
+    """The gradient that reaches what enters one block, and the share of each path in it."""
+
+    address: str
+    norm: float
+    shares: dict[str, float | None]
+    """skip, V, Q, K, MLP; they sum to 1."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class StepPart:
+    """One matrix under one step of gradient descent on one text."""
+
+    address: str
+    norm: float
+    grad_norm: float
+    first_order: float
+    """Nats, of this matrix moved alone."""
+    actual: float
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Backward:
+    """The way back on one text, in float64."""
+
+    tokens: tuple[str, ...]
+    loss: float
+    rate: float
+    """Of the gradient descent."""
+    reached: Packed
+    """[pos]: |gradient| at what enters the first block."""
+    paths: tuple[PathShare, ...]
+    """By block."""
+    by_token: dict[str, Packed]
+    """Path -> its share of each token's gradient at the first block, [pos]."""
+    crossed: dict[str, float]
+    """How many sublayers the gradient went through -> its share."""
+    parts: tuple[StepPart, ...]
+    """By size of gradient."""
+    first_order: float
+    """Nats, of all matrices moved at once."""
+    actual: float
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TrioRoom:
+    """Cosines between the first words of a `WordsRoom`, each read alone, in the first layer, at its steps."""
+
+    n: int
+    """Words."""
+    x: Packed
+    """[step, word, word]"""
+    heads: Packed
+    """[step, (q, k, v), head, word, word]"""
+    other_basis: Packed | None
+    """[step, (q, k), head, word, word] of the same function in another basis inside each head; None where the layout
+    (rotary positions, QK-norm) ties the basis down."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class WordsRoom:
+    """Rows of W_E as points: the most frequent tokens, their neighbours among each other, and a map of them."""
+
+    steps: tuple[int, ...]
+    tokens: tuple[str, ...]
+    token_ids: tuple[int, ...]
+    counts: tuple[int, ...] | None
+    n_rows: int
+    places: Packed
+    """[step, token, 2]: on the two directions of largest variance at the last step."""
+    shares: tuple[float, float]
+    """Of all variance at the last step, on these directions."""
+    nearest: Packed
+    """int32 [step, token, rank]: numbers of the nearest tokens."""
+    cosines: Packed
+    """[step, token, rank]"""
+    null_cosine: float
+    """The largest cosine to expect among as many random directions."""
+    trio: TrioRoom | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -354,8 +540,13 @@ class Report:
     samples: tuple[SampleNote, ...] = ()
     rows: RowsRoom | None = None
     map: MapRoom | None = None
+    grid: GridRoom | None = None
     matrices: MatricesRoom | None = None
     attention: tuple[AttentionText, ...] = ()
+    forward: ForwardText | None = None
+    words: WordsRoom | None = None
+    kept: tuple[int, ...] = ()
+    """Every step whose weights were kept."""
     missing: dict[str, str] = dataclasses.field(default_factory=dict)
     """room -> why it is not here and what to type to have it."""
     version: int = VERSION

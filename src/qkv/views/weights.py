@@ -11,8 +11,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+import torch
 from safetensors import safe_open
 
+from qkv.instruments.measures import singular_values
 from qkv.views.packed import Packed, pack
 from qkv.views.payloads import ExactBlock, MatricesRoom, MatrixPicture
 
@@ -22,6 +24,7 @@ N_SNAPSHOTS = 6
 BLOCK_BYTES = 260_000
 EXACT_BYTES = 170_000
 EXACT_SIDE = 24
+SPECTRUM_SIDE = 160
 SIDES = (32, 28, 24, 20, 16, 12, 8)
 
 _STEP = re.compile(r"step-(\d+)$")
@@ -198,8 +201,18 @@ def _picture(
         n_heads=heads.get(kind.split(".")[-1], 0),
         head_axis=0 if kind.endswith("W_O") else 1,
         exact=exact,
+        spectrum=_spectra(snapshots, address, steps),
     )
     return picture, cost
+
+
+def _spectra(snapshots: Snapshots, address: str, steps: Sequence[int]) -> Packed | None:
+    """Singular values at each step, of a matrix narrow enough that a page need not wait for them."""
+    rows, columns = snapshots.shapes[address]
+    if min(rows, columns) > SPECTRUM_SIDE:
+        return None
+    found = [singular_values(torch.from_numpy(snapshots.read(address, step))).numpy() for step in steps]
+    return pack(np.stack(found)) if np.isfinite(found).all() else None
 
 
 def _in_bytes(pictures: list[np.ndarray]) -> Packed:

@@ -44,7 +44,7 @@ function render({ model, el }) {
     article.append(picture); // in the page before it is drawn: charts take their width from it
     const stop = view && view.render({ model, el: picture });
     if (stop) off.add(stop);
-    const drawn = picture.childElementCount > 0;
+    const drawn = picture.querySelector("figure, .sample") !== null;
     const text = drawn && INSTEAD[answer.key] ? [h("p", null, INSTEAD[answer.key](model))]
       : [h("p.sentence", null, answer.sentence), answer.more.map((line) => h("p", null, line))];
     article.prepend(h("div.answer-text", null, h("h3", null, answer.question), h("div", null, text, toMap(answer), behind(answer))));

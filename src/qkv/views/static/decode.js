@@ -3,14 +3,32 @@
 const KINDS = { float32: Float32Array, uint8: Uint8Array, int32: Int32Array };
 const seen = new WeakMap();
 
+function fromText(text) {
+  const binary = atob(text);
+  const bytes = new Uint8Array(binary.length);
+  for (let i = 0; i < binary.length; i++) bytes[i] = binary.charCodeAt(i);
+  return bytes.buffer;
+}
+
+// An answer as it came over the wire (views/asking.py: wire): its header, with each array pointing into the bytes.
+export function openWire(buffer) {
+  const length = new DataView(buffer).getUint32(0, true);
+  const header = JSON.parse(new TextDecoder().decode(new Uint8Array(buffer, 8, length)));
+  const place = (value) => {
+    if (value === null || typeof value !== "object") return value;
+    if (value.dtype && value.bytes !== undefined) return { ...value, buffer, at: 8 + length + value.at };
+    for (const key of Object.keys(value)) value[key] = place(value[key]);
+    return value;
+  };
+  return place(header);
+}
+
 // -> { shape, digits, values: typed array, at(...indices), scale }; values carry their scale already.
 export function unpack(packed) {
   if (!packed) return null;
   if (seen.has(packed)) return seen.get(packed);
-  const text = atob(packed.data);
-  const bytes = new Uint8Array(text.length);
-  for (let i = 0; i < text.length; i++) bytes[i] = text.charCodeAt(i);
-  let values = new KINDS[packed.dtype](bytes.buffer);
+  const buffer = packed.buffer ?? fromText(packed.data);
+  let values = new KINDS[packed.dtype](buffer, packed.buffer ? packed.at : 0, packed.shape.reduce((a, b) => a * b, 1));
   if (packed.scale !== 1) {
     const scaled = new Float32Array(values.length);
     for (let i = 0; i < values.length; i++) scaled[i] = values[i] * packed.scale;

@@ -65,5 +65,39 @@ export function perFrame(run) {
   return () => (asked ||= requestAnimationFrame(() => ((asked = 0), run())));
 }
 
+// `run` at most once a frame while `el` is in sight or near it; else once when it comes there. `soon.off()` ends it.
+export function inSight(el, run) {
+  let [seen, waiting] = [false, false];
+  const perhaps = () => {
+    if (seen && waiting) {
+      waiting = false;
+      run();
+    }
+  };
+  const frame = perFrame(perhaps);
+  const observer = new IntersectionObserver((entries) => {
+    seen = entries[entries.length - 1].isIntersecting;
+    frame();
+  }, { rootMargin: "300px" });
+  observer.observe(el);
+  const soon = () => ((waiting = true), frame());
+  soon.off = () => observer.disconnect();
+  return soon;
+}
+
+// Of several calls of an asynchronous function only the last one's outcome counts.
+export function lastOnly() {
+  let calls = 0;
+  return async (work, done, failed) => {
+    const mine = ++calls;
+    try {
+      const outcome = await work();
+      if (mine === calls) done(outcome);
+    } catch (error) {
+      if (mine === calls) failed(error);
+    }
+  };
+}
+
 let lastId = 0;
 export const newId = (stem) => `${stem}-${++lastId}`;

@@ -1,7 +1,21 @@
 // Which run this is, in one glance: name, verdict, and the facts that size it.
 
-import { h } from "./dom.js";
-import { duration, large, whole } from "./format.js";
+import { add, h } from "./dom.js";
+import { duration, large, number, whole } from "./format.js";
+import { watch } from "./model.js";
+
+// How far a run is that trains while it is looked at.
+function live(model) {
+  const line = h("p.live", { role: "status", hidden: true });
+  const show = () => {
+    const pulse = model.get("pulse");
+    line.hidden = !pulse || pulse.finished;
+    if (!line.hidden) line.textContent = model.get("connected") === false ? "The server is gone; what is here stays." : `Training: step ${whole(pulse.step)}${pulse.loss === null ? "" : `, loss of its batch ${number(pulse.loss)}`}`;
+  };
+  watch(model, "pulse", show);
+  watch(model, "connected", show);
+  return line;
+}
 
 function render({ model, el }) {
   const run = model.get("run");
@@ -14,11 +28,12 @@ function render({ model, el }) {
     ["on", run.machine],
     ...run.facts.map((fact) => [fact.label, fact.value]),
   ].filter(([, value]) => value);
-  el.append(
-    h("p.eyebrow", null, "qkv · report of a training run"),
+  add(el, [
+    h("p.eyebrow", null, model.get("host").kind === "page" ? "qkv · live page of a training run" : "qkv · report of a training run"),
     h("h1", null, run.name),
     h("p.verdict", null, run.verdict),
-    h("dl.facts", null, facts.map(([label, value]) => h("div", null, h("dt", null, label), h("dd", null, value)))));
+    model.get("host").kind === "page" ? live(model) : null,
+    h("dl.facts", null, facts.map(([label, value]) => h("div", null, h("dt", null, label), h("dd", null, value))))]);
 }
 
 export default { render };

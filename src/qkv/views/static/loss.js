@@ -1,8 +1,9 @@
 // Loss over the training: every batch, the whole validation text, and the lines it is read against.
 
 import { d3, Plot } from "./vendor.js";
-import { choice, h } from "./dom.js";
+import { choice, h, perFrame } from "./dom.js";
 import { fixed, number, whole } from "./format.js";
+import { watch } from "./model.js";
 import { apart, chart, figure, plot } from "./figure.js";
 
 const SMOOTH = 0.03; // of the number of points
@@ -19,21 +20,28 @@ function smoothed(points) {
 }
 
 function render({ model, el }) {
-  const loss = model.get("loss");
-  if (!loss) return () => {};
+  let [loss, train, val, smooth, lastStep] = [];
   const points = (steps, values) => steps.map((step, i) => ({ step, loss: values[i] })).filter((p) => p.loss !== null);
-  const train = points(loss.train_steps, loss.train);
-  const val = points(loss.val_steps, loss.val);
-  if (!train.length && !val.length) return () => {};
-  const smooth = smoothed(train);
-  const lastStep = Math.max(d3.max(train, (p) => p.step) ?? 0, d3.max(val, (p) => p.step) ?? 0);
+  function read() {
+    loss = model.get("loss");
+    if (!loss) return;
+    train = points(loss.train_steps, loss.train);
+    val = points(loss.val_steps, loss.val);
+    smooth = smoothed(train);
+    lastStep = Math.max(d3.max(train, (p) => p.step) ?? 0, d3.max(val, (p) => p.step) ?? 0);
+  }
+  read();
+  if (!loss || !(train.length + val.length)) return () => {};
+  const best = h("span");
+  const sayBest = () => (best.textContent = loss.best_step !== null ? `; the ring is the lowest, ${fixed(loss.best, 3)} nats at step ${whole(loss.best_step)}` : "");
+  sayBest();
   let [log, bits] = [false, false];
   const factor = () => (bits ? loss.bits_per_byte_of_nat : 1);
   const frame = figure(el, {
     wide: true, title: "Loss while training",
     caption: h("span", null, "A loss is the surprise per token in ", h("b", null, "nats"), ": a loss of x means that the right token was given probability e", h("sup", null, "−x"), " (a geometric mean). Thin: each batch of training text before the model learned from it",
       loss.thinned ? ` (${loss.thinned})` : "", ". Dots: the whole validation text, never trained on",
-      loss.best_step !== null ? `; the ring is the lowest, ${fixed(loss.best, 3)} nats at step ${whole(loss.best_step)}` : "", ". Dashed: what counting alone reaches on the same validation text."),
+      best, ". Dashed: what counting alone reaches on the same validation text."),
   });
   const controls = h("div.controls", null,
     choice("step axis", [[false, "steps"], [true, "steps, log"]], log, (v) => ((log = v), redraw())),
@@ -66,6 +74,8 @@ function render({ model, el }) {
       ],
     });
   }, "loss");
+  const soon = perFrame(redraw);
+  frame.off.add(watch(model, "loss", () => (read(), sayBest(), soon())));
   return frame.off;
 }
 

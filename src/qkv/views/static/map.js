@@ -1,12 +1,12 @@
 // The map: every matrix (down), every recorded step (across), coloured by one measure, with the null beside it on the
-// same scale; and the curve of the matrix that was picked.
+// same scale.
 
-import { d3, Plot } from "./vendor.js";
-import { add, choice, clear, h, perFrame, together } from "./dom.js";
+import { d3 } from "./vendor.js";
+import { add, choice, clear, h, together } from "./dom.js";
 import { number, whole } from "./format.js";
 import { stepIndex, unpack } from "./decode.js";
 import { watch } from "./model.js";
-import { chart, figure, plot } from "./figure.js";
+import { figure } from "./figure.js";
 import { raster } from "./raster.js";
 import { bar, root, suited } from "./scale.js";
 import { onTheme, theme } from "./theme.js";
@@ -26,13 +26,6 @@ function groupsOf(rows, all) {
   return groups;
 }
 
-// Whether the last point of the null lies above the run's curve there: its label goes on that side.
-function beyond(lines, points) {
-  const last = points[points.length - 1];
-  const there = lines[0].points.filter((p) => p.step <= last.step).pop();
-  return !there || last.value > there.value;
-}
-
 // A few step labels under the columns, first and last among them.
 function axis(steps, wanted) {
   const marks = new Set(Array.from({ length: Math.min(wanted, steps.length) }, (_, i) => Math.round((i * (steps.length - 1)) / (Math.max(2, Math.min(wanted, steps.length)) - 1))));
@@ -41,7 +34,7 @@ function axis(steps, wanted) {
 }
 
 function render({ model, el }) {
-  const map = model.get("map");
+  let map = model.get("map");
   if (!map || !map.rows.length) return () => {};
   const off = together();
   const measures = map.measures.filter((m) => map.values[m.name]);
@@ -52,7 +45,7 @@ function render({ model, el }) {
   const legend = h("div");
   const hasGains = map.rows.some((row) => row.shape.length < 2);
   frame.body.before(h("div.controls", null,
-    choice("measure", measures.map((m) => [m, m.label]), measure, (m) => ((measure = m), draw(), redrawCurve())),
+    choice("measure", measures.map((m) => [m, m.label]), measure, (m) => ((measure = m), draw())),
     hasGains ? choice("rows", [[false, "matrices"], [true, "with gains and biases"]], all, (v) => ((all = v), draw())) : null));
   frame.body.append(legend, grid, readout);
 
@@ -134,33 +127,13 @@ function render({ model, el }) {
     rest();
   }
 
-  const curveFrame = figure(el, { wide: true, title: h("span.curve-title"), caption: null });
-  const redrawCurve = chart(curveFrame, (width, colours) => {
-    const index = Math.max(0, map.rows.findIndex((r) => r.address === model.get("address")));
-    const row = map.rows[index];
-    curveFrame.el.querySelector(".curve-title").replaceChildren(h("code", null, row.address), ` ${measure.label} over the training`);
-    const lines = arms().map((arm, i) => ({ arm, own: i === 0, points: arm.steps.map((step, j) => ({ step: Math.max(1, step), value: arm.values.at(index, j) })).filter((p) => Number.isFinite(p.value)) }));
-    const end = d3.max(map.steps);
-    return plot(colours, `${measure.label} of ${row.address} over steps`, {
-      width, height: 200, marginLeft: 52, marginRight: width < 520 ? 96 : 130, marginBottom: 30, marginTop: 10,
-      x: { type: "log", domain: [1, Math.max(2, end)], label: null, tickSize: 0, ticks: width < 520 ? 3 : 5, tickFormat: (v) => whole(v) },
-      y: { label: null, ticks: 4, tickSize: 0, tickFormat: (v) => number(v, 2), zero: measure.name === "drift" },
-      marks: [
-        Plot.gridY({ stroke: colours.line, strokeOpacity: 1, ticks: 4 }),
-        Plot.ruleX([Math.max(1, model.get("step"))], { stroke: colours.accent, strokeOpacity: 0.5 }),
-        lines.map(({ own, points, arm }) => [
-          Plot.line(points, { x: "step", y: "value", stroke: own ? colours.role[row.role] : colours.faint, strokeWidth: own ? 2.2 : 1.5, strokeDasharray: own ? null : "4 3" }),
-          Plot.text(points.slice(-1), { x: "step", y: "value", text: () => (own ? "this run" : "random labels"), dx: 7, dy: own ? 0 : beyond(lines, points) ? -8 : 9, textAnchor: "start", fill: own ? colours.role[row.role] : colours.soft }),
-        ]),
-        Plot.dot(lines[0].points, { x: "step", y: "value", r: 1.6, fill: colours.role[row.role], title: (p) => `step ${whole(p.step)}: ${number(p.value)}`, tip: true }),
-      ],
-    });
-  }, "matrix-over-steps");
   off.add(onTheme(draw));
-  const curveSoon = perFrame(redrawCurve);
-  off.add(watch(model, "step", () => (follow(), curveSoon())));
-  off.add(watch(model, "address", () => (mark(), redrawCurve())));
-  off.add(curveFrame.off);
+  off.add(watch(model, "step", follow));
+  off.add(watch(model, "address", mark));
+  off.add(watch(model, "map", () => {
+    map = model.get("map") ?? map;
+    draw();
+  }));
   off.add(frame.off);
   off.add(() => panels.forEach((panel) => panel.off()));
   draw();

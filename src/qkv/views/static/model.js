@@ -27,3 +27,20 @@ export function watch(model, key, listener) {
   model.on(`change:${key}`, listener);
   return () => model.off(`change:${key}`, listener);
 }
+
+// Make a view again, in a place of its own, when one of its rooms has changed.
+export function remade(model, keys, el, make) {
+  const place = document.createElement("div");
+  el.append(place);
+  let off = make(place) ?? (() => {});
+  const again = () => {
+    off();
+    place.replaceChildren();
+    off = make(place) ?? (() => {});
+  };
+  const stops = keys.map((key) => watch(model, key, again));
+  return () => {
+    stops.forEach((stop) => stop());
+    off();
+  };
+}

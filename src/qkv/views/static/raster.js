@@ -38,6 +38,7 @@ export function raster(options) {
   let at = null;
 
   function draw() {
+    el.dataset.cells = `${now.rows}x${now.columns}`;
     paint(canvas, now.values, now.rows, now.columns, now.scale, theme(el));
   }
   function point(row, column) {

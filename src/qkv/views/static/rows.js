@@ -9,6 +9,7 @@ import { chart, figure, plot } from "./figure.js";
 import { raster } from "./raster.js";
 import { bar, robust } from "./scale.js";
 import { onTheme, theme } from "./theme.js";
+import { remade } from "./model.js";
 
 const WHY = { frequent: "met most often", moved: "moved furthest", unseen: "never met in training" };
 
@@ -120,11 +121,13 @@ function strips(el, rows) {
   return frame.off;
 }
 
-function render({ model, el }) {
+function make(model, el) {
   const rows = model.get("rows");
   if (!rows) return () => {};
   const offs = [scatter(el, rows), strips(el, rows)];
   return () => offs.forEach((off) => off?.());
 }
+
+const render = ({ model, el }) => remade(model, ["rows"], el, (place) => make(model, place));
 
 export default { render };

@@ -2,6 +2,7 @@
 
 import { h } from "./dom.js";
 import { whole } from "./format.js";
+import { remade } from "./model.js";
 
 const SHOWN = 4;
 
@@ -11,7 +12,7 @@ function block(sample) {
     h("pre", { tabindex: "0", "aria-label": `sample at step ${sample.step}` }, sample.continues ? h("span.prompt", null, sample.prompt) : null, sample.text));
 }
 
-function render({ model, el }) {
+function make(model, el) {
   const samples = model.get("samples") || [];
   if (!samples.length) return;
   if (!samples[0].continues) el.append(h("div.sample", null, h("p.sample-step", null, samples[0].given), h("pre", null, h("span.prompt", null, samples[0].prompt))));
@@ -23,5 +24,7 @@ function render({ model, el }) {
     el.append(h("details.small", null, h("summary", null, `all ${samples.length} samples`), h("div.samples", null, samples.map(block))));
   }
 }
+
+const render = ({ model, el }) => remade(model, ["samples"], el, (place) => make(model, place));
 
 export default { render };

@@ -9,10 +9,10 @@ const PLAY_MILLISECONDS = 6000; // from first to last
 const FRAME_AT_LEAST = 60;
 
 function render({ model, el }) {
-  const steps = model.get("steps") || [];
+  let steps = model.get("steps") || [];
   if (steps.length < 2) return () => {};
   const off = together();
-  const last = steps.length - 1;
+  let last = steps.length - 1;
   const index = () => stepIndex(steps, model.get("step"));
   const output = h("output.step-now");
   const range = h("input", {
@@ -48,6 +48,12 @@ function render({ model, el }) {
     output.textContent = `step ${whole(model.get("step"))} of ${whole(steps[last])}`;
   }
   el.append(h("div.slider", null, play, range, output));
+  off.add(watch(model, "steps", () => {
+    steps = model.get("steps");
+    last = steps.length - 1;
+    range.max = String(last);
+    show();
+  }));
   off.add(watch(model, "step", show));
   off.add(() => clearInterval(timer));
   show();

@@ -7,10 +7,11 @@ import { figure } from "./figure.js";
 import { raster } from "./raster.js";
 import { bar, robust } from "./scale.js";
 import { onTheme, theme } from "./theme.js";
+import { remade } from "./model.js";
 
 const ROW_PIXELS = 18;
 
-function render({ model, el }) {
+function make(model, el) {
   const rows = model.get("rows");
   if (!rows || !rows.last || !rows.shown.length) return () => {};
   const [start, last] = [unpack(rows.start), unpack(rows.last)];
@@ -43,5 +44,7 @@ function render({ model, el }) {
   off.add(frame.off);
   return off;
 }
+
+const render = ({ model, el }) => remade(model, ["rows"], el, (place) => make(model, place));
 
 export default { render };

@@ -13,9 +13,13 @@ const dark = () => matchMedia("(prefers-color-scheme: dark)");
 
 const made = new Map();
 
+// Where colours are read for what is not in the page yet: the page itself, or inside another page the place of the view.
+let home = document.documentElement;
+export const liveIn = (el) => (home = el);
+
 // The colours where `el` stands; the same object as long as they stay the same.
 export function theme(el) {
-  const style = getComputedStyle(el.isConnected ? el : document.documentElement);
+  const style = getComputedStyle(el.isConnected ? el : home);
   const read = (name) => style.getPropertyValue(`--${name}`).trim();
   const key = ["paper", "ink", "sequential", "diverging"].map(read).join("|");
   if (!made.has(key)) made.set(key, colours(read));
@@ -29,7 +33,21 @@ function colours(read) {
     ink: read("ink"), soft: read("ink-soft"), faint: read("ink-faint"), line: read("line"), paper: read("paper"),
     panel: read("panel"), accent: read("accent"), mute: read("mute"), font: read("sans"),
     role: Object.fromEntries(ROLES.map((role) => [role, read(`role-${role}`)])),
-    sequential: map("sequential"), diverging: map("diverging"),
+    sequential: map("sequential"), diverging: map("diverging"), on: readable(map("sequential"), read("ink"), read("paper")),
+  };
+}
+
+// (position on the sequential map) -> whichever of ink and paper stands out more on that colour.
+function readable(map, ink, paper) {
+  const light = (colour) => {
+    const { r, g, b } = d3.rgb(colour);
+    const linear = [r, g, b].map((v) => ((v /= 255) <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4));
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2];
+  };
+  const contrast = (a, b) => (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
+  return (position) => {
+    const under = light(map(Math.min(1, position)));
+    return contrast(under, light(ink)) >= contrast(under, light(paper)) ? ink : paper;
   };
 }
 

@@ -1,0 +1,132 @@
+"""How fast the pictures are: sizes, first picture, hover and slider, in a real Chromium with the network denied.
+
+    python benchmarks/views.py TEXT [--run RUN]
+
+Makes two run folders of the sizes that are measured (12 layers x 12 heads; 36 heads on 1,024 tokens) by training a few
+steps, and takes --run (any 4-layer run) for the report. Prints one line per figure. Needs the extra `dev`.
+"""
+
+import argparse
+import shutil
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+import qkv
+from qkv.views.server import Page
+from qkv.views.serving import _listen, make_server
+
+FRAMES = """async () => {
+  const range = document.querySelector('input[type=range]');
+  document.querySelector('#grid').scrollIntoView();
+  const times = [];
+  for (let i = 0; i < 90; i++) {
+    range.value = String(i % (Number(range.max) + 1));
+    range.dispatchEvent(new Event('input'));
+    await new Promise((done) => requestAnimationFrame((now) => (times.push(now), done())));
+  }
+  const gaps = times.slice(1).map((t, i) => t - times[i]).sort((a, b) => a - b);
+  return { median: gaps[Math.floor(gaps.length / 2)], worst: gaps[Math.floor(gaps.length * 0.95)] };
+}"""
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("text")
+    parser.add_argument("--run")
+    given = parser.parse_args()
+    from playwright.sync_api import sync_playwright
+
+    with tempfile.TemporaryDirectory() as place, sync_playwright() as playwright:
+        chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu"])
+        if given.run:
+            report(browser, Path(given.run), Path(place))
+        sizes = {"n_layers": 12, "n_heads": 12, "d_model": 192, "n_ctx": 64, "batch_size": 4}
+        slider(browser, made(given.text, Path(place) / "wide", sizes, steps=40))
+        sizes = {"n_layers": 3, "n_heads": 12, "d_model": 192, "n_ctx": 1024, "batch_size": 1}
+        long_text(browser, made(given.text, Path(place) / "long", sizes, steps=2), Path(given.text))
+        browser.close()
+
+
+def made(text: str, out: Path, sizes: dict[str, int], steps: int) -> Path:
+    """A run folder of those sizes."""
+    return qkv.train(text, out=out, tokenizer="char", steps=steps, set=sizes, watch="full", report=False).path
+
+
+def report(browser, run: Path, place: Path) -> None:
+    """Size of the report, and its first picture."""
+    path = qkv.load(run).report(out=place / "report.html")
+    print(f"report of {run.name}: {path.stat().st_size / 1e6:.2f} MB")
+    context = browser.new_context(offline=True, viewport={"width": 1280, "height": 900})
+    page = context.new_page()
+    page.goto(path.as_uri())
+    page.wait_for_selector("svg, canvas")
+    paint = page.evaluate("performance.getEntriesByName('first-contentful-paint')[0].startTime")
+    print(f"  first contentful paint {paint:.0f} ms")
+    context.close()
+
+
+def served(run: Path):
+    """(address, stop) of a live page."""
+    listener = _listen("127.0.0.1", 0)
+    port = listener.getsockname()[1]
+    server = make_server(Page(run), {f"127.0.0.1:{port}"})
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
+    thread.start()
+
+    def stop() -> None:
+        server.should_exit = True
+        thread.join(10)
+        listener.close()
+
+    return f"http://127.0.0.1:{port}/", stop
+
+
+def slider(browser, run: Path) -> None:
+    """Frames while the slider is dragged over 12 layers x 12 heads."""
+    address, stop = served(run)
+    page = browser.new_page(viewport={"width": 1280, "height": 900})
+    page.goto(address)
+    page.wait_for_selector("html[data-ready=yes]", timeout=60_000)
+    frames = page.evaluate(FRAMES)
+    print(
+        f"slider, 12 x 12 heads: {1000 / frames['median']:.0f} frames/s (median), {1000 / frames['worst']:.0f} (95 %)"
+    )
+    page.close()
+    stop()
+
+
+def long_text(browser, run: Path, source: Path) -> None:
+    """First picture and hover of 36 heads on 1,024 tokens."""
+    address, stop = served(run)
+    page = browser.new_page(viewport={"width": 1280, "height": 900})
+    page.goto(address)
+    page.wait_for_selector("html[data-ready=yes]", timeout=60_000)
+    page.locator("#attention textarea").fill(source.read_text(encoding="utf-8")[:1024])
+    began = time.perf_counter()
+    page.locator("#attention textarea").press("Enter")
+    page.wait_for_function("document.querySelector('#attention .figure-title')?.textContent.includes('1,024 tokens')")
+    print(f"attention, 36 heads x 1,024 tokens: first picture after {time.perf_counter() - began:.2f} s")
+    panel = page.locator("#attention .detail .raster").first
+    panel.scroll_into_view_if_needed()
+    page.wait_for_timeout(1000)
+    box = panel.bounding_box()
+    readout = page.locator("#attention .detail .readout").first
+    delays = []
+    for i in range(20):
+        before = readout.inner_text()
+        began = time.perf_counter()
+        page.mouse.move(box["x"] + box["width"] * (0.1 + 0.03 * i), box["y"] + box["height"] * 0.9)
+        while readout.inner_text() == before and time.perf_counter() - began < 2:
+            pass
+        delays.append(time.perf_counter() - began)
+    print(f"  hover: {1000 * sorted(delays)[10]:.0f} ms (median of 20), {1000 * max(delays):.0f} ms (slowest)")
+    page.close()
+    stop()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,245 @@
+"""What a page with Python behind it can ask: one function per question, found by its name in `ASKS`.
+
+A question is JSON from a browser or a notebook, so every field is checked; a mistake is a UserError whose sentence the
+page shows. An answer is a dataclass of payloads. `wire` gives an answer as one byte string: a header of JSON, then the
+arrays as they are, so that no number is spelled out as text.
+"""
+
+import base64
+import dataclasses
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from qkv.errors import UserError, unknown
+from qkv.tasks import find_task
+from qkv.tasks.text import TextTask
+from qkv.views.forward import backward, forward
+from qkv.views.long import LONGEST_READ, LongText
+from qkv.views.looker import Looker
+from qkv.views.looking import name_of, title_of, whole
+from qkv.views.matrix import MatrixAnswer, matrix_of
+from qkv.views.packed import Packed, to_json
+from qkv.views.payloads import AttentionText, Backward, ForwardText
+from qkv.views.vocabulary import Meanings, Nearby, in_context, near_token
+
+__all__ = ["ASKS", "Desk", "Question", "wire"]
+
+LONGEST_WHOLE = 256
+"""Tokens up to which a page is given every number of every head; beyond it asks for tiles."""
+MOST_CHANGES = 16
+
+
+@dataclass(frozen=True, kw_only=True)
+class Question:
+    """What is asked about; fields that a question does not use are ignored."""
+
+    text: str = ""
+    step: int | None = None
+    """None is the newest weights."""
+    changes: tuple[str, ...] = ()
+    layer: int = 0
+    head: int = 0
+    position: int = 0
+    top: int = 0
+    left: int = 0
+    block: int = 1
+    token: int = 0
+    address: str = ""
+
+    @classmethod
+    def read(cls, given: Any) -> "Question":
+        """From what came over the wire. Raises UserError for another shape or type."""
+        if not isinstance(given, Mapping):
+            raise UserError("a question is a JSON object")
+        values: dict[str, Any] = {}
+        for field in dataclasses.fields(cls):
+            if field.name not in given or given[field.name] is None:
+                continue
+            values[field.name] = _checked(field.name, given[field.name])
+        return cls(**values)
+
+
+def _checked(name: str, value: Any) -> Any:
+    if name == "changes":
+        if not isinstance(value, list) or len(value) > MOST_CHANGES or not all(isinstance(v, str) for v in value):
+            raise UserError(f"changes is a list of at most {MOST_CHANGES} texts")
+        return tuple(value)
+    if name in ("text", "address"):
+        if not isinstance(value, str):
+            raise UserError(f"{name} is a text")
+        return value
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 1 << 40:
+        raise UserError(f"{name} is a whole number from 0 up; given: {str(value)[:40]!r}")
+    return value
+
+
+class Desk:
+    """Answers questions about one run, one at a time."""
+
+    def __init__(self, looker: Looker) -> None:
+        self.looker = looker
+        self.long = lru_cache(maxsize=2)(self._long)
+
+    @property
+    def can(self) -> tuple[str, ...]:
+        """Names of what may be asked of this run."""
+        predicts = isinstance(find_task(self.looker.config.task), TextTask)
+        return tuple(name for name in ASKS if predicts or name not in _NEED_PREDICTIONS)
+
+    def answer(self, name: str, given: Any) -> Any:
+        """The answer, a dataclass. Raises UserError for what cannot be answered, in a sentence for the page."""
+        if name not in ASKS:
+            raise UserError(unknown("question", name[:40], ASKS))
+        question = Question.read(given)
+        with self.looker.turn:
+            return ASKS[name](self, question)
+
+    def _long(self, text: str, step: int, changes: tuple[str, ...]) -> LongText:
+        return LongText(self.looker, self.looker.words(text, LONGEST_READ), step, changes)
+
+    def long_text(self, question: Question) -> LongText:
+        """The long text that a question is about, its layer and head checked."""
+        sizes = self.looker.config.model.sizes
+        if question.layer >= sizes.n_layers or question.head >= sizes.n_heads:
+            raise UserError(
+                f"there is no L{question.layer}.H{question.head}; this model has {sizes.n_layers} layers of "
+                f"{sizes.n_heads} heads"
+            )
+        return self.long(question.text, self.looker.nearest(question.step), question.changes)
+
+
+def _attention(desk: Desk, question: Question) -> AttentionText:
+    """Every head on a text: all numbers up to 256 tokens, thumbnails of more."""
+    looker = desk.looker
+    words, step = looker.words(question.text, LONGEST_READ), looker.nearest(question.step)
+    title = title_of(name_of(question.text), words)
+    if len(words.tokens) > LONGEST_WHOLE:
+        found = desk.long(question.text, step, question.changes).overview(title)
+    else:
+        found = whole(looker, words, title, steps=[step], changes=question.changes)
+    return dataclasses.replace(found, source=question.text)
+
+
+@dataclass(frozen=True)
+class Tile:
+    """Part of one head's pattern."""
+
+    values: Packed
+
+
+def _tile(desk: Desk, question: Question) -> Tile:
+    """Up to 256 x 256 cells of one head's pattern on a long text."""
+    n = 1 << 12
+    if question.top >= n or question.left >= n or not 1 <= question.block <= 64:
+        raise UserError("a tile begins inside the pattern, with blocks of 1 to 64")
+    long = desk.long_text(question)
+    n = len(long.words.tokens)
+    top, left = min(question.top, n - 1), min(question.left, n - 1)
+    return Tile(long.tile(question.layer, question.head, top, left, question.block))
+
+
+@dataclass(frozen=True)
+class Line:
+    """One token of a long text under one head."""
+
+    reads: Packed
+    read_by: Packed
+
+
+def _line(desk: Desk, question: Question) -> Line:
+    """What one token reads and who reads it, every number."""
+    long = desk.long_text(question)
+    if question.position >= len(long.words.tokens):
+        raise UserError(f"there is no token {question.position}; the text has {len(long.words.tokens)}")
+    return Line(*long.line(question.layer, question.head, question.position))
+
+
+@dataclass(frozen=True)
+class Sums:
+    """Sums of one head's pattern on a long text."""
+
+    received: Packed
+    entropy: Packed
+
+
+def _sums(desk: Desk, question: Question) -> Sums:
+    """How much attention each token receives in all, and the entropy of each row."""
+    return Sums(*desk.long_text(question).sums(question.layer, question.head))
+
+
+def _matrix(desk: Desk, question: Question) -> MatrixAnswer:
+    """Every number of one matrix, head or circuit at a step."""
+    return matrix_of(desk.looker, question.address, question.step)
+
+
+def _forward(desk: Desk, question: Question) -> ForwardText:
+    """One layer of a text's way through the model."""
+    return forward(desk.looker, question.text, question.step, layers=[question.layer], changes=question.changes)
+
+
+def _backward(desk: Desk, question: Question) -> Backward:
+    """The gradient's way back on a text."""
+    return backward(desk.looker, question.text, question.step, question.changes)
+
+
+def _near(desk: Desk, question: Question) -> Nearby:
+    """The nearest rows of W_E of any token."""
+    return near_token(desk.looker, question.text, question.step)
+
+
+def _context(desk: Desk, question: Question) -> Meanings:
+    """What a token of a text is nearest to after each layer."""
+    return in_context(desk.looker, question.text, question.position, question.step)
+
+
+ASKS: dict[str, Callable[[Desk, Question], Any]] = {
+    "attention": _attention,
+    "tile": _tile,
+    "line": _line,
+    "sums": _sums,
+    "matrix": _matrix,
+    "forward": _forward,
+    "backward": _backward,
+    "near": _near,
+    "context": _context,
+}
+"""Name -> what answers it. A new question is one function and one row here."""
+
+
+_NEED_PREDICTIONS = ("forward", "backward")
+
+
+def wire(answer: Any) -> bytes:
+    """An answer as bytes: length of the header (4, little-endian), the header, the arrays one after another.
+
+    The header is the answer as JSON, with `{"dtype", "shape", "scale", "digits", "at", "bytes"}` for each array.
+    """
+    blobs: list[bytes] = []
+    header = json.dumps(_without_arrays(answer, blobs), allow_nan=False, separators=(",", ":")).encode()
+    header += b" " * (-len(header) % 8)  # arrays begin at a multiple of 8
+    return len(header).to_bytes(4, "little") + b"\0" * 4 + header + b"".join(blobs)
+
+
+def _without_arrays(value: Any, blobs: list[bytes]) -> Any:
+    if isinstance(value, Packed):
+        data = base64.b64decode(value.data)
+        at = sum(map(len, blobs))
+        blobs.append(data + b"\0" * (-len(data) % 8))
+        return {
+            "dtype": value.dtype,
+            "shape": value.shape,
+            "scale": value.scale,
+            "digits": value.digits,
+            "at": at,
+            "bytes": len(data),
+        }
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {f.name: _without_arrays(getattr(value, f.name), blobs) for f in dataclasses.fields(value)}
+    if isinstance(value, dict):
+        return {str(name): _without_arrays(item, blobs) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_without_arrays(item, blobs) for item in value]
+    return to_json(value)

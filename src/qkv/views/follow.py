@@ -1,0 +1,79 @@
+"""Following a run that trains, by reading its folder: no message passes between a page and a trainer.
+
+A pulse is the little that tells whether there is more to see; it costs some milliseconds. Rooms are read again no more
+often than their cost allows, so that a page that watches takes no more than two hundredths of a core from the training.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from qkv.errors import QkvError
+from qkv.folder import RunFolder
+from qkv.recipe import snapshot_steps
+from qkv.telemetry import Telemetry
+
+__all__ = ["Patient", "Pulse", "pulse_of"]
+
+SHARE = 0.02
+"""Of one core, that reading a room again may take while a run trains."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pulse:
+    """How far a run is."""
+
+    step: int
+    """Updates made and written down."""
+    loss: float | None
+    """Of that update's batch, nats per token."""
+    recorded: int
+    """The last step at which matrices were measured; -1 before the first."""
+    evaluations: int
+    """How many validation losses there are."""
+    snapshot: int
+    """The last step whose weights were kept; -1 before the first."""
+    finished: bool
+
+
+def pulse_of(folder: Path) -> Pulse:
+    """The pulse of a run folder, whatever of it is there yet."""
+    step, loss, recorded, evaluations = 0, None, -1, 0
+    try:
+        with Telemetry(folder / "telemetry.sqlite") as telemetry:
+            step, loss = telemetry.last_loss()
+            evaluations = telemetry.n_evaluations()
+            recorded = telemetry.last_recorded()
+    except QkvError:  # not written yet, or being sealed at this moment
+        pass
+    return Pulse(
+        step=step,
+        loss=loss,
+        recorded=recorded,
+        evaluations=evaluations,
+        snapshot=max(snapshot_steps(folder), default=-1),
+        finished=RunFolder(folder).is_finished,
+    )
+
+
+class Patient:
+    """The last answer of a costly question, asked anew only when `SHARE` of the time that passed pays for it."""
+
+    def __init__(self, ask: Callable[[], Any], clock: Callable[[], float] = time.monotonic) -> None:
+        self._ask, self._clock = ask, clock
+        self.is_fresh = False
+        """Whether the last call asked anew."""
+        self._answer: Any = None
+        self._not_before = float("-inf")
+
+    def __call__(self, *, at_once: bool = False) -> Any:
+        """The answer, at most as old as its cost asks; `at_once` where the run is finished and nobody is disturbed."""
+        began = self._clock()
+        self.is_fresh = at_once or began >= self._not_before
+        if self.is_fresh:
+            self._answer = self._ask()
+            ended = self._clock()
+            self._not_before = ended + (ended - began) / SHARE
+        return self._answer

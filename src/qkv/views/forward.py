@@ -1,0 +1,185 @@
+"""One text all the way through the user's model: every activation of a layer, and what is predicted at each position.
+
+Everything comes from the model's own recorded forward pass. A page that can ask gets the layer it shows; a report
+carries the layers that fit. The way back (`backward`) is the gradient of the text's own loss, in float64.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from qkv.errors import UserError
+from qkv.inspection.onestep import one_step
+from qkv.inspection.onetext import one_text
+from qkv.instruments.gradients import Parts
+from qkv.tasks import find_task
+from qkv.tasks.text import TextTask
+from qkv.views.looker import Looker, Words
+from qkv.views.packed import Packed, pack
+from qkv.views.payloads import Backward, ForwardLayer, ForwardText, PathShare, StepPart
+
+__all__ = ["LONGEST_CARRIED", "LONGEST_FORWARD", "backward", "forward", "layers_that_fit"]
+
+LONGEST_FORWARD = 48
+"""Tokens of a text that is followed through the model."""
+LONGEST_CARRIED = 24
+"""The same in a report."""
+CARRIED_BYTES = 1_300_000
+N_TOP = 8
+
+
+def forward(
+    looker: Looker,
+    text: str,
+    step: int | None,
+    *,
+    layers: Sequence[int] | None = None,
+    changes: Sequence[str] = (),
+    longest: int = LONGEST_FORWARD,
+) -> ForwardText:
+    """Follow `text` through the model of a step, with `changes` made first; `layers` None is all of them.
+
+    Raises UserError for a text that is too short, a layer that is not there, or a change that does not fit.
+    """
+    sizes = looker.config.model.sizes
+    chosen = range(sizes.n_layers) if layers is None else layers
+    if any(not 0 <= layer < sizes.n_layers for layer in chosen):
+        raise UserError(f"there is no layer {max(chosen)}; this model has layers 0 to {sizes.n_layers - 1}")
+    task = find_task(looker.config.task)
+    if not isinstance(task, TextTask):
+        raise UserError(f"the task {task.name} predicts no token at each position; expected a causal or masked model")
+    words = looker.words(text, longest)
+    model = looker.model(step, changes)
+    with torch.inference_mode():
+        logits, record = model.forward_recorded(words.ids)
+    logs = logits[0].double().log_softmax(-1)
+    top = logs.topk(min(N_TOP, logs.shape[-1]))
+    losses = _losses(looker, words, logs)
+    attention = model.blocks[0].attention
+    return ForwardText(
+        text=text,
+        tokens=words.tokens,
+        n_all=words.n_all,
+        step=looker.nearest(step),
+        changes=tuple(changes),
+        causal=looker.causal,
+        n_layers=sizes.n_layers,
+        n_heads=sizes.n_heads,
+        n_kv_heads=sizes.n_kv_heads,
+        scale=float(attention.scale),
+        embed=_packed(record["embed"][0]),
+        layers=tuple(_layer(record, layer) for layer in chosen),
+        losses=None if losses is None else pack(losses),
+        loss=None if losses is None else float(np.nanmean(losses)),
+        top_tokens=tuple(tuple(looker.tokenizer.token(int(i)) for i in row) for row in top.indices),
+        top=pack(top.values.exp().numpy()),
+        notes=tuple(_notes(looker)),
+    )
+
+
+def _packed(tensor: Tensor) -> Packed:
+    return pack(tensor.float().numpy())
+
+
+def _layer(record: dict[str, Tensor], layer: int) -> ForwardLayer:
+    def of(name: str) -> Tensor:
+        return record[f"L{layer}.{name}"][0]
+
+    scores = of("scores").float()
+    return ForwardLayer(
+        layer=layer,
+        x=_packed(of("x")),
+        q=_packed(of("q")),
+        k=_packed(of("k")),
+        v=_packed(of("v")),
+        scores=pack(torch.where(scores.isinf(), math.nan, scores).numpy()),
+        pattern=_packed(of("pattern")),
+        z=_packed(of("z")),
+        attn_out=_packed(of("attn_out")),
+        resid_mid=_packed(of("resid_mid")) if f"L{layer}.resid_mid" in record else None,
+        mlp_out=_packed(of("mlp_out")) if f"L{layer}.mlp_out" in record else None,
+        resid_post=_packed(of("resid_post")),
+    )
+
+
+def _losses(looker: Looker, words: Words, logs: Tensor) -> np.ndarray | None:
+    """Nats that each position's next token costs, float64 [pos], NaN at the last; None where none is predicted."""
+    if not looker.causal:
+        return None
+    ids = words.ids[0]
+    nats = -logs[:-1].gather(1, ids[1:, None])[:, 0]
+    return np.append(nats.numpy(), np.nan)
+
+
+def _notes(looker: Looker) -> list[str]:
+    """What a reader of textbooks would look for in vain."""
+    layout = looker.config.model.layout
+    notes = [
+        (
+            layout.norm_place == "pre" and layout.norm != "none",
+            "x is taken after the norm that stands before attention.",
+        ),
+        (
+            layout.qk_norm,
+            "q and k are shown after QK-norm, as they enter the scores: they are not x W_Q and x W_K alone.",
+        ),
+        (layout.positions == "rotary", "q and k are shown after the rotary turn by their position."),
+        (layout.positions in ("learned", "sinusoidal"), "Rows of W_E have their position added before layer 0."),
+    ]
+    return [sentence for holds, sentence in notes if holds]
+
+
+def layers_that_fit(looker: Looker, n_tokens: int) -> list[int]:
+    """Layers that a report can carry: all, else the first, the last, and those between them as far as there is room."""
+    sizes = looker.config.model.sizes
+    inner = sizes.n_heads * sizes.d_head
+    one = n_tokens * (5 * sizes.d_model + 4 * inner) + 2 * sizes.n_heads * n_tokens**2
+    room = max(1, int(CARRIED_BYTES / (one * 4 * 4 / 3)))
+    order = [0, sizes.n_layers - 1, *range(1, sizes.n_layers - 1)]
+    return sorted(set(order[:room]))
+
+
+def backward(looker: Looker, text: str, step: int | None, changes: Sequence[str] = ()) -> Backward:
+    """How the gradient of this text's mean loss reaches each token and each matrix, by path, and what a step would buy.
+
+    Raises UserError for a text that does not fit one window, or a task that predicts no tokens.
+    """
+    config = looker.config
+    words = looker.words(text, LONGEST_FORWARD)
+    kept = text if words.n_all == len(words.tokens) else looker.tokenizer.decode(words.ids[0].tolist())
+    one = one_text(find_task(config.task), looker.tokenizer, config.model.sizes, kept)
+    found = one_step(looker.model(step, changes), find_task(config.task), one, vocabulary=looker.tokenizer.readable)
+    first = found.path.blocks[0]
+    return Backward(
+        tokens=tuple(one.tokens),
+        loss=found.loss,
+        rate=found.rate,
+        reached=pack(first.total[0].norm(dim=-1).numpy()),
+        paths=tuple(_paths(parts) for parts in found.path.blocks),
+        by_token={name: pack(values[0].numpy()) for name, values in first.shares_by_row().items()},
+        crossed={str(n): share for n, share in found.path.crossed.items()},
+        parts=tuple(
+            StepPart(
+                address=part.address,
+                norm=part.norm,
+                grad_norm=part.grad_norm,
+                first_order=part.descent.first_order,
+                actual=part.descent.actual,
+            )
+            for part in found.parts
+        ),
+        first_order=found.descent.first_order,
+        actual=found.descent.actual,
+    )
+
+
+def _paths(parts: Parts) -> PathShare:
+    return PathShare(address=parts.address, norm=parts.norm, shares={k: _finite(v) for k, v in parts.shares.items()})
+
+
+def _finite(value: Any) -> float | None:
+    return float(value) if math.isfinite(value) else None

@@ -1,0 +1,170 @@
+"""Every head of every attention matrix at every step there is: what the grid of layers and matrices is coloured by.
+
+Where a run was watched in full, heads and circuits were recorded while it trained, and these numbers are shown. Else
+they are computed here from the weights that were kept, by the same formulas; `origin` says which.
+"""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import torch
+
+from qkv.errors import AddressError
+from qkv.instruments import measures
+from qkv.instruments.registry import MEASURES
+from qkv.instruments.spectra import product_spectra
+from qkv.telemetry import NULL_ARM, RUN_ARM, MeasureRow, Telemetry
+from qkv.views.maps import measure_note, thin_steps
+from qkv.views.packed import pack
+from qkv.views.payloads import GridRoom, HeadRow
+from qkv.views.weights import Snapshots, role_of, short_kind
+
+__all__ = ["grid_room", "head_parts"]
+
+N_RECORDED = 60
+N_COMPUTED = 12
+KINDS = ("W_Q", "W_K", "QK", "pattern", "W_V", "W_O", "OV")
+"""Columns of heads: what decides where a head looks, then what it hands over."""
+ROLES = {"QK": "Q", "OV": "V", "pattern": "norm"}
+
+Values = dict[str, dict[str, dict[int, float]]]
+"""measure -> address -> step -> value"""
+
+
+def grid_room(telemetry: Telemetry | None, snapshots: Snapshots, heads: dict[str, int]) -> GridRoom | None:
+    """Measures of heads and circuits; None where neither were they recorded nor can they be computed.
+
+    `heads` is the number of heads by kind (W_Q, W_K, W_V, W_O).
+    """
+    recorded = _recorded(telemetry, RUN_ARM) if telemetry else {}
+    if recorded:
+        null = _recorded(telemetry, NULL_ARM) if telemetry else {}
+        about = {row.name: row for row in telemetry.measures()} if telemetry else {}
+        return _room(recorded, null, about, "recorded while it trained", N_RECORDED)
+    computed = _computed(snapshots, heads)
+    about = {name: measure.row() for name, measure in MEASURES.items()}
+    return _room(computed, {}, about, "computed from the weights that were kept", N_COMPUTED) if computed else None
+
+
+def _room(values: Values, null: Values, about: Mapping[str, MeasureRow], origin: str, n: int) -> GridRoom:
+    addresses = sorted({a for by_address in values.values() for a in by_address}, key=_order)
+    steps = thin_steps(_steps(values), n)
+    null_steps = [step for step in _steps(null) if step in set(steps)]
+    return GridRoom(
+        rows=tuple(_row(address) for address in addresses),
+        measures=tuple(measure_note(about[name]) for name in about if name in values),
+        steps=tuple(steps),
+        values={name: pack(_table(found, addresses, steps)) for name, found in values.items()},
+        null_steps=tuple(null_steps),
+        null_values={name: pack(_table(found, addresses, null_steps)) for name, found in null.items() if name in values}
+        if null_steps
+        else {},
+        origin=origin,
+    )
+
+
+def _steps(values: Values) -> list[int]:
+    return sorted({step for found in values.values() for series in found.values() for step in series})
+
+
+def _table(found: dict[str, dict[int, float]], addresses: Sequence[str], steps: Sequence[int]) -> np.ndarray:
+    """float32 [address, step], NaN where there is no number."""
+    rows = ([found.get(address, {}).get(step, np.nan) for step in steps] for address in addresses)
+    return np.array(list(rows), dtype=np.float32).reshape(len(addresses), len(steps))
+
+
+def _parse(address: str) -> tuple[str, int, int, str]:
+    """(what stands before the head, layer, head, kind) of a head's address, such as `L2.H3.W_Q`."""
+    stem, head, kind = address.rsplit(".", 2)
+    layer = next((int(part[1:]) for part in stem.split(".") if part[:1] == "L" and part[1:].isdigit()), 0)
+    return stem, layer, int(head.lstrip("HKV")), kind
+
+
+def _order(address: str) -> tuple[str, int, int, int]:
+    stem, layer, head, kind = _parse(address)
+    scope = stem.rpartition(f"L{layer}")[0]
+    return scope, layer, KINDS.index(kind) if kind in KINDS else len(KINDS), head
+
+
+def _row(address: str) -> HeadRow:
+    stem, layer, head, kind = _parse(address)
+    role = ROLES.get(kind) or role_of(kind)
+    return HeadRow(address=address, place=stem, layer=layer, head=head, kind=kind, role=role)  # type: ignore[arg-type]
+
+
+def _recorded(telemetry: Telemetry, arm: int) -> Values:
+    """What telemetry holds of single heads."""
+    known = {row.address for row in telemetry.addresses() if row.head is not None and row.kind in KINDS}
+    values: Values = {}
+    for measure in telemetry.measures() if known else ():
+        found: dict[str, dict[int, float]] = {}
+        for selector in ("**.H*.*", "**.KV*.*"):
+            try:
+                grid = telemetry.grid(measure.name, selector, arm)
+            except AddressError:  # this arm has no such value of it
+                continue
+            for address, row in zip(grid.addresses, grid.value, strict=True):
+                if address in known:
+                    found[address] = {int(s): float(v) for s, v in zip(grid.step, row, strict=True) if np.isfinite(v)}
+        if any(found.values()):
+            values[measure.name] = found
+    return values
+
+
+def head_parts(matrix: np.ndarray, kind: str, n: int) -> np.ndarray:
+    """The heads of a stored matrix: [n, d_model, d_head], of W_O [n, d_head, d_model]."""
+    return np.stack(np.split(matrix, n, axis=0 if kind == "W_O" else 1))
+
+
+def _computed(snapshots: Snapshots, heads: dict[str, int]) -> Values:
+    """The same of the weights that were kept: norm, drift and turn of heads; size and spectrum of circuits."""
+    values: Values = defaultdict(lambda: defaultdict(dict))
+    owned = [a for a in snapshots.shapes if heads.get(short_kind(a).split(".")[-1], 0) > 0]
+    stems = list(dict.fromkeys(address.rpartition(".")[0] for address in owned))
+    for step in snapshots.spread(N_COMPUTED) if owned else ():
+        for stem in stems:
+            parts: dict[str, np.ndarray] = {}
+            for kind in ("W_Q", "W_K", "W_V", "W_O"):
+                if f"{stem}.{kind}" in owned:
+                    parts[kind] = head_parts(snapshots.read(f"{stem}.{kind}", step), kind, heads[kind])
+                    start = snapshots.read(f"{stem}.{kind}", 0) if snapshots.has_start else None
+                    before = None if start is None else head_parts(start, kind, heads[kind])
+                    _heads(values, f"{stem}.{_name(kind, heads)}", kind, step, parts[kind], before)
+            if len(parts) == 4:
+                _circuits(values, stem, step, parts)
+    return values
+
+
+def _name(kind: str, heads: dict[str, int]) -> str:
+    """H, or KV where query heads share keys and values."""
+    return "KV" if kind in ("W_K", "W_V") and heads["W_K"] != heads["W_Q"] else "H"
+
+
+def _heads(values: Values, stem: str, kind: str, step: int, now: np.ndarray, start: np.ndarray | None) -> None:
+    """Measures of each head of one matrix."""
+    for head, weights in enumerate(torch.from_numpy(now)):
+        address = f"{stem}{head}.{kind}"
+        values["norm"][address][step] = measures.norm(weights)
+        if start is not None:
+            before = torch.from_numpy(start[head])
+            values["drift"][address][step] = measures.drift(weights, before)
+            turn = measures.turn(weights, before)
+            if turn is not None:
+                values["turn"][address][step] = turn
+
+
+def _circuits(values: Values, stem: str, step: int, parts: dict[str, np.ndarray]) -> None:
+    """Measures of QK and OV of each query head, from their factors."""
+    n = len(parts["W_Q"])
+    shared = {kind: torch.from_numpy(parts[kind]).repeat_interleave(n // len(parts[kind]), 0) for kind in parts}
+    products = {"QK": (shared["W_Q"], shared["W_K"].mT), "OV": (shared["W_V"], shared["W_O"])}
+    for kind, (left, right) in products.items():
+        spectra = product_spectra(left, right)
+        top, _, effective = measures.spectrum_summary(spectra)
+        for head in range(n):
+            address = f"{stem}.H{head}.{kind}"
+            values["norm"][address][step] = float(np.sqrt((spectra[head] ** 2).sum()))
+            values["spectral_norm"][address][step] = float(top[head])
+            if np.isfinite(effective[head]):
+                values["effective_rank"][address][step] = float(effective[head])

@@ -1,0 +1,130 @@
+"""Who may ask the live page's server: this machine's own browser at its own address, and nobody else's page.
+
+A web page from anywhere can make a browser send requests to 127.0.0.1, and a name that is rebound to it makes them look
+local (DNS rebinding). So the Host header must name the address that was served, an Origin must be the same, and a
+request that a foreign page caused is refused. Off loopback a token is needed as well. Requests beyond a size are
+refused before they are read. Pure ASGI, no state.
+"""
+
+import hmac
+import ipaddress
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from http.cookies import CookieError, SimpleCookie
+from typing import Any
+from urllib.parse import parse_qs
+
+__all__ = ["COOKIE", "Guard", "is_loopback"]
+
+MOST_BYTES = 200_000
+"""Of a request's body: a text of 20,000 characters in any writing system, and room around it."""
+COOKIE = "qkv-token"
+SAFE = ("GET", "HEAD")
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches a server at that host."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+class Guard:
+    """Wraps an application. `hosts` are the names (with port) that it answers to, None any; `token` "" is none."""
+
+    def __init__(self, app: App, hosts: Iterable[str] | None, token: str = "") -> None:
+        self._app, self._token = app, token
+        self._hosts = None if hosts is None else frozenset(hosts)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass on what is allowed; answer the rest with its reason in a sentence."""
+        if scope["type"] != "http":
+            if scope["type"] == "lifespan":
+                await self._app(scope, receive, send)
+            return
+        headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
+        status, reason = self._verdict(scope, headers)
+        if status == 303:
+            await _redirect(scope, send, self._token)
+        elif status:
+            await _refuse(send, status, reason)
+        else:
+            await self._limited(scope, receive, send)
+
+    def _verdict(self, scope: Scope, headers: dict[str, str]) -> tuple[int, str]:
+        """(0, "") for what may pass, else the status and why."""
+        host, origin = headers.get("host", ""), headers.get("origin")
+        if self._hosts is not None and host not in self._hosts:
+            return 421, "This server answers to its own address only; open the one that qkv view printed."
+        if origin is not None and origin != f"http://{host}":
+            return 403, "A page from elsewhere may not ask this server."
+        if headers.get("sec-fetch-site", "none") not in ("none", "same-origin") and not _is_visit(scope, headers):
+            return 403, "A page from elsewhere may not ask this server."
+        if not headers.get("content-length", "0").isdigit() or int(headers.get("content-length", "0")) > MOST_BYTES:
+            return 413, f"The request is larger than {MOST_BYTES:,} bytes; shorten the text."
+        if self._token and not self._holds_token(headers):
+            given = parse_qs(scope.get("query_string", b"").decode("latin-1")).get("token", [""])[0]
+            if scope["method"] in SAFE and hmac.compare_digest(given.encode(), self._token.encode()):
+                return 303, ""
+            return 401, "This page needs its token; open the whole address that qkv view printed."
+        return 0, ""
+
+    def _holds_token(self, headers: dict[str, str]) -> bool:
+        try:
+            found = SimpleCookie(headers.get("cookie", "")).get(COOKIE)
+        except CookieError:
+            return False
+        return found is not None and hmac.compare_digest(found.value.encode(), self._token.encode())
+
+    async def _limited(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Count what arrives: a body without a length is held to the same size."""
+        seen, refused, began = 0, False, False
+
+        async def counted() -> MutableMapping[str, Any]:
+            nonlocal seen, refused
+            message = await receive()
+            seen += len(message.get("body", b""))
+            if seen > MOST_BYTES and not began:
+                refused = True
+                await _refuse(send, 413, f"The request is larger than {MOST_BYTES:,} bytes; shorten the text.")
+                return {"type": "http.disconnect"}
+            return message
+
+        async def guarded(message: MutableMapping[str, Any]) -> None:
+            nonlocal began
+            if refused:
+                return
+            began = True
+            await send(message)
+
+        try:
+            await self._app(scope, counted, guarded)
+        except Exception:
+            if not refused:  # else it was told that the asker left
+                raise
+
+
+def _is_visit(scope: Scope, headers: dict[str, str]) -> bool:
+    """A person following a link to the page: shown, since it changes nothing and the other page cannot read it."""
+    return scope["method"] == "GET" and scope["path"] == "/" and headers.get("sec-fetch-mode") == "navigate"
+
+
+async def _refuse(send: Send, status: int, reason: str) -> None:
+    headers = [(b"content-type", b"text/plain; charset=utf-8"), (b"connection", b"close")]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": reason.encode() + b"\n"})
+
+
+async def _redirect(scope: Scope, send: Send, token: str) -> None:
+    """Put the token into a cookie that scripts cannot read and other sites do not send, and out of the address."""
+    cookie = f"{COOKIE}={token}; HttpOnly; SameSite=Strict; Path=/"
+    headers = [(b"location", scope["path"].encode() or b"/"), (b"set-cookie", cookie.encode())]
+    await send({"type": "http.response.start", "status": 303, "headers": headers})
+    await send({"type": "http.response.body", "body": b""})

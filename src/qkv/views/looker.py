@@ -1,0 +1,146 @@
+"""A run opened to be looked at: its model at any kept step, with changes if asked, and texts as its tokenizer reads.
+
+Weights are read from the folder and never from a trainer, so a run can be looked at while it trains; a change is made
+on a copy in memory only. A few models are kept, the last used. Everything may be called from several threads.
+"""
+
+import threading
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from qkv.changes import plan_changes
+from qkv.data.tokenizers import Tokenizer, load_tokenizer
+from qkv.errors import RunFolderError, UserError
+from qkv.models import build
+from qkv.models.matrices import Catalogue
+from qkv.models.zoo import MODELS
+from qkv.recipe import RunConfig, load_weights, run_matrix, snapshot_steps
+from qkv.tasks import find_task
+from qkv.tasks.image import one_image
+
+__all__ = ["LONGEST_TEXT", "Looker", "Words"]
+
+LONGEST_TEXT = 20_000
+"""Characters of a text that is looked at."""
+
+KEPT_MODELS = 3
+
+
+@dataclass(frozen=True, eq=False)
+class Words:
+    """A text (or image) as a model reads it."""
+
+    ids: Tensor
+    """int64 [1, pos]; of an image its pixels, as the model takes them."""
+    tokens: tuple[str, ...]
+    n_all: int
+    """Tokens of the whole text, those that were cut included."""
+
+
+class Looker:
+    """The models of one run folder; `n_steps` is the step of its final weights, where no checkpoint says it.
+
+    Raises UserError for a folder that is no run.
+    """
+
+    def __init__(self, folder: Path, n_steps: int | None = None) -> None:
+        self.folder, self._n_steps = folder, n_steps
+        self.config = RunConfig.read(folder / "config.toml")
+        self.turn = threading.RLock()
+        self._models: OrderedDict[tuple[str, tuple[str, ...]], Any] = OrderedDict()
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        """The run's own."""
+        tokenizer = load_tokenizer(self.folder / "tokenizer.json")
+        tokenizer.framed = bool(self.config.imported)
+        return tokenizer
+
+    @property
+    def causal(self) -> bool:
+        """Whether a token sees only what stands before it."""
+        return bool(MODELS[self.config.model.kind].causal)
+
+    @property
+    def marks(self) -> bool:
+        """Whether special tokens such as [MASK] may be spelled in a text."""
+        return find_task(self.config.task).marks
+
+    def steps(self) -> list[int]:
+        """Steps whose weights were kept, in order."""
+        return sorted(snapshot_steps(self.folder))
+
+    def last_step(self) -> int:
+        """The step of the newest weights."""
+        return max(self.steps(), default=self._n_steps or 0)
+
+    def nearest(self, step: int | None) -> int:
+        """The last kept step that is not after `step`; without one, the last."""
+        steps = self.steps()
+        return max((s for s in steps if step is None or s <= step), default=min(steps, default=0))
+
+    def model(self, step: int | None = None, changes: Sequence[str] = ()) -> Any:
+        """The model with the weights of the last kept step up to `step`, then changed; in evaluation mode.
+
+        Raises ChangeError or AddressError for a change that does not fit, RunFolderError where no weights are there.
+        """
+        path = snapshot_steps(self.folder).get(self.nearest(step), self.folder / "model.safetensors")
+        key = (str(path), tuple(changes))
+        with self.turn:
+            if key not in self._models:
+                self._models[key] = self._read(path, changes)
+            self._models.move_to_end(key)
+            while len(self._models) > KEPT_MODELS:
+                self._models.popitem(last=False)
+            return self._models[key]
+
+    @property
+    def reads_images(self) -> bool:
+        """Whether its model reads images and no texts."""
+        return find_task(self.config.task).reads == "images"
+
+    @property
+    def _vocabulary(self) -> Mapping[str, int] | None:
+        return None if self.reads_images else self.tokenizer.readable
+
+    def image(self, path: Path) -> Words:
+        """An image file as its model reads it, patches for tokens. Raises UserError for what is no image."""
+        pixels, names = one_image(path, self.config.model)
+        return Words(pixels, tuple(names), len(names))
+
+    def catalogue(self, step: int | None = None, changes: Sequence[str] = ()) -> Catalogue:
+        """Every matrix of `model(step, changes)` by address."""
+        return Catalogue(self.model(step, changes), self._vocabulary)
+
+    def _read(self, path: Path, changes: Sequence[str]) -> Any:
+        if not path.is_file():
+            raise RunFolderError(f"{self.folder} holds no weights yet; wait for its first checkpoint")
+        model = build(self.config.model, self.config.seed)
+        catalogue = Catalogue(model, self._vocabulary)
+        plan = plan_changes(self.config.changes, catalogue, self.config.seed, run_matrix, resumed_at=1 << 60)
+        catalogue = plan.at_start()
+        catalogue.load_state(load_weights(path))
+        if changes:
+            plan_changes(changes, catalogue, self.config.seed, run_matrix, looking=True).at_start()
+        return model.eval()
+
+    def words(self, text: str, longest: int) -> Words:
+        """The first `longest` tokens of a text, no more than the model reads at once.
+
+        Raises UserError for a text of more than `LONGEST_TEXT` characters, or of fewer than two tokens.
+        """
+        if len(text) > LONGEST_TEXT:
+            raise UserError(f"the text has {len(text):,} characters; expected at most {LONGEST_TEXT:,}: shorten it")
+        ids = self.tokenizer.encode_whole(text, special=self.marks)
+        if len(ids) < 2:
+            raise UserError(f"the text has {len(ids)} tokens; expected at least 2: type a longer one")
+        kept = ids[: min(longest, self.config.model.sizes.n_ctx)]
+        tokens = tuple(self.tokenizer.token(int(i)) for i in kept)
+        return Words(torch.as_tensor(kept, dtype=torch.int64)[None], tokens, len(ids))

@@ -1,0 +1,157 @@
+"""Attention on one text as an object to look at: a widget in a notebook, a page or a picture as a file.
+
+    view = run.attention("the cat sat on the mat")
+    view                      # in a notebook; with the extra `notebook` it also answers: other texts, other steps
+    view.save("a.html"); view.save("a.svg")
+
+What a notebook keeps of it is self-contained HTML, so an exported notebook shows it without a network.
+"""
+
+import dataclasses
+import html
+from functools import cached_property
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from qkv.errors import ConfigError, QkvError
+from qkv.folder import write_atomically
+from qkv.views.asking import Desk, wire
+from qkv.views.bundle import bundle, static_text
+from qkv.views.drawn import attention_svg
+from qkv.views.looker import Looker
+from qkv.views.packed import to_json
+from qkv.views.page import LIBRARIES, page_of
+from qkv.views.payloads import VERSION, AttentionText, Host
+
+__all__ = ["AttentionView", "Alone"]
+
+SUFFIXES = {".html": "a page", ".svg": "a picture"}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Alone:
+    """The payload of one view alone."""
+
+    host: Host
+    name: str
+    """Of the run."""
+    attention: tuple[AttentionText, ...]
+    kept: tuple[int, ...]
+    """Steps whose weights were kept."""
+    version: int = VERSION
+
+
+class AttentionView:
+    """Every head's attention on one text. Show it in a notebook, or `save` it."""
+
+    def __init__(self, looker: Looker, text: str, step: int | None = None) -> None:
+        self._desk = Desk(looker)
+        self.text: AttentionText = self._desk.answer("attention", {"text": text, "step": step})
+        """The numbers: tokens, and every head's pattern."""
+        self._source = text
+
+    def __repr__(self) -> str:
+        return f"AttentionView({self._source!r}, {self.text.n_layers} layers x {self.text.n_heads} heads)"
+
+    def payload(self, can: tuple[str, ...] = ()) -> Alone:
+        """What the page or widget is given; `can` names what it may ask."""
+        looker = self._desk.looker
+        host = Host(kind="notebook" if can else "report", can=can)
+        return Alone(
+            host=host,
+            name=looker.folder.resolve().name,
+            attention=(self.text,),
+            kept=tuple(looker.steps()) if can else (),
+        )
+
+    def html(self) -> str:
+        """A self-contained page; it asks the network for nothing.
+
+        Raises ConfigError for a text longer than a page can hold every number of.
+        """
+        if self.text.tile:
+            raise ConfigError(
+                f"the text has {len(self.text.tokens):,} tokens; a file holds up to 256: shorten it, or use qkv view"
+            )
+        name = self._desk.looker.folder.resolve().name
+        return page_of(self.payload(), "alone.js", title=f"attention of {name} · qkv", description=self.text.origin)
+
+    def save(self, path: str | Path) -> Path:
+        """Write a page (.html) or a picture of all heads (.svg) and give its path.
+
+        Raises ConfigError for another suffix, StorageError where the file cannot be written.
+        """
+        path = Path(path)
+        if path.suffix not in SUFFIXES:
+            raise ConfigError(f"{path.name} is neither a page nor a picture; expected a name ending in .html or .svg")
+        text = self.html() if path.suffix == ".html" else attention_svg(self.text)
+        write_atomically(path, text.encode())
+        return path
+
+    @cached_property
+    def widget(self) -> Any:
+        """The live widget (extra `notebook`), or None where anywidget is not installed."""
+        return _widget(self) if find_spec("anywidget") else None
+
+    def answer(self, message: Any) -> tuple[dict[str, Any], list[bytes]]:
+        """(reply, buffers) to a question of the widget's."""
+        number = message.get("number") if isinstance(message, dict) else None
+        try:
+            asked = message if isinstance(message, dict) else {}
+            answer = self._desk.answer(str(asked.get("ask", "")), asked.get("question"))
+        except QkvError as error:
+            return {"number": number, "error": str(error)}, []
+        return {"number": number}, [wire(answer)]
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> Any:
+        """What a notebook shows and keeps: the widget where there is one, and HTML that needs no kernel."""
+        bundle_: dict[str, Any] = {"text/plain": repr(self)}
+        if not self.text.tile:
+            bundle_["text/html"] = _framed(self.html(), self.text.n_layers)
+        if self.widget is not None:
+            shown = self.widget._repr_mimebundle_(include=include, exclude=exclude) or {}
+            data = shown[0] if isinstance(shown, tuple) else shown
+            bundle_ |= {kind: value for kind, value in data.items() if kind not in bundle_}
+        return bundle_
+
+
+def _framed(page: str, n_layers: int) -> str:
+    """A page inside another one, apart from it: no script of it reaches what is around."""
+    height = min(1600, 760 + 170 * n_layers)
+    return (
+        '<iframe title="attention" sandbox="allow-scripts allow-downloads" '
+        f'style="width:100%;height:{height}px;border:0" srcdoc="{html.escape(page, quote=True)}"></iframe>'
+    )
+
+
+def _widget(view: AttentionView) -> Any:
+    import anywidget
+    import traitlets
+
+    class AttentionWidget(anywidget.AnyWidget):
+        """One view in a notebook; its module is the page's."""
+
+        _esm = esm("widget.js")
+        payload = traitlets.Dict().tag(sync=True)
+        style = traitlets.Unicode().tag(sync=True)
+
+    widget = AttentionWidget(payload=to_json(view.payload(view._desk.can)), style=scoped_style())
+
+    def hear(_: Any, message: Any, buffers: Any) -> None:
+        reply, found = view.answer(message)
+        widget.send(reply, found)
+
+    widget.on_msg(hear)
+    return widget
+
+
+def esm(entry: str) -> str:
+    """A view as one ES module with a default export, the libraries in it: what anywidget loads."""
+    libraries = (f"(function (define, exports, module) {{\n{static_text(n)}\n}}).call(globalThis);" for n in LIBRARIES)
+    return "\n".join([*libraries, bundle(entry, gives="found"), "export default found;\n"])
+
+
+def scoped_style() -> str:
+    """The style sheet for a shadow root: what is said of the page's root holds for the host."""
+    return static_text("report.css").replace(":root", ":host")

@@ -1,0 +1,269 @@
+"""The rooms of a page, read from a run folder: each when it is asked for, so that a live page can ask for some again.
+
+A folder of a run that is still training, was interrupted or was not watched gives what is there; a room without data is
+None and `missing` says why. Use a `Rooms` as a context manager: it holds the telemetry open.
+"""
+
+import contextlib
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+
+from qkv.data.tokenizers import Tokenizer, load_tokenizer
+from qkv.errors import QkvError
+from qkv.tasks import Task, find_task
+from qkv.telemetry import Telemetry
+from qkv.views import collect, origins
+from qkv.views.answers import answers_of
+from qkv.views.forward import LONGEST_CARRIED, forward, layers_that_fit
+from qkv.views.grids import grid_room
+from qkv.views.looker import Looker
+from qkv.views.looking import attention_on, texts_to_show
+from qkv.views.maps import map_room
+from qkv.views.payloads import (
+    AttentionText,
+    ForwardText,
+    GridRoom,
+    Host,
+    LossRoom,
+    MapRoom,
+    MatricesRoom,
+    Report,
+    RowsRoom,
+    RunFacts,
+    WordsRoom,
+)
+from qkv.views.rows import rows_room
+from qkv.views.verdict import verdict
+from qkv.views.vocabulary import words_room
+from qkv.views.weights import Snapshots, matrices_room
+
+__all__ = ["Rooms"]
+
+_NO_MAP = "This run has no measurements (it was trained with --watch off), so there is no map of its matrices."
+_NO_WEIGHTS = "No weights can be read from this folder yet, so there are no pictures of the matrices."
+_NO_TEXT = 'Give a text to see attention on it: qkv report RUN --text "your text".'
+_NO_IMAGE = "Give an image to see attention on it: qkv report RUN --text picture.png."
+
+STEPPED_BYTES = 900_000
+"""Room for one text's attention at several steps."""
+
+
+class Rooms:
+    """A run folder as payloads. `texts` are those that attention is shown on; without any, the run's last sample."""
+
+    def __init__(self, folder: Path, texts: Sequence[str] = (), looker: Looker | None = None) -> None:
+        self.folder, self._texts, self._looker = folder, texts, looker
+        try:
+            self.telemetry: Telemetry | None = Telemetry(folder / "telemetry.sqlite")
+        except QkvError:
+            self.telemetry = None
+
+    def __enter__(self) -> "Rooms":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.telemetry is not None:
+            self.telemetry.close()
+
+    @cached_property
+    def settings(self) -> dict[str, Any]:
+        """The tables of config.toml."""
+        return collect.settings_of(self.folder)
+
+    @cached_property
+    def manifest(self) -> dict[str, Any]:
+        """manifest.json."""
+        return collect.manifest_of(self.folder)
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer | None:
+        """The run's own, where it can be read."""
+        try:
+            return load_tokenizer(self.folder / "tokenizer.json")
+        except QkvError:
+            return None
+
+    @cached_property
+    def snapshots(self) -> Snapshots:
+        """The weights that were kept."""
+        return Snapshots(self.folder, self.n_steps)
+
+    @cached_property
+    def counts(self) -> np.ndarray | None:
+        """How often each token stands in the training text."""
+        return collect.counts_of(self.telemetry)
+
+    @cached_property
+    def facts(self) -> dict[str, Any]:
+        """The facts that telemetry keeps."""
+        return self.telemetry.facts() if self.telemetry else {}
+
+    @property
+    def n_steps(self) -> int | None:
+        """Updates made."""
+        said = self.manifest.get("summary", {}).get("steps")
+        return (self.telemetry.last_step() if self.telemetry else 0) or said
+
+    @cached_property
+    def task(self) -> Task:
+        """What it was trained to do."""
+        return find_task(self.settings.get("task", "causal"))
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """d_model, n_layers and the others by name."""
+        return collect.sizes_of(self.settings)
+
+    # the rooms
+
+    def loss(self) -> LossRoom | None:
+        """Training and validation loss beside the baselines."""
+        found = self.facts.get("baselines")
+        n_answers = len(self.settings.get("model", {}).get("classes", ())) or self.sizes.get("d_vocab")
+        lines = collect.baselines(found, n_answers, self.task.yardsticks)
+        return collect.loss_room(self.telemetry, lines, found or {}) if self.telemetry else None
+
+    def samples(self) -> tuple[Any, ...]:
+        """What the model wrote, step by step."""
+        if self.telemetry is None:
+            return ()
+        return collect.samples(self.telemetry, continues=self.task.continues, given=self.task.given)
+
+    def map(self) -> MapRoom | None:
+        """Every matrix x every recorded step x every measure."""
+        return map_room(self.telemetry) if self.telemetry else None
+
+    def grid(self) -> GridRoom | None:
+        """Every head at every step."""
+        return grid_room(self.telemetry, self.snapshots, _heads(self.sizes))
+
+    def matrices(self) -> MatricesRoom | None:
+        """The weights as pictures."""
+        return matrices_room(self.snapshots, _heads(self.sizes))
+
+    def rows(self) -> RowsRoom | None:
+        """The token table row by row."""
+        tokenizer = self.tokenizer
+        if tokenizer is None:
+            return None
+        words = [tokenizer.token(i) for i in range(tokenizer.d_vocab)]
+        specials = sorted(self.facts.get("special_tokens", {}).values())
+        return rows_room(self.telemetry, self.snapshots, words, self.counts, specials, self._example())
+
+    def attention(self) -> tuple[tuple[AttentionText, ...], str]:
+        """(patterns on each text, why there are none)."""
+        texts = texts_to_show(self._texts, self.samples())
+        if not texts:
+            return (), _NO_IMAGE if self.task.reads == "images" else _NO_TEXT
+        if self.tokenizer is None and self.task.reads == "text":
+            return (), "The tokenizer of this run cannot be read, so its model cannot be shown a text."
+        try:
+            looker = self._looker or Looker(self.folder, self.n_steps)
+            found = attention_on(looker, texts, self._steps_of_attention(looker))
+        except QkvError as error:
+            return (), f"The model of this run cannot be shown a text: {error}."
+        return found, "" if found else "A text needs at least two tokens to show attention on."
+
+    def forward(self) -> ForwardText | None:
+        """The first text on its way through the model, as much as fits a page; None without a text or a model."""
+        texts = texts_to_show(self._texts, self.samples())
+        if not texts or self.tokenizer is None:
+            return None
+        try:
+            looker = self._looker or Looker(self.folder, self.n_steps)
+            layers = layers_that_fit(looker, LONGEST_CARRIED)
+            return forward(looker, texts[0][1], None, layers=layers, longest=LONGEST_CARRIED)
+        except QkvError:  # what the attention room says of it holds here too
+            return None
+
+    def words(self) -> WordsRoom | None:
+        """Neighbours and a map of the most frequent tokens."""
+        if self.tokenizer is None:
+            return None
+        tokens = [self.tokenizer.token(i) for i in range(self.tokenizer.d_vocab)]
+        specials = sorted(self.facts.get("special_tokens", {}).values())
+        looker = None
+        with contextlib.suppress(QkvError):
+            looker = self._looker or Looker(self.folder, self.n_steps)
+            looker.model()
+        return words_room(self.snapshots, tokens, self.counts, specials, looker)
+
+    def _steps_of_attention(self, looker: Looker) -> list[int]:
+        """Kept steps at which the first text is shown: as many as fit, the last among them."""
+        sizes = self.sizes
+        cells = sizes.get("n_layers", 1) * sizes.get("n_heads", 1) * 128 * (64.5 if looker.causal else 128)
+        n = min(6, int(STEPPED_BYTES / (cells * 4 / 3)))
+        kept = [step for step in self.snapshots.spread(max(n, 1)) if step in looker.steps()]
+        return kept if n > 1 else []
+
+    def run(self, loss: LossRoom | None) -> RunFacts:
+        """The head of the page."""
+        kind = self.tokenizer.kind if self.tokenizer else ""
+        unit = collect.unit_of(kind) if self.task.target == "token" else self.task.target
+        return RunFacts(
+            name=self.folder.resolve().name,
+            task=str(self.settings.get("task", "")),
+            preset=str(self.settings.get("preset", "")),
+            verdict=verdict(loss, self.task.asked.format(unit=unit), self.n_steps),
+            unit=unit,
+            n_parameters=sum(_product(shape) for shape in self.snapshots.shapes.values()) or None,
+            n_tokens=collect.tokens_seen(self.telemetry),
+            n_steps=self.n_steps,
+            train_seconds=collect.seconds(self.telemetry, self.manifest),
+            machine=origins.machine_words(self.settings, self.manifest),
+            facts=tuple(origins.head_facts(self.settings, self.manifest, kind, self.sizes.get("d_vocab"))),
+            sizes=self.sizes,
+            tied=bool(self.settings.get("model", {}).get("layout", {}).get("tied", False)),
+        )
+
+    def report(self, host: Host) -> Report:
+        """Every room."""
+        loss, chart, matrices = self.loss(), self.map(), self.matrices()
+        attention, why = self.attention()
+        absent = {
+            "map": _NO_MAP if chart is None else "",
+            "matrices": _NO_WEIGHTS if matrices is None else "",
+            "attention": why,
+        }
+        return Report(
+            host=host,
+            run=self.run(loss),
+            answers=answers_of(self.folder, self.telemetry),
+            made=origins.made_room(self.folder, self.manifest, self.telemetry, self.n_steps),
+            loss=loss,
+            samples=self.samples(),
+            rows=self.rows(),
+            map=chart,
+            grid=self.grid(),
+            matrices=matrices,
+            attention=attention,
+            forward=self.forward(),
+            words=self.words(),
+            kept=tuple(self.snapshots.steps),
+            missing={room: why for room, why in absent.items() if why},
+        )
+
+    def _example(self) -> int | None:
+        """The token whose row is shown first: `the`, where it is one and stands in the text."""
+        the = self.tokenizer.readable.get("the") if self.tokenizer else None
+        return the if the is not None and (self.counts is None or self.counts[the] > 0) else None
+
+
+def _heads(sizes: dict[str, int]) -> dict[str, int]:
+    """Heads side by side in each kind of attention matrix."""
+    query, shared = sizes.get("n_heads", 0), sizes.get("n_kv_heads", 0)
+    return {"W_Q": query, "W_O": query, "W_K": shared, "W_V": shared}
+
+
+def _product(shape: tuple[int, ...]) -> int:
+    size = 1
+    for n in shape:
+        size *= n
+    return size

@@ -1,0 +1,179 @@
+"""The live page of a run: the modules of the report over HTTP, fed from the run folder, with Python behind them.
+
+    GET  /                 the page; its modules under /static
+    GET  /payload          every room
+    GET  /rooms?names=...  some rooms again, while the run trains
+    GET  /events           server-sent events: a pulse whenever the run has gone on
+    POST /ask/NAME         a question that needs the model (see `asking`)
+
+Reads the folder only; a page never disturbs a training and changes no file. `guard` decides who may ask.
+"""
+
+import asyncio
+import contextlib
+import dataclasses
+import json
+import mimetypes
+from collections.abc import AsyncIterator, Iterable
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from anyio import to_thread
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from qkv.errors import QkvError, UserError
+from qkv.views.asking import Desk, wire
+from qkv.views.follow import Patient, Pulse, pulse_of
+from qkv.views.guard import App, Guard
+from qkv.views.looker import Looker
+from qkv.views.packed import to_json
+from qkv.views.page import LIVE_POLICY, live_page
+from qkv.views.payloads import Host
+from qkv.views.rooms import Rooms
+
+__all__ = ["Page", "application"]
+
+LOOK_EVERY = 0.5
+"""Seconds between two looks at the folder."""
+QUIET = 15.0
+"""Seconds after which a silent connection is told that it still stands."""
+
+LIVE_ROOMS = ("loss", "map", "grid", "matrices", "samples", "rows", "words")
+
+
+class Page:
+    """One run as a live page."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.desk: Desk | None = None
+        with contextlib.suppress(QkvError):  # a page of matrices is better than none
+            looker = Looker(folder)
+            looker.tokenizer  # noqa: B018 - a run without one cannot be shown a text
+            self.desk = Desk(looker)
+        self.pulse: Pulse = pulse_of(folder)
+        self.closing = False
+        self._rooms = {name: Patient(lambda name=name: self._read(name)) for name in LIVE_ROOMS}
+
+    def payload(self) -> Any:
+        """Every room, and what may be asked."""
+        with Rooms(self.folder, looker=self.desk.looker if self.desk else None) as rooms:
+            return rooms.report(Host(kind="page", can=self.desk.can if self.desk else ()))
+
+    def rooms(self, names: Iterable[str]) -> dict[str, Any]:
+        """Some rooms, as they are now or were a moment ago: `stale` names the latter.
+
+        Raises UserError for one that there is none of.
+        """
+        for name in (names := list(names)):
+            if name not in self._rooms:
+                raise UserError(f"there is no room {name[:40]!r}; expected some of {', '.join(LIVE_ROOMS)}")
+        found = {name: self._rooms[name](at_once=self.pulse.finished) for name in names}
+        return {"stale": [name for name in names if not self._rooms[name].is_fresh], **found}
+
+    def _read(self, name: str) -> Any:
+        with Rooms(self.folder) as rooms:
+            return getattr(rooms, name)()
+
+    async def watch(self) -> None:
+        """Look at the folder for as long as the server runs."""
+        while not self.closing:
+            self.pulse = await to_thread.run_sync(pulse_of, self.folder)
+            await asyncio.sleep(LOOK_EVERY)
+
+    async def events(self) -> AsyncIterator[str]:
+        """Server-sent events: the pulse now, and each time it has changed."""
+        told, silent = None, 0.0
+        while not self.closing:
+            if self.pulse != told:
+                told, silent = self.pulse, 0.0
+                yield f"event: pulse\ndata: {json.dumps(dataclasses.asdict(told))}\n\n"
+            elif silent >= QUIET:
+                silent = 0.0
+                yield ": still here\n\n"
+            await asyncio.sleep(LOOK_EVERY / 2)
+            silent += LOOK_EVERY / 2
+
+
+def application(page: Page, hosts: Iterable[str] | None, token: str = "") -> App:
+    """The ASGI application; `hosts` and `token` as for `guard.Guard`."""
+
+    async def index(request: Request) -> Response:
+        headers = {**_HEADERS, "content-security-policy": LIVE_POLICY}
+        return HTMLResponse(live_page(page.folder.resolve().name), headers=headers)
+
+    async def static(request: Request) -> Response:
+        return _static(request.path_params["name"])
+
+    async def payload(request: Request) -> Response:
+        return JSONResponse(to_json(await to_thread.run_sync(page.payload)), headers=_HEADERS)
+
+    async def rooms(request: Request) -> Response:
+        names = request.query_params.get("names", "").split(",")
+        return await _answered(lambda: JSONResponse(to_json(page.rooms(names)), headers=_HEADERS))
+
+    async def events(request: Request) -> Response:
+        return StreamingResponse(page.events(), media_type="text/event-stream", headers=_HEADERS)
+
+    async def ask(request: Request) -> Response:
+        body = await request.body()
+        return await _answered(lambda: _answer(page.desk, request.path_params["name"], body))
+
+    @contextlib.asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        watching = asyncio.create_task(page.watch())
+        yield
+        page.closing = True
+        watching.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await watching
+
+    routes = [
+        Route("/", index),
+        Route("/static/{name:path}", static),
+        Route("/payload", payload),
+        Route("/rooms", rooms),
+        Route("/events", events),
+        Route("/ask/{name}", ask, methods=["POST"]),
+    ]
+    return Guard(Starlette(routes=routes, lifespan=lifespan), hosts, token)
+
+
+_HEADERS = {"cache-control": "no-store", "x-content-type-options": "nosniff", "referrer-policy": "no-referrer"}
+
+
+def _static(name: str) -> Response:
+    """A file of `static/`; a name is looked up among those that are there and never followed elsewhere."""
+    root = files("qkv.views") / "static"
+    place, parts = root, name.split("/")
+    for part in parts:
+        place = next((item for item in place.iterdir() if item.name == part), None) if place.is_dir() else None
+        if place is None:
+            return PlainTextResponse("there is no such file", status_code=404)
+    if not place.is_file():
+        return PlainTextResponse("there is no such file", status_code=404)
+    kind = mimetypes.guess_type(name)[0] or "application/octet-stream"
+    kind = "text/javascript" if name.endswith(".js") else kind
+    return Response(place.read_bytes(), media_type=kind, headers=_HEADERS)
+
+
+def _answer(desk: Desk | None, name: str, body: bytes) -> Response:
+    if desk is None:
+        raise UserError("the model of this run cannot be shown a text")
+    try:
+        question = json.loads(body)
+    except ValueError:
+        raise UserError("a question is a JSON object") from None
+    return Response(wire(desk.answer(name, question)), media_type="application/octet-stream", headers=_HEADERS)
+
+
+async def _answered(work: Any) -> Response:
+    """Do it in a thread; a mistake is told as it is, anything else in general words."""
+    try:
+        return await to_thread.run_sync(work)
+    except QkvError as error:
+        return JSONResponse({"error": str(error)}, status_code=422 if isinstance(error, UserError) else 500)

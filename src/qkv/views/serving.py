@@ -1,0 +1,127 @@
+"""`serve`: a socket, a server and a browser for the live page of a run."""
+
+import secrets
+import socket
+import threading
+import webbrowser
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import uvicorn
+
+from qkv.errors import UserError
+from qkv.folder import RunFolder
+from qkv.views.guard import is_loopback
+from qkv.views.server import Page, application
+
+__all__ = ["PORT", "make_server", "serve"]
+
+PORT = 8642
+"""Tried first where no port was asked for."""
+
+
+def serve(
+    run: str | Path,
+    *,
+    host: str = "127.0.0.1",
+    port: int | None = None,
+    say: Callable[[str], None] = print,
+    browser: Callable[[str], bool] | None = None,
+) -> None:
+    """Serve the live page of a run until it is interrupted, and open `browser` on it (the system's, if it has one).
+
+    Without `port` the usual one is taken, or any free one where that is in use. A host that other machines can reach
+    needs a token, which is in the address that is said.
+
+    Raises RunFolderError for what is no run, UserError for a port that is in use or a host that is not this machine's.
+    """
+    folder = RunFolder.open(run).path
+    listener = _listen(host, port)
+    port = int(listener.getsockname()[1])
+    shown = f"[{host}]" if ":" in host else host
+    token, hosts = "", {f"{name}:{port}" for name in (shown, "127.0.0.1", "localhost", "[::1]")}
+    if not is_loopback(host):
+        token = secrets.token_urlsafe(24)
+    address = f"http://{_reachable(shown)}:{port}/" + (f"?token={token}" if token else "")
+    say(f"{folder} is shown at {address}  (Ctrl-C ends it)")
+    server = make_server(Page(folder), None if token else hosts, token)
+    opening = threading.Timer(0.3, browser or _open, [address])
+    opening.daemon = True
+    opening.start()
+    try:
+        server.run(sockets=[listener])
+    finally:
+        opening.cancel()
+        listener.close()
+
+
+class _Server(uvicorn.Server):
+    """Tells the page that it ends, so that connections which stay open for events are not waited for."""
+
+    def __init__(self, config: uvicorn.Config, page: Page) -> None:
+        super().__init__(config)
+        self._page = page
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """End what streams, then what uvicorn ends."""
+        self._page.closing = True
+        await super().shutdown(sockets)
+
+
+def make_server(page: Page, hosts: Iterable[str] | None, token: str = "") -> uvicorn.Server:
+    """A server of one page; `run(sockets=[...])` serves it. `hosts` and `token` as for `guard.Guard`."""
+    config = uvicorn.Config(
+        application(page, hosts, token),  # type: ignore[arg-type]
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        timeout_graceful_shutdown=3,
+        timeout_keep_alive=30,
+        limit_concurrency=64,
+    )
+    return _Server(config, page)
+
+
+def _listen(host: str, port: int | None) -> socket.socket:
+    """A listening socket. Raises UserError where there cannot be one."""
+    try:
+        kind, _, _, _, place = socket.getaddrinfo(host, port or 0, type=socket.SOCK_STREAM)[0]
+    except (OSError, UnicodeError):
+        raise UserError(f"--host {host} is no address of this machine; expected one such as 127.0.0.1") from None
+    for wanted in [port] if port is not None else [PORT, 0]:
+        listener = socket.socket(kind, socket.SOCK_STREAM)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind((place[0], wanted, *place[2:]))
+            listener.listen(64)
+            return listener
+        except OSError as error:
+            listener.close()
+            if wanted != PORT or port is not None:
+                raise UserError(_why(error, host, wanted)) from None
+    raise AssertionError("the last port tried is any free one")
+
+
+def _why(error: OSError, host: str, port: int) -> str:
+    import errno
+
+    if error.errno == errno.EADDRINUSE:
+        return f"port {port} is in use; give another one, such as --port {port + 1}, or --port 0 for any that is free"
+    if error.errno == errno.EACCES:
+        return f"port {port} may not be used by you; give one from 1024 up, such as --port {PORT}"
+    return f"--host {host} is no address of this machine ({error.strerror}); expected one such as 127.0.0.1"
+
+
+def _reachable(host: str) -> str:
+    """An address that a browser can open, for a host that stands for all of them."""
+    return {"0.0.0.0": socket.gethostname(), "[::]": socket.gethostname()}.get(host, host)
+
+
+def _open(address: str) -> bool:
+    """Open the system's browser, unless it is one that takes over the terminal or there is none."""
+    try:
+        found = webbrowser.get()
+    except webbrowser.Error:
+        return False
+    in_terminal = type(found).__name__ in ("GenericBrowser", "Elinks")
+    return False if in_terminal else found.open(address)

@@ -1,0 +1,63 @@
+// The way back: how much of this text's gradient reaches each token and each matrix, by which path, and what one small step
+// of gradient descent would buy. Asked for by a button, since it costs a backward pass in float64.
+
+import { d3, Plot } from "./vendor.js";
+import { add, clear, h, together } from "./dom.js";
+import { number, percent, token, whole } from "./format.js";
+import { unpack } from "./decode.js";
+import { chart, figure, plot } from "./figure.js";
+
+const PATHS = [["skip", "ink-faint", "around the block"], ["V", "role-V", "through v"], ["Q", "role-Q", "through q"], ["K", "role-K", "through k"], ["MLP", "role-MLP", "through the MLP"]];
+const MOST_PARTS = 14;
+
+function byToken(off, el, back) {
+  const reached = unpack(back.reached).values;
+  const rows = back.tokens.map((t, i) => ({ i, label: token(t), value: reached[i] }));
+  const frame = figure(el, { title: "Gradient that reaches each token", caption: "How strongly the loss of this text pulls at what enters the first layer, token by token (length of the gradient, nats per unit). A token pulls at the row of W_E that it came from." });
+  chart(frame, (width, colours) => plot(colours, "length of the gradient at each token", {
+    width, height: 150, marginLeft: 44, marginRight: 10, marginBottom: 30, marginTop: 8,
+    x: { domain: rows.map((r) => r.i), tickFormat: (i) => (rows.length <= 48 ? rows[i].label : ""), label: null, tickSize: 0 }, y: { label: null, ticks: 3, tickSize: 0 },
+    marks: [Plot.gridY({ stroke: colours.line, strokeOpacity: 1, ticks: 3 }), Plot.barY(rows, { x: "i", y: "value", fill: colours.role.E, title: (r) => `${r.label} (${r.i}): ${number(r.value)}`, tip: true, insetLeft: 1, insetRight: 1 })],
+  }), "gradient-by-token");
+  off.add(frame.off);
+}
+
+function byPath(el, back) {
+  const shares = (path) => PATHS.map(([name, colour, words]) => ({ name, colour, words, share: path.shares[name] })).filter((part) => part.share !== null && part.share !== undefined);
+  el.append(h("h4", null, "By which path"), h("p.small", null, "The gradient at what enters each block is a sum over the ways it can come. A share is signed; the shares of a block sum to 1."),
+    h("div.paths", null, back.paths.map((path) => [h("code", null, path.address), h("span.path-bar", null, shares(path).filter((part) => part.share > 0).map((part) =>
+      h("span", { style: `flex-grow:${part.share};background:var(--${part.colour})`, title: `${part.words}: ${percent(part.share)}` }))),
+    h("span.small", null, shares(path).map((part) => `${part.name} ${number(part.share, 2)}`).join(", "))])),
+    h("p.small", null, "Sublayers that the gradient went through on its way to the first block: ", Object.entries(back.crossed).map(([n, share]) => `${n}: ${number(share, 2)}`).join(", "), "."));
+}
+
+function byMatrix(el, back) {
+  el.append(h("h4", null, "What one step would buy"),
+    h("p.small", null, `A step of gradient descent on this text alone, so small (rate ${number(back.rate)}) that to first order it buys ${number(-back.first_order)} nats; in fact it buys ${number(-back.actual)}. Each matrix moved alone:`),
+    h("div.scroll", { tabindex: "0", role: "region", "aria-label": "gradient of each matrix" }, h("table", null, h("thead", null, h("tr", null, ["matrix", "|g|", "|g| / |W|", "first order, nats", "in fact, nats"].map((t) => h("th", { scope: "col" }, t)))),
+      h("tbody", null, back.parts.slice(0, MOST_PARTS).map((part) => h("tr", null, h("td", null, h("code", null, part.address)), [part.grad_norm, part.norm > 0 ? part.grad_norm / part.norm : null, part.first_order, part.actual].map((v) => h("td", null, number(v, 3)))))))),
+    back.parts.length > MOST_PARTS ? h("p.small", null, `The ${MOST_PARTS} of largest gradient, of ${whole(back.parts.length)}.`) : null);
+}
+
+// -> an element with a button; `question()` says on what.
+export function wayBack(ask, question, off) {
+  const parts = together();
+  const body = h("div");
+  const said = h("p.small", { role: "status" });
+  const button = h("button.primary", { type: "button", onclick: async () => {
+    said.textContent = "Following the gradient …";
+    try {
+      const back = await ask("backward", question());
+      parts();
+      clear(body);
+      said.textContent = "";
+      byToken(parts, body, back);
+      byPath(body, back);
+      byMatrix(body, back);
+    } catch (error) {
+      said.textContent = error.message;
+    }
+  } }, "the way back: follow the gradient");
+  off.add(parts);
+  return h("div.way-back", null, add(h("div"), [button, said]), body);
+}

@@ -1,0 +1,90 @@
+// One matrix over the training: each measure as a curve, the null beside it, its heads as thin lines, and the step of the
+// slider as a rule.
+
+import { d3, Plot } from "./vendor.js";
+import { add, choice, clear, h, inSight, together } from "./dom.js";
+import { number, whole } from "./format.js";
+import { unpack } from "./decode.js";
+import { watch } from "./model.js";
+import { chart, figure, plot } from "./figure.js";
+
+// [{ step, value }] of one address in a room (map or grid), null arm or not.
+export function seriesOf(room, measure, address, isNull) {
+  const values = room && unpack((isNull ? room.null_values : room.values)[measure]);
+  const row = values ? room.rows.findIndex((r) => r.address === address) : -1;
+  const steps = room && (isNull ? room.null_steps : room.steps);
+  return row < 0 ? [] : steps.map((step, i) => ({ step: Math.max(1, step), value: values.at(row, i) })).filter((p) => Number.isFinite(p.value));
+}
+
+const baseOf = (address) => address.replace(/\.(?:H|KV)\d+\./, ".");
+
+function render({ model, el }) {
+  if (!model.get("map") && !model.get("grid")) return () => {};
+  const off = together();
+  let measure = "drift";
+  const rooms = () => [model.get("map"), model.get("grid")].filter(Boolean);
+  const all = (address, isNull) => rooms().map((room) => seriesOf(room, measure, address, isNull)).find((s) => s.length) ?? [];
+  const offered = () => {
+    const address = model.get("address");
+    const names = rooms().flatMap((room) => room.measures);
+    return names.filter((m, i) => names.findIndex((other) => other.name === m.name) === i)
+      .filter((m) => rooms().some((room) => [address, baseOf(address)].some((a) => seriesOf(room, m.name, a, false).length)));
+  };
+  const title = h("span");
+  const frame = figure(el, { wide: true, title, caption: null });
+  const controls = h("div.controls");
+  frame.body.before(controls);
+  const roleOf = (address) => rooms().flatMap((room) => room.rows).find((row) => row.address === address)?.role ?? "norm";
+
+  let measures = offered();
+  const redraw = chart(frame, (width, colours) => {
+    const address = model.get("address");
+    const base = baseOf(address);
+    const heads = (model.get("grid")?.rows ?? []).filter((row) => baseOf(row.address) === base && row.address !== address)
+      .map((row) => ({ address: row.address, points: all(row.address, false) })).filter((line) => line.points.length > 1);
+    const own = all(address, false);
+    const parent = base === address ? [] : all(base, false);
+    const null_ = all(address, true).length ? all(address, true) : all(base, true);
+    const label = measures.find((m) => m.name === measure)?.label ?? measure;
+    title.replaceChildren(h("code", null, address), ` ${label} over the training`);
+    const lines = [own, parent, null_, ...heads.map((line) => line.points)];
+    const end = Math.max(2, d3.max(lines.flat(), (p) => p.step) ?? 2);
+    const colour = colours.role[roleOf(address)];
+    const named = [[own, base === address ? "this run" : address.split(".").at(-2), colour], [parent, "all heads", colours.soft], [null_, "random labels", colours.faint]].filter(([points]) => points.length);
+    return plot(colours, `${label} of ${address} over steps, ${number(own[0]?.value)} to ${number(own.at(-1)?.value)}`, {
+      width, height: 210, marginLeft: 52, marginRight: width < 520 ? 92 : 130, marginBottom: 30, marginTop: 10,
+      x: { type: "log", domain: [1, end], label: null, tickSize: 0, ticks: width < 520 ? 3 : 5, tickFormat: (v) => whole(v) },
+      y: { label: null, ticks: 4, tickSize: 0, tickFormat: (v) => number(v, 2), zero: measure === "drift" },
+      marks: [
+        Plot.gridY({ stroke: colours.line, strokeOpacity: 1, ticks: 4 }),
+        Plot.ruleX([Math.max(1, model.get("step"))], { stroke: colours.accent, strokeOpacity: 0.5 }),
+        heads.map((line) => Plot.line(line.points, { x: "step", y: "value", stroke: colour, strokeOpacity: 0.35, strokeWidth: 1 })),
+        Plot.line(null_, { x: "step", y: "value", stroke: colours.faint, strokeWidth: 1.5, strokeDasharray: "4 3" }),
+        Plot.line(parent, { x: "step", y: "value", stroke: colours.soft, strokeWidth: 1.4 }),
+        Plot.line(own, { x: "step", y: "value", stroke: colour, strokeWidth: 2.2 }),
+        Plot.dot(own, { x: "step", y: "value", r: 1.8, fill: colour, title: (p) => `step ${whole(p.step)}: ${number(p.value)}`, tip: true }),
+        named.map(([points, text, fill], i) => Plot.text(points.slice(-1), { x: "step", y: "value", text: () => text, dx: 7, dy: i === 0 ? -2 : i * 9, textAnchor: "start", fill })),
+      ],
+    });
+  }, "matrix-over-steps");
+  function build() {
+    measures = offered();
+    if (!measures.some((m) => m.name === measure)) measure = measures[0]?.name ?? measure;
+    frame.el.hidden = !measures.length;
+    clear(controls);
+    if (measures.length) add(controls, [measures.length > 5
+      ? h("select", { "aria-label": "measure of the curve", onchange: (event) => ((measure = measures[event.target.selectedIndex].name), redraw()) }, measures.map((m) => h("option", { selected: m.name === measure }, m.label)))
+      : choice("measure of the curve", measures.map((m) => [m.name, m.label]), measure, (name) => ((measure = name), redraw()))]);
+    redraw();
+  }
+  const soon = inSight(el, redraw);
+  off.add(soon.off);
+  off.add(watch(model, "step", soon));
+  for (const key of ["map", "grid"]) off.add(watch(model, key, soon));
+  off.add(watch(model, "address", build));
+  off.add(frame.off);
+  build();
+  return off;
+}
+
+export default { render };

@@ -1,0 +1,214 @@
+// The signature picture: layers down, matrices across, heads as cells inside, coloured by one measure at the step of the
+// slider. Beside it the null, or the same at a step that is held, and the difference.
+
+import { d3 } from "./vendor.js";
+import { add, choice, clear, h, inSight, together } from "./dom.js";
+import { number, whole } from "./format.js";
+import { stepIndex, unpack } from "./decode.js";
+import { watch } from "./model.js";
+import { figure } from "./figure.js";
+import { cells } from "./cells.js";
+import { bar, linear, robust, root, suited } from "./scale.js";
+import { onTheme, theme } from "./theme.js";
+
+const GROWS = new Set(["drift", "turn"]); // from 0 at the start: a square-root scale
+const CIRCUITS = new Set(["QK", "OV", "pattern"]);
+const SOURCE = { function: "of the function: no change of basis inside a head alters it", parametrisation: "of this parametrisation: another basis inside a head could give another value" };
+
+// Numbers of one arm: value(address, step) -> [value, the step it was taken at], the last at or before `step`.
+export function arm(map, grid, measure, isNull) {
+  const sources = [];
+  for (const room of [grid, map]) {
+    const values = room && unpack((isNull ? room.null_values : room.values)[measure]);
+    const steps = room && (isNull ? room.null_steps : room.steps);
+    const index = values && new Map(room.rows.map((row, i) => [row.address, i]).filter(([, i]) => values.part(i).some(Number.isFinite)));
+    if (index?.size) sources.push({ values, steps, index });
+  }
+  return {
+    any: sources.length > 0,
+    last: Math.max(-1, ...sources.map((source) => source.steps[source.steps.length - 1])),
+    has: (address) => sources.some((source) => source.index.has(address)),
+    all: () => sources.flatMap((source) => [...source.values.values].filter(Number.isFinite)),
+    value(address, step) {
+      for (const source of sources) {
+        const row = source.index.get(address);
+        if (row === undefined) continue;
+        for (let i = stepIndex(source.steps, step); i >= 0; i--) {
+          const value = source.values.at(row, i);
+          if (Number.isFinite(value) && source.steps[i] <= step) return [value, source.steps[i]];
+        }
+      }
+      return [NaN, null];
+    },
+  };
+}
+
+const ORDER = ["W_Q", "W_K", "QK", "pattern", "W_V", "W_O", "OV", "W_gate", "W_in", "W_out"];
+const rank = (kind) => (ORDER.includes(kind) ? ORDER.indexOf(kind) : ORDER.length);
+const kindOf = (address) => address.slice(address.lastIndexOf(".") + 1);
+
+// Where everything stands: the columns, and for any arm its rows of cells (heads, or the whole where it has no heads).
+function layout(map, grid, numbers) {
+  const heads = d3.group(grid?.rows ?? [], (row) => row.place, (row) => row.kind);
+  const matrices = (map?.rows ?? []).filter((row) => row.shape.length > 1);
+  const layered = matrices.filter((row) => row.layer !== null);
+  const places = [...new Set([...layered.map((row) => row.address.slice(0, row.address.lastIndexOf("."))), ...heads.keys()])];
+  const kinds = [...new Set([...(grid?.rows ?? []).map((row) => row.kind), ...layered.map((row) => kindOf(row.address))])].sort((a, b) => rank(a) - rank(b));
+  const here = (place, kind, arm) => {
+    const parts = (heads.get(place)?.get(kind) ?? []).filter((head) => arm.has(head.address));
+    const whole = matrices.find((matrix) => matrix.address === `${place}.${kind}` && arm.has(matrix.address));
+    return parts.length ? parts : whole ? [whole] : [];
+  };
+  const columns = [];
+  for (const kind of kinds) {
+    const found = places.map((place) => here(place, kind, numbers));
+    const widest = Math.max(...found.map((parts) => parts.length));
+    if (widest) columns.push({ label: kind, role: found.find((parts) => parts.length)[0].role, weight: widest > 1 ? 1 : 0.5 });
+  }
+  if (!columns.length) columns.push({ label: "", role: "norm", weight: 1 });
+  const rowsOf = (arm) => {
+    const table = (row) => ({ label: row.kind, role: row.role, cells: arm.has(row.address) ? [{ column: 0, part: 0, parts: 1, address: row.address, kind: row.kind }] : [] });
+    const tables = matrices.filter((row) => row.layer === null && numbers.has(row.address));
+    const layers = places.map((place) => ({ label: place, cells: columns.flatMap(({ label }, column) =>
+      here(place, label, arm).map((cell, part, all) => ({ column, part, parts: all.length, address: cell.address, kind: label }))) }));
+    return [...tables.filter((row) => row.kind !== "W_U").map(table), ...layers, ...tables.filter((row) => row.kind === "W_U").map(table)];
+  };
+  return { columns, rowsOf };
+}
+
+function render({ model, el }) {
+  if (!model.get("map") && !model.get("grid")) return () => {};
+  const off = together();
+  const rooms = () => [model.get("map"), model.get("grid")];
+  const measures = () => {
+    const all = rooms().flatMap((room) => room?.measures ?? []);
+    return all.filter((m, i) => all.findIndex((other) => other.name === m.name) === i && rooms().some((room) => room?.values[m.name]));
+  };
+  if (!measures().length) return () => {};
+  const state = { measure: measures()[0], beside: "null", held: model.get("steps")[0] };
+  const title = h("span");
+  const caption = h("span");
+  const frame = figure(el, { wide: true, title, caption });
+  const controls = h("div.controls");
+  const legend = h("div");
+  const panelsEl = h("div.grid-panels");
+  const readout = h("p.readout.two", { "aria-live": "polite" });
+  frame.body.before(controls);
+  frame.body.append(legend, panelsEl, readout);
+  const hold = h("button.quiet", { type: "button", onclick: () => (Object.assign(state, { held: model.get("step") }), build()) }, "hold this step");
+  let [columns, rows, panels, numbers, none] = [[], [], [], null, null];
+  const rowHeight = () => (rows.length > 16 ? 13 : rows.length > 9 ? 17 : 24);
+
+  function drawControls() {
+    const list = measures();
+    const offered = [["null", "beside the null"], ["held", "beside another step"], ["alone", "alone"]];
+    add(clear(controls), [
+      list.length > 5 ? h("select", { "aria-label": "measure", onchange: (event) => (Object.assign(state, { measure: measures()[event.target.selectedIndex] }), build()) }, list.map((m) => h("option", { selected: m.name === state.measure.name }, m.label)))
+        : choice("measure", list.map((m) => [m.name, m.label]), state.measure.name, (name) => (Object.assign(state, { measure: measures().find((m) => m.name === name) }), build())),
+      choice("compared with", offered, state.beside, (beside) => (Object.assign(state, { beside }), build())), hold]);
+  }
+  // What stands beside: { name, value(address) -> [value, step], step } or null; and whether a difference is fair.
+  function other() {
+    const step = model.get("step");
+    if (state.beside === "held") return { name: `held: step ${whole(state.held)}`, step: state.held, value: (address) => numbers.value(address, state.held), fair: true };
+    if (state.beside === "null" && none.any) {
+      const at = Math.min(step, none.last);
+      return { name: `random labels, step ${whole(at)}`, step: at, value: (address) => none.value(address, at), fair: at === step };
+    }
+    return null;
+  }
+  function build() {
+    const [map, grid] = rooms();
+    state.measure = measures().find((m) => m.name === state.measure.name) ?? measures()[0];
+    numbers = arm(map, grid, state.measure.name, false);
+    none = arm(map, grid, state.measure.name, true);
+    const made = layout(map, grid, numbers);
+    columns = made.columns;
+    rows = made.rowsOf(numbers);
+    const besideRows = state.beside === "null" ? made.rowsOf(none) : rows;
+    hold.hidden = state.beside !== "held";
+    panels.forEach((panel) => panel.off());
+    const names = state.beside === "alone" || (state.beside === "null" && !none.any) ? ["this run"] : ["this run", "beside", "difference"];
+    clear(panelsEl).style.setProperty("--panels", names.length);
+    panels = names.map((name, i) => {
+      const heading = h("p.panel-name");
+      const heads = h("div.cell-heads", { "aria-hidden": "true" });
+      const made_ = cells({ label: `${state.measure.label} of every matrix and head, ${name}`, rowHeight: rowHeight(), tell: (cell) => tell(cell), pick: (cell) => model.set("address", cell.address), leave: rest });
+      const labels = h("div.cell-labels", { "aria-hidden": "true", style: `--row:${rowHeight()}px` }, rows.map((row) => h("span", row.role ? { style: `--role:var(--role-${row.role})`, class: "role" } : null, row.label)));
+      panelsEl.append(h("div.grid-panel", null, heading, heads, labels, made_.el));
+      const panel = { ...made_, heading, heads, labels, kind: ["run", "other", "difference"][i], rows: i ? besideRows : rows };
+      return panel;
+    });
+    const [first] = panels;
+    clear(frame.tools).append(h("button.quiet", { type: "button", onclick: () => first.saveSvg(`${state.measure.name}-step-${model.get("step")}`) }, "SVG"));
+    drawControls();
+    draw();
+    choose();
+  }
+  function draw() {
+    const step = model.get("step");
+    const colours = theme(el);
+    const present = [...numbers.all(), ...(state.beside === "null" ? none.all() : [])];
+    const scale = GROWS.has(state.measure.name) ? root(d3.max(present)) : suited(present);
+    const beside = other();
+    const difference = (address) => {
+      const [a, b] = [numbers.value(address, step)[0], beside.value(address)[0]];
+      return a - b;
+    };
+    const bars = [bar(scale, colours, state.measure.label)];
+    for (const panel of panels) {
+      const value = { run: (a) => numbers.value(a, step)[0], other: (a) => beside.value(a)[0], difference: (a) => (beside.fair ? difference(a) : NaN) }[panel.kind];
+      const filled = panel.rows.map((row) => ({ ...row, cells: row.cells.map((cell) => ({ ...cell, value: value(cell.address) })) }));
+      let use = scale;
+      if (panel.kind === "difference") {
+        const all = filled.flatMap((row) => row.cells.map((cell) => cell.value)).filter(Number.isFinite);
+        use = all.length ? robust([all], true) : linear(1, true);
+        if (all.length) bars.push(bar(use, colours, `difference in ${state.measure.label}`));
+      }
+      const placed = panel.show({ rows: filled, columns: columns.map((column) => ({ ...column })), scale: use });
+      panel.heading.textContent = panel.kind === "run" ? `this run, step ${whole(step)}` : panel.kind === "other" ? beside.name
+        : beside.fair ? "difference: this run less the other" : `no difference: the null ends at step ${whole(none.last)}`;
+      const nothing = panel.kind === "difference" && !beside.fair;
+      for (const part of [panel.heads, panel.labels, panel.el]) part.style.visibility = nothing ? "hidden" : "";
+      panel.heads.classList.toggle("slanted", placed.some((column) => column.label.length * 7 > column.width));
+      panel.heads.replaceChildren(...placed.filter((column) => column.width).map((column) => h("span", { style: `left:${column.x}px;--role:var(--role-${column.role})` }, column.label)));
+    }
+    title.textContent = `${state.measure.label[0].toUpperCase()}${state.measure.label.slice(1)} of every matrix and head at step ${whole(step)}`;
+    clear(legend).append(h("div.bars", null, bars));
+    const grid = model.get("grid");
+    add(clear(caption), [h("b", null, state.measure.label), `: ${state.measure.meaning || state.measure.formula} Cells inside a matrix are its heads. Colours hold for all steps, so that play shows growth. `,
+      state.beside === "null" ? none.any ? "The null is the same training on random labels: what movement looks like with nothing to learn; it is only ever compared at an equal step. " : "This run has no random-label arm to stand beside it. " : "",
+      grid?.rows.length ? `Numbers of heads: ${grid.origin}. ` : "", `A property ${SOURCE[state.measure.property_of] ?? ""}.`]);
+    rest();
+  }
+  function tell(cell) {
+    const step = model.get("step");
+    const [value, at] = numbers.value(cell.address, step);
+    const beside = other();
+    const [second, then] = beside ? beside.value(cell.address) : [NaN, null];
+    const isHead = (model.get("grid")?.rows ?? []).some((row) => row.address === cell.address);
+    readout.replaceChildren(h("span", null, h("code", null, cell.address), ` ${state.measure.label} ${number(value)}`, at !== null && at !== step ? ` (taken at step ${whole(at)})` : ` at step ${whole(step)}`,
+      Number.isFinite(second) ? ` · ${state.beside === "held" ? "held" : "random labels"} ${number(second)} at step ${whole(then)}` : ""),
+    h("span", null, CIRCUITS.has(cell.kind) ? `circuit of one head, ` : isHead ? "one head, " : "whole matrix, ", isHead ? model.get("grid").origin : "recorded while it trained"));
+  }
+  function rest() {
+    const chosen = rows.flatMap((row) => row.cells).find((cell) => cell.address === model.get("address"));
+    if (chosen) tell(chosen);
+    else readout.textContent = "Point at a cell, or walk with the arrow keys; Enter or a click opens the matrix below.";
+  }
+  function choose() {
+    panels.forEach((panel) => panel.choose(model.get("address")));
+    rest();
+  }
+  const soon = inSight(el, draw);
+  off.add(soon.off);
+  off.add(watch(model, "step", soon));
+  off.add(watch(model, "address", choose));
+  for (const key of ["map", "grid"]) off.add(watch(model, key, build));
+  off.add(onTheme(draw));
+  off.add(() => panels.forEach((panel) => panel.off()));
+  build();
+  return off;
+}
+
+export default { render };

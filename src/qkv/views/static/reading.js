@@ -1,0 +1,92 @@
+// One text's attention as numbers: whole patterns as they were sent, or, of a long text, the tiles and lines in sight.
+
+import { lastOnly } from "./dom.js";
+import { stepIndex, unpack } from "./decode.js";
+
+const KEPT = 400; // tiles and lines
+
+// The number of the text's own step that stands for `step`.
+export const stepOf = (text, step) => stepIndex(text.steps, step);
+
+export const noteOf = (text, at, layer, head) => text.heads[(at * text.n_layers + layer) * text.n_heads + head];
+
+// A head as a full square [query_pos, key_pos]; what the mask forbids is NaN, drawn as nothing. Of a long text: blocks.
+export function square(text, at, layer, head) {
+  const array = unpack(text.patterns);
+  const stored = array.part(at, layer, head);
+  if (text.tile) return hideFuture(Float32Array.from(stored), array.shape[3], array.shape[4], text.causal, text.block);
+  if (!text.causal) return stored;
+  const n = text.tokens.length;
+  const full = new Float32Array(n * n).fill(NaN);
+  for (let q = 0, i = 0; q < n; q++) for (let k = 0; k <= q; k++) full[q * n + k] = stored[i++];
+  return full;
+}
+
+export const sideOf = (text) => (text.tile ? unpack(text.patterns).shape[3] : text.tokens.length);
+
+// Blocks that lie in the future altogether.
+function hideFuture(values, rows, columns, causal, block, top = 0, left = 0) {
+  if (causal) for (let r = 0; r < rows; r++) for (let c = 0; c < columns; c++) {
+    if (left + c * block > top + (r + 1) * block - 1) values[r * columns + c] = NaN;
+  }
+  return values;
+}
+
+// Every row without its first key, as shares of what is left: what a head does besides resting on the first token.
+export function withoutFirst(values, n) {
+  const out = new Float32Array(values.length).fill(NaN);
+  for (let q = 0; q < n; q++) {
+    const left = 1 - values[q * n];
+    for (let k = 1; k < n; k++) out[q * n + k] = left > 1e-6 ? values[q * n + k] / left : values[q * n + k];
+  }
+  return out;
+}
+
+// { received [key_pos], entropy [query_pos] } of a square.
+export function sumsOf(values, n) {
+  const [received, entropy] = [new Float32Array(n), new Float32Array(n)];
+  for (let q = 0; q < n; q++) for (let k = 0; k < n; k++) {
+    const p = values[q * n + k];
+    if (!(p > 0)) continue;
+    received[k] += p;
+    entropy[q] -= p * Math.log(p);
+  }
+  return { received, entropy };
+}
+
+// Asks for parts of one head on a long text, and keeps them.
+export function longHead(ask, question) {
+  const kept = new Map();
+  const latest = lastOnly();
+  const once = (key, name, more) => {
+    if (!kept.has(key)) {
+      kept.set(key, ask(name, { ...question, ...more }).catch((error) => (kept.delete(key), Promise.reject(error))));
+      if (kept.size > KEPT) kept.delete(kept.keys().next().value);
+    }
+    return kept.get(key);
+  };
+  return {
+    // The square from (top, left), `cells` along each side, each the largest of block x block.
+    region(text, top, left, cells, block, done, failed) {
+      const n = text.tokens.length;
+      const tiles = [];
+      for (let r = 0; r < cells; r += text.tile) for (let c = 0; c < cells; c += text.tile) {
+        const [y, x] = [top + r * block, left + c * block];
+        if (y < n && x < n && !(text.causal && x > y + text.tile * block)) tiles.push({ r, c, y, x });
+      }
+      latest(() => Promise.all(tiles.map((tile) => once(`${tile.y}.${tile.x}.${block}`, "tile", { top: tile.y, left: tile.x, block }))), (answers) => {
+        const values = new Float32Array(cells * cells).fill(NaN);
+        answers.forEach((answer, i) => {
+          const array = unpack(answer.values);
+          const [rows, columns] = array.shape;
+          for (let r = 0; r < rows && tiles[i].r + r < cells; r++) {
+            values.set(array.values.subarray(r * columns, r * columns + Math.min(columns, cells - tiles[i].c)), (tiles[i].r + r) * cells + tiles[i].c);
+          }
+        });
+        done(hideFuture(values, cells, cells, text.causal, block, top, left));
+      }, failed);
+    },
+    line: (position) => once(`line ${position}`, "line", { position }),
+    sums: () => once("sums", "sums", {}),
+  };
+}

@@ -1,0 +1,135 @@
+// The page: lays out the rooms, mounts their views in turn, and keeps step, matrix and room in the address. Every host
+// opens it with a payload and, where Python stands behind it, `ask(name, question)`. A view that fails says so in its own
+// place and leaves the others alone.
+
+import { h, together } from "./dom.js";
+import { createModel, watch } from "./model.js";
+import answers from "./answers.js";
+import attention from "./attention.js";
+import curve from "./curve.js";
+import forward from "./forward.js";
+import grid from "./grid.js";
+import header from "./header.js";
+import loss from "./loss.js";
+import made from "./made.js";
+import map from "./map.js";
+import matrices from "./matrices.js";
+import matrix from "./matrix.js";
+import measures from "./measures.js";
+import slider from "./slider.js";
+import table from "./table.js";
+import { VERSION } from "./version.js";
+import vocabulary from "./vocabulary.js";
+import words from "./words.js";
+
+// [id, heading, short name, key whose absence empties the room, lead, views]
+const ROOMS = [
+  ["answers", "Answers", "Answers", "answers", "", [answers]],
+  ["which-q", null, null, "run", "", [words]],
+  ["loss", "Is it learning?", "Loss", "loss", "", [loss]],
+  ["grid", "What training did to every matrix", "Matrices", "grid", "Layers down, matrices across, heads as cells. Press play below, or drag the step, to watch it from the first update to the last; click a cell to open it.", [grid, curve, matrix]],
+  ["map", "Every step at once", "Every step", "map", "The same as a score: each row is one matrix, each column a recorded step.", [map]],
+  ["matrices", "The weights themselves", "Weights", "matrices", "", [matrices, table]],
+  ["attention", "Where the heads look", "Attention", "attention", "", [attention]],
+  ["forward", "Forward and backward", "Forward", "forward", "One sentence through this very model, left to right. x is what enters, W what is learned, q, k and v what comes out; every number is the model's own.", [forward]],
+  ["words", "What became of the words", "Words", "words", "", [vocabulary]],
+  ["made", "How it was made", "How it was made", "made", "", [made]],
+  ["measures", "Formulas and sources", "Formulas", "map", "", [measures]],
+];
+
+const empty = (value) => value === null || value === undefined || (Array.isArray(value) && !value.length);
+
+function mount(view, model, el) {
+  try {
+    return view.render({ model, el }) ?? (() => {});
+  } catch (error) {
+    console.error(error);
+    el.append(h("p.missing", null, `This picture could not be drawn (${error.message}).`));
+    return () => {};
+  }
+}
+
+// One task after another, so that the first pictures are painted before the last are made; all at once before printing.
+function inTurn(tasks) {
+  const next = () => {
+    tasks.shift()?.();
+    if (tasks.length) setTimeout(next);
+    else document.documentElement.dataset.ready = "yes";
+  };
+  next();
+  addEventListener("beforeprint", () => tasks.splice(0).forEach((task) => task()));
+}
+
+export function allSteps(payload) {
+  const steps = new Set([...(payload.map?.steps ?? []), ...(payload.map?.null_steps ?? []), ...(payload.matrices?.steps ?? []), ...(payload.kept ?? [])]);
+  return [...steps].sort((a, b) => a - b);
+}
+
+function fromAddress(model, addresses) {
+  const asked = new URLSearchParams(location.hash.slice(1));
+  const step = Number(asked.get("step"));
+  if (asked.has("step") && model.get("steps").includes(step)) model.set("step", step);
+  if (addresses.includes(asked.get("addr"))) model.set("address", asked.get("addr"));
+  return asked.get("room");
+}
+
+function toAddress(model) {
+  const room = model.get("room");
+  const text = `#step=${model.get("step")}&addr=${encodeURIComponent(model.get("address") ?? "")}${room ? `&room=${room}` : ""}`;
+  try {
+    history.replaceState(null, "", text);
+  } catch {
+    // a host without a history (an iframe of a notebook) keeps its address
+  }
+}
+
+function navigation(shown, model) {
+  const go = (id) => (event) => {
+    event.preventDefault();
+    model.set("room", id);
+    document.getElementById(id).scrollIntoView();
+  };
+  return h("nav", { "aria-label": "rooms of this page" }, shown.filter(([, heading]) => heading)
+    .map(([id, , short]) => h("a", { href: `#${id}`, onclick: go(id) }, short)));
+}
+
+// -> the model, or null for a payload of another version. `ask` is null where nothing can be computed.
+export function openPage(main, payload, ask = null) {
+  main.replaceChildren();
+  if (payload.version !== VERSION) {
+    main.append(h("p.missing", null, `This page reads payload version ${VERSION}; the data is version ${payload.version}. Write the report again with the qkv that made it.`));
+    return null;
+  }
+  const steps = allSteps(payload);
+  const addresses = [...(payload.map?.rows ?? []), ...(payload.grid?.rows ?? [])].map((row) => row.address);
+  const first = payload.map?.rows.find((row) => row.kind === "W_Q") ?? payload.map?.rows[0];
+  const model = createModel({ ...payload, ask, steps, step: steps[steps.length - 1] ?? 0, room: "", address: first?.address ?? payload.matrices?.items[0]?.address ?? null });
+  const asked = fromAddress(model, addresses);
+
+  const asks = (id) => ask !== null && payload.host.can.includes(id); // a room that needs no data of its own
+
+  const head = h("header.page-head");
+  main.append(head);
+  mount(header, model, head);
+  const shown = ROOMS.filter(([id, heading, , key]) => !(id === "measures" && empty(payload.map)) && (heading === null || !empty(payload[key]) || asks(id) || payload.missing[id]));
+  main.append(navigation(shown, model));
+  const tasks = [];
+  for (const [id, heading, , key, lead, views] of shown) {
+    const room = h("section.room", { id }, heading ? h("h2", null, heading) : null);
+    const hasData = !empty(payload[key]) || asks(id);
+    if (hasData && lead) room.append(h("p.lead", null, lead));
+    if (payload.missing[id] && !asks(id)) room.append(h("p.missing", null, payload.missing[id]));
+    main.append(room);
+    if (hasData) views.forEach((view) => tasks.push(() => mount(view, model, room)));
+  }
+  if (steps.length > 1) {
+    const bar = h("div.stepper");
+    main.append(bar);
+    mount(slider, model, bar);
+  }
+  for (const key of ["step", "address", "room"]) watch(model, key, () => toAddress(model));
+  const target = asked && document.getElementById(asked);
+  if (target) tasks.push(() => target.scrollIntoView());
+  inTurn(tasks);
+  return model;
+}

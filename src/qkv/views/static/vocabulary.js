@@ -1,0 +1,157 @@
+// Words: a token's neighbours in W_E at any step, a map of the rows that moves with the slider, and how alike words are in x,
+// q, k and v, with what another basis inside a head would make of it.
+
+import { d3, Plot } from "./vendor.js";
+import { add, choice, clear, h, inSight, lastOnly, newId, together } from "./dom.js";
+import { fixed, number, percent, token, whole } from "./format.js";
+import { stepIndex, unpack } from "./decode.js";
+import { remade, watch } from "./model.js";
+import { chart, figure, plot } from "./figure.js";
+import { raster } from "./raster.js";
+import { bar, linear } from "./scale.js";
+import { onTheme, theme } from "./theme.js";
+import { entry } from "./entry.js";
+
+const LABELLED = 60;
+const SPACES = [["x", "x"], ["q", "q"], ["k", "k"], ["v", "v"]];
+
+function neighboursOf(room, at, chosen) {
+  const [nearest, cosines] = [unpack(room.nearest).part(at, chosen), unpack(room.cosines).part(at, chosen)];
+  return [...nearest].map((i, rank) => [room.tokens[i], cosines[rank]]).filter(([, cosine]) => Number.isFinite(cosine));
+}
+
+const listed = (pairs, nothing) => (pairs.length ? h("ol.near", null, pairs.map(([name, cosine]) => h("li", null, h("code", null, token(name)), " ", h("span.amount", null, fixed(cosine))))) : h("p.small", null, nothing));
+
+function near(model, room, state, el, off) {
+  const ask = model.get("host").can.includes("near") ? model.get("ask") : null;
+  const id = newId("token");
+  const select = h("select", { id, onchange: () => state.choose(Number(select.value)) }, room.tokens.map((t, i) => h("option", { value: i }, token(t))));
+  const [start, now, other] = [h("div"), h("div"), h("div")];
+  const frame = figure(el, { title: h("span", null, h("label", { for: id }, "Neighbours in W_E of "), select),
+    caption: `Rows of W_E with the largest cosine to this one, among the ${whole(room.tokens.length)} most frequent of ${whole(room.n_rows)} tokens. Static: one row per token, whatever the text. As many random directions of that width would give up to ${fixed(room.null_cosine)}: the null.` });
+  frame.body.append(h("div.near-columns", null, start, now, other));
+  const latest = lastOnly();
+  const draw = () => {
+    const at = stepIndex(room.steps, model.get("step"));
+    select.value = String(state.token);
+    const column = (place, i) => add(clear(place), [h("p.small", null, `step ${whole(room.steps[i])}`), listed(neighboursOf(room, i, state.token), "a row of zeros is near nothing")]);
+    column(start, 0);
+    column(now, at);
+  };
+  if (ask) {
+    el.append(entry((text) => new Promise((done, failed) => latest(() => ask("near", { text, step: model.get("step") }), (found) => {
+      add(clear(other), [h("p.small", null, h("code", null, token(found.token)), `, step ${whole(found.step)}, among all`), listed(found.tokens.map((t, i) => [t, unpack(found.cosines).values[i]]), "a row of zeros is near nothing")]);
+      done();
+    }, failed)), { label: "Any other token of the vocabulary", button: "find" }));
+  }
+  off.add(frame.off);
+  return draw;
+}
+
+function mapOf(model, room, state, el, off) {
+  const places = unpack(room.places);
+  const extent = (k) => d3.extent(places.values.filter((_, i) => i % 2 === k));
+  const domains = [extent(0), extent(1)];
+  const frame = figure(el, { title: h("span"), caption: `Each row of W_E on the two directions of largest variance at the last step (${percent(room.shares[0])} and ${percent(room.shares[1])} of all variance there); the same directions at every step, so that movement is movement. What lies close here may lie far apart in the other directions.` });
+  const redraw = chart(frame, (width, colours) => {
+    const at = stepIndex(room.steps, model.get("step"));
+    frame.el.querySelector(".figure-title span").textContent = `The rows of W_E at step ${whole(room.steps[at])}`;
+    const points = room.tokens.map((name, i) => ({ name: token(name), i, x: places.at(at, i, 0), y: places.at(at, i, 1), count: room.counts?.[i] }));
+    return plot(colours, `map of ${points.length} tokens at step ${room.steps[at]}`, {
+      width, height: Math.max(260, Math.min(440, width * 0.62)), margin: 18, x: { domain: domains[0], axis: null }, y: { domain: domains[1], axis: null },
+      marks: [Plot.dot(points, { x: "x", y: "y", r: 2.2, fill: colours.role.E, fillOpacity: 0.5, channels: { token: "name", met: (p) => whole(p.count) }, tip: { format: { x: false, y: false } } }),
+        Plot.text(points.slice(0, LABELLED), { x: "x", y: "y", text: "name", dy: -7, fill: colours.soft, fontSize: 11 }),
+        Plot.dot(points.filter((p) => p.i === state.token), { x: "x", y: "y", r: 7, stroke: colours.accent, strokeWidth: 2 }),
+        Plot.text(points.filter((p) => p.i === state.token), { x: "x", y: "y", text: "name", dy: -14, fill: colours.accent, fontWeight: 700, fontSize: 13 })],
+    });
+  }, "map-of-W_E");
+  off.add(frame.off);
+  return redraw;
+}
+
+// Three words and the cosines between them, in each of x, q, k and v.
+function trio(model, room, el, off) {
+  const { n, x, heads, other_basis: other } = room.trio;
+  const state = { words: [0, 1, 2].map((i) => Math.min(i, n - 1)), head: 0 };
+  const [inX, inHeads, inOther] = [unpack(x), unpack(heads), unpack(other)];
+  const nHeads = inHeads.shape[2];
+  const selects = state.words.map((word, i) => h("select", { "aria-label": `word ${i + 1}`, onchange: (event) => ((state.words[i] = event.target.selectedIndex), draw()) },
+    room.tokens.slice(0, n).map((t, j) => h("option", { selected: j === word }, token(t)))));
+  const frame = figure(el, { title: "Three words in x, q, k and v", caption: h("span", null, "Cosines between three words, each read alone, in the first layer: of the encodings ", h("b", null, "x"), ", and of what one head makes of them. ",
+    other ? "A warning: in q and k only their products count. A change of basis inside the head leaves every score the same and can set these cosines to almost anything; the row “same function, other basis” shows one, drawn at random." : "A warning: cosines in q and k belong to the basis inside the head. Here rotary positions or QK-norm tie that basis down in part; do not compare them across runs.") });
+  const body = h("div.trio");
+  const legend = h("div");
+  frame.body.append(h("div.controls", null, selects, nHeads > 1 ? choice("head", d3.range(nHeads).map((i) => [i, `H${i}`]), 0, (head) => ((state.head = head), draw())) : null), body, legend);
+  const parts = together();
+  function draw() {
+    parts();
+    const at = stepIndex(room.steps, model.get("step"));
+    const colours = theme(el);
+    const scale = linear(1, true);
+    const names = state.words.map((i) => token(room.tokens[i]));
+    const pairs = (value) => Float32Array.from({ length: 9 }, (_, i) => value(state.words[Math.floor(i / 3)], state.words[i % 3]));
+    const tables = [["x", pairs((a, b) => inX.at(at, a, b))], ...["q", "k", "v"].map((name, s) => [name, pairs((a, b) => inHeads.at(at, s, state.head, a, b))]),
+      ...(inOther ? ["q", "k"].map((name, s) => [`${name}, same function, other basis`, pairs((a, b) => inOther.at(at, s, state.head, a, b))]) : [])];
+    const roles = { x: "ink", q: "role-Q", k: "role-K", v: "role-V" };
+    clear(body).append(...tables.map(([name, values]) => {
+      const panel = raster({ label: `cosines in ${name}`, rows: 3, columns: 3, values, scale });
+      parts.add(panel.off);
+      panel.el.style.aspectRatio = "1";
+      const figures = h("table", null, h("tbody", null, [[0, 1], [0, 2], [1, 2]].map(([a, b]) => h("tr", null, h("td", null, h("code", null, `${names[a]} ${names[b]}`)), h("td", null, fixed(values[a * 3 + b]))))));
+      return h("div.trio-one", { style: `--role:var(--${roles[name[0]]})` }, h("p.stage-name", null, h("b", null, name)), panel.el, figures);
+    }));
+    clear(legend).append(bar(scale, colours, `cosine, step ${whole(room.steps[at])}`));
+  }
+  off.add(parts);
+  off.add(frame.off);
+  return draw;
+}
+
+// A token of a text and what it is near to after each layer.
+function context(model, el, off) {
+  const ask = model.get("ask");
+  const body = h("div");
+  const state = { text: "", position: 0 };
+  const latest = lastOnly();
+  const show = () => new Promise((done, failed) => latest(() => ask("context", { text: state.text, position: state.position, step: model.get("step") }), (found) => {
+    const [nearest, cosines, means] = [unpack(found.nearest), unpack(found.cosines), unpack(found.mean_cosine)];
+    add(clear(body), [h("div.words", { role: "group", "aria-label": "tokens of the text" }, found.tokens.map((t, i) => h("button", { type: "button", class: i === found.position ? "word on" : "word", onclick: () => ((state.position = i), show()) }, token(t)))),
+      h("div.scroll", { tabindex: "0", role: "region", "aria-label": "contextual neighbours by layer" }, h("table.context", null,
+        h("thead", null, h("tr", null, h("th", { scope: "col" }, `layer, step ${whole(found.step)}`), h("th", { scope: "col" }, "nearest tokens of this text, by cosine"), h("th", { scope: "col" }, "mean of all pairs"))),
+        h("tbody", null, found.layers.map((layer, l) => h("tr", null, h("td", null, h("code", null, layer)), h("td", null, [...nearest.part(l)].map((j, rank) => [h("code", null, `${token(found.tokens[j])} (${j})`), ` ${fixed(cosines.at(l, rank))}  `])), h("td", null, number(means.values[l])))))))]);
+    done();
+  }, failed));
+  const form = entry((text) => {
+    Object.assign(state, { text, position: 0 });
+    return show();
+  }, { label: "A text: what does each of its tokens become?" });
+  const frame = figure(el, { title: "Contextual neighbours", caption: "Contextual vectors are what a token has become after each layer, different in every text. Hold a cosine against the mean of all pairs: deep vectors of one text are often all alike." });
+  frame.body.append(form, body);
+  const again = inSight(el, () => state.text && show().catch(() => {}));
+  off.add(again.off);
+  off.add(watch(model, "step", again));
+  off.add(frame.off);
+}
+
+function make(model, el) {
+  const room = model.get("words");
+  if (!room) return () => {};
+  const off = together();
+  const state = { token: Math.max(0, room.tokens.indexOf("the")), choose: (i) => ((state.token = i), draw()) };
+  const columns = h("div.two-columns");
+  const [left, right] = [h("div"), h("div")];
+  add(el, [add(columns, [left, right])]);
+  const draws = [near(model, room, state, left, off), mapOf(model, room, state, right, off), room.trio ? trio(model, room, el, off) : () => {}];
+  const draw = () => draws.forEach((part) => part());
+  if (model.get("ask") && model.get("host").can.includes("context")) context(model, el, off);
+  const soon = inSight(el, draw);
+  off.add(soon.off);
+  off.add(watch(model, "step", soon));
+  off.add(onTheme(draw));
+  draw();
+  return off;
+}
+
+const render = ({ model, el }) => remade(model, ["words"], el, (place) => make(model, place));
+
+export default { render };

@@ -1,0 +1,115 @@
+"""One text through the model: activations are the recorded ones, losses add up, gradients are autograd's."""
+
+import base64
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+from qkv.errors import ChangeError, UserError
+from qkv.models import build
+from qkv.models.matrices import Catalogue
+from qkv.views.forward import backward, forward, layers_that_fit
+from qkv.views.looker import Looker
+from qkv.views.report import read_report
+
+TEXT = "the day and the night"
+
+
+@pytest.fixture(scope="module")
+def looker(run_folder):
+    return Looker(run_folder.folder)
+
+
+@pytest.fixture(scope="module")
+def model(run_folder):
+    """The run's last weights, by the models room alone."""
+    model = build(run_folder.config.model, 1)
+    Catalogue(model).load_state({name: torch.tensor(values) for name, values in run_folder.last.items()})
+    return model.eval()
+
+
+@pytest.fixture(scope="module")
+def ids(run_folder):
+    return torch.as_tensor(run_folder.tokenizer.encode(TEXT))[None]
+
+
+def array(packed):
+    return np.frombuffer(base64.b64decode(packed.data), {"float32": "<f4", "int32": "<i4"}[packed.dtype]).reshape(
+        packed.shape
+    )
+
+
+def test_every_activation_is_the_recorded_one(looker, model, ids):
+    found = forward(looker, TEXT, None)
+    with torch.no_grad():
+        _, record = model.forward_recorded(ids)
+    np.testing.assert_array_equal(array(found.embed), record["embed"][0].numpy())
+    for layer in found.layers:
+        for name in ("x", "q", "k", "v", "pattern", "z", "attn_out", "resid_mid", "mlp_out", "resid_post"):
+            expected = record[f"L{layer.layer}.{name}"][0].numpy()
+            np.testing.assert_array_equal(array(getattr(layer, name)), expected, err_msg=name)
+        scores = record[f"L{layer.layer}.scores"][0].numpy()
+        shown = array(layer.scores)
+        assert np.array_equal(np.isnan(shown), np.isinf(scores))
+        np.testing.assert_array_equal(shown[np.isfinite(scores)], scores[np.isfinite(scores)])
+
+
+def test_losses_and_predictions_are_those_of_the_logits(looker, model, ids, run_folder):
+    found = forward(looker, TEXT, None, layers=[0])
+    with torch.no_grad():
+        logits = model(ids)[0]
+    expected = F.cross_entropy(logits[:-1], ids[0, 1:], reduction="none").numpy()
+    np.testing.assert_allclose(array(found.losses)[:-1], expected, rtol=1e-5)
+    assert np.isnan(array(found.losses)[-1]) and found.loss == pytest.approx(expected.mean(), rel=1e-5)
+    best = [run_folder.tokenizer.token(int(i)) for i in logits.argmax(-1)]
+    assert [row[0] for row in found.top_tokens] == best
+    np.testing.assert_allclose(array(found.top)[:, 0], logits.softmax(-1).max(-1).values.numpy(), rtol=1e-5)
+
+
+def test_a_change_is_that_of_the_change_language(looker, model, ids):
+    found = forward(looker, TEXT, None, layers=[1], changes=["L1.H2.W_V=zero"])
+    assert not array(found.layers[0].v)[2].any() and array(found.layers[0].v)[1].any()
+    found = forward(looker, TEXT, None, layers=[0], changes=["L0.W_V=identity"])
+    v = array(found.layers[0].v).transpose(1, 0, 2).reshape(len(TEXT), -1)
+    np.testing.assert_array_equal(v, array(found.layers[0].x))
+    again = forward(looker, TEXT, None, layers=[0])
+    with torch.no_grad():
+        np.testing.assert_array_equal(array(again.layers[0].q), model.forward_recorded(ids)[1]["L0.q"][0].numpy())
+
+
+def test_mistakes_are_sentences(looker):
+    with pytest.raises(UserError, match="layers 0 to 2"):
+        forward(looker, TEXT, None, layers=[3])
+    with pytest.raises(ChangeError, match="freeze"):
+        forward(looker, TEXT, None, changes=["L0.W_Q=freeze"])
+
+
+def test_the_way_back_is_autograds(looker, model, ids):
+    found = backward(looker, TEXT, None)
+    exact = build(looker.config.model, 1)
+    Catalogue(exact).load_state(Catalogue(model).state())
+    exact.double()
+    logits, record = exact.forward_recorded(ids)
+    record["L0.resid_pre"].retain_grad()
+    loss = F.cross_entropy(logits[0, :-1], ids[0, 1:])
+    loss.backward()
+    assert found.loss == pytest.approx(float(loss.detach()), rel=1e-9)
+    expected = record["L0.resid_pre"].grad[0].norm(dim=-1).numpy()[: len(found.tokens)]
+    np.testing.assert_allclose(array(found.reached), expected, rtol=1e-5)
+    norms = {part.address: part.grad_norm for part in found.parts}
+    for entry in Catalogue(exact):
+        assert norms[entry.address] == pytest.approx(float(entry.parameter.grad.norm().detach()), rel=1e-6), (
+            entry.address
+        )
+    for path in found.paths:
+        assert sum(path.shares.values()) == pytest.approx(1, abs=1e-9)
+    assert found.actual == pytest.approx(found.first_order, rel=0.2) and found.actual < 0
+
+
+def test_a_report_carries_the_layers_that_fit(looker, run_folder, monkeypatch):
+    report = read_report(run_folder.folder, [TEXT])
+    assert report.forward.text == TEXT and [layer.layer for layer in report.forward.layers] == [0, 1, 2]
+    monkeypatch.setattr("qkv.views.forward.CARRIED_BYTES", 200_000)
+    assert layers_that_fit(looker, 24) == [0, 2]

@@ -1,0 +1,210 @@
+"""The live page in a real browser: every room, against the model's own numbers; nothing else is asked."""
+
+import random
+import re
+
+import numpy as np
+import pytest
+import torch
+
+from qkv.models import build
+from qkv.models.matrices import Catalogue
+from qkv.telemetry import Store
+
+pytestmark = pytest.mark.browser
+TEXT = "the day and the night"
+SHOTS = "runs/screenshots"
+
+
+@pytest.fixture(scope="module")
+def model(run_folder):
+    model = build(run_folder.config.model, 1)
+    Catalogue(model).load_state({name: torch.tensor(values) for name, values in run_folder.last.items()})
+    return model.eval()
+
+
+@pytest.fixture
+def live(look, server):
+    return lambda **options: look(f"http://127.0.0.1:{server}/", offline=False, **options)
+
+
+def number(text):
+    return float(text.replace("−", "-").replace("e-", "e-").replace(",", ""))
+
+
+def walk(page, panel, row, column):
+    """Point at a cell of a raster, and give what is read out."""
+    box = panel.bounding_box()
+    rows, columns = (int(n) for n in panel.get_attribute("data-cells").split("x"))
+    page.mouse.move(box["x"] + (column + 0.5) * box["width"] / columns, box["y"] + (row + 0.5) * box["height"] / rows)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1280, 380])
+def test_all_rooms_without_complaint_or_serious_fault(live, server, width, scheme, request):
+    from axe_playwright_python.sync_playwright import Axe
+
+    page = live(width=width, scheme=scheme)
+    for room in ("answers", "grid", "map", "matrices", "attention", "forward", "words", "made"):
+        page.locator(f"#{room}").scroll_into_view_if_needed()
+        page.wait_for_timeout(60)
+    page.evaluate("document.querySelectorAll('details').forEach((d) => (d.open = true))")
+    assert page.complaints == []
+    assert [url for url in page.asked if not url.startswith((f"http://127.0.0.1:{server}/", "data:", "blob:"))] == []
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    faults = Axe().run(page, options={"resultTypes": ["violations"]}).response["violations"]
+    bad = [(f["id"], [n["target"] for n in f["nodes"]][:4]) for f in faults if f["impact"] in ("serious", "critical")]
+    place = request.config.rootpath / SHOTS
+    place.mkdir(parents=True, exist_ok=True)
+    page.screenshot(path=place / f"live-{width}-{scheme}.png", full_page=True)
+    assert bad == []
+
+
+def test_fifty_weights_read_off_the_page_are_the_models(live, run_folder):
+    page = live(fragment="#step=1000&addr=L1.H2.W_K&room=grid")
+    panel = page.locator("#matrix .raster[aria-label='L1.H2.W_K, step 1,000']")
+    panel.wait_for()
+    panel.scroll_into_view_if_needed()
+    expected = run_folder.last["L1.W_K"][:, 24:36]
+    draw = random.Random(0)
+    for row, column in {(draw.randrange(48), draw.randrange(12)) for _ in range(50)}:
+        walk(page, panel, row, column)
+        said = page.locator("#matrix .readout").first.inner_text()
+        found = re.match(r"L1\.H2\.W_K\[(\d+), (\d+)\]: step 0 (\S+), step 1,000 (\S+), change (\S+)$", said)
+        i, j = int(found[1]), int(found[2])
+        assert (i, j) == (row, column)
+        assert number(found[4]) == pytest.approx(float(expected[i, j]), rel=1e-5)
+        assert len(re.sub(r"e.*$|\D", "", found[4]).lstrip("0")) <= 6
+
+
+def test_attention_on_a_typed_text_is_the_models(live, model, run_folder):
+    from playwright.sync_api import expect
+
+    page = live(fragment="#room=attention")
+    page.locator("#attention textarea").fill(TEXT)
+    page.keyboard.press("Enter")
+    expect(page.locator("#attention .word")).to_have_count(len(TEXT))
+    page.locator("#attention .thumb").nth(6).click()
+    panel = page.locator("#attention .detail .raster").first
+    expect(panel).to_have_attribute("aria-label", re.compile("layer 1 head 2"))
+    with torch.no_grad():
+        _, record = model.forward_recorded(torch.as_tensor(run_folder.tokenizer.encode(TEXT))[None])
+    pattern = record["L1.pattern"][0, 2].numpy()
+    panel.scroll_into_view_if_needed()
+    draw = random.Random(1)
+    for _ in range(10):
+        q = draw.randrange(len(TEXT))
+        k = draw.randrange(q + 1)
+        walk(page, panel, q, k)
+        said = page.locator("#attention .detail .readout").first.inner_text()
+        assert float(re.search(r"gives ([\d.]+) of", said)[1]) == pytest.approx(float(pattern[q, k]), abs=0.0075), said
+
+
+def test_forward_shows_the_models_activations_and_a_change_shows(live, model, run_folder):
+    from playwright.sync_api import expect
+
+    page = live(fragment="#room=forward")
+    page.locator("#forward textarea").fill(TEXT)
+    page.keyboard.press("Enter")
+    expect(page.locator("#forward .words .word")).to_have_count(len(TEXT))
+    page.locator("#forward .choice[aria-label=layer] button").nth(1).click()
+    panel = page.locator("#forward [data-stage=z] .raster[aria-label='z of layer 1 head 0']")
+    panel.wait_for()
+    panel.scroll_into_view_if_needed()
+    with torch.no_grad():
+        _, record = model.forward_recorded(torch.as_tensor(run_folder.tokenizer.encode(TEXT))[None])
+    walk(page, panel, 7, 5)
+    said = page.locator("#forward .readout").last.inner_text()
+    assert number(re.search(r"number 5: (\S+)", said)[1]) == pytest.approx(float(record["L1.z"][0, 0, 7, 5]), rel=1e-5)
+    page.locator("#forward summary", has_text="Change it").click()
+    page.locator("#forward .chip", has_text="cut the V path of H0").click()
+    expect(page.locator("#forward .compared")).to_contain_text("L1.H0.W_V=zero")
+    expect(page.locator("#forward [data-stage=z] .raster")).to_be_visible()
+    page.locator("#forward .change-form input").fill("L0.W_Q=sing")
+    page.locator("#forward .change-form button").click()
+    expect(page.locator("#forward [role=status]", has_text="sing")).to_be_visible()
+    page.get_by_role("button", name=re.compile("the way back")).click()
+    expect(page.locator("#forward .way-back table")).to_be_visible()
+    assert all(" 422 " in complaint for complaint in page.complaints) and len(page.complaints) == 1
+
+
+def test_words_follow_the_slider_and_any_token_can_be_asked(live):
+    from playwright.sync_api import expect
+
+    page = live(fragment="#step=1000&room=words")
+    expect(page.locator("#words .near-columns")).to_contain_text("step 1,000")
+    page.locator("input[type=range]").focus()
+    page.keyboard.press("Home")
+    expect(page.locator("#words .figure-title", has_text="at step 0")).to_be_visible()
+    page.locator("#words textarea").first.fill("e")
+    page.keyboard.press("Enter")
+    expect(page.locator("#words .near-columns")).to_contain_text("among all")
+    page.locator("#words textarea").last.fill(TEXT)
+    page.keyboard.press("Enter")
+    expect(page.locator("#words .context tbody tr")).to_have_count(5)
+
+
+def test_the_page_follows_a_run_that_trains(look, make, serving):
+    from playwright.sync_api import expect
+
+    run = make()
+    (run.folder / "manifest.json").unlink()  # as while it trains
+    server = serving(run.folder)
+    page = look(f"http://127.0.0.1:{next(server)}/", offline=False)
+    expect(page.locator(".step-now")).to_have_text("step 1,000 of 1,000")
+    with Store(run.folder / "telemetry.sqlite") as store:
+        store.add_step(1032, tokens=1032 * 4096, loss=1.5, lr=0.001, grad_norm=0.5)
+        store.add_values(1032, "drift", ["L0.W_Q"], [2.5])
+        store.flush()
+        expect(page.locator(".step-now")).to_have_text("step 1,032 of 1,032", timeout=10_000)
+    page.locator("#grid").scroll_into_view_if_needed()
+    expect(page.locator("#grid .figure-title").first).to_contain_text("1,032")
+    assert page.complaints == []
+    page.close()
+    assert list(server) == []
+
+
+def test_model_text_is_text(look, make, serving):
+    bad = '</script><img src=x onerror="window.hurt=1">'
+    run = make(sample_text=bad, rare="<")
+    server = serving(run.folder)
+    page = look(f"http://127.0.0.1:{next(server)}/", offline=False)
+    page.locator("#attention textarea").fill(bad)
+    page.keyboard.press("Enter")
+    page.locator("#attention .word").first.wait_for()
+    assert page.evaluate("window.hurt") is None and page.query_selector("main img") is None
+    page.close()
+    assert list(server) == []
+
+
+def test_a_long_text_comes_in_tiles(look, make, serving):
+    from playwright.sync_api import expect
+
+    run = make(n_ctx=640)
+    server = serving(run.folder)
+    page = look(f"http://127.0.0.1:{next(server)}/", offline=False)
+    text = ("the day and the night, O Romeo. " * 20)[:600]
+    page.locator("#attention textarea").fill(text)
+    page.keyboard.press("Enter")
+    expect(page.locator("#attention .figure-title").first).to_contain_text("600 tokens", timeout=20_000)
+    panel = page.locator("#attention .detail .raster").first
+    data = "c.getContext('2d').getImageData(0, 0, c.width, c.height).data"
+    page.wait_for_function(f"""() => {{ const c = document.querySelector('#attention .detail .raster canvas');
+      return {data}.some((v) => v !== 0); }}""")
+    panel.scroll_into_view_if_needed()
+    model = build(run.config.model, 1)
+    Catalogue(model).load_state({name: torch.tensor(values) for name, values in run.last.items()})
+    with torch.no_grad():
+        _, record = model.eval().forward_recorded(torch.as_tensor(run.tokenizer.encode(text))[None])
+    layer, head = map(int, re.search(r"layer (\d+) head (\d+)", panel.get_attribute("aria-label")).groups())
+    pattern = record[f"L{layer}.pattern"][0, head].numpy()
+    walk(page, panel, 200, 40)  # cells are 2 x 2 here
+    readout = page.locator("#attention .detail .readout").first
+    expect(readout).to_contain_text("gives")
+    q, k, shown = re.search(r"\((\d+)\) gives ([\d.]+) of its attention to .*\((\d+)\)", readout.inner_text()).group(
+        1, 3, 2
+    )
+    assert float(shown) == pytest.approx(float(pattern[int(q), int(k)]), abs=6e-5)
+    assert np.isclose(int(q), 400, atol=2)
+    page.close()
+    assert list(server) == []
