@@ -16,6 +16,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -34,7 +35,7 @@ from qkv.telemetry import Series, Telemetry
 if TYPE_CHECKING:
     from qkv.views.notebook import AttentionView
 
-__all__ = ["Run", "cache_folder", "import_checkpoint", "load", "train"]
+__all__ = ["Attention", "Run", "attention", "cache_folder", "import_checkpoint", "load", "train", "watch"]
 
 
 def cache_folder() -> Path:
@@ -124,6 +125,93 @@ def import_checkpoint(
     return load(recipe.import_run(imported, Path(out)))
 
 
+def watch(
+    model: Any,
+    optimizer: Any,
+    out: str | Path | None = None,
+    *,
+    level: str = "light",
+    tokenizer: Any = None,
+    names: Mapping[str, str] | None = None,
+    n_heads: int = 0,
+    n_kv_heads: int = 0,
+) -> recipe.Watcher:
+    """Record a training that runs in your own loop: a run folder with the telemetry of our own trainer.
+
+        watcher = qkv.watch(model, optimizer, "runs/mine")
+        ...                       # your loop, as it is: the optimizer's steps are seen by its own hooks
+        watcher.close()           # or let the program end
+
+    Known are models of transformers that `qkv import` reads, nanoGPT's, and torch.nn.TransformerEncoder; for another
+    give `names`, a table from its parameters to addresses ("blocks.{L}.qkv.weight": "L{L}.W_Q, L{L}.W_K, L{L}.W_V"),
+    and `n_heads`. `level` is light or full. `tokenizer` is a fast tokenizer of transformers, or a file.
+
+    Raises ConfigError for a model that is not known or names that do not fit, RunFolderError where `out` is taken.
+    """
+    from qkv.interop.mirror import mirror_of
+
+    mirror = mirror_of(model, names=names, n_heads=n_heads, n_kv_heads=n_kv_heads)
+    optimizers = list(optimizer) if isinstance(optimizer, list | tuple) else [optimizer]
+    folder = RunFolder.create(out or recipe.next_folder("watched"))
+    try:
+        return recipe.Watcher(
+            mirror,
+            model,
+            optimizers,
+            folder,
+            level=level,
+            tokenizer=None if tokenizer is None else _tokenizer(tokenizer),
+        )
+    except BaseException as error:
+        folder.__exit__(type(error), error, None)
+        raise
+
+
+def _tokenizer(given: Any) -> Tokenizer:
+    """Ours, of a fast tokenizer of transformers, a tokenizer of ours, or a file or folder."""
+    if isinstance(given, Tokenizer):
+        return given
+    inside = getattr(given, "backend_tokenizer", None)
+    return Tokenizer.from_json(inside.to_str()) if inside is not None else load_tokenizer(Path(given))
+
+
+def attention(model: Any, tokenizer: Any, text: str) -> "Attention":
+    """Where every head of a live model of transformers looks on a text, whatever attention it runs with.
+
+    The model's weights are copied into ours, which has a path that keeps patterns; the model itself stays as it is (no
+    `attn_implementation="eager"`, no hooks). `tokenizer` is the model's; the text is framed as it frames it.
+
+    Raises ConfigError for a model that `qkv import` does not read, UserError for a text that is too long or empty.
+    """
+    from qkv.interop.mirror import mirror_of
+
+    mirror = mirror_of(model)
+    if mirror.config is None:
+        raise ConfigError(f"{type(model).__name__} has no layout that qkv can run; it shows models that it can import")
+    ids = list(tokenizer(text)["input_ids"])
+    n_ctx = mirror.config.sizes.n_ctx
+    if not 0 < len(ids) <= n_ctx:
+        raise UserError(f"the text has {len(ids)} tokens; this model reads 1 to {n_ctx}")
+    with torch.inference_mode():
+        _, record = mirror.model.forward_recorded(torch.tensor([ids]))
+    patterns = [record[f"L{layer}.pattern"][0].numpy() for layer in range(mirror.config.sizes.n_layers)]
+    return Attention(tuple(tokenizer.convert_ids_to_tokens(ids)), np.stack(patterns))
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Attention:
+    """Every head's pattern on one text."""
+
+    tokens: tuple[str, ...]
+    """As the tokenizer spells them, [pos]."""
+    patterns: np.ndarray
+    """float32 [layer, head, query_pos, key_pos]; each row sums to 1."""
+
+    def __repr__(self) -> str:
+        layers, heads, pos, _ = self.patterns.shape
+        return f"Attention({layers} layers, {heads} heads, {pos} tokens)"
+
+
 def _cached_import(folder: Path) -> Path:
     """The run made of a Hugging Face folder, by its place and its files' sizes and times."""
     files = sorted(p for p in folder.iterdir() if p.suffix in (".json", ".safetensors", ".txt") and p.is_file())
@@ -159,6 +247,8 @@ class Run:
         return self._with_weights(path)
 
     def _with_weights(self, path: Path) -> Any:
+        if self.config.watched == "names":
+            return self._shadow(path)
         model = build(self.config.model, self.config.seed)
         plan = plan_changes(
             self.config.changes, Catalogue(model, self._readable), self.config.seed, recipe.run_matrix,
@@ -167,21 +257,32 @@ class Run:
         plan.at_start().load_state(recipe.load_weights(path))
         return model.eval()
 
+    def _shadow(self, path: Path) -> Any:
+        """The matrices of a model whose code is not ours."""
+        from qkv.interop.mirror import Shadow
+
+        state, sizes = recipe.load_weights(path), self.config.model.sizes
+        shapes = {address: tuple(values.shape) for address, values in state.items()}
+        shadow = Shadow(shapes, sizes.n_heads, sizes.n_kv_heads)
+        Catalogue(shadow).load_state(state)
+        return shadow.eval()
+
     @cached_property
     def tokenizer(self) -> Tokenizer | None:
         """Text to ids and back; `.hf` is the library's own. None of a run that reads no text, or was imported so."""
-        if not self.task.tokenizer or (self.config.imported and not self.folder.tokenizer.is_file()):
+        elsewhere = bool(self.config.imported or self.config.watched)
+        if not self.task.tokenizer or (elsewhere and not self.folder.tokenizer.is_file()):
             return None
         tokenizer = load_tokenizer(self.folder.tokenizer)
-        tokenizer.framed = bool(self.config.imported)
+        tokenizer.framed = elsewhere
         return tokenizer
 
     def _reads_text(self) -> None:
         """Raises RunFolderError where an imported model came without a tokenizer."""
         if self.tokenizer is None and self.task.tokenizer:
             raise RunFolderError(
-                f"{self.path} has no tokenizer, since {self.config.imported} had none: the model takes ids"
-                " (run.model(ids)); to give it texts, import it again with a tokenizer.json beside the weights"
+                f"{self.path} has no tokenizer, since {self.config.imported or 'qkv.watch'} gave none: the model takes"
+                " ids (run.model(ids)); to give it texts, put its tokenizer.json into the run folder"
             )
 
     @property
@@ -256,8 +357,9 @@ class Run:
         """The data it was trained and validated on, or others, all for validation, under its tokenizer and classes."""
         self._reads_text()
         data = self.config.data
-        if source is None and self.config.imported:
-            raise ConfigError(f"{self.path} was imported and has no text of its own; name one: qkv eval RUN SOURCE")
+        if source is None and (self.config.imported or self.config.watched):
+            how = "imported" if self.config.imported else "trained elsewhere"
+            raise ConfigError(f"{self.path} was {how} and has no text of its own; name one: qkv eval RUN SOURCE")
         if source is not None:
             whole = whole_source(str(source))
             tokenizer = str(self.folder.tokenizer) if self.task.tokenizer else ""
@@ -370,6 +472,30 @@ class Run:
         from qkv.views.notebook import AttentionView
 
         return AttentionView(Looker(self.path), text, at)
+
+    def export(self, out: str | Path) -> Any:
+        """Write it as a Hugging Face folder (config.json, safetensors, tokenizer, model card); returns the `Fit`.
+
+        `fit.family` is the layout of transformers that loads it, or None: then `fit.why_not` says what stands in the
+        way, and a modelling file of ours lies beside the weights.
+
+        Raises RunFolderError where the place is taken.
+        """
+        from qkv.interop.card import model_card
+        from qkv.interop.exporting import find_family, write_checkpoint
+
+        manifest = self.folder.read_manifest() if self.folder.is_finished else {}
+        wanted = manifest.get("imported", {}).get("family", "")
+        config, summary = self.config.model.resolved(), dict(self.summary)
+        summary.setdefault("parameters", sum(p.numel() for p in self.model.parameters()))
+        fit = find_family(config, wanted)
+        card = model_card(self.path.resolve().name, config, fit, manifest, summary, weights=self.weights)
+        catalogue = Catalogue(self.model)
+        state = catalogue.state()
+        shared = {
+            name: state[first] for name, first in catalogue.aliases.items() if not catalogue.entry(name).transposed
+        }
+        return write_checkpoint(config, state | shared, self.tokenizer, Path(out), card=card, wanted=wanted)
 
     def report(self, out: str | Path | None = None, texts: Sequence[str] = ()) -> Path:
         """Write the self-contained HTML report; returns its path."""

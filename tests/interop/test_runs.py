@@ -66,7 +66,7 @@ def test_what_an_imported_run_does_not_have_is_said(runs, capsys):
         (["predict", runs / "neox", "a"], "has no tokenizer"),
         (["embed", runs / "neox", "a"], "has no tokenizer"),
         (["show", runs / "neox", "--text", "a"], "no text"),
-        (["train", "--from", runs / "neox", "--steps", 1], "without a tokenizer"),
+        (["train", "--from", runs / "neox", "--steps", 1], "came without a tokenizer"),
     ):
         capsys.readouterr()
         assert main([*map(str, words)]) == 2

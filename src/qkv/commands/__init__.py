@@ -16,6 +16,7 @@ COMMANDS: dict[str, str] = {
     "compare": "what differs between two runs, matrix by matrix",
     "report": "write the self-contained HTML report of a run",
     "import": "read a Hugging Face folder into a run folder",
+    "export": "write a run as a Hugging Face folder",
     "view": "show a run as a live page that follows its training",
     "doctor": "versions, threads, precision, devices, and what is missing for what",
 }

@@ -31,7 +31,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--text", metavar="TEXT", help="run the model on this text (or image file) and show attention or activations"
     )
-    parser.add_argument("--measure", default="drift", metavar="NAME", help="of the layer x matrix table (drift)")
+    parser.add_argument("--measure", metavar="NAME", help="of the layer x matrix table (drift; norm if imported)")
     parser.add_argument("--weights", type=one_of("best", "last"), default="last", help="best or last (default)")
     parser.add_argument("--json", action="store_true", help="print one JSON object on stdout")
 
@@ -54,7 +54,7 @@ def run(args: argparse.Namespace) -> int:
     elif args.address is not None:
         shown = show_matrix.look(loaded, args.address, at)
     else:
-        shown = show_run.look(loaded, args.measure, at)
+        shown = show_run.look(loaded, args.measure or ("norm" if loaded.config.imported else "drift"), at)
     if args.json:
         screen.print_json(shown.as_json())
     else:

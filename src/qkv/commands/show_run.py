@@ -19,6 +19,9 @@ __all__ = ["RunShown", "look"]
 COLUMNS = ("norm", "drift", "turn", "update_ratio", "grad_norm")
 """Measures of the long table, those of them that were recorded."""
 
+COLUMNS_AT_REST = ("norm", "spectral_norm", "stable_rank", "effective_rank")
+"""The same of an imported model, in which nothing has moved."""
+
 
 LONGEST_LINE = 110
 
@@ -55,7 +58,8 @@ class RunShown:
         for answer in self.answers:
             _print_answer(answer)
         self._print_layers()
-        names = [name for name in COLUMNS if any(name in row.values for row in self.rows)]
+        columns = COLUMNS_AT_REST if self.run.config.imported else COLUMNS
+        names = [name for name in columns if any(name in row.values for row in self.rows)]
         table = [
             (row.about.address, " x ".join(map(str, row.about.shape)),
              *(screen.number(row.values.get(name)) for name in names),

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from qkv.inspection.answer import Answer, Evidence
+from qkv.inspection.answers_import import imported
 from qkv.inspection.answers_ledger import ledger
 from qkv.inspection.answers_loss import loss, over_fitting, samples, trouble, watch
 from qkv.inspection.answers_matrices import frozen, matrices, order
@@ -31,6 +32,9 @@ QUESTIONS: tuple[Callable[[Evidence], Answer | None], ...] = (
 )
 """In the order in which they are read. A new question is one function and one place here."""
 
+WITHOUT_TRAINING: tuple[Callable[[Evidence], Answer | None], ...] = (imported,)
+"""What is asked of a model that was imported and has no history."""
+
 
 def read(folder: str | Path, telemetry: Telemetry | None = None) -> list[Answer]:
     """Every answer that the run folder has, most important first; `telemetry` if it is already open.
@@ -44,4 +48,5 @@ def read(folder: str | Path, telemetry: Telemetry | None = None) -> list[Answer]
 
 
 def _answers(evidence: Evidence) -> list[Answer]:
-    return [answer for ask in QUESTIONS if (answer := ask(evidence)) is not None]
+    questions = WITHOUT_TRAINING if evidence.settings.get("imported") else QUESTIONS
+    return [answer for ask in questions if (answer := ask(evidence)) is not None]

@@ -239,11 +239,11 @@ def _read_tokenizer(folder: Path, family: Family, config: ModelConfig, notes: li
         notes.append(
             f"the table has {rows} rows and the tokenizer {tokenizer.d_vocab} tokens: the last rows are no token"
         )
-    return _framed(tokenizer, family)
+    return tokenizer if "tokenizer.json" in there else _framed(tokenizer, family)
 
 
 def _framed(tokenizer: Tokenizer, family: Family) -> Tokenizer:
-    """With the family's marks around a text, where its tokenizer files name none."""
+    """With the family's marks around a text: files older than tokenizer.json do not name them."""
     if family.frame is None or tokenizer.hf.encode("", add_special_tokens=True).ids:
         return tokenizer
     first, last = family.frame

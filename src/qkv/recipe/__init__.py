@@ -5,12 +5,14 @@ from qkv.recipe.imported import import_run
 from qkv.recipe.ownstep import own_step
 from qkv.recipe.request import Request, RunConfig, resolve
 from qkv.recipe.training import Listening, next_folder, resume, train
+from qkv.recipe.watching import Watcher
 
 __all__ = [
     "Listening",
     "Parts",
     "Request",
     "RunConfig",
+    "Watcher",
     "assemble",
     "import_run",
     "load_weights",

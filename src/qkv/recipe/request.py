@@ -82,6 +82,8 @@ class RunConfig:
     """The run folder whose best weights it starts from; empty is a start of its own."""
     imported: str = ""
     """The Hugging Face folder that it was read from; empty for what was trained here."""
+    watched: str = ""
+    """Trained by another program that qkv watched: layout where its layout is one of ours, names where it is not."""
     changes: tuple[str, ...] = ()
     """Changes in the change language, those of the preset first."""
     data: DataConfig
@@ -247,9 +249,13 @@ def _parent(request: Request, task: Task) -> _Parent | None:
     for name in ("preset", "tokenizer", "vocab"):
         if getattr(request, name):
             raise ConfigError(f"--from goes on with the {name} of that run; leave --{name} out")
+    if config.watched == "names":
+        raise RunFolderError(
+            f"--from {request.from_run} is a model of another program; qkv has not the code to train it"
+        )
     tokenizer = folder / "tokenizer.json"
-    if config.imported and task.tokenizer and not tokenizer.is_file():
-        raise RunFolderError(f"--from {request.from_run} was imported without a tokenizer, so it cannot read a text")
+    if (config.imported or config.watched) and task.tokenizer and not tokenizer.is_file():
+        raise RunFolderError(f"--from {request.from_run} came without a tokenizer, so it cannot read a text")
     return _Parent(
         preset=config.preset,
         model=config.model,

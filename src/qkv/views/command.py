@@ -17,11 +17,16 @@ __all__ = ["command_of"]
 
 
 def command_of(config: RunConfig, steps: int | None) -> str:
-    """`qkv train ...` that resolves to the same model, data, schedule and seed.
+    """`qkv train ...` that resolves to the same model, data, schedule and seed; `qkv import` for an imported model;
+    nothing for one that another program trained.
 
     `steps` is the horizon that was measured, for a run whose budget was minutes. Raises ConfigError for a preset that
     this version does not know.
     """
+    if config.watched:
+        return ""
+    if config.imported:
+        return shlex.join(["qkv", "import", config.imported, "--out", "RUN"])
     preset = find(config.preset, config.task)
     horizon = config.training.schedule.steps or steps or 0
     words = ["qkv", "train", *([config.data.source] if config.data.source else [])]

@@ -46,6 +46,7 @@ __all__ = ["Rooms"]
 
 _NO_MAP = "This run has no measurements (it was trained with --watch off), so there is no map of its matrices."
 _NO_WEIGHTS = "No weights can be read from this folder yet, so there are no pictures of the matrices."
+_VERDICT_IMPORTED = "This model was imported: nothing was trained here, and its matrices are shown as they came."
 _NO_TEXT = 'Give a text to see attention on it: qkv report RUN --text "your text".'
 _NO_IMAGE = "Give an image to see attention on it: qkv report RUN --text picture.png."
 
@@ -211,7 +212,9 @@ class Rooms:
             name=self.folder.resolve().name,
             task=str(self.settings.get("task", "")),
             preset=str(self.settings.get("preset", "")),
-            verdict=verdict(loss, self.task.asked.format(unit=unit), self.n_steps),
+            verdict=_VERDICT_IMPORTED
+            if self.settings.get("imported")
+            else verdict(loss, self.task.asked.format(unit=unit), self.n_steps),
             unit=unit,
             n_parameters=sum(_product(shape) for shape in self.snapshots.shapes.values()) or None,
             n_tokens=collect.tokens_seen(self.telemetry),

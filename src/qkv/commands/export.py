@@ -1,0 +1,46 @@
+"""Write a run as a Hugging Face folder: config.json, safetensors, tokenizer files, a model card.
+
+Where a class of transformers has the run's layout, AutoModelForCausalLM or AutoModelForMaskedLM loads it as it is; else
+a small modelling file of ours lies beside the weights, and the command says so.
+
+Example:
+  qkv export runs/my-1 --out my-model
+  qkv export runs/my-1 --out my-model --weights last
+"""
+
+import argparse
+
+from qkv.commands.arguments import one_of
+
+__all__ = ["configure", "run"]
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    parser.add_argument("run", metavar="RUN", help="a run folder")
+    parser.add_argument("--out", required=True, metavar="DIR", help="the folder to make")
+    parser.add_argument("--weights", type=one_of("best", "last"), default="best", help="best (default) or last")
+    parser.add_argument("--json", action="store_true", help="print one JSON object on stdout")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Do it, print, and return the exit status."""
+    from pathlib import Path
+
+    from qkv import api
+    from qkv.commands import screen
+
+    loaded = api.load(args.run, weights=args.weights)
+    fit = loaded.export(args.out)
+    files = sorted(path.name for path in Path(args.out).iterdir())
+    if args.json:
+        about = {"run": str(loaded.path), "folder": args.out, "family": fit.family.name if fit.family else None}
+        screen.print_json(about | {"why_not": fit.why_not, "files": files})
+        return 0
+    if fit.family is not None:
+        print(f"{args.out} is a {fit.family.title}: {fit.family.auto}.from_pretrained({str(args.out)!r})")
+    else:
+        print(f"No class of transformers has this layout: {fit.why_not}.")
+        print("modeling_qkv.py lies beside the weights; load it with trust_remote_code=True.")
+    print("Files: " + ", ".join(files))
+    return 0

@@ -1,0 +1,95 @@
+"""The model card of an export (README.md), from the run's own facts: nothing in it is made up or rounded up."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from qkv.interop.exporting import Fit
+from qkv.models.layout import ModelConfig
+
+__all__ = ["model_card"]
+
+_TASKS = {"CausalLM": "text-generation", "MaskedLM": "fill-mask"}
+
+
+def model_card(
+    name: str, config: ModelConfig, fit: Fit, manifest: Mapping[str, Any], summary: Mapping[str, Any], *, weights: str
+) -> str:
+    """The card of a run: what it is, how to load it, what it was trained on, how good it is and beside what."""
+    sizes = config.sizes
+    lines = ["---", "library_name: transformers", f"pipeline_tag: {_TASKS[config.kind]}", "tags:", "- qkv", "---", ""]
+    lines += [f"# {name}", ""]
+    title = fit.family.title if fit.family else "its own"
+    what = "predicts the next token" if config.kind == "CausalLM" else "fills in hidden tokens"
+    lines += [
+        f"A model that {what}: {summary.get('parameters', 0):,} parameters, {sizes.n_layers} layers, d_model"
+        f" {sizes.d_model}, {sizes.n_heads} heads"
+        + (f" ({sizes.n_kv_heads} of keys and values)" if sizes.n_kv_heads != sizes.n_heads else "")
+        + f", context {sizes.n_ctx}, vocabulary {sizes.d_vocab:,}. Its layout is {title}."
+        + f" Made with qkv {manifest.get('versions', {}).get('qkv', '')}, {weights} weights.",
+        "",
+        *_loading(config, fit),
+        "",
+        *_training(manifest, summary),
+        *_figures(summary),
+    ]
+    return "\n".join(lines).rstrip("\n") + "\n"
+
+
+def _loading(config: ModelConfig, fit: Fit) -> list[str]:
+    auto = {"CausalLM": "AutoModelForCausalLM", "MaskedLM": "AutoModelForMaskedLM"}[config.kind]
+    more = "" if fit.family else ", trust_remote_code=True"
+    lines = ["## Loading it", ""]
+    if not fit.family:
+        lines += [
+            f"No class of transformers has this layout ({fit.why_not}),",
+            "so `modeling_qkv.py` lies beside the weights and is run when you load it: read it first.",
+            "",
+        ]
+    return [
+        *lines,
+        "```python",
+        f"from transformers import {auto}, AutoTokenizer",
+        "",
+        f'model = {auto}.from_pretrained("FOLDER"{more})',
+        'tokenizer = AutoTokenizer.from_pretrained("FOLDER")',
+        "```",
+    ]
+
+
+def _training(manifest: Mapping[str, Any], summary: Mapping[str, Any]) -> list[str]:
+    if imported := manifest.get("imported"):
+        return [f"It was imported from `{imported.get('folder', '')}` and not trained by qkv.", ""]
+    data = manifest.get("data") or {}
+    lines = ["## Training", ""]
+    parent = manifest.get("parent")
+    if parent:
+        lines += [f"It goes on from the weights of `{parent}`.", ""]
+    rows = [
+        ("text", data.get("name")),
+        ("its sha256", data.get("sha256")),
+        ("steps", summary.get("steps")),
+        ("tokens seen", summary.get("tokens")),
+        ("seconds", summary.get("train_seconds")),
+        ("processor", manifest.get("cpu")),
+        ("ended because of", summary.get("stopped_because")),
+    ]
+    lines += ["| | |", "|---|---|"]
+    lines += [f"| {label} | {_shown(value)} |" for label, value in rows if value not in (None, "")]
+    return [*lines, ""]
+
+
+def _figures(summary: Mapping[str, Any]) -> list[str]:
+    if summary.get("val_loss") is None:
+        return []
+    lines = ["## How good it is", "", "On text that it was not trained on, nats per token (less is better):", ""]
+    rows = [("this model", summary["val_loss"])]
+    rows += [(name, v) for name, v in (summary.get("baselines_nats") or {}).items() if isinstance(v, float)]
+    lines += ["| | nats per token |", "|---|---|"]
+    lines += [f"| {name} | {value:.4f} |" for name, value in rows]
+    if summary.get("bits_per_byte") is not None:
+        lines += ["", f"That is {summary['bits_per_byte']:.4f} bits per byte of text."]
+    return [*lines, "", "The other rows are counts and a compressor, fitted on the same training text.", ""]
+
+
+def _shown(value: Any) -> str:
+    return f"{value:,}" if isinstance(value, int | float) and not isinstance(value, bool) else str(value)

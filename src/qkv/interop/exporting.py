@@ -1,0 +1,233 @@
+"""From a model of ours to a Hugging Face folder, by the same maps that read one.
+
+A model fits a family where reading what its map would write gives the same model back. One that fits none is written
+under our own names, with a small modelling file of ours beside it, and says so. Files come out the same, byte for byte,
+for the same model; the folder appears whole or not at all.
+"""
+
+import contextlib
+import json
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from qkv.data.tokenizers import Tokenizer
+from qkv.errors import ConfigError, RunFolderError, SourceError
+from qkv.folder import storage_errors, write_atomically
+from qkv.interop.families import FAMILIES, Family
+from qkv.interop.folders import INDEX, SINGLE
+from qkv.interop.importing import as_model, neutral, rows_of_model
+from qkv.interop.settings import Reading, read_config
+from qkv.models.layout import ModelConfig
+from qkv.training.tensorfile import streamed
+
+__all__ = ["Fit", "find_family", "write_checkpoint"]
+
+LARGEST_FILE = 5_000_000_000
+"""Bytes of tensors in one file; beyond, there are shards."""
+
+OWN_FILE = "modeling_qkv.py"
+_OWN_CLASSES = {"CausalLM": "AutoModelForCausalLM", "MaskedLM": "AutoModelForMaskedLM"}
+_TOKEN_NAMES = {"[PAD]": "pad_token", "[UNK]": "unk_token", "[CLS]": "cls_token", "[SEP]": "sep_token"}
+_TOKEN_NAMES |= {"[MASK]": "mask_token", "[END]": "eos_token"}
+
+
+@dataclass(frozen=True)
+class Fit:
+    """The family that a model is written as."""
+
+    family: Family | None
+    """None: a layout of its own."""
+    why_not: str
+    """What stands in the way of the nearest family, where there is none."""
+
+    @property
+    def auto(self) -> str:
+        """The class of transformers that loads it."""
+        return self.family.auto if self.family is not None else "AutoModel"
+
+
+def find_family(config: ModelConfig, wanted: str = "") -> Fit:
+    """The family that a model is of: `wanted` where that fits, else the first that does.
+
+    Raises ConfigError for a kind of model that cannot be exported.
+    """
+    if config.kind not in _OWN_CLASSES:
+        raise ConfigError(f"a {config.kind} cannot be exported yet; expected {' or '.join(_OWN_CLASSES)}")
+    order = sorted(FAMILIES.values(), key=lambda family: family.name != wanted)
+    nearest: tuple[int, str] | None = None
+    for family in order:
+        if family.kind != config.kind:
+            continue
+        obstacles = _obstacles(family, config)
+        if not obstacles:
+            return Fit(family, "")
+        words = f"the nearest known layout, {family.title}, has not {', '.join(obstacles)}"
+        if nearest is None or len(obstacles) < nearest[0]:
+            nearest = len(obstacles), words
+    return Fit(None, nearest[1] if nearest else f"no known layout is a {config.kind}")
+
+
+def _obstacles(family: Family, config: ModelConfig) -> list[str]:
+    """What of a model a family cannot say; empty where it fits."""
+    sizes = config.sizes
+    if family.even_heads and sizes.d_model % sizes.n_heads:
+        return [f"d_model {sizes.d_model} with n_heads {sizes.n_heads}"]
+    reading = Reading("", _config_json(family, config))
+    try:
+        read_config(family.pieces, reading)
+        back = neutral(as_model(family, reading))
+    except SourceError as error:
+        return [str(error).removeprefix(": ")]
+    mine = neutral(config)
+    return [
+        f"{name} = {value}"
+        for part in ("sizes", "layout")
+        for name, value in asdict(getattr(mine, part)).items()
+        if value != asdict(getattr(back, part))[name]
+    ]
+
+
+def _config_json(family: Family, config: ModelConfig) -> dict[str, Any]:
+    """The settings of a config.json, without ids of tokens."""
+    out: dict[str, Any] = {"architectures": [family.architecture], "model_type": family.name, "dtype": "float32"}
+    for piece in family.pieces:
+        piece.write(_bias_in_words(config), out)
+    return out
+
+
+def _bias_in_words(config: ModelConfig) -> ModelConfig:
+    """The same with `attention_bias` in the word that families use, dropout kept."""
+    return replace(config, layout=replace(config.layout, attention_bias=neutral(config).layout.attention_bias))
+
+
+def write_checkpoint(
+    config: ModelConfig,
+    state: Mapping[str, Tensor],
+    tokenizer: Tokenizer | None,
+    out: Path,
+    *,
+    card: str,
+    wanted: str = "",
+    largest_file: int = LARGEST_FILE,
+) -> Fit:
+    """Write a model as a Hugging Face folder; returns the family that it was written as.
+
+    `state` has the values of every address, shared ones under each of their names; `card` is the README.md; `wanted`
+    names a family to prefer.
+
+    Raises RunFolderError where `out` is taken, StorageError where it cannot be written; nothing is left then.
+    """
+    fit = find_family(config, wanted)
+    if fit.family is not None:
+        settings, tensors = _config_json(fit.family, config), _tensors(fit.family, config, state)
+    else:
+        settings, tensors = _own_config(config), dict(state)
+    settings |= _token_ids(tokenizer)
+    with _new_folder(out) as folder:
+        _write_json(folder / "config.json", settings)
+        _write_tensors(folder, tensors, largest_file)
+        if tokenizer is not None:
+            _write_tokenizer(folder, tokenizer, config.sizes.n_ctx)
+        if fit.family is None:
+            write_atomically(folder / OWN_FILE, files("qkv.interop").joinpath("standalone", OWN_FILE).read_bytes())
+        write_atomically(folder / "README.md", card.encode())
+    return fit
+
+
+def _tensors(family: Family, config: ModelConfig, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Stored name -> values, in the order of the map; a tied table is written once."""
+    return {
+        item.row.stored: item.row.form.join([state[address] for address in item.addresses]).contiguous()
+        for item in rows_of_model(family, config)
+        if not item.tied
+    }
+
+
+def _own_config(config: ModelConfig) -> dict[str, Any]:
+    """The config.json of a layout of its own: our sizes and layout as they are."""
+    auto, name = _OWN_CLASSES[config.kind], f"Qkv{_OWN_CLASSES[config.kind].removeprefix('AutoModel')}"
+    module = OWN_FILE.removesuffix(".py")
+    return {
+        "architectures": [name],
+        "model_type": "qkv",
+        "dtype": "float32",
+        "auto_map": {"AutoConfig": f"{module}.QkvConfig", auto: f"{module}.{name}"},
+        "vocab_size": config.sizes.d_vocab,
+        "tie_word_embeddings": False,  # where it is tied, there is one table only
+        "sizes": asdict(config.sizes),
+        "layout": asdict(config.layout),
+    }
+
+
+def _token_ids(tokenizer: Tokenizer | None) -> dict[str, int]:
+    names = {"[PAD]": "pad_token_id", "[END]": "eos_token_id"}
+    return {key: tokenizer.special[name] for name, key in names.items() if tokenizer and name in tokenizer.special}
+
+
+def _write_tokenizer(folder: Path, tokenizer: Tokenizer, n_ctx: int) -> None:
+    """tokenizer.json and what AutoTokenizer asks for; marks around a text only where the model learned them."""
+    form = json.loads(tokenizer.to_json())
+    if not tokenizer.framed and any(len(ids) for ids in tokenizer.frame):
+        form["post_processor"] = None
+    spelled = {i: token for token, i in tokenizer.vocabulary.items()}
+    names = {key: spelled[tokenizer.special[ours]] for ours, key in _TOKEN_NAMES.items() if ours in tokenizer.special}
+    if tokenizer.framed and len(tokenizer.frame[0]) and "bos_token" not in names:
+        names["bos_token"] = spelled[int(tokenizer.frame[0][0])]
+    write_atomically(folder / "tokenizer.json", json.dumps(form, ensure_ascii=False).encode())
+    about = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": n_ctx, **names}
+    _write_json(folder / "tokenizer_config.json", about | {"clean_up_tokenization_spaces": False})
+
+
+def _write_tensors(folder: Path, tensors: Mapping[str, Tensor], largest: int) -> None:
+    """model.safetensors, or shards of at most `largest` bytes each (a larger tensor is a shard of its own)."""
+    shards: list[dict[str, Tensor]] = [{}]
+    size = total = 0
+    for name, tensor in tensors.items():
+        n_bytes = tensor.numel() * tensor.element_size()
+        if shards[-1] and size + n_bytes > largest:
+            shards.append({})
+            size = 0
+        shards[-1][name] = tensor
+        size, total = size + n_bytes, total + n_bytes
+    if len(shards) == 1:
+        write_atomically(folder / SINGLE, streamed(tensors))
+        return
+    where = {}
+    for number, shard in enumerate(shards, 1):
+        file = f"model-{number:05d}-of-{len(shards):05d}.safetensors"
+        write_atomically(folder / file, streamed(shard))
+        where |= dict.fromkeys(shard, file)
+    _write_json(folder / INDEX, {"metadata": {"total_size": total}, "weight_map": where})
+
+
+def _write_json(path: Path, value: Mapping[str, Any]) -> None:
+    write_atomically(path, (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode())
+
+
+@contextlib.contextmanager
+def _new_folder(out: Path) -> Iterator[Path]:
+    """A folder beside `out` that takes its name once it is complete, and is gone where it is not.
+
+    Raises RunFolderError where `out` is there and not empty.
+    """
+    if out.exists() and not (out.is_dir() and not any(out.iterdir())):
+        raise RunFolderError(f"{out} is there already; choose another --out")
+    temporary = out.with_name(f".part-{out.name}-{os.getpid()}")
+    with storage_errors(out):
+        temporary.mkdir(parents=True)
+    try:
+        yield temporary
+        with storage_errors(out):
+            if out.exists():
+                out.rmdir()
+            temporary.rename(out)
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise

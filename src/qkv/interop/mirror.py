@@ -1,0 +1,316 @@
+"""A live PyTorch model in our names: which of its parameters hold which matrices, brought up to date when one looks.
+
+Known are the families of `families`, and two layouts of other people's code (`NAMES`); for a model of your own, names
+are given in the same way, one line for each kind of parameter. The mirror holds copies: fused parameters (`c_attn`,
+`in_proj_weight`, `qkv_proj`) are split into matrices that each have a norm, a gradient and a spectrum, and nothing of
+the live model is touched.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from qkv.errors import ConfigError, SourceError, nearest
+from qkv.interop.families import FAMILIES
+from qkv.interop.importing import Placed, as_model, rows_of_model
+from qkv.interop.rows import BESIDE, SAME, STACKED, TRANSPOSED, Form
+from qkv.interop.settings import Reading, read_config
+from qkv.models import build
+from qkv.models.layout import ModelConfig
+from qkv.models.matrices import Catalogue
+from qkv.models.parts import KINDS
+
+__all__ = ["NAMES", "Mirror", "Shadow", "mirror_of", "unwrapped"]
+
+NAMES: Mapping[str, Mapping[str, str]] = {
+    # karpathy/nanoGPT `model.py`; c_attn is a Linear there
+    "nanoGPT": {
+        "transformer.wte.weight": "W_E",
+        "transformer.wpe.weight": "W_pos",
+        "transformer.h.{L}.ln_1.weight": "L{L}.norm1.gain",
+        "transformer.h.{L}.ln_1.bias": "L{L}.norm1.bias",
+        "transformer.h.{L}.attn.c_attn.weight": "L{L}.W_Q, L{L}.W_K, L{L}.W_V",
+        "transformer.h.{L}.attn.c_attn.bias": "L{L}.b_Q, L{L}.b_K, L{L}.b_V",
+        "transformer.h.{L}.attn.c_proj.weight": "L{L}.W_O",
+        "transformer.h.{L}.attn.c_proj.bias": "L{L}.b_O",
+        "transformer.h.{L}.ln_2.weight": "L{L}.norm2.gain",
+        "transformer.h.{L}.ln_2.bias": "L{L}.norm2.bias",
+        "transformer.h.{L}.mlp.c_fc.weight": "L{L}.W_in",
+        "transformer.h.{L}.mlp.c_fc.bias": "L{L}.b_in",
+        "transformer.h.{L}.mlp.c_proj.weight": "L{L}.W_out",
+        "transformer.h.{L}.mlp.c_proj.bias": "L{L}.b_out",
+        "transformer.ln_f.weight": "norm_f.gain",
+        "transformer.ln_f.bias": "norm_f.bias",
+        "lm_head.weight": "W_U",
+    },
+    # torch.nn.TransformerEncoder
+    "torch.nn.TransformerEncoder": {
+        "layers.{L}.self_attn.in_proj_weight": "L{L}.W_Q, L{L}.W_K, L{L}.W_V",
+        "layers.{L}.self_attn.in_proj_bias": "L{L}.b_Q, L{L}.b_K, L{L}.b_V",
+        "layers.{L}.self_attn.out_proj.weight": "L{L}.W_O",
+        "layers.{L}.self_attn.out_proj.bias": "L{L}.b_O",
+        "layers.{L}.linear1.weight": "L{L}.W_in",
+        "layers.{L}.linear1.bias": "L{L}.b_in",
+        "layers.{L}.linear2.weight": "L{L}.W_out",
+        "layers.{L}.linear2.bias": "L{L}.b_out",
+        "layers.{L}.norm1.weight": "L{L}.norm1.gain",
+        "layers.{L}.norm1.bias": "L{L}.norm1.bias",
+        "layers.{L}.norm2.weight": "L{L}.norm2.gain",
+        "layers.{L}.norm2.bias": "L{L}.norm2.bias",
+        "norm.weight": "norm_f.gain",
+        "norm.bias": "norm_f.bias",
+    },
+}
+"""Layouts that are known by their parameters' names: name of a parameter -> the addresses that it holds."""
+
+_HEAD_COUNTS = ("n_head", "n_heads", "num_heads", "num_attention_heads", "nhead")
+
+
+class Shadow(nn.Module):
+    """Parameters at the places that their addresses say, and no code: what is known of a model of somebody else's.
+
+    `shapes` are as we store them, by address; `n_heads` and `n_kv_heads` say how W_Q, W_K, W_V and W_O divide.
+    """
+
+    def __init__(self, shapes: Mapping[str, Sequence[int]], n_heads: int, n_kv_heads: int = 0) -> None:
+        super().__init__()
+        for address, shape in shapes.items():
+            place: nn.Module = self
+            *path, name = address.split(".")
+            for part in path:
+                part = part[1:] if part[0] == "L" and part[1:].isdigit() else part
+                if not hasattr(place, part):
+                    place.add_module(part, nn.Module())
+                place = getattr(place, part)
+            setattr(place, "n_heads", n_heads)  # noqa: B010 - a plain attribute, which the catalogue asks for
+            setattr(place, "n_kv_heads", n_kv_heads or n_heads)  # noqa: B010
+            place.register_parameter(name, nn.Parameter(torch.empty(*shape)))
+
+    def forward(self, *args: Any, **kwargs: Any) -> Tensor:
+        """Raises ConfigError: there is no code to run."""
+        raise ConfigError(
+            "qkv holds the matrices of this model, which was watched in a program of its own, but not its code;"
+            " run it there"
+        )
+
+    hidden = forward_recorded = forward_with = forward
+
+
+@dataclass(frozen=True)
+class _Link:
+    """One live parameter, and the parameters of the mirror that hold its matrices."""
+
+    live: nn.Parameter
+    form: Form
+    shapes: tuple[tuple[int, ...], ...]
+    held: tuple[nn.Parameter, ...]
+
+
+class Mirror:
+    """Our copy of a live model; `refresh` brings it up to date."""
+
+    def __init__(self, live: nn.Module, rows: Sequence[Placed], model: nn.Module, config: ModelConfig | None) -> None:
+        parameters = dict(live.named_parameters(remove_duplicate=False))
+        self.model, self.config = model, config
+        """Ours: a model of our own where the layout is known, else a `Shadow`; and what it is made of, or None."""
+        self.catalogue = Catalogue(model)
+        self._links: list[_Link] = []
+        seen: set[str] = set()
+        for item in rows:
+            if item.tied or item.row.copy or set(item.addresses) <= seen or item.row.stored not in parameters:
+                continue
+            parameter = parameters[item.row.stored]
+            if tuple(parameter.shape) != item.stored_shape:
+                expected = f"{list(item.stored_shape)} ({', '.join(item.addresses)})"
+                raise ConfigError(
+                    f"{item.row.stored} is {list(parameter.shape)}; by its configuration it is {expected}"
+                )
+            held = tuple(self.catalogue.entry(address).parameter for address in item.addresses)
+            self._links.append(_Link(parameter, item.row.form, item.shapes, held))
+            seen |= set(item.addresses)
+        missing = set(self.catalogue.addresses) - seen
+        if missing:
+            raise ConfigError(f"the model has no parameter for {', '.join(sorted(missing)[:5])}")
+        linked = {id(link.live) for link in self._links}
+        self.unnamed = [name for name, p in live.named_parameters() if id(p) not in linked]
+        """Parameters of the live model that have no address here; they are not watched."""
+        self.refresh()
+
+    @torch.no_grad()
+    def refresh(self, *, gradients: bool = False) -> None:
+        """Copy the weights as they are now, and with `gradients` their gradients."""
+        for link in self._links:
+            for held, part in zip(link.held, link.form.split(link.live.detach(), link.shapes), strict=True):
+                held.copy_(part)
+            if not gradients:
+                continue
+            if link.live.grad is None:
+                for held in link.held:
+                    held.grad = None
+                continue
+            for held, part in zip(link.held, link.form.split(link.live.grad, link.shapes), strict=True):
+                held.grad = torch.empty_like(held) if held.grad is None else held.grad
+                held.grad.copy_(part)
+
+    def gradient_norm(self) -> float:
+        """The global 2-norm of the live gradients of what is watched."""
+        gradients = [link.live.grad for link in self._links if link.live.grad is not None]
+        if not gradients:
+            return 0.0
+        return float(torch.stack(torch._foreach_norm(gradients)).norm())  # type: ignore[attr-defined]
+
+
+def unwrapped(model: nn.Module) -> nn.Module:
+    """The model inside wrappers of DistributedDataParallel and torch.compile."""
+    while True:
+        inside = getattr(model, "_orig_mod", None) or (
+            model.module if type(model).__name__ in ("DistributedDataParallel", "DataParallel") else None
+        )
+        if not isinstance(inside, nn.Module):
+            return model
+        model = inside
+
+
+def mirror_of(
+    model: nn.Module, *, names: Mapping[str, str] | None = None, n_heads: int = 0, n_kv_heads: int = 0
+) -> Mirror:
+    """The mirror of a live model: of a family of transformers, of a known layout, or by the names given.
+
+    Raises ConfigError where the model is not known and no names are given, or names do not fit it.
+    """
+    model = unwrapped(model)
+    config = getattr(model, "config", None)
+    kind = getattr(config, "model_type", None)
+    if names is None and kind in FAMILIES and hasattr(config, "to_dict"):
+        return _of_family(model, config)
+    parameters = dict(model.named_parameters(remove_duplicate=False))
+    if names is None:
+        known = [table for table in NAMES.values() if _covers(table, parameters)]
+        if not known:
+            raise ConfigError(_how_to_name(model, parameters))
+        names = known[0]
+    n_heads = n_heads or _count_heads(model)
+    return _by_names(model, parameters, names, n_heads, n_kv_heads or n_heads)
+
+
+def _of_family(model: nn.Module, config: Any) -> Mirror:
+    """Of a model of transformers, by the map that imports its checkpoints."""
+    family = FAMILIES[config.model_type]
+    if type(model).__name__ not in (family.architecture, *family.also):
+        raise ConfigError(
+            f"the model is a {type(model).__name__}; of {family.title} qkv watches {family.architecture}."
+            " For another, give names= (see docs/watching.md)"
+        )
+    given = {key: value for key, value in config.to_dict().items() if value is not None}
+    reading = Reading(f"the configuration of {type(model).__name__}", given)
+    try:
+        read_config(family.pieces, reading)
+        ours = as_model(family, reading)
+    except SourceError as error:
+        raise ConfigError(str(error)) from None
+    shadow = build(ours, 0, materialise=False).to_empty(device="cpu").eval()
+    return Mirror(model, rows_of_model(family, ours), shadow, ours)
+
+
+def _by_names(
+    model: nn.Module, parameters: Mapping[str, nn.Parameter], names: Mapping[str, str], n_heads: int, n_kv_heads: int
+) -> Mirror:
+    """Of any model, by a table from names to addresses."""
+    from qkv.interop.rows import Row
+
+    placed: list[Placed] = []
+    shapes: dict[str, tuple[int, ...]] = {}
+    owners = dict(model.named_modules())
+    first: dict[int, str] = {}
+    for stored, written in names.items():
+        addresses = tuple(part.strip() for part in written.split(","))
+        for address in addresses:
+            if address.rpartition(".")[2] not in KINDS:
+                raise ConfigError(f"{stored}: {address!r} is no address of a matrix; the kinds are {', '.join(KINDS)}")
+        for row in _rows_there(Row(stored, addresses), parameters):
+            parameter = parameters[row.stored]
+            if first.setdefault(id(parameter), row.stored) != row.stored:
+                continue  # tied: known by its first name
+            form = _form(owners[row.stored.rpartition(".")[0]], row)
+            own = _shapes(tuple(parameter.shape), form, row, n_heads, n_kv_heads)
+            placed.append(Placed(Row(row.stored, row.addresses, form), row.addresses, own, False))
+            shapes |= dict(zip(row.addresses, own, strict=True))
+    if not placed:
+        close = nearest(next(iter(names)), parameters)
+        raise ConfigError(f"no parameter of the model has one of these names; its own are {', '.join(close)}, ...")
+    order = sorted(shapes, key=_canonical)
+    return Mirror(model, placed, Shadow({a: shapes[a] for a in order}, n_heads, n_kv_heads), None)
+
+
+def _rows_there(row: Any, parameters: Mapping[str, nn.Parameter]) -> list[Any]:
+    """The row of each layer that the model has."""
+    if not row.per_layer:
+        return [row] if row.stored in parameters else []
+    rows, layer = [], 0
+    while row.at(layer).stored in parameters:
+        rows.append(row.at(layer))
+        layer += 1
+    return rows
+
+
+def _form(owner: nn.Module, row: Any) -> Form:
+    """How a parameter of that module holds matrices: a Linear is [out, in], a table and a Conv1D are as ours."""
+    out_in = isinstance(owner, nn.Linear | nn.MultiheadAttention)
+    if len(row.addresses) > 1:
+        return STACKED if out_in else BESIDE
+    return TRANSPOSED if out_in and row.stored.endswith("weight") else SAME
+
+
+def _shapes(
+    stored: tuple[int, ...], form: Form, row: Any, n_heads: int, n_kv_heads: int
+) -> tuple[tuple[int, ...], ...]:
+    """Shapes of the matrices in a stored tensor; q is wider than k and v where those are shared by heads."""
+    if len(row.addresses) == 1:
+        return (stored[::-1] if form is TRANSPOSED else stored,)
+    total = stored[0] if form is STACKED else stored[-1]
+    rest = stored[1:] if form is STACKED else stored[:-1]
+    shared = [n_kv_heads if address.rpartition(".")[2][-1] in "KV" else n_heads for address in row.addresses]
+    if total % sum(shared):
+        raise ConfigError(f"{row.stored} is {list(stored)}, which does not divide into {len(shared)} parts of heads")
+    width = total // sum(shared)
+    return tuple((*rest, width * count) for count in shared)
+
+
+def _canonical(address: str) -> tuple[int, int, int]:
+    """Tables in first, then layer by layer, then what comes out; kinds in the order of the catalogue."""
+    kind, layer = address.rpartition(".")[2], address.partition(".")[0]
+    place = int(layer[1:]) if layer[:1] == "L" and layer[1:].isdigit() else None
+    site = KINDS[kind].site
+    return (1 if place is not None else (0 if site == "embed" else 2), place or 0, list(KINDS).index(kind))
+
+
+def _covers(names: Mapping[str, str], parameters: Mapping[str, nn.Parameter]) -> bool:
+    """Whether every parameter of the model is one of these names."""
+    layer = [name.replace("{L}", "0") for name in names]
+    return {_at_layer_0(name) for name in parameters} <= set(layer)
+
+
+def _at_layer_0(name: str) -> str:
+    return ".".join("0" if part.isdigit() else part for part in name.split("."))
+
+
+def _count_heads(model: nn.Module) -> int:
+    """The number of heads, as the model's configuration or its attention says it."""
+    places = [getattr(model, "config", None), *model.modules()]
+    for place in places:
+        for name in _HEAD_COUNTS:
+            value = getattr(place, name, None)
+            if isinstance(value, int) and value > 0:
+                return value
+    raise ConfigError("the number of heads is not told by the model; give n_heads=")
+
+
+def _how_to_name(model: nn.Module, parameters: Mapping[str, nn.Parameter]) -> str:
+    some = ", ".join(list(parameters)[:3])
+    return (
+        f"{type(model).__name__} is no model that qkv knows by its names ({some}, ...); give names="
+        '{"blocks.{L}.attn.qkv.weight": "L{L}.W_Q, L{L}.W_K, L{L}.W_V", ...} and n_heads=, see docs/watching.md'
+    )

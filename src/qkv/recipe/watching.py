@@ -1,0 +1,253 @@
+"""Watching a training that runs in another program's loop: the same run folder, telemetry and pictures as our own.
+
+The optimizer calls back before and after each of its steps (hooks of `torch.optim`); nothing of the model, its graph or
+its random numbers is touched. What is read is copied into a mirror with our addresses, at the steps at which our own
+trainer would look. Gradients are those that the optimizer sees, after whatever clipping the loop does.
+"""
+
+import atexit
+import math
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from qkv.config import dump_toml, to_dict
+from qkv.data.config import DataConfig
+from qkv.data.tokenizers import Tokenizer
+from qkv.errors import ConfigError, unknown
+from qkv.folder import RunFolder, link, write_atomically
+from qkv.instruments.recorder import LEVELS, Recorder
+from qkv.instruments.schedule import is_recorded
+from qkv.interop.mirror import Mirror, unwrapped
+from qkv.models.layout import ModelConfig, Sizes
+from qkv.recipe.facts import machine_facts
+from qkv.recipe.request import RunConfig
+from qkv.tasks import TASKS
+from qkv.telemetry import Store
+from qkv.training.config import OptimizerConfig, TrainingConfig
+from qkv.training.precision import resolve as resolve_machine
+from qkv.training.record import EvaluationRecord, Outcome, RunContext, StepRecord
+from qkv.training.tensorfile import streamed
+
+__all__ = ["Watcher"]
+
+
+class Watcher:
+    """Writes the run folder of a training that goes on elsewhere; `close` it, or use it as a context manager.
+
+    A program that ends without closing closes it. `step` counts the optimizer's steps. `log` tells what the hooks
+    cannot see: losses and tokens.
+    """
+
+    def __init__(
+        self,
+        mirror: Mirror,
+        live: nn.Module,
+        optimizers: Sequence[torch.optim.Optimizer],
+        folder: RunFolder,
+        *,
+        level: str,
+        tokenizer: Tokenizer | None,
+    ) -> None:
+        if level not in LEVELS:
+            raise ConfigError(unknown("level of watch", level, LEVELS))
+        self.folder, self.path, self.step = folder, folder.path, 0
+        self._mirror, self._optimizers = mirror, list(optimizers)
+        self._config = _run_config(mirror, level, bool(tokenizer))
+        self._loss: Tensor | float | None = None
+        self._val: float | None = None
+        self._tokens, self._seconds, self._began = 0, 0.0, time.monotonic()
+        self._best, self._norm = (math.inf, -1), math.nan
+        folder.write("config.toml", dump_toml(to_dict(self._config)))
+        if tokenizer is not None:
+            folder.write("tokenizer.json", tokenizer.to_json())
+        self._save(folder.checkpoints / "step-00000000")
+        self._store = Store(folder.telemetry)
+        self._recorder = Recorder(self._store, level=level)
+        self._recorder.on_start(self._context())
+        self._handles = [
+            self._optimizers[0].register_step_pre_hook(self._before),
+            self._optimizers[-1].register_step_post_hook(self._after),
+            unwrapped(live).register_forward_hook(self._forward, with_kwargs=True),
+        ]
+        atexit.register(self.close)
+
+    def __enter__(self) -> "Watcher":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def log(self, *, loss: Tensor | float | None = None, val_loss: float | None = None, tokens: int = 0) -> None:
+        """Tell what the loop knows: the training loss of this step and the tokens it saw, or a validation loss (nats).
+
+        Without it, the loss is the `.loss` of the model's output where it has one, and tokens those of its inputs.
+        """
+        if loss is not None:
+            self._loss = loss
+        self._tokens += tokens
+        if val_loss is not None:
+            best = val_loss < self._best[0]
+            self._best = (val_loss, self.step) if best else self._best
+            self._mirror.refresh()
+            self._recorder.on_evaluation(
+                EvaluationRecord(
+                    step=self.step, loss=float(val_loss), n_targets=1, is_best=best, seconds=0.0,
+                    wall_seconds=time.monotonic() - self._began,
+                )
+            )  # fmt: skip
+
+    def close(self) -> Path:
+        """Take the last look, write the weights, seal the folder; once more does nothing. Returns the folder."""
+        if not self._handles:
+            return self.path
+        for handle in self._handles:
+            handle.remove()
+        self._handles = []
+        atexit.unregister(self.close)
+        self._mirror.refresh()
+        outcome = self._outcome()
+        self._recorder.on_end(outcome)
+        self._store.close()
+        self._save(self.folder.path)
+        link(self.folder.model, self.folder.best)
+        self.folder.seal(
+            machine_facts(self._config) | {"parent": "", "watched": True, "summary": self._summary(outcome)}
+        )
+        self.folder.close()
+        return self.path
+
+    # the hooks
+
+    def _before(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        if is_recorded(self.step + 1):
+            began = time.monotonic()
+            self._mirror.refresh(gradients=True)
+            self._norm = self._mirror.gradient_norm()
+            self._recorder.before_update(self._record(self.step + 1))
+            self._seconds += time.monotonic() - began
+
+    def _after(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        began, self.step = time.monotonic(), self.step + 1
+        looked = is_recorded(self.step)
+        if looked:
+            self._mirror.refresh()
+        self._recorder.after_update(self._record(self.step, looked=looked))
+        self._loss = None
+        self._seconds += time.monotonic() - began
+
+    def _forward(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+        """See the loss and the tokens of a training pass, where the model's inputs and output tell them."""
+        if not module.training or not torch.is_grad_enabled():
+            return
+        loss = output.get("loss") if isinstance(output, dict) else getattr(output, "loss", None)
+        if isinstance(loss, Tensor) and loss.numel() == 1:
+            self._loss = loss.detach()
+        ids = args[0] if args else kwargs.get("input_ids")
+        if isinstance(ids, Tensor) and not ids.is_floating_point():
+            self._tokens += ids.numel()
+
+    # inside
+
+    def _record(self, step: int, *, looked: bool = True) -> StepRecord:
+        loss = math.nan if self._loss is None else float(self._loss)
+        return StepRecord(
+            step=step,
+            steps=0,
+            tokens=self._tokens,
+            loss=loss,
+            lr=float(self._optimizers[0].param_groups[0]["lr"]),
+            lr_scale=1.0,
+            grad_norm=self._norm if looked else math.nan,
+            wall_seconds=time.monotonic() - self._began,
+            catalogue=self._mirror.catalogue,
+            optimizer=None,  # type: ignore[arg-type]
+        )
+
+    def _context(self) -> RunContext:
+        return RunContext(
+            seed=self._config.seed,
+            start_step=0,
+            steps=0,
+            tokens_per_step=0,
+            model=self._mirror.model,
+            catalogue=self._mirror.catalogue,
+            task=TASKS[self._config.task],
+            corpus=None,
+            config=self._config.training,
+            machine=self._config.machine,
+            optimizer=None,  # type: ignore[arg-type]
+            folder=self.path,
+        )
+
+    def _outcome(self) -> Outcome:
+        seconds = time.monotonic() - self._began
+        return Outcome(
+            steps=self.step,
+            horizon=self.step,
+            tokens=self._tokens,
+            best_loss=self._best[0] if self._best[1] >= 0 else math.nan,
+            best_step=self._best[1],
+            last_loss=math.nan,
+            stopped_because="steps",
+            train_seconds=seconds,
+            tokens_per_second=self._tokens / seconds if seconds else 0.0,
+            resumed_from_step=None,
+        )
+
+    def _summary(self, outcome: Outcome) -> dict[str, Any]:
+        found = outcome.best_step >= 0
+        return {
+            "run": str(self.path),
+            "steps": self.step,
+            "tokens": self._tokens,
+            "val_loss": outcome.best_loss if found else None,
+            "best_step": outcome.best_step if found else None,
+            "train_seconds": round(outcome.train_seconds, 3),
+            "parameters": sum(entry.parameter.numel() for entry in self._mirror.catalogue),
+            "stopped_because": "watched",
+            "watch_seconds": round(self._seconds, 3),
+        }
+
+    def _save(self, folder: Path) -> None:
+        folder.mkdir(exist_ok=True)
+        write_atomically(folder / "model.safetensors", streamed(self._mirror.catalogue.state()))
+
+
+def _run_config(mirror: Mirror, level: str, reads_text: bool) -> RunConfig:
+    """What config.toml says of a training that was not ours."""
+    model = mirror.config or _sizes_only(mirror)
+    return RunConfig(
+        task=next(task.name for task in TASKS.values() if task.model_kind == model.kind),
+        preset="gpt2" if model.kind == "CausalLM" else "bert",
+        seed=1,
+        watch=level,
+        watched="layout" if mirror.config is not None else "names",
+        data=DataConfig(),
+        model=model,
+        training=TrainingConfig(batch_size=1, optimizer=OptimizerConfig(kind="adamw", clip=0.0)),
+        machine=resolve_machine("cpu", "fp32", 0),
+    )
+
+
+def _sizes_only(mirror: Mirror) -> ModelConfig:
+    """The sizes that the matrices tell of a model whose code is not known."""
+    catalogue = mirror.catalogue
+    shapes = {entry.address: entry.shape for entry in catalogue}
+    heads = next((entry for entry in catalogue if entry.kind == "W_Q"), None)
+    table = shapes.get("W_E", (1, 1))
+    sizes = Sizes(
+        d_vocab=table[0],
+        d_model=heads.shape[0] if heads else table[1],
+        n_layers=1 + max((entry.layer for entry in catalogue if entry.layer is not None), default=0),
+        n_heads=heads.n_heads if heads else 1,
+        n_kv_heads=next((entry.n_heads for entry in catalogue if entry.kind == "W_K"), 1),
+        d_head=heads.width if heads else 1,
+        d_mlp=next((entry.shape[1] for entry in catalogue if entry.kind == "W_in"), 0),
+        n_ctx=shapes.get("W_pos", (1,))[0],
+    )
+    return ModelConfig(kind="CausalLM", sizes=sizes)

@@ -1,0 +1,297 @@
+"""A training in somebody else's loop gives the same run folder, and the same numbers, as a training of ours."""
+
+import copy
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import qkv
+from qkv.cli import main
+from qkv.errors import ConfigError, RunFolderError
+from qkv.interop.mirror import mirror_of
+from qkv.models import Layout, ModelConfig, Sizes, build
+from qkv.models.matrices import Catalogue
+
+
+class NanoBlock(nn.Module):
+    """The names of nanoGPT's block, by its source."""
+
+    def __init__(self, d, n_head):
+        super().__init__()
+        self.n_head = n_head
+        self.ln_1, self.ln_2 = nn.LayerNorm(d), nn.LayerNorm(d)
+        self.attn = nn.ModuleDict({"c_attn": nn.Linear(d, 3 * d), "c_proj": nn.Linear(d, d)})
+        self.mlp = nn.ModuleDict({"c_fc": nn.Linear(d, 4 * d), "c_proj": nn.Linear(4 * d, d)})
+
+    def forward(self, x):
+        q, k, v = (
+            t.unflatten(-1, (self.n_head, -1)).transpose(1, 2) for t in self.attn.c_attn(self.ln_1(x)).chunk(3, -1)
+        )
+        x = x + self.attn.c_proj(F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2))
+        return x + self.mlp.c_proj(F.gelu(self.mlp.c_fc(self.ln_2(x))))
+
+
+class Nano(nn.Module):
+    """The names of nanoGPT's model, its output tied."""
+
+    def __init__(self, d=16, n_head=2, d_vocab=23, n_ctx=12):
+        super().__init__()
+        self.transformer = nn.ModuleDict(
+            {
+                "wte": nn.Embedding(d_vocab, d),
+                "wpe": nn.Embedding(n_ctx, d),
+                "h": nn.ModuleList(NanoBlock(d, n_head) for _ in range(2)),
+                "ln_f": nn.LayerNorm(d),
+            }
+        )
+        self.lm_head = nn.Linear(d, d_vocab, bias=False)
+        self.lm_head.weight = self.transformer.wte.weight
+
+    def forward(self, ids):
+        x = self.transformer.wte(ids) + self.transformer.wpe.weight[: ids.shape[1]]
+        for block in self.transformer.h:
+            x = block(x)
+        return self.lm_head(self.transformer.ln_f(x))
+
+
+def batches(n, d_vocab=23):
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(n):
+        yield torch.randint(0, d_vocab, (4, 9), generator=generator)
+
+
+def loop(model, optimizer, n=6, watcher=None):
+    for ids in batches(n):
+        loss = F.cross_entropy(model(ids[:, :-1]).flatten(0, 1), ids[:, 1:].flatten())
+        optimizer.zero_grad()
+        loss.backward()
+        if watcher is not None:
+            watcher.log(loss=loss.detach())
+        optimizer.step()
+
+
+def test_two_lines_in_a_loop_of_nanogpt_give_a_run_with_split_matrices(tmp_path, capsys):
+    torch.manual_seed(0)
+    model = Nano()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    start = model.transformer.h[1].attn.c_attn.weight.detach().clone()
+    watcher = qkv.watch(model, optimizer, tmp_path / "run", level="full")
+    loop(model, optimizer, watcher=watcher)
+    assert watcher.close() == tmp_path / "run"
+    run = qkv.load(tmp_path / "run")
+    q, k, v = model.transformer.h[1].attn.c_attn.weight.detach().chunk(3)
+    for address, part in (("L1.W_Q", q), ("L1.W_K", k), ("L1.W_V", v)):
+        torch.testing.assert_close(run.catalogue().entry(address).parameter.detach(), part.t(), rtol=0, atol=0)
+        at = run.history(address, "drift")[address]
+        moved = (part - start.chunk(3)["QKV".index(address[-1])]).norm()
+        assert at.value[-1] == pytest.approx(float(moved / start.chunk(3)["QKV".index(address[-1])].norm()), rel=1e-4)
+    head = run.matrix("L1.H1.W_Q")
+    torch.testing.assert_close(head, q[8:].t(), rtol=0, atol=0)
+    assert run.matrix("L0.H1.OV").singular_values().shape[-1] == 8
+    assert run.catalogue(at=0).entry("L1.W_Q").parameter.equal(start[:16].t())
+    with run.telemetry() as telemetry:
+        steps = telemetry.steps()
+    assert steps.step.tolist() == [1, 2, 3, 4, 5, 6] and np.isfinite(steps.loss).all()
+    assert main(["show", str(run.path)]) == 0 and main(["report", str(run.path)]) == 0
+    assert main(["show", str(run.path), "L0.W_Q"]) == 0
+    assert main(["predict", str(run.path), "a"]) == 2
+    with pytest.raises(ConfigError, match="not its code"):
+        run.model(torch.zeros(1, 3, dtype=torch.int64))
+    capsys.readouterr()
+
+
+def test_the_numbers_are_those_of_the_matrices_and_gradients_at_each_step(tmp_path):
+    torch.manual_seed(1)
+    model = Nano()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    watcher = qkv.watch(model, optimizer, tmp_path / "run")
+    weight = model.transformer.h[0].attn.c_attn.weight
+    norms, grads, ratios = [], [], []
+    for ids in batches(5):
+        before = weight.detach()[16:32].clone()
+        loss = F.cross_entropy(model(ids[:, :-1]).flatten(0, 1), ids[:, 1:].flatten())
+        optimizer.zero_grad()
+        loss.backward()
+        grads.append(float(weight.grad[16:32].norm()))
+        optimizer.step()
+        after = weight.detach()[16:32]
+        norms.append(float(after.norm()))
+        ratios.append(float((after - before).norm() / after.norm()))
+    run = qkv.load(watcher.close())
+    for measure, expected in (("grad_norm", grads), ("update_ratio", ratios), ("norm", norms)):
+        series = run.history("L0.W_K", measure)["L0.W_K"]
+        values = dict(zip(series.step.tolist(), series.value.tolist(), strict=True))
+        np.testing.assert_allclose([values[step] for step in range(1, 6)], expected, rtol=2e-5)
+
+
+def test_watching_changes_no_bit_of_the_training(tmp_path):
+    torch.manual_seed(2)
+    one = Nano()
+    two = copy.deepcopy(one)
+    optimizers = [torch.optim.AdamW(m.parameters(), lr=1e-2) for m in (one, two)]
+    with qkv.watch(one, optimizers[0], tmp_path / "run", level="full"):
+        loop(one, optimizers[0])
+    loop(two, optimizers[1])
+    assert all(torch.equal(a, b) for a, b in zip(one.parameters(), two.parameters(), strict=True))
+
+
+def test_a_model_of_transformers_is_watched_and_can_be_run_by_qkv(tmp_path, theirs):
+    model = theirs.make_theirs("gpt2", torch.float32).train()
+    for module in model.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = 0.0
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    tokenizer = theirs.save_tokenizer(tmp_path / "tok")
+    watcher = qkv.watch(model, optimizer, tmp_path / "run", tokenizer=tokenizer)
+    for ids in batches(4, tokenizer.d_vocab):
+        out = model(input_ids=ids, labels=ids)
+        optimizer.zero_grad()
+        out.loss.backward()
+        optimizer.step()
+    watcher.log(val_loss=3.25)
+    run = qkv.load(watcher.close())
+    with torch.no_grad():
+        gap = (run.model(ids) - model.eval()(ids).logits).abs().max()
+    assert gap < 1e-5
+    with run.telemetry() as telemetry:
+        steps = telemetry.steps()
+    assert np.isfinite(steps.loss).all() and steps.tokens.tolist() == [36, 72, 108, 144]
+    assert run.loss == 3.25 and run.summary["val_loss"] == 3.25
+    assert len(run.predict(["the cat"])) == 1
+
+
+def test_names_of_ones_own_model(tmp_path):
+    class Own(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.tok = nn.Embedding(23, 16)
+            self.blocks = nn.ModuleList(
+                nn.ModuleDict({"qkv": nn.Linear(16, 16 + 8), "out": nn.Linear(16, 16)}) for _ in range(2)
+            )
+            self.end = nn.Linear(16, 23)
+
+        def forward(self, ids):
+            x = self.tok(ids)
+            for block in self.blocks:
+                q, k, v = block.qkv(x).split([16, 4, 4], -1)
+                x = x + block.out(q * F.pad(k + v, (0, 12)))
+            return self.end(x)
+
+    names = {
+        "tok.weight": "W_E",
+        "blocks.{L}.qkv.weight": "L{L}.W_Q, L{L}.W_K, L{L}.W_V",
+        "blocks.{L}.out.weight": "L{L}.W_O",
+        "end.weight": "W_U",
+    }
+    model = Own()
+    mirror = mirror_of(model, names=names, n_heads=4, n_kv_heads=1)
+    assert mirror.unnamed == [
+        "blocks.0.qkv.bias",
+        "blocks.0.out.bias",
+        "blocks.1.qkv.bias",
+        "blocks.1.out.bias",
+        "end.bias",
+    ]
+    assert mirror.catalogue.addresses == [
+        "W_E",
+        "L0.W_Q",
+        "L0.W_K",
+        "L0.W_V",
+        "L0.W_O",
+        "L1.W_Q",
+        "L1.W_K",
+        "L1.W_V",
+        "L1.W_O",
+        "W_U",
+    ]
+    assert mirror.catalogue.view("L1.W_Q").shape == (4, 16, 4) and mirror.catalogue.view("L1.W_K").shape == (1, 16, 4)
+    assert mirror.catalogue.view("L1.KV0.W_V").equal(model.blocks[1].qkv.weight[20:].t())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with qkv.watch(model, optimizer, tmp_path / "run", names=names, n_heads=4, n_kv_heads=1):
+        loop(model, optimizer, 2)
+    assert qkv.load(tmp_path / "run").matrix("L0.H3.W_K").shape == (16, 4)
+
+
+def test_the_encoder_of_torch_is_known():
+    layer = nn.TransformerEncoderLayer(16, 4, 32, batch_first=True)
+    model = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+    mirror = mirror_of(model)
+    assert mirror.unnamed == []
+    assert mirror.catalogue.view("L1.H3.W_V").equal(model.layers[1].self_attn.in_proj_weight[32:][12:].t())
+    assert mirror.catalogue.view("L0.W_in").equal(model.layers[0].linear1.weight.t())
+
+
+def test_what_cannot_be_watched_is_said(tmp_path, theirs):
+    model = nn.Sequential(nn.Linear(3, 3))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with pytest.raises(ConfigError, match="give names="):
+        qkv.watch(model, optimizer, tmp_path / "run")
+    with pytest.raises(ConfigError, match="no address of a matrix"):
+        qkv.watch(model, optimizer, tmp_path / "run", names={"0.weight": "L0.W_banana"}, n_heads=1)
+    with pytest.raises(ConfigError, match="no parameter of the model has one of these names"):
+        qkv.watch(model, optimizer, tmp_path / "run", names={"1.weight": "L0.W_Q"}, n_heads=1)
+    with pytest.raises(ConfigError, match="give n_heads"):
+        qkv.watch(model, optimizer, tmp_path / "run", names={"0.weight": "L0.W_Q"})
+    assert not (tmp_path / "run").exists()
+    nano = Nano()
+    optimizer = torch.optim.SGD(nano.parameters(), lr=0.1)
+    with qkv.watch(nano, optimizer, tmp_path / "run"), pytest.raises(RunFolderError):
+        qkv.watch(nano, optimizer, tmp_path / "run")
+
+
+def test_a_program_that_ends_without_closing_leaves_a_whole_run(tmp_path):
+    code = """
+import sys, torch, qkv
+from torch import nn
+model = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), 1, enable_nested_tensor=False)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+qkv.watch(model, optimizer, sys.argv[1])
+model(torch.randn(2, 3, 8)).square().mean().backward()
+optimizer.step()
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path / "run")], capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    run = qkv.load(tmp_path / "run")
+    assert run.summary["steps"] == 1 and run.folder.damaged_files() == {}
+
+
+@pytest.mark.parametrize("name", ["llama", "bert", "gpt2"])
+def test_attention_of_a_live_model_under_sdpa_is_what_eager_gives(name, theirs, tmp_path):
+    import transformers
+
+    model = theirs.make_theirs(name, torch.float32)
+    kind = "wordpiece" if name == "bert" else "word"
+    theirs.save_tokenizer(tmp_path, kind, specials=name == "bert")
+    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_file=str(tmp_path / "tokenizer.json"))
+    text = "the cat sat on a mat"
+    ids = tokenizer(text, return_tensors="pt")["input_ids"]
+    with torch.no_grad():
+        expected = torch.stack(model(ids, output_attentions=True).attentions)[:, 0]
+    model.set_attn_implementation("sdpa")
+    found = qkv.attention(model, tokenizer, text)
+    assert found.patterns.shape == expected.shape and len(found.tokens) == ids.shape[1]
+    np.testing.assert_allclose(found.patterns, expected.numpy(), atol=1e-5)
+    assert model.config._attn_implementation == "sdpa"
+
+
+def test_a_watched_model_of_our_own_parts_agrees_with_our_catalogue():
+    """The mirror of the family map gives the same tensors that our catalogue gives of the imported model."""
+    transformers = pytest.importorskip("transformers")
+    config = transformers.Qwen3Config(
+        vocab_size=23, hidden_size=16, intermediate_size=24, num_hidden_layers=1, num_attention_heads=4,
+        num_key_value_heads=2, head_dim=4, max_position_embeddings=12,
+    )  # fmt: skip
+    live = transformers.Qwen3ForCausalLM(config)
+    mirror = mirror_of(live)
+    layout = Layout(qk_norm=True, tied=False, start="normal")
+    sizes = Sizes(d_vocab=23, d_model=16, n_layers=1, n_heads=4, n_kv_heads=2, d_head=4, d_mlp=24, n_ctx=12)
+    ours = Catalogue(build(ModelConfig(kind="CausalLM", sizes=sizes, layout=layout), 0))
+    assert mirror.catalogue.addresses == ours.addresses
+    assert mirror.catalogue.view("L0.H3.W_K").equal(live.model.layers[0].self_attn.k_proj.weight[4:].t())
