@@ -3,13 +3,16 @@
 import json
 import os
 import struct
+import sys
+import types
+from fnmatch import fnmatch
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
 from qkv.cli import main
-from qkv.errors import SourceError
+from qkv.errors import MissingExtra, SourceError
 from qkv.interop import read_checkpoint
 
 
@@ -237,3 +240,23 @@ def test_the_command_makes_nothing_of_a_broken_folder(folder, tmp_path, capsys):
     said = capsys.readouterr()
     assert KEY in said.err and "Traceback" not in said.err and said.out == ""
     assert not (tmp_path / "runs").exists()
+
+
+def test_a_model_of_the_hub_is_fetched_without_code_or_pickles(folder, monkeypatch):
+    asked = []
+
+    def snapshot_download(name, *, revision, allow_patterns):
+        asked.append((name, revision, allow_patterns))
+        if name != "org/known":
+            raise RuntimeError(f"no model {name}\nand a long story")
+        return str(folder)
+
+    monkeypatch.setitem(sys.modules, "huggingface_hub", types.SimpleNamespace(snapshot_download=snapshot_download))
+    assert read_checkpoint("hf:org/known@main").family.name == "llama"
+    ((name, revision, patterns),) = asked
+    assert (name, revision) == ("org/known", "main")
+    assert not any(fnmatch(file, p) for p in patterns for file in ("pytorch_model.bin", "modeling.py", "a.pkl"))
+    refused("hf:org/wrong", "hf:org/wrong cannot be fetched: no model org/wrong")
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    with pytest.raises(MissingExtra, match=r"pip install 'qkv\[hub\]'"):
+        read_checkpoint("hf:org/known")

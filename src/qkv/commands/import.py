@@ -1,10 +1,11 @@
 """Read a Hugging Face folder (config.json, safetensors, tokenizer files) into a run folder that every command opens.
 
 Families: GPT-2, Llama, Mistral, Qwen2, Qwen3, GPT-NeoX, BERT, RoBERTa, DistilBERT. What a config asks for and cannot be
-had here is refused by name; nothing is downloaded, executed or unpickled.
+had here is refused by name; nothing is executed or unpickled, and nothing fetched unless you name hf:ORG/NAME.
 
 Example:
   qkv import models/gpt2 --out runs/gpt2
+  qkv import hf:openai-community/gpt2 --out runs/gpt2
   qkv import ~/.cache/huggingface/hub/models--gpt2/snapshots/607a30d --out runs/gpt2
 """
 
@@ -15,7 +16,7 @@ __all__ = ["configure", "run"]
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    parser.add_argument("folder", metavar="DIR", help="a Hugging Face folder with config.json and model.safetensors")
+    parser.add_argument("folder", metavar="DIR", help="a folder with config.json and model.safetensors, or hf:ORG/NAME")
     parser.add_argument("--out", required=True, metavar="RUN", help="the run folder to make")
     parser.add_argument("--json", action="store_true", help="print one JSON object on stdout")
 
@@ -29,7 +30,8 @@ def run(args: argparse.Namespace) -> int:
     from qkv.commands import screen
 
     notes: list[str] = []
-    made = api.import_checkpoint(Path(args.folder).expanduser(), args.out, say=notes.append)
+    source = args.folder if args.folder.startswith("hf:") else Path(args.folder).expanduser()
+    made = api.import_checkpoint(source, args.out, say=notes.append)
     sizes, n = made.config.model.sizes, made.summary["parameters"]
     if args.json:
         about = {"run": str(made.path), "task": made.task.name, "parameters": n, "notes": notes}

@@ -44,7 +44,8 @@ def one_text(task: Task, tokenizer: Any, sizes: Any, text: str) -> OneText:
         raise UserError(
             f"the task {task.name} does not predict the tokens of a text; expected a causal or masked model"
         )
-    ids = np.asarray(tokenizer.encode(text), dtype=np.int64)
+    before, after = tokenizer.around
+    ids = np.concatenate([before, tokenizer.encode(text), after]).astype(np.int64)
     causal = task.model_kind == "CausalLM"
     most = sizes.n_ctx + causal
     if not 2 <= len(ids) <= most:

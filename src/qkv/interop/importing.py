@@ -19,6 +19,7 @@ from qkv.data.tokenizers import Tokenizer, load_tokenizer
 from qkv.errors import ConfigError, SourceError, nearest
 from qkv.interop.families import FAMILIES, Family
 from qkv.interop.folders import Weights, read_json, within
+from qkv.interop.hub import fetch
 from qkv.interop.rows import Row
 from qkv.interop.settings import Reading, read_config
 from qkv.models import build
@@ -49,11 +50,11 @@ class Imported:
 
 
 def read_checkpoint(path: str | Path, *, dtype: torch.dtype = torch.float32) -> Imported:
-    """The model in a Hugging Face folder.
+    """The model in a Hugging Face folder, or of the hub (`hf:ORG/NAME`).
 
     Raises SourceError for the first thing that cannot be read as it stands.
     """
-    folder = Path(path)
+    folder = fetch(str(path)[3:]) if str(path).startswith("hf:") else Path(path)
     family, config, notes = read_model_config(folder)
     weights = Weights(folder)
     state = _read_state(family, config, weights, dtype, notes)

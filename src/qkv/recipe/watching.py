@@ -56,6 +56,8 @@ class Watcher:
         if level not in LEVELS:
             raise ConfigError(unknown("level of watch", level, LEVELS))
         self.folder, self.path, self.step = folder, folder.path, 0
+        self.unnamed: list[str] = mirror.unnamed
+        """Parameters that have no address and are not watched."""
         self._mirror, self._optimizers = mirror, list(optimizers)
         self._config = _run_config(mirror, level, bool(tokenizer))
         self._loss: Tensor | float | None = None

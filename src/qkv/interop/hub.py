@@ -1,0 +1,41 @@
+"""A model of the Hugging Face hub by name: `hf:ORG/NAME` or `hf:ORG/NAME@REVISION`. Needs the `hub` extra.
+
+Only files that can be read here are fetched: configuration, safetensors, tokenizer; no code and no pickles. They stay
+in that library's cache.
+"""
+
+from pathlib import Path
+
+from qkv.errors import MissingExtra, SourceError
+
+__all__ = ["PATTERNS", "fetch"]
+
+PATTERNS = (
+    "config.json",
+    "*.safetensors",
+    "*.safetensors.index.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "vocab.txt",
+    "vocab.json",
+    "merges.txt",
+)
+"""What is fetched of a repository."""
+
+
+def fetch(name: str) -> Path:
+    """The folder of the model called `name` (ORG/NAME, without `hf:`), fetched where it is not there yet.
+
+    Raises MissingExtra without the library, SourceError where the model cannot be had.
+    """
+    try:
+        import huggingface_hub
+    except ImportError:
+        raise MissingExtra(f"hf:{name} needs another library; type: pip install 'qkv[hub]'") from None
+    repository, _, revision = name.partition("@")
+    try:
+        found = huggingface_hub.snapshot_download(repository, revision=revision or None, allow_patterns=list(PATTERNS))
+    except Exception as error:  # the library raises many kinds, for the network as for a wrong name
+        reason = (str(error).splitlines() or [type(error).__name__])[0][:200]
+        raise SourceError(f"hf:{name} cannot be fetched: {reason}") from None
+    return Path(found)
