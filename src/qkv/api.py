@@ -56,6 +56,7 @@ def train(
     progress: Callable[[Any], None] = lambda told: None,
     say: Callable[[str], None] = lambda sentence: None,
     started: float | None = None,
+    log: str = "",
     **request: Any,
 ) -> "Run":
     """Train a model on `source` and return the finished run.
@@ -64,12 +65,13 @@ def train(
     `qkv.recipe.Request`: task, preset, from_run, steps, minutes, until_loss, seed, val, tokenizer, vocab, text_column,
     label_column, watch ("off", "light", "full"), device, precision, threads. `set` overrides single settings
     (`{"d_model": 128}`), `change` takes changes in the change language, `freeze` and `only` selectors. With `resume`,
-    `out` names the run to go on with. `progress` is called with each step, `say` with sentences.
+    `out` names the run to go on with. `log` is a place that telemetry is sent to as well (tensorboard, wandb or
+    trackio). `progress` is called with each step, `say` with sentences.
 
     Raises UserError for what cannot be done as asked (nothing is made then), RunError where the run broke off.
     """
     began = time.monotonic() if started is None else started
-    listening = recipe.Listening(progress=progress, say=say, started=began, null=report)
+    listening = recipe.Listening(progress=progress, say=say, started=began, null=report, log=log)
     names = [field.name for field in dataclasses.fields(recipe.Request)]
     for name in request:
         if name not in names:

@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 
 from qkv.errors import ConfigError, unknown
 
-__all__ = ["dump_toml", "field_paths", "from_dict", "load_toml", "override", "to_dict"]
+__all__ = ["dump_toml", "field_paths", "flat", "from_dict", "load_toml", "override", "to_dict"]
 
 T = TypeVar("T")
 
@@ -29,6 +29,18 @@ def to_dict(config: Any) -> dict[str, Any]:
         elif value is not None:
             out[field.name] = value
     return out
+
+
+def flat(config: Any) -> dict[str, Any]:
+    """Every leaf of the dataclass by its dotted path: `model.sizes.d_model` -> value."""
+
+    def walk(table: dict[str, Any], prefix: str) -> dict[str, Any]:
+        leaves: dict[str, Any] = {}
+        for name, value in table.items():
+            leaves |= walk(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value}
+        return leaves
+
+    return walk(to_dict(config), "")
 
 
 def from_dict(cls: type[T], data: dict[str, Any], where: str = "") -> T:

@@ -115,3 +115,21 @@ def test_a_framed_tokenizer_puts_its_marks_around_a_text_of_an_imported_model_on
     np.testing.assert_array_equal(run.tokenizer.encode_whole("the cat"), [special["[CLS]"], *ids, special["[SEP]"]])
     run.tokenizer.framed = False
     np.testing.assert_array_equal(run.tokenizer.encode_whole("the cat"), ids)
+
+
+@pytest.mark.parametrize("name", ["gpt2 odd", "llama biased", "qwen3", "neox", "bert", "roberta"])
+def test_instruments_that_run_the_model_open_it(name, theirs, tmp_path):
+    theirs.save_theirs(tmp_path / "hf", name)
+    masked = name in ("bert", "roberta")
+    theirs.save_tokenizer(tmp_path / "hf", "wordpiece" if masked else "word", specials=masked)
+    run = api.import_checkpoint(tmp_path / "hf", tmp_path / "run")
+    text = "the cat sat on a mat"
+    found = run.gradient_path(text)
+    for block in found.blocks:
+        parts = sum(block.parts.values())
+        torch.testing.assert_close(parts, block.total, rtol=1e-9, atol=1e-12)
+    assert sum(found.crossed.values()) == pytest.approx(1, abs=1e-9)
+    assert run.logit_lens(text)[-1].agreement == 1
+    moved = run.step(text, on="L0.attn")
+    assert moved is not None
+    assert len(run.layer_measures([text, "a dog saw it"])) > 0

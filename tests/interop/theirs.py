@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 import transformers
+from tokenizers.processors import TemplateProcessing
 
 from qkv.data.tokenizers import fit_tokenizer
 
@@ -156,8 +157,11 @@ WORDS = "the cat sat on a mat and the dog saw it. a king likes the sea, the quee
 
 
 def save_tokenizer(folder: Path, kind: str = "word", vocab: int = D_VOCAB, *, specials: bool = False) -> Any:
-    """A small fitted tokenizer as tokenizer.json in `folder`."""
+    """A small fitted tokenizer as tokenizer.json in `folder`, with special tokens as BERT's frames a text."""
     tokenizer = fit_tokenizer(kind, [WORDS * 20], vocab, specials=specials)
+    if specials:
+        marks = [(mark, tokenizer.special[mark]) for mark in ("[CLS]", "[SEP]")]
+        tokenizer.hf.post_processor = TemplateProcessing(single="[CLS] $A [SEP]", special_tokens=marks)
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer.save(folder / "tokenizer.json")
     return tokenizer

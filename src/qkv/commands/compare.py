@@ -80,20 +80,10 @@ def _figure(value: Any) -> str:
 
 def _settings(a: "Run", b: "Run") -> dict[str, list[Any]]:
     """Setting by dotted path -> its two values, where they differ."""
-    left, right = _flat(a.config), _flat(b.config)
+    from qkv.config import flat
+
+    left, right = flat(a.config), flat(b.config)
     return {path: [left.get(path), right.get(path)] for path in {**left, **right} if left.get(path) != right.get(path)}
-
-
-def _flat(config: Any) -> dict[str, Any]:
-    from qkv.config import to_dict
-
-    def walk(table: dict[str, Any], prefix: str) -> dict[str, Any]:
-        flat: dict[str, Any] = {}
-        for name, value in table.items():
-            flat |= walk(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value}
-        return flat
-
-    return walk(to_dict(config), "")
 
 
 def _figures(a: "Run", b: "Run") -> dict[str, list[Any]]:

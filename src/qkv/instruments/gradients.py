@@ -8,6 +8,8 @@ arrives there. With g the gradient at `resid_post` and J the Jacobians at this v
     a     = J_norm1^T u or u                        what arrives at the sum  resid_pre + attn_out
     G     = a + J_V^T a + J_Q^T a + J_K^T a         J_V, J_Q, J_K: through v, q and k alone, the norm before included
 
+Where attention and MLP stand side by side, both read `resid_pre`: G = g + J_mlp^T g + J_V^T g + J_Q^T g + J_K^T g.
+
 `V`, `Q`, `K` are the last three terms; the first, around attention, is parted by where it was just above: `MLP` came
 through the MLP, `skip` came around both. Without skip connections `skip` and `MLP` are 0, and everything goes through
 attention. Softmax, norms, rotary turns and QK-norm are differentiated where they stand; nothing is approximated.
@@ -110,7 +112,7 @@ def gradient_path(model: Any, task: Task, batch: Batch) -> GradientPath:
         *at_blocks, at_top, at_table = torch.autograd.grad(loss, wanted, retain_graph=True)
         above = [*at_blocks[1:], at_top]
         blocks = [
-            Parts(f"{block.name}.resid_pre", at_blocks[i], _Block(block, record).parts(above[i]))
+            Parts(f"{block.name}.resid_pre", at_blocks[i], _edges(block, record).parts(above[i]))
             for i, block in enumerate(model.blocks)
         ]
         crossed = _crossed(model, record, at_top, at_blocks[0])
@@ -188,11 +190,31 @@ class _Block:
         return self.around_attention(around), once, sum(self.through_attention(through).values(), torch.zeros_like(g))
 
 
+class _ParallelBlock(_Block):
+    """Attention and MLP side by side: both read `resid_pre`, so no way goes through both of them."""
+
+    def parts(self, g: Tensor) -> dict[str, Tensor]:
+        """All five parts of the gradient at `resid_pre`, given that at `resid_post`."""
+        both = {"skip": self.around_attention(g), "MLP": _back(self._of["mlp_out"], self._of["resid_pre"], g)}
+        inside = self.through_attention(g)
+        return {name: (both | inside)[name] for name in PATHS}
+
+    def by_crossings(self, g: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The parts of the gradient at `resid_pre` that went through 0 and 1 of the block's sublayers; never 2."""
+        parts = self.parts(g)
+        once = sum((parts[name] for name in PATHS if name != "skip"), torch.zeros_like(g))
+        return parts["skip"], once, torch.zeros_like(g)
+
+
+def _edges(block: Any, record: Mapping[str, Tensor]) -> _Block:
+    return (_ParallelBlock if block.parallel else _Block)(block, record)
+
+
 def _crossed(model: Any, record: Mapping[str, Tensor], at_top: Tensor, at_bottom: Tensor) -> dict[int, float]:
     """Shares of the gradient at the first `resid_pre` by the number of sublayers it went through."""
     carried = {0: at_top}
     for block in reversed(model.blocks):
-        edges, below = _Block(block, record), {}
+        edges, below = _edges(block, record), {}
         for n, g in carried.items():
             for more, part in enumerate(edges.by_crossings(g)):
                 below[n + more] = below.get(n + more, 0) + part
@@ -202,7 +224,7 @@ def _crossed(model: Any, record: Mapping[str, Tensor], at_top: Tensor, at_bottom
 
 
 def _n_sublayers(model: Any) -> int:
-    return sum(1 + (block.mlp is not None) for block in model.blocks)
+    return sum(1 + (block.mlp is not None and not block.parallel) for block in model.blocks)
 
 
 def _output_part(model: Any, task: Task, batch: Batch, h: Tensor, loss: Tensor) -> Tensor:

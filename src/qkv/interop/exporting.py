@@ -129,7 +129,7 @@ def write_checkpoint(
         settings, tensors = _config_json(fit.family, config), _tensors(fit.family, config, state)
     else:
         settings, tensors = _own_config(config), dict(state)
-    settings |= _token_ids(tokenizer)
+    settings |= {key: value for key, value in _token_ids(tokenizer).items() if key not in settings}
     with _new_folder(out) as folder:
         _write_json(folder / "config.json", settings)
         _write_tensors(folder, tensors, largest_file)

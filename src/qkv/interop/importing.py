@@ -229,6 +229,8 @@ def _read_tokenizer(folder: Path, family: Family, config: ModelConfig, notes: li
         notes.append(f"{folder} has no tokenizer that can be read{more}: the model takes ids, and no text")
         return None
     tokenizer = load_tokenizer(folder)
+    tokenizer = tokenizer if "tokenizer.json" in there else _framed(tokenizer, family)
+    tokenizer.framed = True
     rows = config.sizes.d_vocab
     if tokenizer.d_vocab > rows:
         token = tokenizer.token(tokenizer.d_vocab - 1)
@@ -240,7 +242,7 @@ def _read_tokenizer(folder: Path, family: Family, config: ModelConfig, notes: li
         notes.append(
             f"the table has {rows} rows and the tokenizer {tokenizer.d_vocab} tokens: the last rows are no token"
         )
-    return tokenizer if "tokenizer.json" in there else _framed(tokenizer, family)
+    return tokenizer
 
 
 def _framed(tokenizer: Tokenizer, family: Family) -> Tokenizer:

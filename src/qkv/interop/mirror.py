@@ -80,7 +80,7 @@ class Shadow(nn.Module):
         for address, shape in shapes.items():
             place: nn.Module = self
             *path, name = address.split(".")
-            for part in path:
+            for part in ["head", *path] if KINDS[name].site == "head" else path:  # the way out comes last
                 part = part[1:] if part[0] == "L" and part[1:].isdigit() else part
                 if not hasattr(place, part):
                     place.add_module(part, nn.Module())
@@ -199,7 +199,7 @@ def mirror_of(
 def _of_family(model: nn.Module, config: Any) -> Mirror:
     """Of a model of transformers, by the map that imports its checkpoints."""
     family = FAMILIES[config.model_type]
-    if type(model).__name__ not in (family.architecture, *family.also):
+    if type(model).__name__ not in (family.architecture, *(name for name in family.also if "For" in name)):
         raise ConfigError(
             f"the model is a {type(model).__name__}; of {family.title} qkv watches {family.architecture}."
             " For another, give names= (see docs/watching.md)"

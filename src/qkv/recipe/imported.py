@@ -18,7 +18,6 @@ from qkv.recipe.request import RunConfig
 from qkv.tasks import TASKS
 from qkv.telemetry import Store
 from qkv.training.config import TrainingConfig
-from qkv.training.optimizers import make_optimizer
 from qkv.training.precision import resolve as resolve_machine
 from qkv.training.record import RunContext
 from qkv.training.tensorfile import streamed
@@ -86,7 +85,7 @@ def _measure(folder: RunFolder, config: RunConfig, imported: Imported) -> None:
                 corpus=None,
                 config=config.training,
                 machine=config.machine,
-                optimizer=make_optimizer(catalogue, config.training.optimizer),
+                optimizer=None,  # type: ignore[arg-type]
                 folder=folder.path,
             )
         )

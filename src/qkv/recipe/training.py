@@ -16,11 +16,12 @@ from typing import Any
 
 import torch
 
-from qkv.config import dump_toml, to_dict
+from qkv.config import dump_toml, flat, to_dict
 from qkv.errors import RunFolderError
 from qkv.folder import RunFolder
 from qkv.instruments.ledger import Ledger
 from qkv.instruments.recorder import Recorder
+from qkv.instruments.trackers import Sender, open_tracker
 from qkv.recipe.assemble import Parts, assemble, load_weights
 from qkv.recipe.facts import BackgroundBaselines, machine_facts, summary
 from qkv.recipe.null import NULL_SHARE, train_null
@@ -50,6 +51,8 @@ class Listening:
     """`time.monotonic()` when the command was typed."""
     null: bool = True
     """Train the null as well: it is there for the report, so a run without one does without."""
+    log: str = ""
+    """Where telemetry is sent as well: a name of `qkv.instruments.trackers.TRACKERS`; empty is nowhere."""
 
     def seconds(self) -> float:
         """Wall time since then."""
@@ -134,6 +137,9 @@ def _run(
     with Store(folder.telemetry) as store:
         observers: list[Observer] = [Ledger(store, config.ledger)] if config.ledger.every else []
         observers += [Recorder(store, level=config.watch, start=parts.start), _Progress(listening.progress)]
+        if listening.log:
+            tracker = open_tracker(listening.log, folder.path, flat(config))
+            observers.append(Sender(tracker, folder.telemetry, listening.say))
         outcome = _loop(parts, folder, listening, observers, resume_from)
         if config.watch != "off" and listening.null:
             train_null(parts, outcome, store)

@@ -27,6 +27,7 @@ from qkv.models.layout import ModelConfig, Sizes
 from qkv.recipe.facts import machine_facts
 from qkv.recipe.request import RunConfig
 from qkv.tasks import TASKS
+from qkv.tasks.task import TaskDefaults
 from qkv.telemetry import Store
 from qkv.training.config import OptimizerConfig, TrainingConfig
 from qkv.training.precision import resolve as resolve_machine
@@ -178,7 +179,7 @@ class Watcher:
             tokens_per_step=0,
             model=self._mirror.model,
             catalogue=self._mirror.catalogue,
-            task=TASKS[self._config.task],
+            task=TaskDefaults(),
             corpus=None,
             config=self._config.training,
             machine=self._config.machine,

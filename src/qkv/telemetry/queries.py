@@ -169,6 +169,10 @@ class Telemetry:
         chosen = self._select(selector, known, measure)
         return self._grid(number, measure, [known[a] for a in chosen], chosen, arm)
 
+    def at(self, step: int, measure: str, arm: int = RUN_ARM) -> dict[str, float | None]:
+        """A measure of every address at exactly one step; empty where it was not taken then."""
+        return dict(self._at(step, measure, arm))
+
     def latest(self, selector: str = "**", arm: int = RUN_ARM, at: int | None = None) -> list[MatrixRow]:
         """The matrix table: for each address the newest value of each measure, no later than step `at`."""
         about = {row.address: row for row in self.addresses()}
