@@ -65,7 +65,7 @@ def test_what_an_imported_run_does_not_have_is_said(runs, capsys):
         (["eval", runs / "qwen2"], "has no text of its own"),
         (["predict", runs / "neox", "a"], "has no tokenizer"),
         (["embed", runs / "neox", "a"], "has no tokenizer"),
-        (["show", runs / "neox", "--text", "a"], "no text"),
+        (["show", runs / "neox", "--text", "a"], "has no tokenizer"),
         (["train", "--from", runs / "neox", "--steps", 1], "came without a tokenizer"),
     ):
         capsys.readouterr()

@@ -6,6 +6,7 @@ lose its copy and nothing else. Names are `loss`, `lr`, `grad_norm`, `val_loss`,
 matrix as a path: `drift/L0.W_Q`.
 """
 
+import contextlib
 import importlib
 import math
 import os
@@ -173,6 +174,9 @@ class Sender(Observer):
 
     def on_end(self, outcome: Outcome) -> None:
         """Close the destination."""
+        if self._broken:
+            with contextlib.suppress(Exception):  # it was said already
+                self._tracker.close()
         self._do(self._tracker.close)
 
     def _send(self, step: int, values: Mapping[str, float]) -> None:
