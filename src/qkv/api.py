@@ -261,13 +261,10 @@ class Run:
 
     def _shadow(self, path: Path) -> Any:
         """The matrices of a model whose code is not ours."""
-        from qkv.interop.mirror import Shadow
+        from qkv.interop.mirror import shadow_of
 
-        state, sizes = recipe.load_weights(path), self.config.model.sizes
-        shapes = {address: tuple(values.shape) for address, values in state.items()}
-        shadow = Shadow(shapes, sizes.n_heads, sizes.n_kv_heads)
-        Catalogue(shadow).load_state(state)
-        return shadow.eval()
+        sizes = self.config.model.sizes
+        return shadow_of(recipe.load_weights(path), sizes.n_heads, sizes.n_kv_heads)
 
     @cached_property
     def tokenizer(self) -> Tokenizer | None:

@@ -23,7 +23,7 @@ from qkv.models.layout import ModelConfig
 from qkv.models.matrices import Catalogue
 from qkv.models.parts import KINDS
 
-__all__ = ["NAMES", "Mirror", "Shadow", "mirror_of", "unwrapped"]
+__all__ = ["NAMES", "Mirror", "Shadow", "mirror_of", "shadow_of", "unwrapped"]
 
 NAMES: Mapping[str, Mapping[str, str]] = {
     # karpathy/nanoGPT `model.py`; c_attn is a Linear there
@@ -97,6 +97,13 @@ class Shadow(nn.Module):
         )
 
     hidden = forward_recorded = forward_with = forward
+
+
+def shadow_of(state: Mapping[str, Tensor], n_heads: int, n_kv_heads: int) -> Shadow:
+    """A `Shadow` that holds these values, by address."""
+    shadow = Shadow({address: tuple(values.shape) for address, values in state.items()}, n_heads, n_kv_heads)
+    Catalogue(shadow).load_state(state)
+    return shadow.eval()
 
 
 @dataclass(frozen=True)

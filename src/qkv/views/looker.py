@@ -18,6 +18,7 @@ from torch import Tensor
 from qkv.changes import plan_changes
 from qkv.data.tokenizers import Tokenizer, load_tokenizer
 from qkv.errors import RunFolderError, UserError
+from qkv.interop.mirror import shadow_of
 from qkv.models import build
 from qkv.models.matrices import Catalogue
 from qkv.models.zoo import MODELS
@@ -60,7 +61,7 @@ class Looker:
     def tokenizer(self) -> Tokenizer:
         """The run's own."""
         tokenizer = load_tokenizer(self.folder / "tokenizer.json")
-        tokenizer.framed = bool(self.config.imported)
+        tokenizer.framed = bool(self.config.imported or self.config.watched)
         return tokenizer
 
     @property
@@ -108,7 +109,8 @@ class Looker:
 
     @property
     def _vocabulary(self) -> Mapping[str, int] | None:
-        return None if self.reads_images else self.tokenizer.readable
+        there = (self.folder / "tokenizer.json").is_file()
+        return self.tokenizer.readable if there and not self.reads_images else None
 
     def image(self, path: Path) -> Words:
         """An image file as its model reads it, patches for tokens. Raises UserError for what is no image."""
@@ -122,6 +124,9 @@ class Looker:
     def _read(self, path: Path, changes: Sequence[str]) -> Any:
         if not path.is_file():
             raise RunFolderError(f"{self.folder} holds no weights yet; wait for its first checkpoint")
+        if self.config.watched == "names":
+            sizes = self.config.model.sizes
+            return shadow_of(load_weights(path), sizes.n_heads, sizes.n_kv_heads)
         model = build(self.config.model, self.config.seed)
         catalogue = Catalogue(model, self._vocabulary)
         plan = plan_changes(self.config.changes, catalogue, self.config.seed, run_matrix, resumed_at=1 << 60)
