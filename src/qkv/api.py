@@ -35,7 +35,7 @@ from qkv.telemetry import Series, Telemetry
 if TYPE_CHECKING:
     from qkv.views.notebook import AttentionView
 
-__all__ = ["Attention", "Run", "attention", "cache_folder", "import_checkpoint", "load", "train", "watch"]
+__all__ = ["Attention", "Run", "attention", "cache_folder", "import_checkpoint", "load", "study", "train", "watch"]
 
 
 def cache_folder() -> Path:
@@ -224,6 +224,46 @@ def _cached_import(folder: Path) -> Path:
         shutil.rmtree(place, ignore_errors=True)  # what a killed process left
         import_checkpoint(folder, place)
     return place
+
+
+def study(
+    name: str,
+    source: str | Path = "",
+    *,
+    seeds: int | None = None,
+    minutes: float | None = None,
+    quick: bool = False,
+    margin: float | None = None,
+    out: str | Path = "runs",
+    progress: Callable[[Any], None] = lambda made: None,
+    say: Callable[[str], None] = lambda sentence: None,
+    started: float | None = None,
+) -> dict[str, Any]:
+    """Answer a question by experiment on `source`; returns the verdict that `qkv study --json` prints.
+
+    Trains one model per core at a time. Its folder lies in `out` and is named by the hash of what is done, so the same
+    call goes on with what is missing, and more `seeds` add to what is there. `margin` is the largest effect that would
+    not matter. `progress` is called with each training that ended, `say` with sentences.
+
+    Raises UserError for what cannot be done as asked (nothing is made then).
+    """
+    from qkv.studies import Told, run_study
+    from qkv.views.study_page import write_study_page
+
+    verdict = run_study(
+        name,
+        str(source),
+        seeds=seeds,
+        minutes=minutes,
+        quick=quick,
+        margin=margin,
+        within=Path(out),
+        cache=cache_folder(),
+        workers=torch.get_num_threads(),
+        told=Told(progress=progress, say=say, started=started or 0.0),
+    )
+    write_study_page(Path(verdict["run"]))
+    return verdict
 
 
 class Run:

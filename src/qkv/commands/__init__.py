@@ -14,6 +14,7 @@ COMMANDS: dict[str, str] = {
     "step": "one step of gradient descent on one text: what would move, and what it would buy",
     "show": "what training did: the reading, matrices, tokens, attention",
     "compare": "what differs between two runs, matrix by matrix",
+    "study": "answer a question by experiment, with statistics",
     "report": "write the self-contained HTML report of a run",
     "import": "read a Hugging Face folder into a run folder",
     "export": "write a run as a Hugging Face folder",

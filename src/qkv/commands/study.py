@@ -1,0 +1,113 @@
+"""Answer a question about what training does, by experiment, on your own text: a verdict with an interval.
+
+Without a name it lists the questions. Every arm's learning rate is tuned afresh in every replicate, arms pair by seed,
+and the design is written down before the first training. A study that was stopped goes on where it was, with the same
+command; more --seeds add to the trainings that are there. Results lie in runs/study-NAME-...
+
+Example:
+  qkv study
+  qkv study frozen-embeddings --quick
+  qkv study which-matrix my.txt --seeds 8 --minutes 150
+  qkv study what-is-trained my.txt --quick --json
+"""
+
+import argparse
+import sys
+import time
+from typing import Any
+
+from qkv.commands.arguments import at_least_zero, positive, whole
+
+__all__ = ["configure", "run"]
+
+_SECONDS = 5.0
+"""Between two lines of progress."""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    parser.add_argument("name", nargs="?", metavar="NAME", help="the question; without it they are listed")
+    parser.add_argument("source", nargs="?", metavar="SOURCE", help="the text; without it, the one inside your Python")
+    parser.add_argument("--quick", action="store_true", help="at most 3 minutes on two cores, and weak")
+    parser.add_argument("--seeds", type=whole(1), metavar="N", help="paired replicates, each tuned by itself")
+    parser.add_argument("--minutes", type=positive, metavar="M", help="wall time; refused where it cannot be enough")
+    parser.add_argument(
+        "--margin", type=at_least_zero, metavar="X", help="largest effect that would not matter, in the study's unit"
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object on stdout")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Do it, print, and return the exit status."""
+    started = time.monotonic()
+    from qkv import api
+    from qkv.commands import screen
+
+    if args.name is None:
+        _list(args.json)
+        return 0
+    shown = _Line()
+    verdict = api.study(
+        args.name,
+        args.source or "",
+        seeds=args.seeds,
+        minutes=args.minutes,
+        quick=args.quick,
+        margin=args.margin,
+        progress=shown,
+        say=shown.say,
+        started=started,
+    )
+    if args.json:
+        screen.print_json(verdict)
+    else:
+        _print(verdict)
+    return 0
+
+
+def _list(as_json: bool) -> None:
+    """The questions, in order of priority."""
+    from qkv.commands import screen
+    from qkv.studies import questions
+
+    if as_json:
+        screen.print_json({"studies": {q.name: {"asks": q.asks, "answer": q.answer} for q in questions().values()}})
+        return
+    screen.print_table(["study", "asks"], [(q.name, q.asks) for q in questions().values()])
+    print("Answer one with: qkv study NAME [SOURCE] --quick")
+
+
+class _Line:
+    """Progress on stderr, a line now and then."""
+
+    def __init__(self) -> None:
+        self._last = time.monotonic()
+
+    def say(self, sentence: str) -> None:
+        """One sentence."""
+        print(sentence, file=sys.stderr, flush=True)
+
+    def __call__(self, made: Any) -> None:
+        """A training ended."""
+        if time.monotonic() - self._last < _SECONDS:
+            return
+        self._last = time.monotonic()
+        self.say(f"training {made.done} of about {made.expected}: {made.arm}, {made.role}, loss {made.loss:.3f}")
+
+
+def _print(verdict: dict[str, Any]) -> None:
+    """The sentence, then what it rests on."""
+    from qkv.commands import screen
+    from qkv.views.study_page import ARM_COLUMNS, EFFECT_COLUMNS, arm_cells, effect_cells
+
+    print(verdict["sentence"] + "\n")
+    screen.print_table(EFFECT_COLUMNS, map(effect_cells, verdict["contrasts"]))
+    print()
+    screen.print_table(ARM_COLUMNS, map(arm_cells, verdict["arms"]))
+    if verdict["full_answer"]:
+        print(f"The full run on this text said: {verdict['full_answer']}")
+    for missing in verdict["not_reached"]:
+        print(f"Not reached in the time: {missing}. The same command goes on.")
+    print(f"\nIt would be wrong if: {verdict['falsified_by']}")
+    print(f"Published: {verdict['literature']}")
+    print(f"Every one of {verdict['trainings']} trainings is logged in {verdict['run']}; open its page.html")

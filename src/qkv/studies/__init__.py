@@ -1,0 +1,31 @@
+"""Questions answered by experiment: a design, paired replicates with tuning inside each, and a verdict with an
+interval.
+
+design, tuning      what will be trained, hashed before it is; which training comes next
+streams, tables     the user's text, or made tokens whose truth is known; tables made from counts
+training, probes    one training to one row; what is measured on the trained model
+workers, runner     many small trainings, killed at any moment without loss
+statistics          paired t, sign flips, equivalence, Holm, power; the rule of the verdict
+questions/          one module per study
+"""
+
+from qkv.studies.design import Arm, Contrast, Design, Grid, Scale, Text
+from qkv.studies.question import Ask, Question
+from qkv.studies.questions import find, questions
+from qkv.studies.runner import Made, Told, run_study
+
+__all__ = [
+    "Arm",
+    "Ask",
+    "Contrast",
+    "Design",
+    "Grid",
+    "Made",
+    "Question",
+    "Scale",
+    "Text",
+    "Told",
+    "find",
+    "questions",
+    "run_study",
+]

@@ -1,0 +1,295 @@
+"""What a study will do, written down before it does any of it: arms, learning rates, replicates, contrasts, scale.
+
+All frozen dataclasses, checked at construction, with one canonical JSON form that is hashed. A `Design` has two hashes:
+its own, and that of its *protocol*, which leaves out the number of replicates: designs of one protocol share a folder,
+so that more seeds add to the runs that are there. A `Trial` is one training; its key names everything that decides its
+outcome, so a run that is there is never made again. Nothing is run here.
+"""
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from qkv.errors import ConfigError
+
+__all__ = ["Arm", "Contrast", "Design", "Grid", "Scale", "Text", "Trial", "canonical"]
+
+FORMAT = 1
+"""Goes up when a training of a study would come out otherwise than before; keys of runs hold it."""
+_TUNING_SEEDS = 1_000_000
+"""Seeds of tuning runs start here, so that no training is both tuned on and reported."""
+
+Pairs = tuple[tuple[str, Any], ...]
+"""Settings as (name, value), hashable and in order."""
+
+
+def canonical(value: Any) -> str:
+    """One JSON text per value: keys sorted, no spaces."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
+def _digest(value: Any) -> str:
+    return hashlib.sha256(canonical(value).encode()).hexdigest()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Text:
+    """Tokens to train on: the user's text cut by a tokenizer, or a stream made by a rule."""
+
+    stream: str = "text"
+    """Name in `studies.streams.STREAMS`."""
+    tokenizer: str = "char"
+    """Of a text: char, bpe, word, ...; a made stream brings its own."""
+    vocab: int = 0
+    """Of a fitted tokenizer; 0 is the law of its kind."""
+    settings: Pairs = ()
+    """Of a made stream."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scale:
+    """How large every training of a study is, unless an arm says otherwise."""
+
+    d_model: int
+    n_layers: int
+    n_heads: int
+    n_ctx: int
+    batch_size: int
+    """Windows a step."""
+    steps: int
+    val_tokens: int
+    """The validation split is cut to this many tokens, the same for every arm."""
+    evaluations: int = 4
+    """Points of each loss curve, evenly spaced over the steps."""
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            if getattr(self, field.name) < 1:
+                raise ConfigError(f"{field.name} of a study is {getattr(self, field.name)}; expected at least 1")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Grid:
+    """Learning rates centre * ratio^k: `points` around the arm's own centre, then on, past whichever edge is best."""
+
+    ratio: float = 3.0
+    points: int = 3
+    reach: int = 4
+    """Largest |k| that is tried."""
+
+    def __post_init__(self) -> None:
+        if self.ratio <= 1 or self.points < 3 or self.points % 2 == 0 or self.reach < self.points // 2:
+            raise ConfigError(
+                f"a grid of {self.points} rates a factor {self.ratio:g} apart has no interior; expected an odd number"
+                " of at least 3, a factor above 1"
+            )
+
+    def rate(self, centre: float, k: int) -> float:
+        """centre * ratio^k, rounded to six digits so that it reads the same everywhere."""
+        return float(f"{centre * self.ratio**k:.6g}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Arm:
+    """One way to train: what is done to which matrices, on which tokens, with which optimizer."""
+
+    name: str
+    what: str
+    """For a table: what this arm does."""
+    text: str = "text"
+    """Key in the design's `texts`."""
+    task: str = "causal"
+    changes: tuple[str, ...] = ()
+    """In the change language."""
+    layout: Pairs = ()
+    """Fields of the preset's layout that differ."""
+    sizes: Pairs = ()
+    """Fields of the scale that differ."""
+    optimizer: str = "adamw"
+    lr: float = 0.01
+    """Centre of the grid."""
+    tune: str = "own"
+    """`own`: tuned in each replicate; `none`: at the centre; else the arm whose rate it takes over."""
+    trainer: str = "loop"
+    """Name in `studies.training.TRAINERS`."""
+    labels: str = "real"
+    """`random` trains on labels that no input can tell."""
+    tables: tuple[tuple[str, str], ...] = ()
+    """(address, table): start values made from the text, by a name in `studies.tables.TABLES`."""
+    probes: tuple[str, ...] = ()
+    """What is measured on the trained model: names in `studies.probes.PROBES`."""
+
+    def content(self) -> dict[str, Any]:
+        """All that decides the outcome: everything but its name and words."""
+        return {k: v for k, v in dataclasses.asdict(self).items() if k not in ("name", "what")}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contrast:
+    """One effect: a weighted sum of what arms measured in the same replicate."""
+
+    name: str
+    what: str
+    """For a table: what a positive number means."""
+    terms: tuple[tuple[float, str, str], ...]
+    """(weight, arm, quantity); `loss` is the loss at the last step, others come from probes."""
+    margin: float
+    """The largest effect that would not matter."""
+    unit: str = "nats per token"
+    expected: str = ""
+    """Direction that the literature leads one to expect."""
+    nominal: float | None = None
+    """Where each value is 1 or 0: the rate that was promised; the effect is the rate seen less this one."""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.margin < float("inf"):
+            raise ConfigError(
+                f"the margin of {self.name} is {self.margin:g}; expected a number above 0: the largest difference that"
+                " would not matter"
+            )
+
+    @property
+    def arms(self) -> tuple[str, ...]:
+        """The arms it reads."""
+        return tuple(dict.fromkeys(arm for _, arm, _ in self.terms))
+
+
+def cost(name: str, what: str, arm: str, baseline: str, margin: float, **more: Any) -> Contrast:
+    """loss(arm) - loss(baseline)."""
+    return Contrast(name=name, what=what, terms=((1.0, arm, "loss"), (-1.0, baseline, "loss")), margin=margin, **more)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trial:
+    """One training, complete in itself: a worker needs nothing else to run it."""
+
+    arm: Arm
+    text: Text
+    scale: Scale
+    source: str
+    """Path of the user's text; empty is the text inside Python."""
+    source_sha256: str
+    lr: float
+    seed: int
+    software: str
+    """Versions that the bits depend on."""
+
+    @property
+    def key(self) -> str:
+        """Of everything that decides the outcome; where the file lies does not."""
+        what = {k: v for k, v in dataclasses.asdict(self).items() if k != "source"}
+        what["arm"] = {k: v for k, v in self.arm.content().items() if k not in ("lr", "tune", "text")}
+        return _digest([FORMAT, what])[:20]
+
+    def to_json(self) -> str:
+        """The trial as text; `from_json` undoes it."""
+        return canonical(dataclasses.asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> "Trial":
+        """A trial from `to_json`."""
+        data = json.loads(text)
+        arm, cut, scale = (_tuples(data.pop(name)) for name in ("arm", "text", "scale"))
+        return cls(arm=Arm(**arm), text=Text(**cut), scale=Scale(**scale), **data)
+
+
+def _tuples(data: Mapping[str, Any]) -> dict[str, Any]:
+    """JSON's lists as the tuples that the dataclasses hold."""
+
+    def tupled(value: Any) -> Any:
+        return tuple(tupled(item) for item in value) if isinstance(value, list) else value
+
+    return {name: tupled(value) for name, value in data.items()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Design:
+    """A whole study. Raises ConfigError for one that could not answer anything."""
+
+    study: str
+    quick: bool
+    source_name: str
+    source_sha256: str
+    texts: tuple[tuple[str, Text], ...]
+    scale: Scale
+    grid: Grid
+    arms: tuple[Arm, ...]
+    contrasts: tuple[Contrast, ...]
+    """The first is primary: its verdict is the study's."""
+    replicates: int
+    software: str
+
+    def __post_init__(self) -> None:
+        if self.replicates < 2:
+            raise ConfigError(
+                f"{self.replicates} seed has no spread, so nothing could be told from chance; expected --seeds 2 or"
+                " more (8 is usual)"
+            )
+        if not self.contrasts:
+            raise ConfigError(f"the study {self.study} has no contrast, so it would answer nothing")
+        self._check_arms()
+
+    def _check_arms(self) -> None:
+        names, contents = [arm.name for arm in self.arms], {}
+        for arm in self.arms:
+            if names.count(arm.name) > 1:
+                raise ConfigError(f"two arms are called {arm.name!r}; give each a name of its own")
+            content = canonical({k: v for k, v in arm.content().items() if k not in ("lr", "tune", "probes")})
+            if content in contents:
+                raise ConfigError(
+                    f"the arms {contents[content]!r} and {arm.name!r} are the same, so their difference is 0 by"
+                    " construction; change one of them"
+                )
+            contents[content] = arm.name
+            if arm.text not in dict(self.texts):
+                raise ConfigError(f"the arm {arm.name!r} trains on {arm.text!r}, which the design does not have")
+            if arm.tune not in ("own", "none") and arm.tune not in names:
+                raise ConfigError(f"the arm {arm.name!r} takes its learning rate from {arm.tune!r}, which is no arm")
+        for contrast in self.contrasts:
+            for arm in contrast.arms:
+                if arm not in names:
+                    raise ConfigError(f"the contrast {contrast.name!r} reads {arm!r}, which is no arm of the design")
+
+    @property
+    def primary(self) -> Contrast:
+        """The contrast that the verdict is about."""
+        return self.contrasts[0]
+
+    def arm(self, name: str) -> Arm:
+        """The arm of that name."""
+        return next(arm for arm in self.arms if arm.name == name)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values, as written to the study's folder."""
+        return dataclasses.asdict(self)
+
+    @property
+    def protocol(self) -> str:
+        """Hash of everything but the number of replicates."""
+        return _digest([FORMAT, {k: v for k, v in self.as_dict().items() if k != "replicates"}])
+
+    @property
+    def hash(self) -> str:
+        """Hash of the whole design."""
+        return _digest([FORMAT, self.as_dict()])
+
+    def trial(self, arm: Arm, replicate: int, k: int, *, source: str, report: bool) -> Trial:
+        """The training of an arm in a replicate at grid point k: to tune by, or to report.
+
+        Arms of one replicate share seeds, so they share batches and the start of every address they have in common.
+        """
+        seed = replicate if report else _TUNING_SEEDS + replicate
+        probes = arm.probes if report else ()
+        return Trial(
+            arm=dataclasses.replace(arm, probes=probes),
+            text=dict(self.texts)[arm.text],
+            scale=dataclasses.replace(self.scale, **dict(arm.sizes)),
+            source=source,
+            source_sha256=self.source_sha256,
+            lr=self.grid.rate(arm.lr, k),
+            seed=seed,
+            software=self.software,
+        )

@@ -1,0 +1,117 @@
+"""What a study will take, measured before it starts: a few steps of every kind of training in it.
+
+An estimate decides whether a budget is enough and nothing else; no number of a study depends on the clock.
+"""
+
+import dataclasses
+import math
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from qkv.errors import ConfigError
+from qkv.studies.design import Arm, Design, Trial
+from qkv.studies.training import run_trial
+from qkv.studies.tuning import expected_runs
+
+__all__ = ["Estimate", "estimate"]
+
+_SHORT, _LONG = 3, 9
+"""Steps of the two trainings whose difference is timed."""
+_AROUND = 1.1
+"""For probes, building models and waiting for the last training of a batch."""
+_WORKER_SECONDS = 5.0
+"""For a process to start and to read its text."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Estimate:
+    """Seconds by arm and replicate, and how many trainings run at a time."""
+
+    seconds_per_replicate: Mapping[str, float]
+    """Arm -> all its trainings of one replicate, one after another."""
+    workers: int
+    slowest: float
+    """Seconds of the longest single training."""
+
+    def minutes(self, replicates: int) -> float:
+        """Wall time of that many replicates."""
+        total = sum(self.seconds_per_replicate.values()) * replicates * _AROUND / self.workers
+        return (total + (_WORKER_SECONDS if self.workers > 1 else 0.0)) / 60
+
+    def fitting(self, minutes: float, most: int) -> int:
+        """How many replicates fit into so many minutes, at most `most`."""
+        return max((n for n in range(1, most + 1) if self.minutes(n) <= minutes), default=0)
+
+    def check(self, design: Design, minutes: float) -> None:
+        """Make sure that a design fits its budget.
+
+        Raises ConfigError that says what would fit.
+        """
+        needed = self.minutes(design.replicates)
+        if needed <= minutes:
+            return
+        fits = self.fitting(minutes, design.replicates)
+        least = self.minutes(2)
+        other = f"--seeds {fits} would fit" if fits >= 2 else f"2 replicates take about {least:.1f} minutes"
+        quick = "" if design.quick else ", or the quick study (--quick)"
+        raise ConfigError(
+            f"{minutes:g} minutes are too few for {design.replicates} replicates of {design.study}, which take about"
+            f" {needed:.1f} on {self.workers} core{'s' * (self.workers > 1)}; {other}. Give --minutes"
+            f" {math.ceil(needed)}{quick}"
+        )
+
+
+def estimate(design: Design, source: str, cache: Path | None, workers: int) -> Estimate:
+    """Time a few steps of every different kind of training of a design on this machine; takes seconds.
+
+    Raises UserError where an arm does not fit its text or model, before anything is made.
+    """
+    measured: dict[str, float] = {}
+    found = {}
+    for arm in design.arms:
+        trial = design.trial(arm, 1, 0, source=source, report=True)
+        kind = _kind(trial)
+        if kind not in measured:
+            measured[kind] = _seconds(trial, cache)
+        else:
+            _try(trial, cache)
+        found[arm.name] = measured[kind] * expected_runs(design, arm)
+    return Estimate(seconds_per_replicate=found, workers=workers, slowest=max(measured.values()))
+
+
+def _kind(trial: Trial) -> str:
+    """What the time of a training depends on."""
+    return repr((trial.text, trial.scale, trial.arm.task, trial.arm.optimizer, trial.arm.trainer, trial.arm.probes))
+
+
+def _seconds(trial: Trial, cache: Path | None) -> float:
+    """Of one whole training."""
+    if trial.arm.trainer == "none":
+        return _clock(trial, cache, 1)
+    _clock(trial, cache, 1)  # reads the text, warms everything up
+    short, long = _clock(trial, cache, _SHORT), _clock(trial, cache, _LONG)
+    step = max(1e-5, (long - short) / (_LONG - _SHORT))
+    scale = trial.scale
+    tokens = scale.batch_size * scale.n_ctx
+    scoring = step * scale.val_tokens / tokens / 3
+    return short + step * scale.steps + scoring * (scale.evaluations + 1) + _probing(trial.arm, scoring)
+
+
+def _probing(arm: Arm, scoring: float) -> float:
+    """Resets score the validation part once a matrix."""
+    return 11 * scoring if "reset" in arm.probes else scoring
+
+
+def _clock(trial: Trial, cache: Path | None, steps: int) -> float:
+    """Seconds of a training of so many steps that is scored on little text."""
+    began = time.perf_counter()
+    _try(trial, cache, steps)
+    return time.perf_counter() - began
+
+
+def _try(trial: Trial, cache: Path | None, steps: int = 1) -> None:
+    """A training of so few steps that only its fit is seen; a change of its window is cut to them."""
+    scale = dataclasses.replace(trial.scale, steps=steps, val_tokens=8 * trial.scale.n_ctx, evaluations=1)
+    arm = dataclasses.replace(trial.arm, probes=(), changes=tuple(c.partition("@")[0] for c in trial.arm.changes))
+    run_trial(dataclasses.replace(trial, scale=scale, arm=arm), cache)

@@ -1,0 +1,196 @@
+"""What a study measures on a trained model beside its loss: one function per probe, named in `PROBES`.
+
+A probe takes a `Finished` training and gives named numbers, one value per quantity, never NaN; it leaves the model as
+it found it. Matrices are taken together over layers by kind, since a study speaks of *the* W_Q, and raw factors are
+never compared across seeds: a drift is of one seed's matrix from its own start.
+"""
+
+import copy
+from collections.abc import Callable, Mapping
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from qkv.inspection.rows import drifts, rank_correlation
+from qkv.inspection.whatmoved import what_moved
+from qkv.instruments.gradients import gradient_path
+from qkv.instruments.tokens import count_tokens
+from qkv.models.matrices import Catalogue
+from qkv.studies.probes_pairs import common_word, pairs
+from qkv.studies.trained import Finished
+from qkv.tasks import validation_loss
+
+__all__ = ["KINDS", "PROBES"]
+
+KINDS: Mapping[str, tuple[str, ...]] = {
+    "W_E": ("W_E",),
+    "W_pos": ("W_pos",),
+    "W_Q": ("W_Q",),
+    "W_K": ("W_K",),
+    "W_V": ("W_V",),
+    "W_O": ("W_O",),
+    "QK": ("W_Q", "W_K"),
+    "VO": ("W_V", "W_O"),
+    "MLP": ("W_in", "W_out"),
+    "norms": ("gain", "bias"),
+    "W_U": ("W_U",),
+}
+"""What a study calls a matrix -> the kinds of catalogue entries it stands for, in every layer."""
+_SINGLE = ("W_E", "W_pos", "W_Q", "W_K", "W_V", "W_O", "MLP", "norms", "W_U")
+"""Those that together are every matrix once."""
+_BATCH_TOKENS = 2048
+
+
+def _members(finished: Finished, name: str) -> list[str]:
+    """Addresses of the entries that a name stands for; empty where the model has none."""
+    return [entry.address for entry in finished.parts.catalogue if entry.kind in KINDS[name]]
+
+
+def _drift(finished: Finished) -> dict[str, float]:
+    """|W - S| / |S| over all layers together, S the start: how far, against how large it was."""
+    state, start, found = finished.parts.catalogue.state(), finished.parts.start, {}
+    for name in KINDS:
+        members = _members(finished, name)
+        size = _norm([start[a] for a in members])
+        if members and size > 0:
+            found[f"drift {name}"] = _norm([state[a] - start[a] for a in members]) / size
+    return found
+
+
+def _norm(tensors: list[Tensor]) -> float:
+    return float(torch.stack([t.double().square().sum() for t in tensors]).sum().sqrt()) if tensors else 0.0
+
+
+def _reset(finished: Finished) -> dict[str, float]:
+    """Loss with a matrix set back to its start, less the loss: what its learning is worth to the finished model.
+
+    Zhang, Bengio and Singer 2019 (arXiv 1902.01996).
+    """
+    return {
+        f"reset {name}": _loss_with(finished, {a: finished.parts.start[a] for a in members}) - finished.loss
+        for name in KINDS
+        if (members := _members(finished, name))
+    }
+
+
+def _loss_with(finished: Finished, values: Mapping[str, Tensor]) -> float:
+    """The validation loss with some matrices replaced; afterwards they are as before, bit for bit."""
+    catalogue = finished.parts.catalogue
+    stored = {address: catalogue.entry(address).parameter.detach() for address in values}
+    kept = {address: tensor.clone() for address, tensor in stored.items()}
+    try:
+        for address, tensor in values.items():
+            stored[address].copy_(tensor)
+        return _validation(finished)
+    finally:
+        for address, tensor in kept.items():
+            stored[address].copy_(tensor)
+
+
+def _validation(finished: Finished) -> float:
+    batch = max(1, _BATCH_TOKENS // finished.trial.scale.n_ctx)
+    return validation_loss(finished.model, finished.parts.task, finished.corpus, batch)
+
+
+def _ledger(finished: Finished) -> dict[str, float]:
+    """Nats that the movement of each matrix earned, of all together, and the fall of the loss that they add up to."""
+    assert finished.ledger is not None, "the trainer was not given a ledger"
+    earned = finished.ledger.earned
+    found = {
+        f"earned {name}": sum(earned.get(address, 0.0) for address in members)
+        for name in KINDS
+        if (members := _members(finished, name))
+    }
+    everything = sum(found[f"earned {name}"] for name in _SINGLE if f"earned {name}" in found)
+    return found | {"earned all": everything, "fall": finished.ledger.fall}
+
+
+def _rows(finished: Finished) -> dict[str, float]:
+    """Rows of W_E: how far those moved that training never met, those it met, and whether frequent ones moved more."""
+    parts, corpus = finished.parts, finished.corpus
+    counts = count_tokens(corpus.train.ids, corpus.tokenizer.d_vocab)
+    drift = drifts(parts.start["W_E"].numpy(), parts.catalogue.state()["W_E"].numpy())
+    seen = counts > 0
+    found = {"rows unseen": float((~seen).sum()), "row drift": float(np.median(drift[seen]))}
+    if (~seen).any():
+        found["unseen row drift"] = float(drift[~seen].max())
+    correlation = rank_correlation(drift[seen], counts[seen])
+    if correlation is not None:
+        found["row drift with count"] = correlation
+    return found
+
+
+BANDS = ("common", "middling", "rare")
+
+
+def _frequency(finished: Finished) -> dict[str, float]:
+    """Loss on common, middling and rare target tokens, each a third of the validation targets by training count."""
+    task, model, corpus = finished.parts.task, finished.model, finished.corpus
+    counts = count_tokens(corpus.train.ids, corpus.tokenizer.d_vocab)
+    nats, targets = [], []
+    batch = max(1, _BATCH_TOKENS // model.config.sizes.n_ctx)
+    for part in task.val_batches(corpus, model.config.sizes, batch):
+        nats.append(task.score(model, part).nats.double().numpy())
+        targets.append(part.targets.numpy())
+    loss, frequency = np.concatenate(nats), counts[np.concatenate(targets)]
+    order = np.argsort(-frequency, kind="stable")
+    return {
+        f"loss {band}": float(loss[part].mean()) for band, part in zip(BANDS, np.array_split(order, 3), strict=True)
+    }
+
+
+_TEXTS = 4
+_PATH_WINDOWS = 4
+
+
+def _moved(finished: Finished) -> dict[str, float]:
+    """Share of each cause in the change of q, k, v and scores from start to end, by layer, over validation windows.
+
+    See `qkv.inspection.whatmoved`; shares of one product sum to 1.
+    """
+    start = copy.deepcopy(finished.model)
+    Catalogue(start).load_state(finished.parts.start)
+    n_ctx = finished.trial.scale.n_ctx
+    ids = torch.from_numpy(finished.corpus.val.ids[: _TEXTS * n_ctx].astype(np.int64)).view(_TEXTS, 1, n_ctx)
+    found: dict[str, float] = {}
+    for text in ids:
+        for product in what_moved(start, finished.model, text):
+            for cause, share in product.shares.items():
+                name = f"{product.address} {cause}"
+                found[name] = found.get(name, 0.0) + share / _TEXTS
+    return {name: share for name, share in found.items() if np.isfinite(share)}
+
+
+def _gradient_path(finished: Finished) -> dict[str, float]:
+    """Share of each path in the gradient that reaches every block and the rows of W_E, on a validation batch.
+
+    In float64, see `qkv.instruments.gradients`; `around` is the share at the bottom that went through no sublayer at
+    all.
+    """
+    model = copy.deepcopy(finished.model).double().requires_grad_(True)
+    batch = next(iter(finished.parts.task.val_batches(finished.corpus, model.config.sizes, _PATH_WINDOWS)))
+    path = gradient_path(model, finished.parts.task, batch)
+    found = {f"{block.address} {name}": share for block in path.blocks for name, share in block.shares.items()}
+    return found | {"around": path.crossed[0], "gradient at the bottom": path.blocks[0].norm / path.blocks[-1].norm}
+
+
+def _accuracy(finished: Finished) -> dict[str, float]:
+    """Share of validation texts whose class is told rightly, in points of 100."""
+    accuracy = finished.parts.task.evaluate(finished.model, finished.corpus).accuracy
+    return {} if accuracy is None else {"accuracy": 100 * accuracy}
+
+
+PROBES: Mapping[str, Callable[[Finished], dict[str, float]]] = {
+    "drift": _drift,
+    "reset": _reset,
+    "ledger": _ledger,
+    "rows": _rows,
+    "frequency": _frequency,
+    "what moved": _moved,
+    "accuracy": _accuracy,
+    "gradient path": _gradient_path,
+    "pairs": pairs,
+    "common word": common_word,
+}
+"""Name -> probe. A new probe is one function and one line here."""

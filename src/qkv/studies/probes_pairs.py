@@ -1,0 +1,125 @@
+"""How alike words became: over the 2 x 2 of made pairs, and of the commonest word of a real text to all others.
+
+Cosines are between rows less the mean row of the table: every table drifts as a whole, and the raw cosine of any two
+rows reads that (Bis et al. 2021). Bilinear forms (QK, OV, output after input) are taken relative to their spread over
+all pairs of words, so that they compare across arms.
+"""
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from qkv.inspection.rows import rank_correlation
+from qkv.instruments.tokens import count_tokens
+from qkv.studies.streams import CELLS, PairCell, pair_words, word
+from qkv.studies.trained import Finished
+
+__all__ = ["common_word", "pairs"]
+
+_CONTEXTS = 64
+"""Windows of the validation part that contextual vectors are averaged over."""
+
+
+def pairs(finished: Finished) -> dict[str, float]:
+    """For each measure of likeness its two main effects over the 2 x 2, their interaction, and its mean by cell.
+
+    `together M`: mean over pairs that occur together less the mean over those that do not, contexts alike in both
+    halves by design. `shared M`: likewise for shared contexts. `interaction M`: how much more the one does given the
+    other.
+    """
+    n_pairs = dict(finished.trial.text.settings)["pairs"]
+    vocabulary = finished.corpus.tokenizer.vocabulary
+    places = {
+        cell: torch.tensor([[vocabulary[word(i)] for i in pair] for pair in members])
+        for cell, members in pair_words(n_pairs).items()
+    }
+    everyone = torch.cat(list(places.values())).flatten()
+    found: dict[str, float] = {}
+    for name, likeness in _measures(finished, everyone).items():
+        found |= _effects(name, {cell: float(_of_pairs(likeness, p).mean()) for cell, p in places.items()})
+    return found
+
+
+def _effects(name: str, means: dict[PairCell, float]) -> dict[str, float]:
+    both, together, shared, neither = (means[cell] for cell in CELLS)
+    return {
+        f"together {name}": (both + together) / 2 - (shared + neither) / 2,
+        f"shared {name}": (both + shared) / 2 - (together + neither) / 2,
+        f"interaction {name}": both - together - shared + neither,
+    }
+
+
+def _of_pairs(likeness: Tensor, places: Tensor) -> Tensor:
+    """Likeness of each pair, both ways round, [n_pairs]."""
+    a, b = places[:, 0], places[:, 1]
+    return (likeness[a, b] + likeness[b, a]) / 2
+
+
+@torch.no_grad()
+def _measures(finished: Finished, everyone: Tensor) -> dict[str, Tensor]:
+    """Name -> likeness of every two tokens, [d_vocab, d_vocab] float64."""
+    catalogue, sizes = finished.parts.catalogue, finished.model.config.sizes
+    table, output = catalogue.view("W_E").double(), catalogue.view("W_U").double().T
+    found = {
+        "cos(e, e)": _cosines(table, everyone),
+        "cos(u, u)": _cosines(output, everyone),
+        "e.u": _in_spread(table @ output.T, everyone),
+    }
+    x = torch.nn.functional.layer_norm(table, table.shape[-1:])
+    for circuit in ("QK", "OV"):
+        maps = [catalogue.circuit(f"L0.H{h}.{circuit}") for h in range(sizes.n_heads)]
+        whole = sum(m.left.double() @ m.right.double() for m in maps)
+        right = x if circuit == "QK" else output
+        found[circuit] = _in_spread(x @ whole @ right.T, everyone)
+    found["contextual cos"] = _cosines(_contextual(finished), everyone)
+    return found
+
+
+def _cosines(rows: Tensor, everyone: Tensor) -> Tensor:
+    """Cosines of rows less the mean row of the words that count."""
+    centred = rows - rows[everyone].mean(0)
+    unit = centred / centred.norm(dim=1, keepdim=True).clamp_min(1e-12)
+    return unit @ unit.T
+
+
+def _in_spread(values: Tensor, everyone: Tensor) -> Tensor:
+    """In standard deviations over all pairs of the words that count, from their mean."""
+    among = values[everyone][:, everyone]
+    return (values - among.mean()) / among.std().clamp_min(1e-12)
+
+
+def _contextual(finished: Finished) -> Tensor:
+    """Mean vector of each token after the last layer, over validation windows, float64 [d_vocab, d_model]."""
+    model, corpus = finished.model, finished.corpus
+    sizes = model.config.sizes
+    total = torch.zeros(sizes.d_vocab, sizes.d_model, dtype=torch.float64)
+    count = torch.zeros(sizes.d_vocab, dtype=torch.float64)
+    ids = torch.from_numpy(corpus.val.ids[: _CONTEXTS * sizes.n_ctx].astype(np.int64))
+    ids = ids[: len(ids) // sizes.n_ctx * sizes.n_ctx].view(-1, sizes.n_ctx)
+    hidden = model.hidden(ids).double().flatten(0, 1)
+    total.index_add_(0, ids.flatten(), hidden)
+    count.index_add_(0, ids.flatten(), torch.ones(ids.numel(), dtype=torch.float64))
+    return total / count.clamp_min(1.0)[:, None]
+
+
+@torch.no_grad()
+def common_word(finished: Finished) -> dict[str, float]:
+    """The commonest token of a text against all others: mean dot product, and how its size goes with frequency.
+
+    `dot of the commonest`: mean over other tokens met of e . e_other, in root-mean-square dot products of two different
+    rows; a well-known tutorial expects it to be low. `dot by count`: rank correlation over tokens of a token's own mean
+    dot product with its count.
+    """
+    corpus = finished.corpus
+    counts = count_tokens(corpus.train.ids, corpus.tokenizer.d_vocab)
+    counts[list(corpus.tokenizer.special.values())] = 0
+    seen = np.flatnonzero(counts)
+    rows = finished.parts.catalogue.view("W_E").double()[torch.from_numpy(seen)]
+    dots = (rows @ rows.T).numpy()
+    np.fill_diagonal(dots, np.nan)
+    mean, spread = np.nanmean(dots, axis=1), np.sqrt(np.nanmean(dots**2))
+    common = int(np.argmax(counts[seen]))
+    return {
+        "dot of the commonest": float(mean[common] / spread),
+        "dot by count": rank_correlation(mean, counts[seen]) or 0.0,
+    }

@@ -1,0 +1,105 @@
+"""What a question of `studies/questions/` is: words, a design for a text and a budget, and the claim it ends in."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from qkv.errors import SourceError
+from qkv.studies import streams
+from qkv.studies.design import Arm, Contrast, Design, Grid, Scale, Text
+from qkv.studies.training import software
+from qkv.studies.verdicts import Derive, Findings
+
+__all__ = ["Ask", "Question", "make_design"]
+
+QUICK_MINUTES, FULL_MINUTES = 3.0, 150.0
+"""Wall time of a study on two cores, by design."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ask:
+    """A study as it was asked for."""
+
+    source: str = ""
+    """Absolute path of the text; empty is the text inside Python."""
+    seeds: int | None = None
+    """Replicates; None takes the question's own number."""
+    quick: bool = False
+    margin: float | None = None
+    """Of the primary contrast; None takes the question's own."""
+    cache: Path | None = None
+
+    def corpus(self, text: Text, val_tokens: int = 0) -> Any:
+        """What a text of the design holds."""
+        return streams.corpus(text, self.source, val_tokens, self.cache)
+
+    def has_labels(self) -> bool:
+        """Whether the source is a table of labelled texts, so that arms may classify."""
+        try:
+            return self.corpus(Text(stream="labelled", tokenizer="word")).kind in ("jsonl", "csv", "tsv")
+        except SourceError:
+            return False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Question:
+    """One question that qkv answers by experiment; a module of `studies/questions` holds one as `QUESTION`."""
+
+    name: str
+    asks: str
+    """The question in plain words."""
+    answer: str
+    """What the answer is given as."""
+    falsified_by: str
+    """What result would show the expectation to be wrong."""
+    literature: str
+    """What has been published and what it leads one to expect; figures only of sources read in the original."""
+    design: Callable[[Ask], Design]
+    claim: Callable[[Findings], str]
+    """The answer in words, without the scale, for a primary effect that has an interval."""
+    derive: Derive | None = None
+    """Measures that need all replicates to be known."""
+
+
+def make_design(
+    ask: Ask,
+    *,
+    study: str,
+    texts: dict[str, Text],
+    scale: Scale,
+    grid: Grid,
+    arms: tuple[Arm, ...],
+    contrasts: tuple[Contrast, ...],
+    replicates: int,
+) -> Design:
+    """A design on the text that was asked for, with the replicates and the margin that were asked for.
+
+    Raises SourceError where a text is too small for it, ConfigError where it could not answer anything.
+    """
+    if ask.margin is not None:
+        primary = Contrast(**{**vars(contrasts[0]), "margin": ask.margin})
+        contrasts = (primary, *contrasts[1:])
+    if ask.seeds is not None:
+        replicates = ask.seeds
+    name, sha256 = "made", "made"
+    for key, text in texts.items():
+        made = ask.corpus(text)
+        if text.stream in ("text", "labelled"):
+            name, sha256 = made.name, made.sha256
+            sizes = [{**vars(scale), **dict(arm.sizes)} for arm in arms if arm.text == key] or [vars(scale)]
+            for s in sizes:
+                streams.check_size(made, steps=s["steps"], batch_size=s["batch_size"], n_ctx=s["n_ctx"])
+    return Design(
+        study=study,
+        quick=ask.quick,
+        source_name=name,
+        source_sha256=sha256,
+        texts=tuple(texts.items()),
+        scale=scale,
+        grid=grid,
+        arms=arms,
+        contrasts=contrasts,
+        replicates=replicates,
+        software=software(),
+    )

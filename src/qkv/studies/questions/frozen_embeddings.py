@@ -1,0 +1,222 @@
+"""If the W matrices are trained, must the embeddings be?
+
+Quick: two vocabularies, word pieces (many more tokens than d_model) and characters. Full: the cost over
+d_vocab / d_model, kinds of frozen tables, tied and untied, causal and masked, and by token frequency.
+
+Both arms start from the same rows. How large those are matters more than whether they are trained: rows of N(0, 0.02)
+that are frozen drown in what the blocks add to them, so the pair that answers the question starts from N(0, 1), and
+the small start is an arm of its own.
+"""
+
+from typing import Any
+
+from qkv.studies.design import Arm, Contrast, Design, Grid, Scale, Text, cost
+from qkv.studies.question import Ask, Question, make_design
+from qkv.studies.sentences import amount
+from qkv.studies.verdicts import Findings
+
+__all__ = ["QUESTION"]
+
+MARGIN = 0.03
+"""Nats per token, of word pieces; half of the smallest published cost of freezing attention's W_Q and W_K."""
+MARGIN_CHARACTERS = 0.02
+_BANDS = ("common", "middling", "rare")
+_LARGE = 1.0
+"""Standard deviation of the rows of W_E at the start; that of the learned positions is 0.02."""
+
+
+def _arms(text: str, *, task: str = "causal", prefix: str = "", std: float = _LARGE, **more: Any) -> tuple[Arm, Arm]:
+    """W_E trained from rows of N(0, std), and frozen at the same rows."""
+    start = f"rows of N(0, {std:g})"
+    trained = Arm(
+        name=f"{prefix}trained", what=f"W_E trained from {start} ({text})", text=text, task=task,
+        changes=(f"W_E=random({std},train=true)",), **more,  # type: ignore[arg-type]
+    )  # fmt: skip
+    frozen = Arm(
+        name=f"{prefix}frozen", what=f"W_E frozen at {start} ({text})", text=text, task=task,
+        changes=(f"W_E=random({std})",), **more,  # type: ignore[arg-type]
+    )  # fmt: skip
+    return trained, frozen
+
+
+def _cost(prefix: str, what: str, margin: float, **more: str) -> Contrast:
+    return cost(f"{prefix}frozen - {prefix}trained", what, f"{prefix}frozen", f"{prefix}trained", margin, **more)
+
+
+_SMALL = Arm(
+    name="small frozen", what="W_E frozen at rows of N(0, 0.02) (pieces)", text="pieces", changes=("W_E=freeze",)
+)  # fmt: skip
+_SMALL_COST = cost(
+    "small frozen - trained", "frozen at rows of N(0, 0.02)", "small frozen", "trained", MARGIN,
+    expected="far above 0: small rows drown",
+)  # fmt: skip
+_PRIMARY = _cost("", "what freezing W_E at random costs", MARGIN, expected="above 0: V is far above d_model")
+
+
+def _design(ask: Ask) -> Design:
+    return _quick(ask) if ask.quick else _full(ask)
+
+
+def _quick(ask: Ask) -> Design:
+    return make_design(
+        ask,
+        study="frozen-embeddings",
+        texts={"pieces": Text(tokenizer="bpe", vocab=512), "characters": Text(tokenizer="char")},
+        scale=Scale(d_model=32, n_layers=2, n_heads=2, n_ctx=32, batch_size=16, steps=300, val_tokens=16_384),
+        grid=Grid(ratio=3.0, points=3),
+        arms=(*_arms("pieces"), *_arms("characters", prefix="characters "), _SMALL),
+        contrasts=(
+            _PRIMARY,
+            _cost(
+                "characters ", "the same with characters, d_vocab near d_model", MARGIN_CHARACTERS, expected="near 0"
+            ),
+            _SMALL_COST,
+        ),
+        replicates=6,
+    )
+
+
+_CLASSIFY = {
+    "task": "classify",
+    "sizes": (("batch_size", 64), ("steps", 600)),
+    "probes": ("accuracy",),
+    "lr": 0.003,
+}
+
+
+def _labelled() -> tuple[dict[str, Text], tuple[Arm, ...], tuple[Contrast, ...]]:
+    """The objective of telling classes apart, where the source has labels: accuracy, in points."""
+    arms = _arms("labelled", prefix="classify ", **_CLASSIFY)
+    points = Contrast(
+        name="classify frozen - classify trained",
+        what="accuracy with W_E frozen, less that with W_E trained",
+        terms=((1.0, "classify frozen", "accuracy"), (-1.0, "classify trained", "accuracy")),
+        margin=0.5,
+        unit="points of accuracy",
+        expected="below 0: little text cannot build likeness again",
+    )
+    return {"labelled": Text(stream="labelled", tokenizer="word")}, arms, (points,)
+
+
+def _full(ask: Ask) -> Design:
+    more_texts, more_arms, more_contrasts = _labelled() if ask.has_labels() else ({}, (), ())
+    ratios = {"characters": "characters", "pieces": "512 pieces", "many pieces": "2,048 pieces"}
+    wide, narrow = (("d_model", 128), ("n_heads", 4)), (("d_model", 32), ("n_heads", 1))
+    arms = (
+        *_arms("pieces", probes=("frequency", "rows")),
+        *_arms("characters", prefix="characters "),
+        *_arms("many pieces", prefix="many pieces "),
+        *_arms("pieces", prefix="wide ", sizes=wide),
+        *_arms("pieces", prefix="narrow ", sizes=narrow),
+        *_arms("pieces", prefix="masked ", task="masked"),
+        *_arms("pieces", prefix="tied ", std=0.125, layout=(("tied", True),)),
+        _SMALL,
+        _frozen("orthogonal", "W_E frozen with orthogonal columns", ("W_E=orthogonal", "W_E=scale(22.627417)")),
+        _frozen(
+            "counts", "W_E frozen at count vectors (PPMI, what skip-gram factorises)", ("W_E=random(1.0)",), counts=True
+        ),
+        _frozen("released", "W_E frozen for the first half", ("W_E=random(1.0,train=true)", "W_E=freeze@..500")),
+    )
+    contrasts = (
+        _PRIMARY,
+        _cost(
+            "characters ", f"with {ratios['characters']}, d_vocab near d_model", MARGIN_CHARACTERS, expected="near 0"
+        ),
+        _cost("many pieces ", f"with {ratios['many pieces']}", MARGIN, expected="above that of fewer pieces"),
+        _cost("wide ", "d_model 128 instead of 64", MARGIN, expected="below that of d_model 64"),
+        _cost("narrow ", "d_model 32 instead of 64", MARGIN, expected="above that of d_model 64"),
+        _cost("masked ", "predicting masked tokens", MARGIN, expected="above 0"),
+        _cost("tied ", "with W_U tied to W_E, which freezes both", MARGIN, expected="far above 0"),
+        _SMALL_COST,
+        *(
+            cost(f"{name} - trained", what, name, "trained", MARGIN)
+            for name, what in (
+                ("orthogonal", "frozen with orthogonal columns"),
+                ("counts", "frozen at count vectors"),
+                ("released", "frozen for the first half only"),
+            )
+        ),
+        *(
+            Contrast(
+                name=f"cost on {band} tokens",
+                what=f"what freezing costs on the {band} third of target tokens",
+                terms=((1.0, "frozen", f"loss {band}"), (-1.0, "trained", f"loss {band}")),
+                margin=MARGIN,
+                expected="largest on rare tokens" if band == "rare" else "",
+            )
+            for band in _BANDS
+        ),
+        Contrast(
+            name="more pieces cost more",
+            what="cost with 2,048 pieces less cost with 512, the same d_model",
+            terms=(
+                (1.0, "many pieces frozen", "loss"),
+                (-1.0, "many pieces trained", "loss"),
+                (-1.0, "frozen", "loss"),
+                (1.0, "trained", "loss"),
+            ),
+            margin=MARGIN,
+            expected="above 0",
+        ),
+    )
+    return make_design(
+        ask,
+        study="frozen-embeddings",
+        texts={
+            "pieces": Text(tokenizer="bpe", vocab=512),
+            "characters": Text(tokenizer="char"),
+            "many pieces": Text(tokenizer="bpe", vocab=2048),
+            **more_texts,
+        },
+        scale=Scale(d_model=64, n_layers=2, n_heads=2, n_ctx=64, batch_size=16, steps=1000, val_tokens=32_768),
+        grid=Grid(ratio=3.0, points=3),
+        arms=(*arms, *more_arms),
+        contrasts=(*contrasts, *more_contrasts),
+        replicates=8,
+    )
+
+
+def _frozen(name: str, what: str, changes: tuple[str, ...], *, counts: bool = False) -> Arm:
+    return Arm(
+        name=name, what=what, text="pieces", changes=changes, tables=(("W_E", "counts"),) if counts else ()
+    )  # fmt: skip
+
+
+def _claim(findings: Findings) -> str:
+    """In words, by the verdict."""
+    verdict, effect = findings.primary.result.verdict, findings.primary.result.effect or 0.0
+    vocabulary = dict(findings.design.texts)[findings.design.arm("trained").text].vocab
+    ratio = vocabulary / findings.design.scale.d_model
+    where = f"with d_vocab / d_model = {ratio:g}, rows of N(0, 1) and W_U trained"
+    if verdict == "equivalent":
+        return f"The embeddings need no training {where}: freezing W_E at random costs nothing that matters"
+    if verdict == "unresolved":
+        return (
+            f"Whether the embeddings must be trained {where} is not settled by this run; freezing W_E at random costs"
+        )
+    small = ", less than would matter" if verdict == "differs but trivially" else ""
+    if effect < 0:
+        return f"Embeddings frozen at random lose nothing {where}{small}; freezing changes the loss by"
+    return f"A model learns without training its embeddings, but {where} freezing W_E at random costs{small}"
+
+
+QUESTION = Question(
+    name="frozen-embeddings",
+    asks="If the W matrices are trained, must the embeddings be?",
+    answer="cost in nats per token of freezing W_E, by vocabulary, width and token frequency",
+    falsified_by=(
+        f"With characters (d_vocab near d_model) a cost above {amount(MARGIN_CHARACTERS, False)}"
+        " nats; with word pieces a"
+        " cost that does not grow with d_vocab / d_model."
+    ),
+    literature=(
+        "At 17 B tokens a 32-layer model over fixed 16-bit token codes reached a validation perplexity of 2.36 against"
+        " 2.44 with a learned table, within its 4.8 % spread between seeds (Bochkov 2026, arXiv"
+        " 2605.09751). That cost at"
+        " small scale, with a learning rate tuned for each arm, has not been found published. If d_vocab <= d_model and"
+        " the frozen rows are independent, every reader of the first layer can undo the freezing exactly (a short proof"
+        " in docs/answers)."
+    ),
+    design=_design,
+    claim=_claim,
+)

@@ -1,0 +1,111 @@
+"""How does the error at the output reach each matrix and each token's embedding? Does it pass through all layers?
+
+The gradient at a block's input is a sum over the edges by which it arrives: skip, V, Q, K, MLP; shares sum to 1.
+Measured on trained and on untrained models, with and without skip connections, with the norm before and after each
+sublayer.
+"""
+
+from qkv.studies.design import Arm, Contrast, Design, Grid, Scale, Text, cost
+from qkv.studies.question import Ask, Question, make_design
+from qkv.studies.verdicts import Findings
+
+__all__ = ["QUESTION"]
+
+MARGIN = 0.1
+_PROBES = ("gradient path",)
+_UNIT = "of the gradient"
+
+
+def _share(arm: str, quantity: str, what: str, expected: str = "") -> Contrast:
+    return Contrast(
+        name=f"{quantity} ({arm})",
+        what=what,
+        terms=((1.0, arm, quantity),),
+        margin=MARGIN,
+        unit=_UNIT,
+        expected=expected,
+    )
+
+
+def _paths(arm: str, layer: int) -> tuple[Contrast, ...]:
+    return tuple(
+        _share(arm, f"L{layer}.resid_pre {path}", f"share that reaches the input of layer {layer} through {path}")
+        for path in ("skip", "V", "Q", "K", "MLP")
+    )
+
+
+def _value_over_scores(arm: str) -> Contrast:
+    return Contrast(
+        name=f"V - (Q + K) ({arm})",
+        what="share through v, less that through q and k, at the first layer",
+        terms=(
+            (1.0, arm, "L0.resid_pre V"),
+            (-1.0, arm, "L0.resid_pre Q"),
+            (-1.0, arm, "L0.resid_pre K"),
+        ),
+        margin=MARGIN,
+        unit=_UNIT,
+        expected="above 0",
+    )
+
+
+def _design(ask: Ask) -> Design:
+    quick = ask.quick
+    trained = Arm(name="trained", what="norm before each sublayer, skip connections", probes=_PROBES)
+    untrained = Arm(name="untrained", what="the same at its start", trainer="none", tune="none", probes=_PROBES)
+    skipless = Arm(name="skipless", what="no skip connections", layout=(("skip", False),), probes=_PROBES)
+    after = Arm(name="norm after", what="norm after each sum", layout=(("norm_place", "post"),), probes=_PROBES)
+    sgd = Arm(name="sgd", what="trained by SGD", optimizer="sgd", lr=0.5, probes=_PROBES)
+    arms = (trained, untrained, skipless) if quick else (trained, untrained, skipless, after, sgd)
+    names = [arm.name for arm in arms]
+    return make_design(
+        ask,
+        study="gradient-path",
+        texts={"text": Text()},
+        scale=Scale(d_model=32, n_layers=3, n_heads=2, n_ctx=32, batch_size=16, steps=300, val_tokens=8_192)
+        if quick
+        else Scale(d_model=64, n_layers=4, n_heads=2, n_ctx=64, batch_size=16, steps=1000, val_tokens=32_768),
+        grid=Grid(),
+        arms=arms,
+        contrasts=(
+            _share("trained", "around", "share that reaches the embeddings through no sublayer", "above 0"),
+            *_paths("trained", 0),
+            *(_share(name, "around", "the same") for name in names if name not in ("trained", "skipless")),
+            *(_value_over_scores(name) for name in names),
+            cost("skipless - trained", "what removing the skip connections costs", "skipless", "trained", 0.03),
+        ),
+        replicates=6 if quick else 8,
+    )
+
+
+def _claim(findings: Findings) -> str:
+    verdict, effect = findings.primary.result.verdict, findings.primary.result.effect or 0.0
+    if verdict == "unresolved":
+        return "Whether gradient reaches the embeddings around all layers is not settled by this run; that share is"
+    if verdict == "equivalent":
+        return (
+            "Next to no gradient reaches the embeddings around the layers: it passes through them; the share around is"
+        )
+    if effect < 0:
+        return "What reaches the embeddings around all layers works against the rest; that share is"
+    return (
+        "The error need not pass through the layers to reach the embeddings: along skip connections"
+        " alone comes a share of"
+    )
+
+
+QUESTION = Question(
+    name="gradient-path",
+    asks=(
+        "How does the error at the output reach each matrix and each token's embedding? Does it pass"
+        " through all layers?"
+    ),
+    answer="share of each path (skip, V, Q, K, MLP) at every layer, trained and untrained, with and without skip",
+    falsified_by="With skip connections the share around all layers is not above 0; q and k carry more than v.",
+    literature=(
+        "Theory of early training has W_U learn first, W_V next, W_Q and W_K last (Im et al. 2026, arXiv 2601.19208,"
+        " abstract); shares of paths at these sizes have not been found published."
+    ),
+    design=_design,
+    claim=_claim,
+)

@@ -1,0 +1,104 @@
+"""The mirror: can embeddings alone be trained over a random frozen body?
+
+Only the tables train (W_E; W_E and W_U; with positions; with the norms), and the attention and MLP of every layer
+keep their random start, which is Glorot's here, so that the body does something. On the user's text and on
+associative recall, which no table alone can do.
+"""
+
+from qkv.studies.design import Arm, Contrast, Design, Grid, Scale, Text, cost
+from qkv.studies.question import Ask, Question, make_design
+from qkv.studies.verdicts import Findings
+
+__all__ = ["QUESTION"]
+
+MARGIN = 0.03
+_START = (("start", "xavier"),)
+_SETS = {
+    "W_E": "W_E",
+    "W_E and W_U": "W_E,W_U",
+    "tables": "W_E,W_U,W_pos",
+    "tables and norms": "W_E,W_U,W_pos,norms",
+}
+
+
+def _arm(name: str, prefix: str = "", **more: object) -> Arm:
+    selector = _SETS.get(name)
+    what = "everything trained" if selector is None else f"only {selector} trained over a random body"
+    changes = () if selector is None else (f"{selector}=only",)
+    return Arm(name=f"{prefix}{name}", what=what, changes=changes, layout=_START, **more)  # type: ignore[arg-type]
+
+
+def _design(ask: Ask) -> Design:
+    return _quick(ask) if ask.quick else _full(ask)
+
+
+def _cost(name: str, prefix: str = "", unit: str = "nats per token", expected: str = "above 0") -> Contrast:
+    return cost(
+        f"{prefix}{name} - {prefix}everything", f"cost of training only {name}", f"{prefix}{name}",
+        f"{prefix}everything", MARGIN, unit=unit, expected=expected,
+    )  # fmt: skip
+
+
+def _quick(ask: Ask) -> Design:
+    arms = tuple(_arm(name) for name in ("everything", "tables and norms", "W_E and W_U", "W_E"))
+    return make_design(
+        ask,
+        study="only-embeddings",
+        texts={"text": Text()},
+        scale=Scale(d_model=32, n_layers=2, n_heads=2, n_ctx=32, batch_size=16, steps=300, val_tokens=16_384),
+        grid=Grid(),
+        arms=arms,
+        contrasts=tuple(_cost(arm.name) for arm in arms[1:]),
+        replicates=6,
+    )
+
+
+def _full(ask: Ask) -> Design:
+    names = ("everything", *_SETS)
+    wide, recall = (("d_model", 128), ("n_heads", 4)), {"text": "recall", "task": "recall", "lr": 0.003}
+    pair = ("everything", "tables and norms")
+    return make_design(
+        ask,
+        study="only-embeddings",
+        texts={"text": Text(), "recall": Text(stream="recall", settings=(("keys", 32), ("values", 32)))},
+        scale=Scale(d_model=64, n_layers=2, n_heads=2, n_ctx=64, batch_size=16, steps=1000, val_tokens=32_768),
+        grid=Grid(),
+        arms=(
+            *(_arm(name) for name in names),
+            *(_arm(name, "wide ", sizes=wide) for name in pair),
+            *(_arm(name, "recall ", **recall) for name in pair),
+        ),
+        contrasts=(
+            _cost("tables and norms"),
+            *(_cost(name) for name in ("W_E", "W_E and W_U", "tables")),
+            _cost("tables and norms", "wide ", expected="below that of d_model 64"),
+            _cost("tables and norms", "recall ", unit="nats per answer"),
+        ),
+        replicates=8,
+    )
+
+
+def _claim(findings: Findings) -> str:
+    verdict = findings.primary.result.verdict
+    what = "training only the tables and norms over a random frozen body"
+    if verdict == "unresolved":
+        return f"What {what} costs is not settled by this run; it is"
+    if verdict == "equivalent":
+        return f"Nothing that matters is lost by {what}; it costs"
+    small = ", less than would matter" if verdict == "differs but trivially" else ""
+    return f"A model learns by {what}, but not as well{small}: it costs"
+
+
+QUESTION = Question(
+    name="only-embeddings",
+    asks="The mirror: can embeddings alone be trained over a random frozen body?",
+    answer="cost in nats of training only tables, by which tables, width, and on associative recall",
+    falsified_by="Training only the tables and norms costs less than the margin; width does not lower the cost.",
+    literature=(
+        "Over random bodies, embeddings alone learned modular addition, associative recall and other algorithms in wide"
+        " models (Zhong and Andreas 2024, arXiv 2410.04368, abstract). A transformer pretrained on language and"
+        " frozen but for norms, positions, input and output did well on other kinds of data (Lu et al. 2021, abstract)."
+    ),
+    design=_design,
+    claim=_claim,
+)

@@ -1,0 +1,177 @@
+"""Does training change the input embeddings, or only W_Q, W_K, W_V? How much, and is it learning or just movement?
+
+Every matrix is watched under AdamW, SGD and Muon, on real text and on labels that no input can tell (the null), tied
+and untied, with learned and with sinusoidal positions (which are no parameters, so truly fixed). Movement alone
+proves nothing: the null moves too. So the primary measure is what the movement of W_E is worth: the loss with W_E set
+back to its start, less the loss.
+"""
+
+from qkv.studies.design import Arm, Contrast, Design, Grid, Scale, Text
+from qkv.studies.question import Ask, Question, make_design
+from qkv.studies.sentences import amount
+from qkv.studies.verdicts import Findings
+
+__all__ = ["QUESTION"]
+
+MARGIN = 0.03
+_PROBES = ("drift", "reset", "rows", "ledger")
+_LR = {"adamw": 0.01, "sgd": 0.5, "muon": 0.01}
+_MATRICES = ("W_E", "W_pos", "W_Q", "W_K", "W_V", "W_O", "MLP", "W_U")
+
+
+def _pair(optimizer: str) -> tuple[Arm, Arm]:
+    """Real labels, and the null at the same rate."""
+    real = Arm(
+        name=optimizer, what=f"{optimizer}, real text", optimizer=optimizer, lr=_LR[optimizer], probes=_PROBES
+    )  # fmt: skip
+    null = Arm(
+        name=f"{optimizer} null", what=f"{optimizer}, labels that no input can tell", optimizer=optimizer,
+        lr=_LR[optimizer], labels="random", tune=optimizer, probes=("drift", "rows"),
+    )  # fmt: skip
+    return real, null
+
+
+def _worth(arm: str, matrix: str, expected: str = "") -> Contrast:
+    return Contrast(
+        name=f"{matrix} set back ({arm})",
+        what=f"loss with {matrix} set back to its start, less the loss",
+        terms=((1.0, arm, f"reset {matrix}"),),
+        margin=MARGIN,
+        expected=expected,
+    )
+
+
+def _moved(optimizer: str, matrix: str) -> Contrast:
+    return Contrast(
+        name=f"{matrix} moved ({optimizer})",
+        what=f"relative drift of {matrix} on real text, less that of its null",
+        terms=((1.0, optimizer, f"drift {matrix}"), (-1.0, f"{optimizer} null", f"drift {matrix}")),
+        margin=0.1,
+        unit="of its start's norm",
+    )
+
+
+def _earned(optimizer: str, matrix: str) -> Contrast:
+    return Contrast(
+        name=f"{matrix} earned ({optimizer})",
+        what=f"nats that the movement of {matrix} earned on a fixed batch",
+        terms=((1.0, optimizer, f"earned {matrix}"),),
+        margin=MARGIN,
+    )
+
+
+def _rows(optimizer: str) -> tuple[Contrast, Contrast]:
+    return (
+        Contrast(
+            name=f"rows never met ({optimizer})",
+            what="largest relative drift of a row of W_E whose token the training text does not hold",
+            terms=((1.0, optimizer, "unseen row drift"),),
+            margin=1e-6,
+            unit="of the row's norm",
+            expected="exactly 0 (untied, no decay)",
+        ),
+        Contrast(
+            name=f"frequent rows moved more ({optimizer})",
+            what="rank correlation of a row's drift with its token's count",
+            terms=((1.0, optimizer, "row drift with count"),),
+            margin=0.1,
+            unit="rank correlation",
+            expected="near 1" if optimizer == "sgd" else "weaker than under SGD",
+        ),
+    )
+
+
+def _contrasts(optimizers: tuple[str, ...]) -> tuple[Contrast, ...]:
+    main = optimizers[0]
+    return (
+        _worth(main, "W_E", "above 0"),
+        *(_worth(main, matrix) for matrix in _MATRICES if matrix != "W_E"),
+        *(_moved(optimizer, "W_E") for optimizer in optimizers),
+        *(_earned(main, matrix) for matrix in ("W_E", "QK", "VO", "MLP", "W_U")),
+        *(contrast for optimizer in optimizers for contrast in _rows(optimizer)),
+    )
+
+
+def _design(ask: Ask) -> Design:
+    return _quick(ask) if ask.quick else _full(ask)
+
+
+def _quick(ask: Ask) -> Design:
+    optimizers = ("adamw", "sgd")
+    return make_design(
+        ask,
+        study="what-is-trained",
+        texts={"text": Text(tokenizer="bpe", vocab=512)},
+        scale=Scale(d_model=32, n_layers=2, n_heads=2, n_ctx=32, batch_size=16, steps=300, val_tokens=16_384),
+        grid=Grid(ratio=3.0, points=3),
+        arms=tuple(arm for optimizer in optimizers for arm in _pair(optimizer)),
+        contrasts=_contrasts(optimizers),
+        replicates=6,
+    )
+
+
+def _full(ask: Ask) -> Design:
+    optimizers = ("adamw", "sgd", "muon")
+    tied = Arm(name="tied", what="adamw, W_U tied to W_E", layout=(("tied", True),), probes=("drift", "reset", "rows"))
+    waves = Arm(
+        name="sinusoidal", what="adamw, sinusoidal positions, which are fixed", layout=(("positions", "sinusoidal"),),
+        probes=("drift", "reset", "rows"),
+    )  # fmt: skip
+    return make_design(
+        ask,
+        study="what-is-trained",
+        texts={"text": Text(tokenizer="bpe", vocab=1024)},
+        scale=Scale(d_model=64, n_layers=2, n_heads=2, n_ctx=64, batch_size=16, steps=1500, val_tokens=32_768),
+        grid=Grid(ratio=3.0, points=3),
+        arms=(*(arm for optimizer in optimizers for arm in _pair(optimizer)), tied, waves),
+        contrasts=(*_contrasts(optimizers), _worth("tied", "W_E", "above 0"), _worth("sinusoidal", "W_E", "above 0")),
+        replicates=8,
+    )
+
+
+def _claim(findings: Findings) -> str:
+    verdict, effect = findings.primary.result.verdict, findings.primary.result.effect or 0.0
+    moved = findings.effect("W_E moved (adamw)").result
+    more = "" if moved.effect is None else (
+        f" (W_E moved {'further' if moved.effect > 0 else 'less far'} than on labels that nothing could tell, by"
+        f" {amount(abs(moved.effect), False)} of its start's norm)"
+    )  # fmt: skip
+    if verdict == "unresolved":
+        return (
+            "Whether what the input embeddings learned is worth anything is not settled by this"
+            f" run{more}; set back to their start the loss changes by"
+        )
+    if verdict == "equivalent" or effect < 0:
+        return (
+            f"Training moves the input embeddings, but to no use here{more}: set back to their start the"
+            " loss changes by"
+        )
+    small = ", less than would matter" if verdict == "differs but trivially" else ""
+    return (
+        f"Training changes the input embeddings too, and that is learning{small}{more}: set back to their"
+        " start it costs"
+    )
+
+
+QUESTION = Question(
+    name="what-is-trained",
+    asks=(
+        "Does training change the input embeddings, or only W_Q, W_K, W_V? Is that learning, or just the"
+        " optimizer moving?"
+    ),
+    answer="nats that each matrix's movement is worth, drift against its null, rows never seen, the ledger",
+    falsified_by=(
+        "W_E set back to its start costs no more than the margin; a row of a token that training"
+        " never met moves (untied,"
+        " without decay); W_E moves as far on labels that nothing can tell and the loss does not care."
+    ),
+    literature=(
+        "A widely read answer says that the original encodings of systems such as BERT are fixed; its table of word"
+        " embeddings is a trained parameter. No published drift against such a null has been found. In a table of"
+        " word vectors most of what random pairs of rows share is one common shift (Bis et al."
+        " 2021), so drift alone is no"
+        " sign of meaning."
+    ),
+    design=_design,
+    claim=_claim,
+)

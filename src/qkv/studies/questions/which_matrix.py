@@ -1,0 +1,222 @@
+"""Which of W_Q, W_K, W_V, W_O matters, and what does W = I (so that q = k = v = x) cost?
+
+Each matrix and the pairs QK and VO frozen at their start, set to the identity, or shared; the MLP as yardstick; with
+and without skip; text and associative recall. Since scores need only W_Q W_K^T and outputs only W_V W_O, one frozen
+factor may be made good by the other: the interactions QxK and VxO are the finding. On the models where everything is
+trained, the cost of setting each matrix back to its start and the ledger stand beside the cost of freezing it.
+"""
+
+from qkv.studies.design import Arm, Contrast, Design, Grid, Scale, Text, cost
+from qkv.studies.question import Ask, Question, make_design
+from qkv.studies.verdicts import Findings
+
+__all__ = ["QUESTION"]
+
+MARGIN = 0.03
+_FROZEN = {
+    "Q": ("L*.W_Q=freeze",),
+    "K": ("L*.W_K=freeze",),
+    "QK": ("L*.W_[QK]=freeze",),
+    "V": ("L*.W_V=freeze",),
+    "O": ("L*.W_O=freeze",),
+    "VO": ("L*.W_[VO]=freeze",),
+}
+_ACCOUNTS = (("QK", "QK"), ("VO", "VO"), ("MLP", "MLP"))
+
+
+def _name(what: str) -> str:
+    return f"{what} frozen"
+
+
+def _frozen_arms(names: tuple[str, ...], **more: object) -> tuple[Arm, ...]:
+    prefix = str(more.pop("prefix", ""))
+    return tuple(
+        Arm(
+            name=f"{prefix}{_name(n)}", what=f"{_matrices(n)} frozen at the random start",
+            changes=_FROZEN[n], **more,  # type: ignore[arg-type]
+        )
+        for n in names
+    )  # fmt: skip
+
+
+def _matrices(letters: str) -> str:
+    return " and ".join(f"W_{letter}" for letter in letters)
+
+
+def _interaction(pair: str, prefix: str = "") -> Contrast:
+    a, b = pair
+    return Contrast(
+        name=f"{prefix}{a} x {b}",
+        what=f"cost of freezing both W_{a} and W_{b}, less the two costs of freezing one",
+        terms=(
+            (1.0, f"{prefix}{_name(pair)}", "loss"),
+            (-1.0, f"{prefix}{_name(a)}", "loss"),
+            (-1.0, f"{prefix}{_name(b)}", "loss"),
+            (1.0, f"{prefix}trained", "loss"),
+        ),
+        margin=MARGIN,
+        expected="above 0: either factor can make good for the other",
+    )
+
+
+def _order(prefix: str = "", expected: str = "above 0 on text") -> Contrast:
+    return Contrast(
+        name=f"{prefix}VO - QK",
+        what="cost of freezing W_V and W_O, less cost of freezing W_Q and W_K",
+        terms=((1.0, f"{prefix}{_name('VO')}", "loss"), (-1.0, f"{prefix}{_name('QK')}", "loss")),
+        margin=MARGIN,
+        unit="nats per answer" if prefix == "recall " else "nats per token",
+        expected=expected,
+    )
+
+
+def _costs(names: tuple[str, ...], prefix: str = "", **more: str) -> tuple[Contrast, ...]:
+    return tuple(
+        cost(f"{prefix}{n} - trained", f"cost of {prefix}{n}", f"{prefix}{n}", f"{prefix}trained", MARGIN, **more)
+        for n in names
+    )
+
+
+def _accounts() -> tuple[Contrast, ...]:
+    """Reset-time cost and ledger of the model in which everything was trained."""
+    return tuple(
+        Contrast(
+            name=f"{name} {word}",
+            what=f"{sentence} {name}, everything trained",
+            terms=((1.0, "trained", f"{quantity} {name}"),),
+            margin=MARGIN,
+        )
+        for name, _ in _ACCOUNTS
+        for word, sentence, quantity in (
+            ("set back", "loss with these set back to their start, less the loss:", "reset"),
+            ("earned", "nats that their movement earned:", "earned"),
+        )
+    )
+
+
+_TRAINED = Arm(name="trained", what="everything trained", probes=("reset", "ledger", "drift"))
+_MLP = Arm(name="MLP frozen", what="W_in and W_out frozen: a yardstick", changes=("L*.W_in,L*.W_out=freeze",))
+_QK_IDENTITY = Arm(name="QK identity", what="W_Q = W_K = I: q = k = x", changes=("L*.W_[QK]=identity",))
+_VO_IDENTITY = Arm(name="VO identity", what="W_V = W_O = I: v = x", changes=("L*.W_[VO]=identity",))
+
+
+def _design(ask: Ask) -> Design:
+    return _quick(ask) if ask.quick else _full(ask)
+
+
+def _quick(ask: Ask) -> Design:
+    names = ("Q", "K", "QK", "V", "O", "VO")
+    arms = (_TRAINED, *_frozen_arms(names), _MLP)
+    return make_design(
+        ask,
+        study="which-matrix",
+        texts={"text": Text(tokenizer="char")},
+        scale=Scale(d_model=32, n_layers=2, n_heads=2, n_ctx=32, batch_size=16, steps=300, val_tokens=16_384),
+        grid=Grid(ratio=3.0, points=3),
+        arms=arms,
+        contrasts=(
+            _order(),
+            *_costs(tuple(arm.name for arm in arms[1:])),
+            _interaction("QK"),
+            _interaction("VO"),
+            *_accounts(),
+        ),
+        replicates=6,
+    )
+
+
+def _shared(a: str, b: str, n_layers: int) -> Arm:
+    return Arm(
+        name=f"{a} = {b}", what=f"one matrix serves as W_{a} and W_{b}",
+        changes=tuple(f"L{i}.W_{b}=share(L{i}.W_{a})" for i in range(n_layers)),
+    )  # fmt: skip
+
+
+def _full(ask: Ask) -> Design:
+    names = ("Q", "K", "QK", "V", "O", "VO")
+    everything = Arm(
+        name="all identity", what="W_Q = W_K = W_V = W_O = I: q = k = v = x", changes=("L*.W_[QKVO]=identity",)
+    )  # fmt: skip
+    text_arms = (
+        _TRAINED, *_frozen_arms(names), _MLP, _QK_IDENTITY, _VO_IDENTITY, everything,
+        _shared("Q", "K", 2), _shared("K", "V", 2),
+    )  # fmt: skip
+    skipless = {"layout": (("skip", False),)}
+    no_skip = (
+        Arm(name="skipless trained", what="no skip connections, everything trained", **skipless),  # type: ignore[arg-type]
+        Arm(
+            name="skipless VO identity", what="no skip connections, W_V = W_O = I", changes=_VO_IDENTITY.changes,
+            **skipless,  # type: ignore[arg-type]
+        ),
+    )  # fmt: skip
+    recall = {"text": "recall", "task": "recall", "lr": 0.003}
+    recall_arms = (
+        Arm(name="recall trained", what="associative recall, everything trained", **recall),  # type: ignore[arg-type]
+        *_frozen_arms(("QK", "VO"), prefix="recall ", **recall),
+    )
+    others = tuple(arm.name for arm in text_arms[1:])
+    return make_design(
+        ask,
+        study="which-matrix",
+        texts={"text": Text(), "recall": Text(stream="recall", settings=(("keys", 32), ("values", 32)))},
+        scale=Scale(d_model=64, n_layers=2, n_heads=2, n_ctx=64, batch_size=16, steps=1000, val_tokens=32_768),
+        grid=Grid(ratio=3.0, points=3),
+        arms=(*text_arms, *no_skip, *recall_arms),
+        contrasts=(
+            _order(),
+            *_costs(others),
+            _interaction("QK"),
+            _interaction("VO"),
+            cost(
+                "sharing: Q = K - K = V", "cost of W_Q = W_K less cost of W_K = W_V", "Q = K", "K = V", MARGIN,
+                expected="above 0 in causal models",
+            ),
+            cost(
+                "skipless VO identity - skipless trained", "what W_V = W_O = I costs without skip connections",
+                "skipless VO identity", "skipless trained", MARGIN, expected="near 0, unlike with skip connections",
+            ),
+            _order("recall ", "below 0: recall has to look up"),
+            *_costs(("QK frozen", "VO frozen"), "recall ", unit="nats per answer"),
+            *_accounts(),
+        ),
+        replicates=8,
+    )  # fmt: skip
+
+
+def _claim(findings: Findings) -> str:
+    verdict, effect = findings.primary.result.verdict, findings.primary.result.effect or 0.0
+    if verdict == "unresolved":
+        return (
+            "Whether W_V and W_O matter more than W_Q and W_K is not settled by this run; freezing the"
+            " former costs more by"
+        )
+    if verdict == "equivalent":
+        return "Freezing W_V and W_O costs as much as freezing W_Q and W_K: the difference is"
+    small = ", by less than would matter" if verdict == "differs but trivially" else ""
+    if effect > 0:
+        return f"Training W_V and W_O matters more than training W_Q and W_K{small}: freezing the former costs more by"
+    return f"Training W_Q and W_K matters more than training W_V and W_O{small}: freezing the latter costs less by"
+
+
+QUESTION = Question(
+    name="which-matrix",
+    asks="Which of W_Q, W_K, W_V, W_O matters, and what does W = I (so Q = K = V = X) cost?",
+    answer=(
+        "cost in nats of each frozen, identical or shared matrix, the QxK and VxO interactions, resets and the ledger"
+    ),
+    falsified_by=(
+        "Freezing W_Q and W_K costs more than freezing W_V and W_O on text; either interaction is negative beyond the"
+        " margin; W_V = W_O = I is free with skip connections."
+    ),
+    literature=(
+        "Without skip connections, W_V = W_O = I matched a standard block with its learning rate tuned (evaluation loss"
+        " 1.178 against 1.194), while with skip connections it was slightly worse (He and Hofmann 2023, arXiv"
+        " 2311.01906). Replacing all attention maps of pretrained models by constant means and probing again lost 8 %,"
+        " relatively (Hassid et al. 2022). Sharing W_K and W_V costs less than sharing W_Q and W_K in language models"
+        " (Kayyam 2026, arXiv 2606.04032). No paper was found that sets the cost of freezing a"
+        " matrix beside the cost of"
+        " setting it back, on the same models."
+    ),
+    design=_design,
+    claim=_claim,
+)

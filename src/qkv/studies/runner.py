@@ -1,0 +1,156 @@
+"""A study from the question to the verdict: design, estimate, trainings, findings, file.
+
+Nothing is made before everything that can be wrong with what was asked for was looked at. The design is on disk before
+the first training, every training is appended to the log when it ends, and the same command goes on with whatever is
+missing, so a study may be killed at any moment and is never worse off than one training.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from qkv.data.config import whole_source
+from qkv.errors import ConfigError, Interrupted
+from qkv.studies.design import Design
+from qkv.studies.estimate import Estimate, estimate
+from qkv.studies.question import FULL_MINUTES, QUICK_MINUTES, Ask, Question
+from qkv.studies.questions import find
+from qkv.studies.sentences import verdict_file
+from qkv.studies.store import StudyFolder, full_answer
+from qkv.studies.tuning import Job, expected_runs, pending
+from qkv.studies.verdicts import findings
+from qkv.studies.workers import Workers, make_workers
+from qkv.training.interrupt import StopSignals
+
+__all__ = ["Made", "Told", "run_study"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Made:
+    """One training that ended, for whoever shows progress."""
+
+    done: int
+    """Trainings of this design so far."""
+    expected: int
+    """About how many there will be."""
+    arm: str
+    role: str
+    loss: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Told:
+    """Who is told what happens, and since when the clock runs."""
+
+    progress: Callable[[Made], None] = lambda made: None
+    say: Callable[[str], None] = lambda sentence: None
+    started: float = 0.0
+    """`time.monotonic()` when the command was typed; 0 is now."""
+
+
+def run_study(
+    name: str,
+    source: str = "",
+    *,
+    seeds: int | None = None,
+    minutes: float | None = None,
+    quick: bool = False,
+    margin: float | None = None,
+    within: Path = Path("runs"),
+    cache: Path | None = None,
+    workers: int = 1,
+    told: Told | None = None,
+) -> dict[str, Any]:
+    """Answer a question on a text; returns the verdict, which is also `verdict.json` in the study's folder.
+
+    Raises UserError for what cannot be done as asked (nothing is made then), Interrupted where it was stopped: the same
+    call goes on from there.
+    """
+    told = told or Told()
+    started = told.started or time.monotonic()
+    question = find(name)
+    if workers < 1:
+        raise ConfigError(f"workers is {workers}; expected at least 1")
+    source = whole_source(source)
+    design = question.design(Ask(source=source, seeds=seeds, quick=quick, margin=margin, cache=cache))
+    told.say(f"{question.name}: {question.asks}")
+    budget = minutes or (QUICK_MINUTES if quick else FULL_MINUTES)
+    expected = estimate(design, source, cache, workers)
+    if minutes is not None:
+        expected.check(design, minutes)
+    told.say(_plan(design, expected, budget))
+    with StudyFolder.begin(design, within) as folder:
+        told.say(f"The design stands in {folder.path}.")
+        with make_workers(min(workers, _expected(design)), cache) as pool:
+            _train(design, source, folder, pool, started + 60 * budget - expected.slowest, told)
+        return _conclude(question, design, source, folder)
+
+
+def _plan(design: Design, expected: Estimate, budget: float) -> str:
+    """What is about to be done, in one line."""
+    return (
+        f"{len(design.arms)} arms x {design.replicates} replicates, about {_expected(design):,} trainings:"
+        f" {expected.minutes(design.replicates):.1f} minutes on {expected.workers}"
+        f" core{'s' * (expected.workers > 1)} of the {budget:g} there are."
+    )
+
+
+def _expected(design: Design) -> int:
+    return round(sum(expected_runs(design, arm) for arm in design.arms) * design.replicates)
+
+
+def _train(design: Design, source: str, folder: StudyFolder, pool: Workers, deadline: float, told: Told) -> None:
+    """Make every training that is missing, as long as there is time."""
+    running: dict[str, Job] = {}
+    done = sum(1 for row in folder.trainings)
+    with StopSignals() as signals:
+        while True:
+            over = signals.received() or time.monotonic() >= deadline
+            if not over:
+                _fill(design, source, folder, pool, running)
+            if not running:
+                break
+            try:
+                job, row = pool.finished(signals.received)
+            except Interrupted as stopped:
+                raise _stopped(folder, signals.exit_status or stopped.exit_status) from None
+            del running[job.trial.key]
+            about = {"key": job.trial.key, "arm": job.trial.arm.name, "replicate": job.replicate, "role": job.role}
+            folder.append({**about, "k": job.k, **row})
+            done += 1
+            told.progress(
+                Made(done=done, expected=_expected(design), arm=job.trial.arm.name, role=job.role, loss=row["loss"])
+            )
+        if signals.received():
+            raise _stopped(folder, signals.exit_status)
+
+
+def _fill(design: Design, source: str, folder: StudyFolder, pool: Workers, running: dict[str, Job]) -> None:
+    """Give every free worker something to do."""
+    if len(running) >= pool.size:
+        return
+    for job in pending(design, source, folder.loss):
+        if job.trial.key not in running:
+            running[job.trial.key] = job
+            pool.start(job)
+            if len(running) >= pool.size:
+                return
+
+
+def _stopped(folder: StudyFolder, status: int) -> Interrupted:
+    return Interrupted(
+        f"stopped; {len(folder.trainings)} trainings are kept in {folder.path}, and the same command"
+        " goes on from there",
+        exit_status=status,
+    )
+
+
+def _conclude(question: Question, design: Design, source: str, folder: StudyFolder) -> dict[str, Any]:
+    """Work out what was found and write it down."""
+    found = findings(design, folder, source, question.derive)
+    full = full_answer(design, folder.path.parent) if design.quick else ""
+    verdict = verdict_file(question, found, str(folder.path), full)
+    folder.conclude(verdict)
+    return verdict

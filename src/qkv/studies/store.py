@@ -1,0 +1,148 @@
+"""The folder of a study: the designs as they were written before their first run, every run ever made, the verdict.
+
+    runs/study-NAME-SOURCE-xxxxxxxx/     x: hash of the protocol (the design without its number of replicates)
+      design-xxxxxxxx.json               written before the design's first run, never changed after
+      runs.jsonl                         one line per training, appended when it ends, never rewritten
+      verdict.json                       the answer; no clock in it, so the same bytes after any number of kills
+      page.html                          for people
+
+A line is whole or it is not there: what a killed process left of one is cut off before the next is written. One process
+at a time; the lock dies with it.
+"""
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from qkv.errors import RunFolderError
+from qkv.folder import RunFolder, storage_errors, sync_folder, write_atomically
+from qkv.studies.design import Design, canonical
+
+__all__ = ["CLOCKS", "StudyFolder", "folder_of", "full_answer", "read_rows"]
+
+CLOCKS = ("seconds",)
+"""Keys of a row that tell the time and not the outcome."""
+_RUNS, _VERDICT = "runs.jsonl", "verdict.json"
+
+
+def folder_of(design: Design, within: Path) -> Path:
+    """Where the runs of a design's protocol lie."""
+    kind = "-quick" if design.quick else ""
+    return within / f"study-{design.study}{kind}-{design.source_name}-{design.protocol[:8]}"
+
+
+def read_rows(folder: Path) -> Iterator[dict[str, Any]]:
+    """Every whole line of the log, oldest first.
+
+    Raises RunFolderError for a line in the middle that is no JSON: somebody changed the log.
+    """
+    path = folder / _RUNS
+    if not path.is_file():
+        return
+    for number, line in enumerate(path.read_bytes().split(b"\n")[:-1], start=1):
+        try:
+            yield json.loads(line)
+        except ValueError:
+            raise RunFolderError(
+                f"line {number} of {path} is damaged; delete that line and the training that it held is made again"
+            ) from None
+
+
+def full_answer(design: Design, within: Path) -> str:
+    """The sentence of the latest full run of a design's question on the same text, empty where there is none."""
+    found = []
+    for path in within.glob(f"study-{design.study}-{design.source_name}-*/{_VERDICT}"):
+        try:
+            verdict = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            continue
+        if not verdict["quick"] and verdict["source"]["sha256"] == design.source_sha256 and verdict["seeds"]:
+            found.append((path.stat().st_mtime_ns, verdict["sentence"]))
+    return max(found)[1] if found else ""
+
+
+class StudyFolder(RunFolder):
+    """One study's folder, locked while it is open; use it as a context manager.
+
+    Made when the first design is written.
+    """
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.rows: dict[str, dict[str, Any]] = {}
+
+    @classmethod
+    def begin(cls, design: Design, within: Path) -> "StudyFolder":
+        """Open or make the folder of a design, lock it, read what is there, and write the design down.
+
+        Raises RunFolderError where another process is at it, or the log was changed.
+        """
+        folder = cls(folder_of(design, within))
+        with storage_errors(folder.path):
+            folder.path.mkdir(parents=True, exist_ok=True)
+        folder._acquire()
+        try:
+            folder._mend()
+            folder.rows = {row["key"]: row for row in read_rows(folder.path)}
+            name = f"design-{design.hash[:8]}.json"
+            if not (folder.path / name).is_file():
+                text = {**design.as_dict(), "hash": design.hash, "protocol": design.protocol}
+                folder.write(name, json.dumps(text, indent=1, sort_keys=True) + "\n")
+                folder.append({"key": f"design {design.hash}", "design": design.hash, "replicates": design.replicates})
+        except BaseException:
+            folder.close()
+            raise
+        return folder
+
+    def __enter__(self) -> "StudyFolder":
+        return self
+
+    def __exit__(self, *about: Any) -> None:
+        self.close()
+
+    def _mend(self) -> None:
+        """Cut off half a line that a killed process left."""
+        self._sweep()
+        path = self.path / _RUNS
+        if not path.is_file():
+            return
+        data = path.read_bytes()
+        whole = data.rfind(b"\n") + 1
+        if whole < len(data):
+            with open(path, "rb+") as file:
+                file.truncate(whole)
+                os.fsync(file.fileno())
+
+    def append(self, row: Mapping[str, Any]) -> None:
+        """Write one line to the end of the log and make it durable; it is in `rows` from then on."""
+        path, fresh = self.path / _RUNS, not (self.path / _RUNS).exists()
+        with storage_errors(path), open(path, "ab") as file:
+            file.write((canonical(dict(row)) + "\n").encode())
+            file.flush()
+            os.fsync(file.fileno())
+        if fresh:
+            sync_folder(self.path)
+        self.rows[row["key"]] = dict(row)
+
+    def loss(self, key: str) -> float | None:
+        """The loss of a run at its last step, None where it was not made."""
+        row = self.rows.get(key)
+        return None if row is None else float(row["loss"])
+
+    @property
+    def trainings(self) -> list[dict[str, Any]]:
+        """Every training of every design of this protocol, in the order they ended."""
+        return [row for row in self.rows.values() if "arm" in row]
+
+    @property
+    def designs(self) -> list[dict[str, Any]]:
+        """The designs in the order they were written down."""
+        return [row for row in self.rows.values() if "design" in row]
+
+    def conclude(self, verdict: Mapping[str, Any]) -> Path:
+        """Write the verdict; returns its path."""
+        path = self.path / _VERDICT
+        write_atomically(path, (json.dumps(verdict, indent=1, sort_keys=True, allow_nan=False) + "\n").encode())
+        return path

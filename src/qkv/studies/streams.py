@@ -1,0 +1,293 @@
+"""Tokens for the arms of a study: the user's own text, or streams made by a rule whose truth is known.
+
+`corpus(text, source, val_tokens)` gives the same corpus for the same arguments, in any process. A made stream is a text
+of words as well, so that everything that reads a corpus reads it. A new stream is one function and one line in
+`STREAMS`. What the streams are for stands in their docstrings.
+"""
+
+import dataclasses
+import hashlib
+import math
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from qkv.data.config import DataConfig
+from qkv.data.corpus import Corpus, load_corpus
+from qkv.data.tokenizers import Tokenizer, fit_tokenizer
+from qkv.data.tokens import Tokens, id_type
+from qkv.errors import SourceError
+from qkv.randomness import generator
+from qkv.studies.design import Text
+from qkv.tasks import find_task
+
+__all__ = ["STREAMS", "PairCell", "corpus", "markov_entropy", "markov_matrix", "pair_words", "word"]
+
+_LETTERS = "abcdefghijklmnopqrstuvwxyz"
+
+
+def corpus(text: Text, source: str, val_tokens: int, cache: Path | None) -> Any:
+    """What an arm trains on, of a corpus its validation part cut to `val_tokens` (0: all of it).
+
+    Raises SourceError or ConfigError for a text that cannot be read or cut as asked.
+    """
+    path = Path(source)
+    stamp = (path.stat().st_mtime_ns, path.stat().st_size) if source and path.is_file() else None
+    return _corpus(text, source, val_tokens, cache, stamp)
+
+
+@lru_cache(maxsize=8)
+def _corpus(text: Text, source: str, val_tokens: int, cache: Path | None, stamp: tuple[int, int] | None) -> Any:
+    """The same, remembered for as long as the file does not change."""
+    made = STREAMS[text.stream](text, source, cache)
+    if not (val_tokens and isinstance(made, Corpus)) or len(made.val) <= val_tokens:
+        return made
+    ids = made.val.ids[:val_tokens]
+    share = val_tokens / len(made.val)
+    val = Tokens(ids=ids, offsets=np.array([0, len(ids)]), n_bytes=round(share * made.val.n_bytes))
+    return dataclasses.replace(made, val=val)
+
+
+def _own_text(text: Text, source: str, cache: Path | None) -> Corpus:
+    config = DataConfig(source=source, tokenizer=text.tokenizer, vocab=text.vocab)
+    return load_corpus(config, cache=cache, task_specials=True)
+
+
+def _labelled(text: Text, source: str, cache: Path | None) -> Any:
+    """The same source read as texts with labels, for arms that classify.
+
+    Raises SourceError where it holds none.
+    """
+    if not source:
+        raise SourceError("the text inside Python has no labels")
+    return find_task("classify").load(
+        DataConfig(source=source, tokenizer=text.tokenizer, vocab=text.vocab), cache=cache
+    )  # fmt: skip
+
+
+def word(index: int) -> str:
+    """The name of the index-th made word, letters only: aa, ab, ..., zz, aaa, ..."""
+    letters, n = "", index + 26  # two letters at least, so that no word is a single letter
+    while n >= 0:
+        letters = _LETTERS[n % 26] + letters
+        n = n // 26 - 1
+    return letters
+
+
+def _tokenizer(n_words: int) -> Tokenizer:
+    """Words 0 to n_words - 1, each met once, and the special tokens."""
+    return fit_tokenizer("word", [" ".join(word(i) for i in range(n_words))], n_words + 16, specials=True)
+
+
+def _made(name: str, rule: str, tokenizer: Tokenizer, train: np.ndarray, val: np.ndarray) -> Corpus:
+    """A corpus of ids that were made here."""
+
+    def tokens(ids: np.ndarray) -> Tokens:
+        ids = ids.astype(id_type(tokenizer.d_vocab))
+        return Tokens(ids=ids, offsets=np.array([0, len(ids)]), n_bytes=3 * len(ids))
+
+    def no_split() -> Any:
+        raise SourceError(f"{name} is made by a rule; it has no text to split")
+
+    return Corpus(
+        name=name,
+        kind="made",
+        sha256=hashlib.sha256(train.tobytes() + val.tobytes()).hexdigest(),
+        tokenizer=tokenizer,
+        train=tokens(train),
+        val=tokens(val),
+        rule=rule,
+        note="",
+        charge_nats=None,
+        split=no_split,
+    )
+
+
+def _ids(tokenizer: Tokenizer, n_words: int) -> np.ndarray:
+    """Id of each made word, int64 [n_words]."""
+    return np.array([tokenizer.vocabulary[word(i)] for i in range(n_words)])
+
+
+# a Markov source, whose entropy is known
+
+
+def markov_matrix(n_states: int, sharpness: float, noise: float) -> np.ndarray:
+    """Transition probabilities [n_states, n_states].
+
+    Softmax of `sharpness` * N(0, 1), mixed with `noise` of uniform.
+    """
+    logits = sharpness * generator("study", "markov", n_states).standard_normal((n_states, n_states))
+    sharp = np.exp(logits - logits.max(axis=1, keepdims=True))
+    return (1 - noise) * sharp / sharp.sum(axis=1, keepdims=True) + noise / n_states
+
+
+def markov_entropy(matrix: np.ndarray) -> float:
+    """Entropy rate in nats per token: the mean over the stationary distribution of the rows' entropies."""
+    values, vectors = np.linalg.eig(matrix.T)
+    stationary = np.real(vectors[:, np.argmin(np.abs(values - 1))])
+    stationary = stationary / stationary.sum()
+    return float(-(stationary[:, None] * matrix * np.log(matrix)).sum())
+
+
+def _markov(text: Text, source: str, cache: Path | None) -> Corpus:
+    """A chain of few states.
+
+    Counting pairs is all there is to learn, and the best possible loss is its entropy rate.
+    """
+    s: Mapping[str, Any] = dict(text.settings)
+    matrix = markov_matrix(s["states"], s["sharpness"], s["noise"])
+    chain = _walk(matrix, s["tokens"], "train"), _walk(matrix, s["val_tokens"], "val")
+    tokenizer = _tokenizer(s["states"])
+    ids = _ids(tokenizer, s["states"])
+    rule = f"a Markov chain of {s['states']} states with {markov_entropy(matrix):.4f} nats per token"
+    return _made("markov", rule, tokenizer, ids[chain[0]], ids[chain[1]])
+
+
+def _walk(matrix: np.ndarray, n: int, part: str) -> np.ndarray:
+    """n states of the chain, int64 [n]; the same uniform draws for every matrix, so that sources pair."""
+    draws, cumulative = generator("study", "markov walk", part).random(n), matrix.cumsum(axis=1)
+    cumulative[:, -1] = 1.0
+    state, states = 0, np.empty(n, dtype=np.int64)
+    for i in range(n):
+        state = int(np.searchsorted(cumulative[state], draws[i], side="right"))
+        states[i] = state
+    return states
+
+
+# pairs of words in a 2 x 2: do they occur together, do they share contexts?
+
+
+@dataclasses.dataclass(frozen=True)
+class PairCell:
+    """One cell of the 2 x 2."""
+
+    together: bool
+    """The two words stand side by side, and never one without the other; else never in one frame."""
+    shared: bool
+    """What may stand before and behind is the same for both; else they have nothing in common."""
+
+
+CELLS = (PairCell(True, True), PairCell(True, False), PairCell(False, True), PairCell(False, False))
+
+
+def pair_words(pairs: int) -> dict[PairCell, list[tuple[int, int]]]:
+    """Cell -> its pairs of words, as indices of made words."""
+    return {
+        cell: [(2 * (c * pairs + i), 2 * (c * pairs + i) + 1) for i in range(pairs)] for c, cell in enumerate(CELLS)
+    }
+
+
+def _pairs(text: Text, source: str, cache: Path | None) -> Corpus:
+    """Frames `before w behind stop` around the words of pairs, every word of every cell equally often.
+
+    Contexts are `fillers` drawn for each word from two common pools (before, behind), `choices` each. The words of a
+    pair with *shared* contexts draw from one choice, others from two that have no filler in common. Words that occur
+    *together* stand side by side: where contexts are shared in both orders alike, else in one order, so that what is
+    before the first and behind the second belongs to each alone. Words that do not occur together have frames of
+    their own.
+    """
+    s: Mapping[str, Any] = dict(text.settings)
+    pairs, fillers, choices = s["pairs"], s["fillers"], s["choices"]
+    n_words = 2 * pairs * len(CELLS)
+    n = n_words + 2 * fillers + 1
+    tokenizer = _tokenizer(n)
+    ids, contexts = _ids(tokenizer, n), _contexts(pairs, fillers, choices, n_words)
+    parts = [
+        ids[_frames(contexts, s[size], part, n - 1)] for size, part in (("tokens", "train"), ("val_tokens", "val"))
+    ]
+    rule = f"{pairs} pairs of words in each cell of {{together}} x {{shared contexts}}, {fillers} fillers on each side"
+    return _made("pairs", rule, tokenizer, parts[0], parts[1])
+
+
+def _contexts(pairs: int, fillers: int, choices: int, n_words: int) -> list[tuple[PairCell, tuple[int, int], list]]:
+    """(cell, pair, [(before, behind) of each of its two words]), the fillers as indices of made words."""
+    draws, out = generator("study", "pair contexts", pairs, fillers, choices), []
+    for cell, members in pair_words(pairs).items():
+        for pair in members:
+            sides = []
+            for side in range(2):
+                pool = n_words + side * fillers + draws.permutation(fillers)
+                sides.append((pool[:choices], pool[:choices] if cell.shared else pool[choices : 2 * choices]))
+            out.append((cell, pair, [(sides[0][i], sides[1][i]) for i in range(2)]))
+    return out
+
+
+def _frames(contexts: Sequence[tuple[PairCell, tuple[int, int], list]], n: int, part: str, stop: int) -> np.ndarray:
+    """About n indices of made words: rounds of one use of every word, the pairs of a round in random order."""
+    draws = generator("study", "pair frames", part)
+    tokens_per_round = sum(5 if cell.together else 8 for cell, _, _ in contexts)
+    rounds = -(-n // tokens_per_round)
+    frames = [_uses(cell, pair, sides, rounds, stop, draws) for cell, pair, sides in contexts]
+    orders = draws.permuted(np.tile(np.arange(len(frames)), (rounds, 1)), axis=1)
+    return np.concatenate([frames[i][r] for r in range(rounds) for i in orders[r]])[:n]
+
+
+def _uses(
+    cell: PairCell, pair: tuple[int, int], sides: list, rounds: int, stop: int, draws: np.random.Generator
+) -> np.ndarray:
+    """Both words of a pair once in every round, int64 [rounds, 5 or 8]: in one frame side by side, or in two."""
+    drawn = [[draws.choice(sides[i][side], rounds) for side in range(2)] for i in range(2)]
+    words, stops = [np.full(rounds, i) for i in pair], np.full(rounds, stop)
+    if not cell.together:
+        return np.stack([x for i in range(2) for x in (drawn[i][0], words[i], drawn[i][1], stops)], axis=1)
+    turned = draws.integers(2, size=rounds).astype(bool) if cell.shared else np.zeros(rounds, dtype=bool)
+    first, second = np.where(turned, words[1], words[0]), np.where(turned, words[0], words[1])
+    before = np.where(turned, drawn[1][0], drawn[0][0])
+    behind = np.where(turned, drawn[0][1], drawn[1][1])
+    return np.stack([before, first, second, behind, stops], axis=1)
+
+
+# a table of keys and values that has to be read from the context
+
+
+def _recall(text: Text, source: str, cache: Path | None) -> Corpus:
+    """The vocabulary of associative recall, keys first, then values; the batches are made by `studies.recall`."""
+    s: Mapping[str, Any] = dict(text.settings)
+    n = s["keys"] + s["values"]
+    tokenizer = _tokenizer(n)
+    ids = np.resize(_ids(tokenizer, n), max(64, n))
+    rule = f"{s['keys']} keys, {s['values']} values, told once and asked for in another order"
+    return _made("recall", rule, tokenizer, ids, ids)
+
+
+STREAMS: Mapping[str, Callable[[Text, str, Path | None], Any]] = {
+    "text": _own_text,
+    "labelled": _labelled,
+    "markov": _markov,
+    "pairs": _pairs,
+    "recall": _recall,
+}
+"""Name -> stream."""
+
+
+def check_size(made: Any, *, steps: int, batch_size: int, n_ctx: int) -> None:
+    """Make sure that a text is worth a study: no token is seen more than 20 times, and enough is held out.
+
+    Raises SourceError that says how much there is and how much would do.
+    """
+    if not isinstance(made, Corpus):
+        _check_texts(made, math.ceil(steps * batch_size / 20))
+        return
+    needed = math.ceil(steps * batch_size * n_ctx / 20)
+    if len(made.train) < needed:
+        raise SourceError(
+            f"{made.name!r} is too small for this study: {len(made.train):,} training tokens, and {steps:,} steps of"
+            f" {batch_size} windows of {n_ctx} would see each of them more than 20 times; expected at least {needed:,}"
+            " tokens. Give a longer text, or none for the text inside your own Python"
+        )
+    if len(made.val) < 16 * n_ctx:
+        raise SourceError(
+            f"{made.name!r} is too small for this study: {len(made.val):,} tokens are held out for validation; expected"
+            f" at least {16 * n_ctx:,}. Give a longer text, or none for the text inside your own Python"
+        )
+
+
+def _check_texts(made: Any, needed: int) -> None:
+    if made.n_train < needed:
+        raise SourceError(
+            f"{made.name!r} is too small for this study: {made.n_train:,} labelled texts to train on; expected at least"
+            f" {needed:,}"
+        )

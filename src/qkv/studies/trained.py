@@ -1,0 +1,43 @@
+"""What a trainer hands back and what a probe is handed: two records between the parts of a study."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from qkv.recipe import Parts
+from qkv.studies.design import Trial
+from qkv.studies.ledger import Ledger
+
+__all__ = ["Finished", "Trained"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trained:
+    """How a trainer left the model."""
+
+    best_loss: float
+    """Lowest validation loss that was measured on the way; infinity where none was."""
+    best_step: int
+    curve: tuple[tuple[int, float], ...]
+    """(step, validation loss)."""
+    train_loss: float
+    """Mean over the last tenth of the steps; NaN where there were none."""
+    steps: int
+    measures: Mapping[str, float] = field(default_factory=dict)
+    """What the trainer measured itself."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finished:
+    """A trained model with everything around it, for probes to measure; they leave it as they found it."""
+
+    trial: Trial
+    parts: Parts
+    model: Any
+    """The model of `parts`, evaluated as it stands."""
+    corpus: Any
+    """What it was trained on."""
+    loss: float
+    """On the validation part, nats per target."""
+    ledger: Ledger | None
+    """Which matrix earned the loss, where the arm asks for it."""

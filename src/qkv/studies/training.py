@@ -1,0 +1,230 @@
+"""One training of a study: a trial in, a row of results out. Nothing is written here.
+
+It goes through the same composition root and loop as `qkv train`, without report, null, samples or telemetry, on one
+thread in float32, so that a row is the same bits in whatever process and order it is made. A loss that stops being a
+number is an outcome: it counts as ln(d_vocab) nats, the loss of guessing blindly, as declared beforehand.
+"""
+
+import dataclasses
+import math
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from qkv.data.config import DataConfig
+from qkv.data.corpus import Corpus
+from qkv.errors import NonFiniteError, RunError, SourceError
+from qkv.models.layout import ModelConfig, Sizes
+from qkv.presets import find
+from qkv.recipe import Parts, RunConfig, assemble
+from qkv.studies import streams
+from qkv.studies.contrastive import train_contrastive
+from qkv.studies.design import Scale, Trial
+from qkv.studies.inner import inner_study
+from qkv.studies.ledger import Ledger
+from qkv.studies.probes import PROBES
+from qkv.studies.recall import Recall
+from qkv.studies.tables import TABLES
+from qkv.studies.trained import Finished, Trained
+from qkv.tasks import find_task, validation_loss
+from qkv.training import loop
+from qkv.training.config import TrainingConfig
+from qkv.training.precision import Machine
+from qkv.training.record import EvaluationRecord, Observer, StepRecord
+
+__all__ = ["PRESET", "TRAINERS", "config_of", "run_trial", "software"]
+
+PRESET = "textbook"
+"""The layout of every study: one attention and one MLP a layer, no biases, no rotary positions, no QK-norm."""
+_MACHINE = Machine(device="cpu", precision="fp32", threads=1)
+_MUON_RATIO = 2.0
+"""Muon's rate for hidden matrices as a multiple of the rate of the rest, as in the presets trained by it."""
+
+
+def software() -> str:
+    """The versions that bits depend on."""
+    return f"torch {torch.__version__}"
+
+
+class _Curve(Observer):
+    """The loss curve, and the training loss over the last tenth."""
+
+    def __init__(self, steps: int) -> None:
+        self.points: list[tuple[int, float]] = []
+        self._last, self._from = [], steps - max(1, steps // 10)
+
+    def wants(self, step: int) -> bool:
+        return step > self._from
+
+    def after_update(self, record: StepRecord) -> None:
+        self._last.append(record.loss)
+
+    def on_evaluation(self, evaluation: EvaluationRecord) -> None:
+        self.points.append((evaluation.step, evaluation.loss))
+
+    @property
+    def train_loss(self) -> float:
+        return sum(self._last) / len(self._last) if self._last else math.nan
+
+
+def run_trial(trial: Trial, cache: Path | None) -> dict[str, Any]:
+    """Train, score and measure: the row without its key. Takes seconds; deterministic but for `seconds`.
+
+    Raises UserError for a trial that does not fit its text or model.
+    """
+    began = time.perf_counter()
+    corpus: Any = streams.corpus(trial.text, trial.source, trial.scale.val_tokens, cache)
+    if trial.text.stream in ("text", "labelled") and corpus.sha256 != trial.source_sha256:
+        raise SourceError(
+            f"{corpus.name!r} has changed since the study began: it was sha256 {trial.source_sha256[:16]}..., now it is"
+            f" {corpus.sha256[:16]}...; bring the old text back, or begin the study anew with the new one"
+        )
+    parts = _parts(trial, corpus)
+    ledger = Ledger() if "ledger" in trial.arm.probes else None
+    worst = math.log(len(parts.config.model.classes) or parts.config.model.sizes.d_vocab)
+    frozen = parts.plan.frozen(0) & parts.plan.frozen(trial.scale.steps - 1)
+    row: dict[str, Any] = {"lr": trial.lr, "seed": trial.seed, "diverged": False, "measures": {}}
+    row["frozen"] = sorted(frozen)
+    try:
+        with _MACHINE.active():
+            trained = TRAINERS[trial.arm.trainer](trial, parts, corpus, ledger)
+            _unmoved(parts, frozen)
+            loss = validation_loss(parts.model, parts.task, corpus, _batch(trial.scale))
+            if not math.isfinite(loss):
+                raise NonFiniteError(f"the validation loss is {loss}")
+            finished = Finished(trial=trial, parts=parts, model=parts.model, corpus=corpus, loss=loss, ledger=ledger)
+            row["measures"] |= trained.measures
+            for name in trial.arm.probes:
+                row["measures"] |= PROBES[name](finished)
+    except NonFiniteError:
+        row |= {"diverged": True, "loss": worst, "best_loss": worst, "best_step": 0, "curve": [], "steps": 0}
+    else:
+        row |= {"loss": loss, "best_loss": min(loss, trained.best_loss), "best_step": trained.best_step}
+        row |= {"curve": [list(point) for point in trained.curve], "steps": trained.steps}
+        if math.isfinite(trained.train_loss):
+            row["train_loss"] = trained.train_loss
+    finally:
+        parts.plan.at_end()
+    return row | {"seconds": round(time.perf_counter() - began, 3)}
+
+
+def _unmoved(parts: Parts, frozen: set[str]) -> None:
+    """Make sure that what was frozen for the whole training has the bits of its start.
+
+    Raises RunError where it has not: then nothing that the arm measured means what it says.
+    """
+    state = parts.catalogue.state()
+    moved = [address for address in sorted(frozen) if not torch.equal(state[address], parts.start[address])]
+    if moved:
+        raise RunError(f"{', '.join(moved)} moved although frozen; this is a bug of qkv's, please report it")
+
+
+def _batch(scale: Scale) -> int:
+    return max(1, 2048 // scale.n_ctx)
+
+
+def _parts(trial: Trial, corpus: Corpus) -> Parts:
+    """Model, plan and optimizer of a trial, its weights those of step 0."""
+    parts = assemble(config_of(trial, corpus), corpus)
+    if trial.arm.task == "recall":
+        parts = dataclasses.replace(parts, task=Recall(**dict(trial.text.settings)))
+    for address, table in trial.arm.tables:
+        values = TABLES[table](corpus, parts.catalogue.view(address))
+        with torch.no_grad():
+            parts.catalogue.write(address, values)
+        parts.start[address] = parts.catalogue.state()[address].clone()
+    return parts
+
+
+def config_of(trial: Trial, corpus: Corpus) -> RunConfig:
+    """The configuration of a trial, as `qkv train` would write it into a run folder."""
+    arm, scale = trial.arm, trial.scale
+    task = find_task("causal" if arm.task == "recall" else arm.task)
+    preset = find(PRESET, task.name)
+    sizes = Sizes(
+        **task.model_sizes(corpus),
+        d_model=scale.d_model,
+        n_layers=scale.n_layers,
+        n_heads=scale.n_heads,
+        n_ctx=scale.n_ctx,
+    )
+    layout = dataclasses.replace(preset.layout, **dict(arm.layout))
+    model = ModelConfig(kind=task.model_kind, sizes=sizes, layout=layout, classes=task.classes(corpus))  # type: ignore[arg-type]
+    optimizer = dataclasses.replace(
+        preset.optimizer,
+        kind=arm.optimizer,
+        lr=trial.lr,
+        muon_lr=_MUON_RATIO * trial.lr,
+        momentum=0.0 if arm.optimizer == "sgd" else preset.optimizer.momentum,
+    )
+    training = TrainingConfig(
+        batch_size=scale.batch_size,
+        eval_every=max(1, scale.steps // scale.evaluations),
+        optimizer=optimizer,
+        schedule=preset.schedule(scale.steps),
+    )
+    return RunConfig(
+        task=task.name,
+        preset=preset.name,
+        seed=trial.seed,
+        watch="off",
+        changes=arm.changes,
+        data=DataConfig(source=trial.source, tokenizer=trial.text.tokenizer, vocab=trial.text.vocab),
+        model=model.resolved(),
+        training=training,
+        machine=_MACHINE,
+    )
+
+
+# ways to train
+
+
+def _loop(trial: Trial, parts: Parts, corpus: Corpus, ledger: Ledger | None) -> Trained:
+    """The training loop of `qkv train`, to its horizon."""
+    config = parts.config
+    curve = _Curve(config.training.schedule.steps)
+    outcome = loop.run(
+        model=parts.model,
+        catalogue=parts.catalogue,
+        task=parts.task,
+        corpus=corpus,
+        config=config.training,
+        optimizer=parts.optimizer,
+        machine=config.machine,
+        seed=config.seed,
+        constraint=parts.plan,
+        observers=[curve, *([ledger] if ledger else [])],
+        random_labels=trial.arm.labels == "random",
+    )
+    best = outcome.best_loss
+    return Trained(
+        best_loss=best if math.isfinite(best) else math.inf,
+        best_step=outcome.best_step,
+        curve=tuple(curve.points),
+        train_loss=curve.train_loss,
+        steps=outcome.steps,
+    )
+
+
+def _nothing(trial: Trial, parts: Parts, corpus: Corpus, ledger: Ledger | None) -> Trained:
+    """No step at all: the model as it starts."""
+    return Trained(best_loss=math.inf, best_step=0, curve=(), train_loss=math.nan, steps=0)
+
+
+def _inner_study(trial: Trial, parts: Parts, corpus: Corpus, ledger: Ledger | None) -> Trained:
+    """A little study of its own instead of a training."""
+    return Trained(
+        best_loss=math.inf, best_step=0, curve=(), train_loss=math.nan, steps=0, measures=inner_study(trial, None)
+    )
+
+
+TRAINERS: Mapping[str, Callable[[Trial, Parts, Corpus, Ledger | None], Trained]] = {
+    "loop": _loop,
+    "none": _nothing,
+    "contrastive": train_contrastive,
+    "inner study": _inner_study,
+}
+"""Name -> how a model is trained. A new way is one function and one line here."""

@@ -1,0 +1,172 @@
+"""Where the trainings of a study run: in this process, or in several of one thread each.
+
+A worker is `python -m qkv.studies.workers CACHE`: a trial a line on its stdin, a row a line on its stdout. It ends
+with its stdin, so it never outlives the process that started it. One thread per training and one training per core is
+both the fastest way through many small trainings and what makes each row the same bits wherever it is made.
+"""
+
+import json
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from qkv import errors
+from qkv.errors import Interrupted, QkvError, RunError
+from qkv.studies.design import Trial
+from qkv.studies.tuning import Job
+
+__all__ = ["Here", "Pool", "Workers", "make_workers"]
+
+Row = dict[str, Any]
+_GLANCE_SECONDS = 0.2
+
+
+class Here:
+    """One training at a time, in this process."""
+
+    size = 1
+
+    def __init__(self, cache: Path | None) -> None:
+        self._cache = cache
+        self._waiting: list[Job] = []
+
+    def start(self, job: Job) -> None:
+        """Take a job; it is run when its result is asked for."""
+        self._waiting.append(job)
+
+    def finished(self, stop: Callable[[], bool]) -> tuple[Job, Row]:
+        """The next job that ended, with its row. Raises UserError for a trial that does not fit, Interrupted."""
+        from qkv.studies.training import run_trial
+
+        job = self._waiting.pop(0)
+        return job, run_trial(job.trial, self._cache)
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    def __enter__(self) -> "Here":
+        return self
+
+    def __exit__(self, *about: Any) -> None:
+        self.close()
+
+
+class Pool:
+    """Several processes; whichever is free takes the next job."""
+
+    def __init__(self, size: int, cache: Path | None) -> None:
+        self.size = size
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+        environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
+        command = [sys.executable, "-m", "qkv.studies.workers", "" if cache is None else str(cache)]
+        self._processes = [
+            subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, encoding="utf-8", env=environment,
+                start_new_session=True,
+            )
+            for _ in range(size)
+        ]  # fmt: skip
+        self._free = list(self._processes)
+        self._ended: queue.Queue[tuple[subprocess.Popen, Job, str]] = queue.Queue()
+
+    def start(self, job: Job) -> None:
+        """Give a job to a free process; there must be one."""
+        process = self._free.pop()
+        assert process.stdin is not None
+        try:
+            process.stdin.write(job.trial.to_json() + "\n")
+            process.stdin.flush()
+        except BrokenPipeError:
+            raise self._lost(process) from None
+        threading.Thread(target=self._wait, args=(process, job), daemon=True).start()
+
+    def _wait(self, process: subprocess.Popen, job: Job) -> None:
+        assert process.stdout is not None
+        self._ended.put((process, job, process.stdout.readline()))
+
+    def finished(self, stop: Callable[[], bool]) -> tuple[Job, Row]:
+        """The next job that ended, with its row. Raises what the training raised, RunError where a process died.
+
+        Once `stop()` says so, nothing is waited for: Interrupted.
+        """
+        while True:
+            try:
+                process, job, line = self._ended.get(timeout=_GLANCE_SECONDS)
+                break
+            except queue.Empty:
+                if stop():
+                    raise Interrupted("stopped") from None
+        if not line:
+            raise self._lost(process)
+        answer = json.loads(line)
+        if "error" in answer:
+            kind = getattr(errors, answer["error"], RunError)
+            raise kind(answer["message"])
+        self._free.append(process)
+        return job, answer
+
+    def _lost(self, process: subprocess.Popen) -> RunError:
+        status = process.wait()
+        return RunError(
+            f"a worker of the study ended with status {status}; every training that finished is kept, and the same"
+            " command goes on from there"
+        )
+
+    def close(self) -> None:
+        """End the processes."""
+        for process in self._processes:
+            process.kill()
+        for process in self._processes:
+            process.wait()
+            for stream in (process.stdin, process.stdout):
+                if stream is not None:
+                    try:
+                        stream.close()
+                    except BrokenPipeError:
+                        pass
+
+    def __enter__(self) -> "Pool":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+Workers = Here | Pool
+
+
+def make_workers(size: int, cache: Path | None) -> Workers:
+    """`size` trainings at a time."""
+    return Here(cache) if size == 1 else Pool(size, cache)
+
+
+def _work(cache: Path | None, write: Callable[[str], Any]) -> None:
+    """Answer every trial on stdin."""
+    from qkv.studies.training import run_trial
+
+    for line in sys.stdin:
+        try:
+            answer = run_trial(Trial.from_json(line), cache)
+        except QkvError as error:
+            answer = {"error": type(error).__name__, "message": str(error)}
+        write(json.dumps(answer) + "\n")
+
+
+def _main() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that started us decides
+    out = os.fdopen(os.dup(1), "w", encoding="utf-8", buffering=1)
+    os.dup2(2, 1)  # whatever prints goes to stderr
+    _work(Path(sys.argv[1]) if sys.argv[1] else None, out.write)
+
+
+if __name__ == "__main__":
+    _main()

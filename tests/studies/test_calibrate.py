@@ -1,0 +1,82 @@
+"""Calibration: what it derives from made-up little studies, and little studies that are real."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from qkv.studies import streams
+from qkv.studies.inner import inner_design, inner_study
+from qkv.studies.question import Ask
+from qkv.studies.questions.calibrate import INNER, QUESTION, derive
+from qkv.studies.statistics import bounds_of_rate, compare_rate, judge
+
+scipy_stats = pytest.importorskip("scipy.stats", reason="SciPy is in the extra study")
+
+
+def made(n: int, effect: float, sd: float) -> list[dict[str, float]]:
+    """Little studies with normal differences."""
+    draws, rows = np.random.default_rng(5), []
+    for _ in range(n):
+        null, planted = draws.normal(0, sd, INNER), draws.normal(effect, sd, INNER)
+        row = {f"null {i}": x for i, x in enumerate(null)} | {f"effect {i}": x for i, x in enumerate(planted)}
+        found = {"null found": null, "effect found": planted}
+        rows.append(row | {k: float(judge(v, 0.02).startswith("differs")) for k, v in found.items()})
+    return rows
+
+
+def test_rates_of_normal_differences_are_those_that_theory_promises():
+    found = derive(made(1500, 0.05, 0.05))
+    for name, promised in (("false positives", 0.05), ("coverage", 0.95), ("equivalence at the margin", 0.05)):
+        hits = sum(row[name] for row in found)
+        low, high = bounds_of_rate(int(hits), len(found), 0.999)
+        assert low <= promised <= high, name
+    from qkv.studies.statistics import power
+
+    assert np.mean([row["power"] for row in found]) == pytest.approx(power(0.05, 0.05, INNER), abs=0.04)
+    assert np.mean([row["false positives of sign flips"] for row in found]) <= 0.06
+
+
+def test_a_rate_has_the_exact_interval_and_the_verdict_of_the_rule():
+    result = compare_rate([1.0] * 100 + [0.0] * 1900, 0.05, 0.02)
+    assert (
+        result.effect == pytest.approx(0.0)
+        and result.verdict == "equivalent"
+        and result.p == pytest.approx(1.0, abs=0.06)
+    )
+    theirs = scipy_stats.binomtest(100, 2000).proportion_ci(0.95, "exact")
+    assert (result.low, result.high) == pytest.approx((theirs.low - 0.05, theirs.high - 0.05))
+    assert compare_rate([1.0] * 240 + [0.0] * 1760, 0.05, 0.02).verdict == "differs"
+    assert compare_rate([1.0] * 3 + [0.0] * 17, 0.05, 0.02).verdict == "unresolved"
+
+
+def test_the_planted_effect_is_the_difference_of_two_known_entropies():
+    s = dict(QUESTION.design(Ask(quick=True)).texts[0][1].settings)
+    entropies = [
+        streams.markov_entropy(streams.markov_matrix(s["states"], s["sharpness"], s[k])) for k in ("noise", "planted")
+    ]
+    assert entropies[1] - entropies[0] == pytest.approx(0.05, abs=0.001)
+
+
+def test_a_little_study_is_real_and_shares_no_training_with_another():
+    design = QUESTION.design(Ask(quick=True))
+    text = dict(design.texts)["text"]
+    settings = tuple((dict(text.settings) | {"replicates": 2}).items())
+    text = dataclasses.replace(text, settings=settings)
+    scale = dataclasses.replace(design.scale, steps=4)
+    short = dataclasses.replace(design, scale=scale, texts=(("text", text),))
+    one, two = (short.trial(short.arms[0], r, 0, source="", report=True) for r in (1, 2))
+    inner = inner_design(two)
+    assert inner.replicates == 4 and inner.trial(inner.arms[0], 3, 0, source="", report=True).seed == 3
+    measures = inner_study(one, None)
+    assert measures == inner_study(one, None)
+    nulls = [measures["null 0"], measures["null 1"]]
+    assert nulls[0] != nulls[1] and 0 < np.abs(nulls).max() < 0.1
+
+
+@pytest.mark.slow
+def test_the_base_learns_its_source_and_the_planted_effect_is_found():
+    design = QUESTION.design(Ask(quick=True))
+    measures = inner_study(design.trial(design.arms[0], 1, 0, source="", report=True), None)
+    assert measures["effect found"] == 1.0
+    assert np.mean([measures[f"effect {i}"] for i in range(INNER)]) == pytest.approx(0.05, abs=0.03)

@@ -1,0 +1,224 @@
+"""Every question: its designs can be made and every arm of them fits; streams and probes against what is known."""
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from qkv.errors import ConfigError
+from qkv.studies import streams
+from qkv.studies.design import Arm, Design, Grid, Scale, Text, cost
+from qkv.studies.estimate import _try
+from qkv.studies.question import Ask
+from qkv.studies.questions import find, questions
+from qkv.studies.training import run_trial
+
+NAMES = tuple(questions())
+
+
+def test_the_questions_stand_in_order_of_priority():
+    assert NAMES[:4] == ("what-is-trained", "frozen-embeddings", "which-matrix", "collocation")
+
+
+def test_an_unknown_study_shows_the_nearest():
+    with pytest.raises(ConfigError, match="did you mean 'frozen-embeddings'"):
+        find("frozen-embedings")
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("quick", [True, False], ids=["quick", "full"])
+def test_every_arm_of_a_question_fits_its_text_and_model(name, quick, long_text, kept):
+    ask = Ask(source=str(long_text), quick=quick, cache=kept)
+    design = find(name).design(ask)
+    assert design.study == name and design.quick == quick
+    for arm in design.arms:
+        if arm.trainer == "inner study":
+            continue  # tried below
+        trial = design.trial(arm, 1, 0, source=str(long_text), report=True)
+        small = dataclasses.replace(trial.scale, d_model=16, n_heads=1) if arm.changes or arm.tables else trial.scale
+        _try(dataclasses.replace(trial, scale=small), kept)
+
+
+def test_no_matrix_of_a_study_starts_at_zero():
+    """So no arm can freeze one that does."""
+    from qkv.models.start import START
+    from qkv.presets import PRESETS
+    from qkv.studies.training import PRESET
+
+    kinds = START[PRESETS[PRESET].layout.start]
+    assert [kind for kind, draw in kinds.items() if draw.sentence == "0" and kind.startswith("W_")] == []
+
+
+def _smaller(trial):
+    """Of a study inside a training only two steps: it has a hundred trainings."""
+    if trial.arm.trainer != "inner study":
+        return trial
+    return dataclasses.replace(trial, scale=dataclasses.replace(trial.scale, steps=2, val_tokens=64, d_model=4))
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("quick", [True, False], ids=["quick", "full"])
+def test_every_quantity_that_a_contrast_reads_is_measured(name, quick, long_text, kept):
+    """One short training per set of probes: the names it gives are the names that contrasts read."""
+    ask = Ask(source=str(long_text), quick=quick, cache=kept)
+    design = find(name).design(ask)
+    read = {(arm, q) for c in design.contrasts for _, arm, q in c.terms if q != "loss"}
+    for arm in design.arms:
+        wanted = {q for a, q in read if a == arm.name}
+        if not wanted:
+            continue
+        trial = design.trial(arm, 1, 0, source=str(long_text), report=True)
+        scale = dataclasses.replace(trial.scale, steps=4, val_tokens=1024, evaluations=1, d_model=16, n_heads=2)
+        short = dataclasses.replace(trial, scale=scale)
+        measured = run_trial(_smaller(short), kept)["measures"]
+        if find(name).derive is not None:
+            measured = {**measured, **find(name).derive([measured, measured])[0]}
+        assert wanted <= measured.keys(), f"{arm.name} does not measure {wanted - measured.keys()}"
+
+
+def test_the_entropy_of_a_markov_source_is_that_of_its_long_run():
+    matrix = streams.markov_matrix(6, 2.0, 0.1)
+    assert matrix.sum(axis=1) == pytest.approx(np.ones(6))
+    walk = streams._walk(matrix, 60_000, "test")
+    counts = np.bincount(walk[:-1] * 6 + walk[1:], minlength=36).reshape(6, 6)
+    rows = counts / counts.sum(axis=1, keepdims=True)
+    seen = -(counts / counts.sum() * np.log(rows)).sum()
+    assert seen == pytest.approx(streams.markov_entropy(matrix), abs=0.01)
+    assert streams.markov_entropy(np.full((4, 4), 0.25)) == pytest.approx(math.log(4))
+
+
+PAIRS = Text(
+    stream="pairs",
+    settings=(("pairs", 5), ("fillers", 20), ("choices", 4), ("tokens", 40_000), ("val_tokens", 2000)),
+)
+
+
+def test_the_two_by_two_is_what_it_says():
+    made = streams.corpus(PAIRS, "", 0, None)
+    ids, vocabulary = made.train.ids.astype(int), made.tokenizer.vocabulary
+    counts = np.bincount(ids, minlength=made.tokenizer.d_vocab)
+    words, places = [], {}
+    for cell, members in streams.pair_words(5).items():
+        places[cell] = [[vocabulary[streams.word(i)] for i in pair] for pair in members]
+        words += [i for pair in places[cell] for i in pair]
+    assert np.ptp(counts[words]) <= 1, "every word is met equally often, but for the frame that is cut off"
+    follows = set(zip(ids[:-1].tolist(), ids[1:].tolist(), strict=True))
+    for cell, members in places.items():
+        for a, b in members:
+            assert ((a, b) in follows or (b, a) in follows) == cell.together
+            contexts = []
+            for one, other in ((a, b), (b, a)):
+                at = np.flatnonzero(ids == one)[1:-1]
+                contexts.append({int(t) for i in at for t in (ids[i - 1], ids[i + 1])} - {other})
+            stop = vocabulary[streams.word(5 * 8 + 40)]
+            shared = (contexts[0] & contexts[1]) - {stop}
+            assert bool(shared) == cell.shared
+            if cell.shared:
+                assert contexts[0] - {stop} == contexts[1] - {stop}
+
+
+def scale(**more) -> Scale:
+    made = {"d_model": 16, "n_layers": 1, "n_heads": 2, "n_ctx": 16, "batch_size": 8, "steps": 40, "val_tokens": 1024}
+    return Scale(**(made | more))
+
+
+def small_design(arms: tuple[Arm, ...], text: Text, s: Scale, source: str) -> Design:
+    sha256 = Ask(source=source).corpus(text).sha256
+    return Design(
+        study="t", quick=True, source_name="s", source_sha256=sha256, texts=(("text", text),), scale=s, grid=Grid(),
+        arms=arms, contrasts=(cost("c", "", arms[0].name, arms[0].name, 0.1),), replicates=2, software="x",
+    )  # fmt: skip
+
+
+def measure(arm: Arm, text: Text, source: str = "", **more) -> dict:
+    design = small_design((arm,), text, scale(**more), source)
+    return run_trial(design.trial(arm, 1, 0, source=source, report=True), None)
+
+
+def test_the_contrastive_control_sees_collocation_and_the_untrained_model_none():
+    trained = measure(
+        Arm(name="a", what="", trainer="contrastive", lr=0.05, probes=("pairs",)), PAIRS, steps=150
+    )["measures"]  # fmt: skip
+    untrained = measure(Arm(name="a", what="", trainer="none", probes=("pairs",)), PAIRS)["measures"]
+    assert trained["together cos(e, e)"] > 0.3
+    assert abs(untrained["together cos(e, e)"]) < 0.25
+
+
+def test_resets_measure_what_was_learned_and_leave_the_model_as_it_was(small_text):
+    arm = Arm(name="a", what="", probes=("reset", "drift"))
+    once = measure(arm, Text(), str(small_text))
+    other = measure(dataclasses.replace(arm, probes=("drift", "reset")), Text(), str(small_text))
+    assert once["measures"] == other["measures"]
+    frozen = measure(dataclasses.replace(arm, changes=("W_E=freeze",)), Text(), str(small_text))
+    assert frozen["frozen"] == ["W_E"] and once["frozen"] == []
+    assert frozen["measures"]["reset W_E"] == 0.0 and frozen["measures"]["drift W_E"] == 0.0
+    assert once["measures"]["drift W_E"] > 0.0 and once["measures"]["reset W_U"] > 0.1
+
+
+def test_the_ledger_adds_up_to_the_fall_of_the_loss(small_text):
+    row = measure(Arm(name="a", what="", lr=0.003, probes=("ledger",)), Text(), str(small_text), steps=42)["measures"]
+    assert row["fall"] > 0.2 and row["earned all"] == pytest.approx(row["fall"], rel=0.01)
+    frozen = Arm(name="a", what="", lr=0.003, changes=("W_E=freeze",), probes=("ledger",))
+    assert measure(frozen, Text(), str(small_text), steps=42)["measures"]["earned W_E"] == 0.0
+
+
+def test_rows_never_met_do_not_move_and_others_do(small_text):
+    row = measure(Arm(name="a", what="", probes=("rows",)), Text(), str(small_text))["measures"]
+    assert row["rows unseen"] >= 5 and row["unseen row drift"] == 0.0 and row["row drift"] > 0.0
+
+
+def test_recall_batches_ask_for_what_was_told():
+    from qkv.models.layout import Sizes
+    from qkv.studies.recall import Recall
+
+    text = Text(stream="recall", settings=(("keys", 12), ("values", 6)))
+    made, task = streams.corpus(text, "", 0, None), Recall(keys=12, values=6)
+    sizes = Sizes(d_vocab=made.tokenizer.d_vocab, d_model=8, n_layers=1, n_heads=1, n_ctx=32)
+    batch = task.train_batch(made, sizes, 1, 0, np.arange(4))
+    for row in range(4):
+        window = batch.inputs[row].tolist()
+        table = dict(zip(window[:16:2], window[1:16:2], strict=True))
+        assert sorted(window[16::2]) == sorted(table)
+        asked = batch.positions[row * 8 : row * 8 + 8] - 32 * row
+        assert [table[window[i]] for i in asked] == batch.targets[row * 8 : row * 8 + 8].tolist()
+    again = task.train_batch(made, sizes, 1, 0, np.arange(4))
+    assert torch.equal(batch.inputs, again.inputs)
+    assert not torch.equal(batch.inputs, task.train_batch(made, sizes, 1, 1, np.arange(4)).inputs)
+
+
+def test_count_vectors_bring_substitutes_together(small_text):
+    from qkv.studies.tables import ppmi
+
+    ids = np.array([0, 2, 1, 3] * 300 + [0, 4, 1, 3] * 300)
+    information = ppmi(ids, 6)
+    assert np.array_equal(information, information.T) and (information[5] == 0).all()
+    assert np.corrcoef(information[2], information[4])[0, 1] > 0.99
+    row = measure(
+        Arm(name="a", what="", changes=("W_E=freeze",), tables=(("W_E", "counts"),), probes=("drift",)),
+        Text(), str(small_text),
+    )  # fmt: skip
+    assert row["measures"]["drift W_E"] == 0.0
+
+
+def test_a_source_with_labels_adds_the_objective_of_telling_classes_apart(tmp_path, small_text):
+    from qkv.randomness import generator
+    from qkv.studies.questions.frozen_embeddings import _labelled
+
+    draws, rows = generator("tests", "labelled"), ["text\tlabel"]
+    for i in range(400):
+        words = [streams.word(int(w)) for w in draws.integers(200, size=8)]
+        rows.append(" ".join([*words, "good" if i % 2 else "bad"]) + f"\t{i % 2}")
+    (tmp_path / "labelled.tsv").write_text("\n".join(rows) + "\n")
+    source = str(tmp_path / "labelled.tsv")
+    assert Ask(source=source).has_labels() and not Ask(source=str(small_text)).has_labels()
+    assert not Ask().has_labels()
+    texts, (trained, frozen), (contrast,) = _labelled()
+    small = (("batch_size", 16), ("steps", 60))
+    rows = [
+        measure(dataclasses.replace(arm, text="text", sizes=small, lr=0.01), texts["labelled"], source)
+        for arm in (trained, frozen)
+    ]
+    assert all(row["measures"]["accuracy"] > 60 for row in rows), "a word that tells the class is found"
+    assert rows[1]["frozen"] == ["W_E"] and contrast.unit == "points of accuracy"

@@ -1,0 +1,211 @@
+"""A study from the question to the verdict: pairing, killing, adding seeds, budgets, mistakes."""
+
+import dataclasses
+import json
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from qkv.errors import ConfigError, Interrupted, RunFolderError, SourceError
+from qkv.studies import runner
+from qkv.studies.design import Design
+from qkv.studies.runner import Told
+from qkv.studies.store import StudyFolder, read_rows
+from qkv.studies.training import run_trial
+
+
+@pytest.fixture
+def tiny(tiny_study, monkeypatch):
+    monkeypatch.setattr(runner, "find", lambda name: tiny_study.QUESTION)
+    return tiny_study
+
+
+@pytest.fixture(scope="module")
+def whole(tiny_study, small_text, tmp_path_factory) -> Path:
+    """The folder of an undisturbed tiny study."""
+    found, kept = tmp_path_factory.mktemp("whole"), runner.find
+    try:
+        return Path(tiny_study.answer(small_text, found / "runs")["run"])
+    finally:
+        runner.find = kept
+
+
+def verdict_of(folder: Path, runs: Path) -> bytes:
+    """The bytes of a verdict, its own path apart."""
+    return (folder / "verdict.json").read_bytes().replace(str(runs).encode(), b"")
+
+
+def test_the_verdict_follows_from_the_rows(whole):
+    verdict = json.loads((whole / "verdict.json").read_text())
+    rows = [row for row in read_rows(whole) if row.get("role") == "report"]
+    loss = {(row["arm"], row["replicate"]): row["loss"] for row in rows}
+    costs = [loss["frozen", r] - loss["trained", r] for r in (1, 2, 3)]
+    assert verdict["effect"] == pytest.approx(np.mean(costs), abs=1e-12)
+    assert verdict["seeds"] == 3 and verdict["low"] < verdict["effect"] < verdict["high"]
+    assert {"study", "verdict", "sentence", "unit", "margin", "p", "run"} <= verdict.keys()
+    assert verdict["verdict"] in verdict["sentence"] and "quick run is weak" in verdict["sentence"]
+
+
+def test_the_design_is_on_disk_before_the_first_training_and_hashed(whole):
+    first, *rest = read_rows(whole)
+    written = json.loads((whole / f"design-{first['design'][:8]}.json").read_text())
+    assert first["replicates"] == 3 and all("arm" in row for row in rest)
+    assert written["hash"] == first["design"] and written["protocol"].startswith(whole.name[-8:])
+
+
+def test_a_row_is_the_same_bits_when_made_again(whole, tiny_study, small_text):
+    design = tiny_study.design(runner.Ask(source=str(small_text), quick=True))
+    row = next(row for row in read_rows(whole) if row.get("role") == "report" and row["arm"] == "trained")
+    trial = design.trial(design.arms[0], row["replicate"], row["k"], source=str(small_text), report=True)
+    again = run_trial(trial, None)
+    assert trial.key == row["key"]
+    assert {k: v for k, v in again.items() if k != "seconds"} == {k: row[k] for k in again if k != "seconds"}
+
+
+def test_a_finished_study_trains_nothing_again(tiny, whole, small_text):
+    log = (whole / "runs.jsonl").read_bytes()
+    before = verdict_of(whole, whole.parent)
+    tiny.answer(small_text, whole.parent, told=Told(progress=lambda made: pytest.fail("it trained")))
+    assert (whole / "runs.jsonl").read_bytes() == log and verdict_of(whole, whole.parent) == before
+
+
+@pytest.mark.parametrize("after", [1, 9, 20])
+def test_a_study_that_broke_off_ends_with_the_same_verdict(tiny, whole, small_text, tmp_path, after):
+    seen = []
+
+    def stop(made):
+        seen.append(made)
+        if len(seen) == after:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        tiny.answer(small_text, tmp_path / "runs", told=Told(progress=stop))
+    folder = next((tmp_path / "runs").iterdir())
+    assert len([row for row in read_rows(folder) if "arm" in row]) == after
+    with open(folder / "runs.jsonl", "ab") as log:
+        log.write(b'{"key": "half a li')
+    again = tiny.answer(small_text, tmp_path / "runs")
+    assert Path(again["run"]) == folder
+    assert verdict_of(folder, tmp_path / "runs") == verdict_of(whole, whole.parent)
+    keys = [row["key"] for row in read_rows(folder)]
+    assert len(keys) == len(set(keys)), "nothing is run twice"
+
+
+def test_workers_give_the_same_verdict_as_one_process(tiny, whole, small_text, tmp_path):
+    verdict = tiny.answer(small_text, tmp_path / "runs", workers=2)
+    assert verdict_of(Path(verdict["run"]), tmp_path / "runs") == verdict_of(whole, whole.parent)
+
+
+@pytest.mark.slow
+def test_a_study_killed_at_ten_random_moments_ends_with_the_same_bytes(whole, small_text, tmp_path, tiny_study):
+    command = [sys.executable, Path(tiny_study.__file__), small_text, tmp_path / "runs", "2"]
+    moments, kills = random.Random(1), 0
+    while kills < 10:
+        process = subprocess.Popen(command)
+        log, rows = tmp_path / "runs", 0
+        while not any(log.glob("*/runs.jsonl")) and process.poll() is None:
+            time.sleep(0.05)
+        time.sleep(moments.uniform(0.0, 2.5))
+        if process.poll() is None:
+            process.send_signal(signal.SIGKILL)
+            kills += 1
+        process.wait()
+        rows = sum(1 for _ in read_rows(next(log.iterdir())))
+        if (next(log.iterdir()) / "verdict.json").exists():
+            for file in next(log.iterdir()).iterdir():
+                if file.name != "runs.jsonl":
+                    file.unlink()
+            lines = (next(log.iterdir()) / "runs.jsonl").read_bytes().splitlines(keepends=True)
+            (next(log.iterdir()) / "runs.jsonl").write_bytes(b"".join(lines[: moments.randint(1, rows)]))
+    subprocess.run(command, check=True)
+    folder = next(log.iterdir())
+    assert verdict_of(folder, tmp_path / "runs") == verdict_of(whole, whole.parent)
+
+
+def test_more_seeds_add_to_the_runs_that_are_there_and_the_verdict_says_so(tiny, small_text, tmp_path):
+    first = tiny.answer(small_text, tmp_path / "runs", seeds=2)
+    second = tiny.answer(small_text, tmp_path / "runs", seeds=3)
+    assert second["run"] == first["run"] and second["seeds"] == 3
+    assert second["earlier_designs"] == [2] and second["trainings"] > first["trainings"]
+
+
+def test_a_budget_that_is_too_small_says_what_fits_and_makes_nothing(tiny, small_text, tmp_path):
+    with pytest.raises(ConfigError, match=r"too few for 3000 replicates of tiny.*--seeds \d+ would fit"):
+        tiny.answer(small_text, tmp_path / "runs", seeds=3000, minutes=2)
+    assert not (tmp_path / "runs").exists()
+
+
+def test_cells_that_were_not_reached_are_named(tiny, small_text, tmp_path, monkeypatch):
+    monkeypatch.setattr(runner, "QUICK_MINUTES", 1e-6)
+    verdict = tiny.answer(small_text, tmp_path / "runs")
+    assert verdict["verdict"] == "unresolved" and verdict["effect"] is None
+    assert verdict["not_reached"] == ["trained: 3 of 3 replicates", "frozen: 3 of 3 replicates"]
+    assert "Nothing can be said yet" in verdict["sentence"]
+
+
+@pytest.mark.parametrize(
+    "more, words",
+    [
+        ({"seeds": 1}, "--seeds 2"),
+        ({"margin": 0.0}, "expected a number above 0"),
+        ({"workers": 0}, "expected at least 1"),
+    ],
+)
+def test_a_mistake_is_one_sentence_and_makes_nothing(tiny, small_text, tmp_path, more, words):
+    with pytest.raises(ConfigError, match=words):
+        tiny.answer(small_text, tmp_path / "runs", **more)
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_text_that_is_too_small_says_how_much_would_do(tiny, tmp_path):
+    (tmp_path / "short.txt").write_text("the cat sat on the mat. " * 3)
+    with pytest.raises(SourceError, match="too small for this study.*expected at least"):
+        tiny.answer(tmp_path / "short.txt", tmp_path / "runs")
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_text_that_changed_under_a_study_is_noticed(tiny, small_text, tmp_path):
+    text = tmp_path / "mine.txt"
+    text.write_bytes(small_text.read_bytes())
+    design = tiny.design(runner.Ask(source=str(text), quick=True))
+    text.write_text(text.read_text() + "One more line.\n")
+    with pytest.raises(SourceError, match="has changed since the study began"):
+        run_trial(design.trial(design.arms[0], 1, 0, source=str(text), report=True), None)
+
+
+def test_a_study_in_use_is_not_entered(tiny, whole, small_text):
+    design = tiny.design(runner.Ask(source=str(small_text), quick=True))
+    with StudyFolder.begin(design, whole.parent), pytest.raises(RunFolderError, match="in use"):
+        tiny.answer(small_text, whole.parent)
+
+
+def test_a_log_that_was_changed_is_not_trusted(tiny, small_text, tmp_path):
+    verdict = tiny.answer(small_text, tmp_path / "runs", seeds=2)
+    log = Path(verdict["run"]) / "runs.jsonl"
+    log.write_bytes(log.read_bytes().replace(b'"arm"', b'"arm', 1))
+    with pytest.raises(RunFolderError, match="line 2 of .* is damaged"):
+        tiny.answer(small_text, tmp_path / "runs", seeds=2)
+
+
+def test_divergence_is_an_outcome_and_counts_as_a_blind_guess(tiny_study, small_text):
+    design: Design = tiny_study.design(runner.Ask(source=str(small_text), quick=True))
+    arm = dataclasses.replace(design.arms[0], optimizer="sgd", lr=1e30)
+    row = run_trial(design.trial(arm, 1, 0, source=str(small_text), report=True), None)
+    corpus = runner.Ask(source=str(small_text)).corpus(design.texts[0][1])
+    assert row["diverged"] and row["loss"] == pytest.approx(np.log(corpus.tokenizer.d_vocab))
+
+
+def test_ctrl_c_keeps_what_was_trained_and_says_how_to_go_on(tiny, small_text, tmp_path):
+    def interrupt(made):
+        if made.done == 2:
+            signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(Interrupted, match="2 trainings are kept.*the same command goes on") as caught:
+        tiny.answer(small_text, tmp_path / "runs", told=Told(progress=interrupt))
+    assert caught.value.exit_status == 130

@@ -1,0 +1,150 @@
+"""The arithmetic of verdicts against SciPy, closed forms and simulation."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from qkv.errors import ConfigError
+from qkv.studies import statistics as ours
+
+scipy_stats = pytest.importorskip("scipy.stats", reason="SciPy is in the extra study")
+
+DRAWS = np.random.default_rng(7)
+VALUES = DRAWS.normal(0.3, 1.0, size=8)
+
+
+def test_interval_and_p_equal_scipys_paired_t_test():
+    a, b = DRAWS.normal(size=(2, 9))
+    theirs = scipy_stats.ttest_rel(a, b)
+    bounds = theirs.confidence_interval(0.95)
+    assert ours.interval(a - b) == pytest.approx((bounds.low, bounds.high), rel=1e-12)
+    assert ours.t_test(a - b) == pytest.approx(theirs.pvalue, rel=1e-12)
+
+
+def test_sign_flip_equals_scipys_exact_permutation_test():
+    theirs = scipy_stats.permutation_test(
+        (VALUES, np.zeros(8)),
+        lambda x, y, axis: np.mean(x - y, axis=axis),
+        permutation_type="samples",
+        n_resamples=np.inf,
+    )
+    assert ours.sign_flip(VALUES) == pytest.approx(theirs.pvalue, abs=1e-12)
+
+
+def test_smallest_p_of_sign_flips_is_two_in_two_to_the_n():
+    assert ours.sign_flip([1.0, 2, 3, 4, 5, 6]) == pytest.approx(2 / 2**6)
+    assert ours.sign_flip([1.0, 2, 3, 4, 5]) is None
+
+
+def test_tost_is_below_5_percent_exactly_where_the_90_percent_interval_is_inside():
+    for margin in np.linspace(0.05, 2.5, 60):
+        low, high = ours.interval(VALUES, 0.90)
+        assert (ours.tost(VALUES, margin) < 0.05) == (-margin < low and high < margin)
+
+
+def test_tost_equals_two_one_sided_t_tests():
+    margin = 0.9
+    lower = scipy_stats.ttest_1samp(VALUES, -margin, alternative="greater").pvalue
+    upper = scipy_stats.ttest_1samp(VALUES, margin, alternative="less").pvalue
+    assert ours.tost(VALUES, margin) == pytest.approx(max(lower, upper), rel=1e-9)
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=8))
+def test_holm_rejects_what_the_step_down_rule_rejects(p_values):
+    order, alive, rejected = np.argsort(p_values, kind="stable"), True, set()
+    for rank, index in enumerate(order):
+        alive = alive and (len(p_values) - rank) * p_values[index] < 0.05
+        if alive:
+            rejected.add(index)
+    assert {i for i, p in enumerate(ours.holm(p_values)) if p < 0.05} == rejected
+
+
+@pytest.mark.parametrize("n", [5, 8, 20])
+def test_a_detectable_effect_is_found_four_times_in_five(n):
+    draws = np.random.default_rng(n).normal(ours.detectable(1.0, n), 1.0, size=(20_000, n))
+    p = scipy_stats.ttest_1samp(draws, 0, axis=1).pvalue
+    assert (p < 0.05).mean() == pytest.approx(0.8, abs=0.012)
+
+
+def test_power_equals_the_share_of_simulated_tests_that_reject():
+    draws = np.random.default_rng(1).normal(0.8, 1.0, size=(20_000, 8))
+    p = scipy_stats.ttest_1samp(draws, 0, axis=1).pvalue
+    assert ours.power(0.8, 1.0, 8) == pytest.approx((p < 0.05).mean(), abs=0.012)
+
+
+def test_replicates_needed_is_the_first_n_with_that_power():
+    n = ours.replicates_needed(0.4, 1.0)
+    assert ours.power(0.4, 1.0, n) >= 0.8 > ours.power(0.4, 1.0, n - 1)
+    assert ours.replicates_needed(0.0, 1.0) is None
+
+
+def test_exact_bounds_of_a_rate_equal_scipys():
+    theirs = scipy_stats.binomtest(7, 90).proportion_ci(0.95, "exact")
+    assert ours.bounds_of_rate(7, 90) == pytest.approx((theirs.low, theirs.high), rel=1e-9)
+    assert ours.bounds_of_rate(0, 10)[0] == 0.0 and ours.bounds_of_rate(10, 10)[1] == 1.0
+
+
+@pytest.mark.parametrize("n", [3, 5, 8])
+def test_the_interval_covers_the_truth_95_times_in_100(n):
+    draws = np.random.default_rng(n).normal(0.5, 2.0, size=(4000, n))
+    hits = sum(low <= 0.5 <= high for low, high in map(ours.interval, draws))
+    low, high = ours.bounds_of_rate(hits, len(draws), 0.999)
+    assert low <= 0.95 <= high
+
+
+def test_equivalence_at_the_margin_is_claimed_5_times_in_100():
+    draws = np.random.default_rng(3).normal(1.0, 0.5, size=(4000, 8))
+    hits = sum(ours.tost(row, 1.0) < 0.05 for row in draws)
+    low, high = ours.bounds_of_rate(hits, len(draws), 0.999)
+    assert low <= 0.05 <= high
+
+
+@pytest.mark.parametrize(
+    "values, verdict",
+    [
+        ([0.5, 0.6, 0.4, 0.5, 0.55], "differs"),
+        ([0.02, 0.021, 0.019, 0.02], "differs but trivially"),
+        ([0.01, -0.01, 0.005, -0.006, 0.001, 0.0], "equivalent"),
+        ([1.0, -1.0, 0.5, -0.7], "unresolved"),
+        ([0.0, 0.0, 0.0], "equivalent"),
+        ([0.3, 0.3, 0.3], "differs"),
+    ],
+)
+def test_the_rule_of_the_verdict(values, verdict):
+    assert ours.judge(values, 0.1) == verdict
+    assert ours.compare(values, 0.1).verdict == verdict
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    st.lists(st.floats(-10, 10, allow_subnormal=False), min_size=2, max_size=9),
+    st.floats(0.01, 5),
+)
+def test_a_comparison_never_contradicts_itself(values, margin):
+    found = ours.compare(values, margin)
+    assert found.verdict in ours.VERDICTS
+    assert found.low <= found.effect + 1e-9 and found.effect <= found.high + 1e-9
+    if found.verdict.startswith("differs"):
+        assert found.low > 0 or found.high < 0
+    if found.verdict == "equivalent":
+        assert found.p_equivalent < 0.05
+
+
+def test_one_replicate_and_a_margin_of_zero_are_explained():
+    assert ours.compare([0.5], 0.1).verdict == "unresolved" and ours.compare([], 0.1).effect is None
+    with pytest.raises(ConfigError, match="at least 2"):
+        ours.interval([0.5])
+    for margin in (0.0, -1.0, math.inf, math.nan):
+        with pytest.raises(ConfigError, match="above 0"):
+            ours.compare([0.1, 0.2], margin)
+
+
+def test_signs_are_all_tried():
+    x = np.array([3.0, -1, 2, 5, 1, 4, 2])
+    sums = [abs(sum(s * v for s, v in zip(signs, x, strict=True))) for signs in itertools.product((1, -1), repeat=7)]
+    assert ours.sign_flip(x) == pytest.approx(np.mean([s >= abs(x.sum()) for s in sums]))

@@ -1,0 +1,161 @@
+"""Which training comes next, and which rate is chosen, from made-up losses."""
+
+import dataclasses
+
+import pytest
+
+from qkv.errors import ConfigError
+from qkv.studies.design import Arm, Contrast, Design, Grid, Scale, Text, Trial, cost
+from qkv.studies.tuning import choice, fewest_runs, next_point, pending, report_key
+
+SCALE = Scale(d_model=8, n_layers=1, n_heads=1, n_ctx=8, batch_size=2, steps=4, val_tokens=64)
+
+
+def design(**more) -> Design:
+    arms = (Arm(name="a", what="a"), Arm(name="b", what="b", changes=("W_E=freeze",)))
+    made = {
+        "study": "test", "quick": True, "source_name": "s", "source_sha256": "0", "texts": (("text", Text()),),
+        "scale": SCALE, "grid": Grid(), "arms": arms, "contrasts": (cost("b - a", "", "b", "a", 0.1),), "replicates": 3,
+        "software": "x",
+    }  # fmt: skip
+    return Design(**(made | more))
+
+
+def curve(best: float):
+    """Losses over grid points with their minimum at `best`."""
+    return lambda k: (k - best) ** 2
+
+
+def settle(best: float, grid: Grid) -> dict[int, float]:
+    losses: dict[int, float] = {}
+    while (k := next_point(losses, grid)) is not None:
+        losses[k] = curve(best)(k)
+    return losses
+
+
+@pytest.mark.parametrize("best", [-3.2, -1.0, 0.1, 1.4, 3.0])
+def test_the_grid_grows_until_the_optimum_is_inside(best):
+    losses = settle(best, Grid(reach=5))
+    found = min(losses, key=losses.__getitem__)
+    assert found == round(best)
+    assert min(losses) < found < max(losses)
+
+
+def test_a_grid_that_may_not_grow_further_ends():
+    losses = settle(50.0, Grid(reach=3))
+    assert max(losses) == 3 and len(losses) == 5
+
+
+def test_equal_losses_take_the_slowest_rate():
+    assert next_point({-1: 4.0, 0: 4.0, 1: 4.0}, Grid(reach=1)) is None
+    made = {}
+    d = design(grid=Grid(reach=1))
+    for k in (-1, 0, 1):
+        made[d.trial(d.arms[0], 1, k, source="", report=False).key] = 4.0
+    chosen = choice(d, d.arms[0], 1, "", made.get)
+    assert chosen.k == -1 and not chosen.interior
+
+
+def run_all(d: Design) -> dict[str, float]:
+    """Every training that is asked for, one after another, with losses by learning rate alone."""
+    made: dict[str, float] = {}
+    order = []
+    while (job := next(pending(d, "", made.get), None)) is not None:
+        assert job.trial.key not in made, "nothing is run twice"
+        made[job.trial.key] = abs(job.trial.lr - 0.01)
+        order.append(job)
+    run_all.order = order
+    return made
+
+
+def test_a_study_ends_with_one_report_per_arm_and_replicate():
+    d = design()
+    made = run_all(d)
+    assert len(made) == 2 * 3 * fewest_runs(d, d.arms[0])
+    for arm in d.arms:
+        for replicate in (1, 2, 3):
+            assert report_key(d, arm, replicate, "", made.get) in made
+
+
+def test_tuning_and_reporting_never_share_a_seed_and_arms_of_a_replicate_do():
+    d = design()
+    run_all(d)
+    seeds = {role: {j.trial.seed for j in run_all.order if j.role == role} for role in ("tune", "report")}
+    assert not seeds["tune"] & seeds["report"]
+    reports = {(j.trial.arm.name, j.replicate): j.trial.seed for j in run_all.order if j.role == "report"}
+    assert reports["a", 2] == reports["b", 2] != reports["a", 1]
+
+
+def test_more_seeds_only_add_trainings():
+    few, many = run_all(design(replicates=2)), run_all(design(replicates=4))
+    assert set(few) < set(many)
+    assert design(replicates=2).protocol == design(replicates=4).protocol
+    assert design(replicates=2).hash != design(replicates=4).hash
+
+
+def test_an_arm_may_take_over_the_rate_of_another():
+    arms = (
+        Arm(name="a", what="a", lr=0.012),
+        Arm(name="b", what="b", changes=("W_E=freeze",), tune="a", lr=9.0),
+    )
+    d = design(arms=arms)
+    made = run_all(d)
+    a, b = (j.trial for j in run_all.order if j.role == "report" and j.replicate == 1)
+    assert a.lr == b.lr and len(made) == 3 * (4 + 1)
+
+
+def test_arms_of_the_primary_contrast_come_first():
+    arms = (*design().arms, Arm(name="c", what="c", changes=("W_U=freeze",)))
+    d = design(arms=arms)
+    run_all(d)
+    names = [job.trial.arm.name for job in run_all.order]
+    assert "c" not in names[: names.index("c")] and names.index("c") == 2 * 3 * 4
+
+
+def test_the_key_names_the_outcome_and_nothing_else():
+    d = design()
+    base = d.trial(d.arms[0], 1, 0, source="/here", report=True)
+    same = dataclasses.replace(base, source="/there", arm=dataclasses.replace(base.arm, name="x", what="y"))
+    assert same.key == base.key
+    others = [
+        dataclasses.replace(base, lr=0.5),
+        dataclasses.replace(base, seed=9),
+        dataclasses.replace(base, source_sha256="1"),
+        dataclasses.replace(base, software="y"),
+        dataclasses.replace(base, scale=dataclasses.replace(SCALE, steps=5)),
+        dataclasses.replace(base, arm=dataclasses.replace(base.arm, optimizer="sgd")),
+        dataclasses.replace(base, text=Text(tokenizer="bpe")),
+    ]
+    assert len({trial.key for trial in [base, *others]}) == 8
+
+
+def test_a_trial_survives_its_text():
+    d = design()
+    arm = Arm(name="a", what="a", sizes=(("d_model", 16),), tables=(("W_E", "counts"),), probes=("drift",))
+    trial = design(arms=(arm, d.arms[1])).trial(arm, 1, 1, source="s", report=True)
+    assert Trial.from_json(trial.to_json()) == trial and trial.scale.d_model == 16
+
+
+@pytest.mark.parametrize(
+    "more, words",
+    [
+        ({"replicates": 1}, "--seeds 2"),
+        ({"arms": (Arm(name="a", what=""), Arm(name="b", what="", lr=0.1))}, "are the same"),
+        ({"arms": (Arm(name="a", what=""), Arm(name="a", what="", optimizer="sgd"))}, "two arms"),
+        ({"arms": (Arm(name="a", what=""),)}, "no arm of the design"),
+        ({"contrasts": ()}, "no contrast"),
+    ],
+)
+def test_a_design_that_could_answer_nothing_is_refused(more, words):
+    with pytest.raises(ConfigError, match=words):
+        design(**more)
+
+
+def test_a_margin_of_zero_is_refused():
+    with pytest.raises(ConfigError, match="expected a number above 0"):
+        Contrast(name="x", what="", terms=((1.0, "a", "loss"),), margin=0.0)
+
+
+def test_a_grid_without_interior_is_refused():
+    with pytest.raises(ConfigError, match="no interior"):
+        Grid(points=2)
