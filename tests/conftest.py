@@ -41,3 +41,25 @@ def small_text(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("text") / "small.txt"
     path.write_text("\n".join(sentences) + "\n", encoding="utf-8")
     return path
+
+
+@pytest.fixture(scope="session")
+def small_pairs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """600 pairs of a little language whose words come in another order than their translations, in two files."""
+    from qkv.randomness import generator
+
+    draws = generator("tests", "small_pairs")
+    nouns = {"der Hund": "the dog", "die Katze": "the cat", "der König": "the king", "eine Frau": "a woman"}
+    verbs = {"sieht": "sees", "mag": "likes", "ruft": "calls"}
+    places = {"zu Hause": "at home", "am Meer": "by the sea", "im Wald": "in the forest", "hier": "here"}
+    left, right = [], []
+    for _ in range(600):
+        a, b = (str(draws.choice(list(nouns))) for _ in range(2))
+        verb, place = str(draws.choice(list(verbs))), str(draws.choice(list(places)))
+        left.append(f"{place} {verb} {a} {b}.")
+        right.append(f"{nouns[a]} {verbs[verb]} {nouns[b]} {places[place]}.")
+    folder = tmp_path_factory.mktemp("pairs")
+    files = folder / "small.de", folder / "small.en"
+    for file, lines in zip(files, (left, right), strict=True):
+        file.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return files

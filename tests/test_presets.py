@@ -14,7 +14,8 @@ SCALE = Scale(d_model=16, n_layers=2, n_ctx=12, batch_tokens=64)
 
 def small(preset: Preset, *, generic: bool = True):
     """A float64 model of the preset in which every parameter is a generic number (or as it starts)."""
-    kind = {"decoder": "CausalLM", "encoder": "MaskedLM"}[preset.stacks[0]]
+    kinds = {"decoder": "CausalLM", "encoder": "MaskedLM"}
+    kind = next(kinds[stack] for stack in preset.stacks if stack in kinds)
     model = build(
         model_config(preset, kind, 11, SCALE, {"n_heads": 1 if preset.head_width == 0 else 2}), seed=7
     ).double()

@@ -172,6 +172,14 @@ PRESETS: Mapping[str, Preset] = {
             decay_share=0.9,
         ),
         Preset(
+            name="shared",
+            summary="As fast, with one table for all tokens that enter or are predicted: source, target and output.",
+            source="Press and Wolf 2017 (arXiv 1608.05859) for the one table; trained with Muon",
+            stacks=("encoder-decoder", "decoder", "encoder"),
+            layout=Layout(qk_norm=True, tied=True, mlp="relu2"),
+            optimizer=_MUON,
+        ),
+        Preset(
             name="textbook",
             summary="One attention and one MLP a layer, no biases or QK-norm, learned positions: every sentence holds.",
             source="the formulas of Vaswani et al. 2017 with the norm before each sublayer",
@@ -241,6 +249,8 @@ class Scale:
     """Positions a step, cut into windows of n_ctx; 0 where `batch_size` says how many examples."""
     batch_size: int = 0
     """Examples a step, whatever their length."""
+    accumulate: int = 1
+    """Portions that a step is computed in."""
     steps: int = 0
     """The horizon that the law plans for a target loss; 0 where the budget decides."""
     most_steps: int = 0
@@ -291,6 +301,17 @@ def _scale_for_target(ratio: float) -> Scale:
     )  # fmt: skip
 
 
+def pair_law(n_pairs: int, budget: Budget, yardstick: float) -> Scale:
+    """Sizes and batch for `n_pairs` sentence pairs; an example is a bucket of 512 tokens a side.
+
+    Buckets of an update are computed one after another, each as tight as its lengths allow. Dropout is what few pairs
+    need: they are seen ten times and more.
+    """
+    if n_pairs < 5_000:
+        return Scale(d_model=128, n_layers=2, n_ctx=64, batch_size=2, accumulate=2, dropout=0.1)
+    return Scale(d_model=256, n_layers=3, n_ctx=64, batch_size=4, accumulate=4, dropout=0.2)
+
+
 SizeLaw = Callable[[int, Budget, float], Scale]
 """(how much there is to train on, the budget, a yardstick in nats or NaN where no target was given) -> scale."""
 
@@ -337,7 +358,12 @@ def image_law(n_images: int, budget: Budget, yardstick: float) -> Scale:
     return Scale(d_model=128, n_layers=6, n_ctx=0, batch_size=128, steps=3000)
 
 
-SIZE_LAWS: Mapping[str, SizeLaw] = {"text": scale_law, "labelled texts": labelled_law, "images": image_law}
+SIZE_LAWS: Mapping[str, SizeLaw] = {
+    "text": scale_law,
+    "labelled texts": labelled_law,
+    "images": image_law,
+    "pairs": pair_law,
+}
 """Name, as in `Task.size_law` -> law; what it counts is said by the task's data (`Data.n_train`)."""
 
 

@@ -42,7 +42,8 @@ def run(args: argparse.Namespace) -> int:
         if figure.value is not None:
             rows.append((figure.label, screen.number(figure.value), _interval(figure.interval)))
     screen.print_table(["validation", "", "95 % interval"], rows)
-    print(f"over {result.n_targets:,} targets in {result.n_windows:,} {loaded.task.examples}, {args.weights} weights")
+    items = loaded.task.items or loaded.task.examples
+    print(f"over {result.n_targets:,} targets in {result.n_windows:,} {items}, {args.weights} weights")
     return 0
 
 

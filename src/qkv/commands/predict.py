@@ -1,4 +1,4 @@
-"""Continue texts (a causal run), fill each [MASK] typed in them (a masked run), or label them (a classifier).
+"""Continue texts (a causal run), fill each [MASK] typed in them (masked), label them (a classifier), or translate them.
 
 Texts come from the arguments, or one a line from stdin.
 
@@ -7,6 +7,7 @@ Example:
   qkv predict runs/my-1 "the cat sat" --tokens 100 --temperature 0
   qkv predict runs/masked-1 "the [MASK] sat on the mat"
   qkv predict runs/reviews-1 "not a good film" "a fine one"
+  qkv predict runs/de-en "Ein Mann schläft." --beams 8
 """
 
 import argparse
@@ -20,11 +21,13 @@ __all__ = ["configure", "run"]
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     parser.add_argument("run", metavar="RUN", help="a run folder")
-    parser.add_argument("texts", nargs="*", metavar="TEXT", help="what to continue, fill or label")
+    parser.add_argument("texts", nargs="*", metavar="TEXT", help="what to continue, fill, label or translate")
     parser.add_argument("--tokens", type=whole(), metavar="N", help="how many tokens to add (200)")
     parser.add_argument("--temperature", type=at_least_zero, metavar="T", help="0 is the most probable token each time")
     parser.add_argument("--top-k", type=whole(0), metavar="K", help="choose among the K most probable tokens only")
     parser.add_argument("--top-p", type=share, metavar="P", help="choose among the fewest tokens with this share")
+    parser.add_argument("--beams", type=whole(), metavar="N", help="translations kept open (5); 1 is greedy")
+    parser.add_argument("--length-penalty", type=at_least_zero, metavar="A", help="0 prefers short translations (1)")
     parser.add_argument("--seed", type=whole(0), metavar="N", help="the same seed gives the same outputs (0)")
     parser.add_argument("--weights", type=one_of("best", "last"), default="best", help="best (default) or last")
     parser.add_argument("--json", action="store_true", help="print one JSON object on stdout")
@@ -37,7 +40,7 @@ def run(args: argparse.Namespace) -> int:
     from qkv.tasks import PredictOptions
 
     loaded = api.load(args.run, weights=args.weights)
-    names = ("tokens", "temperature", "top_k", "top_p", "seed")
+    names = ("tokens", "temperature", "top_k", "top_p", "seed", "beams", "length_penalty")
     options = PredictOptions(**{name: getattr(args, name) for name in names if getattr(args, name) is not None})
     texts = read_texts(args.texts, f"qkv predict {args.run}")
     outputs = loaded.predict(texts, options)

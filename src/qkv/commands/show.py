@@ -1,7 +1,8 @@
 """What training did, in the terminal: the answers read from this run, then its matrices; or one matrix, token or head.
 
 ADDR is a matrix (L0.W_Q), one head of it (L0.H3.W_V), a token's row (W_E[the]), a circuit (L0.H3.QK), or with --text
-an activation (L0.x, L0.H3.q, L0.H3.pattern). --text alone shows where every head looks on that text.
+an activation (L0.x, L0.H3.q, L0.H3.pattern). --text alone shows where every head looks on that text; of a translation
+model which source tokens each target token looks at ("SOURCE => TARGET", or a source, which is then translated).
 
 Example:
   qkv show runs/my-1
@@ -10,6 +11,8 @@ Example:
   qkv show runs/my-1 --text "the cat sat on the mat"
   qkv show runs/my-1 L0.H3.pattern --text "the cat sat on the mat" --at 64
   qkv show runs/my-1 L1.W_Q --text "the cat sat on the mat" --at 0..64
+  qkv show runs/de-en --text "Ein Mann schläft. => A man sleeps."
+  qkv show runs/de-en dec.L1.cross.H0.pattern --text "Ein Mann schläft."
 """
 
 import argparse
@@ -44,10 +47,14 @@ def run(args: argparse.Namespace) -> int:
     if args.text is None and span:
         raise UserError("two steps (--at A..B) ask what moved on a text; add --text TEXT")
     from qkv import api
-    from qkv.commands import screen, show_matrix, show_moved, show_run, show_text
+    from qkv.commands import screen, show_matrix, show_moved, show_pair, show_run, show_text
 
     loaded = api.load(args.run, weights=args.weights)
-    if args.text is not None and span:
+    if args.text is not None and loaded.task.stack == "encoder-decoder":
+        if span:
+            raise UserError(f"{args.run} reads pairs; what moved (--at A..B) is shown of runs that read one text")
+        shown = show_pair.look(loaded, args.text, args.address, at)
+    elif args.text is not None and span:
         shown = show_moved.look(loaded, args.text, args.address, *span)
     elif args.text is not None:
         shown = show_text.look(loaded, args.text, args.address, at)

@@ -228,7 +228,8 @@ def _row(run: "Run", address: str, at: int | None) -> RowShown:
     counts = None
     if name != "W_pos":
         with run.telemetry() as telemetry:
-            counts = telemetry.vector("W_E", "row_count")
+            table = name if name.endswith("W_E") else telemetry.token_table()
+            counts = telemetry.vector(table, "row_count")
     label = str if name == "W_pos" or run.tokenizer is None else run.tokenizer.token
     near = neighbours(before, after, row, N_NEIGHBOURS)
     earned = None if name == "W_pos" else show_rows.ledger_by_row(run, name, "earned_rows", at)

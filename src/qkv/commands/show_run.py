@@ -70,19 +70,20 @@ class RunShown:
         screen.print_table(["matrix", "shape", *names, f"{self.measure} over steps"], table)
 
     def _print_layers(self) -> None:
-        """Rows are layers, columns kinds of matrices; where the null was measured, its value at the same step."""
+        """Rows are layers (L0, dec.L0, dec.L0.cross), columns kinds of matrices; the null's value at the same step."""
         from rich.text import Text
 
-        cells = {(r.about.layer, r.about.kind): r.about.address for r in self.rows if r.about.head is None}
-        layers = sorted({layer for layer, _ in cells if layer is not None})
-        kinds = list(dict.fromkeys(kind for layer, kind in cells if layer is not None and kind.startswith("W_")))
+        found = [r.about for r in self.rows if r.about.head is None and r.about.layer is not None]
+        cells = {(row.address.rpartition(".")[0], row.kind): row.address for row in found if row.kind.startswith("W_")}
+        layers = list(dict.fromkeys(layer for layer, _ in cells))
+        kinds = list(dict.fromkeys(kind for _, kind in cells))
         last = {address: float(curve[-1]) for address, curve in self.curves.items() if len(curve)}
         if not layers or not last:
             return
         top = max((v for v in last.values() if np.isfinite(v)), default=0.0)
         rows = []
         for layer in layers:
-            row: list[str | Text] = [f"L{layer}"]
+            row: list[str | Text] = [layer]
             for kind in kinds:
                 value = last.get(cells.get((layer, kind), ""))
                 block = heat.strip(np.array([value or 0.0]), colour=screen.console().is_terminal, largest=top)

@@ -10,7 +10,7 @@ import torch
 from qkv.commands import heat, screen
 from qkv.commands.gradient_table import path_json, print_lens, print_path
 from qkv.errors import AddressError, UserError, unknown
-from qkv.models.addresses import parse_address
+from qkv.models.addresses import Address, parse_address
 from qkv.tasks.image import one_image
 from qkv.views.heads import head_notes
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from qkv.instruments.gradients import GradientPath
     from qkv.views.payloads import HeadNote
 
-__all__ = ["ActivationShown", "HeadsShown", "look"]
+__all__ = ["ActivationShown", "HeadsShown", "activation_values", "look"]
 
 WIDEST = 8
 """Components of an activation that are printed as figures."""
@@ -95,17 +95,21 @@ class ActivationShown:
     values: np.ndarray
     """[pos, components], or [query_pos, key_pos] for scores and pattern."""
     by_key: bool
+    keys: list[str] | None = None
+    """The tokens of key positions; None where they are `tokens`."""
 
     def as_json(self) -> dict[str, Any]:
         """Tokens and values."""
-        return {"address": self.address, "tokens": self.tokens, "values": self.values}
+        keys = {} if self.keys is None else {"keys": self.keys}
+        return {"address": self.address, "tokens": self.tokens, "values": self.values} | keys
 
     def print(self) -> None:
         """A line of figures for each token, then the whole as a map."""
         print(f"{self.address}  [{', '.join(map(str, self.values.shape))}]\n")
         labels = [screen.shown(repr(token)[1:-1]) for token in self.tokens]
-        width = len(labels) if self.by_key else min(WIDEST, self.values.shape[1])
-        columns = labels if self.by_key else [f"[{i}]" for i in range(width)]
+        keys = labels if self.keys is None else [screen.shown(repr(token)[1:-1]) for token in self.keys]
+        width = len(keys) if self.by_key else min(WIDEST, self.values.shape[1])
+        columns = keys if self.by_key else [f"[{i}]" for i in range(width)]
         norms = [] if self.by_key else [[screen.number(float(n))] for n in np.linalg.norm(self.values, axis=1)]
         rows = [
             (label, *(norms[i] if norms else []), *(screen.number(float(v)) for v in self.values[i, :width]))
@@ -133,7 +137,7 @@ def look(run: "Run", text: str, address: str | None, at: int | None = None) -> H
     if address is not None:
         return _activation(record, address, tokens)
     patterns = [record[name][0].float().numpy() for name in record if name.endswith(".pattern")]
-    causal = run.model.causal
+    causal = run.model.reader.causal
     notes = [note for layer, pattern in enumerate(patterns) for note in head_notes(layer, pattern, causal)]
     if run.tokenizer is None:
         return HeadsShown(tokens, patterns, notes, None, [], None)
@@ -160,7 +164,15 @@ def _activation(record: dict[str, torch.Tensor], address: str, tokens: list[str]
     name = address if parsed.head is None else f"L{parsed.layer}.{parsed.name}"
     if name not in record:
         raise AddressError(f"{unknown('activation', address, record)} A matrix is shown without --text.")
-    value = record[name][0].float()
+    values = activation_values(record[name][0].float(), parsed, name, address)
+    return ActivationShown(address, tokens, values, by_key=parsed.name in ("scores", "pattern"))
+
+
+def activation_values(value: torch.Tensor, parsed: Address, name: str, address: str) -> np.ndarray:
+    """One activation of one text as [pos, components] or [query_pos, key_pos]; `name` is that of all its heads.
+
+    Raises AddressError for a head that it has not, or where one must be named.
+    """
     per_head = parsed.name in ("q", "k", "v", "scores", "pattern", "z")
     if parsed.head is not None:
         if not per_head:
@@ -170,6 +182,7 @@ def _activation(record: dict[str, torch.Tensor], address: str, tokens: list[str]
         value = value[parsed.head[1]]
     elif per_head:
         if parsed.name in ("scores", "pattern"):
-            raise AddressError(f"{name} has {len(value)} heads; name one: L{parsed.layer}.H0.{parsed.name}")
+            first = name.removesuffix(parsed.name) + f"H0.{parsed.name}"
+            raise AddressError(f"{name} has {len(value)} heads; name one: {first}")
         value = value.transpose(0, 1).flatten(1)
-    return ActivationShown(address, tokens, value.numpy(), by_key=parsed.name in ("scores", "pattern"))
+    return value.numpy()

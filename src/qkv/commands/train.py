@@ -3,8 +3,8 @@
 SOURCE is a text file (.gz too), a folder of texts, or a JSONL, CSV or TSV table (--text-column). Without it the text is
 the manual topics and docstrings inside your own Python. With --task classify it is a table with a label column, or
 lines of a label, a space and a text; with --task image an IDX file of images, or a folder that holds a folder of images
-for each class. Without a budget (--steps, --minutes, --until-loss) one is chosen from the data
-and this machine, at most 5 minutes.
+for each class; with --task translate two files of equally many lines, LEFT:RIGHT. Without a budget (--steps, --minutes,
+--until-loss) one is chosen from the data and this machine, at most 5 minutes.
 
 Example:
   qkv train
@@ -12,6 +12,7 @@ Example:
   qkv train reviews.tsv --task classify --label-column stars --val more.tsv
   qkv train reviews.tsv --task classify --from runs/masked-1 --only head
   qkv train my.txt --preset textbook --freeze W_E --out runs/frozen
+  qkv train train.de:train.en --task translate --val val.de:val.en
   qkv train my.txt --until-loss 1.9 --set d_model=128,n_layers=4
   qkv train fashion-mnist --task image --set flip=true
   qkv train --out runs/frozen --resume
@@ -33,10 +34,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
     what.add_argument(
         "--task",
         metavar="NAME",
-        help="causal (predict the next token, the default), masked (fill [MASK]), classify (tell labels of texts) or"
-        " image (tell classes of images)",
+        help="causal (predict the next token, the default), masked (fill [MASK]), classify (tell labels of texts),"
+        " image (tell classes of images) or translate (SOURCE is LEFT:RIGHT)",
     )
-    what.add_argument("--preset", metavar="NAME", help="modern, fast, gpt2, bert, llama, vaswani, textbook or bloem")
+    what.add_argument(
+        "--preset", metavar="NAME", help="modern, fast, shared, gpt2, bert, llama, vaswani, textbook or bloem"
+    )
     what.add_argument("--from", dest="from_run", metavar="RUN", help="start from the weights of this run")
     what.add_argument("--set", action="append", metavar="PATH=VALUE", help="a setting of config.toml, e.g. d_model=128")
     what.add_argument(

@@ -14,17 +14,18 @@ __all__ = ["embeddings"]
 def embeddings(evidence: Evidence) -> Answer | None:
     """How far the rows of W_E moved, one of them before and after, and the rows never seen."""
     telemetry = evidence.telemetry
-    drift, counts = _row_drift(evidence), telemetry.vector("W_E", "row_count")
+    table = telemetry.token_table()
+    drift, counts = _row_drift(evidence), telemetry.vector(table, "row_count")
     if drift is None:
         return None
     answer = partial(Answer, key="embeddings", question="Were the embeddings trained?", measure="row_drift")
     if not drift.any():
-        sentence = f"No: all {many(len(drift), 'row')} of W_E are bit for bit where they started."
-        return answer(sentence=sentence, numbers={"largest row drift": 0.0}, address="W_E")
+        sentence = f"No: all {many(len(drift), 'row')} of {table} are bit for bit where they started."
+        return answer(sentence=sentence, numbers={"largest row drift": 0.0}, address=table)
     rows = summary(drift, counts, evidence.specials)
     example, words, figures = _example_row(evidence, counts)
     sentence = (
-        f"Yes: half of the rows of W_E {_whose(evidence)} moved by more than {percent(rows.median)} "
+        f"Yes: half of the rows of {table} {_whose(evidence)} moved by more than {percent(rows.median)} "
         f"of their length, the furthest ({evidence.token(rows.furthest)}) by {percent(rows.largest)}{words}."
     )
     figures |= {"median row drift": rows.median, "largest row drift": rows.largest}
@@ -36,7 +37,7 @@ def embeddings(evidence: Evidence) -> Answer | None:
         more=tuple(line for line in more if line),
         numbers=figures,
         null=_row_null(evidence),
-        address=example or "W_E",
+        address=example or table,
     )
 
 
@@ -48,24 +49,25 @@ def _whose(evidence: Evidence) -> str:
 
 def _row_drift(evidence: Evidence) -> np.ndarray | None:
     """Of every row of W_E at the end: as recorded, else from the weights."""
-    recorded = evidence.telemetry.vectors("W_E", "row_drift", newest_only=True)
+    table = evidence.telemetry.token_table()
+    recorded = evidence.telemetry.vectors(table, "row_drift", newest_only=True)
     if recorded:
         return next(iter(recorded.values()))
-    start, last = evidence.matrix("W_E", 0), evidence.matrix("W_E")
+    start, last = evidence.matrix(table, 0), evidence.matrix(table)
     return None if start is None or last is None or start.shape != last.shape else drifts(start, last)
 
 
 def _example_row(evidence: Evidence, counts: np.ndarray | None) -> tuple[str, str, dict[str, float | None]]:
     """(address, words, numbers) of one row before and after; empty where the weights are not there."""
-    row = evidence.example(counts)
-    start, last = evidence.matrix("W_E", 0), evidence.matrix("W_E")
+    row, table = evidence.example(counts), evidence.telemetry.token_table()
+    start, last = evidence.matrix(table, 0), evidence.matrix(table)
     if row is None or start is None or last is None or start.shape != last.shape or row >= len(last):
         return "", "", {}
     story = row_story(start, last, row, counts)
     name = evidence.token(row)
     turned = "" if story.turn is None else f" and turned {story.turn:.0f}\u00b0"
     words = f"; that of {name} went from length {number(story.norm_before)} to {number(story.norm_after)}{turned}"
-    address = f"W_E[{name}]"
+    address = f"{table}[{name}]"
     figures = {
         f"{address} length before": story.norm_before,
         f"{address} length after": story.norm_after,
@@ -84,8 +86,9 @@ def _unseen(evidence: Evidence, rows: RowSummary) -> str:
     whose = f"{many(rows.n_unseen, 'row')} of tokens that the training text never holds"
     if rows.largest_unseen == 0:
         return f"{whose} moved by exactly 0: no gradient ever reached them."
-    tied = any(row.address == "W_E" and row.tied_to for row in evidence.telemetry.addresses())
-    reason = "W_E is also the output matrix, and every prediction pulls at all its rows"
+    table = evidence.telemetry.token_table()
+    tied = any(row.address == table and "W_U" in (row.tied_to or "") for row in evidence.telemetry.addresses())
+    reason = f"{table} is also the output matrix, and every prediction pulls at all its rows"
     if not tied:
         reason = f"the optimizer shrinks every weight (weight_decay {evidence.weight_decay:g})"
     why = f", because {reason}" if tied or evidence.weight_decay else ""
@@ -100,8 +103,9 @@ def _by_count(rows: RowSummary) -> str:
 
 
 def _row_null(evidence: Evidence) -> str:
-    run = evidence.telemetry.vectors("W_E", "row_drift")
-    null = evidence.telemetry.vectors("W_E", "row_drift", arm=NULL_ARM)
+    table = evidence.telemetry.token_table()
+    run = evidence.telemetry.vectors(table, "row_drift")
+    null = evidence.telemetry.vectors(table, "row_drift", arm=NULL_ARM)
     both = sorted(set(run) & set(null))
     if not both or not both[-1]:
         return ""

@@ -92,7 +92,7 @@ def contextual_vectors(model: Any, tokenizer: Any, texts: Sequence[str]) -> list
 def _layers(model: Any) -> list[str]:
     """The activations that are kept, in order."""
     blocks = [f"L{layer}.resid_post" for layer in range(model.config.sizes.n_layers)]
-    return ["embed", *blocks, *([] if isinstance(model.norm_f, nn.Identity) else ["norm_f"])]
+    return ["embed", *blocks, *([] if isinstance(model.reader.norm_f, nn.Identity) else ["norm_f"])]
 
 
 @torch.inference_mode()
@@ -103,13 +103,15 @@ def _read(model: Any, windows: Sequence[np.ndarray], layers: Sequence[str]) -> l
     inputs = np.zeros(real.shape, dtype=np.int64)
     inputs[real] = np.concatenate(windows)
     kept: dict[str, Tensor] = {}
+    reader = model.reader  # of an encoder-decoder the encoder
 
     def tap(name: str, x: Tensor) -> Tensor:
+        name = name.removeprefix(reader.scope)
         if name in layers:
             kept[name] = x
         return x
 
     mask = None if real.all() else torch.from_numpy(real).to(device)
-    model.hidden(torch.from_numpy(inputs).to(device), mask=mask, tap=tap)
+    reader.hidden(torch.from_numpy(inputs).to(device), mask=mask, tap=tap)
     vectors = torch.stack([kept[name] for name in layers], dim=1).float().cpu().numpy()
     return [row[:, : len(ids)] for row, ids in zip(vectors, windows, strict=True)]

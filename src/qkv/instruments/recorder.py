@@ -24,7 +24,7 @@ from qkv.instruments.passes import Reading
 from qkv.instruments.registry import LIGHT
 from qkv.instruments.runlog import RunLog
 from qkv.instruments.schedule import is_by_head, is_by_row, is_recorded, is_spectral
-from qkv.instruments.tokens import MOST_COUNTED, count_tokens, specials
+from qkv.instruments.tokens import MOST_COUNTED, count_tokens, ids_read, specials
 from qkv.telemetry import RUN_ARM, Store
 from qkv.training.record import EvaluationRecord, Event, Observer, Outcome, RunContext, StepRecord
 
@@ -158,12 +158,13 @@ class Recorder(Observer):
 
     def _describe(self, context: RunContext) -> None:
         """How often each token stands in the training part, and which ids are special: what rows are read against."""
-        ids = getattr(getattr(context.corpus, "train", None), "ids", None)
-        if ids is None or self.arm != RUN_ARM:
+        train = getattr(context.corpus, "train", None)
+        if getattr(train, "ids", None) is None or self.arm != RUN_ARM:
             return
-        counts = count_tokens(ids, context.catalogue.entry("W_E").shape[0])
-        self.store.add_vector(0, "row_count", "W_E", counts)
-        self.store.set_fact("tokens_counted", {"counted": min(len(ids), MOST_COUNTED), "of": len(ids)})
+        for entry in (entry for entry in context.catalogue if entry.kind == "W_E"):
+            ids = ids_read(train, context.catalogue.names(entry.address))
+            self.store.add_vector(0, "row_count", entry.address, count_tokens(ids, entry.shape[0]))
+        self.store.set_fact("tokens_counted", {"counted": min(len(train.ids), MOST_COUNTED), "of": len(train.ids)})
         self.store.set_fact("special_tokens", specials(getattr(context.corpus, "tokenizer", None)))
 
     @contextmanager

@@ -4,11 +4,12 @@ A token with count 0 was never an input. A row of an untied W_E for such a token
 weight decay it must not have moved; a tied W_E is the output matrix too, and every prediction pulls at all its rows.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-__all__ = ["MOST_COUNTED", "count_tokens", "specials"]
+__all__ = ["MOST_COUNTED", "count_tokens", "ids_read", "specials"]
 
 MOST_COUNTED = 200_000_000
 """Of a longer corpus only that many tokens are counted (a second or two); who reports a count must say so."""
@@ -22,6 +23,14 @@ def count_tokens(ids: np.ndarray, d_vocab: int, most: int = MOST_COUNTED) -> np.
     for start in range(0, min(len(ids), most), _BLOCK):
         counts += np.bincount(ids[start : min(start + _BLOCK, most)], minlength=d_vocab)
     return counts
+
+
+def ids_read(part: Any, names: Sequence[str]) -> np.ndarray:
+    """The training ids that a table under these names reads, integers [n]: of pairs, its own side's (or both)."""
+    sides = {"enc": "source", "dec": "target"}
+    scopes = [name.partition(".")[0] for name in names if name.rpartition(".")[2] == "W_E"]
+    found = [getattr(part, sides[scope]).ids for scope in scopes if scope in sides]
+    return np.concatenate(found) if found else part.ids
 
 
 def specials(tokenizer: Any) -> dict[str, int]:

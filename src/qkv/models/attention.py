@@ -197,23 +197,23 @@ class MultiHeadAttention(nn.Module):
         causal = self.causal and context is None
         return visible(x.shape[1], n_key, causal=causal, keys=mask, documents=documents, like=x)
 
-    def queries(self, x: Tensor, offset: int = 0) -> Tensor:
+    def queries(self, x: Tensor, offset: int = 0, *, plain: bool = True) -> Tensor:
         """q [batch, head, query_pos, d_head] of x [batch, query_pos, d_model], after QK-norm and rotary turns.
 
-        `offset` is the position of x's first row.
+        `offset` is the position of x's first row; `plain` takes the norm by its formula.
         """
-        return self._placed(self._heads(x, self.W_Q, self.b_Q), self.qnorm, offset)
+        return self._placed(self._heads(x, self.W_Q, self.b_Q), self.qnorm, offset, plain)
 
-    def keys_values(self, x: Tensor, offset: int = 0) -> tuple[Tensor, Tensor]:
+    def keys_values(self, x: Tensor, offset: int = 0, *, plain: bool = True) -> tuple[Tensor, Tensor]:
         """k and v [batch, kv_head, key_pos, d_head] of x [batch, key_pos, d_model], k normed and turned."""
-        k = self._placed(self._heads(x, self.W_K, self.b_K), self.knorm, offset)
+        k = self._placed(self._heads(x, self.W_K, self.b_K), self.knorm, offset, plain)
         return k, self._heads(x, self.W_V, self.b_V)
 
     def _heads(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         return F.linear(x, weight.t(), bias).unflatten(-1, (-1, self.d_head)).transpose(1, 2)
 
-    def _placed(self, heads: Tensor, norm: RMSNorm | None, offset: int) -> Tensor:
-        heads = heads if norm is None else norm.plain(heads)
+    def _placed(self, heads: Tensor, norm: RMSNorm | None, offset: int, plain: bool) -> Tensor:
+        heads = heads if norm is None else apply_norm(norm, heads, plain=plain)
         if self.rotary is None:
             return heads
         cos, sin, _ = self.rotary.tables(offset + heads.shape[2], heads.dtype, heads.device)
@@ -280,12 +280,17 @@ class MultiHeadAttention(nn.Module):
         tap: Tap | None,
     ) -> Tensor:
         """z of all heads side by side, [batch, query_pos, n_heads * d_head], by the formula."""
+        plain = tap is not None
         if context is not None:
-            q = self.queries(h)
-            k, v = cache.context(layer, lambda: self.keys_values(context)) if cache else self.keys_values(context)
+            q = self.queries(h, plain=plain)
+            k, v = (
+                cache.context(layer, lambda: self.keys_values(context, plain=plain))
+                if cache
+                else self.keys_values(context, plain=plain)
+            )
         else:
             offset = cache.length if cache else 0
-            q, (k, v) = self.queries(h, offset), self.keys_values(h, offset)
+            q, (k, v) = self.queries(h, offset, plain=plain), self.keys_values(h, offset, plain=plain)
             k, v = cache.append(layer, k, v) if cache else (k, v)
         if tap is None:
             z = attend(q, k, v, to, self.scale)

@@ -58,6 +58,20 @@ class KVCache:
             self._context[layer] = make()
         return self._context[layer]
 
+    def select(self, rows: Tensor) -> None:
+        """Let row i from now on be what row rows[i] was, int64 [new_batch]: beams that part, sequences that end."""
+        kept = self._store[:, :, :, :, : self.length].index_select(2, rows)
+        if len(rows) > self._store.shape[2]:
+            shape = list(self._store.shape)
+            shape[2] = len(rows)
+            self._store = self._store.new_zeros(shape)
+        self._store = self._store[:, :, : len(rows)]
+        self._store[:, :, :, :, : self.length] = kept
+        self._context = {
+            layer: (k.index_select(0, rows), v.index_select(0, rows)) for layer, (k, v) in self._context.items()
+        }
+        self.batch = len(rows)
+
     def advance(self, n: int) -> None:
         """Count `n` positions as read, after every layer has stored them."""
         self.length += n

@@ -22,7 +22,14 @@ POSITIONS: tuple[str, ...] = ("none", "sinusoidal", "learned", "rotary")
 NORMS: tuple[str, ...] = ("none", "layer", "rms")
 NORM_PLACES: tuple[str, ...] = ("pre", "post")
 MLPS: tuple[str, ...] = ("none", "gelu", "gelu_tanh", "relu", "relu2", "swiglu")
-KINDS: tuple[str, ...] = ("CausalLM", "MaskedLM", "Classifier", "CausalClassifier", "ImageClassifier")
+KINDS: tuple[str, ...] = (
+    "CausalLM",
+    "MaskedLM",
+    "Classifier",
+    "CausalClassifier",
+    "ImageClassifier",
+    "EncoderDecoderLM",
+)
 ATTENTION_BIASES: tuple[str, ...] = ("same", "none", "qkv", "all")
 ROPE_SCALINGS: tuple[str, ...] = ("none", "linear", "llama3", "yarn")
 UNGATED: tuple[str, ...] = ("gelu", "gelu_tanh", "relu", "relu2")
@@ -249,9 +256,10 @@ class Patches:
 class ModelConfig:
     """All that `build` needs besides a seed."""
 
-    kind: Literal["CausalLM", "MaskedLM", "Classifier", "CausalClassifier", "ImageClassifier"]
+    kind: Literal["CausalLM", "MaskedLM", "Classifier", "CausalClassifier", "ImageClassifier", "EncoderDecoderLM"]
     """CausalLM predicts the next token from those before; MaskedLM predicts hidden tokens from both sides; Classifier
-    and CausalClassifier tell classes of texts apart over the body of either; ImageClassifier those of images."""
+    and CausalClassifier tell classes of texts apart over the body of either; ImageClassifier those of images;
+    EncoderDecoderLM predicts the next token of a target from those before and a whole source."""
     sizes: Sizes
     """How large."""
     layout: Layout = field(default_factory=Layout)

@@ -28,14 +28,16 @@ def visible(
     causal: bool,
     keys: Tensor | None = None,
     documents: Tensor | None = None,
+    query_documents: Tensor | None = None,
     like: Tensor,
 ) -> Visible:
     """Join causality, key padding and documents into one `Visible`.
 
     `keys` [batch, key_pos] bool is True for real tokens; `documents` [batch, key_pos] int64 numbers the document of
     each position (both of all n_key positions). The last query stands at the last key, so n_query < n_key is a
-    continuation. A query that would see nothing at all (padding before the first real token) sees everything causality
-    allows, which keeps its meaningless result finite. `like` gives dtype and device of the bias.
+    continuation; queries of another sequence than the keys give their own `query_documents` [batch, query_pos]. A query
+    that would see nothing at all (padding before the first real token) sees everything causality allows, which keeps
+    its meaningless result finite. `like` gives dtype and device of the bias.
     """
     offset = n_key - n_query
     if keys is None and documents is None:
@@ -48,9 +50,11 @@ def visible(
         seen = torch.ones(n_query, n_key, dtype=torch.bool, device=like.device).tril(offset)[None]
     order = seen
     if documents is not None:
-        seen = seen & (documents[:, offset:, None] == documents[:, None, :])
+        readers = documents[:, offset:] if query_documents is None else query_documents
+        seen = seen & (readers[:, :, None] == documents[:, None, :])
     if keys is not None:
         seen = seen & keys[:, None, :]
+    if keys is not None or query_documents is not None:
         seen = torch.where(seen.any(dim=-1, keepdim=True), seen, order)
     bias = torch.zeros(seen.shape, dtype=like.dtype, device=like.device).masked_fill_(~seen, -math.inf)
     return Visible(False, bias[:, None])

@@ -28,6 +28,7 @@ __all__ = [
     "Decoder",
     "Encoder",
     "EncoderDecoder",
+    "EncoderDecoderLM",
     "ImageClassifier",
     "MaskedLM",
     "build",
@@ -58,6 +59,7 @@ class _Stack(nn.Module):
         documents: Tensor | None = None,
         context: Tensor | None = None,
         context_mask: Tensor | None = None,
+        context_documents: Tensor | None = None,
         drop: Drop | None = None,
         cache: KVCache | None = None,
         tap: Tap | None = None,
@@ -68,8 +70,9 @@ class _Stack(nn.Module):
         ids [batch, pos] int64, or vectors [batch, pos, d_model]. `mask` [batch, pos] bool is True for real tokens;
         `documents` [batch, pos] int64 keeps packed documents apart, positions included. With a `cache`, ids are the new
         positions only, and mask and documents cover all positions read so far. `context` [batch, context_pos, d_model]
-        and its mask are read by cross-attention. `drop(site, x)` is called at every dropout site; `tap(name, x)` with
-        every activation, by the explicit path. `types` [batch, pos] int64 are rows of W_type, all 0 where not given.
+        and its mask are read by cross-attention, where its documents are given only within equal numbers.
+        `drop(site, x)` is called at every dropout site; `tap(name, x)` with every activation, by the explicit path.
+        `types` [batch, pos] int64 are rows of W_type, all 0 where not given.
 
         Raises ConfigError for a sequence longer than n_ctx.
         """
@@ -82,7 +85,16 @@ class _Stack(nn.Module):
         to = visible(n, past + n, causal=self.causal, keys=mask, documents=documents, like=x)
         to_context = None
         if context is not None:
-            to_context = visible(n, context.shape[1], causal=False, keys=context_mask, like=x)
+            readers = documents[:, past:] if documents is not None and context_documents is not None else None
+            to_context = visible(
+                n,
+                context.shape[1],
+                causal=False,
+                keys=context_mask,
+                documents=context_documents,
+                query_documents=readers,
+                like=x,
+            )
         for block in self.blocks:
             x = block(x, to, context=context, to_context=to_context, cache=cache, drop=drop, tap=tap)
         if cache is not None:
@@ -94,11 +106,12 @@ class _Stack(nn.Module):
         """How many positions an input has."""
         return ids.shape[1]
 
-    def new_cache(self, batch: int) -> KVCache:
-        """An empty cache for `batch` sequences of up to n_ctx positions."""
+    def new_cache(self, batch: int, n_ctx: int = 0) -> KVCache:
+        """An empty cache for `batch` sequences of up to `n_ctx` positions (0: the model's)."""
         sizes, like = self.sizes, next(self.parameters())
+        room = n_ctx or sizes.n_ctx
         return KVCache(
-            sizes.n_layers, batch, sizes.n_kv_heads, sizes.n_ctx, sizes.d_head, dtype=like.dtype, device=like.device
+            sizes.n_layers, batch, sizes.n_kv_heads, room, sizes.d_head, dtype=like.dtype, device=like.device
         )
 
     def activation_names(self) -> list[str]:
@@ -119,6 +132,12 @@ class Encoder(_Stack):
     def forward(self, ids: Tensor, mask: Tensor | None = None) -> Tensor:
         """ids [batch, pos] int64 or vectors [batch, pos, d_model] -> vectors [batch, pos, d_model]."""
         return self.hidden(ids, mask=mask)
+
+    def forward_recorded(self, ids: Tensor, mask: Tensor | None = None) -> tuple[Tensor, dict[str, Tensor]]:
+        """The vectors, and every activation by its name inside this stack (`L0.pattern`), by the explicit path."""
+        tap, record = recorder()
+        h = self.hidden(ids, mask=mask, tap=tap)
+        return h, {name.removeprefix(self.scope): values for name, values in record.items()}
 
 
 class Decoder(_Stack):
@@ -195,6 +214,11 @@ class _Answering(_Stack):
         """The model's output from the vectors after the last norm, h [batch, pos, d_model]."""
         raise NotImplementedError
 
+    @property
+    def reader(self) -> "_Answering":
+        """What reads a text by itself: the model."""
+        return self
+
     def forward(self, ids: Tensor, mask: Tensor | None = None) -> Tensor:
         """ids [batch, pos] int64 -> the answer; `mask` [batch, pos] bool is True for real tokens."""
         return self.answer(self.hidden(ids, mask=mask), mask)
@@ -237,6 +261,103 @@ class _LanguageModel(_Answering):
     def answer(self, h: Tensor, mask: Tensor | None) -> Tensor:
         """Logits at every position."""
         return self.unembed(h)
+
+
+class EncoderDecoderLM(EncoderDecoder):
+    """Predicts the next token of a target from those before and a whole source: a translation model.
+
+    Addresses begin with `enc.` and `dec.`; the decoder's attention over the encoder is `dec.L0.cross.W_Q` and so on.
+    """
+
+    def __init__(self, config: ModelConfig, *, seed: int | None = 0) -> None:
+        self.config = config.resolved()
+        super().__init__(self.config.sizes, self.config.layout, seed=seed)
+
+    @property
+    def reader(self) -> Encoder:
+        """What reads a text by itself: the encoder."""
+        return self.enc
+
+    def encode(
+        self,
+        source: Tensor,
+        mask: Tensor | None = None,
+        documents: Tensor | None = None,
+        drop: Drop | None = None,
+        tap: Tap | None = None,
+    ) -> Tensor:
+        """The encoder's vectors, which cross-attention reads: source [batch, source_pos] int64 -> [.., .., d_model]."""
+        return self.enc.hidden(source, mask=mask, documents=documents, drop=drop, tap=tap)
+
+    def hidden(
+        self,
+        source: Tensor,
+        target: Tensor,
+        *,
+        source_mask: Tensor | None = None,
+        target_mask: Tensor | None = None,
+        source_documents: Tensor | None = None,
+        target_documents: Tensor | None = None,
+        drop: Drop | None = None,
+        tap: Tap | None = None,
+    ) -> Tensor:
+        """The decoder's vectors after its last norm, [batch, target_pos, d_model].
+
+        source [batch, source_pos], target [batch, target_pos] int64; masks are True for real tokens. Documents
+        (int64, given for both sides or none) keep pairs apart that are packed into one row: a target sees the tokens
+        before it of its own number, and the source of its own number.
+
+        Raises ConfigError for a sequence longer than n_ctx.
+        """
+        context = self.encode(source, source_mask, source_documents, drop, tap)
+        return self.dec.hidden(
+            target,
+            mask=target_mask,
+            documents=target_documents,
+            context=context,
+            context_mask=source_mask,
+            context_documents=source_documents,
+            drop=drop,
+            tap=tap,
+        )
+
+    def forward(
+        self, source: Tensor, target: Tensor, source_mask: Tensor | None = None, target_mask: Tensor | None = None
+    ) -> Tensor:
+        """source [batch, source_pos], target [batch, target_pos] int64 -> logits [batch, target_pos, d_vocab]."""
+        return self.unembed(self.hidden(source, target, source_mask=source_mask, target_mask=target_mask))
+
+    def forward_recorded(
+        self, source: Tensor, target: Tensor, source_mask: Tensor | None = None, target_mask: Tensor | None = None
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Logits, and every activation by name, computed by the explicit path; see `_LanguageModel.forward_recorded`.
+
+        `dec.L0.cross.pattern` [batch, head, target_pos, source_pos] says where each target position looks in the
+        source.
+        """
+        tap, record = recorder()
+        return self.unembed(
+            self.hidden(source, target, source_mask=source_mask, target_mask=target_mask, tap=tap)
+        ), record
+
+    def forward_with(
+        self,
+        source: Tensor,
+        target: Tensor,
+        replace: Mapping[str, Tensor],
+        source_mask: Tensor | None = None,
+        target_mask: Tensor | None = None,
+    ) -> Tensor:
+        """Logits with some activations replaced: `replace={"enc.L0.H3.z": z, "dec.L1.cross.pattern": p}`.
+
+        Raises AddressError for an activation this model does not have, ChangeError for a shape that does not fit.
+        """
+        tap = replacer(replace, self.activation_names(), self.sizes)
+        return self.unembed(self.hidden(source, target, source_mask=source_mask, target_mask=target_mask, tap=tap))
+
+    def activation_names(self) -> list[str]:
+        """The names that `forward_recorded` records and `forward_with` can replace, in order."""
+        return [*self.enc.activation_names(), *self.dec.activation_names()]
 
 
 class CausalLM(_LanguageModel):
@@ -317,13 +438,16 @@ class ImageClassifier(_Answering):
         return self.head(self.pooled(h))
 
 
-MODELS = {kind.__name__: kind for kind in (CausalLM, MaskedLM, Classifier, CausalClassifier, ImageClassifier)}
+MODELS = {
+    kind.__name__: kind
+    for kind in (CausalLM, MaskedLM, Classifier, CausalClassifier, ImageClassifier, EncoderDecoderLM)
+}
 """Kind of a `ModelConfig` -> its class."""
 
 
 def build(
     config: ModelConfig, seed: int, *, materialise: bool = True
-) -> CausalLM | MaskedLM | Classifier | CausalClassifier | ImageClassifier:
+) -> CausalLM | MaskedLM | Classifier | CausalClassifier | ImageClassifier | EncoderDecoderLM:
     """The model of a configuration, every parameter started by (seed, address), float32.
 
     With `materialise` False the parameters are on the meta device: shapes without memory, for plans and for loading.

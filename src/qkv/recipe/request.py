@@ -219,6 +219,7 @@ def training_config(preset: Preset, scale: Scale, budget: Budget, n_ctx: int) ->
     minutes = 0.0 if steps else budget.minutes or DEFAULT_MINUTES
     return TrainingConfig(
         batch_size=scale.examples(n_ctx),
+        accumulate=scale.accumulate,
         until_loss=budget.until_loss,
         minutes=minutes,
         optimizer=optimizer_config(preset, scale, steps),

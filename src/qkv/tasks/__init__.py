@@ -23,6 +23,7 @@ from qkv.tasks.task import (
     TaskDefaults,
     Yardsticks,
 )
+from qkv.tasks.translate import Translate
 
 __all__ = [
     "TASKS",
@@ -40,13 +41,14 @@ __all__ = [
     "Scores",
     "Task",
     "TaskDefaults",
+    "Translate",
     "Yardsticks",
     "evaluate",
     "find_task",
     "validation_loss",
 ]
 
-TASKS: dict[str, Task] = {task.name: task for task in (Causal(), Masked(), Classify(), Image())}
+TASKS: dict[str, Task] = {task.name: task for task in (Causal(), Masked(), Classify(), Image(), Translate())}
 
 
 def find_task(name: str) -> Task:

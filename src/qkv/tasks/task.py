@@ -78,6 +78,8 @@ class Batch(NamedTuple):
     """int64 [batch, pos]; where a row holds several examples: which position of its own example each one is."""
     smoothing: float = 0.0
     """Share of each target that is spread over all answers while training (Szegedy et al. 2015, arXiv 1512.00567)."""
+    examples: Tensor | None = None
+    """int64 [batch]: the name of each row in draws of dropout; None where row i is the i-th example asked for."""
 
     def to(self, device: torch.device | str) -> "Batch":
         """The same batch on another device."""
@@ -127,12 +129,20 @@ class PredictOptions:
     """Sample among the fewest tokens that hold this share of probability (Holtzman et al. 2020, arXiv 1904.09751)."""
     seed: int = 0
     """Names the draws: the same model, texts and seed give the same outputs."""
+    beams: int | None = None
+    """Outputs kept open while one is searched for (translate); None is the task's own (translate 5)."""
+    length_penalty: float | None = None
+    """How much longer translations are preferred; None is the task's own (translate 1)."""
 
     def __post_init__(self) -> None:
         if self.tokens < 1:
             raise ConfigError(f"tokens is {self.tokens}; expected 1 or more")
         if self.temperature is not None and not (np.isfinite(self.temperature) and self.temperature >= 0):
             raise ConfigError(f"temperature is {self.temperature}; expected 0 (greedy) or a number above it")
+        if self.beams is not None and self.beams < 1:
+            raise ConfigError(f"beams is {self.beams}; expected 1 (greedy) or more")
+        if self.length_penalty is not None and not (np.isfinite(self.length_penalty) and self.length_penalty >= 0):
+            raise ConfigError(f"length_penalty is {self.length_penalty}; expected a number of at least 0")
         if self.top_k < 0:
             raise ConfigError(f"top_k is {self.top_k}; expected 0 (off) or a number of tokens")
         if not 0 < self.top_p <= 1:
@@ -261,6 +271,8 @@ class Task(Protocol):
     """What its data are: "text" or "images"."""
     examples: ClassVar[str]
     """What a batch is made of, in the plural."""
+    items: ClassVar[str]
+    """What an evaluation counts as its sample, in the plural; empty where these are the examples."""
     target: ClassVar[str]
     """What one target of the loss is: "token"."""
     asked: ClassVar[str]
@@ -390,6 +402,7 @@ class TaskDefaults:
     label_column: ClassVar[bool] = False
     reads: ClassVar[str] = "text"
     examples: ClassVar[str] = "examples"
+    items: ClassVar[str] = ""
     target: ClassVar[str] = "target"
     asked: ClassVar[str] = "the class"
     prompt: ClassVar[str] = ""

@@ -86,6 +86,11 @@ class Telemetry:
             for address, site, layer, head, kind, shape, tied in rows
         ]
 
+    def token_table(self) -> str:
+        """The address of the first table that tokens enter by: `W_E`, or `enc.W_E` of an encoder-decoder."""
+        found = self._rows("SELECT address FROM addresses WHERE kind = 'W_E' ORDER BY id LIMIT 1")
+        return found[0][0] if found else "W_E"
+
     def measures(self) -> list[MeasureRow]:
         """Every measure, with its meaning, formula, range, source, property, null and decision."""
         columns = ("name", "meaning", "formula", "range", "source", "property_of", "null", "decision")

@@ -218,7 +218,8 @@ class _Training:
             if self.machine.device != "cpu":
                 batch = batch.to(self.machine.device)
             with self.machine.autocast():
-                nats, _ = self.loss(self.model, batch, make_drop(self.dropout, self.seed, step, part))
+                names = part if batch.examples is None else batch.examples.cpu().numpy()
+                nats, _ = self.loss(self.model, batch, make_drop(self.dropout, self.seed, step, names))
             share = nats / n_targets
             if share.requires_grad:  # with everything frozen there is nothing to go back through
                 share.backward()

@@ -161,7 +161,7 @@ def samples(telemetry: Telemetry, *, continues: bool, given: str = "the text") -
 
 def counts_of(telemetry: Telemetry | None) -> np.ndarray | None:
     """How often each token stands in the training text, int [d_vocab]; None where it was not counted."""
-    return telemetry.vector("W_E", "row_count") if telemetry else None
+    return telemetry.vector(telemetry.token_table(), "row_count") if telemetry else None
 
 
 def tokens_seen(telemetry: Telemetry | None) -> int | None:

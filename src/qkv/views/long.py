@@ -34,7 +34,7 @@ class LongText:
 
     def __init__(self, looker: Looker, words: Words, step: int | None, changes: Sequence[str] = ()) -> None:
         self.words, self.causal, self.sizes = words, looker.causal, looker.config.model.sizes
-        self.model = looker.model(step, changes)
+        self.model = looker.reader(step, changes)
         self.step = looker.last_step() if step is None else step
         self.block = -(-len(words.tokens) // THUMBNAIL)
         self._q: list[Tensor] = []

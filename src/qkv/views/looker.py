@@ -67,7 +67,7 @@ class Looker:
     @property
     def causal(self) -> bool:
         """Whether a token sees only what stands before it."""
-        return bool(MODELS[self.config.model.kind].causal)
+        return bool(getattr(MODELS[self.config.model.kind], "causal", False))  # a pair's source is seen whole
 
     @property
     def marks(self) -> bool:
@@ -101,6 +101,10 @@ class Looker:
             while len(self._models) > KEPT_MODELS:
                 self._models.popitem(last=False)
             return self._models[key]
+
+    def reader(self, step: int | None = None, changes: Sequence[str] = ()) -> Any:
+        """The part of `model(step, changes)` that reads a text by itself: all of it, or its encoder."""
+        return self.model(step, changes).reader
 
     @property
     def reads_images(self) -> bool:

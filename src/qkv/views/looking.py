@@ -72,6 +72,6 @@ def whole(
     by_step = []
     for step in at:
         with torch.inference_mode():
-            _, record = looker.model(step, changes).forward_recorded(words.ids)
+            _, record = looker.reader(step, changes).forward_recorded(words.ids)
         by_step.append([record[f"L{layer}.pattern"][0].float().numpy() for layer in range(n_layers)])
     return attention_text(words.tokens, by_step, steps=at, origin=origin, causal=looker.causal)

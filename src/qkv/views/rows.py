@@ -17,7 +17,7 @@ __all__ = ["rows_room"]
 
 N_POINTS = 1500
 N_FREQUENT, N_MOVED, N_UNSEEN = 12, 6, 4
-TABLE, MEASURE = "W_E", "row_drift"
+MEASURE = "row_drift"
 
 
 def rows_room(
@@ -50,9 +50,10 @@ def rows_room(
     if example is not None and example not in dict(chosen):
         chosen = [(example, "frequent"), *chosen]
     ids = [i for i, _ in chosen]
-    has_table = TABLE in snapshots.shapes
-    last = snapshots.read(TABLE, snapshots.steps[-1]) if has_table else None
-    start = snapshots.read(TABLE, 0) if has_table and snapshots.has_start else None
+    table = _table(snapshots)
+    has_table = table in snapshots.shapes
+    last = snapshots.read(table, snapshots.steps[-1]) if has_table else None
+    start = snapshots.read(table, 0) if has_table and snapshots.has_start else None
     moved = _row_drift(start, last) if start is not None and last is not None else None
     return RowsRoom(
         tokens=tuple(tokens[i] for i in drawn),
@@ -83,14 +84,20 @@ def rows_room(
     )
 
 
+def _table(snapshots: Snapshots) -> str:
+    """The table that tokens enter by."""
+    return "W_E" if "W_E" in snapshots.shapes else "enc.W_E"
+
+
 def _drifts(telemetry: Telemetry | None, snapshots: Snapshots) -> dict[int, np.ndarray]:
     """Step -> drift of each row, as recorded; else at the last snapshot, from the weights; else nothing."""
-    recorded = telemetry.vectors(TABLE, MEASURE, arm=RUN_ARM) if telemetry else {}
+    table = _table(snapshots)
+    recorded = telemetry.vectors(telemetry.token_table(), MEASURE, arm=RUN_ARM) if telemetry else {}
     if recorded:
         return {step: values.astype(np.float64) for step, values in recorded.items()}
-    if TABLE in snapshots.shapes and snapshots.has_start and len(snapshots.steps) > 1:
+    if table in snapshots.shapes and snapshots.has_start and len(snapshots.steps) > 1:
         step = snapshots.steps[-1]
-        return {step: _row_drift(snapshots.read(TABLE, 0), snapshots.read(TABLE, step))}
+        return {step: _row_drift(snapshots.read(table, 0), snapshots.read(table, step))}
     return {}
 
 
@@ -98,7 +105,7 @@ def _beside_null(
     telemetry: Telemetry | None, found: Mapping[int, np.ndarray]
 ) -> tuple[int | None, np.ndarray | None, np.ndarray | None]:
     """(last step after 0 that both arms have, the run's drifts there, the null's); None each where there is none."""
-    null = telemetry.vectors(TABLE, MEASURE, arm=NULL_ARM) if telemetry else {}
+    null = telemetry.vectors(telemetry.token_table(), MEASURE, arm=NULL_ARM) if telemetry else {}
     both = [step for step in found if step in null and step > 0]
     if not both:
         return None, None, None

@@ -101,7 +101,7 @@ def _trio(looker: Looker, steps: Sequence[int], ids: Sequence[int]) -> TrioRoom:
     bases = draws.standard_normal((sizes.n_heads, sizes.d_head, sizes.d_head))
     for step in steps:
         with torch.inference_mode():
-            _, record = looker.model(step).forward_recorded(alone)
+            _, record = looker.reader(step).forward_recorded(alone)
         vectors = {name: record[f"L0.{name}"][:, :, 0].double().numpy() for name in ("q", "k", "v")}
         x.append(_cosines(record["L0.x"][:, 0].double().numpy()[None])[0])
         group = sizes.n_heads // sizes.n_kv_heads
@@ -150,7 +150,7 @@ def near_token(looker: Looker, text: str, step: int | None) -> Nearby:
             raise UserError(f"{text[:40]!r} is {len(ids)} tokens here; expected one")
         row = int(ids[0])
     at = looker.nearest(step)
-    table = looker.model(at).embedding.W_E.detach().numpy()
+    table = looker.reader(at).embedding.W_E.detach().numpy()
     found = neighbours(table, table, row, 12)
     return Nearby(
         token=looker.tokenizer.token(row),
@@ -185,7 +185,7 @@ def in_context(looker: Looker, text: str, position: int, step: int | None) -> Me
     words = looker.words(text, LONGEST_CONTEXT)
     at = looker.nearest(step)
     kept = text if words.n_all == len(words.tokens) else looker.tokenizer.decode(words.ids[0].tolist())
-    (found,) = contextual_vectors(looker.model(at), looker.tokenizer, [kept])
+    (found,) = contextual_vectors(looker.reader(at), looker.tokenizer, [kept])
     n = len(found.tokens)
     if position >= n:
         raise UserError(f"there is no token {position}; the text has {n}")

@@ -1,0 +1,276 @@
+"""Sentence pairs: two line-aligned files become pairs of token sequences under one shared vocabulary.
+
+Line i of the left file is translated by line i of the right one; different numbers of lines are an error that names
+both. A pair with an empty side is left out, and so is one of the training part that is longer than the model reads;
+both are counted and said. The vocabulary is fitted to both sides of the training part together. Without a pair of files
+for validation a tenth of the pairs is held out by `split`, near-copies kept on one side. Lines are encoded with a space
+in front, so that a word has one token wherever it stands.
+"""
+
+import hashlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+
+from qkv.data.config import DataConfig
+from qkv.data.fitting import FITTED_SAMPLE
+from qkv.data.reading import examine, missing_file, read_text
+from qkv.data.sources import Chunk, Source, source_name, whole_documents
+from qkv.data.split import Split, split_source
+from qkv.data.tokenizers import KINDS, Tokenizer, fit_tokenizer, load_tokenizer, vocabulary_law
+from qkv.data.tokens import Tokens, id_type
+from qkv.errors import ConfigError, SourceError, unknown
+
+__all__ = ["PairCorpus", "Pairs", "absolute_pair", "decode_line", "encode_lines", "load_pairs", "split_pair"]
+
+_FEWEST = 20
+"""Training pairs below this many are too few where some must be held out as well."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Pairs:
+    """Pairs of one part; document i of both sides is pair i, each ending with the end token."""
+
+    source: Tokens
+    target: Tokens
+
+    def __len__(self) -> int:
+        return self.source.n_documents
+
+    @property
+    def ids(self) -> np.ndarray:
+        """All token ids of both sides, [n_tokens]: what counts of tokens are taken from."""
+        return np.concatenate([self.source.ids, self.target.ids])
+
+    @property
+    def n_tokens(self) -> int:
+        """Tokens of both sides, end tokens included."""
+        return len(self.source) + len(self.target)
+
+    def lengths(self) -> tuple[np.ndarray, np.ndarray]:
+        """Tokens of each source and each target, end tokens included: int64 [n_pairs] twice."""
+        return np.diff(self.source.offsets), np.diff(self.target.offsets)
+
+    def within(self, n_ctx: int) -> "Pairs":
+        """The pairs of which neither side has more than n_ctx tokens."""
+        source, target = self.lengths()
+        keep = np.flatnonzero((source <= n_ctx) & (target <= n_ctx))
+        if len(keep) == len(self):
+            return self
+        return Pairs(source=_chosen(self.source, keep), target=_chosen(self.target, keep))
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class PairCorpus:
+    """Pairs for training and validation, and what they came from."""
+
+    name: str
+    """Short and safe in a file name."""
+    kind: str
+    """Always "pairs"."""
+    sha256: str
+    """Of the four (or two) files as they lie on disk."""
+    tokenizer: Tokenizer
+    """Shared by both sides."""
+    train: Pairs
+    val: Pairs
+    rule: str
+    """One sentence: how the parts were made."""
+    note: str
+    """What was left out, or empty."""
+    split: Callable[[], Split] = field(repr=False)
+    """Gives the split again, for whoever needs the text itself."""
+
+    @property
+    def n_train(self) -> int:
+        """Training pairs."""
+        return len(self.train)
+
+    def describe(self) -> str:
+        """What is trained on and measured on, in one line."""
+        note = f" {self.note[0].upper()}{self.note[1:]}." if self.note else ""
+        return (
+            f"{self.name}: {len(self.train):,} training and {len(self.val):,} validation pairs,"
+            f" {len(self.train.target):,} and {len(self.val.target):,} target tokens"
+            f" ({self.tokenizer.kind}, vocabulary {self.tokenizer.d_vocab:,}).{note}"
+        )
+
+    def lines(self, part: str) -> tuple[list[str], list[str]]:
+        """The pairs of "train" or "val" as text, both sides filled."""
+        split = self.split()
+        found, _ = _lines(split.train if part == "train" else split.val)
+        return [left for left, _ in found], [right for _, right in found]
+
+
+def split_pair(source: str) -> tuple[Path, Path]:
+    """`left:right` as two paths; a colon inside a name is found by which files there are.
+
+    Raises SourceError where it is no pair, or one of the files is missing.
+    """
+    cuts = [i for i, character in enumerate(source) if character == ":"]
+    for cut in cuts:
+        left, right = Path(source[:cut]), Path(source[cut + 1 :])
+        if left.is_file() and right.is_file():
+            return left, right
+    if not cuts:
+        raise SourceError(
+            f"{source!r} is not a pair of files; translate needs two of equally many lines, as train.de:train.en"
+        )
+    left, right = (Path(side) for side in source.split(":", 1))
+    if not source.split(":", 1)[0] or not source.split(":", 1)[1]:
+        raise SourceError(f"{source!r} names one file; translate needs two, as train.de:train.en")
+    for path in (left, right):
+        if path.is_dir():
+            raise SourceError(f"{str(path)!r} is a folder; translate needs two files, as train.de:train.en")
+        if not path.is_file():
+            raise missing_file(path, "file")
+    raise AssertionError("one of them was missing")
+
+
+def absolute_pair(source: str) -> str:
+    """The same pair with whole paths. Raises SourceError as `split_pair` does."""
+    left, right = split_pair(source)
+    return f"{left.absolute()}:{right.absolute()}"
+
+
+def load_pairs(config: DataConfig) -> PairCorpus:
+    """Read the pairs, split them, fit or read the shared vocabulary, and cut them into tokens.
+
+    Raises SourceError for files that cannot be read as pairs or hold too few, ConfigError for a tokenizer or vocabulary
+    that does not exist.
+    """
+    if config.text_column or config.label_column:
+        option = "--text-column" if config.text_column else "--label-column"
+        raise SourceError(f"a pair of files has no columns; leave {option} out")
+    source = _pair_source(config.source)
+    val = _pair_source(config.val) if config.val else None
+
+    @lru_cache(maxsize=1)
+    def split() -> Split:
+        return split_source(source, val)
+
+    train, train_empty = _lines(split().train)
+    held, held_empty = _lines(split().val)
+    least = 1 if config.val else _FEWEST
+    if len(train) < least or not held:
+        raise SourceError(
+            f"{source.name!r} gives {len(train)} pairs to train on and {len(held)} to validate on;"
+            f" at least {least} and 1 are needed"
+        )
+    tokenizer = _tokenizer(config, train)
+    empty = train_empty + held_empty
+    return PairCorpus(
+        name=source.name,
+        kind="pairs",
+        sha256=source.sha256 if val is None else _digest(source.sha256, val.sha256),
+        tokenizer=tokenizer,
+        train=_tokens(train, tokenizer),
+        val=_tokens(held, tokenizer),
+        rule=split().rule.replace("documents", "pairs"),
+        note=f"{empty} pair{'s' * (empty != 1)} with an empty side left out" if empty else "",
+        split=split,
+    )
+
+
+def encode_lines(tokenizer: Tokenizer, lines: list[str]) -> tuple[np.ndarray, np.ndarray]:
+    """Ids of all lines one after another, each behind a space and with the end token after it; and their lengths."""
+    ids, lengths = tokenizer.encode_many([" " + line for line in lines])
+    ends = np.cumsum(lengths)
+    return np.insert(ids.astype(np.int64), ends, tokenizer.end_id), lengths + 1
+
+
+def decode_line(tokenizer: Tokenizer, ids: np.ndarray) -> str:
+    """The line that some ids stand for, without the space in front."""
+    return tokenizer.decode(ids).strip()
+
+
+def _pair_source(text: str) -> Source:
+    """Pairs as documents: the left line, a line end, the right line."""
+    paths = split_pair(text)
+    facts = [examine(path) for path in paths]
+    counts = [sum(1 for _ in _file_lines(path)) for path in paths]
+    if counts[0] != counts[1]:
+        raise SourceError(
+            f"{str(paths[0])!r} has {counts[0]:,} lines and {str(paths[1])!r} has {counts[1]:,};"
+            f" line i of one must be the translation of line i of the other"
+        )
+
+    def read(start: int, stop: int | None) -> Iterator[Chunk]:
+        both = zip(_file_lines(paths[0]), _file_lines(paths[1]), strict=True)
+        return (Chunk(f"{left}\n{right}", True) for left, right in both)
+
+    return Source(
+        name=source_name(paths[0]),
+        kind="pairs",
+        sha256=_digest(*(f.sha256 for f in facts)),
+        n_bytes=sum(f.n_bytes for f in facts),
+        read=read,
+    )
+
+
+def _file_lines(path: Path) -> Iterator[str]:
+    """Lines of a text file, cut at line feeds only, without their ends; a last line feed begins no further line."""
+    rest = ""
+    for text in read_text(path):
+        *lines, rest = (rest + text).split("\n")
+        yield from (line.removesuffix("\r") for line in lines)
+    if rest:
+        yield rest.removesuffix("\r")
+
+
+def _lines(part: "object") -> tuple[list[tuple[str, str]], int]:
+    """(pairs with both sides filled, how many were left out)."""
+    found, empty = [], 0
+    for document in whole_documents(part.read()):  # type: ignore[attr-defined]
+        left, _, right = document.partition("\n")
+        if left.strip() and right.strip():
+            found.append((left.strip(), right.strip()))
+        else:
+            empty += 1
+    return found, empty
+
+
+def _tokenizer(config: DataConfig, train: list[tuple[str, str]]) -> Tokenizer:
+    """The shared tokenizer: read from a file, or fitted to both sides."""
+    kind = config.tokenizer or "bpe"
+    if kind not in KINDS:
+        if not Path(kind).exists() and not any(mark in kind for mark in "/\\."):
+            raise ConfigError(f"{unknown('tokenizer', kind, KINDS)} (a file or folder that holds one will do as well)")
+        if config.vocab:
+            raise ConfigError(f"vocab has no effect on a tokenizer that is read ({kind!r}); leave it out")
+        return load_tokenizer(kind, end=True)
+    n_bytes = sum(len(side.encode("utf-8", "replace")) + 1 for pair in train for side in pair)
+    step = max(1, -(-n_bytes // FITTED_SAMPLE))
+    texts = (" " + side for pair in train[::step] for side in pair)
+    return fit_tokenizer(kind, texts, config.vocab or vocabulary_law(kind, n_bytes), end=True)
+
+
+def _tokens(pairs: list[tuple[str, str]], tokenizer: Tokenizer) -> Pairs:
+    sides = []
+    for side in zip(*pairs, strict=True):
+        ids, lengths = encode_lines(tokenizer, list(side))
+        unknown_id = tokenizer.unknown_id
+        sides.append(
+            Tokens(
+                ids=ids.astype(id_type(tokenizer.d_vocab)),
+                offsets=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
+                n_bytes=sum(len(line.encode("utf-8", "replace")) for line in side),
+                n_unknown=0 if unknown_id is None else int((ids == unknown_id).sum()),
+            )
+        )
+    return Pairs(source=sides[0], target=sides[1])
+
+
+def _chosen(tokens: Tokens, numbers: np.ndarray) -> Tokens:
+    """Some of the documents; bytes are shared out by tokens."""
+    documents = [tokens.document(int(i)) for i in numbers]
+    ids = np.concatenate(documents) if documents else tokens.ids[:0]
+    offsets = np.concatenate([[0], np.cumsum([len(d) for d in documents])]).astype(np.int64)
+    return replace(tokens, ids=ids, offsets=offsets, n_bytes=round(tokens.n_bytes * len(ids) / max(1, len(tokens))))
+
+
+def _digest(*parts: str) -> str:
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()

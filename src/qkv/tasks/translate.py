@@ -1,0 +1,279 @@
+"""Translation: predict each token of a target from those before it and the whole source (Vaswani et al. 2017).
+
+Training targets are smoothed (0.1 of each target's weight is spread evenly over the vocabulary), and dropout is what
+the size law says; the validation loss is of the plain targets, in nats per target token, the end of each target counted
+as one. An example is a bucket of pairs of similar length (`qkv.data.buckets`). Translations are searched for with beams
+(`beams`), and judged by BLEU. Sampling and back-translation are not made here.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from qkv.data.buckets import bucket_edges, filled, n_buckets, train_bucket
+from qkv.data.config import DataConfig
+from qkv.data.dictionary import Dictionary
+from qkv.data.pairs import PairCorpus, Pairs, decode_line, encode_lines, load_pairs
+from qkv.errors import ConfigError
+from qkv.randomness import generator
+from qkv.tasks.beams import DEFAULT_BEAMS, DEFAULT_PENALTY, Search, search
+from qkv.tasks.bleu import bleu, require_sacrebleu
+from qkv.tasks.crossentropy import linear_cross_entropy, token_scores
+from qkv.tasks.evaluation import evaluate
+from qkv.tasks.task import (
+    Drop,
+    Evaluation,
+    Figure,
+    PredictOptions,
+    Progress,
+    Scores,
+    Stack,
+    TaskDefaults,
+    Yardsticks,
+    rows_of,
+)
+
+if TYPE_CHECKING:
+    from qkv.models.layout import Sizes
+
+__all__ = ["PairBatch", "Translate"]
+
+SMOOTHING = 0.1
+BUCKET_TOKENS = 512
+"""Positions of a training bucket on its longer side, padding included."""
+
+
+class PairBatch(NamedTuple):
+    """A `Batch` of targets, and the sources that they translate."""
+
+    inputs: Tensor
+    """int64 [batch, pos]: the end token, then the target without its own end."""
+    targets: Tensor
+    """int64 [n_targets]."""
+    positions: Tensor | None
+    """As in `Batch`."""
+    mask: Tensor | None
+    """As in `Batch`; what fills a target stands behind it, where causality hides it, so models are not given this."""
+    documents: None
+    """Never; a pair has a row of its own."""
+    source: Tensor
+    """int64 [batch, source_pos]."""
+    source_mask: Tensor | None
+    """bool [batch, source_pos], True = real token; None means that nothing is padded."""
+    examples: Tensor | None = None
+    """int64 [batch]: a name of each row, for dropout; None outside training."""
+    smoothing: float = 0.0
+    """Of its loss."""
+
+    def to(self, device: torch.device | str) -> "PairBatch":
+        """The same batch on another device."""
+        return PairBatch(*(part.to(device) if isinstance(part, Tensor) else part for part in self))
+
+    @property
+    def n_targets(self) -> int:
+        """How many answers the loss sums over."""
+        return self.targets.numel()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Translate(TaskDefaults):
+    """The task `translate`."""
+
+    name: str = "translate"
+    model_kind: str = "EncoderDecoderLM"
+
+    stack: ClassVar[Stack] = "encoder-decoder"
+    preset: ClassVar[str] = "shared"
+    size_law: ClassVar[str] = "pairs"
+    starts_from: ClassVar[Mapping[str, str]] = {"EncoderDecoderLM": "EncoderDecoderLM"}
+    tokenizer: ClassVar[str] = "bpe"
+    examples: ClassVar[str] = "buckets"
+    items: ClassVar[str] = "pairs"
+    target: ClassVar[str] = "token"
+    prompt: ClassVar[str] = "Ein Mann schläft."
+    metric: ClassVar[str] = "bleu"
+    judged: ClassVar[bool] = True
+    afterwards_seconds: ClassVar[float] = 20.0
+    yardsticks: ClassVar[Mapping[str, str]] = {
+        "copy": "the source copied as it is",
+        "dictionary": "word for word (IBM Model 1, likeliest word)",
+    }
+
+    # data
+
+    def load(self, config: DataConfig, *, cache: Path | None, progress: Progress | None = None) -> PairCorpus:
+        """By `qkv.data.pairs.load_pairs`. Raises MissingExtra without sacrebleu: a run ends with its BLEU."""
+        require_sacrebleu()
+        return load_pairs(config)
+
+    def longest(self, data: PairCorpus) -> int:
+        """The power of two, 64 to 512, that holds the longest training pair."""
+        most = max(int(lengths.max()) for lengths in data.train.lengths())
+        return min(512, max(64, 1 << (most - 1).bit_length()))
+
+    def positions(self, data: PairCorpus, sizes: "Sizes") -> int:
+        """Tokens of a bucket, those of sources counted as well."""
+        return max(1, data.train.n_tokens // n_buckets(data.train, sizes.n_ctx, BUCKET_TOKENS))
+
+    def yardstick_nats(self, data: PairCorpus) -> float:
+        """Nats per validation target token under the unigram counts of the training targets, one added to each."""
+        size = data.tokenizer.d_vocab
+        counts = np.bincount(data.train.target.ids.astype(np.int64), minlength=size) + 1
+        return float(-np.log(counts / counts.sum())[data.val.target.ids.astype(np.int64)].mean())
+
+    def baselines(self, data: PairCorpus, cache: Path | None) -> Yardsticks:
+        """BLEU of the copied source and of word-for-word translation, on the validation pairs."""
+        sources, references = data.lines("val")
+        dictionary = Dictionary(*data.lines("train"))
+        found = {
+            "copy": bleu(sources, references)[0],
+            "dictionary": bleu([dictionary.translate(line) for line in sources], references)[0],
+        }
+        return Yardsticks(summary=found, facts={"bleu": found})
+
+    # batches and losses
+
+    def train_batch(
+        self,
+        corpus: PairCorpus,
+        sizes: "Sizes",
+        seed: int,
+        step: int,
+        examples: np.ndarray,
+        *,
+        random_labels: bool = False,
+    ) -> PairBatch:
+        """The pairs of these buckets; see `Task.train_batch`."""
+        buckets = [train_bucket(corpus.train, sizes.n_ctx, BUCKET_TOKENS, seed, int(e)) for e in examples]
+        names = [(int(e) << 24) + np.arange(len(b)) for e, b in zip(examples, buckets, strict=True)]
+        batch = _batch(corpus.train, np.concatenate(buckets), corpus.tokenizer.end_id)
+        if random_labels:
+            sizes_of = [int(np.diff(corpus.train.target.offsets)[bucket].sum()) for bucket in buckets]
+            ids = corpus.train.target.ids
+            places = [
+                generator(seed, "random labels", step, int(e)).integers(len(ids), size=n)
+                for e, n in zip(examples, sizes_of, strict=True)
+            ]
+            batch = batch._replace(targets=torch.from_numpy(ids[np.concatenate(places)].astype(np.int64)))
+        return batch._replace(examples=torch.from_numpy(np.concatenate(names)), smoothing=SMOOTHING)
+
+    def val_batches(self, corpus: PairCorpus, sizes: "Sizes", batch_size: int) -> Iterator[PairBatch]:
+        """Every validation pair once, similar lengths together; what is longer than n_ctx is cut there.
+
+        Batches are of `batch_size` buckets' tokens.
+        """
+        source, target = (np.minimum(lengths, sizes.n_ctx) for lengths in corpus.val.lengths())
+        order, edges = bucket_edges(source, target, batch_size * BUCKET_TOKENS)
+        for first, stop in zip(edges, edges[1:], strict=False):
+            yield _batch(corpus.val, order[first:stop], corpus.tokenizer.end_id, sizes.n_ctx)
+
+    def loss(self, model: Any, batch: PairBatch, drop: Drop | None = None) -> tuple[Tensor, int]:  # type: ignore[override]
+        """(sum of nats, smoothed where the batch is for training; number of target tokens)."""
+        weight = _output_matrix(model)
+        nats = linear_cross_entropy(_answering(model, batch, drop), weight, None, batch.targets, batch.smoothing)
+        return nats, batch.n_targets
+
+    def score(self, model: Any, batch: PairBatch) -> Scores:  # type: ignore[override]
+        """Each target token's nats, and whether it is the most probable next token."""
+        with torch.no_grad():
+            found = token_scores(_answering(model, batch, None), _output_matrix(model), None, batch.targets)
+        return Scores(*found, rows_of(batch))  # type: ignore[arg-type]
+
+    def evaluate(self, model: Any, data: PairCorpus) -> Evaluation:
+        """Loss and BLEU over the validation pairs, translated with the usual beams."""
+        found = evaluate(model, self, data)  # type: ignore[arg-type]
+        sources, references = data.lines("val")
+        outputs = self.predict(model, data.tokenizer, sources, PredictOptions(), cut=True)
+        value, interval = bleu(outputs, references)
+        figures = {"bleu": Figure(value, interval, "BLEU (13a, cased)"), "accuracy": found.figures["accuracy"]}
+        return Evaluation(
+            loss=found.loss,
+            loss_interval=found.loss_interval,
+            figures=figures,
+            n_targets=found.n_targets,
+            n_windows=found.n_windows,
+        )
+
+    # answers
+
+    def predict(
+        self, model: Any, tokenizer: Any, texts: Sequence[str], options: PredictOptions, *, cut: bool = False
+    ) -> list[str]:
+        """The translation of each line; an empty line stays empty.
+
+        Raises ConfigError for a temperature other than 0, and, unless `cut`, for a line longer than n_ctx tokens.
+        """
+        if options.temperature:
+            raise ConfigError(
+                f"translations are searched for, not drawn: temperature {options.temperature:g} has no meaning here;"
+                f" 0 is greedy, and --beams N keeps N open"
+            )
+        greedy = options.temperature == 0
+        lines = [" ".join(text.split()) for text in texts]
+        ids, lengths = encode_lines(tokenizer, lines)
+        sources = np.split(ids, np.cumsum(lengths)[:-1]) if len(lines) else []
+        n_ctx = model.config.sizes.n_ctx
+        for i, source in enumerate(sources):
+            if len(source) > n_ctx:
+                if not cut:
+                    raise ConfigError(f"line {i + 1} has {len(source)} tokens; this model reads {n_ctx}: split it")
+                sources[i] = np.append(source[: n_ctx - 1], tokenizer.end_id)
+        how = Search(
+            end=tokenizer.end_id,
+            beams=1 if greedy else options.beams or DEFAULT_BEAMS,
+            length_penalty=DEFAULT_PENALTY if options.length_penalty is None else options.length_penalty,
+            banned=sorted(set(tokenizer.special.values()) - {tokenizer.end_id}),
+        )
+        asked = [i for i, line in enumerate(lines) if line]
+        outputs = [""] * len(lines)
+        for i, found in zip(asked, search(model, [sources[i] for i in asked], how), strict=True):
+            outputs[i] = decode_line(tokenizer, found.ids)
+        return outputs
+
+    def sample_inputs(self, data: PairCorpus) -> list[str]:
+        """The first two sources of the validation part."""
+        return data.lines("val")[0][:2]
+
+    def shown(self, text: str, output: str) -> str:
+        """A source and its translation."""
+        return f"{text} -> {output}"
+
+
+def _batch(pairs: Pairs, numbers: np.ndarray, end: int, n_ctx: int = 0) -> PairBatch:
+    """These pairs as one batch; with n_ctx, sides that are longer are cut to it."""
+    sources = [pairs.source.document(int(i)) for i in numbers]
+    targets = [pairs.target.document(int(i)) for i in numbers]
+    if n_ctx:
+        sources = [s if len(s) <= n_ctx else np.append(s[: n_ctx - 1], end) for s in sources]
+        targets = [t[:n_ctx] for t in targets]
+    source, source_real = filled(sources, end)
+    target, real = filled(targets, end)
+    inputs = np.concatenate([np.full((len(target), 1), end), target[:, :-1]], axis=1)
+    full = bool(real.all())
+    return PairBatch(
+        inputs=torch.from_numpy(inputs),
+        targets=torch.from_numpy(target[real]),
+        positions=None if full else torch.from_numpy(np.flatnonzero(real)),
+        mask=None if full else torch.from_numpy(real),
+        documents=None,
+        source=torch.from_numpy(source),
+        source_mask=None if source_real.all() else torch.from_numpy(source_real),
+    )
+
+
+def _output_matrix(model: Any) -> Tensor:
+    """W_U [d_model, d_vocab]; tied, the transposed view of enc.W_E."""
+    own = model.head.W_U
+    return model.enc.embedding.W_E.t() if own is None else own
+
+
+def _answering(model: Any, batch: PairBatch, drop: Drop | None) -> Tensor:
+    """Hidden vectors of the positions that have a target: [n_targets, d_model]."""
+    h = model.hidden(batch.source, batch.inputs, source_mask=batch.source_mask, drop=drop).flatten(0, 1)
+    return h if batch.positions is None else F.embedding(batch.positions, h)
