@@ -76,6 +76,16 @@ def test_rounding_error_is_of_the_size_of_the_fused_operators(dtype):
         assert error <= 2 * yardstick, f"{float(error):.2e} against {float(yardstick):.2e}"
 
 
+def test_under_autocast_it_multiplies_in_bfloat16_whatever_came_in():
+    inputs = heads(4, 1, torch.float32), heads(2, 2, torch.float32), heads(2, 3, torch.float32)
+    with torch.autocast("cpu", torch.bfloat16):
+        z = attend(*inputs, Visible(True, None), 0.3)
+    assert z.dtype == torch.bfloat16
+    exact = attend_explicit(*inputs, Visible(True, None), 0.3)[0]
+    torch.testing.assert_close(z.float(), exact, rtol=0.02, atol=0.02)
+    assert all(g.dtype == torch.float32 for g in torch.autograd.grad(z.float().sum(), inputs))
+
+
 def test_attend_takes_it_where_it_is_faster_and_the_pattern_fits(monkeypatch):
     taken = []
     monkeypatch.setattr(fused_attend, "attend_kept", lambda q, k, v, bias, scale: taken.append(q.dtype) or q)

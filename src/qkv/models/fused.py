@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-__all__ = ["Heads", "attention_in", "attention_out", "mlp", "rms_norm", "serves"]
+__all__ = ["Heads", "attention_in", "attention_out", "mlp", "product_dtype", "rms_norm", "serves"]
 
 Grads = tuple[Tensor | None, ...]
 
@@ -28,7 +28,7 @@ def serves(x: Tensor) -> bool:
     return x.device.type == "cpu" and not torch.compiler.is_compiling()
 
 
-def _product_dtype(x: Tensor) -> torch.dtype:
+def product_dtype(x: Tensor) -> torch.dtype:
     """The dtype of matrix products on `x`: its own, or autocast's."""
     kind = x.device.type
     return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
@@ -120,7 +120,7 @@ def attention_in(
     one pass.
     """
     gain, eps = norm if norm is not None else (None, 0.0)
-    return _AttentionIn.apply(x, gain, *weights, *(gains or (None, None)), eps, heads, _product_dtype(x))
+    return _AttentionIn.apply(x, gain, *weights, *(gains or (None, None)), eps, heads, product_dtype(x))
 
 
 def _beside(halves: Tensor, d_head: int) -> tuple[Tensor, Tensor]:
@@ -293,7 +293,7 @@ class _AttentionIn(Function):
 
 def attention_out(residual: Tensor | None, z: Tensor, W_O: Tensor) -> Tensor:
     """residual + concat_h(z_h) W_O: residual [batch, pos, d_model] or None, z [batch, head, pos, d_head]."""
-    return _AttentionOut.apply(residual, z, W_O, _product_dtype(z))
+    return _AttentionOut.apply(residual, z, W_O, product_dtype(z))
 
 
 def _plus_product(residual: Tensor | None, rows: Tensor, weight: Tensor) -> Tensor:
@@ -340,7 +340,7 @@ def mlp(
     `norm` is the gain and eps of the RMSNorm before (None: x enters as it is).
     """
     gain, eps = norm if norm is not None else (None, 0.0)
-    return _MLP.apply(x, gain, W_in, W_gate, W_out, eps, residual, _product_dtype(x))
+    return _MLP.apply(x, gain, W_in, W_gate, W_out, eps, residual, product_dtype(x))
 
 
 class _MLP(Function):

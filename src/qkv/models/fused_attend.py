@@ -17,6 +17,8 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
+from qkv.models.fused import product_dtype
+
 __all__ = ["attend_kept", "keeps"]
 
 Grads = tuple[Tensor | None, ...]
@@ -33,7 +35,7 @@ def keeps(q: Tensor, k: Tensor) -> bool:
     """Whether this path is the faster one, and the pattern fits."""
     batch, heads, n_query, _ = q.shape
     n_key = k.shape[2]
-    return n_key <= LONGEST.get(q.dtype, 0) and batch * heads * n_query * n_key <= LARGEST_PATTERN
+    return n_key <= LONGEST.get(product_dtype(q), 0) and batch * heads * n_query * n_key <= LARGEST_PATTERN
 
 
 def attend_kept(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, scale: float) -> Tensor:
@@ -42,7 +44,8 @@ def attend_kept(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, scale: flo
     `bias`, 0 or -inf, broadcasts to [batch, head, query_pos, key_pos] and has size 1 in the place of head; None: all
     keys are seen. Query head h reads key head h // (heads / kv_heads).
     """
-    return _Attend.apply(q, k, v, bias, scale)
+    dtype = product_dtype(q)
+    return _Attend.apply(q.to(dtype), k.to(dtype), v.to(dtype), bias, scale)
 
 
 def causal_bias(n: int, like: Tensor) -> Tensor:
