@@ -15,6 +15,7 @@ from typing import Any
 from qkv.cli import command_parser
 from qkv.commands import COMMANDS
 from qkv.instruments.registry import MEASURES
+from qkv.instruments.schedule import KINDS, LEVELS
 from qkv.presets import PRESETS, card
 from qkv.studies.question import Question
 from qkv.studies.questions import questions
@@ -87,11 +88,23 @@ def measures_page() -> str:
         "0, `G` the gradient of the loss, `dW` the last update. A property *of the function* does not change when a",
         "head's basis does; one *of this parametrisation* can, and says nothing across seeds.",
     ]
+    lines += [
+        "",
+        "A kind of look is taken at step 0, early steps that double, then every so many updates, and at the end;",
+        "`--watch 2%` chooses the intervals that cost that share of the time; `--set watching.attention=16` sets one.",
+        "",
+        "| look at | takes | `light`: every | `full`: every |",
+        "|---|---|---|---|",
+    ]
+    for kind in KINDS:
+        names = ", ".join(f"`{m.name}`" for m in MEASURES.values() if m.looks in (kind, kind.partition("_")[2]))
+        every = [getattr(LEVELS[level], kind) or "never" for level in ("light", "full")]
+        lines.append(f"| {kind.replace('_', ' ')} | {names} | {every[0]} | {every[1]} |")
     for m in MEASURES.values():
         lines += ["", f"## {m.name}", "", m.meaning, ""]
         lines += [f"- formula: `{m.formula}`", f"- range: {m.range}", f"- source: {m.source}"]
         lines += [f"- a property of the {m.property_of}", f"- null: {m.null}", f"- informs: {m.decision}"]
-        lines += [f"- recorded at `--watch {m.level}`" + (" and above" if m.level == "light" else "")]
+        lines += [f"- taken by the look at {m.looks.replace('_', ' ')}"]
     return "\n".join([*lines, ""])
 
 

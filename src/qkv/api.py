@@ -30,7 +30,7 @@ from qkv.models import build
 from qkv.models.factored import FactoredMatrix
 from qkv.models.matrices import Catalogue
 from qkv.tasks import Data, Evaluation, PredictOptions, Task, find_task
-from qkv.telemetry import Series, Telemetry
+from qkv.telemetry import History, Telemetry, write_table
 
 if TYPE_CHECKING:
     from qkv.views.notebook import AttentionView
@@ -63,7 +63,7 @@ def train(
 
     `source` is a text file, folder or table; empty is the text inside your own Python. Further keywords are those of
     `qkv.recipe.Request`: task, preset, from_run, steps, minutes, until_loss, seed, val, tokenizer, vocab, text_column,
-    label_column, watch ("off", "light", "full"), device, precision, threads. `set` overrides single settings
+    label_column, watch ("off", "light", "full", "2%"), device, precision, threads. `set` overrides single settings
     (`{"d_model": 128}`), `change` takes changes in the change language, `freeze` and `only` selectors. With `resume`,
     `out` names the run to go on with. `log` is a place that telemetry is sent to as well (tensorboard, wandb or
     trackio). `progress` is called with each step, `say` with sentences.
@@ -345,13 +345,23 @@ class Run:
         """What was recorded while it trained; use it as a context manager."""
         return Telemetry(self.folder.telemetry)
 
-    def history(self, selector: str, measure: str) -> dict[str, Series]:
+    def history(self, selector: str, measure: str) -> History:
         """A measure over the steps: address -> series with arrays `.step` and `.value`.
+
+        `.arrays()` gives it on common steps, `.frame()` as a pandas table, `.save("h.csv")` as a file.
 
         Raises AddressError for a selector that matches nothing, or a measure that was not recorded.
         """
         with self.telemetry() as telemetry:
-            return telemetry.series(selector, measure)
+            return History(telemetry.series(selector, measure))
+
+    def export(self, path: str | Path) -> Path:
+        """Every recorded number as one table of address, measure, step and value: .csv, .csv.gz or .parquet.
+
+        Raises ConfigError for another ending, or where Parquet needs pyarrow.
+        """
+        with self.telemetry() as telemetry:
+            return write_table(path, telemetry.everything())
 
     def snapshots(self) -> dict[int, Path]:
         """Step -> file of weights, for every step whose weights were kept."""

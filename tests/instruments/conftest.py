@@ -54,6 +54,7 @@ class Training:
         steps: int = 40,
         *,
         level: str = "light",
+        watching: Any = None,
         observers: tuple = (),
         arm: int = 0,
         resume: bool = False,
@@ -66,27 +67,29 @@ class Training:
         config = TrainingConfig(
             batch_size=4, optimizer=optimizer, schedule=ScheduleConfig(steps=steps, warmup_steps=2), eval_every=17
         )
-        folder = None
+        folder, moving = None, make_optimizer(catalogue, optimizer)
+        self.optimizer_state = moving.state()
         if arm == 0:
             folder = RunFolder.open(self.path, writing=True) if self.path.exists() else RunFolder.create(self.path)
             if not resume:
                 folder.write("config.toml", "")
         self.path.mkdir(exist_ok=True)
+        self.corpus = tiny_corpus()
         with Store(self.path / "telemetry.sqlite") as store:
-            self.recorder = Recorder(store, level, arm=arm)
-            watching = [Ledger(store, ledger)] if ledger else []
+            self.recorder = Recorder(store, level, watching=watching, arm=arm)
+            ledgers = [Ledger(store, ledger)] if ledger else []
             try:
                 self.outcome = run(
                     model=model,
                     catalogue=catalogue,
                     task=Causal(),
-                    corpus=tiny_corpus(),
+                    corpus=self.corpus,
                     config=config,
-                    optimizer=make_optimizer(catalogue, optimizer),
+                    optimizer=moving,
                     machine=Machine(threads=1),
                     seed=0,
                     folder=folder,
-                    observers=[*watching, self.recorder, *observers],
+                    observers=[*ledgers, self.recorder, *observers],
                     resume=latest_valid(folder)[0] if resume and folder else None,
                     random_labels=arm == 1,
                     **loop,

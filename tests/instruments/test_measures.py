@@ -10,19 +10,27 @@ from hypothesis import strategies as st
 
 from qkv.errors import ConfigError
 from qkv.instruments import (
+    CIRCUIT,
     LIGHT,
     MEASURES,
     SPECTRAL,
+    alignment,
+    descent,
     drift,
     effective_rank,
     grad_norm,
     measure,
     norm,
+    participation_rank,
     property_of,
+    rotation,
     row_drift,
+    second_moment,
     singular_values,
     spectral_norm,
     stable_rank,
+    subspace_angle,
+    symmetric_share,
     turn,
     update_ratio,
 )
@@ -107,7 +115,7 @@ def test_the_nulls_that_the_registry_states_hold_for_a_random_matrix():
 
 
 def test_every_measure_says_all_that_it_must():
-    assert set(LIGHT) | set(SPECTRAL) <= set(MEASURES)
+    assert set(LIGHT) | set(SPECTRAL) | set(CIRCUIT) <= set(MEASURES)
     for item in MEASURES.values():
         for field in ("meaning", "formula", "range", "source", "null", "decision"):
             assert len(getattr(item, field)) > 3, (item.name, field)
@@ -121,7 +129,8 @@ def test_every_measure_says_all_that_it_must():
 def test_spectra_of_circuits_belong_to_the_function_and_those_of_factors_do_not():
     assert property_of("effective_rank", "QK") == "function"
     assert property_of("effective_rank", "W_Q") == "parametrisation"
-    assert property_of("drift", "QK") == "parametrisation"
+    assert property_of("drift", "W_K") == "parametrisation" and property_of("drift", "QK") == "function"
+    assert property_of("angle_to_k", "W_Q") == property_of("descent", "W_Q") == "function"
 
 
 def test_a_change_of_basis_inside_a_head_moves_factors_and_not_circuits():
@@ -129,3 +138,99 @@ def test_a_change_of_basis_inside_a_head_moves_factors_and_not_circuits():
     other_query, other_key = query @ basis, key @ torch.linalg.inv(basis).T
     assert abs(norm(other_query) - norm(query)) > 0.1
     assert effective_rank(other_query @ other_key.T) == pytest.approx(effective_rank(query @ key.T), rel=1e-6)
+
+
+@given(shapes, st.integers(0, 99), st.sampled_from([1e-4, 1.0, 1e3]))
+@settings(max_examples=40, deadline=None)
+def test_measures_of_updates_and_directions_equal_their_formulas_in_float64(shape, seed, scale):
+    before, after, gradient = (matrix(shape, seed + i, scale) for i in range(3))
+    b, a, g = (t.double().numpy() for t in (before, after, gradient))
+    assert descent(before, after, gradient) == pytest.approx(-(g * (a - b)).sum(), rel=1e-9, abs=1e-12 * scale**2)
+    cosine = -(g * (a - b)).sum() / np.linalg.norm(g) / np.linalg.norm(a - b)
+    assert alignment(before, after, gradient) == pytest.approx(cosine, abs=1e-9)
+    s = np.linalg.svd(a, compute_uv=False)
+    assert participation_rank(after) == pytest.approx((s**2).sum() ** 2 / (s**4).sum(), rel=1e-9)
+    square = a @ a.T @ b @ b.T
+    anti = (square - square.T) / 2
+    expected = 1 - (anti**2).sum() / (square**2).sum()
+    assert symmetric_share(torch.from_numpy(square)) == pytest.approx(expected, abs=1e-9)
+
+
+def test_the_second_moment_is_the_debiased_root_mean_square_of_adam():
+    weights = torch.nn.Parameter(torch.zeros(3, 5))
+    adam, draws = torch.optim.Adam([weights], betas=(0.9, 0.95)), np.random.default_rng(0)
+    seen = np.zeros((3, 5))
+    for step in range(1, 5):
+        grad = draws.standard_normal((3, 5)).astype(np.float32)
+        weights.grad = torch.from_numpy(grad)
+        adam.step()
+        seen = 0.95 * seen + 0.05 * grad.astype(np.float64) ** 2
+        expected = math.sqrt((seen / (1 - 0.95**step)).mean())
+        assert second_moment(adam.state[weights]["exp_avg_sq"], step, 0.95) == pytest.approx(expected, rel=1e-6)
+    assert second_moment(torch.zeros(2), 0, 0.95) is None
+
+
+def test_a_rotation_by_a_known_angle_is_read_as_that_angle():
+    start = torch.diag(torch.tensor([5.0, 4.0, 1e-3, 1e-4]))
+    angle = math.radians(30)
+    turned = torch.eye(4)
+    turned[0, 0] = turned[2, 2] = math.cos(angle)
+    turned[2, 0], turned[0, 2] = math.sin(angle), -math.sin(angle)
+    expected = math.degrees(math.acos(math.sqrt((math.cos(angle) ** 2 + 1) / 2)))  # one of two directions turned
+    assert rotation(turned @ start, start, 2) == pytest.approx(expected, abs=1e-3)
+    assert rotation(start, start, 2) == pytest.approx(0, abs=1e-5)
+    assert rotation(start, start, 4) is None and rotation(torch.zeros(4, 4), start, 2) is None
+
+
+def test_angles_between_read_spaces_are_those_of_scipy():
+    from scipy.linalg import subspace_angles
+
+    a, b = matrix((20, 5), 0), matrix((20, 5), 1)
+    cosines = np.cos(subspace_angles(a.double().numpy(), b.double().numpy()))
+    expected = math.degrees(math.acos(math.sqrt((cosines**2).mean())))
+    assert subspace_angle(a, b) == pytest.approx(expected, abs=1e-6)
+    assert subspace_angle(matrix((5, 5), 0), matrix((5, 5), 1)) is None
+    assert subspace_angle(torch.zeros(20, 5), b) is None
+
+
+def test_the_nulls_of_ranks_shares_and_angles_hold_for_random_matrices():
+    n, width = 256, 64
+    assert participation_rank(matrix((n, n), 0)) == pytest.approx(n / 2, rel=0.03)
+    assert participation_rank(matrix((n, width), 0)) == pytest.approx(n * width / (n + width), rel=0.03)
+    query, key = matrix((n, width), 1), matrix((n, width), 2)
+    assert symmetric_share(query @ key.T) == pytest.approx(0.5, abs=0.02)
+    chance = math.degrees(math.acos(math.sqrt(width / n)))
+    assert subspace_angle(query, key) == pytest.approx(chance, abs=1) and chance == pytest.approx(60)
+    chance = math.degrees(math.acos(math.sqrt(8 / 128)))
+    assert rotation(matrix((128, 128), 3), matrix((128, 128), 4), 8) == pytest.approx(chance, abs=4)
+    assert chance == pytest.approx(75.5, abs=0.05)
+
+
+def test_a_change_of_basis_leaves_what_belongs_to_the_function_and_moves_the_rest():
+    """(W_Q M, W_K M^-T) is the same function; its gradient and its update are those of the other coordinates."""
+    query, key, basis = (matrix(shape, i).double() for i, shape in enumerate([(12, 4), (12, 4), (4, 4)]))
+    inverse = torch.linalg.inv(basis)
+    step, pull = matrix((12, 4), 5).double() * 0.01, matrix((12, 4), 6).double()
+    moved, other = query + step, (query @ basis, (query + step) @ basis)
+    # function: a loss change to first order, a space that is read, everything of the product
+    assert descent(*other, pull @ inverse.T) == pytest.approx(descent(query, moved, pull), rel=1e-9)
+    assert subspace_angle(other[0], key @ inverse.T) == pytest.approx(subspace_angle(query, key), abs=1e-6)
+    product, turned = (query @ key.T, moved @ key.T), (other[0] @ inverse @ key.T, other[1] @ inverse @ key.T)
+    for of_two in (drift, turn, update_ratio, lambda a, b: rotation(a, b, 2)):
+        assert of_two(*turned) == pytest.approx(of_two(*product), abs=1e-6)
+    for of_one in (norm, participation_rank, symmetric_share, effective_rank, stable_rank, spectral_norm):
+        assert of_one(turned[0]) == pytest.approx(of_one(product[0]), rel=1e-6)
+    # parametrisation: the same measures of the raw factor
+    for of_two in (drift, turn, update_ratio, lambda a, b: rotation(a, b, 2)):
+        assert abs(of_two(other[1], other[0]) / of_two(moved, query) - 1) > 0.01
+    for of_one in (norm, participation_rank, effective_rank, stable_rank, spectral_norm):
+        assert abs(of_one(other[0]) / of_one(query) - 1) > 0.01
+    assert abs(alignment(*other, pull @ inverse.T) - alignment(query, moved, pull)) > 0.01
+    assert abs(grad_norm(pull @ inverse.T) / grad_norm(pull) - 1) > 0.01
+
+
+def test_what_has_no_gradient_or_no_size_is_a_dash():
+    some, zero = matrix((4, 6), 0), torch.zeros(4, 6)
+    assert descent(some, some, None) is None and alignment(some, some, None) is None
+    assert alignment(some, some, some) is None and participation_rank(zero) is None
+    assert symmetric_share(torch.zeros(3, 3)) is None

@@ -6,7 +6,7 @@ import torch
 
 from qkv.instruments import measures
 from qkv.instruments.passes import PIECE, Passes
-from qkv.instruments.spectra import circuits, matrix_spectra, product_spectra
+from qkv.instruments.spectra import circuits, spectra
 from qkv.models.matrices import Catalogue
 
 MODELS = [
@@ -18,7 +18,7 @@ MODELS = [
 ]
 
 
-def around_an_update(catalogue, *, heads=False, seed=0):
+def around_an_update(catalogue, *, seed=0):
     """Weights at the start, before and after an update, and the reading of it; entry 1 has no gradient."""
     draw = torch.Generator().manual_seed(seed)
     entries = list(catalogue)
@@ -30,7 +30,7 @@ def around_an_update(catalogue, *, heads=False, seed=0):
             e.parameter.grad = torch.randn(e.parameter.shape, generator=draw)
     entries[1].parameter.grad = None
     before = {e.address: e.parameter.detach().clone() for e in entries}
-    passes.before_update(heads=heads)
+    passes.before_update()
     with torch.no_grad():
         for e in entries:
             e.parameter.add_(torch.randn(e.parameter.shape, generator=draw), alpha=0.01)
@@ -59,7 +59,7 @@ def test_a_pass_equals_the_measures_one_by_one(model, changes):
 @pytest.mark.parametrize("changes", MODELS[:3])
 def test_a_pass_by_head_equals_the_same_of_the_catalogues_parts(model, changes):
     catalogue = Catalogue(model(**changes))
-    entries, start, before, passes, _ = around_an_update(catalogue, heads=True)
+    entries, start, before, passes, _ = around_an_update(catalogue)
     reading, at = passes.by_head(), 0
     for e in entries:
         heads = {part.piece: part for part in e.heads()}
@@ -72,6 +72,10 @@ def test_a_pass_by_head_equals_the_same_of_the_catalogues_parts(model, changes):
             grad = part.grad()
             expected = np.nan if grad is None else measures.norm(grad)
             assert reading.grad_norm[at] == pytest.approx(expected, rel=1e-6, nan_ok=True)
+            if grad is not None:
+                exactness = {"rel": 1e-5, "abs": 1e-6 * expected}
+                assert reading.work[at] == pytest.approx(-measures.descent(b, now, grad), **exactness)
+                assert reading.pulled[at] == pytest.approx(-measures.descent(s, now, grad), **exactness)
             at += 1
     assert at == len(reading.norm)
 
@@ -83,7 +87,7 @@ def test_looking_changes_no_bit_of_weights_or_gradients(model):
     bits = [t.clone() for e in catalogue for t in (e.parameter.detach(), e.parameter.grad)]
     passes = Passes(list(catalogue), catalogue.state())
     state = torch.get_rng_state()
-    passes.before_update(heads=True)
+    passes.before_update()
     for read in (passes.after_update, passes.at_rest, passes.by_head):
         read()
     assert torch.equal(state, torch.get_rng_state())
@@ -132,10 +136,17 @@ def test_other_number_types_and_new_memory_are_followed(model):
 
 def test_spectra_of_many_equal_those_of_each(model):
     catalogue = Catalogue(model(n_kv_heads=2))
-    stored = [e.parameter.detach() for e in catalogue if e.parameter.ndim == 2]
-    for values, matrix in zip(matrix_spectra(stored), stored, strict=True):
-        expected = np.linalg.svd(matrix.double().numpy(), compute_uv=False)
-        np.testing.assert_allclose(values, expected, atol=1e-6 * max(expected[0], 1e-9))
+    for e in catalogue:
+        if e.parameter.ndim == 2:
+            matrix = e.parameter.detach().double()
+            left, expected, _ = np.linalg.svd(matrix.numpy(), full_matrices=False)
+            values, top = spectra(matrix[None], None, 3)
+            np.testing.assert_allclose(values[0], expected, atol=1e-6 * max(expected[0], 1e-9))
+            if expected[0] > 0:
+                overlap = np.linalg.norm(left[:, :3].T @ top[0].numpy())  # the same space, whatever its basis
+                assert overlap**2 == pytest.approx(3, abs=1e-6)
+            else:
+                assert not top.any()
 
 
 def test_spectra_of_circuits_equal_those_of_the_whole_product(model):
@@ -157,9 +168,14 @@ def test_spectra_of_circuits_equal_those_of_the_whole_product(model):
         factored = catalogue.circuit(c.address)
         assert torch.equal(factored.left, blocks[0]) and torch.equal(factored.right, right)
         expected = np.linalg.svd((blocks[0].double() @ right.double()).numpy(), compute_uv=False)[:4]
-        np.testing.assert_allclose(product_spectra(blocks[0][None], right[None])[0], expected, rtol=1e-6)
+        np.testing.assert_allclose(spectra(blocks[0][None], right[None])[0][0], expected, rtol=1e-6)
+        left = np.linalg.svd((blocks[0].double() @ right.double()).numpy())[0][:, :2]
+        top = spectra(blocks[0][None], right[None], 2)[1][0].numpy()
+        assert np.linalg.norm(left.T @ top) ** 2 == pytest.approx(2, abs=1e-6)
 
 
 def test_a_circuit_with_a_zero_factor_has_a_zero_spectrum():
     zero, some = torch.zeros(3, 8, 2), torch.randn(3, 2, 8)
-    assert not product_spectra(zero, some).any() and not product_spectra(some.mT, zero.mT).any()
+    for factors in ((zero, some), (some.mT, zero.mT)):
+        values, top = spectra(*factors, 1)
+        assert not values.any() and not top.any()

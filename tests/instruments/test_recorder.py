@@ -8,12 +8,25 @@ import pytest
 import torch
 
 from qkv.errors import AddressError, ConfigError, Interrupted
-from qkv.instruments import LIGHT, MEASURES, SPECTRAL, Recorder, measures
-from qkv.instruments.schedule import is_by_head, is_by_row, is_recorded, is_spectral
+from qkv.instruments import CIRCUIT, LEVELS, LIGHT, MEASURES, SPECTRAL, Recorder, WatchConfig, measures
+from qkv.instruments.attention_stats import STATISTICS
+from qkv.instruments.registry import AT_REST
+from qkv.tasks.causal import Causal
 from qkv.telemetry import NULL_ARM, Store, Telemetry
 from qkv.training.record import Observer
 
 N_SEEN, D_VOCAB = 12, 14
+ALL = "**,**.H*.**,**.KV*.**"
+
+
+def due(kind, steps, level="light"):
+    return [step for step in range(steps + 1) if LEVELS[level].is_due(kind, step)]
+
+
+def looked_at(steps, level="light"):
+    return [step for step in range(1, steps + 1) if LEVELS[level].wants(step)]
+
+
 STEPPED = (
     "arms",
     "addresses",
@@ -74,9 +87,15 @@ class StopAt(Observer):
         signal.raise_signal(signal.SIGINT)
 
 
-@pytest.mark.parametrize("level", ["light", "full"])
-def test_watching_changes_no_bit_of_the_weights(training, level):
-    plain, watched = training()(level="off"), training()(level=level)
+EVERY_STEP = WatchConfig(matrices=1, circuits=1, attention=1, head_spectra=1, matrix_spectra=1)
+
+
+@pytest.mark.parametrize(
+    "watching",
+    [LEVELS["light"], LEVELS["full"], WatchConfig(matrices=64, circuits=0, attention=0, head_spectra=0), EVERY_STEP],
+)
+def test_watching_changes_no_bit_of_the_weights(training, watching):
+    plain, watched = training()(level="off"), training()(watching=watching)
     for address, values in plain.state().items():
         assert torch.equal(values, watched.state()[address]), address
 
@@ -126,7 +145,7 @@ def test_every_entry_is_measured_at_every_step_of_the_schedule_and_at_evaluation
     with opened(run.path) as telemetry:
         for name in LIGHT:
             assert telemetry.grid(name).addresses == tuple(catalogue.addresses)
-        updates = [step for step in range(1, 41) if is_recorded(step)]
+        updates = looked_at(40)
         assert telemetry.recorded_steps("grad_norm").tolist() == updates
         evaluated = [evaluation.step for evaluation in telemetry.evaluations()]
         assert set(evaluated) - set(updates), "no evaluation off the schedule, so this test shows too little"
@@ -140,7 +159,7 @@ def test_step_zero_has_the_start_and_no_update(training):
     with opened(run.path) as telemetry:
         start = {row.about.address: row.values for row in telemetry.latest(at=0)}
     for address, values in start.items():
-        assert set(values) == {"norm", "drift", "turn"}, address
+        assert set(values) == set(AT_REST), address
         assert values["drift"] == 0 and values["turn"] in (0, None)
 
 
@@ -199,7 +218,11 @@ def test_the_null_is_written_beside_the_run_at_equal_steps(training):
     with opened(run.path) as telemetry:
         pairs = telemetry.against_null("drift")
         assert {pair.step for pair in pairs} == {8}
-        assert {pair.address for pair in pairs} == {row.address for row in telemetry.addresses()}
+        patterns = {row.address for row in telemetry.addresses() if row.kind == "pattern"}
+        measured = {row.address for row in telemetry.addresses()} - patterns
+        everything = {pair.address for pair in telemetry.against_null("drift", "**,**.H*.**")}
+        assert everything == measured and len(patterns) == 8
+        assert {pair.address for pair in telemetry.against_null("entropy", "**.H*.*")} == patterns
         assert telemetry.evaluations(NULL_ARM) == []
         assert telemetry.steps(NULL_ARM).step.tolist() == list(range(1, 9))
         assert set(telemetry.vectors("W_E", "row_drift", arm=NULL_ARM)) == {0, 1, 2, 4, 8}
@@ -213,7 +236,7 @@ def test_rows_never_seen_moved_exactly_zero_and_all_others_moved(training):
         assert counts.tolist()[N_SEEN:] == [0, 0] and (counts[:N_SEEN] > 0).all()
         assert counts.sum() == telemetry.fact("tokens_counted")["counted"] == 3600
         assert drifts.tolist()[N_SEEN:] == [0, 0] and (drifts[:N_SEEN] > 0).all()
-        assert set(telemetry.vectors("W_E", "row_drift")) == {s for s in range(41) if is_by_row(s)} | {40}
+        assert set(telemetry.vectors("W_E", "row_drift")) == {*due("rows", 40), 40}
         assert (telemetry.vector("W_U", "row_drift") > 0).all()
 
 
@@ -226,39 +249,137 @@ def test_rows_never_seen_move_where_the_table_is_tied_and_it_says_so(training):
         assert "W_U" not in telemetry.grid("drift").addresses
 
 
-def test_full_records_heads_circuits_and_spectra(training):
-    run = training(n_kv_heads=2)
-    catalogue = run(40, level="full")
+@pytest.mark.parametrize("level", ["light", "full"])
+def test_heads_and_circuits_are_recorded_at_their_steps(training, level):
+    run = training(n_kv_heads=2, d_model=48, n_heads=4)
+    run(40, level=level)
     with opened(run.path) as telemetry:
         heads = telemetry.grid("drift", "L0.H*.W_Q")
         assert heads.addresses == tuple(f"L0.H{h}.W_Q" for h in range(4))
         assert heads.step.tolist() == telemetry.recorded_steps("drift").tolist()
         assert telemetry.grid("norm", "L1.KV*.W_K").addresses == ("L1.KV0.W_K", "L1.KV1.W_K")
-        assert telemetry.recorded_steps("effective_rank").tolist() == [s for s in range(41) if is_by_head(s)]
-        final = {row.about.address: row for row in telemetry.latest("**,**.H*.**,**.KV*.**")}
-        for address in ("L0.H3.QK", "L1.H0.OV"):
-            circuit, values = catalogue.circuit(address), final[address].values
-            at = telemetry.recorded_steps("spectral_norm")[-1]
-            assert at == 32 and final[address].about.shape == (16, 16)
-            assert set(values) == {"norm", *SPECTRAL}, values
-        top = telemetry.vector("L1.W_in", "singular_values", at=32)
-        assert set(telemetry.vectors("L1.W_in", "singular_values")) == {s for s in range(41) if is_spectral(s)}
-        assert top.shape == (8,) and (np.diff(top) <= 0).all()
-        assert circuit.singular_values().shape == (4,)
+        assert telemetry.recorded_steps("symmetric_share").tolist() == sorted({*due("circuits", 40, level), 40})
+        assert "participation_rank" in telemetry.latest("**.H*.W_Q")[0].values
+        assert telemetry.recorded_steps("angle_to_k").tolist() == sorted({*due("head_spectra", 40, level), 40})
+        assert telemetry.recorded_steps("entropy").tolist() == sorted({*due("attention", 40, level), 40})
+        tops = telemetry.vectors("L1.W_in", "singular_values")
+        assert set(tops) == ({*due("matrix_spectra", 40, level), 40} if level == "full" else set())
+        for values in tops.values():
+            assert values.shape == (8,) and (np.diff(values) <= 0).all()
+        final = {row.about.address: row for row in telemetry.latest(ALL)}
+        assert set(final["L0.H3.QK"].values) == {*CIRCUIT, *SPECTRAL, "rotation"}
+        assert final["L0.H3.OV"].values["symmetric_share"] is None
+        assert set(final["L1.H2.pattern"].values) == {*STATISTICS, "induction"}
+        spectral = {*SPECTRAL, "participation_rank", "rotation"}
+        assert set(final["L0.H1.W_Q"].values) == {*LIGHT, *spectral, "angle_to_k"}
+        assert set(final["L0.W_Q"].values) == {*LIGHT, *(spectral if level == "full" else ())}
 
 
-def test_spectra_recorded_are_those_of_the_weights(training):
-    run, keeper = training(), Keeper()
+def test_numbers_of_heads_are_those_of_the_weights_gradients_and_optimizer_of_their_step(training):
+    run, keeper = training(clip=0.05, d_model=48, n_heads=4, qk_norm=False), Keeper()
     run(32, level="full", observers=(keeper,))
-    now = keeper.weights[32]
+    now, before, start, grads = keeper.weights[32], keeper.weights[31], keeper.weights[0], keeper.grads[32]
+    seen = np.sqrt(sum(measures.norm(g) ** 2 for g in grads.values()))
+    unclipped = keeper.total[32] / seen if keeper.total[32] > 0.05 else 1.0
+    part = {
+        "L0.H1.W_Q": ("L0.W_Q", (slice(None), slice(12, 24))),
+        "L1.H2.W_O": ("L1.W_O", (slice(24, 36),)),
+        "L1.H3.b_V": ("L1.b_V", (slice(36, 48),)),
+        "L1.W_in": ("L1.W_in", (...,)),
+        "W_E": ("W_E", (...,)),
+    }
     with opened(run.path) as telemetry:
         table = {row.about.address: row.values for row in telemetry.latest("**,**.H*.**", at=32)}
-    for name in SPECTRAL:
-        assert table["L0.W_in"][name] == pytest.approx(MEASURE[name](now["L0.W_in"]), rel=1e-6)
-        assert table["L1.H2.W_V"][name] == pytest.approx(MEASURE[name](now["L1.W_V"][:, 8:12]), rel=1e-6)
-        product = now["L1.W_V"][:, 8:12].double() @ now["L1.W_O"][8:12].double()
-        assert table["L1.H2.OV"][name] == pytest.approx(MEASURE[name](product), rel=1e-5)
-    assert table["L1.H2.OV"]["norm"] == pytest.approx(measures.norm(product), rel=1e-6)
+    assert all(len(LIGHT) >= 8 and set(LIGHT) <= set(table[address]) for address in part)
+    for address, (whole, at) in part.items():
+        w, b, s, g = (kept[whole][at] for kept in (now, before, start, grads))
+        v = run.optimizer_state[f"{whole}.exp_avg_sq"][at]
+        expected = {
+            "norm": measures.norm(w),
+            "grad_norm": measures.norm(g) * unclipped,
+            "update_ratio": measures.update_ratio(b, w),
+            "drift": measures.drift(w, s),
+            "turn": measures.turn(w, s),
+            "alignment": measures.alignment(b, w, g),
+            "onward": measures.onward(w, s, g),
+            "descent": measures.descent(b, w, g) * unclipped,
+            "second_moment": measures.second_moment(v, 32, 0.95),
+        }
+        if w.ndim == 2:
+            expected |= {name: MEASURE[name](w) for name in SPECTRAL}
+            expected["participation_rank"] = measures.participation_rank(w)
+            if address != "W_E" or min(w.shape) > 8:
+                expected["rotation"] = measures.rotation(w, s, 8)
+        for name, value in expected.items():
+            exactness = {
+                "turn": {"abs": 1e-3},
+                "alignment": {"abs": 1e-5},
+                "onward": {"abs": 1e-5},
+                "rotation": {"abs": 1e-3},
+                "descent": {"rel": 1e-4},
+            }
+            got = table[address][name]
+            assert got == (value if value is None else pytest.approx(value, **exactness.get(name, {"rel": 2e-6}))), (
+                address,
+                name,
+            )
+
+
+def test_numbers_of_circuits_are_those_of_the_whole_product(training):
+    run, keeper = training(n_kv_heads=2, d_model=48, n_heads=4, qk_norm=False), Keeper()
+    run(32, level="full", observers=(keeper,))
+    with opened(run.path) as telemetry:
+        table = {row.about.address: row.values for row in telemetry.latest(ALL, at=32)}
+
+    def product(step, kind):
+        w = keeper.weights[step]
+        if kind == "QK":
+            return w["L1.W_Q"][:, 36:48].double() @ w["L1.W_K"][:, 12:24].double().T
+        return w["L1.W_V"][:, 12:24].double() @ w["L1.W_O"][36:48].double()
+
+    for kind in ("QK", "OV"):
+        now, before, start = (product(step, kind) for step in (32, 31, 0))
+        expected = {
+            "norm": measures.norm(now),
+            "update_ratio": measures.update_ratio(before, now),
+            "drift": measures.drift(now, start) if kind == "QK" else measures.norm(now - start) / np.sqrt(12),
+            "turn": measures.turn(now, start),
+            "participation_rank": measures.participation_rank(now),
+            "symmetric_share": measures.symmetric_share(now) if kind == "QK" else None,
+            "rotation": measures.rotation(now, start, 8) if kind == "QK" else None,  # W_O starts at zero
+        }
+        s = np.linalg.svd(now.numpy(), compute_uv=False)[:12]
+        expected |= {"spectral_norm": s[0], "stable_rank": (s**2).sum() / s[0] ** 2}
+        for name, value in expected.items():
+            got = table[f"L1.H3.{kind}"][name]
+            assert got == (value if value is None else pytest.approx(value, rel=1e-6, abs=1e-6)), (kind, name)
+    w = keeper.weights[32]
+    q, k, v = (w[f"L1.W_{m}"][:, at : at + 12] for m, at in (("Q", 36), ("K", 12), ("V", 12)))
+    assert table["L1.H3.W_Q"]["angle_to_k"] == pytest.approx(measures.subspace_angle(q, k), abs=1e-6)
+    assert table["L1.KV1.W_V"]["angle_to_k"] == pytest.approx(measures.subspace_angle(v, k), abs=1e-6)
+    cosines = [np.cos(np.radians(measures.subspace_angle(v, w["L1.W_Q"][:, at : at + 12]))) for at in (24, 36)]
+    both = np.degrees(np.arccos(np.sqrt(np.mean(np.square(cosines)))))
+    assert table["L1.KV1.W_V"]["angle_to_q"] == pytest.approx(both, abs=1e-6)
+
+
+def test_attention_recorded_is_that_of_the_weights_on_the_probe(training):
+    run = training(n_kv_heads=2)
+    run(24)
+    model, corpus = run.catalogue.model, run.corpus
+    batch = next(Causal().val_batches(corpus, model.sizes, 256 // model.sizes.n_ctx))
+    _, record = model.forward_recorded(batch.inputs)
+    with opened(run.path) as telemetry:
+        table = {row.about.address: row.values for row in telemetry.latest("**.H*.*", at=24)}
+    for layer in range(2):
+        p = record[f"L{layer}.pattern"].detach().double().numpy()[:, :, 1:]
+        entropy = -(p * np.log(np.where(p > 0, p, 1))).sum(-1).mean((0, 2))
+        scores = record[f"L{layer}.scores"].detach().amax((0, 2, 3)).numpy()
+        for head in range(4):
+            values = table[f"L{layer}.H{head}.pattern"]
+            assert values["entropy"] == pytest.approx(entropy[head], abs=1e-4)
+            assert values["first_mass"] == pytest.approx(p[:, head, :, 0].mean(), abs=1e-5)
+            assert values["largest_score"] == pytest.approx(scores[head], abs=1e-4)
+            assert 0 <= values["induction"] <= 1
 
 
 MEASURE = {name: getattr(measures, name) for name in SPECTRAL}
@@ -285,6 +406,7 @@ def test_what_watching_cost_is_written_down_and_kept_apart_from_the_steps(traini
     with opened(run.path) as telemetry:
         cost = telemetry.fact("watch")
         looks = len(telemetry.recorded_steps("drift"))
+        assert sum(cost["by_kind"].values()) == pytest.approx(cost["seconds"], abs=1e-3)
         assert cost["level"] == "light" and cost["looks"] == looks and 0 < cost["seconds"] < run.outcome.train_seconds
         assert cost["share"] == pytest.approx(cost["seconds"] / run.outcome.train_seconds, abs=1e-4)
         assert telemetry.clock().watch_seconds[-1] == pytest.approx(cost["seconds"], abs=1e-3)

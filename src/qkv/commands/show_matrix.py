@@ -8,17 +8,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from qkv.commands import heat, screen, show_rows
+from qkv.commands.measured import Measured, measured
 from qkv.errors import AddressError
 from qkv.inspection.neighbours import Neighbour, Neighbours, neighbours
 from qkv.inspection.rows import RowMoment, RowStory, row_story
-from qkv.instruments.registry import MEASURES
 from qkv.models.addresses import parse_address
-from qkv.telemetry import NULL_ARM, RUN_ARM, Series, Telemetry
 
 if TYPE_CHECKING:
     from qkv.api import Run
 
-__all__ = ["CircuitShown", "MatrixShown", "RowShown", "look"]
+__all__ = ["CircuitShown", "MatrixShown", "PatternShown", "RowShown", "look"]
 
 N_COMPONENTS = 8
 N_NEIGHBOURS = 8
@@ -32,9 +31,8 @@ class MatrixShown:
     step: int | None
     values: np.ndarray
     """As stored, [in, out], or 1-D."""
-    series: list[Series]
-    null: dict[str, float]
-    """Measure -> last value when trained on random labels."""
+    measured: Measured
+    """Its measures over the steps, and their nulls."""
     rows: show_rows.RowsTable | None = None
     """Of W_E and W_U: row by row."""
 
@@ -45,8 +43,7 @@ class MatrixShown:
             "step": self.step,
             "shape": self.values.shape,
             "norm": float(np.linalg.norm(self.values)),
-            "measures": {s.measure: {"step": s.step, "value": s.value} for s in self.series},
-            "null": self.null,
+            **self.measured.as_json(),
         } | ({} if self.rows is None else {"rows": self.rows.as_json()})
 
     def print(self) -> None:
@@ -54,13 +51,8 @@ class MatrixShown:
         when = "" if self.step is None else f" at step {self.step:,}"
         shape = " x ".join(map(str, self.values.shape))
         print(f"{self.address}{when}: {shape}, norm {screen.number(float(np.linalg.norm(self.values)))}\n")
-        rows = [
-            (s.measure, screen.number(s.value[0]), screen.number(s.value[-1]), screen.number(self.null.get(s.measure)),
-             screen.sparkline(s.value.tolist(), 32), MEASURES[s.measure].property_of if s.measure in MEASURES else "")
-            for s in self.series
-        ]  # fmt: skip
-        if rows:
-            screen.print_table(["measure", "first", "last", "random labels", "over steps", "property of the"], rows)
+        if self.measured.series:
+            self.measured.print()
             print()
         if self.rows is not None:
             self.rows.print()
@@ -145,10 +137,12 @@ class CircuitShown:
     trace: float
     singular_values: list[float]
     caveats: list[str]
+    measured: Measured
 
     def as_json(self) -> dict[str, Any]:
         """Its numbers."""
-        return vars(self)
+        own = {name: value for name, value in vars(self).items() if name != "measured"}
+        return own | self.measured.as_json()
 
     def print(self) -> None:
         """Numbers, spectrum, and what the product leaves out."""
@@ -159,15 +153,39 @@ class CircuitShown:
         print(screen.sparkline(self.singular_values, 64))
         for caveat in self.caveats:
             print(caveat)
+        if self.measured.series:
+            print()
+            self.measured.print()
 
 
-def look(run: "Run", address: str, at: int | None) -> MatrixShown | RowShown | CircuitShown:
+@dataclass(frozen=True)
+class PatternShown:
+    """What one head attends to, on the run's fixed probe text, over the steps."""
+
+    address: str
+    measured: Measured
+
+    def as_json(self) -> dict[str, Any]:
+        """Its measures over the steps."""
+        return {"address": self.address} | self.measured.as_json()
+
+    def print(self) -> None:
+        """One line for each measure, and how to see the pattern itself."""
+        print(f"{self.address}, on the fixed probe text of the run; for a text of yours add --text TEXT\n")
+        self.measured.print()
+
+
+def look(run: "Run", address: str, at: int | None) -> MatrixShown | RowShown | CircuitShown | PatternShown:
     """What `address` names in this run, at a step that has a snapshot.
 
     Raises AddressError for what this model does not have, and for an activation, which needs a text.
     """
     parsed = parse_address(address)
     if parsed.kind == "activation":
+        with run.telemetry() as telemetry:
+            found = measured(telemetry, address, at)
+        if found.series:
+            return PatternShown(address, found)
         raise AddressError(
             f"{address} is an activation, computed from a text: qkv show {run.path} {address} --text TEXT"
         )
@@ -175,19 +193,21 @@ def look(run: "Run", address: str, at: int | None) -> MatrixShown | RowShown | C
         circuit = run.catalogue(at).circuit(address)
         spectrum = circuit.singular_values().tolist()
         caveats = circuit.caveats(run.config.model.layout)
-        return CircuitShown(address, circuit.shape, float(circuit.norm()), float(circuit.trace()), spectrum, caveats)
+        with run.telemetry() as telemetry:
+            found = measured(telemetry, address, at)
+        norm, trace = float(circuit.norm()), float(circuit.trace())
+        return CircuitShown(address, circuit.shape, norm, trace, spectrum, caveats, found)
     if parsed.token is not None:
         return _row(run, address, at)
     values = _stored(_values(run, address, at), parsed.name)
-    with Telemetry(run.path / "telemetry.sqlite") as telemetry:
-        series = _series(telemetry, address, RUN_ARM, at)
-        null = {s.measure: float(s.value[-1]) for s in _series(telemetry, address, NULL_ARM, at)}
+    with run.telemetry() as telemetry:
+        found = measured(telemetry, address, at)
     rows = None
     if address in ("W_E", "W_U") and run.tokenizer is not None and 0 in run.snapshots():
         before = _values(run, address, 0)
         pair = (before, values) if address == "W_E" else (before.T, values.T)
         rows = show_rows.rows_table(run, address, *pair, at)
-    return MatrixShown(address, at, values, series, null, rows)
+    return MatrixShown(address, at, values, found, rows)
 
 
 def _values(run: "Run", address: str, at: int | None) -> np.ndarray:
@@ -203,19 +223,6 @@ def _stored(values: np.ndarray, name: str) -> np.ndarray:
         if name == "W_O"
         else values.transpose(1, 0, 2).reshape(values.shape[1], -1)
     )
-
-
-def _series(telemetry: Telemetry, address: str, arm: int, at: int | None) -> list[Series]:
-    found = []
-    for measure in telemetry.measures():
-        try:
-            series = telemetry.series(address, measure.name, arm)[address]
-        except (AddressError, KeyError):  # this measure is not taken of this matrix, or there is no such arm
-            continue
-        kept = series.step <= at if at is not None else slice(None)
-        if len(series.step[kept]):
-            found.append(Series(address, measure.name, arm, series.step[kept], series.value[kept]))
-    return found
 
 
 def _row(run: "Run", address: str, at: int | None) -> RowShown:

@@ -69,7 +69,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     place = parser.add_argument_group("where and how")
     place.add_argument("--out", metavar="RUN", help="the run folder (runs/<source>-<n>); it must not exist yet")
     place.add_argument("--resume", action="store_true", default=None, help="go on with the run in --out, exactly")
-    place.add_argument("--watch", metavar="LEVEL", help="what is measured while training: off, light or full")
+    place.add_argument(
+        "--watch", metavar="LEVEL", help="what is measured: off, light (the default), full, or a share of the time: 2%%"
+    )
     place.add_argument("--log", metavar="NAME", help="send telemetry on as well: tensorboard, wandb or trackio")
     place.add_argument("--device", metavar="NAME", help="cpu, cuda or mps")
     place.add_argument("--precision", metavar="NAME", help="auto, fp32 or bf16")

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from qkv.inspection.answer import Answer, Evidence
+from qkv.inspection.answers_events import events
 from qkv.inspection.answers_import import imported
 from qkv.inspection.answers_ledger import ledger
 from qkv.inspection.answers_loss import loss, over_fitting, samples, trouble, watch
@@ -23,6 +24,7 @@ QUESTIONS: tuple[Callable[[Evidence], Answer | None], ...] = (
     embeddings,
     matrices,
     ledger,
+    events,
     samples,
     loss,
     over_fitting,

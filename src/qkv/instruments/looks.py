@@ -4,31 +4,57 @@ Numbers go in under ids registered once, in canonical order: catalogue entries, 
 what a look costs, is the recorder's; what each number means is in `registry.py`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from qkv.instruments.measures import angle, ratio, reference_norm, row_drift, spectrum_summary
+from qkv.instruments.measures import angle, between, ratio, reference_norm, row_drift, spectrum_summary
 from qkv.instruments.passes import Passes, Reading
-from qkv.instruments.registry import MEASURES, N_SINGULAR, SPECTRAL
-from qkv.instruments.spectra import circuits, head_blocks, matrix_spectra, product_spectra
+from qkv.instruments.probe import Probe
+from qkv.instruments.registry import ANGLES, CIRCUIT, MEASURES, N_SINGULAR, SPECTRAL
+from qkv.instruments.spectra import (
+    CircuitReading,
+    circuit_reading,
+    circuits,
+    head_blocks,
+    participation_ranks,
+    spectra,
+)
 from qkv.models.matrices import Catalogue
 from qkv.models.parts import Entry
 from qkv.telemetry import RUN_ARM, AddressRow, Store
 
-__all__ = ["TABLES", "Looks"]
+__all__ = ["TABLES", "Looks", "Moments"]
 
 TABLES = ("W_E", "W_U")
 """Kinds of matrices with one row (or column) for each token."""
 
 
+@dataclass(frozen=True)
+class Moments:
+    """What the optimizer keeps of squared gradients; empty where it keeps none."""
+
+    second: Mapping[str, Tensor]
+    """Address -> running mean of squared gradients, in the parameter's shape."""
+    updates: Mapping[str, Tensor]
+    """Address -> how many updates it has seen."""
+    beta2: float
+
+    def debias(self, addresses: Sequence[str]) -> np.ndarray:
+        """1 - beta2^updates of each address; NaN where nothing is kept."""
+        n = [float(self.updates[a]) if a in self.updates else np.nan for a in addresses]
+        kept = 1 - self.beta2 ** np.array(n)
+        return np.where(kept > 0, kept, np.nan)
+
+
 class Looks:
     """Looks at the matrices of one catalogue, into arm `arm` of `store`.
 
-    `start` holds the weights at step 0 by address, or is None where they are lost (drift and turn are then undefined);
-    `by_head` registers heads and circuits.
+    `start` holds the weights at step 0 by address, or is None where they are lost (what is measured from the start is
+    then undefined). `probe` is what attention is looked at on, None for no such look.
     """
 
     def __init__(
@@ -37,65 +63,92 @@ class Looks:
         catalogue: Catalogue,
         start: Mapping[str, Tensor] | None,
         *,
-        by_head: bool = False,
+        moments: Moments | None = None,
+        probe: Probe | None = None,
         arm: int = RUN_ARM,
     ) -> None:
         self.store, self.catalogue, self.arm = store, catalogue, arm
-        self.entries = list(catalogue)
-        self.passes = Passes(self.entries, start)
+        self.entries, self.probe = list(catalogue), probe
+        self.moments = moments or Moments({}, {}, 0.0)
+        self.passes = Passes(self.entries, start, self.moments.second)
         self.n_numbers = 0
-        self._by_head = by_head
         self._matrices = [i for i, entry in enumerate(self.entries) if len(entry.shape) == 2]
-        self._circuits = circuits(self.entries) if by_head else []
+        self._headed = [i for i in self.passes.divided if i in self._matrices]
+        self._circuits = circuits(self.entries)
         self._n_out = np.array([entry.shape[-1] for entry in self.entries])
         self._head_n_out = np.concatenate([_head_n_out(self.entries[i]) for i in self.passes.divided] or [np.zeros(0)])
+        self._tops: dict[str, Tensor] = {}
+        self._starts: dict[str, tuple[Tensor, Tensor]] = {}
+        self._by_attention: dict[str, list[int]] = {}
+        for i, circuit in enumerate(self._circuits):
+            self._by_attention.setdefault(circuit.address.rpartition("H")[0] or ".", []).append(i)
         self.register()
 
     def register(self) -> None:
         """Give every measure and address its number, in canonical order."""
-        heads = [row for i in self.passes.divided for row in _head_rows(self.entries[i])] if self._by_head else []
+        heads = [row for i in self.passes.divided for row in _head_rows(self.entries[i])]
         measures = self.store.register_measures([item.row() for item in MEASURES.values()])
         self._measures = dict(zip(MEASURES, measures, strict=True))
-        self._ids = self.store.register_addresses([_entry_row(entry, self.catalogue) for entry in self.entries])
-        self._head_ids = self.store.register_addresses(heads)
-        self._head_matrix_ids = [n for n, row in zip(self._head_ids, heads, strict=True) if len(row.shape) == 2]
+        rows = [_entry_row(entry, self.catalogue) for entry in self.entries] + heads
+        self._ids = self.store.register_addresses(rows)
+        at = iter(self._ids[len(self.entries) :])
+        self._head_ids = {i: [next(at) for _ in range(self.entries[i].n_heads)] for i in self.passes.divided}
         self._circuit_ids = self.store.register_addresses(
             [_circuit_row(c.address, self.entries[c.left]) for c in self._circuits]
         )
+        patterns = self.probe.addresses(self.catalogue.model) if self.probe else []
+        self._pattern_ids = self.store.register_addresses(
+            [AddressRow(address=a, layer=layer, head=head, kind="pattern") for a, layer, head in patterns]
+        )
 
-    def whole(self, step: int, names: Sequence[str], reading: Reading, unclip: float = 1.0) -> None:
-        """Measures `names` of every entry; `unclip` undoes the clipping of gradients."""
-        self._write(step, names, self._ids, reading, self._n_out, unclip)
+    def matrices(self, step: int, names: Sequence[str], reading: Reading, unclip: float = 1.0) -> None:
+        """Measures `names` of every entry and every head; `unclip` undoes the clipping of gradients."""
+        debias = self.moments.debias([entry.address for entry in self.entries])
+        head_debias = np.repeat(debias, [entry.n_heads for entry in self.entries])
+        whole = _columns(reading, self._n_out, unclip, debias)
+        parts = _columns(self.passes.by_head(), self._head_n_out, unclip, head_debias)
+        self._add(step, names, self._ids, np.stack([np.concatenate([whole[n], parts[n]]) for n in names]))
 
-    def heads(self, step: int, names: Sequence[str], unclip: float = 1.0) -> None:
-        """The same of every head, right after the entries were read."""
-        if self._head_ids:
-            self._write(step, names, self._head_ids, self.passes.by_head(), self._head_n_out, unclip)
+    def circuits(self, step: int, *, updated: bool) -> None:
+        """Ranks of every head; norm, way and shares of every circuit, and around an update (`updated`) its size."""
+        blocks = [head_blocks(self.entries[i], self.passes.weights(i)) for i in self._headed]
+        ranks = [participation_ranks(block) for block in blocks]
+        ids = [n for i in self._headed for n in self._head_ids[i]]
+        self._add(step, ("participation_rank",), ids, np.concatenate(ranks or [np.zeros(0)])[None])
+        for name, chosen in self._by_attention.items():
+            before = self._factors(self.passes.before, chosen) if updated else None
+            now = self._factors(self.passes.weights, chosen)
+            reading = circuit_reading(now, before, self._starting_factors(name))
+            columns = _circuit_columns(reading, np.full(len(chosen), now[0].shape[-1]))
+            columns["symmetric_share"][[not self._circuits[i].is_qk for i in chosen]] = np.nan
+            ids = [self._circuit_ids[i] for i in chosen]
+            self._add(step, CIRCUIT, ids, np.stack([columns[measure] for measure in CIRCUIT]))
+
+    def attention(self, step: int) -> None:
+        """What every head attends to on the probe."""
+        if self.probe is not None and self._pattern_ids:
+            self._add(step, self.probe.measures, self._pattern_ids, self.probe.read(self.catalogue.model))
 
     def matrix_spectra(self, step: int) -> None:
-        """Spectral norm, stable and effective rank of every matrix, and its largest singular values."""
-        values = matrix_spectra([self.passes.weights(i) for i in self._matrices])
-        self._add_spectra(step, [self._ids[i] for i in self._matrices], values)
-        for i, row in zip(self._matrices, values, strict=True):
-            self._add_top(step, self.entries[i].address, row)
+        """Ranks, rotation and largest singular values of every matrix."""
+        for i in self._matrices:
+            stored = self.passes.weights(i)[None]
+            values, turned = self._spectrum(self.entries[i].address, stored, None)
+            self._add_spectra(step, [self._ids[i]], values, turned)
+            self._add(step, ("participation_rank",), [self._ids[i]], participation_ranks(stored)[None])
+            self._add_top(step, self.entries[i].address, values[0])
 
     def head_spectra(self, step: int) -> None:
-        """Spectra of every head's matrices and circuits; of circuits their norm and largest singular values too."""
-        headed = [i for i in self.passes.divided if i in self._matrices]
-        blocks = {i: head_blocks(self.entries[i], self.passes.weights(i)) for i in headed}
-        values = matrix_spectra([block for i in headed for block in blocks[i]])
-        self._add_spectra(step, self._head_matrix_ids, values)
-        if not self._circuits:
-            return
-        left = torch.stack([blocks[c.left][c.left_piece] for c in self._circuits])
-        right = [blocks[c.right][c.right_piece] for c in self._circuits]
-        products = product_spectra(
-            left, torch.stack([b.mT if c.is_qk else b for b, c in zip(right, self._circuits, strict=True)])
-        )
-        self._add(step, ("norm",), self._circuit_ids, np.sqrt((products**2).sum(-1))[None])
-        self._add_spectra(step, self._circuit_ids, list(products))
-        for circuit, row in zip(self._circuits, products, strict=True):
-            self._add_top(step, circuit.address, row)
+        """The same of every head's matrices and circuits, and the angles between the spaces that a head reads."""
+        blocks = {i: head_blocks(self.entries[i], self.passes.weights(i)) for i in self._headed}
+        for i in self._headed:
+            self._add_spectra(step, self._head_ids[i], *self._spectrum(f"{i} by head", blocks[i], None))
+        for name, chosen in self._by_attention.items():
+            values, turned = self._spectrum(name, *self._factors(self.passes.weights, chosen))
+            self._add_spectra(step, [self._circuit_ids[i] for i in chosen], values, turned)
+            for i, row in zip(chosen, values, strict=True):
+                self._add_top(step, self._circuits[i].address, row)
+        self._angles(step, blocks)
 
     def rows(self, step: int) -> None:
         """How far each token's row has moved, for each table of tokens."""
@@ -105,25 +158,84 @@ class Looks:
                 drifts = row_drift(entry.parameter, start, axis=entry.axis)
                 self._add_list(step, "row_drift", entry.address, drifts)
 
-    def _write(
-        self, step: int, names: Sequence[str], ids: list[int], reading: Reading, n_out: np.ndarray, unclip: float
-    ) -> None:
-        columns = {
-            "norm": reading.norm,
-            "grad_norm": reading.grad_norm * unclip,
-            "update_ratio": ratio(reading.update, reading.norm),
-            "drift": reading.distance / reference_norm(reading.start_norm, n_out),
-            "turn": angle(reading.distance, reading.along, reading.start_norm, reading.norm),
-        }
-        self._add(step, names, ids, np.stack([columns[name] for name in names]))
+    # inside
+
+    def _factors(self, of: Callable[[int], Tensor | None], chosen: Sequence[int]) -> tuple[Tensor, Tensor]:
+        """Left [n, d_model, d_head] and right [n, d_head, d_model] of some circuits, in the weights that `of` gives."""
+        circuits, blocks = [self._circuits[i] for i in chosen], {}
+        for i in {i for c in circuits for i in (c.left, c.right)}:
+            stored = of(i)
+            assert stored is not None
+            blocks[i] = head_blocks(self.entries[i], stored)
+        left = torch.stack([blocks[c.left][c.left_piece] for c in circuits])
+        right = [blocks[c.right][c.right_piece] for c in circuits]
+        return left, torch.stack([b.mT if c.is_qk else b for b, c in zip(right, circuits, strict=True)])
+
+    def _starting_factors(self, name: str) -> tuple[Tensor, Tensor] | None:
+        """The factors at the start of the circuits of one attention, kept in float64; None where they are lost."""
+        if self.passes.start(0) is None:
+            return None
+        if name not in self._starts:
+            left, right = self._factors(self.passes.start, self._by_attention[name])
+            self._starts[name] = left.double(), right.double()
+        return self._starts[name]
+
+    def _spectrum(self, name: str, left: Tensor, right: Tensor | None) -> tuple[np.ndarray, np.ndarray]:
+        """Singular values [n, r] and rotations [n] of a stack; NaN where there is no start, no choice, or zeros."""
+        k = N_SINGULAR if min(left.shape[-2:]) > N_SINGULAR and self.passes.start(0) is not None else 0
+        values, now = spectra(left, right, k)
+        if not k:
+            return values, np.full(len(left), np.nan)
+        if name not in self._tops:
+            self._tops[name] = self._starting_top(name, k)
+        then = self._tops[name]
+        is_zero = (now == 0).flatten(1).all(1) | (then == 0).flatten(1).all(1)
+        return values, np.where(is_zero.cpu().numpy(), np.nan, between(then, now))
+
+    def _starting_top(self, name: str, k: int) -> Tensor:
+        """The top subspaces at the start of what `_spectrum` calls `name`."""
+
+        def start(i: int) -> Tensor:
+            kept = self.passes.start(i)
+            assert kept is not None
+            return kept
+
+        factors = self._starting_factors(name) if name in self._by_attention else None
+        if factors is not None:
+            return spectra(*factors, k)[1]
+        if name.endswith(" by head"):
+            i = int(name.removesuffix(" by head"))
+            return spectra(head_blocks(self.entries[i], start(i)), None, k)[1]
+        at = [entry.address for entry in self.entries].index(name)
+        return spectra(start(at)[None], None, k)[1]
+
+    def _angles(self, step: int, blocks: Mapping[int, Tensor]) -> None:
+        """Angles between the spaces that W_Q, W_K and W_V of each head read."""
+        for c in self._circuits:
+            if not c.is_qk or c.left_piece:
+                continue
+            stem = self.entries[c.left].address.removesuffix("W_Q")
+            index = {self.entries[i].address: i for i in blocks}
+            at = [index[stem + kind] for kind in ("W_Q", "W_K", "W_V")]
+            if blocks[at[0]].shape[-1] >= blocks[at[0]].shape[-2]:
+                continue
+            q, k, v = (_basis(blocks[i]) for i in at)
+            group = self.entries[at[1]].group
+            by_query = q.unflatten(0, (-1, group))  # [kv_head, group, d_model, d_head]
+            of_q = between(q, k.repeat_interleave(group, 0))
+            of_v = between(v, k)
+            to_q = _root_mean(np.stack([between(v, by_query[:, g]) for g in range(group)]))
+            ids_q, ids_v = self._head_ids[at[0]], self._head_ids[at[2]]
+            self._add(step, ANGLES[:1], [*ids_q, *ids_v], np.concatenate([of_q, of_v])[None])
+            self._add(step, ANGLES[1:], ids_v, to_q[None])
 
     def _add(self, step: int, names: Sequence[str], ids: Sequence[int], values: np.ndarray) -> None:
-        self.store.add_block(step, [self._measures[name] for name in names], ids, values, arm=self.arm)
-        self.n_numbers += values.size
+        if len(ids):
+            self.store.add_block(step, [self._measures[name] for name in names], ids, values, arm=self.arm)
+            self.n_numbers += values.size
 
-    def _add_spectra(self, step: int, ids: Sequence[int], spectra: Sequence[np.ndarray]) -> None:
-        if ids:
-            self._add(step, SPECTRAL, ids, np.stack([spectrum_summary(row) for row in spectra], axis=1))
+    def _add_spectra(self, step: int, ids: Sequence[int], values: np.ndarray, turned: np.ndarray) -> None:
+        self._add(step, (*SPECTRAL, "rotation"), ids, np.concatenate([spectrum_summary(values), turned[None]]))
 
     def _add_top(self, step: int, address: str, spectrum: np.ndarray) -> None:
         self._add_list(step, "singular_values", address, spectrum[:N_SINGULAR].astype(np.float32))
@@ -131,6 +243,46 @@ class Looks:
     def _add_list(self, step: int, measure: str, address: str, values: np.ndarray) -> None:
         self.store.add_vector(step, measure, address, values, arm=self.arm)
         self.n_numbers += values.size
+
+
+def _columns(reading: Reading, n_out: np.ndarray, unclip: float, debias: np.ndarray) -> dict[str, np.ndarray]:
+    """Every measure of the registry's LIGHT from one reading, float64 [n]."""
+    return {
+        "norm": reading.norm,
+        "grad_norm": reading.grad_norm * unclip,
+        "update_ratio": ratio(reading.update, reading.norm),
+        "drift": reading.distance / reference_norm(reading.start_norm, n_out),
+        "turn": angle(reading.distance, reading.along, reading.start_norm, reading.norm),
+        "alignment": ratio(-reading.work, reading.update * reading.grad_norm),
+        "onward": ratio(-reading.pulled, reading.distance * reading.grad_norm),
+        "descent": -reading.work * unclip,
+        "second_moment": np.sqrt(reading.second / debias),
+    }
+
+
+def _circuit_columns(reading: CircuitReading, d_head: np.ndarray) -> dict[str, np.ndarray]:
+    """The same of circuits."""
+    return {
+        "norm": reading.norm,
+        "update_ratio": ratio(reading.update, reading.norm),
+        "drift": reading.distance / reference_norm(reading.start_norm, d_head),
+        "turn": angle(reading.distance, reading.along, reading.start_norm, reading.norm),
+        "participation_rank": reading.participation,
+        "symmetric_share": reading.symmetric,
+    }
+
+
+def _basis(blocks: Tensor) -> Tensor:
+    """Orthonormal columns of the space that each head reads, float64; NaN where it reads less than its width."""
+    basis, triangle = torch.linalg.qr(blocks.double())
+    diagonal = triangle.diagonal(dim1=-2, dim2=-1).abs()
+    thin = diagonal.amin(-1) <= 1e-10 * diagonal.amax(-1)
+    return torch.where(thin[:, None, None], torch.nan, basis)
+
+
+def _root_mean(degrees: np.ndarray) -> np.ndarray:
+    """The angle whose squared cosine is the mean of theirs, over the first axis."""
+    return np.degrees(np.arccos(np.sqrt((np.cos(np.radians(degrees)) ** 2).mean(0))))
 
 
 def _entry_row(entry: Entry, catalogue: Catalogue) -> AddressRow:

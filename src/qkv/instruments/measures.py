@@ -3,11 +3,12 @@
 Every function takes stored weights [..., in, out] (or a vector [n]) and answers one float per matrix; what is undefined
 reads None (NaN inside an array), never infinity. `W` is the matrix at a step, `S` the same matrix at step 0, `G` the
 gradient of the loss, `dW` the last update. The recorder reaches the same numbers in one pass over all matrices
-(`stacks.py`); a test holds the two equal.
+(`passes.py`, `spectra.py`); a test holds the two equal.
 
 Raw factors are properties of a parametrisation: (W_Q M, W_K M^-T) is the same function for every invertible M, with
-other norms, drifts and spectra. Spectra of the circuits QK and OV are properties of the function. Refuses: comparing
-raw factors across seeds, and reading a drift without its null.
+other norms, drifts and spectra. Whatever is measured of the circuits QK and OV is a property of the function, and so
+are the spaces that a head's matrices read, and the loss that an update gains. Refuses: comparing raw factors across
+seeds, and reading a drift without its null.
 """
 
 import math
@@ -17,19 +18,29 @@ import torch
 from torch import Tensor
 
 __all__ = [
+    "alignment",
     "angle",
+    "between",
+    "descent",
     "drift",
     "effective_rank",
     "grad_norm",
     "norm",
+    "onward",
+    "participation",
+    "participation_rank",
     "ratio",
     "reference_norm",
     "roots",
+    "rotation",
     "row_drift",
+    "second_moment",
     "singular_values",
     "spectral_norm",
     "spectrum_summary",
     "stable_rank",
+    "subspace_angle",
+    "symmetric_share",
     "turn",
     "update_ratio",
 ]
@@ -67,6 +78,32 @@ def turn(weights: Tensor, start: Tensor) -> float | None:
     return math.degrees(math.atan2(float(sideways.norm()), float(size + along)))
 
 
+def descent(before: Tensor, after: Tensor, gradient: Tensor | None) -> float | None:
+    """-<G, W_after - W_before>: nats that the update should gain on its batch, to first order; None without G."""
+    if gradient is None:
+        return None
+    return -float(torch.dot((after.double() - before.double()).flatten(), gradient.double().flatten()))
+
+
+def alignment(before: Tensor, after: Tensor, gradient: Tensor | None) -> float | None:
+    """Cosine between the update and -G, -1 to 1; None where either is missing or 0."""
+    gained = descent(before, after, gradient)
+    if gained is None or gradient is None:
+        return None
+    return _or_none(ratio(gained, norm(after.double() - before.double()) * norm(gradient)))
+
+
+def onward(weights: Tensor, start: Tensor, gradient: Tensor | None) -> float | None:
+    """Cosine between W - S and -G, -1 to 1; None where either is missing or 0."""
+    return alignment(start, weights, gradient)
+
+
+def second_moment(running_mean: Tensor, updates: int, beta2: float) -> float | None:
+    """sqrt(mean(v) / (1 - beta2^updates)): the root mean square of a weight's gradient, as Adam sees it."""
+    debias = 1 - beta2**updates
+    return math.sqrt(float(running_mean.double().mean()) / debias) if debias > 0 else None
+
+
 def singular_values(weights: Tensor) -> Tensor:
     """All singular values of W [..., in, out], falling, float64 [..., min(in, out)]; a vector is a matrix of one row.
 
@@ -97,6 +134,57 @@ def stable_rank(weights: Tensor) -> float | None:
 def effective_rank(weights: Tensor) -> float | None:
     """exp of the entropy of s / sum s, 1 to min(in, out); None for a matrix of zeros (Roy and Vetterli 2007)."""
     return _or_none(float(spectrum_summary(singular_values(weights).numpy())[2]))
+
+
+def participation_rank(weights: Tensor) -> float | None:
+    """(sum s^2)^2 / sum s^4, 1 to min(in, out); None for a matrix of zeros."""
+    matrix = weights.detach().double().reshape(-1, weights.shape[-1])
+    gram = matrix @ matrix.mT if matrix.shape[0] < matrix.shape[1] else matrix.mT @ matrix
+    return _or_none(float(participation(gram.numpy())))
+
+
+def participation(gram: np.ndarray) -> np.ndarray:
+    """tr(G)^2 / |G|_F^2 of Gram matrices [..., n, n]; NaN for zeros."""
+    trace = np.trace(gram, axis1=-2, axis2=-1, dtype=np.float64)
+    return ratio(trace**2, np.square(gram).sum((-2, -1), dtype=np.float64))
+
+
+def symmetric_share(product: Tensor) -> float | None:
+    """|(M + M^T) / 2|_F^2 / |M|_F^2 of a square M, 0 (antisymmetric) to 1 (symmetric); None for zeros."""
+    matrix = product.detach().double()
+    return _or_none(ratio(norm((matrix + matrix.mT) / 2) ** 2, norm(matrix) ** 2))
+
+
+def between(a: Tensor, b: Tensor) -> np.ndarray:
+    """Angle in degrees, 0 to 90, between spaces spanned by orthonormal columns a, b [..., n, k]: [...].
+
+    The cosine is the root mean square of those of the k principal angles; for random spaces sqrt(k / n).
+    """
+    overlap = (a.mT @ b).square().sum((-2, -1)) / min(a.shape[-1], b.shape[-1])
+    return np.degrees(np.arccos(np.sqrt(overlap.clamp(0, 1).cpu().numpy())))
+
+
+def rotation(weights: Tensor, start: Tensor, k: int) -> float | None:
+    """Angle between the k strongest input directions (left singular vectors) of W and of S, [in, out].
+
+    None where either is 0, or k is not below the rank that W can have.
+    """
+    if not (weights.any() and start.any()) or k >= min(weights.shape):
+        return None
+    now, then = (torch.linalg.svd(t.detach().double(), full_matrices=False)[0][:, :k] for t in (weights, start))
+    return float(between(now, then))
+
+
+def subspace_angle(a: Tensor, b: Tensor) -> float | None:
+    """Angle between the spaces of x that two matrices [in, out] read (their columns' spans).
+
+    None where one reads everything (out >= in) or less than its width.
+    """
+    if a.shape[-1] >= a.shape[-2] or b.shape[-1] >= b.shape[-2]:
+        return None
+    if any(torch.linalg.matrix_rank(m.double()) < m.shape[-1] for m in (a, b)):
+        return None
+    return float(between(*(torch.linalg.qr(m.detach().double())[0] for m in (a, b))))
 
 
 def row_drift(table: Tensor, start: Tensor, *, axis: int = 0) -> np.ndarray:

@@ -1,16 +1,17 @@
-"""One pass over every matrix: norms, gradients, updates and drifts of all of them.
+"""One pass over every matrix: norms, gradients, updates and drifts of all of them, and of every head.
 
 Written for small models on a processor, where a look costs what its memory traffic costs. Matrices are cut into pieces
 that stay in the cache from one operation to the next, and NumPy works on the tensors' own memory: no thread is woken
 (for a small matrix that costs more than the arithmetic), sums stay short (relative error near 1e-7 in float32), and no
 number depends on the thread count. On another device the same operations are torch's, on whole matrices.
 
-Parameters and gradients are read, never written. Held are the weights at step 0 and one copy of the weights now.
+What is summed is additive, so each sum is taken once, head by head, and a matrix is the sum of its heads. Parameters,
+gradients and optimizer state are read, never written. Held are the weights at step 0 and one copy of the weights now.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -23,15 +24,17 @@ __all__ = ["Passes", "Reading"]
 PIECE = 66_000
 """Weights in a piece: 264 kB in float32, three of which fit a second-level cache of 1 MB."""
 
-
 _NUMPY = (torch.float32, torch.float64)
+
+Moments = Mapping[str, Tensor]
+"""Address -> running mean of squared gradients, in the parameter's shape."""
 
 
 @dataclass(frozen=True)
 class Reading:
     """What one look gave: float64 arrays [n], one number per entry, or per head of those entries that have heads.
 
-    NaN where there is none: no gradient, no update (a look between updates), no start.
+    NaN where there is none: no gradient, no update (a look between updates), no start, no second moment.
     """
 
     norm: np.ndarray
@@ -43,19 +46,34 @@ class Reading:
     along: np.ndarray
     """The part of W - S along S, signed; 0 where S is 0."""
     start_norm: np.ndarray
+    work: np.ndarray
+    """<G, dW>, the first-order change of the loss by this update; negative where it descends."""
+    pulled: np.ndarray
+    """<G, W - S>; negative where the loss pulls further along the way from the start."""
+    second: np.ndarray
+    """Mean of the optimizer's running mean of squared gradients."""
 
-    @staticmethod
-    def of(
-        norm: np.ndarray,
-        grad_norm: np.ndarray,
-        update: np.ndarray,
-        distance: np.ndarray,
-        inner: np.ndarray,
-        start_norm: np.ndarray,
-    ) -> "Reading":
-        """From the inner product of W - S with S instead of `along`."""
-        along = np.divide(inner, start_norm, out=np.where(np.isnan(inner), np.nan, 0.0), where=start_norm > 0)
-        return Reading(norm, grad_norm, update, distance, along, start_norm)
+
+_SUMS = ("norm", "grad", "update", "distance", "inner", "start", "work", "pulled", "second")
+
+
+@dataclass(frozen=True)
+class _Unit:
+    """A piece of one entry: whole memory (`flat`), or rows or columns whose sums are kept apart for the heads."""
+
+    entry: int
+    how: Literal["flat", "rows", "cols"]
+    shape: tuple[int, ...]
+    """Of the whole entry, as it is cut: one axis for `flat`, two otherwise."""
+    first: int
+    last: int
+    """Along the first of these axes."""
+    owners: np.ndarray
+    """Which slot each of its sums belongs to."""
+
+    def of(self, whole: Any) -> Any:
+        """This piece of a tensor in the entry's storage."""
+        return whole.reshape(self.shape)[self.first : self.last]
 
 
 class Passes:
@@ -65,22 +83,24 @@ class Passes:
     `by_head()` gives the same of every head of the entries that divide into heads, entry by entry.
     """
 
-    def __init__(self, entries: Sequence[Entry], start: Mapping[str, Tensor] | None) -> None:
+    def __init__(
+        self, entries: Sequence[Entry], start: Mapping[str, Tensor] | None, moments: Moments | None = None
+    ) -> None:
         self.entries = list(entries)
         first = self.entries[0].parameter
         plain = first.device.type == "cpu" and all(e.parameter.dtype in _NUMPY for e in self.entries)
         self._xp: Any = np if plain else torch
-        self._piece = PIECE if plain else 2**62
+        self._slots = np.cumsum([0, *(entry.n_heads or 1 for entry in self.entries)])
+        self._units = [u for i, e in enumerate(self.entries) for u in _cut(i, e, self._slots[i], plain)]
         self._before = [torch.empty_like(e.parameter, requires_grad=False).contiguous() for e in self.entries]
         self._start = None if start is None else [start[e.address].detach().clone().contiguous() for e in self.entries]
-        self._before_pieces, self._start_pieces = self._cut(self._before), self._cut(self._start or [])
+        self._before_pieces, self._start_pieces = self._pieces(self._before), self._pieces(self._start or [])
+        self._moment_pieces = self._pieces([(moments or {}).get(e.address) for e in self.entries])
         self._cached: tuple[list[int], list[Any]] = ([], [])
-        self._counts = [-(-e.parameter.numel() // self._piece) for e in self.entries]
-        squares = [self._xp.dot(piece, piece) for piece in self._start_pieces]
-        self._start_norm = np.sqrt(self._by_entry(_numbers(squares), self._counts))
-        self._grads: list[Any] = []
-        self._with_grad: list[int] = []
-        self._head_grad_norms = np.zeros(0)
+        self._sums: dict[str, np.ndarray] = {}
+        self._start_sums = self._add(
+            [self._dot(u, s, s) for u, s in zip(self._units, self._start_pieces, strict=False)]
+        )
         self._updated = False
 
     @property
@@ -89,135 +109,143 @@ class Passes:
         return [i for i, entry in enumerate(self.entries) if entry.n_heads]
 
     @torch.no_grad()
-    def before_update(self, *, heads: bool = False) -> None:
-        """Keep the weights as they are and read the gradients. `heads` says that `by_head` will be asked for."""
+    def before_update(self) -> None:
+        """Keep the weights as they are."""
         for before, weights in zip(self._before_pieces, self._weights(), strict=True):
-            before[:] = weights
-        grads = [entry.parameter.grad for entry in self.entries]
-        self._with_grad = [i for i, grad in enumerate(grads) if grad is not None]
-        pieces = self._cut([grad for grad in grads if grad is not None])
-        self._grads = [self._xp.dot(piece, piece) for piece in pieces]
-        if heads:
-            self._head_grad_norms = self._head_norms([grads[i] for i in self.divided])
+            before[...] = weights
 
     @torch.no_grad()
     def after_update(self) -> Reading:
-        """Everything of each entry, given that `before_update` was called."""
-        self._updated = True
-        return self._read()
+        """Everything of each entry, given that `before_update` was called and the gradients are still there."""
+        return self._read(updated=True)
 
     @torch.no_grad()
     def at_rest(self) -> Reading:
         """What can be read of each entry between updates."""
-        self._updated = False
-        return self._read()
+        return self._read(updated=False)
 
-    def _read(self) -> Reading:
-        """One pass: each piece meets its copy before the update, then its start, while it is in the cache."""
-        subtract, dot, pieces = self._xp.subtract, self._xp.dot, self._weights()
-        norm, update, moved, inner = [], [], [], []
-        room = self._xp.empty_like(max(pieces, key=len))
-        starts = self._start_pieces if self._start is not None else [None] * len(pieces)
-        for weights, before, start in zip(pieces, self._before_pieces, starts, strict=True):
-            space = room[: len(weights)]
-            norm.append(dot(weights, weights))
-            if self._updated:
-                subtract(weights, before, out=space)
-                update.append(dot(space, space))
-            if start is not None:
-                subtract(weights, start, out=space)
-                moved.append(dot(space, space))
-                inner.append(dot(space, start))
-        return self._assemble(norm, update, moved, inner)
-
-    def _assemble(self, *per_piece: list[Any]) -> Reading:
-        """Sums over the pieces of norm, update, distance and inner product as a reading, with one transfer."""
-        parts = [*per_piece, self._grads if self._updated else []]
-        numbers, at, columns = _numbers([value for part in parts for value in part]), 0, []
-        for part, counts in zip(parts, [self._counts] * 4 + [[self._counts[i] for i in self._with_grad]], strict=True):
-            columns.append(self._by_entry(numbers[at : at + len(part)], counts))
-            at += len(part)
-        norm, update, distance, inner, grads_there = columns
-        grads = np.full(len(self.entries), np.nan)
-        if self._updated and self._with_grad:
-            grads[self._with_grad] = grads_there
-        root = np.sqrt
-        return Reading.of(root(norm), root(grads), root(update), root(distance), inner, self._start_norm)
-
-    @torch.no_grad()
     def by_head(self) -> Reading:
-        """The same of every head; call it right after `after_update` or `at_rest`."""
-        chosen = self.divided
-        weights, nothing = (
-            [self.weights(i) for i in chosen],
-            np.full(sum(self.entries[i].n_heads for i in chosen), np.nan),
-        )
-        updates = grads = moved = inner = start = nothing
-        if self._updated:
-            grads = self._head_grad_norms
-            updates = self._head_norms([w - self._before[i] for i, w in zip(chosen, weights, strict=True)])
-        if self._start is not None:
-            starts = [self._start[i] for i in chosen]
-            ways = [w - s for w, s in zip(weights, starts, strict=True)]
-            products = [split_heads(self.entries[i], d * s) for i, d, s in zip(chosen, ways, starts, strict=True)]
-            inner = _numbers([product.sum(dim=1) for product in products])
-            moved, start = self._head_norms(ways), self._head_norms(starts)
-        return Reading.of(self._head_norms(weights), grads, updates, moved, inner, start)
+        """The same of every head, from the sums of the last reading."""
+        keep = np.concatenate([np.arange(*self._slots[i : i + 2]) for i in self.divided] or [np.zeros(0, int)])
+        sizes = [self.entries[i].parameter.numel() // self.entries[i].n_heads for i in self.divided]
+        counts = np.repeat(sizes, [self.entries[i].n_heads for i in self.divided])
+        return _reading({name: values[keep] for name, values in self._sums.items()}, counts)
 
     def weights(self, index: int) -> Tensor:
         """The stored weights of one entry, detached."""
         return self.entries[index].parameter.detach()
 
+    def before(self, index: int) -> Tensor | None:
+        """The stored weights of one entry before the update last read; None after a look at rest."""
+        return self._before[index] if self._updated else None
+
     def start(self, index: int) -> Tensor | None:
         """The stored weights of one entry at step 0; None where they are lost."""
         return None if self._start is None else self._start[index]
 
-    def _cut(self, tensors: Sequence[Tensor]) -> list[Any]:
-        """Pieces of contiguous tensors, sharing their memory."""
-        pieces: list[Any] = []
-        for tensor in tensors:
-            flat = tensor.detach().numpy().reshape(-1) if self._xp is np else tensor.detach().flatten()
-            if len(flat) <= self._piece:
-                pieces.append(flat)
-            else:
-                pieces += [flat[i : i + self._piece] for i in range(0, len(flat), self._piece)]
-        return pieces
+    def _read(self, *, updated: bool) -> Reading:
+        """One pass: each piece meets its copy before the update, its gradient and its start while it is in cache."""
+        self._updated = updated
+        found: dict[str, list[Any]] = {name: [] for name in _SUMS}
+        weights, n = self._weights(), len(self._units)
+        grads = self._pieces([e.parameter.grad for e in self.entries]) if updated else [None] * n
+        starts = self._start_pieces or [None] * n
+        room = self._xp.empty_like(max(weights, key=lambda w: w.size if self._xp is np else w.numel()))
+        for unit, w, before, grad, start, moment in zip(
+            self._units, weights, self._before_pieces, grads, starts, self._moment_pieces, strict=True
+        ):
+            space = room.reshape(-1)[: w.shape[0] * (w.shape[1] if len(w.shape) > 1 else 1)].reshape(w.shape)
+            found["norm"].append(self._dot(unit, w, w))
+            if updated:
+                self._xp.subtract(w, before, out=space)
+                found["update"].append(self._dot(unit, space, space))
+                found["grad"].append(None if grad is None else self._dot(unit, grad, grad))
+                found["work"].append(None if grad is None else self._dot(unit, space, grad))
+                found["second"].append(None if moment is None else self._total(unit, moment))
+            if start is not None:
+                self._xp.subtract(w, start, out=space)
+                found["distance"].append(self._dot(unit, space, space))
+                found["inner"].append(self._dot(unit, space, start))
+                if updated:
+                    found["pulled"].append(None if grad is None else self._dot(unit, space, grad))
+        self._sums = {name: self._add(values) for name, values in found.items()} | {"start": self._start_sums}
+        whole = {name: np.add.reduceat(values, self._slots[:-1]) for name, values in self._sums.items()}
+        return _reading(whole, np.array([entry.parameter.numel() for entry in self.entries]))
+
+    def _dot(self, unit: _Unit, a: Any, b: Any) -> Any:
+        if unit.how == "flat":
+            return self._xp.dot(a, b)
+        if self._xp is np:
+            return np.einsum("ij,ij->i" if unit.how == "rows" else "ij,ij->j", a, b)
+        return (a * b).sum(1 if unit.how == "rows" else 0)
+
+    def _total(self, unit: _Unit, a: Any) -> Any:
+        return a.sum() if unit.how == "flat" else a.sum(1 if unit.how == "rows" else 0)
+
+    def _add(self, sums: Sequence[Any]) -> np.ndarray:
+        """Sums of the units, in their order, added up by slot: float64 [n slots]; NaN where nothing was summed."""
+        out = np.full(self._slots[-1], np.nan)
+        there = [(unit.owners, value) for unit, value in zip(self._units, sums, strict=False) if value is not None]
+        if there:
+            if self._xp is np:
+                values = np.concatenate([np.atleast_1d(value) for _, value in there])
+            else:  # one transfer
+                values = torch.cat([value.reshape(-1) for _, value in there]).cpu().double().numpy()
+            owners = np.concatenate([owner for owner, _ in there])
+            totals = np.bincount(owners, weights=values, minlength=len(out))
+            out[owners] = totals[owners]
+        return out
+
+    def _pieces(self, tensors: Sequence[Tensor | None]) -> list[Any]:
+        """The units of contiguous tensors, sharing their memory; None for those of a tensor that is None."""
+        if not tensors:
+            return []
+        whole: list[Any] = [
+            None if t is None else (t.detach().numpy() if self._xp is np else t.detach()) for t in tensors
+        ]
+        return [None if whole[u.entry] is None else u.of(whole[u.entry]) for u in self._units]
 
     def _weights(self) -> list[Any]:
         """The parameters in pieces; cut again where one got other memory."""
         pointers = [entry.parameter.data_ptr() for entry in self.entries]
         if pointers != self._cached[0]:
-            self._cached = (pointers, self._cut([entry.parameter.detach() for entry in self.entries]))
+            self._cached = (pointers, self._pieces([entry.parameter.detach() for entry in self.entries]))
         return self._cached[1]
 
-    def _by_entry(self, per_piece: np.ndarray, counts: Sequence[int]) -> np.ndarray:
-        """Sums over the pieces of each entry, float64 [n]; NaN where nothing was summed."""
-        if not len(per_piece):
-            return np.full(len(counts), np.nan)
-        if len(per_piece) == len(counts):
-            return per_piece
-        return np.add.reduceat(per_piece, np.cumsum([0, *counts[:-1]]))
 
-    def _head_norms(self, stored: Sequence[Tensor | None]) -> np.ndarray:
-        """|.|_F of each head of the divided entries, float64 [n heads]; NaN where a tensor is None."""
-        parts = [
-            torch.full((entry.n_heads,), torch.nan)
-            if tensor is None
-            else torch.linalg.vector_norm(split_heads(entry, tensor), dim=1)
-            for entry, tensor in zip((self.entries[i] for i in self.divided), stored, strict=True)
-        ]
-        return _numbers(parts)
-
-
-def split_heads(entry: Entry, stored: Tensor) -> Tensor:
-    """[n_heads, weights of one head] of a tensor in an entry's storage."""
-    return stored.unflatten(entry.axis, (entry.n_heads, -1)).movedim(entry.axis, 0).flatten(1)
+def _cut(index: int, entry: Entry, slot: int, plain: bool) -> Iterator[_Unit]:
+    """The pieces of one entry, whose first slot is `slot`."""
+    n, shape, heads = entry.parameter.numel(), tuple(entry.parameter.shape), entry.n_heads
+    most = PIECE if plain else n
+    if not heads:
+        for first in range(0, n, most):
+            yield _Unit(index, "flat", (n,), first, min(first + most, n), np.array([slot]))
+        return
+    if entry.axis == 0:
+        table = (shape[0], n // shape[0])
+        owner: Callable[[int, int], np.ndarray] = lambda a, b: slot + np.arange(a, b) // (shape[0] // heads)  # noqa: E731
+    else:
+        table = shape
+        columns = slot + np.arange(shape[1]) // (shape[1] // heads)
+        owner = lambda a, b: columns  # noqa: E731
+    rows = max(1, most // table[1])
+    for first in range(0, table[0], rows):
+        last = min(first + rows, table[0])
+        yield _Unit(index, "rows" if entry.axis == 0 else "cols", table, first, last, owner(first, last))
 
 
-def _numbers(values: Sequence[Any]) -> np.ndarray:
-    """Scalars and vectors as one float64 array, with one transfer where they are on another device."""
-    if not values:
-        return np.zeros(0)
-    if isinstance(values[0], Tensor):
-        return torch.cat([value.flatten() for value in values]).cpu().double().numpy()
-    return np.fromiter(values, dtype=np.float64, count=len(values))
+def _reading(sums: Mapping[str, np.ndarray], counts: np.ndarray) -> Reading:
+    """Roots of the sums of squares, and the part of the way along the start."""
+    start, inner = np.sqrt(sums["start"]), sums["inner"]
+    along = np.divide(inner, start, out=np.where(np.isnan(inner), np.nan, 0.0), where=start > 0)
+    return Reading(
+        norm=np.sqrt(sums["norm"]),
+        grad_norm=np.sqrt(sums["grad"]),
+        update=np.sqrt(sums["update"]),
+        distance=np.sqrt(sums["distance"]),
+        along=along,
+        start_norm=start,
+        work=sums["work"],
+        pulled=sums["pulled"],
+        second=sums["second"] / counts,
+    )

@@ -1,84 +1,93 @@
 """Decides what is measured when, and writes it down: the observer that watches every matrix learn.
 
-Levels: `off` keeps losses and evaluations only; `light` adds norm, gradient norm, update ratio, drift and turn of every
-matrix, and the rows of the token tables; `full` adds the same of every head, and spectra of matrices, heads and the
-circuits QK and OV. The steps are pure functions of the step (`schedule.py`), each look is one transaction, and what it
-writes is equal, row for row, after a kill and a resume.
+`off` keeps losses and evaluations only; otherwise every matrix, head and circuit is looked at, and attention on a fixed
+probe, each kind of look at its own steps (`schedule.WatchConfig`; `light` and `full` are two of them). The steps are
+pure functions of the step, each look is one transaction, and what it writes is equal, row for row, after a kill and a
+resume.
 
 Watching never changes a run: weights and gradients are read, no random number is drawn, nothing is hooked. The same
 recorder with `arm=1` writes the null, the training on random labels.
 """
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Literal
 
 import numpy as np
 from safetensors.torch import load_file
 from torch import Tensor
 
 from qkv.errors import ConfigError, unknown
-from qkv.instruments.looks import Looks
-from qkv.instruments.passes import Reading
-from qkv.instruments.registry import LIGHT
+from qkv.instruments.looks import Looks, Moments
+from qkv.instruments.probe import Probe
+from qkv.instruments.registry import AT_REST, LIGHT
 from qkv.instruments.runlog import RunLog
-from qkv.instruments.schedule import is_by_head, is_by_row, is_recorded, is_spectral
+from qkv.instruments.schedule import LEVELS, WatchConfig
 from qkv.instruments.tokens import MOST_COUNTED, count_tokens, ids_read, specials
 from qkv.telemetry import RUN_ARM, Store
 from qkv.training.record import EvaluationRecord, Event, Observer, Outcome, RunContext, StepRecord
 
-__all__ = ["LEVELS", "Level", "Recorder"]
-
-Level = Literal["off", "light", "full"]
-LEVELS: tuple[str, ...] = ("off", "light", "full")
-
-_AT_REST = ("norm", "drift", "turn")
-"""Measures that need no update: taken wherever the whole validation split is scored, and at the end."""
+__all__ = ["Recorder"]
 
 
 class Recorder(Observer):
     """Records one training into arm `arm` of `store`, which stays open; see the module's note on levels.
 
-    `start` gives the weights at step 0 by address; without it they are those at `on_start`, or on a resume those of the
-    run folder's checkpoint of step 0 (where that is gone, drift and turn read as undefined from there on).
+    `level` names a schedule, or says how `watching` came to be where that is given. `start` gives the weights at step 0
+    by address; without it they are those at `on_start`, or on a resume those of the run folder's checkpoint of step 0
+    (where that is gone, drift and turn read as undefined from there on).
 
     Raises ConfigError for an unknown level.
     """
 
     def __init__(
-        self, store: Store, level: str = "light", *, arm: int = RUN_ARM, start: Mapping[str, Tensor] | None = None
+        self,
+        store: Store,
+        level: str = "light",
+        *,
+        watching: WatchConfig | None = None,
+        arm: int = RUN_ARM,
+        start: Mapping[str, Tensor] | None = None,
     ) -> None:
-        if level not in LEVELS:
+        if level not in LEVELS and watching is None:
             raise ConfigError(unknown("level of --watch", level, LEVELS))
         self.store, self.level, self.arm = store, level, arm
+        self.watching = None if level == "off" else watching or LEVELS.get(level)
         self.log = RunLog(store, arm=arm)
-        self.seconds = 0.0
-        """Spent watching in this session."""
+        self.spent: defaultdict[str, float] = defaultdict(float)
+        """Seconds spent watching in this session, by kind of look."""
         self.n_looks = 0
         self._start = start
         self._looks: Looks | None = None
         self._clip = 0.0
         self._last_look = -1
 
+    @property
+    def seconds(self) -> float:
+        """Spent watching in this session."""
+        return sum(self.spent.values())
+
     # the training's calls
 
     def on_start(self, context: RunContext) -> None:
         """Register every matrix and measure; at step 0 take the first look."""
         self.log.on_start(context)
-        if self.level == "off":
+        if self.watching is None:
             return
-        with self._watching():
+        with self._watching("start"):
             start = self._start if self._start is not None else _start_weights(context)
-            full = self.level == "full"
-            self._looks = Looks(self.store, context.catalogue, start, by_head=full, arm=self.arm)
+            probe = Probe.of(context.task, context.corpus, context.model, context.seed)
+            self._looks = Looks(
+                self.store, context.catalogue, start, moments=_moments(context), probe=probe, arm=self.arm
+            )
             self._clip, self._last_look = context.config.optimizer.clip, -1
             if start is None:
                 sentence = "the weights of step 0 are gone: drift and turn are not measured in this session"
                 self.store.add_session(context.start_step, "start", sentence, arm=self.arm)
-            if context.start_step == 0:
-                self._describe(context)
-                self._look(0, self._looks.passes.at_rest, _AT_REST)
+        if context.start_step == 0:
+            self._describe(context)
+            self._look(0, updated=False)
         self.store.flush()
 
     def wants(self, step: int) -> bool:
@@ -86,17 +95,16 @@ class Recorder(Observer):
         return True
 
     def before_update(self, record: StepRecord) -> None:
-        """Read the gradients, keep the weights."""
-        if self._looks is not None and is_recorded(record.step):
-            with self._watching():
-                self._looks.passes.before_update(heads=self.level == "full" and is_by_head(record.step))
+        """Keep the weights."""
+        if self._looks is not None and self.looks_at(record.step):
+            with self._watching("matrices"):
+                self._looks.passes.before_update()
 
     def after_update(self, record: StepRecord) -> None:
         """Losses always; a look at every matrix where the schedule says so."""
         self.log.after_update(record)
-        if self._looks is not None and is_recorded(record.step):
-            with self._watching():
-                self._look(record.step, self._looks.passes.after_update, LIGHT, total=record.grad_norm)
+        if self._looks is not None and self.looks_at(record.step):
+            self._look(record.step, updated=True, total=record.grad_norm)
 
     def on_evaluation(self, evaluation: EvaluationRecord) -> None:
         """The loss, and a look at rest where none was taken at this step."""
@@ -113,15 +121,14 @@ class Recorder(Observer):
 
     def on_end(self, outcome: Outcome) -> None:
         """A last look at the weights that the run ends with, every token's row included; and what watching cost."""
-        if outcome.stopped_because not in ("interrupt", "nan"):
+        looks = self._looks
+        if looks is not None and outcome.stopped_because not in ("interrupt", "nan"):
             self._look_at_rest(outcome.steps)
-            if self._looks is not None and not is_by_row(outcome.steps):
-                with self._watching():
-                    self._looks.rows(outcome.steps)
+            self._last(outcome.steps, looks)
         self.store.set_clock_fact("watch" if self.arm == RUN_ARM else f"watch.arm{self.arm}", self.cost(outcome))
         self.log.on_end(outcome)
 
-    def cost(self, outcome: Outcome) -> dict[str, float | int | str | None]:
+    def cost(self, outcome: Outcome) -> dict[str, float | int | str | dict[str, float] | None]:
         """What watching cost in this session, and what it got; the share of a resumed training's time is not known."""
         whole = outcome.resumed_from_step is None and outcome.train_seconds > 0
         return {
@@ -130,50 +137,74 @@ class Recorder(Observer):
             "share": round(self.seconds / outcome.train_seconds, 5) if whole else None,
             "looks": self.n_looks,
             "numbers": self._looks.n_numbers if self._looks is not None else 0,
+            "by_kind": {kind: round(seconds, 4) for kind, seconds in self.spent.items()},
         }
 
     # inside
 
+    def looks_at(self, step: int) -> bool:
+        """Whether matrices are looked at after the update that leads to `step`."""
+        return self.watching is not None and self.watching.wants(step)
+
     def _look_at_rest(self, step: int) -> None:
         if self._looks is not None and step != self._last_look:
-            with self._watching():
-                self._look(step, self._looks.passes.at_rest, _AT_REST)
+            self._look(step, updated=False)
 
-    def _look(self, step: int, read: Callable[[], Reading], names: Sequence[str], *, total: float = 0.0) -> None:
+    def _look(self, step: int, *, updated: bool, total: float = 0.0) -> None:
         """Everything due at this step, in one transaction. `total` is the norm of all gradients before clipping."""
-        looks = self._looks
-        assert looks is not None
-        reading = read()
-        unclip = _unclip(reading.grad_norm, total, self._clip)
-        looks.whole(step, names, reading, unclip)
-        if self.level == "full" and is_by_head(step):
-            looks.heads(step, names, unclip)
-            looks.head_spectra(step)
-        if self.level == "full" and is_spectral(step):
-            looks.matrix_spectra(step)
-        if is_by_row(step):
-            looks.rows(step)
-        self.store.flush()
+        looks, watching = self._looks, self.watching
+        assert looks is not None and watching is not None
+        with self._watching("matrices"):
+            reading = looks.passes.after_update() if updated else looks.passes.at_rest()
+            looks.matrices(step, LIGHT if updated else AT_REST, reading, _unclip(reading.grad_norm, total, self._clip))
+        if watching.is_due("circuits", step):
+            with self._watching("circuits"):
+                looks.circuits(step, updated=updated)
+        for kind in ("attention", "head_spectra", "matrix_spectra", "rows"):
+            if watching.is_due(kind, step):
+                with self._watching(kind):
+                    getattr(looks, kind)(step)
+        with self._watching("writing"):
+            self.store.flush()
         self._last_look, self.n_looks = step, self.n_looks + 1
+
+    def _last(self, step: int, looks: Looks) -> None:
+        """At the end every kind of look is taken, whatever its interval."""
+        assert self.watching is not None
+        for kind in ("circuits", "attention", "head_spectra", "matrix_spectra", "rows"):
+            if self.watching.is_due(kind, 0) and not self.watching.is_due(kind, step):
+                with self._watching(kind):
+                    looks.circuits(step, updated=False) if kind == "circuits" else getattr(looks, kind)(step)
 
     def _describe(self, context: RunContext) -> None:
         """How often each token stands in the training part, and which ids are special: what rows are read against."""
         train = getattr(context.corpus, "train", None)
         if getattr(train, "ids", None) is None or self.arm != RUN_ARM:
             return
-        for entry in (entry for entry in context.catalogue if entry.kind == "W_E"):
-            ids = ids_read(train, context.catalogue.names(entry.address))
-            self.store.add_vector(0, "row_count", entry.address, count_tokens(ids, entry.shape[0]))
-        self.store.set_fact("tokens_counted", {"counted": min(len(train.ids), MOST_COUNTED), "of": len(train.ids)})
-        self.store.set_fact("special_tokens", specials(getattr(context.corpus, "tokenizer", None)))
+        with self._watching("start"):
+            for entry in (entry for entry in context.catalogue if entry.kind == "W_E"):
+                ids = ids_read(train, context.catalogue.names(entry.address))
+                self.store.add_vector(0, "row_count", entry.address, count_tokens(ids, entry.shape[0]))
+            counted = min(len(train.ids), MOST_COUNTED)
+            self.store.set_fact("tokens_counted", {"counted": counted, "of": len(train.ids)})
+            self.store.set_fact("special_tokens", specials(getattr(context.corpus, "tokenizer", None)))
 
     @contextmanager
-    def _watching(self) -> Iterator[None]:
+    def _watching(self, kind: str) -> Iterator[None]:
         began = time.perf_counter()
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):  # blown-up weights read as undefined
             yield
-        self.seconds += time.perf_counter() - began
+        self.spent[kind] += time.perf_counter() - began
         self.log.watch_seconds = self.seconds
+
+
+def _moments(context: RunContext) -> Moments:
+    """What the optimizer keeps of squared gradients, in its own memory; nothing of an optimizer that is not ours."""
+    if context.optimizer is None:
+        return Moments({}, {}, 0.0)
+    state = context.optimizer.state()
+    second = {name.removesuffix(".exp_avg_sq"): t for name, t in state.items() if name.endswith(".exp_avg_sq")}
+    return Moments(second, {a: state[f"{a}.updates"] for a in second}, context.config.optimizer.beta2)
 
 
 def _unclip(grad_norms: np.ndarray, total: float, clip: float) -> float:

@@ -11,10 +11,21 @@ from typing import Literal
 from qkv.errors import ConfigError, unknown
 from qkv.telemetry import MeasureRow
 
-__all__ = ["LIGHT", "MEASURES", "N_SINGULAR", "SPECTRAL", "Measure", "measure", "property_of"]
+__all__ = [
+    "ANGLES",
+    "AT_REST",
+    "CIRCUIT",
+    "LIGHT",
+    "MEASURES",
+    "N_SINGULAR",
+    "SPECTRAL",
+    "Measure",
+    "measure",
+    "property_of",
+]
 
 N_SINGULAR = 8
-"""How many of the largest singular values are recorded as a list."""
+"""How many of the largest singular values are recorded as a list, and how many directions make a top subspace."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,8 +48,8 @@ class Measure:
     """What it reads when nothing was learned."""
     decision: str
     """One decision that it informs."""
-    level: Literal["light", "full"] = "light"
-    """The lowest level of `--watch` that records it."""
+    looks: Literal["matrices", "circuits", "spectra", "attention", "rows"] = "matrices"
+    """The kind of look that takes it; `schedule.py` says when each kind is due."""
 
     def row(self) -> MeasureRow:
         """The same for the telemetry file, which explains itself."""
@@ -114,7 +125,7 @@ _MEASURES = (
         property_of="parametrisation",
         null="For independent N(0, 1/n) weights of a square matrix, 2 (Bai and Yin 1993).",
         decision="Whether scores can saturate: a QK circuit with a large one attends to single tokens.",
-        level="full",
+        looks="spectra",
     ),
     Measure(
         name="stable_rank",
@@ -125,7 +136,7 @@ _MEASURES = (
         property_of="parametrisation",
         null="A quarter of n for a square random matrix.",
         decision="What rank an adapter or a compression of this matrix would need.",
-        level="full",
+        looks="spectra",
     ),
     Measure(
         name="effective_rank",
@@ -136,7 +147,7 @@ _MEASURES = (
         property_of="parametrisation",
         null="0.8 of n for a square random matrix.",
         decision="Whether heads or width are wasted: a circuit of rank near 1 does one thing.",
-        level="full",
+        looks="spectra",
     ),
     Measure(
         name="singular_values",
@@ -147,7 +158,102 @@ _MEASURES = (
         property_of="parametrisation",
         null="No value stands out of a random matrix's spectrum; one that does was learned, or is its mean.",
         decision="At which rank to cut a matrix.",
-        level="full",
+        looks="spectra",
+    ),
+    Measure(
+        name="alignment",
+        meaning="How far the last update went straight down the gradient of its own batch.",
+        formula="cosine between dW and -G",
+        range="-1 to 1; undefined for a matrix with no gradient or no update",
+        source="elementary; under plain SGD it is 1",
+        property_of="parametrisation",
+        null="The same on random labels: Adam and Muon choose another direction than -G whatever is learned.",
+        decision="Whether momentum or normalisation steers this matrix: near 0, the last batch had no say.",
+    ),
+    Measure(
+        name="onward",
+        meaning="Whether the gradient of the last batch pulls the matrix further the way it has come, or back.",
+        formula="cosine between W - S and -G",
+        range="-1 (back to the start) to 1 (onward); undefined without a gradient, or where W is S",
+        source="elementary",
+        property_of="parametrisation",
+        null="Near 0 on random labels, and everywhere late in training: noise of a batch has no direction.",
+        decision="Whether a longer run would move this matrix further: above 0 it is still under way.",
+    ),
+    Measure(
+        name="descent",
+        meaning="How much the last update of this matrix should have lowered the loss of its batch, to first order.",
+        formula="-<G, dW>, in nats per token",
+        range="any sign; the sum over all matrices is the first-order change; undefined without a gradient",
+        source="Lan et al. 2019, loss change allocation (arXiv 1909.01440), one term of it at one step",
+        property_of="function",
+        null="Positive on random labels as well: every batch can be lowered a little by memorising it.",
+        decision="Which matrices still earn anything: one that earns nothing for long could be frozen.",
+    ),
+    Measure(
+        name="second_moment",
+        meaning="How large a gradient the optimizer expects of one weight of the matrix.",
+        formula="sqrt(mean(v) / (1 - beta2^t)), v Adam's running mean of squared gradients, t its updates",
+        range="0 and up, in nats per unit of a weight; undefined where the optimizer keeps none (Muon, SGD)",
+        source="Kingma and Ba 2015 (arXiv 1412.6980)",
+        property_of="parametrisation",
+        null="Not 0: on random labels it is the noise of a batch.",
+        decision="Whether eps matters: where this is near eps, Adam's steps are smaller than they look.",
+    ),
+    Measure(
+        name="participation_rank",
+        meaning="How many directions share the matrix's size, without a singular value computed.",
+        formula="(sum s^2)^2 / sum s^4 = tr(W^T W)^2 / |W^T W|_F^2",
+        range="1 to min(in, out); undefined for a matrix of zeros",
+        source="participation ratio, Bell and Dean 1970; of covariances: Gao et al. 2017 (bioRxiv 214262)",
+        property_of="parametrisation",
+        null="n m / (n + m) for a random n x m matrix: half of n for a square one.",
+        decision="When a matrix or a head becomes low-rank, step by step; then look at its spectrum.",
+        looks="circuits",
+    ),
+    Measure(
+        name="symmetric_share",
+        meaning="How much of a QK circuit treats asking and being asked alike.",
+        formula="|(QK + QK^T) / 2|_F^2 / |QK|_F^2",
+        range="0 (antisymmetric) to 1 (symmetric), of the circuits QK; undefined for zeros",
+        source="elementary; Saponati et al. 2025, The underlying structures of self-attention (arXiv 2502.10927)",
+        property_of="function",
+        null="0.5 for independent random W_Q and W_K.",
+        decision="Whether W_Q and W_K could be one matrix: near 1 they could.",
+        looks="circuits",
+    ),
+    Measure(
+        name="rotation",
+        meaning="How far the strongest directions that the matrix reads have turned since the start.",
+        formula=f"acos sqrt(|U_S^T U_W|_F^2 / k) in degrees, U the k = {N_SINGULAR} leading left singular vectors",
+        range="0 to 90 degrees; undefined where W or S is 0, or where k directions are all there are",
+        source="Bjorck and Golub 1973 (principal angles); in training: Gur-Ari et al. 2018 (arXiv 1812.04754)",
+        property_of="parametrisation",
+        null="acos sqrt(k / d_model) for unrelated directions: 75.5 degrees at d_model 128.",
+        decision="Whether training reuses the directions of the start or finds its own.",
+        looks="spectra",
+    ),
+    Measure(
+        name="angle_to_k",
+        meaning="How differently this head's W_Q (or W_V) reads its input from how its W_K does.",
+        formula="acos sqrt(|U^T U_K|_F^2 / d_head) in degrees, U and U_K orthonormal bases of the spaces that are read",
+        range="0 (the same space) to 90 (unrelated, at right angles); undefined where a head reads everything",
+        source="Bjorck and Golub 1973 (principal angles)",
+        property_of="function",
+        null="acos sqrt(d_head / d_model) for random matrices: 60 degrees with four heads, 69 with eight.",
+        decision="Whether three matrices are three roles: at 0 degrees W_K could be shared.",
+        looks="spectra",
+    ),
+    Measure(
+        name="angle_to_q",
+        meaning="How differently this head's W_V reads its input from how its W_Q does.",
+        formula="as angle_to_k, with W_Q; over the query heads that share a W_V, the root mean square cosine",
+        range="0 to 90 degrees; undefined where a head reads everything",
+        source="Bjorck and Golub 1973 (principal angles)",
+        property_of="function",
+        null="acos sqrt(d_head / d_model) for random matrices: 60 degrees with four heads, 69 with eight.",
+        decision="Whether what a head looks for and what it hands on are the same features.",
+        looks="spectra",
     ),
     Measure(
         name="row_drift",
@@ -158,6 +264,7 @@ _MEASURES = (
         property_of="parametrisation",
         null="0 for a token never seen, unless W_U is tied or weight decay is on; random labels move rows too.",
         decision="Whether the embeddings were trained at all, and which tokens had too few occurrences.",
+        looks="rows",
     ),
     Measure(
         name="row_count",
@@ -168,17 +275,125 @@ _MEASURES = (
         property_of="function",
         null="The same: a property of the text.",
         decision="Whether a vocabulary is too large for its text: many rows with a count below ten.",
+        looks="rows",
+    ),
+    Measure(
+        name="entropy",
+        meaning="How widely a head spreads its attention.",
+        formula="mean over rows of -sum_j p_j ln p_j = lse - E_p[s]; causal rows from the second on",
+        range="0 (one key each) to ln(keys seen), in nats",
+        source="Zhai et al. 2023, attention entropy collapse (arXiv 2303.06296)",
+        property_of="function",
+        null="At step 0 near ln(keys seen): scores start near 0. On random labels it can fall as well.",
+        decision="Whether the rate is too high: entropy that falls to 0 early is a collapse.",
+        looks="attention",
+    ),
+    Measure(
+        name="largest_score",
+        meaning="The largest score that a head gave any key on the probe, scaled, before the softmax.",
+        formula="max over rows and keys of q_i . k_j * scale",
+        range="any number; with QK-norm at most the product of the gains times sqrt(d_head)",
+        source="Wortsman et al. 2023 (arXiv 2309.14322): runs whose scores passed 1e4 diverged",
+        property_of="function",
+        null="At step 0 a few standard deviations of the starting scores.",
+        decision="Whether QK-norm or a lower rate is needed: scores that grow without end.",
+        looks="attention",
+    ),
+    Measure(
+        name="own_mass",
+        meaning="How much of its attention a head keeps for the position itself.",
+        formula="mean over rows of p_ii",
+        range="0 to 1; undefined in cross-attention",
+        source="Clark et al. 2019 (arXiv 1906.04341)",
+        property_of="function",
+        null="At step 0 about the mean of 1/(keys seen).",
+        decision="Whether a head does anything but read its own token: near 1 it is an MLP.",
+        looks="attention",
+    ),
+    Measure(
+        name="previous_mass",
+        meaning="How much a head attends to the position before.",
+        formula="mean over rows of p_i,i-1",
+        range="0 to 1; undefined in cross-attention",
+        source="Voita et al. 2019 (arXiv 1905.09418), positional heads; Olsson et al. 2022 (arXiv 2209.11895)",
+        property_of="function",
+        null="At step 0 about the mean of 1/(keys seen).",
+        decision="Whether copying can begin: induction needs a previous-token head below it.",
+        looks="attention",
+    ),
+    Measure(
+        name="first_mass",
+        meaning="How much a head attends to the first position, the usual place to attend to nothing.",
+        formula="mean over rows of p_i,0",
+        range="0 to 1",
+        source="Xiao et al. 2024, attention sinks (arXiv 2309.17453)",
+        property_of="function",
+        null="At step 0 about the mean of 1/(keys seen).",
+        decision="Whether a head is at rest: near 1 on everything it is a candidate for removal.",
+        looks="attention",
+    ),
+    Measure(
+        name="distance",
+        meaning="How far back (or away) a head looks.",
+        formula="mean over rows of sum_j p_ij |i - j|",
+        range="0 to n_ctx - 1 positions; undefined in cross-attention",
+        source="mean attention distance, Dosovitskiy et al. 2021 (arXiv 2010.11929), section 4.5",
+        property_of="function",
+        null="At step 0 half of the keys seen: n_ctx / 4 on average for causal rows.",
+        decision="Whether the context is used: all heads near 0 would do with a shorter one.",
+        looks="attention",
+    ),
+    Measure(
+        name="dominant_rows",
+        meaning="In how many rows one key takes nearly all of the attention.",
+        formula="share of rows with max_j p_ij > 0.9",
+        range="0 to 1",
+        source="Zhai et al. 2023 (arXiv 2303.06296), as a count",
+        property_of="function",
+        null="0 at step 0.",
+        decision="Whether a head's softmax is saturated, so that W_Q and W_K get no gradient any more.",
+        looks="attention",
+    ),
+    Measure(
+        name="induction",
+        meaning="How much a head looks from a repeated token to what followed it before (copying).",
+        formula="mean over i of p[n + i, i + 1] on n random tokens written twice",
+        range="0 to 1; undefined where a model reads no token ids",
+        source="Olsson et al. 2022, prefix-matching score (arXiv 2209.11895)",
+        property_of="function",
+        null="ln 2 / n for even attention: 0.011 at n = 64.",
+        decision="When in-context copying appears, and in which head; whether training may stop before it does.",
+        looks="attention",
     ),
 )  # fmt: skip
 
 MEASURES: Mapping[str, Measure] = {item.name: item for item in _MEASURES}
-"""Every measure of a matrix by name, in the order in which they are recorded."""
+"""Every measure by name, in the order in which they are recorded."""
 
-LIGHT = ("norm", "grad_norm", "update_ratio", "drift", "turn")
-"""Taken of every catalogue entry at level `light`, and of every head at level `full`."""
+LIGHT = (
+    "norm",
+    "grad_norm",
+    "update_ratio",
+    "drift",
+    "turn",
+    "alignment",
+    "onward",
+    "descent",
+    "second_moment",
+)
+"""Taken of every catalogue entry and every head around an update."""
+
+AT_REST = ("norm", "drift", "turn")
+"""Those that need no update."""
+
+CIRCUIT = ("norm", "update_ratio", "drift", "turn", "participation_rank", "symmetric_share")
+"""Taken of the circuits QK and OV; the last of QK only."""
 
 SPECTRAL = ("spectral_norm", "stable_rank", "effective_rank")
-"""Taken of every matrix, head and circuit at level `full`."""
+"""Taken of every matrix, head and circuit."""
+
+ANGLES = ("angle_to_k", "angle_to_q")
+"""Between the spaces that the matrices of one head read."""
 
 
 def measure(name: str) -> Measure:
@@ -189,6 +404,5 @@ def measure(name: str) -> Measure:
 
 
 def property_of(name: str, kind: str) -> Literal["function", "parametrisation"]:
-    """What a measure of that kind of matrix belongs to: spectra and norms of the circuits QK and OV to the function."""
-    circuit = kind in ("QK", "OV") and name in ("norm", "singular_values", *SPECTRAL)
-    return "function" if circuit else measure(name).property_of
+    """What a measure of that kind of matrix belongs to: everything of the circuits QK and OV to the function."""
+    return "function" if kind in ("QK", "OV") else measure(name).property_of

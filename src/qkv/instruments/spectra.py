@@ -1,11 +1,11 @@
-"""Singular values of matrices, heads and circuits, many small ones at a time.
+"""Ranks, spectra and directions of matrices, heads and circuits, many small ones at a time.
 
-Every spectrum is the root of the eigenvalues of a Gram matrix in float64, never of a d_model x d_model product: for a
-circuit A B of rank d_head the values are those of G_A^(1/2) G_B G_A^(1/2) with G_A = A^T A and G_B = B B^T, both
-d_head x d_head. Exact to about 1e-8 of the largest value, below the rounding of float32 weights.
+Everything comes from Gram matrices, never from a d_model x d_model product of factors. Singular values are the roots
+of their eigenvalues in float64: exact to about 1e-8 of the largest, below the rounding of float32 weights. For a
+circuit A B of rank d_head they are those of G_A^(1/2) G_B G_A^(1/2) with G_A = A^T A and G_B = B B^T, both d_head x
+d_head; its norm, its way from the start and its participation rank need no eigenvalue at all.
 """
 
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -13,10 +13,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from qkv.instruments.measures import roots, singular_values
+from qkv.instruments.measures import participation, roots
 from qkv.models.parts import Entry
 
-__all__ = ["Circuit", "circuits", "head_blocks", "matrix_spectra", "product_spectra"]
+__all__ = [
+    "Circuit",
+    "CircuitReading",
+    "circuit_reading",
+    "circuits",
+    "head_blocks",
+    "participation_ranks",
+    "spectra",
+]
 
 
 @dataclass(frozen=True)
@@ -51,27 +59,112 @@ def circuits(entries: Sequence[Entry]) -> list[Circuit]:
     return out
 
 
-def matrix_spectra(matrices: Sequence[Tensor]) -> list[np.ndarray]:
-    """Falling singular values, float64 [min(in, out)], of each matrix [in, out]; those of one shape go together."""
-    by_shape: dict[tuple[int, ...], list[int]] = defaultdict(list)
-    for i, matrix in enumerate(matrices):
-        by_shape[tuple(matrix.shape)].append(i)
-    out: list[np.ndarray] = [np.zeros(0)] * len(matrices)
-    for indices in by_shape.values():
-        values = singular_values(torch.stack([matrices[i] for i in indices])).cpu().numpy()
-        for i, row in zip(indices, values, strict=True):
-            out[i] = row
-    return out
-
-
 def head_blocks(entry: Entry, stored: Tensor) -> Tensor:
     """The heads of a stored matrix as [n_heads, d_model, d_head] (W_O [n_heads, d_head, d_model]), a view."""
     return stored.unflatten(entry.axis, (entry.n_heads, -1)).movedim(entry.axis, 0)
 
 
-def product_spectra(left: Tensor, right: Tensor) -> np.ndarray:
-    """Falling singular values, float64 [n, d_head], of left [n, d_model, d_head] times right [n, d_head, d_model]."""
-    a, b = left.double(), right.double()
-    values, vectors = torch.linalg.eigh(a.mT @ a)
-    root = vectors * values.clamp_min(0).sqrt().unsqueeze(-2)
-    return roots(root.mT @ (b @ b.mT) @ root).cpu().numpy()
+def participation_ranks(blocks: Tensor) -> np.ndarray:
+    """(sum s^2)^2 / sum s^4 = tr(G)^2 / |G|_F^2 of each of [n, in, out], float64 [n]; NaN for zeros."""
+    gram = blocks @ blocks.mT if blocks.shape[-2] < blocks.shape[-1] else blocks.mT @ blocks
+    return participation(gram.cpu().numpy())
+
+
+def spectra(left: Tensor, right: Tensor | None = None, k: int = 0) -> tuple[np.ndarray, Tensor]:
+    """Falling singular values, float64 [n, r], and the k strongest directions read, orthonormal [n, n_in, k].
+
+    Of W = left [n, n_in, n_out], or left [n, n_in, r] times right [n, r, n_out]. The directions are leading left
+    singular vectors, 0 where W is 0.
+    """
+    a = left.double()
+    if right is None and a.shape[-2] <= a.shape[-1]:
+        values, vectors = _eigh(a @ a.mT, k)
+        return values.cpu().numpy(), vectors[..., -k:].flip(-1) * (values[..., :1] > 0)[..., None] if k else a[..., :0]
+    if right is None:
+        values, vectors = _eigh(a.mT @ a, k)
+        return values.cpu().numpy(), _normal(a @ vectors[..., -k:].flip(-1)) if k else a[..., :0]
+    b = right.double()
+    inner, basis = torch.linalg.eigh(a.mT @ a)
+    sizes = inner.clamp_min(0).sqrt().unsqueeze(-2)
+    root = basis * sizes
+    values, vectors = _eigh(root.mT @ (b @ b.mT) @ root, k)
+    if not k:
+        return values.cpu().numpy(), a[..., :0]
+    kept = torch.where(sizes > 1e-12 * sizes.amax(-1, keepdim=True), 1 / sizes, 0.0)
+    top = a @ (basis * kept) @ vectors[..., -k:].flip(-1)
+    return values.cpu().numpy(), _normal(top) * (values[..., :1] > 0)[..., None]
+
+
+def _eigh(gram: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """Roots of the eigenvalues of symmetric [..., n, n], falling, and where `k`, the eigenvectors, rising."""
+    if not k:
+        return roots(gram), gram
+    values, vectors = torch.linalg.eigh(gram)
+    return values.clamp_min(0).sqrt().flip(-1), vectors
+
+
+def _normal(columns: Tensor) -> Tensor:
+    """Columns at length 1; those of length 0 stay."""
+    size = columns.norm(dim=-2, keepdim=True)
+    return columns / torch.where(size > 0, size, 1.0)
+
+
+@dataclass(frozen=True)
+class CircuitReading:
+    """Of n circuits, float64 [n] each; NaN where there is no update or no start."""
+
+    norm: np.ndarray
+    update: np.ndarray
+    """|d(AB)|_F of the last update"""
+    distance: np.ndarray
+    """|AB - (AB at step 0)|_F"""
+    along: np.ndarray
+    """The part of that along the start, signed; 0 where the start is 0"""
+    start_norm: np.ndarray
+    participation: np.ndarray
+    symmetric: np.ndarray
+    """Share of |AB|_F^2 in the symmetric part of AB"""
+
+
+Factors = tuple[Tensor, Tensor]
+"""left [n, d_model, d_head] and right [n, d_head, d_model]"""
+
+
+def circuit_reading(now: Factors, before: Factors | None, start: Factors | None) -> CircuitReading:
+    """Norms, ways and shares of n circuits from their factors alone, in float64."""
+    a, b = (t.double() for t in now)
+    gram_a, gram_b = a.mT @ a, b @ b.mT
+    square = _trace(gram_a, gram_b)
+    small, nothing = gram_a @ gram_b, np.full(len(a), np.nan)
+    turned = b @ a
+    update = nothing if before is None else _way(now, before)[0]
+    distance, inner = (nothing, nothing) if start is None else _way(now, start)
+    start_square = nothing
+    if start is not None:
+        s, t = (x.double() for x in start)
+        start_square = _numpy(_trace(s.mT @ s, t @ t.mT))
+    squares, start_norm = _numpy(square), np.sqrt(start_square)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        fourth, crossed = _numpy(_trace(small, small)), _numpy(_trace(turned, turned))
+        rank = np.where(squares > 0, squares**2 / fourth, np.nan)
+        symmetric = np.where(squares > 0, (1 + crossed / squares) / 2, np.nan)
+    along = np.divide(inner, start_norm, out=np.where(np.isnan(inner), np.nan, 0.0), where=start_norm > 0)
+    return CircuitReading(np.sqrt(squares), update, distance, along, start_norm, rank, symmetric)
+
+
+def _way(now: Factors, then: Factors) -> tuple[np.ndarray, np.ndarray]:
+    """|AB - A'B'|_F and <AB - A'B', A'B'>, from AB - A'B' = dA B + A' dB: no cancellation."""
+    (a, b), (s, t) = ((x.double() for x in pair) for pair in (now, then))
+    da, db = a - s, b - t
+    square = _trace(da.mT @ da, b @ b.mT) + _trace(s.mT @ s, db @ db.mT) + 2 * _trace(s.mT @ da, b @ db.mT)
+    inner = _trace(s.mT @ da, b @ t.mT) + _trace(s.mT @ s, db @ t.mT)
+    return np.sqrt(np.maximum(_numpy(square), 0)), _numpy(inner)
+
+
+def _trace(x: Tensor, y: Tensor) -> Tensor:
+    """tr(x y) of each pair [n, r, r]."""
+    return (x * y.mT).sum((-2, -1))
+
+
+def _numpy(x: Tensor) -> np.ndarray:
+    return x.cpu().numpy()

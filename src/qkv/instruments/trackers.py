@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from qkv.errors import ConfigError, MissingExtra, unknown
-from qkv.instruments.schedule import is_recorded
+from qkv.instruments.recorder import Recorder
 from qkv.telemetry import Telemetry
 from qkv.training.record import EvaluationRecord, Observer, Outcome, StepRecord
 
@@ -153,10 +153,10 @@ def open_tracker(name: str, run: Path, config: Mapping[str, Any]) -> Tracker:
 
 
 class Sender(Observer):
-    """Sends a training's telemetry on to a tracker; it stands behind the recorder, whose rows it reads back."""
+    """Sends a training's telemetry on to a tracker; it stands behind `recorder`, whose rows it reads back."""
 
-    def __init__(self, tracker: Tracker, telemetry: Path, say: Callable[[str], None]) -> None:
-        self._tracker, self._telemetry, self._say = tracker, telemetry, say
+    def __init__(self, tracker: Tracker, telemetry: Path, recorder: Recorder, say: Callable[[str], None]) -> None:
+        self._tracker, self._telemetry, self._recorder, self._say = tracker, telemetry, recorder, say
         self._broken = False
 
     def wants(self, step: int) -> bool:
@@ -166,7 +166,7 @@ class Sender(Observer):
     def after_update(self, record: StepRecord) -> None:
         """Loss, rate and gradient norm; and what the recorder wrote at this step, if it looked."""
         values = {"loss": record.loss, "lr": record.lr, "grad_norm": record.grad_norm}
-        self._send(record.step, values | (self._looked(record.step) if is_recorded(record.step) else {}))
+        self._send(record.step, values | (self._looked(record.step) if self._recorder.looks_at(record.step) else {}))
 
     def on_evaluation(self, evaluation: EvaluationRecord) -> None:
         """The validation loss."""

@@ -5,7 +5,7 @@ models add logits at every position, classifiers one answer to the mean of a tex
 `build` makes one from a configuration; every parameter starts by (seed, address).
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor, nn
@@ -33,6 +33,10 @@ __all__ = [
     "MaskedLM",
     "build",
 ]
+
+
+See = Callable[[nn.Module, Tensor], None]
+"""`see(block, x)`: looks at what enters a block, [batch, pos, d_model], and leaves it as it is."""
 
 
 class _Stack(nn.Module):
@@ -64,6 +68,7 @@ class _Stack(nn.Module):
         cache: KVCache | None = None,
         tap: Tap | None = None,
         types: Tensor | None = None,
+        see: See | None = None,
     ) -> Tensor:
         """The vectors after the last norm, [batch, pos, d_model].
 
@@ -71,8 +76,9 @@ class _Stack(nn.Module):
         `documents` [batch, pos] int64 keeps packed documents apart, positions included. With a `cache`, ids are the new
         positions only, and mask and documents cover all positions read so far. `context` [batch, context_pos, d_model]
         and its mask are read by cross-attention, where its documents are given only within equal numbers.
-        `drop(site, x)` is called at every dropout site; `tap(name, x)` with every activation, by the explicit path.
-        `types` [batch, pos] int64 are rows of W_type, all 0 where not given.
+        `drop(site, x)` is called at every dropout site; `tap(name, x)` with every activation, by the explicit path;
+        `see(block, x)` with what enters each block, by the fast one. `types` [batch, pos] int64 are rows of W_type, all
+        0 where not given.
 
         Raises ConfigError for a sequence longer than n_ctx.
         """
@@ -96,6 +102,8 @@ class _Stack(nn.Module):
                 like=x,
             )
         for block in self.blocks:
+            if see:
+                see(block, x)
             x = block(x, to, context=context, to_context=to_context, cache=cache, drop=drop, tap=tap)
         if cache is not None:
             cache.advance(n)

@@ -72,7 +72,7 @@ def _measure(folder: RunFolder, config: RunConfig, imported: Imported) -> None:
     catalogue = Catalogue(model)
     catalogue.load_state(imported.state)
     with Store(folder.telemetry) as store:
-        recorder = Recorder(store, level=config.watch)
+        recorder = Recorder(store, config.watch)
         recorder.on_start(
             RunContext(
                 seed=config.seed,

@@ -49,7 +49,7 @@ def train_null(parts: Parts, outcome: Outcome, store: Store) -> None:
         machine=config.machine,
         seed=config.seed,
         constraint=null.plan,
-        observers=[Recorder(store, level="light", start=null.start, arm=NULL_ARM)],
+        observers=[Recorder(store, config.watch, watching=config.watching, start=null.start, arm=NULL_ARM)],
         random_labels=True,
         stop_after=steps,
     )

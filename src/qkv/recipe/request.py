@@ -15,6 +15,7 @@ from qkv.config import field_paths, from_dict, load_toml, override, to_dict
 from qkv.data.config import DataConfig, ImageOptions, whole_source
 from qkv.errors import ConfigError, RunFolderError
 from qkv.instruments.ledger import LedgerConfig
+from qkv.instruments.schedule import KINDS, LEVELS, WatchConfig, watch_word
 from qkv.models.layout import ModelConfig, Sizes
 from qkv.presets import SIZE_LAWS, Budget, Preset, Scale, find, model_config, optimizer_config
 from qkv.tasks import Data, Task, find_task
@@ -22,11 +23,10 @@ from qkv.training.config import TrainingConfig
 from qkv.training.precision import Machine
 from qkv.training.precision import resolve as resolve_machine
 
-__all__ = ["DEFAULT_MINUTES", "Request", "RunConfig", "WATCH_LEVELS", "resolve", "same_run"]
+__all__ = ["DEFAULT_MINUTES", "Request", "RunConfig", "resolve", "same_run"]
 
 DEFAULT_MINUTES = 4.8
 """Wall time of a training for which no budget was given."""
-WATCH_LEVELS = ("off", "light", "full")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,8 +62,12 @@ class Request:
                 raise ConfigError(f"{name} is {value}; expected a number above 0")
         if self.seed is not None and self.seed < 0:
             raise ConfigError(f"seed is {self.seed}; expected a whole number of at least 0")
-        if self.watch is not None and self.watch not in WATCH_LEVELS:
-            raise ConfigError(f"watch is {self.watch!r}; expected one of: {', '.join(WATCH_LEVELS)}")
+        if self.watch is not None:
+            share = watch_word(self.watch) not in LEVELS
+            if share and any(name.rpartition(".")[2] in KINDS for name in self.set):
+                raise ConfigError(
+                    f"--watch {self.watch} chooses the intervals of watching; set them with --watch light"
+                )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +81,7 @@ class RunConfig:
     seed: int
     """Names every random draw."""
     watch: str
-    """What is measured while training: off, light or full."""
+    """What is measured while training: off, light, full, or the share of the time that was asked for, as 2%."""
     from_run: str = ""
     """The run folder whose best weights it starts from; empty is a start of its own."""
     imported: str = ""
@@ -94,6 +98,8 @@ class RunConfig:
     """How it is trained."""
     machine: Machine
     """Where and how exactly it is computed."""
+    watching: WatchConfig = field(default_factory=WatchConfig)
+    """When each kind of look at the matrices is taken."""
     ledger: LedgerConfig = field(default_factory=LedgerConfig)
     """Whether an account is kept of which matrix earned the loss."""
 
@@ -132,7 +138,8 @@ def resolve(request: Request, cache: Path | None) -> tuple[RunConfig, Data, Scal
         task=task.name,
         preset=preset.name,
         seed=1 if request.seed is None else request.seed,
-        watch=request.watch or "light",
+        watch=watch_word(request.watch or "light"),
+        watching=LEVELS.get(request.watch or "light") or WatchConfig(),
         from_run=str(Path(request.from_run).absolute()) if request.from_run else "",
         changes=(*preset.changes, *request.changes),
         data=settings,
@@ -297,7 +304,7 @@ def same_run(request: Request, config: RunConfig) -> None:
         "task": (request.task, config.task),
         "preset": (request.preset, config.preset),
         "seed": (request.seed, config.seed),
-        "watch": (request.watch, config.watch),
+        "watch": (request.watch and watch_word(request.watch), config.watch),
         "tokenizer": (request.tokenizer and _absolute(request.tokenizer), config.data.tokenizer),
         "vocab": (request.vocab, config.data.vocab),
         "steps": (request.steps, config.training.schedule.steps),

@@ -21,12 +21,14 @@ from qkv.errors import RunFolderError
 from qkv.folder import RunFolder
 from qkv.instruments.ledger import Ledger
 from qkv.instruments.recorder import Recorder
+from qkv.instruments.schedule import LEVELS
 from qkv.instruments.trackers import Sender, open_tracker
 from qkv.recipe.assemble import Parts, assemble, load_weights
 from qkv.recipe.facts import BackgroundBaselines, machine_facts, summary
 from qkv.recipe.null import NULL_SHARE, train_null
 from qkv.recipe.request import Request, RunConfig, resolve, same_run
 from qkv.recipe.samples import write_samples
+from qkv.recipe.affordable import with_affordable_watching
 from qkv.tasks import Data, Evaluation, find_task
 from qkv.telemetry import Store
 from qkv.training import checkpoint as checkpoints
@@ -88,6 +90,10 @@ def train(request: Request, *, out: Path | None, listening: Listening, cache: Pa
     config, corpus, _ = resolve(request, cache)
     parts = assemble(config, corpus)
     listening.say(_announcement(parts))
+    if config.watch not in LEVELS:
+        parts, sentence = with_affordable_watching(parts)
+        config = parts.config
+        listening.say(sentence)
     for sentence in (*parts.task.cautions(corpus, config.model.sizes), *parts.plan.describe()):
         listening.say(sentence)
     with RunFolder.create(out or next_folder(corpus.name)) as folder:
@@ -136,10 +142,11 @@ def _run(
     background = BackgroundBaselines(parts.task, corpus, cache)
     with Store(folder.telemetry) as store:
         observers: list[Observer] = [Ledger(store, config.ledger)] if config.ledger.every else []
-        observers += [Recorder(store, level=config.watch, start=parts.start), _Progress(listening.progress)]
+        recorder = Recorder(store, config.watch, watching=config.watching, start=parts.start)
+        observers += [recorder, _Progress(listening.progress)]
         if listening.log:
             tracker = open_tracker(listening.log, folder.path, flat(config))
-            observers.append(Sender(tracker, folder.telemetry, listening.say))
+            observers.append(Sender(tracker, folder.telemetry, recorder, listening.say))
         outcome = _loop(parts, folder, listening, observers, resume_from)
         if config.watch != "off" and listening.null:
             train_null(parts, outcome, store)

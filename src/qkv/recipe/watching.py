@@ -20,8 +20,8 @@ from qkv.data.config import DataConfig
 from qkv.data.tokenizers import Tokenizer
 from qkv.errors import ConfigError, unknown
 from qkv.folder import RunFolder, link, write_atomically
-from qkv.instruments.recorder import LEVELS, Recorder
-from qkv.instruments.schedule import is_recorded
+from qkv.instruments.recorder import Recorder
+from qkv.instruments.schedule import LEVELS
 from qkv.interop.mirror import Mirror, unwrapped
 from qkv.models.layout import ModelConfig, Sizes
 from qkv.recipe.facts import machine_facts
@@ -127,7 +127,7 @@ class Watcher:
     # the hooks
 
     def _before(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        if is_recorded(self.step + 1):
+        if self._recorder.looks_at(self.step + 1):
             began = time.monotonic()
             self._mirror.refresh(gradients=True)
             self._norm = self._mirror.gradient_norm()
@@ -136,7 +136,7 @@ class Watcher:
 
     def _after(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         began, self.step = time.monotonic(), self.step + 1
-        looked = is_recorded(self.step)
+        looked = self._recorder.looks_at(self.step)
         if looked:
             self._mirror.refresh()
         self._recorder.after_update(self._record(self.step, looked=looked))

@@ -5,6 +5,7 @@ Store        the writer, used by the recorder and the training
 Telemetry    the reader, used by inspection, views and commands, also while the training runs
 """
 
+from qkv.telemetry.history import Arrays, History, write_table
 from qkv.telemetry.queries import Telemetry
 from qkv.telemetry.rows import (
     LEDGER_ARM,
@@ -33,11 +34,13 @@ __all__ = [
     "RUN_ARM",
     "AddressRow",
     "Arm",
+    "Arrays",
     "Clock",
     "Compared",
     "Evaluation",
     "Event",
     "Grid",
+    "History",
     "MatrixRow",
     "MeasureRow",
     "Sample",
@@ -47,4 +50,5 @@ __all__ = [
     "Store",
     "Telemetry",
     "select",
+    "write_table",
 ]

@@ -6,7 +6,7 @@ undefined; a grid marks them NaN, because an array needs something there: show b
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -167,6 +167,14 @@ class Telemetry:
             return {chosen[0]: _series(chosen[0], measure, arm, *_columns(rows, 2))}
         grid = self._grid(number, measure, [known[a] for a in chosen], chosen, arm)
         return {a: _series(a, measure, arm, grid.step, grid.value[i]) for i, a in enumerate(chosen)}
+
+    def everything(self, arm: int = RUN_ARM) -> Iterator[dict[str, Series]]:
+        """Every series of every measure, heads and circuits included, one measure after another."""
+        for row in self.measures():
+            known = self._recorded_addresses(row.name, arm)
+            if known:
+                grid = self._grid(self._measure_id(row.name), row.name, list(known.values()), list(known), arm)
+                yield {a: _series(a, row.name, arm, grid.step, grid.value[i]) for i, a in enumerate(known)}
 
     def grid(self, measure: str, selector: str = "**", arm: int = RUN_ARM) -> Grid:
         """One measure of many addresses at all its steps: what a map of layers and matrices is drawn from."""

@@ -10,6 +10,7 @@ from typing import Any
 
 from qkv.config import field_paths
 from qkv.data.config import ImageOptions
+from qkv.instruments.schedule import LEVELS
 from qkv.presets import find
 from qkv.recipe import RunConfig
 
@@ -42,7 +43,7 @@ def command_of(config: RunConfig, steps: int | None) -> str:
         ("--steps", horizon, horizon > 0),
         ("--until-loss", config.training.until_loss, config.training.until_loss > 0),
         ("--seed", config.seed, True),
-        ("--watch", config.watch, True),
+        ("--watch", config.watch if config.watch in LEVELS else "light", True),
         ("--device", config.machine.device, True),
         ("--precision", config.machine.precision, True),
         ("--threads", config.machine.threads, True),
@@ -65,6 +66,8 @@ def command_of(config: RunConfig, steps: int | None) -> str:
         "training.until_loss",
         "training.minutes",
     )
+    usual = LEVELS.get(config.watch) or LEVELS["light"]
+    chosen += [] if config.watch == "off" else _differing("watching", config.watching, usual)
     made = _differing("training", config.training, training)
     chosen += [pair for pair in made if pair[0] not in left_to_options]
     words += ["--set", ",".join(f"{_shortest(path)}={_text(value)}" for path, value in chosen)]

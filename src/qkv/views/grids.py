@@ -13,7 +13,7 @@ import torch
 from qkv.errors import AddressError
 from qkv.instruments import measures
 from qkv.instruments.registry import MEASURES
-from qkv.instruments.spectra import product_spectra
+from qkv.instruments.spectra import spectra
 from qkv.telemetry import NULL_ARM, RUN_ARM, MeasureRow, Telemetry
 from qkv.views.maps import measure_note, thin_steps
 from qkv.views.packed import pack
@@ -160,11 +160,11 @@ def _circuits(values: Values, stem: str, step: int, parts: dict[str, np.ndarray]
     shared = {kind: torch.from_numpy(parts[kind]).repeat_interleave(n // len(parts[kind]), 0) for kind in parts}
     products = {"QK": (shared["W_Q"], shared["W_K"].mT), "OV": (shared["W_V"], shared["W_O"])}
     for kind, (left, right) in products.items():
-        spectra = product_spectra(left, right)
-        top, _, effective = measures.spectrum_summary(spectra)
+        values_of, _ = spectra(left, right)
+        top, _, effective = measures.spectrum_summary(values_of)
         for head in range(n):
             address = f"{stem}.H{head}.{kind}"
-            values["norm"][address][step] = float(np.sqrt((spectra[head] ** 2).sum()))
+            values["norm"][address][step] = float(np.sqrt((values_of[head] ** 2).sum()))
             values["spectral_norm"][address][step] = float(top[head])
             if np.isfinite(effective[head]):
                 values["effective_rank"][address][step] = float(effective[head])

@@ -1,0 +1,84 @@
+"""The measures of one address as a table: without training, at the end, and on random labels at an equal step."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from qkv.commands import screen
+from qkv.errors import AddressError
+from qkv.instruments.registry import MEASURES, property_of
+from qkv.telemetry import RUN_ARM, Compared, Series, Telemetry
+
+__all__ = ["Measured", "measured"]
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Every measure of one address over the steps, and its nulls."""
+
+    kind: str
+    """Last part of the address: what says whether a measure belongs to the function."""
+    series: list[Series]
+    null: dict[str, Compared]
+    """Measure -> run and random labels at the last step that both have."""
+
+    def as_json(self) -> dict[str, Any]:
+        """Series and nulls by measure."""
+        return {
+            "measures": {s.measure: {"step": s.step, "value": s.value} for s in self.series},
+            "null": {name: {"step": c.step, "run": c.value, "null": c.null} for name, c in self.null.items()},
+        }
+
+    def print(self) -> None:
+        """One line for each measure; a dash where it is undefined or was not taken."""
+        if not self.series:
+            return
+        step = max((pair.step for pair in self.null.values()), default=0)
+        rows = [
+            (
+                s.measure,
+                screen.number(s.value[0] if s.step[0] == 0 else None),
+                screen.number(s.value[-1]),
+                *self._pair(s.measure),
+                screen.sparkline(s.value.tolist(), 24),
+                property_of(s.measure, self.kind) if s.measure in MEASURES else "",
+            )
+            for s in self.series
+        ]
+        beside = [f"at step {step:,}", "random labels"] if self.null else []
+        screen.print_table(["measure", "untrained", "last", *beside, "over steps", "property of the"], rows)
+
+    def _pair(self, measure: str) -> tuple[str, ...]:
+        if not self.null:
+            return ()
+        pair = self.null.get(measure)
+        return (screen.number(pair.value), screen.number(pair.null)) if pair else (screen.number(None),) * 2
+
+
+def measured(telemetry: Telemetry, address: str, at: int | None = None) -> Measured:
+    """What was measured of `address`, no later than step `at`; an activation's heads included."""
+    series, null = [], {}
+    for measure in telemetry.measures():
+        found = _series(telemetry, address, measure.name)
+        if found is None:
+            continue
+        kept = found.step <= at if at is not None else slice(None)
+        if len(found.step[kept]):
+            series.append(Series(address, measure.name, RUN_ARM, found.step[kept], found.value[kept]))
+        pair = _against_null(telemetry, address, measure.name, at)
+        if pair is not None:
+            null[measure.name] = pair
+    return Measured(address.rpartition(".")[2], series, null)
+
+
+def _series(telemetry: Telemetry, address: str, measure: str) -> Series | None:
+    try:
+        return telemetry.series(address, measure)[address]
+    except (AddressError, KeyError):  # this measure is not taken of this address
+        return None
+
+
+def _against_null(telemetry: Telemetry, address: str, measure: str, at: int | None) -> Compared | None:
+    try:
+        return next(iter(telemetry.against_null(measure, address, at=at)), None)
+    except AddressError:  # there is no such arm, or it never defined this measure
+        return None

@@ -1,0 +1,275 @@
+"""What happened in a run and when: changes found in its telemetry and dated, each a sentence with its evidence.
+
+A detector reads one kind of series and says what it found; `DETECTORS` lists them. They work on telemetry alone, also
+while it is written, and on any arm: what they find on random labels is no sign of learning. Thresholds are stated
+beside each detector; a change of level counts where independent noise would show it once in a thousand series
+(`changepoints`), and where it is large enough to matter.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from qkv.errors import AddressError
+from qkv.inspection.changepoints import change
+from qkv.telemetry import RUN_ARM, Grid, Telemetry
+
+__all__ = ["DETECTORS", "Happening", "happenings"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Happening:
+    """Something that happened, with the numbers that show it."""
+
+    step: int
+    kind: str
+    """One word: specialised, collapse, plateau, dead, saturated, explosion, over-fitting."""
+    sentence: str
+    address: str = ""
+    weight: float
+    """How much it matters, for the order of reading: about 1 for the clearest of its kind."""
+    measure: str = ""
+    evidence: dict[str, float] = field(default_factory=dict)
+
+
+Detector = Callable[[Telemetry, int], list[Happening]]
+
+RISES = {"induction": 0.2, "previous_mass": 0.3, "own_mass": 0.3, "first_mass": 0.5}
+"""How much more of a head's attention makes a specialist, 0 to 1."""
+
+_ROLES = {
+    "induction": "copies: from a repeated token it looks at what followed it before",
+    "previous_mass": "looks at the token before",
+    "own_mass": "looks at its own token",
+    "first_mass": "rests on the first token",
+}
+
+COLLAPSE = 0.2
+"""An entropy that falls to this share of what it was is a collapse."""
+
+NEAR_UNIGRAM, STAYS = 0.02, 0.05
+"""A plateau: the loss within 2 % of the unigram entropy for 5 % of the updates, and of at least 20."""
+
+DEAD = 0.05
+"""A head whose OV circuit is below this share of the median head's writes nothing."""
+
+SATURATED = 0.9
+"""A head in which this share of rows is dominated by one key has a saturated softmax."""
+
+EXPLODED, WINDOW = 10.0, 32
+"""A gradient this many times the median of the 32 updates before is an explosion."""
+
+OVER_FITTING = 0.01
+"""The validation loss must have risen by this share above its lowest."""
+
+
+def happenings(telemetry: Telemetry, arm: int = RUN_ARM) -> list[Happening]:
+    """Everything found, what matters most first."""
+    found = [item for detect in DETECTORS for item in detect(telemetry, arm)]
+    return sorted(found, key=lambda item: (-item.weight, item.step, item.address))
+
+
+def specialists(telemetry: Telemetry, arm: int) -> list[Happening]:
+    """Heads that came to look at one place, and when: a change of level of at least `RISES`, kept to the end."""
+    found = []
+    for measure, least in RISES.items():
+        for address, steps, values in _rows(telemetry, measure, arm):
+            changed = change(values, least=least)
+            if changed is None or changed.size < 0 or values[-1] < changed.before + least:
+                continue
+            head, step = address.removesuffix(".pattern"), int(steps[changed.index])
+            sentence = (
+                f"{head} {_ROLES[measure]} from about step {step:,} on ({changed.before:.2f} of its attention before, "
+                f"{changed.after:.2f} after)"
+            )
+            found.append(_happening("specialised", step, address, measure, sentence, changed.size, changed.before,
+                                    changed.after))  # fmt: skip
+    return found
+
+
+def collapses(telemetry: Telemetry, arm: int) -> list[Happening]:
+    """Heads whose entropy fell to a fifth of what it was, and stayed there."""
+    found = []
+    for address, steps, values in _rows(telemetry, "entropy", arm):
+        changed = change(values)
+        if changed is None or changed.before <= 0 or max(changed.after, values[-1]) > COLLAPSE * changed.before:
+            continue
+        head, step = address.removesuffix(".pattern"), int(steps[changed.index])
+        sentence = (
+            f"The attention entropy of {head} collapsed at about step {step:,}, from {changed.before:.2f} to "
+            f"{changed.after:.2f} nats"
+        )
+        weight = 0.9 * (1 - changed.after / changed.before)
+        found.append(_happening("collapse", step, address, "entropy", sentence, weight, changed.before, changed.after))
+    return found
+
+
+def plateau(telemetry: Telemetry, arm: int) -> list[Happening]:
+    """A stretch in which the model knew the frequencies of tokens and nothing else."""
+    unigram = (telemetry.fact("baselines") or {}).get("unigram")
+    steps = telemetry.steps(arm)
+    if not isinstance(unigram, int | float) or not np.isfinite(unigram) or unigram <= 0 or len(steps.step) < 50:
+        return []
+    width = max(5, len(steps.step) // 50)
+    smooth = np.convolve(np.nan_to_num(steps.loss, nan=np.inf), np.ones(width) / width, mode="valid")
+    near = np.abs(smooth - unigram) <= NEAR_UNIGRAM * unigram
+    first, n = _longest(near)
+    if n < max(20, STAYS * len(steps.step)):
+        return []
+    start, end = int(steps.step[first]), int(steps.step[first + n + width - 2])
+    sentence = (
+        f"From step {start:,} to {end:,} the loss stood at the unigram entropy ({unigram:.2f} nats): the model knew "
+        "how frequent each token is and not yet what follows what"
+    )
+    evidence = {"unigram entropy": float(unigram), "first step": float(start), "last step": float(end)}
+    return [Happening(step=start, kind="plateau", sentence=sentence, weight=0.6, measure="loss", evidence=evidence)]
+
+
+def dead_heads(telemetry: Telemetry, arm: int) -> list[Happening]:
+    """Heads that write next to nothing at the end: an OV circuit below a twentieth of the median head's."""
+    rows = [(a, steps, v) for a, steps, v in _rows(telemetry, "norm", arm, "**.H*.OV") if steps[-1] > 0]
+    if len(rows) < 3:
+        return []
+    middle = float(np.median([values[-1] for _, _, values in rows]))
+    return [
+        Happening(
+            step=int(steps[-1]),
+            kind="dead",
+            address=address,
+            measure="norm",
+            weight=0.5,
+            sentence=f"{address.removesuffix('.OV')} writes next to nothing at the end: the norm of its OV circuit is "
+            f"{values[-1]:.2g}, the median head's {middle:.2g}",
+            evidence={"norm": float(values[-1]), "median norm": middle},
+        )
+        for address, steps, values in rows
+        if middle > 0 and values[-1] < DEAD * middle
+    ]
+
+
+def saturation(telemetry: Telemetry, arm: int) -> list[Happening]:
+    """Heads in which one key dominates nearly every row: the softmax passes no gradient to W_Q and W_K any more."""
+    scores = {a: (s, v) for a, s, v in _rows(telemetry, "largest_score", arm)}
+    found = []
+    for address, steps, values in _rows(telemetry, "dominant_rows", arm):
+        if len(values) < 3 or values[-1] < SATURATED or values[0] >= SATURATED:
+            continue
+        step = int(steps[_since(values >= SATURATED)])
+        largest = float(scores[address][1][-1]) if address in scores else float("nan")
+        sentence = (
+            f"The scores of {address.removesuffix('.pattern')} saturate from step {step:,} on: one key takes nearly "
+            f"all in {values[-1]:.0%} of the rows (largest score {largest:.3g})"
+        )
+        found.append(
+            _happening("saturated", step, address, "dominant_rows", sentence, 0.7, float(values[0]), float(values[-1]))
+        )
+    return found
+
+
+def explosions(telemetry: Telemetry, arm: int) -> list[Happening]:
+    """Updates whose gradient was ten times that of the updates before, the largest of them, with its matrix."""
+    steps = telemetry.steps(arm)
+    norms = np.where(np.isfinite(steps.grad_norm), steps.grad_norm, np.nan)
+    if len(norms) <= WINDOW or np.isnan(norms).all():
+        return []
+    before = np.lib.stride_tricks.sliding_window_view(norms, WINDOW)[:-1]
+    usual = np.nanmedian(before, axis=1)
+    times = np.divide(norms[WINDOW:], usual, out=np.zeros(len(usual)), where=usual > 0)
+    at = np.flatnonzero(times >= EXPLODED)
+    if not len(at):
+        return []
+    worst = at[np.argmax(times[at])]
+    step, more = int(steps.step[WINDOW + worst]), f", the largest of {len(at)}" if len(at) > 1 else ""
+    address = _culprit(telemetry, step, arm)
+    whose = f"; {address} most" if address else ""
+    sentence = f"The gradient jumped to {times[worst]:.0f} times its usual size at step {step:,}{more}{whose}"
+    evidence = {"gradient norm": float(norms[WINDOW + worst]), "usual gradient norm": float(usual[worst])}
+    return [
+        Happening(step=step, kind="explosion", address=address, sentence=sentence, weight=0.95, measure="grad_norm",
+                  evidence=evidence)
+    ]  # fmt: skip
+
+
+def over_fitting(telemetry: Telemetry, arm: int) -> list[Happening]:
+    """The step of the lowest validation loss, where it rose by more than 1 % after it."""
+    found, best = telemetry.evaluations(arm), telemetry.best_evaluation(arm)
+    if best is None or len(found) < 3 or best.loss <= 0 or found[-1].loss < (1 + OVER_FITTING) * best.loss:
+        return []
+    last = found[-1]
+    sentence = (
+        f"Over-fitting begins at step {best.step:,}: the validation loss has risen from {best.loss:.3f} to "
+        f"{last.loss:.3f} by step {last.step:,}"
+    )
+    evidence = {"lowest validation loss": best.loss, "last validation loss": last.loss}
+    return [
+        Happening(step=best.step, kind="over-fitting", sentence=sentence, weight=0.8, measure="loss", evidence=evidence)
+    ]
+
+
+DETECTORS: tuple[Detector, ...] = (
+    explosions,
+    over_fitting,
+    specialists,
+    collapses,
+    saturation,
+    plateau,
+    dead_heads,
+)
+"""A new kind of event is one function and one place here."""
+
+
+def _rows(
+    telemetry: Telemetry, measure: str, arm: int, selector: str = "**.H*.*"
+) -> list[tuple[str, np.ndarray, np.ndarray]]:
+    """(address, steps, values) of a measure, without undefined values; empty where it was not recorded."""
+    try:
+        grid: Grid = telemetry.grid(measure, selector, arm)
+    except AddressError:
+        return []
+    rows = []
+    for i, address in enumerate(grid.addresses):
+        there = np.isfinite(grid.value[i])
+        if there.any():
+            rows.append((address, grid.step[there], grid.value[i][there]))
+    return rows
+
+
+def _happening(
+    kind: str, step: int, address: str, measure: str, sentence: str, weight: float, before: float, after: float
+) -> Happening:
+    evidence = {f"{measure} before": before, f"{measure} after": after}
+    return Happening(
+        step=step, kind=kind, address=address, measure=measure, sentence=sentence, weight=weight, evidence=evidence
+    )
+
+
+def _culprit(telemetry: Telemetry, step: int, arm: int) -> str:
+    """The matrix whose gradient grew most from the look before `step` to the first one from there on; empty unknown."""
+    try:
+        grid = telemetry.grid("grad_norm", arm=arm)
+    except AddressError:
+        return ""
+    at = int(np.searchsorted(grid.step, step))
+    if not 0 < at < len(grid.step) or grid.step[at] != step:
+        return ""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        grown = grid.value[:, at] / grid.value[:, at - 1]
+    grown = np.where(np.isfinite(grown), grown, 0)
+    return grid.addresses[int(np.argmax(grown))] if grown.max() > EXPLODED / 2 else ""
+
+
+def _longest(flags: np.ndarray) -> tuple[int, int]:
+    """(first index, length) of the longest run of True."""
+    edges = np.flatnonzero(np.diff(np.concatenate([[False], flags, [False]]).astype(int)))
+    if not len(edges):
+        return 0, 0
+    starts, ends = edges[::2], edges[1::2]
+    longest = int(np.argmax(ends - starts))
+    return int(starts[longest]), int(ends[longest] - starts[longest])
+
+
+def _since(flags: np.ndarray) -> int:
+    """The index from which all flags are True to the end."""
+    false = np.flatnonzero(~flags)
+    return int(false[-1]) + 1 if len(false) else 0

@@ -1,0 +1,43 @@
+"""The measures of one address as a table: nulls stand beside them at an equal step, what is undefined is a dash."""
+
+import pytest
+
+from qkv.commands.measured import measured
+from qkv.telemetry import NULL_ARM, Store, Telemetry
+
+AT = ["L0.W_Q", "L0.H1.QK"]
+
+
+@pytest.fixture
+def telemetry(tmp_path):
+    with Store(tmp_path / "t.sqlite") as store:
+        for step, drift in ((0, 0.0), (1, 0.1), (8, 0.2), (16, 0.4)):
+            store.add_values(step, "drift", AT, [drift, 2 * drift])
+            store.add_values(step, "alignment", AT, [None if step == 0 else 0.5, None])
+            if step <= 8:
+                store.add_values(step, "drift", AT, [3 * drift, 4 * drift], arm=NULL_ARM)
+    with Telemetry(tmp_path / "t.sqlite") as opened:
+        yield opened
+
+
+def test_run_and_null_are_compared_at_the_last_step_that_both_have(telemetry):
+    found = measured(telemetry, "L0.W_Q").as_json()
+    assert found["null"]["drift"] == {"step": 8, "run": 0.2, "null": pytest.approx(0.6)}
+    assert found["measures"]["drift"]["value"].tolist() == [0, 0.1, 0.2, 0.4]
+    assert set(found["null"]) == {"drift"} and set(found["measures"]) == {"drift", "alignment"}
+
+
+def test_what_is_undefined_is_a_dash_and_circuits_belong_to_the_function(telemetry, capsys):
+    measured(telemetry, "L0.H1.QK").print()
+    out = capsys.readouterr().out
+    assert "function" in out and "parametrisation" not in out and "at step 8" in out
+    measured(telemetry, "L0.W_Q").print()
+    line = next(line for line in capsys.readouterr().out.splitlines() if "alignment" in line)
+    assert line.split()[1:5] == ["\u2014", "0.5000", "\u2014", "\u2014"]
+
+
+def test_a_step_in_between_shows_what_was_known_then(telemetry):
+    found = measured(telemetry, "L0.W_Q", at=1)
+    assert [s.step.tolist() for s in found.series if s.measure == "drift"] == [[0, 1]]
+    assert found.null["drift"].step == 1
+    assert measured(telemetry, "L9.W_Q").series == []
