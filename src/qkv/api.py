@@ -195,7 +195,8 @@ def attention(model: Any, tokenizer: Any, text: str) -> "Attention":
     if not 0 < len(ids) <= n_ctx:
         raise UserError(f"the text has {len(ids)} tokens; this model reads 1 to {n_ctx}")
     with torch.inference_mode():
-        _, record = mirror.model.forward_recorded(torch.tensor([ids]))
+        model_of_ours: Any = mirror.model
+        _, record = model_of_ours.forward_recorded(torch.tensor([ids]))
     patterns = [record[f"L{layer}.pattern"][0].numpy() for layer in range(mirror.config.sizes.n_layers)]
     return Attention(tuple(tokenizer.convert_ids_to_tokens(ids)), np.stack(patterns))
 
@@ -355,7 +356,7 @@ class Run:
         with self.telemetry() as telemetry:
             return History(telemetry.series(selector, measure))
 
-    def export(self, path: str | Path) -> Path:
+    def save_telemetry(self, path: str | Path) -> Path:
         """Every recorded number as one table of address, measure, step and value: .csv, .csv.gz or .parquet.
 
         Raises ConfigError for another ending, or where Parquet needs pyarrow.

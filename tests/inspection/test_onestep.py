@@ -2,6 +2,7 @@
 
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 
@@ -21,6 +22,7 @@ TOKENIZER = SimpleNamespace(
     token=lambda i: LETTERS[i],
     d_vocab=10,
     special={"[MASK]": 9},
+    around=(np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)),
 )
 
 

@@ -200,7 +200,7 @@ def test_a_distance_along_a_line_has_no_meaning_in_two_dimensions():
         (dict(sizes=Sizes(d_vocab=5, d_model=16, n_layers=1, n_heads=2, n_ctx=0)), "d_vocab is 5"),
         (dict(sizes=Sizes(d_vocab=0, d_model=16, n_layers=1, n_heads=2, n_ctx=9)), "n_ctx is 9; 2 x 2 patches"),
         (dict(layout=Layout(tied=False), sizes=Sizes(d_vocab=0, d_model=18, n_layers=1, n_heads=3, n_ctx=0)), "d_head"),
-        (dict(kind="CausalLM"), "reads no images"),
+        (dict(kind="CausalLM", classes=()), "reads no images"),
     ],
 )
 def test_what_cannot_be_built_is_said(change, sentence):

@@ -41,7 +41,9 @@ def test_single_steps_give_the_logits_of_the_forward_pass(layout):
             torch.testing.assert_close(single.step(ids[:, pos], cache), whole[:, pos], rtol=0, atol=1e-11)
 
 
-@pytest.mark.parametrize("layout", [dict(norm_place="post"), dict(norm="none"), dict(skip=False)])
+@pytest.mark.parametrize(
+    "layout", [dict(norm_place="post"), dict(norm="none"), dict(skip=False), dict(parallel=True), dict(rope_share=0.67)]
+)
 def test_other_layouts_are_left_to_the_model(layout):
     model = build(ModelConfig(kind="CausalLM", sizes=Sizes(**SIZES), layout=Layout(**layout)), 0)
     assert not serves(model)

@@ -179,7 +179,13 @@ def encode_lines(tokenizer: Tokenizer, lines: list[str]) -> tuple[np.ndarray, np
     """Ids of all lines one after another, each behind a space and with the end token after it; and their lengths."""
     ids, lengths = tokenizer.encode_many([" " + line for line in lines])
     ends = np.cumsum(lengths)
-    return np.insert(ids.astype(np.int64), ends, tokenizer.end_id), lengths + 1
+    return np.insert(ids.astype(np.int64), ends, end_of(tokenizer)), lengths + 1
+
+
+def end_of(tokenizer: Tokenizer) -> int:
+    """The token that ends a text; a tokenizer of pairs has one."""
+    assert tokenizer.end_id is not None, "a tokenizer of pairs has an end token"
+    return tokenizer.end_id
 
 
 def decode_line(tokenizer: Tokenizer, ids: np.ndarray) -> str:

@@ -28,7 +28,8 @@ class Answer:
     """A question, its answer in a sentence, and the numbers behind it."""
 
     key: str
-    """One word: embeddings, matrices, ledger, loss, over-fitting, order, frozen, samples, events, trouble, watch, import."""
+    """One word: embeddings, matrices, ledger, loss, over-fitting, order, frozen, samples, events, trouble, watch,
+    import."""
     question: str
     sentence: str
     more: tuple[str, ...] = ()

@@ -13,6 +13,7 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 from safetensors.torch import load_file
@@ -178,7 +179,7 @@ class Recorder(Observer):
 
     def _describe(self, context: RunContext) -> None:
         """How often each token stands in the training part, and which ids are special: what rows are read against."""
-        train = getattr(context.corpus, "train", None)
+        train: Any = getattr(context.corpus, "train", None)
         if getattr(train, "ids", None) is None or self.arm != RUN_ARM:
             return
         with self._watching("start"):

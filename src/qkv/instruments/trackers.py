@@ -173,7 +173,8 @@ class Sender(Observer):
         self._send(evaluation.step, {"val_loss": evaluation.loss})
 
     def on_end(self, outcome: Outcome) -> None:
-        """Close the destination."""
+        """Send what the recorder looked at last, then close the destination."""
+        self._send(outcome.steps, self._looked(outcome.steps) if self._recorder.watching else {})
         if self._broken:
             with contextlib.suppress(Exception):  # it was said already
                 self._tracker.close()

@@ -34,6 +34,9 @@ def serves(model: Any) -> bool:
         and layout.norm_place == "pre"
         and layout.norm != "none"
         and layout.skip
+        and not layout.parallel
+        and not layout.head_transform
+        and layout.rope_share == 1
         and next(model.parameters()).dtype in (torch.float32, torch.float64)
     )
 

@@ -23,12 +23,12 @@ from qkv.instruments.ledger import Ledger
 from qkv.instruments.recorder import Recorder
 from qkv.instruments.schedule import LEVELS
 from qkv.instruments.trackers import Sender, open_tracker
+from qkv.recipe.affordable import with_affordable_watching
 from qkv.recipe.assemble import Parts, assemble, load_weights
 from qkv.recipe.facts import BackgroundBaselines, machine_facts, summary
 from qkv.recipe.null import NULL_SHARE, train_null
 from qkv.recipe.request import Request, RunConfig, resolve, same_run
 from qkv.recipe.samples import write_samples
-from qkv.recipe.affordable import with_affordable_watching
 from qkv.tasks import Data, Evaluation, find_task
 from qkv.telemetry import Store
 from qkv.training import checkpoint as checkpoints

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from qkv.instruments.ledger import Account
+from qkv.instruments.ledger import Account, LedgerConfig
 from qkv.training.record import Observer, RunContext, StepRecord
 
 __all__ = ["Ledger"]
@@ -31,7 +31,7 @@ class Ledger(Observer):
         """Stand at the start."""
         model: Any = context.model
         batch = next(iter(context.task.val_batches(context.corpus, model.config.sizes, _WINDOWS)))
-        self._account = Account(model, context.task.loss, batch, 1)
+        self._account = Account(model, context.task.loss, batch, LedgerConfig(every=1))
         self._account.begin([context.catalogue.entry(e.address).parameter for e in self._account.entries])
         self._start, self._steps = self._account.loss, context.steps
         self.earned = {entry.address: 0.0 for entry in self._account.entries}

@@ -48,7 +48,7 @@ __all__ = [
     "validation_loss",
 ]
 
-TASKS: dict[str, Task] = {task.name: task for task in (Causal(), Masked(), Classify(), Image(), Translate())}
+TASKS: dict[str, Task] = {task.name: task for task in (Causal(), Masked(), Classify(), Image(), Translate())}  # type: ignore[assignment]
 
 
 def find_task(name: str) -> Task:

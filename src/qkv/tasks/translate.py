@@ -19,7 +19,7 @@ from torch import Tensor
 from qkv.data.buckets import bucket_edges, filled, n_buckets, train_bucket
 from qkv.data.config import DataConfig
 from qkv.data.dictionary import Dictionary
-from qkv.data.pairs import PairCorpus, Pairs, decode_line, encode_lines, load_pairs
+from qkv.data.pairs import PairCorpus, Pairs, decode_line, encode_lines, end_of, load_pairs
 from qkv.errors import ConfigError
 from qkv.randomness import generator
 from qkv.tasks.beams import DEFAULT_BEAMS, DEFAULT_PENALTY, Search, search
@@ -73,7 +73,7 @@ class PairBatch(NamedTuple):
 
     def to(self, device: torch.device | str) -> "PairBatch":
         """The same batch on another device."""
-        return PairBatch(*(part.to(device) if isinstance(part, Tensor) else part for part in self))
+        return PairBatch(*(part.to(device) if isinstance(part, Tensor) else part for part in self))  # type: ignore[arg-type]
 
     @property
     def n_targets(self) -> int:
@@ -152,7 +152,7 @@ class Translate(TaskDefaults):
         """The pairs of these buckets; see `Task.train_batch`."""
         buckets = [train_bucket(corpus.train, sizes.n_ctx, BUCKET_TOKENS, seed, int(e)) for e in examples]
         names = [(int(e) << 24) + np.arange(len(b)) for e, b in zip(examples, buckets, strict=True)]
-        batch = _batch(corpus.train, np.concatenate(buckets), corpus.tokenizer.end_id)
+        batch = _batch(corpus.train, np.concatenate(buckets), end_of(corpus.tokenizer))
         if random_labels:
             sizes_of = [int(np.diff(corpus.train.target.offsets)[bucket].sum()) for bucket in buckets]
             ids = corpus.train.target.ids
@@ -171,7 +171,7 @@ class Translate(TaskDefaults):
         source, target = (np.minimum(lengths, sizes.n_ctx) for lengths in corpus.val.lengths())
         order, edges = bucket_edges(source, target, batch_size * BUCKET_TOKENS)
         for first, stop in zip(edges, edges[1:], strict=False):
-            yield _batch(corpus.val, order[first:stop], corpus.tokenizer.end_id, sizes.n_ctx)
+            yield _batch(corpus.val, order[first:stop], end_of(corpus.tokenizer), sizes.n_ctx)
 
     def loss(self, model: Any, batch: PairBatch, drop: Drop | None = None) -> tuple[Tensor, int]:  # type: ignore[override]
         """(sum of nats, smoothed where the batch is for training; number of target tokens)."""
