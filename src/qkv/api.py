@@ -35,7 +35,18 @@ from qkv.telemetry import History, Telemetry, write_table
 if TYPE_CHECKING:
     from qkv.views.notebook import AttentionView
 
-__all__ = ["Attention", "Run", "attention", "cache_folder", "import_checkpoint", "load", "study", "train", "watch"]
+__all__ = [
+    "Attention",
+    "Run",
+    "attention",
+    "cache_folder",
+    "import_checkpoint",
+    "load",
+    "study",
+    "train",
+    "verify",
+    "watch",
+]
 
 
 def cache_folder() -> Path:
@@ -213,6 +224,17 @@ class Attention:
     def __repr__(self) -> str:
         layers, heads, pos, _ = self.patterns.shape
         return f"Attention({layers} layers, {heads} heads, {pos} tokens)"
+
+
+def verify(path: str | Path, *, updates: int | None = 256, seed: int = 0) -> recipe.Verdict:
+    """Check that a run folder is whole and says the truth about its training; nothing in it is changed.
+
+    At most `updates` from step 0 are made again (0: none, None: all), and those between the newest two checkpoints;
+    `seed` names the numbers that are read again. See `qkv.recipe.verification`.
+
+    Raises RunFolderError where there is no run, or one that is being trained at this moment.
+    """
+    return recipe.verify(path, updates=updates, seed=seed, cache=cache_folder())
 
 
 def _cached_import(folder: Path) -> Path:

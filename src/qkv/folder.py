@@ -227,7 +227,10 @@ class RunFolder:
     def damaged_files(self) -> dict[str, str]:
         """Name -> "missing" or "altered" for each final file that is not as the manifest says; empty if all is well."""
         found: dict[str, str] = {}
-        for name, expected in self.read_manifest().get("files", {}).items():
+        files = self.read_manifest().get("files", {})
+        if not isinstance(files, dict):
+            raise RunFolderError(f"{self.manifest} names no files: expected a table of names and hashes")
+        for name, expected in files.items():
             path = self.path / name
             if name not in FINAL_FILES or not path.is_file():  # a name from a file is never followed elsewhere
                 found[name] = "missing"
@@ -236,6 +239,17 @@ class RunFolder:
         return found
 
     # holding it
+
+    def in_use(self) -> bool:
+        """Whether somebody writes to it now; nothing is changed by asking."""
+        try:
+            descriptor = os.open(self.path / _LOCK, os.O_RDONLY)
+        except OSError:
+            return False
+        try:
+            return not _lock(descriptor)
+        finally:
+            os.close(descriptor)
 
     def close(self) -> None:
         """Let go of the lock; once more does nothing."""

@@ -15,6 +15,7 @@ COMMANDS: dict[str, str] = {
     "show": "what training did: the reading, matrices, tokens, attention",
     "compare": "what differs between two runs, matrix by matrix",
     "study": "answer a question by experiment, with statistics",
+    "verify": "check a run folder: hashes, continuity, and its training made again bit for bit",
     "report": "write the self-contained HTML report of a run",
     "import": "read a Hugging Face folder into a run folder",
     "export": "write a run as a Hugging Face folder",

@@ -5,6 +5,8 @@ from qkv.recipe.imported import import_run
 from qkv.recipe.ownstep import own_step
 from qkv.recipe.request import Request, RunConfig, resolve
 from qkv.recipe.training import Listening, next_folder, resume, train
+from qkv.recipe.verdict import Verdict
+from qkv.recipe.verification import verify
 from qkv.recipe.watching import Watcher
 
 __all__ = [
@@ -12,6 +14,7 @@ __all__ = [
     "Parts",
     "Request",
     "RunConfig",
+    "Verdict",
     "Watcher",
     "assemble",
     "import_run",
@@ -23,4 +26,5 @@ __all__ = [
     "run_matrix",
     "snapshot_steps",
     "train",
+    "verify",
 ]

@@ -4,6 +4,7 @@ import os
 import platform
 import sys
 import threading
+from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,10 @@ from typing import Any
 from qkv.folder import RunFolder
 from qkv.recipe.request import RunConfig
 from qkv.tasks import Data, Evaluation, Task, Yardsticks
+from qkv.telemetry import Store
 from qkv.training.record import Outcome
 
-__all__ = ["BackgroundBaselines", "machine_facts", "summary"]
+__all__ = ["BackgroundBaselines", "differences", "machine_facts", "note_machine", "summary"]
 
 _LIBRARIES = ("torch", "numpy", "tokenizers", "safetensors")
 
@@ -52,6 +54,51 @@ def machine_facts(config: RunConfig) -> dict[str, Any]:
         "threads": config.machine.threads,
         "precision": config.machine.precision,
     }
+
+
+_EXACTNESS: Mapping[str, str] = {
+    "versions.qkv": "qkv",
+    "versions.torch": "torch",
+    "cpu": "the processor",
+    "platform": "the platform",
+    "threads": "the number of threads",
+    "precision": "the precision",
+}
+"""What the bits of a training depend on beside its configuration -> what it is called."""
+
+
+def differences(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """A phrase for each thing of `machine_facts` that exactness depends on and that is not the same; unknown is not."""
+    found = []
+    for path, words in _EXACTNESS.items():
+        was, is_now = _at(then, path), _at(now, path)
+        if was is not None and was != is_now:
+            found.append(f"{words} was {was} and is {is_now}")
+    return found
+
+
+def _at(facts: Mapping[str, Any], path: str) -> Any:
+    """The value at a dotted path; None where there is none."""
+    value: Any = facts
+    for name in path.split("."):
+        value = value.get(name) if isinstance(value, Mapping) else None
+    return value
+
+
+def note_machine(store: Store, config: RunConfig, step: int) -> str:
+    """Write down where this session runs, from `step` on.
+
+    Returns a sentence where an earlier session of the run ran elsewhere, else "". At step 0 nothing was before.
+    """
+    sessions = store.clock_fact("machines") or [] if step else []
+    facts = machine_facts(config)
+    store.set_clock_fact("machines", [*sessions, facts])
+    found = list(dict.fromkeys(phrase for before in sessions for phrase in differences(before, facts)))
+    sentence = f"{'; '.join(found)}: the end may differ in its last bits from that of an undisturbed run"
+    if found:
+        store.add_session(step, "machine", sentence)
+    store.flush()  # a recorder that starts forgets what is only buffered
+    return sentence if found else ""
 
 
 def _cpu() -> str:

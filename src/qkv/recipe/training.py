@@ -25,7 +25,7 @@ from qkv.instruments.schedule import LEVELS
 from qkv.instruments.trackers import Sender, open_tracker
 from qkv.recipe.affordable import with_affordable_watching
 from qkv.recipe.assemble import Parts, assemble, load_weights
-from qkv.recipe.facts import BackgroundBaselines, machine_facts, summary
+from qkv.recipe.facts import BackgroundBaselines, machine_facts, note_machine, summary
 from qkv.recipe.null import NULL_SHARE, train_null
 from qkv.recipe.request import Request, RunConfig, resolve, same_run
 from qkv.recipe.samples import write_samples
@@ -35,7 +35,7 @@ from qkv.training import checkpoint as checkpoints
 from qkv.training import loop
 from qkv.training.record import Observer, Outcome, StepRecord
 
-__all__ = ["Listening", "next_folder", "resume", "train"]
+__all__ = ["Listening", "next_folder", "resume", "same_data", "train"]
 
 AFTERWARDS_SECONDS = 6.0
 """What is kept of a wall-time budget for baselines, samples, the manifest and the report."""
@@ -117,7 +117,7 @@ def resume(request: Request, *, out: Path, listening: Listening, cache: Path | N
             listening.say(f"{folder.path} is finished; nothing is left to do")
             return folder.path
         corpus = find_task(config.task).load(config.data, cache=cache)
-        _same_data(folder, corpus)
+        same_data(folder, corpus)
         found, damaged = checkpoints.latest_valid(folder)
         for sentence in damaged:
             listening.say(sentence)
@@ -147,6 +147,9 @@ def _run(
         if listening.log:
             tracker = open_tracker(listening.log, folder.path, flat(config))
             observers.append(Sender(tracker, folder.telemetry, recorder, listening.say))
+        elsewhere = note_machine(store, config, resume_from.state.step if resume_from else 0)
+        if elsewhere:
+            listening.say(elsewhere)
         outcome = _loop(parts, folder, listening, observers, resume_from)
         if config.watch != "off" and listening.null:
             train_null(parts, outcome, store)
@@ -256,7 +259,7 @@ def _source_facts(corpus: Data) -> str:
     return json.dumps({"name": corpus.name, "sha256": corpus.sha256}) + "\n"
 
 
-def _same_data(folder: RunFolder, corpus: Data) -> None:
+def same_data(folder: RunFolder, corpus: Data) -> None:
     """Make sure that the data is what the run was trained on.
 
     Raises RunFolderError with both hashes where it is not.

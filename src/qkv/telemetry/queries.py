@@ -282,6 +282,10 @@ class Telemetry:
         )
         return json.loads(rows[0][0]) if rows else default
 
+    def faults(self) -> list[str]:
+        """What SQLite itself finds wrong with the file's pages and indices; empty where it is whole."""
+        return [row[0] for row in self._rows("PRAGMA integrity_check(10)") if row[0] != "ok"]
+
     # inside
 
     def _rows(self, sql: str, *values: Any) -> list[tuple[Any, ...]]:

@@ -32,10 +32,24 @@ if TYPE_CHECKING:
     from qkv.models.matrices import Catalogue
     from qkv.training.optimizers import Optimizer
 
-__all__ = ["Checkpoint", "Checkpoints", "TrainingState", "is_due", "is_snapshot", "latest_valid", "mark_stopped"]
+__all__ = [
+    "Checkpoint",
+    "Checkpoints",
+    "Standing",
+    "TrainingState",
+    "is_due",
+    "is_snapshot",
+    "latest_valid",
+    "mark_stopped",
+    "most_snapshots",
+    "standing",
+]
 
 FINISHED = ("steps", "minutes", "loss", "budget")
 """Reasons to stop after which there is nothing to resume."""
+
+KEEP_BYTES = 1 << 30
+"""What the weights of all snapshots may take."""
 
 _FIRST_SNAPSHOT = 8
 _TOKENS_BETWEEN = {"cpu": 1 << 16}
@@ -105,6 +119,50 @@ class Checkpoint:
         return load_tensors(self.path / "optimizer.safetensors")
 
 
+@dataclass(frozen=True, kw_only=True)
+class Standing:
+    """A checkpoint as it stands on the disk, whole or not."""
+
+    step: int
+    """By the name of its folder."""
+    path: Path
+    """Its folder."""
+    state: TrainingState | None
+    """The training at its step; None where state.json cannot be read."""
+    files: Mapping[str, str]
+    """Name -> sha256, as its state says."""
+    trouble: str
+    """Empty where it is whole, `thinned` where only weights were kept, else what is wrong with it."""
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether a training can go on from it."""
+        return self.state is not None and not self.trouble
+
+    @property
+    def has_weights(self) -> bool:
+        """Whether its weights are those that it was written with."""
+        return self.state is not None and self.trouble in ("", "thinned")
+
+
+def standing(folder: RunFolder) -> list[Standing]:
+    """Every checkpoint of a run, oldest first, its hashes compared; nothing is changed."""
+    found = []
+    for step in sorted(_steps(folder)):
+        path, trouble = _path(folder, step), _trouble(_path(folder, step))
+        try:
+            state, files = _read_state(path)
+        except RunFolderError:
+            state, files = None, {}
+        found.append(Standing(step=step, path=path, state=state, files=files, trouble=trouble))
+    return found
+
+
+def most_snapshots(n_bytes: int, keep_bytes: int = KEEP_BYTES) -> int:
+    """How many snapshots of `n_bytes` of weights are kept."""
+    return max(4, keep_bytes // max(1, n_bytes))
+
+
 def is_snapshot(step: int, horizon: int, most: int) -> bool:
     """Whether the weights of a step are kept for good: step 0, the horizon, and between them 8, 16, 32, ...
 
@@ -162,12 +220,12 @@ class Checkpoints:
         optimizer: "Optimizer",
         *,
         resume: Checkpoint | None = None,
-        keep_bytes: int = 1 << 30,
+        keep_bytes: int = KEEP_BYTES,
     ) -> None:
         self._folder, self._catalogue, self._optimizer = folder, catalogue, optimizer
         self._weights = TensorFile(catalogue.state())
         self._moments = TensorFile(optimizer.state())
-        self._most = max(4, keep_bytes // max(1, self._weights.n_bytes))
+        self._most = most_snapshots(self._weights.n_bytes, keep_bytes)
         self._best_of: dict[int, int] = {}
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint", initializer=_step_aside)
         self._writing: Future[None] | None = None

@@ -1,0 +1,54 @@
+"""Check that a run folder is whole and says the truth about its training. Nothing in it is changed.
+
+files: the sha256 of every final file. checkpoints: their hashes, order, that none is missing, that weights are finite,
+and that the run's weights are those of its checkpoints. telemetry: no gaps, the losses and tokens of every checkpoint,
+and random numbers computed again from the snapshots. replay: updates from step 0 and between the newest two checkpoints
+are made again through the training loop, and weights, optimizer state, losses and measures compared bit for bit; on
+another machine or torch, where exactness is not promised, that is said and what can be checked is.
+
+Exit status 0: nothing is wrong. 1: something is; file, step and matrix are named.
+
+Example:
+  qkv verify runs/my-1
+  qkv verify runs/my-1 --all --json
+  qkv verify runs/my-1 --updates 0
+"""
+
+import argparse
+
+from qkv.commands.arguments import whole
+
+__all__ = ["configure", "run"]
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    parser.add_argument("run", metavar="RUN", help="a run folder")
+    replayed = parser.add_mutually_exclusive_group()
+    replayed.add_argument(
+        "--updates", type=whole(0), metavar="N", help="make at most N updates from the start again (256); 0: no replay"
+    )
+    replayed.add_argument("--all", action="store_true", help="make every update of the run again")
+    parser.add_argument("--seed", type=whole(0), default=0, metavar="N", help="which numbers are read again (0)")
+    parser.add_argument("--json", action="store_true", help="print one JSON object on stdout")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Do it, print, and return the exit status."""
+    from qkv import api
+    from qkv.commands import screen
+
+    given = {"updates": None} if args.all else {} if args.updates is None else {"updates": args.updates}
+    verdict = api.verify(args.run, seed=args.seed, **given)
+    if args.json:
+        screen.print_json(verdict.as_json())
+        return int(not verdict.is_whole)
+    for check in verdict.checks:
+        found = f"{len(check.faults)} wrong" if check.faults else "whole" if check.compared else "not checked"
+        print(f"{check.name:<12} {found:<12} {check.compared:,} {check.what}")
+        for fault in check.faults:
+            print(f"  wrong: {screen.shown(str(fault))}")
+        for sentence in check.unchecked:
+            print(f"  not checked: {screen.shown(sentence)}")
+    print(f"{verdict.run} is {'whole' if verdict.is_whole else 'damaged'}")
+    return int(not verdict.is_whole)

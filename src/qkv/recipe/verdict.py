@@ -1,0 +1,65 @@
+"""What a verification says: checks, what each looked at, what is wrong, and what could not be looked at and why."""
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+__all__ = ["Check", "Fault", "Verdict"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fault:
+    """One thing that is not as it must be."""
+
+    file: str
+    """Where, relative to the run folder."""
+    sentence: str
+    """What, for a person."""
+    step: int | None = None
+    """The step of the training it belongs to; None for the whole run."""
+    address: str = ""
+    """The matrix it belongs to, if it does."""
+
+    def __str__(self) -> str:
+        step = "" if self.step is None else f", step {self.step}"
+        return f"{self.file}{step}{', ' + self.address if self.address else ''}: {self.sentence}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Check:
+    """One kind of check."""
+
+    name: str
+    """files, checkpoints, telemetry or replay."""
+    compared: int
+    """How many things were compared."""
+    what: str
+    """What they are, in words that follow the number."""
+    faults: tuple[Fault, ...] = ()
+    """What is wrong."""
+    unchecked: tuple[str, ...] = ()
+    """What could not be checked, or not exactly, and why; a sentence each."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """All checks of one run folder."""
+
+    run: Path
+    """The folder."""
+    checks: tuple[Check, ...]
+    """In the order in which they were made."""
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether nothing is wrong."""
+        return not self.faults
+
+    @property
+    def faults(self) -> tuple[Fault, ...]:
+        """Everything that is wrong."""
+        return tuple(fault for check in self.checks for fault in check.faults)
+
+    def as_json(self) -> dict[str, Any]:
+        """What `qkv verify --json` prints."""
+        return {"run": str(self.run), "whole": self.is_whole, "checks": [asdict(check) for check in self.checks]}
