@@ -8,6 +8,7 @@ import sqlite3
 from pathlib import Path
 
 import pytest
+import torch
 from safetensors.torch import load_file, save_file
 
 import qkv
@@ -212,6 +213,20 @@ def test_a_run_that_is_not_finished_is_not_called_damaged(copy: Path) -> None:
     verdict = verify(copy)
     assert verdict.is_whole and "not finished" in check(verdict, "files").unchecked[0]
     assert check(verdict, "replay").compared == 40
+
+
+def test_a_training_that_was_watched_elsewhere_is_not_called_damaged(tmp_path: Path) -> None:
+    model = torch.nn.TransformerEncoder(torch.nn.TransformerEncoderLayer(16, 2, 32, batch_first=True), 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    watcher = qkv.api.watch(model, optimizer, tmp_path / "run", level="full")
+    for _ in range(4):
+        loss = model(torch.ones(2, 3, 16)).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    verdict = verify(watcher.close())
+    assert verdict.is_whole, verdict.faults
+    assert "no checkpoints" in check(verdict, "checkpoints").unchecked[0]
 
 
 def test_a_run_in_training_is_refused(copy: Path) -> None:

@@ -49,12 +49,20 @@ def verify(
         fault = Fault(file="config.toml", sentence=str(error))
         checks.append(Check(name="checkpoints", compared=0, what="checkpoints", faults=(fault,)))
         return Verdict(run=folder.path, checks=tuple(checks))
-    found = standing(folder)
+    found = [] if _was_watched(folder) else standing(folder)
     checks.append(_checkpoints(folder, config, found))
     checks.append(check_telemetry(folder, config, found, cells=cells, seed=seed))
     if found and updates != 0:
         checks.append(check_replay(folder, config, found, updates=updates, cache=cache))
     return Verdict(run=folder.path, checks=tuple(checks))
+
+
+def _was_watched(folder: RunFolder) -> bool:
+    """Whether it was recorded in another program's loop, which keeps the weights of its start and end only."""
+    try:
+        return folder.is_finished and bool(folder.read_manifest().get("watched"))
+    except RunFolderError:
+        return False
 
 
 def _files(folder: RunFolder) -> Check:
@@ -82,7 +90,9 @@ def _checkpoints(folder: RunFolder, config: RunConfig, found: list[Standing]) ->
     """Hashes, weights, order and continuity of the checkpoints, and that the final weights are among them."""
     what = "checkpoints: hashes, finite weights, order, none left out"
     if not found:
-        words = "there are no checkpoints" + (f": it was imported from {config.imported}" if config.imported else "")
+        words = "there are no checkpoints to go on from" + (
+            f": it came from {config.imported}" if config.imported else ""
+        )
         return Check(name="checkpoints", compared=0, what=what, unchecked=(words,))
     faults = [fault for one in found for fault in _one(one)]
     faults += _weights(found)
