@@ -135,7 +135,7 @@ def _cells(
     if config.watch == "off" or 0 not in usable:
         return 0
     begin = _Weights(config, usable[0])
-    recorded = [cell for cell in _recorded(telemetry, usable) if begin.knows(cell[2])]
+    recorded = [cell for cell in _recorded(telemetry, usable) if begin.knows(cell[1], cell[2])]
     chosen = generator("verify", "cells", seed).permutation(len(recorded))[:cells]
     by_step: dict[int, list[tuple[str, str, float]]] = defaultdict(list)
     for number in chosen.tolist():
@@ -221,8 +221,13 @@ class _Weights:
         assert self._catalogue is not None
         return self._catalogue.part(address).view().detach().clone()
 
-    def knows(self, address: str) -> bool:
-        """Whether it can be computed again; heads of a run that joined two matrices cannot."""
+    def knows(self, measure: str, address: str) -> bool:
+        """Whether it can be computed again from weights alone.
+
+        Of a circuit its norm and spectrum can; heads of a run that joined two matrices cannot.
+        """
+        if address.rpartition(".")[2] in ("QK", "OV") and measure not in ("norm", *SPECTRAL):
+            return False
         return self._catalogue is not None or address in self._stored
 
     def _circuit(self, measure: str, address: str) -> float | None:
