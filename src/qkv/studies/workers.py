@@ -1,6 +1,6 @@
 """Where the trainings of a study run: in this process, or in several of one thread each.
 
-A worker is `python -m qkv.studies.workers CACHE`: a trial a line on its stdin, a row a line on its stdout. It ends
+A worker is `python -m qkv.studies CACHE`: a trial a line on its stdin, a row a line on its stdout. It ends
 with its stdin, so it never outlives the process that started it. One thread per training and one training per core is
 both the fastest way through many small trainings and what makes each row the same bits wherever it is made.
 """
@@ -22,7 +22,7 @@ from qkv.errors import Interrupted, QkvError, RunError
 from qkv.studies.design import Trial
 from qkv.studies.tuning import Job
 
-__all__ = ["Here", "Pool", "Workers", "make_workers"]
+__all__ = ["Here", "Pool", "Workers", "make_workers", "serve"]
 
 Row = dict[str, Any]
 _GLANCE_SECONDS = 0.2
@@ -65,7 +65,7 @@ class Pool:
         self.size = size
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
         environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
-        command = [sys.executable, "-m", "qkv.studies.workers", "" if cache is None else str(cache)]
+        command = [sys.executable, "-m", "qkv.studies", "" if cache is None else str(cache)]
         self._processes = [
             subprocess.Popen(
                 command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, encoding="utf-8", env=environment,
@@ -161,12 +161,9 @@ def _work(cache: Path | None, write: Callable[[str], Any]) -> None:
         write(json.dumps(answer) + "\n")
 
 
-def _main() -> None:
+def serve() -> None:
+    """Be a worker: answer trials until stdin ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that started us decides
     out = os.fdopen(os.dup(1), "w", encoding="utf-8", buffering=1)
     os.dup2(2, 1)  # whatever prints goes to stderr
     _work(Path(sys.argv[1]) if sys.argv[1] else None, out.write)
-
-
-if __name__ == "__main__":
-    _main()

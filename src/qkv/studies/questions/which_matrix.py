@@ -111,7 +111,9 @@ def _quick(ask: Ask) -> Design:
         ask,
         study="which-matrix",
         texts={"text": Text(tokenizer="char")},
-        scale=Scale(d_model=32, n_layers=2, n_heads=2, n_ctx=32, batch_size=16, steps=300, val_tokens=16_384),
+        scale=Scale(
+            d_model=32, n_layers=2, n_heads=2, n_ctx=32, batch_size=16, steps=300, val_tokens=8_192, evaluations=2
+        ),
         grid=Grid(ratio=3.0, points=3),
         arms=arms,
         contrasts=(
@@ -121,7 +123,7 @@ def _quick(ask: Ask) -> Design:
             _interaction("VO"),
             *_accounts(),
         ),
-        replicates=6,
+        replicates=5,
     )
 
 
