@@ -40,13 +40,19 @@ def scale_words(findings: Findings) -> str:
     optimizers = dict.fromkeys(_OPTIMIZERS[design.arm(name).optimizer] for name in design.primary.arms)
     tuned = any(design.arm(name).tune == "own" for name in design.primary.arms)
     return (
-        f"{source_words(design)}; textbook layout of {scale.n_layers} layers, d_model {scale.d_model}, {scale.n_heads}"
-        f" heads, context {scale.n_ctx}, {scale.steps:,} steps of {scale.batch_size} windows, start"
+        f"{source_words(design)}; textbook layout of {_count(scale.n_layers, 'layer')},"
+        f" d_model {scale.d_model},"
+        f" {_count(scale.n_heads, 'head')}, context {scale.n_ctx}, {scale.steps:,} steps of"
+        f" {scale.batch_size} windows, start"
         " N(0, 0.02) where an arm does not say otherwise;"
         f" {' and '.join(optimizers)}"
         + (", the learning rate tuned afresh in every replicate" if tuned else "")
         + f"; {findings.primary.result.n} of {design.replicates} paired replicates"
     )
+
+
+def _count(n: int, what: str) -> str:
+    return f"{n} {what}{'s' * (n != 1)}"
 
 
 def source_words(design: Design) -> str:
