@@ -16,7 +16,7 @@ __all__ = ["Ledger"]
 
 _EVERY = 4
 """Updates between two entries; an entry costs two passes over the batch."""
-_WINDOWS = 16
+_CLOSELY = LedgerConfig(every=_EVERY, panels=1, most_panels=1, windows=16)
 
 
 class Ledger(Observer):
@@ -30,8 +30,8 @@ class Ledger(Observer):
     def on_start(self, context: RunContext) -> None:
         """Stand at the start."""
         model: Any = context.model
-        batch = next(iter(context.task.val_batches(context.corpus, model.config.sizes, _WINDOWS)))
-        self._account = Account(model, context.task.loss, batch, LedgerConfig(every=1))
+        batch = next(iter(context.task.val_batches(context.corpus, model.config.sizes, _CLOSELY.windows)))
+        self._account = Account(model, context.task.loss, batch, _CLOSELY)
         self._account.begin([context.catalogue.entry(e.address).parameter for e in self._account.entries])
         self._start, self._steps = self._account.loss, context.steps
         self.earned = {entry.address: 0.0 for entry in self._account.entries}
