@@ -65,7 +65,7 @@ def worst(theirs, model, ids, mask, *, pad):
 
 def test_every_family_is_among_the_checkpoints(theirs):
     assert set(theirs.KINDS) == set(NAMES)
-    made = {theirs.make_theirs(name).config.model_type for name in NAMES}
+    made = {theirs.make_theirs(name).config.model_type for name in (*NAMES, *theirs.IMAGES)}
     assert made == set(FAMILIES)
 
 
@@ -98,7 +98,7 @@ def test_float32_logits_hidden_states_and_patterns_are_theirs(name, theirs, tmp_
     assert worst(model, ours, ids, mask, pad=1) < (1e-5, "")
 
 
-@pytest.mark.parametrize("name", ["gpt2", "llama", "qwen2", "neox"])
+@pytest.mark.parametrize("name", ["gpt2", "llama yarn", "qwen2", "qwen3 biased", "neox", "neox in turn"])
 def test_greedy_text_is_theirs_token_for_token(name, theirs, tmp_path):
     model = theirs.save_theirs(tmp_path / "them", name, torch.float64)
     ours, _ = ours_of(tmp_path / "them", torch.float64)

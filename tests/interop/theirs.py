@@ -125,13 +125,40 @@ KINDS: dict[str, Made] = {
         ),
     ),
 }
-EXACT = ("gpt2", "bert", "roberta", "distilbert")
-"""Families that compute everything in the model's own type."""
+IMAGES: dict[str, Made] = {
+    "vit": (
+        "ViTForImageClassification",
+        dict(
+            hidden_size=24,
+            num_hidden_layers=2,
+            num_attention_heads=3,
+            intermediate_size=40,
+            image_size=12,
+            patch_size=4,
+            num_channels=3,
+            id2label={0: "ant", 1: "bee", 2: "cat"},
+            label2id={"ant": 0, "bee": 1, "cat": 2},
+        ),
+    ),
+    "vit oblong": (
+        "ViTForImageClassification",
+        dict(
+            hidden_size=16,
+            num_hidden_layers=1,
+            num_attention_heads=2,
+            intermediate_size=24,
+            image_size=[8, 12],
+            patch_size=4,
+            num_channels=1,
+            hidden_act="gelu_new",
+        ),
+    ),
+}
 
 
 def make_theirs(name: str, dtype: torch.dtype = torch.float64, **more: Any) -> Any:
     """A model of transformers with random weights, biases and gains too, in evaluation mode."""
-    stem, settings = KINDS[name]
+    stem, settings = (KINDS | IMAGES)[name]
     config_class = getattr(transformers, stem.removesuffix("LMHead").split("For")[0] + "Config")
     config = config_class(**(settings | more))
     config._attn_implementation = "eager"

@@ -42,8 +42,22 @@ def test_single_steps_give_the_logits_of_the_forward_pass(layout):
 
 
 @pytest.mark.parametrize(
-    "layout", [dict(norm_place="post"), dict(norm="none"), dict(skip=False), dict(parallel=True), dict(rope_share=0.67)]
+    "layout",
+    [
+        dict(norm_place="post"),
+        dict(norm="none"),
+        dict(skip=False),
+        dict(parallel=True),
+        dict(rope_share=0.5),
+        dict(head_transform=True, mlp="gelu"),
+    ],
 )
 def test_other_layouts_are_left_to_the_model(layout):
     model = build(ModelConfig(kind="CausalLM", sizes=Sizes(**SIZES), layout=Layout(**layout)), 0)
+    assert not serves(model)
+
+
+def test_a_very_long_context_is_left_to_the_model_whose_tables_grow_with_the_text():
+    sizes = Sizes(**SIZES | {"n_ctx": 1 << 22})
+    model = build(ModelConfig(kind="CausalLM", sizes=sizes, layout=Layout()), 0)
     assert not serves(model)

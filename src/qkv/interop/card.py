@@ -8,7 +8,12 @@ from qkv.models.layout import ModelConfig
 
 __all__ = ["model_card"]
 
-_TASKS = {"CausalLM": "text-generation", "MaskedLM": "fill-mask"}
+_TASKS = {"CausalLM": "text-generation", "MaskedLM": "fill-mask", "ImageClassifier": "image-classification"}
+_WHAT = {
+    "CausalLM": "predicts the next token",
+    "MaskedLM": "fills in hidden tokens",
+    "ImageClassifier": "names the class of an image",
+}
 
 
 def model_card(
@@ -19,7 +24,7 @@ def model_card(
     lines = ["---", "library_name: transformers", f"pipeline_tag: {_TASKS[config.kind]}", "tags:", "- qkv", "---", ""]
     lines += [f"# {name}", ""]
     title = fit.family.title if fit.family else "its own"
-    what = "predicts the next token" if config.kind == "CausalLM" else "fills in hidden tokens"
+    what = _WHAT[config.kind]
     lines += [
         f"A model that {what}: {summary.get('parameters', 0):,} parameters, {sizes.n_layers} layers, d_model"
         f" {sizes.d_model}, {sizes.n_heads} heads"
@@ -36,7 +41,9 @@ def model_card(
 
 
 def _loading(config: ModelConfig, fit: Fit) -> list[str]:
-    auto = {"CausalLM": "AutoModelForCausalLM", "MaskedLM": "AutoModelForMaskedLM"}[config.kind]
+    own = {"CausalLM": "AutoModelForCausalLM", "MaskedLM": "AutoModelForMaskedLM"}
+    auto = fit.family.auto if fit.family else own[config.kind]
+    reader = ("AutoImageProcessor", "processor") if config.patches else ("AutoTokenizer", "tokenizer")
     more = "" if fit.family else ", trust_remote_code=True"
     lines = ["## Loading it", ""]
     if not fit.family:
@@ -48,10 +55,10 @@ def _loading(config: ModelConfig, fit: Fit) -> list[str]:
     return [
         *lines,
         "```python",
-        f"from transformers import {auto}, AutoTokenizer",
+        f"from transformers import {auto}, {reader[0]}",
         "",
         f'model = {auto}.from_pretrained("FOLDER"{more})',
-        'tokenizer = AutoTokenizer.from_pretrained("FOLDER")',
+        f'{reader[1]} = {reader[0]}.from_pretrained("FOLDER")',
         "```",
     ]
 

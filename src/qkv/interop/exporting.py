@@ -24,7 +24,7 @@ from qkv.interop.families import FAMILIES, Family
 from qkv.interop.folders import INDEX, SINGLE
 from qkv.interop.importing import as_model, neutral, rows_of_model
 from qkv.interop.settings import Reading, read_config
-from qkv.models.layout import ModelConfig
+from qkv.models.layout import ModelConfig, Patches
 from qkv.training.tensorfile import streamed
 
 __all__ = ["Fit", "find_family", "write_checkpoint"]
@@ -58,8 +58,9 @@ def find_family(config: ModelConfig, wanted: str = "") -> Fit:
 
     Raises ConfigError for a kind of model that cannot be exported.
     """
-    if config.kind not in _OWN_CLASSES:
-        raise ConfigError(f"a {config.kind} cannot be exported yet; expected {' or '.join(_OWN_CLASSES)}")
+    known = {*_OWN_CLASSES, *(family.kind for family in FAMILIES.values())}
+    if config.kind not in known:
+        raise ConfigError(f"a {config.kind} cannot be exported yet; expected {' or '.join(sorted(known))}")
     order = sorted(FAMILIES.values(), key=lambda family: family.name != wanted)
     nearest: tuple[int, str] | None = None
     for family in order:
@@ -71,7 +72,10 @@ def find_family(config: ModelConfig, wanted: str = "") -> Fit:
         words = f"the nearest known layout, {family.title}, has not {', '.join(obstacles)}"
         if nearest is None or len(obstacles) < nearest[0]:
             nearest = len(obstacles), words
-    return Fit(None, nearest[1] if nearest else f"no known layout is a {config.kind}")
+    why_not = nearest[1] if nearest else f"no known layout is a {config.kind}"
+    if config.kind not in _OWN_CLASSES:
+        raise ConfigError(f"this {config.kind} cannot be exported: {why_not}")
+    return Fit(None, why_not)
 
 
 def _obstacles(family: Family, config: ModelConfig) -> list[str]:
@@ -80,6 +84,8 @@ def _obstacles(family: Family, config: ModelConfig) -> list[str]:
     if family.even_heads and sizes.d_model % sizes.n_heads:
         return [f"d_model {sizes.d_model} with n_heads {sizes.n_heads}"]
     reading = Reading("", _config_json(family, config))
+    if config.patches is not None:
+        reading.values |= {"patches.mean": config.patches.mean, "patches.std": config.patches.std}
     try:
         read_config(family.pieces, reading)
         back = neutral(as_model(family, reading))
@@ -88,7 +94,7 @@ def _obstacles(family: Family, config: ModelConfig) -> list[str]:
     mine = neutral(config)
     return [
         f"{name} = {value}"
-        for part in ("sizes", "layout")
+        for part in ("sizes", "layout", *(["patches"] if mine.patches else []))
         for name, value in asdict(getattr(mine, part)).items()
         if value != asdict(getattr(back, part))[name]
     ]
@@ -133,6 +139,8 @@ def write_checkpoint(
     with _new_folder(out) as folder:
         _write_json(folder / "config.json", settings)
         _write_tensors(folder, tensors, largest_file)
+        if config.patches is not None:
+            _write_json(folder / "preprocessor_config.json", _pixels(config.patches))
         if tokenizer is not None:
             _write_tokenizer(folder, tokenizer, config.sizes.n_ctx)
         if fit.family is None:
@@ -146,7 +154,7 @@ def _tensors(family: Family, config: ModelConfig, state: Mapping[str, Tensor]) -
     return {
         item.row.stored: item.row.form.join([state[address] for address in item.addresses]).contiguous()
         for item in rows_of_model(family, config)
-        if not item.tied
+        if not item.tied and not item.row.alias
     }
 
 
@@ -163,6 +171,21 @@ def _own_config(config: ModelConfig) -> dict[str, Any]:
         "tie_word_embeddings": False,  # where it is tied, there is one table only
         "sizes": asdict(config.sizes),
         "layout": asdict(config.layout),
+    }
+
+
+def _pixels(patches: Patches) -> dict[str, Any]:
+    """How images become pixels, for AutoImageProcessor."""
+    return {
+        "image_processor_type": "ViTImageProcessor",
+        "do_resize": True,
+        "size": {"height": patches.height, "width": patches.width},
+        "resample": 2,
+        "do_rescale": True,
+        "rescale_factor": 1 / 255,
+        "do_normalize": True,
+        "image_mean": [patches.mean] * patches.channels,
+        "image_std": [patches.std] * patches.channels,
     }
 
 

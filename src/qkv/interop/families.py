@@ -6,11 +6,11 @@ as they are; only weights in Meta's original Llama format pair neighbours, and t
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from qkv.interop.rows import BESIDE, SAME, TRANSPOSED, After, Form, Interleaved, Row
-from qkv.interop.settings import Always, Dropout, Piece, Rope, Setting, Window
+from qkv.interop.rows import BESIDE, ONE, SAME, TRANSPOSED, After, Form, Interleaved, PatchForm, Row
+from qkv.interop.settings import Always, Dropout, ImageSize, Labels, Piece, Rope, Setting, Window
 from qkv.models.layout import ModelConfig
 
 __all__ = ["FAMILIES", "Family"]
@@ -25,7 +25,7 @@ class Family:
     title: str
     """As people call it."""
     kind: str
-    """The kind of model it becomes: CausalLM or MaskedLM."""
+    """The kind of model it becomes: CausalLM, MaskedLM or ImageClassifier."""
     preset: str
     """The preset whose optimizer fits it, for training it further."""
     architecture: str
@@ -33,7 +33,7 @@ class Family:
     also: tuple[str, ...] = ()
     """Other `architectures` whose files hold the same model."""
     auto: str
-    """The class that finds it: AutoModelForCausalLM, AutoModelForMaskedLM."""
+    """The class that finds it: AutoModelForCausalLM, AutoModelForMaskedLM, AutoModelForImageClassification."""
     base: str
     """What every name begins with, save those of the way out; some files leave it out."""
     pieces: tuple[Piece, ...]
@@ -437,7 +437,74 @@ _DISTILBERT = Family(
     even_heads=True,
 )
 
+# ViT
+
+
+def _vit_rows(config: ModelConfig) -> list[Row]:
+    assert config.patches is not None
+    old, new = "vit.encoder.layer.{L}.", "vit.layers.{L}."
+    cut = PatchForm(config.patches.channels, config.patches.patch)
+    parts = [
+        ("attention.attention.query", "attention.q_proj", "W_Q", "b_Q"),
+        ("attention.attention.key", "attention.k_proj", "W_K", "b_K"),
+        ("attention.attention.value", "attention.v_proj", "W_V", "b_V"),
+        ("attention.output.dense", "attention.o_proj", "W_O", "b_O"),
+        ("intermediate.dense", "mlp.fc1", "W_in", "b_in"),
+        ("output.dense", "mlp.fc2", "W_out", "b_out"),
+    ]
+    rows = [
+        _row("vit.embeddings.cls_token", "W_token", form=ONE),
+        _row("vit.embeddings.position_embeddings", "W_pos", form=ONE),
+        _row("vit.embeddings.patch_embeddings.projection.weight", "W_E", form=cut),
+        _row("vit.embeddings.patch_embeddings.projection.bias", "b_E"),
+        *_norm("vit.layernorm", "norm_f"),
+        *_linear("classifier", "W_cls", "b_cls"),
+    ]
+    for stem, alias in ((old, False), (new, True)):  # the names before version 5 of transformers, and those since
+        named = [
+            row
+            for *names, weight, bias in parts
+            for row in _linear(stem + names[alias], "L{L}." + weight, "L{L}." + bias)
+        ]
+        named += _norm(f"{stem}layernorm_before", "L{L}.norm1") + _norm(f"{stem}layernorm_after", "L{L}.norm2")
+        rows += [replace(row, alias=alias) for row in named]
+    return rows
+
+
+_VIT = Family(
+    name="vit",
+    title="ViT",
+    kind="ImageClassifier",
+    preset="gpt2",
+    architecture="ViTForImageClassification",
+    auto="AutoModelForImageClassification",
+    base="vit.",
+    pieces=(
+        Setting("hidden_size", "sizes.d_model", 768),
+        Setting("num_hidden_layers", "sizes.n_layers", 12),
+        Setting("num_attention_heads", "sizes.n_heads", 12),
+        Setting("intermediate_size", "sizes.d_mlp", 3072),
+        Setting("hidden_act", "layout.mlp", "gelu", _ACTS),
+        Setting("layer_norm_eps", "layout.norm_eps", 1e-12),
+        Setting("patch_size", "patches.patch", 16),
+        Setting("num_channels", "patches.channels", 3),
+        ImageSize(),
+        Labels(),
+        Always("qkv_bias", True),
+        Always("encoder_stride", 16, written=False, also=tuple(range(1, 257))),  # of another head
+        Always("pooler_output_size", None, written=False, also=tuple(range(1, 8193))),
+        Always("pooler_act", "tanh", written=False),
+        Dropout(("hidden_dropout_prob",), ("attention_probs_dropout_prob",)),
+        *_PLAIN,
+    ),
+    layout={"positions": "learned", "norm": "layer", "bias": True, "tied": False, "pool": "class", "start": "bert"},
+    rows=_vit_rows,
+    left_out={"vit.pooler.*": _POOLER},
+    even_heads=True,
+)
+
 FAMILIES: Mapping[str, Family] = {
-    family.name: family for family in (_GPT2, _LLAMA, _QWEN3, _QWEN2, _MISTRAL, _NEOX, _BERT, _ROBERTA, _DISTILBERT)
+    family.name: family
+    for family in (_GPT2, _LLAMA, _QWEN3, _QWEN2, _MISTRAL, _NEOX, _BERT, _ROBERTA, _DISTILBERT, _VIT)
 }
 """`model_type` -> family; for export the first that fits is taken."""

@@ -23,7 +23,7 @@ from qkv.interop.hub import fetch
 from qkv.interop.rows import Row
 from qkv.interop.settings import Reading, read_config
 from qkv.models import build
-from qkv.models.layout import Layout, ModelConfig, Sizes
+from qkv.models.layout import Layout, ModelConfig, Patches, Sizes
 from qkv.models.matrices import Catalogue
 
 __all__ = ["Imported", "read_checkpoint", "read_model_config", "rows_of_model"]
@@ -81,18 +81,46 @@ def read_model_config(folder: Path) -> tuple[Family, ModelConfig, list[str]]:
         raise SourceError(f"{path}: the model is a {str(found)[1:-1]}; of this family qkv reads {fine}")
     reading = Reading(str(path), given)
     read_config(family.pieces, reading)
+    if family.kind == "ImageClassifier":
+        _read_pixels(folder, reading)
     return family, as_model(family, reading), reading.notes
+
+
+def _read_pixels(folder: Path, reading: Reading) -> None:
+    """How pixels are standardised: one mean and one standard deviation of all channels. Raises SourceError."""
+    name, usual = "preprocessor_config.json", [0.5]
+    found = read_json(folder, name) if (folder / name).exists() else {}
+    if not found:
+        reading.notes.append(f"{folder} has no {name}: pixels of 0..1 are taken less 0.5, by 0.5")
+    wanted = found.get("do_normalize", True)
+    for key, ours, plain in (("image_mean", "patches.mean", 0.0), ("image_std", "patches.std", 1.0)):
+        values = found.get(key, usual) if wanted else [plain]
+        values = values if isinstance(values, list) else [values]
+        real = [v for v in values if isinstance(v, int | float) and not isinstance(v, bool)]
+        if not values or len(real) != len(values) or len(set(real)) != 1:
+            raise SourceError(f"{folder / name}: {key} is {values}; qkv reads one number for all channels")
+        reading.values[ours] = float(real[0])
+    if abs(found.get("rescale_factor", 1 / 255) - 1 / 255) > 1e-9 or found.get("do_rescale", True) is not True:
+        raise SourceError(f"{folder / name}: rescale_factor is not 1/255; qkv takes pixels of 0..1")
 
 
 def as_model(family: Family, reading: Reading) -> ModelConfig:
     """The model that a configuration means. Raises SourceError where it cannot be built."""
-    values: dict[str, dict[str, Any]] = {"sizes": {}, "layout": dict(family.layout)}
+    values: dict[str, dict[str, Any]] = {"sizes": {}, "layout": dict(family.layout), "patches": {}}
     for key, value in reading.values.items():
         part, _, name = key.partition(".")
-        values[part][name] = value
+        if name:
+            values[part][name] = value
     try:
-        sizes, layout = Sizes(**values["sizes"]), Layout(**values["layout"])
-        return ModelConfig(kind=family.kind, sizes=sizes, layout=layout).resolved()  # type: ignore[arg-type]
+        if family.kind == "ImageClassifier":
+            values["sizes"] |= {"d_vocab": 0, "n_ctx": 0}
+        return ModelConfig(
+            kind=family.kind,  # type: ignore[arg-type]
+            sizes=Sizes(**values["sizes"]),
+            layout=Layout(**values["layout"]),
+            classes=reading.values.get("classes", ()),
+            patches=Patches(**values["patches"]) if values["patches"] else None,
+        ).resolved()
     except ConfigError as error:
         raise SourceError(f"{reading.path}: {error}") from None
 
@@ -160,7 +188,7 @@ def _read_state(
                 )
             given_by.setdefault(address, item.row.stored)
             state.setdefault(address, part.contiguous())
-    missing = [item for item in rows if not all(address in state for address in item.addresses)]
+    missing = [item for item in rows if not item.row.alias and not set(item.addresses) <= set(state)]
     if missing:
         names = ", ".join(item.row.stored for item in missing[:3])
         more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
@@ -217,6 +245,8 @@ def _check_shape(item: Placed, weights: Weights) -> None:
 
 def _read_tokenizer(folder: Path, family: Family, config: ModelConfig, notes: list[str]) -> Tokenizer | None:
     """The folder's tokenizer. Raises SourceError where it is broken or has ids beyond the table."""
+    if family.kind == "ImageClassifier":
+        return None
     there = [name for name in TOKENIZER_FILES if (folder / name).exists()]
     for name in (*there, *(["tokenizer_config.json"] if (folder / "tokenizer_config.json").exists() else [])):
         size = within(folder, name).stat().st_size

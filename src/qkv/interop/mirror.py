@@ -121,8 +121,10 @@ class Mirror:
 
     def __init__(self, live: nn.Module, rows: Sequence[Placed], model: nn.Module, config: ModelConfig | None) -> None:
         parameters = dict(live.named_parameters(remove_duplicate=False))
-        self.model, self.config = model, config
-        """Ours: a model of our own where the layout is known, else a `Shadow`; and what it is made of, or None."""
+        self.model: Any = model
+        """Ours: a model of our own where the layout is known, else a `Shadow`."""
+        self.config = config
+        """What it is made of; None where its layout is not known."""
         self.catalogue = Catalogue(model)
         self._links: list[_Link] = []
         seen: set[str] = set()

@@ -12,7 +12,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-__all__ = ["BESIDE", "SAME", "STACKED", "TRANSPOSED", "After", "Form", "Interleaved", "Row"]
+__all__ = ["BESIDE", "ONE", "SAME", "STACKED", "TRANSPOSED", "After", "Form", "Interleaved", "PatchForm", "Row"]
 
 Shape = tuple[int, ...]
 
@@ -86,7 +86,20 @@ class _Stacked:
         return torch.cat([part.t() if part.ndim == 2 else part for part in parts], dim=0)
 
 
-SAME, TRANSPOSED, BESIDE, STACKED = _Same(), _Transposed(), _Beside(), _Stacked()
+class _One:
+    """The same with an axis of length 1 before it, as a batch of one."""
+
+    def stored_shape(self, shapes: Sequence[Shape]) -> Shape:
+        return (1, *shapes[0])
+
+    def split(self, stored: Tensor, shapes: Sequence[Shape]) -> list[Tensor]:
+        return [stored[0]]
+
+    def join(self, parts: Sequence[Tensor]) -> Tensor:
+        return parts[0][None]
+
+
+SAME, TRANSPOSED, BESIDE, STACKED, ONE = _Same(), _Transposed(), _Beside(), _Stacked(), _One()
 
 
 @dataclass(frozen=True)
@@ -106,6 +119,23 @@ class Interleaved:
     def join(self, parts: Sequence[Tensor]) -> Tensor:
         rows = [(part.t() if part.ndim == 2 else part).unflatten(0, (-1, self.d_head)) for part in parts]
         return torch.stack(rows, dim=1).flatten(0, 2)
+
+
+@dataclass(frozen=True)
+class PatchForm:
+    """The weight of a convolution that cuts patches, [d_model, channels, side, side], of our [n_values, d_model]."""
+
+    channels: int
+    side: int
+
+    def stored_shape(self, shapes: Sequence[Shape]) -> Shape:
+        return (shapes[0][1], self.channels, self.side, self.side)
+
+    def split(self, stored: Tensor, shapes: Sequence[Shape]) -> list[Tensor]:
+        return [stored.flatten(1).t()]
+
+    def join(self, parts: Sequence[Tensor]) -> Tensor:
+        return parts[0].t().unflatten(1, (self.channels, self.side, self.side))
 
 
 @dataclass(frozen=True)
@@ -137,12 +167,14 @@ class Row:
     form: Form = SAME
     copy: bool = False
     """Whether it is written for the sake of others, and not read."""
+    alias: bool = False
+    """Whether it is another name in use, which is read and never written."""
 
     def at(self, layer: int) -> "Row":
         """The row of one layer."""
         number = str(layer)
         addresses = tuple(address.replace("{L}", number) for address in self.addresses)
-        return Row(self.stored.replace("{L}", number), addresses, self.form, self.copy)
+        return Row(self.stored.replace("{L}", number), addresses, self.form, self.copy, self.alias)
 
     @property
     def per_layer(self) -> bool:

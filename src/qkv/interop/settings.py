@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from qkv.errors import SourceError
 from qkv.models.layout import ModelConfig, RopeScaling
 
-__all__ = ["HARMLESS", "Always", "Dropout", "Piece", "Reading", "Rope", "Setting", "Window"]
+__all__ = ["HARMLESS", "Always", "Dropout", "ImageSize", "Labels", "Piece", "Reading", "Rope", "Setting", "Window"]
 
 HARMLESS = frozenset(
     "_attn_implementation _attn_implementation_internal _commit_hash _name_or_path _num_labels architectures"
@@ -74,7 +74,7 @@ class Setting:
 
     key: str
     path: str
-    """`sizes.NAME` or `layout.NAME`."""
+    """`sizes.NAME`, `layout.NAME` or `patches.NAME`."""
     default: Any
     """What holds where the key is missing."""
     values: tuple[tuple[Any, Any], ...] = ()
@@ -177,6 +177,48 @@ class Dropout:
 
     def write(self, config: ModelConfig, out: dict[str, Any]) -> None:
         out |= dict.fromkeys(self.residual, config.layout.dropout) | dict.fromkeys(self.attention, 0.0)
+
+
+@dataclass(frozen=True)
+class ImageSize:
+    """Height and width of an image that divides into patches: a number, or both."""
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        return ("image_size",)
+
+    def read(self, reading: Reading) -> None:
+        size, side = reading.given.get("image_size", 224), reading.values["patches.patch"]
+        both = size if isinstance(size, list) else [size, size]
+        if len(both) != 2 or not all(isinstance(n, int) and n > 0 for n in both):
+            raise reading.refuse("image_size", "expected a number of pixels, or height and width")
+        if side < 1 or any(n % side for n in both):
+            raise reading.refuse("image_size", f"expected a multiple of patch_size {side}")
+        reading.values["patches.height"], reading.values["patches.width"] = both
+
+    def write(self, config: ModelConfig, out: dict[str, Any]) -> None:
+        assert config.patches is not None
+        height, width = config.patches.height, config.patches.width
+        out["image_size"] = height if height == width else [height, width]
+
+
+@dataclass(frozen=True)
+class Labels:
+    """Names of the classes, in the order of their numbers."""
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        return ("id2label", "label2id", "num_labels")
+
+    def read(self, reading: Reading) -> None:
+        named = reading.given.get("id2label") or {"0": "LABEL_0", "1": "LABEL_1"}
+        if not isinstance(named, dict) or set(map(str, named)) != {str(i) for i in range(len(named))}:
+            raise reading.refuse("id2label", "expected a name for each of the numbers 0, 1, ...")
+        reading.values["classes"] = tuple(str(named[key]) for key in sorted(named, key=int))
+
+    def write(self, config: ModelConfig, out: dict[str, Any]) -> None:
+        out["id2label"] = {str(i): name for i, name in enumerate(config.classes)}
+        out["label2id"] = {name: i for i, name in enumerate(config.classes)}
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,8 @@ that once: Q, K and V beside each other, W_gate and W_in beside each other, and 
 into the matrix behind it, so that norm(x) W = (x / rms(x)) (diag(gain) W). QK-norm's gains are folded into the tables
 of the rotary turns. The model's own forward pass is the formula that this must equal, up to rounding.
 
-It serves decoders with the norm before each sublayer and residual sums (`serves`); `tasks.generation` takes the
-model's own path elsewhere.
+It serves decoders with the norm before each sublayer and residual sums, one sublayer after the other, whole heads
+turned and contexts of a usual length (`serves`); `tasks.generation` takes the model's own path elsewhere.
 """
 
 import math
@@ -23,12 +23,22 @@ from qkv.models.norms import LayerNorm, RMSNorm
 
 __all__ = ["Decoding", "serves"]
 
+MOST_TURNS = 1 << 25
+"""Numbers in the tables of turns of all layers; a context of 100,000 positions would need gigabytes of them."""
+
 
 def serves(model: Any) -> bool:
     """Whether `Decoding` can read with this model."""
     layout = getattr(model, "layout", None)
+    if layout is None:
+        return False
+    sizes = model.sizes
+    turns = sizes.n_layers * sizes.n_ctx * (sizes.n_heads + sizes.n_kv_heads) * sizes.d_head
     return bool(
-        layout is not None
+        not layout.parallel
+        and not layout.head_transform
+        and layout.rope_share == 1
+        and (layout.positions != "rotary" or turns <= MOST_TURNS)
         and model.causal
         and not model.cross
         and layout.norm_place == "pre"
