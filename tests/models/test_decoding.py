@@ -48,7 +48,7 @@ def test_single_steps_give_the_logits_of_the_forward_pass(layout):
         dict(norm="none"),
         dict(skip=False),
         dict(parallel=True),
-        dict(rope_share=0.5),
+        dict(rope_share=0.7),
         dict(head_transform=True, mlp="gelu"),
     ],
 )
