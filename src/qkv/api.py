@@ -551,8 +551,10 @@ class Run:
         `fit.family` is the layout of transformers that loads it, or None: then `fit.why_not` says what stands in the
         way, and a modelling file of ours lies beside the weights.
 
-        Raises RunFolderError where the place is taken.
+        Raises RunFolderError where the place is taken, ConfigError for a kind of model that cannot be written.
         """
+        if self.config.watched == "names":
+            raise ConfigError(f"{self.path} holds the matrices of a model of another program, and not its layout")
         from qkv.interop.card import model_card
         from qkv.interop.exporting import find_family, write_checkpoint
 
