@@ -35,10 +35,7 @@ def serves(model: Any) -> bool:
     sizes = model.sizes
     turns = sizes.n_layers * sizes.n_ctx * (sizes.n_heads + sizes.n_kv_heads) * sizes.d_head
     return bool(
-        not layout.parallel
-        and not layout.head_transform
-        and layout.rope_share == 1
-        and (layout.positions != "rotary" or turns <= MOST_TURNS)
+        (layout.positions != "rotary" or turns <= MOST_TURNS)
         and model.causal
         and not model.cross
         and layout.norm_place == "pre"
