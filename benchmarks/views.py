@@ -108,7 +108,9 @@ def long_text(browser, run: Path, source: Path) -> None:
     page.locator("#attention textarea").fill(source.read_text(encoding="utf-8")[:1024])
     began = time.perf_counter()
     page.locator("#attention textarea").press("Enter")
-    page.wait_for_function("document.querySelector('#attention .figure-title')?.textContent.includes('1,024 tokens')")
+    page.wait_for_function(
+        "() => document.querySelector('#attention .figure-title')?.textContent.includes('1,024 tokens')"
+    )
     print(f"attention, 36 heads x 1,024 tokens: first picture after {time.perf_counter() - began:.2f} s")
     panel = page.locator("#attention .detail .raster").first
     panel.scroll_into_view_if_needed()

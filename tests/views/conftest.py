@@ -4,6 +4,7 @@ The numbers are smooth inventions, consistent with each other (drifts are those 
 the tests compare. Nothing of this ships.
 """
 
+import os
 import shutil
 import threading
 import time
@@ -220,6 +221,8 @@ def make(tmp_path):
 @pytest.fixture(scope="session")
 def chromium():
     path = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if path is None and os.environ.get("QKV_CI"):
+        pytest.fail("no Chromium on this machine; .ci/run needs one")
     if path is None:
         pytest.skip("no Chromium on this machine; browser tests are left out")
     return path

@@ -2,6 +2,7 @@
 
 import random
 import re
+import threading
 
 import numpy as np
 import pytest
@@ -162,6 +163,39 @@ def test_the_page_follows_a_run_that_trains(look, make, serving):
     assert page.complaints == []
     page.close()
     assert list(server) == []
+
+
+def test_another_run_stands_beside_with_its_difference(look, run_folder, make, browser):
+    from qkv.views.server import Page
+    from qkv.views.serving import _listen, make_server
+
+    other = make(seed=11)
+    listener = _listen("127.0.0.1", 0)
+    port = listener.getsockname()[1]
+    server = make_server(Page(run_folder.folder, other.folder), {f"127.0.0.1:{port}"})
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
+    thread.start()
+    page = look(f"http://127.0.0.1:{port}/", offline=False, fragment="#step=1000&addr=L1.W_in&room=grid")
+    page.locator("#grid .choice button", has_text=f"beside {other.folder.name}").click()
+    said = page.locator("#grid .readout.two").inner_text()
+    shown = re.search(rf"drift (\S+) at step 1,000 · {other.folder.name} (\S+) at step 1,000", said)
+    for text, run in ((shown[1], run_folder), (shown[2], other)):
+        start, last = run.start["L1.W_in"].astype(float), run.last["L1.W_in"].astype(float)
+        assert number(text) == pytest.approx(np.linalg.norm(last - start) / np.linalg.norm(start), rel=5e-3)
+    assert page.locator("#grid .panel-name").last.inner_text() == "difference: this run less the other"
+    page.close()
+    server.should_exit = True
+    thread.join(10)
+    listener.close()
+
+
+def test_the_tour_leads_to_its_rooms(live):
+    page = live()
+    page.locator(".tour summary").click()
+    page.locator(".tour a", has_text="One sentence").click()
+    assert "room=forward" in page.url
+    there = "() => Math.abs(document.querySelector('#forward').getBoundingClientRect().top) < 200"
+    page.wait_for_function(there)  # it scrolls smoothly
 
 
 def test_model_text_is_text(look, make, serving):

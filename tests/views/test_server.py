@@ -15,6 +15,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from qkv.cli import main
 from qkv.errors import UserError
 from qkv.telemetry import Store
 from qkv.views.asking import Desk, Question, wire
@@ -192,6 +193,13 @@ def test_a_port_in_use_says_so():
         port = taken.getsockname()[1]
         with pytest.raises(UserError, match=rf"port {port} is in use; give another one, such as --port"):
             _listen("127.0.0.1", port)
+
+
+def test_what_is_no_run_is_refused_in_a_sentence(run_folder, tmp_path, capsys):
+    assert main(["view", str(tmp_path)]) == 2
+    assert "is not a run" in capsys.readouterr().err
+    assert main(["view", str(run_folder.folder), "--beside", str(tmp_path / "nothing")]) == 2
+    assert "is not there" in capsys.readouterr().err
 
 
 def test_a_host_that_is_no_address_says_so(run_folder):

@@ -6,6 +6,7 @@ alone, unless --host says otherwise: then the address that is printed holds a to
 Example:
   qkv view runs/my-1
   qkv view runs/my-1 --port 9000
+  qkv view runs/my-1 --beside runs/my-2
 """
 
 import argparse
@@ -18,6 +19,7 @@ __all__ = ["configure", "run"]
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     parser.add_argument("run", metavar="RUN", help="a run folder, finished or training")
+    parser.add_argument("--beside", metavar="RUN", help="another run, to compare with matrix by matrix")
     parser.add_argument("--port", type=whole(0), metavar="N", help="port to serve at; 0 is any that is free")
     parser.add_argument("--host", default="127.0.0.1", metavar="H", help="address to serve at (127.0.0.1)")
 
@@ -26,5 +28,7 @@ def run(args: argparse.Namespace) -> int:
     """Do it, print, and return the exit status."""
     from qkv.views.serving import serve
 
-    serve(args.run, host=args.host, port=args.port, say=lambda sentence: print(sentence, flush=True))
+    serve(
+        args.run, host=args.host, port=args.port, beside=args.beside, say=lambda sentence: print(sentence, flush=True)
+    )
     return 0

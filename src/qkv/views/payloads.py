@@ -38,6 +38,7 @@ __all__ = [
     "MatrixRow",
     "MeasureNote",
     "MovingNote",
+    "OtherRun",
     "PathShare",
     "Report",
     "RowsRoom",
@@ -529,6 +530,15 @@ class Made:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class OtherRun:
+    """Another run of the same matrices, to stand beside this one."""
+
+    name: str
+    map: MapRoom | None
+    grid: GridRoom | None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Report:
     """Everything a page shows; each field is one model key of the ES modules."""
 
@@ -545,6 +555,7 @@ class Report:
     attention: tuple[AttentionText, ...] = ()
     forward: ForwardText | None = None
     words: WordsRoom | None = None
+    other: OtherRun | None = None
     kept: tuple[int, ...] = ()
     """Every step whose weights were kept."""
     missing: dict[str, str] = dataclasses.field(default_factory=dict)

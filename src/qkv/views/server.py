@@ -32,7 +32,7 @@ from qkv.views.guard import App, Guard
 from qkv.views.looker import Looker
 from qkv.views.packed import to_json
 from qkv.views.page import LIVE_POLICY, live_page
-from qkv.views.payloads import Host
+from qkv.views.payloads import Host, OtherRun
 from qkv.views.rooms import Rooms
 
 __all__ = ["Page", "application"]
@@ -46,10 +46,10 @@ LIVE_ROOMS = ("loss", "map", "grid", "matrices", "samples", "rows", "words")
 
 
 class Page:
-    """One run as a live page."""
+    """One run as a live page; `beside` is another run to compare it with, matrix by matrix."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, beside: Path | None = None) -> None:
+        self.folder, self._beside = folder, beside
         self.desk: Desk | None = None
         with contextlib.suppress(QkvError):  # a page of matrices is better than none
             looker = Looker(folder)
@@ -62,7 +62,12 @@ class Page:
     def payload(self) -> Any:
         """Every room, and what may be asked."""
         with Rooms(self.folder, looker=self.desk.looker if self.desk else None) as rooms:
-            return rooms.report(Host(kind="page", can=self.desk.can if self.desk else ()))
+            report = rooms.report(Host(kind="page", can=self.desk.can if self.desk else ()))
+        if self._beside is None:
+            return report
+        with Rooms(self._beside) as rooms:
+            other = OtherRun(name=self._beside.resolve().name, map=rooms.map(), grid=rooms.grid())
+        return dataclasses.replace(report, other=other)
 
     def rooms(self, names: Iterable[str]) -> dict[str, Any]:
         """Some rooms, as they are now or were a moment ago: `stale` names the latter.

@@ -25,17 +25,20 @@ def serve(
     *,
     host: str = "127.0.0.1",
     port: int | None = None,
+    beside: str | Path | None = None,
     say: Callable[[str], None] = print,
     browser: Callable[[str], bool] | None = None,
 ) -> None:
     """Serve the live page of a run until it is interrupted, and open `browser` on it (the system's, if it has one).
 
-    Without `port` the usual one is taken, or any free one where that is in use. A host that other machines can reach
-    needs a token, which is in the address that is said.
+    `beside` is another run, to stand beside this one in the grid of matrices. Without `port` the usual one is taken, or
+    any free one where that is in use. A host that other machines can reach needs a token, which is in the address that
+    is said.
 
     Raises RunFolderError for what is no run, UserError for a port that is in use or a host that is not this machine's.
     """
     folder = RunFolder.open(run).path
+    other = None if beside is None else RunFolder.open(beside).path
     listener = _listen(host, port)
     port = int(listener.getsockname()[1])
     shown = f"[{host}]" if ":" in host else host
@@ -44,7 +47,7 @@ def serve(
         token = secrets.token_urlsafe(24)
     address = f"http://{_reachable(shown)}:{port}/" + (f"?token={token}" if token else "")
     say(f"{folder} is shown at {address}  (Ctrl-C ends it)")
-    server = make_server(Page(folder), None if token else hosts, token)
+    server = make_server(Page(folder, other), None if token else hosts, token)
     opening = threading.Timer(0.3, browser or _open, [address])
     opening.daemon = True
     opening.start()

@@ -2,7 +2,7 @@
 // slider as a rule.
 
 import { d3, Plot } from "./vendor.js";
-import { add, choice, clear, h, inSight, together } from "./dom.js";
+import { add, choice, clear, h, inSight, s, together } from "./dom.js";
 import { number, whole } from "./format.js";
 import { unpack } from "./decode.js";
 import { watch } from "./model.js";
@@ -37,6 +37,14 @@ function render({ model, el }) {
   const roleOf = (address) => rooms().flatMap((room) => room.rows).find((row) => row.address === address)?.role ?? "norm";
 
   let measures = offered();
+  let [plotted, now] = [null, null];
+  // The rule at the slider's step moves; nothing else of the chart is drawn again for it.
+  function follow() {
+    if (!plotted) return;
+    const x = plotted.scale("x").apply(Math.max(1, model.get("step")));
+    now.setAttribute("x1", x);
+    now.setAttribute("x2", x);
+  }
   const redraw = chart(frame, (width, colours) => {
     const address = model.get("address");
     const base = baseOf(address);
@@ -51,13 +59,12 @@ function render({ model, el }) {
     const end = Math.max(2, d3.max(lines.flat(), (p) => p.step) ?? 2);
     const colour = colours.role[roleOf(address)];
     const named = [[own, base === address ? "this run" : address.split(".").at(-2), colour], [parent, "all heads", colours.soft], [null_, "random labels", colours.faint]].filter(([points]) => points.length);
-    return plot(colours, `${label} of ${address} over steps, ${number(own[0]?.value)} to ${number(own.at(-1)?.value)}`, {
+    plotted = plot(colours, `${label} of ${address} over steps, ${number(own[0]?.value)} to ${number(own.at(-1)?.value)}`, {
       width, height: 210, marginLeft: 52, marginRight: width < 520 ? 92 : 130, marginBottom: 30, marginTop: 10,
       x: { type: "log", domain: [1, end], label: null, tickSize: 0, ticks: width < 520 ? 3 : 5, tickFormat: (v) => whole(v) },
       y: { label: null, ticks: 4, tickSize: 0, tickFormat: (v) => number(v, 2), zero: measure === "drift" },
       marks: [
         Plot.gridY({ stroke: colours.line, strokeOpacity: 1, ticks: 4 }),
-        Plot.ruleX([Math.max(1, model.get("step"))], { stroke: colours.accent, strokeOpacity: 0.5 }),
         heads.map((line) => Plot.line(line.points, { x: "step", y: "value", stroke: colour, strokeOpacity: 0.35, strokeWidth: 1 })),
         Plot.line(null_, { x: "step", y: "value", stroke: colours.faint, strokeWidth: 1.5, strokeDasharray: "4 3" }),
         Plot.line(parent, { x: "step", y: "value", stroke: colours.soft, strokeWidth: 1.4 }),
@@ -66,6 +73,10 @@ function render({ model, el }) {
         named.map(([points, text, fill], i) => Plot.text(points.slice(-1), { x: "step", y: "value", text: () => text, dx: 7, dy: i === 0 ? -2 : i * 9, textAnchor: "start", fill })),
       ],
     });
+    now = s("line", { y1: 10, y2: 180, stroke: colours.accent, "stroke-opacity": 0.5 });
+    plotted.append(now);
+    follow();
+    return plotted;
   }, "matrix-over-steps");
   function build() {
     measures = offered();
@@ -79,7 +90,7 @@ function render({ model, el }) {
   }
   const soon = inSight(el, redraw);
   off.add(soon.off);
-  off.add(watch(model, "step", soon));
+  off.add(watch(model, "step", follow));
   for (const key of ["map", "grid"]) off.add(watch(model, key, soon));
   off.add(watch(model, "address", build));
   off.add(frame.off);

@@ -96,12 +96,13 @@ function render({ model, el }) {
   frame.body.before(controls);
   frame.body.append(legend, panelsEl, readout);
   const hold = h("button.quiet", { type: "button", onclick: () => (Object.assign(state, { held: model.get("step") }), build()) }, "hold this step");
-  let [columns, rows, panels, numbers, none] = [[], [], [], null, null];
+  let [columns, rows, panels, numbers, none, another, scale] = [[], [], [], null, null, null, null];
   const rowHeight = () => (rows.length > 16 ? 13 : rows.length > 9 ? 17 : 24);
 
   function drawControls() {
     const list = measures();
-    const offered = [["null", "beside the null"], ["held", "beside another step"], ["alone", "alone"]];
+    const run = model.get("other");
+    const offered = [["null", "beside the null"], ["held", "beside another step"], run ? ["run", `beside ${run.name}`] : null, ["alone", "alone"]].filter(Boolean);
     add(clear(controls), [
       list.length > 5 ? h("select", { "aria-label": "measure", onchange: (event) => (Object.assign(state, { measure: measures()[event.target.selectedIndex] }), build()) }, list.map((m) => h("option", { selected: m.name === state.measure.name }, m.label)))
         : choice("measure", list.map((m) => [m.name, m.label]), state.measure.name, (name) => (Object.assign(state, { measure: measures().find((m) => m.name === name) }), build())),
@@ -111,6 +112,10 @@ function render({ model, el }) {
   function other() {
     const step = model.get("step");
     if (state.beside === "held") return { name: `held: step ${whole(state.held)}`, step: state.held, value: (address) => numbers.value(address, state.held), fair: true };
+    if (state.beside === "run" && another.any) {
+      const at = Math.min(step, another.last);
+      return { name: `${model.get("other").name}, step ${whole(at)}`, step: at, value: (address) => another.value(address, at), fair: at === step };
+    }
     if (state.beside === "null" && none.any) {
       const at = Math.min(step, none.last);
       return { name: `random labels, step ${whole(at)}`, step: at, value: (address) => none.value(address, at), fair: at === step };
@@ -122,13 +127,17 @@ function render({ model, el }) {
     state.measure = measures().find((m) => m.name === state.measure.name) ?? measures()[0];
     numbers = arm(map, grid, state.measure.name, false);
     none = arm(map, grid, state.measure.name, true);
+    const run = model.get("other");
+    another = run ? arm(run.map, run.grid, state.measure.name, false) : { any: false, all: () => [] };
     const made = layout(map, grid, numbers);
     columns = made.columns;
     rows = made.rowsOf(numbers);
-    const besideRows = state.beside === "null" ? made.rowsOf(none) : rows;
+    const besideRows = state.beside === "null" ? made.rowsOf(none) : state.beside === "run" && another.any ? made.rowsOf(another) : rows;
+    const present = [...numbers.all(), ...(state.beside === "null" ? none.all() : state.beside === "run" ? another.all() : [])];
+    scale = GROWS.has(state.measure.name) ? root(d3.max(present)) : suited(present);
     hold.hidden = state.beside !== "held";
     panels.forEach((panel) => panel.off());
-    const names = state.beside === "alone" || (state.beside === "null" && !none.any) ? ["this run"] : ["this run", "beside", "difference"];
+    const names = state.beside === "alone" || (state.beside === "null" && !none.any) || (state.beside === "run" && !another.any) ? ["this run"] : ["this run", "beside", "difference"];
     clear(panelsEl).style.setProperty("--panels", names.length);
     panels = names.map((name, i) => {
       const heading = h("p.panel-name");
@@ -148,8 +157,6 @@ function render({ model, el }) {
   function draw() {
     const step = model.get("step");
     const colours = theme(el);
-    const present = [...numbers.all(), ...(state.beside === "null" ? none.all() : [])];
-    const scale = GROWS.has(state.measure.name) ? root(d3.max(present)) : suited(present);
     const beside = other();
     const difference = (address) => {
       const [a, b] = [numbers.value(address, step)[0], beside.value(address)[0]];
@@ -167,9 +174,14 @@ function render({ model, el }) {
       }
       const placed = panel.show({ rows: filled, columns: columns.map((column) => ({ ...column })), scale: use });
       panel.heading.textContent = panel.kind === "run" ? `this run, step ${whole(step)}` : panel.kind === "other" ? beside.name
-        : beside.fair ? "difference: this run less the other" : `no difference: the null ends at step ${whole(none.last)}`;
+        : beside.fair ? "difference: this run less the other" : `no difference: the other ends at step ${whole(beside.step)}`;
+      if (panel.kind === "difference" && !beside.fair && model.get("steps").includes(beside.step)) {
+        panel.heading.append(" ", h("button.quiet", { type: "button", onclick: () => model.set("step", beside.step) }, `go to step ${whole(beside.step)}`));
+      }
       const nothing = panel.kind === "difference" && !beside.fair;
       for (const part of [panel.heads, panel.labels, panel.el]) part.style.visibility = nothing ? "hidden" : "";
+      if (panel.el.clientWidth === panel.labelled) continue;
+      panel.labelled = panel.el.clientWidth;
       panel.heads.classList.toggle("slanted", placed.some((column) => column.label.length * 7 > column.width));
       panel.heads.replaceChildren(...placed.filter((column) => column.width).map((column) => h("span", { style: `left:${column.x}px;--role:var(--role-${column.role})` }, column.label)));
     }
@@ -178,6 +190,7 @@ function render({ model, el }) {
     const grid = model.get("grid");
     add(clear(caption), [h("b", null, state.measure.label), `: ${state.measure.meaning || state.measure.formula} Cells inside a matrix are its heads. Colours hold for all steps, so that play shows growth. `,
       state.beside === "null" ? none.any ? "The null is the same training on random labels: what movement looks like with nothing to learn; it is only ever compared at an equal step. " : "This run has no random-label arm to stand beside it. " : "",
+      state.beside === "run" ? "Two runs have other bases inside their heads: head by head, only measures of the function compare. " : "",
       grid?.rows.length ? `Numbers of heads: ${grid.origin}. ` : "", `A property ${SOURCE[state.measure.property_of] ?? ""}.`]);
     rest();
   }
@@ -188,7 +201,7 @@ function render({ model, el }) {
     const [second, then] = beside ? beside.value(cell.address) : [NaN, null];
     const isHead = (model.get("grid")?.rows ?? []).some((row) => row.address === cell.address);
     readout.replaceChildren(h("span", null, h("code", null, cell.address), ` ${state.measure.label} ${number(value)}`, at !== null && at !== step ? ` (taken at step ${whole(at)})` : ` at step ${whole(step)}`,
-      Number.isFinite(second) ? ` · ${state.beside === "held" ? "held" : "random labels"} ${number(second)} at step ${whole(then)}` : ""),
+      Number.isFinite(second) ? ` · ${{ held: "held", null: "random labels", run: model.get("other")?.name }[state.beside]} ${number(second)} at step ${whole(then)}` : ""),
     h("span", null, CIRCUITS.has(cell.kind) ? `circuit of one head, ` : isHead ? "one head, " : "whole matrix, ", isHead ? model.get("grid").origin : "recorded while it trained"));
   }
   function rest() {

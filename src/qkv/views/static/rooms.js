@@ -19,6 +19,7 @@ import measures from "./measures.js";
 import slider from "./slider.js";
 import table from "./table.js";
 import { VERSION } from "./version.js";
+import tour from "./tour.js";
 import vocabulary from "./vocabulary.js";
 import words from "./words.js";
 
@@ -122,6 +123,7 @@ export function openPage(main, payload, ask = null) {
     main.append(room);
     if (hasData) views.forEach((view) => tasks.push(() => mount(view, model, room)));
   }
+  mount(tour, model, head); // when its stops are there
   if (steps.length > 1) {
     const bar = h("div.stepper");
     main.append(bar);

@@ -1,0 +1,27 @@
+// A short tour for a first visit: what to look at, in which order, each a way to its room.
+
+import { h } from "./dom.js";
+
+// [room, what to see there, what to do]
+const STOPS = [
+  ["answers", "What this run says of itself", "The questions that everyone asks, each with its numbers and its null."],
+  ["which-q", "Three things called Q", "x comes in, W_Q is learned, q comes out. The rest of the page keeps to these names."],
+  ["grid", "Every matrix, every head", "Press play at the bottom: watch which matrices leave their start, and beside them what random labels would have moved."],
+  ["attention", "Where the heads look", "Choose a head, point at a token: what does it read, and who reads it?"],
+  ["forward", "One sentence, all the way through", "Follow one token from its row of W_E to the prediction, and the gradient back."],
+  ["words", "What became of the words", "Drag the slider: tokens that are used alike come to lie together."],
+];
+
+function render({ model, el }) {
+  const there = STOPS.filter(([id]) => document.getElementById(id));
+  if (there.length < 3) return;
+  const go = (id) => (event) => {
+    event.preventDefault();
+    model.set("room", id);
+    document.getElementById(id).scrollIntoView();
+  };
+  el.append(h("details.tour", null, h("summary", null, `First visit? A tour in ${there.length} stops`),
+    h("ol", null, there.map(([id, what, how]) => h("li", null, h("a", { href: `#${id}`, onclick: go(id) }, what), h("span", null, how))))));
+}
+
+export default { render };
