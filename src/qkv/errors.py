@@ -10,6 +10,7 @@
     │   └── MissingExtra        an optional dependency that is not installed
     ├── RunError                exit status 1: the run could not go on
     │   ├── NonFiniteError      NaN or infinity in loss or gradients
+    │   ├── SpikeError          the training loss jumped up and stayed there
     │   └── StorageError        disk full, no permission while writing
     └── Interrupted             exit status 130 (Ctrl-C) or 143 (SIGTERM)
 
@@ -30,6 +31,7 @@ __all__ = [
     "RunError",
     "RunFolderError",
     "SourceError",
+    "SpikeError",
     "StorageError",
     "UserError",
     "nearest",
@@ -79,6 +81,10 @@ class RunError(QkvError):
 
 class NonFiniteError(RunError):
     """A loss or gradient became NaN or infinite."""
+
+
+class SpikeError(RunError):
+    """The training loss jumped up and stayed there."""
 
 
 class StorageError(RunError):

@@ -308,6 +308,9 @@ class Frozen:
     def after_step(self, step: int) -> None:
         self.calls.append(("after", step))
 
+    def acts_at(self, step: int) -> bool:
+        return False
+
 
 def test_a_frozen_matrix_is_bit_identical_and_constraints_hear_every_step(tiny: ModuleType) -> None:
     made = tiny.parts(steps=5)

@@ -110,6 +110,10 @@ class Plan:
         """Put frozen heads and rows back, bit for bit."""
         self._freezer.restore()
 
+    def acts_at(self, step: int) -> bool:
+        """Whether a change begins or ends with this step."""
+        return any(step in (change.start, change.stop) for change, _ in self._made)
+
     def at_end(self) -> None:
         """Let everything train again that did before."""
         self._freezer.release()

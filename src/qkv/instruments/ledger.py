@@ -261,7 +261,7 @@ class Ledger(Observer):
 
     def on_end(self, outcome: Outcome) -> None:
         """The last sums by token, and what the ledger cost."""
-        if outcome.stopped_because not in ("interrupt", "nan") and self._rows is not None and self._registered:
+        if outcome.stopped_because not in ("interrupt", "nan", "spike") and self._rows is not None and self._registered:
             self._write_rows()
         whole = outcome.resumed_from_step is None and outcome.train_seconds > 0
         share = round(self.seconds / outcome.train_seconds, 5) if whole else None

@@ -123,7 +123,7 @@ class Recorder(Observer):
     def on_end(self, outcome: Outcome) -> None:
         """A last look at the weights that the run ends with, every token's row included; and what watching cost."""
         looks = self._looks
-        if looks is not None and outcome.stopped_because not in ("interrupt", "nan"):
+        if looks is not None and outcome.stopped_because not in ("interrupt", "nan", "spike"):
             self._look_at_rest(outcome.steps)
             self._last(outcome.steps, looks)
         self.store.set_clock_fact("watch" if self.arm == RUN_ARM else f"watch.arm{self.arm}", self.cost(outcome))

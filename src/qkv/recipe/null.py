@@ -35,6 +35,7 @@ def train_null(parts: Parts, outcome: Outcome, store: Store) -> None:
         until_loss=0.0,
         minutes=0.0,
         patience=0,
+        on_spike="ignore",
         schedule=dataclasses.replace(parts.config.training.schedule, steps=outcome.horizon),
     )
     config = dataclasses.replace(parts.config, training=training)

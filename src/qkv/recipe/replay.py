@@ -64,12 +64,14 @@ class Segment:
 def segments(found: Sequence[Standing], updates: int | None) -> list[Segment]:
     """What is replayed: from step 0 to the last checkpoint within `updates`, and between the newest two checkpoints.
 
-    `updates` None replays the whole run in one segment.
+    `updates` None replays the whole run in one segment; one that went back after a spike only up to where it went.
     """
     there = [one for one in found if one.has_weights and one.step > 0]
     if not there:
         return []
-    within = [one for one in there if updates is None or one.step <= updates]
+    rollbacks = there[-1].state.rollbacks if there[-1].state else ()
+    turned = min((one.to for one in rollbacks), default=there[-1].step)  # later batches are not those of their steps
+    within = [one for one in there if one.step <= turned and (updates is None or one.step <= updates)]
     chosen = [Segment(start=None, stops=tuple(within))] if within else []
     whole = [one for one in there if one.is_whole]
     if len(whole) > 1 and (not within or within[-1].step < whole[-1].step):
@@ -188,7 +190,7 @@ def _without_ends(training: TrainingConfig, segment: Segment) -> TrainingConfig:
     state = segment.stops[-1].state
     assert state is not None
     schedule = dataclasses.replace(training.schedule, steps=training.schedule.steps or state.horizon)
-    return dataclasses.replace(training, until_loss=0.0, minutes=0.0, patience=0, schedule=schedule)
+    return dataclasses.replace(training, until_loss=0.0, minutes=0.0, patience=0, on_spike="ignore", schedule=schedule)
 
 
 def _differing(saved: Mapping[str, torch.Tensor], now: Mapping[str, torch.Tensor]) -> list[tuple[str, float]]:

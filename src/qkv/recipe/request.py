@@ -13,7 +13,7 @@ from typing import Any
 
 from qkv.config import field_paths, from_dict, load_toml, override, to_dict
 from qkv.data.config import DataConfig, ImageOptions, whole_source
-from qkv.errors import ConfigError, RunFolderError
+from qkv.errors import ConfigError, RunFolderError, unknown
 from qkv.instruments.ledger import LedgerConfig
 from qkv.instruments.schedule import KINDS, LEVELS, WatchConfig, watch_word
 from qkv.models.layout import ModelConfig, Sizes
@@ -25,6 +25,8 @@ from qkv.training.precision import resolve as resolve_machine
 
 __all__ = ["DEFAULT_MINUTES", "Request", "RunConfig", "resolve", "same_run"]
 
+ON_SPIKE = ("stop", "rollback", "ignore")
+"""What can be done where the training loss jumps up and stays there."""
 DEFAULT_MINUTES = 4.8
 """Wall time of a training for which no budget was given."""
 
@@ -52,6 +54,7 @@ class Request:
     device: str | None = None
     precision: str | None = None
     threads: int | None = None
+    on_spike: str | None = None
 
     def __post_init__(self) -> None:
         if self.steps is not None and self.minutes is not None:
@@ -60,6 +63,8 @@ class Request:
             value = getattr(self, name)
             if value is not None and not (0 < value < math.inf):
                 raise ConfigError(f"{name} is {value}; expected a number above 0")
+        if self.on_spike is not None and self.on_spike not in ON_SPIKE:
+            raise ConfigError(unknown("value of --on-spike", self.on_spike, ON_SPIKE))
         if self.seed is not None and self.seed < 0:
             raise ConfigError(f"seed is {self.seed}; expected a whole number of at least 0")
         if self.watch is not None:
@@ -147,7 +152,7 @@ def resolve(request: Request, cache: Path | None) -> tuple[RunConfig, Data, Scal
         training=training_config(preset, scale, budget, model.sizes.n_ctx),
         machine=resolve_machine(request.device or "cpu", request.precision or "auto", request.threads or 0),
     )
-    config = override(config, dict(request.set))
+    config = override(config, dict(request.set) | ({"on_spike": request.on_spike} if request.on_spike else {}))
     if parent and config.model != model:
         raise ConfigError("--from goes on with the model of that run; its sizes and layout cannot be set")
     for name, value in task.model_sizes(data).items():

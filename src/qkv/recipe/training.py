@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from qkv.config import dump_toml, flat, to_dict
+from qkv.config import dump_toml, flat, override, to_dict
 from qkv.errors import RunFolderError
 from qkv.folder import RunFolder
 from qkv.instruments.ledger import Ledger
@@ -113,6 +113,9 @@ def resume(request: Request, *, out: Path, listening: Listening, cache: Path | N
     with RunFolder.open(out, writing=True) as folder:
         config = RunConfig.read(folder.config)
         same_run(request, config)
+        if request.on_spike and not folder.is_finished:  # an answer to what has happened, so it may be another one
+            config = override(config, {"on_spike": request.on_spike})
+            folder.write("config.toml", dump_toml(to_dict(config)))
         if folder.is_finished:
             listening.say(f"{folder.path} is finished; nothing is left to do")
             return folder.path

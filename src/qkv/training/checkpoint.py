@@ -26,6 +26,7 @@ from torch import Tensor
 
 from qkv.errors import RunFolderError
 from qkv.folder import RunFolder, link, sha256_of, storage_errors, sync_folder, write_atomically
+from qkv.training.spikes import Rollback
 from qkv.training.tensorfile import TensorFile, load_tensors
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ __all__ = [
     "Checkpoints",
     "Standing",
     "TrainingState",
+    "go_back",
     "is_due",
     "is_snapshot",
     "latest_valid",
@@ -90,6 +92,14 @@ class TrainingState:
     """... the loss of the whole split that it told, ..."""
     probe_error: float = 0.0
     """... and the standard error of that."""
+    first_loss: float | None = None
+    """Of the run's first update; what has been learned is measured from it."""
+    recent_losses: tuple[float, ...] = ()
+    """Of the latest updates, oldest first: what a spike is seen against."""
+    gradient_logs: tuple[float | None, ...] = ()
+    """Mean logarithm of the norm of each matrix's gradient, in the catalogue's order."""
+    rollbacks: tuple[Rollback, ...] = ()
+    """What was done about spikes so far."""
     stopped_because: str = ""
     """Why the run ended, or was left; empty while it runs."""
     train_seconds: float = 0.0
@@ -183,10 +193,10 @@ def is_due(step: int, horizon: int, tokens_per_step: int, device: str = "cpu") -
     return step % max(1, -(-between // tokens_per_step)) == 0 or is_snapshot(step, horizon, 64)
 
 
-def latest_valid(folder: RunFolder) -> tuple[Checkpoint | None, list[str]]:
-    """The newest checkpoint that is whole, and a sentence for each newer one that is not."""
+def latest_valid(folder: RunFolder, *, before: int | None = None) -> tuple[Checkpoint | None, list[str]]:
+    """The newest checkpoint (of a step up to `before`) that is whole, and a sentence for each newer one that is not."""
     words: list[str] = []
-    for step in sorted(_steps(folder), reverse=True):
+    for step in sorted((s for s in _steps(folder) if before is None or s <= before), reverse=True):
         path = _path(folder, step)
         trouble = _trouble(path)
         if not trouble:
@@ -205,6 +215,19 @@ def mark_stopped(folder: RunFolder, reason: str) -> int:
     state.stopped_because = reason
     write_atomically(checkpoint.path / "state.json", _state_json(state, files))
     return state.step
+
+
+def go_back(folder: RunFolder, checkpoint: Checkpoint, **fields: Any) -> Checkpoint:
+    """Make a checkpoint the newest one, with some fields of its state changed.
+
+    Later ones go first: a process that dies between the two finds the checkpoint as it was, and comes here again.
+    """
+    for step in sorted(_steps(folder), reverse=True):
+        if step > checkpoint.state.step:
+            _remove(_path(folder, step))
+    state = dataclasses.replace(checkpoint.state, **fields)
+    write_atomically(checkpoint.path / "state.json", _state_json(state, _read_state(checkpoint.path)[1]))
+    return Checkpoint(path=checkpoint.path, state=state)
 
 
 class Checkpoints:
@@ -354,8 +377,11 @@ def _read_state(path: Path) -> tuple[TrainingState, dict[str, str]]:
         if content.pop("sha256") != _digest(content):
             raise ValueError("its hash does not match")
         values = dict(content["training"])
-        for name in ("probe_last", "probe_losses"):
-            values[name] = tuple(values[name]) if values[name] is not None else None
+        for name in ("probe_last", "probe_losses", "recent_losses", "gradient_logs"):
+            values[name] = tuple(values[name]) if values.get(name) is not None else None
+        values["rollbacks"] = tuple(Rollback(**one) for one in values.get("rollbacks", ()))
+        for name in ("recent_losses", "gradient_logs"):  # a state of before these were kept
+            values[name] = values[name] or ()
         return TrainingState(**values), content["files"]
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise RunFolderError(f"{path / 'state.json'} is damaged: {error}") from None

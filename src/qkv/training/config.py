@@ -90,6 +90,8 @@ class TrainingConfig:
     """End once the loss of the full validation split is at or below this many nats per target; 0 is no target."""
     minutes: float = 0.0
     """Wall time of the whole command that the horizon is measured to fill; 0 is no such budget."""
+    on_spike: Literal["stop", "rollback", "ignore"] = "stop"
+    """When the loss jumps up and stays there: stop, go back and skip those batches, or only write it down."""
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     """How gradients become updates."""
     schedule: ScheduleConfig = field(default_factory=ScheduleConfig)

@@ -14,18 +14,37 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from qkv.errors import Interrupted, NonFiniteError
+from qkv.errors import Interrupted, NonFiniteError, RunError, SpikeError
 from qkv.tasks.task import n_positions
-from qkv.training.checkpoint import Checkpoint, Checkpoints, TrainingState, is_due, mark_stopped
+from qkv.training.checkpoint import (
+    Checkpoint,
+    Checkpoints,
+    TrainingState,
+    go_back,
+    is_due,
+    latest_valid,
+    mark_stopped,
+)
 from qkv.training.config import TrainingConfig
 from qkv.training.dropout import make_drop
 from qkv.training.interrupt import StopSignals
 from qkv.training.nonfinite import culprit, first_non_finite
-from qkv.training.optimizers import Optimizer, clip_gradients
+from qkv.training.optimizers import Optimizer, clip_and_measure
 from qkv.training.pace import Pace
 from qkv.training.precision import Machine
-from qkv.training.record import Constraint, EvaluationRecord, Event, Observer, Outcome, RunContext, StepRecord, Watchers
+from qkv.training.record import (
+    Constraint,
+    EvaluationRecord,
+    Event,
+    Observer,
+    Outcome,
+    RunContext,
+    StepRecord,
+    StopReason,
+    Watchers,
+)
 from qkv.training.schedules import lr_scale
+from qkv.training.spikes import MOST_ROLLBACKS, ONSET, Rollback, Watch, rate_factor, skipped
 from qkv.training.validation import Validation
 
 if TYPE_CHECKING:
@@ -66,32 +85,50 @@ def run(
     on the null of `Task.train_batch`, and does not validate. `stop_after` ends the run after so many updates of the
     horizon's schedule.
 
-    Raises NonFiniteError, Interrupted (both once what is good is saved) and StorageError.
+    A spike of the loss (`spikes`) is met as `config.on_spike` says; going back is a resume inside this session.
+
+    Raises NonFiniteError, SpikeError, Interrupted (all once what is good is saved) and StorageError.
     """
+    session_start, is_resumed = (0, False) if resume is None else (resume.state.step, True)
     with machine.active(), StopSignals() as signals:
-        training = _Training(
-            model=model,
-            catalogue=catalogue,
-            task=task,
-            corpus=corpus,
-            config=config,
-            optimizer=optimizer,
-            machine=machine,
-            seed=seed,
-            folder=folder,
-            constraint=constraint,
-            watchers=Watchers(observers),
-            random_labels=random_labels,
-            stop_after=stop_after,
-            signals=signals,
-        )
-        try:
-            training.begin(resume, deadline_seconds)
-            while not training.is_over():
-                training.update()
-            return training.end()
-        finally:
-            training.close()
+        while True:
+            training = _Training(
+                model=model,
+                catalogue=catalogue,
+                task=task,
+                corpus=corpus,
+                config=config,
+                optimizer=optimizer,
+                machine=machine,
+                seed=seed,
+                folder=folder,
+                constraint=constraint,
+                watchers=Watchers(observers),
+                random_labels=random_labels,
+                stop_after=stop_after,
+                signals=signals,
+                session_start=session_start,
+                is_resumed=is_resumed,
+            )
+            try:
+                training.begin(resume, deadline_seconds)
+                while not training.is_over():
+                    training.update()
+                return training.end()
+            except _Again as again:
+                resume = again.checkpoint
+                if deadline_seconds is not None:
+                    deadline_seconds = max(1.0, deadline_seconds - training.seconds())
+            finally:
+                training.close()
+
+
+class _Again(Exception):
+    """Not an error: the training goes on from an earlier checkpoint."""
+
+    def __init__(self, checkpoint: Checkpoint) -> None:
+        super().__init__()
+        self.checkpoint = checkpoint
 
 
 @dataclass(kw_only=True, eq=False)
@@ -112,6 +149,8 @@ class _Training:
     random_labels: bool
     stop_after: int
     signals: StopSignals
+    session_start: int
+    is_resumed: bool
     checkpoints: Checkpoints | None = None
 
     # one session, from its first moment to its last
@@ -123,7 +162,9 @@ class _Training:
         if resume is not None:
             self.catalogue.load_state(resume.weights())
             self.optimizer.load_state(resume.optimizer_state())
-        self.resumed_from = None if resume is None else state.step
+        self.resumed_from = self.session_start if self.is_resumed else None
+        self.watch = Watch(self.catalogue.addresses, state.recent_losses, state.gradient_logs)
+        self.ahead, self.rates = skipped(state.rollbacks), rate_factor(state.rollbacks)
         self.saved_step = -1 if resume is None else state.step
         self.was_finished, self.seconds_before, self.tokens_before = (
             state.is_finished,
@@ -144,6 +185,9 @@ class _Training:
         self.watchers.tell("on_start", self.context())
         if resume is not None:
             self.watchers.tell("on_resume", state.step)
+        for number, rollback in enumerate(state.rollbacks, 1):
+            if rollback.to == state.step:  # its row would be gone with those of the steps that are made again
+                self.tell(f"rollback {number}", str(rollback), rollback.address)
 
     def is_over(self) -> bool:
         """Evaluate and save where this step asks for it; whether it is the last one."""
@@ -165,11 +209,14 @@ class _Training:
         state, step = self.state, self.state.step
         if self.constraint is not None:
             self.constraint.before_step(step)
+            if self.constraint.acts_at(step):
+                self.watch.forget()
         loss, tokens = self.gradients(step)
-        grad_norm = clip_gradients(self.optimizer.parameters, self.config.optimizer.clip)
+        grad_norm, each = clip_and_measure(self.optimizer.parameters, self.config.optimizer.clip)
         if not (math.isfinite(loss) and math.isfinite(grad_norm)):
             raise self.lost_numbers(f"the loss is {loss:g} and the gradient norm {grad_norm:g}", step + 1)
-        scale = lr_scale(step, self.config.schedule, state.horizon)
+        self.look_for_spike(loss, each)
+        scale = lr_scale(step, self.config.schedule, state.horizon) * self.rates
         watching = self.watchers.wanting(step + 1)
         record = self.record(step + 1, state.tokens + tokens, loss, scale, grad_norm)
         for observer in watching:
@@ -207,6 +254,7 @@ class _Training:
 
     def gradients(self, step: int) -> tuple[float, int]:
         """Add up the gradient of the mean loss over one batch, micro-batch by micro-batch: (loss, real positions)."""
+        step += self.ahead
         first = step * self.config.batch_size
         examples = np.arange(first, first + self.config.batch_size, dtype=np.int64)
         parts = np.array_split(examples, self.config.accumulate)
@@ -276,6 +324,7 @@ class _Training:
         if first_non_finite(self.catalogue, gradients=False):
             raise self.lost_numbers("weights are not finite", state.step)
         state.train_seconds = self.seconds_before + self.seconds()
+        state.recent_losses, state.gradient_logs = self.watch.losses(), self.watch.logs()
         self.saved_step = state.step
         self.watchers.tell("on_checkpoint", state.step)
         if self.checkpoints is not None:
@@ -291,19 +340,65 @@ class _Training:
         """Tell those who watch."""
         self.watchers.tell("on_event", Event(step=self.state.step, kind=kind, sentence=sentence, address=address))
 
-    def lost_numbers(self, what: str, step: int) -> NonFiniteError:
-        """Write down that the run ended here, and say which matrix was first."""
+    def look_for_spike(self, loss: float, norms: np.ndarray) -> None:
+        """Take in the loss of the update that is being made, and do what was asked for where it has spiked."""
+        state = self.state
+        if state.first_loss is None:
+            state.first_loss = loss
+        if (before := self.watch.add(loss, norms, state.first_loss)) is None:
+            return
+        address, times = self.watch.culprit()
+        where = f"; the gradient of {address} grew most, to {times:.3g} times its usual size" if address else ""
+        sentence = f"the training loss rose from {before:.3f} to {loss:.3f} and stayed there, at step {state.step + 1}"
+        if self.config.on_spike == "ignore":
+            self.tell("spike", sentence + where, address)
+            self.watch.forget()
+            return
+        if self.config.on_spike == "rollback":
+            self.roll_back(state.step - ONSET, address)
+        how = f"resume with {self.resume_with('--on-spike rollback')} (or ignore), or train anew with a lower rate"
+        raise self.stopped("spike", sentence + where, address, how, SpikeError)
+
+    def roll_back(self, before: int, address: str) -> None:
+        """Go on from the newest whole checkpoint up to step `before` without the batches since; return if none is."""
+        state = self.state
+        if self.folder is None or self.checkpoints is None or len(state.rollbacks) >= MOST_ROLLBACKS:
+            return
+        self.checkpoints.wait()
+        found, _ = latest_valid(self.folder, before=before)
+        if found is None:
+            return
+        done = Rollback(seen=state.step + 1, to=found.state.step, halved=bool(state.rollbacks), address=address)
+        spent = self.seconds_before + self.seconds()
+        found = go_back(self.folder, found, rollbacks=(*state.rollbacks, done), train_seconds=spent)
+        if done.to < self.session_start:  # changes that act between the two are not in this session's plan
+            raise SpikeError(f"{done}; go on from there with {self.resume_with()}")
+        raise _Again(found)
+
+    def resume_with(self, option: str = "") -> str:
+        """The command that goes on with this run."""
+        out = "RUN" if self.folder is None else self.folder.path
+        return f"qkv train --out {out} --resume {option}".strip()
+
+    def lost_numbers(self, what: str, step: int) -> RunError:
+        """Go back where that was asked for, else write down that the run ended here; say which matrix was first."""
         address, words = culprit(self.catalogue)
-        sentence = f"{what} at step {step}; {words}"
-        self.state.stopped_because = "nan"
-        self.tell("nan", sentence, address)
+        if self.config.on_spike == "rollback":
+            self.roll_back(self.state.step, address)
+        how = "try a lower learning rate (--set lr=..., --set muon_lr=...)"
+        return self.stopped("nan", f"{what} at step {step}; {words}", address, how, NonFiniteError)
+
+    def stopped(self, reason: StopReason, sentence: str, address: str, how: str, kind: type[RunError]) -> RunError:
+        """Write down why the run ends here without saving, and return the error that says so."""
+        self.state.stopped_because = reason
+        self.tell(reason, sentence, address)
         kept = -1
         if self.folder is not None and self.checkpoints is not None:
             self.checkpoints.wait()
-            kept = mark_stopped(self.folder, "nan")
+            kept = mark_stopped(self.folder, reason)
         self.watchers.tell("on_end", self.outcome())
         where = f"; the checkpoint of step {kept} is kept" if kept >= 0 else ""
-        return NonFiniteError(f"{sentence}{where}; try a lower learning rate (--set lr=..., --set muon_lr=...)")
+        return kind(f"{sentence}{where}; {how}")
 
     def context(self) -> RunContext:
         """What observers may look at."""

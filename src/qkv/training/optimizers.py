@@ -8,6 +8,7 @@ the elementwise work; they are deterministic, and torch's own optimizer classes 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -18,7 +19,7 @@ from qkv.training.muon import Muon, Piecewise
 if TYPE_CHECKING:
     from qkv.models.matrices import Catalogue
 
-__all__ = ["AdamW", "Optimizer", "Sgd", "clip_gradients", "make_optimizer"]
+__all__ = ["AdamW", "Optimizer", "Sgd", "clip_and_measure", "clip_gradients", "make_optimizer"]
 
 
 class Rule(Protocol):
@@ -183,17 +184,26 @@ def make_optimizer(catalogue: "Catalogue", config: OptimizerConfig, *, precision
     return Optimizer(catalogue, rules)
 
 
-@torch.no_grad()
 def clip_gradients(parameters: Sequence[Tensor], clip: float) -> float:
     """Scale all gradients down together so that their global 2-norm is at most `clip` (0 = leave them); in place.
 
     Returns the norm before clipping, 0 without gradients; where it is not finite, nothing is scaled.
     Pascanu, Mikolov and Bengio 2013, arXiv 1211.5063.
     """
-    gradients = [p.grad for p in parameters if p.grad is not None]
+    return clip_and_measure(parameters, clip)[0]
+
+
+@torch.no_grad()
+def clip_and_measure(parameters: Sequence[Tensor], clip: float) -> tuple[float, np.ndarray]:
+    """`clip_gradients`, and the norm before clipping of each gradient, float64 [n], NaN where there is none."""
+    each = np.full(len(parameters), np.nan)
+    there = [i for i, p in enumerate(parameters) if p.grad is not None]
+    gradients = [g for i in there if (g := parameters[i].grad) is not None]
     if not gradients:
-        return 0.0
-    norm = float(torch.stack(torch._foreach_norm(gradients)).norm())  # type: ignore[attr-defined]
+        return 0.0, each
+    norms = torch.stack(torch._foreach_norm(gradients))  # type: ignore[attr-defined]
+    norm = float(norms.norm())
+    each[there] = norms.double().cpu().numpy()
     if clip and clip < norm < float("inf"):
         torch._foreach_mul_(gradients, clip / norm)  # type: ignore[attr-defined]
-    return norm
+    return norm, each

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Constraint", "EvaluationRecord", "Event", "Observer", "Outcome", "RunContext", "StepRecord", "StopReason"]
 
-StopReason = Literal["steps", "minutes", "loss", "budget", "interrupt", "nan"]
-"""Why a run ended: its horizon, its wall time, its target loss, patience, a signal, a non-finite number."""
+StopReason = Literal["steps", "minutes", "loss", "budget", "interrupt", "nan", "spike"]
+"""Why a run ended: its horizon, its wall time, its target loss, patience, a signal, a non-finite number, a spike."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -182,6 +182,10 @@ class Constraint(Protocol):
 
     def after_step(self, step: int) -> None:
         """After that update: put back what must not have moved."""
+
+    def acts_at(self, step: int) -> bool:
+        """Whether something begins or ends to act before the update from `step`, so that the loss may jump."""
+        ...
 
 
 class Watchers:
