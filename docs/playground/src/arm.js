@@ -1,0 +1,99 @@
+// One arm of a race: a model, its optimizer, its task. It takes steps, and it can be looked at; looking changes nothing.
+
+import { OPTIMIZERS } from "./optimizer.js";
+import { Transformer } from "./model.js";
+import { start, trained } from "./start.js";
+import { heldKinds, wiring } from "./switches.js";
+import { BATCH, N_CTX, makeTask } from "./tasks.js";
+
+export const D_MODEL = 32;
+const VALIDATED_EVERY = 25;
+
+export class Arm {
+  // shared: { task, text, seed, layers }; arm: see switches.js; given: starting values by address, or none.
+  constructor(shared, arm, given = {}) {
+    this.task = makeTask(shared.task, shared.seed, shared.text);
+    this.settings = arm;
+    this.held = heldKinds(arm);
+    const sizes = { d_vocab: this.task.tokens.length, d_model: D_MODEL, d_mlp: 4 * D_MODEL, n_layers: shared.layers, n_heads: arm.heads, n_ctx: N_CTX };
+    const most = Math.max(BATCH * N_CTX, this.task.validation.ids.length);
+    this.model = new Transformer(sizes, wiring(arm), most);
+    start(this.model, shared.seed, this.held, given);
+    this.origin = this.model.weights.slice();
+    this.rule = OPTIMIZERS[arm.optimizer](this.model.weights.length);
+    this.trained = trained(this.model, this.held);
+    this.taken = 0;
+  }
+
+  // -> the loss on the batch before the model learned from it
+  step() {
+    const { model, task } = this;
+    const { ids, targets, batch, length } = task.batch(this.taken);
+    const { loss } = model.forward(ids, batch, length, targets);
+    model.backward();
+    this.rule.step(model.weights, model.gradients, this.trained, this.settings.rate);
+    this.taken++;
+    return loss;
+  }
+
+  validate() {
+    const { ids, targets, batch, length } = this.task.validation;
+    return { step: this.taken, ...this.model.forward(ids, batch, length, targets) };
+  }
+
+  // `steps` steps, and the validation where it falls due -> { losses, validations }
+  run(steps) {
+    const [losses, validations] = [[], []];
+    for (let i = 0; i < steps; i++) {
+      if (this.taken === 0) validations.push(this.validate());
+      losses.push(this.step());
+      if (this.taken % VALIDATED_EVERY === 0) validations.push(this.validate());
+    }
+    return { losses, validations };
+  }
+
+  // Everything a watcher draws, as copies: weights, their start, the last gradient, patterns and likely next tokens.
+  look(sentence) {
+    const { model } = this;
+    const ids = Int32Array.from(sentence);
+    model.forward(ids, 1, ids.length, ids.map(() => -1));
+    const n = ids.length;
+    const patterns = model.layers.map((layer) => layer.pattern.slice(0, model.sizes.n_heads * n * n));
+    const V = model.sizes.d_vocab;
+    return { step: this.taken, weights: model.weights.slice(), gradients: model.gradients.slice(), patterns, sentence: [...ids],
+      next: model.top.out.slice((n - 1) * V, n * V), moved: this.moved(ids) };
+  }
+
+  // How q on the sentence moved since the start, layer by layer, split exactly: dq = dx W_Q + x dW_Q + dx dW_Q. Norms
+  // relative to the first q. Leaves the activations of the present weights' forward replaced.
+  moved(ids) {
+    const { model } = this;
+    const [n, d] = [ids.length, model.sizes.d_model];
+    const now = model.layers.map((layer) => layer.h1.slice(0, n * d));
+    const present = model.weights.slice();
+    model.weights.set(this.origin);
+    const none = ids.map(() => -1);
+    const likely = model.top.out.slice(0, n * model.sizes.d_vocab);
+    model.forward(ids, 1, n, none);
+    const before = model.layers.map((layer) => layer.h1.slice(0, n * d));
+    const W0 = model.layers.map((_, i) => model.W[`L${i}.W_Q`].slice());
+    model.weights.set(present);
+    model.top.out.set(likely);
+    return now.map((x, i) => splitMove(before[i], x, W0[i], model.W[`L${i}.W_Q`], n, d));
+  }
+}
+
+function splitMove(x0, x1, W0, W1, n, d) {
+  const dx = x1.map((v, i) => v - x0[i]);
+  const dW = W1.map((v, i) => v - W0[i]);
+  const times = (x, W) => {
+    const out = new Float64Array(n * d);
+    for (let r = 0; r < n; r++) for (let p = 0; p < d; p++) for (let j = 0; j < d; j++) out[r * d + j] += x[r * d + p] * W[p * d + j];
+    return out;
+  };
+  const norm = (values) => Math.sqrt(values.reduce((sum, v) => sum + v * v, 0));
+  const parts = [times(dx, W0), times(x0, dW), times(dx, dW)];
+  const whole = parts[0].map((v, i) => v + parts[1][i] + parts[2][i]);
+  const first = norm(times(x0, W0));
+  return { encodings: norm(parts[0]) / first, matrix: norm(parts[1]) / first, both: norm(parts[2]) / first, all: norm(whole) / first };
+}

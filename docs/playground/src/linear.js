@@ -1,0 +1,75 @@
+// Matrix products in float64, the one place where the time goes. A matrix is (array, start, strides); JavaScript holds
+// numbers as float64, so a Float64Array costs no conversion.
+//
+// C[i, j] (+)= sum over p of A[i, p] B[p, j]: tiles of 2 x 4 kept in registers; p in stretches that stay in cache.
+
+const STRETCH = 64;
+let spare = new Float64Array(0);
+
+// C: start c0, row stride ci, columns adjacent. A: any strides ai (rows), ap (columns). B: bp (rows), bj (columns).
+export function multiply(c, c0, ci, a, a0, ai, ap, b, b0, bp, bj, m, n, k, add) {
+  if (bj !== 1) {
+    [b, b0, bp] = [adjacent(b, b0, bp, bj, k, n), 0, n];
+  }
+  const [m2, n4] = [m & ~1, n & ~3];
+  for (let p0 = 0; p0 < k; p0 += STRETCH) {
+    const count = Math.min(STRETCH, k - p0);
+    const [ap0, bp0, more] = [a0 + p0 * ap, b0 + p0 * bp, add || p0 > 0];
+    tiles(c, c0, ci, a, ap0, ai, ap, b, bp0, bp, m2, n4, count, more);
+    if (n4 < n) plain(c, c0 + n4, ci, a, ap0, ai, ap, b, bp0 + n4, bp, m2, n - n4, count, more);
+    if (m2 < m) plain(c, c0 + m2 * ci, ci, a, ap0 + m2 * ai, ai, ap, b, bp0, bp, m - m2, n, count, more);
+  }
+}
+
+// B with its columns adjacent, [k, n] in an array that is used again.
+function adjacent(b, b0, bp, bj, k, n) {
+  if (spare.length < k * n) spare = new Float64Array(k * n);
+  for (let j = 0; j < n; j++) {
+    for (let p = 0, from = b0 + j * bj, to = j; p < k; p++, from += bp, to += n) spare[to] = b[from];
+  }
+  return spare;
+}
+
+function plain(c, c0, ci, a, a0, ai, ap, b, b0, bp, m, n, k, add) {
+  for (let i = 0; i < m; i++) {
+    for (let j = 0; j < n; j++) {
+      let sum = add ? c[c0 + i * ci + j] : 0;
+      for (let p = 0; p < k; p++) sum += a[a0 + i * ai + p * ap] * b[b0 + p * bp + j];
+      c[c0 + i * ci + j] = sum;
+    }
+  }
+}
+
+function tiles(c, c0, ci, a, a0, ai, ap, b, b0, bp, m, n, k, add) {
+  for (let i = 0; i < m; i += 2) {
+    for (let j = 0; j < n; j += 4) {
+      const [at, below] = [c0 + i * ci + j, c0 + i * ci + ci + j];
+      let s0 = 0, s1 = 0, s2 = 0, s3 = 0, t0 = 0, t1 = 0, t2 = 0, t3 = 0;
+      if (add) {
+        s0 = c[at]; s1 = c[at + 1]; s2 = c[at + 2]; s3 = c[at + 3];
+        t0 = c[below]; t1 = c[below + 1]; t2 = c[below + 2]; t3 = c[below + 3];
+      }
+      let x = a0 + i * ai;
+      let y = b0 + j;
+      for (let p = 0; p < k; p++) {
+        const u = a[x], v = a[x + ai];
+        const w0 = b[y], w1 = b[y + 1], w2 = b[y + 2], w3 = b[y + 3];
+        s0 += u * w0; s1 += u * w1; s2 += u * w2; s3 += u * w3;
+        t0 += v * w0; t1 += v * w1; t2 += v * w2; t3 += v * w3;
+        x += ap;
+        y += bp;
+      }
+      c[at] = s0; c[at + 1] = s1; c[at + 2] = s2; c[at + 3] = s3;
+      c[below] = t0; c[below + 1] = t1; c[below + 2] = t2; c[below + 3] = t3;
+    }
+  }
+}
+
+// C [m, n] = A [m, k] B [k, n], all dense and row by row.
+export const product = (c, a, b, m, n, k, add = false) => multiply(c, 0, n, a, 0, k, 1, b, 0, n, 1, m, n, k, add);
+
+// C [m, n] = A [m, k] B^T, B [n, k].
+export const productBT = (c, a, b, m, n, k, add = false) => multiply(c, 0, n, a, 0, k, 1, b, 0, 1, k, m, n, k, add);
+
+// C [m, n] += A^T B, A [k, m], B [k, n]: the gradient of a weight.
+export const addATB = (c, a, b, m, n, k) => multiply(c, 0, n, a, 0, 1, m, b, 0, n, 1, m, n, k, true);

@@ -1,0 +1,171 @@
+"""The engine of the playground against torch in float64: every gradient, every switch, and whole training curves."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+from qkv.models import Layout, ModelConfig, Sizes, build
+from qkv.models.matrices import Catalogue
+from qkv.randomness import generator
+
+SMALL = {"d_vocab": 11, "d_model": 12, "d_mlp": 22, "n_layers": 2, "n_heads": 4, "n_ctx": 9}
+REAL = {"d_vocab": 29, "d_model": 32, "d_mlp": 128, "n_layers": 2, "n_heads": 4, "n_ctx": 32}
+USUAL = {"positions": True, "scale": True, "skip": True, "shared": False}
+IDENTITY = dict.fromkeys(("W_Q", "W_K", "W_V", "W_O"), "identity")
+WIRINGS = [dict(zip(USUAL, choice, strict=True)) for choice in itertools.product((True, False), repeat=4)]
+
+
+def torch_model(sizes, wiring, held, *names):
+    """Our model in the textbook layout, wired as an arm, in float64, with weights of a size at which all terms matter."""
+    layout = Layout(
+        positions="learned" if wiring["positions"] else "none",
+        norm="layer",
+        norm_eps=1e-5,
+        mlp="gelu",
+        tied=False,
+        start="gpt2",
+        scale=wiring["scale"],
+        skip=wiring["skip"],
+    )
+    model = build(ModelConfig(kind="CausalLM", sizes=Sizes(**sizes), layout=layout), 0).double()
+    draws = generator("tests", "playground", *names)
+    with torch.no_grad():
+        for address, entry in ((e.address, e.parameter) for e in Catalogue(model)):
+            values = torch.from_numpy(draws.normal(size=tuple(entry.shape)))
+            entry.copy_(1 + 0.3 * values if address.endswith("gain") else 0.4 * values)
+            if held.get(address.rsplit(".", 1)[-1]) == "identity":
+                entry.copy_(torch.eye(*entry.shape))
+    if wiring["shared"]:
+        for block in model.blocks:
+            block.attention.W_K = block.attention.W_Q
+    return model
+
+
+def parameters(model):
+    """Address -> parameter; of W_K = W_Q the one matrix, under the name of W_Q."""
+    seen = {}
+    for name, p in model.named_parameters():
+        seen[address(name)] = p
+    return seen
+
+
+def address(path):
+    parts = [f"L{p}" if p.isdigit() else p for p in path.split(".")]
+    return ".".join(p for p in parts if p not in ("embedding", "blocks", "attention", "mlp", "head"))
+
+
+def batch_of(sizes, batch, length, *names):
+    draws = generator("tests", "playground", "batch", *names)
+    ids = draws.integers(0, sizes["d_vocab"], (batch, length))
+    targets = np.where(draws.random((batch, length)) < 0.2, -1, draws.integers(0, sizes["d_vocab"], (batch, length)))
+    return ids, targets
+
+
+def loss_of(model, ids, targets):
+    logits = model(torch.from_numpy(ids))
+    return F.cross_entropy(logits.flatten(0, 1), torch.from_numpy(targets).flatten(), ignore_index=-1), logits
+
+
+def asked(ask, sizes, wiring, held, model, **more):
+    weights = {a: p.detach().flatten().tolist() for a, p in parameters(model).items()}
+    return {"ask": ask, "sizes": sizes, "wiring": wiring, "held": held, "weights": weights, **more}
+
+
+def gradient_cases():
+    for wiring, heads in itertools.product(WIRINGS, (1, 4)):
+        yield SMALL | {"n_heads": heads}, wiring, {}, 3, 7
+    for kinds in (("W_Q", "W_K"), ("W_V", "W_O"), tuple(IDENTITY)):
+        yield SMALL, USUAL, {kind: "identity" for kind in kinds}, 3, 9
+    yield SMALL | {"n_layers": 1}, USUAL, IDENTITY, 2, 1  # a single position
+    yield REAL, USUAL, {}, 4, 32
+
+
+def test_every_gradient_equals_torch_for_every_way_to_wire_it(run_node):
+    wanted, asks = [], []
+    for case, (sizes, wiring, held, batch, length) in enumerate(gradient_cases()):
+        model = torch_model(sizes, wiring, held, case)
+        ids, targets = batch_of(sizes, batch, length, case)
+        asks.append(
+            asked(
+                "gradients",
+                sizes,
+                wiring,
+                held,
+                model,
+                batch=batch,
+                length=length,
+                ids=ids.flatten().tolist(),
+                targets=targets.flatten().tolist(),
+            )
+        )
+        loss, logits = loss_of(model, ids, targets)
+        loss.backward()
+        right = (logits.argmax(-1).numpy() == targets)[targets >= 0].mean()
+        wanted.append((loss.item(), right, {a: p.grad.numpy() for a, p in parameters(model).items()}))
+    worst = 0.0
+    for got, (loss, right, gradients) in zip(run_node("engine.mjs", asks), wanted, strict=True):
+        assert got["loss"] == pytest.approx(loss, rel=1e-12)
+        assert got["accuracy"] == right
+        assert got["gradients"].keys() == gradients.keys()
+        for name, gradient in gradients.items():
+            difference = np.linalg.norm(np.array(got["gradients"][name]) - gradient.ravel())
+            length = np.linalg.norm(gradient)
+            # one position has one pattern whatever W_Q is: a gradient of exactly 0
+            assert (difference == 0) if length == 0 else difference <= 1e-6 * length, name
+            worst = max(worst, difference / length if length else 0.0)
+    print(f"largest relative difference of a gradient from torch's: {worst:.1e}")
+
+
+ARMS = {
+    "usual": (USUAL, {}, "adam", 3e-3),
+    "sgd": (USUAL, {}, "sgd", 0.3),
+    "frozen embeddings": (USUAL, {"W_E": "freeze"}, "adam", 3e-3),
+    "identity": (USUAL, IDENTITY, "adam", 3e-3),
+    "W_K = W_Q, no positions": (USUAL | {"shared": True, "positions": False}, {"W_V": "freeze"}, "adam", 1e-2),
+}
+BATCH, STEPS = 4, 200
+
+
+def torch_curve(model, held, optimizer, rate, batches):
+    free = [p for a, p in parameters(model).items() if a.rsplit(".", 1)[-1] not in held]
+    rule = torch.optim.Adam(free, lr=rate) if optimizer == "adam" else torch.optim.SGD(free, lr=rate)
+    losses = []
+    for ids, targets in batches:
+        loss, _ = loss_of(model, ids, targets)
+        model.zero_grad()
+        loss.backward()
+        rule.step()
+        losses.append(loss.item())
+    return losses
+
+
+@pytest.mark.slow
+def test_two_hundred_steps_follow_torch_and_held_matrices_stay_as_they_were(run_node):
+    sizes = REAL | {"n_ctx": 16}
+    batches = [batch_of(sizes, BATCH, 16, "curve", step) for step in range(STEPS)]
+    steps = [{"ids": ids.ravel().tolist(), "targets": targets.ravel().tolist()} for ids, targets in batches]
+    asks, models = [], []
+    for wiring, held, optimizer, rate in ARMS.values():
+        models.append(torch_model(sizes, wiring, held, "curve"))
+        more = {"batch": BATCH, "length": 16, "steps": steps, "optimizer": optimizer, "rate": rate}
+        asks.append(asked("curve", sizes, wiring, held, models[-1], **more))
+    for got, ask, model, (_, held, optimizer, rate) in zip(
+        run_node("engine.mjs", asks), asks, models, ARMS.values(), strict=True
+    ):
+        wanted = torch_curve(model, held, optimizer, rate, batches)
+        np.testing.assert_allclose(got["losses"], wanted, rtol=1e-6)
+        for name, p in parameters(model).items():
+            values = np.array(got["weights"][name])
+            np.testing.assert_allclose(values, p.detach().numpy().ravel(), rtol=1e-5, atol=1e-7)
+            stayed = np.array_equal(values, ask["weights"][name])
+            assert stayed == (name.rsplit(".", 1)[-1] in held), name
+
+
+def test_erf_holds_fifteen_digits(run_node):
+    points = [*np.linspace(-7, 7, 4001).tolist(), 0.0, 1e-300, -0.46875, 0.46875, 4.0, -4.0, 30.0, -30.0]
+    (got,) = run_node("engine.mjs", [{"ask": "erf", "points": points}])
+    np.testing.assert_allclose(got, [math.erf(x) for x in points], rtol=1e-15, atol=0)
