@@ -4,7 +4,7 @@ import { readFileSync } from "node:fs";
 
 const [source] = process.argv.slice(2);
 const from = (name) => import(new URL(name, source));
-const [{ Transformer }, { OPTIMIZERS }, { start, trained }, { erf }] = await Promise.all(["model.js", "optimizer.js", "start.js", "functions.js"].map(from));
+const [{ Transformer }, { OPTIMIZERS }, { start, trained }, { erf }] = await Promise.all(["transformer.js", "optimizer.js", "start.js", "functions.js"].map(from));
 
 function made({ sizes, wiring, weights, held = {}, rows }) {
   const model = new Transformer(sizes, wiring, rows);

@@ -20,7 +20,7 @@ WIRINGS = [dict(zip(USUAL, choice, strict=True)) for choice in itertools.product
 
 
 def torch_model(sizes, wiring, held, *names):
-    """Our model in the textbook layout, wired as an arm, in float64, with weights of a size at which all terms matter."""
+    """Our model in the textbook layout, wired as an arm, in float64, with weights so large that all terms matter."""
     layout = Layout(
         positions="learned" if wiring["positions"] else "none",
         norm="layer",

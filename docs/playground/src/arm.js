@@ -1,9 +1,10 @@
 // One arm of a race: a model, its optimizer, its task. It takes steps, and it can be looked at; looking changes nothing.
 
 import { OPTIMIZERS } from "./optimizer.js";
-import { Transformer } from "./model.js";
+import { Transformer } from "./transformer.js";
 import { start, trained } from "./start.js";
 import { heldKinds, wiring } from "./switches.js";
+import { stream } from "./random.js";
 import { BATCH, N_CTX, makeTask } from "./tasks.js";
 
 export const D_MODEL = 32;
@@ -13,6 +14,7 @@ export class Arm {
   // shared: { task, text, seed, layers }; arm: see switches.js; given: starting values by address, or none.
   constructor(shared, arm, given = {}) {
     this.task = makeTask(shared.task, shared.seed, shared.text);
+    this.seed = shared.seed;
     this.settings = arm;
     this.held = heldKinds(arm);
     const sizes = { d_vocab: this.task.tokens.length, d_model: D_MODEL, d_mlp: 4 * D_MODEL, n_layers: shared.layers, n_heads: arm.heads, n_ctx: N_CTX };
@@ -59,13 +61,27 @@ export class Arm {
     model.forward(ids, 1, ids.length, ids.map(() => -1));
     const n = ids.length;
     const patterns = model.layers.map((layer) => layer.pattern.slice(0, model.sizes.n_heads * n * n));
-    const V = model.sizes.d_vocab;
-    return { step: this.taken, weights: model.weights.slice(), gradients: model.gradients.slice(), patterns, sentence: [...ids],
-      next: model.top.out.slice((n - 1) * V, n * V), moved: this.moved(ids) };
+    return { step: this.taken, weights: model.weights.slice(), gradients: model.gradients.slice(), patterns, sentence: [...ids], moved: this.moved(ids) };
+  }
+
+  // What it writes after the sentence: `count` tokens, each drawn by its probability; the same for the same step and seed.
+  write(sentence, count) {
+    const V = this.model.sizes.d_vocab;
+    const uniform = stream(this.seed, "write", this.taken);
+    const all = [...sentence];
+    for (let i = 0; i < count; i++) {
+      const ids = Int32Array.from(all.slice(-N_CTX));
+      this.model.forward(ids, 1, ids.length, ids.map(() => -1));
+      const at = (ids.length - 1) * V;
+      let [rest, id] = [uniform(), 0];
+      while (id < V - 1 && (rest -= this.model.top.out[at + id]) > 0) id++;
+      all.push(id);
+    }
+    return all.slice(sentence.length);
   }
 
   // How q on the sentence moved since the start, layer by layer, split exactly: dq = dx W_Q + x dW_Q + dx dW_Q. Norms
-  // relative to the first q. Leaves the activations of the present weights' forward replaced.
+  // relative to the first q.
   moved(ids) {
     const { model } = this;
     const [n, d] = [ids.length, model.sizes.d_model];
@@ -73,12 +89,10 @@ export class Arm {
     const present = model.weights.slice();
     model.weights.set(this.origin);
     const none = ids.map(() => -1);
-    const likely = model.top.out.slice(0, n * model.sizes.d_vocab);
     model.forward(ids, 1, n, none);
     const before = model.layers.map((layer) => layer.h1.slice(0, n * d));
     const W0 = model.layers.map((_, i) => model.W[`L${i}.W_Q`].slice());
     model.weights.set(present);
-    model.top.out.set(likely);
     return now.map((x, i) => splitMove(before[i], x, W0[i], model.W[`L${i}.W_Q`], n, d));
   }
 }

@@ -46,7 +46,7 @@ function characters(seed, { text }) {
   const window = (from, start) => next(from.slice(start, start + N_CTX + 1));
   const places = Array.from({ length: Math.min(BATCH, Math.floor((rest.length - 1) / N_CTX)) }, (_, i) => i * N_CTX);
   return {
-    tokens, train, unseen: rest.filter((id) => !train.includes(id)).length,
+    tokens,
     batch(step) {
       const uniform = stream(seed, "text", "batch", step);
       return together(Array.from({ length: BATCH }, () => window(train, below(uniform, train.length - N_CTX))));

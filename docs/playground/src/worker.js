@@ -1,10 +1,12 @@
-// An arm in a thread of its own. Messages in: { id, make } or { id, run, look, sentence }; out: { id, ... } or { id, error }.
+// An arm in a thread of its own. Messages in: { id, make } or { id, run, look, sentence, writes }; out: { id, ... } or { id, error }.
 
 import { Arm } from "./arm.js";
 
 let arm = null;
 
-function answer({ make, run, look, sentence }) {
+const WRITTEN = 90;
+
+function answer({ make, run, look, sentence, writes }) {
   if (make) {
     arm = new Arm(make.shared, make.arm, make.given);
     return { entries: arm.model.entries, origin: arm.origin, sizes: arm.model.sizes, held: arm.held };
@@ -12,7 +14,8 @@ function answer({ make, run, look, sentence }) {
   const began = performance.now();
   const out = arm.run(run);
   const milliseconds = performance.now() - began;
-  return { ...out, taken: arm.taken, milliseconds, seen: look ? arm.look(sentence ?? arm.task.sentence) : null };
+  const seen = look ? arm.look(sentence) : null;
+  return { ...out, written: writes ? arm.write(sentence, WRITTEN) : null, taken: arm.taken, milliseconds, seen };
 }
 
 self.onmessage = ({ data }) => {
