@@ -1,10 +1,12 @@
 """Write the generated pages of docs/ from the code they describe, or say which are stale (`--check`, exit status 1).
 
 cli.md       the options of every command, from the parsers themselves
+playground   one file from its modules and those of the report, see docs/playground/build.py
 answers/     what studies found, from the result files in answers/results
 """
 
 import argparse
+import importlib.util
 import json
 import sys
 from collections.abc import Callable
@@ -163,8 +165,18 @@ def _answer_pages() -> dict[str, Callable[[], str]]:
     return pages | {f"answers/{name}.md": partial(answer_page, question) for name, question in questions().items()}
 
 
+def playground_page() -> str:
+    """The playground as one file that needs nothing else."""
+    spec = importlib.util.spec_from_file_location("playground_build", HERE / "playground" / "build.py")
+    assert spec is not None and spec.loader is not None
+    build = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(build)
+    return build.page()
+
+
 PAGES: dict[str, Callable[[], str]] = {"cli.md": cli_page, "presets.md": presets_page, "measures.md": measures_page}
 PAGES |= _answer_pages()
+PAGES["playground/index.html"] = playground_page
 
 
 def stale() -> list[str]:

@@ -9,6 +9,7 @@ import { BATCH, N_CTX, makeTask } from "./tasks.js";
 
 export const D_MODEL = 32;
 const VALIDATED_EVERY = 25;
+const VALIDATED_TOO = [5, 10, 15]; // where a loss falls fastest
 
 export class Arm {
   // shared: { task, text, seed, layers }; arm: see switches.js; given: starting values by address, or none.
@@ -49,7 +50,7 @@ export class Arm {
     for (let i = 0; i < steps; i++) {
       if (this.taken === 0) validations.push(this.validate());
       losses.push(this.step());
-      if (this.taken % VALIDATED_EVERY === 0) validations.push(this.validate());
+      if (this.taken % VALIDATED_EVERY === 0 || VALIDATED_TOO.includes(this.taken)) validations.push(this.validate());
     }
     return { losses, validations };
   }

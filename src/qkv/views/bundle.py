@@ -6,6 +6,7 @@ other, so that what runs in the report is what runs as native modules on a live 
 """
 
 import re
+from collections.abc import Callable
 from importlib.resources import files
 
 __all__ = ["bundle", "script_safe", "static_text"]
@@ -21,30 +22,31 @@ def static_text(name: str) -> str:
     return (files("qkv.views") / "static" / name).read_text(encoding="utf-8")
 
 
-def bundle(entry: str, gives: str = "") -> str:
+def bundle(entry: str, gives: str = "", read: Callable[[str], str] | None = None) -> str:
     """The module `entry` (a file name in `static/`) and all that it imports, as one script in strict mode.
 
-    With `gives`, the script leaves the entry's default export in a constant of that name.
+    With `gives`, the script leaves the entry's default export in a constant of that name. `read` gives a module's
+    source by its file name, for pages that add modules of their own to those of `static/`.
     """
+    read = read or static_text
     order: list[str] = []
-    _visit(entry, order, [])
-    parts = ['"use strict";', "const modules = {};", *(_wrapped(name) for name in order)]
+    _visit(entry, order, [], read)
+    parts = ['"use strict";', "const modules = {};", *(_wrapped(name, read(name)) for name in order)]
     if gives:
         return f"const {gives} = (() => {{\n" + "\n".join([*parts, f"return modules[{entry!r}].default;"]) + "\n})();\n"
     return "(() => {\n" + "\n".join(parts) + "\n})();\n"
 
 
-def _visit(name: str, order: list[str], above: list[str]) -> None:
+def _visit(name: str, order: list[str], above: list[str], read: Callable[[str], str]) -> None:
     assert name not in above, f"modules import each other in a ring: {' -> '.join([*above, name])}"
     if name in order:
         return
-    for match in _IMPORT.finditer(static_text(name)):
-        _visit(match[3], order, [*above, name])
+    for match in _IMPORT.finditer(read(name)):
+        _visit(match[3], order, [*above, name], read)
     order.append(name)
 
 
-def _wrapped(name: str) -> str:
-    source = static_text(name)
+def _wrapped(name: str, source: str) -> str:
     names = [match[2] for match in _EXPORT.finditer(source)]
     has_default = _DEFAULT.search(source) is not None
     body = _IMPORT.sub(_required, source)

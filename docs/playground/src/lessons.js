@@ -1,0 +1,44 @@
+// Five questions people ask, each with the arms that answer it at this size. `look` says what to look for; what a small
+// model shows is evidence for small models, so each leads to the full study.
+
+import { usual } from "./switches.js";
+
+const arm = (changes) => ({ ...usual(), ...changes });
+
+export const LESSONS = {
+  "frozen-embeddings": {
+    question: "If the W matrices are trained, must the embeddings be?",
+    turn: "Arm B keeps its embeddings W_E frozen at random; arm A trains them.",
+    look: "Both losses fall, and both pass what counting reaches, for W_Q, W_K, W_V and the MLP can learn to read random rows. See whether B stays behind A, and by how much. In “one row”, B's row is the same before and after, to the last bit.",
+    scale: "At this size there are about as many kinds of characters as a row has numbers; with a vocabulary of thousands, random rows have to crowd.",
+    state: { task: "text", layers: 2, a: arm({}), b: arm({ W_E: "freeze" }) },
+  },
+  "what-is-trained": {
+    question: "Does training change the input embeddings, or only W_Q, W_K, W_V?",
+    turn: "Nothing is frozen. Arm A learns by Adam, arm B by plain SGD.",
+    look: "Switch the matrices to “change since the start”: every one has moved, W_E too. Choose a rare character under “one row”. With SGD a row moves only by gradients it received, so rare rows stay almost still; Adam gives rare rows steps as large as those of frequent ones.",
+    scale: "At this size how far a matrix moved depends on the learning rate and the optimizer. Moving is not yet learning: the full study compares with training on random labels.",
+    state: { task: "text", layers: 2, token: "M", a: arm({}), b: arm({ optimizer: "sgd", rate: 0.3 }) },
+  },
+  collocation: {
+    question: "Do words that occur together get similar vectors?",
+    turn: "Arm A trains everything; arm B has W_Q = W_K = W_V = W_O = I, attention without parameters.",
+    look: "Below, all cosines of rows of W_E: words that share contexts (cat, dog, fox) against words that stand together (drinks, tea). Blocks on the diagonal are kinds of words. See which of the two means rises.",
+    scale: "Made sentences with clean kinds of words; in real text the two go hand in hand, and the full study has to separate them.",
+    state: { task: "words", layers: 1, a: arm({}), b: arm({ W_Q: "identity", W_K: "identity", W_V: "identity", W_O: "identity" }) },
+  },
+  "gradient-path": {
+    question: "How does the error at the output reach the first layer and the embeddings?",
+    turn: "Arm B has no skip connections: everything must pass through attention and MLP.",
+    look: "Switch the matrices to “gradient”, and compare the sizes under W_E and layer L0 of both arms in the first steps. Then watch the losses.",
+    scale: "Two layers forgive the missing path; deeper models do not. A norm before each sublayer rescales what passes, which helps arm B here.",
+    state: { task: "text", layers: 2, a: arm({}), b: arm({ skip: false }) },
+  },
+  "what-moved-q": {
+    question: "When queries change in training, is it because W_Q changed or because the encodings did?",
+    turn: "Arm A trains everything; arm B freezes W_Q in every layer.",
+    look: "Under “what moved q” the change splits exactly: dq = dx W_Q + x dW_Q + dx dW_Q. In arm B the matrix's part is exactly 0, and q moves all the same, for the encodings x move.",
+    scale: "The split is exact at any size; the shares are of this model, this text and this many steps.",
+    state: { task: "recall", layers: 2, a: arm({}), b: arm({ W_Q: "freeze" }) },
+  },
+};

@@ -1,0 +1,63 @@
+// Where each head looks on a sentence, both arms side by side.
+
+import { clear, h } from "./dom.js";
+import { fixed } from "./format.js";
+import { figure } from "./figure.js";
+import { paint, raster } from "./raster.js";
+import { bar, squareRoot } from "./scale.js";
+import { theme } from "./theme.js";
+import { ARMS, NAMES, pair } from "./pair.js";
+
+// A head's pattern with the future left out: NaN is drawn as nothing.
+function square(pattern, head, n) {
+  const out = pattern.slice(head * n * n, (head + 1) * n * n);
+  for (let q = 0; q < n; q++) for (let k = q + 1; k < n; k++) out[q * n + k] = NaN;
+  return out;
+}
+
+export function patternView(host, race) {
+  const chosen = { a: [0, 0], b: [0, 0] };
+  const frame = figure(host, { wide: true, title: "Where each head looks", caption: "Down, the token that looks (query); across, the token looked at (key). A row sums to 1; the empty half is the future. Choose a head to read it." });
+  const scale = squareRoot(1);
+  const legend = h("div");
+  const text = h("div.sentence-tokens");
+  frame.body.append(text, legend);
+  const columns = pair(frame.body);
+
+  function draw() {
+    if (!race.seen) return;
+    const colours = theme(host);
+    text.replaceChildren(...race.seen.a.sentence.map((id) => h("span.word", null, race.show(id))));
+    clear(legend).append(bar(scale, colours, "attention, square-root scale"));
+    for (const arm of ARMS) one(arm, colours);
+  }
+  function one(arm, colours) {
+    const { n_layers, n_heads } = race.made[arm].sizes;
+    const n = race.seen[arm].sentence.length;
+    const body = columns[arm];
+    if (race.playing && (body.contains(document.activeElement) || body.matches(":hover")) && body.dataset.shape === `${n_layers}x${n_heads}x${n}`) return;
+    body.dataset.shape = `${n_layers}x${n_heads}x${n}`;
+    const [layer, head] = [Math.min(chosen[arm][0], n_layers - 1), Math.min(chosen[arm][1], n_heads - 1)];
+    const grid = h("div.heads", { style: `--heads:${n_heads}` });
+    for (let l = 0; l < n_layers; l++) {
+      grid.append(h("span.thumb-layer", null, `L${l}`));
+      for (let i = 0; i < n_heads; i++) {
+        const canvas = h("canvas", { "aria-hidden": "true" });
+        paint(canvas, square(race.seen[arm].patterns[l], i, n), n, n, scale, colours);
+        grid.append(h("button.thumb", { type: "button", "aria-label": `${NAMES[arm]}, layer ${l}, head ${i}`, "aria-pressed": String(l === layer && i === head),
+          onclick: () => ((chosen[arm] = [l, i]), body.removeAttribute("data-shape"), draw()) }, canvas));
+      }
+    }
+    clear(body).append(grid, large(arm, layer, head, n));
+  }
+  function large(arm, layer, head, n) {
+    const numbers = square(race.seen[arm].patterns[layer], head, n);
+    const ids = race.seen[arm].sentence;
+    const readout = h("p.readout", { "aria-live": "polite" });
+    const panel = raster({ label: `${NAMES[arm]}, attention of L${layer}.H${head}`, rows: n, columns: n, values: numbers, scale,
+      tell: (q, k) => (readout.textContent = k > q ? "in the future" : `${race.show(ids[q])} (${q}) gives ${fixed(numbers[q * n + k])} to ${race.show(ids[k])} (${k})`) });
+    panel.el.style.aspectRatio = "1";
+    return h("div.head-large", null, h("p.small", null, h("code", null, `L${layer}.H${head}`)), panel.el, readout);
+  }
+  return { el: frame.el, draw };
+}

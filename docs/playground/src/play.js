@@ -1,0 +1,218 @@
+// The playground: two arms train side by side in this page, from the same start on the same data, and are watched.
+
+import { armControls, playBar, sharedControls } from "./controls.js";
+import { baselines, inputCounts } from "./baselines.js";
+import { choice, h, inSight } from "./dom.js";
+import { token } from "./format.js";
+import { save } from "./figure.js";
+import { LESSONS } from "./lessons.js";
+import { losses } from "./losses.js";
+import { ARMS, NAMES } from "./pair.js";
+import { cosineView, movedView, writtenView } from "./otherviews.js";
+import { patternView } from "./patternview.js";
+import { Race } from "./race.js";
+import { rowView } from "./rowview.js";
+import { safetensors } from "./safetensors.js";
+import { SHORTEST_TEXT, fresh, fromHash, toHash } from "./state.js";
+import { sound } from "./switches.js";
+import { N_CTX, makeTask } from "./tasks.js";
+import { onTheme } from "./theme.js";
+import { weightView } from "./weightview.js";
+
+const LONGEST_TEXT = 300000;
+const WRITES_EVERY = 1000; // milliseconds
+const state = fresh();
+const race = { playing: false, taken: 0, pace: 0, seen: null, curves: null, show: (id) => token(race.tokens[id]) };
+let threads, views, bar, arms, shared, lessonBox;
+let [turn, wroteAt, busy] = [0, 0, Promise.resolve()];
+
+function refuse(text) {
+  if (text.length < SHORTEST_TEXT) return `This text has ${text.length} characters; at least ${SHORTEST_TEXT} are needed, so that a tenth of it can be kept aside. Paste a longer one.`;
+  return text.length > LONGEST_TEXT ? `This text has ${text.length.toLocaleString("en-US")} characters; at most ${LONGEST_TEXT.toLocaleString("en-US")} fit here. Paste a part of it.` : "";
+}
+
+// The sentence that heads look at: the reader's, in tokens the model knows, or the task's own.
+function sentence() {
+  const own = [...state.sentence].map((c) => race.tokens.indexOf(c)).filter((id) => id >= 0).slice(0, N_CTX);
+  return state.task === "text" && own.length > 1 ? own : race.task.sentence;
+}
+
+// Everything from the start: new arms, empty curves. Only the last of several resets that overlap goes on.
+async function reset(upTo = 0) {
+  const mine = ++turn;
+  race.playing = false;
+  document.documentElement.dataset.ready = "no";
+  await busy.catch(() => {});
+  if (mine !== turn) return;
+  race.task = makeTask(state.task, state.seed, state.text);
+  race.tokens = race.task.tokens;
+  race.baselines = baselines(race.task);
+  race.counts = inputCounts(race.task);
+  race.countsNote = state.task === "text" || state.task === "addition" ? "" : " of 64 batches";
+  const wanted = race.tokens.indexOf(state.token);
+  race.token = wanted >= 0 ? wanted : race.counts.indexOf(Math.max(...race.counts));
+  busy = (async () => {
+    race.made = await threads.make(state);
+    race.curves = Object.fromEntries(ARMS.map((arm) => [arm, { losses: [], validations: [] }]));
+    Object.assign(race, { taken: 0, pace: 0, written: null });
+    views.forEach((view) => view.build?.());
+    await advance(0, true);
+  })();
+  await busy;
+  while (mine === turn && race.taken < upTo) await (busy = advance(Math.min(threads.stretch(), upTo - race.taken), false));
+  if (mine !== turn) return;
+  controls();
+  document.documentElement.dataset.ready = "yes";
+}
+
+async function advance(steps, writes) {
+  const began = performance.now();
+  const answers = await threads.advance(steps, sentence(), writes || began - wroteAt > WRITES_EVERY);
+  for (const arm of ARMS) {
+    race.curves[arm].losses.push(...answers[arm].losses);
+    race.curves[arm].validations.push(...answers[arm].validations);
+  }
+  race.taken = answers.a.taken;
+  race.seen = { a: answers.a.seen, b: answers.b.seen };
+  if (answers.a.written) [race.written, wroteAt] = [{ a: answers.a.written, b: answers.b.written }, performance.now()];
+  if (steps) {
+    const pace = (1000 * steps) / (performance.now() - began);
+    race.pace = race.pace ? 0.8 * race.pace + 0.2 * pace : pace;
+  }
+  state.step = race.taken;
+  views.forEach((view) => view.soon());
+  bar.draw(race);
+}
+
+async function play() {
+  if (race.playing) return pause();
+  const mine = turn;
+  race.playing = true;
+  bar.draw(race);
+  const waits = { 1: 1000, 5: 200 };
+  while (race.playing && mine === turn) {
+    const slow = waits[state.speed];
+    const began = performance.now();
+    await (busy = advance(slow ? 1 : threads.stretch(), false));
+    const rest = slow ? slow - (performance.now() - began) : 0;
+    await new Promise((done) => setTimeout(done, Math.max(0, rest)));
+  }
+  if (mine === turn) remember();
+}
+
+async function oneStep() {
+  await (busy = busy.then(() => advance(1, true)));
+  remember();
+}
+
+async function pause() {
+  race.playing = false;
+  await busy;
+  await (busy = advance(0, true));
+  controls();
+}
+
+function remember() {
+  history.replaceState(null, "", toHash(state));
+}
+
+function controls() {
+  shared.draw();
+  arms.draw();
+  bar.draw(race);
+  lessonBox.draw();
+  views.forEach((view) => view.soon());
+  remember();
+}
+
+function change(values) {
+  Object.assign(state, values, { step: 0 });
+  controls();
+  return reset();
+}
+
+function lessons(host) {
+  const box = h("div.lesson", { "aria-live": "polite" });
+  const chips = Object.entries(LESSONS).map(([name, lesson]) => h("button.chip", { type: "button", "data-lesson": name,
+    onclick: () => change({ sentence: "", token: null, ...lesson.state, a: sound(lesson.state.a), b: sound(lesson.state.b), lesson: name }) }, lesson.question));
+  host.append(h("div.chips.lessons", { role: "group", "aria-label": "lessons" }, chips), box);
+  return {
+    draw() {
+      const lesson = Object.hasOwn(LESSONS, state.lesson ?? "") ? LESSONS[state.lesson] : null;
+      chips.forEach((chip) => chip.setAttribute("aria-pressed", String(chip.dataset.lesson === state.lesson)));
+      chips.forEach((chip) => chip.classList.toggle("on", chip.dataset.lesson === state.lesson));
+      const paragraph = (name, text) => h("p", null, h("b", null, name), " ", text);
+      box.replaceChildren(...(lesson ? [h("h2", null, lesson.question), paragraph("The switch.", lesson.turn), paragraph("Look for.", lesson.look),
+        h("p", null, h("b", null, "Scale."), " ", lesson.scale, " ", h("a", { href: `../answers/${state.lesson}.md` }, "The full study's answer"), ".")] : []));
+    },
+  };
+}
+
+function keep(host) {
+  const link = h("button.chip", { type: "button", onclick: async () => {
+    remember();
+    await navigator.clipboard?.writeText(location.href).then(() => (said.textContent = "copied"), () => (said.textContent = "copy the address of this page"));
+  } }, "copy a link to this");
+  const said = h("span.small", { role: "status" });
+  const weights = (arm) => h("button.chip", { type: "button", "data-save": arm, onclick: () => {
+    const bytes = safetensors(race.made[arm].entries, race.seen[arm].weights, { made_by: "qkv playground", step: String(race.taken), seed: String(state.seed), task: state.task });
+    save(new Blob([bytes], { type: "application/octet-stream" }), `${state.task}-${arm}-step${race.taken}.safetensors`);
+  } }, `weights of ${NAMES[arm]}`);
+  host.append(h("h2", null, "Keep it"), h("p.small", null, "A link holds every setting and the step: whoever opens it sees the same training, computed again in their own browser. A pasted text of more than 4,000 characters does not fit into a link. The weights are safetensors with the addresses of qkv."),
+    h("div.chips", null, link, ARMS.map(weights), said));
+}
+
+function sentenceField(host) {
+  const field = h("input", { type: "text", maxlength: N_CTX, "aria-label": "sentence to look at", placeholder: "your own sentence, up to 32 characters",
+    onchange: async () => {
+      state.sentence = field.value;
+      remember();
+      if (race.playing) return;
+      await busy;
+      await (busy = advance(0, true));
+    } });
+  host.append(h("div.sentence-field", null, field));
+  return { el: field, draw: () => ((field.hidden = state.task !== "text"), document.activeElement === field || (field.value = state.sentence)) };
+}
+
+function pick(id) {
+  race.token = id;
+  state.token = race.tokens[id];
+  remember();
+}
+
+const armColours = (el) => Object.fromEntries(ARMS.map((arm) => [arm, getComputedStyle(el).getPropertyValue(`--arm-${arm}`).trim()]));
+
+function build(main) {
+  const rooms = Object.fromEntries(["lessons", "settings", "switches", "race", "inside", "keep"].map((name) => [name, h(`section.play-room`, { id: name })]));
+  const stepper = h("div.stepper");
+  main.append(h("header", null, h("p.eyebrow", null, "qkv playground"), h("h1", null, "Train self-attention, change it, watch"),
+    h("p.lead", null, "Two small Transformers learn in this page, side by side, from the same numbers on the same data. Turn a switch on one of them. Nothing is replayed and nothing is sent anywhere: every number you see was computed here, now.")),
+  h("h2", null, "A question to begin with"), rooms.lessons, h("h2", null, "What they learn"), rooms.settings, h("h2", null, "What differs"), rooms.switches,
+  rooms.race, rooms.inside, rooms.keep, stepper);
+  lessonBox = lessons(rooms.lessons);
+  shared = sharedControls(rooms.settings, state, change, refuse);
+  arms = armControls(rooms.switches, state, (arm, settings) => change({ [arm]: settings }));
+  bar = playBar(stepper, state, { play, step: oneStep, reset: () => change({}), change: (name, value) => ((state[name] = value), remember()) });
+  race.tokens = [];
+  Object.assign(race, { task: {}, baselines: [], curves: { a: { losses: [], validations: [] }, b: { losses: [], validations: [] } } });
+  rooms.race.append(h("h2", null, "The race"));
+  rooms.inside.append(h("h2", null, "Inside"));
+  views = [losses(rooms.race, race, armColours), writtenView(rooms.race, race), weightView(rooms.inside, race), cosineView(rooms.inside, race),
+    patternView(rooms.inside, race), sentenceField(rooms.inside), rowView(rooms.inside, race, pick), movedView(rooms.inside, race)];
+  for (const view of views) view.soon = inSight(view.el, view.draw);
+  keep(rooms.keep);
+  onTheme(() => views.forEach((view) => view.soon()));
+}
+
+async function begin() {
+  Object.assign(state, fromHash(location.hash));
+  build(document.getElementById("play"));
+  threads = new Race(document.getElementById("worker").textContent);
+  addEventListener("hashchange", () => (Object.assign(state, fromHash(location.hash)), controls(), reset(state.step)));
+  const upTo = state.step;
+  await reset(upTo);
+}
+
+globalThis.playground = { state, race }; // to be looked at from the console, and by tests
+begin().catch((error) => document.getElementById("play").prepend(h("p.wrong", { role: "alert" }, `This page could not start: ${error.message}`)));

@@ -1,0 +1,51 @@
+// Everything that decides what the page shows, and how it travels in the address after "#". A link that somebody wrote by
+// hand, or broke, gives the nearest sound state, never an error.
+
+import { SWITCHES, USUAL_RATE, sound, usual } from "./switches.js";
+import { TASKS } from "./tasks.js";
+import { TEXT } from "./text.js";
+
+export const LONGEST_TEXT_IN_LINK = 4000;
+export const SHORTEST_TEXT = 400;
+const FURTHEST = 5000; // steps that a link may ask a page to take by itself
+
+export const fresh = () => ({ task: "text", seed: 1, layers: 2, text: TEXT, sentence: "", token: null, speed: "full", lesson: null, step: 0,
+  a: usual(), b: { ...usual(), W_E: "freeze" } });
+
+const armText = (arm) => [...SWITCHES.filter((s) => arm[s.name] !== s.usual).map((s) => `${s.name}:${arm[s.name]}`),
+  ...(arm.rate === USUAL_RATE[arm.optimizer] ? [] : [`rate:${arm.rate}`])].join(",");
+
+function armFrom(text) {
+  const said = Object.fromEntries(text.split(",").filter(Boolean).map((part) => part.split(":")));
+  for (const { name, options } of SWITCHES) said[name] = options.find(([value]) => String(value) === said[name])?.[0];
+  return sound(said);
+}
+
+export function toHash(state) {
+  const words = new URLSearchParams({ task: state.task, seed: state.seed, layers: state.layers, a: armText(state.a), b: armText(state.b) });
+  if (state.step) words.set("step", state.step);
+  if (state.lesson) words.set("lesson", state.lesson);
+  if (state.speed !== "full") words.set("speed", state.speed);
+  if (state.token !== null) words.set("token", state.token);
+  if (state.sentence) words.set("sentence", state.sentence);
+  if (state.text !== TEXT && state.text.length <= LONGEST_TEXT_IN_LINK) words.set("text", state.text);
+  return `#${words}`;
+}
+
+const whole = (text, low, high, otherwise) => {
+  const value = Number(text);
+  return text && Number.isInteger(value) && value >= low && value <= high ? value : otherwise;
+};
+
+export function fromHash(hash) {
+  const words = new URLSearchParams(hash.replace(/^#/, ""));
+  const state = fresh();
+  const text = words.get("text") ?? "";
+  return { ...state,
+    task: Object.hasOwn(TASKS, words.get("task") ?? "") ? words.get("task") : state.task,
+    seed: whole(words.get("seed"), 0, 999999, state.seed), layers: whole(words.get("layers"), 1, 2, state.layers),
+    step: whole(words.get("step"), 0, FURTHEST, 0), token: words.get("token"), lesson: words.get("lesson"), sentence: words.get("sentence") ?? "",
+    speed: ["1", "5", "full"].includes(words.get("speed")) ? words.get("speed") : "full",
+    text: text.length >= SHORTEST_TEXT ? text : state.text,
+    a: words.has("a") ? armFrom(words.get("a")) : state.a, b: words.has("b") ? armFrom(words.get("b")) : state.b };
+}
