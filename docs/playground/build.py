@@ -13,8 +13,8 @@ SOURCE = Path(__file__).parent / "src"
 TITLE = "Train self-attention, change it, watch · qkv"
 DESCRIPTION = "Two small Transformers train side by side in this page; turn a switch on one and watch every matrix."
 POLICY = (
-    "default-src 'none'; script-src 'unsafe-inline' blob:; worker-src blob:; style-src 'unsafe-inline'; "
-    "img-src data: blob:; base-uri 'none'; form-action 'none'"
+    "default-src 'none'; script-src 'unsafe-inline' 'wasm-unsafe-eval' blob:; worker-src blob:; "
+    "style-src 'unsafe-inline'; img-src data: blob:; base-uri 'none'; form-action 'none'"
 )
 
 _PAGE = """<!doctype html>

@@ -4,10 +4,10 @@ import { readFileSync } from "node:fs";
 
 const [source] = process.argv.slice(2);
 const from = (name) => import(new URL(name, source));
-const [{ Transformer }, { OPTIMIZERS }, { start, trained }, { erf }] = await Promise.all(["transformer.js", "optimizer.js", "start.js", "functions.js"].map(from));
+const [{ Transformer }, { OPTIMIZERS }, { start, trained }, { erf }, { hasVectors }] = await Promise.all(["transformer.js", "optimizer.js", "start.js", "functions.js", "linear.js"].map(from));
 
-function made({ sizes, wiring, weights, held = {}, rows }) {
-  const model = new Transformer(sizes, wiring, rows);
+function made({ sizes, wiring, weights, held = {}, rows, vectors = true }) {
+  const model = new Transformer(sizes, wiring, rows, vectors);
   start(model, 0, held, Object.fromEntries(Object.entries(weights).map(([address, values]) => [address, Float64Array.from(values)])));
   return model;
 }
@@ -20,7 +20,7 @@ function gradients(asked) {
   model.forward(Int32Array.from(ids).fill(0), batch, length, Int32Array.from(targets)); // leaves no trace
   const { loss, accuracy } = model.forward(Int32Array.from(ids), batch, length, Int32Array.from(targets));
   model.backward();
-  return { loss, accuracy, gradients: lists(model, model.G) };
+  return { loss, accuracy, vectors: hasVectors(), gradients: lists(model, model.G) };
 }
 
 function curve(asked) {

@@ -120,6 +120,18 @@ def test_every_gradient_equals_torch_for_every_way_to_wire_it(run_node):
     print(f"largest relative difference of a gradient from torch's: {worst:.1e}")
 
 
+def test_webassembly_and_javascript_give_the_same_bits(run_node):
+    asks = []
+    for sizes, length in ((REAL, 32), (SMALL | {"n_heads": 1}, 7)):
+        ids, targets = batch_of(sizes, 3, length, "bits")
+        more = {"batch": 3, "length": length, "ids": ids.flatten().tolist(), "targets": targets.flatten().tolist()}
+        model = torch_model(sizes, USUAL, {}, "bits")
+        asks += [asked("gradients", sizes, USUAL, {}, model, vectors=vectors, **more) for vectors in (True, False)]
+    got = run_node("engine.mjs", asks)
+    assert [g.pop("vectors") for g in got] == [True, False] * 2
+    assert got[0] == got[1] and got[2] == got[3]
+
+
 ARMS = {
     "usual": (USUAL, {}, "adam", 3e-3),
     "sgd": (USUAL, {}, "sgd", 0.3),

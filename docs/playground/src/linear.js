@@ -1,29 +1,55 @@
 // Matrix products in float64, the one place where the time goes. A matrix is (array, start, strides); JavaScript holds
 // numbers as float64, so a Float64Array costs no conversion.
 //
-// C[i, j] (+)= sum over p of A[i, p] B[p, j]: tiles of 2 x 4 kept in registers; p in stretches that stay in cache.
+// C[i, j] (+)= sum over p of A[i, p] B[p, j]: tiles kept in registers, by WebAssembly with vectors where all three lie in
+// its memory, else by JavaScript; p in stretches that stay in cache. Both add in the same order: the same numbers.
+
+import { simd } from "./simd.js";
 
 const STRETCH = 64;
-let spare = new Float64Array(0);
+const SPARE = 16384; // numbers, more than any weight or head has
+let [fast, used, spare] = [null, 0, new Float64Array(0)];
+
+// Begin a new model: what was reserved before is free again. `vectors`: use WebAssembly where there is any.
+export function begin(vectors = true) {
+  fast = vectors ? fast ?? simd() : null;
+  used = 0;
+  spare = new Float64Array(0);
+  spare = numbers(SPARE);
+}
+
+export const hasVectors = () => fast !== null;
+
+// `n` zeros, in the memory of the fast products as long as it has room.
+export function numbers(n) {
+  if (!fast || used + 8 * n > fast.buffer.byteLength) return new Float64Array(n);
+  const out = new Float64Array(fast.buffer, used, n).fill(0);
+  used += 8 * n;
+  return out;
+}
 
 // C: start c0, row stride ci, columns adjacent. A: any strides ai (rows), ap (columns). B: bp (rows), bj (columns).
 export function multiply(c, c0, ci, a, a0, ai, ap, b, b0, bp, bj, m, n, k, add) {
   if (bj !== 1) {
     [b, b0, bp] = [adjacent(b, b0, bp, bj, k, n), 0, n];
   }
-  const [m2, n4] = [m & ~1, n & ~3];
+  const vectors = fast !== null && c.buffer === fast.buffer && a.buffer === fast.buffer && b.buffer === fast.buffer;
+  const [m4, n4] = [m & ~3, n & ~3];
   for (let p0 = 0; p0 < k; p0 += STRETCH) {
     const count = Math.min(STRETCH, k - p0);
     const [ap0, bp0, more] = [a0 + p0 * ap, b0 + p0 * bp, add || p0 > 0];
-    tiles(c, c0, ci, a, ap0, ai, ap, b, bp0, bp, m2, n4, count, more);
-    if (n4 < n) plain(c, c0 + n4, ci, a, ap0, ai, ap, b, bp0 + n4, bp, m2, n - n4, count, more);
-    if (m2 < m) plain(c, c0 + m2 * ci, ci, a, ap0 + m2 * ai, ai, ap, b, bp0, bp, m - m2, n, count, more);
+    if (m4 && n4 && vectors) {
+      fast.tiles(c.byteOffset + 8 * c0, 8 * ci, a.byteOffset + 8 * ap0, 8 * ai, 8 * ap, b.byteOffset + 8 * bp0, 8 * bp, m4, n4, count, more ? 1 : 0);
+    } else {
+      tiles(c, c0, ci, a, ap0, ai, ap, b, bp0, bp, m4, n4, count, more);
+    }
+    if (n4 < n) plain(c, c0 + n4, ci, a, ap0, ai, ap, b, bp0 + n4, bp, m4, n - n4, count, more);
+    if (m4 < m) plain(c, c0 + m4 * ci, ci, a, ap0 + m4 * ai, ai, ap, b, bp0, bp, m - m4, n, count, more);
   }
 }
-
 // B with its columns adjacent, [k, n] in an array that is used again.
 function adjacent(b, b0, bp, bj, k, n) {
-  if (spare.length < k * n) spare = new Float64Array(k * n);
+  if (spare.length < k * n) spare = numbers(k * n);
   for (let j = 0; j < n; j++) {
     for (let p = 0, from = b0 + j * bj, to = j; p < k; p++, from += bp, to += n) spare[to] = b[from];
   }

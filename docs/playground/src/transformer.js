@@ -5,7 +5,7 @@
 // Names, shapes and layout are those of `qkv train --preset textbook`, so the weights of a run are weights of this. The
 // tests compare every gradient with torch's, for every way it can be wired.
 
-import { addATB, multiply, product, productBT } from "./linear.js";
+import { addATB, begin, multiply, numbers, product, productBT } from "./linear.js";
 import { causalSoftmax, causalSoftmaxBackward, crossEntropy, gelu, layerNorm, layerNormBackward } from "./functions.js";
 
 export const WIRING = { positions: true, scale: true, skip: true, shared: false };
@@ -32,13 +32,15 @@ const total = (entries) => entries.reduce((sum, entry) => sum + entry.size, 0);
 
 export class Transformer {
   // sizes { d_vocab, d_model, d_mlp, n_layers, n_heads, n_ctx }; `rows`: the most tokens that come at once.
-  constructor(sizes, wiring, rows) {
+  // A thread holds one model at a time: a new one takes the memory of the last. `vectors`: WebAssembly where there is any.
+  constructor(sizes, wiring, rows, vectors = true) {
     if (sizes.d_model % sizes.n_heads) throw new Error(`d_model ${sizes.d_model} does not divide into ${sizes.n_heads} heads`);
     this.sizes = sizes;
     this.wiring = { ...WIRING, ...wiring };
     this.entries = catalogue(sizes, this.wiring);
-    this.weights = new Float64Array(total(this.entries));
-    this.gradients = new Float64Array(total(this.entries));
+    begin(vectors);
+    this.weights = numbers(total(this.entries));
+    this.gradients = numbers(total(this.entries));
     this.W = this.views(this.weights);
     this.G = this.views(this.gradients);
     this.rows = rows;
@@ -56,7 +58,7 @@ export class Transformer {
   reserve() {
     const { d_model: d, d_mlp: f, d_vocab: V, n_heads, n_layers, n_ctx } = this.sizes;
     const n = this.rows;
-    const arrays = (sizes) => Object.fromEntries(Object.entries(sizes).map(([name, size]) => [name, new Float64Array(size)]));
+    const arrays = (sizes) => Object.fromEntries(Object.entries(sizes).map(([name, size]) => [name, numbers(size)]));
     const layer = () => arrays({ x: n * d, unit1: n * d, inverse1: n, h1: n * d, q: n * d, k: n * d, v: n * d, z: n * d,
       pattern: n * n_ctx * n_heads, mid: n * d, unit2: n * d, inverse2: n, h2: n * d, wide: n * f, act: n * f, slope: n * f });
     this.layers = Array.from({ length: n_layers }, layer);
