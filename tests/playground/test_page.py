@@ -8,6 +8,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file
+
+from qkv.models import Layout, ModelConfig, Sizes, build
+from qkv.models.matrices import Catalogue
 
 PAGE = Path(__file__).parents[2] / "docs" / "playground" / "index.html"
 LARGEST = 1_000_000
@@ -184,6 +188,24 @@ def test_a_link_carries_the_state_and_gives_the_same_numbers(look):
         assert all(np.array_equal(there[a][1], here[a][1]) for a in there)
     broken = look("#task=%3Cb%3E&seed=-1&layers=99&a=W_E:x,rate:nan&b=,,::&step=1e9&lesson=__proto__&token=%00")
     assert broken.complaints == [] and broken.evaluate("playground.state.task") == "text"
+
+
+@pytest.mark.browser
+def test_saved_weights_are_those_shown_under_the_addresses_of_qkv(look, tmp_path):
+    page = look("#layers=2&a=&b=positions:none,shared:true&step=2")
+    for arm in "ab":
+        with page.expect_download() as caught:
+            page.locator(f"[data-save={arm}]").click()
+        caught.value.save_as(tmp_path / "saved.safetensors")
+        saved, shown = load_file(tmp_path / "saved.safetensors"), matrices(page, arm)
+        assert saved.keys() == shown.keys()
+        for address, (_, now, _) in shown.items():
+            assert np.array_equal(saved[address].ravel(), now.astype(np.float32)), address
+        if arm == "a":
+            sizes = Sizes(d_vocab=len(saved["W_E"]), d_model=32, n_layers=2, n_heads=4, n_ctx=32)
+            layout = Layout(positions="learned", norm="layer", mlp="gelu", tied=False)
+            ours = Catalogue(build(ModelConfig(kind="CausalLM", sizes=sizes, layout=layout), 0)).state()
+            assert {a: v.shape for a, v in saved.items()} == {a: tuple(v.shape) for a, v in ours.items()}
 
 
 @pytest.mark.browser

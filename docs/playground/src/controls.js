@@ -1,9 +1,9 @@
 // What the reader turns: the switches of each arm, the task, seed and speed, and play.
 
 import { h, newId } from "./dom.js";
-import { RATES, SWITCHES, USUAL_RATE, differences, heldKinds, sound } from "./switches.js";
+import { RATES, SWITCHES, USUAL_RATE, differences, sound } from "./switches.js";
 import { TASKS } from "./tasks.js";
-import { ARMS, NAMES, pair } from "./pair.js";
+import { ARMS, pair } from "./pair.js";
 
 function select(label, options, value, pick, role) {
   const id = newId("switch");
@@ -15,7 +15,7 @@ function select(label, options, value, pick, role) {
 // The option of `qkv train` that asks for the same arm.
 function command(arm, state) {
   const sizes = `n_layers=${state.layers},d_model=32`;
-  const parts = SWITCHES.map((s) => s.says(arm[s.name])).filter(Boolean);
+  const parts = SWITCHES.map((s) => s.says(arm[s.name], state.layers)).filter(Boolean);
   return ["qkv train my.txt --preset textbook --tokenizer char", `--set ${sizes}`, ...parts].join(" ");
 }
 
@@ -41,7 +41,7 @@ export function armControls(host, state, change) {
     }
   }
   draw();
-  return { draw, names: NAMES, held: heldKinds };
+  return { draw };
 }
 
 const SPEEDS = [["1", "1 step a second"], ["5", "5 steps a second"], ["full", "as fast as it goes"]];

@@ -10,7 +10,7 @@ export const LESSONS = {
     question: "If the W matrices are trained, must the embeddings be?",
     turn: "Arm B keeps its embeddings W_E frozen at random; arm A trains them.",
     look: "Both losses fall, and both pass what counting reaches, for W_Q, W_K, W_V and the MLP can learn to read random rows. See whether B stays behind A, and by how much. In “one row”, B's row is the same before and after, to the last bit.",
-    scale: "At this size there are about as many kinds of characters as a row has numbers; with a vocabulary of thousands, random rows have to crowd.",
+    scale: "At this size there are about as many kinds of characters as a row has numbers; with a vocabulary of thousands, random rows have to crowd. The text is short: after some hundred steps both begin to know it by heart, and the validation loss turns up.",
     state: { task: "text", layers: 2, a: arm({}), b: arm({ W_E: "freeze" }) },
   },
   "what-is-trained": {

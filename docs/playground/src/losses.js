@@ -21,8 +21,12 @@ function thinned(losses) {
 
 function summary(race) {
   return ARMS.map((arm) => {
-    const last = race.curves[arm].validations.at(-1);
-    return last ? `${NAMES[arm]}: validation ${fixed(last.loss, 3)} nats, ${percent(last.accuracy)} right at step ${whole(last.step)}` : "";
+    const all = race.curves[arm].validations;
+    const last = all.at(-1);
+    if (!last) return "";
+    const best = all.reduce((a, b) => (b.loss < a.loss ? b : a));
+    const lower = best === last ? "" : `; lowest ${fixed(best.loss, 3)} at step ${whole(best.step)}`;
+    return `${NAMES[arm]}: validation ${fixed(last.loss, 3)} nats, ${percent(last.accuracy)} right at step ${whole(last.step)}${lower}`;
   }).filter(Boolean);
 }
 

@@ -4,14 +4,14 @@ const HOW = [["train", "trained"], ["freeze", "frozen"]];
 const WITH_IDENTITY = [...HOW, ["identity", "identity"]];
 const yes = (on, off) => [[true, on], [false, off]];
 
-// role: the colour; `says(value)`: the option of `qkv train` that asks for the same, "" where it is the usual.
+// role: the colour; `says(value, layers)`: the option of `qkv train` that asks for the same, "" where it is the usual.
 export const SWITCHES = [
   { name: "W_E", label: "W_E, the embeddings", role: "E", options: HOW, usual: "train", says: held("W_E") },
   { name: "W_Q", label: "W_Q", role: "Q", options: WITH_IDENTITY, usual: "train", says: held("L*.W_Q") },
   { name: "W_K", label: "W_K", role: "K", options: WITH_IDENTITY, usual: "train", says: held("L*.W_K") },
   { name: "W_V", label: "W_V", role: "V", options: WITH_IDENTITY, usual: "train", says: held("L*.W_V") },
   { name: "W_O", label: "W_O", role: "O", options: WITH_IDENTITY, usual: "train", says: held("L*.W_O") },
-  { name: "shared", label: "keys", role: "K", options: [[false, "own W_K"], [true, "W_K = W_Q"]], usual: false, says: (on) => (on ? "--change 'L*.W_K=share(W_Q)'" : "") },
+  { name: "shared", label: "keys", role: "K", options: [[false, "own W_K"], [true, "W_K = W_Q"]], usual: false, says: (on, layers) => (on ? Array.from({ length: layers }, (_, i) => `--change 'L${i}.W_K=share(L${i}.W_Q)'`).join(" ") : "") },
   { name: "heads", label: "heads", role: "Q", options: [[4, "four"], [1, "one"]], usual: 4, says: (n) => `--set n_heads=${n}` },
   { name: "scale", label: "scores", role: "K", options: yes("divided by √d_k", "not divided"), usual: true, says: set("scale") },
   { name: "positions", label: "positions", role: "E", options: yes("learned", "none"), usual: true, says: (on) => (on ? "" : "--set positions=none") },
