@@ -1,6 +1,7 @@
 """What all tests share: real data where it lies, and a small text of our own making."""
 
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -63,3 +64,24 @@ def small_pairs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     for file, lines in zip(files, (left, right), strict=True):
         file.write_text("\n".join(lines) + "\n", encoding="utf-8")
     return files
+
+
+@pytest.fixture(scope="session")
+def chromium():
+    path = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if path is None and os.environ.get("QKV_CI"):
+        pytest.fail("no Chromium on this machine; .ci/run needs one")
+    if path is None:
+        pytest.skip("no Chromium on this machine; browser tests are left out")
+    return path
+
+
+@pytest.fixture(scope="session")
+def browser(chromium):
+    playwright = pytest.importorskip(
+        "playwright.sync_api", reason="playwright is not installed; browser tests are left out"
+    )
+    with playwright.sync_playwright() as p:
+        browser = p.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu"])
+        yield browser
+        browser.close()

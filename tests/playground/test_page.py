@@ -2,7 +2,6 @@
 
 import itertools
 import math
-import shutil
 import time
 from pathlib import Path
 
@@ -26,18 +25,6 @@ def test_the_page_is_one_small_file():
     text = PAGE.read_text(encoding="utf-8")
     assert len(text.encode()) < LARGEST
     assert "default-src 'none'" in text and "http-equiv" in text
-
-
-@pytest.fixture(scope="module")
-def browser():
-    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    path = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-    if path is None:
-        pytest.skip("no Chromium on the path")
-    with playwright.sync_playwright() as p:
-        browser = p.chromium.launch(executable_path=path, args=["--no-sandbox", "--disable-gpu"])
-        yield browser
-        browser.close()
 
 
 @pytest.fixture

@@ -4,8 +4,6 @@ The numbers are smooth inventions, consistent with each other (drifts are those 
 the tests compare. Nothing of this ships.
 """
 
-import os
-import shutil
 import threading
 import time
 from pathlib import Path
@@ -216,27 +214,6 @@ def run_folder(tmp_path_factory):
 @pytest.fixture
 def make(tmp_path):
     return lambda **options: make_run(tmp_path / "run", **options)
-
-
-@pytest.fixture(scope="session")
-def chromium():
-    path = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    if path is None and os.environ.get("QKV_CI"):
-        pytest.fail("no Chromium on this machine; .ci/run needs one")
-    if path is None:
-        pytest.skip("no Chromium on this machine; browser tests are left out")
-    return path
-
-
-@pytest.fixture(scope="session")
-def browser(chromium):
-    playwright = pytest.importorskip(
-        "playwright.sync_api", reason="playwright is not installed; browser tests are left out"
-    )
-    with playwright.sync_playwright() as p:
-        browser = p.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu"])
-        yield browser
-        browser.close()
 
 
 @pytest.fixture
