@@ -67,7 +67,6 @@ def test_version(capsys):
     [
         ("nonsense", "unknown command 'nonsense'"),
         ("tarin", "did you mean 'train'"),
-        ("study nonsense", "unknown study 'nonsense'"),
         ("--verbose", "did you mean '--version'"),
         ("train --nonsense", "unknown option '--nonsense'"),
         ("train --step 3", "did you mean '--steps'"),
