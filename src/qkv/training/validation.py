@@ -161,7 +161,7 @@ class Validation:
         """Steps to the next look: most of the way to the target at the pace since the last, at bounded cost."""
         batch_in_steps = _FORWARD * self.n_tokens / max(1, len(self._batches)) / self._tokens_per_step
         least = max(1, math.ceil(2 * _GLANCE * batch_in_steps))
-        most = max(least, state.horizon // 8)
+        most = max(least, state.horizon // 24)  # the loss falls faster than its pace so far once the rate decays
         if state.probe_last is None:
             return least
         step, before = state.probe_last
