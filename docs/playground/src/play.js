@@ -205,13 +205,20 @@ function build(main) {
   onTheme(() => views.forEach((view) => view.soon()));
 }
 
+// Another link was opened in this tab; an anchor such as that of the skip link says nothing about the state.
+function follow() {
+  if (!location.hash.includes("=")) return remember();
+  const step = Object.assign(state, fromHash(location.hash)).step;
+  lessonBox.draw();
+  return reset(step);
+}
+
 async function begin() {
   Object.assign(state, fromHash(location.hash));
   build(document.getElementById("play"));
   threads = new Race(document.getElementById("worker").textContent);
-  addEventListener("hashchange", () => (Object.assign(state, fromHash(location.hash)), controls(), reset(state.step)));
-  const upTo = state.step;
-  await reset(upTo);
+  addEventListener("hashchange", follow);
+  await reset(state.step);
 }
 
 globalThis.playground = { state, race }; // to be looked at from the console, and by tests
