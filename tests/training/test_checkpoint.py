@@ -140,6 +140,19 @@ def test_on_a_resume_later_checkpoints_go_and_the_best_comes_back(folder: RunFol
     assert folder.best.read_bytes() == (folder.checkpoints / "step-00000010" / "model.safetensors").read_bytes()
 
 
+def test_a_resume_links_the_weights_of_its_checkpoint_though_the_writer_died_before_it_could(
+    folder: RunFolder, made: dict[str, Any]
+) -> None:
+    write(folder, made, 10)
+    before = folder.model.read_bytes()
+    write(folder, made, 10, 20)
+    folder.model.unlink()
+    folder.model.write_bytes(before)
+    checkpoint, _ = latest_valid(folder)
+    Checkpoints(folder, made["catalogue"], made["optimizer"], resume=checkpoint).close()
+    assert folder.model.read_bytes() == (folder.checkpoints / "step-00000020" / "model.safetensors").read_bytes()
+
+
 def test_a_best_that_is_gone_is_said_to_be(folder: RunFolder, made: dict[str, Any]) -> None:
     write(folder, made, 10)
     checkpoints = Checkpoints(folder, made["catalogue"], made["optimizer"])

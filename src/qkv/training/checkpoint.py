@@ -259,6 +259,8 @@ class Checkpoints:
             elif resume is not None:
                 with_state = _path(folder, step)
                 self._best_of[step] = _best_step(with_state)
+        if resume is not None:  # whoever died between a checkpoint and its link left the weights of the one before
+            link(resume.path / "model.safetensors", folder.model)
 
     def save(self, state: TrainingState) -> None:
         """Copy weights, optimizer state and `state`, and write them in the background.

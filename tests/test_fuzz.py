@@ -1,0 +1,250 @@
+"""Whatever is typed or lies in a run folder, our parsers answer with a value or with one of our errors.
+
+Never another exception, and never a hang: what is drawn is bounded, and so is what a parser may do with it. Inputs are
+mutations of real ones, since random bytes hardly pass the first character. The seeds are fixed; a longer campaign is
+`QKV_FUZZ=100000 pytest tests/test_fuzz.py`.
+"""
+
+import json
+import os
+import shutil
+import sqlite3
+import string
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from qkv.changes.grammar import parse_changes
+from qkv.commands.arguments import settings as read_settings
+from qkv.commands.arguments import split_changes
+from qkv.config import dump_toml, from_dict, load_toml, override, to_dict
+from qkv.errors import ConfigError, QkvError, RunFolderError
+from qkv.folder import RunFolder
+from qkv.models import build
+from qkv.models.layout import Layout, ModelConfig, Sizes
+from qkv.models.matrices import Catalogue
+from qkv.recipe.request import RunConfig
+from qkv.recipe.verification import verify
+from qkv.telemetry import Telemetry, select
+from qkv.training import checkpoint as checkpoints
+from qkv.training.checkpoint import latest_valid, standing
+from qkv.training.config import TrainingConfig
+from qkv.training.tensorfile import load_tensors
+
+FUZZ = settings(
+    max_examples=int(os.environ.get("QKV_FUZZ", "50")),
+    deadline=None,
+    derandomize="QKV_FUZZ" not in os.environ,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+    database=None,
+)
+
+SELECTORS = ["W_E", "L0.W_Q", "L[0-1].W_[QK]", "L1.H0.W_V", "**", "-L0.**", "attn,-L0.W_O", "L*.H[0-1].QK", "W_E[3]"]
+CHANGES = [
+    "W_E=freeze",
+    "L0.W_Q=random(0.02)@5..9",
+    "L1.W_K=share(L1.W_Q)",
+    "L0.W_V=load(a/b:W_E@8)",
+    "W_U=rank(2)@..4",
+]
+ODD = "[]()@=.,*-:0123456789LHKVWEQ \t\n\x00é漢\"'\\/{}"
+
+
+def mangled(samples: list[str]) -> st.SearchStrategy[str]:
+    """A real text with up to four pieces cut out, doubled or replaced by odd characters; or odd characters alone."""
+
+    @st.composite
+    def draw(take) -> str:
+        text = take(st.sampled_from(samples))
+        for _ in range(take(st.integers(0, 4))):
+            a, b = sorted((take(st.integers(0, len(text))), take(st.integers(0, len(text)))))
+            middle = take(st.sampled_from(["", text[a:b] * 2])) + take(st.text(ODD, max_size=4))
+            text = text[:a] + middle + text[b:]
+        return text[:400]
+
+    return st.one_of(draw(), st.text(ODD, max_size=30), st.text(max_size=12))
+
+
+def mangled_bytes(sample: bytes) -> st.SearchStrategy[bytes]:
+    """A real file with a few bytes changed, or its end cut off."""
+    where = st.integers(0, max(0, len(sample) - 1))
+
+    @st.composite
+    def draw(take) -> bytes:
+        data = bytearray(sample)
+        for position in take(st.lists(where, max_size=6)):
+            data[position] = take(st.integers(0, 255))
+        return bytes(data[: take(where)] if take(st.booleans()) else data)
+
+    return draw()
+
+
+@pytest.fixture(scope="module")
+def catalogue() -> Catalogue:
+    sizes = Sizes(d_vocab=12, d_model=8, n_layers=2, n_heads=2, n_ctx=8).resolved()
+    layout = Layout(positions="rotary", norm="rms", qk_norm=False, mlp="gelu", bias=False, tied=False, dropout=0.0)
+    return Catalogue(build(ModelConfig(kind="CausalLM", sizes=sizes, layout=layout), 0))
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory, small_text: Path) -> Path:
+    """A small finished run."""
+    import qkv
+
+    patch = pytest.MonkeyPatch()
+    patch.setattr("qkv.api.cache_folder", lambda: tmp_path_factory.getbasetemp() / "fuzz-cache")
+    sizes = {"d_model": 8, "n_layers": 1, "n_heads": 1, "n_ctx": 8, "batch_size": 2}
+    out = tmp_path_factory.mktemp("fuzz") / "run"
+    made = qkv.train(small_text, tokenizer="char", steps=9, out=out, set=sizes, report=False)
+    patch.undo()
+    return made.path
+
+
+@FUZZ
+@given(text=mangled(SELECTORS))
+def test_selectors_and_addresses(catalogue: Catalogue, text: str) -> None:
+    for read in (catalogue.select, catalogue.part, catalogue.view, catalogue.circuit):
+        try:
+            read(text)
+        except QkvError as error:
+            assert 0 < len(str(error)) < 2000
+    try:
+        select(text, catalogue.addresses)
+    except QkvError as error:
+        assert len(str(error)) < 2000
+
+
+@FUZZ
+@given(text=mangled(CHANGES))
+def test_changes(text: str) -> None:
+    try:
+        for change in parse_changes(text):
+            assert [str(one) for one in parse_changes(str(change))] == [str(change)]
+    except QkvError as error:
+        assert len(str(error)) < 2000
+    try:
+        split_changes([text])
+    except QkvError:
+        pass
+
+
+@FUZZ
+@given(text=mangled(["d_model=128,n_layers=4", "optimizer.lr=1e-3", "training.on_spike=ignore", "steps=nan,clip=inf"]))
+def test_settings_that_are_typed(text: str) -> None:
+    try:
+        changed = override(TrainingConfig(), dict(read_settings([text])))
+    except ConfigError:
+        return
+    assert from_dict(TrainingConfig, to_dict(changed)) == changed
+
+
+@FUZZ
+@given(value=st.recursive(
+    st.one_of(st.booleans(), st.integers(-(2**62), 2**62), st.floats(allow_nan=False), st.text(max_size=20)),
+    lambda inner: st.dictionaries(
+        st.text(string.ascii_letters + "_", min_size=1, max_size=8), inner, min_size=1, max_size=4),
+    max_leaves=12).filter(lambda value: isinstance(value, dict)))  # fmt: skip
+def test_what_is_written_as_toml_is_read_back(tmp_path: Path, value: dict) -> None:
+    path = tmp_path / "a.toml"
+    path.write_text(dump_toml(value), encoding="utf-8")
+    assert load_toml(path) == value
+
+
+@FUZZ
+@given(data=st.data())
+def test_a_mangled_configuration(run: Path, tmp_path: Path, data: st.DataObject) -> None:
+    path = tmp_path / "config.toml"
+    path.write_bytes(data.draw(mangled_bytes((run / "config.toml").read_bytes())))
+    try:
+        RunConfig.read(path)
+    except RunFolderError as error:
+        assert str(path) in str(error)
+
+
+JSON = st.recursive(
+    st.one_of(st.none(), st.booleans(), st.integers(-5, 5), st.text(max_size=5)),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@FUZZ
+@given(data=st.data())
+def test_a_mangled_manifest(run: Path, tmp_path: Path, data: st.DataObject) -> None:
+    folder = RunFolder(tmp_path)
+    manifest = json.loads((run / "manifest.json").read_text())
+    if data.draw(st.booleans()):
+        manifest[data.draw(st.sampled_from(sorted(manifest)))] = data.draw(JSON)
+        content = json.dumps(manifest).encode()
+    else:
+        content = data.draw(mangled_bytes((run / "manifest.json").read_bytes()))
+    folder.manifest.write_bytes(content)
+    try:
+        folder.damaged_files()
+    except RunFolderError as error:
+        assert len(str(error)) < 2000
+
+
+@FUZZ
+@given(data=st.data())
+def test_a_mangled_state(run: Path, tmp_path: Path, data: st.DataObject) -> None:
+    folder = RunFolder(tmp_path)
+    path = tmp_path / "checkpoints" / "step-00000009"
+    path.mkdir(parents=True, exist_ok=True)
+    content = json.loads((run / "checkpoints" / "step-00000009" / "state.json").read_text())
+    part = data.draw(st.sampled_from(["training", "files", "bytes"]))
+    if part == "bytes":
+        raw = data.draw(mangled_bytes(json.dumps(content).encode()))
+    else:  # the hash made to agree: what an attacker would do
+        content.pop("sha256")
+        content[part][data.draw(st.sampled_from(sorted(content[part])))] = data.draw(JSON)
+        content["sha256"] = checkpoints._digest(content)
+        raw = json.dumps(content).encode()
+    (path / "state.json").write_bytes(raw)
+    standing(folder)
+    latest_valid(folder)
+
+
+@FUZZ
+@given(data=st.data())
+def test_mangled_weights(run: Path, tmp_path: Path, data: st.DataObject) -> None:
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(data.draw(mangled_bytes((run / "model.safetensors").read_bytes()[:3000])))
+    try:
+        load_tensors(path)
+    except RunFolderError as error:
+        assert str(path) in str(error)
+
+
+@FUZZ
+@given(data=st.data())
+def test_mangled_telemetry(run: Path, tmp_path: Path, data: st.DataObject) -> None:
+    path = tmp_path / "telemetry.sqlite"
+    path.write_bytes(data.draw(mangled_bytes((run / "telemetry.sqlite").read_bytes()[:16384])))
+    try:
+        with Telemetry(path) as telemetry:
+            telemetry.faults(), telemetry.steps(), telemetry.evaluations(), telemetry.facts()
+    except (QkvError, sqlite3.DatabaseError, ValueError) as error:
+        assert isinstance(error, QkvError), repr(error)
+
+
+@settings(FUZZ, max_examples=max(10, FUZZ.max_examples // 10))
+@given(data=st.data())
+def test_verify_of_a_mangled_run(run: Path, tmp_path: Path, data: st.DataObject) -> None:
+    copy = tmp_path / "copy"
+    shutil.rmtree(copy, ignore_errors=True)
+    shutil.copytree(run, copy)
+    files = sorted(str(p.relative_to(copy)) for p in copy.rglob("*") if p.is_file() and p.name != ".lock")
+    path = copy / data.draw(st.sampled_from(files))
+    before = path.read_bytes()
+    after = data.draw(mangled_bytes(before))
+    path.unlink()
+    path.write_bytes(after)
+    try:
+        verdict = verify(copy, updates=0)
+    except RunFolderError:
+        return
+    if path.name not in ("source.json",):
+        assert verdict.is_whole == (before == after)
