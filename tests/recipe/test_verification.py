@@ -276,6 +276,17 @@ def test_resuming_elsewhere_is_said(text: Path, tmp_path: Path, monkeypatch: pyt
     assert "the processor was" in check(verify(run.path), "replay").unchecked[0]
 
 
+def test_what_to_do_about_a_spike_may_change_on_a_resume(text: Path, tmp_path: Path) -> None:
+    words = ["--tokenizer", "char", "--set", ",".join(f"{k}={v}" for k, v in SMALL.items()), "--no-report"]
+    out = str(tmp_path / "run")
+    assert cli.main(["train", str(text), *words, "--steps", "9", "--on-spike", "rollback", "--out", out]) == 0
+    assert qkv.load(out).config.training.on_spike == "rollback"
+    (tmp_path / "run" / "manifest.json").unlink()
+    assert cli.main(["train", "--out", out, "--resume", "--on-spike", "ignore", "--no-report"]) == 0
+    assert qkv.load(out).config.training.on_spike == "ignore" and verify(out).is_whole
+    assert cli.main(["train", str(text), "--steps", "9", "--on-spike", "pray", "--out", out + "2"]) == 2
+
+
 def test_the_command_says_what_is_wrong_and_ends_with_1(copy: Path, capsys: pytest.CaptureFixture) -> None:
     assert cli.main(["verify", str(copy), "--updates", "0", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["whole"] is True

@@ -22,7 +22,7 @@ import argparse
 import time
 from typing import Any
 
-from qkv.commands.arguments import positive, settings, split_changes, whole
+from qkv.commands.arguments import one_of, positive, settings, split_changes, whole
 
 __all__ = ["configure", "run"]
 
@@ -69,6 +69,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
     place = parser.add_argument_group("where and how")
     place.add_argument("--out", metavar="RUN", help="the run folder (runs/<source>-<n>); it must not exist yet")
     place.add_argument("--resume", action="store_true", default=None, help="go on with the run in --out, exactly")
+    place.add_argument(
+        "--on-spike",
+        type=one_of("stop", "rollback", "ignore"),
+        metavar="WORD",
+        help="where the loss jumps up and stays there: stop (default), rollback or ignore; with --resume it may differ",
+    )
     place.add_argument(
         "--watch", metavar="LEVEL", help="what is measured: off, light (the default), full, or a share of the time: 2%%"
     )
