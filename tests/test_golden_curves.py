@@ -63,7 +63,10 @@ def curve(preset: Preset) -> list[float]:
     return watcher.losses
 
 
-@pytest.mark.parametrize("name", PRESETS)
+SINGLE = [name for name, preset in PRESETS.items() if preset.stacks[0] in ("decoder", "encoder")]
+
+
+@pytest.mark.parametrize("name", SINGLE)
 def test_the_loss_curve_is_the_stored_one(name: str) -> None:
     stored = torch.tensor(json.loads(CURVES.read_text())[name], dtype=torch.float64)
     found = torch.tensor(curve(PRESETS[name]), dtype=torch.float64)
@@ -72,4 +75,4 @@ def test_the_loss_curve_is_the_stored_one(name: str) -> None:
 
 
 if __name__ == "__main__":
-    CURVES.write_text(json.dumps({name: curve(preset) for name, preset in PRESETS.items()}, indent=1) + "\n")
+    CURVES.write_text(json.dumps({name: curve(PRESETS[name]) for name in SINGLE}, indent=1) + "\n")

@@ -1,6 +1,5 @@
 """Memory that is freed is kept."""
 
-import resource
 import subprocess
 import sys
 
@@ -12,7 +11,7 @@ from qkv.training.memory import keep_freed_memory
 if sys.argv[1] == "kept":
     assert keep_freed_memory()
 def touch():
-    return [torch.ones(1 << 20) for _ in range(8)]
+    return [torch.ones(1 << 20) for _ in range(16)]
 touch(), touch()
 before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 for _ in range(5):
@@ -28,6 +27,4 @@ def page_faults(how: str) -> int:
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="mallopt is glibc's")
 def test_allocating_again_what_was_freed_costs_no_page_fault_once_memory_is_kept():
-    pages = 5 * 8 * (4 << 20) // resource.getpagesize()
-    assert page_faults("as it was") > pages / 4
-    assert page_faults("kept") < pages / 20
+    assert page_faults("kept") < page_faults("as it was") / 10

@@ -209,7 +209,10 @@ def test_a_host_that_is_no_address_says_so(run_folder):
 
 def test_ctrl_c_ends_the_command_though_a_page_is_open(run_folder):
     command = [sys.executable, "-m", "qkv", "view", str(run_folder.folder), "--port", "0"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    heard = (
+        None if os.name == "nt" else lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)
+    )  # not so in background jobs
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=heard)
     line = process.stdout.readline()
     port = int(line.split("http://127.0.0.1:")[1].split("/")[0])
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)

@@ -66,8 +66,12 @@ class Pace:
         return self._deadline is not None and seconds + reserve >= self._deadline
 
     def _without_late_decay(self, step: int, horizon: int) -> int:
-        """The least horizon, up to 1 % above this one, whose decay has not begun before `step`; this one if none."""
-        for longer in range(horizon, horizon + horizon // 100 + 2):
+        """The least horizon, up to twice this one, whose decay has not begun before `step`; this one if none.
+
+        Where the machine has become slower, the clock then ends the run within the decay: that costs a little, and the
+        updates stay those of the horizon that is written down.
+        """
+        for longer in range(horizon, 2 * horizon + 3):
             if decay_start(longer, self._schedule) >= step:
                 return longer
         return horizon
