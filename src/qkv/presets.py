@@ -32,6 +32,8 @@ __all__ = [
 
 WIDE = 256
 """From this d_model on, heads are twice as wide."""
+PASSES = 4
+"""Passes over a text after which a model of some million parameters learns it by heart: time is not spent beyond them."""
 SHORT = 400
 """A horizon of fewer updates than this is short for Muon's usual momentum."""
 
@@ -283,7 +285,8 @@ def scale_law(n_tokens: int, budget: Budget, bigram_loss: float) -> Scale:
         return _scale_for_target(budget.until_loss / bigram_loss)
     minutes = budget.minutes
     if minutes >= 1 or (not budget.steps and not minutes):
-        return Scale(d_model=192, n_layers=4, n_ctx=128, batch_tokens=2048)
+        most = max(SHORT, round(PASSES * n_tokens / 2048))
+        return Scale(d_model=192, n_layers=4, n_ctx=128, batch_tokens=2048, most_steps=most)
     return Scale(d_model=128, n_layers=4, n_ctx=128, batch_tokens=1024)
 
 
