@@ -33,7 +33,7 @@ __all__ = [
 WIDE = 256
 """From this d_model on, heads are twice as wide."""
 PASSES = 4
-"""Passes over a text after which a model of some million parameters learns it by heart: time is not spent beyond them."""
+"""Passes over a text beyond which time is not spent: a model of some million parameters then learns it by heart."""
 SHORT = 400
 """A horizon of fewer updates than this is short for Muon's usual momentum."""
 
