@@ -293,7 +293,7 @@ def scale_law(n_tokens: int, budget: Budget, bigram_loss: float) -> Scale:
 def _scale_for_target(ratio: float) -> Scale:
     """A size, and a horizon that is just long enough: the rate has to fall for the loss to arrive."""
     if ratio > 0.7:
-        return Scale(d_model=160, n_layers=2, n_ctx=64, batch_tokens=1024, steps=220)
+        return Scale(d_model=160, n_layers=2, n_ctx=64, batch_tokens=1024, steps=260)
     if ratio > 0.61:
         steps = round(1000 * math.exp(15 * (0.627 - ratio)))
         return Scale(
