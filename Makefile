@@ -5,6 +5,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 PYTEST := $(BIN)/python -m pytest
+# One process on each core with one thread each: the tests are small, and threads of two processes would wait on each other.
+SPREAD := OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive $(PYTEST) -n auto --dist worksteal
 CORE := $(VENV)/.core
 DEV := $(VENV)/.dev
 TEXT ?= $(QKV_DATA)/tinyshakespeare/input.txt
@@ -20,7 +22,7 @@ demo: $(CORE) ## train on the text inside your own Python (at most 5 minutes), t
 	$(BIN)/qkv train --out runs/demo-$$n && echo && echo "Open in a browser: $(CURDIR)/runs/demo-$$n/report.html"
 
 test: $(DEV) ## the tests (at most 10 minutes on two cores)
-	$(PYTEST) -m "not slow and not browser and not gpu and not cluster"
+	$(SPREAD) -m "not slow and not browser and not gpu and not cluster"
 
 check: $(DEV) ## formatting, lint, types, the import plan, and that generated docs are fresh
 	$(BIN)/ruff format --check .

@@ -69,6 +69,16 @@ def _extras() -> dict[str, list[str]]:
     return PROJECT["optional-dependencies"]
 
 
+def test_every_extra_that_a_message_names_exists_and_doctor_knows_each():
+    from qkv.commands.doctor import EXTRAS
+
+    named = {
+        name for path in (ROOT / "src").rglob("*.py") for name in re.findall(r"qkv\[(\w+)\]", path.read_text("utf-8"))
+    }
+    assert named and named <= set(_extras())
+    assert set(EXTRAS) == set(_extras())
+
+
 def test_constraints_pin_every_direct_dependency():
     pins = re.findall(r"^([\w.-]+)==", (ROOT / "constraints.txt").read_text(encoding="utf-8"), flags=re.M)
     pinned = {name.lower().replace("_", "-") for name in pins}

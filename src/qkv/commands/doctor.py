@@ -20,7 +20,16 @@ __all__ = ["configure", "run"]
 
 CORE = ("torch", "numpy", "tokenizers", "safetensors", "rich")
 FLAGS = ("avx2", "avx512f", "avx512_bf16", "amx_bf16", "asimd", "bf16")
-EXTRAS = {"dev": (("pytest", "transformers", "playwright"), "run the tests")}
+EXTRAS = {
+    "study": (("scipy", "sklearn"), "run studies and see the baselines of classifiers"),
+    "image": (("PIL",), "read image files"),
+    "static": (("gensim",), "train skip-gram vectors"),
+    "translate": (("sacrebleu",), "measure BLEU"),
+    "table": (("pandas", "pyarrow"), "have a run's numbers as a table or a Parquet file"),
+    "hub": (("datasets", "huggingface_hub"), "read texts and models named hf:NAME"),
+    "notebook": (("anywidget",), "see the views live in a notebook"),
+    "dev": (("pytest", "transformers", "playwright"), "run the tests"),
+}
 """Extra -> what it brings, and what that is for."""
 
 

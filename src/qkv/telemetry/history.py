@@ -47,7 +47,7 @@ class History(dict[str, Series]):
         try:
             import pandas
         except ImportError:
-            raise ConfigError("a table needs pandas, which is not installed; type: pip install pandas") from None
+            raise ConfigError("a table needs pandas, which is not installed; type: pip install 'qkv[table]'") from None
         addresses, steps, value = self.arrays()
         return pandas.DataFrame(value.T, index=pandas.Index(steps, name="step"), columns=addresses)
 
@@ -89,7 +89,7 @@ def _write_parquet(path: Path, histories: Iterable[Mapping[str, Series]]) -> Non
         import pyarrow
         from pyarrow import parquet
     except ImportError:
-        raise ConfigError("Parquet needs pyarrow, which is not installed; type: pip install pyarrow") from None
+        raise ConfigError("Parquet needs pyarrow, which is not installed; type: pip install 'qkv[table]'") from None
     lines = list(_lines(histories))
     columns = {name: [line[i] for line in lines] for i, name in enumerate(COLUMNS)}
     parquet.write_table(pyarrow.table(columns), path, compression="zstd")
