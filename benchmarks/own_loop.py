@@ -1,6 +1,6 @@
-"""What `qkv.watch` costs in a plain loop: the same training with and without it, in turn, three times each.
+"""What `qkv.watch` costs in a plain loop, or in the Trainer of transformers: with and without it, in turn.
 
-    python benchmarks/own_loop.py [--steps 300] [--level light|full]
+    python benchmarks/own_loop.py [--loop plain|trainer] [--steps 300] [--level light|full] [--pairs 5]
 
 Prints the seconds of each, and the share that watching adds (median of pairs). Expected: at most 3 % at level light.
 """
@@ -43,13 +43,18 @@ NAMES = {
 }
 
 
-def train(steps: int, folder: Path | None, level: str) -> float:
-    """Seconds of the loop."""
+def batch() -> torch.Tensor:
+    """The ids of every step."""
+    return torch.randint(0, 96, (16, 128))
+
+
+def plain(steps: int, folder: Path | None, level: str) -> float:
+    """Seconds of a loop of one's own."""
     torch.manual_seed(0)
     model = Model()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     watcher = qkv.watch(model, optimizer, folder, level=level, names=NAMES, n_heads=4) if folder else None
-    ids = torch.randint(0, 96, (16, 128))
+    ids = batch()
     began = time.perf_counter()
     for _ in range(steps):
         loss = F.cross_entropy(model(ids).flatten(0, 1), ids.flatten())
@@ -62,20 +67,52 @@ def train(steps: int, folder: Path | None, level: str) -> float:
     return seconds
 
 
+def trainer(steps: int, folder: Path | None, level: str) -> float:
+    """Seconds of the Trainer of transformers on a GPT-2 of the same sizes."""
+    import transformers
+
+    transformers.set_seed(0)
+    sizes = {"vocab_size": 96, "n_positions": 128, "n_embd": 128, "n_layer": 4, "n_head": 4}
+    model = transformers.GPT2LMHeadModel(transformers.GPT2Config(**sizes, bos_token_id=0, eos_token_id=0))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    watcher = qkv.watch(model, optimizer, folder, level=level) if folder else None
+    examples = [{"input_ids": row, "labels": row} for row in batch()]
+    with tempfile.TemporaryDirectory() as place:
+        asked = transformers.TrainingArguments(
+            output_dir=place, max_steps=steps, per_device_train_batch_size=len(examples), lr_scheduler_type="constant",
+            save_strategy="no", logging_strategy="no", report_to=[], use_cpu=True, disable_tqdm=True,
+        )  # fmt: skip
+        one = transformers.Trainer(model=model, args=asked, train_dataset=examples, optimizers=(optimizer, None))
+        began = time.perf_counter()
+        one.train()
+        seconds = time.perf_counter() - began
+    if watcher is not None:
+        watcher.close()
+    return seconds
+
+
+LOOPS = {"plain": plain, "trainer": trainer}
+
+
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--loop", default="plain", choices=LOOPS)
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--level", default="light", choices=("light", "full"))
+    parser.add_argument("--pairs", type=int, default=5)
     args = parser.parse_args()
-    shares = []
+    train, shares = LOOPS[args.loop], []
     train(20, None, args.level)
-    for turn in range(3):
+    for turn in range(args.pairs):
         with tempfile.TemporaryDirectory() as place:
-            plain, watched = train(args.steps, None, args.level), train(args.steps, Path(place) / "run", args.level)
-        shares.append(watched / plain - 1)
-        print(f"turn {turn + 1}: {plain:.2f} s plain, {watched:.2f} s watched: {100 * shares[-1]:+.2f} %")
-    print(f"watching at level {args.level} adds {100 * statistics.median(shares):.2f} % (median of 3 pairs)")
+            alone, watched = train(args.steps, None, args.level), train(args.steps, Path(place) / "run", args.level)
+        shares.append(watched / alone - 1)
+        print(f"pair {turn + 1}: {alone:.2f} s alone, {watched:.2f} s watched: {100 * shares[-1]:+.2f} %", flush=True)
+    print(
+        f"{args.loop} loop: watching at level {args.level} adds {100 * statistics.median(shares):.2f} %"
+        f" (median of {args.pairs} pairs)"
+    )
 
 
 if __name__ == "__main__":

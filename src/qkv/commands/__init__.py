@@ -21,6 +21,7 @@ COMMANDS: dict[str, str] = {
     "export": "write a run as a Hugging Face folder",
     "view": "show a run as a live page that follows its training",
     "doctor": "versions, threads, precision, devices, and what is missing for what",
+    "completion": "a script that completes commands and options in bash, zsh or fish",
 }
 """Name of each command -> what it does, in a line; the order is that of `qkv --help`."""
 

@@ -7,10 +7,12 @@ one sentence that repeats what was typed and says what was expected.
 import argparse
 import re
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 
 from qkv.errors import ConfigError, unknown
 
 __all__ = [
+    "Words",
     "at_least_zero",
     "one_of",
     "positive",
@@ -19,6 +21,7 @@ __all__ = [
     "split_changes",
     "split_words",
     "step_or_span",
+    "usually",
     "whole",
 ]
 
@@ -71,15 +74,28 @@ def _number(text: str, fits: Callable[[float], bool], expected: str) -> float:
     return value
 
 
-def one_of(*options: str) -> Callable[[str], str]:
-    """One of these words; another is answered with the nearest."""
+@dataclass(frozen=True)
+class Words:
+    """A value that is one of some words, which a shell can offer."""
 
-    def convert(text: str) -> str:
-        if text not in options:
-            raise argparse.ArgumentTypeError(unknown("value", text, options))
+    words: tuple[str, ...]
+    only: bool
+    """Whether another is a mistake here; else the library says which are right."""
+
+    def __call__(self, text: str) -> str:
+        if self.only and text not in self.words:
+            raise argparse.ArgumentTypeError(unknown("value", text, self.words))
         return text
 
-    return convert
+
+def one_of(*options: str) -> Words:
+    """One of these words; another is answered with the nearest."""
+    return Words(options, True)
+
+
+def usually(*options: str) -> Words:
+    """Any word, and these are offered."""
+    return Words(options, False)
 
 
 def settings(assignments: Iterable[str]) -> dict[str, str]:

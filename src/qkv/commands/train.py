@@ -22,7 +22,7 @@ import argparse
 import time
 from typing import Any
 
-from qkv.commands.arguments import one_of, positive, settings, split_changes, whole
+from qkv.commands.arguments import one_of, positive, settings, split_changes, usually, whole
 
 __all__ = ["configure", "run"]
 
@@ -33,12 +33,16 @@ def configure(parser: argparse.ArgumentParser) -> None:
     what = parser.add_argument_group("what to train")
     what.add_argument(
         "--task",
+        type=usually("causal", "masked", "classify", "image", "translate"),
         metavar="NAME",
         help="causal (predict the next token, the default), masked (fill [MASK]), classify (tell labels of texts),"
         " image (tell classes of images) or translate (SOURCE is LEFT:RIGHT)",
     )
     what.add_argument(
-        "--preset", metavar="NAME", help="modern, fast, shared, gpt2, bert, llama, vaswani, textbook or bloem"
+        "--preset",
+        type=usually("modern", "fast", "shared", "gpt2", "bert", "llama", "vaswani", "textbook", "bloem"),
+        metavar="NAME",
+        help="modern, fast, shared, gpt2, bert, llama, vaswani, textbook or bloem",
     )
     what.add_argument("--from", dest="from_run", metavar="RUN", help="start from the weights of this run")
     what.add_argument("--set", action="append", metavar="PATH=VALUE", help="a setting of config.toml, e.g. d_model=128")
@@ -55,7 +59,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
     text = parser.add_argument_group("the text")
     text.add_argument("--val", metavar="FILE", help="validate on this text instead of the last tenth of SOURCE")
     text.add_argument(
-        "--tokenizer", metavar="KIND", help="char, byte, word, bpe, wordpiece, unigram, or a file or folder"
+        "--tokenizer",
+        type=usually("char", "byte", "word", "bpe", "wordpiece", "unigram"),
+        metavar="KIND",
+        help="char, byte, word, bpe, wordpiece, unigram, or a file or folder",
     )
     text.add_argument("--vocab", type=whole(2), metavar="N", help="vocabulary size of a fitted tokenizer")
     text.add_argument("--text-column", metavar="NAME", help="the column of a table that holds the text")
@@ -76,11 +83,19 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="where the loss jumps up and stays there: stop (default), rollback or ignore; with --resume it may differ",
     )
     place.add_argument(
-        "--watch", metavar="LEVEL", help="what is measured: off, light (the default), full, or a share of the time: 2%%"
+        "--watch",
+        type=usually("off", "light", "full"),
+        metavar="LEVEL",
+        help="what is measured: off, light (the default), full, or a share of the time: 2%%",
     )
-    place.add_argument("--log", metavar="NAME", help="send telemetry on as well: tensorboard, wandb or trackio")
-    place.add_argument("--device", metavar="NAME", help="cpu, cuda or mps")
-    place.add_argument("--precision", metavar="NAME", help="auto, fp32 or bf16")
+    place.add_argument(
+        "--log",
+        type=usually("tensorboard", "wandb", "trackio"),
+        metavar="NAME",
+        help="send telemetry on as well: tensorboard, wandb or trackio",
+    )
+    place.add_argument("--device", type=usually("cpu", "cuda", "mps"), metavar="NAME", help="cpu, cuda or mps")
+    place.add_argument("--precision", type=usually("auto", "fp32", "bf16"), metavar="NAME", help="auto, fp32 or bf16")
     place.add_argument("--threads", type=whole(), metavar="N", help="processor threads")
     place.add_argument("--no-report", dest="report", action="store_false", default=None, help="write no report.html")
     place.add_argument("--json", action="store_true", help="print one JSON object on stdout")

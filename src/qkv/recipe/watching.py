@@ -8,7 +8,7 @@ trainer would look. Gradients are those that the optimizer sees, after whatever 
 import atexit
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -126,13 +126,36 @@ class Watcher:
 
     # the hooks
 
-    def _before(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        if self._recorder.looks_at(self.step + 1):
-            began = time.monotonic()
-            self._mirror.refresh(gradients=True)
-            self._norm = self._mirror.gradient_norm()
-            self._recorder.before_update(self._record(self.step + 1))
-            self._seconds += time.monotonic() - began
+    def _before(self, optimizer: Any, args: Any, kwargs: Any) -> Any:
+        """Look at gradients; where the step is given a closure that makes them, as Lightning does, once it has."""
+        if not self._recorder.looks_at(self.step + 1):
+            return None
+        closure = kwargs.get("closure") or (args[1] if len(args) > 1 else None)
+        if closure is None:
+            self._look()
+            return None
+        return args[:1], kwargs | {"closure": self._after_closure(closure)}
+
+    def _after_closure(self, closure: Callable[[], Any]) -> Callable[[], Any]:
+        """The same closure, with a look at the gradients after its first call (some optimizers call it often)."""
+        waits = True
+
+        def look_too() -> Any:
+            nonlocal waits
+            loss = closure()
+            if waits:
+                waits = False
+                self._look()
+            return loss
+
+        return look_too
+
+    def _look(self) -> None:
+        began = time.monotonic()
+        self._mirror.refresh(gradients=True)
+        self._norm = self._mirror.gradient_norm()
+        self._recorder.before_update(self._record(self.step + 1))
+        self._seconds += time.monotonic() - began
 
     def _after(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         began, self.step = time.monotonic(), self.step + 1
