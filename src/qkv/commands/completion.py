@@ -1,8 +1,8 @@
 """Print a script that lets the shell complete commands, options and their words with the Tab key.
 
-The script holds everything itself: completing asks neither Python nor the network. For bash write eval "$(qkv completion
-bash)" into ~/.bashrc; for zsh keep what is printed in a file called _qkv in a folder of $fpath; for fish in
-~/.config/fish/completions/qkv.fish.
+The script holds everything itself: completing asks neither Python nor the network. For bash write
+eval "$(qkv completion bash)" into ~/.bashrc; for zsh keep what is printed in a file called _qkv in a folder of $fpath;
+for fish in ~/.config/fish/completions/qkv.fish.
 
 Example:
   qkv completion bash
