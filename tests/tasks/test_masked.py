@@ -1,5 +1,7 @@
 """What the masked task hides, shows and asks for."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
@@ -166,3 +168,46 @@ def test_batches_are_pure_functions_of_their_names(corpus, model, examples, seed
     task = Masked(random=0.1, kept=0.1)
     first, second = (task.train_batch(corpus, model.config.sizes, seed, step, np.array(examples)) for _ in range(2))
     assert all(a.equal(b) if isinstance(a, torch.Tensor) else a == b for a, b in zip(first, second, strict=True))
+
+
+@pytest.mark.parametrize("positions", ["rotary", "learned"])
+def test_documents_in_one_window_do_not_see_each_other(corpus_of, model_of, positions):
+    corpus = corpus_of(specials=True)
+    offsets = np.unique(np.concatenate([[0, len(corpus.train)], np.arange(3, len(corpus.train), 7)]))
+    train = Tokens(ids=corpus.train.ids, offsets=offsets, n_bytes=1)
+    many = SimpleNamespace(tokenizer=corpus.tokenizer, train=train, val=train)
+    model = model_of("MaskedLM", corpus.tokenizer.d_vocab, positions=positions).double()
+    batches = [
+        TASK.train_batch(many, model.config.sizes, 0, 0, np.arange(5)),
+        next(TASK.val_batches(many, model.config.sizes, 3)),
+    ]
+    for batch in batches:
+        assert batch.documents is not None
+        nats, n = TASK.loss(model, batch)
+        ours = torch.autograd.grad(nats, list(model.parameters()))
+        alone = torch.zeros((), dtype=torch.float64)
+        width, targets = batch.inputs.shape[1], dict(zip(batch.positions.tolist(), batch.targets.tolist(), strict=True))
+        for row, documents in enumerate(batch.documents.tolist()):
+            for document in set(documents):
+                places = [p for p in range(width) if documents[p] == document]
+                logits = model(batch.inputs[row, places][None])[0]
+                asked = [(i, targets[row * width + p]) for i, p in enumerate(places) if row * width + p in targets]
+                for i, target in asked:
+                    alone = alone - logits[i].log_softmax(-1)[target]
+        theirs = torch.autograd.grad(alone, list(model.parameters()))
+        torch.testing.assert_close(nats, alone, rtol=1e-11, atol=0)
+        torch.testing.assert_close(ours, theirs, rtol=1e-8, atol=1e-11)
+
+
+def test_a_window_inside_one_document_needs_no_documents(corpus, model):
+    train = Tokens(ids=corpus.train.ids, offsets=np.array([0, len(corpus.train) - 8, len(corpus.train)]), n_bytes=1)
+    two = SimpleNamespace(tokenizer=corpus.tokenizer, train=train, val=train)
+    batches = list(TASK.val_batches(two, model.config.sizes, 1))
+    plain = list(TASK.val_batches(corpus_like(corpus), model.config.sizes, 1))
+    assert [batch.documents is None for batch in batches].count(False) == 1
+    assert all(a.inputs.equal(b.inputs) for a, b in zip(batches, plain, strict=True))
+
+
+def corpus_like(corpus):
+    """The training part, also to validate on."""
+    return SimpleNamespace(tokenizer=corpus.tokenizer, train=corpus.train, val=corpus.train)

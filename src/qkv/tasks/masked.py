@@ -2,6 +2,7 @@
 
 Devlin et al. 2018 (arXiv 1810.04805). Loss is in nats per hidden token, a figure of its own that is never called bits
 per byte. Windows are packed full with text; every position is real except at the end of the last validation window.
+Where a window holds pieces of several documents, positions attend within their own and are counted from its beginning.
 
 Two choices differ from 2018. **Rate**: training hides 30 % (`rate`) instead of 15 %, since a step's cost hardly depends
 on it while the number of answers learned from doubles. Wettig et al. 2023 (arXiv 2202.08005) find 15 % not optimal in
@@ -21,7 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from qkv.data.packing import train_window
+from qkv.data.packing import train_starts, window_documents
 from qkv.data.tokens import Tokens
 from qkv.errors import ConfigError
 from qkv.randomness import generator
@@ -78,7 +79,8 @@ class Masked(TextTask):
     ) -> Batch:
         """Windows of n_ctx tokens with `rate` of them hidden, anew in every step; see `Task.train_batch`."""
         tokens, special = corpus.train, _special(corpus.tokenizer)
-        windows = train_window(tokens, _window(sizes) - 1, seed, examples)
+        starts = train_starts(tokens, _window(sizes) - 1, seed, examples)
+        windows = tokens.ids.take(starts[:, None] + np.arange(_window(sizes))).astype(np.int64)
         streams = [generator(seed, "mask", step, int(example)) for example in examples]
         keys = np.stack([stream.random(windows.shape[1]) for stream in streams])
         hidden = _hidden(keys, windows, np.ones_like(windows, dtype=bool), special, self.rate)
@@ -89,7 +91,7 @@ class Masked(TextTask):
         answers = windows
         if random_labels:
             answers = random_targets(tokens, seed, step, examples, windows.shape[1])
-        return _batch(shown, answers, hidden)
+        return _batch(shown, answers, hidden, documents=_documents(tokens, starts, windows.shape[1]))
 
     def _corrupt(
         self,
@@ -111,9 +113,10 @@ class Masked(TextTask):
         special, mask_id = _special(corpus.tokenizer), corpus.tokenizer.special["[MASK]"]
         for first, windows, real in _side_by_side(corpus.val, _window(sizes), batch_size):
             names = range(first, first + len(windows))
+            documents = _documents(corpus.val, np.array(names) * windows.shape[1], windows.shape[1])
             keys = np.stack([generator("mask", "validation", i).random(windows.shape[1]) for i in names])
             hidden = _hidden(keys, windows, real, special, VALIDATION_RATE)
-            yield _batch(np.where(hidden, mask_id, windows), windows, hidden, None if real.all() else real)
+            yield _batch(np.where(hidden, mask_id, windows), windows, hidden, None if real.all() else real, documents)
 
     def loss(self, model: Any, batch: Batch, drop: Drop | None = None) -> tuple[Tensor, int]:
         """(sum of nats, number of hidden tokens); see `Task.loss`."""
@@ -178,11 +181,26 @@ def _side_by_side(tokens: Tokens, n_ctx: int, batch_size: int) -> Iterator[tuple
         yield first, np.where(real, tokens.ids.take(np.where(real, places, 0)), 0).astype(np.int64), real
 
 
-def _batch(shown: np.ndarray, answers: np.ndarray, hidden: np.ndarray, real: np.ndarray | None = None) -> Batch:
+def _documents(tokens: Tokens, starts: np.ndarray, n: int) -> np.ndarray | None:
+    """The document of each position of these windows, int64 [batch, n]; None where each lies in one document."""
+    if tokens.n_documents == 1:
+        return None
+    documents = window_documents(tokens, starts, n - 1)
+    return documents if (documents[:, 0] != documents[:, -1]).any() else None
+
+
+def _batch(
+    shown: np.ndarray,
+    answers: np.ndarray,
+    hidden: np.ndarray,
+    real: np.ndarray | None = None,
+    documents: np.ndarray | None = None,
+) -> Batch:
     positions = np.flatnonzero(hidden)
     return Batch(
         torch.from_numpy(shown),
         torch.from_numpy(answers.reshape(-1)[positions]),
         torch.from_numpy(positions),
         None if real is None else torch.from_numpy(real),
+        None if documents is None else torch.from_numpy(documents),
     )

@@ -1,0 +1,167 @@
+"""Real tokens a second of masked language modelling, ours and Hugging Face's BERT with its standard collator.
+
+4 layers of width 256 over BERT's own 30,522 word pieces, 15 % hidden by the rule of 2018, 32 phrases (padded to the
+longest of the batch, or to that of batches of like length) or 16 windows of 128 a step. A real token is one that is no
+padding. Making a batch is part of the time on both sides; cutting a text into pieces is not. Ours is measured twice:
+the same architecture, parameter for parameter, and our own layout.
+"""
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from qkv.benchmarks.session import Session, alternate
+from qkv.benchmarks.sides import our_step, precisions, seconds, their_step
+from qkv.data.config import DataConfig
+from qkv.models import ModelConfig, Sizes
+from qkv.presets import PRESETS
+from qkv.tasks import Masked
+
+__all__ = ["measure", "our_model", "their_collator", "their_model"]
+
+RULE = Masked(rate=0.15, random=0.1, kept=0.1)
+"""What the collator of transformers does by default."""
+N_CTX = 128
+PHRASES, WINDOWS = 32, 16
+"""A step's phrases, or full windows."""
+FEW = 20_000
+"""Phrases and windows read, more than a benchmark needs."""
+
+
+def our_model(d_vocab: int, preset: str = "bert", n_ctx: int = N_CTX) -> ModelConfig:
+    """256 x 4; `bert` is BERT's architecture with its two kinds of segments and its transform before the logits."""
+    same = preset == "bert"
+    layout = dataclasses.replace(PRESETS[preset].layout, dropout=0.0, head_transform=same)
+    sizes = Sizes(d_vocab=d_vocab, d_model=256, n_layers=4, n_heads=4, n_ctx=n_ctx, n_types=2 if same else 0)
+    return ModelConfig(kind="MaskedLM", sizes=sizes, layout=layout).resolved()
+
+
+def their_model(d_vocab: int, n_ctx: int = N_CTX) -> Any:
+    """BERT of that shape, without dropout."""
+    from transformers import BertConfig, BertForMaskedLM
+
+    return BertForMaskedLM(
+        BertConfig(
+            vocab_size=d_vocab,
+            hidden_size=256,
+            num_hidden_layers=4,
+            num_attention_heads=4,
+            intermediate_size=1024,
+            max_position_embeddings=n_ctx,
+            hidden_dropout_prob=0.0,
+            attention_probs_dropout_prob=0.0,
+        )
+    )
+
+
+def their_collator(vocabulary: Any) -> tuple[Any, Any]:
+    """(tokenizer, collator) over a `vocab.txt`."""
+    from transformers import BertTokenizerFast, DataCollatorForLanguageModeling
+
+    tokenizer = BertTokenizerFast(vocab_file=str(vocabulary), vocab=str(vocabulary))
+    return tokenizer, DataCollatorForLanguageModeling(tokenizer, mlm_probability=0.15)
+
+
+def measure(session: Session) -> None:
+    """Phrases, then full windows."""
+    vocabulary = session.path("BERT's vocabulary")
+    if vocabulary is None:
+        return
+    there = session.transformers() is not None
+    for name, of_phrases in (("phrases", True), ("wikitext-2", False)):
+        path = session.path(name)
+        if path is None:
+            continue
+        case = f"{PHRASES} SST-2 phrases" if of_phrases else f"{WINDOWS} windows of {N_CTX} of wikitext-2"
+        settings = DataConfig(source=str(path), tokenizer=str(vocabulary))
+        corpus = Masked().load(settings, cache=None)
+        sides: dict[str, Callable[[], float]] = {}
+        peers: dict[str, str] = {}
+        for precision in precisions():
+            if there:
+                tokenizer, collator = their_collator(vocabulary)
+                examples = _theirs(corpus, tokenizer, of_phrases)
+                for grouped in (False, True) if of_phrases else (False,):
+                    side = f"HF BERT{', grouped by length' if grouped else ''}, {precision}"
+                    batches = _their_batches(examples, PHRASES if of_phrases else WINDOWS, grouped)
+                    sides[side] = _theirs_timed(len(tokenizer), batches, collator, precision, session.asked.quick)
+            for preset, words in (("bert", "qkv, the same architecture"), ("fast", "qkv, its own layout")):
+                side = f"{words}, {precision}"
+                sides[side] = _ours_timed(corpus, preset, precision, of_phrases, session.asked.quick)
+                peers[side] = f"HF BERT, {precision}"
+        found = alternate(sides, session.rounds)
+        session.record(case, found, "real tokens/s", peers=peers)
+        grouped = {side: peer.replace("BERT", "BERT, grouped by length") for side, peer in peers.items()}
+        if of_phrases and there:
+            session.record(f"{case}, against grouping by length", found, "real tokens/s", peers=grouped)
+
+
+def _theirs(corpus: Any, tokenizer: Any, of_phrases: bool) -> list[list[int]]:
+    """Token ids of phrases in their frame, or of full windows; the same pieces as ours."""
+    tokens = corpus.train
+    if of_phrases:
+        texts = [tokens.document(i).tolist() for i in range(min(FEW, tokens.n_documents))]
+        return [tokenizer.build_inputs_with_special_tokens(ids) for ids in texts if len(ids) <= N_CTX - 2]
+    ids = tokens.ids[: FEW * N_CTX]
+    return [ids[i : i + N_CTX].tolist() for i in range(0, len(ids) - N_CTX, N_CTX)]
+
+
+def _their_batches(examples: list[list[int]], size: int, grouped: bool) -> Iterator[list[dict[str, list[int]]]]:
+    """Batches without end; `grouped` as the Trainer's group_by_length does: sorted inside 50 batches' worth."""
+    rng = np.random.default_rng(0)
+    while True:
+        order = rng.permutation(len(examples))
+        if grouped:
+            reach = 50 * size
+            for first in range(0, len(order), reach):
+                part = order[first : first + reach]
+                order[first : first + reach] = part[np.argsort([-len(examples[i]) for i in part], kind="stable")]
+        starts = rng.permutation(len(order) // size) * size if grouped else range(0, len(order) - size, size)
+        for first in starts:
+            yield [{"input_ids": examples[i]} for i in order[first : first + size]]
+
+
+def _theirs_timed(d_vocab: int, batches: Iterator[Any], collator: Any, precision: str, quick: bool) -> Any:
+    step, times = their_step(their_model(d_vocab), precision), 1 if quick else 4
+
+    def turn() -> float:
+        real = 0
+
+        def once() -> None:
+            nonlocal real
+            batch = collator(next(batches))
+            real += int(batch["attention_mask"].sum())
+            step(dict(batch))
+
+        return _rate(once, times, lambda: real)
+
+    return turn
+
+
+def _ours_timed(corpus: Any, preset: str, precision: str, of_phrases: bool, quick: bool) -> Any:
+    config = our_model(corpus.tokenizer.d_vocab, preset)
+    step, times, at = our_step(config, RULE, precision), 1 if quick else 4, 0
+    windows = 3 if of_phrases else WINDOWS
+
+    def turn() -> float:
+        real = 0
+
+        def once() -> None:
+            nonlocal real, at
+            examples = np.arange(at * windows, (at + 1) * windows)
+            batch = RULE.train_batch(corpus, config.sizes, 1, at, examples)
+            real += batch.inputs.numel() if batch.mask is None else int(batch.mask.sum())
+            at += 1
+            step(batch)
+
+        return _rate(once, times, lambda: real)
+
+    return turn
+
+
+def _rate(once: Callable[[], None], times: int, real: Callable[[], int]) -> float:
+    """Real tokens a second over so many steps."""
+    taken = seconds(once, times)
+    return real() / (taken * times)

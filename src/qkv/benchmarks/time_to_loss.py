@@ -1,0 +1,65 @@
+"""Whole-process time until a validation loss with default settings, beside nanoGPT's documented CPU command.
+
+nanoGPT's command is the one in its README for a CPU: 2,000 iterations, documented loss 1.88 on 20 random windows; data
+preparation is left out. Runs alternate: nanoGPT once, then ours for every seed. A seed that misses the target is
+said to have missed it.
+"""
+
+import shutil
+from pathlib import Path
+
+from qkv.benchmarks.processes import fresh, python, qkv
+from qkv.benchmarks.session import Session
+
+__all__ = ["measure", "nanogpt_seconds"]
+
+NANOGPT = (
+    "train.py config/train_shakespeare_char.py --device=cpu --compile=False --eval_iters=20 --log_interval=500"
+    " --block_size=64 --batch_size=12 --n_layer=4 --n_head=4 --n_embd=128 --max_iters=2000 --lr_decay_iters=2000"
+    " --dropout=0.0"
+)
+
+
+def measure(session: Session) -> None:
+    """One target on one text."""
+    asked = session.asked
+    text = Path(asked.source) if asked.source else session.path("tinyshakespeare")
+    if text is None:
+        return
+    values: dict[str, list[float]] = {}
+    if asked.nanogpt is None:
+        session.leave_out("nanoGPT: give --nanogpt DIR, a checkout of karpathy/nanoGPT")
+    elif not asked.quick:
+        values["nanoGPT's CPU command"] = [nanogpt_seconds(asked.nanogpt, text)]
+    seconds, losses = [], []
+    until = 2.6 if asked.quick else asked.until
+    for seed in session.seeds:
+        words = ["train", str(text), "--tokenizer", asked.tokenizer or "char", "--until-loss", f"{until:g}"]
+        words += ["--minutes", f"{asked.minutes[0]:g}"] if asked.minutes else []
+        taken, found = qkv(*words, "--seed", str(seed), "--out", str(fresh() / "run"))
+        seconds.append(taken)
+        losses.append(found["val_loss"])
+        session.say(
+            f"seed {seed}: {found['val_loss']:.4f} nats after {found['steps']} steps, {found['tokens']:,} tokens:"
+            f" {found['train_seconds']:.1f} s of training, {taken:.1f} s in all ({found['stopped_because']})"
+        )
+    missed = sum(loss > until for loss in losses)
+    note = f"{missed} of {len(losses)} seeds missed it" if missed else f"losses up to {max(losses):.4f}"
+    values["qkv"] = seconds
+    session.record(
+        f"{text.name} until {until:g} nats",
+        values,
+        "s",
+        peers={"qkv": "nanoGPT's CPU command"},
+        lower_is_better=True,
+        notes={"qkv": note},
+    )
+
+
+def nanogpt_seconds(folder: Path, text: Path) -> float:
+    """The whole process of the documented command, on a copy of the folder."""
+    copy = fresh() / "nanogpt"
+    shutil.copytree(folder, copy, ignore=shutil.ignore_patterns(".git"))
+    shutil.copy(text, copy / "data" / "shakespeare_char" / "input.txt")
+    python("data/shakespeare_char/prepare.py", cwd=copy)
+    return python(*NANOGPT.split(), cwd=copy)[0]

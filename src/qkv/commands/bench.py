@@ -1,0 +1,135 @@
+"""Run our benchmarks on this machine, side by side with the peers that are installed; without a name, all of them.
+
+Sides take turns (A B A B); a figure is the median of its turns, its range beside it, and a ratio is that of two
+medians: above 1, qkv is the better one. Nothing else should run meanwhile. Peers and texts that are not there are named
+and left out: Hugging Face transformers where it is installed, nanoGPT where --nanogpt names a checkout, texts where
+--data names a folder that holds them (tinyshakespeare/input.txt, enwikinews/articles.jsonl.gz, sst2/train.tsv,
+wikitext-2/train.txt, bert-vocab/vocab.txt).
+
+Example:
+  qkv bench --quick
+  qkv bench step
+  qkv bench masked --data data --json
+  qkv bench curve my.txt --minutes 1 --nanogpt nanoGPT --tune
+  qkv bench time-to-loss --data data --until-loss 1.558 --minutes 4 --seeds 1
+"""
+
+import argparse
+import sys
+import time
+from pathlib import Path
+
+from qkv.commands.arguments import positive, split_words, whole
+
+__all__ = ["configure", "run"]
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    from qkv.benchmarks import BENCHMARKS
+
+    width = max(map(len, BENCHMARKS))
+    parser.description = f"{parser.description}\n\n" + "\n".join(
+        f"  {name:<{width}}  {line}" for name, line in BENCHMARKS.items()
+    )
+    parser.add_argument("name", nargs="?", metavar="NAME", help="one of the above; several are joined by commas")
+    parser.add_argument("source", nargs="?", metavar="SOURCE", help="the text of curve and time-to-loss")
+    parser.add_argument("--data", type=Path, metavar="DIR", help="folder that holds the texts")
+    parser.add_argument("--nanogpt", type=Path, metavar="DIR", help="a checkout of karpathy/nanoGPT")
+    parser.add_argument("--tokenizer", metavar="KIND", help="of curve (its default is train's) and time-to-loss (char)")
+    parser.add_argument(
+        "--minutes", action="append", metavar="M", help="budgets of curve, joined by commas; the cap of time-to-loss"
+    )
+    parser.add_argument("--until-loss", type=positive, metavar="X", help="target of time-to-loss in nats (1.88)")
+    parser.add_argument("--tune", action="store_true", help="curve: also search nanoGPT's learning rate")
+    parser.add_argument("--rounds", type=whole(1), metavar="N", help="turns of each side that count (5)")
+    parser.add_argument("--seeds", type=whole(1), metavar="N", help="trainings of curve and time-to-loss (3)")
+    parser.add_argument("--quick", action="store_true", help="small sizes: shows that all runs, figures are rough")
+    parser.add_argument("--json", action="store_true", help="print one JSON object on stdout")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Do it, print, and return the exit status."""
+    from qkv.benchmarks import BENCHMARKS
+    from qkv.commands import screen
+    from qkv.errors import ConfigError, unknown
+
+    names = split_words([args.name]) if args.name else list(BENCHMARKS)
+    for name in names:
+        if name not in BENCHMARKS:
+            raise ConfigError(unknown("benchmark", name, BENCHMARKS))
+    if args.source and not {"curve", "time-to-loss"} & set(names):
+        raise ConfigError(f"{args.source} is a text, and {', '.join(names)} reads none that is given; leave it out")
+    asked = _asked(args)
+    from qkv.benchmarks.processes import machine
+    from qkv.benchmarks.session import Session
+
+    began, here = time.monotonic(), machine()
+    session = Session(asked, lambda sentence: print(sentence, file=sys.stderr, flush=True))
+    if not args.json:
+        print(here)
+    measured = {}
+    for name in names:
+        measured[name] = session.run(name)
+        if not args.json:
+            _print(name, BENCHMARKS[name], measured[name])
+    if args.json:
+        results = {name: [figure._asdict() for figure in figures] for name, figures in measured.items()}
+        seconds = time.monotonic() - began
+        screen.print_json({"machine": here, "results": results, "left_out": session.left_out, "seconds": seconds})
+        return 0
+    for sentence in session.left_out:
+        print(f"left out: {sentence}")
+    return 0
+
+
+def _asked(args: argparse.Namespace):  # noqa: ANN202
+    """What was typed; an option that was not given keeps the library's default."""
+    from qkv.benchmarks.session import Asked
+
+    given = {
+        "data": args.data,
+        "nanogpt": None if args.nanogpt is None else args.nanogpt.absolute(),
+        "source": args.source,
+        "tokenizer": args.tokenizer,
+        "minutes": tuple(positive_minutes(word) for word in split_words(args.minutes)) if args.minutes else None,
+        "until": args.until_loss,
+        "rounds": args.rounds,
+        "seeds": args.seeds,
+    }
+    return Asked(
+        tune=args.tune, quick=args.quick, **{name: value for name, value in given.items() if value is not None}
+    )
+
+
+def positive_minutes(word: str) -> float:
+    """A budget. Raises ConfigError for what is none."""
+    from qkv.errors import ConfigError
+
+    try:
+        return positive(word)
+    except argparse.ArgumentTypeError as error:
+        raise ConfigError(f"--minutes: {error}") from None
+
+
+def _print(name: str, line: str, figures) -> None:  # noqa: ANN001
+    """One table a case."""
+    from qkv.commands import screen
+
+    print(f"\n{name}: {line}")
+    for case in dict.fromkeys(figure.case for figure in figures):
+        rows = [
+            (
+                figure.side,
+                screen.number(figure.median),
+                f"{screen.number(figure.low)} to {screen.number(figure.high)} of {figure.rounds}",
+                "" if figure.ratio is None else f"{figure.ratio:.2f} x",
+                figure.note,
+            )
+            for figure in figures
+            if figure.case == case
+        ]
+        unit = next(figure.unit for figure in figures if figure.case == case)
+        print()
+        screen.print_table([case, unit, "range", "ratio", ""], rows)
+    sys.stdout.flush()

@@ -1,0 +1,195 @@
+"""`qkv bench`: what is registered is there, sides are alike, figures and ratios are right, what is missing is named."""
+
+import importlib
+import inspect
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from qkv import cli
+from qkv.benchmarks import BENCHMARKS
+from qkv.benchmarks.curve import _text
+from qkv.benchmarks.nanogpt import prepare
+from qkv.benchmarks.session import DATA, Asked, Session, alternate
+from qkv.data.config import DataConfig
+from qkv.data.corpus import load_corpus
+from qkv.data.sources import open_source
+from qkv.data.split import split_source
+
+
+@pytest.fixture
+def session():
+    return Session(Asked(quick=True, rounds=2), say=lambda sentence: None)
+
+
+@pytest.mark.parametrize("name", BENCHMARKS)
+def test_each_benchmark_is_a_module_that_measures(name):
+    module = importlib.import_module(f"qkv.benchmarks.{name.replace('-', '_')}")
+    assert list(inspect.signature(module.measure).parameters) == ["session"]
+
+
+def test_sides_take_turns_after_one_that_does_not_count():
+    called = []
+
+    def side(name):
+        return lambda: called.append(name) or float(len(called))
+
+    values = alternate({"A": side("A"), "B": side("B")}, 3)
+    assert called == list("AB" * 4)
+    assert values == {"A": [3.0, 5.0, 7.0], "B": [4.0, 6.0, 8.0]}
+
+
+@pytest.mark.parametrize(("lower_is_better", "ratio"), [(True, 0.25), (False, 4.0)])
+def test_a_ratio_is_that_of_medians_and_above_one_where_ours_is_better(session, lower_is_better, ratio):
+    values = {"peer": [1.0, 9.0, 2.0], "qkv": [8.0, 80.0, 0.8]}
+    session.record("case", values, "s", peers={"qkv": "peer"}, lower_is_better=lower_is_better)
+    peer, ours = session.figures
+    assert (peer.median, peer.low, peer.high, peer.rounds, peer.ratio) == (2.0, 1.0, 9.0, 3, None)
+    assert (ours.median, ours.ratio) == (8.0, ratio)
+
+
+def test_a_peer_that_is_not_there_leaves_no_ratio(session):
+    session.record("case", {"qkv": [1.0]}, "s", peers={"qkv": "peer"})
+    assert session.figures[0].ratio is None
+
+
+def test_what_is_missing_is_named_once(session, monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert session.transformers() is None and session.transformers() is None
+    assert session.path("phrases") is None
+    assert [sentence.split(":")[0] for sentence in session.left_out] == ["Hugging Face transformers", "phrases"]
+
+
+def test_ours_and_theirs_have_the_same_parameters():
+    pytest.importorskip("transformers", reason="transformers is in the extra dev")
+    from qkv.benchmarks import masked, step
+    from qkv.models import build
+    from qkv.presets import PRESETS
+
+    def count(model):
+        return sum(p.numel() for p in model.parameters())
+
+    shape = step.SHAPES[0]
+    gpt2 = build(step.our_model(shape, PRESETS["gpt2"].layout), 0)
+    assert count(gpt2) == count(step.their_model(shape))
+    assert count(build(masked.our_model(1000), 0)) == count(masked.their_model(1000))
+
+
+def test_both_sides_make_the_same_update_of_the_same_weights():
+    """One update of GPT-2 with its own AdamW and of ours, from the same weights, on the same batch."""
+    pytest.importorskip("transformers", reason="transformers is in the extra dev")
+    from qkv.benchmarks import sides, step
+    from qkv.presets import PRESETS
+    from qkv.tasks import Batch, Causal
+
+    shape = step.Shape("small", 1, 2, 16, 8, 2, 11)
+    ids = torch.arange(16).view(2, 8) % 11
+    theirs = step.their_model(shape)
+    made = {}
+
+    def keep(config, seed):
+        from qkv.models import build
+
+        made["model"] = build(config, seed)
+        return made["model"]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sides, "build", keep)
+        our_step = sides.our_step(step.our_model(shape, PRESETS["gpt2"].layout), Causal(), "fp32")
+    ours = made["model"]
+    with torch.no_grad():
+        ours.embedding.W_E.copy_(theirs.transformer.wte.weight)
+        ours.embedding.W_pos.copy_(theirs.transformer.wpe.weight)
+        block, there = ours.blocks[0], theirs.transformer.h[0]
+        for name, part in zip("QKV", there.attn.c_attn.weight.chunk(3, dim=1), strict=True):
+            getattr(block.attention, f"W_{name}").copy_(part)
+        block.attention.W_O.copy_(there.attn.c_proj.weight)
+        block.mlp.W_in.copy_(there.mlp.c_fc.weight)
+        block.mlp.W_out.copy_(there.mlp.c_proj.weight)
+    before = ours.embedding.W_E.detach().clone()
+    loss = sides.their_step(theirs, "fp32")({"input_ids": ids, "labels": ids})
+    targets, positions = ids[:, 1:].flatten(), torch.arange(16).view(2, 8)[:, :-1].flatten()
+    assert our_step(Batch(ids, targets, positions)) == pytest.approx(loss, rel=1e-5)
+    assert (ours.embedding.W_E - before).abs().max() > 5e-5
+    torch.testing.assert_close(ours.embedding.W_E, theirs.transformer.wte.weight, rtol=0, atol=2e-6)
+
+
+def test_nanogpt_gets_the_same_split_in_characters(tmp_path, small_text):
+    rows = tmp_path / "many.jsonl"
+    rows.write_text("".join(json.dumps({"text": f"é {line}"}) + "\n" for line in small_text.read_text().splitlines()))
+    for path, many in ((small_text, False), (rows, True)):
+        split = split_source(open_source(DataConfig(source=str(path)), None), None)
+        train, val = (_text(part, split.many_documents) for part in (split.train, split.val))
+        corpus = load_corpus(DataConfig(source=str(path), tokenizer="char"), cache=None)
+        assert split.many_documents == many and ("\0" in val) == many
+        assert split.val.n_bytes == corpus.val.n_bytes == len(val.replace("\0", "").encode())
+        assert (len(train), len(val)) == (len(corpus.train), len(corpus.val))
+        prepare(tmp_path / f"many-{many}", train, val)
+        ids = np.fromfile(tmp_path / f"many-{many}" / "val.bin", dtype=np.uint16)
+        assert "".join(sorted(set(train + val))[i] for i in ids[:200]) == val[:200]
+
+
+WRONG = {
+    "bench nonsense": "did you mean|expected one of",
+    "bench step some.txt": "leave it out",
+    "bench step --data nowhere": "not a folder",
+    "bench curve --nanogpt .": "no train.py",
+    "bench curve --minutes 0": "above 0",
+    "bench step --rounds 0": "at least 1",
+}
+
+
+@pytest.mark.parametrize("typed", WRONG)
+def test_a_wrong_bench_command_is_one_sentence(typed, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(typed.split()) == 2
+    out, err = capsys.readouterr()
+    import re
+
+    assert out == "" and re.search(WRONG[typed], err) and "Traceback" not in err
+
+
+def test_bench_prints_one_json_object_and_says_what_was_left_out(capsys, monkeypatch):
+    from qkv.benchmarks import generation
+
+    monkeypatch.setattr(generation, "N_CTX", 24)
+    monkeypatch.setattr(generation, "QUICK_TOKENS", 8)
+    assert cli.main(["bench", "generation,masked", "--quick", "--rounds", "1", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["machine"] and found["results"]["masked"] == []
+    assert [sentence for sentence in found["left_out"] if sentence.startswith("BERT's vocabulary")]
+    figures = found["results"]["generation"]
+    assert {figure["case"].split(", ")[2] for figure in figures} == {"1 at a time", "16 at a time"}
+    assert all(figure["median"] > 0 and math.isfinite(figure["median"]) for figure in figures)
+    ours = [figure for figure in figures if figure["side"] == "qkv gpt2"]
+    theirs = [figure for figure in figures if figure["side"] == "HF GPT-2"]
+    for mine, other in zip(ours, theirs, strict=False):
+        assert mine["ratio"] == pytest.approx(mine["median"] / other["median"])
+
+
+def test_the_table_names_the_machine(capsys, monkeypatch):
+    from qkv.benchmarks import start
+
+    monkeypatch.setattr(start, "measure", lambda session: session.record("case", {"qkv": [1.0, 3.0, 2.0]}, "s"))
+    assert cli.main(["bench", "start"]) == 0
+    out = capsys.readouterr().out
+    assert "torch" in out.splitlines()[0] and "1.000 to 3.000 of 3" in out
+
+
+def test_the_command_reads_what_data_holds(tmp_path):
+    (tmp_path / "tinyshakespeare").mkdir()
+    (tmp_path / DATA["tinyshakespeare"]).write_text("to be")
+    session = Session(Asked(data=tmp_path), say=lambda sentence: None)
+    assert session.path("tinyshakespeare") == tmp_path / DATA["tinyshakespeare"]
+    assert session.path("phrases") is None and "is not there" in session.left_out[0]
+
+
+@pytest.mark.slow
+def test_the_first_step_is_seen_and_the_training_ends(small_text, tmp_path):
+    from qkv.benchmarks.start import first_step
+
+    words = [str(small_text), "--tokenizer", "char", "--steps", "50000"]
+    assert 0.1 < first_step(words, tmp_path / "run", {}) < 120
