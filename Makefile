@@ -9,9 +9,9 @@ PYTEST := $(BIN)/python -m pytest
 SPREAD := OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive $(PYTEST) -n auto --dist worksteal
 CORE := $(VENV)/.core
 DEV := $(VENV)/.dev
-TEXT ?= $(QKV_DATA)/tinyshakespeare/input.txt
+DATA ?= $(QKV_DATA)
 
-.PHONY: demo test check more bench docs format clean help text
+.PHONY: demo test check more bench docs format clean help
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -34,12 +34,8 @@ check: $(DEV) ## formatting, lint, types, the import plan, and that generated do
 more: $(DEV) ## slow and browser tests, and the wheel in an environment of its own
 	$(PYTEST) -m "slow or browser or cluster"
 
-bench: text $(CORE) ## print our figures on this machine: make bench TEXT=input.txt (tinyshakespeare)
-	$(BIN)/python benchmarks/start.py
-	$(BIN)/python benchmarks/time_to_loss.py "$(TEXT)" --until 1.88
-	$(BIN)/python benchmarks/time_to_loss.py "$(TEXT)" --until 1.558 --minutes 10
-	$(BIN)/python benchmarks/watching.py "$(TEXT)"
-	$(BIN)/python benchmarks/kill_resume.py "$(TEXT)"
+bench: $(DEV) ## our figures on this machine beside peers: make bench DATA=folder-of-texts NANOGPT=checkout
+	$(BIN)/qkv bench $(if $(DATA),--data "$(DATA)") $(if $(NANOGPT),--nanogpt "$(NANOGPT)")
 
 docs: $(DEV) ## write the generated pages of docs/ again
 	$(BIN)/python docs/generate.py
@@ -50,9 +46,6 @@ format: $(DEV) ## format the code
 
 clean: ## remove the environment and caches; runs stay
 	rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis .import_linter_cache build dist
-
-text:
-	@[ -f "$(TEXT)" ] || { echo "make bench measures on a text, tinyshakespeare in the result pages: make bench TEXT=path/to/input.txt" >&2; exit 2; }
 
 # The first Python on the path that is new enough and can make a virtual environment.
 $(VENV)/.made:

@@ -4,23 +4,17 @@
     python benchmarks/time_to_loss.py tinyshakespeare/input.txt --until 1.558 --minutes 10 --seeds 3
 
 nanoGPT's command is the one in its README for a CPU (2,000 iterations, documented loss 1.88 on 20 random windows); its
-time is that of the whole process, data preparation left out. Runs alternate: nanoGPT once, then ours for every seed.
+time is that of the whole process, data preparation left out. nanoGPT once, then ours for every seed. As `qkv bench
+time-to-loss`, with any first seed and an exit status where a seed misses.
 """
 
 import argparse
-import shutil
-import subprocess
 import sys
-import time
 from pathlib import Path
 
 from command import fresh, machine, qkv, spread
 
-NANOGPT = (
-    "train.py config/train_shakespeare_char.py --device=cpu --compile=False --eval_iters=20 --log_interval=500"
-    " --block_size=64 --batch_size=12 --n_layer=4 --n_head=4 --n_embd=128 --max_iters=2000 --lr_decay_iters=2000"
-    " --dropout=0.0"
-)
+from qkv.benchmarks.time_to_loss import nanogpt_seconds
 
 
 def main() -> None:
@@ -51,17 +45,6 @@ def main() -> None:
         print(f"nanoGPT's CPU command: {theirs:.1f} s; ratio {theirs / sorted(seconds)[len(seconds) // 2]:.1f}")
     if max(losses) > args.until:
         sys.exit(f"the target of {args.until} was missed by a seed")
-
-
-def nanogpt_seconds(folder: Path, text: Path) -> float:
-    """The whole process of the documented command, on a copy of the folder."""
-    copy = fresh() / "nanogpt"
-    shutil.copytree(folder, copy)
-    shutil.copy(text, copy / "data" / "shakespeare_char" / "input.txt")
-    subprocess.run([sys.executable, "data/shakespeare_char/prepare.py"], cwd=copy, check=True, capture_output=True)
-    began = time.perf_counter()
-    subprocess.run([sys.executable, *NANOGPT.split()], cwd=copy, check=True, capture_output=True)
-    return time.perf_counter() - began
 
 
 if __name__ == "__main__":

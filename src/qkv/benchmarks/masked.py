@@ -87,7 +87,7 @@ def measure(session: Session) -> None:
                     side = f"HF BERT{', grouped by length' if grouped else ''}, {precision}"
                     batches = _their_batches(examples, PHRASES if of_phrases else WINDOWS, grouped)
                     sides[side] = _theirs_timed(len(tokenizer), batches, collator, precision, session.asked.quick)
-            for preset, words in (("bert", "qkv, the same architecture"), ("fast", "qkv, its own layout")):
+            for preset, words in (("bert", "qkv, the same architecture"), ("shared", "qkv, its own layout")):
                 side = f"{words}, {precision}"
                 sides[side] = _ours_timed(corpus, preset, precision, of_phrases, session.asked.quick)
                 peers[side] = f"HF BERT, {precision}"
@@ -103,7 +103,7 @@ def _theirs(corpus: Any, tokenizer: Any, of_phrases: bool) -> list[list[int]]:
     tokens = corpus.train
     if of_phrases:
         texts = [tokens.document(i).tolist() for i in range(min(FEW, tokens.n_documents))]
-        return [tokenizer.build_inputs_with_special_tokens(ids) for ids in texts if len(ids) <= N_CTX - 2]
+        return [[tokenizer.cls_token_id, *ids, tokenizer.sep_token_id] for ids in texts if len(ids) <= N_CTX - 2]
     ids = tokens.ids[: FEW * N_CTX]
     return [ids[i : i + N_CTX].tolist() for i in range(0, len(ids) - N_CTX, N_CTX)]
 
