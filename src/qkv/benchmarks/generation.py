@@ -48,7 +48,7 @@ def _theirs(batch: int, tokens: int) -> Callable[[], Any]:
     config = GPT2Config(
         vocab_size=65, n_positions=N_CTX, n_embd=128, n_layer=4, n_head=4, bos_token_id=0, eos_token_id=None
     )
-    model = GPT2LMHeadModel(config).eval()
+    model: Any = GPT2LMHeadModel(config).eval()
     prompt = torch.ones(batch, PROMPT, dtype=torch.int64)
     mask = torch.ones_like(prompt)
     return lambda: model.generate(prompt, attention_mask=mask, max_new_tokens=tokens, do_sample=False, pad_token_id=0)
