@@ -2,8 +2,8 @@
 
 4 layers of width 256 over BERT's own 30,522 word pieces, 15 % hidden by the rule of 2018, 32 phrases (padded to the
 longest of the batch, or to that of batches of like length) or 16 windows of 128 a step. A real token is one that is no
-padding ([CLS], which only theirs has, is one too). Making a batch is part of the time on both sides; cutting a text into pieces is not. Ours is measured twice:
-the same architecture, parameter for parameter, and our own layout.
+padding ([CLS], which only theirs has, is one too). Making a batch is part of the time on both sides; cutting a text
+into pieces is not. Ours is measured twice: the same architecture, parameter for parameter, and our own layout.
 """
 
 import dataclasses
