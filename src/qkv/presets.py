@@ -267,6 +267,9 @@ class Scale:
         return self.batch_size or max(1, self.batch_tokens // n_ctx)
 
 
+_SWIFT = {"muon": {"lr": 0.03}}
+"""Rates of a small model over some hundred updates (LOG.md, 2026-11-21)."""
+
 _CALM = {"muon": {"muon_lr": 0.01}}
 """Rates of a model of some million parameters over a thousand updates (LOG.md, 2026-11-21)."""
 
@@ -293,7 +296,7 @@ def scale_law(n_tokens: int, budget: Budget, bigram_loss: float) -> Scale:
 def _scale_for_target(ratio: float) -> Scale:
     """A size, and a horizon that is just long enough: the rate has to fall for the loss to arrive."""
     if ratio > 0.7:
-        return Scale(d_model=160, n_layers=2, n_ctx=64, batch_tokens=1024, steps=260)
+        return Scale(d_model=128, n_layers=2, n_ctx=64, batch_tokens=1024, steps=250, optimizer=_SWIFT)
     if ratio > 0.61:
         steps = round(1000 * math.exp(15 * (0.627 - ratio)))
         return Scale(

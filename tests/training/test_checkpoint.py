@@ -58,7 +58,7 @@ def test_the_newest_checkpoint_gives_back_the_same_bits(folder: RunFolder, made:
 
 
 def test_a_state_survives_bit_for_bit(folder: RunFolder, made: dict[str, Any]) -> None:
-    state = TrainingState(step=3, tokens=7, best_loss=0.1 + 0.2, train_loss=1e-300, probe_last=(2, 1 / 3))
+    state = TrainingState(step=3, tokens=7, best_loss=0.1 + 0.2, train_loss=1e-300, probe_last=(2, 1 / 3, 2 / 3))
     checkpoints = Checkpoints(folder, made["catalogue"], made["optimizer"])
     checkpoints.save(state)
     checkpoints.close()

@@ -4,8 +4,7 @@ import pytest
 import torch
 
 from qkv.errors import ConfigError
-from qkv.training import precision
-from qkv.training.precision import Machine, bf16_is_faster, resolve
+from qkv.training.precision import Machine, has_bf16_units, resolve
 
 
 @pytest.mark.parametrize(
@@ -31,18 +30,15 @@ def test_automatic_threads_are_torchs() -> None:
     assert resolve(device="cpu", precision="fp32").threads == torch.get_num_threads()
 
 
-def test_a_processor_without_bf16_units_computes_in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("_is_avx512_bf16_supported", "_is_amx_tile_supported"):
-        monkeypatch.setattr(torch.cpu, name, lambda: False, raising=False)
-    assert not bf16_is_faster(1)
-    assert resolve(device="cpu").precision == "fp32"
-
-
-@pytest.mark.parametrize(("fp32", "expected"), [(2.0, True), (1.1, False)])
-def test_with_units_the_timing_decides(monkeypatch: pytest.MonkeyPatch, fp32: float, expected: bool) -> None:
-    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: True, raising=False)
-    monkeypatch.setattr(precision, "_seconds", lambda dtype: fp32 if dtype is torch.float32 else 1.0)
-    assert bf16_is_faster(1) is expected
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
+@pytest.mark.parametrize(
+    ("avx512", "amx", "expected"), [(0, 0, "fp32"), (1, 0, "bf16"), (0, 1, "bf16"), (1, 1, "bf16")]
+)
+def test_the_processors_units_decide(monkeypatch: pytest.MonkeyPatch, avx512: int, amx: int, expected: str) -> None:
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: bool(avx512), raising=False)
+    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: bool(amx), raising=False)
+    assert has_bf16_units() == (expected == "bf16")
+    assert resolve(device="cpu").precision == expected
 
 
 def test_settings_hold_inside_and_are_put_back() -> None:

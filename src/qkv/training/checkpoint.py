@@ -84,7 +84,7 @@ class TrainingState:
     """Moving average of the training loss, which tells when a target loss may be near."""
     probe_step: int = 0
     """No look for a target loss before this step."""
-    probe_last: tuple[int, float] | None = None
+    probe_last: tuple[int, float, float] | None = None
     """Step and estimated loss of the latest look."""
     probe_losses: tuple[float, ...] = ()
     """Losses of the first batches of the pass that later looks are compared with; ..."""

@@ -1,13 +1,11 @@
 """Where and how numbers are computed: device, precision, threads, compiled or not; chosen once and then written down.
 
-A choice that is timed (bf16) is made by `resolve` alone; the recipe stores the result in `config.toml`, and a resumed
-run reads it from there. Within `Machine.active` results are bit-reproducible: the same build of torch, processor type,
+`resolve` alone chooses; the recipe stores the result in `config.toml`, and a resumed run reads it from there. Within `Machine.active` results are bit-reproducible: the same build of torch, processor type,
 threads, precision and compile mode give the same bits.
 """
 
 import contextlib
 import os
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -17,7 +15,7 @@ import torch
 from qkv.errors import ConfigError
 from qkv.training.memory import keep_freed_memory
 
-__all__ = ["Machine", "bf16_is_faster", "resolve"]
+__all__ = ["Machine", "has_bf16_units", "resolve"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,8 +74,8 @@ class Machine:
 def resolve(device: str = "auto", precision: str = "auto", threads: int = 0, compile: bool = False) -> Machine:
     """The machine that these words mean here.
 
-    device: auto (cuda where there is one, else cpu), cpu, cuda or mps. precision: auto (bf16 on CUDA, and on a CPU that
-    multiplies it faster; else fp32), fp32 or bf16. threads: 0 is what torch would use.
+    device: auto (cuda where there is one, else cpu), cpu, cuda or mps. precision: auto (bf16 on CUDA, and on a CPU with
+    units for it; else fp32), fp32 or bf16. threads: 0 is what torch would use.
 
     Raises ConfigError for a word that is none of these, or a device that is not there.
     """
@@ -95,35 +93,15 @@ def resolve(device: str = "auto", precision: str = "auto", threads: int = 0, com
     threads = threads or torch.get_num_threads()
     if precision == "auto":
         fast = device == "cuda" and torch.cuda.is_bf16_supported()
-        precision = "bf16" if fast or (device == "cpu" and bf16_is_faster(threads)) else "fp32"
+        precision = "bf16" if fast or (device == "cpu" and has_bf16_units()) else "fp32"
     return Machine(device=device, precision=precision, threads=threads, compile=compile)  # type: ignore[arg-type]
 
 
-def bf16_is_faster(threads: int, *, advantage: float = 1.3) -> bool:
-    """Whether this CPU multiplies bfloat16 at least `advantage` times as fast as float32.
+def has_bf16_units() -> bool:
+    """Whether this CPU has AVX-512-BF16 or AMX units; without them bfloat16 is emulated and slower.
 
-    Only a processor with AVX-512-BF16 or AMX units is timed (a product of 512 x 512, best of five); without them bf16
-    is emulated and slower.
+    A timing would decide otherwise on a busy moment, and the same command would then give other numbers.
     """
-    units = any(
+    return any(
         bool(getattr(torch.cpu, name, bool)()) for name in ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
     )
-    if not units:
-        return False
-    before = torch.get_num_threads()
-    torch.set_num_threads(threads)
-    try:
-        return _seconds(torch.float32) > advantage * _seconds(torch.bfloat16)
-    finally:
-        torch.set_num_threads(before)
-
-
-def _seconds(dtype: torch.dtype) -> float:
-    """The best of five timings of one product, after one that does not count."""
-    matrix = torch.ones(512, 512, dtype=dtype)
-    times = []
-    for _ in range(6):
-        start = time.perf_counter()
-        torch.mm(matrix, matrix)
-        times.append(time.perf_counter() - start)
-    return min(times[1:])

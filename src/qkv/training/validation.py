@@ -39,7 +39,9 @@ _GLANCE = 4
 _REMEMBERED = 64
 """Batches of the latest pass that later ones are compared with."""
 _NEAR = 0.25
-"""Nats above the target, of the averaged training loss, from which on it is looked for."""
+"""Nats above the target, of the averaged training loss, from which on it is looked for, and ..."""
+_AHEAD = 0.03
+"""... of the loss expected from the training loss and the latest look: several times that expectation's noise."""
 
 
 @lru_cache(maxsize=64)
@@ -110,7 +112,12 @@ class Validation:
 
     def _may_be_near_target(self, state: TrainingState) -> bool:
         target, seen = self._config.until_loss, state.train_loss
-        return target > 0 and state.step >= state.probe_step and seen is not None and seen <= target + _NEAR
+        if target <= 0 or state.step < state.probe_step or seen is None:
+            return False
+        if state.probe_last is None:
+            return seen <= target + _NEAR
+        _, estimate, seen_then = state.probe_last
+        return estimate + (seen - seen_then) <= target + _AHEAD
 
     def _pass(self, state: TrainingState, *, may_give_up: bool) -> float | None:
         """Score batch by batch; the mean of all, or None where it was given up or stopped."""
@@ -152,7 +159,7 @@ class Validation:
     def _remember(self, state: TrainingState, losses: list[float], mean: float, error: float) -> None:
         """Keep a pass to compare later ones with, if it tells more than the one kept, and say when to look again."""
         state.probe_step = state.step + self._gap(state, mean)
-        state.probe_last = (state.step, mean)
+        state.probe_last = (state.step, mean, mean if state.train_loss is None else state.train_loss)
         if error == 0.0 or len(losses) >= min(_REMEMBERED, len(state.probe_losses)):
             state.probe_losses = tuple(losses[:_REMEMBERED])
             state.probe_mean, state.probe_error = mean, error
@@ -164,7 +171,7 @@ class Validation:
         most = max(least, state.horizon // 24)  # the loss falls faster than its pace so far once the rate decays
         if state.probe_last is None:
             return least
-        step, before = state.probe_last
+        step, before, _ = state.probe_last
         pace = (before - estimate) / max(1, state.step - step)
         distance = estimate - self._config.until_loss
         return most if pace <= 0 else min(most, max(least, int(0.8 * distance / pace)))
