@@ -30,7 +30,7 @@ __all__ = [
 ]
 
 
-WIDE = 256
+WIDE = 192
 """From this d_model on, heads are twice as wide."""
 PASSES = 4
 """Passes over a text beyond which time is not spent: a model of some million parameters then learns it by heart."""
@@ -270,7 +270,7 @@ class Scale:
 _SWIFT = {"muon": {"lr": 0.03}}
 """Rates of a small model over some hundred updates (LOG.md, 2026-11-21)."""
 
-_CALM = {"muon": {"muon_lr": 0.01}}
+_CALM = {"muon": {"lr": 0.04, "muon_lr": 0.01}}
 """Rates of a model of some million parameters over a thousand updates (LOG.md, 2026-11-21)."""
 
 
@@ -298,9 +298,9 @@ def _scale_for_target(ratio: float) -> Scale:
     if ratio > 0.7:
         return Scale(d_model=128, n_layers=2, n_ctx=64, batch_tokens=1024, steps=250, optimizer=_SWIFT)
     if ratio > 0.61:
-        steps = round(1000 * math.exp(15 * (0.627 - ratio)))
+        steps = round(1100 * math.exp(15 * (0.627 - ratio)))
         return Scale(
-            d_model=256, n_layers=4, n_ctx=256, batch_tokens=1024, steps=steps, most_steps=2 * steps, optimizer=_CALM
+            d_model=192, n_layers=4, n_ctx=256, batch_tokens=1024, steps=steps, most_steps=steps, optimizer=_CALM
         )  # fmt: skip
     return Scale(
         d_model=256, n_layers=6, n_ctx=256, batch_tokens=2048, steps=2600, most_steps=5200, dropout=0.1, optimizer=_CALM
