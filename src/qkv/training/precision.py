@@ -1,7 +1,8 @@
 """Where and how numbers are computed: device, precision, threads, compiled or not; chosen once and then written down.
 
-`resolve` alone chooses; the recipe stores the result in `config.toml`, and a resumed run reads it from there. Within `Machine.active` results are bit-reproducible: the same build of torch, processor type,
-threads, precision and compile mode give the same bits.
+`resolve` alone chooses; the recipe stores the result in `config.toml`, and a resumed run reads it from there. Within
+`Machine.active` results are bit-reproducible: the same build of torch, processor type, threads, precision and compile
+mode give the same bits.
 """
 
 import contextlib
