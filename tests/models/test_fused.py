@@ -47,11 +47,12 @@ def assert_same(fast: list[torch.Tensor], slow: list[torch.Tensor], atol: float 
 
 
 ATTENTIONS = [
-    dict(qk_norm=qk_norm, rope_base=base, n_kv_heads=kv, norm=norm, skip=skip)
-    for (qk_norm, base), kv, (norm, skip) in itertools.product(
+    dict(qk_norm=qk_norm, rope_base=base, n_kv_heads=kv, norm=norm, skip=skip, bias=bias)
+    for (qk_norm, base), kv, (norm, skip), bias in itertools.product(
         [(True, 100.0), (False, 100.0), (True, 0.0), (False, 0.0)],
         [4, 2],
         [("rms", True), ("rms", False), ("layer", True), (None, True), (None, False)],
+        ["none", "qkv", "all"],
     )
 ]
 
@@ -60,7 +61,13 @@ ATTENTIONS = [
 def test_fused_attention_sublayer_equals_its_formula_in_values_and_gradients(case):
     norm = {"rms": RMSNorm(6, 1e-3), "layer": LayerNorm(6, 1e-3, bias=False), None: None}[case["norm"]]
     attention = MultiHeadAttention(
-        6, 4, n_kv_heads=case["n_kv_heads"], d_head=4, qk_norm=case["qk_norm"], rope_base=case["rope_base"]
+        6,
+        4,
+        n_kv_heads=case["n_kv_heads"],
+        d_head=4,
+        bias=case["bias"],
+        qk_norm=case["qk_norm"],
+        rope_base=case["rope_base"],
     )
     both = randomised(torch.nn.ModuleList([attention] + ([norm] if norm is not None else [])))
     x = torch.randn(2, 5, 6, dtype=torch.float64)
@@ -70,11 +77,12 @@ def test_fused_attention_sublayer_equals_its_formula_in_values_and_gradients(cas
     assert_same(fast, slow)
 
 
-@pytest.mark.parametrize("kind", ["relu2", "swiglu"])
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("kind", ["relu2", "swiglu", "gelu", "gelu_tanh"])
 @pytest.mark.parametrize("norm", [RMSNorm(6, 1e-3), LayerNorm(6, 1e-3, bias=False), None])
 @pytest.mark.parametrize("skip", [True, False])
-def test_fused_mlp_sublayer_equals_its_formula_in_values_and_gradients(kind, norm, skip):
-    mlp = MLP(kind, 6, 10, bias=False)
+def test_fused_mlp_sublayer_equals_its_formula_in_values_and_gradients(kind, norm, skip, bias):
+    mlp = MLP(kind, 6, 10, bias=bias)
     both = randomised(torch.nn.ModuleList([mlp] + ([norm] if norm is not None else [])))
     x = torch.randn(2, 5, 6, dtype=torch.float64)
     fast = gradients(both, x, lambda x: mlp.mix(x, norm=norm, skip=skip))
@@ -111,38 +119,45 @@ def test_gradient_of_fused_projections_equals_finite_differences(turned, normed)
     angles = torch.rand(3, 2, dtype=torch.float64)
     heads = fused.Heads(2, 1, 4, torch.polar(torch.ones_like(angles), angles) if turned else None, 1e-3)
 
-    def project(x, gain, W_Q, W_K, W_V, q_gain, k_gain):
+    def project(x, gain, W_Q, W_K, W_V, b_Q, b_K, b_V, q_gain, k_gain):
         gains = (q_gain, k_gain) if normed else None
-        return fused.attention_in(x, (gain, 1e-3), (W_Q, W_K, W_V), gains, heads)
+        return fused.attention_in(x, (gain, 1e-3), (W_Q, W_K, W_V), (b_Q, b_K, b_V), gains, heads)
 
-    given = inputs((1, 3, 3), (3,), (3, 8), (3, 4), (3, 4), (4,), (4,))
+    given = inputs((1, 3, 3), (3,), (3, 8), (3, 4), (3, 4), (8,), (4,), (4,), (4,), (4,))
     if not normed:
         given[-2:] = [gain.detach() for gain in given[-2:]]
     assert torch.autograd.gradcheck(project, given)
 
 
 def test_gradient_of_fused_attention_output_equals_finite_differences():
-    assert torch.autograd.gradcheck(fused.attention_out, inputs((2, 3, 4), (2, 2, 3, 2), (4, 4)))
+    assert torch.autograd.gradcheck(fused.attention_out, inputs((2, 3, 4), (2, 2, 3, 2), (4, 4), (4,)))
 
 
-@pytest.mark.parametrize("gated", [True, False])
-def test_gradient_of_fused_mlp_equals_finite_differences(gated):
-    def through(x, gain, W_in, W_gate, W_out):
-        return fused.mlp(x, (gain, 1e-3), W_in, W_gate if gated else None, W_out, residual=True)
+@pytest.mark.parametrize("kind", ["relu2", "swiglu", "gelu", "gelu_tanh"])
+def test_gradient_of_fused_mlp_equals_finite_differences(kind):
+    def through(x, gain, W_in, W_gate, W_out, b_in, b_out):
+        weights = (W_in, W_gate if kind == "swiglu" else None, W_out)
+        return fused.mlp(x, (gain, 1e-3), kind, weights, (b_in, b_out), residual=True)
 
-    given = inputs((1, 3, 4), (4,), (4, 5), (4, 5), (5, 4))
-    given[3] = given[3] if gated else given[3].detach()
+    given = inputs((1, 3, 4), (4,), (4, 5), (4, 5), (5, 4), (5,), (4,))
+    given[3] = given[3] if kind == "swiglu" else given[3].detach()
     assert torch.autograd.gradcheck(through, given)
 
 
-@pytest.mark.parametrize(
-    "frozen", ["W_E", "W_Q", "W_K", "W_V", "W_O", "W_in", "W_gate", "W_out", "norm1.gain", "qnorm.gain"]
-)
-def test_freezing_one_matrix_leaves_the_other_gradients_as_they_were(frozen):
+LAYOUTS = {
+    "modern": Layout(qk_norm=True, tied=False, start="normal"),
+    "biased": Layout(positions="learned", norm="layer", mlp="gelu_tanh", bias=True, tied=False, start="normal"),
+}
+FROZEN = {
+    "modern": ["W_E", "W_Q", "W_K", "W_V", "W_O", "W_in", "W_gate", "W_out", "norm1.gain", "qnorm.gain"],
+    "biased": ["W_E", "W_Q", "W_K", "W_V", "W_O", "W_in", "W_out", "b_Q", "b_V", "b_O", "b_in", "b_out", "norm2.bias"],
+}
+
+
+@pytest.mark.parametrize(("name", "frozen"), [(name, frozen) for name in FROZEN for frozen in FROZEN[name]])
+def test_freezing_one_matrix_leaves_the_other_gradients_as_they_were(name, frozen):
     config = ModelConfig(
-        kind="CausalLM",
-        sizes=Sizes(d_vocab=7, d_model=8, n_layers=2, n_heads=2, n_ctx=6),
-        layout=Layout(qk_norm=True, tied=False, start="normal"),
+        kind="CausalLM", sizes=Sizes(d_vocab=7, d_model=8, n_layers=2, n_heads=2, n_ctx=6), layout=LAYOUTS[name]
     )
     ids = torch.randint(0, 7, (2, 6), generator=torch.Generator().manual_seed(1))
     grads = []
@@ -159,12 +174,13 @@ def test_freezing_one_matrix_leaves_the_other_gradients_as_they_were(frozen):
             assert torch.equal(grad, grads[0][path]), path
 
 
-@pytest.mark.parametrize("mlp", ["relu2", "swiglu"])
-def test_autocast_to_bfloat16_stays_near_float32_in_logits_and_gradients(mlp):
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("mlp", ["relu2", "swiglu", "gelu_tanh"])
+def test_autocast_to_bfloat16_stays_near_float32_in_logits_and_gradients(mlp, bias):
     config = ModelConfig(
         kind="MaskedLM",
         sizes=Sizes(d_vocab=7, d_model=16, n_layers=2, n_heads=2, n_ctx=6),
-        layout=Layout(qk_norm=True, mlp=mlp, start="xavier"),
+        layout=Layout(qk_norm=True, mlp=mlp, bias=bias, start="xavier"),
     )
     model = build(config, 0)
     assert isinstance(model, MaskedLM)

@@ -211,3 +211,35 @@ def test_a_window_inside_one_document_needs_no_documents(corpus, model):
 def corpus_like(corpus):
     """The training part, also to validate on."""
     return SimpleNamespace(tokenizer=corpus.tokenizer, train=corpus.train, val=corpus.train)
+
+
+@pytest.mark.parametrize("layout", [{}, {"positions": "learned", "norm": "layer", "embed_scale": True}])
+def test_rows_of_a_large_tied_table_join_its_gradient_as_a_second_table_would(corpus, model_of, layout):
+    model = model_of("MaskedLM", 200, tied=True, **layout).double()
+    batch = TASK.train_batch(corpus, model.config.sizes, 0, 0, np.arange(4))
+    assert batch.inputs.numel() < 200
+    nats, _ = TASK.loss(model, batch)
+    ours = torch.autograd.grad(nats, list(model.parameters()))
+    logits = model(batch.inputs).flatten(0, 1)[batch.positions]
+    theirs = torch.autograd.grad(F.cross_entropy(logits, batch.targets, reduction="sum"), list(model.parameters()))
+    assert not ours[0].is_sparse
+    torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-12)
+
+
+def test_the_gradient_of_a_large_tied_table_has_the_same_bits_every_time(corpus, model_of):
+    model = model_of("MaskedLM", 5000, tied=True, n_ctx=128)
+    batch = TASK.train_batch(corpus, model.config.sizes, 0, 0, np.arange(16))
+    assert len(np.unique(batch.inputs.numpy())) < 40  # each row is read many times
+    found = set()
+    threads = torch.get_num_threads()
+    torch.use_deterministic_algorithms(True)
+    try:
+        torch.set_num_threads(4)
+        for _ in range(20):
+            model.zero_grad()
+            TASK.loss(model, batch)[0].backward()
+            found.add(model.embedding.W_E.grad.numpy().tobytes())
+    finally:
+        torch.set_num_threads(threads)
+        torch.use_deterministic_algorithms(False)
+    assert len(found) == 1

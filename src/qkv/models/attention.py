@@ -152,7 +152,7 @@ class MultiHeadAttention(nn.Module):
         self.qnorm = RMSNorm(self.d_head, norm_eps) if qk_norm else None
         self.knorm = RMSNorm(self.d_head, norm_eps) if qk_norm else None
         self.rotary = Rotary(self.d_head, rope_base, rope_share, rope_scaling) if rope_base else None
-        self._fast = not biased and (self.rotary is None or self.rotary.whole)
+        self._fast = self.rotary is None or self.rotary.whole
         if seed is not None:
             fill(self, start, 1, seed)
 
@@ -243,8 +243,8 @@ class MultiHeadAttention(nn.Module):
             q, k, v, x = self._project_fast(x, norm)
             z = attend(q, k, v, to, self.scale)
             if skip and drop is None:
-                return fused.attention_out(x, z, self.W_O)
-            out = fused.attention_out(None, z, self.W_O)
+                return fused.attention_out(x, z, self.W_O, self.b_O)
+            out = fused.attention_out(None, z, self.W_O, self.b_O)
         else:
             h = x if norm is None else apply_norm(norm, x, plain=tap is not None)
             h = tap(f"{name}.x", h) if tap and context is None else h
@@ -266,7 +266,10 @@ class MultiHeadAttention(nn.Module):
         if self.rotary is not None:
             _, _, turn = self.rotary.tables(x.shape[1], x.dtype, x.device)
         heads = fused.Heads(self.n_heads, self.n_kv_heads, self.d_head, turn, eps)
-        q, k, v, h = fused.attention_in(h, inside, (self.W_Q, self.W_K, self.W_V), gains, heads)
+        biases = None
+        if self.b_Q is not None and self.b_K is not None and self.b_V is not None:
+            biases = self.b_Q, self.b_K, self.b_V
+        q, k, v, h = fused.attention_in(h, inside, (self.W_Q, self.W_K, self.W_V), biases, gains, heads)
         return q, k, v, h if inside is not None or norm is None else x
 
     def _mixed(

@@ -51,10 +51,11 @@ class MLP(nn.Module):
         tap: Tap | None = None,
     ) -> Tensor:
         """[x +] mlp(norm(x)): a block's whole sublayer, see `MultiHeadAttention.mix`. x [batch, pos, d_model]."""
-        if tap is None and self.b_in is None and self.kind in ("relu2", "swiglu") and fused.serves(x):
+        if tap is None and self.kind != "relu" and fused.serves(x):
             h, inside = (x, (norm.gain, norm.eps)) if isinstance(norm, RMSNorm) else (norm(x) if norm else x, None)
             joint = skip and drop is None and h is x
-            out = fused.mlp(h, inside, self.W_in, self.W_gate, self.W_out, residual=joint)
+            weights, biases = (self.W_in, self.W_gate, self.W_out), (self.b_in, self.b_out)
+            out = fused.mlp(h, inside, self.kind, weights, biases, residual=joint)
             if joint:
                 return out
         else:

@@ -109,18 +109,20 @@ def attention_in(
     x: Tensor,
     norm: tuple[Tensor, float] | None,
     weights: tuple[Tensor, Tensor, Tensor],
+    biases: tuple[Tensor, Tensor, Tensor] | None,
     gains: tuple[Tensor, Tensor] | None,
     heads: Heads,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """q [batch, head, pos, d_head], k and v [batch, kv_head, pos, d_head] of x [batch, pos, d_model]; and x, handed on.
 
-    `norm` is the gain and eps of the RMSNorm before (None: x enters as it is), `weights` are W_Q, W_K, W_V, `gains`
-    those of QK-norm (None: none). With rotary turns the coordinates of q and k come in another order, the same for
-    both, which no score can see. The x that is handed on is for the residual sum: its gradient then joins the norm's in
-    one pass.
+    `norm` is the gain and eps of the RMSNorm before (None: x enters as it is), `weights` are W_Q, W_K, W_V, `biases`
+    b_Q, b_K, b_V, `gains` those of QK-norm (None: none). With rotary turns the coordinates of q and k come in another
+    order, the same for both, which no score can see. The x that is handed on is for the residual sum: its gradient then
+    joins the norm's in one pass.
     """
     gain, eps = norm if norm is not None else (None, 0.0)
-    return _AttentionIn.apply(x, gain, *weights, *(gains or (None, None)), eps, heads, product_dtype(x))
+    added = biases or (None, None, None)
+    return _AttentionIn.apply(x, gain, *weights, *added, *(gains or (None, None)), eps, heads, product_dtype(x))
 
 
 def _beside(halves: Tensor, d_head: int) -> tuple[Tensor, Tensor]:
@@ -208,7 +210,7 @@ def _split_head_gains(d: Tensor, heads: Heads) -> tuple[Tensor, Tensor]:
 
 
 class _AttentionIn(Function):
-    """y = norm(x); [q | k | v] = y [W_Q | W_K | W_V]; then per pair of q and k  q' = e^{ia} g u,  u = q / rms(q).
+    """y = norm(x); [q | k | v] = y [W_Q | W_K | W_V] + b; then per pair of q and k  q' = e^{ia} g u,  u = q / rms(q).
 
     Backward: du = g e^{-ia} dq', dg = sum du u, dq = r (g du - u <g du, u> / d_head); then one product each for the
     joined weights and for y. q and k share one buffer, so a step is one pass over both.
@@ -222,6 +224,9 @@ class _AttentionIn(Function):
         W_Q: Tensor,
         W_K: Tensor,
         W_V: Tensor,
+        b_Q: Tensor | None,
+        b_K: Tensor | None,
+        b_V: Tensor | None,
         q_gain: Tensor | None,
         k_gain: Tensor | None,
         eps: float,
@@ -235,7 +240,11 @@ class _AttentionIn(Function):
         if gain is not None:
             y, u, r = _norm_forward(x, gain, eps)
         y, joined = y.to(dtype), _join((W_Q, W_K, W_V), heads, dtype)
-        h = (y @ joined).view(*x.shape[:2], -1, heads.d_head)
+        if b_Q is not None and b_K is not None and b_V is not None:
+            bias = _join((b_Q[None], b_K[None], b_V[None]), heads, dtype)[0]
+            h = torch.addmm(bias, y, joined).view(*x.shape[:2], -1, heads.d_head)
+        else:
+            h = (y @ joined).view(*x.shape[:2], -1, heads.d_head)
         n_qk = heads.n_heads + heads.n_kv_heads
         qk, v = h.narrow(2, 0, n_qk), h.narrow(2, n_qk, heads.n_kv_heads)
         if q_gain is not None and k_gain is not None:
@@ -277,6 +286,11 @@ class _AttentionIn(Function):
         d_weights: list[Tensor | None] = [None, None, None]
         if any(ctx.needs_input_grad[2:5]):
             d_weights = _split(y.t() @ rows, ctx.widths, heads, ctx.needs_input_grad[2:5])
+        d_biases: list[Tensor | None] = [None, None, None]
+        if any(ctx.needs_input_grad[5:8]):
+            summed = rows.sum(0, keepdim=True, dtype=d_qk.dtype)
+            parts = _split(summed, ctx.widths, heads, ctx.needs_input_grad[5:8])
+            d_biases = [None if part is None else part[0] for part in parts]
         dx = d_gain = None
         if any(ctx.needs_input_grad[:2]):
             dx, onto = rows @ joined.t(), None if onto is None else _rows(onto)
@@ -285,36 +299,45 @@ class _AttentionIn(Function):
             elif onto is not None:
                 dx = dx.to(onto.dtype).add_(onto)
             dx = dx.view(ctx.shape)
-        return dx, d_gain, *d_weights, *d_gains, None, None, None
+        return dx, d_gain, *d_weights, *d_biases, *d_gains, None, None, None
 
 
 # Attention, back onto the residual stream -----------------------------------------------------------------------------
 
 
-def attention_out(residual: Tensor | None, z: Tensor, W_O: Tensor) -> Tensor:
-    """residual + concat_h(z_h) W_O: residual [batch, pos, d_model] or None, z [batch, head, pos, d_head]."""
-    return _AttentionOut.apply(residual, z, W_O, product_dtype(z))
+def attention_out(residual: Tensor | None, z: Tensor, W_O: Tensor, b_O: Tensor | None) -> Tensor:
+    """residual + concat_h(z_h) W_O + b_O: residual [batch, pos, d_model] or None, z [batch, head, pos, d_head]."""
+    return _AttentionOut.apply(residual, z, W_O, b_O, product_dtype(z))
 
 
-def _plus_product(residual: Tensor | None, rows: Tensor, weight: Tensor) -> Tensor:
-    """residual + rows @ weight, in one operator where dtypes agree."""
+def _plus_product(residual: Tensor | None, rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """residual + rows @ weight + bias, in as few operators as dtypes allow."""
     if residual is None:
-        return rows @ weight
+        return rows @ weight if bias is None else torch.addmm(bias.to(rows.dtype), rows, weight)
     if residual.dtype == rows.dtype:
-        return torch.addmm(_rows(residual), rows, weight)
-    return _rows(residual) + rows @ weight
+        out = torch.addmm(_rows(residual), rows, weight)
+        return out if bias is None else out.add_(bias)
+    product = rows @ weight if bias is None else torch.addmm(bias.to(rows.dtype), rows, weight)
+    return _rows(residual) + product
+
+
+def _summed(dy: Tensor) -> Tensor:
+    """The gradient of a bias that was added to every row, at least float32."""
+    return _rows(dy).sum(0, dtype=_wide_dtype(dy.dtype))
 
 
 class _AttentionOut(Function):
-    """y = x + z W; dx = dy, dz = dy W^T, dW = z^T dy."""
+    """y = x + z W + b; dx = dy, dz = dy W^T, dW = z^T dy, db = sum_n dy."""
 
     @staticmethod
-    def forward(ctx: Any, residual: Tensor | None, z: Tensor, W_O: Tensor, dtype: torch.dtype) -> Tensor:
+    def forward(
+        ctx: Any, residual: Tensor | None, z: Tensor, W_O: Tensor, b_O: Tensor | None, dtype: torch.dtype
+    ) -> Tensor:
         heads, weight = z.transpose(1, 2), W_O.to(dtype)
         rows = heads.reshape(-1, weight.shape[0]).to(dtype)
         ctx.save_for_backward(rows, weight)
         ctx.shape = heads.shape
-        return _plus_product(residual, rows, weight).view(*heads.shape[:2], -1)
+        return _plus_product(residual, rows, weight, b_O).view(*heads.shape[:2], -1)
 
     @staticmethod
     @once_differentiable
@@ -326,27 +349,36 @@ class _AttentionOut(Function):
             dz = (d @ weight.t()).view(ctx.shape).transpose(1, 2)
         if ctx.needs_input_grad[2]:
             dW = rows.t() @ d
-        return dy if ctx.needs_input_grad[0] else None, dz, dW, None
+        db = _summed(dy) if ctx.needs_input_grad[3] else None
+        return dy if ctx.needs_input_grad[0] else None, dz, dW, db, None
 
 
 # MLP ------------------------------------------------------------------------------------------------------------------
 
 
 def mlp(
-    x: Tensor, norm: tuple[Tensor, float] | None, W_in: Tensor, W_gate: Tensor | None, W_out: Tensor, *, residual: bool
+    x: Tensor,
+    norm: tuple[Tensor, float] | None,
+    kind: str,
+    weights: tuple[Tensor, Tensor | None, Tensor],
+    biases: tuple[Tensor | None, Tensor | None],
+    *,
+    residual: bool,
 ) -> Tensor:
-    """[x +] act(norm(x) W_in) W_out: relu^2, or swiglu where there is a W_gate. x [batch, pos, d_model] -> the same.
+    """[x +] act(norm(x) W_in + b_in) W_out + b_out, x [batch, pos, d_model] -> the same; `kind` as in `Layout.mlp`.
 
-    `norm` is the gain and eps of the RMSNorm before (None: x enters as it is).
+    `norm` is the gain and eps of the RMSNorm before (None: x enters as it is); `weights` are W_in, W_gate (of swiglu)
+    and W_out, `biases` b_in and b_out.
     """
     gain, eps = norm if norm is not None else (None, 0.0)
-    return _MLP.apply(x, gain, W_in, W_gate, W_out, eps, residual, product_dtype(x))
+    return _MLP.apply(x, gain, *weights, *biases, eps, kind, residual, product_dtype(x))
 
 
 class _MLP(Function):
-    """relu^2: a = relu(y W_in), s = a a, da = 2 a ds, the factor inside the product that makes ds.
+    """relu^2: a = relu(y W_in + b_in), s = a a, da = 2 a ds, the factor inside the product that makes ds.
 
-    swiglu: a = silu(b), b = y W_gate, c = y W_in, s = a c, dc = a ds, db = silu'(b) c ds.
+    swiglu: a = silu(g), g = y W_gate, c = y W_in, s = a c, dc = a ds, dg = silu'(g) c ds.
+    gelu: s = gelu(c), dc = gelu'(c) ds.
     """
 
     @staticmethod
@@ -357,55 +389,66 @@ class _MLP(Function):
         W_in: Tensor,
         W_gate: Tensor | None,
         W_out: Tensor,
+        b_in: Tensor | None,
+        b_out: Tensor | None,
         eps: float,
+        kind: str,
         residual: bool,
         dtype: torch.dtype,
     ) -> Tensor:
-        u = r = b = gate = None
+        u = r = g = a = gate = None
         y = _rows(x)
         if gain is not None:
             y, u, r = _norm_forward(x, gain, eps)
         y, w_in, w_out = y.to(dtype), W_in.to(dtype), W_out.to(dtype)
-        c = y @ w_in
-        if W_gate is None:
+        c = y @ w_in if b_in is None else torch.addmm(b_in.to(dtype), y, w_in)
+        if W_gate is not None:
+            gate = W_gate.to(dtype)
+            g = y @ gate
+            a = F.silu(g)
+            s = a * c
+        elif kind == "relu2":
             a = c.relu_()
             s = a * a
         else:
-            gate = W_gate.to(dtype)
-            b = y @ gate
-            a = F.silu(b)
-            s = a * c
-        ctx.save_for_backward(gain, u, r, y, a, b, c, s, w_in, gate, w_out)
-        ctx.residual, ctx.shape = residual, x.shape
-        return _plus_product(x if residual else None, s, w_out).view(x.shape)
+            s = F.gelu(c, approximate=_APPROXIMATE[kind])
+        ctx.save_for_backward(gain, u, r, y, a, g, c, s, w_in, gate, w_out)
+        ctx.residual, ctx.shape, ctx.kind = residual, x.shape, kind
+        return _plus_product(x if residual else None, s, w_out, b_out).view(x.shape)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dy: Tensor) -> Grads:
-        gain, u, r, y, a, b, c, s, w_in, gate, w_out = ctx.saved_tensors
-        need_x, need_gain, need_in, need_gate, need_out = ctx.needs_input_grad[:5]
+        gain, u, r, y, a, g, c, s, w_in, gate, w_out = ctx.saved_tensors
+        need_x, need_gain, need_in, need_gate, need_out, need_b_in, need_b_out = ctx.needs_input_grad[:7]
         rows = _rows(dy)
         d = rows.to(y.dtype)
-        d_in = d_gate = d_out = d_gain = db = None
-        if need_out:
-            d_out = s.t() @ d
-        if gate is None:
-            dc = torch.addmm(d.new_empty(()), d, w_out.t(), beta=0, alpha=2).mul_(a)
-        else:
+        d_gain = dg = None
+        d_out = s.t() @ d if need_out else None
+        if gate is not None:
             ds = d @ w_out.t()
             dc = ds * a
-            db = torch.ops.aten.silu_backward(ds.mul_(c), b)
-            d_gate = y.t() @ db if need_gate else None
-        if need_in:
-            d_in = y.t() @ dc
+            dg = torch.ops.aten.silu_backward(ds.mul_(c), g)
+        elif ctx.kind == "relu2":
+            dc = torch.addmm(d.new_empty(()), d, w_out.t(), beta=0, alpha=2).mul_(a)
+        else:
+            dc = torch.ops.aten.gelu_backward(d @ w_out.t(), c, approximate=_APPROXIMATE[ctx.kind])
+        d_gate = y.t() @ dg if dg is not None and need_gate else None
+        d_in = y.t() @ dc if need_in else None
         dx = rows if ctx.residual else None
         if need_x or need_gain:
             d_y = dc @ w_in.t()
-            if db is not None and gate is not None:
-                d_y.addmm_(db, gate.t())
+            if dg is not None and gate is not None:
+                d_y.addmm_(dg, gate.t())
             d_y = d_y.to(rows.dtype)
             if gain is not None:
                 dx, d_gain = _norm_backward(d_y.to(u.dtype), u, r, gain, dx)
             else:
                 dx = d_y if dx is None else d_y.add_(dx)
-        return (None if dx is None else dx.view(ctx.shape)), d_gain, d_in, d_gate, d_out, None, None, None
+        d_b_in, d_b_out = (_summed(dc) if need_b_in else None), (_summed(rows) if need_b_out else None)
+        d_x = None if dx is None else dx.view(ctx.shape)
+        return d_x, d_gain, d_in, d_gate, d_out, d_b_in, d_b_out, None, None, None, None
+
+
+_APPROXIMATE = {"gelu": "none", "gelu_tanh": "tanh"}
+"""Kind of MLP -> what torch calls the way its GELU is computed."""

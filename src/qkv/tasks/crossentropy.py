@@ -5,7 +5,9 @@ log sum exp(logits) - logits[t]. Its gradient by the logits is G = softmax(logit
 dW_U = h^T G and db_U is the sum of G over rows. Rows are taken a chunk at a time: the chunk's logits become G in place
 and go into dh and dW_U at once. So the forward pass already makes the gradient, in three products as in the plain way;
 nothing is computed twice, and memory for logits is bounded by a chunk (about 32 MiB) however many rows and words there
-are. Chunking of this kind: Wijmans et al. 2024 (arXiv 2411.09009), Hsu et al. 2024 (arXiv 2410.10989).
+are. Chunking of this kind: Wijmans et al. 2024 (arXiv 2411.09009), Hsu et al. 2024 (arXiv 2410.10989). Where all rows
+are one or two chunks, G itself is kept, and the backward pass makes the products, with the factor that it is given in
+them: dW_U is then written once, and with many words that is what takes the time.
 
 With label smoothing e (Szegedy et al. 2016, arXiv 1512.00567) the target is (1 - e) onehot(t) + e / d_vocab: the loss
 is log sum exp(logits) - (1 - e) logits[t] - e mean(logits), and G = softmax(logits) - (1 - e) onehot(t) - e / d_vocab.
@@ -26,6 +28,8 @@ __all__ = ["chunk_rows", "linear_cross_entropy", "token_scores"]
 _CHUNK_BYTES = 32 << 20
 _FEWEST_ROWS = 256
 """Below this many rows the products lose more speed than the cache gives back."""
+_WHOLE = 2
+"""Up to so many chunks the slope of all rows is kept: about 64 MiB, less than a dW_U of 30 k words written twice."""
 
 
 def chunk_rows(d_vocab: int) -> int:
@@ -65,10 +69,21 @@ def token_scores(h: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor
 
 
 class _LinearCrossEntropy(torch.autograd.Function):
-    """Forward forms the gradients too; backward only multiplies them by the gradient of the sum."""
+    """Forward forms the gradients too, or the slope that they are products of; backward scales them."""
 
     @staticmethod
     def forward(ctx: Any, h: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, smoothing: float) -> Tensor:
+        ctx.dtypes, ctx.is_whole = (
+            (h.dtype, weight.dtype, weight.dtype),
+            h.shape[0] <= _WHOLE * chunk_rows(weight.shape[1]),
+        )
+        if ctx.is_whole:
+            matrix = weight.to(_product_type(h))
+            x = h.to(matrix.dtype)
+            slope = _logits(x, matrix, bias)
+            total = _loss_into_slope(slope, targets[:, None], smoothing)
+            ctx.save_for_backward(x, matrix, slope.to(matrix.dtype), None if bias is None else slope.sum(dim=0))
+            return total
         need_h, need_weight, need_bias, *_ = ctx.needs_input_grad
         wide = _wide(h)
         dh = torch.empty_like(h) if need_h else None
@@ -90,17 +105,43 @@ class _LinearCrossEntropy(torch.autograd.Function):
             if dweight is not None:
                 _add_product(dweight, x.t(), slope)
         ctx.save_for_backward(dh, dweight, dbias)
-        ctx.dtypes = h.dtype, weight.dtype, weight.dtype
         return total
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        parts = ctx.saved_tensors
+        if ctx.is_whole:
+            return *_products(parts, grad, ctx.dtypes, ctx.needs_input_grad), None, None
         scaled = (
-            None if part is None else (part * grad).to(dtype)
-            for part, dtype in zip(ctx.saved_tensors, ctx.dtypes, strict=True)
+            None if part is None else (part * grad).to(dtype) for part, dtype in zip(parts, ctx.dtypes, strict=True)
         )
         return *scaled, None, None
+
+
+def _products(
+    kept: tuple[Tensor, Tensor, Tensor, Tensor | None],
+    grad: Tensor,
+    dtypes: tuple[torch.dtype, ...],
+    needed: tuple[bool, ...],
+) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+    """grad * (slope matrix^T, x^T slope, sum of slope): dh, dweight (with the strides of the matrix) and dbias."""
+    x, matrix, slope, dbias = kept
+    dh = dweight = None
+    if needed[0]:
+        dh = _times(slope, matrix.t(), grad).to(dtypes[0])
+    if needed[1] and matrix.stride(0) == 1:
+        dweight = _times(slope.t(), x, grad).to(dtypes[1]).t()
+    elif needed[1]:
+        dweight = _times(x.t(), slope, grad).to(dtypes[1])
+    return dh, dweight, (dbias * grad).to(dtypes[2]) if dbias is not None and needed[2] else None
+
+
+def _times(left: Tensor, right: Tensor, grad: Tensor) -> Tensor:
+    """grad left right, the factor inside the product where it can be read without waiting for a device."""
+    if left.device.type != "cpu" or torch.compiler.is_compiling():
+        return (left @ right).to(grad.dtype) * grad
+    return torch.addmm(left.new_empty(()), left, right, beta=0, alpha=float(grad))
 
 
 def _wide(h: Tensor) -> torch.dtype:

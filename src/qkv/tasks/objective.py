@@ -1,7 +1,8 @@
 """What the language tasks share: the loss of a batch at the positions that have a target, and the random-label null.
 
 The output matrix is applied to the hidden vectors of those positions only. Positions are gathered by `F.embedding`,
-whose backward adds in a fixed order (tensor indexing does not, with more than one thread).
+whose backward adds in a fixed order (tensor indexing does not, with more than one thread); so does that of its sparse
+form, which a large tied table gets.
 """
 
 from typing import Any
@@ -40,8 +41,23 @@ def batch_scores(model: Any, batch: Batch) -> Scores:
 
 def _answering(model: Any, batch: Batch, drop: Drop | None) -> Tensor:
     """What W_U is applied to at the positions that have a target: [n_targets, d_model]."""
-    h = model.hidden(batch.inputs, mask=batch.mask, documents=batch.documents, drop=drop).flatten(0, 1)
+    inputs = _rows(model, batch.inputs)
+    h = model.hidden(inputs, mask=batch.mask, documents=batch.documents, drop=drop).flatten(0, 1)
     return model.head.transformed(h if batch.positions is None else F.embedding(batch.positions, h))
+
+
+def _rows(model: Any, ids: Tensor) -> Tensor:
+    """Rows of W_E [batch, pos, d_model] where a table is tied and large, else the ids, for the model to take them.
+
+    The gradient of a tied W_E is dense, by way of the output; the rows that were read then join it one by one instead
+    of as a second table of zeros.
+    """
+    table = model.embedding.W_E
+    if model.head.W_U is not None or ids.device.type != "cpu" or table.shape[0] <= ids.numel():
+        return ids
+    if not (torch.is_grad_enabled() and table.requires_grad) or torch.compiler.is_compiling():
+        return ids
+    return F.embedding(ids, table, sparse=True)
 
 
 def random_targets(tokens: Tokens, seed: int, step: int, examples: np.ndarray, n: int) -> np.ndarray:
