@@ -31,6 +31,7 @@ from qkv.models.factored import FactoredMatrix
 from qkv.models.matrices import Catalogue
 from qkv.tasks import Data, Evaluation, PredictOptions, Task, find_task
 from qkv.telemetry import History, Telemetry, write_table
+from qkv.training.ranks import is_first_process
 
 if TYPE_CHECKING:
     from qkv.views.notebook import AttentionView
@@ -74,10 +75,12 @@ def train(
 
     `source` is a text file, folder or table; empty is the text inside your own Python. Further keywords are those of
     `qkv.recipe.Request`: task, preset, from_run, steps, minutes, until_loss, seed, val, tokenizer, vocab, text_column,
-    label_column, watch ("off", "light", "full", "2%"), device, precision, threads. `set` overrides single settings
-    (`{"d_model": 128}`), `change` takes changes in the change language, `freeze` and `only` selectors. With `resume`,
-    `out` names the run to go on with. `log` is a place that telemetry is sent to as well (tensorboard, wandb or
-    trackio). `progress` is called with each step, `say` with sentences.
+    label_column, watch ("off", "light", "full", "2%"), device, precision, threads, on_spike. `set` overrides single
+    settings (`{"d_model": 128}`), `change` takes changes in the change language, `freeze` and `only` selectors. With
+    `resume`, `out` names the run to go on with. `log` is a place that telemetry is sent to as well (tensorboard, wandb
+    or trackio). `progress` is called with each step, `say` with sentences.
+
+    A script that torchrun starts in several processes makes this call in each; the first one watches and writes.
 
     Raises UserError for what cannot be done as asked (nothing is made then), RunError where the run broke off.
     """
@@ -100,7 +103,7 @@ def train(
     else:
         path = recipe.train(asked, out=Path(out) if out else None, listening=listening, cache=cache_folder())
     run = load(path)
-    if report and not run.folder.report.is_file():
+    if report and is_first_process() and not run.folder.report.is_file():
         say("writing the report")
         run.report()
     return run
@@ -267,6 +270,8 @@ def study(
     Trains one model per core at a time. Its folder lies in `out` and is named by the hash of what is done, so the same
     call goes on with what is missing, and more `seeds` add to what is there. `margin` is the largest effect that would
     not matter. `progress` is called with each training that ended, `say` with sentences.
+
+    A script that torchrun starts in several processes makes this call in each; the first one watches and writes.
 
     Raises UserError for what cannot be done as asked (nothing is made then).
     """

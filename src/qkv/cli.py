@@ -127,6 +127,7 @@ def _dispatch(argv: list[str]) -> int:
         parser.print_help()
         return 0
     args = parser.read(argv[1:])
+    args.typed = tuple(argv)
     return importlib.import_module(f"qkv.commands.{argv[0]}").run(args)
 
 

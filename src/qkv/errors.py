@@ -11,6 +11,7 @@
     ├── RunError                exit status 1: the run could not go on
     │   ├── NonFiniteError      NaN or infinity in loss or gradients
     │   ├── SpikeError          the training loss jumped up and stayed there
+    │   ├── RankLostError       another process of a training on several ended
     │   └── StorageError        disk full, no permission while writing
     └── Interrupted             exit status 130 (Ctrl-C) or 143 (SIGTERM)
 
@@ -28,6 +29,7 @@ __all__ = [
     "MissingExtra",
     "NonFiniteError",
     "QkvError",
+    "RankLostError",
     "RunError",
     "RunFolderError",
     "SourceError",
@@ -85,6 +87,10 @@ class NonFiniteError(RunError):
 
 class SpikeError(RunError):
     """The training loss jumped up and stayed there."""
+
+
+class RankLostError(RunError):
+    """Another process of a training on several has ended."""
 
 
 class StorageError(RunError):

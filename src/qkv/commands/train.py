@@ -16,13 +16,19 @@ Example:
   qkv train my.txt --until-loss 1.9 --set d_model=128,n_layers=4
   qkv train fashion-mnist --task image --set flip=true
   qkv train --out runs/frozen --resume
+  qkv train my.txt --nproc 4 --threads 2
+  torchrun --nproc-per-node 4 -m qkv train my.txt
 """
 
 import argparse
 import time
+from pathlib import Path
 from typing import Any
 
+from qkv.commands import processes
 from qkv.commands.arguments import one_of, positive, settings, split_changes, usually, whole
+from qkv.config import load_toml
+from qkv.errors import QkvError
 
 __all__ = ["configure", "run"]
 
@@ -96,14 +102,22 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     place.add_argument("--device", type=usually("cpu", "cuda", "mps"), metavar="NAME", help="cpu, cuda or mps")
     place.add_argument("--precision", type=usually("auto", "fp32", "bf16"), metavar="NAME", help="auto, fp32 or bf16")
-    place.add_argument("--threads", type=whole(), metavar="N", help="processor threads")
+    place.add_argument("--threads", type=whole(), metavar="N", help="processor threads, of each process")
+    place.add_argument(
+        "--nproc",
+        type=whole(),
+        metavar="N",
+        help="processes that share each batch (1); the result is that of one process but for rounding."
+        " With --resume it may differ",
+    )
     place.add_argument("--no-report", dest="report", action="store_false", default=None, help="write no report.html")
     place.add_argument("--json", action="store_true", help="print one JSON object on stdout")
 
 
 def options(args: argparse.Namespace) -> dict[str, Any]:
     """The keyword arguments of `qkv.train` that were typed."""
-    given = {name: value for name, value in vars(args).items() if value is not None and name not in ("source", "json")}
+    apart = ("source", "json", "typed")
+    given = {name: value for name, value in vars(args).items() if value is not None and name not in apart}
     if args.set:
         given["set"] = settings(args.set)
     if args.change:
@@ -111,13 +125,30 @@ def options(args: argparse.Namespace) -> dict[str, Any]:
     return given
 
 
+def _n_processes(args: argparse.Namespace) -> int:
+    """What was typed; of a run that is resumed without it, what its config.toml says."""
+    if args.nproc is not None or not (args.resume and args.out):
+        return args.nproc or 1
+    try:
+        return int(load_toml(Path(args.out) / "config.toml").get("machine", {}).get("ranks", 1))
+    except (OSError, QkvError, AttributeError, TypeError, ValueError):
+        return 1  # what is wrong with it is said where it is read
+
+
 def run(args: argparse.Namespace) -> int:
     """Do it, print, and return the exit status."""
     started = time.monotonic()
     given = options(args)
+    n = _n_processes(args)
+    if n > 1 and not processes.is_started():
+        return processes.launch(args.typed, n)
+    processes.end_with_starter()
     from qkv import api
     from qkv.commands import outcome, progress, screen
 
+    if not processes.is_first():
+        api.train(args.source or "", started=started, **given)
+        return 0
     with progress.display() as display:
         trained = api.train(args.source or "", progress=display, say=display.say, started=started, **given)
     if args.json:

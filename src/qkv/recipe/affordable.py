@@ -17,6 +17,7 @@ from qkv.instruments.schedule import KINDS, LEVELS, WatchConfig, share_of
 from qkv.recipe.assemble import Parts, assemble
 from qkv.telemetry import Store
 from qkv.training import loop
+from qkv.training.ranks import ALONE, Ranks
 from qkv.training.record import Observer, StepRecord
 
 __all__ = ["LADDER", "Costs", "afford", "measure_costs", "with_affordable_watching"]
@@ -87,8 +88,8 @@ def afford(percent: float, steps: int, costs: Costs) -> tuple[WatchConfig, float
     return best, costs.share(best, steps)
 
 
-def measure_costs(parts: Parts, percent: float, *, updates: int = _UPDATES) -> Costs:
-    """Time a few updates of a copy on random labels, with every kind of look after each."""
+def measure_costs(parts: Parts, percent: float, *, updates: int = _UPDATES, ranks: Ranks = ALONE) -> Costs:
+    """Time a few updates of a copy on random labels, with every kind of look after each; what rank 0 measured."""
     scratch = assemble(parts.config, parts.corpus)
     everything = _sparse(1, 1, 1, 1, 1 if percent >= _DEAR else 0)
     with tempfile.TemporaryDirectory() as folder, Store(Path(folder) / "telemetry.sqlite") as store:
@@ -108,9 +109,10 @@ def measure_costs(parts: Parts, percent: float, *, updates: int = _UPDATES) -> C
             random_labels=True,
             stop_after=updates,
             deadline_seconds=3600.0,
+            ranks=ranks,
         )
     scratch.plan.at_end()
-    return meter.costs()
+    return Costs(**ranks.tell(dataclasses.asdict(meter.costs())))
 
 
 class _Meter(Observer):
@@ -138,12 +140,12 @@ class _Meter(Observer):
         return Costs(update=max(min(updates), 1e-6), looks=quickest)
 
 
-def with_affordable_watching(parts: Parts) -> tuple[Parts, str]:
+def with_affordable_watching(parts: Parts, ranks: Ranks = ALONE) -> tuple[Parts, str]:
     """The same training, with the looks that its percentage buys in its configuration; and a sentence that says so."""
     percent = share_of(parts.config.watch)
     assert percent is not None
     began = time.perf_counter()
-    costs = measure_costs(parts, percent)
+    costs = measure_costs(parts, percent, ranks=ranks)
     training = parts.config.training
     steps = training.schedule.steps or int(60 * training.minutes / costs.update)
     watching, share = afford(percent, steps, costs)

@@ -52,6 +52,7 @@ def machine_facts(config: RunConfig) -> dict[str, Any]:
         "platform": f"{sys.platform} {platform.machine()}",
         "cores": os.cpu_count(),
         "threads": config.machine.threads,
+        "ranks": config.machine.ranks,
         "precision": config.machine.precision,
     }
 
@@ -62,6 +63,7 @@ _EXACTNESS: Mapping[str, str] = {
     "cpu": "the processor",
     "platform": "the platform",
     "threads": "the number of threads",
+    "ranks": "the number of processes",
     "precision": "the precision",
 }
 """What the bits of a training depend on beside its configuration -> what it is called."""

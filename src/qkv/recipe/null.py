@@ -10,6 +10,7 @@ from qkv.instruments.recorder import Recorder
 from qkv.recipe.assemble import Parts, assemble
 from qkv.telemetry import NULL_ARM, Store
 from qkv.training import loop
+from qkv.training.ranks import ALONE, Ranks
 from qkv.training.record import Outcome
 
 __all__ = ["NULL_SHARE", "null_steps", "train_null"]
@@ -25,8 +26,11 @@ def null_steps(steps: int) -> int:
     return 1 << (most.bit_length() - 1) if most else 0
 
 
-def train_null(parts: Parts, outcome: Outcome, store: Store) -> None:
-    """Train from the same start on random labels and record it as arm 1; nothing else of the run is touched."""
+def train_null(parts: Parts, outcome: Outcome, store: Store | None, ranks: Ranks = ALONE) -> None:
+    """Train from the same start on random labels and record it as arm 1; nothing else of the run is touched.
+
+    All ranks train it together; the one that watches gives the store.
+    """
     steps = null_steps(outcome.steps)
     if not steps:
         return
@@ -40,6 +44,7 @@ def train_null(parts: Parts, outcome: Outcome, store: Store) -> None:
     )
     config = dataclasses.replace(parts.config, training=training)
     null = assemble(config, parts.corpus)
+    watching = {"watching": config.watching, "start": null.start, "arm": NULL_ARM}
     loop.run(
         model=null.model,
         catalogue=null.catalogue,
@@ -50,8 +55,9 @@ def train_null(parts: Parts, outcome: Outcome, store: Store) -> None:
         machine=config.machine,
         seed=config.seed,
         constraint=null.plan,
-        observers=[Recorder(store, config.watch, watching=config.watching, start=null.start, arm=NULL_ARM)],
+        observers=[] if store is None else [Recorder(store, config.watch, **watching)],
         random_labels=True,
         stop_after=steps,
+        ranks=ranks,
     )
     null.plan.at_end()

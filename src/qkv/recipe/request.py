@@ -54,6 +54,7 @@ class Request:
     device: str | None = None
     precision: str | None = None
     threads: int | None = None
+    nproc: int | None = None
     on_spike: str | None = None
 
     def __post_init__(self) -> None:
@@ -150,7 +151,9 @@ def resolve(request: Request, cache: Path | None) -> tuple[RunConfig, Data, Scal
         data=settings,
         model=model,
         training=training_config(preset, scale, budget, model.sizes.n_ctx),
-        machine=resolve_machine(request.device or "cpu", request.precision or "auto", request.threads or 0),
+        machine=resolve_machine(
+            request.device or "cpu", request.precision or "auto", request.threads or 0, ranks=request.nproc or 1
+        ),
     )
     config = override(config, dict(request.set) | ({"on_spike": request.on_spike} if request.on_spike else {}))
     if parent and config.model != model:

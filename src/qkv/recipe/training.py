@@ -16,8 +16,8 @@ from typing import Any
 
 import torch
 
-from qkv.config import dump_toml, flat, override, to_dict
-from qkv.errors import RunFolderError
+from qkv.config import dump_toml, flat, from_dict, override, to_dict
+from qkv.errors import ConfigError, RunFolderError
 from qkv.folder import RunFolder
 from qkv.instruments.ledger import Ledger
 from qkv.instruments.recorder import Recorder
@@ -33,6 +33,7 @@ from qkv.tasks import Data, Evaluation, find_task
 from qkv.telemetry import Store
 from qkv.training import checkpoint as checkpoints
 from qkv.training import loop
+from qkv.training.ranks import Ranks, check_shares, join
 from qkv.training.record import Observer, Outcome, StepRecord
 
 __all__ = ["Listening", "next_folder", "resume", "same_data", "train"]
@@ -83,26 +84,40 @@ class _Progress(Observer):
 def train(request: Request, *, out: Path | None, listening: Listening, cache: Path | None) -> Path:
     """Train what was asked for into a new folder; returns it.
 
+    Started by torchrun or `qkv train --nproc`, every process makes this call; the first decides, and writes.
+
     Raises UserError before anything is made; RunError and Interrupted once there is something to keep.
     """
-    if out is not None:
-        RunFolder(out).check_vacant()
-    config, corpus, _ = resolve(request, cache)
-    parts = assemble(config, corpus)
-    listening.say(_announcement(parts))
-    if config.watch not in LEVELS:
-        parts, sentence = with_affordable_watching(parts)
-        config = parts.config
-        listening.say(sentence)
-    for sentence in (*parts.task.cautions(corpus, config.model.sizes), *parts.plan.describe()):
-        listening.say(sentence)
-    with RunFolder.create(out or next_folder(corpus.name)) as folder:
-        folder.write("config.toml", dump_toml(to_dict(config)))
-        if corpus.tokenizer is not None:
-            folder.write("tokenizer.json", corpus.tokenizer.to_json())
-        folder.write("source.json", _source_facts(corpus))
-        _run(parts, folder, listening, cache, resume_from=None)
-    return folder.path
+    with join() as ranks:
+        request = _shared(request, ranks)
+        config, corpus = None, None
+        if ranks.is_first:
+            if out is not None:
+                RunFolder(out).check_vacant()
+            config, corpus, _ = resolve(request, cache)
+            if config.machine.ranks != ranks.world:
+                raise ConfigError(f"machine.ranks is {config.machine.ranks}; it follows from --nproc, leave it out")
+            check_shares(config.training, ranks.world, find_task(config.task).examples)
+        config, corpus = _agreed(config, corpus, cache, ranks)
+        parts = assemble(config, corpus)
+        listening.say(_announcement(parts))
+        if config.watch not in LEVELS:
+            parts, sentence = with_affordable_watching(parts, ranks)
+            config = parts.config
+            listening.say(sentence)
+        for sentence in (*parts.task.cautions(corpus, config.model.sizes), *parts.plan.describe()):
+            listening.say(sentence)
+        path = Path(ranks.tell({"out": str(out or next_folder(corpus.name))})["out"])
+        if not ranks.is_first:
+            _run(parts, RunFolder(path), listening, cache, resume_from=None, ranks=ranks)
+            return path
+        with RunFolder.create(path) as folder:
+            folder.write("config.toml", dump_toml(to_dict(config)))
+            if corpus.tokenizer is not None:
+                folder.write("tokenizer.json", corpus.tokenizer.to_json())
+            folder.write("source.json", _source_facts(corpus))
+            _run(parts, folder, listening, cache, resume_from=None, ranks=ranks)
+    return path
 
 
 def resume(request: Request, *, out: Path, listening: Listening, cache: Path | None) -> Path:
@@ -110,17 +125,18 @@ def resume(request: Request, *, out: Path, listening: Listening, cache: Path | N
 
     Raises ConfigError where an option differs from the run's, RunFolderError where its data changed.
     """
-    with RunFolder.open(out, writing=True) as folder:
-        config = RunConfig.read(folder.config)
-        same_run(request, config)
-        if request.on_spike and not folder.is_finished:  # an answer to what has happened, so it may be another one
-            config = override(config, {"on_spike": request.on_spike})
-            folder.write("config.toml", dump_toml(to_dict(config)))
-        if folder.is_finished:
+    with join() as ranks, RunFolder.open(out, writing=True) if ranks.is_first else RunFolder(out) as folder:
+        request = _shared(request, ranks)
+        config, corpus = None, None
+        if ranks.is_first:
+            config = _reread(request, folder, ranks, listening)
+        if ranks.tell({"finished": folder.is_finished})["finished"]:
             listening.say(f"{folder.path} is finished; nothing is left to do")
             return folder.path
-        corpus = find_task(config.task).load(config.data, cache=cache)
-        same_data(folder, corpus)
+        if config is not None:
+            corpus = find_task(config.task).load(config.data, cache=cache)
+            same_data(folder, corpus)
+        config, corpus = _agreed(config, corpus, cache, ranks)
         found, damaged = checkpoints.latest_valid(folder)
         for sentence in damaged:
             listening.say(sentence)
@@ -128,9 +144,61 @@ def resume(request: Request, *, out: Path, listening: Listening, cache: Path | N
             listening.say(f"{folder.path} has no whole checkpoint; the run starts from step 0")
         elif found.state.step > 0:
             listening.say(f"going on from step {found.state.step}")
+        ranks.meet()  # all have found it before the first one sweeps what is later
         parts = assemble(config, corpus, resumed_at=found.state.step if found else 0)
-        _run(parts, folder, listening, cache, resume_from=found)
+        _run(parts, folder, listening, cache, resume_from=found, ranks=ranks)
     return folder.path
+
+
+def _shared(request: Request, ranks: Ranks) -> Request:
+    """The request with its number of processes, and the threads of a machine shared out among those that run there.
+
+    Raises ConfigError where another number was asked for than there are.
+    """
+    if request.nproc not in (None, ranks.world):
+        started = f"torchrun started {ranks.world}" if ranks.world > 1 else "this is one process"
+        raise ConfigError(
+            f"--nproc is {request.nproc}, but {started}; type qkv train --nproc {request.nproc} in a terminal,"
+            f" or torchrun --nproc-per-node {request.nproc} -m qkv train without it"
+        )
+    return dataclasses.replace(request, nproc=ranks.world)
+
+
+def _reread(request: Request, folder: RunFolder, ranks: Ranks, listening: Listening) -> RunConfig:
+    """The configuration of a run that is gone on with, with what may differ from it written down.
+
+    Raises ConfigError where an option differs from the run's.
+    """
+    config = RunConfig.read(folder.config)
+    same_run(request, config)
+    changed: dict[str, Any] = {}
+    if request.on_spike:  # an answer to what has happened, so it may be another one
+        changed["on_spike"] = request.on_spike
+    if config.machine.ranks != ranks.world:
+        check_shares(config.training, ranks.world, find_task(config.task).examples)
+        threads = max(1, config.machine.threads * config.machine.ranks // ranks.world)
+        changed |= {"machine.ranks": ranks.world, "machine.threads": threads}
+    if changed and not folder.is_finished:
+        config = override(config, changed)
+        folder.write("config.toml", dump_toml(to_dict(config)))
+    return config
+
+
+def _agreed(config: RunConfig | None, corpus: Any, cache: Path | None, ranks: Ranks) -> tuple[RunConfig, Any]:
+    """What rank 0 decided and its data, on every rank; the others read the data once it has, from the cache.
+
+    Raises RunFolderError where a rank reads other data than rank 0.
+    """
+    told = ranks.tell(None if config is None else {"config": to_dict(config), "sha256": corpus.sha256})
+    if config is None:
+        config = from_dict(RunConfig, told["config"])
+        corpus = find_task(config.task).load(config.data, cache=cache)
+    if corpus.sha256 != told["sha256"]:
+        raise RunFolderError(
+            f"process {ranks.rank} reads data of sha256 {corpus.sha256[:16]}..., process 0 of {told['sha256'][:16]}...;"
+            " give every machine the same files"
+        )
+    return config, corpus
 
 
 def _run(
@@ -139,9 +207,16 @@ def _run(
     listening: Listening,
     cache: Path | None,
     resume_from: checkpoints.Checkpoint | None,
+    ranks: Ranks,
 ) -> None:
-    """The loop and everything after it, into a folder that is ours."""
+    """The loop and everything after it, into a folder that is ours; ranks but the first only compute."""
     config, corpus = parts.config, parts.corpus
+    has_null = config.watch != "off" and listening.null
+    if not ranks.is_first:
+        outcome = _loop(parts, folder, listening, [], resume_from, ranks)
+        if has_null:
+            train_null(parts, outcome, None, ranks)
+        return
     background = BackgroundBaselines(parts.task, corpus, cache)
     with Store(folder.telemetry) as store:
         observers: list[Observer] = [Ledger(store, config.ledger)] if config.ledger.every else []
@@ -153,9 +228,9 @@ def _run(
         elsewhere = note_machine(store, config, resume_from.state.step if resume_from else 0)
         if elsewhere:
             listening.say(elsewhere)
-        outcome = _loop(parts, folder, listening, observers, resume_from)
-        if config.watch != "off" and listening.null:
-            train_null(parts, outcome, store)
+        outcome = _loop(parts, folder, listening, observers, resume_from, ranks)
+        if has_null:
+            train_null(parts, outcome, store, ranks)
         write_samples(parts, folder, store, outcome)
         judged = _judge(parts, folder)
         found = background.result()
@@ -185,12 +260,13 @@ def _loop(
     listening: Listening,
     observers: list[Observer],
     resume_from: checkpoints.Checkpoint | None,
+    ranks: Ranks,
 ) -> Outcome:
     config, deadline = parts.config, None
     if config.training.minutes and not (resume_from and resume_from.state.horizon):
         left = 60 * config.training.minutes - listening.seconds() - AFTERWARDS_SECONDS - parts.task.afterwards_seconds
         has_null = config.watch != "off" and listening.null
-        deadline = max(1.0, left * (1 - (NULL_SHARE if has_null else 0)))
+        deadline = ranks.of_first(max(1.0, left * (1 - (NULL_SHARE if has_null else 0))))
     with contextlib.ExitStack() as stack:
         stack.callback(parts.plan.at_end)
         return loop.run(
@@ -207,6 +283,7 @@ def _loop(
             observers=observers,
             resume=resume_from,
             deadline_seconds=deadline,
+            ranks=ranks,
         )
 
 
@@ -249,13 +326,17 @@ def _announcement(parts: Parts) -> str:
     )
     how = (
         f"Up to {length}{target}, {training.batch_size} {parts.task.examples} a step,"
-        f" {config.machine.precision} on {config.machine.threads} threads."
+        f" {config.machine.precision} on {config.machine.threads} threads{_of_each(config.machine.ranks)}."
     )
     came = ""
     if config.from_run:
         new = f"; new: {', '.join(parts.new)}" if parts.new else ""
         came = f"\nIt goes on from the best weights of {config.from_run}{new}."
     return f"{corpus.describe()}\n{model}{came}\n{how}"
+
+
+def _of_each(ranks: int) -> str:
+    return f" of each of {ranks} processes" if ranks > 1 else ""
 
 
 def _source_facts(corpus: Data) -> str:

@@ -176,7 +176,9 @@ class Classify(TaskDefaults):
 
     def loss(self, model: Any, batch: Batch, drop: Drop | None = None) -> tuple[Tensor, int]:
         """(sum of nats, number of texts); see `Task.loss`."""
-        return F.cross_entropy(_logits(model, batch, drop).float(), batch.targets, reduction="sum"), batch.n_targets
+        logits = _logits(model, batch, drop)
+        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+        return F.cross_entropy(logits, batch.targets, reduction="sum"), batch.n_targets
 
     def score(self, model: Any, batch: Batch) -> Scores:
         """Each text's nats, and whether its class is the most probable one."""

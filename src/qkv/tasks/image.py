@@ -132,7 +132,8 @@ class Image(TaskDefaults):
 
     def loss(self, model: Any, batch: Batch, drop: Drop | None = None) -> tuple[Tensor, int]:
         """(sum of nats, number of images); a smoothed label asks for (1 - s) of its class and s / n of each."""
-        logits = model.answer(model.hidden(batch.inputs, drop=drop)).float()
+        logits = model.answer(model.hidden(batch.inputs, drop=drop))
+        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
         nats = F.cross_entropy(logits, batch.targets, reduction="sum", label_smoothing=batch.smoothing)
         return nats, batch.n_targets
 

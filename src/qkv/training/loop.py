@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from qkv.errors import Interrupted, NonFiniteError, RunError, SpikeError
+from qkv.errors import Interrupted, NonFiniteError, RankLostError, RunError, SpikeError
 from qkv.tasks.task import n_positions
 from qkv.training.checkpoint import (
     Checkpoint,
@@ -32,6 +32,7 @@ from qkv.training.nonfinite import culprit, first_non_finite
 from qkv.training.optimizers import Optimizer, clip_and_measure
 from qkv.training.pace import Pace
 from qkv.training.precision import Machine
+from qkv.training.ranks import ALONE, Ranks
 from qkv.training.record import (
     Constraint,
     EvaluationRecord,
@@ -74,6 +75,7 @@ def run(
     deadline_seconds: float | None = None,
     random_labels: bool = False,
     stop_after: int = 0,
+    ranks: Ranks = ALONE,
 ) -> Outcome:
     """Train `model` until its horizon, target, wall time or patience ends.
 
@@ -83,11 +85,12 @@ def run(
     wall time this loop may take, final work of others already taken off; a run without `schedule.steps` needs it, a
     resumed one ignores it where its horizon is known. Dropout is `model.config.layout.dropout`. `random_labels` trains
     on the null of `Task.train_batch`, and does not validate. `stop_after` ends the run after so many updates of the
-    horizon's schedule.
+    horizon's schedule. `ranks` are the processes that share each batch: all make the same call, each with the same
+    parts; rank 0 alone writes into `folder`, and it alone should be given observers.
 
     A spike of the loss (`spikes`) is met as `config.on_spike` says; going back is a resume inside this session.
 
-    Raises NonFiniteError, SpikeError, Interrupted (all once what is good is saved) and StorageError.
+    Raises NonFiniteError, SpikeError, RankLostError, Interrupted (all once what is good is saved) and StorageError.
     """
     session_start, is_resumed = (0, False) if resume is None else (resume.state.step, True)
     with machine.active(), StopSignals() as signals:
@@ -106,6 +109,7 @@ def run(
                 watchers=Watchers(observers),
                 random_labels=random_labels,
                 stop_after=stop_after,
+                ranks=ranks,
                 signals=signals,
                 session_start=session_start,
                 is_resumed=is_resumed,
@@ -118,7 +122,9 @@ def run(
             except _Again as again:
                 resume = again.checkpoint
                 if deadline_seconds is not None:
-                    deadline_seconds = max(1.0, deadline_seconds - training.seconds())
+                    deadline_seconds = max(1.0, deadline_seconds - training.clock())
+            except RankLostError as error:
+                raise training.lost_rank(error) from error
             finally:
                 training.close()
 
@@ -148,10 +154,13 @@ class _Training:
     watchers: Watchers
     random_labels: bool
     stop_after: int
+    ranks: Ranks
     signals: StopSignals
     session_start: int
     is_resumed: bool
     checkpoints: Checkpoints | None = None
+    exit_status: int = 0
+    """Of a signal that a rank has received; 0 before."""
 
     # one session, from its first moment to its last
 
@@ -174,14 +183,17 @@ class _Training:
         self.loss = self.machine.compiled(self.task.loss)
         self.sizes, self.dropout = self.model.config.sizes, self.model.config.layout.dropout
         self.tokens_per_step = self.config.batch_size * self.task.positions(self.corpus, self.sizes)
-        stop = self.signals.received
-        self.validation = Validation(self.model, self.task, self.corpus, self.config, self.machine, stop=stop)
+        self.validation = Validation(
+            self.model, self.task, self.corpus, self.config, self.machine, stop=self.is_interrupted, ranks=self.ranks
+        )
         self.pace = Pace(self.config.schedule, state, deadline, validation_share=self.validation.share)
-        if self.folder is not None:
+        is_best_gone = False
+        if self.folder is not None and self.ranks.is_first:
             self.checkpoints = Checkpoints(self.folder, self.catalogue, self.optimizer, resume=resume)
-            if not self.checkpoints.restore_best(state):
-                self.tell("checkpoint", f"the best weights, of step {state.best_step}, are gone; the best starts anew")
-                state.best_loss, state.best_step = None, -1
+            is_best_gone = not self.checkpoints.restore_best(state)
+        if self.ranks.of_first(is_best_gone):
+            self.tell("checkpoint", f"the best weights, of step {state.best_step}, are gone; the best starts anew")
+            state.best_loss, state.best_step = None, -1
         self.watchers.tell("on_start", self.context())
         if resume is not None:
             self.watchers.tell("on_resume", state.step)
@@ -198,7 +210,7 @@ class _Training:
         reason = self.reason_to_stop()
         if reason:
             self.evaluate(always=True)
-        state.stopped_because = "interrupt" if self.signals.received() else reason
+        state.stopped_because = "interrupt" if self.is_interrupted() else reason
         due = is_due(state.step, state.horizon, self.tokens_per_step, self.machine.device)
         if state.stopped_because or ((due or state.evaluated_step == state.step) and self.saved_step != state.step):
             self.save()
@@ -230,18 +242,19 @@ class _Training:
         for observer in watching:
             observer.after_update(record)
         self.optimizer.zero_grad()
-        if self.pace.measure(state, self.seconds(), self.validation.seconds):
+        if self.pace.measure(state, self.clock(), self.validation.seconds):
             self.tell("horizon", f"{state.horizon} updates fit into the time")
 
     def end(self) -> Outcome:
         """Everything on disk, everyone told."""
         if self.checkpoints is not None:
             self.checkpoints.wait()
+        self.ranks.meet()
         outcome = self.outcome()
         self.watchers.tell("on_end", outcome)
         if self.state.stopped_because == "interrupt":
             resume = f"; continue with: qkv train --out {self.folder.path} --resume" if self.folder is not None else ""
-            raise Interrupted(f"stopped at step {outcome.steps}{resume}", exit_status=self.signals.exit_status)
+            raise Interrupted(f"stopped at step {outcome.steps}{resume}", exit_status=self.exit_status)
         return outcome
 
     def close(self) -> None:
@@ -253,14 +266,17 @@ class _Training:
     # what a step is made of
 
     def gradients(self, step: int) -> tuple[float, int]:
-        """Add up the gradient of the mean loss over one batch, micro-batch by micro-batch: (loss, real positions)."""
+        """Add up the gradient of the mean loss over one batch, micro-batch by micro-batch, rank by rank.
+
+        Returns (that mean loss, real positions); both and the gradients are the same on every rank.
+        """
         step += self.ahead
         first = step * self.config.batch_size
-        examples = np.arange(first, first + self.config.batch_size, dtype=np.int64)
-        parts = np.array_split(examples, self.config.accumulate)
+        examples = self.ranks.share(np.arange(first, first + self.config.batch_size, dtype=np.int64))
+        parts = np.array_split(examples, min(self.config.accumulate, len(examples)))
         how = {"random_labels": self.random_labels}
         batches = [self.task.train_batch(self.corpus, self.sizes, self.seed, step, part, **how) for part in parts]
-        n_targets = sum(batch.targets.numel() for batch in batches)
+        (n_targets,) = self.ranks.sum(sum(batch.targets.numel() for batch in batches))
         loss, tokens = 0.0, 0
         for part, batch in zip(parts, batches, strict=True):
             if self.machine.device != "cpu":
@@ -273,7 +289,9 @@ class _Training:
                 share.backward()
             loss += float(share.detach())
             tokens += n_positions(batch, self.sizes.n_ctx) if batch.mask is None else int(batch.mask.sum())
-        return loss, tokens
+        self.ranks.sum_gradients(self.optimizer.parameters)
+        loss, tokens = self.ranks.sum(loss, tokens)
+        return loss, int(tokens)
 
     def evaluate(self, *, always: bool = False) -> None:
         """Score the whole validation split, where it is time to, and keep count of the best."""
@@ -288,7 +306,7 @@ class _Training:
             state.best_loss, state.best_step = loss, state.step
         state.last_loss, state.evaluated_step = loss, state.step
         state.stale = 0 if is_best else state.stale + 1
-        self.validation.seconds = time.perf_counter() - began
+        self.validation.seconds = self.ranks.of_first(time.perf_counter() - began)
         evaluation = EvaluationRecord(
             step=state.step,
             loss=loss,
@@ -313,7 +331,7 @@ class _Training:
             return "steps"
         if state.horizon and state.step >= state.horizon:
             return "steps" if state.horizon in (config.schedule.steps, config.schedule.most_steps) else "minutes"
-        if self.pace.is_over(self.seconds(), self.validation.seconds):
+        if self.pace.is_over(self.clock(), self.validation.seconds):
             self.tell("horizon", f"the time is up at step {state.step} of {state.horizon}")
             return "minutes"
         return ""
@@ -323,6 +341,7 @@ class _Training:
         state = self.state
         if first_non_finite(self.catalogue, gradients=False):
             raise self.lost_numbers("weights are not finite", state.step)
+        self.ranks.compare(self.optimizer.parameters, state.step)
         state.train_seconds = self.seconds_before + self.seconds()
         state.recent_losses, state.gradient_logs = self.watch.losses(), self.watch.logs()
         self.saved_step = state.step
@@ -335,6 +354,15 @@ class _Training:
     def seconds(self) -> float:
         """Since this session began."""
         return time.perf_counter() - self.started
+
+    def clock(self) -> float:
+        """The same, by the clock of rank 0: what decisions are made by."""
+        return self.ranks.of_first(self.seconds())
+
+    def is_interrupted(self) -> bool:
+        """Whether a signal has reached this process or another rank."""
+        self.exit_status = self.exit_status or int(self.ranks.highest(self.signals.exit_status))
+        return self.exit_status != 0
 
     def tell(self, kind: str, sentence: str, address: str = "") -> None:
         """Tell those who watch."""
@@ -362,15 +390,23 @@ class _Training:
     def roll_back(self, before: int, address: str) -> None:
         """Go on from the newest whole checkpoint up to step `before` without the batches since; return if none is."""
         state = self.state
-        if self.folder is None or self.checkpoints is None or len(state.rollbacks) >= MOST_ROLLBACKS:
+        if self.folder is None or len(state.rollbacks) >= MOST_ROLLBACKS:
             return
-        self.checkpoints.wait()
+        if self.checkpoints is not None:
+            self.checkpoints.wait()
+        self.ranks.meet()
         found, _ = latest_valid(self.folder, before=before)
         if found is None:
             return
         done = Rollback(seen=state.step + 1, to=found.state.step, halved=bool(state.rollbacks), address=address)
-        spent = self.seconds_before + self.seconds()
-        found = go_back(self.folder, found, rollbacks=(*state.rollbacks, done), train_seconds=spent)
+        self.ranks.meet()  # all have read what rank 0 now writes again
+        if self.checkpoints is not None:
+            spent = self.seconds_before + self.seconds()
+            found = go_back(self.folder, found, rollbacks=(*state.rollbacks, done), train_seconds=spent)
+        self.ranks.meet()
+        if not self.ranks.is_first:
+            found, _ = latest_valid(self.folder)
+            assert found is not None and found.state.step == done.to
         if done.to < self.session_start:  # changes that act between the two are not in this session's plan
             raise SpikeError(f"{done}; go on from there with {self.resume_with()}")
         raise _Again(found)
@@ -387,6 +423,16 @@ class _Training:
             self.roll_back(self.state.step, address)
         how = "try a lower learning rate (--set lr=..., --set muon_lr=...)"
         return self.stopped("nan", f"{what} at step {step}; {words}", address, how, NonFiniteError)
+
+    def lost_rank(self, error: RankLostError) -> RankLostError:
+        """The error that says that another process ended, and how the run goes on."""
+        kept = ""
+        if self.folder is not None and self.checkpoints is not None:
+            self.checkpoints.wait()
+        found = None if self.folder is None else latest_valid(self.folder)[0]
+        if found is not None:
+            kept = f"; the checkpoint of step {found.state.step} is kept"
+        return RankLostError(f"{error}, at step {self.state.step}{kept}; continue with: {self.resume_with()}")
 
     def stopped(self, reason: StopReason, sentence: str, address: str, how: str, kind: type[RunError]) -> RunError:
         """Write down why the run ends here without saving, and return the error that says so."""

@@ -31,10 +31,13 @@ class Machine:
     """Threads inside one operation on the CPU."""
     compile: bool = False
     """Whether the loss is compiled by `torch.compile`."""
+    ranks: int = 1
+    """Processes that share each batch; `threads` are those of each."""
 
     def __post_init__(self) -> None:
-        if self.threads < 1:
-            raise ConfigError(f"threads is {self.threads}; expected 1 or more")
+        for name in ("threads", "ranks"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name} is {getattr(self, name)}; expected 1 or more")
 
     @contextlib.contextmanager
     def active(self) -> Iterator[None]:
@@ -72,11 +75,13 @@ class Machine:
         return torch.compile(function) if self.compile else function
 
 
-def resolve(device: str = "auto", precision: str = "auto", threads: int = 0, compile: bool = False) -> Machine:
+def resolve(
+    device: str = "auto", precision: str = "auto", threads: int = 0, compile: bool = False, ranks: int = 1
+) -> Machine:
     """The machine that these words mean here.
 
     device: auto (cuda where there is one, else cpu), cpu, cuda or mps. precision: auto (bf16 on CUDA, and on a CPU with
-    units for it; else fp32), fp32 or bf16. threads: 0 is what torch would use.
+    units for it; else fp32), fp32 or bf16. threads: 0 is what torch would use, shared out among `ranks` processes.
 
     Raises ConfigError for a word that is none of these, or a device that is not there.
     """
@@ -91,11 +96,12 @@ def resolve(device: str = "auto", precision: str = "auto", threads: int = 0, com
         raise ConfigError(f"precision is {precision!r}; expected auto, fp32 or bf16")
     if threads < 0:
         raise ConfigError(f"threads is {threads}; expected 0 (automatic) or more")
-    threads = threads or torch.get_num_threads()
+    threads = threads or max(1, torch.get_num_threads() // ranks)
     if precision == "auto":
         fast = device == "cuda" and torch.cuda.is_bf16_supported()
         precision = "bf16" if fast or (device == "cpu" and has_bf16_units()) else "fp32"
-    return Machine(device=device, precision=precision, threads=threads, compile=compile)  # type: ignore[arg-type]
+    chosen = {"device": device, "precision": precision, "threads": threads, "compile": compile, "ranks": ranks}
+    return Machine(**chosen)  # type: ignore[arg-type]
 
 
 def has_bf16_units() -> bool:

@@ -21,6 +21,7 @@ from qkv.tasks.task import n_positions
 from qkv.training.checkpoint import TrainingState
 from qkv.training.config import TrainingConfig
 from qkv.training.precision import Machine
+from qkv.training.ranks import ALONE, Ranks
 
 __all__ = ["Validation", "evaluation_steps"]
 
@@ -71,9 +72,11 @@ class Validation:
         machine: Machine,
         *,
         stop: Callable[[], bool] = bool,
+        ranks: Ranks = ALONE,
     ) -> None:
         sizes = model.config.sizes
         self._model, self._task, self._config, self._machine, self._stop = model, task, config, machine, stop
+        self._ranks = ranks
         positions = task.positions(corpus, sizes)
         self._tokens_per_step = config.batch_size * positions
         batches = tuple(task.val_batches(corpus, sizes, max(1, _BATCH_TOKENS // positions)))
@@ -138,13 +141,22 @@ class Validation:
         return loss
 
     def _scores(self) -> Iterator[tuple[float, int]]:
-        """(nats, targets) of each batch, in the order that spreads over the split."""
-        for batch in self._batches:
-            if self._machine.device != "cpu":
-                batch = batch.to(self._machine.device)
-            with torch.no_grad(), self._machine.autocast():
-                nats, n_targets = self._task.loss(self._model, batch)
-            yield float(nats), int(n_targets)
+        """(nats, targets) of each batch, in the order that spreads over the split; each rank scores every world-th."""
+        world = self._ranks.world
+        for first in range(0, len(self._batches), world):
+            batches = self._batches[first : first + world]
+            mine = batches[self._ranks.rank : self._ranks.rank + 1]
+            found = self._ranks.gather(*(self._score(mine[0]) if mine else (0.0, 0)))
+            for nats, n_targets in found[: len(batches)]:
+                yield nats, int(n_targets)
+
+    def _score(self, batch: Any) -> tuple[float, int]:
+        """(nats, targets) of one batch."""
+        if self._machine.device != "cpu":
+            batch = batch.to(self._machine.device)
+        with torch.no_grad(), self._machine.autocast():
+            nats, n_targets = self._task.loss(self._model, batch)
+        return float(nats), int(n_targets)
 
     def _estimate(self, state: TrainingState, losses: list[float]) -> tuple[float, float]:
         """(the loss of the whole split, its standard error), from its first batches and those of the pass before."""
