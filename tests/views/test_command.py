@@ -38,6 +38,7 @@ def text(tmp_path_factory):
         "--steps 50 --preset gpt2 --tokenizer bpe --vocab 300 --freeze W_E --change 'L0.W_Q=identity(train=true)'",
         "--task masked --steps 20 --preset bert --until-loss 3.5 --watch off --threads 1",
         "--steps 20 --preset bloem --tokenizer char",
+        "--steps 20 --tokenizer char --nproc 2 --threads 1",
     ],
 )
 def test_command_resolves_to_the_same_configuration(text, options):

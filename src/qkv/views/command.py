@@ -47,6 +47,7 @@ def command_of(config: RunConfig, steps: int | None) -> str:
         ("--device", config.machine.device, True),
         ("--precision", config.machine.precision, True),
         ("--threads", config.machine.threads, True),
+        ("--nproc", config.machine.ranks, config.machine.ranks > 1),
     ]
     words += [word for name, value, is_given in options if is_given for word in (name, str(value))]
     words += [word for change in config.changes[len(preset.changes) :] for word in ("--change", change)]
