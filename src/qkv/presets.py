@@ -270,7 +270,7 @@ class Scale:
 _SWIFT = {"muon": {"lr": 0.03}}
 """Rates of a small model over some hundred updates (LOG.md, 2026-11-21)."""
 
-_CALM = {"muon": {"lr": 0.04, "muon_lr": 0.01}}
+_CALM = {"muon": {"lr": 0.04, "muon_lr": 0.01, "momentum": 0.85}}
 """Rates of a model of some million parameters over a thousand updates (LOG.md, 2026-11-21)."""
 
 
