@@ -142,3 +142,23 @@ def test_batches_are_pure_functions_of_their_names(corpus_of, model_of, examples
     ask = lambda: TASK.train_batch(corpus, sizes, seed, step, np.array(examples), random_labels=random_labels)  # noqa: E731
     first, second = ask(), ask()
     assert first.inputs.equal(second.inputs) and first.targets.equal(second.targets)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("=== 1.2 *** stmt ::= x\nThe king sees a dog at home. Then he", "The king sees a dog at"),
+        ("all lower case words stay as they are here", "all lower case words stay as"),
+        ("one two", "one two"),
+        ("", None),
+    ],
+)
+def test_a_sample_goes_on_from_the_first_words_of_prose(text, expected):
+    class Data:
+        class tokenizer:
+            decode = staticmethod(lambda ids: "".join(map(chr, ids)))
+
+        class val:
+            ids = np.array([ord(c) for c in text], dtype=np.int64)
+
+    assert TASK.sample_inputs(Data) == ([expected] if expected else [])

@@ -108,8 +108,8 @@ class Causal(TextTask):
         return corpus.bits_per_byte(nats / (len(corpus.val) - 1))
 
     def sample_inputs(self, data: "Corpus") -> list[str]:
-        """The first words of the validation text."""
-        words = " ".join(self.first_words(data)[:_SAMPLED_WORDS])
+        """The first words of prose in the validation text."""
+        words = " ".join(self.prose(data, _SAMPLED_WORDS))
         return [words] if words else []
 
     def shown(self, text: str, output: str) -> str:

@@ -40,6 +40,9 @@ __all__ = ["Masked", "VALIDATION_RATE"]
 VALIDATION_RATE = 0.15
 
 
+_SAMPLED_WORDS = 24
+
+
 @dataclass(frozen=True, kw_only=True)
 class Masked(TextTask):
     """The task `masked`. Raises ConfigError for shares out of range."""
@@ -131,8 +134,8 @@ class Masked(TextTask):
         return None
 
     def sample_inputs(self, data: "Corpus") -> list[str]:
-        """The first words of the validation text, every fourth of them hidden."""
-        words = " ".join("[MASK]" if i % 4 == 3 else word for i, word in enumerate(self.first_words(data)))
+        """The first words of prose in the validation text, every fourth of them hidden."""
+        words = " ".join("[MASK]" if i % 4 == 3 else word for i, word in enumerate(self.prose(data, _SAMPLED_WORDS)))
         return [words] if words else []
 
     def predict(self, model: Any, tokenizer: Any, texts: Sequence[str], options: PredictOptions) -> list[str]:

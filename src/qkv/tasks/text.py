@@ -17,8 +17,10 @@ if TYPE_CHECKING:
 
 __all__ = ["TextTask"]
 
-_SAMPLED_TOKENS = 160
-_SAMPLED_WORDS = 24
+_READ_TOKENS = 4096
+"""Of the validation text, in search of prose."""
+_PROSE = 0.9
+"""Least share of words in plain letters; the first begins with a capital."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +42,15 @@ class TextTask(TaskDefaults):
         """Nats per validation token under the bigram counts of the training part."""
         return bigram_loss(data)
 
-    def first_words(self, data: Any) -> list[str]:
-        """The words that the validation text begins with, at most 24."""
-        return data.tokenizer.decode(data.val.ids[:_SAMPLED_TOKENS]).split()[:_SAMPLED_WORDS]
+    def prose(self, data: Any, n: int) -> list[str]:
+        """The first `n` words in a row of the validation text that read like a sentence's beginning.
+
+        A text may begin with a heading, a rule or a table; where nothing in its first pages reads like prose, the words
+        that it begins with.
+        """
+        words = data.tokenizer.decode(data.val.ids[:_READ_TOKENS]).split()
+        plain = [word.strip(".,;:!?'\"()").isalpha() for word in words]
+        for i in range(len(words) - n + 1):
+            if words[i][0].isupper() and plain[i] and sum(plain[i : i + n]) >= _PROSE * n:
+                return words[i : i + n]
+        return words[:n]
