@@ -1,11 +1,12 @@
 """What each instrument costs: milliseconds a look, and the share of the training time at several intervals, as a table.
 
     python benchmarks/instruments.py tinyshakespeare/input.txt --tokenizer char --steps 900
-    python benchmarks/instruments.py my.txt --set d_model=384,n_layers=6,batch_size=32
+    python benchmarks/instruments.py my.txt --set n_layers=4 --set d_model=384,n_layers=6,batch_size=32
+    python benchmarks/instruments.py tinyshakespeare/input.txt --tokenizer char --write docs/cost-of-watching.md
 
-The model is the one that `qkv train` would make of that text and budget. Costs are the quickest of a dozen looks, one
-after each update; shares are of the updates' own time, so they bound those of the whole command. For the whole process,
-measured and not added up: benchmarks/watching.py.
+Each --set is one model, else as `qkv train` would make it of that text and budget; without any, one of 0.8 M and one of
+10 M parameters. Costs are the quickest of a dozen looks, one after each update; shares are of the updates' own time, so
+they bound those of the whole command. For the whole process, measured and not added up: benchmarks/watching.py.
 """
 
 import argparse
@@ -17,9 +18,10 @@ from qkv.api import cache_folder
 from qkv.commands.arguments import settings
 from qkv.instruments.schedule import KINDS, LEVELS, WatchConfig
 from qkv.recipe import Request, assemble, resolve
-from qkv.recipe.watching import Costs, measure_costs
+from qkv.recipe.affordable import Costs, measure_costs
 
 INTERVALS = (1, 4, 16, 64, 256)
+MODELS = ("d_model=128,n_layers=4", "d_model=384,n_layers=6")
 
 
 def alone(kind: str, every: int) -> WatchConfig:
@@ -35,6 +37,51 @@ def row(costs: Costs, kind: str, every: int, steps: int) -> str:
     return f"{100 * only.share(alone(kind, every), steps):.2f}"
 
 
+def table(text: Path, chosen: str, args: argparse.Namespace) -> list[str]:
+    """The costs of one model as lines of Markdown."""
+    request = Request(source=str(text), steps=args.steps, tokenizer=args.tokenizer, set=settings([chosen]))
+    config, corpus, _ = resolve(request, cache_folder())
+    parts = assemble(config, corpus)
+    costs = measure_costs(parts, 100.0, updates=args.updates)
+    n = sum(entry.parameter.numel() for entry in parts.catalogue)
+    sizes, batch = config.model.sizes, config.training.batch_size
+    lines = [
+        f"{n / 1e6:.2f} M parameters, {sizes.n_layers} layers, d_model {sizes.d_model}, {sizes.n_heads} heads, "
+        f"{batch} windows of {sizes.n_ctx}: {1e3 * costs.update:.1f} ms an update ({config.machine.threads} threads, "
+        f"{config.machine.precision})",
+        "",
+        f"| look | ms | {' | '.join(f'% every {n}' for n in INTERVALS)} |",
+        "|---" * (len(INTERVALS) + 2) + "|",
+    ]
+    for kind in KINDS:
+        shares = " | ".join(row(costs, kind, every, args.steps) for every in INTERVALS)
+        lines.append(f"| {kind.replace('_', ' ')} | {1e3 * costs.looks[kind]:.2f} | {shares} |")
+    lines.append("")
+    for level, watching in LEVELS.items():
+        if watching is not None:
+            share = 100 * costs.share(watching, args.steps)
+            lines.append(f"- `--watch {level}` over {args.steps:,} updates: {share:.2f} %")
+    return lines
+
+
+def page(tables: list[list[str]], command: str) -> str:
+    """The documentation's page of costs."""
+    note = f"<!-- written by {command} -->"
+    head = [
+        "# What watching costs",
+        note,
+        "",
+        "Milliseconds that one look of each kind takes, and its share of the training time at several intervals. Looks",
+        "are dense at first and at most 32 times per doubling later, so a long run pays less than its interval says.",
+        "What each kind of look takes is in [measures](measures.md); `--watch 2%` chooses the intervals for you, and",
+        "`qkv show RUN` says what watching that run did cost. Whole processes, watched against not, in ABBA pairs:",
+        "`python benchmarks/watching.py TEXT`.",
+        "",
+        f"{machine()}. Made by `{command}`.",
+    ]
+    return "\n".join([*head, *(line for lines in tables for line in ("", *lines)), ""])
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("text", type=Path)
@@ -42,26 +89,17 @@ def main() -> None:
     parser.add_argument("--tokenizer")
     parser.add_argument("--updates", type=int, default=12)
     parser.add_argument("--set", action="append", default=[])
+    parser.add_argument("--write", type=Path, help="write the documentation's page there")
     args = parser.parse_args()
-    request = Request(source=str(args.text), steps=args.steps, tokenizer=args.tokenizer, set=settings(args.set))
-    config, corpus, _ = resolve(request, cache_folder())
-    parts = assemble(config, corpus)
-    costs = measure_costs(parts, 100.0, updates=args.updates)
-    n = sum(entry.parameter.numel() for entry in parts.catalogue)
-    sizes, batch = config.model.sizes, config.training.batch_size
-    print(f"{machine()}, {config.machine.threads} threads, {config.machine.precision}")
-    print(
-        f"{n / 1e6:.2f} M parameters, {sizes.n_layers} layers, d_model {sizes.d_model}, {sizes.n_heads} heads, "
-        f"{batch} windows of {sizes.n_ctx}: {1e3 * costs.update:.1f} ms an update\n"
-    )
-    print(f"| look | ms | {' | '.join(f'% every {n}' for n in INTERVALS)} |")
-    print("|---" * (len(INTERVALS) + 2) + "|")
-    for kind in KINDS:
-        shares = " | ".join(row(costs, kind, every, args.steps) for every in INTERVALS)
-        print(f"| {kind.replace('_', ' ')} | {1e3 * costs.looks[kind]:.2f} | {shares} |")
-    for level, watching in LEVELS.items():
-        if watching is not None:
-            print(f"\n--watch {level} over {args.steps:,} updates: {100 * costs.share(watching, args.steps):.2f} %")
+    tables = []
+    for chosen in args.set or MODELS:
+        tables.append(table(args.text, chosen, args))
+        print("\n".join([*tables[-1], ""]), flush=True)
+    if args.write:
+        words = [args.text.name, *(["--tokenizer", args.tokenizer] if args.tokenizer else [])]
+        words += [word for chosen in args.set for word in ("--set", chosen)]
+        command = f"python benchmarks/instruments.py {' '.join(words)} --steps {args.steps} --write {args.write}"
+        args.write.write_text(page(tables, command), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -16,7 +16,8 @@ from typing import Any
 
 from qkv.cli import command_parser
 from qkv.commands import COMMANDS
-from qkv.instruments.registry import MEASURES
+from qkv.instruments.ledger import EARNED, EARNED_ROWS, ROW_GRADIENT
+from qkv.instruments.registry import CIRCUIT, MEASURES
 from qkv.instruments.schedule import KINDS, LEVELS
 from qkv.presets import PRESETS, card
 from qkv.studies.question import Question
@@ -99,7 +100,8 @@ def measures_page() -> str:
         "|---|---|---|---|",
     ]
     for kind in KINDS:
-        names = ", ".join(f"`{m.name}`" for m in MEASURES.values() if m.looks in (kind, kind.partition("_")[2]))
+        taken = [m.name for m in MEASURES.values() if m.looks in (kind, kind.partition("_")[2])]
+        names = ", ".join(f"`{name}`" for name in (dict.fromkeys([*CIRCUIT, *taken]) if kind == "circuits" else taken))
         every = [getattr(LEVELS[level], kind) or "never" for level in ("light", "full")]
         lines.append(f"| {kind.replace('_', ' ')} | {names} | {every[0]} | {every[1]} |")
     for m in MEASURES.values():
@@ -107,6 +109,11 @@ def measures_page() -> str:
         lines += [f"- formula: `{m.formula}`", f"- range: {m.range}", f"- source: {m.source}"]
         lines += [f"- a property of the {m.property_of}", f"- null: {m.null}", f"- informs: {m.decision}"]
         lines += [f"- taken by the look at {m.looks.replace('_', ' ')}"]
+    for row in (EARNED, EARNED_ROWS, ROW_GRADIENT):
+        lines += ["", f"## {row.name}", "", row.meaning, ""]
+        lines += [f"- formula: `{row.formula}`", f"- range: {row.range}", f"- source: {row.source}"]
+        lines += [f"- a property of the {row.property_of}", f"- null: {row.null}", f"- informs: {row.decision}"]
+        lines += ["- taken by the ledger (`--set ledger.every=1`), see [where the gradient goes](gradients.md)"]
     return "\n".join([*lines, ""])
 
 

@@ -5,6 +5,7 @@ import pytest
 
 from qkv.errors import RunFolderError
 from qkv.inspection import read
+from qkv.inspection.answer import apart
 from qkv.inspection.reading import QUESTIONS
 from qkv.telemetry import Store
 
@@ -170,10 +171,18 @@ def test_an_empty_run_answers_nothing_and_a_missing_one_is_an_error(made, tmp_pa
 
 def test_answers_come_in_the_order_of_their_weight(made):
     run = made.with_rows(counts=np.full(made.n, 3)).with_drifts({"W_E": 0.2, "L0.W_Q": 0.0}).with_losses(FALLING)
-    keys = [a.key for a in read(run.path)]
-    assert keys == ["embeddings", "matrices", "loss", "over-fitting", "frozen"]
+    told = read(run.path)
+    assert {a.key for a in told} == {"embeddings", "matrices", "loss", "over-fitting", "frozen"}
     names = [ask.__name__.replace("over_fitting", "over-fitting") for ask in QUESTIONS]
-    assert keys == sorted(keys, key=names.index)
+    assert told == sorted(told, key=lambda a: (-a.weight, names.index(a.key)))
+    assert told[-1].key == "over-fitting", "what is as hoped for is said last"
+    assert all(0 <= a.weight <= 1 for a in told)
+
+
+def test_what_differs_from_its_null_goes_up_and_what_does_not_goes_down():
+    assert apart(2.0, 2.0) == 0 and apart(1.0, 0.0) == 0
+    assert apart(1.0, 2.0) == apart(2.0, 1.0) == pytest.approx(0.5)
+    assert apart(100.0, 1.0) == 1
 
 
 def test_no_sentence_holds_a_number_that_is_not_finite(made):

@@ -15,11 +15,11 @@ __all__ = ["Measured", "measured"]
 class Measured:
     """Every measure of one address over the steps, and its nulls."""
 
-    kind: str
-    """Last part of the address: what says whether a measure belongs to the function."""
     series: list[Series]
     null: dict[str, Compared]
     """Measure -> run and random labels at the last step that both have."""
+    belongs: dict[str, str]
+    """Measure -> function or parametrisation, of what this address names."""
 
     def as_json(self) -> dict[str, Any]:
         """Series and nulls by measure."""
@@ -40,7 +40,7 @@ class Measured:
                 screen.number(s.value[-1]),
                 *self._pair(s.measure),
                 screen.sparkline(s.value.tolist(), 24),
-                property_of(s.measure, self.kind) if s.measure in MEASURES else "",
+                self.belongs.get(s.measure, ""),
             )
             for s in self.series
         ]
@@ -56,8 +56,9 @@ class Measured:
 
 def measured(telemetry: Telemetry, address: str, at: int | None = None) -> Measured:
     """What was measured of `address`, no later than step `at`; an activation's heads included."""
-    series, null = [], {}
+    series, null, belongs, kind = [], {}, {}, address.rpartition(".")[2]
     for measure in telemetry.measures():
+        belongs[measure.name] = property_of(measure.name, kind) if measure.name in MEASURES else measure.property_of
         found = _series(telemetry, address, measure.name)
         if found is None:
             continue
@@ -67,7 +68,7 @@ def measured(telemetry: Telemetry, address: str, at: int | None = None) -> Measu
         pair = _against_null(telemetry, address, measure.name, at)
         if pair is not None:
             null[measure.name] = pair
-    return Measured(address.rpartition(".")[2], series, null)
+    return Measured(series, null, belongs)
 
 
 def _series(telemetry: Telemetry, address: str, measure: str) -> Series | None:

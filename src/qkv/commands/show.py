@@ -1,5 +1,7 @@
-"""What training did, in the terminal: the answers read from this run, then its matrices; or one matrix, token or head.
+"""What training did, in the terminal: the answers read from this run, the most telling first, then its matrices.
 
+Or one matrix, token or head. --at shows the weights of a step that was kept; of any other, those of the nearest, and says
+so.
 ADDR is a matrix (L0.W_Q), one head of it (L0.H3.W_V), a token's row (W_E[the]), a circuit (L0.H3.QK), or with --text
 an activation (L0.x, L0.H3.q, L0.H3.pattern). --text alone shows where every head looks on that text; of a translation
 model which source tokens each target token looks at ("SOURCE => TARGET", or a source, which is then translated).
@@ -7,6 +9,7 @@ model which source tokens each target token looks at ("SOURCE => TARGET", or a s
 Example:
   qkv show runs/my-1
   qkv show runs/my-1 L0.W_Q --at 100
+  qkv show runs/my-1 L0.H3.QK --at 500
   qkv show runs/my-1 'W_E[the]'
   qkv show runs/my-1 --text "the cat sat on the mat"
   qkv show runs/my-1 L0.H3.pattern --text "the cat sat on the mat" --at 64

@@ -17,10 +17,12 @@ from qkv.models.addresses import parse_address
 if TYPE_CHECKING:
     from qkv.api import Run
 
-__all__ = ["CircuitShown", "MatrixShown", "PatternShown", "RowShown", "look"]
+__all__ = ["CircuitShown", "MatrixShown", "Nearest", "PatternShown", "RowShown", "look"]
 
 N_COMPONENTS = 8
 N_NEIGHBOURS = 8
+SIDE = 32
+"""Rows and columns of a circuit's picture, at most."""
 
 
 @dataclass(frozen=True)
@@ -129,24 +131,28 @@ class RowShown:
 
 @dataclass(frozen=True)
 class CircuitShown:
-    """A head's QK or OV, now."""
+    """A head's QK or OV, now or at a step."""
 
     address: str
+    step: int | None
     shape: tuple[int, ...]
     norm: float
     trace: float
     singular_values: list[float]
     caveats: list[str]
+    picture: np.ndarray
+    """Root mean square of the product's entries, block by block, [at most `SIDE`, at most `SIDE`]."""
     measured: Measured
 
     def as_json(self) -> dict[str, Any]:
         """Its numbers."""
-        own = {name: value for name, value in vars(self).items() if name != "measured"}
+        own = {name: value for name, value in vars(self).items() if name not in ("measured", "picture")}
         return own | self.measured.as_json()
 
     def print(self) -> None:
         """Numbers, spectrum, and what the product leaves out."""
-        print(f"{self.address}: {' x '.join(map(str, self.shape))} of rank at most {len(self.singular_values)}")
+        when = "" if self.step is None else f" at step {self.step:,}"
+        print(f"{self.address}{when}: {' x '.join(map(str, self.shape))} of rank at most {len(self.singular_values)}")
         print(f"norm {screen.number(self.norm)}, trace {screen.number(self.trace)}")
         largest = ", ".join(screen.number(v) for v in self.singular_values[:8])
         print(f"singular values {largest}{' ...' if len(self.singular_values) > 8 else ''}")
@@ -156,6 +162,12 @@ class CircuitShown:
         if self.measured.series:
             print()
             self.measured.print()
+        console, (rows, columns) = screen.console(), self.picture.shape
+        each = -(-self.shape[0] // rows), -(-self.shape[1] // columns)
+        sides = "query dimension down, key dimension across" if self.address.endswith("QK") else "in down, out across"
+        print(f"\none cell is the root mean square of {each[0]} x {each[1]} entries of the product; {sides}")
+        for line in heat.heat(self.picture, colour=console.is_terminal):
+            console.print(line)
 
 
 @dataclass(frozen=True)
@@ -175,39 +187,100 @@ class PatternShown:
         self.measured.print()
 
 
-def look(run: "Run", address: str, at: int | None) -> MatrixShown | RowShown | CircuitShown | PatternShown:
-    """What `address` names in this run, at a step that has a snapshot.
+@dataclass(frozen=True)
+class Nearest:
+    """What is shown where no weights were kept of the step that was asked for."""
 
-    Raises AddressError for what this model does not have, and for an activation, which needs a text.
-    """
-    parsed = parse_address(address)
-    if parsed.kind == "activation":
-        with run.telemetry() as telemetry:
-            found = measured(telemetry, address, at)
-        if found.series:
-            return PatternShown(address, found)
-        raise AddressError(
-            f"{address} is an activation, computed from a text: qkv show {run.path} {address} --text TEXT"
+    shown: "Shown"
+    asked: int
+    step: int
+    kept: tuple[int, ...]
+
+    @property
+    def note(self) -> str:
+        """What is shown instead, and what there is."""
+        return (
+            f"No weights were kept of step {self.asked:,}; the nearest are those of step {self.step:,}, shown here (kept: "
+            f"{', '.join(f'{step:,}' for step in self.kept)}). Measures are those recorded up to step {self.asked:,}."
         )
+
+    def as_json(self) -> dict[str, Any]:
+        """What is shown, with the step that was asked for and the one that is shown."""
+        return {**self.shown.as_json(), "asked": self.asked, "step": self.step, "note": self.note}
+
+    def print(self) -> None:
+        """The note, then what is shown."""
+        print(f"{self.note}\n")
+        self.shown.print()
+
+
+Shown = MatrixShown | RowShown | CircuitShown | PatternShown
+
+
+def look(run: "Run", address: str, at: int | None) -> Shown | Nearest:
+    """What `address` names in this run, at a step; of weights that were not kept of it, at the nearest that were.
+
+    Raises AddressError for what this model does not have, and for an activation, which needs a text; RunFolderError for
+    a step beyond the last.
+    """
+    if parse_address(address).kind == "activation":
+        return _pattern(run, address, at)
+    kept = tuple(run.snapshots())
+    if at is None or at in kept or not kept or not kept[0] < at < kept[-1]:
+        return _look(run, address, at, at)
+    near = min(kept, key=lambda step: (abs(step - at), step))
+    return Nearest(_look(run, address, near, at), at, near, kept)
+
+
+def _pattern(run: "Run", address: str, at: int | None) -> PatternShown:
+    with run.telemetry() as telemetry:
+        found = measured(telemetry, address, at)
+    if found.series:
+        return PatternShown(address, found)
+    raise AddressError(f"{address} is an activation, computed from a text: qkv show {run.path} {address} --text TEXT")
+
+
+def _look(run: "Run", address: str, at: int | None, asked: int | None) -> Shown:
+    """`address` with the weights of step `at` and the measures up to `asked`."""
+    parsed = parse_address(address)
     if parsed.kind == "circuit":
-        circuit = run.catalogue(at).circuit(address)
-        spectrum = circuit.singular_values().tolist()
-        caveats = circuit.caveats(run.config.model.layout)
-        with run.telemetry() as telemetry:
-            found = measured(telemetry, address, at)
-        norm, trace = float(circuit.norm()), float(circuit.trace())
-        return CircuitShown(address, circuit.shape, norm, trace, spectrum, caveats, found)
+        return _circuit(run, address, at, asked)
     if parsed.token is not None:
         return _row(run, address, at)
     values = _stored(_values(run, address, at), parsed.name)
     with run.telemetry() as telemetry:
-        found = measured(telemetry, address, at)
+        found = measured(telemetry, address, asked)
     rows = None
     if address in ("W_E", "W_U") and run.tokenizer is not None and 0 in run.snapshots():
         before = _values(run, address, 0)
         pair = (before, values) if address == "W_E" else (before.T, values.T)
         rows = show_rows.rows_table(run, address, *pair, at)
     return MatrixShown(address, at, values, found, rows)
+
+
+def _circuit(run: "Run", address: str, at: int | None, asked: int | None) -> CircuitShown:
+    circuit = run.catalogue(at).circuit(address)
+    with run.telemetry() as telemetry:
+        found = measured(telemetry, address, asked)
+    return CircuitShown(
+        address=address,
+        step=at,
+        shape=circuit.shape,
+        norm=float(circuit.norm()),
+        trace=float(circuit.trace()),
+        singular_values=circuit.singular_values().tolist(),
+        caveats=circuit.caveats(run.config.model.layout),
+        picture=_blocks(circuit.left.detach().double().numpy(), circuit.right.detach().double().numpy()),
+        measured=found,
+    )
+
+
+def _blocks(left: np.ndarray, right: np.ndarray) -> np.ndarray:
+    """Root mean square of the entries of left @ right, block by block, from Gram matrices: the product is not made."""
+    rows = [part.T @ part / len(part) for part in np.array_split(left, min(SIDE, len(left)))]
+    parts = np.array_split(right, min(SIDE, right.shape[1]), axis=1)
+    columns = [part @ part.T / part.shape[1] for part in parts]
+    return np.sqrt(np.maximum(np.einsum("aij,bij->ab", np.array(rows), np.array(columns)), 0))
 
 
 def _values(run: "Run", address: str, at: int | None) -> np.ndarray:

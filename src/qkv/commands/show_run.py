@@ -1,4 +1,4 @@
-"""`qkv show RUN`: the answers read from the run, then one measure of every matrix, layer by layer."""
+"""`qkv show RUN`: the answers read from the run in order of weight, then one measure of every matrix by layer."""
 
 import textwrap
 from dataclasses import dataclass
@@ -54,9 +54,9 @@ class RunShown:
         }
 
     def print(self) -> None:
-        """Answers first, then the layer x matrix table, then every matrix."""
-        for answer in self.answers:
-            _print_answer(answer)
+        """Answers first, the most telling on top, then the layer x matrix table, then every matrix."""
+        for rank, answer in enumerate(self.answers, 1):
+            _print_answer(rank, answer)
         self._print_layers()
         columns = COLUMNS_AT_REST if self.run.config.imported else COLUMNS
         names = [name for name in columns if any(name in row.values for row in self.rows)]
@@ -100,12 +100,12 @@ class RunShown:
             )
 
 
-def _print_answer(answer: Answer) -> None:
-    """The question, and under it the sentences, folded to the screen; one line each in a pipe."""
+def _print_answer(rank: int, answer: Answer) -> None:
+    """Rank and question, and under them the sentences, folded to the screen; one line each in a pipe."""
     from rich.text import Text
 
     console = screen.console()
-    console.print(Text(answer.question, style="bold"))
+    console.print(Text(f"{rank}. {answer.question}", style="bold"))
     for sentence, style in (*((s, "") for s in (answer.sentence, *answer.more)), (answer.null, "dim")):
         if sentence:
             lines = [screen.shown(sentence)]

@@ -4,6 +4,7 @@ Evidence is whatever the run folder holds; a question that finds too little answ
 """
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -20,7 +21,7 @@ from qkv.inspection.snapshots import stored
 from qkv.tasks import Task, find_task
 from qkv.telemetry import Telemetry
 
-__all__ = ["Answer", "Evidence", "listed", "many", "number", "percent"]
+__all__ = ["Answer", "Evidence", "apart", "listed", "many", "number", "percent"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,6 +43,8 @@ class Answer:
     """The measure that it rests on."""
     null: str = ""
     """What the same reads when nothing is learned, in a sentence; empty where there is no null."""
+    weight: float = 0.3
+    """What puts answers in order, 0 (as expected, or as without learning) to 1 (read this first)."""
 
 
 class Evidence:
@@ -127,6 +130,13 @@ def number(value: float | None) -> str:
 def percent(share: float) -> str:
     """A share as a percentage, of two significant digits where it is below ten."""
     return f"{100 * share:,.0f} %" if share >= 0.0995 else f"{100 * share:.2g} %"
+
+
+def apart(value: float, null: float) -> float:
+    """How far two positive numbers are apart: 0 where they are equal, 1 from a factor of 4 on, either way."""
+    if not (value > 0 and null > 0):
+        return 0.0
+    return min(1.0, abs(math.log(value / null)) / math.log(4))
 
 
 def many(n: int, noun: str, plural: str = "") -> str:

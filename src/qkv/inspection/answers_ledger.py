@@ -11,6 +11,9 @@ __all__ = ["Balance", "balance", "ledger"]
 EARNED = "earned"
 """The measure, as `instruments.ledger` records it."""
 
+CLOSES = 0.05
+"""A ledger that leaves more than this share of the change unaccounted for is no account."""
+
 NAMED = 4
 """How many matrices the sentence names."""
 
@@ -99,5 +102,6 @@ def ledger(evidence: Evidence) -> Answer | None:
         numbers=numbers,
         address=order[0],
         measure=EARNED,
+        weight=0.65 if abs(found.error) < CLOSES * abs(found.change) else 0.3,
         null="A matrix that does not move earns 0; one that the others undo earns the opposite of what they do.",
     )

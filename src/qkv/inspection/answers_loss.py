@@ -11,6 +11,9 @@ __all__ = ["loss", "over_fitting", "samples", "trouble", "watch"]
 OVER_FITTING = 0.01
 """The validation loss must have risen by this share above its lowest before it is called over-fitting."""
 
+DEAR = 0.03
+"""The default instruments should cost no more than this share of the training time."""
+
 
 def loss(evidence: Evidence) -> Answer | None:
     """The best validation loss against what needs no model."""
@@ -41,6 +44,7 @@ def loss(evidence: Evidence) -> Answer | None:
         f"same probability: ln {evidence.n_answers:,} = {math.log(evidence.n_answers):.3f} nats."
         if evidence.n_answers
         else "",
+        weight=0.5 if not lines else 0.9 if not beaten else 0.7,
     )
 
 
@@ -83,6 +87,7 @@ def over_fitting(evidence: Evidence) -> Answer | None:
             "last training loss": last.train_loss,
         },
         measure="loss",
+        weight=0.85 if last.step > best.step and rise > OVER_FITTING else 0.1,
     )
 
 
@@ -107,6 +112,7 @@ def samples(evidence: Evidence) -> Answer | None:
         question="What does it write?",
         sentence=f"At step {last.step:,}, after {_short(last.prompt, 60)}: {_short(last.text)}",
         more=more,
+        weight=0.45,
     )
 
 
@@ -127,6 +133,7 @@ def watch(evidence: Evidence) -> Answer | None:
         f"from {many(cost['looks'], 'look')} at every matrix.",
         numbers={"share of training time": cost["share"], "seconds": cost["seconds"]},
         null="Without watching the weights are the same, byte for byte.",
+        weight=0.5 if cost["level"] == "light" and cost["share"] > DEAR else 0.05,
     )
 
 
@@ -142,4 +149,5 @@ def trouble(evidence: Evidence) -> Answer | None:
         sentence=f"At step {last.step:,}: {last.sentence}.",
         more=tuple(f"Step {event.step:,}: {event.sentence}." for event in events[:-1][-5:]),
         address=last.address,
+        weight=1.0,
     )

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from qkv.errors import AddressError
-from qkv.inspection.answer import Answer, Evidence, listed, many, number
+from qkv.inspection.answer import Answer, Evidence, apart, listed, many, number
 from qkv.telemetry import Compared, Grid, Telemetry
 
 __all__ = ["frozen", "matrices", "order"]
@@ -41,6 +41,7 @@ def matrices(evidence: Evidence) -> Answer | None:
         address=most[1],
         measure="drift",
         null=_null_sentence(pairs),
+        weight=0.4 + 0.3 * max((apart(p.value, p.null) for p in pairs), default=0.0),
     )
 
 
@@ -143,6 +144,7 @@ def frozen(evidence: Evidence) -> Answer | None:
         numbers={"matrices that did not move": float(len(still))},
         address=still[0],
         measure="drift",
+        weight=0.4,
     )
 
 

@@ -4,7 +4,7 @@ from functools import partial
 
 import numpy as np
 
-from qkv.inspection.answer import Answer, Evidence, many, number, percent
+from qkv.inspection.answer import Answer, Evidence, apart, many, number, percent
 from qkv.inspection.rows import RowSummary, drifts, row_story, summary
 from qkv.telemetry import NULL_ARM
 
@@ -21,7 +21,7 @@ def embeddings(evidence: Evidence) -> Answer | None:
     answer = partial(Answer, key="embeddings", question="Were the embeddings trained?", measure="row_drift")
     if not drift.any():
         sentence = f"No: all {many(len(drift), 'row')} of {table} are bit for bit where they started."
-        return answer(sentence=sentence, numbers={"largest row drift": 0.0}, address=table)
+        return answer(sentence=sentence, numbers={"largest row drift": 0.0}, address=table, weight=0.6)
     rows = summary(drift, counts, evidence.specials)
     example, words, figures = _example_row(evidence, counts)
     sentence = (
@@ -29,15 +29,16 @@ def embeddings(evidence: Evidence) -> Answer | None:
         f"of their length, the furthest ({evidence.token(rows.furthest)}) by {percent(rows.largest)}{words}."
     )
     figures |= {"median row drift": rows.median, "largest row drift": rows.largest}
-    more = [_unseen(evidence, rows), _by_count(rows)]
+    more, (null, far) = [_unseen(evidence, rows), _by_count(rows)], _row_null(evidence)
     if rows.n_unseen is not None:
         figures |= {"rows never met": float(rows.n_unseen), "largest drift of a row never met": rows.largest_unseen}
     return answer(
         sentence=sentence,
         more=tuple(line for line in more if line),
         numbers=figures,
-        null=_row_null(evidence),
+        null=null,
         address=example or table,
+        weight=0.95 if _unexplained(evidence, rows) else 0.45 + 0.3 * far,
     )
 
 
@@ -86,13 +87,23 @@ def _unseen(evidence: Evidence, rows: RowSummary) -> str:
     whose = f"{many(rows.n_unseen, 'row')} of tokens that the training text never holds"
     if rows.largest_unseen == 0:
         return f"{whose} moved by exactly 0: no gradient ever reached them."
-    table = evidence.telemetry.token_table()
-    tied = any(row.address == table and "W_U" in (row.tied_to or "") for row in evidence.telemetry.addresses())
+    table, tied = evidence.telemetry.token_table(), _is_tied(evidence)
     reason = f"{table} is also the output matrix, and every prediction pulls at all its rows"
     if not tied:
         reason = f"the optimizer shrinks every weight (weight_decay {evidence.weight_decay:g})"
     why = f", because {reason}" if tied or evidence.weight_decay else ""
     return f"{whose} moved too, by up to {percent(rows.largest_unseen)}{why}."
+
+
+def _is_tied(evidence: Evidence) -> bool:
+    """Whether the table of tokens is also the output matrix."""
+    table = evidence.telemetry.token_table()
+    return any(row.address == table and "W_U" in (row.tied_to or "") for row in evidence.telemetry.addresses())
+
+
+def _unexplained(evidence: Evidence, rows: RowSummary) -> bool:
+    """Whether a row moved that no text asked for, without tying and without weight decay."""
+    return bool(rows.largest_unseen) and not _is_tied(evidence) and not evidence.weight_decay
 
 
 def _by_count(rows: RowSummary) -> str:
@@ -102,16 +113,18 @@ def _by_count(rows: RowSummary) -> str:
     return f"The rows of {which} tokens moved further (rank correlation of drift and count {rows.with_count:+.2f})."
 
 
-def _row_null(evidence: Evidence) -> str:
+def _row_null(evidence: Evidence) -> tuple[str, float]:
+    """How far rows had moved at the last step that the run and random labels share, in words; and how far apart."""
     table = evidence.telemetry.token_table()
     run = evidence.telemetry.vectors(table, "row_drift")
     null = evidence.telemetry.vectors(table, "row_drift", arm=NULL_ARM)
     both = sorted(set(run) & set(null))
     if not both or not both[-1]:
-        return ""
+        return "", 0.0
     step = both[-1]
     here, there = float(run[step].mean()), float(null[step].mean())
-    return (
+    words = (
         f"At step {step:,} rows had moved by {percent(here)} of their length on average; "
         f"in the same training on random labels by {percent(there)}."
     )
+    return words, apart(here, there)

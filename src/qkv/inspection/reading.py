@@ -1,8 +1,9 @@
-"""The reading of a run: its questions answered from its own numbers, in order of weight.
+"""The reading of a run: its questions answered from its own numbers, the most telling answer first.
 
 Works from the run folder alone, also while it trains: telemetry, weights, tokenizer and configuration are read, no
 model is built. Each sentence holds this run's own numbers and, where a measure moves without learning, its null: the
-same training on random labels at an equal step. A question that the folder cannot answer is left out.
+same training on random labels at an equal step. A question that the folder cannot answer is left out. Each answer says
+how much it weighs: trouble most; then what is far from its null, or from what one hopes; least what is as expected.
 """
 
 from collections.abc import Callable
@@ -32,7 +33,7 @@ QUESTIONS: tuple[Callable[[Evidence], Answer | None], ...] = (
     frozen,
     watch,
 )
-"""In the order in which they are read. A new question is one function and one place here."""
+"""Of equal weight, in this order. A new question is one function and one place here."""
 
 WITHOUT_TRAINING: tuple[Callable[[Evidence], Answer | None], ...] = (imported,)
 """What is asked of a model that was imported and has no history."""
@@ -51,4 +52,5 @@ def read(folder: str | Path, telemetry: Telemetry | None = None) -> list[Answer]
 
 def _answers(evidence: Evidence) -> list[Answer]:
     questions = WITHOUT_TRAINING if evidence.settings.get("imported") else QUESTIONS
-    return [answer for ask in questions if (answer := ask(evidence)) is not None]
+    answers = [answer for ask in questions if (answer := ask(evidence)) is not None]
+    return sorted(answers, key=lambda answer: -answer.weight)

@@ -5,7 +5,8 @@ measures   the same as pure functions of one matrix
 passes     all matrices and heads in one pass; spectra: ranks and directions; tokens: row by row
 attention_stats   what heads attend to, without the table of scores; probe: on which text
 schedule   at which steps
-recorder   the observer that writes it all to the telemetry; runlog: losses and events; looks: numbers to rows
+recorder   the observer that writes it all to the telemetry; runlog: losses and events; looks: numbers to rows; pieces:
+           names of matrices and heads
 """
 
 from qkv.instruments.attention_stats import attention_stats, induction_score

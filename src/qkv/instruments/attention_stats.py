@@ -55,19 +55,21 @@ def attention_stats(
     causal: bool = False,
     documents: Tensor | None = None,
     keys: Tensor | None = None,
+    queries: Tensor | None = None,
     itself: bool = True,
 ) -> dict[str, np.ndarray]:
     """Means over all rows (`largest_score`: the largest) of each head: name -> float64 [n_heads], NaN where undefined.
 
     q [batch, head, query_pos, d_head], k [batch, kv_head, key_pos, d_head] as they meet in the scores, head a multiple
     of kv_head. `documents` [batch, pos] keeps documents apart; `keys` [batch, key_pos] bool is True for real tokens.
-    `itself` False is cross-attention: no own or previous position, no distance.
+    `itself` False is cross-attention: no own or previous position, no distance; there `queries` [batch, query_pos] bool
+    is True for the tokens that ask, and `documents` is not read.
 
     entropy in nats, 0 to ln(number of keys); largest_score any number (scaled, before softmax); masses and
     dominant_rows (rows with a key above 0.9) 0 to 1; distance in positions, 0 and up.
     """
     heads, parts = q.shape[1], []
-    for b, rows, columns in _segments(q, k, documents, keys, itself):
+    for b, rows, columns in _segments(q, k, documents, keys, queries, itself):
         one_q, one_k = q[b][:, :, rows], k[b][:, :, columns]
         at_once = max(1, HEADS_BYTES // (8 * 4 * (one_q.shape[2] + one_k.shape[2]) * one_q.shape[3] * one_q.shape[0]))
         found = []
@@ -166,18 +168,24 @@ def _over_rows(name: str, values: np.ndarray) -> np.ndarray:
 
 
 def _segments(
-    q: Tensor, k: Tensor, documents: Tensor | None, keys: Tensor | None, itself: bool
+    q: Tensor,
+    k: Tensor,
+    documents: Tensor | None,
+    keys: Tensor | None,
+    queries: Tensor | None,
+    itself: bool,
 ) -> Iterator[tuple[slice, Tensor | slice, Tensor | slice]]:
     """(rows of the batch, query positions, key positions) of each piece within which everything is visible."""
     everything = slice(None)
-    if documents is None and keys is None:
+    if documents is None and keys is None and queries is None:
         yield everything, everything, everything
         return
     for b in range(q.shape[0]):
         real = torch.ones(k.shape[2], dtype=torch.bool, device=k.device) if keys is None else keys[b]
         if not itself:
+            asking = everything if queries is None else queries[b].nonzero()[:, 0]
             if real.any():
-                yield slice(b, b + 1), everything, real.nonzero()[:, 0]
+                yield slice(b, b + 1), asking, real.nonzero()[:, 0]
             continue
         number = torch.zeros_like(real, dtype=torch.int64) if documents is None else documents[b]
         for document in number[real].unique():

@@ -31,11 +31,13 @@ import torch
 from torch import Tensor
 
 from qkv.errors import ConfigError
+from qkv.instruments.pieces import entry_row, head_rows
+from qkv.instruments.probe import fixed_batch
 from qkv.instruments.schedule import is_by_row
 from qkv.models.matrices import Catalogue
 from qkv.models.parts import Entry
 from qkv.tasks.task import Batch
-from qkv.telemetry import LEDGER_ARM, AddressRow, MeasureRow, Store
+from qkv.telemetry import LEDGER_ARM, MeasureRow, Store
 from qkv.training.record import Observer, Outcome, RunContext, StepRecord
 
 __all__ = ["EARNED", "EARNED_ROWS", "ROW_GRADIENT", "Account", "Ledger", "LedgerConfig"]
@@ -116,7 +118,8 @@ class Account:
     ) -> None:
         self._model, self._loss, self._batch, self._config = copy.deepcopy(model).eval(), loss, batch, config
         self._model.requires_grad_(True)
-        self.entries: list[Entry] = list(Catalogue(self._model))
+        self.catalogue = Catalogue(self._model)
+        self.entries: list[Entry] = list(self.catalogue)
         self._parameters = [entry.parameter for entry in self.entries]
         self._at = [torch.empty(0)] * len(self.entries)
         self.loss = float("nan")
@@ -205,7 +208,7 @@ class Ledger(Observer):
         self.store.drop_after(step if step > 0 else -1, arm=LEDGER_ARM)
         self.store.add_arm(LEDGER_ARM, "ledger", "losses of the run itself on the ledger's probe batch")
         model: Any = context.model
-        batch = next(iter(context.task.val_batches(context.corpus, model.config.sizes, self.config.windows)))
+        batch = fixed_batch(context.task, context.corpus, model.config.sizes, self.config.windows)
         batch = batch.to(context.machine.device)
         self._account = Account(model, context.task.loss, batch, self.config)
         self._tables = [i for i, e in enumerate(self._account.entries) if e.kind in ("W_E", "W_U")]
@@ -279,9 +282,11 @@ class Ledger(Observer):
         """Names get their numbers at the first entry, after all others' of the start."""
         if self._registered:
             return
-        self._addresses = [row.address for entry in self._account.entries for row in _piece_rows(entry)]
+        account = self._account
+        rows = [row for e in account.entries for row in (entry_row(e, account.catalogue), *head_rows(e))]
+        self._addresses = [row.address for row in rows]
         self.store.register_measures([EARNED, EARNED_ROWS, ROW_GRADIENT])
-        self.store.register_addresses([row for entry in self._account.entries for row in _piece_rows(entry)])
+        self.store.register_addresses(rows)
         self._registered = True
 
     def _write_rows(self) -> None:
@@ -309,20 +314,3 @@ def _by_piece(earned: Tensor, entry: Entry) -> Iterator[float]:
     if entry.n_heads:
         rest = tuple(axis for axis in range(earned.ndim + 1) if axis != entry.axis)
         yield from earned.unflatten(entry.axis, (entry.n_heads, -1)).sum(rest).tolist()
-
-
-def _piece_rows(entry: Entry) -> Iterator[AddressRow]:
-    """The matrix and its heads as the telemetry names them, in the order of `_by_piece`."""
-    yield AddressRow(address=entry.address, site=entry.site, layer=entry.layer, kind=entry.kind, shape=entry.shape)
-    name = "KV" if entry.group > 1 else "H"
-    for head in range(entry.n_heads):
-        shape = list(entry.shape)
-        shape[entry.axis] = entry.width
-        yield AddressRow(
-            address=f"{entry.address.removesuffix(entry.kind)}{name}{head}.{entry.kind}",
-            site=entry.site,
-            layer=entry.layer,
-            head=head,
-            kind=entry.kind,
-            shape=tuple(shape),
-        )

@@ -13,10 +13,12 @@ from torch import Tensor
 
 from qkv.instruments.measures import angle, between, ratio, reference_norm, row_drift, spectrum_summary
 from qkv.instruments.passes import Passes, Reading
+from qkv.instruments.pieces import entry_row, head_rows
 from qkv.instruments.probe import Probe
 from qkv.instruments.registry import ANGLES, CIRCUIT, MEASURES, N_SINGULAR, SPECTRAL
 from qkv.instruments.spectra import (
     CircuitReading,
+    circuit_norm,
     circuit_reading,
     circuits,
     head_blocks,
@@ -78,7 +80,7 @@ class Looks:
         self._n_out = np.array([entry.shape[-1] for entry in self.entries])
         self._head_n_out = np.concatenate([_head_n_out(self.entries[i]) for i in self.passes.divided] or [np.zeros(0)])
         self._tops: dict[str, Tensor] = {}
-        self._starts: dict[str, tuple[Tensor, Tensor]] = {}
+        self._starts: dict[str, tuple[tuple[Tensor, Tensor], np.ndarray]] = {}
         self._by_attention: dict[str, list[int]] = {}
         for i, circuit in enumerate(self._circuits):
             self._by_attention.setdefault(circuit.address.rpartition("H")[0] or ".", []).append(i)
@@ -86,10 +88,10 @@ class Looks:
 
     def register(self) -> None:
         """Give every measure and address its number, in canonical order."""
-        heads = [row for i in self.passes.divided for row in _head_rows(self.entries[i])]
+        heads = [row for i in self.passes.divided for row in head_rows(self.entries[i])]
         measures = self.store.register_measures([item.row() for item in MEASURES.values()])
         self._measures = dict(zip(MEASURES, measures, strict=True))
-        rows = [_entry_row(entry, self.catalogue) for entry in self.entries] + heads
+        rows = [entry_row(entry, self.catalogue) for entry in self.entries] + heads
         self._ids = self.store.register_addresses(rows)
         at = iter(self._ids[len(self.entries) :])
         self._head_ids = {i: [next(at) for _ in range(self.entries[i].n_heads)] for i in self.passes.divided}
@@ -118,7 +120,7 @@ class Looks:
         for name, chosen in self._by_attention.items():
             before = self._factors(self.passes.before, chosen) if updated else None
             now = self._factors(self.passes.weights, chosen)
-            reading = circuit_reading(now, before, self._starting_factors(name))
+            reading = circuit_reading(now, before, *self._starting(name))
             columns = _circuit_columns(reading, np.full(len(chosen), now[0].shape[-1]))
             columns["symmetric_share"][[not self._circuits[i].is_qk for i in chosen]] = np.nan
             ids = [self._circuit_ids[i] for i in chosen]
@@ -171,13 +173,13 @@ class Looks:
         right = [blocks[c.right][c.right_piece] for c in circuits]
         return left, torch.stack([b.mT if c.is_qk else b for b, c in zip(right, circuits, strict=True)])
 
-    def _starting_factors(self, name: str) -> tuple[Tensor, Tensor] | None:
-        """The factors at the start of the circuits of one attention, kept in float64; None where they are lost."""
+    def _starting(self, name: str) -> tuple[tuple[Tensor, Tensor] | None, np.ndarray | None]:
+        """The factors at the start of the circuits of one attention, kept in float64, and their norms; or none."""
         if self.passes.start(0) is None:
-            return None
+            return None, None
         if name not in self._starts:
-            left, right = self._factors(self.passes.start, self._by_attention[name])
-            self._starts[name] = left.double(), right.double()
+            left, right = (t.double() for t in self._factors(self.passes.start, self._by_attention[name]))
+            self._starts[name] = (left, right), circuit_norm((left, right))
         return self._starts[name]
 
     def _spectrum(self, name: str, left: Tensor, right: Tensor | None) -> tuple[np.ndarray, np.ndarray]:
@@ -200,7 +202,7 @@ class Looks:
             assert kept is not None
             return kept
 
-        factors = self._starting_factors(name) if name in self._by_attention else None
+        factors = self._starting(name)[0] if name in self._by_attention else None
         if factors is not None:
             return spectra(*factors, k)[1]
         if name.endswith(" by head"):
@@ -283,37 +285,6 @@ def _basis(blocks: Tensor) -> Tensor:
 def _root_mean(degrees: np.ndarray) -> np.ndarray:
     """The angle whose squared cosine is the mean of theirs, over the first axis."""
     return np.degrees(np.arccos(np.sqrt((np.cos(np.radians(degrees)) ** 2).mean(0))))
-
-
-def _entry_row(entry: Entry, catalogue: Catalogue) -> AddressRow:
-    others = [name for name in catalogue.names(entry.address) if name != entry.address]
-    return AddressRow(
-        address=entry.address,
-        site=entry.site,
-        layer=entry.layer,
-        kind=entry.kind,
-        shape=entry.shape,
-        tied_to=", ".join(others) or None,
-    )
-
-
-def _head_rows(entry: Entry) -> list[AddressRow]:
-    """One row for each head: by query head, or by key/value head where query heads share it."""
-    stem = entry.address.removesuffix(entry.kind)
-    name = "KV" if entry.group > 1 else "H"
-    shape = list(entry.shape)
-    shape[entry.axis] = entry.width
-    return [
-        AddressRow(
-            address=f"{stem}{name}{head}.{entry.kind}",
-            site=entry.site,
-            layer=entry.layer,
-            head=head,
-            kind=entry.kind,
-            shape=tuple(shape),
-        )
-        for head in range(entry.n_heads)
-    ]
 
 
 def _head_n_out(entry: Entry) -> np.ndarray:

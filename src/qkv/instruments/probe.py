@@ -1,12 +1,15 @@
 """The fixed text on which attention is looked at: the same windows at every step, so that only the model changes.
 
 Some windows of the validation text for what heads do on it, and random tokens that repeat once for the induction
-score. The probe runs a forward pass of its own, without gradient, and takes q and k of each layer before the fused
-attention: nothing of the training is hooked, no random number of its is drawn, no table of scores is made.
+score. The probe runs a forward pass of its own, without gradient, and takes q and k of each attention before the fused
+kernel: nothing of the training is hooked, no random number of its is drawn, no table of scores is made. (Models of two
+stacks run by the explicit path, which makes the tables of a probe's few rows and drops them.)
 """
 
+import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -15,14 +18,64 @@ from torch import Tensor
 
 from qkv.instruments.attention_stats import STATISTICS, attention_stats, induction_score
 from qkv.randomness import generator
+from qkv.tasks.task import Batch
 
-__all__ = ["INDUCTION", "Probe"]
+__all__ = ["INDUCTION", "Probe", "fixed_batch"]
 
 INDUCTION = "induction"
 TOKENS = 256
 """At least one window of the text, and as many as fit into this many tokens."""
 REPEATED = 128
 """The repeated text has at most this many tokens."""
+BUCKETS = 33
+"""Of examples that come in the order of their lengths, the middle one of this many batches is taken."""
+
+
+def fixed_batch(task: Any, corpus: Any, sizes: Any, n: int) -> Any:
+    """`n` windows of the validation data, the same at every call; None where there are none.
+
+    Where batches are made of equal lengths (pairs) the first holds the shortest: one in the middle is taken instead.
+    """
+    batches = task.val_batches(corpus, sizes, n)
+    if task.examples != "buckets":
+        return next(iter(batches), None)
+    first = list(islice(batches, BUCKETS))
+    return first[len(first) // 2] if first else None
+
+
+@dataclass(frozen=True)
+class _Attention:
+    """One attention of a model: where it stands, and whether it reads its own sequence."""
+
+    name: str
+    """What its activations' names begin with: `L0`, `dec.L1.cross`."""
+    layer: int
+    module: Any
+    stack: str
+    """`enc.`, `dec.`, or nothing."""
+    causal: bool
+    itself: bool
+
+    @property
+    def addresses(self) -> list[tuple[str, int, int]]:
+        """(address, layer, head) of each pattern."""
+        return [(f"{self.name}.H{head}.pattern", self.layer, head) for head in range(self.module.n_heads)]
+
+
+def _attentions(model: Any) -> list[_Attention]:
+    """Every attention of a model in the order of its forward pass; none where it has none of the kind known here."""
+    if hasattr(model, "enc") and hasattr(model, "dec"):
+        stacks = [("enc.", model.enc), ("dec.", model.dec)]
+    else:
+        stacks = [("", model)] if hasattr(model, "hidden") and hasattr(model, "blocks") else []
+    found = []
+    for scope, stack in stacks:
+        for block in stack.blocks:
+            causal = bool(stack.causal)
+            found.append(_Attention(block.name, block.layer, block.attention, scope, causal, True))
+            if block.cross is not None:
+                found.append(_Attention(f"{block.name}.cross", block.layer, block.cross, scope, False, False))
+    return found
 
 
 @dataclass(frozen=True)
@@ -36,16 +89,15 @@ class Probe:
     @staticmethod
     def of(task: Any, corpus: Any, model: Any, seed: int) -> "Probe | None":
         """The probe of a training; None for a model without attention of the kind that is known here."""
-        sizes = getattr(model, "sizes", None)
-        if corpus is None or not (
-            hasattr(model, "hidden") and hasattr(model, "blocks") and sizes is not None and sizes.n_ctx > 1
-        ):
+        sizes, attentions = getattr(model, "sizes", None), _attentions(model)
+        if corpus is None or sizes is None or not attentions or sizes.n_ctx < 2:
             return None
-        batch = next(iter(task.val_batches(corpus, sizes, max(1, TOKENS // sizes.n_ctx))), None)
+        batch = fixed_batch(task, corpus, sizes, max(1, TOKENS // sizes.n_ctx))
         if batch is None:
             return None
         period, repeated = min(sizes.n_ctx, REPEATED) // 2, None
-        if sizes.d_vocab and period > 1 and not batch.inputs.is_floating_point():
+        alone = all(attention.itself for attention in attentions)
+        if alone and sizes.d_vocab and period > 1 and not batch.inputs.is_floating_point():
             special = set((getattr(getattr(corpus, "tokenizer", None), "special", None) or {}).values())
             ordinary = np.array([i for i in range(sizes.d_vocab) if i not in special])
             once = generator("probe", "repeated", seed).choice(ordinary, size=period)
@@ -54,11 +106,7 @@ class Probe:
 
     def addresses(self, model: Any) -> list[tuple[str, int, int]]:
         """(address, layer, head) of every pattern that `read` speaks of, in its order."""
-        return [
-            (f"{block.name}.H{head}.pattern", block.layer, head)
-            for block in model.blocks
-            for head in range(block.attention.n_heads)
-        ]
+        return [row for attention in _attentions(model) for row in attention.addresses]
 
     @property
     def measures(self) -> tuple[str, ...]:
@@ -69,30 +117,66 @@ class Probe:
     def read(self, model: Any) -> np.ndarray:
         """Every statistic of every head now: float64 [measure, head], NaN where undefined."""
         device = next(model.parameters()).device
-        batch, causal, layers = self.batch.to(device), bool(model.causal), []
-        masks = {"mask": batch.mask, "documents": batch.documents}
-        for q, k, scale in _queries_keys(model, batch.inputs, **masks):
-            found = attention_stats(q, k, scale=scale, causal=causal, documents=batch.documents, keys=batch.mask)
+        batch, layers = self.batch.to(device), []
+        for attention, q, k in _queries_keys(model, batch):
+            reads_source = attention.stack == "enc." or not attention.itself
+            found = attention_stats(
+                q,
+                k,
+                scale=attention.module.scale,
+                causal=attention.causal,
+                documents=batch.documents,
+                keys=batch.source_mask if reads_source else batch.mask,
+                queries=None if attention.itself else batch.mask,
+                itself=attention.itself,
+            )
             layers.append(np.stack([found[name] for name in STATISTICS]))
         values = np.concatenate(layers, axis=1)
         if self.repeated is None:
             return values
         period = self.repeated.shape[1] // 2
+        repeated = Batch(inputs=self.repeated.to(device), targets=self.repeated)
         scores = [
-            induction_score(q, k, scale=scale, period=period, causal=causal)
-            for q, k, scale in _queries_keys(model, self.repeated.to(device))
+            induction_score(q, k, scale=attention.module.scale, period=period, causal=attention.causal)
+            for attention, q, k in _queries_keys(model, repeated)
         ]
         return np.concatenate([values, np.concatenate(scores)[None]])
 
 
-def _queries_keys(model: Any, inputs: Tensor, **masks: Any) -> Iterator[tuple[Tensor, Tensor, float]]:
-    """q, k and scale of each layer, in order, from one forward pass in evaluation mode's formulas."""
-    found: list[tuple[Tensor, Tensor, float]] = []
+class _Enough(Exception):
+    """Everything has been seen; what is left of the pass would tell nothing."""
+
+
+def _queries_keys(model: Any, batch: Any) -> Iterator[tuple[_Attention, Tensor, Tensor]]:
+    """q and k of each attention as they meet in the scores, in order, from one pass in evaluation mode's formulas."""
+    attentions = _attentions(model)
+    if any(attention.stack for attention in attentions):
+        yield from _of_pairs(model, attentions, batch)
+        return
+    found: list[tuple[_Attention, Tensor, Tensor]] = []
 
     def see(block: Any, x: Tensor) -> None:
-        attention = block.attention
+        attention = attentions[len(found)]
         h = block.norm1(x) if block.pre and block.norm1 is not None else x
-        found.append((attention.queries(h), attention.keys_values(h)[0], attention.scale))
+        found.append((attention, attention.module.queries(h), attention.module.keys_values(h)[0]))
+        if len(found) == len(attentions):
+            raise _Enough
 
-    model.hidden(inputs, see=see, **{name: value for name, value in masks.items() if value is not None})
+    masks = {"mask": batch.mask, "documents": batch.documents}
+    with contextlib.suppress(_Enough):
+        model.hidden(batch.inputs, see=see, **{name: mask for name, mask in masks.items() if mask is not None})
     yield from found
+
+
+def _of_pairs(model: Any, attentions: list[_Attention], batch: Any) -> Iterator[tuple[_Attention, Tensor, Tensor]]:
+    """The same of an encoder and a decoder on a batch of pairs."""
+    kept: dict[str, Tensor] = {}
+
+    def tap(name: str, x: Tensor) -> Tensor:
+        if name.endswith((".q", ".k")):
+            kept[name] = x
+        return x
+
+    model.hidden(batch.source, batch.inputs, source_mask=batch.source_mask, tap=tap)
+    for attention in attentions:
+        yield attention, kept[f"{attention.name}.q"], kept[f"{attention.name}.k"]

@@ -59,6 +59,7 @@ class Recorder(Observer):
         self.spent: defaultdict[str, float] = defaultdict(float)
         """Seconds spent watching in this session, by kind of look."""
         self.n_looks = 0
+        self._given: defaultdict[str, int] = defaultdict(int)  # numbers not yet written, by kind of look
         self._start = start
         self._looks: Looks | None = None
         self._clip = 0.0
@@ -165,9 +166,17 @@ class Recorder(Observer):
             if watching.is_due(kind, step):
                 with self._watching(kind):
                     getattr(looks, kind)(step)
-        with self._watching("writing"):
-            self.store.flush()
+        self._write()
         self._last_look, self.n_looks = step, self.n_looks + 1
+
+    def _write(self) -> None:
+        """One transaction, its time shared out by how many numbers each kind of look gave."""
+        began, total = time.perf_counter(), max(1, sum(self._given.values()))
+        self.store.flush()
+        taken = time.perf_counter() - began
+        for kind, n in self._given.items():
+            self.spent[kind] += taken * n / total
+        self._given.clear()
 
     def _last(self, step: int, looks: Looks) -> None:
         """At the end every kind of look is taken, whatever its interval."""
@@ -192,10 +201,11 @@ class Recorder(Observer):
 
     @contextmanager
     def _watching(self, kind: str) -> Iterator[None]:
-        began = time.perf_counter()
+        began, before = time.perf_counter(), self._looks.n_numbers if self._looks is not None else 0
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):  # blown-up weights read as undefined
             yield
         self.spent[kind] += time.perf_counter() - began
+        self._given[kind] += (self._looks.n_numbers if self._looks is not None else 0) - before
         self.log.watch_seconds = self.seconds
 
 

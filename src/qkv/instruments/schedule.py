@@ -1,8 +1,8 @@
 """When to look: pure functions of the step and of settings that are in `config.toml`, never of the clock.
 
 So a resumed run looks where the first did. Each kind of look has a regular interval; dense at first, where everything
-happens at once, then regular, then at most 64 times per doubling: at 8 that is 62 looks in 300 updates, 150 in 1,000,
-295 in 5,000. Nothing here knows how long a run will be; with `--minutes` nobody does.
+happens at once, then regular, then at most 32 times per doubling: at 8 that is 62 looks in 300 updates, 119 in 1,000,
+192 in 5,000. Nothing here knows how long a run will be; with `--minutes` nobody does.
 """
 
 from dataclasses import dataclass, fields
@@ -22,9 +22,9 @@ class WatchConfig:
 
     matrices: int = 8
     """Norms, gradients, updates and drifts of every matrix and head."""
-    circuits: int = 32
+    circuits: int = 64
     """Ranks of every head; norms, drifts and symmetry of its circuits QK and OV."""
-    attention: int = 64
+    attention: int = 128
     """What every head attends to, on a fixed probe text."""
     head_spectra: int = 1024
     """Singular values, rotations and angles of every head and circuit."""
@@ -97,7 +97,7 @@ def is_by_row(step: int) -> bool:
     return step & (step - 1) == 0
 
 
-def interval(step: int, *, finest: int = 1, regular: int = 8, per_doubling: int = 64) -> int:
+def interval(step: int, *, finest: int = 1, regular: int = 8, per_doubling: int = 32) -> int:
     """The distance between looks around `step`: a power of two that grows with it.
 
     Log-spaced (8 per doubling) from `finest` up to `regular`, `regular` until that is `per_doubling` looks per

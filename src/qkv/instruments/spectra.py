@@ -19,6 +19,7 @@ from qkv.models.parts import Entry
 __all__ = [
     "Circuit",
     "CircuitReading",
+    "circuit_norm",
     "circuit_reading",
     "circuits",
     "head_blocks",
@@ -130,20 +131,29 @@ Factors = tuple[Tensor, Tensor]
 """left [n, d_model, d_head] and right [n, d_head, d_model]"""
 
 
-def circuit_reading(now: Factors, before: Factors | None, start: Factors | None) -> CircuitReading:
-    """Norms, ways and shares of n circuits from their factors alone, in float64."""
+def circuit_norm(factors: Factors) -> np.ndarray:
+    """|AB|_F of n circuits, float64 [n]; exactly 0 where a factor is."""
+    a, b = (t.double() for t in factors)
+    return np.sqrt(_numpy(_trace(a.mT @ a, b @ b.mT)))
+
+
+def circuit_reading(
+    now: Factors, before: Factors | None, start: Factors | None, start_norm: np.ndarray | None = None
+) -> CircuitReading:
+    """Norms, ways and shares of n circuits from their factors alone, in float64.
+
+    `start_norm` is `circuit_norm(start)` where somebody knows it already.
+    """
     a, b = (t.double() for t in now)
-    gram_a, gram_b = a.mT @ a, b @ b.mT
-    square = _trace(gram_a, gram_b)
-    small, nothing = gram_a @ gram_b, np.full(len(a), np.nan)
-    turned = b @ a
-    update = nothing if before is None else _way(now, before)[0]
-    distance, inner = (nothing, nothing) if start is None else _way(now, start)
-    start_square = nothing
+    grams = a.mT @ a, b @ b.mT
+    small, turned = grams[0] @ grams[1], b @ a
+    squares, nothing = _numpy(_trace(*grams)), np.full(len(a), np.nan)
+    update = nothing if before is None else _way((a, b), grams, before)[0]
+    distance, inner, start_norm = nothing, nothing, start_norm if start is not None else nothing
     if start is not None:
-        s, t = (x.double() for x in start)
-        start_square = _numpy(_trace(s.mT @ s, t @ t.mT))
-    squares, start_norm = _numpy(square), np.sqrt(start_square)
+        distance, inner = _way((a, b), grams, start)
+        start_norm = circuit_norm(start) if start_norm is None else start_norm
+    assert start_norm is not None
     with np.errstate(divide="ignore", invalid="ignore"):
         fourth, crossed = _numpy(_trace(small, small)), _numpy(_trace(turned, turned))
         rank = np.where(squares > 0, squares**2 / fourth, np.nan)
@@ -152,12 +162,17 @@ def circuit_reading(now: Factors, before: Factors | None, start: Factors | None)
     return CircuitReading(np.sqrt(squares), update, distance, along, start_norm, rank, symmetric)
 
 
-def _way(now: Factors, then: Factors) -> tuple[np.ndarray, np.ndarray]:
-    """|AB - A'B'|_F and <AB - A'B', A'B'>, from AB - A'B' = dA B + A' dB: no cancellation."""
-    (a, b), (s, t) = ((x.double() for x in pair) for pair in (now, then))
+def _way(now: Factors, grams: Factors, then: Factors) -> tuple[np.ndarray, np.ndarray]:
+    """|AB - ST|_F and <AB - ST, ST>, from AB - ST = dA B + S dB: no cancellation, whatever the length of the way.
+
+    `grams` are A^T A and B B^T. Four products are made, dA^T dA, A^T dA, dB dB^T and B dB^T; the others follow.
+    """
+    (a, b), (gram_a, gram_b), (s, t) = now, grams, (x.double() for x in then)
     da, db = a - s, b - t
-    square = _trace(da.mT @ da, b @ b.mT) + _trace(s.mT @ s, db @ db.mT) + 2 * _trace(s.mT @ da, b @ db.mT)
-    inner = _trace(s.mT @ da, b @ t.mT) + _trace(s.mT @ s, db @ t.mT)
+    moved_a, with_a, moved_b, with_b = da.mT @ da, a.mT @ da, db @ db.mT, b @ db.mT
+    then_a, along_a = gram_a - with_a - with_a.mT + moved_a, with_a - moved_a  # S^T S, S^T dA
+    square = _trace(moved_a, gram_b) + _trace(then_a, moved_b) + 2 * _trace(along_a, with_b)
+    inner = _trace(along_a, gram_b - with_b) + _trace(then_a, with_b.mT - moved_b)
     return np.sqrt(np.maximum(_numpy(square), 0)), _numpy(inner)
 
 

@@ -136,7 +136,6 @@ class _Meter(Observer):
             updates.append(now - then - sum(spent.values()))
             looks.append(spent)
         quickest = {kind: min(spent[kind] for spent in looks) for kind in looks[0] if kind in KINDS}
-        quickest["matrices"] += min(spent.get("writing", 0.0) for spent in looks)
         return Costs(update=max(min(updates), 1e-6), looks=quickest)
 
 

@@ -140,4 +140,5 @@ def measure_note(measure: MeasureRow) -> MeasureNote:
         property_of=measure.property_of,
         null=measure.null,
         meaning=measure.meaning,
+        decision=measure.decision,
     )

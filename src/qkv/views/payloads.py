@@ -30,6 +30,8 @@ __all__ = [
     "HeadNote",
     "HeadRow",
     "Host",
+    "LedgerRoom",
+    "LedgerRow",
     "LossRoom",
     "Made",
     "MapRoom",
@@ -221,7 +223,7 @@ class MatrixRow:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MeasureNote:
-    """What a measure is: formula, range, source, what it is a property of, and its null."""
+    """What a measure is: formula, range, source, what it is a property of, its null, and a decision that it informs."""
 
     name: str
     label: str
@@ -231,6 +233,7 @@ class MeasureNote:
     property_of: str
     null: str
     meaning: str = ""
+    decision: str = ""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -510,6 +513,32 @@ class WordsRoom:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class LedgerRow:
+    """What one matrix, one head or one kind of matrix earned."""
+
+    address: str
+    role: Literal["E", "Q", "K", "V", "O", "MLP", "norm"]
+    nats: float
+    """By which its movement changed the loss; below 0 lowered it."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LedgerRoom:
+    """Which matrix earned the loss, each list by what was earned, and how closely the account closes."""
+
+    matrices: tuple[LedgerRow, ...]
+    heads: tuple[LedgerRow, ...]
+    kinds: tuple[LedgerRow, ...]
+    first_step: int
+    last_step: int
+    n_entries: int
+    change: float
+    """Of the loss of the ledger's probe, nats."""
+    error: float
+    """All that was earned less that change, nats."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class FileNote:
     """A file of the run folder and its sha256."""
 
@@ -555,6 +584,7 @@ class Report:
     attention: tuple[AttentionText, ...] = ()
     forward: ForwardText | None = None
     words: WordsRoom | None = None
+    ledger: LedgerRoom | None = None
     other: OtherRun | None = None
     kept: tuple[int, ...] = ()
     """Every step whose weights were kept."""

@@ -21,6 +21,7 @@ from qkv.views import collect, origins
 from qkv.views.answers import answers_of
 from qkv.views.forward import LONGEST_CARRIED, forward, layers_that_fit
 from qkv.views.grids import grid_room
+from qkv.views.ledger import ledger_room
 from qkv.views.looker import Looker
 from qkv.views.looking import attention_on, texts_to_show
 from qkv.views.maps import map_room
@@ -249,6 +250,7 @@ class Rooms:
             attention=attention,
             forward=self.forward(),
             words=self.words(),
+            ledger=ledger_room(self.telemetry) if self.telemetry else None,
             kept=tuple(self.snapshots.steps),
             missing={room: why for room, why in absent.items() if why},
         )

@@ -4,12 +4,13 @@
 import { h, together } from "./dom.js";
 import { number } from "./format.js";
 import ladder from "./ladder.js";
+import ledger from "./ledger.js";
 import moved from "./moved.js";
 import order from "./order.js";
 import rows from "./rows.js";
 import samples from "./samples.js";
 
-const PICTURES = { loss: ladder, embeddings: rows, matrices: moved, order, samples };
+const PICTURES = { loss: ladder, embeddings: rows, matrices: moved, ledger, order, samples };
 
 // Said better by the picture beside it than by a sentence that repeats it.
 const INSTEAD = {

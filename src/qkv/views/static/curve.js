@@ -13,7 +13,7 @@ export function seriesOf(room, measure, address, isNull) {
   const values = room && unpack((isNull ? room.null_values : room.values)[measure]);
   const row = values ? room.rows.findIndex((r) => r.address === address) : -1;
   const steps = room && (isNull ? room.null_steps : room.steps);
-  return row < 0 ? [] : steps.map((step, i) => ({ step: Math.max(1, step), value: values.at(row, i) })).filter((p) => Number.isFinite(p.value));
+  return row < 0 ? [] : steps.map((step, i) => ({ step: Math.max(1, step), value: values.at(row, i), untrained: step === 0 })).filter((p) => Number.isFinite(p.value));
 }
 
 const baseOf = (address) => address.replace(/\.(?:H|KV)\d+\./, ".");
@@ -53,6 +53,7 @@ function render({ model, el }) {
     const own = all(address, false);
     const parent = base === address ? [] : all(base, false);
     const null_ = all(address, true).length ? all(address, true) : all(base, true);
+    const untrained = own.filter((p) => p.untrained);
     const label = measures.find((m) => m.name === measure)?.label ?? measure;
     title.replaceChildren(h("code", null, address), ` ${label} over the training`);
     const lines = [own, parent, null_, ...heads.map((line) => line.points)];
@@ -66,6 +67,8 @@ function render({ model, el }) {
       marks: [
         Plot.gridY({ stroke: colours.line, strokeOpacity: 1, ticks: 4 }),
         heads.map((line) => Plot.line(line.points, { x: "step", y: "value", stroke: colour, strokeOpacity: 0.35, strokeWidth: 1 })),
+        Plot.ruleY(untrained, { y: "value", stroke: colours.faint, strokeDasharray: "1 4" }),
+        Plot.text(untrained, { y: "value", frameAnchor: "left", dx: 3, dy: -6, textAnchor: "start", text: () => "no training", fill: colours.faint, fontSize: 10 }),
         Plot.line(null_, { x: "step", y: "value", stroke: colours.faint, strokeWidth: 1.5, strokeDasharray: "4 3" }),
         Plot.line(parent, { x: "step", y: "value", stroke: colours.soft, strokeWidth: 1.4 }),
         Plot.line(own, { x: "step", y: "value", stroke: colour, strokeWidth: 2.2 }),

@@ -1,0 +1,54 @@
+// Which matrix earned the loss? One bar for each, by the nats that its own movement took off the loss of a fixed probe;
+// to the left of the line what raised it. Beneath, what the account leaves over.
+
+import { d3, Plot } from "./vendor.js";
+import { choice, h } from "./dom.js";
+import { number, whole } from "./format.js";
+import { chart, figure, plot } from "./figure.js";
+
+const MOST = 16;
+
+// The largest either way, in the order of what they earned; the rest as one sum, so that the bars still add up.
+export function largest(rows, most = MOST) {
+  if (rows.length <= most) return rows;
+  const limit = rows.map((row) => Math.abs(row.nats)).sort(d3.descending)[most - 2];
+  const shown = rows.filter((row) => Math.abs(row.nats) >= limit).slice(0, most - 1);
+  const others = rows.filter((row) => !shown.includes(row));
+  return [...shown, { address: `${others.length} others`, role: "norm", nats: d3.sum(others, (row) => row.nats) }];
+}
+
+function render({ model, el }) {
+  const ledger = model.get("ledger");
+  if (!ledger) return () => {};
+  let rows = ledger.matrices;
+  const share = Math.abs(ledger.error / ledger.change);
+  const frame = figure(el, {
+    title: "Nats that each matrix's own movement took off the loss",
+    caption: h("span", null, `The probe's loss went from step ${whole(ledger.first_step)} to ${whole(ledger.last_step)} by ${number(ledger.change, 4)} nats. All matrices together account for ${number(ledger.change + ledger.error, 4)}; ${number(Math.abs(ledger.error), 2)} nats (${number(100 * share, 2)} %) are left over. ${whole(ledger.n_entries)} entries. Null: a matrix that does not move earns 0.`),
+  });
+  const lists = [["matrices", "matrices"], ["heads", "heads"], ["kinds", "kinds of matrices"]].filter(([key]) => ledger[key].length);
+  const draw = chart(frame, (width, colours) => {
+    const shown = largest(rows).map((row) => ({ ...row, earned: -row.nats }));
+    return plot(colours, `nats earned: ${shown.map((row) => `${row.address} ${number(row.earned, 3)}`).join(", ")}`, {
+      width, height: 22 * shown.length + 34, marginLeft: 96, marginRight: 58, marginTop: 4, marginBottom: 28,
+      x: { domain: [Math.min(0, d3.min(shown, (row) => row.earned)), Math.max(0, d3.max(shown, (row) => row.earned))], label: null, tickSize: 0, ticks: width < 420 ? 3 : 5, nice: true },
+      y: { domain: shown.map((row) => row.address), label: null, tickSize: 0, tickFormat: () => "" },
+      marks: [
+        Plot.gridX({ stroke: colours.line, strokeOpacity: 1 }),
+        Plot.barX(shown, { y: "address", x: "earned", fill: (row) => colours.role[row.role], fillOpacity: (row) => (row.earned < 0 ? 0.4 : 0.85), insetTop: 2, insetBottom: 2 }),
+        Plot.ruleX([0], { stroke: colours.soft }),
+        Plot.text(shown, { y: "address", frameAnchor: "left", dx: -10, textAnchor: "end", text: "address", fontSize: 12, fill: (row) => colours.role[row.role] }),
+        Plot.text(shown, { y: "address", frameAnchor: "right", dx: 8, textAnchor: "start", text: (row) => number(row.earned, 3), fill: colours.soft }),
+      ],
+    });
+  }, "ledger");
+  if (lists.length > 1) {
+    frame.body.before(h("div.controls", null, choice("earned by", lists, "matrices", (key) => {
+      rows = ledger[key];
+      draw();
+    })));
+  }
+  return frame.off;
+}
+
+export default { render };

@@ -1,0 +1,59 @@
+"""`qkv show RUN ADDR --at STEP`: of a step whose weights were not kept, the nearest, and that is said."""
+
+import json
+
+import numpy as np
+import pytest
+
+import qkv
+from qkv import cli
+from qkv.commands.show_matrix import SIDE, look
+
+SET = {"d_model": 72, "n_layers": 1, "n_heads": 2, "n_ctx": 16, "batch_size": 2}
+
+
+@pytest.fixture(scope="module")
+def run(small_text, tmp_path_factory):
+    out = tmp_path_factory.mktemp("runs") / "run"
+    return qkv.train(
+        small_text, out=out, tokenizer="char", steps=20, set=SET, threads=1, precision="fp32", report=False
+    )
+
+
+def shown(capsys, *words) -> dict:
+    capsys.readouterr()
+    assert cli.main([*map(str, words), "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+@pytest.mark.parametrize("address", ["L0.H1.QK", "L0.W_Q", "L0.H0.W_V", "W_E[e]"])
+def test_of_a_step_that_was_not_kept_the_nearest_is_shown_and_named(run, address, capsys):
+    kept = list(run.snapshots())
+    assert kept == [0, 8, 16, 20]
+    near, exact = (
+        shown(capsys, "show", run.path, address, "--at", 11),
+        shown(capsys, "show", run.path, address, "--at", 8),
+    )
+    assert near["asked"] == 11 and near["step"] == 8 and "No weights were kept of step 11" in near["note"]
+    assert "0, 8, 16, 20" in near["note"] and "note" not in exact
+    for name in ("norm", "singular_values", "after"):
+        assert near.get(name) == exact.get(name)
+    if "measures" in near:
+        drift = near["measures"]["drift"]["step"]
+        assert max(drift) == 11, "measures are those up to the step that was asked for"
+    assert cli.main(["show", str(run.path), address, "--at", "11"]) == 0
+    assert capsys.readouterr().out.startswith("No weights were kept of step 11; the nearest are those of step 8")
+
+
+def test_a_step_beyond_the_last_is_a_mistake(run, capsys):
+    assert cli.main(["show", str(run.path), "L0.H1.QK", "--at", "21"]) == 2
+    assert "kept no weights of step 21; steps with weights: 0, 8, 16, 20" in capsys.readouterr().err
+
+
+def test_the_picture_of_a_circuit_is_that_of_its_product(run):
+    found = look(run, "L0.H1.OV", 16)
+    product = run.matrix("L0.H1.OV", at=16).product().double().numpy()
+    parts = np.array_split(np.arange(72), SIDE)
+    expected = [[np.sqrt(np.square(product[np.ix_(a, b)]).mean()) for b in parts] for a in parts]
+    np.testing.assert_allclose(found.picture, expected, rtol=1e-4, atol=1e-12)
+    assert found.step == 16 and found.norm == pytest.approx(np.linalg.norm(product), rel=1e-5)
