@@ -6,11 +6,12 @@
     python benchmarks/watching.py tinyshakespeare/input.txt --minutes 4.5    # again, until it has ten pairs
 
 A pair is four trainings of the whole command, off, watched, watched, off; its ratio is watched over off. Every
-training is written to --results as it ends, so a benchmark that is stopped (or ends after --minutes, before a training
-that would not fit) goes on where it was when it is started again with the same words. Choose --steps so that a training
-takes at least 30 s: what is shorter is said. At the end: the mean ratio with its 95 % interval (Student's t over pairs),
-what the recorder itself says that it cost, how many steps and measures every matrix and head got, and that no byte of the
-weights differs. The null of a run (a short training on random labels) is made for the report, so it is no part of this.
+training is written to --results as it ends, so a benchmark that is stopped (or ends after --minutes, before a
+training that would not fit) goes on where it was when it is started again with the same words. Choose --steps so that
+a training takes at least 30 s: what is shorter is said. At the end: the mean ratio with its 95 % interval (Student's
+t over pairs), what the recorder itself says that it cost, how many steps and measures every matrix and head got, and
+that no byte of the weights differs. The null of a run (a short training on random labels) is made for the report, so
+it is no part of this.
 """
 
 import argparse
@@ -96,8 +97,8 @@ def tell(done: list[dict[str, Any]], level: str, wanted: int) -> bool:
         shares = [r["share"] for r in watched]
         got = watched[0]
         print(
-            f"the recorder says {100 * statistics.median(shares):.2f} % of the training time, {got['numbers']:,} numbers;"
-            f" {got['measures']} measures of every matrix and head at {got['steps']} steps or more, "
+            f"the recorder says {100 * statistics.median(shares):.2f} % of the training time, {got['numbers']:,} "
+            f"numbers; {got['measures']} measures of every matrix and head at {got['steps']} steps or more, "
             f"of which at least {got['defined']:g} are defined there"
         )
     shortest = min(r["seconds"] for r in done)

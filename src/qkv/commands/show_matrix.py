@@ -199,9 +199,10 @@ class Nearest:
     @property
     def note(self) -> str:
         """What is shown instead, and what there is."""
+        kept = ", ".join(f"{step:,}" for step in self.kept)
         return (
-            f"No weights were kept of step {self.asked:,}; the nearest are those of step {self.step:,}, shown here (kept: "
-            f"{', '.join(f'{step:,}' for step in self.kept)}). Measures are those recorded up to step {self.asked:,}."
+            f"No weights were kept of step {self.asked:,}; the nearest are those of step {self.step:,}, shown here "
+            f"(kept: {kept}). Measures are those recorded up to step {self.asked:,}."
         )
 
     def as_json(self) -> dict[str, Any]:
