@@ -10,6 +10,7 @@ import torch
 from qkv.errors import AddressError, ConfigError, Interrupted
 from qkv.instruments import CIRCUIT, LEVELS, LIGHT, MEASURES, SPECTRAL, Recorder, WatchConfig, measures
 from qkv.instruments.attention_stats import STATISTICS
+from qkv.instruments.probe import TOKENS
 from qkv.instruments.registry import AT_REST
 from qkv.tasks.causal import Causal
 from qkv.telemetry import NULL_ARM, Store, Telemetry
@@ -366,7 +367,7 @@ def test_attention_recorded_is_that_of_the_weights_on_the_probe(training):
     run = training(n_kv_heads=2)
     run(24)
     model, corpus = run.catalogue.model, run.corpus
-    batch = next(Causal().val_batches(corpus, model.sizes, 256 // model.sizes.n_ctx))
+    batch = next(Causal().val_batches(corpus, model.sizes, TOKENS // model.sizes.n_ctx))
     _, record = model.forward_recorded(batch.inputs)
     with opened(run.path) as telemetry:
         table = {row.about.address: row.values for row in telemetry.latest("**.H*.*", at=24)}

@@ -23,7 +23,7 @@ CASES = {
 }
 CORE = ("fast-causal", "bert-masked", "bert-classify", "llama-causal", "vaswani-translate", "modern-image")
 TEXTS = {"translate": "der Hund sieht die Katze => the dog sees the cat"}
-STEPS = 4
+STEPS = 16
 
 
 @pytest.fixture(scope="session")
@@ -47,7 +47,7 @@ def sources(small_text: Path, small_pairs: tuple[Path, Path], tmp_path_factory: 
 
 def train(case: tuple[str, str], sources: dict, out: Path, **more):
     preset, task = case
-    sizes = {"d_model": 32, "n_layers": 2, "n_heads": 2, "ledger.every": 2, "ledger.windows": 2}
+    sizes = {"d_model": 32, "n_layers": 2, "n_heads": 2, "ledger.every": 8, "ledger.windows": 2}
     sizes |= {"patch": 4} if task == "image" else {"n_ctx": 32} if task != "translate" else {}
     tokenizer = {} if task == "image" else {"tokenizer": "word" if task in ("translate", "classify") else "char"}
     return qkv.train(

@@ -23,7 +23,7 @@ from qkv.tasks.task import Batch
 __all__ = ["INDUCTION", "Probe", "fixed_batch"]
 
 INDUCTION = "induction"
-TOKENS = 256
+TOKENS = 128
 """At least one window of the text, and as many as fit into this many tokens."""
 REPEATED = 128
 """The repeated text has at most this many tokens."""
