@@ -30,7 +30,7 @@ function render({ model, el }) {
   const draw = chart(frame, (width, colours) => {
     const shown = largest(rows).map((row) => ({ ...row, earned: -row.nats }));
     return plot(colours, `nats earned: ${shown.map((row) => `${row.address} ${number(row.earned, 3)}`).join(", ")}`, {
-      width, height: 22 * shown.length + 34, marginLeft: 96, marginRight: 58, marginTop: 4, marginBottom: 28,
+      width, height: 22 * shown.length + 34, marginLeft: 96, marginRight: 68, marginTop: 4, marginBottom: 28,
       x: { domain: [Math.min(0, d3.min(shown, (row) => row.earned)), Math.max(0, d3.max(shown, (row) => row.earned))], label: null, tickSize: 0, ticks: width < 420 ? 3 : 5, nice: true },
       y: { domain: shown.map((row) => row.address), label: null, tickSize: 0, tickFormat: () => "" },
       marks: [
