@@ -53,16 +53,18 @@ def inner_study(trial: Trial, cache: Path | None) -> dict[str, float]:
     `trial.seed` is the number of the little study: its replicates are numbered after those of the ones before, so
     that no two little studies share a training.
     """
-    from qkv.studies.training import run_trial  # it knows this module as one of its trainers
+    from qkv.studies.stacked import losses_of  # known only where it is needed: tracing takes seconds to import
 
     design, n = inner_design(trial), int(dict(trial.text.settings)["replicates"])
     losses: dict[str, float] = {}
-    found: dict[str, list[float]] = {arm.name: [] for arm in design.arms}
-    for replicate in range((trial.seed - 1) * n + 1, trial.seed * n + 1):
-        while (job := next(pending(design, "", losses.get, only=replicate), None)) is not None:
-            losses[job.trial.key] = run_trial(job.trial, cache)["loss"]
-        for arm in design.arms:
-            found[arm.name].append(losses[report_key(design, arm, replicate, "", losses.get) or ""])
+    found: dict[str, list[float]] = {}
+    replicates = range((trial.seed - 1) * n + 1, trial.seed * n + 1)
+    while jobs := [job for r in replicates for job in pending(design, "", losses.get, only=r)]:
+        due = [job.trial for job in jobs]
+        losses |= zip([each.key for each in due], losses_of(due, cache), strict=True)
+    for arm in design.arms:
+        keys = [report_key(design, arm, r, "", losses.get) or "" for r in replicates]
+        found[arm.name] = [losses[key] for key in keys]
     base = np.array(found["base"])
     differences = {"null": np.array(found["redrawn"]) - base, "effect": np.array(found["planted"]) - base}
     measures = {f"{name} {i}": float(x) for name, values in differences.items() for i, x in enumerate(values)}

@@ -35,7 +35,7 @@ from qkv.training.config import TrainingConfig
 from qkv.training.precision import Machine
 from qkv.training.record import EvaluationRecord, Observer, StepRecord
 
-__all__ = ["PRESET", "TRAINERS", "config_of", "run_trial", "software"]
+__all__ = ["PRESET", "TRAINERS", "config_of", "parts_of", "run_trial", "software"]
 
 PRESET = "textbook"
 """The layout of every study: one attention and one MLP a layer, no biases, no rotary positions, no QK-norm."""
@@ -82,7 +82,7 @@ def run_trial(trial: Trial, cache: Path | None) -> dict[str, Any]:
             f"{corpus.name!r} has changed since the study began: it was sha256 {trial.source_sha256[:16]}..., now it is"
             f" {corpus.sha256[:16]}...; bring the old text back, or begin the study anew with the new one"
         )
-    parts = _parts(trial, corpus)
+    parts = parts_of(trial, corpus)
     ledger = Ledger() if "ledger" in trial.arm.probes else None
     worst = math.log(len(parts.config.model.classes) or parts.config.model.sizes.d_vocab)
     frozen = parts.plan.frozen(0) & parts.plan.frozen(trial.scale.steps - 1)
@@ -126,7 +126,7 @@ def _batch(scale: Scale) -> int:
     return max(1, 2048 // scale.n_ctx)
 
 
-def _parts(trial: Trial, corpus: Corpus) -> Parts:
+def parts_of(trial: Trial, corpus: Corpus) -> Parts:
     """Model, plan and optimizer of a trial, its weights those of step 0."""
     parts = assemble(config_of(trial, corpus), corpus)
     if trial.arm.task == "recall":
@@ -163,6 +163,7 @@ def config_of(trial: Trial, corpus: Corpus) -> RunConfig:
     training = TrainingConfig(
         batch_size=scale.batch_size,
         eval_every=max(1, scale.steps // scale.evaluations),
+        on_spike="ignore",  # where a loss stands in the end is the outcome, however it came there
         optimizer=optimizer,
         schedule=preset.schedule(scale.steps),
     )
