@@ -128,21 +128,36 @@ def answers_page() -> str:
         "two and a half hours. Where no full run is kept here, the page says so. Your own text:",
         "`qkv study NAME my.txt --quick`.",
         "",
-        "Three things need no experiment: [short proofs](proofs.md).",
+        "Three things need no experiment: [short proofs](proofs.md). Words: `W_E` is the table of input vectors,",
+        "a row for each token; `x` is what enters attention; `W_Q`, `W_K`, `W_V`, `W_O` are the matrices of",
+        "attention and `W_U` the output matrix ([which Q do you mean?](../which-q.md)). A *nat* is the unit of",
+        "loss: a model 0.69 nats better gives the right token twice the probability. An effect **differs** where",
+        "its interval leaves out 0, **but trivially** where all of the interval is smaller than the margin, is",
+        "**equivalent** to none where it is shown to be smaller than the margin, and else stays **unresolved**:",
+        "[why to believe this](../studies.md). In the tables, *would see* is the smallest true effect that so",
+        "many replicates find four times in five, and *p (Holm)* the chance of so large an effect where there is",
+        "none, corrected for all rows being asked at once.",
         "",
         "| question | answer so far |",
         "|---|---|",
     ]
     for question in questions().values():
         found = [verdict for verdict in map(_result, _result_names(question.name)) if verdict]
-        answer = found[0]["sentence"] if found else "not answered on shared data yet"
+        answer = short_answer(found[0]) if found else "not answered on shared data yet"
         lines.append(f"| [{question.asks}]({question.name}.md) | {answer} |".replace("\n", " "))
     return "\n".join([*lines, ""])
 
 
+def short_answer(verdict: dict[str, Any]) -> str:
+    """The answer and its verdict, without what it holds for."""
+    kind = "quick run" if verdict["quick"] else "full run"
+    return f"{verdict['sentence'].partition(verdict['scale'])[0].strip()} ({kind})"
+
+
 def answer_page(question: Question) -> str:
     """One question with what its runs say."""
-    lines = [f"# {question.asks}", NOTE, f"Asked by `qkv study {question.name}`; answered as {question.answer}.", ""]
+    lines = [f"# {question.asks}", NOTE, f"Asked by `qkv study {question.name}`; answered as {question.answer}."]
+    lines += ["Words, verdicts and columns are explained [here](README.md).", ""]
     for name in _result_names(question.name):
         kind = "quick run" if name.endswith("-quick") else "full run"
         verdict = _result(name)

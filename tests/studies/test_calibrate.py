@@ -8,35 +8,39 @@ import pytest
 from qkv.studies import streams
 from qkv.studies.inner import inner_design, inner_study
 from qkv.studies.question import Ask
-from qkv.studies.questions.calibrate import FLIPS, INNER, QUESTION, derive, known_effect
+from qkv.studies.questions.calibrate import BLOCK, INNER, QUESTION, derive, known_effect
 from qkv.studies.statistics import bounds_of_rate, compare_rate, judge
+from qkv.studies.tuning import report_key
 
 scipy_stats = pytest.importorskip("scipy.stats", reason="SciPy is in the extra study")
 
 
 def made(n: int, effect: float, sd: float) -> list[dict[str, float]]:
-    """Little studies with normal differences."""
+    """n blocks of little studies with normal differences."""
     draws, rows = np.random.default_rng(5), []
     for _ in range(n):
-        null, planted = draws.normal(0, sd, INNER), draws.normal(effect, sd, INNER)
-        row = {f"null {i}": x for i, x in enumerate(null)} | {f"effect {i}": x for i, x in enumerate(planted)}
-        found = {"null found": null, "effect found": planted}
-        rows.append(row | {k: float(judge(v, 0.02).startswith("differs")) for k, v in found.items()})
+        row: dict[str, float] = {}
+        for study in range(BLOCK):
+            for name, mean in (("null", 0.0), ("effect", effect)):
+                values = draws.normal(mean, sd, INNER)
+                row |= {f"{study} {name} {i}": x for i, x in enumerate(values)}
+                row[f"{study} {name} found"] = float(judge(values, 0.02).startswith("differs"))
+        rows.append(row)
     return rows
 
 
 def test_rates_of_normal_differences_are_those_that_theory_promises():
-    found = derive(made(1500, known_effect(), 0.05))
+    found = derive(made(190, known_effect(), 0.05))
     promises = (
         ("false positives", 0.05),
-        ("false positives of sign flips", FLIPS),
+        ("false positives of Student's t", 0.05),
         ("coverage", 0.95),
         ("coverage of the entropies' difference", 0.95),
         ("equivalence at the margin", 0.05),
     )
     for name, promised in promises:
-        hits = sum(row[name] for row in found)
-        low, high = bounds_of_rate(int(hits), len(found), 0.999)
+        hits = BLOCK * sum(row[name] for row in found)
+        low, high = bounds_of_rate(round(hits), BLOCK * len(found), 0.999)
         assert low <= promised <= high, name
     from qkv.studies.statistics import power
 
@@ -53,6 +57,8 @@ def test_a_rate_has_the_exact_interval_and_the_verdict_of_the_rule():
     theirs = scipy_stats.binomtest(100, 2000).proportion_ci(0.95, "exact")
     assert (result.low, result.high) == pytest.approx((theirs.low - 0.05, theirs.high - 0.05))
     assert compare_rate([1.0] * 240 + [0.0] * 1760, 0.05, 0.02).verdict == "differs"
+    blocks = compare_rate([0.05, 0.0, 0.1], 0.05, 0.02, tries=20)
+    assert blocks.n == 60 and blocks == compare_rate([1.0] * 3 + [0.0] * 57, 0.05, 0.02)
     assert compare_rate([1.0] * 3 + [0.0] * 17, 0.05, 0.02).verdict == "unresolved"
 
 
@@ -77,25 +83,28 @@ def test_the_best_losses_on_the_validation_tokens_differ_by_what_the_entropies_d
     assert best[1] - best[0] == pytest.approx(known_effect(), abs=0.001)
 
 
-def test_a_little_study_is_real_and_shares_no_training_with_another():
+def test_little_studies_are_real_and_share_no_training_with_others():
     design = QUESTION.design(Ask(quick=True))
     text = dict(design.texts)["text"]
-    settings = tuple((dict(text.settings) | {"replicates": 2}).items())
+    settings = tuple((dict(text.settings) | {"replicates": 2, "studies": 3}).items())
     text = dataclasses.replace(text, settings=settings)
     scale = dataclasses.replace(design.scale, steps=4)
     short = dataclasses.replace(design, scale=scale, texts=(("text", text),))
     one, two = (short.trial(short.arms[0], r, 0, source="", report=True) for r in (1, 2))
     inner = inner_design(two)
-    assert inner.replicates == 4 and inner.trial(inner.arms[0], 3, 0, source="", report=True).seed == 3
+    assert inner.replicates == 12 and inner.trial(inner.arms[0], 7, 0, source="", report=True).seed == 7
     measures = inner_study(one, None)
     assert measures == inner_study(one, None)
-    nulls = [measures["null 0"], measures["null 1"]]
-    assert nulls[0] != nulls[1] and 0 < np.abs(nulls).max() < 0.1
+    nulls = [measures[f"{study} null {i}"] for study in range(3) for i in range(2)]
+    assert len(set(nulls)) == 6 and 0 < np.abs(nulls).max() < 1.0
+    keys = [report_key(inner, arm, 7, "", lambda key: None) for arm in inner.arms]
+    assert keys == [None] * 3, "nothing is reported before its rate is tuned"
 
 
 @pytest.mark.slow
-def test_the_base_learns_its_source_and_the_planted_effect_is_found():
+def test_the_sources_are_learned_and_the_planted_effect_is_found():
     design = QUESTION.design(Ask(quick=True))
     measures = inner_study(design.trial(design.arms[0], 1, 0, source="", report=True), None)
-    assert measures["effect found"] == 1.0
-    assert np.mean([measures[f"effect {i}"] for i in range(INNER)]) == pytest.approx(0.05, abs=0.03)
+    effects = [measures[f"{study} effect {i}"] for study in range(BLOCK) for i in range(INNER)]
+    assert np.mean(effects) == pytest.approx(known_effect(), abs=0.02)
+    assert np.mean([measures[f"{study} effect found"] for study in range(BLOCK)]) >= 0.6

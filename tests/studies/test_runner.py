@@ -15,6 +15,7 @@ import pytest
 from qkv.errors import ConfigError, Interrupted, RunFolderError, SourceError
 from qkv.studies import runner
 from qkv.studies.design import Design
+from qkv.studies.estimate import Estimate
 from qkv.studies.runner import Told
 from qkv.studies.store import StudyFolder, read_rows
 from qkv.studies.training import run_trial
@@ -102,30 +103,38 @@ def test_workers_give_the_same_verdict_as_one_process(tiny, whole, small_text, t
     assert verdict_of(Path(verdict["run"]), tmp_path / "runs") == verdict_of(whole, whole.parent)
 
 
+def rows_in(runs: Path) -> int:
+    """Whole lines in the log so far."""
+    return sum(log.read_bytes().count(b"\n") for log in runs.glob("*/runs.jsonl"))
+
+
 @pytest.mark.slow
 def test_a_study_killed_at_ten_random_moments_ends_with_the_same_bytes(whole, small_text, tmp_path, tiny_study):
-    command = [sys.executable, Path(tiny_study.__file__), small_text, tmp_path / "runs", "2"]
-    moments, kills = random.Random(1), 0
+    """Each time some trainings further and a random moment into the next, in one process and in two."""
+    moments, kills, seen = random.Random(1), 0, []
+    runs = tmp_path / "runs"
     while kills < 10:
-        process = subprocess.Popen(command)
-        log, rows = tmp_path / "runs", 0
-        while not any(log.glob("*/runs.jsonl")) and process.poll() is None:
-            time.sleep(0.05)
-        time.sleep(moments.uniform(0.0, 2.5))
-        if process.poll() is None:
-            process.send_signal(signal.SIGKILL)
-            kills += 1
+        before = rows_in(runs)
+        process = subprocess.Popen([sys.executable, tiny_study.__file__, small_text, runs, str(1 + kills % 2)])
+        while rows_in(runs) < before + moments.choice((1, 1, 2, 3)) and process.poll() is None:
+            time.sleep(0.001)
+        time.sleep(moments.uniform(0.0, 0.06))
+        inside = process.poll() is None and not list(runs.glob("*/verdict.json"))
+        process.kill()
         process.wait()
-        rows = sum(1 for _ in read_rows(next(log.iterdir())))
-        if (next(log.iterdir()) / "verdict.json").exists():
-            for file in next(log.iterdir()).iterdir():
-                if file.name != "runs.jsonl":
-                    file.unlink()
-            lines = (next(log.iterdir()) / "runs.jsonl").read_bytes().splitlines(keepends=True)
-            (next(log.iterdir()) / "runs.jsonl").write_bytes(b"".join(lines[: moments.randint(1, rows)]))
-    subprocess.run(command, check=True)
-    folder = next(log.iterdir())
-    assert verdict_of(folder, tmp_path / "runs") == verdict_of(whole, whole.parent)
+        kills += inside
+        seen.append(rows_in(runs))
+        if not inside:  # it came to its end: it loses its latest half, to be killed on the way again
+            folder = next(runs.iterdir())
+            (folder / "verdict.json").unlink(missing_ok=True)
+            lines = (folder / "runs.jsonl").read_bytes().splitlines(keepends=True)
+            (folder / "runs.jsonl").write_bytes(b"".join(lines[: len(lines) // 2]))
+    assert len(set(seen)) >= 5, f"the kills were spread over the study: {seen}"
+    subprocess.run([sys.executable, tiny_study.__file__, small_text, runs], check=True)
+    folder = next(runs.iterdir())
+    assert verdict_of(folder, runs) == verdict_of(whole, whole.parent)
+    keys = [row["key"] for row in read_rows(folder)]
+    assert len(keys) == len(set(keys)), "nothing is run twice"
 
 
 def test_more_seeds_add_to_the_runs_that_are_there_and_the_verdict_says_so(tiny, small_text, tmp_path):
@@ -133,6 +142,34 @@ def test_more_seeds_add_to_the_runs_that_are_there_and_the_verdict_says_so(tiny,
     second = tiny.answer(small_text, tmp_path / "runs", seeds=3)
     assert second["run"] == first["run"] and second["seeds"] == 3
     assert second["earlier_designs"] == [2] and second["trainings"] > first["trainings"]
+
+
+def test_a_budget_for_the_main_question_alone_is_taken_and_says_so(tiny, small_text):
+    design = tiny.design(runner.Ask(source=str(small_text), quick=True))
+    costs = {"trained": 20.0, "frozen": 20.0, "other": 200.0}
+    found = Estimate(seconds_per_replicate=costs, primary=("trained", "frozen"), workers=1, slowest=1.0)
+    assert found.minutes(3) == pytest.approx(13.2) and found.minutes(3, found.primary) == pytest.approx(2.2)
+    assert found.check(design, 14) == ""
+    assert "enough for the main question, which is trained first (2.2), and not for all" in found.check(design, 3)
+    with pytest.raises(ConfigError, match="main question alone takes about 2.2.*--seeds 2 would fit.*--minutes 3"):
+        found.check(design, 2)
+
+
+def test_a_verdict_says_which_budget_it_had(tiny, whole, small_text):
+    verdict = json.loads((whole / "verdict.json").read_text())
+    assert (
+        verdict["budget_minutes"] == 3 and verdict["planned_trainings"] == 27 and verdict["intervals"] == "Student's t"
+    )
+
+
+def test_a_spike_does_not_end_a_training_of_a_study(tiny, small_text, monkeypatch):
+    from qkv.training import spikes
+
+    monkeypatch.setattr(spikes, "is_spike", lambda losses, first: min(losses) if len(losses) > 3 else None)
+    design = tiny.design(runner.Ask(source=str(small_text), quick=True))
+    trial = design.trial(design.arms[0], 1, 0, source=str(small_text), report=True)
+    row = run_trial(trial, None)
+    assert not row["diverged"] and row["steps"] == trial.scale.steps
 
 
 def test_a_budget_that_is_too_small_says_what_fits_and_makes_nothing(tiny, small_text, tmp_path):

@@ -21,7 +21,11 @@ def test_interval_and_p_equal_scipys_paired_t_test():
     a, b = DRAWS.normal(size=(2, 9))
     theirs = scipy_stats.ttest_rel(a, b)
     bounds = theirs.confidence_interval(0.95)
-    assert ours.interval(a - b) == pytest.approx((bounds.low, bounds.high), rel=1e-12)
+    assert ours.t_interval(a - b) == pytest.approx((bounds.low, bounds.high), rel=1e-12)
+    few = scipy_stats.ttest_1samp(VALUES[:5], 0).confidence_interval(0.9)
+    assert ours.interval(VALUES[:5], 0.9) == pytest.approx((few.low, few.high), rel=1e-12)
+    many = np.tile(VALUES, 3) + np.arange(24)
+    assert ours.interval(many) == ours.t_interval(many)
     assert ours.t_test(a - b) == pytest.approx(theirs.pvalue, rel=1e-12)
 
 
@@ -46,11 +50,43 @@ def test_tost_is_below_5_percent_exactly_where_the_90_percent_interval_is_inside
         assert (ours.tost(VALUES, margin) < 0.05) == (-margin < low and high < margin)
 
 
-def test_tost_equals_two_one_sided_t_tests():
-    margin = 0.9
-    lower = scipy_stats.ttest_1samp(VALUES, -margin, alternative="greater").pvalue
-    upper = scipy_stats.ttest_1samp(VALUES, margin, alternative="less").pvalue
-    assert ours.tost(VALUES, margin) == pytest.approx(max(lower, upper), rel=1e-9)
+def test_tost_of_few_equals_two_one_sided_t_tests():
+    margin, few = 0.9, VALUES[:5]
+    lower = scipy_stats.ttest_1samp(few, -margin, alternative="greater").pvalue
+    upper = scipy_stats.ttest_1samp(few, margin, alternative="less").pvalue
+    assert ours.tost(few, margin) == pytest.approx(max(lower, upper), rel=1e-9)
+
+
+@pytest.mark.parametrize("margin", [0.4, 0.9, 1.5])
+def test_tost_of_eight_equals_two_one_sided_permutation_tests(margin):
+    def p(values: np.ndarray) -> float:
+        return scipy_stats.permutation_test(
+            (values, np.zeros(8)), lambda x, y, axis: np.mean(x - y, axis=axis), permutation_type="samples",
+            n_resamples=np.inf, alternative="greater",
+        ).pvalue  # fmt: skip
+
+    assert ours.tost(VALUES, margin) == pytest.approx(max(p(VALUES + margin), p(margin - VALUES)), abs=1e-12)
+
+
+@pytest.mark.parametrize("n", [6, 7, 8, 11])
+def test_the_exact_interval_holds_what_the_sign_flip_test_does_not_reject(n):
+    values = DRAWS.standard_t(2, size=n)
+    low, high = ours.interval(values)
+    for centre in np.linspace(values.min() - 0.1, values.max() + 0.1, 301):
+        p = ours.sign_flip(values - centre)
+        assert p is not None and (p >= 0.05) == (low <= centre <= high)
+
+
+def test_the_exact_interval_of_six_values_is_their_range():
+    assert ours.interval(VALUES[:6]) == pytest.approx((VALUES[:6].min(), VALUES[:6].max()), rel=1e-12)
+
+
+def test_heavy_tails_leave_the_exact_rate_alone_and_make_t_find_too_little():
+    draws = np.random.default_rng(11)
+    wild = draws.normal(size=(6000, 8)) * np.where(draws.random((6000, 8)) < 0.1, 8.0, 1.0)
+    exact = np.mean([not low <= 0 <= high for low, high in map(ours.interval, wild)])
+    student = np.mean([not low <= 0 <= high for low, high in map(ours.t_interval, wild)])
+    assert exact == pytest.approx(12 / 256, abs=0.009) and student < 0.035
 
 
 @settings(deadline=None, max_examples=60)

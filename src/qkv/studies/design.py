@@ -142,7 +142,9 @@ class Contrast:
     expected: str = ""
     """Direction that the literature leads one to expect."""
     nominal: float | None = None
-    """Where each value is 1 or 0: the rate that was promised; the effect is the rate seen less this one."""
+    """Where each value is a rate: the one that was promised; the effect is the rate seen less this one."""
+    tries: int = 1
+    """How many independent tries each such value is a rate of."""
 
     def __post_init__(self) -> None:
         if not 0 < self.margin < float("inf"):

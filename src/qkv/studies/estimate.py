@@ -6,7 +6,7 @@ An estimate decides whether a budget is enough and nothing else; no number of a 
 import dataclasses
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from qkv.errors import ConfigError
@@ -30,35 +30,43 @@ class Estimate:
 
     seconds_per_replicate: Mapping[str, float]
     """Arm -> all its trainings of one replicate, one after another."""
+    primary: tuple[str, ...]
+    """The arms of the main question, which are trained before all others."""
     workers: int
     slowest: float
     """Seconds of the longest single training."""
 
-    def minutes(self, replicates: int) -> float:
-        """Wall time of that many replicates."""
-        total = sum(self.seconds_per_replicate.values()) * replicates * _AROUND / self.workers
+    def minutes(self, replicates: int, arms: Collection[str] | None = None) -> float:
+        """Wall time of that many replicates, of some arms or of all."""
+        chosen = self.seconds_per_replicate if arms is None else arms
+        total = sum(self.seconds_per_replicate[arm] for arm in chosen) * replicates * _AROUND / self.workers
         return (total + (_WORKER_SECONDS if self.workers > 1 else 0.0)) / 60
 
     def fitting(self, minutes: float, most: int) -> int:
-        """How many replicates fit into so many minutes, at most `most`."""
-        return max((n for n in range(1, most + 1) if self.minutes(n) <= minutes), default=0)
+        """For how many replicates the arms of the main question fit into so many minutes, at most `most`."""
+        return max((n for n in range(1, most + 1) if self.minutes(n, self.primary) <= minutes), default=0)
 
-    def check(self, design: Design, minutes: float) -> None:
-        """Make sure that a design fits its budget.
+    def check(self, design: Design, minutes: float) -> str:
+        """Make sure that a budget is enough for the main question; what else it is enough for, as a sentence.
 
         Raises ConfigError that says what would fit.
         """
-        needed = self.minutes(design.replicates)
+        needed, whole = self.minutes(design.replicates, self.primary), self.minutes(design.replicates)
         if needed <= minutes:
-            return
+            if whole <= minutes:
+                return ""
+            return (
+                f"{minutes:g} minutes are enough for the main question, which is trained first ({needed:.1f}), and not"
+                f" for all arms ({whole:.1f}); what is not reached will be printed as such."
+            )
         fits = self.fitting(minutes, design.replicates)
-        least = self.minutes(2)
+        least = self.minutes(2, self.primary)
         other = f"--seeds {fits} would fit" if fits >= 2 else f"2 replicates take about {least:.1f} minutes"
         quick = "" if design.quick else ", or the quick study (--quick)"
         raise ConfigError(
-            f"{minutes:g} minutes are too few for {design.replicates} replicates of {design.study}, which take about"
-            f" {needed:.1f} on {self.workers} core{'s' * (self.workers > 1)}; {other}. Give --minutes"
-            f" {math.ceil(needed)}{quick}"
+            f"{minutes:g} minutes are too few for {design.replicates} replicates of {design.study}, whose main question"
+            f" alone takes about {needed:.1f} on {self.workers} core{'s' * (self.workers > 1)} ({whole:.1f} with all"
+            f" arms); {other}. Give --minutes {math.ceil(needed)}{quick}"
         )
 
 
@@ -77,7 +85,9 @@ def estimate(design: Design, source: str, cache: Path | None, workers: int) -> E
         else:
             _try(trial, cache)
         found[arm.name] = measured[kind] * expected_runs(design, arm)
-    return Estimate(seconds_per_replicate=found, workers=workers, slowest=max(measured.values()))
+    return Estimate(
+        seconds_per_replicate=found, primary=design.primary.arms, workers=workers, slowest=max(measured.values())
+    )
 
 
 def _kind(trial: Trial) -> str:

@@ -1,4 +1,4 @@
-"""A whole little study inside one training: what `calibrate` repeats to see how often verdicts are right.
+"""Whole little studies inside one training: what `calibrate` repeats to see how often verdicts are right.
 
 Three arms on sources that are known: a base; the same with W_E and W_U drawn anew (a true null: another start, the same
 batches); and a Markov source of another entropy (a planted effect). Every arm's learning rate is tuned in every
@@ -25,7 +25,7 @@ _PLANTED = Arm(name="planted", what="a source of higher entropy", text="planted"
 
 
 def inner_design(trial: Trial) -> Design:
-    """The little study of a trial: `noise` and `planted` of its text's settings are those of the two sources."""
+    """The little studies of a trial as one design: `noise` and `planted` in its text are those of the two sources."""
     s: dict[str, Any] = dict(trial.text.settings)
     chain = {name: s[name] for name in ("states", "sharpness", "tokens", "val_tokens")}
     texts = tuple(
@@ -42,33 +42,41 @@ def inner_design(trial: Trial) -> Design:
         grid=Grid(ratio=3.0, points=3, reach=3),
         arms=(_BASE, _REDRAWN, _PLANTED),
         contrasts=(cost("null", "", "redrawn", "base", 0.02), cost("effect", "", "planted", "base", 0.02)),
-        replicates=trial.seed * s["replicates"],
+        replicates=trial.seed * s["studies"] * s["replicates"],
         software=trial.software,
     )
 
 
 def inner_study(trial: Trial, cache: Path | None) -> dict[str, float]:
-    """Both differences of every replicate, and what a study of these replicates would say.
+    """Both differences of every replicate of every little study, and what a study of those replicates would say.
 
-    `trial.seed` is the number of the little study: its replicates are numbered after those of the ones before, so
-    that no two little studies share a training.
+    A trial is a block of `studies` little studies, trained side by side; `trial.seed` is its number. Replicates are
+    numbered after those of the blocks before, so that no two little studies share a training.
     """
     from qkv.studies.stacked import losses_of  # known only where it is needed: tracing takes seconds to import
 
-    design, n = inner_design(trial), int(dict(trial.text.settings)["replicates"])
-    losses: dict[str, float] = {}
-    found: dict[str, list[float]] = {}
+    settings = dict(trial.text.settings)
+    design, n = inner_design(trial), settings["studies"] * settings["replicates"]
     replicates = range((trial.seed - 1) * n + 1, trial.seed * n + 1)
-    while jobs := [job for r in replicates for job in pending(design, "", losses.get, only=r)]:
-        due = [job.trial for job in jobs]
+    losses: dict[str, float] = {}
+    left = set(replicates)
+    while jobs := {r: list(pending(design, "", losses.get, only=r)) for r in left}:
+        due = [job.trial for r in sorted(jobs) for job in jobs[r]]
         losses |= zip([each.key for each in due], losses_of(due, cache), strict=True)
-    for arm in design.arms:
-        keys = [report_key(design, arm, r, "", losses.get) or "" for r in replicates]
-        found[arm.name] = [losses[key] for key in keys]
-    base = np.array(found["base"])
-    differences = {"null": np.array(found["redrawn"]) - base, "effect": np.array(found["planted"]) - base}
-    measures = {f"{name} {i}": float(x) for name, values in differences.items() for i, x in enumerate(values)}
-    margin = design.contrasts[0].margin
+        left = {r for r in left if jobs[r]}
+    found = {
+        arm.name: np.array([losses[report_key(design, arm, r, "", losses.get) or ""] for r in replicates])
+        for arm in design.arms
+    }
+    differences = {"null": found["redrawn"] - found["base"], "effect": found["planted"] - found["base"]}
+    return _measures(differences, settings["studies"], design.contrasts[0].margin)
+
+
+def _measures(differences: dict[str, np.ndarray], studies: int, margin: float) -> dict[str, float]:
+    """By number of the little study in its block, counted from 0: `3 null 5`, `3 null found`."""
+    measures: dict[str, float] = {}
     for name, values in differences.items():
-        measures[f"{name} found"] = float(judge(values.tolist(), margin).startswith("differs"))
+        for study, each in enumerate(np.split(values, studies)):
+            measures |= {f"{study} {name} {i}": float(x) for i, x in enumerate(each)}
+            measures[f"{study} {name} found"] = float(judge(each.tolist(), margin).startswith("differs"))
     return measures

@@ -6,7 +6,7 @@ never compared across seeds: a drift is of one seed's matrix from its own start.
 """
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import numpy as np
 import torch
@@ -17,9 +17,11 @@ from qkv.inspection.whatmoved import what_moved
 from qkv.instruments.gradients import gradient_path
 from qkv.instruments.tokens import count_tokens
 from qkv.models.matrices import Catalogue
+from qkv.studies.modular import Modular
 from qkv.studies.probes_pairs import common_word, pairs
 from qkv.studies.trained import Finished
 from qkv.tasks import validation_loss
+from qkv.tasks.task import Batch
 
 __all__ = ["KINDS", "PROBES"]
 
@@ -181,6 +183,24 @@ def _accuracy(finished: Finished) -> dict[str, float]:
     return {} if accuracy is None else {"accuracy": 100 * accuracy}
 
 
+def _answers(finished: Finished) -> dict[str, float]:
+    """Share of the task's validation targets that are told rightly, in points of 100; by heart, of pairs it was shown.
+
+    `by heart` is there for tasks that know which answers they hold out.
+    """
+    task, corpus, sizes = finished.parts.task, finished.corpus, finished.model.config.sizes
+    batch = max(1, _BATCH_TOKENS // sizes.n_ctx)
+    found = {"answers": _right(finished, task.val_batches(corpus, sizes, batch))}
+    if isinstance(task, Modular):
+        found["by heart"] = _right(finished, task.all_batches(corpus, batch, held_out=False))
+    return found
+
+
+def _right(finished: Finished, batches: Iterable[Batch]) -> float:
+    correct = [finished.parts.task.score(finished.model, batch).correct.double() for batch in batches]
+    return 100 * float(torch.cat(correct).mean())
+
+
 PROBES: Mapping[str, Callable[[Finished], dict[str, float]]] = {
     "drift": _drift,
     "reset": _reset,
@@ -189,6 +209,7 @@ PROBES: Mapping[str, Callable[[Finished], dict[str, float]]] = {
     "frequency": _frequency,
     "what moved": _moved,
     "accuracy": _accuracy,
+    "answers": _answers,
     "gradient path": _gradient_path,
     "pairs": pairs,
     "common word": common_word,

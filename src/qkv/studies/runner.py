@@ -78,14 +78,15 @@ def run_study(
     told.say(f"{question.name}: {question.asks}")
     budget = minutes or (QUICK_MINUTES if quick else FULL_MINUTES)
     expected = estimate(design, source, cache, workers)
-    if minutes is not None:
-        expected.check(design, minutes)
+    partly = "" if minutes is None else expected.check(design, minutes)
     told.say(_plan(design, expected, budget))
+    if partly:
+        told.say(partly)
     with StudyFolder.begin(design, within) as folder:
         told.say(f"The design stands in {folder.path}.")
         with make_workers(min(workers, _expected(design)), cache) as pool:
             _train(design, source, folder, pool, started + 60 * budget - expected.slowest, told)
-        return _conclude(question, design, source, folder)
+        return _conclude(question, design, source, folder, budget)
 
 
 def _plan(design: Design, expected: Estimate, budget: float) -> str:
@@ -147,10 +148,11 @@ def _stopped(folder: StudyFolder, status: int) -> Interrupted:
     )
 
 
-def _conclude(question: Question, design: Design, source: str, folder: StudyFolder) -> dict[str, Any]:
+def _conclude(question: Question, design: Design, source: str, folder: StudyFolder, budget: float) -> dict[str, Any]:
     """Work out what was found and write it down."""
     found = findings(design, folder, source, question.derive)
     full = full_answer(design, folder.path.parent) if design.quick else ""
     verdict = verdict_file(question, found, str(folder.path), full)
+    verdict |= {"budget_minutes": budget, "planned_trainings": _expected(design)}
     folder.conclude(verdict)
     return verdict

@@ -9,6 +9,7 @@ from typing import Any
 
 from qkv.studies.design import Design
 from qkv.studies.question import Question
+from qkv.studies.statistics import how_exact
 from qkv.studies.verdicts import ArmFigures, Effect, Findings
 
 __all__ = ["amount", "described", "scale_words", "sentence", "verdict_file"]
@@ -47,8 +48,16 @@ def scale_words(findings: Findings) -> str:
         " N(0, 0.02) where an arm does not say otherwise;"
         f" {' and '.join(optimizers)}"
         + (", the learning rate tuned afresh in every replicate" if tuned else "")
-        + f"; {findings.primary.result.n} of {design.replicates} paired replicates"
+        + f"; {_replicates(findings)}"
     )
+
+
+def _replicates(findings: Findings) -> str:
+    """How many there are of how many were meant."""
+    primary, meant = findings.primary, findings.design.replicates
+    if primary.contrast.tries > 1:
+        return f"{primary.result.n:,} of {meant * primary.contrast.tries:,} independent little studies"
+    return f"{primary.result.n} of {meant} paired replicates"
 
 
 def _count(n: int, what: str) -> str:
@@ -168,6 +177,7 @@ def verdict_file(question: Question, findings: Findings, run: str, full: str = "
         "arms": [_arm_row(figures) for figures in findings.arms],
         "not_reached": list(findings.not_reached),
         "trainings": findings.trainings,
+        "intervals": how_exact(r.n),
         "earlier_designs": list(findings.earlier),
         "falsified_by": question.falsified_by,
         "literature": question.literature,

@@ -1,6 +1,6 @@
 """Many trainings of one shape side by side, for `calibrate`: the same arithmetic as the loop, a stack of models a step.
 
-A model of a thousand weights spends its time between operators, not in them; 72 in a stack cost little more than one.
+A model of a thousand weights spends its time between operators, not in them; 24 in a stack cost little more than one.
 What is trained is the model's own forward pass by its formulas, `vmap`ped over stacked weights and traced once for each
 size of stack; AdamW, its clipping and its schedule are written out here, and the loop is their oracle
 (tests/studies/test_stacked.py: the same validation losses to rounding). Batches, starts and changes of the start come
@@ -35,9 +35,9 @@ from qkv.training.schedules import lr_scale
 
 __all__ = ["losses_of"]
 
-_SIZES = (8, 24, 72)
+_SIZES = (24, 72, 192)
 """Models in a stack: each is traced once a process, and a stack is filled up to the next of them."""
-_VAL_WINDOWS = 256
+_VAL_WINDOWS = 16
 """Validation windows scored at a time."""
 _MACHINE = Machine(device="cpu", precision="fp32", threads=1)
 

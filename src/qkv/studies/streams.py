@@ -253,12 +253,21 @@ def _recall(text: Text, source: str, cache: Path | None) -> Corpus:
     return _made("recall", rule, tokenizer, ids, ids)
 
 
+def _modular(text: Text, source: str, cache: Path | None) -> Corpus:
+    """The numbers 0 to modulus - 1 as words; the batches are made by `studies.modular`."""
+    modulus = dict(text.settings)["modulus"]
+    tokenizer = _tokenizer(modulus)
+    ids = np.resize(_ids(tokenizer, modulus), max(64, modulus))
+    return _made("modular", f"addition modulo {modulus}, a tenth of all pairs held out", tokenizer, ids, ids)
+
+
 STREAMS: Mapping[str, Callable[[Text, str, Path | None], Any]] = {
     "text": _own_text,
     "labelled": _labelled,
     "markov": _markov,
     "pairs": _pairs,
     "recall": _recall,
+    "modular": _modular,
 }
 """Name -> stream."""
 

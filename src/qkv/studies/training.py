@@ -25,6 +25,7 @@ from qkv.studies.contrastive import train_contrastive
 from qkv.studies.design import Scale, Trial
 from qkv.studies.inner import inner_study
 from qkv.studies.ledger import Ledger
+from qkv.studies.modular import Modular
 from qkv.studies.probes import PROBES
 from qkv.studies.recall import Recall
 from qkv.studies.tables import TABLES
@@ -35,10 +36,12 @@ from qkv.training.config import TrainingConfig
 from qkv.training.precision import Machine
 from qkv.training.record import EvaluationRecord, Observer, StepRecord
 
-__all__ = ["PRESET", "TRAINERS", "config_of", "parts_of", "run_trial", "software"]
+__all__ = ["MADE_TASKS", "PRESET", "TRAINERS", "config_of", "parts_of", "run_trial", "software"]
 
 PRESET = "textbook"
 """The layout of every study: one attention and one MLP a layer, no biases, no rotary positions, no QK-norm."""
+MADE_TASKS: Mapping[str, type[Recall] | type[Modular]] = {"recall": Recall, "modular": Modular}
+"""Causal tasks whose batches are made by a rule, by name; the settings of the arm's text are their fields."""
 _MACHINE = Machine(device="cpu", precision="fp32", threads=1)
 _MUON_RATIO = 2.0
 """Muon's rate for hidden matrices as a multiple of the rate of the rest, as in the presets trained by it."""
@@ -129,8 +132,8 @@ def _batch(scale: Scale) -> int:
 def parts_of(trial: Trial, corpus: Corpus) -> Parts:
     """Model, plan and optimizer of a trial, its weights those of step 0."""
     parts = assemble(config_of(trial, corpus), corpus)
-    if trial.arm.task == "recall":
-        parts = dataclasses.replace(parts, task=Recall(**dict(trial.text.settings)))
+    if trial.arm.task in MADE_TASKS:
+        parts = dataclasses.replace(parts, task=MADE_TASKS[trial.arm.task](**dict(trial.text.settings)))
     for address, table in trial.arm.tables:
         values = TABLES[table](corpus, parts.catalogue.view(address))
         with torch.no_grad():
@@ -142,7 +145,7 @@ def parts_of(trial: Trial, corpus: Corpus) -> Parts:
 def config_of(trial: Trial, corpus: Corpus) -> RunConfig:
     """The configuration of a trial, as `qkv train` would write it into a run folder."""
     arm, scale = trial.arm, trial.scale
-    task = find_task("causal" if arm.task == "recall" else arm.task)
+    task = find_task("causal" if arm.task in MADE_TASKS else arm.task)
     preset = find(PRESET, task.name)
     sizes = Sizes(
         **task.model_sizes(corpus),

@@ -146,7 +146,7 @@ def _effect(contrast: Contrast, replicates: int, reported: Reported) -> Effect:
     if contrast.nominal is None:
         result = compare(values, contrast.margin)
     else:
-        result = compare_rate(values, contrast.nominal, contrast.margin)
+        result = compare_rate(values, contrast.nominal, contrast.margin, contrast.tries)
     return Effect(contrast=contrast, values=tuple(values), result=result, p_holm=None)
 
 

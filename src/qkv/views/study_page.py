@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from qkv.folder import write_atomically
+from qkv.studies.statistics import how_exact
 from qkv.studies.store import read_rows
 
-__all__ = ["answer_text", "study_page", "write_study_page"]
+__all__ = ["answer_text", "effort", "study_page", "write_study_page"]
 
 _WIDTH, _HEIGHT = 640, 260
 _COLOURS = ("#4269d0", "#c45a00", "#3ca951", "#a463f2", "#e0447c", "#6b7280", "#0e9aa7", "#9c6b4e")
@@ -55,6 +56,7 @@ def study_page(verdict: Mapping[str, Any], rows: Iterable[Mapping[str, Any]] = (
         _table(ARM_COLUMNS, map(arm_cells, verdict["arms"])) if verdict["arms"] else "",
         f"<h2>What would show it to be wrong</h2><p>{say(verdict['falsified_by'])}</p>",
         f"<h2>What has been published</h2><p>{say(verdict['literature'])}</p>",
+        f'<p class="quiet">{say(effort(verdict))}.</p>',
         _log(verdict, [row for row in rows if "arm" in row]),
     ]
     title = f"{verdict['study']} · qkv"
@@ -213,18 +215,30 @@ def _log(verdict: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> str:
 
 def answer_text(verdict: Mapping[str, Any]) -> str:
     """The answer of a verdict as Markdown: sentence, effects, arms, falsifier, literature."""
-    lines = [f"**{verdict['sentence']}**", "", *_markdown(EFFECT_COLUMNS, map(effect_cells, verdict["contrasts"])), ""]
-    lines += [f"Not reached in the time: {missing}." for missing in verdict["not_reached"]]
+    effects = (
+        (f"{row['what']}: {cells[0]}", *cells[1:]) for row in verdict["contrasts"] for cells in [effect_cells(row)]
+    )
+    lines = [f"**{verdict['sentence']}**", "", *_markdown(EFFECT_COLUMNS, effects), ""]
+    if verdict["not_reached"]:
+        lines += [f"Not reached in the time: {'; '.join(verdict['not_reached'])}.", ""]
     if verdict["arms"]:
         lines += [*_markdown(ARM_COLUMNS, map(arm_cells, verdict["arms"])), ""]
     lines += [f"What would show it to be wrong: {verdict['falsified_by']}", ""]
     lines += [f"What has been published: {verdict['literature']}", ""]
     lines += [
-        f"{verdict['trainings']:,} trainings; text {verdict['source']['name']},"
+        f"{effort(verdict)}; text {verdict['source']['name']},"
         f" sha256 {verdict['source']['sha256'][:16]}; {verdict['software']}; design {verdict['design'][:12]}.",
         "",
     ]
     return "\n".join(lines)
+
+
+def effort(verdict: Mapping[str, Any]) -> str:
+    """Trainings made and planned, the budget, and what the intervals are; files of an older form lack some of it."""
+    made = f"{verdict['trainings']:,} trainings"
+    if "budget_minutes" in verdict:
+        made += f" (about {verdict['planned_trainings']:,} planned; budget {verdict['budget_minutes']:g} minutes)"
+    return f"{made}; intervals: {verdict.get('intervals', how_exact(2))}"
 
 
 def _markdown(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:

@@ -18,6 +18,7 @@ _ORDER = (
     "what_moved_q",
     "gradient_path",
     "only_embeddings",
+    "known_results",
 )
 """Modules in order of priority; any others follow by name."""
 

@@ -1,0 +1,198 @@
+"""Does what others have found show here too?
+
+A study engine that cannot see known effects would have nothing to say about unknown ones. Each row is a result from the
+literature with the direction that it leads one to expect, asked again at this scale, with every learning rate tuned:
+positions in masked and causal models, frozen W_Q and W_K on text and on recall, W_V = W_O = I with and without skip
+connections, shared matrices, embeddings alone on modular addition, and rare tokens under SGD. Where a row is unresolved
+or turns the other way, it says so with what it could have seen.
+"""
+
+from typing import Any
+
+from qkv.studies.design import Arm, Contrast, Design, Grid, Scale, Text, cost
+from qkv.studies.question import Ask, Question, make_design
+from qkv.studies.verdicts import Findings
+
+__all__ = ["QUESTION"]
+
+MARGIN = 0.03
+"""Nats per token."""
+_POINTS = 5.0
+"""Of 100 answers."""
+_NONE: dict[str, Any] = {"layout": (("positions", "none"),)}
+_SKIPLESS: dict[str, Any] = {"layout": (("skip", False),)}
+_ADDITION: dict[str, Any] = {"text": "addition", "task": "modular", "probes": ("answers",), "lr": 0.01}
+_RECALL: dict[str, Any] = {"text": "recall", "task": "recall", "probes": ("answers",), "lr": 0.003}
+_TABLES = "W_E,W_U,W_pos=only"
+_VO = ("L*.W_[VO]=identity",)
+
+
+def _positions() -> tuple[tuple[Arm, ...], Contrast]:
+    arms = (
+        Arm(name="causal", what="predicts the next token"),
+        Arm(name="causal, no positions", what="the same without positions", **_NONE),
+        Arm(name="masked", what="predicts masked tokens", task="masked"),
+        Arm(name="masked, no positions", what="the same without positions", task="masked", **_NONE),
+    )
+    return arms, Contrast(
+        name="positions matter to masked models",
+        what="cost of having no positions when masked tokens are predicted, less that when the next one is",
+        terms=(
+            (1.0, "masked, no positions", "loss"), (-1.0, "masked", "loss"),
+            (-1.0, "causal, no positions", "loss"), (1.0, "causal", "loss"),
+        ),
+        margin=MARGIN,
+        expected="above 0: without positions attention that sees both sides cannot tell orders apart",
+    )  # fmt: skip
+
+
+def _rare() -> tuple[tuple[Arm, ...], Contrast]:
+    arms = tuple(
+        Arm(
+            name=f"pieces, {kind}", what=f"word pieces, {words}", text="pieces", optimizer=kind, lr=lr,
+            probes=("frequency",),
+        )
+        for kind, words, lr in (("adamw", "AdamW", 0.01), ("sgd", "SGD without momentum", 0.5))
+    )  # fmt: skip
+    return arms, Contrast(
+        name="SGD stalls on rare tokens",
+        what="by how much SGD lies behind AdamW on the rarest third of targets, less that on the commonest third",
+        terms=(
+            (1.0, "pieces, sgd", "loss rare"), (-1.0, "pieces, adamw", "loss rare"),
+            (-1.0, "pieces, sgd", "loss common"), (1.0, "pieces, adamw", "loss common"),
+        ),
+        margin=MARGIN,
+        expected="above 0",
+    )  # fmt: skip
+
+
+def _addition() -> tuple[tuple[Arm, ...], Contrast]:
+    def arm(name: str, width: int) -> Arm:
+        return Arm(
+            name=name, what=f"addition; only W_E, W_U and W_pos trained over a random body of width {width}",
+            changes=(_TABLES,), layout=(("start", "xavier"),),
+            sizes=(("d_model", width), ("n_heads", max(1, width // 32)), ("n_ctx", 2), ("batch_size", 256)),
+            **_ADDITION,
+        )  # fmt: skip
+
+    return (arm("wide tables", 256), arm("narrow tables", 16)), Contrast(
+        name="embeddings alone add when wide",
+        what="held-out sums told rightly by a wide random body, less those by a narrow one",
+        terms=((1.0, "wide tables", "answers"), (-1.0, "narrow tables", "answers")),
+        margin=_POINTS,
+        unit="points of 100",
+        expected="above 0",
+    )
+
+
+def _matrices() -> tuple[tuple[Arm, ...], tuple[Contrast, ...]]:
+    shared = tuple(
+        Arm(name=f"{a} = {b}", what=f"one matrix serves as W_{a} and W_{b}", changes=_share(a, b))
+        for a, b in (("Q", "K"), ("K", "V"))
+    )
+    frozen = Arm(name="QK frozen", what="W_Q and W_K frozen at the random start", changes=("L*.W_[QK]=freeze",))
+    identity = (
+        Arm(name="VO identity", what="W_V = W_O = I", changes=_VO),
+        Arm(name="skipless", what="no skip connections", **_SKIPLESS),
+        Arm(name="skipless, VO identity", what="no skip connections, W_V = W_O = I", changes=_VO, **_SKIPLESS),
+    )
+    return (frozen, *shared, *identity), (
+        cost(
+            "QK frozen - causal", "cost of freezing W_Q and W_K", "QK frozen", "causal", MARGIN,
+            expected="0.05 to 0.3 (larger models)",
+        ),
+        cost("sharing: Q = K - K = V", "cost of W_Q = W_K, less that of W_K = W_V", "Q = K", "K = V", MARGIN,
+             expected="above 0"),
+        Contrast(
+            name="W_V = W_O = I is cheap only without skips",
+            what="cost of W_V = W_O = I with skip connections, less that without",
+            terms=(
+                (1.0, "VO identity", "loss"), (-1.0, "causal", "loss"),
+                (-1.0, "skipless, VO identity", "loss"), (1.0, "skipless", "loss"),
+            ),
+            margin=MARGIN,
+            expected="above 0",
+        ),
+    )  # fmt: skip
+
+
+def _share(a: str, b: str) -> tuple[str, ...]:
+    return tuple(f"L{layer}.W_{b}=share(L{layer}.W_{a})" for layer in range(2))
+
+
+def _recall() -> tuple[tuple[Arm, ...], tuple[Contrast, ...]]:
+    arms = (
+        Arm(name="recall", what="associative recall, everything trained", **_RECALL),
+        Arm(name="recall, QK frozen", what="the same, W_Q and W_K frozen", changes=("L*.W_[QK]=freeze",), **_RECALL),
+    )
+    return arms, (
+        Contrast(
+            name="frozen W_Q and W_K still recall",
+            what="answers told rightly with W_Q and W_K frozen, less nine tenths of those with everything trained",
+            terms=((1.0, "recall, QK frozen", "answers"), (-0.9, "recall", "answers")),
+            margin=_POINTS,
+            unit="points of 100",
+            expected="above 0",
+        ),
+    )
+
+
+_TEXTS = {
+    "text": Text(),
+    "pieces": Text(tokenizer="bpe", vocab=512),
+    "addition": Text(stream="modular", settings=(("modulus", 31),)),
+    "recall": Text(stream="recall", settings=(("keys", 16), ("values", 16))),
+}
+
+
+def _design(ask: Ask) -> Design:
+    arms, contrasts = [], []
+    for more, what in (_positions(), _rare(), _addition()) if ask.quick else (
+        _positions(), _rare(), _addition(), _matrices(), _recall(),
+    ):  # fmt: skip
+        arms += more
+        contrasts += what if isinstance(what, tuple) else (what,)
+    used = {arm.text for arm in arms}
+    return make_design(
+        ask,
+        study="known-results",
+        texts={name: text for name, text in _TEXTS.items() if name in used},
+        scale=Scale(d_model=32, n_layers=2, n_heads=2, n_ctx=32, batch_size=16, steps=300, val_tokens=8_192)
+        if ask.quick
+        else Scale(d_model=64, n_layers=2, n_heads=2, n_ctx=64, batch_size=16, steps=1000, val_tokens=32_768),
+        grid=Grid(),
+        arms=tuple(arms),
+        contrasts=tuple(contrasts),
+        replicates=6 if ask.quick else 8,
+    )
+
+
+def _claim(findings: Findings) -> str:
+    """By how many rows went as expected; the primary one is about positions."""
+    told = [effect for effect in findings.effects if effect.result.verdict.startswith("differs")]
+    as_expected = sum((effect.result.effect or 0.0) > 0 for effect in told)
+    return (
+        f"Of {len(findings.effects)} known results {as_expected} show here as published,"
+        f" {len(told) - as_expected} the other way round, {len(findings.effects) - len(told)} cannot be told at this"
+        " scale; of the first, having no positions costs a masked model more than a causal one by"
+    )
+
+
+QUESTION = Question(
+    name="known-results",
+    asks="Does what others have found show here too?",
+    answer="each known result as an effect with its direction, or what could have been seen at this scale",
+    falsified_by="A row differs in the other direction than the one in its last column.",
+    literature=(
+        "Without positions a causal language model loses little (Haviv et al. 2022, arXiv 2203.16634), while attention"
+        " that sees both sides cannot tell orders apart at all. Embeddings alone over random bodies learned modular"
+        " addition in wide models (Zhong and Andreas 2024, arXiv 2410.04368, abstract). Without skip connections"
+        " W_V = W_O = I matched a standard block, with them it was slightly worse (He and Hofmann 2023, arXiv"
+        " 2311.01906; their attention is shaped, ours is not). Sharing W_K and W_V costs less than sharing W_Q and W_K"
+        " (Kayyam 2026, arXiv 2606.04032, abstract). That Adam's lead on SGD comes from rare tokens, and that models"
+        " with random frozen W_Q and W_K still recall, we know only from notes on papers that we have not read; none of"
+        " their figures is printed."
+    ),
+    design=_design,
+    claim=_claim,
+)

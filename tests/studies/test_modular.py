@@ -1,0 +1,56 @@
+"""Modular addition: pairs that are shown and pairs that are held out, and a model that learns the rule by heart."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from qkv.studies.design import Text
+from qkv.studies.modular import Modular
+from qkv.studies.question import Ask
+from qkv.studies.questions.known_results import QUESTION
+from qkv.studies.streams import corpus
+from qkv.studies.training import run_trial
+
+TEXT = Text(stream="modular", settings=(("modulus", 31),))
+
+
+def sums(batch, names):
+    """(a, b, answer) of each window, as numbers."""
+    number = {int(name): i for i, name in enumerate(names)}
+    windows = zip(batch.inputs, batch.targets, strict=True)
+    return np.array([[number[int(x)] for x in (*pair, answer)] for pair, answer in windows])
+
+
+def test_every_answer_is_the_sum_and_no_held_out_pair_is_shown():
+    task, made = Modular(modulus=31), corpus(TEXT, "", 0, None)
+    names = made.train.ids[:31]
+    shown = sums(task.train_batch(made, None, 1, 0, np.arange(20_000)), names)
+    held = np.concatenate([sums(batch, names) for batch in task.val_batches(made, None, 50)])
+    for a, b, answer in np.concatenate([shown, held]):
+        assert answer == (a + b) % 31
+    pairs, kept_back = {(a, b) for a, b, _ in shown}, {(a, b) for a, b, _ in held}
+    assert not pairs & kept_back and len(pairs | kept_back) == 31**2
+    assert len(kept_back) / 31**2 == pytest.approx(0.1, abs=0.04)
+
+
+def test_batches_are_pure_functions_of_seed_and_number():
+    task, made = Modular(modulus=31), corpus(TEXT, "", 0, None)
+    one, part = (task.train_batch(made, None, 3, 0, np.arange(n, 64)) for n in (0, 40))
+    assert (one.inputs[40:] == part.inputs).all() and (one.targets[40:] == part.targets).all()
+    assert not (task.train_batch(made, None, 4, 0, np.arange(64)).inputs == one.inputs).all()
+    labels = task.train_batch(made, None, 3, 0, np.arange(64), random_labels=True).targets
+    assert not (labels == one.targets).all()
+
+
+@pytest.mark.slow
+def test_embeddings_alone_add_when_wide_and_not_when_narrow():
+    design, found = QUESTION.design(Ask(quick=True)), {}
+    for name in ("wide tables", "narrow tables"):
+        for k in (-1, 0, 1):
+            trial = design.trial(design.arm(name), 1, k, source="", report=True)
+            row = run_trial(dataclasses.replace(trial, source_sha256=design.source_sha256), None)
+            found[name, k] = row["measures"] | {"loss": row["loss"]}
+            print(name, trial.lr, found[name, k])
+    best = {name: max(m["by heart"] for (n, _), m in found.items() if n == name) for name, _ in found}
+    assert best["wide tables"] > best["narrow tables"] + 20
