@@ -10,8 +10,8 @@ import torch
 from qkv.errors import ConfigError
 from qkv.studies import streams
 from qkv.studies.design import Arm, Design, Grid, Scale, Text, cost
-from qkv.studies.estimate import _try
-from qkv.studies.question import Ask
+from qkv.studies.estimate import _try, estimate
+from qkv.studies.question import FULL_MINUTES, Ask
 from qkv.studies.questions import find, questions
 from qkv.studies.training import run_trial
 
@@ -39,6 +39,18 @@ def test_every_arm_of_a_question_fits_its_text_and_model(name, quick, long_text,
         trial = design.trial(arm, 1, 0, source=str(long_text), report=True)
         small = dataclasses.replace(trial.scale, d_model=16, n_heads=1) if arm.changes or arm.tables else trial.scale
         _try(dataclasses.replace(trial, scale=small), kept)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES[:4])
+def test_a_full_study_fits_its_budget_by_its_own_estimate(name, tinyshakespeare, kept):
+    source = str(tinyshakespeare)
+    design = find(name).design(Ask(source=source, cache=kept))
+    found = estimate(design, source, kept, 2)
+    minutes = found.minutes(design.replicates)
+    main = found.minutes(design.replicates, found.primary)
+    print(f"{name}: {len(design.arms)} arms, {minutes:.0f} minutes on two cores; the main question alone {main:.0f}")
+    assert main <= minutes <= FULL_MINUTES and design.grid.points >= 3
 
 
 def test_no_matrix_of_a_study_starts_at_zero():

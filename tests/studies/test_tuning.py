@@ -1,11 +1,12 @@
 """Which training comes next, and which rate is chosen, from made-up losses."""
 
 import dataclasses
+import hashlib
 
 import pytest
 
 from qkv.errors import ConfigError
-from qkv.studies.design import Arm, Contrast, Design, Grid, Scale, Text, Trial, cost
+from qkv.studies.design import FORMAT, Arm, Contrast, Design, Grid, Scale, Text, Trial, canonical, cost
 from qkv.studies.tuning import choice, fewest_runs, next_point, pending, report_key
 
 SCALE = Scale(d_model=8, n_layers=1, n_heads=1, n_ctx=8, batch_size=2, steps=4, val_tokens=64)
@@ -159,3 +160,10 @@ def test_a_margin_of_zero_is_refused():
 def test_a_grid_without_interior_is_refused():
     with pytest.raises(ConfigError, match="no interior"):
         Grid(points=2)
+
+
+def test_the_key_of_a_trial_is_the_hash_of_its_canonical_json():
+    base = design().trial(design().arms[0], 1, 0, source="/here", report=True)
+    what = {k: v for k, v in dataclasses.asdict(base).items() if k != "source"}
+    what["arm"] = {k: v for k, v in what["arm"].items() if k not in ("name", "what", "lr", "tune", "text")}
+    assert base.key == hashlib.sha256(canonical([FORMAT, what]).encode()).hexdigest()[:20]

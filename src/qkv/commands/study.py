@@ -30,7 +30,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("source", nargs="?", metavar="SOURCE", help="the text; without it, the one inside your Python")
     parser.add_argument("--quick", action="store_true", help="at most 3 minutes on two cores, and weak")
     parser.add_argument("--seeds", type=whole(1), metavar="N", help="paired replicates, each tuned by itself")
-    parser.add_argument("--minutes", type=positive, metavar="M", help="wall time; refused where it cannot be enough")
+    parser.add_argument(
+        "--minutes", type=positive, metavar="M", help="wall time; refused where it is too little for the main question"
+    )
     parser.add_argument(
         "--margin", type=at_least_zero, metavar="X", help="largest effect that would not matter, in the study's unit"
     )

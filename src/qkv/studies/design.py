@@ -11,6 +11,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from qkv.errors import ConfigError
@@ -164,6 +165,14 @@ def cost(name: str, what: str, arm: str, baseline: str, margin: float, **more: A
     return Contrast(name=name, what=what, terms=((1.0, arm, "loss"), (-1.0, baseline, "loss")), margin=margin, **more)
 
 
+@lru_cache(maxsize=4096)
+def _written(part: Arm | Scale | Text) -> str:
+    """Its share in a trial's key, as canonical JSON: of an arm, what it does to a training."""
+    if isinstance(part, Arm):
+        return canonical({k: v for k, v in part.content().items() if k not in ("lr", "tune", "text")})
+    return canonical(dataclasses.asdict(part))
+
+
 @dataclass(frozen=True, kw_only=True)
 class Trial:
     """One training, complete in itself: a worker needs nothing else to run it."""
@@ -182,9 +191,11 @@ class Trial:
     @property
     def key(self) -> str:
         """Of everything that decides the outcome; where the file lies does not."""
-        what = {k: v for k, v in dataclasses.asdict(self).items() if k != "source"}
-        what["arm"] = {k: v for k, v in self.arm.content().items() if k not in ("lr", "tune", "text")}
-        return _digest([FORMAT, what])[:20]
+        rest = {"lr": self.lr, "seed": self.seed, "software": self.software, "source_sha256": self.source_sha256}
+        parts = {"arm": _written(self.arm), "scale": _written(self.scale), "text": _written(self.text)}
+        parts |= {name: canonical(value) for name, value in rest.items()}
+        what = ",".join(f'"{name}":{parts[name]}' for name in sorted(parts))
+        return hashlib.sha256(f"[{FORMAT},{{{what}}}]".encode()).hexdigest()[:20]
 
     def to_json(self) -> str:
         """The trial as text; `from_json` undoes it."""

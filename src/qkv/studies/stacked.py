@@ -10,6 +10,7 @@ Refuses everything that `calibrate` has no use for: other tasks and optimizers, 
 the start, probes.
 """
 
+import dataclasses
 import math
 from collections.abc import Callable, Sequence
 from functools import lru_cache
@@ -69,17 +70,17 @@ def _one_stack(trials: Sequence[Trial], cache: Path | None) -> list[float]:
 
 
 def _parts(trials: Sequence[Trial], cache: Path | None) -> list[Parts]:
-    """The parts of each, built once for those of one start."""
+    """The parts of each; those that differ in the rate alone share them, as nothing here is trained in place."""
+    return [_built(dataclasses.replace(trial, lr=1.0), cache) for trial in trials]
+
+
+@lru_cache(maxsize=1024)
+def _built(trial: Trial, cache: Path | None) -> Parts:
     from qkv.studies.training import parts_of  # it knows the trainer that this module serves
 
-    made: dict[Any, Parts] = {}
-    for trial in trials:
-        arm = trial.arm
-        if (start := (trial.text, trial.seed, arm.changes)) not in made:
-            corpus = streams.corpus(trial.text, trial.source, trial.scale.val_tokens, cache)
-            made[start] = parts_of(trial, corpus)
-            _check(trial, made[start])
-    return [made[trial.text, trial.seed, trial.arm.changes] for trial in trials]
+    parts = parts_of(trial, streams.corpus(trial.text, trial.source, trial.scale.val_tokens, cache))
+    _check(trial, parts)
+    return parts
 
 
 def _check(trial: Trial, parts: Parts) -> None:
