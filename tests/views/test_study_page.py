@@ -57,4 +57,13 @@ def test_the_interval_is_drawn_in_proportion():
 def test_the_answer_is_the_same_in_markdown():
     text = answer_text(verdict())
     assert text.startswith("**It costs <something>.**")
-    assert "| frozen - trained (nats per token) | 0.120 | 0.080 to 0.160 | differs |" in text
+    assert "| cost: frozen - trained (nats per token) | 0.120 | 0.080 to 0.160 | differs |" in text
+    assert "9 trainings; intervals: Student's t" in text
+
+
+def test_a_page_says_which_budget_was_had_and_what_was_not_reached():
+    found = verdict() | {"budget_minutes": 12.0, "planned_trainings": 60, "intervals": "exact, by sign flips"}
+    found |= {"not_reached": ["frozen: 2 of 4 replicates", "other: 4 of 4 replicates"]}
+    for page in (answer_text(found), study_page(found)):
+        assert "9 trainings (about 60 planned; budget 12 minutes); intervals: exact, by sign flips" in page
+        assert "frozen: 2 of 4 replicates" in page and "other: 4 of 4 replicates" in page

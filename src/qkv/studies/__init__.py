@@ -5,7 +5,7 @@ design, tuning      what will be trained, hashed before it is; which training co
 streams, tables     the user's text, or made tokens whose truth is known; tables made from counts
 training, probes    one training to one row; what is measured on the trained model
 workers, runner     many small trainings, killed at any moment without loss
-statistics          paired t, sign flips, equivalence, Holm, power; the rule of the verdict
+statistics          exact and t intervals, equivalence, Holm, power; the rule of the verdict
 questions/          one module per study
 """
 
