@@ -68,7 +68,7 @@ def interval(values: Sequence[float], confidence: float = 0.95) -> tuple[float, 
     """
     x = _several(values)
     if not FEWEST_FLIPS <= len(x) <= _MOST_EXACT:
-        return t_interval(x, confidence)
+        return t_interval(values, confidence)
     means = np.sort(_subsets(len(x)) @ x)
     outside = max(1, math.floor((1 - confidence) / 2 * 2 ** len(x)))
     return float(means[outside - 1]), float(means[-outside])
