@@ -45,7 +45,7 @@ def test_batches_are_pure_functions_of_seed_and_number():
 
 @pytest.mark.slow
 def test_embeddings_alone_add_when_wide_and_not_when_narrow():
-    design, found = QUESTION.design(Ask(quick=True)), {}
+    design, found = QUESTION.design(Ask()), {}
     for name in ("wide tables", "narrow tables"):
         for k in (-1, 0, 1):
             trial = design.trial(design.arm(name), 1, k, source="", report=True)

@@ -100,8 +100,9 @@ def _windows(trials: Sequence[Trial], parts: Sequence[Parts]) -> Tensor:
     scale, found = trials[0].scale, {}
     examples = np.arange(scale.steps * scale.batch_size)
     for trial, part in zip(trials, parts, strict=True):
+        corpus: Any = part.corpus
         if (trial.text, trial.seed) not in found:
-            found[trial.text, trial.seed] = train_window(part.corpus.train, scale.n_ctx, trial.seed, examples)
+            found[trial.text, trial.seed] = train_window(corpus.train, scale.n_ctx, trial.seed, examples)
     stacked = np.stack([found[trial.text, trial.seed] for trial in trials])
     return torch.from_numpy(stacked).unflatten(1, (scale.steps, scale.batch_size))
 
@@ -126,7 +127,7 @@ def _train(weights: Tensor, rates: Tensor, windows: Tensor, config: TrainingConf
 
 def _scores(weights: Tensor, parts: Sequence[Parts], model: ModelConfig) -> list[float]:
     """Nats per target over each model's validation part; not finite where it diverged."""
-    distinct = {id(part.corpus): part.corpus for part in parts}
+    distinct: dict[int, Any] = {id(part.corpus): part.corpus for part in parts}
     tables = {name: list(val_windows(c.val, model.sizes.n_ctx, _VAL_WINDOWS)) for name, c in distinct.items()}
     rows = [tables[id(part.corpus)] for part in parts]
     total, count = np.zeros(len(parts)), np.zeros(len(parts))

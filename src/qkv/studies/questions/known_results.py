@@ -147,9 +147,8 @@ _TEXTS = {
 
 def _design(ask: Ask) -> Design:
     arms, contrasts = [], []
-    for more, what in (_positions(), _rare(), _addition()) if ask.quick else (
-        _positions(), _rare(), _addition(), _matrices(), _recall(),
-    ):  # fmt: skip
+    rows = (_positions(), _rare())
+    for more, what in rows if ask.quick else (*rows, _addition(), _matrices(), _recall()):
         arms += more
         contrasts += what if isinstance(what, tuple) else (what,)
     used = {arm.text for arm in arms}
