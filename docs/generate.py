@@ -17,7 +17,7 @@ from typing import Any
 from qkv.cli import command_parser
 from qkv.commands import COMMANDS
 from qkv.instruments.ledger import EARNED, EARNED_ROWS, ROW_GRADIENT
-from qkv.instruments.registry import CIRCUIT, MEASURES
+from qkv.instruments.registry import ANGLES, CIRCUIT, MEASURES
 from qkv.instruments.schedule import KINDS, LEVELS
 from qkv.presets import PRESETS, card
 from qkv.studies.question import Question
@@ -93,15 +93,19 @@ def measures_page() -> str:
     ]
     lines += [
         "",
-        "A kind of look is taken at step 0, early steps that double, then every so many updates, and at the end;",
+        "A kind of look is taken at step 0, at early steps spaced by logarithm, then every so many updates (at most 32",
+        "times while the steps double), and at the end;",
         "`--watch 2%` chooses the intervals that cost that share of the time; `--set watching.attention=16` sets one.",
         "",
         "| look at | takes | `light`: every | `full`: every |",
         "|---|---|---|---|",
     ]
     for kind in KINDS:
-        taken = [m.name for m in MEASURES.values() if m.looks in (kind, kind.partition("_")[2])]
-        names = ", ".join(f"`{name}`" for name in (dict.fromkeys([*CIRCUIT, *taken]) if kind == "circuits" else taken))
+        own = [m.name for m in MEASURES.values() if m.looks in (kind, kind.partition("_")[2])]
+        taken = [*CIRCUIT, *own] if kind == "circuits" else own
+        if kind == "matrix_spectra":  # angles are between the heads' spaces
+            taken = ["participation_rank", *(name for name in own if name not in ANGLES)]
+        names = ", ".join(f"`{name}`" for name in dict.fromkeys(taken))
         every = [getattr(LEVELS[level], kind) or "never" for level in ("light", "full")]
         lines.append(f"| {kind.replace('_', ' ')} | {names} | {every[0]} | {every[1]} |")
     for m in MEASURES.values():

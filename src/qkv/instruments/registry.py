@@ -114,7 +114,8 @@ _MEASURES = (
         source="elementary; 90 degrees is no memory of the start",
         property_of="parametrisation",
         null="Grows on random labels too; two independent random matrices stand at 90 degrees.",
-        decision="Whether a large drift is growth (small turn) or a new direction (large turn).",
+        decision="What to do about a large drift: with a small turn it is growth, which weight decay holds; with "
+        "a large one the start was given up, and another start may save updates.",
     ),
     Measure(
         name="spectral_norm",
@@ -146,7 +147,7 @@ _MEASURES = (
         source="Roy and Vetterli 2007, The effective rank (EUSIPCO)",
         property_of="parametrisation",
         null="0.8 of n for a square random matrix.",
-        decision="Whether heads or width are wasted: a circuit of rank near 1 does one thing.",
+        decision="Whether heads or their width can be cut: a circuit of rank near 1 does one thing.",
         looks="spectra",
     ),
     Measure(
@@ -168,7 +169,8 @@ _MEASURES = (
         source="elementary; under plain SGD it is 1",
         property_of="parametrisation",
         null="The same on random labels: Adam and Muon choose another direction than -G whatever is learned.",
-        decision="Whether momentum or normalisation steers this matrix: near 0, the last batch had no say.",
+        decision="Whether a larger batch can help this matrix: near 0 momentum and normalisation steer, not the "
+        "last batch.",
     ),
     Measure(
         name="onward",
@@ -230,7 +232,8 @@ _MEASURES = (
         source="Bjorck and Golub 1973 (principal angles); in training: Gur-Ari et al. 2018 (arXiv 1812.04754)",
         property_of="parametrisation",
         null="acos sqrt(k / d_model) for unrelated directions: 75.5 degrees at d_model 128.",
-        decision="Whether training reuses the directions of the start or finds its own.",
+        decision="Whether the start is worth care: near 0 its directions were kept, so a better start or --from pays; "
+        "near the null they were thrown away.",
         looks="spectra",
     ),
     Measure(
@@ -252,7 +255,7 @@ _MEASURES = (
         source="Bjorck and Golub 1973 (principal angles)",
         property_of="function",
         null="acos sqrt(d_head / d_model) for random matrices: 60 degrees with four heads, 69 with eight.",
-        decision="Whether what a head looks for and what it hands on are the same features.",
+        decision="Whether W_V could share its matrix with W_Q: at 0 degrees a head hands on just what it looks for.",
         looks="spectra",
     ),
     Measure(
@@ -263,7 +266,7 @@ _MEASURES = (
         source="Zhang, Bengio and Singer 2019 (arXiv 1902.01996), by row",
         property_of="parametrisation",
         null="0 for a token never seen, unless W_U is tied or weight decay is on; random labels move rows too.",
-        decision="Whether the embeddings were trained at all, and which tokens had too few occurrences.",
+        decision="Whether W_E could have been frozen, and which tokens occur too rarely to be worth a row.",
         looks="rows",
     ),
     Measure(
@@ -307,7 +310,7 @@ _MEASURES = (
         source="Clark et al. 2019 (arXiv 1906.04341)",
         property_of="function",
         null="At step 0 about the mean of 1/(keys seen).",
-        decision="Whether a head does anything but read its own token: near 1 it is an MLP.",
+        decision="Whether a head is worth its place: near 1 it reads its own token alone, which an MLP does for less.",
         looks="attention",
     ),
     Measure(
@@ -318,7 +321,7 @@ _MEASURES = (
         source="Voita et al. 2019 (arXiv 1905.09418), positional heads; Olsson et al. 2022 (arXiv 2209.11895)",
         property_of="function",
         null="At step 0 about the mean of 1/(keys seen).",
-        decision="Whether copying can begin: induction needs a previous-token head below it.",
+        decision="Whether to add a layer: an induction head needs one that looks back by one in a layer below it.",
         looks="attention",
     ),
     Measure(
@@ -351,7 +354,8 @@ _MEASURES = (
         source="Zhai et al. 2023 (arXiv 2303.06296), as a count",
         property_of="function",
         null="0 at step 0.",
-        decision="Whether a head's softmax is saturated, so that W_Q and W_K get no gradient any more.",
+        decision="Whether to lower the rate or use QK-norm: a saturated softmax gives W_Q and W_K no gradient any "
+        "more.",
         looks="attention",
     ),
     Measure(
