@@ -64,7 +64,7 @@ def table(text: Path, chosen: str, args: argparse.Namespace) -> list[str]:
     return lines
 
 
-def page(tables: list[list[str]], command: str) -> str:
+def page(tables: list[list[str]], command: str, said: str) -> str:
     """The documentation's page of costs."""
     note = f"<!-- written by {command} -->"
     head = [
@@ -77,7 +77,7 @@ def page(tables: list[list[str]], command: str) -> str:
         "`qkv show RUN` says what watching that run did cost. Whole processes, watched against not, in ABBA pairs:",
         "`python benchmarks/watching.py TEXT`.",
         "",
-        f"{machine()}. Made by `{command}`.",
+        f"{machine()}. Made by `{command}`. {said}".rstrip(),
     ]
     return "\n".join([*head, *(line for lines in tables for line in ("", *lines)), ""])
 
@@ -90,6 +90,7 @@ def main() -> None:
     parser.add_argument("--updates", type=int, default=12)
     parser.add_argument("--set", action="append", default=[])
     parser.add_argument("--write", type=Path, help="write the documentation's page there")
+    parser.add_argument("--note", default="", help="a sentence about the circumstances, for that page")
     args = parser.parse_args()
     tables = []
     for chosen in args.set or MODELS:
@@ -99,7 +100,7 @@ def main() -> None:
         words = [args.text.name, *(["--tokenizer", args.tokenizer] if args.tokenizer else [])]
         words += [word for chosen in args.set for word in ("--set", chosen)]
         command = f"python benchmarks/instruments.py {' '.join(words)} --steps {args.steps} --write {args.write}"
-        args.write.write_text(page(tables, command), encoding="utf-8")
+        args.write.write_text(page(tables, command, args.note), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -47,7 +47,8 @@ def sources(small_text: Path, small_pairs: tuple[Path, Path], tmp_path_factory: 
 
 def train(case: tuple[str, str], sources: dict, out: Path, **more):
     preset, task = case
-    sizes = {"d_model": 32, "n_layers": 2, "n_heads": 2, "ledger.every": 8, "ledger.windows": 2}
+    sizes = {"d_model": 32, "n_layers": 2, "ledger.every": 8, "ledger.windows": 2}
+    sizes |= {"n_heads": 2} if PRESETS[preset].head_width else {}
     sizes |= {"patch": 4} if task == "image" else {"n_ctx": 32} if task != "translate" else {}
     tokenizer = {} if task == "image" else {"tokenizer": "word" if task in ("translate", "classify") else "char"}
     return qkv.train(
