@@ -1,5 +1,7 @@
 """The fused, chunked cross-entropy against `F.cross_entropy` of all logits."""
 
+from functools import partial
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -53,12 +55,16 @@ def test_a_tied_matrix_gets_the_sum_of_both_its_gradients(chunks):
 
     def run(loss_of):
         W_E = table.clone().requires_grad_()
-        loss_of(F.embedding(ids, W_E).tanh(), W_E.t(), None, targets).backward()
+        loss_of(F.embedding(ids, W_E).tanh(), W_E, None, targets).backward()
         return W_E.grad
 
-    fused, expected = run(linear_cross_entropy), run(plain)
-    assert fused.is_contiguous()
-    torch.testing.assert_close(fused, expected, rtol=1e-11, atol=1e-13)
+    expected = run(lambda h, W_E, bias, targets: plain(h, W_E.t(), bias, targets))
+    for fused in (
+        run(lambda h, W_E, bias, targets: linear_cross_entropy(h, W_E.t(), bias, targets)),
+        run(partial(linear_cross_entropy, is_table=True)),
+    ):
+        assert fused.is_contiguous()
+        torch.testing.assert_close(fused, expected, rtol=1e-11, atol=1e-13)
 
 
 def test_gradients_pass_gradcheck_of_the_loss():

@@ -1,6 +1,6 @@
 """Keys and values kept between the steps of a generation."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -31,13 +31,12 @@ class KVCache:
         self.length, self.n_ctx, self.batch = 0, n_ctx, batch
         shape = (n_layers, 2, batch, n_kv_heads, n_ctx, d_head)
         self._store = torch.zeros(shape, dtype=dtype, device=device)
-        self._layers = self._store.unbind(0)
         self._context: dict[int, tuple[Tensor, Tensor]] = {}
 
     @property
-    def layers(self) -> Sequence[Tensor]:
-        """Keys and values of each layer, [2, batch, kv_head, n_ctx, d_head], of which `length` positions are filled."""
-        return self._layers
+    def store(self) -> Tensor:
+        """Keys and values, [layer, 2, batch, kv_head, n_ctx, d_head], of which `length` positions are filled."""
+        return self._store
 
     def append(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """Store new k, v [batch, kv_head, new_pos, d_head]; return all of that layer [batch, kv_head, key_pos, d_head].

@@ -127,8 +127,13 @@ class _Layer:
         along, across = torch.cat((cos, cos), 1)[:, None], torch.cat((-sin, sin), 1)[:, None]
         return along * gains, across * gains.roll(self.d_head // 2, dims=1)
 
-    def step(self, x: Tensor, store: Tensor, n: int) -> Tensor:
-        """x [batch, d_model] at position n -> the same after this block; keys and values go into `store`."""
+    def step(self, x: Tensor, place: Tensor, keys: Tensor, values: Tensor, n: int) -> Tensor:
+        """x [batch, d_model] at position n -> the same after this block; its key and value go into `place`.
+
+        place [2, batch, kv_head, d_head]; keys [batch * kv_head, d_head, n + 1] and values [batch * kv_head, n + 1,
+        d_head] are views of the same memory. One query is two batched products: the fused operator, made for long
+        rows, takes up to three times as long for it.
+        """
         batch = x.shape[0]
         h = self.qkv(x).view(batch, self.n_qk + self.n_kv, self.d_head)
         qk, v = h.narrow(1, 0, self.n_qk), h.narrow(1, self.n_qk, self.n_kv)
@@ -138,23 +143,14 @@ class _Layer:
             qk = torch.addcmul(qk * self.along[n], qk.roll(self.d_head // 2, dims=2), self.across[n])
         elif self.along is not None:
             qk = qk * self.along[0]
-        store[0, :, :, n] = qk.narrow(1, self.n_heads, self.n_kv)
-        store[1, :, :, n] = v
-        z = self._attended(qk.narrow(1, 0, self.n_heads), store, n + 1)
-        x = torch.addmm(x, z.reshape(batch, -1), self.W_O)
+        place[0].copy_(qk.narrow(1, self.n_heads, self.n_kv))
+        place[1].copy_(v)
+        q = qk.narrow(1, 0, self.n_heads).reshape(batch * self.n_kv, -1, self.d_head)
+        pattern = torch.baddbmm(self.none, q, keys, beta=0, alpha=self.scale).softmax(-1)
+        z = torch.bmm(pattern, values)
+        x = torch.addmm(x, z.view(batch, -1), self.W_O)
         x = x if self.b_O is None else x.add_(self.b_O)
         return x if self.mlp_kind is None else self._mlp(x)
-
-    def _attended(self, q: Tensor, store: Tensor, n: int) -> Tensor:
-        """z of q [batch, head, d_head] over the first n keys and values, in the order of batch and head.
-
-        Two batched products: for one query the fused operator, which cuts long rows into blocks, takes up to three
-        times as long.
-        """
-        keys, values = store.flatten(1, 2)[:, :, :n].unbind(0)
-        rows = q.reshape(keys.shape[0], -1, self.d_head)
-        scores = torch.baddbmm(self.none, rows, keys.mT, beta=0, alpha=self.scale)
-        return torch.bmm(scores.softmax(-1), values)
 
     def _mlp(self, x: Tensor) -> Tensor:
         h = self.mlp_in(x)
@@ -182,7 +178,10 @@ class Decoding:
         """ids int64 [batch], the next token of each sequence -> logits [batch, d_vocab] for the one after it."""
         n = cache.length
         x = self._embedding(ids[:, None], None, n)[:, 0]
-        for layer, store in zip(self._layers, cache.layers, strict=True):
-            x = layer.step(x, store, n)
+        places = cache.store.select(4, n).unbind(0)
+        seen = cache.store.flatten(2, 3)[:, :, :, : n + 1]
+        keys, values = seen[:, 0].mT.unbind(0), seen[:, 1].unbind(0)
+        for layer, *its in zip(self._layers, places, keys, values, strict=True):
+            x = layer.step(x, *its, n)
         cache.advance(1)
         return self._out(x)

@@ -38,16 +38,23 @@ def chunk_rows(d_vocab: int) -> int:
 
 
 def linear_cross_entropy(
-    h: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, smoothing: float = 0.0
+    h: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    targets: Tensor,
+    smoothing: float = 0.0,
+    *,
+    is_table: bool = False,
 ) -> Tensor:
     """Sum over rows of minus log softmax(h weight + bias)[target], in nats: a scalar, float32 (or float64).
 
-    h [n, d_model]; weight [d_model, d_vocab], which may be the transposed view of a tied W_E; bias [d_vocab] or None;
-    targets int64 [n]; smoothing 0 <= e < 1. Gradients of the first order reach h, weight and bias.
+    h [n, d_model]; weight [d_model, d_vocab], which may be the transposed view of a tied W_E, or with `is_table` that
+    W_E itself, [d_vocab, d_model]; bias [d_vocab] or None; targets int64 [n]; smoothing 0 <= e < 1. Gradients of the
+    first order reach h, weight and bias.
     """
     if smoothing or (torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in (h, weight, bias))):
-        return _LinearCrossEntropy.apply(h, weight, bias, targets, smoothing)  # type: ignore[no-any-return]
-    return token_scores(h, weight, bias, targets)[0].sum()
+        return _LinearCrossEntropy.apply(h, weight, bias, targets, smoothing, is_table)  # type: ignore[no-any-return]
+    return token_scores(h, weight.t() if is_table else weight, bias, targets)[0].sum()
 
 
 def token_scores(h: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor) -> tuple[Tensor, Tensor]:
@@ -72,7 +79,16 @@ class _LinearCrossEntropy(torch.autograd.Function):
     """Forward forms the gradients too, or the slope that they are products of; backward scales them."""
 
     @staticmethod
-    def forward(ctx: Any, h: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, smoothing: float) -> Tensor:
+    def forward(
+        ctx: Any,
+        h: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        targets: Tensor,
+        smoothing: float,
+        is_table: bool,
+    ) -> Tensor:
+        ctx.is_table, weight = is_table, weight.t() if is_table else weight
         ctx.dtypes, ctx.is_whole = (
             (h.dtype, weight.dtype, weight.dtype),
             h.shape[0] <= _WHOLE * chunk_rows(weight.shape[1]),
@@ -112,11 +128,14 @@ class _LinearCrossEntropy(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         parts = ctx.saved_tensors
         if ctx.is_whole:
-            return *_products(parts, grad, ctx.dtypes, ctx.needs_input_grad), None, None
-        scaled = (
-            None if part is None else (part * grad).to(dtype) for part, dtype in zip(parts, ctx.dtypes, strict=True)
-        )
-        return *scaled, None, None
+            dh, dweight, dbias = _products(parts, grad, ctx.dtypes, ctx.needs_input_grad)
+        else:
+            dh, dweight, dbias = (
+                None if part is None else (part * grad).to(dtype) for part, dtype in zip(parts, ctx.dtypes, strict=True)
+            )
+        if ctx.is_table and dweight is not None:
+            dweight = dweight.t()
+        return dh, dweight, dbias, None, None, None
 
 
 def _products(

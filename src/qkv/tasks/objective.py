@@ -28,8 +28,10 @@ def output_matrix(model: Any) -> tuple[Tensor, Tensor | None]:
 
 def batch_loss(model: Any, batch: Batch, drop: Drop | None = None) -> tuple[Tensor, int]:
     """(sum over targets of -log softmax(h W_U + b_U)[target], number of targets), the sum a float32 scalar in nats."""
-    weight, bias = output_matrix(model)
-    return linear_cross_entropy(_answering(model, batch, drop), weight, bias, batch.targets), batch.n_targets
+    h, own = _answering(model, batch, drop), model.head.W_U
+    weight = model.embedding.W_E if own is None else own  # W_E itself: rows that were read are added to its gradient
+    nats = linear_cross_entropy(h, weight, model.head.b_U, batch.targets, is_table=own is None)
+    return nats, batch.n_targets
 
 
 def batch_scores(model: Any, batch: Batch) -> Scores:
