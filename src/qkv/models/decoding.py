@@ -181,7 +181,7 @@ class Decoding:
         places = cache.store.select(4, n).unbind(0)
         seen = cache.store.flatten(2, 3)[:, :, :, : n + 1]
         keys, values = seen[:, 0].mT.unbind(0), seen[:, 1].unbind(0)
-        for layer, *its in zip(self._layers, places, keys, values, strict=True):
-            x = layer.step(x, *its, n)
+        for layer, place, seen_keys, seen_values in zip(self._layers, places, keys, values, strict=True):
+            x = layer.step(x, place, seen_keys, seen_values, n)
         cache.advance(1)
         return self._out(x)
