@@ -10,8 +10,11 @@ SPREAD := OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive $(PYTEST) -n auto --dist wor
 CORE := $(VENV)/.core
 DEV := $(VENV)/.dev
 DATA ?= $(QKV_DATA)
+TEXT ?= $(DATA)/tinyshakespeare/input.txt
+FUZZ ?= 120000
+TODAY := $(shell date +%F)
 
-.PHONY: demo test check more bench docs format clean help
+.PHONY: demo test check more bench campaign docs format clean help
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -36,6 +39,12 @@ more: $(DEV) ## slow and browser tests, and the wheel in an environment of its o
 
 bench: $(DEV) ## our figures on this machine beside peers: make bench DATA=folder-of-texts NANOGPT=checkout
 	$(BIN)/qkv bench $(if $(DATA),--data "$(DATA)") $(if $(NANOGPT),--nanogpt "$(NANOGPT)")
+
+campaign: $(DEV) ## faults, fuzzing, plans and an hour of soak, for hours: make campaign TEXT=input.txt
+	$(BIN)/python benchmarks/campaign.py --faults 240 --page benchmarks/$(TODAY)-campaign.md
+	QKV_FUZZ=$(FUZZ) $(PYTEST) tests/test_fuzz.py --hypothesis-show-statistics --hypothesis-seed=$(FUZZ) | tee benchmarks/$(TODAY)-fuzz.txt
+	$(BIN)/python benchmarks/plan.py "$(TEXT)" --page benchmarks/$(TODAY)-plan.md
+	$(BIN)/python benchmarks/soak.py "$(TEXT)" --minutes 60 --page benchmarks/$(TODAY)-soak.md
 
 docs: $(DEV) ## write the generated pages of docs/ again
 	$(BIN)/python docs/generate.py

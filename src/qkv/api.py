@@ -34,6 +34,7 @@ from qkv.telemetry import History, Telemetry, write_table
 from qkv.training.ranks import is_first_process
 
 if TYPE_CHECKING:
+    from qkv.recipe.forecast import Forecast
     from qkv.views.notebook import AttentionView
 
 __all__ = [
@@ -43,6 +44,7 @@ __all__ = [
     "cache_folder",
     "import_checkpoint",
     "load",
+    "plan",
     "study",
     "train",
     "verify",
@@ -86,16 +88,7 @@ def train(
     """
     began = time.monotonic() if started is None else started
     listening = recipe.Listening(progress=progress, say=say, started=began, null=report, log=log)
-    names = [field.name for field in dataclasses.fields(recipe.Request)]
-    for name in request:
-        if name not in names:
-            raise ConfigError(unknown("option of qkv.train", name, names))
-    asked = recipe.Request(
-        source=str(source),
-        set=dict(set or {}),
-        changes=(*change, *map(str, freeze_changes(list(freeze), list(only)))),
-        **request,
-    )
+    asked = _request(source, set, change, freeze, only, request)
     if resume:
         if out is None:
             raise ConfigError("--resume needs --out RUN: the folder of the run to go on with")
@@ -107,6 +100,53 @@ def train(
         say("writing the report")
         run.report()
     return run
+
+
+def plan(
+    source: str | Path = "",
+    *,
+    set: Mapping[str, Any] | None = None,
+    change: Sequence[str] = (),
+    freeze: Sequence[str] = (),
+    only: Sequence[str] = (),
+    tflops: float = 0.0,
+    gigabytes_per_second: float = 0.0,
+    **request: Any,
+) -> "Forecast":
+    """What `train` with the same arguments would take: memory by its parts and time, of each of `nproc` processes.
+
+    Nothing is trained or written. Time is measured here, or follows from the `tflops` that each process reaches.
+
+    Raises UserError for what could not be trained as asked.
+    """
+    from qkv.recipe.forecast import Place, forecast
+    from qkv.training.ranks import check_shares
+
+    asked = _request(source, set, change, freeze, only, request)
+    config, corpus, _ = recipe.resolve(asked, cache_folder())
+    check_shares(config.training, config.machine.ranks, find_task(config.task).examples)
+    return forecast(config, corpus, place=Place(tflops=tflops, gigabytes_per_second=gigabytes_per_second))
+
+
+def _request(
+    source: str | Path,
+    set: Mapping[str, Any] | None,
+    change: Sequence[str],
+    freeze: Sequence[str],
+    only: Sequence[str],
+    request: Mapping[str, Any],
+) -> recipe.Request:
+    """The arguments of `train` and `plan` as one object. Raises ConfigError for one that there is not."""
+    names = [field.name for field in dataclasses.fields(recipe.Request)]
+    for name in request:
+        if name not in names:
+            raise ConfigError(unknown("option of qkv.train", name, names))
+    return recipe.Request(
+        source=str(source),
+        set=dict(set or {}),
+        changes=(*change, *map(str, freeze_changes(list(freeze), list(only)))),
+        **request,
+    )
 
 
 def load(path: str | Path, *, weights: str = "best") -> "Run":

@@ -20,6 +20,7 @@ COMMANDS: dict[str, str] = {
     "import": "read a Hugging Face folder into a run folder",
     "export": "write a run as a Hugging Face folder",
     "view": "show a run as a live page that follows its training",
+    "plan": "memory and time of a training before it starts",
     "bench": "our benchmarks on this machine, side by side with the peers that are installed",
     "doctor": "versions, threads, precision, devices, and what is missing for what",
     "completion": "a script that completes commands and options in bash, zsh or fish",

@@ -30,11 +30,32 @@ from qkv.commands.arguments import one_of, positive, settings, split_changes, us
 from qkv.config import load_toml
 from qkv.errors import QkvError
 
-__all__ = ["configure", "run"]
+__all__ = ["configure", "describe", "options", "run"]
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options; one that is not given stays None, so that the library's own default is the only one."""
+    place = describe(parser)
+    place.add_argument("--out", metavar="RUN", help="the run folder (runs/<source>-<n>); it must not exist yet")
+    place.add_argument("--resume", action="store_true", default=None, help="go on with the run in --out, exactly")
+    place.add_argument(
+        "--on-spike",
+        type=one_of("stop", "rollback", "ignore"),
+        metavar="WORD",
+        help="where the loss jumps up and stays there: stop (default), rollback or ignore; with --resume it may differ",
+    )
+    place.add_argument(
+        "--log",
+        type=usually("tensorboard", "wandb", "trackio"),
+        metavar="NAME",
+        help="send telemetry on as well: tensorboard, wandb or trackio",
+    )
+    place.add_argument("--no-report", dest="report", action="store_false", default=None, help="write no report.html")
+    place.add_argument("--json", action="store_true", help="print one JSON object on stdout")
+
+
+def describe(parser: argparse.ArgumentParser) -> "argparse._ArgumentGroup":
+    """Declare what describes a training, whether it is made or planned; returns the group of where and how."""
     parser.add_argument("source", nargs="?", metavar="SOURCE", help="the text to train on")
     what = parser.add_argument_group("what to train")
     what.add_argument(
@@ -80,25 +101,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--until-loss", type=positive, metavar="X", help="stop at this validation loss, in nats per token"
     )
     place = parser.add_argument_group("where and how")
-    place.add_argument("--out", metavar="RUN", help="the run folder (runs/<source>-<n>); it must not exist yet")
-    place.add_argument("--resume", action="store_true", default=None, help="go on with the run in --out, exactly")
-    place.add_argument(
-        "--on-spike",
-        type=one_of("stop", "rollback", "ignore"),
-        metavar="WORD",
-        help="where the loss jumps up and stays there: stop (default), rollback or ignore; with --resume it may differ",
-    )
     place.add_argument(
         "--watch",
         type=usually("off", "light", "full"),
         metavar="LEVEL",
         help="what is measured: off, light (the default), full, or a share of the time: 2%%",
-    )
-    place.add_argument(
-        "--log",
-        type=usually("tensorboard", "wandb", "trackio"),
-        metavar="NAME",
-        help="send telemetry on as well: tensorboard, wandb or trackio",
     )
     place.add_argument("--device", type=usually("cpu", "cuda", "mps"), metavar="NAME", help="cpu, cuda or mps")
     place.add_argument("--precision", type=usually("auto", "fp32", "bf16"), metavar="NAME", help="auto, fp32 or bf16")
@@ -110,8 +117,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="processes that share each batch (1); the result is that of one process but for rounding."
         " With --resume it may differ",
     )
-    place.add_argument("--no-report", dest="report", action="store_false", default=None, help="write no report.html")
-    place.add_argument("--json", action="store_true", help="print one JSON object on stdout")
+    return place
 
 
 def options(args: argparse.Namespace) -> dict[str, Any]:

@@ -1,0 +1,71 @@
+"""Say what a training would take, and train nothing: memory by its parts, time by its updates, of each process.
+
+It takes the options of qkv train. Memory is counted on the code that trains, run on tensors without content, so that a
+model of any size can be planned on any machine. Time is measured by a few updates here; for another machine give what
+each of its processes reaches (--tflops), and what it can send to the others (--gigabytes). It counts the way a CPU
+trains: on another device attention may keep less. Report and baselines are not counted.
+
+Example:
+  qkv plan my.txt --minutes 10
+  qkv plan my.txt --set d_model=512,n_layers=12,batch_size=64 --steps 20000 --nproc 2
+  qkv plan my.txt --set d_model=2048,n_layers=16,n_ctx=2048,batch_size=256 --steps 38000 --nproc 64 --tflops 300
+"""
+
+import argparse
+from typing import TYPE_CHECKING
+
+from qkv.commands import train
+from qkv.commands.arguments import positive
+
+if TYPE_CHECKING:
+    from qkv.recipe.forecast import Forecast
+
+__all__ = ["configure", "run"]
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    place = train.describe(parser)
+    place.add_argument(
+        "--tflops", type=positive, metavar="X", help="10^12 operations a second that each process reaches (measured)"
+    )
+    place.add_argument(
+        "--gigabytes", type=positive, metavar="X", help="GB a second that each process can send to the others"
+    )
+    place.add_argument("--json", action="store_true", help="print one JSON object on stdout")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Do it, print, and return the exit status."""
+    given = train.options(args)
+    from qkv import api
+    from qkv.commands import screen
+
+    tflops, gigabytes = given.pop("tflops", 0.0), given.pop("gigabytes", 0.0)
+    found = api.plan(args.source or "", tflops=tflops, gigabytes_per_second=gigabytes, **given)
+    if args.json:
+        screen.print_json(found.as_json())
+        return 0
+    rows = [*found.memory.items(), ("together", found.peak)]
+    screen.print_table(["memory of each process", "MB"], [(name, f"{n / 1e6:,.0f}") for name, n in rows])
+    for sentence in _sentences(found):
+        print(sentence)
+    return 0
+
+
+def _sentences(found: "Forecast") -> list[str]:
+    """What the table does not say."""
+    sums = f", {found.sum_seconds:.3g} s of it for sums between processes" if found.sum_seconds else ""
+    return [
+        f"{found.parameters:,} parameters; {found.flop:.3g} operations in the products of an update.",
+        f"One update takes about {found.update_seconds:.3g} s ({found.rate}){sums}.",
+        f"{found.updates:,} updates, {found.tokens:,} positions: about {_duration(found.seconds)},"
+        " validation and instruments not counted.",
+    ]
+
+
+def _duration(seconds: float) -> str:
+    for unit, size in (("days", 86400), ("hours", 3600), ("minutes", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.1f} {unit}"
+    return f"{seconds:.0f} seconds"

@@ -1,0 +1,288 @@
+"""What a training will take, before it starts: memory by its parts, time by its updates.
+
+**Memory.** One micro-batch goes forward and backward, and one update is made, on tensors that have shapes and no
+content (torch's `FakeTensorMode`), while every storage is counted as long as it lives. So what is counted is the code
+that trains, with all it keeps and all it lets go, at no cost in memory. What a training holds beside that (the weights
+at step 0, the buffers that checkpoints are copied into, the weights that instruments compare with) is counted from
+shapes; what Python, torch and the data take is read from this process.
+
+**Time.** Products are counted in the same pass. How fast they are made here is measured by a few updates: of the
+training itself, or where these would take long, of one with fewer layers and examples. Elsewhere it is given.
+
+Counted is the way a CPU trains; on another device attention may keep less. Nothing is trained or written.
+"""
+
+import dataclasses
+import sys
+import time
+import weakref
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from torch.utils.flop_counter import FlopCounterMode
+
+from qkv.models import build
+from qkv.models.matrices import Catalogue
+from qkv.recipe.assemble import assemble
+from qkv.recipe.request import RunConfig
+from qkv.tasks import Data, find_task
+from qkv.training import loop
+from qkv.training.optimizers import make_optimizer
+from qkv.training.record import Observer, StepRecord
+
+__all__ = ["Forecast", "Place", "forecast", "resident_bytes"]
+
+_UPDATES = 4
+"""Updates that are timed; the first does not count."""
+_TIMED_FLOP = 4e11
+"""Products of an update beyond which a smaller one is timed in its place: about ten seconds of one slow core."""
+_TIMED_LAYERS = 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """A machine that is not this one. Zero: this one, measured."""
+
+    tflops: float = 0.0
+    """What each process reaches in products of the training, in 10^12 operations a second."""
+    gigabytes_per_second: float = 0.0
+    """What each process can send to the others."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Forecast:
+    """Memory in bytes and time in seconds, of each process."""
+
+    parameters: int
+    """How many numbers are trained or frozen."""
+    memory: dict[str, int]
+    """Bytes by what they are for; those that are there at the same time sum to `peak`."""
+    flop: float
+    """Operations in the products of one update, all processes together."""
+    update_seconds: float
+    """Of one update, sums between processes included."""
+    sum_seconds: float
+    """Of these, what sums between processes take; 0 where nothing is known of the way between them."""
+    updates: int
+    """How many are made; 0 where the wall time decides and none could be told."""
+    tokens: int
+    """Positions seen in all."""
+    rate: str
+    """Where the rate is from: measured, measured on a smaller training, or given."""
+
+    @property
+    def peak(self) -> int:
+        """The most memory that one process holds at a time."""
+        return sum(self.memory.values())
+
+    @property
+    def seconds(self) -> float:
+        """Of all updates; validation (up to 12 % more) and instruments (`--watch`) not counted."""
+        return self.updates * self.update_seconds
+
+    def as_json(self) -> dict[str, Any]:
+        """Flat, as `plan --json` prints it."""
+        return dataclasses.asdict(self) | {"peak_bytes": self.peak, "seconds": self.seconds}
+
+
+def forecast(config: RunConfig, corpus: Data, *, watched: bool = True, place: Place | None = None) -> Forecast:
+    """What the training of a configuration takes. `watched` counts the null and the instruments of its level."""
+    place = place or Place()
+    process = resident_bytes()
+    count = _Count.of(config, corpus)
+    world = config.machine.ranks
+    flop = count.flop * world * _micro_batches(config)
+    seconds, rate = flop / world / (place.tflops * 1e12) if place.tflops else 0.0, "given"
+    if not seconds:
+        seconds, rate = _measured_seconds(config, corpus, count)
+    sums = 0.0
+    if world > 1 and place.gigabytes_per_second:  # a ring: each byte is sent and received about twice
+        sums = 2 * (world - 1) / world * count.gradients / (place.gigabytes_per_second * 1e9)
+    training = config.training
+    updates = training.schedule.steps or int(60 * training.minutes / (seconds + sums))
+    updates = min(updates, training.schedule.most_steps or updates)
+    positions = find_task(config.task).positions(corpus, config.model.sizes)
+    return Forecast(
+        parameters=count.parameters // 4,
+        memory={"Python, torch and data": process} | count.held(watched and config.watch != "off"),
+        flop=flop,
+        update_seconds=seconds + sums,
+        sum_seconds=sums,
+        updates=updates,
+        tokens=updates * training.batch_size * positions,
+        rate=rate,
+    )
+
+
+def resident_bytes() -> int:
+    """The memory of this process that is in use."""
+    try:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+    except OSError:
+        import resource
+
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+
+
+def _micro_batches(config: RunConfig) -> int:
+    return min(config.training.accumulate, config.training.batch_size // config.machine.ranks)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Count:
+    """Bytes and products of one micro-batch of one process, and of an update."""
+
+    parameters: int
+    gradients: int
+    optimizer: int
+    passing: int
+    """The most that forward and backward hold at a time, gradients included."""
+    updating: int
+    """The most that an update holds beside gradients and state."""
+    flop: float
+
+    @classmethod
+    def of(cls, config: RunConfig, corpus: Data) -> "_Count":
+        """Run it without memory."""
+        task, sizes = find_task(config.task), config.model.sizes
+        each = -(-config.training.batch_size // config.machine.ranks // _micro_batches(config))
+        batch = task.train_batch(corpus, sizes, config.seed, 0, np.arange(each, dtype=np.int64))
+        model: Any = build(config.model, config.seed, materialise=False)
+        with FakeTensorMode(allow_non_fake_inputs=True) as shapes:
+            model.to_empty(device="cpu")
+            catalogue = Catalogue(model)
+            optimizer = make_optimizer(catalogue, config.training.optimizer, precision=config.machine.precision)
+            like = type(batch)(*(shapes.from_tensor(x) if isinstance(x, Tensor) else x for x in batch))
+            parameters = [entry.parameter for entry in catalogue]
+            with _Living() as passing, FlopCounterMode(display=False) as products:
+                with config.machine.autocast():
+                    nats, _ = task.loss(model, like, None)
+                (nats / max(1, like.targets.numel())).backward()
+            del nats
+            with _Living() as updating:
+                optimizer.step(1.0)
+            return cls(
+                parameters=_bytes(parameters),
+                gradients=_bytes([p.grad for p in parameters if p.grad is not None]),
+                optimizer=_bytes(list(optimizer.state().values())),
+                passing=passing.most,
+                updating=updating.most,
+                flop=float(products.get_total_flops()),
+            )
+
+    def held(self, watched: bool) -> dict[str, int]:
+        """Bytes by what they are for, at the moment when most are held."""
+        return {
+            "weights": self.parameters,
+            "gradients": self.gradients,
+            "optimizer state": self.optimizer,
+            "activations and work": max(self.passing - self.gradients, self.updating, 0),
+            "weights at step 0": self.parameters,
+            "checkpoint buffers": self.parameters + self.optimizer,
+            "instruments": 2 * self.parameters if watched else 0,
+        }
+
+
+class _Living(TorchDispatchMode):
+    """Counts the bytes of storages that are made inside, as long as they live."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.most = 0
+        self._now = 0
+        self._sizes: dict[int, int] = {}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = func(*args, **(kwargs or {}))
+        for tensor in tree_leaves(made):
+            if isinstance(tensor, Tensor):
+                self._add(tensor.untyped_storage())
+        return made
+
+    def _add(self, storage: torch.UntypedStorage) -> None:
+        key = storage._cdata
+        if key not in self._sizes:
+            self._sizes[key] = storage.nbytes()
+            self._now += storage.nbytes()
+            self.most = max(self.most, self._now)
+            weakref.finalize(storage, self._drop, key)
+
+    def _drop(self, key: int) -> None:
+        self._now -= self._sizes.pop(key, 0)
+
+
+def _bytes(tensors: list[Any]) -> int:
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+
+
+class _Clock(Observer):
+    """When each update was done."""
+
+    def __init__(self) -> None:
+        self.marks: list[float] = []
+
+    def wants(self, step: int) -> bool:
+        return True
+
+    def after_update(self, record: StepRecord) -> None:
+        self.marks.append(time.perf_counter())
+
+
+def _measured_seconds(config: RunConfig, corpus: Data, count: _Count) -> tuple[float, str]:
+    """(seconds of one update of this process, where they are from): timed, or by the rate of a smaller training."""
+    own = count.flop * _micro_batches(config)
+    timed, word = _timed(config, own)
+    flop = own if word == "measured" else _Count.of(timed, corpus).flop
+    return _time(timed, corpus) * own / flop, word
+
+
+def _timed(config: RunConfig, flop: float) -> tuple[RunConfig, str]:
+    """What is timed: one process's share of the training, or of one with fewer layers and examples."""
+    training, sizes = config.training, config.model.sizes
+    examples = training.batch_size // config.machine.ranks
+    own = dataclasses.replace(training, batch_size=examples, accumulate=_micro_batches(config))
+    config = dataclasses.replace(
+        config, machine=dataclasses.replace(config.machine, ranks=1), training=own, from_run="", changes=()
+    )
+    if flop <= _TIMED_FLOP:
+        return config, "measured"
+    layers = min(_TIMED_LAYERS, sizes.n_layers)
+    flop *= layers / sizes.n_layers
+    fewer = max(1, min(examples, int(examples * _TIMED_FLOP / flop)))
+    return (
+        dataclasses.replace(
+            config,
+            model=dataclasses.replace(config.model, sizes=dataclasses.replace(sizes, n_layers=layers)),
+            training=dataclasses.replace(own, batch_size=fewer, accumulate=1),
+        ),
+        f"measured on {layers} layers and {fewer} {find_task(config.task).examples}",
+    )
+
+
+def _time(config: RunConfig, corpus: Data) -> float:
+    """The quickest of a few updates on random labels, in seconds; the model is thrown away."""
+    parts, clock = assemble(config, corpus), _Clock()
+    loop.run(
+        model=parts.model,
+        catalogue=parts.catalogue,
+        task=parts.task,
+        corpus=corpus,
+        config=config.training,
+        optimizer=parts.optimizer,
+        machine=config.machine,
+        seed=config.seed,
+        constraint=parts.plan,
+        observers=[clock],
+        random_labels=True,
+        stop_after=_UPDATES,
+        deadline_seconds=3600.0,
+    )
+    parts.plan.at_end()
+    return min(after - before for before, after in zip(clock.marks, clock.marks[1:], strict=False))

@@ -1,0 +1,95 @@
+"""A plan counts what a training holds: storages as they live, states by their shapes, time by its updates."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from qkv import api
+from qkv.recipe import assemble, resolve
+from qkv.recipe.forecast import Place, _Count, _Living, forecast
+from qkv.recipe.request import Request
+
+SIZES = {"d_model": 32, "n_layers": 2, "n_heads": 2, "n_ctx": 32, "batch_size": 8}
+
+
+def planned(text: Path, *, nproc: int = 1, steps: int = 100, **sizes):
+    request = Request(
+        source=str(text),
+        tokenizer="char",
+        steps=steps,
+        precision="fp32",
+        threads=1,
+        nproc=nproc,
+        set={**SIZES, **sizes},
+    )
+    config, corpus, _ = resolve(request, None)
+    return config, corpus
+
+
+def test_storages_are_counted_as_long_as_they_live() -> None:
+    with _Living() as living:
+        first = torch.zeros(1000)  # 4,000 bytes
+        second = first.view(10, 100) * 2  # 4,000 more; the view takes none
+        del first
+        third = torch.zeros(100, dtype=torch.float64)  # 800, after 4,000 were let go
+        assert living.most == 8000
+        fourth = torch.zeros(1000)
+        assert living.most == 8800
+        del second, third, fourth
+    assert living._now == 0
+
+
+def test_states_are_those_of_the_training(small_text: Path) -> None:
+    config, corpus = planned(small_text)
+    parts, count = assemble(config, corpus), _Count.of(config, corpus)
+    assert count.parameters == sum(4 * entry.parameter.numel() for entry in parts.catalogue) == count.gradients
+    assert count.optimizer == sum(t.numel() * t.element_size() for t in parts.optimizer.state().values())
+
+
+def test_what_is_kept_for_the_way_back_grows_with_examples_and_layers(small_text: Path) -> None:
+    def passing(**sizes: int) -> int:
+        count = _Count.of(*planned(small_text, **sizes))
+        return count.passing - count.gradients
+
+    one, two, four = (passing(batch_size=n) for n in (64, 128, 256))
+    assert (four - two) == pytest.approx(2 * (two - one), rel=0.02)
+    assert passing(batch_size=256, accumulate=4) == pytest.approx(one, rel=0.02)
+    assert passing(n_layers=8, batch_size=256) > 1.5 * four
+    half = _Count.of(*planned(small_text, nproc=2, batch_size=128))
+    assert half.passing - half.gradients == pytest.approx(one, rel=0.02)
+
+
+def test_products_are_six_for_each_weight_and_position_and_those_of_attention(small_text: Path) -> None:
+    config, corpus = planned(small_text)
+    count, sizes = _Count.of(config, corpus), config.model.sizes
+    matrices = sum(e.parameter.numel() for e in assemble(config, corpus).catalogue if e.parameter.ndim == 2)
+    positions = 8 * sizes.n_ctx
+    weights = 6 * (matrices - sizes.d_vocab * sizes.d_model) * positions  # W_E is looked up
+    attention = 12 * sizes.n_layers * sizes.d_model * sizes.n_ctx * positions
+    assert weights < count.flop < 1.35 * (weights + attention)
+
+
+def test_elsewhere_time_follows_from_what_is_given(small_text: Path) -> None:
+    config, corpus = planned(small_text, nproc=4, steps=1000)
+    place = Place(tflops=2.0, gigabytes_per_second=1.0)
+    found = forecast(config, corpus, place=place)
+    sums = 2 * 3 / 4 * 4 * found.parameters / 1e9
+    assert found.sum_seconds == pytest.approx(sums)
+    assert found.update_seconds == pytest.approx(found.flop / 4 / 2e12 + sums)
+    assert found.updates == 1000 and found.seconds == pytest.approx(1000 * found.update_seconds)
+    assert found.tokens == 1000 * 8 * 32 and found.rate == "given"
+
+
+def test_a_plan_of_a_model_that_would_not_fit_here_takes_no_memory(small_text: Path) -> None:
+    sizes = {"d_model": 8192, "n_layers": 80, "n_heads": 64, "n_ctx": 2048, "batch_size": 8}
+    found = forecast(*planned(small_text, **sizes), place=Place(tflops=100.0))
+    assert found.parameters > 40e9 and found.peak > 800e9
+    assert found.memory["weights"] == 4 * found.parameters
+
+
+def test_the_python_face_measures_here(small_text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(api, "cache_folder", lambda: tmp_path)
+    found = api.plan(small_text, tokenizer="char", steps=10, precision="fp32", threads=1, set=SIZES)
+    assert found.rate == "measured" and 0 < found.update_seconds < 5
+    assert found.as_json()["peak_bytes"] == sum(found.memory.values())
