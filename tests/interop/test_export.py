@@ -199,6 +199,16 @@ def test_a_place_that_is_taken_and_a_full_disk_leave_nothing(trained, tmp_path, 
     assert sorted(path.name for path in tmp_path.iterdir()) == ["taken"]
 
 
+def test_what_a_killed_export_left_is_swept_by_the_next_and_that_of_a_running_one_is_not(trained, tmp_path):
+    dead = subprocess.Popen([sys.executable, "-c", ""])
+    dead.wait()
+    left, running = (tmp_path / f".part-out-{number}" for number in (dead.pid, os.getppid()))
+    for folder in (left, running):
+        folder.mkdir()
+    qkv.load(trained).export(tmp_path / "out")
+    assert sorted(path.name for path in tmp_path.iterdir()) == [running.name, "out"]
+
+
 def test_weights_that_share_are_written_under_each_name(small_text, tmp_path, theirs):
     words = ["--steps", "1", "--tokenizer", "char", "--set", "d_model=32,n_layers=2,n_ctx=16", "--no-report"]
     words += ["--change", "L1.W_V=share(L0.W_V)"]

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -220,6 +221,19 @@ def test_data_that_changed_is_refused_on_resume(text: Path, tmp_path: Path) -> N
     text.write_text(text.read_text() + " more words", encoding="utf-8")
     with pytest.raises(RunFolderError, match="has changed"):
         qkv.train(out=run.path, resume=True)
+
+
+@pytest.mark.parametrize("written", ["config.toml", "config.toml tokenizer.json"])
+def test_a_run_that_was_killed_between_its_first_files_goes_on(text: Path, tmp_path: Path, written: str) -> None:
+    whole = train(text, tmp_path / "whole")
+    begun = tmp_path / "begun"
+    begun.mkdir()
+    for name in written.split():
+        shutil.copy(whole.path / name, begun)
+    made = qkv.train(out=begun, resume=True, report=False)
+    assert digest(made.path / "model.safetensors") == digest(whole.path / "model.safetensors")
+    for name in ("source.json", "tokenizer.json"):
+        assert (begun / name).read_bytes() == (whole.path / name).read_bytes()
 
 
 def test_a_taken_folder_is_noticed_before_the_text_is_read(tmp_path, monkeypatch):

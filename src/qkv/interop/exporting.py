@@ -6,6 +6,7 @@ for the same model; the folder appears whole or not at all.
 """
 
 import contextlib
+import glob
 import json
 import os
 import shutil
@@ -243,6 +244,7 @@ def _new_folder(out: Path) -> Iterator[Path]:
     if out.exists() and not (out.is_dir() and not any(out.iterdir())):
         raise RunFolderError(f"{out} is there already; choose another --out")
     temporary = out.with_name(f".part-{out.name}-{os.getpid()}")
+    _sweep(out)
     with storage_errors(out):
         temporary.mkdir(parents=True)
     try:
@@ -254,3 +256,24 @@ def _new_folder(out: Path) -> Iterator[Path]:
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
         raise
+
+
+def _sweep(out: Path) -> None:
+    """Remove what exports into `out` left whose process was killed."""
+    for leftover in out.parent.glob(f".part-{glob.escape(out.name)}-*"):
+        owner = leftover.name.rpartition("-")[2]
+        if owner.isdecimal() and not _is_running(int(owner)):
+            shutil.rmtree(leftover, ignore_errors=True)
+
+
+def _is_running(process: int) -> bool:
+    """Whether there is a process of that number; on Windows, where asking would end it, always said to be."""
+    if os.name == "nt":
+        return True
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return True

@@ -113,9 +113,7 @@ def train(request: Request, *, out: Path | None, listening: Listening, cache: Pa
             return path
         with RunFolder.create(path) as folder:
             folder.write("config.toml", dump_toml(to_dict(config)))
-            if corpus.tokenizer is not None:
-                folder.write("tokenizer.json", corpus.tokenizer.to_json())
-            folder.write("source.json", _source_facts(corpus))
+            _write_data_facts(folder, corpus)
             _run(parts, folder, listening, cache, resume_from=None, ranks=ranks)
     return path
 
@@ -135,6 +133,8 @@ def resume(request: Request, *, out: Path, listening: Listening, cache: Path | N
             return folder.path
         if config is not None:
             corpus = find_task(config.task).load(config.data, cache=cache)
+            if not (folder.path / "source.json").exists() and not any(folder.checkpoints.glob("step-*")):
+                _write_data_facts(folder, corpus)  # killed between its first files: nothing was trained yet
             same_data(folder, corpus)
         config, corpus = _agreed(config, corpus, cache, ranks)
         found, damaged = checkpoints.latest_valid(folder)
@@ -339,8 +339,11 @@ def _of_each(ranks: int) -> str:
     return f" of each of {ranks} processes" if ranks > 1 else ""
 
 
-def _source_facts(corpus: Data) -> str:
-    return json.dumps({"name": corpus.name, "sha256": corpus.sha256}) + "\n"
+def _write_data_facts(folder: RunFolder, corpus: Data) -> None:
+    """The tokenizer, and then what the data are known again by."""
+    if corpus.tokenizer is not None:
+        folder.write("tokenizer.json", corpus.tokenizer.to_json())
+    folder.write("source.json", json.dumps({"name": corpus.name, "sha256": corpus.sha256}) + "\n")
 
 
 def same_data(folder: RunFolder, corpus: Data) -> None:
