@@ -161,11 +161,12 @@ class _Count:
             optimizer = make_optimizer(catalogue, config.training.optimizer, precision=config.machine.precision)
             like = type(batch)(*(shapes.from_tensor(x) if isinstance(x, Tensor) else x for x in batch))
             parameters = [entry.parameter for entry in catalogue]
+            one = torch.tensor(1.0)  # the one content that is known: a backward pass may read the slope of the loss
             with _Living() as passing, FlopCounterMode(display=False) as products:
                 with config.machine.autocast():
                     nats, _ = task.loss(model, like, None)
-                (nats / max(1, like.targets.numel())).backward()
-            del nats
+                nats.backward(one.to(nats.dtype) if nats.dtype != one.dtype else one)
+            del nats, one
             with _Living() as updating:
                 optimizer.step(1.0)
             return cls(

@@ -90,7 +90,9 @@ class StudyFolder(RunFolder):
             if not (folder.path / name).is_file():
                 text = {**design.as_dict(), "hash": design.hash, "protocol": design.protocol}
                 folder.write(name, json.dumps(text, indent=1, sort_keys=True) + "\n")
-                folder.append({"key": f"design {design.hash}", "design": design.hash, "replicates": design.replicates})
+            key = f"design {design.hash}"
+            if key not in folder.rows:  # also where whoever wrote the file died before the row
+                folder.append({"key": key, "design": design.hash, "replicates": design.replicates})
         except BaseException:
             folder.close()
             raise
