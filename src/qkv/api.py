@@ -83,12 +83,11 @@ def train(
     or trackio). `progress` is called with each step, `say` with sentences.
 
     A script that torchrun starts in several processes makes this call in each; the first one watches and writes.
-
     Raises UserError for what cannot be done as asked (nothing is made then), RunError where the run broke off.
     """
     began = time.monotonic() if started is None else started
     listening = recipe.Listening(progress=progress, say=say, started=began, null=report, log=log)
-    asked = _request(source, set, change, freeze, only, request)
+    asked = _request(source, set, change, freeze, only, **request)
     if resume:
         if out is None:
             raise ConfigError("--resume needs --out RUN: the folder of the run to go on with")
@@ -102,51 +101,32 @@ def train(
     return run
 
 
-def plan(
-    source: str | Path = "",
-    *,
-    set: Mapping[str, Any] | None = None,
-    change: Sequence[str] = (),
-    freeze: Sequence[str] = (),
-    only: Sequence[str] = (),
-    tflops: float = 0.0,
-    gigabytes_per_second: float = 0.0,
-    **request: Any,
-) -> "Forecast":
-    """What `train` with the same arguments would take: memory by its parts and time, of each of `nproc` processes.
+def plan(source: str | Path = "", *, tflops: float = 0.0, gigabytes: float = 0.0, **asked: Any) -> "Forecast":
+    """What `train` with the same arguments would take, memory and time of each process; nothing is trained.
 
-    Nothing is trained or written. Time is measured here, or follows from the `tflops` that each process reaches.
-
-    Raises UserError for what could not be trained as asked.
+    Time is measured here, or follows from the 10^12 operations a second that each process reaches and the GB a second
+    that it can send. Raises UserError as `train` does.
     """
-    from qkv.recipe.forecast import Place, forecast
-    from qkv.training.ranks import check_shares
+    from qkv.recipe import forecast
 
-    asked = _request(source, set, change, freeze, only, request)
-    config, corpus, _ = recipe.resolve(asked, cache_folder())
-    check_shares(config.training, config.machine.ranks, find_task(config.task).examples)
-    return forecast(config, corpus, place=Place(tflops=tflops, gigabytes_per_second=gigabytes_per_second))
+    place = forecast.Place(tflops=tflops, gigabytes_per_second=gigabytes)
+    return forecast.plan(_request(source, **asked), place, cache_folder())
 
 
 def _request(
     source: str | Path,
-    set: Mapping[str, Any] | None,
-    change: Sequence[str],
-    freeze: Sequence[str],
-    only: Sequence[str],
-    request: Mapping[str, Any],
+    set: Mapping[str, Any] | None = None,
+    change: Sequence[str] = (),
+    freeze: Sequence[str] = (),
+    only: Sequence[str] = (),
+    **request: Any,
 ) -> recipe.Request:
     """The arguments of `train` and `plan` as one object. Raises ConfigError for one that there is not."""
     names = [field.name for field in dataclasses.fields(recipe.Request)]
-    for name in request:
-        if name not in names:
-            raise ConfigError(unknown("option of qkv.train", name, names))
-    return recipe.Request(
-        source=str(source),
-        set=dict(set or {}),
-        changes=(*change, *map(str, freeze_changes(list(freeze), list(only)))),
-        **request,
-    )
+    for name in (name for name in request if name not in names):
+        raise ConfigError(unknown("option of qkv.train", name, names))
+    changes = (*change, *map(str, freeze_changes(list(freeze), list(only))))
+    return recipe.Request(source=str(source), set=dict(set or {}), changes=changes, **request)
 
 
 def load(path: str | Path, *, weights: str = "best") -> "Run":
@@ -312,7 +292,6 @@ def study(
     not matter. `progress` is called with each training that ended, `say` with sentences.
 
     A script that torchrun starts in several processes makes this call in each; the first one watches and writes.
-
     Raises UserError for what cannot be done as asked (nothing is made then).
     """
     from qkv.studies import Told, run_study

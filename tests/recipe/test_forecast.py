@@ -88,6 +88,32 @@ def test_a_plan_of_a_model_that_would_not_fit_here_takes_no_memory(small_text: P
     assert found.memory["weights"] == 4 * found.parameters
 
 
+@pytest.mark.parametrize(
+    ("task", "preset", "precision"),
+    [
+        ("causal", "gpt2", "bf16"),
+        ("causal", "textbook", "fp32"),
+        ("masked", "bert", "bf16"),
+        ("translate", "vaswani", "fp32"),
+        ("classify", "modern", "bf16"),
+    ],
+)
+def test_every_task_can_be_counted(
+    task: str, preset: str, precision: str, small_text: Path, small_pairs: tuple[Path, Path], tmp_path: Path
+) -> None:
+    source = str(small_text)
+    if task == "translate":
+        source = ":".join(map(str, small_pairs))
+    elif task == "classify":
+        lines = small_text.read_text(encoding="utf-8").splitlines()[:200]
+        source = str(tmp_path / "labelled.tsv")
+        Path(source).write_text("text\tlabel\n" + "".join(f"{x}\t{'king' in x}\n" for x in lines), encoding="utf-8")
+    sizes = {name: value for name, value in SIZES.items() if name != "n_layers"}
+    request = Request(source=source, task=task, preset=preset, steps=10, precision=precision, threads=1, set=sizes)
+    found = forecast(*resolve(request, None)[:2], place=Place(tflops=1.0))
+    assert found.flop > 6 * found.parameters and found.memory["activations and work"] > 0
+
+
 def test_the_python_face_measures_here(small_text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(api, "cache_folder", lambda: tmp_path)
     found = api.plan(small_text, tokenizer="char", steps=10, precision="fp32", threads=1, set=SIZES)

@@ -41,8 +41,7 @@ def run(args: argparse.Namespace) -> int:
     from qkv import api
     from qkv.commands import screen
 
-    tflops, gigabytes = given.pop("tflops", 0.0), given.pop("gigabytes", 0.0)
-    found = api.plan(args.source or "", tflops=tflops, gigabytes_per_second=gigabytes, **given)
+    found = api.plan(args.source or "", **given)
     if args.json:
         screen.print_json(found.as_json())
         return 0

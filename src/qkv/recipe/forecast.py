@@ -23,27 +23,37 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensorMode,
+    UnsupportedOperatorException,
+)
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
+from qkv.errors import ConfigError
 from qkv.models import build
 from qkv.models.matrices import Catalogue
 from qkv.recipe.assemble import assemble
-from qkv.recipe.request import RunConfig
+from qkv.recipe.request import Request, RunConfig, resolve
 from qkv.tasks import Data, find_task
 from qkv.training import loop
 from qkv.training.optimizers import make_optimizer
+from qkv.training.ranks import check_shares
 from qkv.training.record import Observer, StepRecord
 
-__all__ = ["Forecast", "Place", "forecast", "resident_bytes"]
+__all__ = ["Forecast", "Place", "forecast", "plan", "resident_bytes"]
 
 _UPDATES = 4
 """Updates that are timed; the first does not count."""
 _TIMED_FLOP = 4e11
 """Products of an update beyond which a smaller one is timed in its place: about ten seconds of one slow core."""
 _TIMED_LAYERS = 2
+_WORKING_BYTES = 70_000_000
+"""What libraries take once they compute, and gaps that the allocator leaves between blocks; this, and that looks of
+instruments take twice the weights beside what they hold, is fitted to measured trainings (benchmarks/plan.py)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,6 +100,13 @@ class Forecast:
     def as_json(self) -> dict[str, Any]:
         """Flat, as `plan --json` prints it."""
         return dataclasses.asdict(self) | {"peak_bytes": self.peak, "seconds": self.seconds}
+
+
+def plan(request: Request, place: Place, cache: Path | None) -> Forecast:
+    """`forecast` of what was asked for. Raises UserError for what could not be trained so."""
+    config, corpus, _ = resolve(request, cache)
+    check_shares(config.training, config.machine.ranks, find_task(config.task).examples)
+    return forecast(config, corpus, place=place)
 
 
 def forecast(config: RunConfig, corpus: Data, *, watched: bool = True, place: Place | None = None) -> Forecast:
@@ -150,10 +167,20 @@ class _Count:
 
     @classmethod
     def of(cls, config: RunConfig, corpus: Data) -> "_Count":
-        """Run it without memory."""
+        """Run it without memory. Raises ConfigError where shapes depend on the content of tensors."""
+        try:
+            return cls._of(config, corpus)
+        except (DataDependentOutputException, DynamicOutputShapeException, UnsupportedOperatorException) as error:
+            raise ConfigError(
+                f"qkv plan cannot count --task {config.task} with this layout: {error} needs the content of a tensor;"
+                " train a few steps instead (--steps 10 --json)"
+            ) from error
+
+    @classmethod
+    def _of(cls, config: RunConfig, corpus: Data) -> "_Count":
         task, sizes = find_task(config.task), config.model.sizes
         each = -(-config.training.batch_size // config.machine.ranks // _micro_batches(config))
-        batch = task.train_batch(corpus, sizes, config.seed, 0, np.arange(each, dtype=np.int64))
+        batch: Any = task.train_batch(corpus, sizes, config.seed, 0, np.arange(each, dtype=np.int64))
         model: Any = build(config.model, config.seed, materialise=False)
         with FakeTensorMode(allow_non_fake_inputs=True) as shapes:
             model.to_empty(device="cpu")
@@ -187,7 +214,8 @@ class _Count:
             "activations and work": max(self.passing - self.gradients, self.updating, 0),
             "weights at step 0": self.parameters,
             "checkpoint buffers": self.parameters + self.optimizer,
-            "instruments": 2 * self.parameters if watched else 0,
+            "instruments": 4 * self.parameters if watched else 0,
+            "libraries at work": _WORKING_BYTES,
         }
 
 
