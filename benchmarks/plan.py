@@ -22,13 +22,13 @@ from typing import Any
 from command import machine
 
 CONFIGURATIONS = (
+    ("d_model=768,n_layers=6,n_heads=12,n_ctx=128,batch_size=4", "bf16", "llama"),
+    ("d_model=1024,n_layers=8,n_heads=16,n_ctx=128,batch_size=2", "fp32", "gpt2"),
     ("d_model=128,n_layers=4,n_heads=4,n_ctx=128,batch_size=64", "fp32", "modern"),
     ("d_model=256,n_layers=4,n_heads=4,n_ctx=256,batch_size=16", "fp32", "modern"),
     ("d_model=256,n_layers=4,n_heads=4,n_ctx=256,batch_size=16", "bf16", "modern"),
     ("d_model=256,n_layers=8,n_heads=4,n_ctx=256,batch_size=16,accumulate=4", "fp32", "modern"),
     ("d_model=512,n_layers=6,n_heads=8,n_ctx=256,batch_size=8", "fp32", "gpt2"),
-    ("d_model=768,n_layers=6,n_heads=12,n_ctx=128,batch_size=4", "bf16", "llama"),
-    ("d_model=1024,n_layers=8,n_heads=16,n_ctx=128,batch_size=2", "fp32", "gpt2"),
 )
 SHORT, LONG = 2, 7
 """Updates; no checkpoint lies between them."""

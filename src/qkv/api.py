@@ -104,13 +104,11 @@ def train(
 def plan(source: str | Path = "", *, tflops: float = 0.0, gigabytes: float = 0.0, **asked: Any) -> "Forecast":
     """What `train` with the same arguments would take, memory and time of each process; nothing is trained.
 
-    Time is measured here, or follows from the 10^12 operations a second that each process reaches and the GB a second
-    that it can send. Raises UserError as `train` does.
+    Time is measured here, or follows from the 10^12 operations and the GB a second of each process.
     """
     from qkv.recipe import forecast
 
-    place = forecast.Place(tflops=tflops, gigabytes_per_second=gigabytes)
-    return forecast.plan(_request(source, **asked), place, cache_folder())
+    return forecast.plan(_request(source, **asked), forecast.Place(tflops, gigabytes), cache_folder())
 
 
 def _request(
@@ -123,8 +121,8 @@ def _request(
 ) -> recipe.Request:
     """The arguments of `train` and `plan` as one object. Raises ConfigError for one that there is not."""
     names = [field.name for field in dataclasses.fields(recipe.Request)]
-    for name in (name for name in request if name not in names):
-        raise ConfigError(unknown("option of qkv.train", name, names))
+    if other := [name for name in request if name not in names]:
+        raise ConfigError(unknown("option of qkv.train", other[0], names))
     changes = (*change, *map(str, freeze_changes(list(freeze), list(only))))
     return recipe.Request(source=str(source), set=dict(set or {}), changes=changes, **request)
 

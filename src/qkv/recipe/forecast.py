@@ -13,6 +13,7 @@ Counted is the way a CPU trains; on another device attention may keep less. Noth
 """
 
 import dataclasses
+import math
 import sys
 import time
 import weakref
@@ -31,7 +32,7 @@ from torch._subclasses.fake_tensor import (
 )
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
-from torch.utils.flop_counter import FlopCounterMode
+from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, sdpa_flop_count
 
 from qkv.errors import ConfigError
 from qkv.models import build
@@ -56,7 +57,7 @@ _WORKING_BYTES = 70_000_000
 instruments take twice the weights beside what they hold, is fitted to measured trainings (benchmarks/plan.py)."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Place:
     """A machine that is not this one. Zero: this one, measured."""
 
@@ -189,7 +190,7 @@ class _Count:
             like = type(batch)(*(shapes.from_tensor(x) if isinstance(x, Tensor) else x for x in batch))
             parameters = [entry.parameter for entry in catalogue]
             one = torch.tensor(1.0)  # the one content that is known: a backward pass may read the slope of the loss
-            with _Living() as passing, FlopCounterMode(display=False) as products:
+            with _Living() as passing, FlopCounterMode(display=False, custom_mapping=_UNCOUNTED) as products:
                 with config.machine.autocast():
                     nats, _ = task.loss(model, like, None)
                 nats.backward(one.to(nats.dtype) if nats.dtype != one.dtype else one)
@@ -217,6 +218,28 @@ class _Count:
             "instruments": 4 * self.parameters if watched else 0,
             "libraries at work": _WORKING_BYTES,
         }
+
+
+def _added_product(total: Any, left: Any, right: Any, *more: Any, out_shape: Any = None, **given: Any) -> int:
+    """Operations of total += left right, of shapes [.., n, k] and [.., k, m]."""
+    return 2 * math.prod(left) * right[-1]
+
+
+def _attention(q: Any, k: Any, v: Any, *more: Any, out_shape: Any = None, **given: Any) -> int:
+    return sdpa_flop_count(q, k, v)
+
+
+def _attention_back(grad: Any, q: Any, k: Any, v: Any, *more: Any, out_shape: Any = None, **given: Any) -> int:
+    return sdpa_backward_flop_count(grad, q, k, v)
+
+
+_UNCOUNTED = {
+    torch.ops.aten.addmm_: _added_product,
+    torch.ops.aten.baddbmm_: _added_product,
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _attention,
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward: _attention_back,
+}
+"""Products that torch's counter does not know: operator -> operations by shapes."""
 
 
 class _Living(TorchDispatchMode):
