@@ -254,7 +254,7 @@ class _Living(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         made = func(*args, **(kwargs or {}))
         for tensor in tree_leaves(made):
-            if isinstance(tensor, Tensor):
+            if isinstance(tensor, Tensor) and tensor.layout == torch.strided:  # of others the parts were counted
                 self._add(tensor.untyped_storage())
         return made
 
