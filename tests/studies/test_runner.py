@@ -106,6 +106,8 @@ def test_workers_give_the_same_verdict_as_one_process(tiny, whole, small_text, t
 def rows_in(runs: Path) -> int:
     """Whole lines in the log so far."""
     return sum(log.read_bytes().count(b"\n") for log in runs.glob("*/runs.jsonl"))
+
+
 def test_a_study_killed_between_its_design_and_the_first_row_ends_alike(whole, small_text, tmp_path, tiny):
     begun = tmp_path / "runs" / whole.name
     begun.mkdir(parents=True)
