@@ -7,7 +7,7 @@ from qkv.errors import RunFolderError
 from qkv.inspection import read
 from qkv.inspection.answer import apart
 from qkv.inspection.reading import QUESTIONS
-from qkv.telemetry import Store
+from qkv.telemetry import AddressRow, Store
 
 FALLING = [(10, 3.0, 3.1), (20, 2.0, 2.1), (30, 1.5, 1.6)]
 
@@ -190,3 +190,46 @@ def test_no_sentence_holds_a_number_that_is_not_finite(made):
     for told in read(run.path):
         text = " ".join([told.sentence, *told.more, told.null])
         assert " nan" not in text and "inf " not in text
+
+
+def patterns(run, values):
+    """Record `values`: measure -> head -> (first, last)."""
+    heads = sorted({head for found in values.values() for head in found})
+    rows = [AddressRow(address=f"{head}.pattern", site="attn", kind="pattern", shape=()) for head in heads]
+    with run.store() as store:
+        store.register_addresses(rows)
+        for measure, heads in values.items():
+            for step, i in ((0, 0), (9, 1)):
+                store.add_values(step, measure, [f"{head}.pattern" for head in heads], [v[i] for v in heads.values()])
+
+
+def test_heads_are_told_by_what_they_came_to_look_at(made):
+    run = made.with_rows()
+    patterns(
+        run,
+        {
+            "previous_mass": {"L0.H0": (0.1, 0.9), "L0.H1": (0.1, 0.5), "L1.H0": (0.1, 0.2)},
+            "first_mass": {"L0.H0": (0.1, 0.0), "L0.H1": (0.1, 0.1), "L1.H0": (0.1, 0.7)},
+            "entropy": {"L0.H0": (2.0, 0.5), "L0.H1": (2.0, 1.5), "L1.H0": (2.0, 1.0)},
+        },
+    )
+    told = answer(run, "heads")
+    assert told.sentence == (
+        "3 of 3 heads came to look at one place: L0.H0 looks at the token before (0.900 of its attention, and so does "
+        "L0.H1); L1.H0 rests on the first token (0.700 of its attention)."
+    )
+    assert told.brief.endswith("and so does L0.H1).") and told.address == "L0.H0.pattern"
+    assert told.numbers["L1.H0: first mass"] == 0.7 and told.numbers["median entropy now (nats)"] == 1.0
+    assert "as widely as 3 tokens" in told.more[0] and "the sharpest, L0.H0, has 0.500" in told.more[0]
+
+
+def test_heads_without_a_habit_are_not_given_one(made):
+    run = made.with_rows()
+    patterns(run, {"previous_mass": {"L0.H0": (0.1, 0.15), "L0.H1": (0.1, 0.05)}})
+    told = answer(run, "heads")
+    assert told.sentence.startswith("Nothing that stands out: none of 2 heads") and "0.3 more" in told.more[-1]
+
+
+def test_a_brief_answer_is_a_line(made):
+    told = read(made.with_rows().path)
+    assert told and all(len(a.brief) < 200 and "\n" not in a.brief for a in told)

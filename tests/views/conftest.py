@@ -24,8 +24,7 @@ from qkv.recipe.request import RunConfig
 from qkv.telemetry import NULL_ARM, AddressRow, Store
 from qkv.training.config import ScheduleConfig, TrainingConfig
 from qkv.training.precision import Machine
-from qkv.views.server import Page
-from qkv.views.serving import _listen, make_server
+from qkv.views.serving import _listen, make_server, shown_of
 
 CHARACTERS = "\n !$&',-.3:;?ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 STEPS = [0, 1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, *range(128, 1000, 32), 1000]
@@ -242,11 +241,63 @@ def look(browser):
         context.close()
 
 
+def verdict_of_a_study(**more):
+    """The contract's verdict.json with invented numbers."""
+    contrast = {
+        "name": "frozen - trained", "what": "cost", "unit": "nats per token", "margin": 0.03, "expected": "above 0",
+        "verdict": "differs", "effect": 0.12, "low": 0.08, "high": 0.16, "sd": 0.02, "n": 4, "p": 0.001,
+        "p_holm": 0.002, "p_signs": None, "p_equivalent": 0.9, "detectable": 0.05, "needed": 5, "values": [0.1, 0.14],
+    }  # fmt: skip
+    arm = {
+        "name": "frozen", "what": "W_E <frozen>", "task": "causal", "text": "text", "changes": [],
+        "frozen": ["W_E"],
+        "optimizer": "adamw", "loss": 2.5, "sd": 0.02, "losses": [2.5, 2.52], "rates": [0.01, 0.03], "at_edge": 0,
+        "diverged": 1, "trainings": 9, "curve": [[10, 3.0], [20, 2.5]],
+    }  # fmt: skip
+    return {
+        "study": "frozen-embeddings", "asks": "Must they?", "sentence": "It costs <something>.",
+        "contrasts": [contrast, contrast | {"name": "other", "low": None, "high": None, "effect": None}],
+        "arms": [arm, arm | {"name": "untrained", "rates": [], "curve": []}], "not_reached": ["x: 1 of 4 replicates"],
+        "falsified_by": "If not.", "literature": "Little.", "earlier_designs": [4], "trainings": 9,
+        "source": {"name": "s", "sha256": "0" * 64}, "software": "torch x", "design": "d" * 64,
+    } | more  # fmt: skip
+
+
+@pytest.fixture
+def verdict():
+    return verdict_of_a_study
+
+
+@pytest.fixture
+def faults():
+    """`faults(page)` gives what axe-core calls serious or critical: (rule, elements)."""
+    from axe_playwright_python.sync_playwright import Axe
+
+    def found(page):
+        violations = Axe().run(page, options={"resultTypes": ["violations"]}).response["violations"]
+        bad = [v for v in violations if v["impact"] in ("serious", "critical")]
+        return [(v["id"], [node["target"] for node in v["nodes"]][:4]) for v in bad]
+
+    return found
+
+
+@pytest.fixture
+def shot(request):
+    """`shot(page, name)` keeps a picture of the whole page in a folder that git ignores."""
+
+    def take(page, name):
+        place = request.config.rootpath / "runs/screenshots"
+        place.mkdir(parents=True, exist_ok=True)
+        page.screenshot(path=place / f"{name}.png", full_page=True)
+
+    return take
+
+
 def serve_in_thread(folder, token=""):
     listener = _listen("127.0.0.1", 0)
     port = listener.getsockname()[1]
     hosts = None if token else {f"127.0.0.1:{port}"}
-    server = make_server(Page(folder), hosts, token)
+    server = make_server(shown_of(folder), hosts, token)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
     thread.start()
     while not server.started:

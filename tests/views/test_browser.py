@@ -164,3 +164,98 @@ def test_another_version_of_the_payload_is_refused_in_words(look, report, tmp_pa
     path.write_text(text.replace(data, other), "utf-8")
     page = look(path, ready=False)
     assert "version 99" in page.locator("main").inner_text()
+
+
+def test_a_link_names_a_head_in_every_room(look, report):
+    page = look(report, fragment="#step=64&addr=L2.H3.QK")
+    assert page.locator("#attention .detail h3 code").inner_text() == "L2.H3"
+    page.locator("#attention .thumb").nth(6).click()
+    assert page.locator("#attention .detail h3 code").inner_text() == "L1.H2"
+    assert "addr=L1.H2.pattern" in page.url
+    page.reload()
+    page.wait_for_selector("html[data-ready=yes]")
+    assert page.locator("#attention .detail h3 code").inner_text() == "L1.H2"
+    assert page.locator(".step-now").inner_text() == "step 64 of 1,000"
+
+
+@pytest.mark.parametrize(
+    ("place", "words"),
+    [
+        ("#loss figure", ["Loss while training", "best n-gram"]),
+        ("#grid figure", ["Drift of every matrix and head", "this run, step 1,000", "W_Q", "L0"]),
+        ("#map figure", ["Every matrix, every recorded step", "random labels: the null"]),
+        ("#matrix .exact .panel", ["start", "one cell", "0"]),
+        ("#attention figure", ["3 layers × 4 heads", "attention, square-root scale", "0.25"]),
+        ("#attention .detail", ["token by token", "entropy of each token's row"]),
+    ],
+)
+def test_a_picture_is_taken_away_with_its_words_and_its_scale(look, report, place, words):
+    import io
+    from xml.etree import ElementTree
+
+    from PIL import Image
+
+    page = look(report)
+    host = page.locator(place).first
+    host.scroll_into_view_if_needed()
+    kept = {}
+    for kind in ("SVG", "PNG"):
+        with page.expect_download() as waiting:
+            host.locator(f"[data-keep={kind}]").first.click()
+        kept[kind] = waiting.value.path().read_bytes()
+        assert re.fullmatch(rf"[\w.-]+\.{kind.lower()}", waiting.value.suggested_filename)
+    picture = ElementTree.fromstring(kept["SVG"])
+    text = " ".join(node.text or "" for node in picture.iter("{http://www.w3.org/2000/svg}text"))
+    assert [word for word in words if word not in text] == []
+    images = list(picture.iter("{http://www.w3.org/2000/svg}image"))
+    assert len(images) == host.locator("canvas:visible").count()
+    assert all(image.get("href").startswith("data:image/png") for image in images)
+    assert "SVG" not in text.split()
+    image = Image.open(io.BytesIO(kept["PNG"])).convert("RGB")
+    assert image.size == (int(picture.get("width")) * 2, int(picture.get("height")) * 2)
+    assert len(image.getcolors(1 << 24)) > 20
+    assert page.complaints == []
+
+
+def test_the_keyboard_reaches_every_picture_and_every_control(look, report):
+    page = look(report)
+    page.evaluate("document.documentElement.style.scrollBehavior = 'auto'")
+    page.evaluate("document.querySelectorAll('*').forEach((e, i) => (e.dataset.at = i))")
+    reached, outlined = set(), True
+    for _ in range(600):
+        page.keyboard.press("Tab")
+        at, outline = page.evaluate(
+            "[document.activeElement.dataset.at, getComputedStyle(document.activeElement).outlineStyle]"
+        )
+        if at in reached or page.evaluate("document.activeElement === document.body"):
+            break
+        reached.add(at)
+        outlined = outlined and outline != "none"
+    controls = "a[href], button, input, select, summary, [role=application]"
+    wanted = page.evaluate(
+        "(kinds) => [...document.querySelectorAll(kinds)].filter((e) => e.checkVisibility() && !e.disabled && "
+        "!e.matches('.word, .map-kind')).map((e) => e.dataset.at)",
+        controls,
+    )
+    assert len(wanted) > 60 and [at for at in wanted if at not in reached] == []
+    assert outlined and page.evaluate("document.querySelectorAll('.word').length") > 0
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_no_serious_fault_in_any_room_of_the_report(look, report, scheme, faults, shot):
+    page = look(report, width=380, scheme=scheme)
+    page.evaluate("document.querySelectorAll('details').forEach((d) => (d.open = true))")
+    shot(page, f"report-380-{scheme}")
+    assert faults(page) == []
+
+
+def test_answers_open_with_every_question_in_a_line(look, report, run_folder):
+    from qkv.inspection.reading import read
+
+    page = look(report)
+    told = page.locator("#answers .in-short > div")
+    expected = [[a.question, a.brief or a.sentence] for a in read(run_folder.folder)]
+    assert told.evaluate_all("(all) => all.map((e) => [...e.children].map((c) => c.textContent))") == expected
+    assert all(len(line) < 200 for _, line in expected)
+    page.locator("#answers .in-short a", has_text="Is the loss good?").click()
+    page.wait_for_function("() => document.querySelector('#answer-loss').getBoundingClientRect().top < 200")

@@ -14,7 +14,6 @@ from qkv.telemetry import Store
 
 pytestmark = pytest.mark.browser
 TEXT = "the day and the night"
-SHOTS = "runs/screenshots"
 
 
 @pytest.fixture(scope="module")
@@ -42,9 +41,7 @@ def walk(page, panel, row, column):
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [1280, 380])
-def test_all_rooms_without_complaint_or_serious_fault(live, server, width, scheme, request):
-    from axe_playwright_python.sync_playwright import Axe
-
+def test_all_rooms_without_complaint_or_serious_fault(live, server, width, scheme, faults, shot):
     page = live(width=width, scheme=scheme)
     for room in ("answers", "grid", "map", "matrices", "attention", "forward", "words", "made"):
         page.locator(f"#{room}").scroll_into_view_if_needed()
@@ -53,12 +50,8 @@ def test_all_rooms_without_complaint_or_serious_fault(live, server, width, schem
     assert page.complaints == []
     assert [url for url in page.asked if not url.startswith((f"http://127.0.0.1:{server}/", "data:", "blob:"))] == []
     assert page.evaluate("document.documentElement.scrollWidth") <= width
-    faults = Axe().run(page, options={"resultTypes": ["violations"]}).response["violations"]
-    bad = [(f["id"], [n["target"] for n in f["nodes"]][:4]) for f in faults if f["impact"] in ("serious", "critical")]
-    place = request.config.rootpath / SHOTS
-    place.mkdir(parents=True, exist_ok=True)
-    page.screenshot(path=place / f"live-{width}-{scheme}.png", full_page=True)
-    assert bad == []
+    shot(page, f"live-{width}-{scheme}")
+    assert faults(page) == []
 
 
 def test_fifty_weights_read_off_the_page_are_the_models(live, run_folder):

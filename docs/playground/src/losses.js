@@ -68,7 +68,7 @@ export function losses(host, race, armColours) {
       y: { domain: [low, top], label: null, ticks: 5, tickSize: 0 },
       marks: marks(race, { ...colours, arm: armColours(frame.el) }, span, place),
     });
-  }, "playground-loss");
+  });
   frame.body.append(readout);
   return { el: frame.el, draw: redraw };
 }

@@ -4,7 +4,7 @@ import { armControls, playBar, sharedControls } from "./controls.js";
 import { baselines, inputCounts } from "./baselines.js";
 import { choice, h, inSight } from "./dom.js";
 import { token } from "./format.js";
-import { save } from "./figure.js";
+import { save } from "./keep.js";
 import { LESSONS } from "./lessons.js";
 import { losses } from "./losses.js";
 import { ARMS, NAMES } from "./pair.js";

@@ -29,10 +29,12 @@ class Answer:
     """A question, its answer in a sentence, and the numbers behind it."""
 
     key: str
-    """One word: embeddings, matrices, ledger, loss, over-fitting, order, frozen, samples, events, trouble, watch,
-    import."""
+    """One word: embeddings, matrices, ledger, heads, loss, over-fitting, order, frozen, samples, events, trouble,
+    watch, import."""
     question: str
     sentence: str
+    brief: str = ""
+    """The same in a line for a first glance; empty where `sentence` is one already."""
     more: tuple[str, ...] = ()
     """Further sentences."""
     numbers: dict[str, float | None] = field(default_factory=dict)

@@ -98,6 +98,7 @@ def ledger(evidence: Evidence) -> Answer | None:
             f"movement of these matrices. All together account for it but for {number(abs(found.error))} nats "
             f"({percent(abs(found.error / found.change))})."
         ),
+        brief=f"{listed(best)} of the {number(abs(found.change))} nats by which the probe's loss {direction}.",
         more=tuple(more),
         numbers=numbers,
         address=order[0],

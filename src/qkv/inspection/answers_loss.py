@@ -25,6 +25,7 @@ def loss(evidence: Evidence) -> Answer | None:
     ahead = [f"{name} ({number(nats)})" for name, nats in lines if best.loss >= nats]
     bits = "" if best.bits_per_byte is None else f" ({best.bits_per_byte:.3f} bits per byte)"
     what = f"{best.loss:.4f} nats per {evidence.unit}{bits} on the whole validation text, at step {best.step:,}"
+    brief = ""
     if not lines:
         sentence = f"The lowest loss is {what}."
     elif not ahead:
@@ -33,10 +34,14 @@ def loss(evidence: Evidence) -> Answer | None:
         sentence = f"No: {what}, is no better than {listed(ahead, 'or')}."
     else:
         sentence = f"Better than {listed(beaten)}, not yet than {listed(ahead, 'or')}: {what}."
+        brief = (
+            f"Not yet: better than {listed(beaten)}, not than {listed(ahead, 'or')}; it has {number(best.loss)} nats."
+        )
     return Answer(
         key="loss",
         question="Is the loss good?",
         sentence=sentence,
+        brief=brief,
         numbers={f"validation loss (nats per {evidence.unit})": best.loss, "bits per byte": best.bits_per_byte}
         | {f"{name} (nats per {evidence.unit})": nats for name, nats in lines},
         measure="loss",
@@ -111,6 +116,7 @@ def samples(evidence: Evidence) -> Answer | None:
         key="samples",
         question="What does it write?",
         sentence=f"At step {last.step:,}, after {_short(last.prompt, 60)}: {_short(last.text)}",
+        brief=f"After {_short(last.prompt, 40)}: {_short(last.text, 80)}",
         more=more,
         weight=0.45,
     )

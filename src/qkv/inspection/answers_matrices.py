@@ -36,6 +36,7 @@ def matrices(evidence: Evidence) -> Answer | None:
         key="matrices",
         question="Which matrices moved?",
         sentence=sentence,
+        brief=_furthest(moving),
         more=tuple(line for line in (f"Median drift by kind: {by_kind}.", _units(evidence.telemetry)) if line),
         numbers=figures,
         address=most[1],
@@ -43,6 +44,14 @@ def matrices(evidence: Evidence) -> Answer | None:
         null=_null_sentence(pairs),
         weight=0.4 + 0.3 * max((apart(p.value, p.null) for p in pairs), default=0.0),
     )
+
+
+def _furthest(moving: Sequence[tuple[float, str]]) -> str:
+    """The two ends of a list of (drift, address), falling; empty for one matrix."""
+    (most, first), (least, last) = moving[0], moving[-1]
+    if first == last:
+        return ""
+    return f"{first} furthest, by {number(most)} of its starting size; {last} least, by {number(least)}."
 
 
 def _from_zero(telemetry: Telemetry) -> list[str]:
@@ -105,6 +114,8 @@ def order(evidence: Evidence) -> Answer | None:
         key="order",
         question="What moved first?",
         sentence=f"Half of its way from start to end was done by {words} (median over layers).",
+        brief=f"{ranked[0][0]}, which had gone half of its way by step {ranked[0][1]:,.0f}; last {ranked[-1][0]}, "
+        f"by step {ranked[-1][1]:,.0f}.",
         more=(silent,) if silent else (),
         numbers={f"half-way step of {kind}": step for kind, step in ranked},
         measure="drift",

@@ -24,16 +24,17 @@ def embeddings(evidence: Evidence) -> Answer | None:
         return answer(sentence=sentence, numbers={"largest row drift": 0.0}, address=table, weight=0.6)
     rows = summary(drift, counts, evidence.specials)
     example, words, figures = _example_row(evidence, counts)
-    sentence = (
-        f"Yes: half of the rows of {table} {_whose(evidence)} moved by more than {percent(rows.median)} "
-        f"of their length, the furthest ({evidence.token(rows.furthest)}) by {percent(rows.largest)}{words}."
+    half = (
+        f"Yes: half of the rows of {table} {_whose(evidence)} moved by more than {percent(rows.median)} of their length"
     )
+    sentence = f"{half}, the furthest ({evidence.token(rows.furthest)}) by {percent(rows.largest)}{words}."
     figures |= {"median row drift": rows.median, "largest row drift": rows.largest}
     more, (null, far) = [_unseen(evidence, rows), _by_count(rows)], _row_null(evidence)
     if rows.n_unseen is not None:
         figures |= {"rows never met": float(rows.n_unseen), "largest drift of a row never met": rows.largest_unseen}
     return answer(
         sentence=sentence,
+        brief=f"{half}.",
         more=tuple(line for line in more if line),
         numbers=figures,
         null=null,

@@ -15,7 +15,7 @@ from qkv.errors import AddressError
 from qkv.inspection.changepoints import change
 from qkv.telemetry import RUN_ARM, Grid, Telemetry
 
-__all__ = ["DETECTORS", "Happening", "happenings"]
+__all__ = ["DETECTORS", "RISES", "ROLES", "Happening", "happenings"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,12 +38,13 @@ Detector = Callable[[Telemetry, int], list[Happening]]
 RISES = {"induction": 0.2, "previous_mass": 0.3, "own_mass": 0.3, "first_mass": 0.5}
 """How much more of a head's attention makes a specialist, 0 to 1."""
 
-_ROLES = {
+ROLES = {
     "induction": "copies: from a repeated token it looks at what followed it before",
     "previous_mass": "looks at the token before",
     "own_mass": "looks at its own token",
     "first_mass": "rests on the first token",
 }
+"""What a head does that gives much of its attention so."""
 
 COLLAPSE = 0.2
 """An entropy that falls to this share of what it was is a collapse."""
@@ -80,7 +81,7 @@ def specialists(telemetry: Telemetry, arm: int) -> list[Happening]:
                 continue
             head, step = address.removesuffix(".pattern"), int(steps[changed.index])
             sentence = (
-                f"{head} {_ROLES[measure]} from about step {step:,} on ({changed.before:.2f} of its attention before, "
+                f"{head} {ROLES[measure]} from about step {step:,} on ({changed.before:.2f} of its attention before, "
                 f"{changed.after:.2f} after)"
             )
             found.append(_happening("specialised", step, address, measure, sentence, changed.size, changed.before,

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from qkv.inspection.answer import Answer, Evidence
 from qkv.inspection.answers_events import events
+from qkv.inspection.answers_heads import heads
 from qkv.inspection.answers_import import imported
 from qkv.inspection.answers_ledger import ledger
 from qkv.inspection.answers_loss import loss, over_fitting, samples, trouble, watch
@@ -25,6 +26,7 @@ QUESTIONS: tuple[Callable[[Evidence], Answer | None], ...] = (
     embeddings,
     matrices,
     ledger,
+    heads,
     events,
     samples,
     loss,

@@ -19,6 +19,7 @@ def _note(answer: Answer) -> AnswerNote:
         key=answer.key,
         question=answer.question,
         sentence=answer.sentence,
+        brief=answer.brief,
         more=answer.more,
         null=answer.null,
         evidence=tuple(Evidence(label=label, value=value) for label, value in answer.numbers.items()),

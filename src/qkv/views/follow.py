@@ -4,18 +4,30 @@ A pulse is the little that tells whether there is more to see; it costs some mil
 often than their cost allows, so that a page that watches takes no more than two hundredths of a core from the training.
 """
 
+import asyncio
+import dataclasses
+import json
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
+
+from anyio import to_thread
 
 from qkv.errors import QkvError
 from qkv.folder import RunFolder
 from qkv.recipe import snapshot_steps
 from qkv.telemetry import Telemetry
 
-__all__ = ["Patient", "Pulse", "pulse_of"]
+__all__ = ["LOOK_EVERY", "Follower", "Patient", "Pulse", "pulse_of"]
+
+LOOK_EVERY = 0.5
+"""Seconds between two looks at the folder."""
+QUIET = 15.0
+"""Seconds after which a silent connection is told that it still stands."""
+
+P = TypeVar("P")
 
 SHARE = 0.02
 """Of one core, that reading a room again may take while a run trains."""
@@ -77,3 +89,34 @@ class Patient:
             ended = self._clock()
             self._not_before = ended + (ended - began) / SHARE
         return self._answer
+
+
+class Follower(Generic[P]):
+    """Looks at a folder again and again, and tells whoever listens when what it saw has changed.
+
+    `look(folder)` gives what is told, a dataclass of plain values.
+    """
+
+    def __init__(self, folder: Path, look: Callable[[Path], P]) -> None:
+        self.folder, self._look = folder, look
+        self.pulse: P = look(folder)
+        self.closing = False
+
+    async def watch(self) -> None:
+        """Look at the folder for as long as the server runs."""
+        while not self.closing:
+            self.pulse = await to_thread.run_sync(self._look, self.folder)
+            await asyncio.sleep(LOOK_EVERY)
+
+    async def events(self) -> AsyncIterator[str]:
+        """Server-sent events: the pulse now, and each time it has changed."""
+        told, silent = None, 0.0
+        while not self.closing:
+            if self.pulse != told:
+                told, silent = self.pulse, 0.0
+                yield f"event: pulse\ndata: {json.dumps(dataclasses.asdict(told))}\n\n"  # type: ignore[call-overload]
+            elif silent >= QUIET:
+                silent = 0.0
+                yield ": still here\n\n"
+            await asyncio.sleep(LOOK_EVERY / 2)
+            silent += LOOK_EVERY / 2

@@ -52,7 +52,7 @@ __all__ = [
     "WordsRoom",
 ]
 
-VERSION = 2
+VERSION = 3
 """Of the payload's shape; a page refuses a payload of another version with a clear sentence."""
 
 
@@ -108,6 +108,8 @@ class AnswerNote:
     key: str
     question: str
     sentence: str
+    brief: str = ""
+    """The same in a line; empty where `sentence` is one."""
     more: tuple[str, ...] = ()
     null: str = ""
     """What the same reads when nothing is learned."""

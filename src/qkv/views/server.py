@@ -17,7 +17,7 @@ import mimetypes
 from collections.abc import AsyncIterator, Iterable
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from anyio import to_thread
 from starlette.applications import Starlette
@@ -27,7 +27,7 @@ from starlette.routing import Route
 
 from qkv.errors import QkvError, UserError
 from qkv.views.asking import Desk, wire
-from qkv.views.follow import Patient, Pulse, pulse_of
+from qkv.views.follow import Follower, Patient, Pulse, pulse_of
 from qkv.views.guard import App, Guard
 from qkv.views.looker import Looker
 from qkv.views.packed import to_json
@@ -35,28 +35,22 @@ from qkv.views.page import LIVE_POLICY, live_page
 from qkv.views.payloads import Host, OtherRun
 from qkv.views.rooms import Rooms
 
-__all__ = ["Page", "application"]
-
-LOOK_EVERY = 0.5
-"""Seconds between two looks at the folder."""
-QUIET = 15.0
-"""Seconds after which a silent connection is told that it still stands."""
+__all__ = ["Page", "Shown", "application"]
 
 LIVE_ROOMS = ("loss", "map", "grid", "matrices", "samples", "rows", "words")
 
 
-class Page:
+class Page(Follower[Pulse]):
     """One run as a live page; `beside` is another run to compare it with, matrix by matrix."""
 
     def __init__(self, folder: Path, beside: Path | None = None) -> None:
-        self.folder, self._beside = folder, beside
+        super().__init__(folder, pulse_of)
+        self._beside = beside
         self.desk: Desk | None = None
         with contextlib.suppress(QkvError):  # a page of matrices is better than none
             looker = Looker(folder)
             looker.tokenizer  # noqa: B018 - a run without one cannot be shown a text
             self.desk = Desk(looker)
-        self.pulse: Pulse = pulse_of(folder)
-        self.closing = False
         self._rooms = {name: Patient(lambda name=name: self._read(name)) for name in LIVE_ROOMS}
 
     def payload(self) -> Any:
@@ -84,27 +78,21 @@ class Page:
         with Rooms(self.folder) as rooms:
             return getattr(rooms, name)()
 
-    async def watch(self) -> None:
-        """Look at the folder for as long as the server runs."""
-        while not self.closing:
-            self.pulse = await to_thread.run_sync(pulse_of, self.folder)
-            await asyncio.sleep(LOOK_EVERY)
 
-    async def events(self) -> AsyncIterator[str]:
-        """Server-sent events: the pulse now, and each time it has changed."""
-        told, silent = None, 0.0
-        while not self.closing:
-            if self.pulse != told:
-                told, silent = self.pulse, 0.0
-                yield f"event: pulse\ndata: {json.dumps(dataclasses.asdict(told))}\n\n"
-            elif silent >= QUIET:
-                silent = 0.0
-                yield ": still here\n\n"
-            await asyncio.sleep(LOOK_EVERY / 2)
-            silent += LOOK_EVERY / 2
+class Shown(Protocol):
+    """What a server shows: a folder that is followed, and what of it can be read and asked."""
+
+    folder: Path
+    desk: Desk | None
+    closing: bool
+
+    def payload(self) -> Any: ...
+    def rooms(self, names: Iterable[str]) -> dict[str, Any]: ...
+    async def watch(self) -> None: ...
+    def events(self) -> AsyncIterator[str]: ...
 
 
-def application(page: Page, hosts: Iterable[str] | None, token: str = "") -> App:
+def application(page: Shown, hosts: Iterable[str] | None, token: str = "") -> App:
     """The ASGI application; `hosts` and `token` as for `guard.Guard`."""
 
     async def index(request: Request) -> Response:

@@ -12,9 +12,11 @@ import uvicorn
 from qkv.errors import UserError
 from qkv.folder import RunFolder
 from qkv.views.guard import is_loopback
-from qkv.views.server import Page, application
+from qkv.views.server import Page, Shown, application
+from qkv.views.study_room import is_study
+from qkv.views.study_server import StudyPage
 
-__all__ = ["PORT", "make_server", "serve"]
+__all__ = ["PORT", "make_server", "serve", "shown_of"]
 
 PORT = 8642
 """Tried first where no port was asked for."""
@@ -29,7 +31,7 @@ def serve(
     say: Callable[[str], None] = print,
     browser: Callable[[str], bool] | None = None,
 ) -> None:
-    """Serve the live page of a run until it is interrupted, and open `browser` on it (the system's, if it has one).
+    """Serve the live page of a run or a study until it is interrupted, and open `browser` on it (the system's, if any).
 
     `beside` is another run, to stand beside this one in the grid of matrices. Without `port` the usual one is taken, or
     any free one where that is in use. A host that other machines can reach needs a token, which is in the address that
@@ -37,8 +39,7 @@ def serve(
 
     Raises RunFolderError for what is no run, UserError for a port that is in use or a host that is not this machine's.
     """
-    folder = RunFolder.open(run).path
-    other = None if beside is None else RunFolder.open(beside).path
+    page = shown_of(run, beside)
     listener = _listen(host, port)
     port = int(listener.getsockname()[1])
     shown = f"[{host}]" if ":" in host else host
@@ -46,8 +47,8 @@ def serve(
     if not is_loopback(host):
         token = secrets.token_urlsafe(24)
     address = f"http://{_reachable(shown)}:{port}/" + (f"?token={token}" if token else "")
-    say(f"{folder} is shown at {address}  (Ctrl-C ends it)")
-    server = make_server(Page(folder, other), None if token else hosts, token)
+    say(f"{page.folder} is shown at {address}  (Ctrl-C ends it)")
+    server = make_server(page, None if token else hosts, token)
     opening = threading.Timer(0.3, browser or _open, [address])
     opening.daemon = True
     opening.start()
@@ -58,10 +59,22 @@ def serve(
         listener.close()
 
 
+def shown_of(folder: str | Path, beside: str | Path | None = None) -> Shown:
+    """What is shown of a folder: a run, beside another or not, or a study.
+
+    Raises RunFolderError for what is neither, UserError for a study that is to stand beside something.
+    """
+    if is_study(folder):
+        if beside is not None:
+            raise UserError(f"{folder} is a study, and --beside compares two runs; leave --beside out")
+        return StudyPage(Path(folder))
+    return Page(RunFolder.open(folder).path, None if beside is None else RunFolder.open(beside).path)
+
+
 class _Server(uvicorn.Server):
     """Tells the page that it ends, so that connections which stay open for events are not waited for."""
 
-    def __init__(self, config: uvicorn.Config, page: Page) -> None:
+    def __init__(self, config: uvicorn.Config, page: Shown) -> None:
         super().__init__(config)
         self._page = page
 
@@ -71,7 +84,7 @@ class _Server(uvicorn.Server):
         await super().shutdown(sockets)
 
 
-def make_server(page: Page, hosts: Iterable[str] | None, token: str = "") -> uvicorn.Server:
+def make_server(page: Shown, hosts: Iterable[str] | None, token: str = "") -> uvicorn.Server:
     """A server of one page; `run(sockets=[...])` serves it. `hosts` and `token` as for `guard.Guard`."""
     config = uvicorn.Config(
         application(page, hosts, token),  # type: ignore[arg-type]

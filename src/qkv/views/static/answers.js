@@ -1,5 +1,5 @@
-// Answers before plots: the reader's questions, answered from this run in a sentence with its numbers, with the picture
-// that shows it and what the same number would be if nothing had been learned.
+// Answers before plots: first every question with its answer in a line, then each with the numbers behind it, the picture
+// that shows it, and what the same number would be if nothing had been learned.
 
 import { h, together } from "./dom.js";
 import { number } from "./format.js";
@@ -19,11 +19,13 @@ const INSTEAD = {
     : `In grey ${model.get("samples")[0].given}, which it never trained on; below it what the model made of it, step by step of its training.`,
 };
 
-// Where an answer is about one matrix: a way to that row of the map.
+// Where an answer is about one matrix or head: a way to its room.
 function link(model) {
   const known = new Set((model.get("map")?.rows ?? []).map((row) => row.address));
-  return (answer) => known.has(answer.address)
-    ? h("p.small", null, h("a", { href: "#map", onclick: () => model.set("address", answer.address) }, `${answer.address} on the map`)) : null;
+  const heads = new Set((model.get("grid")?.rows ?? []).map((row) => row.address));
+  const to = (address, room, words) => h("p.small", null, h("a", { href: `#${room}`, onclick: () => model.set("address", address) }, `${address} ${words}`));
+  return (answer) => answer.key === "heads" && document.getElementById("attention") ? to(answer.address, "attention", "and every other head, on a text")
+    : known.has(answer.address) ? to(answer.address, "map", "at every step") : heads.has(answer.address) ? to(answer.address, "grid", "in the grid") : null;
 }
 
 function behind(answer) {
@@ -34,10 +36,18 @@ function behind(answer) {
     answer.null ? h("p.small", null, h("b", null, "Null. "), answer.null) : null);
 }
 
+// Every question and its answer, a line each.
+function inShort(answers) {
+  return h("dl.in-short", null, answers.map((answer) => h("div", null,
+    h("dt", null, h("a", { href: `#answer-${answer.key}` }, answer.question)), h("dd", null, answer.brief || answer.sentence))));
+}
+
 function render({ model, el }) {
   const off = together();
-  const toMap = link(model);
-  for (const answer of model.get("answers")) {
+  const toRoom = link(model);
+  const answers = model.get("answers");
+  if (answers.length > 1) el.append(inShort(answers));
+  for (const answer of answers) {
     const picture = h("div.answer-picture");
     const article = h("article.answer", { id: `answer-${answer.key}` });
     el.append(article);
@@ -48,7 +58,7 @@ function render({ model, el }) {
     const drawn = picture.querySelector("figure, .sample") !== null;
     const text = drawn && INSTEAD[answer.key] ? [h("p", null, INSTEAD[answer.key](model))]
       : [h("p.sentence", null, answer.sentence), answer.more.map((line) => h("p", null, line))];
-    article.prepend(h("div.answer-text", null, h("h3", null, answer.question), h("div", null, text, toMap(answer), behind(answer))));
+    article.prepend(h("div.answer-text", null, h("h3", null, answer.question), h("div", null, text, toRoom(answer), behind(answer))));
     if (!drawn) {
       picture.remove();
       article.classList.add("plain");

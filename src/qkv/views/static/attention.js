@@ -9,7 +9,7 @@ import { paint } from "./raster.js";
 import { bar, squareRoot } from "./scale.js";
 import { onTheme, theme } from "./theme.js";
 import { noteOf, sideOf, square, stepOf } from "./reading.js";
-import { stepIndex } from "./decode.js";
+import { headAt, stepIndex } from "./decode.js";
 import { entry } from "./entry.js";
 import { head as largeHead, leading } from "./head.js";
 
@@ -26,7 +26,16 @@ function render({ model, el }) {
   const latest = lastOnly();
   const controls = h("div.controls");
   const body = h("div");
-  const pick = (text) => (Object.assign(state, { text, query: null, pinned: false }), draw());
+  const pick = (text) => (Object.assign(state, { text, query: null }), draw());
+  let detail = () => {};
+  // The head that the address of the page names, where this text has it.
+  function pointed() {
+    const asked = headAt(model.get("address"));
+    if (!asked || !state.text || asked.layer >= state.text.n_layers || asked.head >= state.text.n_heads) return false;
+    if (asked.layer === state.layer && asked.head === state.head && state.pinned) return false;
+    Object.assign(state, asked, { pinned: true });
+    return true;
+  }
 
   function drawControls() {
     clear(controls);
@@ -64,7 +73,7 @@ function render({ model, el }) {
     const n = text.tokens.length;
     const at = (state.at = stepOf(text, model.get("step")));
     const note = (layer, head) => noteOf(text, at, layer, head);
-    if (!state.pinned) {
+    if (!pointed() && !state.pinned) {
       // start at the head that does the most pronounced thing
       const last = text.heads.slice(-text.n_layers * text.n_heads);
       const bold = last.reduce((a, b) => ((leading(b)?.share ?? 0) > (a ? leading(a)?.share ?? 0 : 0) ? b : a), null);
@@ -85,7 +94,7 @@ function render({ model, el }) {
         paint(canvas, square(text, at, layer, head), side, side, scale, colours);
         const lead = leading(note(layer, head));
         const button = h("button.thumb", { type: "button", "aria-label": `layer ${layer} head ${head}${lead ? `: ${percent(lead.share)} ${lead.name.replace("the ", "")}` : ""}`,
-          onclick: () => (Object.assign(state, { layer, head, pinned: true }), detail()) }, canvas, h("span.thumb-note", null, lead ? `${percent(lead.share)} ${lead.name.replace("the ", "")}` : "\u00a0"));
+          onclick: () => (Object.assign(state, { layer, head, pinned: true }), detail(), model.set("address", `L${layer}.H${head}.pattern`)) }, canvas, h("span.thumb-note", null, lead ? `${percent(lead.share)} ${lead.name.replace("the ", "")}` : "\u00a0"));
         thumbs.push({ button, layer, head });
         grid.append(button);
       }
@@ -94,11 +103,11 @@ function render({ model, el }) {
     const large = h("div.detail");
     body.append(large);
     const detailOff = together();
-    function detail() {
+    detail = () => {
       detailOff();
       thumbs.forEach((t) => t.button.setAttribute("aria-pressed", String(t.layer === state.layer && t.head === state.head)));
       detailOff.add(largeHead(clear(large), { text, at, state, note: note(state.layer, state.head), ask, scale }));
-    }
+    };
     parts.add(detailOff);
     parts.add(frame.off);
     detail();
@@ -108,6 +117,7 @@ function render({ model, el }) {
   const drawSoon = inSight(el, draw);
   off.add(drawSoon.off);
   off.add(watch(model, "step", follow));
+  off.add(watch(model, "address", () => pointed() && detail()));
   off.add(parts);
   off.add(onTheme(draw));
   draw();

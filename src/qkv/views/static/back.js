@@ -18,7 +18,7 @@ function byToken(off, el, back) {
     width, height: 150, marginLeft: 44, marginRight: 10, marginBottom: 30, marginTop: 8,
     x: { domain: rows.map((r) => r.i), tickFormat: (i) => (rows.length <= 48 ? rows[i].label : ""), label: null, tickSize: 0 }, y: { label: null, ticks: 3, tickSize: 0 },
     marks: [Plot.gridY({ stroke: colours.line, strokeOpacity: 1, ticks: 3 }), Plot.barY(rows, { x: "i", y: "value", fill: colours.role.E, title: (r) => `${r.label} (${r.i}): ${number(r.value)}`, tip: true, insetLeft: 1, insetRight: 1 })],
-  }), "gradient-by-token");
+  }));
   off.add(frame.off);
 }
 

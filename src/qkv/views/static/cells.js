@@ -1,15 +1,15 @@
 // Rows of cells on one canvas, crisp at any size: what the grid of layers and matrices is drawn on. Pointer and arrow
 // keys walk over the cells; `tell(cell)` is called for the one under them, `pick(cell)` on click or Enter.
 
-import { h, s, together } from "./dom.js";
-import { save } from "./figure.js";
+import { h, together } from "./dom.js";
 import { lookUp } from "./scale.js";
 import { onTheme, theme } from "./theme.js";
 
 const BETWEEN = 7; // pixels between two matrices
 const LINE = 3; // between two rows
 
-// rows: [{ label, cells: [{ column, part, parts, address, value }] }]; columns: [{ label, role, weight }].
+// rows: [{ label, cells: [{ column, part, parts, across, address, value }] }]; columns: [{ label, role, weight }]. A cell that
+// goes `across` belongs to no column and is as wide as all.
 export function cells({ label, rowHeight, tell, pick, leave }) {
   const off = together();
   const canvas = h("canvas", { "aria-hidden": "true" });
@@ -28,6 +28,7 @@ export function cells({ label, rowHeight, tell, pick, leave }) {
       x += column.width + BETWEEN;
     }
     placed = rows.flatMap((row, r) => row.cells.map((cell) => {
+      if (cell.across) return { ...cell, row: r, x: 0, y: r * (rowHeight + LINE), w: width, h: rowHeight };
       const column = columns[cell.column];
       const each = column.width / cell.parts;
       const gap = each > 6 ? 1 : 0;
@@ -117,17 +118,6 @@ export function cells({ label, rowHeight, tell, pick, leave }) {
     choose(address) {
       chosen = address;
       mark();
-    },
-    saveSvg(name) {
-      const colours = theme(el);
-      const map = lookUp(scale, colours);
-      const [width, height] = [el.clientWidth, rows.length * (rowHeight + LINE) + 16];
-      const svg = s("svg", { xmlns: "http://www.w3.org/2000/svg", viewBox: `-40 0 ${width + 40} ${height}`, width: width + 40, height, "font-family": "sans-serif", "font-size": 11 },
-        columns.map((column) => s("text", { x: column.x, y: 10, fill: colours.role[column.role] }, column.label)),
-        rows.map((row, r) => s("text", { x: -4, y: 16 + r * (rowHeight + LINE) + rowHeight * 0.7, "text-anchor": "end", fill: colours.soft }, row.label)),
-        placed.filter((cell) => Number.isFinite(cell.value)).map((cell) => s("rect", { x: cell.x, y: 16 + cell.y, width: cell.w, height: cell.h, fill: colourAt(map, cell.value) },
-          s("title", null, `${cell.address} ${cell.value}`))));
-      save(new Blob([new XMLSerializer().serializeToString(svg)], { type: "image/svg+xml" }), `${name}.svg`);
     },
   };
 }

@@ -4,6 +4,7 @@
 import { h } from "./dom.js";
 import { fixed, number, token } from "./format.js";
 import { unpack } from "./decode.js";
+import { takeAway } from "./keep.js";
 import { raster } from "./raster.js";
 import { bar, robust, squareRoot } from "./scale.js";
 
@@ -28,7 +29,8 @@ export function compared(off, { base, text, layer, head, position, colours }) {
       tell: (q, k) => (readout.textContent = Number.isNaN(before[q * n + k]) ? "" : `${token(text.tokens[q])} (${q}) to ${token(text.tokens[k])} (${k}): before ${number(before[q * n + k])}, now ${number(after[q * n + k])}`) });
     off.add(panel.off);
     panel.el.style.aspectRatio = "1";
-    return h("div.panel", null, h("p.small", null, `pattern of L${layer}.H${head}, ${name}`), panel.el, bar(use, colours, name === "difference" ? "difference" : "attention"));
+    const whole = h("div.panel", null, h("p.small", null, h("span", null, `pattern of L${layer}.H${head}, ${name}`), takeAway(() => whole, `L${layer}.H${head}.pattern-${name}`)), panel.el, bar(use, colours, name === "difference" ? "difference" : "attention"));
+    return whole;
   });
   const moved = text.loss === null ? null : h("p.sentence", null, `With ${text.changes.join(", ")} the loss of this text goes from ${number(base.loss, 4)} to ${number(text.loss, 4)} nats per token (${text.loss >= base.loss ? "+" : ""}${number(text.loss - base.loss)}).`);
   return h("div.compared", null, moved, predictions(base, text, position()), h("div.panels", null, panels), readout);

@@ -80,7 +80,7 @@ function render({ model, el }) {
     plotted.append(now);
     follow();
     return plotted;
-  }, "matrix-over-steps");
+  });
   function build() {
     measures = offered();
     if (!measures.some((m) => m.name === measure)) measure = measures[0]?.name ?? measure;

@@ -53,6 +53,12 @@ export function largest(values) {
 }
 
 // Index of the last recorded step that is not after `step`; 0 where all are after it.
+// { layer, head } of a head's address in a stack of layers (`L2.H3.W_Q`), null for any other.
+export function headAt(address) {
+  const found = address?.match(/^L(\d+)\.H(\d+)\./);
+  return found && { layer: Number(found[1]), head: Number(found[2]) };
+}
+
 export function stepIndex(steps, step) {
   let index = 0;
   for (let i = 0; i < steps.length; i++) if (steps[i] <= step) index = i;

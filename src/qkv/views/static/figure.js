@@ -1,22 +1,23 @@
-// A figure: title, picture, caption, and a way to keep it. Charts are drawn again when the width or the theme changes.
+// A figure: title, picture, caption, and a way to take it away. Charts are drawn again when the width or the theme changes.
 
 import { Plot } from "./vendor.js";
 import { h, clear, together } from "./dom.js";
+import { takeAway } from "./keep.js";
 import { theme, onTheme } from "./theme.js";
 
-// -> { el, body, tools, off }; `title` and `caption` are text or elements.
+// -> { el, body, off }; `title` and `caption` are text or elements.
 export function figure(host, { title, caption, wide }) {
-  const tools = h("div.tools");
   const body = h("div.figure-body");
+  const name = h("p.figure-title", null, title);
   const el = h(wide ? "figure.wide" : "figure", null,
-    h("div.figure-head", null, h("p.figure-title", null, title), tools), body,
+    h("div.figure-head", null, name, takeAway(() => el, () => name.textContent)), body,
     caption ? h("figcaption", null, caption) : null);
   host.append(el);
-  return { el, body, tools, off: together() };
+  return { el, body, off: together() };
 }
 
 // `draw(width, colours)` gives an element; it is asked again when the width or the theme changes.
-export function chart(frame, draw, name) {
+export function chart(frame, draw) {
   const slot = h("div.chart");
   frame.body.append(slot);
   let width = 0;
@@ -30,9 +31,6 @@ export function chart(frame, draw, name) {
   observer.observe(slot);
   frame.off.add(() => observer.disconnect());
   frame.off.add(onTheme(redraw));
-  frame.tools.append(h("button.quiet", {
-    type: "button", title: "save this picture as SVG", onclick: () => saveSvg(slot.querySelector("svg"), name),
-  }, "SVG"));
   redraw();
   return redraw;
 }
@@ -63,31 +61,4 @@ export function apart(positions, gap, low, high) {
   const out = [];
   order.forEach((index, i) => (out[index] = placed[i]));
   return out;
-}
-
-export function save(blob, file) {
-  const address = URL.createObjectURL(blob);
-  h("a", { href: address, download: file }).click();
-  setTimeout(() => URL.revokeObjectURL(address), 1000);
-}
-
-function saveSvg(svg, name) {
-  if (!svg) return;
-  const copy = svg.cloneNode(true);
-  const style = getComputedStyle(svg);
-  copy.setAttribute("xmlns", "http://www.w3.org/2000/svg");
-  copy.style.color = style.color;
-  copy.style.fontFamily = style.fontFamily;
-  copy.style.background = theme(svg).panel;
-  save(new Blob([new XMLSerializer().serializeToString(copy)], { type: "image/svg+xml" }), `${name}.svg`);
-}
-
-export function savePng(canvas, name, enlarge = 8) {
-  const big = document.createElement("canvas");
-  big.width = canvas.width * enlarge;
-  big.height = canvas.height * enlarge;
-  const context = big.getContext("2d");
-  context.imageSmoothingEnabled = false;
-  context.drawImage(canvas, 0, 0, big.width, big.height);
-  big.toBlob((blob) => blob && save(blob, `${name}.png`));
 }

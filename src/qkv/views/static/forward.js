@@ -4,7 +4,7 @@
 
 import { add, choice, clear, h, inSight, lastOnly, together } from "./dom.js";
 import { fixed, number, token, whole } from "./format.js";
-import { stepIndex, unpack } from "./decode.js";
+import { headAt, stepIndex, unpack } from "./decode.js";
 import { watch } from "./model.js";
 import { raster } from "./raster.js";
 import { bar, linear, robust, squareRoot } from "./scale.js";
@@ -13,6 +13,7 @@ import { wayBack } from "./back.js";
 import { change } from "./change.js";
 import { compared } from "./compared.js";
 import { entry } from "./entry.js";
+import { takeAway } from "./keep.js";
 
 const pattern = squareRoot(1);
 
@@ -138,13 +139,23 @@ function render({ model, el }) {
     add(clear(body), [
       state.base ? compared(parts, { base: state.base, text, layer: state.layer, head: state.head, position: () => state.position, colours }) : null,
       h("div.words", { role: "group", "aria-label": "tokens; one is followed through the model" }, words),
-      h("p.small", null, `${text.n_all > n ? `The first ${n} of ${whole(text.n_all)} tokens. ` : ""}Weights of step ${whole(text.step)}. ${text.loss === null ? "" : `Mean loss of this text ${number(text.loss, 4)} nats per token. `}${text.notes.join(" ")}`),
+      h("p.small.keep", null, h("span", null, `${text.n_all > n ? `The first ${n} of ${whole(text.n_all)} tokens. ` : ""}Weights of step ${whole(text.step)}. ${text.loss === null ? "" : `Mean loss of this text ${number(text.loss, 4)} nats per token. `}${text.notes.join(" ")}`), takeAway(() => body, () => `forward-L${state.layer}.H${state.head}-step-${text.step}`)),
       h("div.stages", null, panels, h("div.stage.last", { style: "--role:var(--accent)" }, h("p.stage-name", null, h("b", null, "prediction")), answer, h("p.stage-formula", null, "softmax(norm(resid_post of the last layer) W_U)"), h("code.stage-code", null, "logits.softmax(-1)[0]"))),
       readout,
       h("p.small", null, "In Python: ", h("code", null, "run = qkv.load(RUN, weights=\"last\"); logits, record = run.model.forward_recorded(ids)"))]);
     readout.textContent = "Point at a number for its value and the line of Python that gives it; the outlined row is the token that is followed.";
     follow(state.position);
   }
+  // The head that the address of the page names, where this text has it or Python can be asked for it.
+  function pointed() {
+    const asked = headAt(model.get("address"));
+    const there = (text) => asked.head < text.n_heads && (ask ? asked.layer < text.n_layers : text.layers.some((l) => l.layer === asked.layer));
+    if (!asked || !state.text || !there(state.text) || (asked.layer === state.layer && asked.head === state.head)) return;
+    Object.assign(state, asked);
+    if (state.text.layers.some((l) => l.layer === asked.layer)) draw();
+    else fetchAgain();
+  }
+  const pointedSoon = inSight(el, pointed);
   const kept = () => model.get("kept")[stepIndex(model.get("kept"), model.get("step"))];
   const followStep = inSight(el, () => state.text && ask && kept() !== state.text.step && fetchAgain());
   const typed = async (source) => {
@@ -155,11 +166,14 @@ function render({ model, el }) {
   add(el, [ask ? entry(typed, { value: state.source.slice(0, 400) }) : null, changeBox?.el ?? null, said, controls, body, away]);
   if (ask) away.append(wayBack(ask, () => ({ text: state.source, step: model.get("step"), changes: state.changes }), off));
   off.add(followStep.off);
+  off.add(pointedSoon.off);
+  off.add(watch(model, "address", pointedSoon));
   off.add(watch(model, "step", followStep));
   off.add(parts);
   off.add(onTheme(draw));
   if (state.text) draw();
   else fetchAgain();
+  pointedSoon();
   return off;
 }
 

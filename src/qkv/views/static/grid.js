@@ -67,7 +67,7 @@ function layout(map, grid, numbers) {
   }
   if (!columns.length) columns.push({ label: "", role: "norm", weight: 1 });
   const rowsOf = (arm) => {
-    const table = (row) => ({ label: row.kind, role: row.role, cells: arm.has(row.address) ? [{ column: 0, part: 0, parts: 1, address: row.address, kind: row.kind }] : [] });
+    const table = (row) => ({ label: row.kind, role: row.role, cells: arm.has(row.address) ? [{ column: 0, part: 0, parts: 1, across: true, address: row.address, kind: row.kind }] : [] });
     const tables = matrices.filter((row) => row.layer === null && numbers.has(row.address));
     const layers = places.map((place) => ({ label: place, cells: columns.flatMap(({ label }, column) =>
       here(place, label, arm).map((cell, part, all) => ({ column, part, parts: all.length, address: cell.address, kind: label }))) }));
@@ -118,7 +118,7 @@ function render({ model, el }) {
     }
     if (state.beside === "null" && none.any) {
       const at = Math.min(step, none.last);
-      return { name: `random labels, step ${whole(at)}`, step: at, value: (address) => none.value(address, at), fair: at === step };
+      return { name: `random labels, step ${whole(at)}${at < step ? ", its last" : ""}`, step: at, value: (address) => none.value(address, at), fair: at === step };
     }
     return null;
   }
@@ -148,8 +148,6 @@ function render({ model, el }) {
       const panel = { ...made_, heading, heads, labels, kind: ["run", "other", "difference"][i], rows: i ? besideRows : rows };
       return panel;
     });
-    const [first] = panels;
-    clear(frame.tools).append(h("button.quiet", { type: "button", onclick: () => first.saveSvg(`${state.measure.name}-step-${model.get("step")}`) }, "SVG"));
     drawControls();
     draw();
     choose();
@@ -179,7 +177,7 @@ function render({ model, el }) {
         panel.heading.append(" ", h("button.quiet", { type: "button", onclick: () => model.set("step", beside.step) }, `go to step ${whole(beside.step)}`));
       }
       const nothing = panel.kind === "difference" && !beside.fair;
-      for (const part of [panel.heads, panel.labels, panel.el]) part.style.visibility = nothing ? "hidden" : "";
+      panel.el.parentElement.classList.toggle("nothing", nothing);
       if (panel.el.clientWidth === panel.labelled) continue;
       panel.labelled = panel.el.clientWidth;
       panel.heads.classList.toggle("slanted", placed.some((column) => column.label.length * 7 > column.width));

@@ -4,9 +4,9 @@
 import { add, choice, clear, h, together } from "./dom.js";
 import { fixed, number, percent, token, whole } from "./format.js";
 import { unpack } from "./decode.js";
-import { savePng } from "./figure.js";
+import { takeAway } from "./keep.js";
 import { raster } from "./raster.js";
-import { linear } from "./scale.js";
+import { bar, linear } from "./scale.js";
 import { theme } from "./theme.js";
 import { longHead, square, sumsOf, withoutFirst } from "./reading.js";
 
@@ -72,16 +72,14 @@ export function head(el, { text, at, state, note, ask, scale }) {
   // sums along both sides
   const margins = h("div.margins");
   function drawMargins({ received, entropy }) {
-    const strip = (label, array, rows, columns, top, say) => {
-      const part = raster({ label, rows, columns, values: array, scale: linear(top), tell: (r, c) => (readout.textContent = say(Math.max(r, c))), leave: () => look(state.query) });
+    const strip = (label, words, array, top, say) => {
+      const part = raster({ label, rows: 1, columns: n, values: array, scale: linear(top), tell: (_, i) => (readout.textContent = say(i)), leave: () => look(state.query) });
       off.add(part.off);
-      return part.el;
+      return [part.el, bar(linear(top), theme(el), words)];
     };
     const most = Math.max(...received);
-    add(clear(margins), [h("p.small", null, `Attention that each token receives in all, 0 to ${number(most)}:`),
-      strip("attention received, by key", received, 1, n, most, (i) => `${called(i)} receives ${number(received[i])} in all, from ${text.causal ? n - i : n} tokens that may see it`),
-      h("p.small", null, `Entropy of each token's row, 0 to ${number(Math.log(n))} nats (even attention over everything):`),
-      strip("entropy of each row, by query", entropy, 1, n, Math.log(n), (i) => `${called(i)}: entropy ${number(entropy[i])} nats; even attention would have ${number(Math.log(text.causal ? i + 1 : n))}`)]);
+    add(clear(margins), [strip("attention received, by key", "attention that each token receives in all", received, most, (i) => `${called(i)} receives ${number(received[i])} in all, from ${text.causal ? n - i : n} tokens that may see it`),
+      strip("entropy of each row, by query", "entropy of each token's row, nats", entropy, Math.log(n), (i) => `${called(i)}: entropy ${number(entropy[i])} nats; even attention would have ${number(Math.log(text.causal ? i + 1 : n))}`)]);
   }
 
   // the text
@@ -153,7 +151,7 @@ export function head(el, { text, at, state, note, ask, scale }) {
     look(state.query);
   };
   add(el, [h("h3", null, h("code", null, name), ` token by token${long ? `, ${whole(n)} of them` : ""}`,
-    h("button.quiet", { type: "button", onclick: () => savePng(panel.canvas, `${name}.pattern`) }, "PNG")),
+    takeAway(() => el, () => `${name}.pattern`)),
   h("div.head-detail", null, h("div.panel", null, panel.el, hint, margins),
     h("div", null, h("div.controls", null,
       choice("direction", [["reads", "what it reads"], ["read", "who reads it"]], state.way, (way) => ((state.way = way), look(state.query))),

@@ -19,7 +19,7 @@ function render({ model, el }) {
     caption: h("span", null, "Shorter is better. ", loss.baselines.map((row, i) => [i ? "; " : "", h("b", null, row.label), `: ${row.meaning}`]), ". ", loss.baselines_note),
   });
   chart(frame, (width, colours) => plot(colours, `${title}: ${rows.map((r) => `${r.label} ${fixed(value(r))}`).join(", ")}`, {
-    width, height: 30 * rows.length + 30, marginLeft: 104, marginRight: 128, marginBottom: 26, marginTop: 6,
+    width, height: 30 * rows.length + 30, marginLeft: 104, marginRight: width < 520 ? 150 : 160, marginBottom: 26, marginTop: 6,
     x: { domain: [0, d3.max(rows, value)], ticks: 4, label: null, tickSize: 0 },
     y: { domain: rows.map((r) => r.label), label: null, tickSize: 0 },
     marks: [
@@ -28,7 +28,7 @@ function render({ model, el }) {
       Plot.dot(rows, { x: value, y: "label", fill: (r) => (r.mine ? colours.accent : colours.mute), r: (r) => (r.mine ? 6 : 4) }),
       Plot.text(rows, { x: value, y: "label", text: words, textAnchor: "start", dx: 11, fill: (r) => (r.mine ? colours.ink : colours.soft), fontWeight: (r) => (r.mine ? 650 : 400) }),
     ],
-  }), "loss-against-baselines");
+  }));
   return frame.off;
 }
 

@@ -4,6 +4,7 @@
 import { h } from "./dom.js";
 import { openWire } from "./decode.js";
 import { allSteps, openPage } from "./rooms.js";
+import { openStudy } from "./studied.js";
 
 const AGAIN = 700; // milliseconds
 
@@ -71,16 +72,36 @@ function follow(model) {
   events.onopen = () => model.set("connected", true);
 }
 
+async function payload() {
+  const response = await fetch("payload");
+  if (!response.ok) throw new Error(await response.text());
+  return response.json();
+}
+
+// A study is small: its page is drawn again whenever a training has ended.
+function followStudy(main) {
+  let told = null;
+  new EventSource("events").addEventListener("pulse", async (event) => {
+    const was = told;
+    told = event.data;
+    if (was !== null && was !== told) openStudy(main, await payload());
+  });
+}
+
 async function start() {
   const main = document.querySelector("main");
   try {
-    const response = await fetch("payload");
-    if (!response.ok) throw new Error(await response.text());
-    const model = openPage(main, await response.json(), ask);
+    const found = await payload();
+    if (found.study) {
+      openStudy(main, found);
+      return followStudy(main);
+    }
+    const model = openPage(main, found, ask);
     if (model) follow(model);
   } catch (error) {
-    main.replaceChildren(h("p.missing", null, `The run could not be read: ${error.message}`));
+    main.replaceChildren(h("p.missing", null, `The folder could not be read: ${error.message}`));
   }
+  return undefined;
 }
 
 start();

@@ -73,7 +73,7 @@ function render({ model, el }) {
         Plot.dot(val.filter((p) => p.step === loss.best_step), { x, y: scaled, stroke: colours.accent, r: 7, strokeWidth: 1.6 }),
       ],
     });
-  }, "loss");
+  });
   const soon = perFrame(redraw);
   frame.off.add(watch(model, "loss", () => (read(), sayBest(), soon())));
   return frame.off;

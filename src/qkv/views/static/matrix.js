@@ -7,7 +7,8 @@ import { add, clear, h, inSight, lastOnly, together } from "./dom.js";
 import { number, shape, whole } from "./format.js";
 import { stepIndex, unpack } from "./decode.js";
 import { watch } from "./model.js";
-import { chart, figure, plot, savePng } from "./figure.js";
+import { chart, figure, plot } from "./figure.js";
+import { takeAway } from "./keep.js";
 import { raster } from "./raster.js";
 import { bar, robust } from "./scale.js";
 import { onTheme, theme } from "./theme.js";
@@ -28,8 +29,8 @@ function panels(off, { address, rows, columns, parts, digits, colours, cellName,
     off.add(panel.off);
     panel.el.style.aspectRatio = `${Math.min(6, Math.max(0.75, columns / rows))}`;
     if (overlay) panel.el.append(h("span.overlay", { style: overlay }));
-    return h("div.panel", null, h("p.small", null, name, h("button.quiet", { type: "button", onclick: () => savePng(panel.canvas, `${address}-${name}`, columns > 256 ? 2 : 8) }, "PNG")),
-      panel.el, bar(scale, colours, "one cell"));
+    const whole = h("div.panel", null, h("p.small", null, h("span", null, name), takeAway(() => whole, `${address}-${name}`)), panel.el, bar(scale, colours, "one cell"));
+    return whole;
   });
   return [h("div.panels", null, made), readout];
 }
@@ -85,7 +86,7 @@ function spectrum(off, el, address, lines) {
         d3.groups(points, (p) => p.label).map(([, own]) => Plot.line(own, { x: "rank", y: "value", stroke: own[0].now ? colours.accent : colours.faint, strokeWidth: own[0].now ? 2.2 : 1.4, strokeDasharray: own[0].now ? null : "4 3" })),
         d3.groups(points, (p) => p.label).map(([label, own], i, all) => Plot.text(own.slice(-1), { x: "rank", y: "value", text: () => label, dx: 7, dy: all.length < 2 ? 0 : own[0].now ? -7 : 8, textAnchor: "start", fill: own[0].now ? colours.accent : colours.soft }))],
     });
-  }, `${address}-spectrum`);
+  });
   off.add(frame.off);
 }
 

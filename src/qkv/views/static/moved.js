@@ -76,7 +76,7 @@ function render({ model, el }) {
           text: (k) => (ratio(k) === undefined ? "" : `× ${fixed(ratio(k), 1)}`) }) : null,
       ],
     });
-  }, "drift-against-null");
+  });
   el.append(h("details.small", null, h("summary", null, "as a table"), h("div.scroll", null, h("table", null,
     h("thead", null, h("tr", null, ["matrix", "this run", "random labels", "ratio"].map((t) => h("th", { scope: "col" }, t)))), table))));
   return frame.off;

@@ -25,7 +25,7 @@ function render({ model, el }) {
       Plot.dot(kinds, { y: "kind", x: (k) => Math.max(1, k.half), r: 5, fill: (k) => colours.role[k.role] }),
       Plot.text(kinds, { y: "kind", frameAnchor: "right", dx: 8, textAnchor: "start", text: (k) => whole(k.half), fill: colours.soft }),
     ],
-  }), "what-moved-first");
+  }));
   return frame.off;
 }
 

@@ -11,6 +11,7 @@ import forward from "./forward.js";
 import grid from "./grid.js";
 import header from "./header.js";
 import loss from "./loss.js";
+import { headAt } from "./decode.js";
 import made from "./made.js";
 import map from "./map.js";
 import matrices from "./matrices.js";
@@ -25,17 +26,17 @@ import words from "./words.js";
 
 // [id, heading, short name, key whose absence empties the room, lead, views]
 const ROOMS = [
-  ["answers", "Answers", "Answers", "answers", "", [answers]],
+  ["answers", "Answers", "Answers", "answers", "What everyone asks of a model, answered from this very run; each answer leads to its picture and its numbers below.", [answers]],
   ["which-q", null, null, "run", "", [words]],
-  ["loss", "Is it learning?", "Loss", "loss", "", [loss]],
+  ["loss", "Is it learning?", "Loss", "loss", "How surprised the model is by each new batch, and by text that it never trained on, beside what counting alone achieves there.", [loss]],
   ["grid", "What training did to every matrix", "Matrices", "grid", "Layers down, matrices across, heads as cells. Press play below, or drag the step, to watch it from the first update to the last; click a cell to open it.", [grid, curve, matrix]],
   ["map", "Every step at once", "Every step", "map", "The same as a score: each row is one matrix, each column a recorded step.", [map]],
-  ["matrices", "The weights themselves", "Weights", "matrices", "", [matrices, table]],
-  ["attention", "Where the heads look", "Attention", "attention", "", [attention]],
+  ["matrices", "The weights themselves", "Weights", "matrices", "Every matrix as a picture, at the steps whose weights were kept; a click opens one among the matrices above.", [matrices, table]],
+  ["attention", "Where the heads look", "Attention", "attention", "Every head on one text: how much each token reads of each other. Choose a head, then point at a token.", [attention]],
   ["forward", "Forward and backward", "Forward", "forward", "One sentence through this very model, left to right. x is what enters, W what is learned, q, k and v what comes out; every number is the model's own.", [forward]],
-  ["words", "What became of the words", "Words", "words", "", [vocabulary]],
-  ["made", "How it was made", "How it was made", "made", "", [made]],
-  ["measures", "Formulas and sources", "Formulas", "map", "", [measures]],
+  ["words", "What became of the words", "Words", "words", "Each token has a row in W_E. Rows that training moved alike end up alike: who is near whom, at the step of the slider.", [vocabulary]],
+  ["made", "How it was made", "How it was made", "made", "The command that makes this run again, and the versions and hashes to check it by.", [made]],
+  ["measures", "Formulas and sources", "Formulas", "map", "What each number of this page is: formula, range, source, and what it reads when nothing was learned.", [measures]],
 ];
 
 const empty = (value) => value === null || value === undefined || (Array.isArray(value) && !value.length);
@@ -70,7 +71,8 @@ function fromAddress(model, addresses) {
   const asked = new URLSearchParams(location.hash.slice(1));
   const step = Number(asked.get("step"));
   if (asked.has("step") && model.get("steps").includes(step)) model.set("step", step);
-  if (addresses.includes(asked.get("addr"))) model.set("address", asked.get("addr"));
+  const address = asked.get("addr");
+  if (addresses.includes(address) || headAt(address)) model.set("address", address);
   return asked.get("room");
 }
 

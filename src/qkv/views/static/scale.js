@@ -1,6 +1,5 @@
 // From a value to a colour: linear from 0, logarithmic, or square root for probabilities; always with a bar of numbers.
 
-import { d3 } from "./vendor.js";
 import { h } from "./dom.js";
 import { number } from "./format.js";
 import { table } from "./theme.js";
@@ -52,7 +51,7 @@ export function squareRoot(top = 1) {
 // A square root from 0: keeps small values visible without hiding differences among the large.
 export function root(top) {
   const hi = top || 1;
-  return { diverging: false, ticks: d3.ticks(0, hi, 3), ends: [0, hi], position: (v) => Math.sqrt(Math.max(0, v) / hi) };
+  return { diverging: false, ticks: [0, hi / 4, hi], ends: [0, hi], position: (v) => Math.sqrt(Math.max(0, v) / hi) };
 }
 
 // Logarithmic where the positive values span more than a factor of 50, else linear from 0.
@@ -73,11 +72,11 @@ export function lookUp(scale, colours) {
 // A colour bar with its numbers.
 export function bar(scale, colours, label) {
   const map = scale.diverging ? colours.diverging : colours.sequential;
-  const stops = Array.from({ length: 9 }, (_, i) => map(i / 8)).join(",");
+  const stops = Array.from({ length: 9 }, (_, i) => map(i / 8));
   return h("div.bar", { role: "img", "aria-label": `colour scale: ${label}, from ${number(scale.ends[0])} to ${number(scale.ends[1])}` },
     h("span.bar-label", null, label),
     h("span.bar-scale", null,
-      h("span.bar-strip", { style: `background:linear-gradient(90deg,${stops})` }),
+      h("span.bar-strip", { "data-stops": stops.join("|"), style: `background:linear-gradient(90deg,${stops.join(",")})` }),
       h("span.bar-ticks", null, scale.ticks.map((tick) =>
         h("span", { style: `left:${Math.min(1, Math.max(0, scale.position(tick))) * 100}%` },
           scale.clipped && tick === scale.ends[1] ? "≥ " : scale.clipped && scale.diverging && tick === scale.ends[0] ? "≤ " : null, number(tick, 2))))));

@@ -1,0 +1,21 @@
+// The host of a study's page: lays out its one room. `payload` stands in the file, or comes from the server of a live page.
+
+import { h } from "./dom.js";
+import { createModel } from "./model.js";
+import study from "./study.js";
+import { VERSION } from "./version.js";
+
+let off = () => {};
+
+export function openStudy(main, payload) {
+  off();
+  main.replaceChildren();
+  if (payload.version !== VERSION) {
+    main.append(h("p.missing", null, `This page reads payload version ${VERSION}; the data is version ${payload.version}. Write the page again with the qkv that made it.`));
+    return;
+  }
+  const room = h("section", { id: "study" });
+  main.append(h("p.eyebrow", null, "qkv · study"), h("h1", null, payload.study.asks || payload.study.name), room);
+  off = study.render({ model: createModel(payload), el: room });
+  document.documentElement.dataset.ready = "yes";
+}

@@ -1,0 +1,312 @@
+"""The room of a study, read from its folder: arms, curves with t intervals, the verdict, and every training ever made.
+
+Reads `verdict.json`, `runs.jsonl` and `design-*.json`, also while the study still runs: then there is no verdict yet,
+and `StudyRoom.missing` says how far it is. Runs nothing and estimates nothing.
+"""
+
+import dataclasses
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from qkv.errors import MissingExtra, RunFolderError
+from qkv.studies.statistics import how_exact, t_interval
+from qkv.studies.store import read_rows
+from qkv.views.payloads import VERSION, Host
+
+__all__ = [
+    "StudyArm",
+    "StudyEffect",
+    "StudyPayload",
+    "StudyRoom",
+    "StudyRun",
+    "effort",
+    "is_study",
+    "read_study",
+    "study_room",
+]
+
+_EFFECT = (
+    "name",
+    "what",
+    "unit",
+    "margin",
+    "expected",
+    "verdict",
+    "effect",
+    "low",
+    "high",
+    "n",
+    "p_holm",
+    "detectable",
+)
+_ARM = ("name", "what", "loss", "sd", "at_edge", "diverged", "trainings")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class StudyEffect:
+    """One contrast of a study; None where so few replicates cannot say."""
+
+    name: str
+    what: str
+    unit: str
+    margin: float
+    expected: str
+    """What was written down before the first training."""
+    verdict: str
+    effect: float | None
+    low: float | None
+    """Of the 95 % interval; `StudyRoom.effort` says of which kind."""
+    high: float | None
+    n: int
+    p_holm: float | None
+    detectable: float | None
+    values: tuple[float, ...]
+    """One per replicate."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class StudyArm:
+    """One arm: what was done, its loss over replicates, and its curve with t intervals."""
+
+    name: str
+    what: str
+    frozen: tuple[str, ...]
+    loss: float | None
+    sd: float | None
+    low: float | None
+    """Of the 95 % t interval of the loss."""
+    high: float | None
+    n: int
+    rates: tuple[float, ...]
+    """Learning rates that were chosen, one per replicate."""
+    at_edge: int
+    diverged: int
+    trainings: int
+    steps: tuple[int, ...]
+    mean: tuple[float, ...]
+    """Validation loss by step, over the replicates that did not diverge."""
+    lows: tuple[float | None, ...]
+    highs: tuple[float | None, ...]
+    in_curve: int
+    """Replicates in the curve."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class StudyRun:
+    """One training of the log."""
+
+    arm: str
+    role: str
+    replicate: int
+    lr: float
+    loss: float | None
+    diverged: bool
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class StudyRoom:
+    """Everything that a study's folder tells."""
+
+    name: str
+    asks: str
+    sentence: str
+    full_answer: str
+    quick: bool
+    effects: tuple[StudyEffect, ...]
+    arms: tuple[StudyArm, ...]
+    not_reached: tuple[str, ...]
+    falsified_by: str
+    literature: str
+    design: str
+    """Hash of the design."""
+    designs: tuple[int, ...]
+    """Replicates of every design of this protocol that was written down, in that order."""
+    source: str
+    software: str
+    runs: tuple[StudyRun, ...]
+    effort: str
+    """Trainings made and planned, the budget, and what the intervals of effects are."""
+    missing: str
+    """Why there is no verdict, empty where there is one."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class StudyPayload:
+    """What the page of a study is given."""
+
+    host: Host
+    study: StudyRoom
+    version: int = VERSION
+
+
+def is_study(folder: str | Path) -> bool:
+    """Whether a folder is a study's."""
+    place = Path(folder)
+    return (place / "verdict.json").is_file() or any(place.glob("design-*.json"))
+
+
+def read_study(folder: Path, host: Host) -> StudyPayload:
+    """The payload of a study's folder. Raises RunFolderError where it is no study or was changed by hand."""
+    verdict = _json(folder / "verdict.json")
+    rows = list(read_rows(folder))
+    return StudyPayload(host=host, study=study_room(verdict, rows) if verdict else _unfinished(folder, rows))
+
+
+def study_room(verdict: Mapping[str, Any], rows: Iterable[Mapping[str, Any]] = ()) -> StudyRoom:
+    """A verdict and the log it rests on. Without the log there are mean curves and no intervals around them."""
+    rows = list(rows)
+    reported = _reported(rows)
+    return StudyRoom(
+        name=verdict["study"],
+        asks=verdict["asks"],
+        sentence=verdict["sentence"],
+        full_answer=verdict.get("full_answer", ""),
+        quick=bool(verdict.get("quick")),
+        effects=tuple(_effect(row) for row in verdict["contrasts"]),
+        arms=tuple(_arm(arm, reported[arm["name"]]) for arm in verdict["arms"]),
+        not_reached=tuple(verdict["not_reached"]),
+        falsified_by=verdict["falsified_by"],
+        literature=verdict["literature"],
+        design=verdict["design"],
+        designs=_designs(rows, (*verdict["earlier_designs"], verdict.get("seeds", 0))),
+        source=f"{verdict['source']['name']}, sha256 {verdict['source']['sha256'][:16]}",
+        software=verdict["software"],
+        runs=_runs(rows),
+        effort=effort(verdict),
+        missing="",
+    )
+
+
+def effort(verdict: Mapping[str, Any]) -> str:
+    """Trainings made and planned, the budget, and what the intervals are; files of an older form lack some of it."""
+    made = f"{verdict['trainings']:,} trainings"
+    if "budget_minutes" in verdict:
+        made += f" (about {verdict['planned_trainings']:,} planned; budget {verdict['budget_minutes']:g} minutes)"
+    return f"{made}; intervals: {verdict.get('intervals', how_exact(2))}"
+
+
+def _effect(row: Mapping[str, Any]) -> StudyEffect:
+    return StudyEffect(**{name: row[name] for name in _EFFECT}, values=tuple(row["values"]))
+
+
+def _arm(arm: Mapping[str, Any], runs: Sequence[Mapping[str, Any]]) -> StudyArm:
+    low, high = _interval(arm["losses"])
+    steps, mean, lows, highs, n = _curve(runs)
+    if not steps and arm["curve"]:  # a verdict without its log
+        steps, mean = (tuple(column) for column in zip(*arm["curve"], strict=True))
+        lows = highs = (None,) * len(steps)
+    return StudyArm(
+        **{name: arm[name] for name in _ARM},
+        frozen=tuple(arm["frozen"]),
+        low=low,
+        high=high,
+        n=len(arm["losses"]),
+        rates=tuple(arm["rates"]),
+        steps=steps,
+        mean=mean,
+        lows=lows,
+        highs=highs,
+        in_curve=n,
+    )
+
+
+Bounds = tuple[float | None, float | None]
+
+
+def _interval(values: Sequence[float]) -> Bounds:
+    """95 % t interval; (None, None) for fewer than two values, or where SciPy is not there to say."""
+    if len(values) < 2:
+        return None, None
+    try:
+        return t_interval(values)
+    except MissingExtra:
+        return None, None
+
+
+Curve = tuple[tuple[int, ...], tuple[float, ...], tuple[float | None, ...], tuple[float | None, ...], int]
+
+
+def _curve(runs: Sequence[Mapping[str, Any]]) -> Curve:
+    """(steps, mean, low, high, replicates) of the validation loss of reported runs that have a curve."""
+    curves = [row["curve"] for row in runs if row.get("curve")]
+    if not curves:
+        return (), (), (), (), 0
+    steps = tuple(int(point[0]) for point in curves[0])
+    curves = [curve for curve in curves if tuple(int(point[0]) for point in curve) == steps]
+    losses = np.array([[point[1] for point in curve] for curve in curves])
+    bounds = [_interval(column.tolist()) for column in losses.T]
+    lows, highs = zip(*bounds, strict=True)
+    return steps, tuple(losses.mean(0).tolist()), tuple(lows), tuple(highs), len(curves)
+
+
+def _reported(rows: Iterable[Mapping[str, Any]]) -> dict[str, list[Mapping[str, Any]]]:
+    """The reported run of each replicate, by arm: the last one where a design was followed by a larger one."""
+    found: dict[str, dict[int, Mapping[str, Any]]] = defaultdict(dict)
+    for row in rows:
+        if row.get("role") == "report":
+            found[row["arm"]][row["replicate"]] = row
+    return defaultdict(list, {arm: list(by_replicate.values()) for arm, by_replicate in found.items()})
+
+
+def _designs(rows: Iterable[Mapping[str, Any]], otherwise: Sequence[int]) -> tuple[int, ...]:
+    return tuple(row["replicates"] for row in rows if "design" in row) or tuple(otherwise)
+
+
+def _runs(rows: Iterable[Mapping[str, Any]]) -> tuple[StudyRun, ...]:
+    return tuple(
+        StudyRun(
+            arm=row["arm"],
+            role=row["role"],
+            replicate=row["replicate"],
+            lr=row["lr"],
+            loss=None if row["diverged"] else row["loss"],
+            diverged=row["diverged"],
+        )
+        for row in rows
+        if "arm" in row
+    )
+
+
+def _unfinished(folder: Path, rows: Sequence[Mapping[str, Any]]) -> StudyRoom:
+    """What there is before the verdict: the question of the newest design, and the log so far."""
+    written = [row["design"] for row in rows if "design" in row]
+    designs = [found for path in sorted(folder.glob("design-*.json")) if (found := _json(path))]
+    if not designs:
+        raise RunFolderError(f"{folder} is no study: it has neither a verdict.json nor a design")
+    design = next((d for d in designs if written and d["hash"] == written[-1]), designs[-1])
+    done = sum("arm" in row for row in rows)
+    return StudyRoom(
+        name=design["study"],
+        asks="",
+        sentence="",
+        full_answer="",
+        quick=bool(design.get("quick")),
+        effects=(),
+        arms=(),
+        not_reached=(),
+        falsified_by="",
+        literature="",
+        design=design["hash"],
+        designs=_designs(rows, (design["replicates"],)),
+        source=str(design.get("source_name", "")),
+        software="",
+        runs=_runs(rows),
+        effort="",
+        missing=f"No verdict yet: {done} training{'s' * (done != 1)} made so far, of {len(design['arms'])} arms in "
+        f"{design['replicates']} replicates and the learning rates they are tuned over.",
+    )
+
+
+def _json(path: Path) -> dict[str, Any] | None:
+    """A JSON object; None where there is no such file. Raises RunFolderError where it is damaged."""
+    if not path.is_file():
+        return None
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except ValueError:
+        raise RunFolderError(f"{path} is damaged; run the study again, it goes on from its log") from None

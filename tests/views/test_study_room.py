@@ -1,0 +1,142 @@
+"""The room of a study: what its folder tells, with intervals from its own log, and nothing that is not there."""
+
+import json
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from qkv.errors import RunFolderError, UserError
+from qkv.views.payloads import Host
+from qkv.views.serving import shown_of
+from qkv.views.study_page import write_study_page
+from qkv.views.study_room import is_study, read_study, study_room
+from qkv.views.study_server import study_pulse
+
+CURVES = [[[10, 3.0], [20, 2.5]], [[10, 3.2], [20, 2.52]], [[10, 3.1], [20, 2.6]]]
+BAD = '</script><img src=x onerror="window.hurt=1">'
+
+
+def report(replicate, curve, **more):
+    about = {"key": f"r{replicate}", "arm": "frozen", "role": "report", "replicate": replicate, "lr": 0.01}
+    return about | {"diverged": False, "loss": curve[-1][1] if curve else 9.0, "curve": curve} | more
+
+
+LOG = [
+    {"key": "design a", "design": "a" * 64, "replicates": 2},
+    {"key": "design d", "design": "d" * 64, "replicates": 4},
+    {
+        "key": "t",
+        "arm": "frozen",
+        "role": "tune",
+        "replicate": 1,
+        "lr": 0.1,
+        "diverged": True,
+        "loss": 9.0,
+        "curve": [],
+    },
+    *(report(i + 1, curve) for i, curve in enumerate(CURVES)),
+]
+
+
+@pytest.fixture
+def folder(tmp_path, verdict):
+    place = tmp_path / "study-frozen-embeddings-s-0123abcd"
+    place.mkdir()
+    (place / "runs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in LOG), encoding="utf-8")
+    (place / "verdict.json").write_text(json.dumps(verdict(asks=f"Must they? {BAD}")), encoding="utf-8")
+    return place
+
+
+def test_curves_have_the_t_interval_of_their_own_replicates(folder):
+    arm = read_study(folder, Host()).study.arms[0]
+    losses = np.array([[point[1] for point in curve] for curve in CURVES])
+    assert arm.steps == (10, 20) and arm.in_curve == 3
+    np.testing.assert_allclose(arm.mean, losses.mean(0))
+    for column, low, high in zip(losses.T, arm.lows, arm.highs, strict=True):
+        expected = stats.t.interval(0.95, 2, loc=column.mean(), scale=stats.sem(column))
+        np.testing.assert_allclose((low, high), expected)
+    assert (arm.low, arm.high) == pytest.approx(stats.t.interval(0.95, 1, loc=2.51, scale=stats.sem([2.5, 2.52])))
+
+
+def test_every_training_and_every_design_counts(folder):
+    study = read_study(folder, Host()).study
+    assert len(study.runs) == 4 and study.runs[0].diverged and study.runs[0].loss is None
+    assert study.designs == (2, 4) and study.design == "d" * 64
+
+
+def test_a_verdict_without_its_log_has_a_curve_and_no_interval(verdict):
+    arm, untrained = study_room(verdict()).arms
+    assert arm.mean == (3.0, 2.5) and arm.lows == (None, None) and arm.in_curve == 0
+    assert untrained.steps == () and study_room(verdict(seeds=3)).designs == (4, 3)
+
+
+def test_before_the_verdict_it_says_how_far_it_is(folder):
+    (folder / "verdict.json").unlink()
+    design = {"study": "frozen-embeddings", "hash": "d" * 64, "replicates": 4, "arms": [1, 2], "source_name": "s"}
+    (folder / "design-dddddddd.json").write_text(json.dumps(design), encoding="utf-8")
+    study = read_study(folder, Host()).study
+    assert study.missing.startswith("No verdict yet: 4 trainings made so far, of 2 arms in 4 replicates")
+    assert study.effects == () and len(study.runs) == 4
+
+
+def test_a_folder_is_told_apart_from_a_run(folder, run_folder, tmp_path):
+    assert is_study(folder) and not is_study(run_folder.folder) and not is_study(tmp_path / "nothing")
+    with pytest.raises(UserError, match="leave --beside out"):
+        shown_of(folder, run_folder.folder)
+    (folder / "verdict.json").write_text("{", encoding="utf-8")
+    with pytest.raises(RunFolderError, match="damaged"):
+        read_study(folder, Host())
+
+
+def test_a_pulse_changes_with_the_log_and_with_the_verdict(folder):
+    before = study_pulse(folder)
+    with open(folder / "runs.jsonl", "a", encoding="utf-8") as log:
+        log.write(json.dumps(report(4, CURVES[0])) + "\n")
+    after = study_pulse(folder)
+    assert after.log_bytes > before.log_bytes and after.verdict == before.verdict > 0
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1280, 380])
+def test_the_page_is_read_without_fault(look, folder, width, scheme, faults, shot):
+    page = look(write_study_page(folder), width=width, scheme=scheme)
+    page.evaluate("document.querySelectorAll('details').forEach((d) => (d.open = true))")
+    assert page.complaints == [] and page.evaluate("window.hurt") is None
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    shot(page, f"study-{width}-{scheme}")
+    assert faults(page) == []
+    assert BAD in page.locator("h1").inner_text()
+    text = page.locator("#study").inner_text()
+    assert "It was designed 2 times" in text and "trained 4 times in all" in text and "dddddddddddd" in text
+    assert "+0.080 to +0.160" in text and "2.383 to 2.637" in text
+    assert page.locator("#study svg").count() == 2
+
+
+@pytest.mark.browser
+def test_the_interval_is_drawn_in_proportion(look, folder):
+    page = look(write_study_page(folder))
+    lines = (
+        page.locator("#study svg")
+        .first.locator("line")
+        .evaluate_all("(all) => all.map((e) => ['x1', 'x2'].map((name) => Number(e.getAttribute(name))))")
+    )
+    zero = next(left for left, right in lines if left == right)
+    low, high = next(pair for pair in lines if pair[0] != pair[1])
+    assert (low - zero) / (high - zero) == pytest.approx(0.08 / 0.16, abs=0.02)
+
+
+@pytest.mark.browser
+def test_the_live_page_of_a_study_follows_its_log(look, folder, serving):
+    from playwright.sync_api import expect
+
+    server = serving(folder)
+    page = look(f"http://127.0.0.1:{next(server)}/", offline=False)
+    expect(page.locator("#study")).to_contain_text("trained 4 times in all")
+    with open(folder / "runs.jsonl", "a", encoding="utf-8") as log:
+        log.write(json.dumps(report(4, CURVES[0])) + "\n")
+    expect(page.locator("#study")).to_contain_text("trained 5 times in all", timeout=5_000)
+    assert page.complaints == []
+    page.close()
+    assert list(server) == []
