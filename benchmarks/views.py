@@ -2,8 +2,8 @@
 
     python benchmarks/views.py TEXT [--run RUN]
 
-Makes two run folders of the sizes that are measured (12 layers x 12 heads; 36 heads on 1,024 tokens) by training a few
-steps, and takes --run (any 4-layer run) for the report. Prints one line per figure. Needs the extra `dev`.
+Makes run folders of the sizes that are measured (12 layers x 12 heads; 36 heads on 1,024 tokens; 144 on 2,048) by
+training a step or some, and takes --run (any 4-layer run) for the report. Needs the extra `dev`.
 """
 
 import argparse
@@ -45,9 +45,13 @@ def main() -> None:
         if given.run:
             report(browser, Path(given.run), Path(place))
         sizes = {"n_layers": 12, "n_heads": 12, "d_model": 192, "n_ctx": 64, "batch_size": 4}
-        slider(browser, made(given.text, Path(place) / "wide", sizes, steps=40))
+        wide = made(given.text, Path(place) / "wide", sizes | {"n_ctx": 128}, steps=40)
+        attention_adds(wide, Path(place), Path(given.text))
+        slider(browser, wide)
         sizes = {"n_layers": 3, "n_heads": 12, "d_model": 192, "n_ctx": 1024, "batch_size": 1}
-        long_text(browser, made(given.text, Path(place) / "long", sizes, steps=2), Path(given.text))
+        long_text(browser, made(given.text, Path(place) / "long", sizes, steps=2), Path(given.text), 36, 1024)
+        sizes = {"n_layers": 12, "n_heads": 12, "d_model": 192, "n_ctx": 2048, "batch_size": 1}
+        long_text(browser, made(given.text, Path(place) / "longest", sizes, steps=1), Path(given.text), 144, 2048)
         browser.close()
 
 
@@ -99,19 +103,31 @@ def slider(browser, run: Path) -> None:
     stop()
 
 
-def long_text(browser, run: Path, source: Path) -> None:
-    """First picture and hover of 36 heads on 1,024 tokens."""
+def attention_adds(run: Path, place: Path, source: Path) -> None:
+    """What 144 heads on 128 tokens add to a report."""
+    text = source.read_text(encoding="utf-8")
+    sizes = [
+        qkv.load(run).report(out=place / "wide.html", texts=texts).stat().st_size
+        for texts in ([text[:2]], [text[:128]])
+    ]
+    print(f"144 heads x 128 tokens add {(sizes[1] - sizes[0]) / 1e6:.2f} MB to a report of {sizes[0] / 1e6:.2f} MB")
+
+
+def long_text(browser, run: Path, source: Path, heads: int, tokens: int) -> None:
+    """First picture and hover of that many heads and tokens."""
     address, stop = served(run)
     page = browser.new_page(viewport={"width": 1280, "height": 900})
     page.goto(address)
     page.wait_for_selector("html[data-ready=yes]", timeout=60_000)
-    page.locator("#attention textarea").fill(source.read_text(encoding="utf-8")[:1024])
+    page.locator("#attention textarea").fill(source.read_text(encoding="utf-8")[:tokens])
     began = time.perf_counter()
     page.locator("#attention textarea").press("Enter")
     page.wait_for_function(
-        "() => document.querySelector('#attention .figure-title')?.textContent.includes('1,024 tokens')"
+        "(words) => document.querySelector('#attention .figure-title')?.textContent.includes(words)",
+        arg=f"{tokens:,} tokens",
+        timeout=120_000,
     )
-    print(f"attention, 36 heads x 1,024 tokens: first picture after {time.perf_counter() - began:.2f} s")
+    print(f"attention, {heads} heads x {tokens:,} tokens: first picture after {time.perf_counter() - began:.2f} s")
     panel = page.locator("#attention .detail .raster").first
     panel.scroll_into_view_if_needed()
     page.wait_for_timeout(1000)

@@ -1,12 +1,11 @@
 """Write the generated pages of docs/ from the code they describe, or say which are stale (`--check`, exit status 1).
 
 cli.md       the options of every command, from the parsers themselves
-playground   one file from its modules and those of the report, see docs/playground/build.py
+playground   one file from its modules and those of the report, see src/qkv/views/playground.py
 answers/     what studies found, from the result files in answers/results
 """
 
 import argparse
-import importlib.util
 import json
 import sys
 from collections.abc import Callable
@@ -22,6 +21,7 @@ from qkv.instruments.schedule import KINDS, LEVELS
 from qkv.presets import PRESETS, card
 from qkv.studies.question import Question
 from qkv.studies.questions import questions
+from qkv.views.playground import playground
 from qkv.views.study_page import answer_text
 
 HERE = Path(__file__).parent
@@ -191,18 +191,9 @@ def _answer_pages() -> dict[str, Callable[[], str]]:
     return pages | {f"answers/{name}.md": partial(answer_page, question) for name, question in questions().items()}
 
 
-def playground_page() -> str:
-    """The playground as one file that needs nothing else."""
-    spec = importlib.util.spec_from_file_location("playground_build", HERE / "playground" / "build.py")
-    assert spec is not None and spec.loader is not None
-    build = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(build)
-    return build.page()
-
-
 PAGES: dict[str, Callable[[], str]] = {"cli.md": cli_page, "presets.md": presets_page, "measures.md": measures_page}
 PAGES |= _answer_pages()
-PAGES["playground/index.html"] = playground_page
+PAGES["playground/index.html"] = playground
 
 
 def stale() -> list[str]:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-SOURCE = ROOT / "docs" / "playground" / "src"
+SOURCE = ROOT / "src" / "qkv" / "views" / "play"
 
 
 def find_node() -> str | None:

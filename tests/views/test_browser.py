@@ -234,10 +234,10 @@ def test_the_keyboard_reaches_every_picture_and_every_control(look, report):
     controls = "a[href], button, input, select, summary, [role=application]"
     wanted = page.evaluate(
         "(kinds) => [...document.querySelectorAll(kinds)].filter((e) => e.checkVisibility() && !e.disabled && "
-        "!e.matches('.word, .map-kind')).map((e) => e.dataset.at)",
+        "!e.matches('.word, .map-kind')).map((e) => [e.dataset.at, e.outerHTML.slice(0, 99)])",
         controls,
     )
-    assert len(wanted) > 60 and [at for at in wanted if at not in reached] == []
+    assert len(wanted) > 60 and [what for at, what in wanted if at not in reached] == []
     assert outlined and page.evaluate("document.querySelectorAll('.word').length") > 0
 
 
@@ -259,3 +259,22 @@ def test_answers_open_with_every_question_in_a_line(look, report, run_folder):
     assert all(len(line) < 200 for _, line in expected)
     page.locator("#answers .in-short a", has_text="Is the loss good?").click()
     page.wait_for_function("() => document.querySelector('#answer-loss').getBoundingClientRect().top < 200")
+
+
+def test_a_corpus_full_of_markup_is_text_in_every_room(look, tmp_path):
+    import qkv
+
+    source = tmp_path / "markup.txt"
+    line = '<script>window.hurt=1</script> <img src=x onerror="window.hurt=2"> </style> & <!-- '
+    source.write_text("".join(f"{line} {i % 7} <b>{i % 5}</b>\n" for i in range(400)), encoding="utf-8")
+    sizes = {"d_model": 16, "n_layers": 2, "n_heads": 2, "n_ctx": 32, "batch_size": 4}
+    run = qkv.train(source, out=tmp_path / "run", tokenizer="word", steps=10, set=sizes, report=False)
+    page = look(run.report(texts=[line]))
+    page.evaluate("document.querySelectorAll('details').forEach((d) => (d.open = true))")
+    for room in page.query_selector_all("section.room"):
+        room.scroll_into_view_if_needed()
+        page.wait_for_timeout(50)
+    assert page.evaluate("window.hurt") is None and page.complaints == []
+    assert page.query_selector("main script, main img, main style, main b b") is None
+    assert page.locator("#attention .word", has_text="script").count() > 0
+    assert "<" in page.locator("#words").inner_text()

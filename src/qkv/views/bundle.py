@@ -9,7 +9,10 @@ import re
 from collections.abc import Callable
 from importlib.resources import files
 
-__all__ = ["bundle", "script_safe", "static_text"]
+__all__ = ["LIBRARIES", "bundle", "libraries", "script_safe", "static_text"]
+
+LIBRARIES = ("vendor/d3.min.js", "vendor/plot.umd.min.js")
+"""Vendored scripts, in the order in which they are loaded; versions and licences are in `static/vendor/README.md`."""
 
 _IMPORT = re.compile(r'^import\s+(?:(\w+)|\{([^}]*)\})\s+from\s+"\./([\w-]+\.js)";[ \t]*$', re.MULTILINE)
 _EXPORT = re.compile(r"^export\s+(async\s+function\*?|function\*?|const|class)\s+(\w+)", re.MULTILINE)
@@ -69,3 +72,8 @@ def _required(match: re.Match[str]) -> str:
 def script_safe(source: str) -> str:
     """Script source that cannot end the `<script>` element that holds it (HTML standard, section 4.12.1.3)."""
     return re.sub(r"<(/script|!--)", r"\\x3c\1", source, flags=re.IGNORECASE)
+
+
+def libraries() -> str:
+    """The vendored libraries as script elements."""
+    return "\n".join(f"<script data-library>\n{script_safe(static_text(name))}</script>" for name in LIBRARIES)

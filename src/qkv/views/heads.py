@@ -7,6 +7,7 @@ each summary stands beside what even attention over the same tokens would give: 
 from collections.abc import Sequence
 
 import numpy as np
+import torch
 
 from qkv.views.packed import pack
 from qkv.views.payloads import AttentionText, Cell, HeadNote
@@ -72,7 +73,7 @@ def head_notes(layer: int, pattern: np.ndarray, causal: bool) -> list[HeadNote]:
     positions = np.arange(n)
     notes = []
     for head in range(n_heads):
-        p = np.asarray(pattern[head], dtype=np.float64)
+        p = np.asarray(pattern[head])
         looks = {"itself": (positions, positions)}
         if n > 2:
             looks["the previous"] = (positions[1:], positions[1:] - 1)
@@ -80,9 +81,10 @@ def head_notes(layer: int, pattern: np.ndarray, causal: bool) -> list[HeadNote]:
             if not causal:
                 looks["the next"] = (positions[:-1], positions[:-1] + 1)
         shares = tuple(
-            Cell(name=name, share=float(p[q, k].mean()), even=float(even[q].mean())) for name, (q, k) in looks.items()
+            Cell(name=name, share=float(p[q, k].mean(dtype=np.float64)), even=float(even[q].mean()))
+            for name, (q, k) in looks.items()
         )
-        entropy = -np.where(p > 0, p * np.log(np.where(p > 0, p, 1.0)), 0.0).sum(1).mean()
+        entropy = torch.special.entr(torch.from_numpy(p)).sum(1, dtype=torch.float64).mean()
         notes.append(
             HeadNote(
                 layer=layer,

@@ -7,14 +7,13 @@ outside script, style, font or image.
 import html
 from typing import Any
 
-from qkv.views.bundle import bundle, script_safe, static_text
+from qkv.views.bundle import LIBRARIES, bundle, libraries, script_safe, static_text
 from qkv.views.packed import embed
 from qkv.views.payloads import Report
+from qkv.views.playground import POLICY as PLAYGROUND_POLICY
+from qkv.views.playground import playground_template
 
-__all__ = ["LIBRARIES", "LIVE_POLICY", "live_page", "page_of", "render_page"]
-
-LIBRARIES = ("vendor/d3.min.js", "vendor/plot.umd.min.js")
-"""Vendored scripts, in the order in which they are loaded; versions and licences are in `static/vendor/README.md`."""
+__all__ = ["LIVE_POLICY", "live_page", "page_of", "render_page"]
 
 _POLICY = (
     "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:; "
@@ -39,6 +38,7 @@ _PAGE = """<!doctype html>
 <main id="report" tabindex="-1"><noscript><h1>{title}</h1><p>{description}</p><p>The pictures of this report need JavaScript; it is all in this file, and nothing is fetched.</p></noscript></main>
 <footer>Written by qkv, which trains self-attention models and shows what training does to every matrix. This file is complete: it works offline and sends nothing anywhere. Charts: Observable Plot and D3, ISC licence.</footer>
 <script type="application/json" id="qkv-payload">{payload}</script>
+{carried}
 {libraries}
 <script>
 {script}</script>
@@ -49,7 +49,7 @@ _PAGE = """<!doctype html>
 
 LIVE_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:; "
-    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    "connect-src 'self'; frame-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
 """What a live page may load, as an HTTP header: nothing but what its own server gives."""
 
@@ -75,24 +75,33 @@ _LIVE = """<!doctype html>
 
 def live_page(name: str) -> str:
     """The page that a server gives: the same modules, loaded as they are; the payload comes afterwards."""
-    libraries = "\n".join(f'<script src="static/{library}"></script>' for library in LIBRARIES)
-    return _LIVE.format(title=html.escape(f"{name} · qkv"), libraries=libraries)
+    scripts = "\n".join(f'<script src="static/{library}"></script>' for library in LIBRARIES)
+    return _LIVE.format(title=html.escape(f"{name} · qkv"), libraries=scripts)
 
 
 def render_page(report: Report) -> str:
-    """The whole report as HTML text."""
-    return page_of(report, "report.js", title=f"{report.run.name} · qkv", description=report.run.verdict)
+    """The whole report as HTML text; with the playground in it where its run is small enough to go on in the page."""
+    title = f"{report.run.name} · qkv"
+    if report.play is None or report.play.weights is None:
+        return page_of(report, "report.js", title=title, description=report.run.verdict)
+    carried = f'<script type="application/json" id="qkv-playground">{embed(playground_template())}</script>'
+    return page_of(
+        report, "report.js", title=title, description=report.run.verdict, carried=carried, policy=PLAYGROUND_POLICY
+    )
 
 
-def page_of(payload: Any, entry: str, *, title: str, description: str) -> str:
-    """A payload with the module `entry` as one file. Nothing of it reaches markup but through escaping."""
-    libraries = "\n".join(f"<script>\n{script_safe(static_text(name))}</script>" for name in LIBRARIES)
+def page_of(payload: Any, entry: str, *, title: str, description: str, carried: str = "", policy: str = _POLICY) -> str:
+    """A payload with the module `entry` as one file. Nothing of it reaches markup but through escaping.
+
+    `carried` is a further script element, `policy` what the browser lets the page load.
+    """
     return _PAGE.format(
-        policy=html.escape(_POLICY, quote=False),
+        policy=html.escape(policy, quote=False),
         title=html.escape(title),
         description=html.escape(description),
         style=static_text("report.css"),
         payload=embed(payload),
-        libraries=libraries,
+        carried=carried,
+        libraries=libraries(),
         script=script_safe(bundle(entry)),
     )

@@ -9,7 +9,7 @@ page is `packed`'s.
 """
 
 import dataclasses
-from typing import Literal
+from typing import Any, Literal
 
 from qkv.views.packed import Packed
 
@@ -42,6 +42,7 @@ __all__ = [
     "MovingNote",
     "OtherRun",
     "PathShare",
+    "PlayRoom",
     "Report",
     "RowsRoom",
     "RunFacts",
@@ -570,6 +571,21 @@ class OtherRun:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class PlayRoom:
+    """A run as the playground takes it."""
+
+    name: str
+    step: int | None
+    settings: dict[str, Any]
+    """The configuration's model: its kind, and the keys of its sizes and layout."""
+    tokens: tuple[str, ...] | None
+    """The vocabulary; None where tokens are not characters."""
+    parameters: int
+    weights: dict[str, Packed] | None
+    """By address, of the last step; None where there are too many."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Report:
     """Everything a page shows; each field is one model key of the ES modules."""
 
@@ -587,6 +603,7 @@ class Report:
     forward: ForwardText | None = None
     words: WordsRoom | None = None
     ledger: LedgerRoom | None = None
+    play: PlayRoom | None = None
     other: OtherRun | None = None
     kept: tuple[int, ...] = ()
     """Every step whose weights were kept."""

@@ -33,11 +33,13 @@ from qkv.views.payloads import (
     LossRoom,
     MapRoom,
     MatricesRoom,
+    PlayRoom,
     Report,
     RowsRoom,
     RunFacts,
     WordsRoom,
 )
+from qkv.views.play_room import play_room
 from qkv.views.rows import rows_room
 from qkv.views.verdict import verdict
 from qkv.views.vocabulary import words_room
@@ -197,6 +199,10 @@ class Rooms:
             looker.model()
         return words_room(self.snapshots, tokens, self.counts, specials, looker)
 
+    def play(self) -> PlayRoom | None:
+        """What the playground needs to go on training."""
+        return play_room(self.folder, self.settings.get("model", {}), self.tokenizer, self.snapshots)
+
     def _steps_of_attention(self, looker: Looker) -> list[int]:
         """Kept steps at which the first text is shown: as many as fit, the last among them."""
         sizes = self.sizes
@@ -251,6 +257,7 @@ class Rooms:
             forward=self.forward(),
             words=self.words(),
             ledger=ledger_room(self.telemetry) if self.telemetry else None,
+            play=self.play(),
             kept=tuple(self.snapshots.steps),
             missing={room: why for room, why in absent.items() if why},
         )

@@ -2,6 +2,7 @@
 
     GET  /                 the page; its modules under /static
     GET  /payload          every room
+    GET  /playground       the playground, going on from this run
     GET  /rooms?names=...  some rooms again, while the run trains
     GET  /events           server-sent events: a pulse whenever the run has gone on
     POST /ask/NAME         a question that needs the model (see `asking`)
@@ -32,7 +33,8 @@ from qkv.views.guard import App, Guard
 from qkv.views.looker import Looker
 from qkv.views.packed import to_json
 from qkv.views.page import LIVE_POLICY, live_page
-from qkv.views.payloads import Host, OtherRun
+from qkv.views.payloads import Host, OtherRun, PlayRoom
+from qkv.views.playground import POLICY, playground
 from qkv.views.rooms import Rooms
 
 __all__ = ["Page", "Shown", "application"]
@@ -57,6 +59,8 @@ class Page(Follower[Pulse]):
         """Every room, and what may be asked."""
         with Rooms(self.folder, looker=self.desk.looker if self.desk else None) as rooms:
             report = rooms.report(Host(kind="page", can=self.desk.can if self.desk else ()))
+        if report.play:  # its weights come with the frame that asks for them
+            report = dataclasses.replace(report, play=dataclasses.replace(report.play, weights=None))
         if self._beside is None:
             return report
         with Rooms(self._beside) as rooms:
@@ -74,6 +78,12 @@ class Page(Follower[Pulse]):
         found = {name: self._rooms[name](at_once=self.pulse.finished) for name in names}
         return {"stale": [name for name in names if not self._rooms[name].is_fresh], **found}
 
+    def play(self) -> PlayRoom | None:
+        """The run as the playground takes it; None where it cannot."""
+        with Rooms(self.folder) as rooms:
+            found = rooms.play()
+        return found if found and found.weights is not None else None
+
     def _read(self, name: str) -> Any:
         with Rooms(self.folder) as rooms:
             return getattr(rooms, name)()
@@ -87,6 +97,7 @@ class Shown(Protocol):
     closing: bool
 
     def payload(self) -> Any: ...
+    def play(self) -> PlayRoom | None: ...
     def rooms(self, names: Iterable[str]) -> dict[str, Any]: ...
     async def watch(self) -> None: ...
     def events(self) -> AsyncIterator[str]: ...
@@ -104,6 +115,10 @@ def application(page: Shown, hosts: Iterable[str] | None, token: str = "") -> Ap
 
     async def payload(request: Request) -> Response:
         return JSONResponse(to_json(await to_thread.run_sync(page.payload)), headers=_HEADERS)
+
+    async def play(request: Request) -> Response:
+        headers = {**_HEADERS, "content-security-policy": f"{POLICY}; frame-ancestors 'self'"}
+        return await _answered(lambda: HTMLResponse(playground(page.play()), headers=headers))
 
     async def rooms(request: Request) -> Response:
         names = request.query_params.get("names", "").split(",")
@@ -129,6 +144,7 @@ def application(page: Shown, hosts: Iterable[str] | None, token: str = "") -> Ap
         Route("/", index),
         Route("/static/{name:path}", static),
         Route("/payload", payload),
+        Route("/playground", play),
         Route("/rooms", rooms),
         Route("/events", events),
         Route("/ask/{name}", ask, methods=["POST"]),

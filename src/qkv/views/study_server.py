@@ -8,7 +8,7 @@ from typing import Any
 from qkv.errors import UserError
 from qkv.views.asking import Desk
 from qkv.views.follow import Follower
-from qkv.views.payloads import Host
+from qkv.views.payloads import Host, PlayRoom
 from qkv.views.study_room import read_study
 
 __all__ = ["StudyPage", "StudyPulse", "study_pulse"]
@@ -44,6 +44,10 @@ class StudyPage(Follower[StudyPulse]):
     def payload(self) -> Any:
         """The room, as it is now."""
         return read_study(self.folder, Host(kind="page"))
+
+    def play(self) -> PlayRoom | None:
+        """A study has no one run to go on from."""
+        return None
 
     def rooms(self, names: Iterable[str]) -> dict[str, Any]:
         """A study has one room, which comes whole as its payload."""

@@ -16,6 +16,7 @@ import made from "./made.js";
 import map from "./map.js";
 import matrices from "./matrices.js";
 import matrix from "./matrix.js";
+import playroom from "./playroom.js";
 import measures from "./measures.js";
 import slider from "./slider.js";
 import table from "./table.js";
@@ -35,6 +36,7 @@ const ROOMS = [
   ["attention", "Where the heads look", "Attention", "attention", "Every head on one text: how much each token reads of each other. Choose a head, then point at a token.", [attention]],
   ["forward", "Forward and backward", "Forward", "forward", "One sentence through this very model, left to right. x is what enters, W what is learned, q, k and v what comes out; every number is the model's own.", [forward]],
   ["words", "What became of the words", "Words", "words", "Each token has a row in W_E. Rows that training moved alike end up alike: who is near whom, at the step of the slider.", [vocabulary]],
+  ["play", "Go on training it yourself", "Playground", "play", "The same model in this page: change a matrix, train on, and watch what becomes of it.", [playroom]],
   ["made", "How it was made", "How it was made", "made", "The command that makes this run again, and the versions and hashes to check it by.", [made]],
   ["measures", "Formulas and sources", "Formulas", "map", "What each number of this page is: formula, range, source, and what it reads when nothing was learned.", [measures]],
 ];

@@ -2,10 +2,11 @@
 
 import { armControls, playBar, sharedControls } from "./controls.js";
 import { baselines, inputCounts } from "./baselines.js";
-import { choice, h, inSight } from "./dom.js";
+import { h, inSight, newId } from "./dom.js";
 import { token } from "./format.js";
 import { save } from "./keep.js";
 import { LESSONS } from "./lessons.js";
+import { fromFiles, fromRoom } from "./loading.js";
 import { losses } from "./losses.js";
 import { ARMS, NAMES } from "./pair.js";
 import { cosineView, movedView, writtenView } from "./otherviews.js";
@@ -14,7 +15,7 @@ import { Race } from "./race.js";
 import { rowView } from "./rowview.js";
 import { safetensors } from "./safetensors.js";
 import { SHORTEST_TEXT, fresh, fromHash, toHash } from "./state.js";
-import { sound } from "./switches.js";
+import { sound, usual } from "./switches.js";
 import { N_CTX, makeTask } from "./tasks.js";
 import { onTheme } from "./theme.js";
 import { weightView } from "./weightview.js";
@@ -22,8 +23,8 @@ import { weightView } from "./weightview.js";
 const LONGEST_TEXT = 300000;
 const WRITES_EVERY = 1000; // milliseconds
 const state = fresh();
-const race = { playing: false, taken: 0, pace: 0, seen: null, curves: null, show: (id) => token(race.tokens[id]) };
-let threads, views, bar, arms, shared, lessonBox;
+const race = { given: null, playing: false, taken: 0, pace: 0, seen: null, curves: null, show: (id) => token(race.tokens[id]) };
+let threads, views, bar, arms, shared, lessonBox, loadBox;
 let [turn, wroteAt, busy] = [0, 0, Promise.resolve()];
 
 function refuse(text) {
@@ -44,7 +45,7 @@ async function reset(upTo = 0) {
   document.documentElement.dataset.ready = "no";
   await busy.catch(() => {});
   if (mine !== turn) return;
-  race.task = makeTask(state.task, state.seed, state.text);
+  race.task = makeTask(state.task, state.seed, state.text, race.given?.tokens);
   race.tokens = race.task.tokens;
   race.baselines = baselines(race.task);
   race.counts = inputCounts(race.task);
@@ -52,7 +53,7 @@ async function reset(upTo = 0) {
   const wanted = race.tokens.indexOf(state.token);
   race.token = wanted >= 0 ? wanted : race.counts.indexOf(Math.max(...race.counts));
   busy = (async () => {
-    race.made = await threads.make(state);
+    race.made = await threads.make(state, race.given);
     race.curves = Object.fromEntries(ARMS.map((arm) => [arm, { losses: [], validations: [] }]));
     Object.assign(race, { taken: 0, pace: 0, written: null });
     views.forEach((view) => view.build?.());
@@ -113,7 +114,7 @@ async function pause() {
 }
 
 function remember() {
-  history.replaceState(null, "", toHash(state));
+  if (!location.href.startsWith("about:")) history.replaceState(null, "", toHash(state)); // inside a report it has no address
 }
 
 function controls() {
@@ -121,6 +122,7 @@ function controls() {
   arms.draw();
   bar.draw(race);
   lessonBox.draw();
+  loadBox.draw();
   views.forEach((view) => view.soon());
   remember();
 }
@@ -131,10 +133,14 @@ function change(values) {
   return reset();
 }
 
+// Inside a report or a live page there is no folder of answers beside it.
+const inFrame = () => document.getElementById("qkv-given") !== null;
+const answer = (name) => (inFrame() ? [h("code", null, `docs/answers/${name}.md`), " has the full study's answer."] : [h("a", { href: `../answers/${name}.md` }, "The full study's answer"), "."]);
+
 function lessons(host) {
   const box = h("div.lesson", { "aria-live": "polite" });
   const chips = Object.entries(LESSONS).map(([name, lesson]) => h("button.chip", { type: "button", "data-lesson": name,
-    onclick: () => change({ sentence: "", token: null, ...lesson.state, a: sound(lesson.state.a), b: sound(lesson.state.b), lesson: name }) }, lesson.question));
+    onclick: () => ((race.given = null), change({ sentence: "", token: null, ...lesson.state, a: sound(lesson.state.a), b: sound(lesson.state.b), lesson: name })) }, lesson.question));
   host.append(h("div.chips.lessons", { role: "group", "aria-label": "lessons" }, chips), box);
   return {
     draw() {
@@ -143,9 +149,48 @@ function lessons(host) {
       chips.forEach((chip) => chip.classList.toggle("on", chip.dataset.lesson === state.lesson));
       const paragraph = (name, text) => h("p", null, h("b", null, name), " ", text);
       box.replaceChildren(...(lesson ? [h("h2", null, lesson.question), paragraph("The switch.", lesson.turn), paragraph("Look for.", lesson.look),
-        h("p", null, h("b", null, "Scale."), " ", lesson.scale, " ", h("a", { href: `../answers/${state.lesson}.md` }, "The full study's answer"), ".")] : []));
+        h("p", null, h("b", null, "Scale."), " ", lesson.scale, " ", answer(state.lesson))] : []));
     },
   };
+}
+
+// What a file of saved weights has to say besides, so that it can be loaded again.
+function about(arm) {
+  const { sizes } = race.made[arm];
+  const { positions, scale, skip } = state[arm];
+  const settings = { kind: "CausalLM", norm: "layer", norm_place: "pre", norm_e: false, qk_norm: false, mlp: "gelu", bias: false, tied: false, parallel: false, embed_scale: false,
+    positions: positions ? "learned" : "none", scale, skip, ...sizes, n_kv_heads: sizes.n_heads, d_head: sizes.d_model / sizes.n_heads };
+  return JSON.stringify({ settings, tokens: state.task === "text" ? race.tokens : null });
+}
+
+// Both arms go on from the weights of a run: the same in both, until a switch differs.
+function goOn(given) {
+  race.given = given;
+  const arm = sound({ ...usual(), ...given.arm });
+  return change({ task: "text", layers: given.sizes.n_layers, sentence: "", token: null, lesson: null, a: arm, b: sound({ ...arm, W_E: "freeze" }) });
+}
+
+function load(host) {
+  const id = newId("load");
+  const wrong = h("p.wrong", { role: "alert" });
+  const said = h("p", { role: "status" });
+  const field = h("input", { id, type: "file", multiple: true, accept: ".safetensors,.toml,.json", onchange: async () => {
+    wrong.textContent = "";
+    try {
+      await goOn(await fromFiles([...field.files]));
+    } catch (error) {
+      wrong.textContent = error.message;
+    }
+    field.value = "";
+  } });
+  const forget = h("button.chip", { type: "button", onclick: () => ((race.given = null), change({ layers: 2 })) }, "start from scratch again");
+  host.append(h("h2", null, "Go on from a run"), h("p.small", null, "Both arms start from the weights of a small run of qkv (preset textbook, characters), from its folder: model.safetensors, config.toml and tokenizer.json, chosen together; or from a file that was saved here. They are read in this page and sent nowhere."),
+    h("div.entry", null, h("label", { for: id }, "Files of the run"), field, wrong, said), forget);
+  return { draw() {
+    forget.hidden = !race.given;
+    const { sizes, step, name } = race.given ?? {};
+    said.textContent = race.given ? `Both arms go on from ${name}${step ? `, step ${step}` : ""}: ${sizes.n_layers} layer${sizes.n_layers === 1 ? "" : "s"}, d_model ${sizes.d_model}, ${sizes.n_heads} heads, ${sizes.d_vocab} characters. Optimizers start anew. A link does not carry the weights.` : "";
+  } };
 }
 
 function keep(host) {
@@ -155,11 +200,11 @@ function keep(host) {
   } }, "copy a link to this");
   const said = h("span.small", { role: "status" });
   const weights = (arm) => h("button.chip", { type: "button", "data-save": arm, onclick: () => {
-    const bytes = safetensors(race.made[arm].entries, race.seen[arm].weights, { made_by: "qkv playground", step: String(race.taken), seed: String(state.seed), task: state.task });
+    const bytes = safetensors(race.made[arm].entries, race.seen[arm].weights, { made_by: "qkv playground", step: String((race.given?.step ?? 0) + race.taken), seed: String(state.seed), task: state.task, playground: about(arm) });
     save(new Blob([bytes], { type: "application/octet-stream" }), `${state.task}-${arm}-step${race.taken}.safetensors`);
   } }, `weights of ${NAMES[arm]}`);
   host.append(h("h2", null, "Keep it"), h("p.small", null, "A link holds every setting and the step: whoever opens it sees the same training, computed again in their own browser. A pasted text of more than 4,000 characters does not fit into a link. The weights are safetensors with the addresses of qkv."),
-    h("div.chips", null, link, ARMS.map(weights), said));
+    h("div.chips", null, inFrame() ? null : link, ARMS.map(weights), said));
 }
 
 function sentenceField(host) {
@@ -184,15 +229,15 @@ function pick(id) {
 const armColours = (el) => Object.fromEntries(ARMS.map((arm) => [arm, getComputedStyle(el).getPropertyValue(`--arm-${arm}`).trim()]));
 
 function build(main) {
-  const rooms = Object.fromEntries(["lessons", "settings", "switches", "race", "inside", "keep"].map((name) => [name, h(`section.play-room`, { id: name })]));
+  const rooms = Object.fromEntries(["lessons", "settings", "switches", "race", "inside", "load", "keep"].map((name) => [name, h(`section.play-room`, { id: name })]));
   const stepper = h("div.stepper");
   main.append(h("header", null, h("p.eyebrow", null, "qkv playground"), h("h1", null, "Train self-attention, change it, watch"),
     h("p.lead", null, "Two small Transformers learn in this page, side by side, from the same numbers on the same data. Turn a switch on one of them. Nothing is replayed and nothing is sent anywhere: every number you see was computed here, now.")),
   h("h2", null, "A question to begin with"), rooms.lessons, h("h2", null, "What they learn"), rooms.settings, h("h2", null, "What differs"), rooms.switches,
-  rooms.race, rooms.inside, rooms.keep, stepper);
+  rooms.race, rooms.inside, rooms.load, rooms.keep, stepper);
   lessonBox = lessons(rooms.lessons);
-  shared = sharedControls(rooms.settings, state, change, refuse);
-  arms = armControls(rooms.switches, state, (arm, settings) => change({ [arm]: settings }));
+  shared = sharedControls(rooms.settings, state, race, change, refuse);
+  arms = armControls(rooms.switches, state, race, (arm, settings) => change({ [arm]: settings }));
   bar = playBar(stepper, state, { play, step: oneStep, reset: () => change({}), change: (name, value) => ((state[name] = value), remember()) });
   race.tokens = [];
   Object.assign(race, { task: {}, baselines: [], curves: { a: { losses: [], validations: [] }, b: { losses: [], validations: [] } } });
@@ -201,6 +246,7 @@ function build(main) {
   views = [losses(rooms.race, race, armColours), writtenView(rooms.race, race), weightView(rooms.inside, race), cosineView(rooms.inside, race),
     patternView(rooms.inside, race), sentenceField(rooms.inside), rowView(rooms.inside, race, pick), movedView(rooms.inside, race)];
   for (const view of views) view.soon = inSight(view.el, view.draw);
+  loadBox = load(rooms.load);
   keep(rooms.keep);
   onTheme(() => views.forEach((view) => view.soon()));
 }
@@ -218,7 +264,8 @@ async function begin() {
   build(document.getElementById("play"));
   threads = new Race(document.getElementById("worker").textContent);
   addEventListener("hashchange", follow);
-  await reset(state.step);
+  const room = document.getElementById("qkv-given");
+  await (inFrame() ? goOn(fromRoom(JSON.parse(room.textContent))) : reset(state.step));
 }
 
 globalThis.playground = { state, race }; // to be looked at from the console, and by tests

@@ -33,14 +33,21 @@ function generated(seed, name, rows, make) {
     counted: () => Array.from({ length: COUNTED_BATCHES }, (_, i) => batch("counted", i)) };
 }
 
-function characters(seed, { text }) {
-  const all = [...text];
+// The characters of a text as tokens: the text's own most frequent ones, or those that a model was given.
+function alphabet(all, given) {
+  if (given) return [given, given.indexOf("[UNK]")];
   const counts = new Map();
   for (const c of all) counts.set(c, (counts.get(c) ?? 0) + 1);
   const kept = [...counts].sort((a, b) => b[1] - a[1]).slice(0, LARGEST_VOCABULARY - 1).map(([c]) => c).sort();
   const tokens = counts.size > kept.length ? [...kept, "\ufffd"] : kept;
+  return [tokens, tokens.length - 1];
+}
+
+function characters(seed, { text, given }) {
+  const all = [...text];
+  const [tokens, unknown] = alphabet(all, given);
   const at = new Map(tokens.map((c, i) => [c, i]));
-  const ids = all.map((c) => at.get(c) ?? tokens.length - 1);
+  const ids = all.map((c) => at.get(c) ?? unknown).filter((id) => id >= 0);
   const cut = Math.floor(ids.length * 0.9);
   const [train, rest] = [ids.slice(0, cut), ids.slice(cut)];
   const window = (from, start) => next(from.slice(start, start + N_CTX + 1));
@@ -137,7 +144,8 @@ export const TASKS = {
   words: { label: "words that share contexts", make: words, about: "Small sentences in which cat, dog, fox and cow stand in the same places, and never beside each other. Do their rows of W_E become similar?" },
 };
 
-export function makeTask(name, seed, text) {
-  const task = TASKS[name].make(seed, { text });
+// `given`: the tokens of a run that is gone on from.
+export function makeTask(name, seed, text, given) {
+  const task = TASKS[name].make(seed, { text, given });
   return { name, ...TASKS[name], ...task };
 }

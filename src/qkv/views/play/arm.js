@@ -12,16 +12,17 @@ const VALIDATED_EVERY = 25;
 const VALIDATED_TOO = [5, 10, 15]; // where a loss falls fastest
 
 export class Arm {
-  // shared: { task, text, seed, layers }; arm: see switches.js; given: starting values by address, or none.
-  constructor(shared, arm, given = {}) {
-    this.task = makeTask(shared.task, shared.seed, shared.text);
+  // shared: { task, text, seed, layers }; arm: see switches.js; given: the run to go on from (loading.js), or null.
+  constructor(shared, arm, given = null) {
+    this.task = makeTask(shared.task, shared.seed, shared.text, given?.tokens);
     this.seed = shared.seed;
     this.settings = arm;
     this.held = heldKinds(arm);
-    const sizes = { d_vocab: this.task.tokens.length, d_model: D_MODEL, d_mlp: 4 * D_MODEL, n_layers: shared.layers, n_heads: arm.heads, n_ctx: N_CTX };
+    const sizes = given ? { ...given.sizes, n_heads: arm.heads === 1 ? 1 : given.sizes.n_heads }
+      : { d_vocab: this.task.tokens.length, d_model: D_MODEL, d_mlp: 4 * D_MODEL, n_layers: shared.layers, n_heads: arm.heads, n_ctx: N_CTX };
     const most = Math.max(BATCH * N_CTX, this.task.validation.ids.length);
     this.model = new Transformer(sizes, wiring(arm), most);
-    start(this.model, shared.seed, this.held, given);
+    start(this.model, shared.seed, this.held, given?.weights);
     this.origin = this.model.weights.slice();
     this.rule = OPTIMIZERS[arm.optimizer](this.model.weights.length);
     this.trained = trained(this.model, this.held);

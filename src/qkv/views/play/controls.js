@@ -19,14 +19,15 @@ function command(arm, state) {
   return ["qkv train my.txt --preset textbook --tokenizer char", `--set ${sizes}`, ...parts].join(" ");
 }
 
-export function armControls(host, state, change) {
+export function armControls(host, state, race, change) {
   const columns = pair(host, (arm) => h("span.differs", { "data-arm": arm }));
   function draw() {
     for (const arm of ARMS) {
       const now = state[arm];
       const pick = (name) => (value) => change(arm, sound({ ...now, [name]: value, ...(name === "optimizer" ? { rate: USUAL_RATE[value] } : {}) }));
       const fields = SWITCHES.map((s) => {
-        const row = select(s.label, s.options, now[s.name], pick(s.name), s.role);
+        const options = s.name === "heads" && race.given ? [[4, `${race.given.sizes.n_heads}, as in the run`], [1, "one"]] : s.options;
+        const row = select(s.label, options, now[s.name], pick(s.name), s.role);
         row.dataset.switch = s.name;
         if (s.name === "W_K" && now.shared) row.querySelector("select").disabled = true;
         return row;
@@ -35,7 +36,7 @@ export function armControls(host, state, change) {
       const rate = select("learning rate", rates, now.rate, pick("rate"));
       rate.dataset.switch = "rate";
       columns[arm].replaceChildren(h("div.switches", null, fields, rate),
-        state.task === "text" ? h("details", null, h("summary", null, "the same in qkv"), h("pre.code", { tabindex: "0" }, command(now, state))) : "");
+        state.task === "text" && !race.given ? h("details", null, h("summary", null, "the same in qkv"), h("pre.code", { tabindex: "0" }, command(now, state))) : "");
       const says = differences(now);
       host.querySelector(`.differs[data-arm=${arm}]`).textContent = says.length ? says.join(", ") : "everything as usual";
     }
@@ -69,7 +70,7 @@ export function playBar(host, state, on) {
 }
 
 // Task, layers, seed; `refuse(text)` says what is wrong with a text, or nothing.
-export function sharedControls(host, state, change, refuse) {
+export function sharedControls(host, state, race, change, refuse) {
   const seedId = newId("seed");
   const seed = h("input", { id: seedId, type: "number", min: 0, max: 999999, step: 1, value: state.seed,
     onchange: () => change({ seed: Math.max(0, Math.min(999999, Math.round(Number(seed.value)) || 0)) }) });
@@ -87,10 +88,11 @@ export function sharedControls(host, state, change, refuse) {
   function draw() {
     fields.replaceChildren(
       select("task", Object.entries(TASKS).map(([name, task]) => [name, task.label]), state.task, (task) => change({ task, sentence: "", token: null })),
-      select("layers", [[1, "one"], [2, "two"]], state.layers, (layers) => change({ layers })),
+      select("layers", race.given ? [[state.layers, String(state.layers)]] : [[1, "one"], [2, "two"]], state.layers, (layers) => change({ layers })),
       h("div.switch", null, h("label", { for: seedId }, "seed"), seed));
     fields.firstChild.dataset.switch = "task";
     fields.children[1].dataset.switch = "layers";
+    for (const field of [...fields.children].slice(0, 2)) field.querySelector("select").disabled = race.given !== null; // a run brings its own
     seed.value = state.seed;
     about.textContent = TASKS[state.task].about;
     own.hidden = state.task !== "text";

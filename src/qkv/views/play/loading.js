@@ -1,0 +1,86 @@
+// The weights of a run, from the files of its folder, as the playground takes them: { name, step, tokens, sizes, arm, weights }.
+// Every mistake is an Error whose sentence the page shows. safetensors hold names and numbers; nothing in them could run.
+
+import { unpack } from "./decode.js";
+import { why } from "./fits.js";
+import { catalogue } from "./transformer.js";
+
+const LONGEST_HEADER = 1 << 20;
+const WANTED = "Choose the files model.safetensors, config.toml and tokenizer.json of a run's folder, all three together.";
+
+// bytes of a safetensors file -> { facts, tensors: address -> { shape, values } }
+export function readSafetensors(buffer) {
+  const view = new DataView(buffer);
+  const length = buffer.byteLength >= 8 ? Number(view.getBigUint64(0, true)) : Infinity;
+  if (length > LONGEST_HEADER || 8 + length > buffer.byteLength) throw new Error("This is no safetensors file.");
+  let header;
+  try {
+    header = JSON.parse(new TextDecoder().decode(new Uint8Array(buffer, 8, length)));
+  } catch {
+    throw new Error("This is no safetensors file.");
+  }
+  const { __metadata__: facts = {}, ...rows } = header;
+  const tensors = {};
+  for (const [address, { dtype, shape, data_offsets: [from, to] }] of Object.entries(rows)) {
+    const size = shape.reduce((a, b) => a * b, 1);
+    if (dtype !== "F32") throw new Error(`${address} is stored as ${dtype}; the playground reads F32.`);
+    if (to - from !== 4 * size || 8 + length + to > buffer.byteLength) throw new Error(`${address} is cut short: the file is damaged.`);
+    tensors[address] = { shape, values: Float64Array.from({ length: size }, (_, i) => view.getFloat32(8 + length + from + 4 * i, true)) };
+  }
+  return { facts, tensors };
+}
+
+// The plain `key = value` lines of a config.toml that the playground asks for, whatever table they stand in.
+export function readSettings(text) {
+  const found = {};
+  let table = "";
+  for (const line of text.split("\n")) {
+    table = line.match(/^\[([\w.]+)\]/)?.[1] ?? table;
+    const [, key, value] = line.match(/^(\w+) = (.+?)\s*$/) ?? [];
+    if (!key || !["model", "model.sizes", "model.layout"].includes(table)) continue;
+    found[key] = value === "true" ? true : value === "false" ? false : value.startsWith('"') ? value.slice(1, -1) : Number(value);
+  }
+  return found;
+}
+
+// The vocabulary of a tokenizer.json in order, null where its tokens are not single characters.
+export function readTokens(text) {
+  const { model, added_tokens: added = [] } = JSON.parse(text);
+  const special = new Set(added.map((token) => token.content));
+  const rows = Object.entries(model?.vocab ?? {}).sort((a, b) => a[1] - b[1]).map(([token]) => token);
+  return model?.type === "WordLevel" && rows.every((token) => special.has(token) || [...token].length === 1) ? rows : null;
+}
+
+// Everything there is about a run -> what the playground takes. `weights`: address -> { shape, values }.
+export function taken({ name, step, settings, tokens, weights }) {
+  const parameters = Object.values(weights).reduce((sum, { values }) => sum + values.length, 0);
+  const wrong = why(settings, tokens, parameters);
+  if (wrong) throw new Error(wrong);
+  const { d_vocab, d_model, d_mlp, n_layers, n_heads, n_ctx, positions, scale, skip } = settings;
+  const sizes = { d_vocab, d_model, d_mlp, n_layers, n_heads, n_ctx };
+  for (const { address, shape } of catalogue(sizes, { positions: positions === "learned", shared: false })) {
+    const found = weights[address]?.shape.join(" × ");
+    if (found !== shape.join(" × ")) throw new Error(`${address} is ${found ?? "missing"}; its configuration says ${shape.join(" × ")}. Are these files of one run?`);
+  }
+  if (tokens.length !== d_vocab) throw new Error(`The tokenizer has ${tokens.length} tokens and the model ${d_vocab}. Are these files of one run?`);
+  return { name, step, tokens, sizes, arm: { positions: positions === "learned", scale, skip }, weights: Object.fromEntries(Object.entries(weights).map(([address, { values }]) => [address, values])) };
+}
+
+// The payload of a room (views/play_room.py).
+export const fromRoom = (room) => taken({ ...room, weights: Object.fromEntries(Object.entries(room.weights).map(([address, packed]) => {
+  const { shape, values } = unpack(packed);
+  return [address, { shape, values: Float64Array.from(values) }];
+})) });
+
+// Files that a reader chose: a run's three, or one that the playground saved itself.
+export async function fromFiles(files) {
+  const named = (end) => files.find((file) => file.name.endsWith(end));
+  const [weightsFile, config, tokenizer] = [".safetensors", ".toml", "tokenizer.json"].map(named);
+  if (!weightsFile) throw new Error(WANTED);
+  const { facts, tensors } = readSafetensors(await weightsFile.arrayBuffer());
+  const own = facts.playground ? JSON.parse(facts.playground) : null;
+  if (!own && !(config && tokenizer)) throw new Error(`${weightsFile.name} alone does not say how many heads there are and which character each row is. ${WANTED}`);
+  const settings = own?.settings ?? readSettings(await config.text());
+  const tokens = own?.tokens ?? readTokens(await tokenizer.text());
+  return taken({ name: weightsFile.name, step: Number(facts.step ?? facts.steps) || null, settings, tokens, weights: tensors });
+}

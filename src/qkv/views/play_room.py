@@ -1,0 +1,54 @@
+"""The Playground room: what a page needs to go on training a small run in the browser.
+
+The weights travel only where they are few; which layouts the browser's engine knows is said in one place, by
+`static/fits.js`, and the room shows its sentence where a run does not fit.
+"""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from qkv.data.tokenizers import Tokenizer
+from qkv.views.packed import pack
+from qkv.views.payloads import PlayRoom
+from qkv.views.weights import Snapshots
+
+__all__ = ["LARGEST", "play_room"]
+
+LARGEST = 250_000
+"""Parameters up to which weights travel with a page; `static/fits.js` says the same."""
+
+
+def play_room(folder: Path, model: Mapping[str, Any], tokenizer: Tokenizer | None, kept: Snapshots) -> PlayRoom | None:
+    """The room of a run folder; None for what has no text to train on or no weights yet.
+
+    `model` is the table of that name in config.toml.
+    """
+    if model.get("kind") != "CausalLM" or not kept.steps:
+        return None
+    settings = {"kind": model["kind"], **model.get("sizes", {}), **model.get("layout", {})}
+    parameters = sum(_product(shape) for shape in kept.shapes.values())
+    step = kept.steps[-1]
+    few = parameters <= LARGEST and tokenizer is not None and tokenizer.kind == "char"
+    return PlayRoom(
+        name=folder.resolve().name,
+        step=step,
+        settings={name: value for name, value in settings.items() if isinstance(value, str | int | float | bool)},
+        tokens=_vocabulary(folder) if tokenizer is not None and tokenizer.kind == "char" else None,
+        parameters=parameters,
+        weights={a: pack(kept.read(a, step)) for a in kept.shapes} if few else None,
+    )
+
+
+def _vocabulary(folder: Path) -> tuple[str, ...]:
+    """Tokens as tokenizer.json spells them, in order."""
+    vocabulary = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))["model"]["vocab"]
+    return tuple(sorted(vocabulary, key=vocabulary.__getitem__))
+
+
+def _product(shape: tuple[int, ...]) -> int:
+    size = 1
+    for n in shape:
+        size *= n
+    return size

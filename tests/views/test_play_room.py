@@ -1,0 +1,149 @@
+"""The Playground room: a small run goes on in the page from its own weights, and comes back as safetensors."""
+
+import json
+import math
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.numpy import load_file, save_file
+
+from qkv.models import build
+from qkv.models.matrices import Catalogue
+from qkv.views.bundle import static_text
+from qkv.views.play_room import LARGEST
+from qkv.views.report import read_report, write_report
+
+TEXTBOOK = {"positions": "learned", "norm": "layer", "mlp": "gelu"}
+PAGE = Path(__file__).parents[2] / "docs" / "playground" / "index.html"
+RACE = "playground.race"
+
+
+@pytest.fixture
+def small(make):
+    return make(layout=TEXTBOOK, d_model=32, d_head=8, d_mlp=64, n_layers=2)
+
+
+def loss_of(run, weights, text):
+    """Mean cross-entropy in nats on the last tenth of a text, in windows of 32, in float64."""
+    model = build(run.config.model, 1)
+    Catalogue(model).load_state({a: torch.as_tensor(np.asarray(v, dtype=np.float32)) for a, v in weights.items()})
+    known = {run.tokenizer.token(i): i for i in range(run.tokenizer.d_vocab)}
+    ids = [known.get(character, known["[UNK]"]) for character in text]
+    rest = ids[math.floor(len(ids) * 0.9) :]
+    windows = [rest[32 * i : 32 * i + 33] for i in range(min(32, (len(rest) - 1) // 32))]
+    rows = torch.as_tensor(windows)
+    with torch.no_grad():
+        logits = model.double().eval()(rows[:, :-1])
+    return float(torch.nn.functional.cross_entropy(logits.flatten(0, 1), rows[:, 1:].flatten()))
+
+
+def test_a_small_run_travels_bit_for_bit(small):
+    room = read_report(small.folder).play
+    assert room.tokens == tuple(small.tokenizer.token(i) for i in range(small.tokenizer.d_vocab))
+    assert room.step == 1000 and room.weights.keys() == small.last.keys()
+    import base64
+
+    for address, packed in room.weights.items():
+        assert base64.b64decode(packed.data) == small.last[address].astype("<f4").tobytes()
+
+
+def test_a_large_run_does_not_travel_and_the_limit_is_said_once(make):
+    run = make(d_model=96, d_head=24, d_mlp=384, n_layers=3)
+    room = read_report(run.folder).play
+    assert room.parameters > LARGEST and room.weights is None
+    assert int(re.search(r"LARGEST = (\d+);", static_text("fits.js"))[1]) == LARGEST
+    assert "qkv-playground" not in write_report(run.folder).read_text("utf-8").split("<script>")[0]
+
+
+def ready(frame):
+    frame.locator("html[data-ready=yes]").wait_for(timeout=60_000, state="attached")
+    return frame.locator("html")
+
+
+def five_steps(page, frame):
+    for _ in range(5):
+        before = frame.evaluate(f"() => {RACE}.taken")
+        frame.get_by_role("button", name="one step").click()
+        frame.wait_for_function(f"(n) => {RACE}.taken > n", arg=before)
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("host", ["report", "live"])
+def test_a_run_goes_on_in_the_page_and_comes_back(look, small, serving, tmp_path, host):
+    server = serving(small.folder) if host == "live" else None
+    if server:
+        page = look(f"http://127.0.0.1:{next(server)}/", offline=False)
+    else:
+        page = look(write_report(small.folder, tmp_path / "r.html"))
+    page.locator("#play button").click()
+    page.wait_for_function(
+        "() => document.querySelector('iframe').contentDocument?.documentElement.dataset.ready === 'yes'"
+    )
+    frame = page.frames[1]
+    text = frame.evaluate("() => playground.state.text")
+    before = frame.evaluate(f"() => {RACE}.curves.a.validations[0].loss")
+    assert before == pytest.approx(loss_of(small, small.last, text), rel=1e-9)
+    five_steps(page, frame)
+    after = frame.evaluate(f"() => {RACE}.curves.a.validations.at(-1)")
+    assert after["step"] == 5 and after["loss"] < before
+    with page.expect_download() as waiting:
+        frame.locator("[data-save=a]").click()
+    saved = load_file(waiting.value.path())
+    assert {a: v.shape for a, v in saved.items()} == {a: v.shape for a, v in small.last.items()}
+    assert loss_of(small, saved, text) == pytest.approx(after["loss"], rel=1e-6)
+    with page.expect_download() as waiting:
+        frame.locator("[data-save=b]").click()  # its W_E is frozen
+    assert np.array_equal(load_file(waiting.value.path())["W_E"], small.last["W_E"].astype(np.float32))
+    assert page.complaints == []
+    if server:
+        page.close()
+        assert list(server) == []
+
+
+@pytest.mark.browser
+def test_files_of_a_run_and_files_saved_here_are_loaded(look, small, tmp_path):
+    page = look(PAGE)
+    files = [small.folder / name for name in ("model.safetensors", "config.toml", "tokenizer.json")]
+    field, wrong = page.locator("#load input[type=file]"), page.locator("#load .wrong")
+    field.set_input_files(files)
+    page.wait_for_function(f"() => {RACE}.given && document.documentElement.dataset.ready === 'yes'")
+    text = page.evaluate("() => playground.state.text")
+    first = page.evaluate(f"() => {RACE}.curves.a.validations[0].loss")
+    assert first == pytest.approx(loss_of(small, small.last, text), rel=1e-9)
+    assert "2 layers, d_model 32, 4 heads" in page.locator("#load [role=status]").inner_text()
+    with page.expect_download() as waiting:
+        page.locator("[data-save=a]").click()
+    mine = tmp_path / "mine.safetensors"
+    waiting.value.save_as(mine)
+    page.locator("#load .chip").click()
+    page.wait_for_function(f"() => !{RACE}.given && document.documentElement.dataset.ready === 'yes'")
+    field.set_input_files([mine])
+    page.wait_for_function(f"() => {RACE}.given?.name === 'mine.safetensors'")
+    page.wait_for_selector("html[data-ready=yes]")
+    assert page.evaluate(f"() => {RACE}.curves.a.validations[0].loss") == pytest.approx(first, rel=1e-9)
+
+    field.set_input_files([small.folder / "model.safetensors"])
+    page.wait_for_function("() => document.querySelector('#load .wrong').textContent")
+    assert "alone does not say how many heads" in wrong.inner_text()
+    torn = tmp_path / "model.safetensors"
+    torn.write_bytes((small.folder / "model.safetensors").read_bytes()[:-400])
+    field.set_input_files([torn, *files[1:]])
+    page.wait_for_function("() => document.querySelector('#load .wrong').textContent.includes('damaged')")
+    other = tmp_path / "tokenizer.json"
+    other.write_text(json.dumps({"model": {"type": "BPE", "vocab": {"ab": 0}}}), encoding="utf-8")
+    field.set_input_files([*files[:2], other])
+    page.wait_for_function("() => document.querySelector('#load .wrong').textContent.includes('another kind of token')")
+    save_file({"x": np.zeros((600, 600), np.float32)}, torn)
+    field.set_input_files([torn, *files[1:]])
+    page.wait_for_function("() => document.querySelector('#load .wrong').textContent.includes('360,000 parameters')")
+    assert page.complaints == []
+
+
+@pytest.mark.browser
+def test_a_run_of_another_layout_is_told_so(look, make, tmp_path):
+    page = look(write_report(make(layout={"positions": "rotary"}).folder, tmp_path / "r.html"))
+    told = page.locator("#play .missing").inner_text()
+    assert "another layout" in told and "positions are rotary" in told and "qkv train my.txt" in told
