@@ -58,13 +58,8 @@ def test_a_large_run_does_not_travel_and_the_limit_is_said_once(make):
     assert "qkv-playground" not in write_report(run.folder).read_text("utf-8").split("<script>")[0]
 
 
-def ready(frame):
-    frame.locator("html[data-ready=yes]").wait_for(timeout=60_000, state="attached")
-    return frame.locator("html")
-
-
-def five_steps(page, frame):
-    for _ in range(5):
+def steps(frame, n):
+    for _ in range(n):
         before = frame.evaluate(f"() => {RACE}.taken")
         frame.get_by_role("button", name="one step").click()
         frame.wait_for_function(f"(n) => {RACE}.taken > n", arg=before)
@@ -84,9 +79,9 @@ def test_a_run_goes_on_in_the_page_and_comes_back(look, small, serving, tmp_path
     )
     frame = page.frames[1]
     text = frame.evaluate("() => playground.state.text")
+    steps(frame, 5)
     before = frame.evaluate(f"() => {RACE}.curves.a.validations[0].loss")
     assert before == pytest.approx(loss_of(small, small.last, text), rel=1e-9)
-    five_steps(page, frame)
     after = frame.evaluate(f"() => {RACE}.curves.a.validations.at(-1)")
     assert after["step"] == 5 and after["loss"] < before
     with page.expect_download() as waiting:
@@ -111,18 +106,20 @@ def test_files_of_a_run_and_files_saved_here_are_loaded(look, small, tmp_path):
     field.set_input_files(files)
     page.wait_for_function(f"() => {RACE}.given && document.documentElement.dataset.ready === 'yes'")
     text = page.evaluate("() => playground.state.text")
-    first = page.evaluate(f"() => {RACE}.curves.a.validations[0].loss")
-    assert first == pytest.approx(loss_of(small, small.last, text), rel=1e-9)
     assert "2 layers, d_model 32, 4 heads" in page.locator("#load [role=status]").inner_text()
     with page.expect_download() as waiting:
         page.locator("[data-save=a]").click()
     mine = tmp_path / "mine.safetensors"
     waiting.value.save_as(mine)
+    steps(page, 1)
+    first = page.evaluate(f"() => {RACE}.curves.a.validations[0].loss")
+    assert first == pytest.approx(loss_of(small, small.last, text), rel=1e-9)
     page.locator("#load .chip").click()
     page.wait_for_function(f"() => !{RACE}.given && document.documentElement.dataset.ready === 'yes'")
     field.set_input_files([mine])
     page.wait_for_function(f"() => {RACE}.given?.name === 'mine.safetensors'")
     page.wait_for_selector("html[data-ready=yes]")
+    steps(page, 1)
     assert page.evaluate(f"() => {RACE}.curves.a.validations[0].loss") == pytest.approx(first, rel=1e-9)
 
     field.set_input_files([small.folder / "model.safetensors"])
