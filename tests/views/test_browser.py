@@ -233,7 +233,8 @@ def test_the_keyboard_reaches_every_picture_and_every_control(look, report):
         outlined = outlined and outline != "none"
     controls = "a[href], button, input, select, summary, [role=application]"
     wanted = page.evaluate(
-        "(kinds) => [...document.querySelectorAll(kinds)].filter((e) => e.checkVisibility({visibilityProperty: true}) && !e.disabled && "
+        "(kinds) => [...document.querySelectorAll(kinds)].filter((e) => "
+        "e.checkVisibility({visibilityProperty: true}) && !e.disabled && "
         "!e.matches('.word, .map-kind')).map((e) => [e.dataset.at, e.outerHTML.slice(0, 99)])",
         controls,
     )

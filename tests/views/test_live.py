@@ -109,6 +109,7 @@ def test_forward_shows_the_models_activations_and_a_change_shows(live, model, ru
     panel.scroll_into_view_if_needed()
     with torch.no_grad():
         _, record = model.forward_recorded(torch.as_tensor(run_folder.tokenizer.encode(TEXT))[None])
+    page.evaluate("document.documentElement.style.scrollBehavior = 'auto'")  # a cell stays where it was measured
     draw = random.Random(2)
     stages = {
         name: record[f"L1.{name}"][0]
@@ -123,6 +124,7 @@ def test_forward_shows_the_models_activations_and_a_change_shows(live, model, ru
         stage.scroll_into_view_if_needed()
         walk(page, stage, row, column)
         said = page.locator("#forward .readout").last.inner_text()
+        assert said.endswith(f"{row}, {column}]"), said
         shown = re.search(r": (\S+) · ", said)[1]
         assert number(shown) == pytest.approx(float(expected[row, column]), rel=1e-5, abs=1e-6), said
         assert len(re.sub(r"e.*$|\D", "", shown).lstrip("0")) <= 6
