@@ -121,7 +121,7 @@ def test_forward_shows_the_models_activations_and_a_change_shows(live, model, ru
         row = draw.randrange(len(TEXT))
         column = draw.randrange(row + 1 if name in ("scores", "pattern") else expected.shape[1])
         stage = page.locator(f"#forward [data-stage={name}] .raster")
-        stage.scroll_into_view_if_needed()
+        stage.evaluate("(e) => e.scrollIntoView({ block: 'center' })")
         walk(page, stage, row, column)
         said = page.locator("#forward .readout").last.inner_text()
         assert said.endswith(f"{row}, {column}]"), said

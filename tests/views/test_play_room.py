@@ -16,7 +16,7 @@ from qkv.views.bundle import static_text
 from qkv.views.play_room import LARGEST
 from qkv.views.report import read_report, write_report
 
-TEXTBOOK = {"positions": "learned", "norm": "layer", "mlp": "gelu"}
+TEXTBOOK = {"positions": "learned", "norm": "layer", "norm_eps": 1e-5, "mlp": "gelu"}
 PAGE = Path(__file__).parents[2] / "docs" / "playground" / "index.html"
 RACE = "playground.race"
 
@@ -58,6 +58,15 @@ def test_a_large_run_does_not_travel_and_the_limit_is_said_once(make):
     assert "qkv-playground" not in write_report(run.folder).read_text("utf-8").split("<script>")[0]
 
 
+def test_the_layout_of_the_browser_is_that_of_the_textbook_preset():
+    from qkv.config import to_dict
+    from qkv.presets import PRESETS
+
+    layout = {"kind": "CausalLM"} | to_dict(PRESETS["textbook"].layout)
+    fixed = dict(re.findall(r'(\w+): ("\w+"|[\w.-]+)', re.search(r"FIXED = \{(.*?)\};", static_text("fits.js"))[1]))
+    assert {name: json.loads(value) for name, value in fixed.items()} == {name: layout[name] for name in fixed}
+
+
 def steps(frame, n):
     for _ in range(n):
         before = frame.evaluate(f"() => {RACE}.taken")
@@ -67,7 +76,7 @@ def steps(frame, n):
 
 @pytest.mark.browser
 @pytest.mark.parametrize("host", ["report", "live"])
-def test_a_run_goes_on_in_the_page_and_comes_back(look, small, serving, tmp_path, host):
+def test_a_run_goes_on_in_the_page_and_comes_back(look, small, serving, tmp_path, shot, host):
     server = serving(small.folder) if host == "live" else None
     if server:
         page = look(f"http://127.0.0.1:{next(server)}/", offline=False)
@@ -92,6 +101,8 @@ def test_a_run_goes_on_in_the_page_and_comes_back(look, small, serving, tmp_path
     with page.expect_download() as waiting:
         frame.locator("[data-save=b]").click()  # its W_E is frozen
     assert np.array_equal(load_file(waiting.value.path())["W_E"], small.last["W_E"].astype(np.float32))
+    page.locator("#play").scroll_into_view_if_needed()
+    shot(page, f"play-room-{host}")
     assert page.complaints == []
     if server:
         page.close()

@@ -5,6 +5,7 @@ import { baselines, inputCounts } from "./baselines.js";
 import { h, inSight, newId } from "./dom.js";
 import { token } from "./format.js";
 import { save } from "./keep.js";
+import { FIXED } from "./fits.js";
 import { LESSONS } from "./lessons.js";
 import { fromFiles, fromRoom } from "./loading.js";
 import { losses } from "./losses.js";
@@ -158,8 +159,7 @@ function lessons(host) {
 function about(arm) {
   const { sizes } = race.made[arm];
   const { positions, scale, skip } = state[arm];
-  const settings = { kind: "CausalLM", norm: "layer", norm_place: "pre", norm_e: false, qk_norm: false, mlp: "gelu", bias: false, tied: false, parallel: false, embed_scale: false,
-    positions: positions ? "learned" : "none", scale, skip, ...sizes, n_kv_heads: sizes.n_heads, d_head: sizes.d_model / sizes.n_heads };
+  const settings = { ...FIXED, positions: positions ? "learned" : "none", scale, skip, ...sizes, n_kv_heads: sizes.n_heads, d_head: sizes.d_model / sizes.n_heads };
   return JSON.stringify({ settings, tokens: state.task === "text" ? race.tokens : null });
 }
 

@@ -6,7 +6,7 @@ import { whole } from "./format.js";
 export const LARGEST = 250000; // parameters: beyond, a step in a browser takes too long to watch
 export const SHORTEST = 32; // positions: of the windows it trains on
 
-const FIXED = { kind: "CausalLM", norm: "layer", norm_place: "pre", norm_e: false, qk_norm: false, mlp: "gelu", bias: false, tied: false, parallel: false, embed_scale: false };
+export const FIXED = { kind: "CausalLM", norm: "layer", norm_eps: 1e-5, norm_place: "pre", norm_e: false, qk_norm: false, mlp: "gelu", bias: false, tied: false, parallel: false, embed_scale: false };
 const POSITIONS = ["learned", "none"];
 const TRY = "qkv train my.txt --preset textbook --tokenizer char --set d_model=32,n_layers=2,n_heads=4,n_ctx=64";
 
