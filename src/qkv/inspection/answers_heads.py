@@ -60,6 +60,7 @@ def heads(evidence: Evidence) -> Answer | None:
         address=f"{max(max(rows) for rows in habits.values())[1]}.pattern" if n else f"{named[0]}.pattern",
         measure="entropy",
         null="Before the first update scores are near 0 and a head looks everywhere evenly; habits came since.",
+        weight=0.6 if n else 0.2,
     )
 
 

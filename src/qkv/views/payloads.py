@@ -9,9 +9,10 @@ page is `packed`'s.
 """
 
 import dataclasses
-from typing import Any, Literal
+from typing import Literal
 
 from qkv.views.packed import Packed
+from qkv.views.play_payload import PlayRoom
 
 __all__ = [
     "VERSION",
@@ -568,21 +569,6 @@ class OtherRun:
     name: str
     map: MapRoom | None
     grid: GridRoom | None
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class PlayRoom:
-    """A run as the playground takes it."""
-
-    name: str
-    step: int | None
-    settings: dict[str, Any]
-    """The configuration's model: its kind, and the keys of its sizes and layout."""
-    tokens: tuple[str, ...] | None
-    """The vocabulary; None where tokens are not characters."""
-    parameters: int
-    weights: dict[str, Packed] | None
-    """By address, of the last step; None where there are too many."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -41,7 +41,7 @@ function render({ model, el }) {
         Plot.text(shown, { y: "address", frameAnchor: "right", dx: 8, textAnchor: "start", text: (row) => number(row.earned, 3), fill: colours.soft }),
       ],
     });
-  }, "ledger");
+  });
   if (lists.length > 1) {
     frame.body.before(h("div.controls", null, choice("earned by", lists, "matrices", (key) => {
       rows = ledger[key];

@@ -1,0 +1,23 @@
+"""The payload of the Playground room."""
+
+import dataclasses
+from typing import Any
+
+from qkv.views.packed import Packed
+
+__all__ = ["PlayRoom"]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PlayRoom:
+    """A run as the playground takes it."""
+
+    name: str
+    step: int | None
+    settings: dict[str, Any]
+    """The configuration's model: its kind, and the keys of its sizes and layout."""
+    tokens: tuple[str, ...] | None
+    """The vocabulary; None where tokens are not characters."""
+    parameters: int
+    weights: dict[str, Packed] | None
+    """By address, of the last step; None where there are too many."""
