@@ -84,7 +84,7 @@ def test_a_run_goes_on_in_the_page_and_comes_back(look, small, serving, tmp_path
         page = look(write_report(small.folder, tmp_path / "r.html"))
     page.locator("#play button").click()
     page.wait_for_function(
-        "() => document.querySelector('iframe').contentDocument?.documentElement.dataset.ready === 'yes'"
+        "() => document.querySelector('iframe').contentDocument?.documentElement?.dataset.ready === 'yes'"
     )
     frame = page.frames[1]
     text = frame.evaluate("() => playground.state.text")
