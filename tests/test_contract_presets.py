@@ -132,6 +132,8 @@ def test_the_recorded_pass_agrees_with_the_fused_one(case, corpora):
         logits, record = model.forward_recorded(batch.inputs[:2])
         torch.testing.assert_close(logits, model(batch.inputs[:2]), rtol=1e-4, atol=1e-4)
     assert set(model.activation_names()) == set(record)
+    if case[0].layout.mixer != "attention":
+        return
     sums = record["L0.pattern"].sum(-1)
     torch.testing.assert_close(sums, torch.ones_like(sums))
 

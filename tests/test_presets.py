@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from qkv.errors import ConfigError
+from qkv.models.counting import n_parameters
 from qkv.models.matrices import Catalogue
 from qkv.models.zoo import build
 from qkv.presets import PRESETS, Budget, Preset, Scale, card, find, model_config, scale_law
@@ -105,6 +106,7 @@ EXPERIMENTS = {
     "gradient-reaches-all": None,
     "two-tables": lambda model, catalogue: not catalogue.is_tied,
 }
+ABOUT_ATTENTION = (change_basis, identity_gives_x, symmetric_scores, gain_folds, heads_add_up)
 
 
 @pytest.mark.parametrize("name", PRESETS)
@@ -114,7 +116,9 @@ def test_every_line_of_the_card_is_what_an_experiment_finds(name: str) -> None:
     assert [sentence.key for sentence in sentences] == list(EXPERIMENTS)
     for sentence in sentences:
         experiment = EXPERIMENTS[sentence.key]
-        if experiment is None:
+        if preset.layout.mixer != "attention" and experiment in ABOUT_ATTENTION:
+            found = any(entry.site == "attn" for entry in small(preset)[1])
+        elif experiment is None:
             found = gradient_reaches_all(preset)
         elif sentence.key == "norm-gain-folds" and preset.largest_layers == 1:
             found = False
@@ -134,7 +138,12 @@ def test_the_size_law_gives_a_model_that_can_be_built(name: str, budget: Budget)
     for n_tokens in (2_000, 1_000_000, 2_000_000_000):
         scale = scale_law(n_tokens, budget, bigram_loss=2.4)
         model = build(model_config(PRESETS[name], "CausalLM", 300, scale, {}), 0, materialise=False)
-        assert model.config.sizes.d_model == scale.d_model
+        matched = PRESETS[name].matches
+        if not matched:
+            assert model.config.sizes.d_model == scale.d_model
+            continue
+        other = n_parameters(model_config(PRESETS[matched], "CausalLM", 300, scale, {}))
+        assert sum(p.numel() for p in model.parameters()) == pytest.approx(other, rel=0.03)
 
 
 def test_a_preset_that_does_not_fit_the_task_is_named_with_those_that_do() -> None:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from qkv.errors import ConfigError, unknown
+from qkv.models.counting import n_parameters, with_parameters
 from qkv.models.layout import Layout, ModelConfig, Patches, Sizes
 from qkv.tasks import TASKS, find_task
 from qkv.training.config import OptimizerConfig, ScheduleConfig
@@ -68,6 +69,8 @@ class Preset:
     """Most blocks the size law may give it."""
     changes: tuple[str, ...] = ()
     """Changes that belong to the preset, in the change language."""
+    matches: str = ""
+    """The preset whose number of parameters at the same scale it is given, by its width; empty: the law's width."""
 
     def optimizer_for(self, steps: int) -> OptimizerConfig:
         """The optimizer over a horizon of `steps` (0 where the loop measures one).
@@ -203,6 +206,32 @@ PRESETS: Mapping[str, Preset] = {
             head_width=0,
             largest_layers=1,
             changes=("L*.W_[QKVO]=identity",),
+        ),
+        Preset(
+            name="lstm",
+            summary="No attention: two layers of LSTM, one behind the other, with as many parameters as `modern`.",
+            source="Hochreiter and Schmidhuber 1997; stacked as in Zaremba et al. 2014 (arXiv 1409.2329)",
+            stacks=("decoder", "encoder"),
+            layout=Layout(
+                mixer="lstm", positions="none", norm="none", mlp="none", skip=False, tied=False, start="recurrent"
+            ),
+            optimizer=dataclasses.replace(_ADAMW, lr=3e-3, weight_decay=0.01),
+            warmup_share=0.05,
+            decay_share=0.95,
+            head_width=0,
+            largest_layers=2,
+            matches="modern",
+        ),
+        Preset(
+            name="bag",
+            summary="No attention, no order: the mean of what may be seen, then MLPs, as many parameters as `modern`.",
+            source="Iyyer et al. 2015 (Deep averaging networks, P15-1162)",
+            stacks=("decoder", "encoder"),
+            layout=Layout(mixer="mean", positions="none", tied=False, mlp="relu2"),
+            optimizer=_MUON,
+            head_width=0,
+            largest_layers=2,
+            matches="modern",
         ),
     )
 }
@@ -400,7 +429,13 @@ def model_config(
     if patches is not None:  # there is no table of tokens whose rows could be scaled
         layout = dataclasses.replace(layout, embed_scale=False)
     sizes = Sizes(**(chosen | dict(pinned)))
-    return ModelConfig(kind=kind, sizes=sizes, layout=layout, classes=classes, patches=patches)  # type: ignore[arg-type]
+    config = ModelConfig(kind=kind, sizes=sizes, layout=layout, classes=classes, patches=patches)  # type: ignore[arg-type]
+    if not preset.matches or "d_model" in pinned:
+        return config
+    data = {name: value for name, value in pinned.items() if name in ("d_vocab", "n_ctx", "n_types")}
+    other = model_config(PRESETS[preset.matches], kind, d_vocab, scale, data, classes, patches)
+    matched = with_parameters(config, n_parameters(other)).sizes
+    return replace(config, sizes=replace(sizes, d_model=matched.d_model, d_mlp=matched.d_mlp))
 
 
 def optimizer_config(preset: Preset, scale: Scale, steps: int) -> OptimizerConfig:
@@ -430,11 +465,13 @@ def card(preset: Preset) -> tuple[Sentence, ...]:
     """Which textbook sentences hold in a preset's layout, in a fixed order."""
     layout = preset.layout
     rotary, heads = layout.positions == "rotary", preset.head_width != 0
-    plain_scores = not (rotary or layout.qk_norm or layout.bias)
+    attends = layout.mixer == "attention"
+    plain_scores = attends and not (rotary or layout.qk_norm or layout.bias)
     blockers = [
         name for name, on in (("rotary positions", rotary), ("QK-norm", layout.qk_norm), ("biases", layout.bias)) if on
     ]
     between = f"{' and '.join(blockers)} stand between x W_Q and the scores" if blockers else ""
+    between = between if attends else _NO_ATTENTION
     zero_out = layout.start == "zero_out"
     return (
         Sentence(
@@ -452,20 +489,20 @@ def card(preset: Preset) -> tuple[Sentence, ...]:
         Sentence(
             key="symmetric-scores",
             text="With W_Q = W_K the scores are symmetric.",
-            holds=not layout.bias and not (rotary and layout.qk_norm),
-            why=_why_not_symmetric(layout),
+            holds=attends and not layout.bias and not (rotary and layout.qk_norm),
+            why=_why_not_symmetric(layout) if attends else _NO_ATTENTION,
         ),
         Sentence(
             key="norm-gain-folds",
             text="The gain of the norm before attention folds into W_Q, W_K and W_V.",
-            holds=layout.norm != "none" and layout.norm_place == "pre" and not layout.bias,
-            why=_why_not_folding(layout),
+            holds=attends and layout.norm != "none" and layout.norm_place == "pre" and not layout.bias,
+            why=_why_not_folding(layout) if attends else _NO_ATTENTION,
         ),
         Sentence(
             key="heads-add-up",
             text="The output is the sum over heads of pattern x W_V W_O.",
-            holds=not layout.bias,
-            why="b_V and b_O are added" if layout.bias else "",
+            holds=attends and not layout.bias,
+            why=_NO_ATTENTION if not attends else "b_V and b_O are added" if layout.bias else "",
         ),
         Sentence(
             key="positions-are-added",
@@ -488,6 +525,9 @@ def card(preset: Preset) -> tuple[Sentence, ...]:
             why="W_U is W_E transposed" if layout.tied else "",
         ),
     )
+
+
+_NO_ATTENTION = "there is no attention"
 
 
 def _why_not_folding(layout: Layout) -> str:

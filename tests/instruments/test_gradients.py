@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from qkv.instruments.gradients import OUTPUT, PATHS, gradient_path
+from qkv.instruments.gradients import MIXED_PATHS, OUTPUT, PATHS, gradient_path
 from qkv.models import Layout, ModelConfig, Sizes, build
 from qkv.presets import PRESETS, Scale, model_config
 from qkv.randomness import generator
@@ -63,7 +63,8 @@ def assert_sums(model, task, batch):
         assert error <= 1e-10 * size, (parts.address, error, size)
         assert sum(parts.shares.values()) == pytest.approx(1, abs=1e-10)
     assert sum(found.crossed.values()) == pytest.approx(1, abs=1e-10)
-    assert set(found.blocks[0].parts) == set(PATHS)
+    attends = model.layout.mixer == "attention"
+    assert set(found.blocks[0].parts) == set(PATHS if attends else MIXED_PATHS)
     return found
 
 

@@ -37,14 +37,19 @@ LAYOUTS = {
     "transform": Layout(
         positions="learned", norm="layer", norm_place="post", mlp="relu", bias=True, head_transform=True, start="bert"
     ),
+    "lstm": Layout(mixer="lstm", positions="none", norm="none", mlp="none", skip=False, tied=False, start="recurrent"),
+    "lstm in blocks": Layout(mixer="lstm", positions="learned", norm="layer", mlp="gelu", bias=True, start="recurrent"),
+    "bag": Layout(mixer="mean", positions="none", norm="rms", mlp="relu", start="recurrent"),
     "qk norm without rotary": Layout(positions="learned", norm="rms", qk_norm=True, mlp="swiglu", start="xavier"),
 }
 SHARED = {"modern", "llama", "gpt2"}
+WITHOUT_ATTENTION = {"lstm", "lstm in blocks", "bag"}
 
 
 def config_of(kind: str, name: str) -> ModelConfig:
     shared, types = 2 if name in SHARED else 0, 2 if name == "transform" else 0
-    sizes = Sizes(d_vocab=13, d_model=16, n_layers=2, n_heads=4, n_ctx=10, n_kv_heads=shared, n_types=types)
+    n_heads = 1 if name in WITHOUT_ATTENTION else 4
+    sizes = Sizes(d_vocab=13, d_model=16, n_layers=2, n_heads=n_heads, n_ctx=10, n_kv_heads=shared, n_types=types)
     return ModelConfig(kind=kind, sizes=sizes, layout=LAYOUTS[name])
 
 
@@ -125,14 +130,15 @@ def test_recorded_activations_have_the_shapes_promised(model, ids):
     _, record = model.forward_recorded(ids)
     stream = (3, 10, 16)
     shapes = {"embed": stream, "norm_f": stream}
-    per_layer = {name: stream for name in ("resid_pre", "x", "attn_out", "resid_mid", "mlp_out", "resid_post")}
+    around = ("resid_pre", "x", "attn_out", "mix_out", "resid_mid", "mlp_out", "resid_post")
+    per_layer = {name: stream for name in around}
     per_layer |= {name: (3, sizes.n_heads, 10, sizes.d_head) for name in "qz"}
     per_layer |= {name: (3, sizes.n_kv_heads, 10, sizes.d_head) for name in "kv"}
     per_layer |= {name: (3, sizes.n_heads, 10, 10) for name in ("scores", "pattern")}
     shapes |= {f"L{layer}.{name}": shape for layer in range(2) for name, shape in per_layer.items()}
     for name, tensor in record.items():
         assert tuple(tensor.shape) == shapes[name], name
-    for layer in range(2):
+    for layer in range(2 if model.layout.mixer == "attention" else 0):
         pattern = record[f"L{layer}.pattern"]
         torch.testing.assert_close(pattern, record[f"L{layer}.scores"].softmax(-1))
         torch.testing.assert_close(pattern.sum(-1), torch.ones(3, sizes.n_heads, 10, dtype=torch.float64))
@@ -189,9 +195,10 @@ def test_dropout_is_the_callers_and_is_asked_at_every_site(model, ids):
         return tensor
 
     torch.testing.assert_close(model.hidden(ids, drop=drop), model.hidden(ids), rtol=0, atol=1e-12)
-    per_layer = ("attn_out",) if model.layout.mlp == "none" else ("attn_out", "mlp_out")
+    mixed = "attn_out" if model.layout.mixer == "attention" else "mix_out"
+    per_layer = (mixed,) if model.layout.mlp == "none" else (mixed, "mlp_out")
     assert sites == ["embed", *(f"L{layer}.{name}" for layer in range(2) for name in per_layer)]
-    zeroed = model.hidden(ids, drop=lambda site, x: x * 0 if site == "L1.attn_out" else x)
+    zeroed = model.hidden(ids, drop=lambda site, x: x * 0 if site == f"L1.{mixed}" else x)
     assert (zeroed - model.hidden(ids)).abs().max() > 1e-6
 
 

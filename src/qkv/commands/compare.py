@@ -140,14 +140,15 @@ def _circuits(a: "Run", b: "Run") -> list[dict[str, Any]]:
 
 
 def _circuit_norms(side: "Run") -> dict[str, float]:
+    """`L0.QK`, `dec.L1.cross.OV`: of every attention there is; none in a model without."""
+    from qkv.instruments.spectra import circuits
     from qkv.models.matrices import Catalogue
 
-    catalogue, sizes, norms = Catalogue(side.model), side.config.model.sizes.resolved(), {}
-    for layer in range(sizes.n_layers):
-        for kind in ("QK", "OV"):
-            heads = [catalogue.circuit(f"L{layer}.H{head}.{kind}").norm() for head in range(sizes.n_heads)]
-            norms[f"L{layer}.{kind}"] = math.sqrt(sum(float(norm) ** 2 for norm in heads))
-    return norms
+    catalogue, squares = Catalogue(side.model), {}
+    for circuit in circuits(list(catalogue)):
+        name = circuit.address.rpartition("H")[0] + circuit.address.rpartition(".")[2]
+        squares[name] = squares.get(name, 0.0) + float(catalogue.circuit(circuit.address).norm()) ** 2
+    return {name: math.sqrt(square) for name, square in squares.items()}
 
 
 def _cautions(a: "Run", b: "Run") -> list[str]:

@@ -59,11 +59,22 @@ class HeadsShown:
 
     def print(self) -> None:
         """One small map per head, then the table of where each looks."""
+        print("Tokens: " + " ".join(screen.shown(repr(token)[1:-1]) for token in self.tokens))
+        if self.notes:
+            self._print_heads()
+        else:
+            print("This model has no attention: there are no heads to show.")
+        if self.path is not None and self.tokenizer is not None:
+            print()
+            print_path(self.path, self.tokenizer)
+            print()
+            print_lens(self.lens, self.tokenizer)
+
+    def _print_heads(self) -> None:
         from rich.columns import Columns
         from rich.text import Text
 
         console = screen.console()
-        print("Tokens: " + " ".join(screen.shown(repr(token)[1:-1]) for token in self.tokens))
         print("Each map: one row per query_pos, one column per key_pos, bright = attended to.\n")
         colour = console.is_terminal
         maps = []
@@ -79,11 +90,6 @@ class HeadsShown:
         even = self.notes[0]
         rows.append(("even attention", *(f"{c.even:.2f}" for c in even.shares), f"{even.even_entropy_nats:.2f}"))
         screen.print_table(["share of attention on", *names, "entropy, nats"], rows)
-        if self.path is not None and self.tokenizer is not None:
-            print()
-            print_path(self.path, self.tokenizer)
-            print()
-            print_lens(self.lens, self.tokenizer)
 
 
 @dataclass(frozen=True)

@@ -67,12 +67,15 @@ def describe(parser: argparse.ArgumentParser) -> "argparse._ArgumentGroup":
     )
     what.add_argument(
         "--preset",
-        type=usually("modern", "fast", "shared", "gpt2", "bert", "llama", "vaswani", "textbook", "bloem"),
+        type=usually("modern", "fast", "shared", "gpt2", "bert", "llama", "vaswani", "textbook", "bloem", "lstm", "bag"),
         metavar="NAME",
-        help="modern, fast, shared, gpt2, bert, llama, vaswani, textbook or bloem",
+        help="modern, fast, shared, gpt2, bert, llama, vaswani, textbook or bloem; without attention: lstm or bag",
     )
     what.add_argument("--from", dest="from_run", metavar="RUN", help="start from the weights of this run")
     what.add_argument("--set", action="append", metavar="PATH=VALUE", help="a setting of config.toml, e.g. d_model=128")
+    what.add_argument(
+        "--parameters", type=whole(), metavar="N", help="about as many parameters as that, by the width of the model"
+    )
     what.add_argument(
         "--change", action="append", metavar="SEL=OP", help="what to do to matrices: 'L0.W_Q=identity@0..100'"
     )

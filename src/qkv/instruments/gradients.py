@@ -10,9 +10,10 @@ arrives there. With g the gradient at `resid_post` and J the Jacobians at this v
 
 Where attention and MLP stand side by side, both read `resid_pre`: G = g + J_mlp^T g + J_V^T g + J_Q^T g + J_K^T g.
 
-`V`, `Q`, `K` are the last three terms; the first, around attention, is parted by where it was just above: `MLP` came
-through the MLP, `skip` came around both. Without skip connections `skip` and `MLP` are 0, and everything goes through
-attention. Softmax, norms, rotary turns and QK-norm are differentiated where they stand; nothing is approximated.
+Where a recurrence or a mean stands in place of attention, one term `mix` is in place of V, Q and K. `V`, `Q`, `K` are
+the last three terms; the first, around attention, is parted by where it was just above: `MLP` came through the MLP,
+`skip` came around both. Without skip connections `skip` and `MLP` are 0, and everything goes through attention.
+Softmax, norms, rotary turns and QK-norm are differentiated where they stand; nothing is approximated.
 
 A share is the signed projection of a part on the whole, <part, G> / <G, G>; shares sum to 1, and one that works against
 the whole is negative. Both are of the function: no change of basis inside a head alters them. Source: the chain rule;
@@ -29,12 +30,15 @@ from torch import Tensor
 from qkv.models.attention import Tap
 from qkv.tasks.task import Batch, Task
 
-__all__ = ["PATHS", "GradientPath", "Parts", "gradient_path", "shares"]
+__all__ = ["MIXED_PATHS", "PATHS", "GradientPath", "Parts", "gradient_path", "shares"]
 
 Name = TypeVar("Name", str, int)
 
 PATHS = ("skip", "V", "Q", "K", "MLP")
 """The edges by which gradient reaches what enters a block."""
+
+MIXED_PATHS = ("skip", "mix", "MLP")
+"""The same where a recurrence or a mean stands in place of attention."""
 
 OUTPUT = "output"
 """Of a tied W_E: the gradient of its other role, the output matrix."""
@@ -143,6 +147,8 @@ class _Block:
         self.skip, self.has_mlp = block.skip, block.mlp is not None
         self.parallel = block.parallel and self.has_mlp
         self._of = {name.removeprefix(f"{block.name}."): tensor for name, tensor in record.items()}
+        self.attends = "attn_out" in self._of
+        self.mixed = "attn_out" if self.attends else "mix_out"
 
     def around_and_through_mlp(self, g: Tensor) -> tuple[Tensor, Tensor]:
         """The two parts of the gradient at `resid_mid`, given that at `resid_post`."""
@@ -153,11 +159,13 @@ class _Block:
         return around, _back(self._of["mlp_out"], self._of["resid_mid"], inner)
 
     def at_sum(self, u: Tensor) -> Tensor:
-        """What arrives at the sum of `resid_pre` and `attn_out`, given the gradient at `resid_mid`."""
-        return _back(self._of["resid_mid"], self._of["attn_out"], u)
+        """What arrives at the sum of `resid_pre` and `attn_out` (or `mix_out`), given the gradient at `resid_mid`."""
+        return _back(self._of["resid_mid"], self._of[self.mixed], u)
 
     def through_attention(self, a: Tensor) -> dict[str, Tensor]:
-        """The parts of the gradient at `resid_pre` through v, q and k, given that at `attn_out`."""
+        """The parts of the gradient at `resid_pre` through v, q and k (or what mixes), given that at `attn_out`."""
+        if not self.attends:
+            return {"mix": _back(self._of[self.mixed], self._of["resid_pre"], a)}
         to = {"V": self._of["v"], "Q": self._of["q"], "K": self._of["k"]}
         arriving = torch.autograd.grad(self._of["attn_out"], list(to.values()), a, retain_graph=True)
         pre = self._of["resid_pre"]
@@ -172,14 +180,14 @@ class _Block:
         return _back(self._of["mlp_out"], self._of["resid_pre"], g)
 
     def parts(self, g: Tensor) -> dict[str, Tensor]:
-        """All five parts of the gradient at `resid_pre`, given that at `resid_post`."""
+        """All parts of the gradient at `resid_pre`, given that at `resid_post`."""
         if self.parallel:
             beside = {"skip": g, "MLP": self._mlp_beside(g)} | self.through_attention(g)
             return {name: beside[name] for name in PATHS}
         around, through = self.around_and_through_mlp(g)
         inside = self.through_attention(self.at_sum(around + through))
         both = {"skip": self.around_attention(self.at_sum(around)), "MLP": self.around_attention(self.at_sum(through))}
-        return {name: (both | inside)[name] for name in PATHS}
+        return {name: (both | inside)[name] for name in (PATHS if self.attends else MIXED_PATHS)}
 
     def by_crossings(self, g: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """The parts of the gradient at `resid_pre` that went through 0, 1 and 2 of the block's sublayers."""

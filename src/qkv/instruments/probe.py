@@ -72,7 +72,8 @@ def _attentions(model: Any) -> list[_Attention]:
     for scope, stack in stacks:
         for block in stack.blocks:
             causal = bool(stack.causal)
-            found.append(_Attention(block.name, block.layer, block.attention, scope, causal, True))
+            if block.attention is not None:
+                found.append(_Attention(block.name, block.layer, block.attention, scope, causal, True))
             if block.cross is not None:
                 found.append(_Attention(f"{block.name}.cross", block.layer, block.cross, scope, False, False))
     return found

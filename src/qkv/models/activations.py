@@ -22,9 +22,10 @@ PER_KV_HEAD = ("k", "v")
 def activation_names(sizes: Sizes, layout: Layout, *, scope: str = "", cross: bool = False) -> list[str]:
     """Every activation of a stack, in the order in which a forward pass computes them."""
     attention = ("q", "k", "v", "scores", "pattern", "z", "attn_out")
+    mixed = attention if layout.mixer == "attention" else ("mix_out",)
     names = [f"{scope}embed"]
     for layer in range(sizes.n_layers):
-        block = ("resid_pre", "x", *attention)
+        block = ("resid_pre", "x", *mixed)
         block += tuple(f"cross.{name}" for name in attention) if cross else ()
         block += () if layout.parallel else ("resid_mid",)
         block += (("mlp_out",) if layout.mlp != "none" else ()) + ("resid_post",)

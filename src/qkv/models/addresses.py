@@ -6,7 +6,7 @@ number, or holds quotes or unbalanced brackets, is written as a JSON string: `W_
 
 A selector is terms joined by commas and read from left to right; a leading `-` subtracts. In a term `*` stays inside a
 segment, `**` is any number of whole segments, `[QK]` is one letter of a set, `L[0-11]`, `H[0-3]` and `KV[1]` are ranges
-of numbers, and a last segment `embed`, `attn`, `mlp`, `norms` or `head` is a group of matrices (`attn`, `L0.mlp`).
+of numbers, and a last segment `embed`, `attn`, `rnn`, `mlp`, `norms` or `head` is a group (`attn`, `L0.mlp`).
 
 This module knows no model: what an address means there is the catalogue's to say (`qkv.models.matrices`).
 """
@@ -21,14 +21,16 @@ from qkv.errors import AddressError
 
 __all__ = ["ACTIVATIONS", "CIRCUITS", "GROUPS", "Address", "Term", "parse_address", "parse_selector", "split_outside"]
 
-GROUPS = {"embed": "embed", "attn": "attn", "mlp": "mlp", "norms": "norm", "head": "head"}
+GROUPS = {"embed": "embed", "attn": "attn", "rnn": "rnn", "mlp": "mlp", "norms": "norm", "head": "head"}
 """Name of a group in a selector -> the site of the matrices in it."""
 
 CIRCUITS = ("QK", "OV")
 """Products of one head's matrices that act as one map: W_Q W_K^T and W_V W_O."""
 
 ACTIVATIONS = {name: "model" for name in ("embed", "norm_f")}
-ACTIVATIONS |= {name: "layer" for name in ("x", "resid_pre", "attn_out", "resid_mid", "mlp_out", "resid_post")}
+ACTIVATIONS |= {
+    name: "layer" for name in ("x", "resid_pre", "attn_out", "mix_out", "resid_mid", "mlp_out", "resid_post")
+}
 ACTIVATIONS |= {name: "head" for name in ("q", "k", "v", "scores", "pattern", "z")}
 """Activation -> what owns one: the whole model, a layer, or a layer and each of its heads."""
 

@@ -8,6 +8,7 @@ from qkv.models import fused
 from qkv.models.attention import Drop, MultiHeadAttention, Tap
 from qkv.models.cache import KVCache
 from qkv.models.layout import Layout, Sizes
+from qkv.models.lstm import MIXERS
 from qkv.models.masks import Visible
 from qkv.models.norms import ACTIVATIONS, RMSNorm, apply_norm, make_norm
 
@@ -73,12 +74,23 @@ class Block(nn.Module):
     "dec.L1") begins the names of this block's activations and dropout sites; `layer` is its row in a cache.
     """
 
-    def __init__(self, sizes: Sizes, layout: Layout, *, layer: int, scope: str = "", cross: bool = False) -> None:
+    def __init__(
+        self,
+        sizes: Sizes,
+        layout: Layout,
+        *,
+        layer: int,
+        scope: str = "",
+        cross: bool = False,
+        causal: bool = False,
+    ) -> None:
         super().__init__()
         self.layer, self.name = layer, f"{scope}L{layer}"
         self.pre, self.skip, self.parallel = layout.norm_place == "pre", layout.skip, layout.parallel
         self.norm1 = make_norm(layout, sizes.d_model)
-        self.attention = _attention(sizes, layout, layout.positions == "rotary")
+        rotary, attends = layout.positions == "rotary", layout.mixer == "attention"
+        self.attention = _attention(sizes, layout, rotary) if attends else None
+        self.mixer = None if attends else MIXERS[layout.mixer](sizes, layout, causal=causal)
         self.norm_cross = make_norm(layout, sizes.d_model) if cross else None
         self.cross = _attention(sizes, layout, False) if cross else None
         has_mlp = layout.mlp != "none"
@@ -101,12 +113,14 @@ class Block(nn.Module):
         x = tap(f"{name}.resid_pre", x) if tap else x
         around = {"skip": self.skip, "drop": drop, "tap": tap}
         held = {"cache": cache, "layer": self.layer}
+        mixer = self.attention or self.mixer
+        assert mixer is not None
         if self.parallel and self.mlp is not None:
             around["skip"] = False
-            attended = self.attention.mix(x, to, norm=self.norm1, name=name, **around, **held)
+            attended = mixer.mix(x, to, norm=self.norm1, name=name, **around, **held)
             x = x + attended + self.mlp.mix(x, norm=self.norm2, name=name, **around)
             return tap(f"{name}.resid_post", x) if tap else x
-        x = self.attention.mix(x, to, norm=self._before(self.norm1), name=name, **around, **held)
+        x = mixer.mix(x, to, norm=self._before(self.norm1), name=name, **around, **held)
         x = self._after(self.norm1, x, tap)
         if self.cross is not None:
             seen, norm = to_context or Visible(False, None), self._before(self.norm_cross)

@@ -1,4 +1,4 @@
-"""Keys and values kept between the steps of a generation."""
+"""What is kept between the steps of a generation: keys and values, or the state of a recurrence."""
 
 from collections.abc import Callable
 
@@ -7,7 +7,7 @@ from torch import Tensor
 
 from qkv.errors import ConfigError
 
-__all__ = ["KVCache"]
+__all__ = ["KVCache", "StateCache"]
 
 
 class KVCache:
@@ -73,4 +73,24 @@ class KVCache:
 
     def advance(self, n: int) -> None:
         """Count `n` positions as read, after every layer has stored them."""
+        self.length += n
+
+
+class StateCache:
+    """The state of every recurrent layer after the positions read so far; used like a `KVCache`."""
+
+    def __init__(self, batch: int, n_ctx: int) -> None:
+        self.length, self.n_ctx, self.batch = 0, n_ctx, batch
+        self.states: dict[int, tuple[Tensor, Tensor]] = {}
+        """Layer -> its h and c, [batch, width]; empty before the first position."""
+
+    def select(self, rows: Tensor) -> None:
+        """Let row i from now on be what row rows[i] was, int64 [new_batch]."""
+        self.states = {
+            layer: (h.index_select(0, rows), c.index_select(0, rows)) for layer, (h, c) in self.states.items()
+        }
+        self.batch = len(rows)
+
+    def advance(self, n: int) -> None:
+        """Count `n` positions as read, after every layer has read them."""
         self.length += n

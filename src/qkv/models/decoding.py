@@ -38,6 +38,7 @@ def serves(model: Any) -> bool:
         (layout.positions != "rotary" or turns <= MOST_TURNS)
         and model.causal
         and not model.cross
+        and layout.mixer == "attention"
         and layout.norm_place == "pre"
         and layout.norm != "none"
         and layout.skip

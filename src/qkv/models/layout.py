@@ -9,10 +9,10 @@ import dataclasses
 from dataclasses import dataclass, field
 from typing import Literal
 
-from qkv.errors import ConfigError, unknown
+from qkv.errors import ConfigError, UserError, unknown
 from qkv.models.start import START
 
-__all__ = ["Layout", "ModelConfig", "Patches", "RopeScaling", "Sizes"]
+__all__ = ["Layout", "ModelConfig", "Patches", "RopeScaling", "Sizes", "require_attention"]
 
 Positions = Literal["none", "sinusoidal", "learned", "rotary"]
 NormKind = Literal["none", "layer", "rms"]
@@ -21,6 +21,7 @@ MLPKind = Literal["none", "gelu", "gelu_tanh", "relu", "relu2", "swiglu"]
 POSITIONS: tuple[str, ...] = ("none", "sinusoidal", "learned", "rotary")
 NORMS: tuple[str, ...] = ("none", "layer", "rms")
 NORM_PLACES: tuple[str, ...] = ("pre", "post")
+MIXERS: tuple[str, ...] = ("attention", "lstm", "mean")
 MLPS: tuple[str, ...] = ("none", "gelu", "gelu_tanh", "relu", "relu2", "swiglu")
 KINDS: tuple[str, ...] = (
     "CausalLM",
@@ -125,6 +126,8 @@ class RopeScaling:
 class Layout:
     """Which parts a model is composed of."""
 
+    mixer: Literal["attention", "lstm", "mean"] = "attention"
+    """How positions read one another: attention, a recurrence (LSTM), or the mean of all that may be seen."""
     positions: Positions = "rotary"
     """How order enters: none, sinusoidal or learned rows added to the embedding, or rotary turns of q and k."""
     norm: NormKind = "rms"
@@ -169,6 +172,7 @@ class Layout:
     """What a classifier reads: the mean over positions, or a class token put before them (W_token); else no effect."""
 
     def __post_init__(self) -> None:
+        _among("mixer", self.mixer, MIXERS)
         _among("positions", self.positions, POSITIONS)
         _among("norm", self.norm, NORMS)
         _among("norm_place", self.norm_place, NORM_PLACES)
@@ -277,6 +281,8 @@ class ModelConfig:
 
         Raises ConfigError for a combination that cannot be built or whose setting would have no effect.
         """
+        if self.kind == "EncoderDecoderLM" and self.layout.mixer != "attention":
+            raise ConfigError(f"an encoder-decoder needs mixer = attention; it is {self.layout.mixer}")
         if self.kind.endswith("Classifier") != bool(self.classes) or len(self.classes) == 1:
             raise ConfigError(
                 f"a {self.kind} was given {len(self.classes)} classes; a classifier needs at least 2, others have none"
@@ -299,6 +305,8 @@ def check(sizes: Sizes, layout: Layout) -> None:
     """
     if sizes.n_ctx < 1:
         raise ConfigError(f"n_ctx is {sizes.n_ctx}; expected a whole number of at least 1")
+    if layout.mixer != "attention":
+        _check_mixer(sizes, layout)
     if layout.positions == "rotary":
         _check_rotary(sizes.d_head, layout)
     elif layout.rope_share != 1 or layout.rope_scaling.kind != "none":
@@ -318,9 +326,34 @@ def check(sizes: Sizes, layout: Layout) -> None:
         )
 
 
+def require_attention(layout: Layout) -> None:
+    """Make sure that a model attends. Raises UserError where something else stands in attention's place."""
+    if layout.mixer != "attention":
+        kind = {"lstm": "an LSTM", "mean": "a mean"}[layout.mixer]
+        raise UserError(f"this model has no attention to show: its positions read one another through {kind}")
+
+
 def turned_width(d_head: int, share: float) -> int:
     """How many coordinates of a head rotary positions turn."""
     return int(d_head * share)
+
+
+def _check_mixer(sizes: Sizes, layout: Layout) -> None:
+    """Refuse settings of attention in a model that has none."""
+    settings = {
+        "positions": layout.positions == "rotary",
+        "qk_norm": layout.qk_norm,
+        "attention_bias": layout.attention_bias != "same",
+        "scale": not layout.scale,
+        "parallel": layout.parallel,
+        "n_heads": sizes.n_heads != 1,
+    }
+    for name, given in settings.items():
+        if given:
+            value = sizes.n_heads if name == "n_heads" else getattr(layout, name)
+            raise ConfigError(f"{name} = {value} is a setting of attention; with mixer = {layout.mixer} there is none")
+    if layout.mixer == "lstm" and sizes.d_model % 2:
+        raise ConfigError(f"an LSTM that may read both ways needs an even d_model; it is {sizes.d_model}")
 
 
 def _check_rotary(d_head: int, layout: Layout) -> None:

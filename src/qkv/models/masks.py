@@ -19,6 +19,10 @@ class Visible(NamedTuple):
     """Key positions up to the query's own, and nothing else to say; `bias` is then None."""
     bias: Tensor | None
     """Otherwise 0 where visible and -inf where not, [batch or 1, 1, query_pos or 1, key_pos]; None: everything."""
+    keys: Tensor | None = None
+    """What it was made of, for those who read position by position: bool [batch, key_pos], True = real token."""
+    documents: Tensor | None = None
+    """int64 [batch, key_pos]: the document of each position."""
 
 
 def visible(
@@ -57,4 +61,4 @@ def visible(
     if keys is not None or query_documents is not None:
         seen = torch.where(seen.any(dim=-1, keepdim=True), seen, order)
     bias = torch.zeros(seen.shape, dtype=like.dtype, device=like.device).masked_fill_(~seen, -math.inf)
-    return Visible(False, bias[:, None])
+    return Visible(False, bias[:, None], keys, documents)

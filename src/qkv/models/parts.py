@@ -21,7 +21,7 @@ __all__ = ["KINDS", "Entry", "Kind", "Part", "make_entry"]
 class Kind:
     """What the last part of an address says of a matrix."""
 
-    site: Literal["embed", "attn", "mlp", "norm", "head"]
+    site: Literal["embed", "attn", "rnn", "mlp", "norm", "head"]
     divides: Literal["H", "KV", "row", ""] = ""
     """Into query heads, key/value heads, rows of tokens or positions, or not at all."""
     axis: int = 0
@@ -42,6 +42,12 @@ KINDS: Mapping[str, Kind] = {
     "b_K": Kind("attn", "KV", 0),
     "b_V": Kind("attn", "KV", 0),
     "b_O": Kind("attn"),
+    "W_ih": Kind("rnn"),
+    "W_hh": Kind("rnn"),
+    "b_ih": Kind("rnn"),
+    "W_ih_back": Kind("rnn"),
+    "W_hh_back": Kind("rnn"),
+    "b_ih_back": Kind("rnn"),
     "W_in": Kind("mlp"),
     "W_gate": Kind("mlp"),
     "W_out": Kind("mlp"),
@@ -67,7 +73,7 @@ class Entry:
     parameter: nn.Parameter
     layer: int | None
     site: str
-    """embed, attn, mlp, norm or head."""
+    """embed, attn, rnn, mlp, norm or head."""
     kind: str
     """Last part of the address: `W_Q`, `gain`."""
     shape: tuple[int, ...]

@@ -79,15 +79,36 @@ def _constant(value: float) -> Draw:
     return Draw(f"{value:g}", lambda rng, shape, fan_in, n_layers: np.full(shape, value, np.float32))
 
 
+def _open_forget_gate() -> Draw:
+    """Jozefowicz et al. 2015 (ICML, "An empirical exploration of recurrent network architectures")."""
+    return Draw("1 for the forget gate, 0 for the others", lambda rng, shape, fan_in, n_layers: _second_quarter(shape))
+
+
+def _second_quarter(shape: tuple[int, ...]) -> np.ndarray:
+    values = np.zeros(shape, np.float32)
+    values[shape[0] // 4 : shape[0] // 2] = 1.0
+    return values
+
+
 def _identity() -> Draw:
     return Draw("the identity", lambda rng, shape, fan_in, n_layers: np.eye(*shape, dtype=np.float32))
 
 
 ZERO, ONE = _constant(0.0), _constant(1.0)
 _HIDDEN = ("W_Q", "W_K", "W_V", "W_O", "W_in", "W_gate", "W_out", "W_transform")
-_EVERYWHERE: dict[str, Draw] = {"gain": ONE, "W_token": _normal(0.02)} | {
-    name: ZERO for name in ("bias", "b_E", "b_Q", "b_K", "b_V", "b_O", "b_in", "b_out", "b_transform", "b_U", "b_cls")
+_RECURRENT: dict[str, Draw] = {
+    f"{name}{back}": _open_forget_gate() if name == "b_ih" else _fan_in_uniform()
+    for name in ("W_ih", "W_hh", "b_ih")
+    for back in ("", "_back")
 }
+_EVERYWHERE: dict[str, Draw] = (
+    _RECURRENT
+    | {"gain": ONE, "W_token": _normal(0.02)}
+    | {
+        name: ZERO
+        for name in ("bias", "b_E", "b_Q", "b_K", "b_V", "b_O", "b_in", "b_out", "b_transform", "b_U", "b_cls")
+    }
+)
 
 
 def _rows(hidden: Draw, **others: Draw) -> dict[str, Draw]:
@@ -118,6 +139,8 @@ START: Mapping[str, Mapping[str, Draw]] = {
     # Outputs of sublayers (and an untied W_U) start at zero, so a block is the identity at step 0 (Zhang et al. 2019,
     # arXiv 1901.09321; karpathy/nanochat `init_weights`, MIT).
     "zero_out": _rows(_fan_in_uniform(), W_E=_embedding_normal(), W_pos=_normal(0.02), W_U=ZERO, W_O=ZERO, W_out=ZERO),
+    # What recurrent layers read starts as large as what they carry over.
+    "recurrent": _rows(_fan_in_uniform(), W_E=_normal(0.5), W_pos=_normal(0.02), W_U=_fan_in_uniform()),
     # Attention without parameters: W_Q = W_K = W_V = W_O = I, so that q = k = v = x in a model of one head.
     "identity": _rows(
         _fan_in_uniform(),
@@ -150,7 +173,7 @@ def start_values(
     return torch.from_numpy(np.ascontiguousarray(values, dtype=np.float32))
 
 
-_STRUCTURE = frozenset({"embedding", "blocks", "attention", "mlp", "head"})
+_STRUCTURE = frozenset({"embedding", "blocks", "attention", "mixer", "mlp", "head"})
 
 
 def address_of(path: str) -> str:

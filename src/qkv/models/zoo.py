@@ -10,10 +10,11 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor, nn
 
+from qkv.errors import ConfigError
 from qkv.models.activations import activation_names, recorder, replacer
 from qkv.models.attention import Drop, Tap
 from qkv.models.blocks import Block
-from qkv.models.cache import KVCache
+from qkv.models.cache import KVCache, StateCache
 from qkv.models.embedding import ClassHead, Embedding, Head, PatchEmbedding, pool
 from qkv.models.layout import Layout, ModelConfig, Sizes, check
 from qkv.models.masks import visible
@@ -51,7 +52,8 @@ class _Stack(nn.Module):
         check(self.sizes, layout)
         self.embedding = Embedding(self.sizes, layout)
         self.blocks = nn.ModuleList(
-            Block(self.sizes, layout, layer=layer, scope=scope, cross=self.cross) for layer in range(sizes.n_layers)
+            Block(self.sizes, layout, layer=layer, scope=scope, cross=self.cross, causal=self.causal)
+            for layer in range(sizes.n_layers)
         )
         self.norm_f = make_norm(layout, sizes.d_model) if layout.norm_place == "pre" else nn.Identity()
 
@@ -65,7 +67,7 @@ class _Stack(nn.Module):
         context_mask: Tensor | None = None,
         context_documents: Tensor | None = None,
         drop: Drop | None = None,
-        cache: KVCache | None = None,
+        cache: KVCache | StateCache | None = None,
         tap: Tap | None = None,
         types: Tensor | None = None,
         see: See | None = None,
@@ -114,10 +116,12 @@ class _Stack(nn.Module):
         """How many positions an input has."""
         return ids.shape[1]
 
-    def new_cache(self, batch: int, n_ctx: int = 0) -> KVCache:
+    def new_cache(self, batch: int, n_ctx: int = 0) -> KVCache | StateCache:
         """An empty cache for `batch` sequences of up to `n_ctx` positions (0: the model's)."""
         sizes, like = self.sizes, next(self.parameters())
         room = n_ctx or sizes.n_ctx
+        if self.layout.mixer == "lstm":
+            return StateCache(batch, room)
         return KVCache(
             sizes.n_layers, batch, sizes.n_kv_heads, room, sizes.d_head, dtype=like.dtype, device=like.device
         )
@@ -189,6 +193,8 @@ class EncoderDecoder(nn.Module):
         super().__init__()
         layout = layout or Layout()
         self.sizes, self.layout = sizes.resolved(), layout
+        if layout.mixer != "attention":
+            raise ConfigError(f"an encoder-decoder needs mixer = attention; it is {layout.mixer}")
         self.enc = Encoder(sizes, layout, seed=None, scope="enc.")
         self.dec = Decoder(sizes, layout, cross=True, seed=None, scope="dec.")
         if layout.tied:

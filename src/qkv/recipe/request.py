@@ -16,6 +16,7 @@ from qkv.data.config import DataConfig, ImageOptions, whole_source
 from qkv.errors import ConfigError, RunFolderError, unknown
 from qkv.instruments.ledger import LedgerConfig
 from qkv.instruments.schedule import KINDS, LEVELS, WatchConfig, watch_word
+from qkv.models.counting import with_parameters
 from qkv.models.layout import ModelConfig, Sizes
 from qkv.presets import SIZE_LAWS, Budget, Preset, Scale, find, model_config, optimizer_config
 from qkv.tasks import Data, Task, find_task
@@ -47,6 +48,7 @@ class Request:
     val: str | None = None
     tokenizer: str | None = None
     vocab: int | None = None
+    parameters: int | None = None
     text_column: str | None = None
     label_column: str | None = None
     changes: tuple[str, ...] = ()
@@ -214,7 +216,13 @@ def _model(
         if name in request.set and str(request.set[name]).isdigit()
     }
     scale = dataclasses.replace(scale, n_ctx=task.longest(data) or scale.n_ctx)
-    return model_config(preset, task.model_kind, pinned.get("d_vocab", 0), scale, pinned, classes, task.patches(data))
+    d_vocab, patches = pinned.get("d_vocab", 0), task.patches(data)
+    model = model_config(preset, task.model_kind, d_vocab, scale, pinned, classes, patches)
+    if not request.parameters:
+        return model
+    if "d_model" in pinned:
+        raise ConfigError("--parameters chooses d_model; give it, or --set d_model, not both")
+    return with_parameters(model, request.parameters)
 
 
 def _dictated(name: str, given: int, needed: int) -> None:
@@ -262,7 +270,7 @@ def _parent(request: Request, task: Task) -> _Parent | None:
             f"--from {request.from_run} is a {config.model.kind}; --task {task.name} goes on from"
             f" {' or '.join(task.starts_from) or 'no other run'}"
         )
-    for name in ("preset", "tokenizer", "vocab"):
+    for name in ("preset", "tokenizer", "vocab", "parameters"):
         if getattr(request, name):
             raise ConfigError(f"--from goes on with the {name} of that run; leave --{name} out")
     if config.watched == "names":
@@ -329,6 +337,8 @@ def same_run(request: Request, config: RunConfig) -> None:
     if request.set and override(config, dict(request.set)) != config:
         changed = [name for name, value in request.set.items() if override(config, {name: value}) != config]
         raise ConfigError(f"--set {changed[0]} differs from the run's config.toml; leave it out to resume that run")
+    if request.parameters and with_parameters(config.model, request.parameters) != config.model.resolved():
+        raise ConfigError(f"--parameters {request.parameters} is not the size of the run's model; leave it out")
     if request.changes and not set(request.changes) <= set(config.changes):
         raise ConfigError(f"the run was made with the changes {list(config.changes)}; leave changes out to resume it")
 

@@ -15,7 +15,7 @@ from qkv.errors import AddressError, nearest
 
 __all__ = ["GROUPS", "select"]
 
-GROUPS = {"embed": "embed", "attn": "attn", "mlp": "mlp", "norms": "norm", "head": "head"}
+GROUPS = {"embed": "embed", "attn": "attn", "rnn": "rnn", "mlp": "mlp", "norms": "norm", "head": "head"}
 """Name of a group in a selector -> the site of the matrices in it."""
 
 _HEAD = re.compile(r"(?:^|\.)(?:H|KV)\d+(?:\.|$)")

@@ -16,6 +16,7 @@ from qkv.errors import UserError
 from qkv.inspection.onestep import one_step
 from qkv.inspection.onetext import one_text
 from qkv.instruments.gradients import Parts
+from qkv.models.layout import require_attention
 from qkv.tasks import find_task
 from qkv.tasks.text import TextTask
 from qkv.views.looker import Looker, Words
@@ -52,6 +53,7 @@ def forward(
     task = find_task(looker.config.task)
     if not isinstance(task, TextTask):
         raise UserError(f"the task {task.name} predicts no token at each position; expected a causal or masked model")
+    require_attention(looker.config.model.layout)
     words = looker.words(text, longest)
     model = looker.model(step, changes)
     with torch.inference_mode():

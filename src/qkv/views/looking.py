@@ -9,6 +9,7 @@ from pathlib import Path
 
 import torch
 
+from qkv.models.layout import require_attention
 from qkv.views.heads import attention_text, longest_in
 from qkv.views.looker import Looker, Words
 from qkv.views.payloads import AttentionText, SampleNote
@@ -67,6 +68,7 @@ def whole(
     looker: Looker, words: Words, origin: str, *, steps: Sequence[int] = (), changes: Sequence[str] = ()
 ) -> AttentionText:
     """Every number of every head on a text, at each of `steps`; without any, under the weights of the last step."""
+    require_attention(looker.config.model.layout)
     n_layers = looker.config.model.sizes.n_layers
     at = list(steps) or [looker.last_step()]
     by_step = []

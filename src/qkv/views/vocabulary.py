@@ -62,7 +62,9 @@ def words_room(
         nearest=pack(np.stack([ranked for ranked, _ in near])),
         cosines=pack(np.stack([cosines for _, cosines in near])),
         null_cosine=neighbours(tables[steps[-1]], tables[steps[-1]], 0, 1).null_cosine,
-        trio=None if looker is None else _trio(looker, steps, ids[:N_TRIO]),
+        trio=None
+        if looker is None or looker.config.model.layout.mixer != "attention"
+        else _trio(looker, steps, ids[:N_TRIO]),
     )
 
 

@@ -1,0 +1,64 @@
+"""How many parameters a model has before it is built, and the width at which it has a given number of them."""
+
+import dataclasses
+
+from qkv.errors import ConfigError
+from qkv.models.layout import ModelConfig
+from qkv.models.zoo import build
+
+__all__ = ["n_parameters", "with_parameters"]
+
+_WIDEST = 1 << 14
+
+
+def n_parameters(config: ModelConfig) -> int:
+    """Numbers in all parameters of the model, shared ones once. Nothing is allocated."""
+    return sum(parameter.numel() for parameter in build(config, 0, materialise=False).parameters())
+
+
+def with_parameters(config: ModelConfig, n: int) -> ModelConfig:
+    """The same with d_model such that `n_parameters` comes nearest to n.
+
+    Depth, d_head and d_mlp / d_model stay (d_mlp to the next multiple of 16), so d_model goes in steps of one head, or
+    of one key/value head and the query heads that share it; of 4 where there is a single head.
+
+    Raises ConfigError where the narrowest such model has more than twice as many, or the widest fewer.
+    """
+    config = config.resolved()
+    narrow, wide = 1, _WIDEST // _step(config)
+    least = n_parameters(_of_width(config, narrow))
+    if not least <= 2 * n or n_parameters(_of_width(config, wide)) < n:
+        raise ConfigError(
+            f"{n:,} parameters were asked for; a model of these {config.sizes.n_layers} layers has at least {least:,}"
+        )
+    while wide - narrow > 1:
+        middle = (narrow + wide) // 2
+        if n_parameters(_of_width(config, middle)) <= n:
+            narrow = middle
+        else:
+            wide = middle
+    candidates = (_of_width(config, narrow), _of_width(config, wide))
+    return min(candidates, key=lambda candidate: abs(n_parameters(candidate) - n))
+
+
+def _step(config: ModelConfig) -> int:
+    """By how much d_model can grow."""
+    sizes = config.sizes
+    return 4 if sizes.n_heads == 1 else sizes.d_head * (sizes.n_heads // sizes.n_kv_heads)
+
+
+def _of_width(config: ModelConfig, steps: int) -> ModelConfig:
+    """The same, `steps` steps wide."""
+    sizes, d_model = config.sizes, steps * _step(config)
+    n_heads = 1 if sizes.n_heads == 1 else d_model // sizes.d_head
+    return dataclasses.replace(
+        config,
+        sizes=dataclasses.replace(
+            sizes,
+            d_model=d_model,
+            d_mlp=max(16, round(d_model * sizes.d_mlp / sizes.d_model / 16) * 16),
+            n_heads=n_heads,
+            n_kv_heads=n_heads * sizes.n_kv_heads // sizes.n_heads,
+            d_head=d_model if n_heads == 1 else sizes.d_head,
+        ),
+    ).resolved()
