@@ -99,6 +99,16 @@ def test_eval_repeats_the_loss_of_training_and_takes_changes(runs, capsys):
     assert "nats per target" in said(capsys, "eval", runs[0])
 
 
+def test_eval_tells_the_loss_by_position_and_the_perplexity_by_words(runs, capsys):
+    found = json.loads(said(capsys, "eval", runs[0], "--json"))
+    assert [place["last"] for place in found["by_position"]] == [1, 2, 4, 8, 16, 32]
+    low, high = found["word_perplexity_interval"]
+    assert 1 < low < found["word_perplexity"] < high
+    out = said(capsys, "eval", runs[0], "--by-position")
+    assert "positions read" in out and "17 to 32" in out and "perplexity by words" in out
+    assert "positions read" not in said(capsys, "eval", runs[0])
+
+
 def test_eval_on_another_text(runs, tmp_path, capsys):
     other = tmp_path / "other.txt"
     other.write_text("the queen sees the sea. " * 40)

@@ -38,6 +38,14 @@ def test_vectors_are_trained_the_same_twice_asked_and_loaded_into_a_frozen_table
     capsys.readouterr()
     assert main(["vectors", str(run.path), "--analogies", str(files / "analogies.txt")]) == 0
     assert "2 of 2" in capsys.readouterr().out
+    few = tmp_path / "few.txt"
+    few.write_text("cat 1 2\nking 2 1\ndog 1 1\nQueen 3 1\ntree 5 1\n")
+    asked = ["--similarity", str(files / "pairs.txt"), "--analogies", str(files / "analogies.txt"), "--json"]
+    for one, other in ((run.path, few), (few, run.path)):
+        assert main(["vectors", str(one), *asked, "--among", str(other)]) == 0
+        found = json.loads(capsys.readouterr().out)
+        assert found["words"] == 5 and found["similarity"]["n_scored"] == 2
+        assert found["analogies"][-1]["chance"] == 0.5
 
 
 @pytest.mark.parametrize(
@@ -47,6 +55,7 @@ def test_vectors_are_trained_the_same_twice_asked_and_loaded_into_a_frozen_table
         (["none.txt", "--similarity", "x"], "does not exist; expected a file of word vectors"),
         (["none.txt", "--similarity", "x", "--width", "4"], "--width is for training vectors; give --out"),
         (["none.txt", "--out", "new.txt"], "none.txt"),
+        (["none.txt", "--out", "new.txt", "--among", "x"], "none.txt"),
     ],
 )
 def test_what_cannot_be_done_is_one_sentence(words, sentence, tmp_path, monkeypatch, capsys):

@@ -192,6 +192,17 @@ def test_a_vocabulary_for_a_tokenizer_that_is_read_is_refused(prose_file: Path, 
 # Bits per byte.
 
 
+def test_words_are_counted_whole_wherever_the_text_is_read_in_pieces(prose_file: Path) -> None:
+    corpus = load_corpus(config(prose_file, "byte"), cache=None)
+    text = "".join(corpus.text("val"))
+    assert corpus.n_words() == len(text.split()) + text.count("\n") > 0
+    for size in (1, 2, 7):
+        pieces = [text[i : i + size] for i in range(0, len(text), size)]
+        cut = dataclasses.replace(corpus)
+        object.__setattr__(cut, "text", lambda part, pieces=pieces: iter([*pieces[:3], "", *pieces[3:]]))
+        assert cut.n_words() == corpus.n_words()
+
+
 def test_bits_per_byte_divide_by_the_original_bytes(prose_file: Path) -> None:
     for kind in ("char", "byte", "bpe"):
         corpus = load_corpus(config(prose_file, kind), cache=None)

@@ -6,7 +6,7 @@ import struct
 import numpy as np
 import pytest
 
-from qkv.data.vectors import read_vectors
+from qkv.data.vectors import Vectors, read_vectors, shared
 from qkv.errors import SourceError
 
 GLOVE = "the 0.5 -1 2e-1\ncat 1 2 3\n. . . 4 5 6\ncat 9 9 9\n"
@@ -79,3 +79,11 @@ def test_the_published_control_is_read_whole_whatever_its_first_line_says(real_d
         pytest.skip("QKV_DATA holds no glove-4k")
     vectors = read_vectors(path)  # its first line says 4196
     assert (len(vectors.words), vectors.width) == (4197, 50)
+
+
+def test_sets_shared_with_one_another_hold_the_same_words():
+    one = Vectors(words=("The", "cat", "the", "Paris"), values=np.arange(8, dtype=np.float32).reshape(4, 2))
+    other = Vectors(words=("paris", "dog", "the"), values=np.arange(6, dtype=np.float32).reshape(3, 2))
+    mine, theirs = shared(one, [other]), shared(other, [one])
+    assert mine.words == theirs.words == ("paris", "the")
+    assert mine.values.tolist() == [[6, 7], [4, 5]] and theirs.values.tolist() == [[0, 1], [4, 5]]

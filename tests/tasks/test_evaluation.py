@@ -38,6 +38,39 @@ def test_bits_per_byte_is_the_code_length_over_the_original_bytes(corpus_of, mod
     assert result.bits_per_byte == pytest.approx(result.loss * len(corpus.val) / math.log(2) / corpus.val.n_bytes)
 
 
+@pytest.mark.parametrize("task", [Causal(), Masked()], ids=lambda task: task.name)
+def test_the_loss_by_position_is_that_of_the_targets_that_stand_there(corpus_of, model_of, task):
+    corpus = corpus_of(specials=task.needs_specials)
+    model = model_of(task.model_kind, corpus.tokenizer.d_vocab)
+    result = evaluate(model, task, corpus, batch_size=9)
+    assert [(place.first, place.last) for place in result.by_position] == [(1, 1), (2, 2), (3, 4), (5, 8), (9, 16)]
+    assert sum(place.n_targets for place in result.by_position) == result.n_targets
+    whole = sum(place.loss * place.n_targets for place in result.by_position) / result.n_targets
+    assert whole == pytest.approx(result.loss, rel=1e-6)
+    nats = {place: [] for place in range(16)}
+    for batch in task.val_batches(corpus, model.config.sizes, 5):
+        with torch.no_grad():
+            answers = model(batch.inputs, batch.mask).log_softmax(-1).flatten(0, 1)
+        places = np.arange(batch.inputs.numel()) if batch.positions is None else batch.positions.numpy()
+        for place, target in zip(places, batch.targets, strict=True):
+            nats[int(place) % 16].append(-float(answers[int(place), target]))
+    for found in result.by_position:
+        there = [x for place in range(found.first - 1, found.last) for x in nats[place]]
+        assert found.loss == pytest.approx(np.mean(there), rel=1e-5) and found.n_targets == len(there)
+        assert found.interval[0] < found.loss < found.interval[1]
+
+
+def test_perplexity_by_words_is_the_text_s_nats_over_its_words_and_line_ends(corpus_of, model_of):
+    corpus = corpus_of(specials=False)
+    text = corpus.tokenizer.decode(corpus.val.ids)
+    corpus.n_words = lambda: len(text.split()) + text.count("\n")
+    result = Causal().evaluate(model_of("CausalLM", corpus.tokenizer.d_vocab), corpus)
+    found = result.figures["word_perplexity"]
+    assert found.value == pytest.approx(math.exp(result.loss * len(corpus.val) / corpus.n_words()))
+    assert found.interval[0] < found.value < found.interval[1]
+    assert result.as_json()["word_perplexity"] == found.value
+
+
 def test_one_window_has_no_interval(corpus_of, model_of):
     corpus = corpus_of(specials=True, n_val=12)
     result = evaluate(model_of("MaskedLM", corpus.tokenizer.d_vocab), Masked(), corpus)

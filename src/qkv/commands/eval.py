@@ -4,14 +4,18 @@ A change is tried on the loaded weights only; the run folder stays as it is.
 
 Example:
   qkv eval runs/my-1
-  qkv eval runs/my-1 other.txt
+  qkv eval runs/my-1 other.txt --by-position
   qkv eval runs/reviews-1 more.tsv --json
   qkv eval runs/my-1 --change "L0.H3.W_V=zero"
 """
 
 import argparse
+from typing import TYPE_CHECKING
 
 from qkv.commands.arguments import one_of, split_changes
+
+if TYPE_CHECKING:
+    from qkv.tasks.task import AtPosition
 
 __all__ = ["configure", "run"]
 
@@ -22,6 +26,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("source", nargs="?", metavar="SOURCE", help="another text to score")
     parser.add_argument("--change", action="append", default=[], metavar="SEL=OP", help="what to do to matrices first")
     parser.add_argument("--weights", type=one_of("best", "last"), default="best", help="best (default) or last")
+    parser.add_argument("--by-position", action="store_true", help="the loss by place in the window as well (texts)")
     parser.add_argument("--json", action="store_true", help="print one JSON object on stdout")
 
 
@@ -42,9 +47,27 @@ def run(args: argparse.Namespace) -> int:
         if figure.value is not None:
             rows.append((figure.label, screen.number(figure.value), _interval(figure.interval)))
     screen.print_table(["validation", "", "95 % interval"], rows)
+    if args.by_position:
+        _print_places(result.by_position, loaded.task.name)
     items = loaded.task.items or loaded.task.examples
     print(f"over {result.n_targets:,} targets in {result.n_windows:,} {items}, {args.weights} weights")
     return 0
+
+
+def _print_places(places: "tuple[AtPosition, ...]", task: str) -> None:
+    """Raises UserError for a task whose targets have no place in a window."""
+    from qkv.commands import screen
+    from qkv.errors import UserError
+
+    if not places:
+        raise UserError(f"--by-position is for the tokens of a text; the targets of the task {task} have no order")
+    rows = [
+        (str(place.first) if place.first == place.last else f"{place.first} to {place.last}",
+         screen.number(place.loss), _interval(place.interval), f"{place.n_targets:,}")
+        for place in places
+    ]  # fmt: skip
+    print()
+    screen.print_table(["positions read", "nats per target", "95 % interval", "targets"], rows)
 
 
 def _interval(bounds: tuple[float, float] | None) -> str:

@@ -67,7 +67,9 @@ def describe(parser: argparse.ArgumentParser) -> "argparse._ArgumentGroup":
     )
     what.add_argument(
         "--preset",
-        type=usually("modern", "fast", "shared", "gpt2", "bert", "llama", "vaswani", "textbook", "bloem", "lstm", "bag"),
+        type=usually(
+            "modern", "fast", "shared", "gpt2", "bert", "llama", "vaswani", "textbook", "bloem", "lstm", "bag"
+        ),
         metavar="NAME",
         help="modern, fast, shared, gpt2, bert, llama, vaswani, textbook or bloem; without attention: lstm or bag",
     )

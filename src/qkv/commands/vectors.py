@@ -9,6 +9,7 @@ Example:
   qkv train my.txt --tokenizer word --set d_model=100 --change 'W_E=load(vectors.txt)' --freeze W_E
   qkv vectors vectors.txt --analogies questions-words.txt --similarity EN-WS-353-ALL.txt
   qkv vectors runs/my-1 --similarity EN-WS-353-ALL.txt --json
+  qkv vectors runs/my-1 --similarity EN-WS-353-ALL.txt --among vectors.txt
 """
 
 import argparse
@@ -31,6 +32,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("what", metavar="WHAT", help="a file of vectors, a run folder, or with --out a text")
     parser.add_argument("--analogies", metavar="FILE", help="lines 'a b c d' under ': section' lines")
     parser.add_argument("--similarity", metavar="FILE", help="lines of two words and a score, with tabs between")
+    parser.add_argument(
+        "--among",
+        action="append",
+        default=[],
+        metavar="WHAT",
+        help="ask of the words that this file or run has as well",
+    )
     parser.add_argument("--out", metavar="FILE", help="train skip-gram vectors on WHAT and write them here, as text")
     parser.add_argument("--width", type=whole(), metavar="N", help="numbers in a vector (100)")
     parser.add_argument("--window", type=whole(), metavar="N", help="words to each side, at most (5)")
@@ -54,6 +62,12 @@ def run(args: argparse.Namespace) -> int:
     trained = _train(args.what, Path(args.out), given) if args.out else None
     vectors = _vectors(Path(args.out or args.what)) if args.analogies or args.similarity else None
     found: dict[str, Any] = {"vectors": args.out or args.what, "trained_words": trained}
+    if args.among and vectors is None:
+        raise UserError("--among says which words are asked about; give --analogies FILE or --similarity FILE as well")
+    if vectors is not None and args.among:
+        from qkv.data.vectors import shared
+
+        vectors = shared(vectors, [_vectors(Path(other)) for other in args.among])
     if vectors is not None:
         from qkv.inspection.word_tests import analogies, similarity
 

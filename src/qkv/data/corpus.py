@@ -91,6 +91,14 @@ class Corpus:
             return None
         return (loss_nats * len(self.val) + self.charge_nats) / (math.log(2) * self.val.n_bytes)
 
+    def n_words(self) -> int:
+        """Words of the validation text between white space, plus its line ends."""
+        count, inside = 0, False
+        for piece in self.text("val"):
+            count += len(piece.split()) + piece.count("\n") - (inside and not piece[:1].isspace())
+            inside = bool(piece) and not piece[-1].isspace()
+        return count
+
     def text(self, part: str, last_bytes: int | None = None) -> Iterator[str]:
         """The text of "train" or "val" in pieces, read again from the source; documents are set apart by NUL.
 

@@ -7,7 +7,7 @@ that line; then, for each word, its bytes, a space and `width` little-endian flo
 
 import gzip
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from io import BufferedIOBase
@@ -17,7 +17,7 @@ import numpy as np
 
 from qkv.errors import SourceError
 
-__all__ = ["SUFFIXES", "Vectors", "is_vector_file", "read_vectors"]
+__all__ = ["SUFFIXES", "Vectors", "is_vector_file", "read_vectors", "shared"]
 
 SUFFIXES = (".txt", ".vec", ".bin")
 """How the name of a vector file ends, before a ".gz"."""
@@ -47,6 +47,22 @@ class Vectors:
         """The row of a word as it is written, else in lower case; None where the file has neither."""
         found = self.rows.get(word)
         return self.rows.get(word.lower()) if found is None else found
+
+
+def shared(vectors: Vectors, others: Sequence[Vectors]) -> Vectors:
+    """The same vectors of those words alone that all have, in lower case and in alphabetical order.
+
+    Of several spellings of one word the lower-case one counts, else the first. So several sets that are each shared
+    with the others hold the same words.
+    """
+    places: dict[str, int] = {}
+    for row, word in enumerate(vectors.words):
+        lower = word.lower()
+        if lower not in places or word == lower:
+            places[lower] = row
+    common = set(places).intersection(*({word.lower() for word in other.words} for other in others))
+    words = tuple(sorted(common))
+    return Vectors(words=words, values=vectors.values[[places[word] for word in words]])
 
 
 def is_vector_file(path: Path) -> bool:

@@ -91,6 +91,7 @@ class _Layer:
 
     def __init__(self, block: Block, n_ctx: int) -> None:
         attention, mlp = block.attention, block.mlp
+        assert attention is not None
         self.n_heads, self.n_kv, self.d_head = attention.n_heads, attention.n_kv_heads, attention.d_head
         self.n_qk = self.n_heads + self.n_kv
         self.scale = attention.scale

@@ -7,6 +7,7 @@ alike.
 """
 
 import dataclasses
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,9 +19,10 @@ from torch import Tensor
 
 from qkv.data.baselines import baselines
 from qkv.data.packing import train_window, val_windows
+from qkv.tasks.evaluation import evaluate
 from qkv.tasks.generation import Sampling, generate
 from qkv.tasks.objective import batch_loss, batch_scores, random_targets
-from qkv.tasks.task import Batch, Drop, PredictOptions, Scores, Stack, Yardsticks
+from qkv.tasks.task import Batch, Drop, Evaluation, Figure, PredictOptions, Scores, Stack, Yardsticks
 from qkv.tasks.text import TextTask
 
 if TYPE_CHECKING:
@@ -106,6 +108,22 @@ class Causal(TextTask):
     def bits_per_byte(self, corpus: "Corpus", nats: float) -> float | None:
         """By `Corpus.bits_per_byte`: nats / ln 2 / bytes of the original text, with what the tokenizer lost charged."""
         return corpus.bits_per_byte(nats / (len(corpus.val) - 1))
+
+    def evaluate(self, model: Any, data: "Corpus") -> Evaluation:
+        """Loss, bits per byte, accuracy, and perplexity by words whatever the tokens are.
+
+        Word perplexity is exp(N / W): N the nats of the whole text as bits per byte count them (what the tokenizer lost
+        charged, the first token at the mean), W its words between white space plus its line ends, each of which is a
+        token in the usual figures of WikiText (Merity et al. 2016, arXiv 1609.07843).
+        """
+        found = evaluate(model, self, data)
+        bits, n_words = found.figures["bits_per_byte"], getattr(data, "n_words", lambda: 0)()
+        if bits.value is None or not n_words:
+            return found
+        per_bit = math.log(2) * data.val.n_bytes / n_words
+        interval = bits.interval and (math.exp(bits.interval[0] * per_bit), math.exp(bits.interval[1] * per_bit))
+        words = Figure(math.exp(bits.value * per_bit), interval, "perplexity by words")
+        return dataclasses.replace(found, figures={**found.figures, "word_perplexity": words})
 
     def sample_inputs(self, data: "Corpus") -> list[str]:
         """The first words of prose in the validation text."""

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from qkv.models.layout import Patches, Sizes
 
 __all__ = [
+    "AtPosition",
     "Batch",
     "Data",
     "Drop",
@@ -35,6 +36,7 @@ __all__ = [
     "TaskDefaults",
     "Yardsticks",
     "n_positions",
+    "places_of",
     "rows_of",
 ]
 
@@ -104,6 +106,15 @@ def rows_of(batch: Batch) -> Tensor:
     return batch.positions // width
 
 
+def places_of(batch: Batch) -> Tensor:
+    """Where in its window (or example) each target is asked for, from 0: int64 [n_targets]."""
+    width = batch.inputs.shape[1]
+    flat = (
+        torch.arange(batch.inputs.numel(), device=batch.targets.device) if batch.positions is None else batch.positions
+    )
+    return flat % width if batch.places is None else batch.places.flatten()[flat]
+
+
 class Scores(NamedTuple):
     """What each target of a batch cost, one by one; the sum of `nats` is the loss that `Task.loss` gives."""
 
@@ -160,6 +171,21 @@ class Figure(NamedTuple):
     """What it is called in a table."""
 
 
+class AtPosition(NamedTuple):
+    """The loss of the targets that stand at some places of their windows."""
+
+    first: int
+    """The fewest positions that were read for one of them, its own included, from 1."""
+    last: int
+    """The most."""
+    loss: float
+    """Nats per target."""
+    interval: tuple[float, float] | None
+    """95 % interval over windows; None where there is one only."""
+    n_targets: int
+    """How many they are."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Evaluation:
     """A model's figures on a whole split; how they are made stands in `qkv.tasks.evaluation`."""
@@ -174,6 +200,8 @@ class Evaluation:
     """How many targets were scored (causal: every token after the first; masked: the masked ones)."""
     n_windows: int
     """How many items (windows, texts, pairs, images) they came from: the interval's sample size."""
+    by_position: tuple[AtPosition, ...] = ()
+    """The loss by place in the window, places 1, 2, 3-4, 5-8, ...; empty for a task whose targets have no order."""
 
     @property
     def accuracy(self) -> float | None:
@@ -195,7 +223,8 @@ class Evaluation:
         flat: dict[str, Any] = {"loss": self.loss, "loss_interval": self.loss_interval}
         for name, figure in self.figures.items():
             flat |= {name: figure.value, f"{name}_interval": figure.interval}
-        return flat | {"n_targets": self.n_targets, "n_windows": self.n_windows}
+        flat |= {"n_targets": self.n_targets, "n_windows": self.n_windows}
+        return flat | ({"by_position": [place._asdict() for place in self.by_position]} if self.by_position else {})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -293,6 +322,8 @@ class Task(Protocol):
     """Whether a training ends with an evaluation of the best weights: its metric does not follow from the loss."""
     afterwards_seconds: ClassVar[float]
     """What that may take of a wall-time budget."""
+    ordered: ClassVar[bool]
+    """Whether the loss is told by the place of a target in its window."""
     yardsticks: ClassVar[Mapping[str, str]]
     """Name of a baseline -> what it is called in a table; `{order}` stands for the baselines' `ngram_order`."""
 
@@ -413,6 +444,7 @@ class TaskDefaults:
     higher_is_better: ClassVar[bool] = True
     judged: ClassVar[bool] = False
     afterwards_seconds: ClassVar[float] = 0.0
+    ordered: ClassVar[bool] = False
     yardsticks: ClassVar[Mapping[str, str]] = {}
 
     def model_sizes(self, data: Any) -> Mapping[str, int]:

@@ -33,6 +33,7 @@ class TextTask(TaskDefaults):
     tokenizer: ClassVar[str] = "bpe"
     examples: ClassVar[str] = "windows"
     target: ClassVar[str] = "token"
+    ordered: ClassVar[bool] = True
 
     def load(self, config: DataConfig, *, cache: Path | None, progress: Progress | None = None) -> "Corpus":
         """By `qkv.data.corpus.load_corpus`."""
