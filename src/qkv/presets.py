@@ -215,7 +215,7 @@ PRESETS: Mapping[str, Preset] = {
             layout=Layout(
                 mixer="lstm", positions="none", norm="none", mlp="none", skip=False, tied=False, start="recurrent"
             ),
-            optimizer=dataclasses.replace(_ADAMW, lr=6e-3, weight_decay=0.01),
+            optimizer=dataclasses.replace(_ADAMW, lr=0.012, weight_decay=0.01),
             warmup_share=0.05,
             decay_share=0.95,
             head_width=0,

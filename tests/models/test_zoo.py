@@ -245,12 +245,14 @@ def test_every_start_has_the_spread_its_source_says(name):
         "xavier": {"W_Q": math.sqrt(2 / 1280), "W_E": 1 / 32},
         "zero_out": {"W_Q": 1 / 16, "W_in": 1 / 16, "W_O": 0.0, "W_out": 0.0, "W_U": 0.0},
         "identity": {"W_in": 1 / 16, "W_E": 1.0},
+        "recurrent": {"W_ih": 1 / 16, "W_hh": 1 / 16, "W_ih_back": 1 / 16, "W_E": 0.5, "W_U": 1 / 16},
     }
     for kind, std in expected[name].items():
         assert spread(kind) == pytest.approx(std, rel=0.01), kind
     for kind in ("gain", "bias", "b_Q"):
         values = start_values(name, f"L0.{kind}", kind, (16,), 16, 8, 0)
         assert (values == (1.0 if kind == "gain" else 0.0)).all()
+    assert start_values(name, "L0.b_ih", "b_ih", (8,), 8, 1, 0).tolist() == [0, 0, 1, 1, 0, 0, 0, 0]
 
 
 def test_every_start_knows_every_kind_of_matrix():
