@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from qkv.errors import ConfigError, unknown
 from qkv.models.counting import n_parameters, with_parameters
-from qkv.models.layout import Layout, ModelConfig, Patches, Sizes
+from qkv.models.layout import ADDED, Layout, ModelConfig, Patches, Sizes
 from qkv.tasks import TASKS, find_task
 from qkv.training.config import OptimizerConfig, ScheduleConfig
 
@@ -507,7 +507,7 @@ def card(preset: Preset) -> tuple[Sentence, ...]:
         Sentence(
             key="positions-are-added",
             text="Positions are vectors added to the embedding rows.",
-            holds=layout.positions in ("learned", "sinusoidal"),
+            holds=layout.positions in ADDED,
             why={"rotary": "they turn q and k inside attention", "none": "there are none"}.get(layout.positions, ""),
         ),
         Sentence(

@@ -93,6 +93,8 @@ def layouts():
         rope_share=0.7, parallel=True, norm="layer", mlp="gelu", bias=True, attention_bias="qkv", start="gpt2"
     )
     yield pytest.param("", ModelConfig(kind="CausalLM", sizes=SIZES, layout=extra), id="parallel")
+    extra = Layout(positions="sinusoidal_halves", mlp="silu", head_bias=True, start="xavier")
+    yield pytest.param("", ModelConfig(kind="CausalLM", sizes=SIZES, layout=extra), id="biased output")
 
 
 @pytest.mark.parametrize(("preset", "config"), list(layouts()))

@@ -164,6 +164,23 @@ def test_a_huge_json_is_not_read(folder):
     refused(folder, "config.json", "104,857,600 bytes")
 
 
+@pytest.mark.skipif(os.name == "nt", reason="a file with a hole in it needs more than this on Windows")
+@pytest.mark.parametrize(("name", "size"), [("tokenizer.json", 600 << 20), ("generation_config.json", 100 << 20)])
+def test_other_huge_files_are_not_read_either(folder, name, size):
+    with open(folder / name, "r+b") as file:
+        file.truncate(size)
+    refused(folder, name, f"{size:,} bytes")
+
+
+@pytest.mark.skipif(os.name == "nt", reason="links need a right on Windows")
+def test_a_shard_that_is_a_link_out_of_the_folder_is_refused(theirs, tmp_path):
+    theirs.save_theirs(tmp_path / "s", "llama", max_shard_size="20KB")
+    shard = sorted((tmp_path / "s").glob("model-*.safetensors"))[1]
+    shard.rename(tmp_path / "elsewhere.safetensors")
+    shard.symlink_to(tmp_path / "elsewhere.safetensors")
+    refused(tmp_path / "s", shard.name, "leads out of the folder")
+
+
 @pytest.mark.parametrize("name", ["pytorch_model.bin", "model.ckpt", "weights.pt"])
 def test_pickled_weights_are_refused_with_the_way_to_convert(folder, name):
     (folder / "model.safetensors").unlink()
@@ -179,7 +196,7 @@ def test_other_formats_and_no_weights_are_named(folder):
 
 
 @pytest.mark.skipif(os.name == "nt", reason="links need a right on Windows")
-@pytest.mark.parametrize("name", ["config.json", "model.safetensors", "tokenizer.json"])
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors", "tokenizer.json", "generation_config.json"])
 def test_a_link_out_of_the_folder_is_refused(folder, tmp_path, name):
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()

@@ -65,7 +65,7 @@ def worst(theirs, model, ids, mask, *, pad):
 
 def test_every_family_is_among_the_checkpoints(theirs):
     assert set(theirs.KINDS) == set(NAMES)
-    made = {theirs.make_theirs(name).config.model_type for name in (*NAMES, *theirs.IMAGES)}
+    made = {theirs.make_theirs(name).config.model_type for name in (*NAMES, *theirs.IMAGES, *theirs.PAIRS)}
     assert made == set(FAMILIES)
 
 

@@ -9,6 +9,8 @@ import torch
 import qkv
 from qkv import api
 from qkv.cli import main
+from qkv.tasks import PredictOptions
+from qkv.tasks.generation import Sampling, generate
 
 
 @pytest.fixture(scope="module")
@@ -133,3 +135,27 @@ def test_instruments_that_run_the_model_open_it(name, theirs, tmp_path):
     moved = run.step(text, on="L0.attn")
     assert moved is not None
     assert len(run.layer_measures([text, "a dog saw it"])) > 0
+
+
+def test_the_ends_that_an_imported_models_files_name_end_its_text(theirs, tmp_path):
+    """config.json names one, generation_config.json two: the second counts, and no special token has to be spelled."""
+    theirs.save_theirs(tmp_path / "hf", "llama")
+    theirs.save_tokenizer(tmp_path / "hf", "word", 57)
+    (tmp_path / "hf" / "generation_config.json").unlink(missing_ok=True)
+    free = api.import_checkpoint(tmp_path / "hf", tmp_path / "free")
+    how = PredictOptions(tokens=12, temperature=0)
+    assert free.tokenizer.ends == (2,)  # the default of their configuration
+    free.tokenizer.ends = ()
+    prompt = free.tokenizer.encode("the cat sat")
+    (whole,) = generate(free.model, [prompt], tokens=12, how=Sampling(temperature=0), seed=0)
+    place = next(i for i in range(1, 12) if whole[i] not in whole[:i])
+    for name, said in (("config.json", int(whole[0])), ("generation_config.json", [60, int(whole[place])])):
+        path = tmp_path / "hf" / name
+        given = json.loads(path.read_text()) if path.exists() else {}
+        path.write_text(json.dumps(given | {"eos_token_id": said}))
+    ended = api.import_checkpoint(tmp_path / "hf", tmp_path / "ended")
+    assert ended.tokenizer.ends == (60, int(whole[place]))
+    (text,) = ended.predict(["the cat sat"], how)
+    assert text == ended.tokenizer.decode(np.concatenate([prompt, whole[:place]]))[len("the cat sat") :]
+    ended.export(tmp_path / "out")
+    assert json.loads((tmp_path / "out" / "config.json").read_text())["eos_token_id"] == [60, int(whole[place])]

@@ -125,6 +125,34 @@ KINDS: dict[str, Made] = {
         ),
     ),
 }
+PAIRED = dict(
+    vocab_size=D_VOCAB,
+    d_model=24,
+    encoder_layers=2,
+    decoder_layers=2,
+    encoder_attention_heads=3,
+    decoder_attention_heads=3,
+    encoder_ffn_dim=40,
+    decoder_ffn_dim=40,
+    max_position_embeddings=N_CTX,
+    pad_token_id=D_VOCAB - 1,
+    decoder_start_token_id=D_VOCAB - 1,
+    eos_token_id=0,
+    forced_eos_token_id=0,
+)
+PAIRS: dict[str, Made] = {
+    "marian": ("MarianMTModel", PAIRED | dict(activation_function="swish", scale_embedding=True)),
+    "marian untied": (
+        "MarianMTModel",
+        PAIRED
+        | dict(
+            activation_function="relu",
+            share_encoder_decoder_embeddings=False,
+            tie_word_embeddings=False,
+            decoder_vocab_size=D_VOCAB,
+        ),
+    ),
+}
 IMAGES: dict[str, Made] = {
     "vit": (
         "ViTForImageClassification",
@@ -158,8 +186,8 @@ IMAGES: dict[str, Made] = {
 
 def make_theirs(name: str, dtype: torch.dtype = torch.float64, **more: Any) -> Any:
     """A model of transformers with random weights, biases and gains too, in evaluation mode."""
-    stem, settings = (KINDS | IMAGES)[name]
-    config_class = getattr(transformers, stem.removesuffix("LMHead").split("For")[0] + "Config")
+    stem, settings = (KINDS | IMAGES | PAIRS)[name]
+    config_class = getattr(transformers, stem.removesuffix("LMHead").removesuffix("MTModel").split("For")[0] + "Config")
     config = config_class(**(settings | more))
     config._attn_implementation = "eager"
     model_class = getattr(transformers, f"{stem}Model" if stem.endswith("LMHead") else stem)
@@ -168,8 +196,15 @@ def make_theirs(name: str, dtype: torch.dtype = torch.float64, **more: Any) -> A
     for parameter in model.parameters():
         noise = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
         spread = 1 / parameter.shape[-1] ** 0.5 if parameter.ndim == 2 else 0.2
-        parameter.data = noise * spread + (0.9 if parameter.ndim == 1 and parameter.mean() > 0.5 else 0)
+        frozen = not parameter.requires_grad  # tables of sines
+        parameter.data = parameter.data if frozen else noise * spread + (0.9 if _is_gain(parameter) else 0)
+    if hasattr(model, "final_logits_bias"):
+        model.final_logits_bias.normal_(std=0.2, generator=generator)
     return model.to(dtype).eval()
+
+
+def _is_gain(parameter: torch.Tensor) -> bool:
+    return parameter.ndim == 1 and bool(parameter.mean() > 0.5)
 
 
 def save_theirs(folder: Path, name: str, dtype: torch.dtype = torch.float32, **more: Any) -> Any:

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 
 from qkv.models import Layout, ModelConfig, Sizes, build
 
-POSITIONS = ["none", "sinusoidal", "learned", "rotary"]
+POSITIONS = ["none", "sinusoidal", "sinusoidal_halves", "learned", "rotary"]
 KINDS = ["CausalLM", "MaskedLM"]
 
 

@@ -61,7 +61,7 @@ def test_gradient_of_a_norm_equals_finite_differences(norm):
     assert checked(norm, norm, normal(2, 3, 4).requires_grad_())
 
 
-@pytest.mark.parametrize("kind", ["gelu", "gelu_tanh", "relu", "relu2", "swiglu"])
+@pytest.mark.parametrize("kind", ["gelu", "gelu_tanh", "relu", "relu2", "silu", "swiglu"])
 def test_gradient_of_an_mlp_equals_finite_differences(kind):
     mlp = MLP(kind, 4, 5, bias=kind != "swiglu")
     assert checked(mlp, mlp, normal(2, 3, 4).requires_grad_())

@@ -19,6 +19,8 @@ class Letters:
 
     kind = "char"
     end_id: int | None = None
+    ends: tuple[int, ...] = ()
+    start: int | None = None
     around = (np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64))
 
     def __init__(self, specials: bool) -> None:

@@ -1,7 +1,7 @@
 """Read a Hugging Face folder (config.json, safetensors, tokenizer files) into a run folder that every command opens.
 
-Families: GPT-2, Llama, Mistral, Qwen2, Qwen3, GPT-NeoX, BERT, RoBERTa, DistilBERT, ViT. What a config asks for and
-cannot be had here is refused by name; nothing is executed or unpickled, and nothing fetched unless you name
+Families: GPT-2, Llama, Mistral, Qwen2, Qwen3, GPT-NeoX, BERT, RoBERTa, DistilBERT, ViT, Marian. What a config asks for
+and cannot be had here is refused by name; nothing is executed or unpickled, and nothing fetched unless you name
 hf:ORG/NAME.
 
 Example:

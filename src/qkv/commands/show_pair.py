@@ -12,7 +12,7 @@ import torch
 
 from qkv.commands import heat, screen
 from qkv.commands.show_text import ActivationShown, activation_values
-from qkv.data.pairs import encode_lines, end_of
+from qkv.data.pairs import encode_lines, start_of
 from qkv.errors import AddressError, UserError, unknown
 from qkv.models.addresses import Address, parse_address
 from qkv.tasks import PredictOptions
@@ -98,7 +98,7 @@ def look(run: "Run", text: str, address: str | None, at: int | None = None) -> A
     for side, name in zip(sides, ("source", "target"), strict=True):
         if len(side) > n_ctx:
             raise UserError(f"the {name} has {len(side)} tokens; this model reads {n_ctx}")
-    inputs = np.concatenate([[end_of(tokenizer)], sides[1][:-1]])
+    inputs = np.concatenate([[start_of(tokenizer)], sides[1][:-1]])
     with torch.no_grad():
         _, record = model.forward_recorded(*(torch.from_numpy(ids[None]) for ids in (sides[0], inputs)))
     read, entered, predicted = ([tokenizer.token(int(i)) for i in ids] for ids in (sides[0], inputs, sides[1]))

@@ -182,6 +182,11 @@ def encode_lines(tokenizer: Tokenizer, lines: list[str]) -> tuple[np.ndarray, np
     return np.insert(ids.astype(np.int64), ends, end_of(tokenizer)), lengths + 1
 
 
+def start_of(tokenizer: Tokenizer) -> int:
+    """The token that a target begins from: the end token, unless a model that was imported learned another."""
+    return end_of(tokenizer) if tokenizer.start is None else tokenizer.start
+
+
 def end_of(tokenizer: Tokenizer) -> int:
     """The token that ends a text; a tokenizer of pairs has one."""
     assert tokenizer.end_id is not None, "a tokenizer of pairs has an end token"

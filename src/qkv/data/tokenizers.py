@@ -60,6 +60,10 @@ class Tokenizer:
         """The library's tokenizer, as written to tokenizer.json."""
         self.framed = False
         """Whether the model learned texts with the marks that the template puts around them ([CLS] and [SEP], say)."""
+        self.ends: tuple[int, ...] = ()
+        """More tokens that end a text of the model, as the files of an imported one say."""
+        self.start: int | None = None
+        """The token that a target of an imported encoder-decoder begins from; None where that is its end."""
         form = json.loads(hf.to_str())
         self.kind: str = _kind(form)
         """char, byte, word, bpe, wordpiece, unigram, or other."""

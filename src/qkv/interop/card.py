@@ -9,10 +9,12 @@ from qkv.models.layout import ModelConfig
 __all__ = ["model_card"]
 
 _TASKS = {"CausalLM": "text-generation", "MaskedLM": "fill-mask", "ImageClassifier": "image-classification"}
+_TASKS |= {"EncoderDecoderLM": "translation"}
 _WHAT = {
     "CausalLM": "predicts the next token",
     "MaskedLM": "fills in hidden tokens",
     "ImageClassifier": "names the class of an image",
+    "EncoderDecoderLM": "predicts the next token of a translation from its source",
 }
 
 

@@ -122,12 +122,13 @@ def write_checkpoint(
     *,
     card: str,
     wanted: str = "",
+    marks: Mapping[str, Any] | None = None,
     largest_file: int = LARGEST_FILE,
 ) -> Fit:
     """Write a model as a Hugging Face folder; returns the family that it was written as.
 
     `state` has the values of every address, shared ones under each of their names; `card` is the README.md; `wanted`
-    names a family to prefer.
+    names a family to prefer, `marks` the tokens that begin, end and fill texts by their names in config.json.
 
     Raises RunFolderError where `out` is taken, StorageError where it cannot be written; nothing is left then.
     """
@@ -136,7 +137,8 @@ def write_checkpoint(
         settings, tensors = _config_json(fit.family, config), _tensors(fit.family, config, state)
     else:
         settings, tensors = _own_config(config), dict(state)
-    settings |= {key: value for key, value in _token_ids(tokenizer).items() if key not in settings}
+    ids = _token_ids(tokenizer, config) | dict(marks or {})
+    settings |= {key: value for key, value in ids.items() if key not in settings}
     with _new_folder(out) as folder:
         _write_json(folder / "config.json", settings)
         _write_tensors(folder, tensors, largest_file)
@@ -190,9 +192,14 @@ def _pixels(patches: Patches) -> dict[str, Any]:
     }
 
 
-def _token_ids(tokenizer: Tokenizer | None) -> dict[str, int]:
+def _token_ids(tokenizer: Tokenizer | None, config: ModelConfig) -> dict[str, int]:
+    """The ids of a tokenizer's special tokens; a target of ours begins from its end token."""
     names = {"[PAD]": "pad_token_id", "[END]": "eos_token_id"}
-    return {key: tokenizer.special[name] for name, key in names.items() if tokenizer and name in tokenizer.special}
+    found = {key: tokenizer.special[name] for name, key in names.items() if tokenizer and name in tokenizer.special}
+    if config.kind == "EncoderDecoderLM":
+        end = found.get("eos_token_id", 0)
+        return {"eos_token_id": end, "pad_token_id": end, "decoder_start_token_id": end} | found
+    return found
 
 
 def _write_tokenizer(folder: Path, tokenizer: Tokenizer, n_ctx: int) -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from qkv.interop.rows import BESIDE, ONE, SAME, TRANSPOSED, After, Form, Interleaved, PatchForm, Row
-from qkv.interop.settings import Always, Dropout, ImageSize, Labels, Piece, Rope, Setting, Window
+from qkv.interop.settings import Always, Both, Dropout, ImageSize, Labels, Piece, Rope, Setting, Shared, Window
 from qkv.models.layout import ModelConfig
 
 __all__ = ["FAMILIES", "Family"]
@@ -25,7 +25,7 @@ class Family:
     title: str
     """As people call it."""
     kind: str
-    """The kind of model it becomes: CausalLM, MaskedLM or ImageClassifier."""
+    """The kind of model it becomes: CausalLM, MaskedLM, ImageClassifier or EncoderDecoderLM."""
     preset: str
     """The preset whose optimizer fits it, for training it further."""
     architecture: str
@@ -33,7 +33,7 @@ class Family:
     also: tuple[str, ...] = ()
     """Other `architectures` whose files hold the same model."""
     auto: str
-    """The class that finds it: AutoModelForCausalLM, AutoModelForMaskedLM, AutoModelForImageClassification."""
+    """The class of transformers that finds it: AutoModelForCausalLM, AutoModelForSeq2SeqLM, ..."""
     base: str
     """What every name begins with, save those of the way out; some files leave it out."""
     pieces: tuple[Piece, ...]
@@ -503,8 +503,80 @@ _VIT = Family(
     even_heads=True,
 )
 
+# Marian
+
+
+def _marian_rows(config: ModelConfig) -> list[Row]:
+    tied = config.layout.tied
+    rows = [_row("model.shared.weight", "enc.W_E")] if tied else []
+    rows += [
+        replace(_row("model.encoder.embed_tokens.weight", "enc.W_E"), alias=tied),
+        _row("model.decoder.embed_tokens.weight", "dec.W_E"),
+        _TABLE,
+        _row("final_logits_bias", "b_U", form=ONE),
+    ]
+    for side, stem in (("enc", "model.encoder.layers.{L}."), ("dec", "model.decoder.layers.{L}.")):
+        here = f"{side}.L{{L}}."
+        rows += _marian_attention(f"{stem}self_attn.", here) + _norm(f"{stem}self_attn_layer_norm", f"{here}norm1")
+        if side == "dec":
+            rows += _marian_attention(f"{stem}encoder_attn.", f"{here}cross.")
+            rows += _norm(f"{stem}encoder_attn_layer_norm", f"{here}norm_cross")
+        rows += _linear(f"{stem}fc1", f"{here}W_in", f"{here}b_in") + _linear(
+            f"{stem}fc2", f"{here}W_out", f"{here}b_out"
+        )
+        rows += _norm(f"{stem}final_layer_norm", f"{here}norm2")
+    return rows
+
+
+def _marian_attention(stored: str, address: str) -> list[Row]:
+    names = (("q_proj", "Q"), ("k_proj", "K"), ("v_proj", "V"), ("out_proj", "O"))
+    return [
+        row for name, kind in names for row in _linear(f"{stored}{name}", f"{address}W_{kind}", f"{address}b_{kind}")
+    ]
+
+
+_MARIAN = Family(
+    name="marian",
+    title="Marian",
+    kind="EncoderDecoderLM",
+    preset="vaswani",
+    architecture="MarianMTModel",
+    auto="AutoModelForSeq2SeqLM",
+    base="model.",
+    pieces=(
+        Both(("vocab_size",), "sizes.d_vocab", 58101, also=("decoder_vocab_size",)),
+        Setting("max_position_embeddings", "sizes.n_ctx", 1024),
+        Setting("d_model", "sizes.d_model", 1024),
+        Both(("encoder_layers", "decoder_layers"), "sizes.n_layers", 12, also=("num_hidden_layers",)),
+        Both(("encoder_attention_heads", "decoder_attention_heads"), "sizes.n_heads", 16),
+        Both(("encoder_ffn_dim", "decoder_ffn_dim"), "sizes.d_mlp", 4096),
+        Setting("activation_function", "layout.mlp", "gelu", (("silu", "silu"), ("swish", "silu"), *_ACTS)),
+        Setting("scale_embedding", "layout.embed_scale", False, ((True, True), (False, False))),
+        Shared(),
+        Dropout(("dropout",), ("attention_dropout", "activation_dropout"), 0.1),
+        *(Always(key, 0.0, written=False) for key in ("encoder_layerdrop", "decoder_layerdrop")),
+        *(Always(key, False, written=False) for key in ("normalize_before", "add_final_layer_norm", "add_bias_logits")),
+        Always("normalize_embedding", False, written=False),
+        Always("static_position_embeddings", True, written=False),
+        Always("is_encoder_decoder", True),
+        *(piece for piece in _PLAIN if piece.key != "is_encoder_decoder"),
+    ),
+    layout={
+        "positions": "sinusoidal_halves",
+        "norm": "layer",
+        "norm_place": "post",
+        "norm_eps": 1e-5,
+        "bias": True,
+        "head_bias": True,
+        "start": "xavier",
+    },
+    rows=_marian_rows,
+    buffers=("*.embed_positions.weight",),
+    even_heads=True,
+)
+
 FAMILIES: Mapping[str, Family] = {
     family.name: family
-    for family in (_GPT2, _LLAMA, _QWEN3, _QWEN2, _MISTRAL, _NEOX, _BERT, _ROBERTA, _DISTILBERT, _VIT)
+    for family in (_GPT2, _LLAMA, _QWEN3, _QWEN2, _MISTRAL, _NEOX, _BERT, _ROBERTA, _DISTILBERT, _VIT, _MARIAN)
 }
 """`model_type` -> family; for export the first that fits is taken."""

@@ -5,6 +5,7 @@ too few, a wrong shape, are errors that name it. Nothing is written here; `qkv.r
 """
 
 import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -30,6 +31,7 @@ __all__ = ["Imported", "read_checkpoint", "read_model_config", "rows_of_model"]
 
 TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", *(name for pair in PAIRS for name in pair))
 LARGEST_TOKENIZER = 512 << 20
+MARKS = ("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id", "forced_eos_token_id")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +49,8 @@ class Imported:
     """None where the folder has no tokenizer."""
     notes: list[str]
     """Sentences for the user: what was left out, what is different here."""
+    marks: Mapping[str, int | list[int]]
+    """The tokens that begin, end and fill texts, by their names in config.json (`MARKS`)."""
 
 
 def read_checkpoint(path: str | Path, *, dtype: torch.dtype = torch.float32) -> Imported:
@@ -59,7 +63,10 @@ def read_checkpoint(path: str | Path, *, dtype: torch.dtype = torch.float32) -> 
     weights = Weights(folder)
     state = _read_state(family, config, weights, dtype, notes)
     tokenizer = _read_tokenizer(folder, family, config, notes)
-    return Imported(folder=folder, family=family, config=config, state=state, tokenizer=tokenizer, notes=notes)
+    marks = {} if config.kind == "ImageClassifier" else _marks(folder, config)
+    return Imported(
+        folder=folder, family=family, config=config, state=state, tokenizer=tokenizer, notes=notes, marks=marks
+    )
 
 
 def read_model_config(folder: Path) -> tuple[Family, ModelConfig, list[str]]:
@@ -123,6 +130,31 @@ def as_model(family: Family, reading: Reading) -> ModelConfig:
         ).resolved()
     except ConfigError as error:
         raise SourceError(f"{reading.path}: {error}") from None
+
+
+def _marks(folder: Path, config: ModelConfig) -> dict[str, int | list[int]]:
+    """The tokens that begin, end and fill texts; what generation_config.json says goes before config.json.
+
+    Ids that are no row of the table stand for none: small models often keep those of a large one in their settings. The
+    start of a target has to be one, since every target begins from it. Raises SourceError for what is no number of a
+    token.
+    """
+    found: dict[str, int | list[int]] = {}
+    for name in ("config.json", "generation_config.json"):
+        given = read_json(folder, name) if (folder / name).exists() else {}
+        for key in MARKS if config.kind == "EncoderDecoderLM" else MARKS[:3]:
+            value = given.get(key)
+            ids = value if isinstance(value, list) else [] if value is None else [value]
+            whole = [i for i in ids if isinstance(i, int) and not isinstance(i, bool)]
+            rows = [i for i in whole if 0 <= i < config.sizes.d_vocab]
+            if len(whole) < len(ids) or (ids and not rows and key == "decoder_start_token_id"):
+                raise SourceError(
+                    f"{folder / name}: {key} is {str(value)[:40]}; expected the number of a token, 0 to"
+                    f" {config.sizes.d_vocab - 1}"
+                )
+            if rows:
+                found[key] = rows if len(rows) > 1 else rows[0]
+    return found
 
 
 # tensors

@@ -13,7 +13,20 @@ from typing import Any, Protocol
 from qkv.errors import SourceError
 from qkv.models.layout import ModelConfig, RopeScaling
 
-__all__ = ["HARMLESS", "Always", "Dropout", "ImageSize", "Labels", "Piece", "Reading", "Rope", "Setting", "Window"]
+__all__ = [
+    "HARMLESS",
+    "Always",
+    "Both",
+    "Dropout",
+    "ImageSize",
+    "Labels",
+    "Piece",
+    "Reading",
+    "Rope",
+    "Setting",
+    "Shared",
+    "Window",
+]
 
 HARMLESS = frozenset(
     "_attn_implementation _attn_implementation_internal _commit_hash _name_or_path _num_labels architectures"
@@ -22,13 +35,14 @@ HARMLESS = frozenset(
     " dtype torch_dtype transformers_version model_type finetuning_task id2label label2id num_labels problem_type"
     " initializer_range initializer_factor use_cache gradient_checkpointing return_dict output_attentions"
     " output_hidden_states output_past remove_invalid_values task_specific_params tokenizer_class torchscript"
-    " use_bfloat16 tf_legacy_loss classifier_dropout classifier_dropout_prob exponential_decay_length_penalty"
-    " bad_words_ids num_beams num_beam_groups diversity_penalty do_sample early_stopping encoder_no_repeat_ngram_size"
-    " length_penalty max_length min_length no_repeat_ngram_size num_return_sequences output_scores repetition_penalty"
-    " return_dict_in_generate temperature top_k top_p typical_p pretraining_tp language pooler_fc_size"
-    " pooler_num_attention_heads pooler_num_fc_layers pooler_size_per_head pooler_type directionality"
-    " initializer_std gradient_checkpointing_kwargs unsloth_version unsloth_fixed qa_dropout seq_classif_dropout"
-    " n_ctx summary_type summary_use_proj summary_activation summary_proj_to_labels summary_first_dropout".split()
+    " use_bfloat16 tf_legacy_loss classif_dropout classifier_dropout classifier_dropout_prob"
+    " exponential_decay_length_penalty bad_words_ids num_beams num_beam_groups diversity_penalty do_sample"
+    " early_stopping encoder_no_repeat_ngram_size length_penalty max_length min_length no_repeat_ngram_size"
+    " num_return_sequences output_scores repetition_penalty return_dict_in_generate temperature top_k top_p"
+    " typical_p pretraining_tp language pooler_fc_size pooler_num_attention_heads pooler_num_fc_layers"
+    " pooler_size_per_head pooler_type directionality initializer_std init_std gradient_checkpointing_kwargs"
+    " unsloth_version unsloth_fixed qa_dropout seq_classif_dropout n_ctx summary_type summary_use_proj"
+    " summary_activation summary_proj_to_labels summary_first_dropout".split()
 )
 """Keys that say how to start, save, sample or label, not what is computed from a text's tokens to logits."""
 
@@ -117,6 +131,56 @@ class Setting:
             return
         theirs = [given for given, mine in self.values if mine == value]
         out[self.key] = theirs[0] if theirs else None  # reading it back then differs, which says that it does not fit
+
+
+@dataclass(frozen=True)
+class Both:
+    """Keys that say one of our sizes twice, for an encoder and for a decoder: they must be equal."""
+
+    names: tuple[str, ...]
+    path: str
+    default: int
+    also: tuple[str, ...] = ()
+    """Keys that repeat the first in some files, and are not written."""
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        return (*self.names, *self.also)
+
+    def read(self, reading: Reading) -> None:
+        found = {}
+        for key in self.names:
+            one = Setting(key, self.path, self.default)
+            one.read(reading)
+            found[key] = reading.values[self.path]
+        found |= {key: reading.given[key] for key in self.also if reading.given.get(key) is not None}
+        first = self.names[0]
+        for key, value in found.items():
+            if value != found[first]:
+                raise reading.refuse(key, f"qkv has one number for both sides, and {first} is {found[first]}")
+        reading.values[self.path] = found[first]
+
+    def write(self, config: ModelConfig, out: dict[str, Any]) -> None:
+        part, _, name = self.path.partition(".")
+        out |= dict.fromkeys(self.names, getattr(getattr(config, part), name))
+
+
+@dataclass(frozen=True)
+class Shared:
+    """Whether the tables of encoder, decoder and logits are one matrix, or three."""
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        return ("share_encoder_decoder_embeddings", "tie_word_embeddings")
+
+    def read(self, reading: Reading) -> None:
+        given = [reading.given.get(key, True) for key in self.keys]
+        if given not in ([True, True], [False, False]):
+            raise reading.refuse(self.keys[1], f"qkv reads it equal to {self.keys[0]}, which is {json.dumps(given[0])}")
+        reading.values["layout.tied"] = given[0]
+
+    def write(self, config: ModelConfig, out: dict[str, Any]) -> None:
+        out |= dict.fromkeys(self.keys, config.layout.tied)
 
 
 @dataclass(frozen=True)

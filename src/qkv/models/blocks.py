@@ -19,8 +19,8 @@ class MLP(nn.Module):
     """act(x W_in + b_in) W_out + b_out, or (silu(x W_gate) * x W_in) W_out for swiglu.
 
     W_in, W_gate [d_model, d_mlp]; W_out [d_mlp, d_model]. Sources: relu^2 So et al. 2021 (arXiv 2109.08668); GELU
-    Hendrycks and Gimpel 2016 (arXiv 1606.08415); SwiGLU Shazeer 2020 (arXiv 2002.05202), its W is our W_gate and its V
-    our W_in.
+    and SiLU Hendrycks and Gimpel 2016 (arXiv 1606.08415); SwiGLU Shazeer 2020 (arXiv 2002.05202), its W is our W_gate
+    and its V our W_in.
     """
 
     def __init__(self, kind: str, d_model: int, d_mlp: int, *, bias: bool) -> None:
@@ -52,7 +52,7 @@ class MLP(nn.Module):
         tap: Tap | None = None,
     ) -> Tensor:
         """[x +] mlp(norm(x)): a block's whole sublayer, see `MultiHeadAttention.mix`. x [batch, pos, d_model]."""
-        if tap is None and self.kind != "relu" and fused.serves(x):
+        if tap is None and self.kind not in ("relu", "silu") and fused.serves(x):
             h, inside = (x, (norm.gain, norm.eps)) if isinstance(norm, RMSNorm) else (norm(x) if norm else x, None)
             joint = skip and drop is None and h is x
             weights, biases = (self.W_in, self.W_gate, self.W_out), (self.b_in, self.b_out)

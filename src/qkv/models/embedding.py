@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from qkv.errors import ConfigError
 from qkv.models.layout import Layout, Patches, Sizes
 from qkv.models.norms import ACTIVATIONS, make_norm
-from qkv.models.positions import Sinusoidal, Sinusoidal2D
+from qkv.models.positions import SINES, Sinusoidal2D
 
 __all__ = ["ClassHead", "Embedding", "Head", "PatchEmbedding", "pool"]
 
@@ -28,7 +28,7 @@ class Embedding(nn.Module):
         self.W_pos = nn.Parameter(torch.empty(sizes.n_ctx, sizes.d_model)) if layout.positions == "learned" else None
         self.W_type = nn.Parameter(torch.empty(sizes.n_types, sizes.d_model)) if sizes.n_types else None
         self.norm_e = make_norm(layout, sizes.d_model) if layout.norm_e else None
-        self.sines = Sinusoidal(sizes.d_model) if layout.positions == "sinusoidal" else None
+        self.sines = SINES[layout.positions](sizes.d_model) if layout.positions in SINES else None
 
     def forward(
         self, ids: Tensor, positions: Tensor | None = None, offset: int = 0, types: Tensor | None = None

@@ -14,15 +14,16 @@ from qkv.models.start import START
 
 __all__ = ["Layout", "ModelConfig", "Patches", "RopeScaling", "Sizes", "require_attention"]
 
-Positions = Literal["none", "sinusoidal", "learned", "rotary"]
+Positions = Literal["none", "sinusoidal", "sinusoidal_halves", "learned", "rotary"]
 NormKind = Literal["none", "layer", "rms"]
-MLPKind = Literal["none", "gelu", "gelu_tanh", "relu", "relu2", "swiglu"]
+MLPKind = Literal["none", "gelu", "gelu_tanh", "relu", "relu2", "silu", "swiglu"]
 
-POSITIONS: tuple[str, ...] = ("none", "sinusoidal", "learned", "rotary")
+POSITIONS: tuple[str, ...] = ("none", "sinusoidal", "sinusoidal_halves", "learned", "rotary")
+ADDED: tuple[str, ...] = ("sinusoidal", "sinusoidal_halves", "learned")
 NORMS: tuple[str, ...] = ("none", "layer", "rms")
 NORM_PLACES: tuple[str, ...] = ("pre", "post")
 MIXERS: tuple[str, ...] = ("attention", "lstm", "mean")
-MLPS: tuple[str, ...] = ("none", "gelu", "gelu_tanh", "relu", "relu2", "swiglu")
+MLPS: tuple[str, ...] = ("none", "gelu", "gelu_tanh", "relu", "relu2", "silu", "swiglu")
 KINDS: tuple[str, ...] = (
     "CausalLM",
     "MaskedLM",
@@ -33,7 +34,7 @@ KINDS: tuple[str, ...] = (
 )
 ATTENTION_BIASES: tuple[str, ...] = ("same", "none", "qkv", "all")
 ROPE_SCALINGS: tuple[str, ...] = ("none", "linear", "llama3", "yarn")
-UNGATED: tuple[str, ...] = ("gelu", "gelu_tanh", "relu", "relu2")
+UNGATED: tuple[str, ...] = ("gelu", "gelu_tanh", "relu", "relu2", "silu")
 POOLS: tuple[str, ...] = ("mean", "class")
 
 
@@ -129,7 +130,10 @@ class Layout:
     mixer: Literal["attention", "lstm", "mean"] = "attention"
     """How positions read one another: attention, a recurrence (LSTM), or the mean of all that may be seen."""
     positions: Positions = "rotary"
-    """How order enters: none, sinusoidal or learned rows added to the embedding, or rotary turns of q and k."""
+    """How order enters: none, sinusoidal or learned rows added to the embedding, or rotary turns of q and k.
+
+    sinusoidal has sines and cosines in turn; sinusoidal_halves the same with all sines first and all cosines behind.
+    """
     norm: NormKind = "rms"
     """The norm of blocks: none, LayerNorm or RMSNorm."""
     norm_place: Literal["pre", "post"] = "pre"
@@ -146,6 +150,8 @@ class Layout:
     """Biases in attention, MLP and LayerNorm (and on the logits of a masked model)."""
     attention_bias: Literal["same", "none", "qkv", "all"] = "same"
     """Biases in attention: as `bias` says, none, on q, k and v, or on all four products."""
+    head_bias: bool = False
+    """A bias on the logits of a causal model or of an encoder-decoder too."""
     tied: bool = True
     """W_U is the transpose of W_E instead of a matrix of its own."""
     skip: bool = True
@@ -294,6 +300,8 @@ class ModelConfig:
             raise ConfigError(f"a {self.kind} reads no images; leave the settings of patches out")
         elif sizes.d_vocab < 1:
             raise ConfigError(f"d_vocab is {sizes.d_vocab}; a {self.kind} needs at least 1 token type")
+        if self.layout.head_bias and self.kind not in ("CausalLM", "EncoderDecoderLM"):
+            raise ConfigError(f"head_bias has no effect on a {self.kind}; set it to false")
         check(sizes, self.layout)
         return dataclasses.replace(self, sizes=sizes)
 
@@ -311,7 +319,7 @@ def check(sizes: Sizes, layout: Layout) -> None:
         _check_rotary(sizes.d_head, layout)
     elif layout.rope_share != 1 or layout.rope_scaling.kind != "none":
         raise ConfigError(f"rope_share and rope_scaling have no effect with positions = {layout.positions}")
-    if layout.positions == "sinusoidal" and sizes.d_model % 2:
+    if layout.positions.startswith("sinusoidal") and sizes.d_model % 2:
         raise ConfigError(f"sinusoidal positions need an even d_model; it is {sizes.d_model}")
     if layout.norm == "none" and layout.norm_e:
         raise ConfigError("norm_e has no effect with norm = none; set norm to layer or rms, or norm_e to false")
@@ -379,6 +387,8 @@ def _of_image(config: ModelConfig, sizes: Sizes) -> Sizes:
         raise ConfigError(f"there are {len(config.classes)} classes; a classifier needs at least 2")
     if sizes.d_vocab:
         raise ConfigError(f"d_vocab is {sizes.d_vocab}; an image model takes patches, so it is 0")
+    if layout.positions == "sinusoidal_halves":
+        raise ConfigError("positions sinusoidal_halves are for texts; an image has sinusoidal, in two dimensions")
     if layout.tied or layout.embed_scale:
         setting = "tied" if layout.tied else "embed_scale"
         raise ConfigError(f"{setting} has no meaning for an image model, which has no table of tokens; set it to false")

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from qkv.models.layout import RopeScaling, turned_width
 
-__all__ = ["Rotary", "Rotary2D", "Sinusoidal", "Sinusoidal2D", "positions_within", "rotate"]
+__all__ = ["Rotary", "Rotary2D", "SINES", "Sinusoidal", "Sinusoidal2D", "positions_within", "rotate"]
 
 
 class _Tables:
@@ -48,6 +48,14 @@ class Sinusoidal(_Tables):
     def _make(self, n: int) -> tuple[Tensor, ...]:
         angles = _angles(n, self.d_model, 10000.0)
         return (torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(1),)
+
+
+class SinusoidalHalves(Sinusoidal):
+    """The same numbers in another order: all sines in the first half of a row, all cosines in the second."""
+
+    def _make(self, n: int) -> tuple[Tensor, ...]:
+        angles = _angles(n, self.d_model, 10000.0)
+        return (torch.cat((angles.sin(), angles.cos()), dim=-1),)
 
 
 class Rotary(_Tables):
@@ -100,6 +108,10 @@ def _slowed_yarn(scaling: RopeScaling, d: int, base: float) -> Tensor:
 
 SLOWED = {"linear": _slowed_linear, "llama3": _slowed_llama3, "yarn": _slowed_yarn}
 """Kind of scaling -> factor of each pair's angle, float64 [d / 2]. A new kind is one function and one line."""
+
+
+SINES = {"sinusoidal": Sinusoidal, "sinusoidal_halves": SinusoidalHalves}
+"""`positions` of a layout -> the table that is added to the rows of a text."""
 
 
 class Sinusoidal2D(Sinusoidal):

@@ -16,7 +16,7 @@ from qkv.models.attention import Drop, Tap
 from qkv.models.blocks import Block
 from qkv.models.cache import KVCache, StateCache
 from qkv.models.embedding import ClassHead, Embedding, Head, PatchEmbedding, pool
-from qkv.models.layout import Layout, ModelConfig, Sizes, check
+from qkv.models.layout import ADDED, Layout, ModelConfig, Sizes, check
 from qkv.models.masks import visible
 from qkv.models.norms import make_norm
 from qkv.models.positions import Rotary2D, positions_within
@@ -85,7 +85,7 @@ class _Stack(nn.Module):
         Raises ConfigError for a sequence longer than n_ctx.
         """
         past, n = cache.length if cache is not None else 0, self.n_positions(ids)
-        absolute = self.layout.positions in ("learned", "sinusoidal")
+        absolute = self.layout.positions in ADDED
         positions = positions_within(past + n, mask, documents) if absolute else None
         x = self.embedding(ids, None if positions is None else positions[:, past:], past, types)
         x = tap(f"{self.scope}embed", x) if tap else x
@@ -197,11 +197,20 @@ class EncoderDecoder(nn.Module):
             raise ConfigError(f"an encoder-decoder needs mixer = attention; it is {layout.mixer}")
         self.enc = Encoder(sizes, layout, seed=None, scope="enc.")
         self.dec = Decoder(sizes, layout, cross=True, seed=None, scope="dec.")
-        if layout.tied:
-            self.dec.embedding.W_E = self.enc.embedding.W_E
-        self.head = Head(self.sizes, tied=layout.tied, bias=False) if sizes.d_vocab else None
+        self._tie()
+        self.head = Head(self.sizes, tied=layout.tied, bias=layout.head_bias) if sizes.d_vocab else None
         if seed is not None:
             fill(self, layout.start, sizes.n_layers, seed)
+
+    def _tie(self) -> None:
+        if self.layout.tied:
+            self.dec.embedding.W_E = self.enc.embedding.W_E
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "EncoderDecoder":
+        """What moves parameters (`to`, `to_empty`) may make two of one that is shared."""
+        super()._apply(fn, recurse)
+        self._tie()
+        return self
 
     def forward(
         self, source: Tensor, target: Tensor, source_mask: Tensor | None = None, target_mask: Tensor | None = None
@@ -262,7 +271,7 @@ class _LanguageModel(_Answering):
     def __init__(self, config: ModelConfig, *, seed: int | None = 0) -> None:
         self.config = config.resolved()
         super().__init__(self.config.sizes, self.config.layout)
-        bias = self.layout.bias and not self.causal
+        bias = self.layout.head_bias if self.causal else self.layout.bias
         transform = self.layout if self.layout.head_transform else None
         self.head = Head(self.sizes, tied=self.layout.tied, bias=bias, transform=transform)
         if seed is not None:

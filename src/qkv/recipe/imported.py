@@ -62,6 +62,7 @@ def import_run(imported: Imported, out: Path) -> Path:
             "val_loss": None,
         }
         about = {"folder": config.imported, "family": imported.family.name, "notes": imported.notes}
+        about |= {"marks": imported.marks}
         folder.seal(machine_facts(config) | {"parent": "", "imported": about, "summary": summary})
     return folder.path
 

@@ -33,7 +33,9 @@ class Search:
     """How translations are searched for. Raises ConfigError for a value out of range."""
 
     end: int
-    """The id that begins and ends a target."""
+    """The id that ends a target."""
+    start: int | None = None
+    """The id that begins one; None: the same."""
     beams: int = DEFAULT_BEAMS
     """Translations kept open at each step; 1 is greedy."""
     length_penalty: float = DEFAULT_PENALTY
@@ -108,7 +110,8 @@ class _Group:
         mask: Tensor | None = None if bool(self.mask.all()) else self.mask
         self.context, self.context_mask = self.model.encode(self.source, mask), mask
         cache = self.model.dec.new_cache(len(self.sentence), int(self.most.max()) + 1)
-        last = torch.full((len(self.sentence), 1), self.how.end, device=self.device)
+        start = self.how.end if self.how.start is None else self.how.start
+        last = torch.full((len(self.sentence), 1), start, device=self.device)
         for length in range(1, int(self.most.max()) + 1):
             h = self.model.dec.hidden(last, context=self.context, context_mask=self.context_mask, cache=cache)
             parents, tokens, scores = self._candidates(self.model.unembed(h[:, -1]))

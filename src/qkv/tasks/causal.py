@@ -141,7 +141,8 @@ class Causal(TextTask):
         token. An empty text is continued as a new document begins, or a new line, or a new sentence, whichever of these
         the tokenizer knows. No other special token is ever chosen.
         """
-        special, end = set(tokenizer.special.values()), tokenizer.end_id
+        special = set(tokenizer.special.values())
+        ends = {*tokenizer.ends, *([] if tokenizer.end_id is None else [tokenizer.end_id])}
         before = tokenizer.around[0]
         prompts = [np.concatenate([before, np.asarray(tokenizer.encode(text), dtype=np.int64)]) for text in texts]
         prompts = [ids if len(ids) else _beginning(tokenizer, special) for ids in prompts]
@@ -149,8 +150,8 @@ class Causal(TextTask):
             temperature=DEFAULT_TEMPERATURE if options.temperature is None else options.temperature,
             top_k=options.top_k,
             top_p=options.top_p,
-            banned=sorted(special - {end}),
-            end=end,
+            banned=sorted(special - ends),
+            ends=sorted(ends),
         )
         continuations = generate(model, prompts, tokens=options.tokens, how=how, seed=options.seed)
         return [_after(tokenizer, *each) for each in zip(texts, prompts, continuations, strict=True)]

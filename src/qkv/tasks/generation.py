@@ -39,12 +39,12 @@ class Sampling(NamedTuple):
     """Only the fewest tokens that hold this share of the probability (Holtzman et al. 2020, arXiv 1904.09751)."""
     banned: Sequence[int] = ()
     """Ids that are never chosen."""
-    end: int | None = None
-    """The id that ends a continuation; it cannot be its first token."""
+    ends: Sequence[int] = ()
+    """Ids that end a continuation; none can be its first token."""
 
 
 def generate(model: Any, prompts: Sequence[np.ndarray], *, tokens: int, how: Sampling, seed: int) -> list[np.ndarray]:
-    """New ids for each prompt (int64 [n], n >= 1), in the order of prompts: int64 [tokens], or fewer up to `how.end`.
+    """New ids for each prompt (int64 [n], n >= 1), in the order of prompts: int64 [tokens], or fewer, up to an end.
 
     Draw j of prompt i is named (seed, "sample", i), so it does not depend on how prompts are grouped; logits of a group
     equal those of a prompt alone up to rounding.
@@ -101,7 +101,7 @@ def _continued(model: Any, prompts: Sequence[np.ndarray], draws: np.ndarray, how
     device = next(model.parameters()).device
     cache, start = model.new_cache(rows), -1
     single = Decoding(model) if decoding_serves(model) else None
-    stop = given + tokens  # where each row is complete
+    stop, ends = given + tokens, list(how.ends)  # where each row is complete
     for length in range(int(given.min()), ids.shape[1]):
         if context_start(length, n_ctx) != start:
             start, cache = context_start(length, n_ctx), model.new_cache(rows)
@@ -116,13 +116,13 @@ def _continued(model: Any, prompts: Sequence[np.ndarray], draws: np.ndarray, how
         due = (length >= given) & (length < stop)  # before that a row is still reading its prompt
         if due.any():
             logits = last.float().cpu().numpy().copy()
-            if how.end is not None:
-                logits[length == given, how.end] = -np.inf
+            if ends:
+                logits[np.ix_(length == given, ends)] = -np.inf
             draw = draws[np.arange(rows), np.clip(length - given, 0, tokens - 1)]
             chosen = choose(logits, draw, how)
             ids[due, length] = chosen[due]
-            if how.end is not None:
-                stop[due & (chosen == how.end)] = length
+            if ends:
+                stop[due & np.isin(chosen, ends)] = length
         if (length + 1 >= stop).all():
             break
     return [ids[row, n : stop[row]] for row, n in enumerate(given)]

@@ -19,7 +19,7 @@ from torch import Tensor
 from qkv.data.buckets import bucket_edges, filled, n_buckets, train_bucket
 from qkv.data.config import DataConfig
 from qkv.data.dictionary import Dictionary
-from qkv.data.pairs import PairCorpus, Pairs, decode_line, encode_lines, end_of, load_pairs
+from qkv.data.pairs import PairCorpus, Pairs, decode_line, encode_lines, end_of, load_pairs, start_of
 from qkv.errors import ConfigError
 from qkv.randomness import generator
 from qkv.tasks.beams import DEFAULT_BEAMS, DEFAULT_PENALTY, Search, search
@@ -53,7 +53,7 @@ class PairBatch(NamedTuple):
     """A `Batch` of targets, and the sources that they translate."""
 
     inputs: Tensor
-    """int64 [batch, pos]: the end token, then the target without its own end."""
+    """int64 [batch, pos]: the token that begins a target (its end token, usually), then the target without its end."""
     targets: Tensor
     """int64 [n_targets]."""
     positions: Tensor | None
@@ -152,7 +152,7 @@ class Translate(TaskDefaults):
         """The pairs of these buckets; see `Task.train_batch`."""
         buckets = [train_bucket(corpus.train, sizes.n_ctx, BUCKET_TOKENS, seed, int(e)) for e in examples]
         names = [(int(e) << 24) + np.arange(len(b)) for e, b in zip(examples, buckets, strict=True)]
-        batch = _batch(corpus.train, np.concatenate(buckets), end_of(corpus.tokenizer))
+        batch = _batch(corpus.train, np.concatenate(buckets), corpus.tokenizer)
         if random_labels:
             sizes_of = [int(np.diff(corpus.train.target.offsets)[bucket].sum()) for bucket in buckets]
             ids = corpus.train.target.ids
@@ -171,18 +171,20 @@ class Translate(TaskDefaults):
         source, target = (np.minimum(lengths, sizes.n_ctx) for lengths in corpus.val.lengths())
         order, edges = bucket_edges(source, target, batch_size * BUCKET_TOKENS)
         for first, stop in zip(edges, edges[1:], strict=False):
-            yield _batch(corpus.val, order[first:stop], end_of(corpus.tokenizer), sizes.n_ctx)
+            yield _batch(corpus.val, order[first:stop], corpus.tokenizer, sizes.n_ctx)
 
     def loss(self, model: Any, batch: PairBatch, drop: Drop | None = None) -> tuple[Tensor, int]:  # type: ignore[override]
         """(sum of nats, smoothed where the batch is for training; number of target tokens)."""
         weight = _output_matrix(model)
-        nats = linear_cross_entropy(_answering(model, batch, drop), weight, None, batch.targets, batch.smoothing)
+        nats = linear_cross_entropy(
+            _answering(model, batch, drop), weight, model.head.b_U, batch.targets, batch.smoothing
+        )
         return nats, batch.n_targets
 
     def score(self, model: Any, batch: PairBatch) -> Scores:  # type: ignore[override]
         """Each target token's nats, and whether it is the most probable next token."""
         with torch.no_grad():
-            found = token_scores(_answering(model, batch, None), _output_matrix(model), None, batch.targets)
+            found = token_scores(_answering(model, batch, None), _output_matrix(model), model.head.b_U, batch.targets)
         return Scores(*found, rows_of(batch))  # type: ignore[arg-type]
 
     def evaluate(self, model: Any, data: PairCorpus) -> Evaluation:
@@ -226,6 +228,7 @@ class Translate(TaskDefaults):
                 sources[i] = np.append(source[: n_ctx - 1], tokenizer.end_id)
         how = Search(
             end=tokenizer.end_id,
+            start=start_of(tokenizer),
             beams=1 if greedy else options.beams or DEFAULT_BEAMS,
             length_penalty=DEFAULT_PENALTY if options.length_penalty is None else options.length_penalty,
             banned=sorted(set(tokenizer.special.values()) - {tokenizer.end_id}),
@@ -245,8 +248,9 @@ class Translate(TaskDefaults):
         return f"{text} -> {output}"
 
 
-def _batch(pairs: Pairs, numbers: np.ndarray, end: int, n_ctx: int = 0) -> PairBatch:
+def _batch(pairs: Pairs, numbers: np.ndarray, tokenizer: Any, n_ctx: int = 0) -> PairBatch:
     """These pairs as one batch; with n_ctx, sides that are longer are cut to it."""
+    start, end = start_of(tokenizer), end_of(tokenizer)
     sources = [pairs.source.document(int(i)) for i in numbers]
     targets = [pairs.target.document(int(i)) for i in numbers]
     if n_ctx:
@@ -254,7 +258,7 @@ def _batch(pairs: Pairs, numbers: np.ndarray, end: int, n_ctx: int = 0) -> PairB
         targets = [t[:n_ctx] for t in targets]
     source, source_real = filled(sources, end)
     target, real = filled(targets, end)
-    inputs = np.concatenate([np.full((len(target), 1), end), target[:, :-1]], axis=1)
+    inputs = np.concatenate([np.full((len(target), 1), start), target[:, :-1]], axis=1)
     full = bool(real.all())
     return PairBatch(
         inputs=torch.from_numpy(inputs),

@@ -16,7 +16,7 @@ from qkv.errors import UserError
 from qkv.inspection.onestep import one_step
 from qkv.inspection.onetext import one_text
 from qkv.instruments.gradients import Parts
-from qkv.models.layout import require_attention
+from qkv.models.layout import ADDED, require_attention
 from qkv.tasks import find_task
 from qkv.tasks.text import TextTask
 from qkv.views.looker import Looker, Words
@@ -130,7 +130,7 @@ def _notes(looker: Looker) -> list[str]:
             "q and k are shown after QK-norm, as they enter the scores: they are not x W_Q and x W_K alone.",
         ),
         (layout.positions == "rotary", "q and k are shown after the rotary turn by their position."),
-        (layout.positions in ("learned", "sinusoidal"), "Rows of W_E have their position added before layer 0."),
+        (layout.positions in ADDED, "Rows of W_E have their position added before layer 0."),
     ]
     return [sentence for holds, sentence in notes if holds]
 

@@ -17,6 +17,7 @@ ACTIVATIONS = {
     "relu": F.relu,
     "relu2": lambda x: F.relu(x).square(),
     "gelu": F.gelu,
+    "silu": F.silu,
     "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
 }
 
@@ -81,7 +82,7 @@ class QkvModel(PreTrainedModel):
         if a["head_transform"]:
             shapes |= {"W_transform": (d, d)} | norm("norm_u", True) | ({"b_transform": (d,)} if a["bias"] else {})
         shapes |= {} if a["tied"] else {"W_U": (d, s["d_vocab"])}
-        return shapes | ({"b_U": (s["d_vocab"],)} if a["bias"] and not self.causal else {})
+        return shapes | ({"b_U": (s["d_vocab"],)} if (a.get("head_bias") if self.causal else a["bias"]) else {})
 
     def get_input_embeddings(self):
         return None
@@ -149,10 +150,11 @@ class QkvModel(PreTrainedModel):
         x = self.W_E[ids] * (s["d_model"] ** 0.5 if a["embed_scale"] else 1.0)
         if a["positions"] == "learned":
             x = x + self.W_pos[positions]
-        if a["positions"] == "sinusoidal":
+        if a["positions"].startswith("sinusoidal"):
             pair = torch.arange(0, s["d_model"], 2, dtype=torch.float64, device=ids.device) / s["d_model"]
             angles = positions[..., None].double() / 10000.0**pair
-            x = x + torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(-2).to(x)
+            waves, halves = (angles.sin(), angles.cos()), a["positions"] == "sinusoidal_halves"
+            x = x + (torch.cat(waves, dim=-1) if halves else torch.stack(waves, dim=-1).flatten(-2)).to(x)
         x = x + self.W_type[0] if s["n_types"] else x
         return self._norm(self, "norm_e", x)
 
