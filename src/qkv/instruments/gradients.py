@@ -246,4 +246,6 @@ def _back(output: Tensor, onto: Tensor, gradient: Tensor) -> Tensor:
     if output is onto:
         return gradient
     (found,) = torch.autograd.grad(output, onto, gradient, retain_graph=True, allow_unused=True)
-    return torch.zeros_like(onto) if found is None else found
+    if found is None:
+        return torch.zeros_like(onto)
+    return found.to_dense() if found.is_sparse else found  # the rows of a large tied table come one by one
