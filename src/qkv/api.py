@@ -360,12 +360,7 @@ class Run:
             return None
         tokenizer = load_tokenizer(self.folder.tokenizer)
         tokenizer.framed = elsewhere
-        if self.config.imported and self.folder.is_finished:
-            told = self.folder.read_manifest().get("imported", {}).get("marks", {})
-            ends = told.get("eos_token_id", [])
-            tokenizer.ends = tuple(ends if isinstance(ends, list) else [ends])
-            tokenizer.start = told.get("decoder_start_token_id")
-        return tokenizer
+        return recipe.with_marks(tokenizer, self.folder) if self.config.imported else tokenizer
 
     def _reads_text(self) -> None:
         """Raises RunFolderError where an imported model came without a tokenizer."""
@@ -588,20 +583,17 @@ class Run:
         from qkv.interop.exporting import find_family, write_checkpoint
 
         manifest = self.folder.read_manifest() if self.folder.is_finished else {}
-        origin = manifest.get("imported", {})
-        wanted, marks = origin.get("family", ""), origin.get("marks", {})
+        told = recipe.origin_of(manifest)
         config, summary = self.config.model.resolved(), dict(self.summary)
         summary.setdefault("parameters", sum(p.numel() for p in self.model.parameters()))
-        fit = find_family(config, wanted)
+        fit = find_family(config, told["wanted"])
         card = model_card(self.path.resolve().name, config, fit, manifest, summary, weights=self.weights)
         catalogue = Catalogue(self.model)
         state = catalogue.state()
         shared = {
             name: state[first] for name, first in catalogue.aliases.items() if not catalogue.entry(name).transposed
         }
-        return write_checkpoint(
-            config, state | shared, self.tokenizer, Path(out), card=card, wanted=wanted, marks=marks
-        )
+        return write_checkpoint(config, state | shared, self.tokenizer, Path(out), card=card, **told)
 
     def report(self, out: str | Path | None = None, texts: Sequence[str] = ()) -> Path:
         """Write the self-contained HTML report; returns its path."""

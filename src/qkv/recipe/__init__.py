@@ -1,7 +1,7 @@
 """The composition root: a configuration becomes a run folder. `train` and studies share it."""
 
 from qkv.recipe.assemble import Parts, assemble, load_weights, run_matrix, snapshot_steps
-from qkv.recipe.imported import import_run
+from qkv.recipe.imported import import_run, origin_of, with_marks
 from qkv.recipe.ownstep import own_step
 from qkv.recipe.request import Request, RunConfig, resolve
 from qkv.recipe.training import Listening, next_folder, resume, train
@@ -20,6 +20,7 @@ __all__ = [
     "import_run",
     "load_weights",
     "next_folder",
+    "origin_of",
     "own_step",
     "resolve",
     "resume",
@@ -27,4 +28,5 @@ __all__ = [
     "snapshot_steps",
     "train",
     "verify",
+    "with_marks",
 ]

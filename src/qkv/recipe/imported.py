@@ -3,10 +3,13 @@
 It has no history: no text, no losses, no earlier weights. What it has is measured once, at step 0.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from qkv.config import dump_toml, to_dict
 from qkv.data.config import DataConfig
+from qkv.data.tokenizers import Tokenizer
 from qkv.folder import RunFolder, link, write_atomically
 from qkv.instruments.recorder import Recorder
 from qkv.interop import Imported
@@ -22,7 +25,7 @@ from qkv.training.precision import resolve as resolve_machine
 from qkv.training.record import RunContext
 from qkv.training.tensorfile import streamed
 
-__all__ = ["import_run"]
+__all__ = ["import_run", "origin_of", "with_marks"]
 
 LARGEST_MEASURED = 20_000_000
 """Parameters up to which spectra and single heads are measured at import; beyond, whole matrices only."""
@@ -90,3 +93,19 @@ def _measure(folder: RunFolder, config: RunConfig, imported: Imported) -> None:
                 folder=folder.path,
             )
         )
+
+
+def origin_of(manifest: Mapping[str, Any]) -> dict[str, Any]:
+    """What an export of an imported run goes back to: `wanted`, its family, and `marks`, its tokens with a meaning."""
+    told = manifest.get("imported", {})
+    return {"wanted": told.get("family", ""), "marks": told.get("marks", {})}
+
+
+def with_marks(tokenizer: Tokenizer, folder: RunFolder) -> Tokenizer:
+    """The tokenizer of an imported run, told which tokens end its texts and which one begins a target."""
+    if folder.is_finished:
+        marks = origin_of(folder.read_manifest())["marks"]
+        ends = marks.get("eos_token_id", [])
+        tokenizer.ends = tuple(ends if isinstance(ends, list) else [ends])
+        tokenizer.start = marks.get("decoder_start_token_id")
+    return tokenizer
