@@ -588,11 +588,9 @@ class Run:
         summary.setdefault("parameters", sum(p.numel() for p in self.model.parameters()))
         fit = find_family(config, told["wanted"])
         card = model_card(self.path.resolve().name, config, fit, manifest, summary, weights=self.weights)
-        catalogue = Catalogue(self.model)
-        state = catalogue.state()
-        shared = {
-            name: state[first] for name, first in catalogue.aliases.items() if not catalogue.entry(name).transposed
-        }
+        entries = Catalogue(self.model)
+        state = entries.state()
+        shared = {name: state[first] for name, first in entries.aliases.items() if not entries.entry(name).transposed}
         return write_checkpoint(config, state | shared, self.tokenizer, Path(out), card=card, **told)
 
     def report(self, out: str | Path | None = None, texts: Sequence[str] = ()) -> Path:
