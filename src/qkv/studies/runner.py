@@ -18,7 +18,7 @@ from qkv.studies.estimate import Estimate, estimate
 from qkv.studies.question import FULL_MINUTES, QUICK_MINUTES, Ask, Question
 from qkv.studies.questions import find
 from qkv.studies.sentences import verdict_file
-from qkv.studies.store import StudyFolder, full_answer
+from qkv.studies.store import StudyFolder, folder_of, full_answer, read_rows
 from qkv.studies.tuning import Job, expected_runs, pending
 from qkv.studies.verdicts import findings
 from qkv.studies.workers import Workers, make_workers
@@ -65,6 +65,8 @@ def run_study(
 ) -> dict[str, Any]:
     """Answer a question on a text; returns the verdict, which is also `verdict.json` in the study's folder.
 
+    A study that has been begun takes any budget: what there is when it is spent is what the verdict is of.
+
     Raises UserError for what cannot be done as asked (nothing is made then), Interrupted where it was stopped: the same
     call goes on from there.
     """
@@ -78,7 +80,8 @@ def run_study(
     told.say(f"{question.name}: {question.asks}")
     budget = minutes or (QUICK_MINUTES if quick else FULL_MINUTES)
     expected = estimate(design, source, cache, workers)
-    partly = "" if minutes is None else expected.check(design, minutes)
+    begun = any("arm" in row for row in read_rows(folder_of(design, within)))
+    partly = "" if minutes is None or begun else expected.check(design, minutes)
     told.say(_plan(design, expected, budget))
     if partly:
         told.say(partly)
