@@ -177,7 +177,7 @@ def verdict_file(question: Question, findings: Findings, run: str, full: str = "
         "arms": [_arm_row(figures) for figures in findings.arms],
         "not_reached": list(findings.not_reached),
         "trainings": findings.trainings,
-        "intervals": how_exact(r.n),
+        "intervals": how_exact(r.n) if primary.contrast.nominal is None else "exact, of a rate",
         "earlier_designs": list(findings.earlier),
         "falsified_by": question.falsified_by,
         "literature": question.literature,
