@@ -1,16 +1,11 @@
-"""Modular addition: pairs that are shown and pairs that are held out, and a model that learns the rule by heart."""
-
-import dataclasses
+"""Modular addition: pairs that are shown and pairs that are held out."""
 
 import numpy as np
 import pytest
 
 from qkv.studies.design import Text
 from qkv.studies.modular import Modular
-from qkv.studies.question import Ask
-from qkv.studies.questions.known_results import QUESTION
 from qkv.studies.streams import corpus
-from qkv.studies.training import run_trial
 
 TEXT = Text(stream="modular", settings=(("modulus", 31),))
 
@@ -41,16 +36,3 @@ def test_batches_are_pure_functions_of_seed_and_number():
     assert not (task.train_batch(made, None, 4, 0, np.arange(64)).inputs == one.inputs).all()
     labels = task.train_batch(made, None, 3, 0, np.arange(64), random_labels=True).targets
     assert not (labels == one.targets).all()
-
-
-@pytest.mark.slow
-def test_embeddings_alone_add_when_wide_and_not_when_narrow():
-    design, found = QUESTION.design(Ask()), {}
-    for name in ("wide tables", "narrow tables"):
-        for k in (-1, 0, 1):
-            trial = design.trial(design.arm(name), 1, k, source="", report=True)
-            row = run_trial(dataclasses.replace(trial, source_sha256=design.source_sha256), None)
-            found[name, k] = row["measures"] | {"loss": row["loss"]}
-            print(name, trial.lr, found[name, k])
-    best = {name: max(m["by heart"] for (n, _), m in found.items() if n == name) for name, _ in found}
-    assert best["wide tables"] > best["narrow tables"] + 20
