@@ -28,7 +28,6 @@ from qkv.errors import ConfigError, RunFolderError, UserError, unknown
 from qkv.folder import RunFolder
 from qkv.models import build
 from qkv.models.factored import FactoredMatrix
-from qkv.models.layout import require_attention
 from qkv.models.matrices import Catalogue
 from qkv.tasks import Data, Evaluation, PredictOptions, Task, find_task
 from qkv.telemetry import History, Telemetry, write_table
@@ -539,7 +538,6 @@ class Run:
 
         if self.tokenizer is None or not hasattr(self.model, "blocks"):
             raise UserError(f"{self.path} is no model of one stack that reads a text; there is nothing to compare")
-        require_attention(self.config.model.layout)
         ids = self.tokenizer.encode(text)
         if not 0 < len(ids) <= self.config.model.sizes.n_ctx:
             raise UserError(f"the text has {len(ids)} tokens; this model reads 1 to {self.config.model.sizes.n_ctx}")

@@ -56,6 +56,8 @@ def test_what_is_about_attention_says_that_there_is_none(runs, capsys):
     assert error.count("\n") == 1 and "L0.W_Q" in error
     with pytest.raises(UserError, match="no attention to show"):
         qkv.load(runs["bag"]).attention("the cat")
+    with pytest.raises(UserError, match="no attention to show"):
+        qkv.load(runs["lstm"]).what_moved("the cat", 0, 24)
 
 
 def test_step_embed_predict_and_eval_take_them(runs, capsys):

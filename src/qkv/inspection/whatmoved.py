@@ -30,6 +30,7 @@ import torch
 from torch import Tensor
 
 from qkv.inspection.onetext import float64_copy
+from qkv.models.layout import require_attention
 
 __all__ = ["PRODUCTS", "ProductChange", "what_moved"]
 
@@ -84,7 +85,10 @@ def what_moved(a: Any, b: Any, ids: Tensor, *, placed: bool = True) -> list[Prod
 
     `a` and `b` are language models of one configuration, such as two snapshots of a run; both are copied to float64.
     With `placed` False, q and k are taken before QK-norm and rotary turns and there are no scores.
+
+    Raises UserError for models without attention.
     """
+    require_attention(a.layout)
     a, b = float64_copy(a), float64_copy(b)
     with torch.no_grad():
         records = [model.forward_recorded(ids)[1] for model in (a, b)]
