@@ -13,7 +13,7 @@ import torch
 
 import qkv
 from qkv.cli import main
-from qkv.errors import RunFolderError, StorageError
+from qkv.errors import ConfigError, RunFolderError, StorageError
 from qkv.interop import exporting, read_checkpoint
 from qkv.models import Layout, ModelConfig, Sizes, build
 from qkv.models.matrices import Catalogue
@@ -80,7 +80,7 @@ SIZES = Sizes(d_vocab=37, d_model=24, n_layers=2, n_heads=4, n_ctx=16, n_kv_head
 def layouts():
     for preset in PRESETS.values():
         for stack, kind in KINDS.items():
-            if stack in preset.stacks:
+            if stack in preset.stacks and preset.layout.mixer == "attention":
                 single = preset.head_width == 0
                 sizes = dataclasses.replace(SIZES, n_heads=1, n_kv_heads=0) if single else SIZES
                 yield pytest.param(preset.name, ModelConfig(kind=kind, sizes=sizes, layout=preset.layout),
@@ -121,6 +121,13 @@ def test_every_preset_is_written_for_a_class_of_transformers_or_with_a_file_of_o
         own = model(ids, mask)
         gap = loaded.eval()(ids, attention_mask=mask.long()).logits - own
     assert gap[mask].abs().max() < 1e-5 * max(1.0, float(own.abs().max()))
+
+
+@pytest.mark.parametrize("name", ["lstm", "bag"])
+def test_a_model_without_attention_is_refused(name):
+    config = ModelConfig(kind="CausalLM", sizes=dataclasses.replace(SIZES, n_kv_heads=0), layout=PRESETS[name].layout)
+    with pytest.raises(ConfigError, match="without attention"):
+        exporting.find_family(config)
 
 
 def test_the_gpt2_preset_is_gpt2_and_says_what_stands_in_the_way_otherwise():

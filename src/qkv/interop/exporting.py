@@ -62,6 +62,10 @@ def find_family(config: ModelConfig, wanted: str = "") -> Fit:
     known = {*_OWN_CLASSES, *(family.kind for family in FAMILIES.values())}
     if config.kind not in known:
         raise ConfigError(f"a {config.kind} cannot be exported yet; expected {' or '.join(sorted(known))}")
+    if config.layout.mixer != "attention":
+        raise ConfigError(
+            f"a model without attention (mixer = {config.layout.mixer}) cannot be exported: no class has it"
+        )
     order = sorted(FAMILIES.values(), key=lambda family: family.name != wanted)
     nearest: tuple[int, str] | None = None
     for family in order:

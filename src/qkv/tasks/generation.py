@@ -117,7 +117,7 @@ def _continued(model: Any, prompts: Sequence[np.ndarray], draws: np.ndarray, how
         if due.any():
             logits = last.float().cpu().numpy().copy()
             if ends:
-                logits[np.ix_(np.equal(given, length), ends)] = -np.inf
+                logits[np.flatnonzero(given == length)[:, None], ends] = -np.inf
             draw = draws[np.arange(rows), np.clip(length - given, 0, tokens - 1)]
             chosen = choose(logits, draw, how)
             ids[due, length] = chosen[due]
