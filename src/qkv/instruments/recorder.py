@@ -50,7 +50,9 @@ class Recorder(Observer):
         watching: WatchConfig | None = None,
         arm: int = RUN_ARM,
         start: Mapping[str, Tensor] | None = None,
+        ends: bool = True,
     ) -> None:
+        """`ends` False: what is watched is a part of a training, so that its last update brings no closing look."""
         if level not in LEVELS and watching is None:
             raise ConfigError(unknown("level of --watch", level, LEVELS))
         self.store, self.level, self.arm = store, level, arm
@@ -60,7 +62,7 @@ class Recorder(Observer):
         """Seconds spent watching in this session, by kind of look."""
         self.n_looks = 0
         self._given: defaultdict[str, int] = defaultdict(int)  # numbers not yet written, by kind of look
-        self._start = start
+        self._start, self._ends = start, ends
         self._looks: Looks | None = None
         self._clip = 0.0
         self._last_look = -1
@@ -124,7 +126,7 @@ class Recorder(Observer):
     def on_end(self, outcome: Outcome) -> None:
         """A last look at the weights that the run ends with, every token's row included; and what watching cost."""
         looks = self._looks
-        if looks is not None and outcome.stopped_because not in ("interrupt", "nan", "spike"):
+        if looks is not None and self._ends and outcome.stopped_because not in ("interrupt", "nan", "spike"):
             self._look_at_rest(outcome.steps)
             self._last(outcome.steps, looks)
         self.store.set_clock_fact("watch" if self.arm == RUN_ARM else f"watch.arm{self.arm}", self.cost(outcome))

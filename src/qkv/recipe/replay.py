@@ -153,8 +153,9 @@ def _replay(folder: RunFolder, parts: Parts, segment: Segment, notes: list[str],
     with tempfile.TemporaryDirectory(prefix="qkv-verify-") as place:
         again = Path(place) / _TELEMETRY
         with Store(again) as store:
-            recorder = Recorder(store, parts.config.watch, watching=parts.config.watching, start=parts.start)
-            start = segment.start
+            start, last = segment.start, segment.stops[-1].state
+            ends = last is not None and last.is_finished
+            recorder = Recorder(store, parts.config.watch, watching=parts.config.watching, start=parts.start, ends=ends)
             resume = None if start is None or start.state is None else Checkpoint(path=start.path, state=start.state)
             try:
                 loop.run(
