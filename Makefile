@@ -46,8 +46,10 @@ campaign: $(DEV) ## faults, fuzzing, plans and an hour of soak, for hours: make 
 	$(BIN)/python benchmarks/plan.py "$(TEXT)" --page benchmarks/$(TODAY)-plan.md
 	$(BIN)/python benchmarks/soak.py "$(TEXT)" --minutes 60 --page benchmarks/$(TODAY)-soak.md
 
-docs: $(DEV) ## write the generated pages of docs/ again
+docs: $(DEV) ## write the generated pages of docs/ again, and build the site into site/
 	$(BIN)/python docs/generate.py
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+	@echo "Open in a browser: $(CURDIR)/site/index.html"
 
 format: $(DEV) ## format the code
 	$(BIN)/ruff format .

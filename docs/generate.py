@@ -1,24 +1,35 @@
 """Write the generated pages of docs/ from the code they describe, or say which are stale (`--check`, exit status 1).
 
 cli.md       the options of every command, from the parsers themselves
+settings.md  every setting of config.toml, with its default and its sentence
+matrices.md  every kind of matrix, activation, circuit, group and op of the change language
 playground   one file from its modules and those of the report, see src/qkv/views/playground.py
 answers/     what studies found, from the result files in answers/results
 """
 
 import argparse
+import ast
+import dataclasses
+import inspect
 import json
 import sys
+import textwrap
+import typing
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from qkv.changes import OPS
 from qkv.cli import command_parser
 from qkv.commands import COMMANDS
 from qkv.instruments.ledger import EARNED, EARNED_ROWS, ROW_GRADIENT
 from qkv.instruments.registry import ANGLES, CIRCUIT, MEASURES
 from qkv.instruments.schedule import KINDS, LEVELS
+from qkv.models.addresses import ACTIVATIONS, CIRCUITS, GROUPS
+from qkv.models.parts import KINDS as MATRICES
 from qkv.presets import PRESETS, card
+from qkv.recipe.request import RunConfig
 from qkv.studies.question import Question
 from qkv.studies.questions import questions
 from qkv.views.playground import playground
@@ -121,6 +132,101 @@ def measures_page() -> str:
     return "\n".join([*lines, ""])
 
 
+def settings_page() -> str:
+    """Every setting of config.toml."""
+    lines = ["# Settings", NOTE]
+    lines += [
+        "What `--set path=value` and the `set=` of `qkv.train` can change, table by table as a run's `config.toml` has",
+        "them. A path may be shortened to its last parts where these name one setting: `--set d_model=128`. Where no",
+        "default is written, a law of preset, text and machine finds the value, and `config.toml` holds what it was.",
+    ]
+    for path, table in _tables(RunConfig):
+        lines += ["", f"## {path or 'The run'}", "", inspect.cleandoc(table.__doc__ or "").split("\n")[0], ""]
+        lines += ["| setting | type | default | |", "|---|---|---|---|"]
+        said = _sentences(table)
+        for field in dataclasses.fields(table):
+            if dataclasses.is_dataclass(_plain(typing.get_type_hints(table)[field.name])):
+                continue
+            default = "" if field.default is dataclasses.MISSING else f"`{_shown(field.default)}`"
+            cells = [f"`{field.name}`", f"`{_type(table, field.name)}`", default, said.get(field.name, "")]
+            lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+    return "\n".join([*lines, ""])
+
+
+def _tables(cls: type, path: str = "") -> list[tuple[str, type]]:
+    """A dataclass and those inside it, each with the path of its table."""
+    found = [(path, cls)]
+    for name, hint in typing.get_type_hints(cls).items():
+        if dataclasses.is_dataclass(inner := _plain(hint)):
+            found += _tables(inner, f"{path}.{name}".lstrip("."))  # type: ignore[arg-type]
+    return found
+
+
+def _plain(hint: Any) -> Any:
+    """The type in an optional one."""
+    inner = [part for part in typing.get_args(hint) if part is not type(None)]
+    return inner[0] if len(inner) == 1 and typing.get_origin(hint) is not tuple else hint
+
+
+def _type(table: type, name: str) -> str:
+    hint = _plain(typing.get_type_hints(table)[name])
+    if typing.get_origin(hint) is typing.Literal:
+        return " or ".join(map(str, typing.get_args(hint)))
+    return hint.__name__ if isinstance(hint, type) and not typing.get_args(hint) else str(hint).replace("typing.", "")
+
+
+def _shown(value: Any) -> str:
+    return {"True": "true", "False": "false", "": '""', "()": "[]"}.get(str(value), str(value))
+
+
+def _sentences(table: type) -> dict[str, str]:
+    """What stands below each field in its source."""
+    (body,) = ast.parse(textwrap.dedent(inspect.getsource(table))).body
+    assert isinstance(body, ast.ClassDef)
+    found = {}
+    for field, below in zip(body.body, body.body[1:], strict=False):
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and isinstance(below, ast.Expr):
+            if isinstance(below.value, ast.Constant) and isinstance(below.value.value, str):
+                found[field.target.id] = " ".join(below.value.value.split())
+    return found
+
+
+def matrices_page() -> str:
+    """Every last part of an address, and every op."""
+    lines = ["# Every matrix, activation and change", NOTE]
+    lines += [
+        "The last part of an address says what it is; what stands before it says where: a layer (`L0.`), a head",
+        "(`L0.H3.`), the side of an encoder-decoder (`enc.`, `dec.`), cross-attention (`dec.L0.cross.`). How they are",
+        "put together, and selectors: [addresses](addresses.md).",
+        "",
+        "## Matrices",
+        "",
+        "| last part | group | divides into |",
+        "|---|---|---|",
+    ]
+    pieces = {"H": "query heads", "KV": "key/value heads", "row": "rows, one for each token or position", "": "nothing"}
+    lines += [f"| `{name}` | `{kind.site}` | {pieces[kind.divides]} |" for name, kind in MATRICES.items()]
+    lines += ["", "Groups, for selectors: " + ", ".join(f"`{name}`" for name in GROUPS) + ".", "", "## Circuits", ""]
+    lines += ["Products that act as one map, kept as factors: " + ", ".join(f"`L0.H3.{n}`" for n in CIRCUITS) + "."]
+    lines += ["", "## Activations", "", "Shown with `--text`, recorded by `run.model.forward_recorded(ids)`.", ""]
+    lines += ["| name | of |", "|---|---|"]
+    owners = {"model": "the model", "layer": "a layer: `L0.NAME`", "head": "a layer, or a head of it: `L0.H3.NAME`"}
+    lines += [f"| `{name}` | {owners[owner]} |" for name, owner in ACTIVATIONS.items()]
+    lines += [
+        "",
+        "## Changes",
+        "",
+        "`SEL=op(argument)@from..to`, the steps optional. Every op, and what is said of it:",
+        "",
+    ]
+    lines += ["| op | the matrix is | holds it afterwards |", "|---|---|---|"]
+    for name, op in OPS.items():
+        asked = f"({op.argument.name})" if op.argument else ""
+        sentence = op.sentence.replace("{}", op.argument.name if op.argument else "").strip()
+        lines.append(f"| `{name}{asked}` | {sentence} | {op.freezes} |")
+    return "\n".join([*lines, ""])
+
+
 def answers_page() -> str:
     """The questions with their answers, from the result files of studies."""
     lines = ["# The questions, answered by experiment", NOTE]
@@ -192,6 +298,7 @@ def _answer_pages() -> dict[str, Callable[[], str]]:
 
 
 PAGES: dict[str, Callable[[], str]] = {"cli.md": cli_page, "presets.md": presets_page, "measures.md": measures_page}
+PAGES |= {"settings.md": settings_page, "matrices.md": matrices_page}
 PAGES |= _answer_pages()
 PAGES["playground/index.html"] = playground
 

@@ -28,6 +28,7 @@ EXTRAS = {
     "table": (("pandas", "pyarrow"), "have a run's numbers as a table or a Parquet file"),
     "hub": (("datasets", "huggingface_hub"), "read texts and models named hf:NAME"),
     "notebook": (("anywidget",), "see the views live in a notebook"),
+    "docs": (("material", "latex2mathml"), "build the documentation site"),
     "dev": (("pytest", "transformers", "playwright"), "run the tests"),
 }
 """Extra -> what it brings, and what that is for."""

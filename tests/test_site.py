@@ -1,0 +1,112 @@
+"""The documentation site: it builds without a warning and without a network, and what its pages say to type works."""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import qkv
+from qkv.cli import command_parser, main
+
+ROOT = Path(__file__).parent.parent
+DOCS = ROOT / "docs"
+GUIDE = ("index", "your-text", "report", "ask", "how-it-works", "which-q", "views")
+"""Pages whose code runs from top to bottom, beside a text my.txt and a run runs/my-1."""
+OTHERS = ("watching", "coming-from", "classify", "images", "translate", "studies", "verify", "faults", "addresses")
+PARSED = ("view", "study")
+"""Commands that do not end by themselves, or take minutes: their options are read, and no more."""
+
+
+def blocks(name):
+    """(language, code) of every fenced block of a page, in order."""
+    text = (DOCS / f"{name}.md").read_text(encoding="utf-8")
+    return re.findall(r"^```(python|sh)\n(.*?)^```", text, flags=re.S | re.M)
+
+
+def commands(code):
+    """The words of every command line of qkv in a block."""
+    lines = [line.partition("  #")[0] for line in code.splitlines()]
+    return [shlex.split(line)[1:] for line in lines if line.startswith("qkv ")]
+
+
+@pytest.mark.parametrize("name", [*GUIDE, *OTHERS])
+def test_every_command_on_a_page_is_one_that_is_there(name):
+    text = (DOCS / f"{name}.md").read_text(encoding="utf-8")
+    indented = "\n".join(line.strip() for line in text.splitlines() if line.startswith("    qkv "))
+    for words in [
+        *commands(indented),
+        *(words for kind, code in blocks(name) if kind == "sh" for words in commands(code)),
+    ]:
+        words = [word for word in words if word not in ("...", "[...]")]
+        if not {"RUN", "SEL"} & set(words) and "<" not in words:
+            command_parser(words[0]).read(words[1:])
+
+
+@pytest.mark.parametrize("name", [*GUIDE, *OTHERS])
+def test_every_python_block_is_python(name):
+    for kind, code in blocks(name):
+        if kind == "python":
+            compile(code, f"{name}.md", "exec")
+
+
+@pytest.fixture
+def beside(tmp_path, monkeypatch, small_text):
+    """A folder with my.txt and two short runs; trainings that are asked for there are short too."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "my.txt").write_bytes(small_text.read_bytes())
+    short = {"d_model": 16, "n_ctx": 16, "batch_size": 4, "n_layers": 2}
+    train = qkv.train
+
+    def briefly(source="", **asked):
+        if asked.get("resume"):
+            return train(source, **asked)
+        asked = {key: value for key, value in asked.items() if key not in ("minutes", "until_loss", "progress", "say")}
+        text = tmp_path / "my.txt" if not source else source
+        heads = {} if "n_heads" in asked.get("set", {}) else {"n_heads": 2}
+        return train(text, **asked | {"steps": 4, "vocab": 300, "set": short | heads | asked.get("set", {})})
+
+    monkeypatch.setattr("qkv.api.train", briefly)
+    for name in ("my-1", "frozen"):
+        briefly("my.txt", out=f"runs/{name}", report=False)
+    return tmp_path
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", GUIDE)
+def test_what_a_page_says_to_type_works(name, beside, capsys):
+    import shutil
+
+    names = {"qkv": qkv}
+    for kind, code in blocks(name):
+        if kind == "python":
+            exec(compile(code, f"{name}.md", "exec"), names)
+            continue
+        for words in commands(code):
+            if "--out" in words and "--resume" not in words:
+                shutil.rmtree(words[words.index("--out") + 1], ignore_errors=True)
+            if words[0] not in PARSED:
+                assert main(words) == 0, (words, capsys.readouterr().err)
+
+
+@pytest.mark.slow
+def test_the_site_builds_without_a_warning_and_asks_nothing_from_elsewhere(tmp_path):
+    pytest.importorskip("material", reason="needs the extra docs")
+    out = tmp_path / "site"
+    done = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", out],
+        cwd=ROOT, env=os.environ | {"NO_MKDOCS_2_WARNING": "1"}, capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "WARNING" not in done.stderr
+    pages = {path.relative_to(out).as_posix(): path.read_text(encoding="utf-8") for path in out.rglob("*.html")}
+    assert {"index.html", "measures.html", "settings.html", "api/qkv.models.html", "answers/proofs.html"} <= set(pages)
+    assert "<math" in pages["how-it-works.html"] and "$" not in re.sub(
+        r"<code.*?</code>", "", pages["how-it-works.html"]
+    )
+    assert "MultiHeadAttention" in pages["api/qkv.models.html"]
+    loaded = r"""<(?:script|img|iframe)[^>]*\ssrc=["']?(https?:)?//|<link[^>]*stylesheet[^>]*href=["']?(https?:)?//"""
+    assert [name for name, page in pages.items() if re.search(loaded, page)] == []
