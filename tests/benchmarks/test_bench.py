@@ -135,6 +135,8 @@ def test_nanogpt_gets_the_same_split_in_characters(tmp_path, small_text):
 WRONG = {
     "bench nonsense": "did you mean|expected one of",
     "bench step some.txt": "leave it out",
+    "bench curve nowhere/some.txt": "there is no folder",
+    "bench time-to-loss empty.txt": "is empty; expected text",
     "bench step --data nowhere": "not a folder",
     "bench curve --nanogpt .": "no train.py",
     "bench curve --minutes 0": "above 0",
@@ -145,6 +147,7 @@ WRONG = {
 @pytest.mark.parametrize("typed", WRONG)
 def test_a_wrong_bench_command_is_one_sentence(typed, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "empty.txt").touch()
     assert cli.main(typed.split()) == 2
     out, err = capsys.readouterr()
     import re

@@ -52,6 +52,8 @@ def run(args: argparse.Namespace) -> int:
     """Do it, print, and return the exit status."""
     from qkv.benchmarks import BENCHMARKS
     from qkv.commands import screen
+    from qkv.data.config import DataConfig
+    from qkv.data.sources import open_source
     from qkv.errors import ConfigError, unknown
 
     names = split_words([args.name]) if args.name else list(BENCHMARKS)
@@ -60,6 +62,8 @@ def run(args: argparse.Namespace) -> int:
             raise ConfigError(unknown("benchmark", name, BENCHMARKS))
     if args.source and not {"curve", "time-to-loss"} & set(names):
         raise ConfigError(f"{args.source} is a text, and {', '.join(names)} reads none that is given; leave it out")
+    if args.source:
+        open_source(DataConfig(source=args.source))  # tells of a text that cannot be read before anything is measured
     asked = _asked(args)
     from qkv.benchmarks.processes import machine
     from qkv.benchmarks.session import Session
