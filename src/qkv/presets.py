@@ -302,6 +302,9 @@ _SWIFT = {"muon": {"lr": 0.03}}
 _CALM = {"muon": {"lr": 0.04, "muon_lr": 0.01, "momentum": 0.85}}
 """Rates of a model of some million parameters over a thousand updates (LOG.md, 2026-11-21)."""
 
+_LONG = {"muon": {"lr": 0.03, "muon_lr": 0.01, "momentum": 0.85, "weight_decay": 0.1}}
+"""The same over several passes: only decay and dropout keep it from learning the text by heart (LOG.md, 2026-11-22)."""
+
 
 def scale_law(n_tokens: int, budget: Budget, bigram_loss: float) -> Scale:
     """Sizes and batch for a text of `n_tokens` training tokens.
@@ -331,8 +334,9 @@ def _scale_for_target(ratio: float) -> Scale:
         return Scale(
             d_model=192, n_layers=4, n_ctx=256, batch_tokens=1024, steps=steps, most_steps=steps, optimizer=_CALM
         )  # fmt: skip
+    steps = min(12_000, round(3000 * math.exp(70 * max(0.0, 0.592 - ratio))))
     return Scale(
-        d_model=256, n_layers=6, n_ctx=256, batch_tokens=2048, steps=2600, most_steps=5200, dropout=0.1, optimizer=_CALM
+        d_model=256, n_layers=5, n_ctx=256, batch_tokens=2048, steps=steps, most_steps=steps, dropout=0.2, optimizer=_LONG
     )  # fmt: skip
 
 

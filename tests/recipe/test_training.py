@@ -48,6 +48,17 @@ def digest(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
+@pytest.mark.parametrize("steps", [24, 29])
+def test_every_light_measure_of_every_matrix_has_a_history_whatever_the_last_step(text, tmp_path, steps):
+    from qkv.instruments import LIGHT
+
+    run = train(text, tmp_path / "run", steps=steps)
+    for measure in LIGHT:
+        found = run.history("**,**.H*.W_*", measure)
+        assert {"W_E", "L1.W_out", "L0.H1.W_Q"} <= set(found), measure
+        assert len(found["L0.H1.W_Q"].step) > 3 or measure == "second_moment", measure  # Muon keeps none
+
+
 def test_a_run_folder_is_complete_and_its_summary_has_every_key(text: Path, tmp_path: Path) -> None:
     run = train(text, tmp_path / "run", report=True)
     for name in ("config.toml", "tokenizer.json", "model.safetensors", "best.safetensors", "telemetry.sqlite"):

@@ -63,6 +63,20 @@ def test_a_grid_marks_what_is_undefined(path):
     assert np.isnan(grid.value[0, 0]) and np.isfinite(grid.value).sum() == 24
 
 
+def test_an_address_is_known_whose_measure_was_taken_neither_first_nor_last(tmp_path):
+    with Store(tmp_path / "t.sqlite") as store:
+        store.register_measures([MeasureRow(name="update_ratio", meaning="an update by a weight")])
+        rows = [AddressRow(address=a, site="attn", layer=0, kind=a[3:], shape=(2, 3)) for a in ("L0.W_Q", "L0.W_K")]
+        store.register_addresses(rows)
+        for step, taken in ((0, "L0.W_K"), (3, "L0.W_Q"), (4, "L0.W_K")):
+            store.add_values(step, "update_ratio", [taken], [step / 10])
+    with Telemetry(tmp_path / "t.sqlite") as telemetry:
+        assert telemetry.series("L0.W_Q", "update_ratio")["L0.W_Q"].value.tolist() == pytest.approx([0.3])
+        grid = telemetry.grid("update_ratio")
+        assert grid.addresses == ("L0.W_Q", "L0.W_K")
+        assert np.isfinite(grid.value).tolist() == [[False, True, False], [True, False, True]]
+
+
 def test_the_matrix_table_takes_each_measure_at_its_own_newest_step(path):
     with Telemetry(path) as telemetry:
         table = {row.about.address: row for row in telemetry.latest()}

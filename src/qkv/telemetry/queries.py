@@ -309,12 +309,12 @@ class Telemetry:
         )  # fmt: skip
 
     def _recorded_addresses(self, measure: str, arm: int) -> dict[str, int]:
-        """Addresses that this measure has at its first or last step, by name, in canonical order."""
+        """Addresses that this measure has at any step, by name, in canonical order; steps differ in what they took."""
         rows = self._rows(
-            "SELECT DISTINCT a.address, a.id FROM measurements m JOIN addresses a ON a.id = m.address "
-            "WHERE m.arm = ?1 AND m.measure = ?2 AND m.step IN ("
-            " SELECT min(step) FROM recorded WHERE arm = ?1 AND measure = ?2"
-            " UNION SELECT max(step) FROM recorded WHERE arm = ?1 AND measure = ?2) ORDER BY a.id",
+            "SELECT a.address, a.id FROM addresses a WHERE a.id IN ("
+            " SELECT m.address FROM recorded r CROSS JOIN measurements m"
+            " ON m.arm = r.arm AND m.step = r.step AND m.measure = r.measure WHERE r.arm = ? AND r.measure = ?"
+            ") ORDER BY a.id",
             arm, self._measure_id(measure),
         )  # fmt: skip
         return dict(rows)
