@@ -156,7 +156,7 @@ def test_the_answer_says_the_weightiest_first_and_what_random_labels_give(tmp_pa
     with Telemetry(run.written(arm=NULL_ARM)) as telemetry:
         answer = events(Evidence(tmp_path, telemetry))
     assert answer is not None and answer.sentence.startswith("L1.H1 copies") and "step" in answer.sentence
-    assert answer.address == "L1.H1.pattern" and "2 more of kind specialised" in answer.more[-1]
+    assert answer.address == "L1.H1.pattern" and "2 more heads that came to look at one place" in answer.more[-1]
     assert "2,000 updates on random labels the same search finds nothing" in answer.null
 
 

@@ -193,7 +193,7 @@ def test_another_run_stands_beside_with_its_difference(look, run_folder, make, b
     for text, run in ((shown[1], run_folder), (shown[2], other)):
         start, last = run.start["L1.W_in"].astype(float), run.last["L1.W_in"].astype(float)
         assert number(text) == pytest.approx(np.linalg.norm(last - start) / np.linalg.norm(start), rel=5e-3)
-    assert page.locator("#grid .panel-name").last.inner_text() == "difference: this run less the other"
+    assert page.locator("#grid .panel-name").last.inner_text() == "difference at step 1,000"
     page.close()
     server.should_exit = True
     thread.join(10)
@@ -251,5 +251,52 @@ def test_a_long_text_comes_in_tiles(look, make, serving):
     )
     assert float(shown) == pytest.approx(float(pattern[int(q), int(k)]), abs=6e-5)
     assert np.isclose(int(q), 400, atol=2)
+    page.close()
+    assert list(server) == []
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_text_on_any_shade_can_be_read(live, scheme):
+    page = live(scheme=scheme)
+    worst = page.evaluate("""async () => {
+      const { theme } = await import("./static/theme.js");
+      const colours = theme(document.body);
+      const light = (colour) => {
+        const { r, g, b } = d3.rgb(colour);
+        const [x, y, z] = [r, g, b].map((v) => ((v /= 255) <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4));
+        return 0.2126 * x + 0.7152 * y + 0.0722 * z;
+      };
+      return Math.min(...Array.from({ length: 257 }, (_, i) => {
+        const pair = [light(colours.sequential(i / 256)), light(colours.on(i / 256))];
+        return (Math.max(...pair) + 0.05) / (Math.min(...pair) + 0.05);
+      }));
+    }""")
+    assert worst >= 4.5
+
+
+def test_changes_are_offered_that_the_model_has(look, serving, tmp_path):
+    import qkv
+
+    text = tmp_path / "text.txt"
+    text.write_text("the cat sees a dog and the dog sees a cat. " * 200, encoding="utf-8")
+    sizes = {"d_model": 16, "n_layers": 2, "n_ctx": 32, "batch_size": 4}
+    run = qkv.train(text, out=tmp_path / "run", preset="lstm", tokenizer="char", steps=10, set=sizes, report=False)
+    server = serving(run.path)
+    page = look(f"http://127.0.0.1:{next(server)}/", offline=False)
+    assert "an LSTM" in page.locator("#attention .missing").inner_text()
+    page.locator("#forward textarea").fill("the cat sees")
+    page.keyboard.press("Enter")
+    page.locator("#forward [data-stage=mix_out]").wait_for()
+    assert page.locator("#forward [data-stage=q], #forward [data-stage=pattern]").count() == 0
+    page.locator("#forward summary", has_text="Change it").click()
+    offered = page.locator("#forward .change .chips").first.locator(".chip")
+    changes = offered.evaluate_all("(all) => all.map((e) => e.title)")
+    assert changes and not any("W_Q" in change or "W_V" in change for change in changes)
+    for i, change in enumerate(changes):
+        offered.nth(i).click()
+        page.locator("#forward .compared .sentence", has_text=f"With {change} the loss").wait_for()
+        page.locator("#forward .chip.on").click()
+        page.locator("#forward .compared").wait_for(state="detached")
+    assert page.complaints == []
     page.close()
     assert list(server) == []

@@ -3,13 +3,14 @@
 import base64
 import json
 import re
+import zlib
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qkv.views.packed import Packed, embed, pack, to_json
+from qkv.views.packed import Packed, carried, embed, pack, parted, to_json, wire
 from qkv.views.payloads import VERSION, Fact
 
 
@@ -54,6 +55,21 @@ def test_embedded_text_comes_back_and_cannot_close_its_script(text):
     assert not re.search(r"[<>&\u2028\u2029]", written)
     assert written.isascii()
     assert json.loads(written)["label"] == text
+
+
+def test_what_a_page_carries_is_its_words_to_read_and_its_numbers_without_loss():
+    rng = np.random.default_rng(0)
+    arrays = [rng.normal(size=(7, 3)).astype(np.float32), np.arange(5), np.full(4, np.nan, np.float32)]
+    value = {"said": "</script>", "arrays": [pack(array) for array in arrays], "again": pack(arrays[0])}
+    words, numbers = re.findall(r"<script [^>]*>(.*?)</script>", carried(value), re.DOTALL)
+    header, stored = json.loads(words), zlib.decompress(base64.b64decode(numbers))
+    assert header["said"] == "</script>"
+    for array, at in zip([*arrays, arrays[0]], [*header["arrays"], header["again"]], strict=True):
+        kind = {"float32": "<f4", "int32": "<i4"}[at["dtype"]]
+        assert at["at"] % 8 == 0
+        assert stored[at["at"] : at["at"] + at["bytes"]] == array.astype(kind).tobytes()
+    assert header["again"] == header["arrays"][0]  # the same numbers are there once
+    assert wire(value).endswith(parted(value)[1])
 
 
 def test_payload_version_is_the_one_that_the_modules_read():

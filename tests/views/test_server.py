@@ -18,11 +18,11 @@ from safetensors.torch import load_file
 from qkv.cli import main
 from qkv.errors import UserError
 from qkv.telemetry import Store
-from qkv.views.asking import Desk, Question, wire
+from qkv.views.asking import Desk, Question
 from qkv.views.follow import Patient, pulse_of
 from qkv.views.long import LongText, largest_in_blocks
 from qkv.views.looker import Looker
-from qkv.views.packed import pack
+from qkv.views.packed import pack, wire
 from qkv.views.serving import _listen, serve
 
 TEXT = "the day and the night"

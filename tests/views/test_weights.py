@@ -82,6 +82,20 @@ def test_pictures_fit_their_budget(run_folder):
     assert max(max(item.size.shape[1:]) for item in room.items) <= 12
 
 
+def test_weights_one_by_one_fit_their_budget_and_say_what_is_not_there(run_folder):
+    snapshots = Snapshots(run_folder.folder, 1000)
+    small, whole = (matrices_room(snapshots, HEADS, exact_bytes=n) for n in (150_000, 10_000_000))
+    side = len(small.items[0].exact.rows)
+    assert 16 <= side < 48
+    for item in small.items:
+        assert len(item.exact.rows) == min(side, item.shape[0]) and len(item.exact.columns) == min(side, item.shape[1])
+        assert f"A file has room for {side} × {side} of each matrix" in item.exact.chosen
+    assert sum(len(item.exact.start.data) + len(item.exact.last.data) for item in small.items) <= 150_000 * 1.05
+    for item in whole.items:
+        assert (len(item.exact.rows), len(item.exact.columns)) == item.shape
+        assert item.exact.chosen == "The whole matrix, every weight as stored."
+
+
 def test_every_kind_has_its_colour():
     expected = {
         "W_E": "E", "W_U": "E", "W_pos": "E", "b_U": "E", "L0.W_Q": "Q", "dec.L1.cross.W_K": "K", "L0.b_V": "V",

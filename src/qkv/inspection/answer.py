@@ -73,6 +73,14 @@ class Evidence:
         """What it was trained to do."""
         return find_task(self.settings.get("task", "causal"))
 
+    @cached_property
+    def summary(self) -> dict[str, Any]:
+        """What a finished run says of itself in its manifest; empty before."""
+        try:
+            return dict(self.folder.read_manifest().get("summary") or {})
+        except QkvError:
+            return {}
+
     @property
     def n_answers(self) -> int:
         """How many answers the model chooses among: classes, or tokens; 0 where it is not known."""

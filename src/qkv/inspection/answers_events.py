@@ -3,7 +3,7 @@
 from collections import Counter
 
 from qkv.inspection.answer import Answer, Evidence, listed, many
-from qkv.inspection.events import Happening, happenings
+from qkv.inspection.events import CALLED, Happening, happenings
 from qkv.telemetry import NULL_ARM
 
 __all__ = ["events"]
@@ -55,7 +55,7 @@ def _rest(found: list[Happening], told: list[Happening]) -> tuple[str, ...]:
     left = Counter(item.kind for item in found if item not in told)
     if not left:
         return ()
-    return (f"And {listed([f'{n} more of kind {kind}' for kind, n in left.items()])}.",)
+    return (f"And {listed([f'{n:,} more {CALLED[kind][n > 1]}' for kind, n in left.items()])}.",)
 
 
 def _null(evidence: Evidence) -> str:
@@ -64,5 +64,5 @@ def _null(evidence: Evidence) -> str:
     if not steps:
         return ""
     kinds = Counter(item.kind for item in happenings(evidence.telemetry, NULL_ARM))
-    what = listed([f"{n} of kind {kind}" for kind, n in kinds.items()]) if kinds else "nothing"
+    what = listed([many(n, *CALLED[kind]) for kind, n in kinds.items()]) if kinds else "nothing"
     return f"In the {many(steps, 'update')} on random labels the same search finds {what}."

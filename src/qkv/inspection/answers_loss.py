@@ -20,6 +20,8 @@ def loss(evidence: Evidence) -> Answer | None:
     best = evidence.telemetry.best_evaluation()
     if best is None:
         return None
+    if evidence.task.judged and isinstance(evidence.summary.get(evidence.task.metric), float):
+        return _judged(evidence, best)
     lines = _baselines(evidence)
     beaten = [f"{name} ({number(nats)})" for name, nats in lines if best.loss < nats]
     ahead = [f"{name} ({number(nats)})" for name, nats in lines if best.loss >= nats]
@@ -27,7 +29,8 @@ def loss(evidence: Evidence) -> Answer | None:
     what = f"{best.loss:.4f} nats per {evidence.unit}{bits} on the whole validation text, at step {best.step:,}"
     brief = ""
     if not lines:
-        sentence = f"The lowest loss is {what}."
+        nothing = f"; knowing nothing costs {math.log(evidence.n_answers):.3f}" if evidence.n_answers else ""
+        sentence = f"The lowest loss is {what}{nothing}."
     elif not ahead:
         sentence = f"Yes: {what}, is better than {listed(beaten)}."
     elif not beaten:
@@ -45,11 +48,45 @@ def loss(evidence: Evidence) -> Answer | None:
         numbers={f"validation loss (nats per {evidence.unit})": best.loss, "bits per byte": best.bits_per_byte}
         | {f"{name} (nats per {evidence.unit})": nats for name, nats in lines},
         measure="loss",
-        null=f"A model that learned nothing gives every {'class' if evidence.task.target != 'token' else 'token'} the "
-        f"same probability: ln {evidence.n_answers:,} = {math.log(evidence.n_answers):.3f} nats."
-        if evidence.n_answers
-        else "",
+        null=_knowing_nothing(evidence),
         weight=0.5 if not lines else 0.9 if not beaten else 0.7,
+    )
+
+
+def _knowing_nothing(evidence: Evidence) -> str:
+    if not evidence.n_answers:
+        return ""
+    return (
+        f"A model that learned nothing gives every {'class' if evidence.task.target != 'token' else 'token'} the "
+        f"same probability: ln {evidence.n_answers:,} = {math.log(evidence.n_answers):.3f} nats."
+    )
+
+
+def _judged(evidence: Evidence, best: Evaluation) -> Answer:
+    """The same of a task that is judged by a metric: accuracy, BLEU; of its best weights, with their interval."""
+    task, summary = evidence.task, evidence.summary
+    name, own = task.metric.replace("bleu", "BLEU"), summary[task.metric]
+    low, high = summary.get(f"{task.metric}_interval") or (None, None)
+    lines = {words: (summary.get("baselines") or {}).get(line) for line, words in task.yardsticks.items()}
+    known = {words: value for words, value in lines.items() if isinstance(value, int | float)}
+    better = [f"{words} ({number(value)})" for words, value in known.items() if (own > value) == task.higher_is_better]
+    worse = [f"{words} ({number(value)})" for words, value in known.items() if (own > value) != task.higher_is_better]
+    parts = [f"better than {listed(better)}"] if better else []
+    parts += [f"not than {listed(worse, 'or')}" if better else f"no better than {listed(worse, 'or')}"] if worse else []
+    start = "" if not known else "Yes: " if not worse else "No: " if not better else "Not yet: "
+    interval = "" if low is None else f" (95 % interval {number(low)} to {number(high)})"
+    loss_ = f"{best.loss:.4f} nats per {evidence.unit}, at step {best.step:,}"
+    return Answer(
+        key="loss",
+        question="Is it good?",
+        sentence=f"{start}{name} {number(own)}{interval} on all validation {task.items or task.examples}"
+        f"{', ' if parts else ''}{', '.join(parts)}. The lowest loss is {loss_}.",
+        brief=f"{start}{name} {number(own)}{', ' if parts else ''}{', '.join(parts)}.",
+        numbers={name: own, f"validation loss (nats per {evidence.unit})": best.loss}
+        | {f"{words} ({name})": value for words, value in known.items()},
+        measure="loss",
+        null=_knowing_nothing(evidence),
+        weight=0.5 if not known else 0.9 if not better else 0.7,
     )
 
 

@@ -15,7 +15,7 @@ from qkv.errors import AddressError
 from qkv.inspection.changepoints import change
 from qkv.telemetry import RUN_ARM, Grid, Telemetry
 
-__all__ = ["DETECTORS", "RISES", "ROLES", "Happening", "happenings"]
+__all__ = ["CALLED", "DETECTORS", "RISES", "ROLES", "Happening", "happenings"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +51,17 @@ COLLAPSE = 0.2
 
 NEAR_UNIGRAM, STAYS = 0.02, 0.05
 """A plateau: the loss within 2 % of the unigram entropy for 5 % of the updates, and of at least 20."""
+
+CALLED = {
+    "specialised": ("head that came to look at one place", "heads that came to look at one place"),
+    "collapse": ("head whose attention collapsed", "heads whose attention collapsed"),
+    "saturated": ("head whose scores saturated", "heads whose scores saturated"),
+    "dead": ("head that writes next to nothing", "heads that write next to nothing"),
+    "plateau": ("plateau", "plateaus"),
+    "explosion": ("jump of the gradient", "jumps of the gradient"),
+    "over-fitting": ("over-fitting", "over-fittings"),
+}
+"""A kind in words: one of it, several."""
 
 DEAD = 0.05
 """A head whose OV circuit is below this share of the median head's writes nothing."""

@@ -96,6 +96,7 @@ class Translate(TaskDefaults):
     examples: ClassVar[str] = "buckets"
     items: ClassVar[str] = "pairs"
     target: ClassVar[str] = "token"
+    asked: ClassVar[str] = "the next {unit} of the translation"
     prompt: ClassVar[str] = "Ein Mann schläft."
     metric: ClassVar[str] = "bleu"
     judged: ClassVar[bool] = True

@@ -1,13 +1,10 @@
 """What a page with Python behind it can ask: one function per question, found by its name in `ASKS`.
 
 A question is JSON from a browser or a notebook, so every field is checked; a mistake is a UserError whose sentence the
-page shows. An answer is a dataclass of payloads. `wire` gives an answer as one byte string: a header of JSON, then the
-arrays as they are, so that no number is spelled out as text.
+page shows. An answer is a dataclass of payloads.
 """
 
-import base64
 import dataclasses
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -21,11 +18,11 @@ from qkv.views.long import LONGEST_READ, LongText
 from qkv.views.looker import Looker
 from qkv.views.looking import name_of, title_of, whole
 from qkv.views.matrix import MatrixAnswer, matrix_of
-from qkv.views.packed import Packed, to_json
+from qkv.views.packed import Packed
 from qkv.views.payloads import AttentionText, Backward, ForwardText
 from qkv.views.vocabulary import Meanings, Nearby, in_context, near_token
 
-__all__ = ["ASKS", "Desk", "Question", "wire"]
+__all__ = ["ASKS", "Desk", "Question"]
 
 LONGEST_WHOLE = 256
 """Tokens up to which a page is given every number of every head; beyond it asks for tiles."""
@@ -87,7 +84,9 @@ class Desk:
     def can(self) -> tuple[str, ...]:
         """Names of what may be asked of this run."""
         predicts = isinstance(find_task(self.looker.config.task), TextTask)
-        return tuple(name for name in ASKS if predicts or name not in _NEED_PREDICTIONS)
+        attends = self.looker.config.model.layout.mixer == "attention"
+        cannot = (() if predicts else _NEED_PREDICTIONS) + (() if attends else _NEED_ATTENTION)
+        return tuple(name for name in ASKS if name not in cannot)
 
     def answer(self, name: str, given: Any) -> Any:
         """The answer, a dataclass. Raises UserError for what cannot be answered, in a sentence for the page."""
@@ -210,36 +209,4 @@ ASKS: dict[str, Callable[[Desk, Question], Any]] = {
 
 
 _NEED_PREDICTIONS = ("forward", "backward")
-
-
-def wire(answer: Any) -> bytes:
-    """An answer as bytes: length of the header (4, little-endian), the header, the arrays one after another.
-
-    The header is the answer as JSON, with `{"dtype", "shape", "scale", "digits", "at", "bytes"}` for each array.
-    """
-    blobs: list[bytes] = []
-    header = json.dumps(_without_arrays(answer, blobs), allow_nan=False, separators=(",", ":")).encode()
-    header += b" " * (-len(header) % 8)  # arrays begin at a multiple of 8
-    return len(header).to_bytes(4, "little") + b"\0" * 4 + header + b"".join(blobs)
-
-
-def _without_arrays(value: Any, blobs: list[bytes]) -> Any:
-    if isinstance(value, Packed):
-        data = base64.b64decode(value.data)
-        at = sum(map(len, blobs))
-        blobs.append(data + b"\0" * (-len(data) % 8))
-        return {
-            "dtype": value.dtype,
-            "shape": value.shape,
-            "scale": value.scale,
-            "digits": value.digits,
-            "at": at,
-            "bytes": len(data),
-        }
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {f.name: _without_arrays(getattr(value, f.name), blobs) for f in dataclasses.fields(value)}
-    if isinstance(value, dict):
-        return {str(name): _without_arrays(item, blobs) for name, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_without_arrays(item, blobs) for item in value]
-    return to_json(value)
+_NEED_ATTENTION = ("attention", "tile", "line", "sums")

@@ -16,7 +16,7 @@ from qkv.errors import UserError
 from qkv.inspection.onestep import one_step
 from qkv.inspection.onetext import one_text
 from qkv.instruments.gradients import Parts
-from qkv.models.layout import ADDED, require_attention
+from qkv.models.layout import ADDED
 from qkv.tasks import find_task
 from qkv.tasks.text import TextTask
 from qkv.views.looker import Looker, Words
@@ -53,7 +53,6 @@ def forward(
     task = find_task(looker.config.task)
     if not isinstance(task, TextTask):
         raise UserError(f"the task {task.name} predicts no token at each position; expected a causal or masked model")
-    require_attention(looker.config.model.layout)
     words = looker.words(text, longest)
     model = looker.model(step, changes)
     with torch.inference_mode():
@@ -61,7 +60,7 @@ def forward(
     logs = logits[0].double().log_softmax(-1)
     top = logs.topk(min(N_TOP, logs.shape[-1]))
     losses = _losses(looker, words, logs)
-    attention = model.blocks[0].attention
+    attention = model.blocks[0].attention  # None where an LSTM or a mean stands in its place
     return ForwardText(
         text=text,
         tokens=words.tokens,
@@ -70,9 +69,9 @@ def forward(
         changes=tuple(changes),
         causal=looker.causal,
         n_layers=sizes.n_layers,
-        n_heads=sizes.n_heads,
-        n_kv_heads=sizes.n_kv_heads,
-        scale=float(attention.scale),
+        n_heads=sizes.n_heads if attention else 0,
+        n_kv_heads=sizes.n_kv_heads if attention else 0,
+        scale=float(attention.scale) if attention else None,
         embed=_packed(record["embed"][0]),
         layers=tuple(_layer(record, layer) for layer in chosen),
         losses=None if losses is None else pack(losses),
@@ -88,24 +87,18 @@ def _packed(tensor: Tensor) -> Packed:
 
 
 def _layer(record: dict[str, Tensor], layer: int) -> ForwardLayer:
-    def of(name: str) -> Tensor:
-        return record[f"L{layer}.{name}"][0]
+    def of(name: str) -> Packed | None:
+        found = record.get(f"L{layer}.{name}")
+        if found is None:
+            return None
+        hidden = found[0].isinf() if name == "scores" else torch.tensor(False)
+        return _packed(torch.where(hidden, math.nan, found[0]))
 
-    scores = of("scores").float()
-    return ForwardLayer(
-        layer=layer,
-        x=_packed(of("x")),
-        q=_packed(of("q")),
-        k=_packed(of("k")),
-        v=_packed(of("v")),
-        scores=pack(torch.where(scores.isinf(), math.nan, scores).numpy()),
-        pattern=_packed(of("pattern")),
-        z=_packed(of("z")),
-        attn_out=_packed(of("attn_out")),
-        resid_mid=_packed(of("resid_mid")) if f"L{layer}.resid_mid" in record else None,
-        mlp_out=_packed(of("mlp_out")) if f"L{layer}.mlp_out" in record else None,
-        resid_post=_packed(of("resid_post")),
-    )
+    x, resid_post = of("x"), of("resid_post")
+    assert x is not None and resid_post is not None, "every block has these two"
+    attention = {name: of(name) for name in ("q", "k", "v", "scores", "pattern", "z", "attn_out")}
+    others = {name: of(name) for name in ("mix_out", "resid_mid", "mlp_out")}
+    return ForwardLayer(layer=layer, x=x, resid_post=resid_post, **attention, **others)
 
 
 def _losses(looker: Looker, words: Words, logs: Tensor) -> np.ndarray | None:
@@ -130,6 +123,8 @@ def _notes(looker: Looker) -> list[str]:
             "q and k are shown after QK-norm, as they enter the scores: they are not x W_Q and x W_K alone.",
         ),
         (layout.positions == "rotary", "q and k are shown after the rotary turn by their position."),
+        (layout.mixer == "lstm", "An LSTM stands in attention's place: mix_out is its state after each token."),
+        (layout.mixer == "mean", "A mean stands in attention's place: mix_out is the mean of all x that may be seen."),
         (layout.positions in ADDED, "Rows of W_E have their position added before layer 0."),
     ]
     return [sentence for holds, sentence in notes if holds]
@@ -139,7 +134,8 @@ def layers_that_fit(looker: Looker, n_tokens: int) -> list[int]:
     """Layers that a report can carry: all, else the first, the last, and those between them as far as there is room."""
     sizes = looker.config.model.sizes
     inner = sizes.n_heads * sizes.d_head
-    one = n_tokens * (5 * sizes.d_model + 4 * inner) + 2 * sizes.n_heads * n_tokens**2
+    attention = n_tokens * 4 * inner + 2 * sizes.n_heads * n_tokens**2
+    one = n_tokens * 5 * sizes.d_model + (attention if looker.config.model.layout.mixer == "attention" else 0)
     room = max(1, int(CARRIED_BYTES / (one * 4 * 4 / 3)))
     order = [0, sizes.n_layers - 1, *range(1, sizes.n_layers - 1)]
     return sorted(set(order[:room]))

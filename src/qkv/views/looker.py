@@ -107,6 +107,11 @@ class Looker:
         return self.model(step, changes).reader
 
     @property
+    def encodes(self) -> bool:
+        """Whether a text is read by an encoder, apart from what is written."""
+        return self.config.model.kind == "EncoderDecoderLM"
+
+    @property
     def reads_images(self) -> bool:
         """Whether its model reads images and no texts."""
         return find_task(self.config.task).reads == "images"

@@ -25,7 +25,7 @@ def texts_to_show(asked: Sequence[str], samples: Sequence[SampleNote]) -> list[t
         return []
     last = samples[-1]
     if not last.continues:
-        return [(last.given, last.prompt)]
+        return [(f"{last.given} {name_of(last.prompt)}", last.prompt)]
     return [(f"the sample of step {last.step:,}", last.prompt + last.text)]
 
 
@@ -60,7 +60,8 @@ def attention_on(
             continue
         else:
             words = looker.words(text, longest)
-        found.append(whole(looker, words, title_of(name, words), steps=() if found else steps))
+        title = title_of(name, words) + (", in the encoder" if looker.encodes else "")
+        found.append(whole(looker, words, title, steps=() if found else steps))
     return tuple(found)
 
 

@@ -16,11 +16,11 @@ from typing import Any
 
 from qkv.errors import ConfigError, QkvError
 from qkv.folder import write_atomically
-from qkv.views.asking import Desk, wire
+from qkv.views.asking import Desk
 from qkv.views.bundle import LIBRARIES, bundle, static_text
 from qkv.views.drawn import attention_svg
 from qkv.views.looker import Looker
-from qkv.views.packed import to_json
+from qkv.views.packed import to_json, wire
 from qkv.views.page import page_of
 from qkv.views.payloads import VERSION, AttentionText, Host
 

@@ -1,17 +1,21 @@
-"""Arrays as text, and the one safe road of a payload into a page.
+"""Arrays as text or bytes, and the one safe road of a payload into a page.
 
-Refuses raw text inside markup: `embed` is the only way in, and the modules of `static/` write text nodes only.
+A page is given the words of a payload as JSON that anyone can read in its source, and the numbers of all its arrays,
+one after another, deflated (RFC 1950) without loss: `carried`. An answer of a server is the same two as one byte
+string: `wire`. Refuses raw text inside markup: `embed` is the only way in, and the modules of `static/` write text
+nodes only.
 """
 
 import base64
 import dataclasses
 import json
 import math
+import zlib
 from typing import Any, Literal
 
 import numpy as np
 
-__all__ = ["Packed", "embed", "pack", "to_json"]
+__all__ = ["Packed", "carried", "embed", "pack", "parted", "to_json", "wire"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -69,3 +73,54 @@ def embed(value: Any) -> str:
     """
     text = json.dumps(to_json(value), ensure_ascii=True, allow_nan=False, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def parted(value: Any) -> tuple[Any, bytes]:
+    """(`value` as JSON can hold it, the bytes of its arrays one after another).
+
+    Each array stands there as `{"dtype", "shape", "scale", "digits", "at", "bytes"}`; it begins at a multiple of 8, and
+    one that occurs twice is there once.
+    """
+    blobs: list[bytes] = []
+    return _without_arrays(value, blobs, {}), b"".join(blobs)
+
+
+def _without_arrays(value: Any, blobs: list[bytes], places: dict[str, int]) -> Any:
+    if isinstance(value, Packed):
+        data = base64.b64decode(value.data)
+        if value.data not in places:
+            places[value.data] = sum(map(len, blobs))
+            blobs.append(data + b"\0" * (-len(data) % 8))
+        return {
+            "dtype": value.dtype,
+            "shape": value.shape,
+            "scale": value.scale,
+            "digits": value.digits,
+            "at": places[value.data],
+            "bytes": len(data),
+        }
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {f.name: _without_arrays(getattr(value, f.name), blobs, places) for f in dataclasses.fields(value)}
+    if isinstance(value, dict):
+        return {str(name): _without_arrays(item, blobs, places) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_without_arrays(item, blobs, places) for item in value]
+    return to_json(value)
+
+
+def wire(answer: Any) -> bytes:
+    """An answer as bytes: length of the header (4, little-endian), the header, the arrays one after another."""
+    header, arrays = parted(answer)
+    text = json.dumps(header, allow_nan=False, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)  # arrays begin at a multiple of 8
+    return len(text).to_bytes(4, "little") + b"\0" * 4 + text + arrays
+
+
+def carried(payload: Any) -> str:
+    """A payload as two script elements of a page: its words, and the numbers of its arrays, deflated, as base64."""
+    header, arrays = parted(payload)
+    numbers = base64.b64encode(zlib.compress(arrays, 9)).decode("ascii")
+    return (
+        f'<script type="application/json" id="qkv-payload">{embed(header)}</script>\n'
+        f'<script type="text/plain" id="qkv-numbers">{numbers}</script>'
+    )

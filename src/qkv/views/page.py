@@ -8,7 +8,7 @@ import html
 from typing import Any
 
 from qkv.views.bundle import LIBRARIES, bundle, libraries, script_safe, static_text
-from qkv.views.packed import embed
+from qkv.views.packed import carried, embed
 from qkv.views.payloads import Report
 from qkv.views.playground import POLICY as PLAYGROUND_POLICY
 from qkv.views.playground import playground_template
@@ -37,8 +37,8 @@ _PAGE = """<!doctype html>
 <a class="skip" href="#report">to the report</a>
 <main id="report" tabindex="-1"><noscript><h1>{title}</h1><p>{description}</p><p>The pictures of this report need JavaScript; it is all in this file, and nothing is fetched.</p></noscript></main>
 <footer>Written by qkv, which trains self-attention models and shows what training does to every matrix. This file is complete: it works offline and sends nothing anywhere. Charts: Observable Plot and D3, ISC licence.</footer>
-<script type="application/json" id="qkv-payload">{payload}</script>
-{carried}
+{payload}
+{more}
 {libraries}
 <script>
 {script}</script>
@@ -84,24 +84,24 @@ def render_page(report: Report) -> str:
     title = f"{report.run.name} · qkv"
     if report.play is None or report.play.weights is None:
         return page_of(report, "report.js", title=title, description=report.run.verdict)
-    carried = f'<script type="application/json" id="qkv-playground">{embed(playground_template())}</script>'
+    more = f'<script type="application/json" id="qkv-playground">{embed(playground_template())}</script>'
     return page_of(
-        report, "report.js", title=title, description=report.run.verdict, carried=carried, policy=PLAYGROUND_POLICY
+        report, "report.js", title=title, description=report.run.verdict, more=more, policy=PLAYGROUND_POLICY
     )
 
 
-def page_of(payload: Any, entry: str, *, title: str, description: str, carried: str = "", policy: str = _POLICY) -> str:
+def page_of(payload: Any, entry: str, *, title: str, description: str, more: str = "", policy: str = _POLICY) -> str:
     """A payload with the module `entry` as one file. Nothing of it reaches markup but through escaping.
 
-    `carried` is a further script element, `policy` what the browser lets the page load.
+    `more` is a further script element, `policy` what the browser lets the page load.
     """
     return _PAGE.format(
         policy=html.escape(policy, quote=False),
         title=html.escape(title),
         description=html.escape(description),
         style=static_text("report.css"),
-        payload=embed(payload),
-        carried=carried,
+        payload=carried(payload),
+        more=more,
         libraries=libraries(),
         script=script_safe(bundle(entry)),
     )

@@ -115,6 +115,12 @@ class Rooms:
         said = self.manifest.get("summary", {}).get("steps")
         return (self.telemetry.last_step() if self.telemetry else 0) or said
 
+    @property
+    def metric(self) -> str:
+        """What the task is judged by and how much of it there is, in words; empty where the loss is the judge."""
+        value = self.manifest.get("summary", {}).get(self.task.metric) if self.task.judged else None
+        return f"{self.task.metric.replace('bleu', 'BLEU')} {value:.3g}" if isinstance(value, float) else ""
+
     @cached_property
     def task(self) -> Task:
         """What it was trained to do."""
@@ -221,7 +227,7 @@ class Rooms:
             preset=str(self.settings.get("preset", "")),
             verdict=_VERDICT_IMPORTED
             if self.settings.get("imported")
-            else verdict(loss, self.task.asked.format(unit=unit), self.n_steps),
+            else verdict(loss, f"{self.task.asked.format(unit=unit)} of {self.task.reads}", self.n_steps, self.metric),
             unit=unit,
             n_parameters=sum(_product(shape) for shape in self.snapshots.shapes.values()) or None,
             n_tokens=collect.tokens_seen(self.telemetry),

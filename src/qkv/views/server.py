@@ -27,11 +27,11 @@ from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, R
 from starlette.routing import Route
 
 from qkv.errors import QkvError, UserError
-from qkv.views.asking import Desk, wire
+from qkv.views.asking import Desk
 from qkv.views.follow import Follower, Patient, Pulse, pulse_of
 from qkv.views.guard import App, Guard
 from qkv.views.looker import Looker
-from qkv.views.packed import to_json
+from qkv.views.packed import to_json, wire
 from qkv.views.page import LIVE_POLICY, live_page
 from qkv.views.payloads import Host, OtherRun, PlayRoom
 from qkv.views.playground import POLICY, playground

@@ -16,10 +16,11 @@ _WORDS = {
 }
 
 
-def verdict(loss: LossRoom | None, what: str, steps: int | None) -> str:
+def verdict(loss: LossRoom | None, what: str, steps: int | None, metric: str = "") -> str:
     """The line under a report's title.
 
-    `what` is what the model predicts, in words such as "the next word". Baselines are named with their nats.
+    `what` is what the model predicts, in words such as "the next word of text"; `metric` what its task is judged by,
+    such as "accuracy 0.84". Baselines are named with their nats.
     """
     trained = f"After {steps:,} updates" if steps else "Before its first update"
     if loss is None or loss.best is None:
@@ -27,7 +28,8 @@ def verdict(loss: LossRoom | None, what: str, steps: int | None) -> str:
     size = f"{loss.best:.3f} nats"
     if loss.best_bits_per_byte is not None:
         size += f" ({loss.best_bits_per_byte:.2f} bits per byte)"
-    text = f"{trained} this model predicts {what} of text it has never seen at {size}"
+    judged = f"with {metric}, " if metric else ""
+    text = f"{trained} this model predicts {what} it has never seen {judged}at {size}"
     lines = [line for line in loss.baselines if line.name != "uniform"]
     if not lines:
         return f"{text}."

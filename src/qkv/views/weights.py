@@ -21,11 +21,13 @@ from qkv.views.payloads import ExactBlock, MatricesRoom, MatrixPicture
 __all__ = ["Snapshots", "blocks_rms", "matrices_room", "role_of", "short_kind"]
 
 N_SNAPSHOTS = 6
-BLOCK_BYTES = 260_000
-EXACT_BYTES = 170_000
-EXACT_SIDE = 24
+BLOCK_BYTES = 450_000
+"""Room for the pictures of all snapshots, as text; a page deflates them further."""
+EXACT_BYTES = 450_000
+"""The same for weights one by one, at the start and at the last step."""
+EXACT_SIDES = (96, 80, 64, 56, 48, 40, 36, 32, 28, 24, 20, 16, 12, 8)
 SPECTRUM_SIDE = 160
-SIDES = (32, 28, 24, 20, 16, 12, 8)
+SIDES = (48, 40, 36, 32, 28, 24, 20, 16, 12, 8)
 
 _STEP = re.compile(r"step-(\d+)$")
 _ROLES = {"E": "E", "pos": "E", "type": "E", "cls": "E", "U": "E", "Q": "Q", "K": "K", "V": "V", "O": "O"}
@@ -121,17 +123,17 @@ def _block(shape: tuple[int, int], side: int) -> tuple[int, int]:
     return -(-shape[0] // side), -(-shape[1] // side)
 
 
-def _side(shapes: Sequence[tuple[int, ...]], n_pictures: int, bytes_allowed: int) -> int:
-    """The finest side at which all pictures fit; one byte a cell, four thirds of it as text."""
-    for side in SIDES:
+def _side(sides: Sequence[int], shapes: Sequence[tuple[int, ...]], bytes_a_cell: int, bytes_allowed: int) -> int:
+    """The largest of `sides` at which all matrices fit; four thirds of their bytes as text."""
+    for side in sides:
         cells = sum(min(side, rows) * min(side, columns) for rows, columns in shapes)
-        if cells * n_pictures * 4 / 3 <= bytes_allowed:
+        if cells * bytes_a_cell * 4 / 3 <= bytes_allowed:
             return side
-    return SIDES[-1]
+    return sides[-1]
 
 
 def matrices_room(
-    snapshots: Snapshots, heads: dict[str, int], *, block_bytes: int = BLOCK_BYTES
+    snapshots: Snapshots, heads: dict[str, int], *, block_bytes: int = BLOCK_BYTES, exact_bytes: int = EXACT_BYTES
 ) -> MatricesRoom | None:
     """Pictures of every matrix at a few snapshots; None where no weights can be read.
 
@@ -141,20 +143,13 @@ def matrices_room(
     if not addresses:
         return None
     steps = snapshots.spread(N_SNAPSHOTS)
-    side = _side([snapshots.shapes[a] for a in addresses], 2 * len(steps), block_bytes)
-    exact_left = EXACT_BYTES
-    items: list[MatrixPicture] = []
+    shapes = [snapshots.shapes[a] for a in addresses]
+    side = _side(SIDES, shapes, 2 * len(steps), block_bytes)
+    exact = _side(EXACT_SIDES, shapes, 2 * 4, exact_bytes)
     order = {name: i for i, name in enumerate(snapshots.shapes)}
-    without_exact = 0
-    for address in sorted(addresses, key=lambda a: _canonical(a, order)):
-        picture, cost = _picture(snapshots, address, steps, side, heads, exact_left)
-        exact_left -= cost
-        without_exact += picture.exact is None
-        items.append(picture)
-    said = f"{without_exact} of {len(items)} matrices come without exact weights, to keep this file small." * bool(
-        without_exact
-    )
-    return MatricesRoom(steps=tuple(steps), items=tuple(items), left_out=said)
+    ordered = sorted(addresses, key=lambda a: _canonical(a, order))
+    items = tuple(_picture(snapshots, address, steps, side, exact, heads) for address in ordered)
+    return MatricesRoom(steps=tuple(steps), items=items)
 
 
 def _canonical(address: str, order: dict[str, int]) -> tuple[int, int, int]:
@@ -168,8 +163,9 @@ def _canonical(address: str, order: dict[str, int]) -> tuple[int, int, int]:
 
 
 def _picture(
-    snapshots: Snapshots, address: str, steps: list[int], side: int, heads: dict[str, int], exact_left: int
-) -> tuple[MatrixPicture, int]:
+    snapshots: Snapshots, address: str, steps: list[int], side: int, exact_side: int, heads: dict[str, int]
+) -> MatrixPicture:
+    """One matrix at `steps`, in at most `side` blocks each way, and `exact_side` rows and columns exactly."""
     start = snapshots.read(address, 0) if snapshots.has_start else None
     shape = snapshots.shapes[address]
     block = _block((shape[0], shape[1]), side)
@@ -180,17 +176,13 @@ def _picture(
         if start is not None:
             change.append(blocks_rms(last - start, block))
     assert last is not None
-    exact = _exact(start, last)
-    cost = 0 if exact is None else len(exact.last.data) * (2 if exact.start else 1)
-    if cost > exact_left:
-        exact, cost = None, 0
     kind = short_kind(address)
     reduction = (
         "one cell is one weight, its size"
         if block == (1, 1)
         else f"one cell is the root mean square of {block[0]} × {block[1]} weights"
     )
-    picture = MatrixPicture(
+    return MatrixPicture(
         address=address,
         shape=tuple(shape),
         reduction=f"{reduction}, kept in 256 steps: two digits.",
@@ -200,10 +192,9 @@ def _picture(
         axes=_AXES.get(kind.split(".")[-1], ("in", "heads × d_head" if role_of(kind) in "QKV" else "out")),
         n_heads=heads.get(kind.split(".")[-1], 0),
         head_axis=0 if kind.endswith("W_O") else 1,
-        exact=exact,
+        exact=_exact(start, last, exact_side),
         spectrum=_spectra(snapshots, address, steps),
     )
-    return picture, cost
 
 
 def _spectra(snapshots: Snapshots, address: str, steps: Sequence[int]) -> Packed | None:
@@ -221,19 +212,20 @@ def _in_bytes(pictures: list[np.ndarray]) -> Packed:
     return pack(stack, as_bytes=bool(np.isfinite(stack).all()))
 
 
-def _exact(start: np.ndarray | None, last: np.ndarray) -> ExactBlock:
-    """The rows and columns that moved most (without a start: that are largest), in order, every weight exact."""
+def _exact(start: np.ndarray | None, last: np.ndarray, side: int) -> ExactBlock:
+    """The `side` rows and columns that moved most (without a start: that are largest), in order, every weight exact."""
     moved = np.nan_to_num(np.square(last if start is None else last - start))
-    rows = np.sort(np.argsort(-moved.sum(1), kind="stable")[:EXACT_SIDE])
-    columns = np.sort(np.argsort(-moved[rows].sum(0), kind="stable")[:EXACT_SIDE])
+    rows = np.sort(np.argsort(-moved.sum(1), kind="stable")[:side])
+    columns = np.sort(np.argsort(-moved[rows].sum(0), kind="stable")[:side])
     cut = np.ix_(rows, columns)
-    whole = moved.shape[0] <= EXACT_SIDE and moved.shape[1] <= EXACT_SIDE
+    whole = moved.shape[0] <= side and moved.shape[1] <= side
     what = "the whole matrix" if whole else f"the {len(rows)} rows and {len(columns)} columns that "
     what += "" if whole else ("are largest" if start is None else "moved furthest from their start")
+    page = f"A file has room for {side} × {side} of each matrix; qkv view shows all."
     return ExactBlock(
         rows=tuple(int(i) for i in rows),
         columns=tuple(int(i) for i in columns),
         start=None if start is None else pack(start[cut]),
         last=pack(last[cut]),
-        chosen=what[0].upper() + what[1:] + ", every weight as stored.",
+        chosen=what[0].upper() + what[1:] + f", every weight as stored.{'' if whole else ' ' + page}",
     )

@@ -1,18 +1,20 @@
-// The host of one view alone, as a file: the payload stands in it, and nothing can be asked.
+// The host of one view alone, as a file.
 
+import { show } from "./carried.js";
 import { h } from "./dom.js";
 import { createModel } from "./model.js";
 import attention from "./attention.js";
 import slider from "./slider.js";
 import { VERSION } from "./version.js";
 
-const main = document.querySelector("main");
-const payload = JSON.parse(document.getElementById("qkv-payload").textContent);
-main.replaceChildren();
-main.classList.add("alone");
-if (payload.version !== VERSION) {
-  main.append(h("p.missing", null, `This page reads payload version ${VERSION}; the data is version ${payload.version}.`));
-} else {
+show((main, payload) => {
+  main.replaceChildren();
+  main.classList.add("alone");
+  document.documentElement.dataset.ready = "yes";
+  if (payload.version !== VERSION) {
+    main.append(h("p.missing", null, `This page reads payload version ${VERSION}; the data is version ${payload.version}.`));
+    return;
+  }
   const { steps } = payload.attention[0];
   const model = createModel({ ...payload, ask: null, steps, step: steps.at(-1), address: null });
   main.append(h("p.eyebrow", null, "qkv · attention"), h("h1", null, payload.name));
@@ -24,5 +26,4 @@ if (payload.version !== VERSION) {
     main.append(bar);
     slider.render({ model, el: bar });
   }
-}
-document.documentElement.dataset.ready = "yes";
+});

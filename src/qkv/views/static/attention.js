@@ -82,9 +82,9 @@ function render({ model, el }) {
     state.query = Math.min(state.query ?? n - 1, n - 1);
     const colours = theme(el);
     const frame = figure(body, { wide: true, title: `${text.n_layers} layers × ${text.n_heads} heads on ${whole(n)} tokens, weights of step ${whole(text.steps[at])}`,
-      caption: h("span", null, "Each square is one head: down, the token that looks (", h("b", null, "query"), "); across, the token looked at (", h("b", null, "key"), "). A row sums to 1. Under a square: what that head does most on this text, if anything stands out against looking everywhere evenly.",
+      caption: h("span", null, texts.length > 1 ? "" : [h("b", null, "The text"), `: ${text.origin}. `], "Each square is one head: down, the token that looks (", h("b", null, "query"), "); across, the token looked at (", h("b", null, "key"), "). A row sums to 1. Under a square: what that head does most on this text, if anything stands out against looking everywhere evenly.",
         text.causal ? " The empty half is the future, which a causal model may not see." : "", text.tile ? ` A cell of a thumbnail is the largest share among ${text.block} × ${text.block}.` : "") });
-    const grid = h("div.heads", { style: `--heads:${text.n_heads}` });
+    const grid = h("div.heads", { style: `--heads:${text.n_heads}` }, h("span"), Array.from({ length: text.n_heads }, (_, head) => h("span.thumb-head", { "aria-hidden": "true" }, `H${head}`)));
     const side = sideOf(text);
     const thumbs = [];
     for (let layer = 0; layer < text.n_layers; layer++) {
@@ -93,8 +93,8 @@ function render({ model, el }) {
         const canvas = h("canvas", { "aria-hidden": "true" });
         paint(canvas, square(text, at, layer, head), side, side, scale, colours);
         const lead = leading(note(layer, head));
-        const button = h("button.thumb", { type: "button", "aria-label": `layer ${layer} head ${head}${lead ? `: ${percent(lead.share)} ${lead.name.replace("the ", "")}` : ""}`,
-          onclick: () => (Object.assign(state, { layer, head, pinned: true }), detail(), model.set("address", `L${layer}.H${head}.pattern`)) }, canvas, h("span.thumb-note", null, lead ? `${percent(lead.share)} ${lead.name.replace("the ", "")}` : "\u00a0"));
+        const button = h("button.thumb", { type: "button", "aria-label": `layer ${layer} head ${head}${lead ? `: ${percent(lead.share)} on ${lead.name.replace("the ", "")}` : ""}`,
+          onclick: () => (Object.assign(state, { layer, head, pinned: true }), detail(), model.set("address", `L${layer}.H${head}.pattern`)) }, canvas, h("span.thumb-note", null, lead ? `${percent(lead.share)} on ${lead.name.replace("the ", "")}` : "\u00a0"));
         thumbs.push({ button, layer, head });
         grid.append(button);
       }

@@ -7,7 +7,7 @@ import { number, percent, token, whole } from "./format.js";
 import { unpack } from "./decode.js";
 import { chart, figure, plot } from "./figure.js";
 
-const PATHS = [["skip", "ink-faint", "around the block"], ["V", "role-V", "through v"], ["Q", "role-Q", "through q"], ["K", "role-K", "through k"], ["MLP", "role-MLP", "through the MLP"]];
+const PATHS = [["skip", "ink-faint", "around the block"], ["V", "role-V", "through v"], ["Q", "role-Q", "through q"], ["K", "role-K", "through k"], ["mix", "role-O", "through what stands in attention's place"], ["MLP", "role-MLP", "through the MLP"]];
 const MOST_PARTS = 14;
 
 function byToken(off, el, back) {

@@ -16,6 +16,13 @@ function predictions(base, text, position) {
 }
 
 export function compared(off, { base, text, layer, head, position, colours }) {
+  const panels = base.n_heads ? patterns(off, { base, text, layer, head, colours }) : null;
+  const moved = text.loss === null ? null : h("p.sentence", null, `With ${text.changes.join(", ")} the loss of this text goes from ${number(base.loss, 4)} to ${number(text.loss, 4)} nats per token (${text.loss >= base.loss ? "+" : ""}${number(text.loss - base.loss)}).`);
+  return h("div.compared", null, moved, predictions(base, text, position()), panels);
+}
+
+// The pattern of one head before, now, and their difference.
+function patterns(off, { base, text, layer, head, colours }) {
   const n = text.tokens.length;
   const of = (from) => unpack(from.layers.find((l) => l.layer === layer).pattern).part(head);
   const hide = (values) => Float32Array.from(values, (v, i) => (text.causal && i % n > Math.floor(i / n) ? NaN : v));
@@ -32,6 +39,5 @@ export function compared(off, { base, text, layer, head, position, colours }) {
     const whole = h("div.panel", null, h("p.small", null, h("span", null, `pattern of L${layer}.H${head}, ${name}`), takeAway(() => whole, `L${layer}.H${head}.pattern-${name}`)), panel.el, bar(use, colours, name === "difference" ? "difference" : "attention"));
     return whole;
   });
-  const moved = text.loss === null ? null : h("p.sentence", null, `With ${text.changes.join(", ")} the loss of this text goes from ${number(base.loss, 4)} to ${number(text.loss, 4)} nats per token (${text.loss >= base.loss ? "+" : ""}${number(text.loss - base.loss)}).`);
-  return h("div.compared", null, moved, predictions(base, text, position()), h("div.panels", null, panels), readout);
+  return [h("div.panels", null, panels), readout];
 }

@@ -31,7 +31,7 @@ function render({ model, el }) {
       .filter((m) => rooms().some((room) => [address, baseOf(address)].some((a) => seriesOf(room, m.name, a, false).length)));
   };
   const title = h("span");
-  const frame = figure(el, { wide: true, title, caption: null });
+  const frame = figure(el, { wide: true, title, caption: "Steps on a logarithmic scale; the upright line is the step of the slider. Thin lines are the heads of this matrix, one each; dashed the same training on random labels, where it was recorded." });
   const controls = h("div.controls");
   frame.body.before(controls);
   const roleOf = (address) => rooms().flatMap((room) => room.rows).find((row) => row.address === address)?.role ?? "norm";
@@ -68,12 +68,12 @@ function render({ model, el }) {
         Plot.gridY({ stroke: colours.line, strokeOpacity: 1, ticks: 4 }),
         heads.map((line) => Plot.line(line.points, { x: "step", y: "value", stroke: colour, strokeOpacity: 0.35, strokeWidth: 1 })),
         Plot.ruleY(untrained, { y: "value", stroke: colours.faint, strokeDasharray: "1 4" }),
-        Plot.text(untrained, { y: "value", frameAnchor: "left", dx: 3, dy: -6, textAnchor: "start", text: () => "no training", fill: colours.faint, fontSize: 10 }),
+        Plot.text(untrained, { y: "value", frameAnchor: "right", dx: -4, dy: -6, textAnchor: "end", text: () => "no training", fill: colours.faint, fontSize: 10 }),
         Plot.line(null_, { x: "step", y: "value", stroke: colours.faint, strokeWidth: 1.5, strokeDasharray: "4 3" }),
         Plot.line(parent, { x: "step", y: "value", stroke: colours.soft, strokeWidth: 1.4 }),
         Plot.line(own, { x: "step", y: "value", stroke: colour, strokeWidth: 2.2 }),
         Plot.dot(own, { x: "step", y: "value", r: 1.8, fill: colour, title: (p) => `step ${whole(p.step)}: ${number(p.value)}`, tip: true }),
-        named.map(([points, text, fill], i) => Plot.text(points.slice(-1), { x: "step", y: "value", text: () => text, dx: 7, dy: i === 0 ? -2 : i * 9, textAnchor: "start", fill })),
+        named.map(([points, text, fill], i) => Plot.text(points.slice(-1), { x: "step", y: "value", text: () => text, dx: 7, dy: i === 0 ? -2 : points === null_ ? -9 : i * 9, textAnchor: "start", fill, stroke: colours.paper, strokeWidth: 4 })),
       ],
     });
     now = s("line", { y1: 10, y2: 180, stroke: colours.accent, "stroke-opacity": 0.5 });

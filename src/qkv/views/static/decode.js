@@ -1,4 +1,4 @@
-// Packed arrays (views/payloads.py: Packed) back to numbers.
+// Packed arrays (views/packed.py: Packed) back to numbers.
 
 const KINDS = { float32: Float32Array, uint8: Uint8Array, int32: Int32Array };
 const seen = new WeakMap();
@@ -10,17 +10,39 @@ function fromText(text) {
   return bytes.buffer;
 }
 
-// An answer as it came over the wire (views/asking.py: wire): its header, with each array pointing into the bytes.
-export function openWire(buffer) {
-  const length = new DataView(buffer).getUint32(0, true);
-  const header = JSON.parse(new TextDecoder().decode(new Uint8Array(buffer, 8, length)));
+// A header with each of its arrays pointing into `buffer`, from `start` on (views/packed.py: parted).
+function placed(header, buffer, start) {
   const place = (value) => {
     if (value === null || typeof value !== "object") return value;
-    if (value.dtype && value.bytes !== undefined) return { ...value, buffer, at: 8 + length + value.at };
+    if (value.dtype && value.bytes !== undefined) return { ...value, buffer, at: start + value.at };
     for (const key of Object.keys(value)) value[key] = place(value[key]);
     return value;
   };
   return place(header);
+}
+
+// An answer as it came over the wire (views/packed.py: wire).
+export function openWire(buffer) {
+  const length = new DataView(buffer).getUint32(0, true);
+  return placed(JSON.parse(new TextDecoder().decode(new Uint8Array(buffer, 8, length))), buffer, 8 + length);
+}
+
+// What the page itself carries (views/packed.py: carried).
+export async function openCarried() {
+  const header = JSON.parse(document.getElementById("qkv-payload").textContent);
+  if (!globalThis.DecompressionStream) throw new Error("This browser is too old to open the numbers of this file; it takes Chrome or Edge 80, Firefox 113, Safari 16.4 or a newer one.");
+  const deflated = new Blob([fromText(document.getElementById("qkv-numbers").textContent)]);
+  const buffer = await new Response(deflated.stream().pipeThrough(new DecompressionStream("deflate"))).arrayBuffer();
+  return placed(header, buffer, 0);
+}
+
+// The bytes of an array as text again, for what is handed on as a text.
+export function textOf(packed) {
+  if (!packed.buffer) return packed.data;
+  const bytes = new Uint8Array(packed.buffer, packed.at, packed.bytes);
+  let binary = "";
+  for (let i = 0; i < bytes.length; i += 8192) binary += String.fromCharCode(...bytes.subarray(i, i + 8192));
+  return btoa(binary);
 }
 
 // -> { shape, digits, values: typed array, at(...indices), scale }; values carry their scale already.

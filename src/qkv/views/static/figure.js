@@ -50,6 +50,16 @@ export function plot(colours, label, options) {
   return made;
 }
 
+// A label in so many pixels: as it is, else without what stands in brackets, else cut with an ellipsis.
+export function fitted(label, pixels, each = 6.6) {
+  const most = Math.max(4, Math.floor(pixels / each));
+  const short = label.length > most ? label.replace(/ \(.*\)$/, "") : label;
+  return short.length > most ? `${short.slice(0, most - 1).trimEnd()}…` : short;
+}
+
+// Pixels that the longest of some labels takes, at most `most`.
+export const widthOf = (labels, most, each = 6.6) => Math.min(most, Math.ceil(each * Math.max(0, ...labels.map((label) => label.length))));
+
 // Put labels at least `gap` pixels apart, moving each as little as the order allows; gives the new pixel positions.
 export function apart(positions, gap, low, high) {
   const order = positions.map((_, i) => i).sort((a, b) => positions[a] - positions[b]);

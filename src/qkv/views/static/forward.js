@@ -23,9 +23,9 @@ function stages(text, layer, head) {
   const shared = Math.floor((head * text.n_kv_heads) / text.n_heads);
   const signed = (values) => robust([[...values].filter(Number.isFinite)], true);
   const full = (packed) => (packed ? { values: unpack(packed).values, columns: unpack(packed).shape[1], digits: unpack(packed).digits } : null);
-  const part = (packed, i) => ({ values: unpack(packed).part(i), columns: unpack(packed).shape[2], digits: unpack(packed).digits });
+  const part = (packed, i) => (packed ? { values: unpack(packed).part(i), columns: unpack(packed).shape[2], digits: unpack(packed).digits } : null);
   const n = text.tokens.length;
-  const seen = (array) => ({ ...array, values: Float32Array.from(array.values, (v, i) => (text.causal && i % n > Math.floor(i / n) ? NaN : v)) });
+  const seen = (array) => (array ? { ...array, values: Float32Array.from(array.values, (v, i) => (text.causal && i % n > Math.floor(i / n) ? NaN : v)) } : null);
   const record = (name, rest = "") => `record["L${layer}.${name}"][0${rest}]`;
   const before = layer === 0 ? "embed" : `L${layer - 1}.resid_post`;
   const all = [
@@ -38,7 +38,8 @@ function stages(text, layer, head) {
     ["pattern", "pattern", "norm", seen(part(found.pattern, head)), "query × key", "softmax(scores): rows sum to 1", record("pattern", `, ${head}`)],
     ["z", "z", "V", part(found.z, head), "n × d_head", "z = pattern v", record("z", `, ${head}`)],
     ["attn_out", "attn_out", "O", full(found.attn_out), "n × d_model", "the z of all heads side by side × W_O", record("attn_out")],
-    ["resid_mid", "resid_mid", "x", full(found.resid_mid), "n × d_model", `${before} + attn_out`, record("resid_mid")],
+    ["mix_out", "mix_out", "O", full(found.mix_out), "n × d_model", "what stands in attention's place makes of each token and those before it", record("mix_out")],
+    ["resid_mid", "resid_mid", "x", full(found.resid_mid), "n × d_model", `${before} + ${found.mix_out ? "mix_out" : "attn_out"}`, record("resid_mid")],
     ["mlp_out", "mlp_out", "MLP", full(found.mlp_out), "n × d_model", "the MLP of each token alone", record("mlp_out")],
     ["resid_post", "resid_post", "x", full(found.resid_post), "n × d_model", "resid_mid + mlp_out: what goes on", record("resid_post")],
   ];
@@ -97,7 +98,7 @@ function render({ model, el }) {
     const one = (label, values, value, picked) => values.length > 8
       ? h("label.small", null, `${label} `, h("select", { "aria-label": label, onchange: (event) => picked(values[event.target.selectedIndex]) }, values.map((v) => h("option", { selected: v === value }, v))))
       : choice(label, values.map((v) => [v, `${label[0].toUpperCase()}${v}`]), value, picked);
-    add(clear(controls), [one("layer", layers, state.layer, pick("layer")), one("head", [...Array(text.n_heads).keys()], state.head, pick("head"))]);
+    add(clear(controls), [one("layer", layers, state.layer, pick("layer")), text.n_heads ? one("head", [...Array(text.n_heads).keys()], state.head, pick("head")) : null]);
   }
   function draw() {
     const text = state.text;
@@ -114,13 +115,13 @@ function render({ model, el }) {
       state.position = row;
       rows.forEach((mark) => (mark.style.cssText = `top:${(row / n) * 100}%;height:${100 / n}%`));
       words.forEach((word, i) => word.classList.toggle("on", i === row));
-      answer.replaceChildren(h("h4", null, "after ", h("code", null, token(text.tokens[row])), ` (${row})`), prediction(text, row),
+      answer.replaceChildren(h("h3", null, "after ", h("code", null, token(text.tokens[row])), ` (${row})`), prediction(text, row),
         h("p.small", null, text.losses && row < n - 1 ? `Then comes ${token(text.tokens[row + 1])}: it cost ${number(unpack(text.losses).values[row])} nats.` : ""));
     };
     const words = text.tokens.map((t, i) => h("button.word", { type: "button", onclick: () => follow(i), onpointerenter: (event) => event.pointerType === "mouse" && follow(i) }, token(t)));
     const answer = h("div.answer-box");
     const panels = stages(text, state.layer, state.head).map((stage) => {
-      const panel = raster({ label: `${stage.name} of layer ${state.layer} head ${state.head}`, rows: n, columns: stage.columns, values: stage.values, scale: stage.scale,
+      const panel = raster({ label: `${stage.name} of layer ${state.layer}${text.n_heads ? ` head ${state.head}` : ""}`, rows: n, columns: stage.columns, values: stage.values, scale: stage.scale,
         tell: (row, column) => {
           follow(row);
           const value = stage.values[row * stage.columns + column];
@@ -139,7 +140,7 @@ function render({ model, el }) {
     add(clear(body), [
       state.base ? compared(parts, { base: state.base, text, layer: state.layer, head: state.head, position: () => state.position, colours }) : null,
       h("div.words", { role: "group", "aria-label": "tokens; one is followed through the model" }, words),
-      h("p.small.keep", null, h("span", null, `${text.n_all > n ? `The first ${n} of ${whole(text.n_all)} tokens. ` : ""}Weights of step ${whole(text.step)}. ${text.loss === null ? "" : `Mean loss of this text ${number(text.loss, 4)} nats per token. `}${text.notes.join(" ")}`), takeAway(() => body, () => `forward-L${state.layer}.H${state.head}-step-${text.step}`)),
+      h("p.small.keep", null, h("span", null, `${text.n_all > n ? `The first ${n} of ${whole(text.n_all)} tokens. ` : ""}Weights of step ${whole(text.step)}. ${text.loss === null ? "" : `Mean loss of this text ${number(text.loss, 4)} nats per token. `}${text.notes.join(" ")}`), takeAway(() => body, () => `forward-L${state.layer}${text.n_heads ? `.H${state.head}` : ""}-step-${text.step}`)),
       h("div.stages", null, panels, h("div.stage.last", { style: "--role:var(--accent)" }, h("p.stage-name", null, h("b", null, "prediction")), answer, h("p.stage-formula", null, "softmax(norm(resid_post of the last layer) W_U)"), h("code.stage-code", null, "logits.softmax(-1)[0]"))),
       readout,
       h("p.small", null, "In Python: ", h("code", null, "run = qkv.load(RUN, weights=\"last\"); logits, record = run.model.forward_recorded(ids)"))]);

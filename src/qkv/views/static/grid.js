@@ -108,17 +108,18 @@ function render({ model, el }) {
         : choice("measure", list.map((m) => [m.name, m.label]), state.measure.name, (name) => (Object.assign(state, { measure: measures().find((m) => m.name === name) }), build())),
       choice("compared with", offered, state.beside, (beside) => (Object.assign(state, { beside }), build())), hold]);
   }
-  // What stands beside: { name, value(address) -> [value, step], step } or null; and whether a difference is fair.
+  // What stands beside: { name, value(address) -> [value, step], step } or null. A difference is only ever taken at an equal
+  // step: `equal`, the slider's or the last that both have; a held step is compared with the slider's on purpose.
   function other() {
     const step = model.get("step");
-    if (state.beside === "held") return { name: `held: step ${whole(state.held)}`, step: state.held, value: (address) => numbers.value(address, state.held), fair: true };
+    if (state.beside === "held") return { name: `held: step ${whole(state.held)}`, step: state.held, value: (address) => numbers.value(address, state.held), equal: step };
     if (state.beside === "run" && another.any) {
       const at = Math.min(step, another.last);
-      return { name: `${model.get("other").name}, step ${whole(at)}`, step: at, value: (address) => another.value(address, at), fair: at === step };
+      return { name: `${model.get("other").name}, step ${whole(at)}`, step: at, value: (address) => another.value(address, at), equal: at };
     }
     if (state.beside === "null" && none.any) {
       const at = Math.min(step, none.last);
-      return { name: `random labels, step ${whole(at)}${at < step ? ", its last" : ""}`, step: at, value: (address) => none.value(address, at), fair: at === step };
+      return { name: `random labels, step ${whole(at)}${at < step ? ", its last" : ""}`, step: at, value: (address) => none.value(address, at), equal: at };
     }
     return null;
   }
@@ -138,7 +139,8 @@ function render({ model, el }) {
     hold.hidden = state.beside !== "held";
     panels.forEach((panel) => panel.off());
     const names = state.beside === "alone" || (state.beside === "null" && !none.any) || (state.beside === "run" && !another.any) ? ["this run"] : ["this run", "beside", "difference"];
-    clear(panelsEl).style.setProperty("--panels", names.length);
+    clear(panelsEl).style.setProperty("--beside", names.length - 1);
+    panelsEl.classList.toggle("one", names.length === 1);
     panels = names.map((name, i) => {
       const heading = h("p.panel-name");
       const heads = h("div.cell-heads", { "aria-hidden": "true" });
@@ -157,12 +159,12 @@ function render({ model, el }) {
     const colours = theme(el);
     const beside = other();
     const difference = (address) => {
-      const [a, b] = [numbers.value(address, step)[0], beside.value(address)[0]];
+      const [a, b] = [numbers.value(address, beside.equal)[0], beside.value(address)[0]];
       return a - b;
     };
     const bars = [bar(scale, colours, state.measure.label)];
     for (const panel of panels) {
-      const value = { run: (a) => numbers.value(a, step)[0], other: (a) => beside.value(a)[0], difference: (a) => (beside.fair ? difference(a) : NaN) }[panel.kind];
+      const value = { run: (a) => numbers.value(a, step)[0], other: (a) => beside.value(a)[0], difference }[panel.kind];
       const filled = panel.rows.map((row) => ({ ...row, cells: row.cells.map((cell) => ({ ...cell, value: value(cell.address) })) }));
       let use = scale;
       if (panel.kind === "difference") {
@@ -172,12 +174,7 @@ function render({ model, el }) {
       }
       const placed = panel.show({ rows: filled, columns: columns.map((column) => ({ ...column })), scale: use });
       panel.heading.textContent = panel.kind === "run" ? `this run, step ${whole(step)}` : panel.kind === "other" ? beside.name
-        : beside.fair ? "difference: this run less the other" : `no difference: the other ends at step ${whole(beside.step)}`;
-      if (panel.kind === "difference" && !beside.fair && model.get("steps").includes(beside.step)) {
-        panel.heading.append(" ", h("button.quiet", { type: "button", onclick: () => model.set("step", beside.step) }, `go to step ${whole(beside.step)}`));
-      }
-      const nothing = panel.kind === "difference" && !beside.fair;
-      panel.el.parentElement.classList.toggle("nothing", nothing);
+        : `difference at step ${whole(beside.equal)}`;
       if (panel.el.clientWidth === panel.labelled) continue;
       panel.labelled = panel.el.clientWidth;
       panel.heads.classList.toggle("slanted", placed.some((column) => column.label.length * 7 > column.width));
@@ -186,7 +183,7 @@ function render({ model, el }) {
     title.textContent = `${state.measure.label[0].toUpperCase()}${state.measure.label.slice(1)} of every matrix and head at step ${whole(step)}`;
     clear(legend).append(h("div.bars", null, bars));
     const grid = model.get("grid");
-    add(clear(caption), [h("b", null, state.measure.label), `: ${state.measure.meaning || state.measure.formula} Cells inside a matrix are its heads. Colours hold for all steps, so that play shows growth. `,
+    add(clear(caption), [h("b", null, state.measure.label), `: ${state.measure.meaning || state.measure.formula} ${panels.length > 1 ? "The difference is this run less what stands beside it. " : ""}Cells inside a matrix are its heads. Colours hold for all steps, so that play shows growth. `,
       state.beside === "null" ? none.any ? "The null is the same training on random labels: what movement looks like with nothing to learn; it is only ever compared at an equal step. " : "This run has no random-label arm to stand beside it. " : "",
       state.beside === "run" ? "Two runs have other bases inside their heads: head by head, only measures of the function compare. " : "",
       grid?.rows.length ? `Numbers of heads: ${grid.origin}. ` : "", `A property ${SOURCE[state.measure.property_of] ?? ""}.`]);

@@ -3,7 +3,7 @@
 import { d3, Plot } from "./vendor.js";
 import { h } from "./dom.js";
 import { fixed } from "./format.js";
-import { chart, figure, plot } from "./figure.js";
+import { chart, figure, fitted, plot, widthOf } from "./figure.js";
 
 function render({ model, el }) {
   const loss = model.get("loss");
@@ -13,22 +13,26 @@ function render({ model, el }) {
   const mine = { label: "this model", nats: loss.best, bits_per_byte: loss.best_bits_per_byte, mine: true, meaning: "lowest validation loss" };
   const rows = d3.sort([...loss.baselines, mine], (row) => -value(row));
   const words = (row) => inBits ? `${fixed(row.bits_per_byte)} bits · ${fixed(row.nats, 3)} nats` : `${fixed(row.nats, 3)} nats`;
-  const title = inBits ? "Bits needed per byte of text it has not seen" : "Nats needed per token of text it has not seen";
+  const { unit } = model.get("run");
+  const title = inBits ? "Bits needed per byte of text it has not seen" : `Nats needed per ${unit}${["image", "text"].includes(unit) ? "" : " of text"} it has not seen`;
   const frame = figure(el, {
     title,
     caption: h("span", null, "Shorter is better. ", loss.baselines.map((row, i) => [i ? "; " : "", h("b", null, row.label), `: ${row.meaning}`]), ". ", loss.baselines_note),
   });
-  chart(frame, (width, colours) => plot(colours, `${title}: ${rows.map((r) => `${r.label} ${fixed(value(r))}`).join(", ")}`, {
-    width, height: 30 * rows.length + 30, marginLeft: 104, marginRight: width < 520 ? 150 : 160, marginBottom: 26, marginTop: 6,
+  chart(frame, (width, colours) => {
+    const left = widthOf(rows.map((r) => r.label), 0.4 * width);
+    return plot(colours, `${title}: ${rows.map((r) => `${r.label} ${fixed(value(r))}`).join(", ")}`, {
+    width, height: 30 * rows.length + 30, marginLeft: left + 12, marginRight: widthOf(rows.map(words), 170) + 14, marginBottom: 26, marginTop: 6,
     x: { domain: [0, d3.max(rows, value)], ticks: 4, label: null, tickSize: 0 },
-    y: { domain: rows.map((r) => r.label), label: null, tickSize: 0 },
+    y: { domain: rows.map((r) => r.label), label: null, tickSize: 0, tickFormat: (label) => fitted(label, left) },
     marks: [
       Plot.gridX({ stroke: colours.line, strokeOpacity: 1, ticks: 4 }),
       Plot.ruleY(rows, { x1: 0, x2: value, y: "label", stroke: (r) => (r.mine ? colours.accent : colours.mute), strokeWidth: (r) => (r.mine ? 4 : 2) }),
       Plot.dot(rows, { x: value, y: "label", fill: (r) => (r.mine ? colours.accent : colours.mute), r: (r) => (r.mine ? 6 : 4) }),
       Plot.text(rows, { x: value, y: "label", text: words, textAnchor: "start", dx: 11, fill: (r) => (r.mine ? colours.ink : colours.soft), fontWeight: (r) => (r.mine ? 650 : 400) }),
     ],
-  }));
+    });
+  });
   return frame.off;
 }
 

@@ -4,7 +4,7 @@ import { d3, Plot } from "./vendor.js";
 import { choice, h, perFrame } from "./dom.js";
 import { fixed, number, whole } from "./format.js";
 import { watch } from "./model.js";
-import { apart, chart, figure, plot } from "./figure.js";
+import { apart, chart, figure, fitted, plot, widthOf } from "./figure.js";
 
 const SMOOTH = 0.03; // of the number of points
 
@@ -39,9 +39,9 @@ function render({ model, el }) {
   const factor = () => (bits ? loss.bits_per_byte_of_nat : 1);
   const frame = figure(el, {
     wide: true, title: "Loss while training",
-    caption: h("span", null, "A loss is the surprise per token in ", h("b", null, "nats"), ": a loss of x means that the right token was given probability e", h("sup", null, "−x"), " (a geometric mean). Thin: each batch of training text before the model learned from it",
-      loss.thinned ? ` (${loss.thinned})` : "", ". Dots: the whole validation text, never trained on",
-      best, ". Dashed: what counting alone reaches on the same validation text."),
+    caption: h("span", null, `A loss is the surprise per ${model.get("run").unit} in `, h("b", null, "nats"), ": a loss of x means that the right answer was given probability e", h("sup", null, "−x"), " (a geometric mean). Thin: each batch it trained on, before the model learned from it",
+      loss.thinned ? ` (${loss.thinned})` : "", ". Dots: all that was kept aside for validation, never trained on",
+      best, ". Dashed: what simpler means reach on the same."),
   });
   const controls = h("div.controls", null,
     choice("step axis", [[false, "steps"], [true, "steps, log"]], log, (v) => ((log = v), redraw())),
@@ -49,9 +49,11 @@ function render({ model, el }) {
   frame.body.before(controls);
   const redraw = chart(frame, (width, colours) => {
     const height = Math.max(280, Math.min(420, width * 0.5));
-    const [top, bottom, right] = [14, 34, width < 520 ? 124 : 150];
+    const [top, bottom] = [14, 34];
     const scaled = (p) => p.loss * factor();
     const lines = loss.baselines.map((b) => ({ ...b, y: b.nats * factor() }));
+    const right = Math.max(24, widthOf(lines.map((l) => `${l.label} ${number(l.y, 3)}`), width * (width < 520 ? 0.4 : 0.3)) + 16);
+    const said = (l) => `${fitted(l.label, right - 16 - 6.6 * (number(l.y, 3).length + 1))} ${number(l.y, 3)}`;
     const floor = d3.min([...val.map(scaled), ...smooth.map(scaled), ...lines.map((l) => l.y)]);
     const ceiling = d3.max([...val.map(scaled), ...train.slice(0, 3).map(scaled), ...lines.map((l) => l.y)]);
     const domain = [floor - (ceiling - floor) * 0.06, ceiling + (ceiling - floor) * 0.02];
@@ -67,7 +69,7 @@ function render({ model, el }) {
         Plot.line(train, { x, y: scaled, stroke: colours.mute, strokeOpacity: smooth.length ? 0.45 : 1, strokeWidth: 1, clip: true }),
         Plot.line(smooth, { x, y: scaled, stroke: colours.soft, strokeWidth: 1.6, clip: true }),
         Plot.ruleY(lines, { y: "y", stroke: colours.faint, strokeDasharray: "5 4" }),
-        Plot.text(lines, { x: () => end, y: "y", frameAnchor: "right", text: (l) => `${l.label} ${number(l.y, 3)}`, textAnchor: "start", dx: 12, fill: colours.soft, render: shifted(places, lines.map((l) => pixel(l.y))) }),
+        Plot.text(lines, { x: () => end, y: "y", frameAnchor: "right", text: said, textAnchor: "start", dx: 12, fill: colours.soft, render: shifted(places, lines.map((l) => pixel(l.y))) }),
         Plot.line(val, { x, y: scaled, stroke: colours.accent, strokeWidth: 2 }),
         Plot.dot(val, { x, y: scaled, fill: colours.accent, r: 2.6, title: (p) => `step ${whole(p.step)}: validation ${number(scaled(p), 4)}`, tip: true }),
         Plot.dot(val.filter((p) => p.step === loss.best_step), { x, y: scaled, stroke: colours.accent, r: 7, strokeWidth: 1.6 }),

@@ -59,7 +59,7 @@ function make(model, el) {
     }
     clear(legend).append(bar(scale, colours, `root mean square, ${MODES[mode]}`));
     frame.el.querySelector(".snapshot-title").textContent = `Snapshot of step ${whole(room.steps[index()])}`;
-    caption.textContent = `Each picture is one matrix, rows down, columns across, drawn in blocks: a cell is the root mean square of the weights in its block, so nothing cancels and nothing is skipped. One scale for all. ${room.left_out}`;
+    caption.textContent = `Each picture is one matrix, rows down, columns across, drawn in blocks: a cell is the root mean square of the weights in its block, so nothing cancels and nothing is skipped. One scale for all.`;
     press();
   }
   function press() {

@@ -53,9 +53,8 @@ function render({ model, el }) {
   if (!measures.length) return;
   const line = (label, value) => (value ? h("div", null, h("dt", null, label), h("dd", null, value)) : null);
   el.append(h("p.small", null, "Numbers are medians over all matrices and heads that have the measure; a dash is undefined or was not taken."),
-    h("div.measures", null, measures.map((m) => h("section", { id: `measure-${m.name}` },
-      h("h3", null, m.label),
-      m.meaning ? h("p", null, m.meaning) : null,
+    h("div.measures", null, measures.map((m) => h("details", { id: `measure-${m.name}` },
+      h("summary", null, h("b", null, m.label), m.meaning ? h("span.meaning", null, m.meaning) : null),
       beside(rooms, m.name),
       h("dl.numbers.tall", null,
         m.formula ? h("div", null, h("dt", null, "formula"), h("dd", null, h("code.formula", null, m.formula))) : null,

@@ -5,7 +5,7 @@ import { d3, Plot } from "./vendor.js";
 import { add, choice, clear, h } from "./dom.js";
 import { fixed, number, whole } from "./format.js";
 import { unpack } from "./decode.js";
-import { chart, figure, plot } from "./figure.js";
+import { chart, figure, plot, widthOf } from "./figure.js";
 
 // [{ kind, role, layer, address, run, null }] of every matrix at one step.
 function pointsAt(map, step) {
@@ -61,7 +61,7 @@ function render({ model, el }) {
     const role = (kind) => colours.role[points.find((p) => p.kind === kind).role];
     const nulls = points.filter((p) => p.null !== null);
     return plot(colours, `${title.textContent}, by kind of matrix`, {
-      width, height: 34 * kinds.length + 34, marginLeft: 64, marginRight: nulls.length ? 54 : 16, marginBottom: 26, marginTop: 6,
+      width, height: 34 * kinds.length + 34, marginLeft: widthOf(kinds, 0.4 * width, 8.4) + 14, marginRight: nulls.length ? 54 : 16, marginBottom: 26, marginTop: 6,
       x: { domain: [0, (d3.max(points, (p) => Math.max(p.run, p.null ?? 0)) || 1) * 1.03], ticks: 5, label: null, tickSize: 0 },
       y: { domain: kinds, label: null, tickSize: 0, tickFormat: () => "" },
       marks: [

@@ -4,7 +4,7 @@
 import { d3, Plot } from "./vendor.js";
 import { h } from "./dom.js";
 import { whole } from "./format.js";
-import { chart, figure, plot } from "./figure.js";
+import { chart, figure, plot, widthOf } from "./figure.js";
 
 function render({ model, el }) {
   const kinds = model.get("map")?.moving ?? [];
@@ -15,7 +15,7 @@ function render({ model, el }) {
     caption: h("span", null, "A bar reaches from the step by which a tenth of the final drift was done to the step by which nine tenths were; the dot is half. A median over layers."),
   });
   chart(frame, (width, colours) => plot(colours, `steps by which half of the drift was done: ${kinds.map((k) => `${k.kind} ${k.half}`).join(", ")}`, {
-    width, height: 26 * kinds.length + 36, marginLeft: 64, marginRight: 54, marginTop: 6, marginBottom: 30,
+    width, height: 26 * kinds.length + 36, marginLeft: widthOf(kinds.map((k) => k.kind), 0.4 * width, 8.4) + 14, marginRight: 54, marginTop: 6, marginBottom: 30,
     x: { type: "log", domain: [Math.max(1, d3.min(kinds, (k) => k.tenth)), last], label: null, tickSize: 0, ticks: width < 420 ? 3 : 5, tickFormat: (v) => whole(v) },
     y: { domain: kinds.map((k) => k.kind), label: null, tickSize: 0, tickFormat: () => "" },
     marks: [

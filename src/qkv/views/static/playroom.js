@@ -2,6 +2,7 @@
 // report carries it as a text, to which the frame's libraries and the run's weights are added when it is opened.
 
 import { h } from "./dom.js";
+import { textOf } from "./decode.js";
 import { why } from "./fits.js";
 import { whole } from "./format.js";
 
@@ -9,7 +10,8 @@ const safe = (text) => text.replaceAll("<", "\\u003c").replaceAll(">", "\\u003e"
 
 function carried(play) {
   const libraries = [...document.querySelectorAll("script[data-library]")].map((script) => `<script>${script.textContent}</${"script"}>`).join("\n");
-  const given = `<script type="application/json" id="qkv-given">${safe(JSON.stringify(play))}</${"script"}>`;
+  const weights = Object.fromEntries(Object.entries(play.weights).map(([address, packed]) => [address, { ...packed, buffer: undefined, data: textOf(packed) }]));
+  const given = `<script type="application/json" id="qkv-given">${safe(JSON.stringify({ ...play, weights }))}</${"script"}>`;
   const template = JSON.parse(document.getElementById("qkv-playground").textContent);
   return template.replace("<!--given-->", () => given).replace("<!--libraries-->", () => libraries);
 }

@@ -1,5 +1,6 @@
-// The report's host: the payload stands in the file, and nothing can be asked.
+// The report's host.
 
+import { show } from "./carried.js";
 import { openPage } from "./rooms.js";
 
-openPage(document.querySelector("main"), JSON.parse(document.getElementById("qkv-payload").textContent));
+show((main, payload) => openPage(main, payload));

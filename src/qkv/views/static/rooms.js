@@ -27,9 +27,9 @@ import words from "./words.js";
 
 // [id, heading, short name, key whose absence empties the room, lead, views]
 const ROOMS = [
-  ["answers", "Answers", "Answers", "answers", "What everyone asks of a model, answered from this very run; each answer leads to its picture and its numbers below.", [answers]],
+  ["answers", "Answers", "Answers", "answers", "What everyone asks of a model, answered from this very run: a question leads to its picture and its numbers. L2.H4 is head 4 of layer 2, both counted from 0.", [answers]],
   ["which-q", null, null, "run", "", [words]],
-  ["loss", "Is it learning?", "Loss", "loss", "How surprised the model is by each new batch, and by text that it never trained on, beside what counting alone achieves there.", [loss]],
+  ["loss", "Is it learning?", "Loss", "loss", "How surprised the model is by each new batch, and by what it never trained on, beside what simpler means achieve there.", [loss]],
   ["grid", "What training did to every matrix", "Matrices", "grid", "Layers down, matrices across, heads as cells. Press play below, or drag the step, to watch it from the first update to the last; click a cell to open it.", [grid, curve, matrix]],
   ["map", "Every step at once", "Every step", "map", "The same as a score: each row is one matrix, each column a recorded step.", [map]],
   ["matrices", "The weights themselves", "Weights", "matrices", "Every matrix as a picture, at the steps whose weights were kept; a click opens one among the matrices above.", [matrices, table]],

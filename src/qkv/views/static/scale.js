@@ -73,11 +73,13 @@ export function lookUp(scale, colours) {
 export function bar(scale, colours, label) {
   const map = scale.diverging ? colours.diverging : colours.sequential;
   const stops = Array.from({ length: 9 }, (_, i) => map(i / 8));
+  const words = (tick) => `${scale.clipped && tick === scale.ends[1] ? "≥ " : scale.clipped && scale.diverging && tick === scale.ends[0] ? "≤ " : ""}${number(tick, 2)}`;
+  const room = label ? 27 : 16; // characters: a bar without a label stands under a small picture
+  const ticks = scale.ticks.map(words).join(" ").length <= room ? scale.ticks : [scale.ticks[0], scale.ticks.at(-1)];
   return h("div.bar", { role: "img", "aria-label": `colour scale: ${label}, from ${number(scale.ends[0])} to ${number(scale.ends[1])}` },
     h("span.bar-label", null, label),
     h("span.bar-scale", null,
       h("span.bar-strip", { "data-stops": stops.join("|"), style: `background:linear-gradient(90deg,${stops.join(",")})` }),
-      h("span.bar-ticks", null, scale.ticks.map((tick) =>
-        h("span", { style: `left:${Math.min(1, Math.max(0, scale.position(tick))) * 100}%` },
-          scale.clipped && tick === scale.ends[1] ? "≥ " : scale.clipped && scale.diverging && tick === scale.ends[0] ? "≤ " : null, number(tick, 2))))));
+      h("span.bar-ticks", null, ticks.map((tick) =>
+        h("span", { style: `left:${Math.min(1, Math.max(0, scale.position(tick))) * 100}%` }, words(tick))))));
 }

@@ -1,5 +1,6 @@
-// The page of a study as a file: the payload stands in it.
+// The page of a study as a file.
 
+import { show } from "./carried.js";
 import { openStudy } from "./studied.js";
 
-openStudy(document.querySelector("main"), JSON.parse(document.getElementById("qkv-payload").textContent));
+show(openStudy);

@@ -15,6 +15,9 @@ import { entry } from "./entry.js";
 const LABELLED = 60;
 const SPACES = [["x", "x"], ["q", "q"], ["k", "k"], ["v", "v"]];
 
+// What a reader would call a word: 2, a letter: 1, anything else: 0.
+const wordlike = (text) => (/^\s*\p{L}{2,}$/u.test(text) ? 2 : /^\s*\p{L}$/u.test(text) ? 1 : 0);
+
 function neighboursOf(room, at, chosen) {
   const [nearest, cosines] = [unpack(room.nearest).part(at, chosen), unpack(room.cosines).part(at, chosen)];
   return [...nearest].map((i, rank) => [room.tokens[i], cosines[rank]]).filter(([, cosine]) => Number.isFinite(cosine));
@@ -48,6 +51,20 @@ function near(model, room, state, el, off) {
   return draw;
 }
 
+// Of labels that would cover each other only the more frequent stays.
+function uncovered(index, scales, values, dimensions, context, next) {
+  const group = next(index, scales, values, dimensions, context);
+  const kept = [];
+  for (const text of [...group.children]) {
+    const [x, y] = text.getAttribute("transform").match(/-?[\d.]+/g).map(Number);
+    const box = [x, y, 3.6 * text.textContent.length + 2, 7];
+    if (kept.some(([a, b, w, height]) => Math.abs(a - box[0]) < w + box[2] && Math.abs(b - box[1]) < height + box[3])) text.remove();
+    else kept.push(box);
+    if (text.getAttribute("fill") === "none") text.remove(); // it only keeps its place
+  }
+  return group;
+}
+
 function mapOf(model, room, state, el, off) {
   const places = unpack(room.places);
   const extent = (k) => d3.extent(places.values.filter((_, i) => i % 2 === k));
@@ -60,7 +77,7 @@ function mapOf(model, room, state, el, off) {
     return plot(colours, `map of ${points.length} tokens at step ${room.steps[at]}`, {
       width, height: Math.max(260, Math.min(440, width * 0.62)), margin: 18, x: { domain: domains[0], axis: null }, y: { domain: domains[1], axis: null },
       marks: [Plot.dot(points, { x: "x", y: "y", r: 2.2, fill: colours.role.E, fillOpacity: 0.5, channels: { token: "name", met: (p) => whole(p.count) }, tip: { format: { x: false, y: false } } }),
-        Plot.text(points.slice(0, LABELLED), { x: "x", y: "y", text: "name", dy: -7, fill: colours.soft, fontSize: 11 }),
+        Plot.text([...points.filter((p) => p.i === state.token), ...points.slice(0, LABELLED).filter((p) => p.i !== state.token)], { x: "x", y: "y", text: "name", dy: -7, fill: (p) => (p.i === state.token ? "none" : colours.soft), fontSize: 11, render: uncovered }),
         Plot.dot(points.filter((p) => p.i === state.token), { x: "x", y: "y", r: 7, stroke: colours.accent, strokeWidth: 2 }),
         Plot.text(points.filter((p) => p.i === state.token), { x: "x", y: "y", text: "name", dy: -14, fill: colours.accent, fontWeight: 700, fontSize: 13 })],
     });
@@ -72,7 +89,8 @@ function mapOf(model, room, state, el, off) {
 // Three words and the cosines between them, in each of x, q, k and v.
 function trio(model, room, el, off) {
   const { n, x, heads, other_basis: other } = room.trio;
-  const state = { words: [0, 1, 2].map((i) => Math.min(i, n - 1)), head: 0 };
+  const first = [...room.tokens.slice(0, n).keys()].sort((a, b) => wordlike(room.tokens[b]) - wordlike(room.tokens[a]) || a - b);
+  const state = { words: [0, 1, 2].map((i) => first[Math.min(i, n - 1)]), head: 0 };
   const [inX, inHeads, inOther] = [unpack(x), unpack(heads), unpack(other)];
   const nHeads = inHeads.shape[2];
   const selects = state.words.map((word, i) => h("select", { "aria-label": `word ${i + 1}`, onchange: (event) => ((state.words[i] = event.target.selectedIndex), draw()) },
@@ -137,7 +155,9 @@ function make(model, el) {
   const room = model.get("words");
   if (!room) return () => {};
   const off = together();
-  const state = { token: Math.max(0, room.tokens.indexOf("the")), choose: (i) => ((state.token = i), draw()) };
+  const best = Math.max(...room.tokens.map(wordlike));
+  const the = room.tokens.findIndex((token) => token.trim() === "the");
+  const state = { token: the >= 0 ? the : room.tokens.findIndex((token) => wordlike(token) === best), choose: (i) => ((state.token = i), draw()) };
   const columns = h("div.two-columns");
   const [left, right] = [h("div"), h("div")];
   add(el, [add(columns, [left, right])]);

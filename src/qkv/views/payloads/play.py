@@ -1,4 +1,4 @@
-"""The payload of the Playground room."""
+"""What the Playground room needs."""
 
 import dataclasses
 from typing import Any

@@ -1,0 +1,41 @@
+"""Everything a page shows."""
+
+import dataclasses
+
+from qkv.views.payloads.about import AnswerNote, Made, RunFacts, SampleNote
+from qkv.views.payloads.host import VERSION, Host
+from qkv.views.payloads.loss import LossRoom
+from qkv.views.payloads.measured import GridRoom, LedgerRoom, MapRoom, OtherRun
+from qkv.views.payloads.play import PlayRoom
+from qkv.views.payloads.texts import AttentionText, ForwardText
+from qkv.views.payloads.weights import MatricesRoom
+from qkv.views.payloads.words import RowsRoom, WordsRoom
+
+__all__ = ["Report"]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Report:
+    """Everything a page shows; each field is one model key of the ES modules."""
+
+    host: Host
+    run: RunFacts
+    answers: tuple[AnswerNote, ...]
+    made: Made
+    loss: LossRoom | None = None
+    samples: tuple[SampleNote, ...] = ()
+    rows: RowsRoom | None = None
+    map: MapRoom | None = None
+    grid: GridRoom | None = None
+    matrices: MatricesRoom | None = None
+    attention: tuple[AttentionText, ...] = ()
+    forward: ForwardText | None = None
+    words: WordsRoom | None = None
+    ledger: LedgerRoom | None = None
+    play: PlayRoom | None = None
+    other: OtherRun | None = None
+    kept: tuple[int, ...] = ()
+    """Every step whose weights were kept."""
+    missing: dict[str, str] = dataclasses.field(default_factory=dict)
+    """room -> why it is not here and what to type to have it."""
+    version: int = VERSION

@@ -1,0 +1,154 @@
+"""One text in the model: attention, the way through, the way back."""
+
+import dataclasses
+
+from qkv.views.packed import Packed
+
+__all__ = ["AttentionText", "Backward", "Cell", "ForwardLayer", "ForwardText", "HeadNote", "PathShare", "StepPart"]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Cell:
+    """Where a head looks most, over one text: a named share of its attention and what even attention would give."""
+
+    name: str
+    share: float
+    even: float
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class HeadNote:
+    """One head on one text."""
+
+    layer: int
+    head: int
+    shares: tuple[Cell, ...]
+    entropy_nats: float
+    even_entropy_nats: float
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AttentionText:
+    """Every head's pattern on one text: how much each token (query_pos) reads each token (key_pos)."""
+
+    tokens: tuple[str, ...]
+    origin: str
+    steps: tuple[int, ...]
+    """The steps whose weights were used."""
+    patterns: Packed
+    """[step, layer, head, query_pos, key_pos]; for causal models the lower triangle row by row, n(n+1)/2 numbers. Of a
+    text that is asked for in tiles: [step, layer, head, row block, column block], each the largest of its block."""
+    causal: bool
+    n_layers: int
+    n_heads: int
+    heads: tuple[HeadNote, ...] = ()
+    """For each step, layer by layer."""
+    block: int = 1
+    """Cells along a side of which `patterns` holds the largest."""
+    tile: int = 0
+    """Cells along a side of a tile to ask for; 0 where `patterns` holds every number."""
+    source: str = ""
+    """The text itself, where the host can be asked of it again."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ForwardLayer:
+    """Every activation of one layer on one text, float32."""
+
+    layer: int
+    x: Packed
+    """[pos, d_model], as are attn_out, resid_mid, mlp_out and resid_post."""
+    q: Packed | None
+    """[head, pos, d_head], as is z; k and v by key/value head. None, as all of it, where something else mixes."""
+    k: Packed | None
+    v: Packed | None
+    scores: Packed | None
+    """[head, query_pos, key_pos], scaled; NaN where the mask hides a key."""
+    pattern: Packed | None
+    """[head, query_pos, key_pos]; rows sum to 1."""
+    z: Packed | None
+    attn_out: Packed | None
+    mix_out: Packed | None
+    """[pos, d_model]: what stands in attention's place gives (an LSTM, a mean); None where the model attends."""
+    resid_mid: Packed | None
+    """None where attention and MLP stand side by side."""
+    mlp_out: Packed | None
+    resid_post: Packed
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ForwardText:
+    """One text on its way through the model."""
+
+    text: str
+    tokens: tuple[str, ...]
+    n_all: int
+    """Tokens of the whole text."""
+    step: int
+    changes: tuple[str, ...]
+    causal: bool
+    n_layers: int
+    n_heads: int
+    """0 where nothing attends."""
+    n_kv_heads: int
+    scale: float | None
+    """What q k^T is multiplied by; None where nothing attends."""
+    embed: Packed
+    """[pos, d_model]: rows of W_E, positions included."""
+    layers: tuple[ForwardLayer, ...]
+    """Those that are carried."""
+    losses: Packed | None
+    """float32 [pos]: nats that the next token cost, NaN at the last; None where no next token is predicted."""
+    loss: float | None
+    """Their mean."""
+    top_tokens: tuple[tuple[str, ...], ...]
+    """[pos][rank]: what is thought likeliest at each position."""
+    top: Packed
+    """[pos, rank]: their probabilities."""
+    notes: tuple[str, ...] = ()
+    """What this layout does besides the textbook's formulas."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PathShare:
+    """The gradient that reaches what enters one block, and the share of each path in it."""
+
+    address: str
+    norm: float
+    shares: dict[str, float | None]
+    """skip, V, Q, K, MLP; they sum to 1."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class StepPart:
+    """One matrix under one step of gradient descent on one text."""
+
+    address: str
+    norm: float
+    grad_norm: float
+    first_order: float
+    """Nats, of this matrix moved alone."""
+    actual: float
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Backward:
+    """The way back on one text, in float64."""
+
+    tokens: tuple[str, ...]
+    loss: float
+    rate: float
+    """Of the gradient descent."""
+    reached: Packed
+    """[pos]: |gradient| at what enters the first block."""
+    paths: tuple[PathShare, ...]
+    """By block."""
+    by_token: dict[str, Packed]
+    """Path -> its share of each token's gradient at the first block, [pos]."""
+    crossed: dict[str, float]
+    """How many sublayers the gradient went through -> its share."""
+    parts: tuple[StepPart, ...]
+    """By size of gradient."""
+    first_order: float
+    """Nats, of all matrices moved at once."""
+    actual: float
