@@ -95,7 +95,13 @@ def test_predict_eval_embed_show_report_and_compare_take_it(run, table, tmp_path
     other = train(table, tmp_path / "other", seed=2)
     assert "W_cls" in said(capsys, "compare", run.path, other.path)
     page = (run.path / "report.html").read_text(encoding="utf-8")
-    for words in ("predicts the class of text it has never seen", "TF-IDF + logistic regression", "W_cls"):
+    for words in (
+        "predicts the class of text it has never seen with accuracy",
+        "Is it good?",
+        "95 % interval",
+        "TF-IDF + logistic regression",
+        "W_cls",
+    ):
         assert words in page
 
 

@@ -75,6 +75,7 @@ def _judged(evidence: Evidence, best: Evaluation) -> Answer:
     parts += [f"not than {listed(worse, 'or')}" if better else f"no better than {listed(worse, 'or')}"] if worse else []
     start = "" if not known else "Yes: " if not worse else "No: " if not better else "Not yet: "
     interval = "" if low is None else f" (95 % interval {number(low)} to {number(high)})"
+    numbers: dict[str, float | None] = {name: own, f"validation loss (nats per {evidence.unit})": best.loss}
     loss_ = f"{best.loss:.4f} nats per {evidence.unit}, at step {best.step:,}"
     return Answer(
         key="loss",
@@ -82,8 +83,7 @@ def _judged(evidence: Evidence, best: Evaluation) -> Answer:
         sentence=f"{start}{name} {number(own)}{interval} on all validation {task.items or task.examples}"
         f"{', ' if parts else ''}{', '.join(parts)}. The lowest loss is {loss_}.",
         brief=f"{start}{name} {number(own)}{', ' if parts else ''}{', '.join(parts)}.",
-        numbers={name: own, f"validation loss (nats per {evidence.unit})": best.loss}
-        | {f"{words} ({name})": value for words, value in known.items()},
+        numbers=numbers | {f"{words} ({name})": value for words, value in known.items()},
         measure="loss",
         null=_knowing_nothing(evidence),
         weight=0.5 if not known else 0.9 if not better else 0.7,
@@ -151,7 +151,7 @@ def samples(evidence: Evidence) -> Answer | None:
     more = () if early is None else (f"At step {early.step:,} it wrote: {_short(early.text)}",)
     return Answer(
         key="samples",
-        question="What does it write?",
+        question="What does it answer?" if evidence.task.judged else "What does it write?",
         sentence=f"At step {last.step:,}, after {_short(last.prompt, 60)}: {_short(last.text)}",
         brief=f"After {_short(last.prompt, 40)}: {_short(last.text, 80)}",
         more=more,

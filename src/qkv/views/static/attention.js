@@ -2,7 +2,7 @@
 // one of them large (head.js).
 
 import { add, choice, clear, h, inSight, lastOnly, together } from "./dom.js";
-import { percent, whole } from "./format.js";
+import { percent, plural, whole } from "./format.js";
 import { watch } from "./model.js";
 import { figure } from "./figure.js";
 import { paint } from "./raster.js";
@@ -81,8 +81,8 @@ function render({ model, el }) {
     }
     state.query = Math.min(state.query ?? n - 1, n - 1);
     const colours = theme(el);
-    const frame = figure(body, { wide: true, title: `${text.n_layers} layers × ${text.n_heads} heads on ${whole(n)} tokens, weights of step ${whole(text.steps[at])}`,
-      caption: h("span", null, texts.length > 1 ? "" : [h("b", null, "The text"), `: ${text.origin}. `], "Each square is one head: down, the token that looks (", h("b", null, "query"), "); across, the token looked at (", h("b", null, "key"), "). A row sums to 1. Under a square: what that head does most on this text, if anything stands out against looking everywhere evenly.",
+    const frame = figure(body, { wide: true, title: `${plural(text.n_layers, "layer")} × ${plural(text.n_heads, "head")} on ${whole(n)} tokens, weights of step ${whole(text.steps[at])}`,
+      caption: h("span", null, texts.length > 1 ? "" : `Shown on ${text.origin}. `, "Each square is one head: down, the token that looks (", h("b", null, "query"), "); across, the token looked at (", h("b", null, "key"), "). A row sums to 1. Under a square: what that head does most on this text, if anything stands out against looking everywhere evenly.",
         text.causal ? " The empty half is the future, which a causal model may not see." : "", text.tile ? ` A cell of a thumbnail is the largest share among ${text.block} × ${text.block}.` : "") });
     const grid = h("div.heads", { style: `--heads:${text.n_heads}` }, h("span"), Array.from({ length: text.n_heads }, (_, head) => h("span.thumb-head", { "aria-hidden": "true" }, `H${head}`)));
     const side = sideOf(text);

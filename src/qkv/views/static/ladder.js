@@ -5,6 +5,8 @@ import { h } from "./dom.js";
 import { fixed } from "./format.js";
 import { chart, figure, fitted, plot, widthOf } from "./figure.js";
 
+const sentence = (text) => (text ? `${text[0].toUpperCase()}${text.slice(1)}.` : "");
+
 function render({ model, el }) {
   const loss = model.get("loss");
   if (!loss || loss.best === null || !loss.baselines.length) return () => {};
@@ -17,7 +19,7 @@ function render({ model, el }) {
   const title = inBits ? "Bits needed per byte of text it has not seen" : `Nats needed per ${unit}${["image", "text"].includes(unit) ? "" : " of text"} it has not seen`;
   const frame = figure(el, {
     title,
-    caption: h("span", null, "Shorter is better. ", loss.baselines.map((row, i) => [i ? "; " : "", h("b", null, row.label), `: ${row.meaning}`]), ". ", loss.baselines_note),
+    caption: h("span", null, "Shorter is better. ", loss.baselines.map((row, i) => [i ? "; " : "", h("b", null, row.label), row.meaning === row.label ? "" : `: ${row.meaning}`]), ". ", sentence(loss.baselines_note)),
   });
   chart(frame, (width, colours) => {
     const left = widthOf(rows.map((r) => r.label), 0.4 * width);
