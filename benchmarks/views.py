@@ -9,7 +9,6 @@ training a step or some, and takes --run (any 4-layer run) for the report. Needs
 import argparse
 import base64
 import json
-import re
 import shutil
 import tempfile
 import threading
@@ -20,6 +19,8 @@ from pathlib import Path
 import qkv
 from qkv.views.server import Page
 from qkv.views.serving import _listen, make_server
+
+PARTS = ("qkv-payload", "qkv-numbers")
 
 FRAMES = """async () => {
   const range = document.querySelector('input[type=range]');
@@ -86,9 +87,7 @@ def by_room(page: str) -> list[tuple[str, int, int, int]]:
 
     Numbers that two rooms share count for each of them.
     """
-    words, packed = (
-        re.search(f'id="{name}">(.*?)</script>', page, re.DOTALL)[1] for name in ("qkv-payload", "qkv-numbers")
-    )
+    words, packed = (page.partition(f'id="{name}">')[2].partition("</script>")[0] for name in PARTS)
     stored = zlib.decompress(base64.b64decode(packed))
     rows = []
     for room, payload in json.loads(words).items():
