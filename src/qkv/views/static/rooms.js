@@ -27,7 +27,7 @@ import words from "./words.js";
 
 // [id, heading, short name, key whose absence empties the room, lead, views]
 const ROOMS = [
-  ["answers", "Answers", "Answers", "answers", "What everyone asks of a model, answered from this very run: a question leads to its picture and its numbers. L2.H4 is head 4 of layer 2, both counted from 0.", [answers]],
+  ["answers", "Answers", "Answers", "answers", "What everyone asks of a model, answered from this very run: a question leads to its picture and its numbers. L1.H0 is head 0 of layer 1, both counted from 0.", [answers]],
   ["which-q", null, null, "run", "", [words]],
   ["loss", "Is it learning?", "Loss", "loss", "How surprised the model is by each new batch, and by what it never trained on, beside what simpler means achieve there.", [loss]],
   ["grid", "What training did to every matrix", "Matrices", "grid", "Layers down, matrices across, heads as cells. Press play below, or drag the step, to watch it from the first update to the last; click a cell to open it.", [grid, curve, matrix]],
