@@ -20,6 +20,12 @@ WEIGHTS = """(arm) => { const { made, seen } = playground.race; return Object.fr
   [e.address, ["origin", "weights", "gradients"].map((k) => [...(k === "origin" ? made[arm].origin : seen[arm][k])
     .subarray(e.start, e.start + e.size)])])); }"""
 
+CUT = """[...document.querySelectorAll('select')].filter((e) => e.checkVisibility()).filter((e) => {
+  const pen = document.createElement('canvas').getContext('2d');
+  pen.font = getComputedStyle(e).font;
+  return pen.measureText(e.selectedOptions[0].textContent).width + 30 > e.clientWidth;
+}).map((e) => e.selectedOptions[0].textContent)"""
+
 
 def test_the_page_is_one_small_file():
     text = PAGE.read_text(encoding="utf-8")
@@ -257,3 +263,17 @@ def test_a_text_of_ones_own_is_trained_on_and_a_short_one_refused(look):
     steps(page, 1)
     assert page.evaluate("playground.race.tokens.join('')") == "".join(sorted(set("<b>abc & 'def'</b> ")))
     assert page.locator("#play b b").count() == 0
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("width", [1280, 380])
+def test_who_starts_it_sees_the_race_and_no_choice_is_cut(look, width):
+    page = look("#task=words", width=width)
+    page.evaluate("document.documentElement.style.scrollBehavior = 'auto'")
+    page.locator("button.play").click()
+    until(page, "document.querySelector('#race svg').getBoundingClientRect().top < 0.7 * innerHeight")
+    page.locator("button.play").click()
+    cut = page.evaluate(CUT)
+    assert cut == [], cut
+    names = page.evaluate("[...document.querySelectorAll('section[aria-label]')].map((e) => e.ariaLabel)")
+    assert len(names) == len(set(names)) > 6

@@ -20,7 +20,7 @@ function command(arm, state) {
 }
 
 export function armControls(host, state, race, change) {
-  const columns = pair(host, (arm) => h("span.differs", { "data-arm": arm }));
+  const columns = pair(host, "switches", (arm) => h("span.differs", { "data-arm": arm }));
   function draw() {
     for (const arm of ARMS) {
       const now = state[arm];

@@ -13,7 +13,7 @@ const PARTS = [["encodings", "dx W_Q", "the encodings moved"], ["matrix", "x dW_
 
 export function movedView(host, race) {
   const frame = figure(host, { wide: true, title: "What moved q", caption: "On the sentence above, between the start and now: the change of the queries of a layer splits exactly, dq = dx W_Q + x dW_Q + dx dW_Q, where x is what enters W_Q (after the norm). Lengths are shares of the first q's length; parts that point apart add up to less than their sum." });
-  const columns = pair(frame.body);
+  const columns = pair(frame.body, "what moved q");
   function draw() {
     if (!race.seen) return;
     const longest = Math.max(1e-9, ...ARMS.flatMap((arm) => race.seen[arm].moved.flatMap((m) => PARTS.map(([key]) => m[key]))));
@@ -43,7 +43,7 @@ function means(numbers, d, { kinds, beside }) {
 
 export function cosineView(host, race) {
   const frame = figure(host, { wide: true, title: "Which rows of W_E are similar?", caption: "Cosines between rows of W_E, words in the order of their kinds: animals, people, drinks, foods, places. Of this parametrisation: a change of basis inside the model would leave its output as it is and these cosines not." });
-  const columns = pair(frame.body);
+  const columns = pair(frame.body, "cosines");
   function draw() {
     const { kinds, beside } = race.task;
     frame.el.hidden = !kinds;
@@ -69,7 +69,7 @@ export function cosineView(host, race) {
 
 export function writtenView(host, race) {
   const frame = figure(host, { wide: true, title: "What it writes", caption: "The sentence, and what the model puts after it: each token drawn by the probability the model gives it." });
-  const columns = pair(frame.body);
+  const columns = pair(frame.body, "what is written");
   function draw() {
     frame.el.hidden = race.task.name !== "text" && race.task.name !== "words";
     if (!race.seen) return;

@@ -22,7 +22,7 @@ export function patternView(host, race) {
   const legend = h("div");
   const text = h("div.sentence-tokens");
   frame.body.append(text, legend);
-  const columns = pair(frame.body);
+  const columns = pair(frame.body, "attention");
 
   function draw() {
     if (!race.seen) return;
@@ -38,7 +38,7 @@ export function patternView(host, race) {
     if (race.playing && (body.contains(document.activeElement) || body.matches(":hover")) && body.dataset.shape === `${n_layers}x${n_heads}x${n}`) return;
     body.dataset.shape = `${n_layers}x${n_heads}x${n}`;
     const [layer, head] = [Math.min(chosen[arm][0], n_layers - 1), Math.min(chosen[arm][1], n_heads - 1)];
-    const grid = h("div.heads", { style: `--heads:${n_heads}` });
+    const grid = h("div.heads", { style: `--heads:${n_heads}` }, h("span"), Array.from({ length: n_heads }, (_, i) => h("span.thumb-head", { "aria-hidden": "true" }, `H${i}`)));
     for (let l = 0; l < n_layers; l++) {
       grid.append(h("span.thumb-layer", null, `L${l}`));
       for (let i = 0; i < n_heads; i++) {

@@ -91,6 +91,8 @@ async function play() {
   const mine = turn;
   race.playing = true;
   bar.draw(race);
+  const lane = document.getElementById("race"); // who starts it from above wants to see it run
+  if (lane.getBoundingClientRect().top > 0.7 * innerHeight) lane.scrollIntoView();
   const waits = { 1: 1000, 5: 200 };
   while (race.playing && mine === turn) {
     const slow = waits[state.speed];

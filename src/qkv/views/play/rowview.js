@@ -14,7 +14,7 @@ export function rowView(host, race, pick) {
   const select = h("select", { id, onchange: () => (pick(Number(select.value)), draw()) });
   const frame = figure(host, { wide: true, title: h("span", null, h("label", { for: id }, "One row: W_E of "), select),
     caption: "The numbers of one token's row at the start, now, and what changed, on one scale; then the gradient that reached this row at the last step. The last strip: the length of the gradient of every row, tokens in the order of the list." });
-  const columns = pair(frame.body);
+  const columns = pair(frame.body, "one row");
 
   function build() {
     clear(select).append(...race.tokens.map((_, i) => h("option", { value: i }, race.show(i))));

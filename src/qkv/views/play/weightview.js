@@ -29,7 +29,7 @@ export function weightView(host, race) {
   const [shown, legend] = [{ mode: "weights", address: "W_E" }, h("div")];
   const frame = figure(host, { wide: true, title: "The matrices", caption: "Rows down, columns across; one scale for all. Under each: its root mean square. A frozen matrix gets no update; the gradient drawn is the one that reached it at the last step, all the same. Choose one to read its numbers." });
   frame.body.append(h("div.controls", null, choice("what is shown", MODES, shown.mode, (mode) => ((shown.mode = mode), draw()))), legend);
-  const columns = pair(frame.body);
+  const columns = pair(frame.body, "matrices");
   const detail = h("div.detail");
   frame.body.append(detail);
   const thumbs = new Map();
