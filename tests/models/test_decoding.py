@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from qkv.models import Layout, ModelConfig, Sizes, build
+from qkv.models import cache as caches
 from qkv.models.decoding import Decoding, serves
 
 SIZES = dict(d_vocab=11, d_model=12, n_layers=2, n_heads=4, n_ctx=9, d_head=6)
@@ -29,16 +30,28 @@ def randomised(**layout) -> torch.nn.Module:
     return model
 
 
+@pytest.mark.parametrize("split", [False, True])
 @pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: "-".join(str(value) for value in layout.values()))
-def test_single_steps_give_the_logits_of_the_forward_pass(layout):
+def test_single_steps_give_the_logits_of_the_forward_pass(layout, split, monkeypatch):
+    if split:
+        monkeypatch.setattr(caches, "SPLIT_FROM", 0)
+        monkeypatch.setattr(caches, "ROOM", 2)
     model = randomised(**layout)
     assert serves(model)
     ids = torch.randint(11, (3, 9), generator=torch.Generator().manual_seed(2))
     with torch.inference_mode():
-        whole, cache, single = model(ids), model.new_cache(3), Decoding(model)
-        model.hidden(ids[:, :4], cache=cache)
+        whole, cache, read = model(ids), model.new_cache(3), model.new_cache(3, 4)
+        model.hidden(ids, cache=cache)
+        model.hidden(ids[:, :4], cache=read)
+        single = Decoding(model)
+        single.begin(read)
         for pos in range(4, 9):
-            torch.testing.assert_close(single.step(ids[:, pos], cache), whole[:, pos], rtol=0, atol=1e-11)
+            torch.testing.assert_close(single.step(ids[:, pos]), whole[:, pos], rtol=0, atol=1e-11)
+    assert bool(single.cache.settled) == split
+    for layer, (parts, store) in enumerate(zip(single.cache.recent(), cache.store, strict=True)):
+        older = single.cache.settled[layer] if split else [store.new_empty(len(parts[0]), 0, 6)] * 2
+        held = [torch.cat(pair, dim=1)[:, :9] for pair in zip(older, parts, strict=True)]
+        torch.testing.assert_close(torch.stack(held).view(store.shape), store, rtol=0, atol=1e-11)
 
 
 @pytest.mark.parametrize(

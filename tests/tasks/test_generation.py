@@ -6,6 +6,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from qkv.models import ModelConfig, Sizes, build
+from qkv.models import cache as caches
+from qkv.presets import PRESETS
 from qkv.randomness import generator
 from qkv.tasks.generation import Sampling, choose, context_start, generate
 
@@ -32,6 +35,26 @@ def test_cached_generation_equals_reading_everything_anew(model_of, positions, h
     ours = generate(model, prompts, tokens=20, seed=3, how=how)
     for row, prompt in enumerate(prompts):
         assert ours[row].tolist() == plain(model, prompt, row, tokens=20, seed=3, how=how)
+
+
+@pytest.mark.parametrize(
+    "preset", [p.name for p in PRESETS.values() if p.layout.mixer == "attention" and "decoder" in p.stacks]
+)
+def test_generation_with_keys_settled_now_and_then_equals_reading_everything_anew(model_of, preset, monkeypatch):
+    monkeypatch.setattr(caches, "SPLIT_FROM", 0)
+    monkeypatch.setattr(caches, "ROOM", 3)
+    layout = PRESETS[preset].layout
+    heads = 1 if layout.start == "identity" else 4
+    sizes = Sizes(d_vocab=D_VOCAB, d_model=16, n_layers=2, n_heads=heads, n_ctx=16)
+    model = build(ModelConfig(kind="CausalLM", sizes=sizes, layout=layout).resolved(), 0)
+    random = torch.Generator().manual_seed(1)
+    for parameter in model.parameters():
+        parameter.data.normal_(generator=random).mul_(0.5)
+    prompts = [np.arange(n) % D_VOCAB for n in (1, 5, 14, 40)]
+    for how in (Sampling(0.0), Sampling(0.7, top_k=5, banned=[2])):
+        ours = generate(model, prompts, tokens=20, seed=3, how=how)
+        for row, prompt in enumerate(prompts):
+            assert ours[row].tolist() == plain(model, prompt, row, tokens=20, seed=3, how=how)
 
 
 @pytest.mark.parametrize("sizes", [{"n_ctx": 1}, {"n_ctx": 2}, {"n_kv_heads": 1}])

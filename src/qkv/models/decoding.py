@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from qkv.models.blocks import ACTIVATIONS, Block
-from qkv.models.cache import KVCache
+from qkv.models.cache import KVCache, SplitCache
 from qkv.models.norms import LayerNorm, RMSNorm
 
 __all__ = ["Decoding", "serves"]
@@ -52,19 +52,20 @@ def serves(model: Any) -> bool:
 class _Into(NamedTuple):
     """A norm and the matrix behind it, as one: standardise x, multiply, add."""
 
-    rms: float
-    """sqrt(d eps) of an RMSNorm; negative for a LayerNorm."""
+    rms: Tensor | None
+    """sqrt(d eps) of an RMSNorm; None for a LayerNorm."""
     eps: float
     weight: Tensor
     bias: Tensor | None
 
-    def __call__(self, x: Tensor) -> Tensor:
-        if self.rms >= 0:
-            size = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
-            x = x / (torch.hypot(size, size.new_tensor(self.rms)) if self.rms else size)
+    def __call__(self, x: Tensor, out: Tensor | None = None) -> Tensor:
+        if self.rms is None:
+            x = torch.layer_norm(x, x.shape[-1:], eps=self.eps)
         else:
-            x = F.layer_norm(x, x.shape[-1:], eps=self.eps)
-        return x @ self.weight if self.bias is None else torch.addmm(self.bias, x, self.weight)
+            x = x / torch.linalg.vector_norm(x, dim=-1, keepdim=True).hypot_(self.rms)
+        if self.bias is None:
+            return torch.mm(x, self.weight, out=out)
+        return torch.addmm(self.bias, x, self.weight, out=out)
 
 
 def _into(norm: nn.Module | None, weights: Sequence[Tensor], biases: Sequence[Tensor | None]) -> _Into:
@@ -82,8 +83,28 @@ def _into(norm: nn.Module | None, weights: Sequence[Tensor], biases: Sequence[Te
     weight = norm.gain.detach()[:, None] * weight
     if isinstance(norm, RMSNorm):
         d = weight.shape[0]
-        return _Into(math.sqrt(d * norm.eps), norm.eps, weight * math.sqrt(d), bias)
-    return _Into(-1.0, norm.eps, weight, bias)
+        return _Into(weight.new_tensor(math.sqrt(d * norm.eps)), norm.eps, weight * math.sqrt(d), bias)
+    return _Into(None, norm.eps, weight, bias)
+
+
+class _Heads:
+    """The joined product of all heads at one position, one memory for every layer, and its parts as views of it."""
+
+    def __init__(self, batch: int, n_heads: int, n_kv: int, d_head: int, like: Tensor) -> None:
+        n_qk, rows = n_heads + n_kv, (batch * n_kv, n_heads // n_kv, d_head)
+        self.joined = like.new_empty(batch, (n_qk + n_kv) * d_head)
+        heads = self.joined.view(batch, -1, d_head)
+        self.qk = heads[:, :n_qk]
+        self.kv = heads[:, n_heads:].view(batch, 2, n_kv, d_head).transpose(0, 1)
+        self._q_from = heads[:, :n_heads]
+        self._q = self._q_from if batch == 1 else like.new_empty(batch, n_heads, d_head)
+        self._q_rows = self._q.view(rows)
+
+    def queries(self) -> Tensor:
+        """q [batch * kv_head, group, d_head], where heads of a group share their key."""
+        if self._q is not self._q_from:
+            self._q.copy_(self._q_from)
+        return self._q_rows
 
 
 class _Layer:
@@ -92,20 +113,20 @@ class _Layer:
     def __init__(self, block: Block, n_ctx: int) -> None:
         attention, mlp = block.attention, block.mlp
         assert attention is not None
-        self.n_heads, self.n_kv, self.d_head = attention.n_heads, attention.n_kv_heads, attention.d_head
-        self.n_qk = self.n_heads + self.n_kv
-        self.scale = attention.scale
+        self.d_head, self.n_heads, self.n_kv = attention.d_head, attention.n_heads, attention.n_kv_heads
+        turned = attention.rotary is not None or attention.qnorm is not None
+        scale = 1.0 if turned else attention.scale
         self.qkv = _into(
             block.norm1,
-            [attention.W_Q, attention.W_K, attention.W_V],
-            [attention.b_Q, attention.b_K, attention.b_V],
+            [attention.W_Q * scale, attention.W_K, attention.W_V],
+            [None if attention.b_Q is None else attention.b_Q * scale, attention.b_K, attention.b_V],
         )
-        self.W_O, self.none = attention.W_O.detach(), attention.W_O.new_empty(())
+        self.W_O = attention.W_O.detach()
         self.b_O = None if attention.b_O is None else attention.b_O.detach()
         self.qk_rms = (
             None if attention.qnorm is None else self.W_O.new_tensor(math.sqrt(self.d_head * attention.qnorm.eps))
         )
-        self.along, self.across = self._turns(attention, n_ctx)
+        self.along, self.across = self._turns(attention, n_ctx) if turned else (None, None)
         self.mlp_kind = None if mlp is None else mlp.kind
         if mlp is not None:
             weights = [mlp.W_in] if mlp.W_gate is None else [mlp.W_gate, mlp.W_in]
@@ -114,43 +135,48 @@ class _Layer:
             self.W_out = mlp.W_out.detach()
             self.b_out = None if mlp.b_out is None else mlp.b_out.detach()
 
-    def _turns(self, attention: Any, n_ctx: int) -> tuple[Tensor | None, Tensor | None]:
-        """Tables [n_ctx or 1, n_qk, d_head] with q' = u along + swapped(u) across; QK-norm's gains are in them."""
-        if attention.rotary is None and attention.qnorm is None:
-            return None, None
-        like = self.W_O
-        gains = like.new_ones(self.n_qk, self.d_head)
+    def _turns(self, attention: Any, n_ctx: int) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...] | None]:
+        """Tables [n_qk, d_head] of each position (or of all) with q' = u along + swapped(u) across.
+
+        The scale of the scores and QK-norm's gains are in them.
+        """
+        gains = self.W_O.new_ones(self.n_heads + self.n_kv, self.d_head)
         if attention.qnorm is not None:
             root = math.sqrt(self.d_head)
-            gains[: self.n_heads], gains[self.n_heads :] = attention.qnorm.gain * root, attention.knorm.gain * root
+            gains[: self.n_heads] = attention.qnorm.gain * root
+            gains[self.n_heads :] = attention.knorm.gain * root
+        gains[: self.n_heads] *= attention.scale
         if attention.rotary is None:
-            return gains[None], None
-        cos, sin, _ = attention.rotary.tables(n_ctx, like.dtype, like.device)
+            return (gains,) * n_ctx, None
+        cos, sin, _ = attention.rotary.tables(n_ctx, gains.dtype, gains.device)
         along, across = torch.cat((cos, cos), 1)[:, None], torch.cat((-sin, sin), 1)[:, None]
-        return along * gains, across * gains.roll(self.d_head // 2, dims=1)
+        return (along * gains).unbind(), (across * gains.roll(self.d_head // 2, dims=1)).unbind()
 
-    def step(self, x: Tensor, place: Tensor, keys: Tensor, values: Tensor, n: int) -> Tensor:
+    def step(
+        self,
+        x: Tensor,
+        n: int,
+        heads: _Heads,
+        place: Tensor,
+        recent: tuple[Tensor, Tensor],
+        settled: tuple[Tensor, ...],
+    ) -> Tensor:
         """x [batch, d_model] at position n -> the same after this block; its key and value go into `place`.
 
-        place [2, batch, kv_head, d_head]; keys [batch * kv_head, d_head, n + 1] and values [batch * kv_head, n + 1,
-        d_head] are views of the same memory. One query is two batched products: the fused operator, made for long
-        rows, takes up to three times as long for it.
+        place [2, batch, kv_head, d_head]; recent and settled are keys and values [batch * kv_head, pos, d_head], the
+        recent ones with `place` among them. x is overwritten.
         """
-        batch = x.shape[0]
-        h = self.qkv(x).view(batch, self.n_qk + self.n_kv, self.d_head)
-        qk, v = h.narrow(1, 0, self.n_qk), h.narrow(1, self.n_qk, self.n_kv)
+        self.qkv(x, heads.joined)
         if self.qk_rms is not None:
-            qk = qk / torch.hypot(torch.linalg.vector_norm(qk, dim=-1, keepdim=True), self.qk_rms)
+            heads.qk.div_(torch.linalg.vector_norm(heads.qk, dim=-1, keepdim=True).hypot_(self.qk_rms))
         if self.across is not None and self.along is not None:
-            qk = torch.addcmul(qk * self.along[n], qk.roll(self.d_head // 2, dims=2), self.across[n])
+            swapped = heads.qk.roll(self.d_head // 2, dims=2)
+            heads.qk.mul_(self.along[n]).addcmul_(swapped, self.across[n])
         elif self.along is not None:
-            qk = qk * self.along[0]
-        place[0].copy_(qk.narrow(1, self.n_heads, self.n_kv))
-        place[1].copy_(v)
-        q = qk.narrow(1, 0, self.n_heads).reshape(batch * self.n_kv, -1, self.d_head)
-        pattern = torch.baddbmm(self.none, q, keys, beta=0, alpha=self.scale).softmax(-1)
-        z = torch.bmm(pattern, values)
-        x = torch.addmm(x, z.view(batch, -1), self.W_O)
+            heads.qk.mul_(self.along[n])
+        place.copy_(heads.kv)
+        z = _attended(heads.queries(), recent, settled)
+        x = x.addmm_(z.view(x.shape[0], -1), self.W_O)
         x = x if self.b_O is None else x.add_(self.b_O)
         return x if self.mlp_kind is None else self._mlp(x)
 
@@ -158,11 +184,26 @@ class _Layer:
         h = self.mlp_in(x)
         if self.mlp_kind == "swiglu":
             gate, h = h.chunk(2, dim=1)
-            h = F.silu(gate) * h
+            h = F.silu(gate).mul_(h)
         else:
             h = ACTIVATIONS[self.mlp_kind or ""](h)
-        x = torch.addmm(x, h, self.W_out)
+        x = x.addmm_(h, self.W_out)
         return x if self.b_out is None else x.add_(self.b_out)
+
+
+def _attended(q: Tensor, recent: tuple[Tensor, Tensor], settled: tuple[Tensor, ...]) -> Tensor:
+    """z [row, group, d_head] of queries that are scaled; one query is batched products.
+
+    The fused operator, made for long rows of queries, takes up to three times as long for it.
+    """
+    keys, values = recent
+    scores = torch.bmm(q, keys.mT)
+    if not settled:
+        return torch.bmm(scores.softmax(-1), values)
+    older_keys, older_values = settled
+    pattern = torch.cat((torch.bmm(q, older_keys.mT), scores), dim=2).softmax(-1)
+    n = older_keys.shape[1]
+    return torch.bmm(pattern[:, :, :n], older_values).baddbmm_(pattern[:, :, n:], values)
 
 
 class Decoding:
@@ -170,20 +211,24 @@ class Decoding:
 
     def __init__(self, model: Any) -> None:
         assert serves(model)
-        self._embedding, n_ctx = model.embedding, model.sizes.n_ctx
-        self._layers = [_Layer(block, n_ctx) for block in model.blocks]
+        self._embedding, self._n_ctx = model.embedding, model.sizes.n_ctx
+        self._layers = [_Layer(block, self._n_ctx) for block in model.blocks]
         head = model.head
         W_U = head.W_U if head.W_U is not None else model.embedding.W_E.t()
         self._out = _into(model.norm_f, [W_U], [head.b_U])
 
-    def step(self, ids: Tensor, cache: KVCache) -> Tensor:
+    def begin(self, cache: KVCache) -> None:
+        """Go on from the positions in `cache`, which is not needed any more."""
+        self.cache = SplitCache(cache, self._n_ctx)
+        layer = self._layers[0]
+        self._heads = _Heads(cache.batch, layer.n_heads, layer.n_kv, layer.d_head, layer.W_O)
+
+    def step(self, ids: Tensor) -> Tensor:
         """ids int64 [batch], the next token of each sequence -> logits [batch, d_vocab] for the one after it."""
-        n = cache.length
-        x = self._embedding(ids[:, None], None, n)[:, 0]
-        places = cache.store.select(4, n).unbind(0)
-        seen = cache.store.flatten(2, 3)[:, :, :, : n + 1]
-        keys, values = seen[:, 0].mT.unbind(0), seen[:, 1].unbind(0)
-        for layer, place, seen_keys, seen_values in zip(self._layers, places, keys, values, strict=True):
-            x = layer.step(x, place, seen_keys, seen_values, n)
-        cache.advance(1)
+        cache = self.cache
+        x = self._embedding(ids[:, None], None, cache.length)[:, 0]
+        settled = cache.settled or ((),) * len(self._layers)
+        for layer, place, recent, older in zip(self._layers, cache.places(), cache.recent(), settled, strict=True):
+            x = layer.step(x, cache.length, self._heads, place, recent, older)
+        cache.advance()
         return self._out(x)

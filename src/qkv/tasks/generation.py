@@ -93,39 +93,57 @@ def _groups(lengths: Sequence[int], tokens: int) -> list[list[int]]:
 @torch.inference_mode()
 def _continued(model: Any, prompts: Sequence[np.ndarray], draws: np.ndarray, how: Sampling) -> list[np.ndarray]:
     """New ids of prompts that go together; draws float64 [row, tokens] in 0..1."""
-    rows, tokens, n_ctx = len(prompts), draws.shape[1], model.config.sizes.n_ctx
+    rows, tokens = len(prompts), draws.shape[1]
     given = np.array([len(prompt) for prompt in prompts])
     ids = np.zeros((rows, int(given.max()) + tokens), dtype=np.int64)
+    draw_of = np.zeros(ids.shape)
     for row, prompt in enumerate(prompts):
         ids[row, : len(prompt)] = prompt
-    device = next(model.parameters()).device
-    cache, start = model.new_cache(rows), -1
-    single = Decoding(model) if decoding_serves(model) else None
-    stop, ends = given + tokens, list(how.ends)  # where each row is complete
+        draw_of[row, len(prompt) : len(prompt) + tokens] = draws[row]
+    read, ends = _Reader(model, ids), list(how.ends)
+    stop = given + tokens  # where each row is complete
     for length in range(int(given.min()), ids.shape[1]):
-        if context_start(length, n_ctx) != start:
-            start, cache = context_start(length, n_ctx), model.new_cache(rows)
-            unread = ids[:, start:length]
-        else:
-            unread = ids[:, length - 1 : length]
-        read = torch.from_numpy(unread.copy()).to(device)
-        if single is not None and read.shape[1] == 1:
-            last = single.step(read[:, 0], cache)
-        else:
-            last = model.unembed(model.hidden(read, cache=cache)[:, -1])
+        logits = read(length)
         due = (length >= given) & (length < stop)  # before that a row is still reading its prompt
         if due.any():
-            logits = last.float().cpu().numpy().copy()
-            if ends:
+            if ends and (given == length).any():
+                logits = logits.copy()
                 logits[np.flatnonzero(given == length)[:, None], ends] = -np.inf
-            draw = draws[np.arange(rows), np.clip(length - given, 0, tokens - 1)]
-            chosen = choose(logits, draw, how)
+            chosen = choose(logits, draw_of[:, length], how)
             ids[due, length] = chosen[due]
             if ends:
                 stop[due & np.isin(chosen, ends)] = length
         if (length + 1 >= stop).all():
             break
     return [ids[row, n : stop[row]] for row, n in enumerate(given)]
+
+
+class _Reader:
+    """Logits for the next token of every row of ids, int64 [row, pos]; ids are filled in from left to right."""
+
+    def __init__(self, model: Any, ids: np.ndarray) -> None:
+        self._model, self._n_ctx, self._ids = model, model.config.sizes.n_ctx, torch.from_numpy(ids)
+        self._device, self._start = next(model.parameters()).device, -1
+        self._single = Decoding(model) if decoding_serves(model) else None
+
+    def __call__(self, length: int) -> np.ndarray:
+        """Logits float32 [row, d_vocab] after `length` tokens of every row, one more than at the last call."""
+        start, single = context_start(length, self._n_ctx), self._single
+        if start == self._start:
+            last = self._ids[:, length - 1].to(self._device)
+            logits = self._read(last[:, None]) if single is None else single.step(last)
+        else:
+            self._start = start
+            unread = self._ids[:, start:length].to(self._device)
+            room = {} if single is None else {"n_ctx": length - start}  # what follows is not read by the model itself
+            self._cache = self._model.new_cache(len(unread), **room)
+            logits = self._read(unread)
+            if single is not None:
+                single.begin(self._cache)
+        return logits.float().cpu().numpy()
+
+    def _read(self, ids: torch.Tensor) -> torch.Tensor:
+        return self._model.unembed(self._model.hidden(ids, cache=self._cache)[:, -1])
 
 
 def choose(logits: np.ndarray, draws: np.ndarray, how: Sampling) -> np.ndarray:
@@ -135,6 +153,8 @@ def choose(logits: np.ndarray, draws: np.ndarray, how: Sampling) -> np.ndarray:
     the top_k largest (equals of the last stay) and then to the top_p share, and the id is where the cumulative sum of p
     passes draws [row] in 0..1 (inverse transform), so a token without probability is never chosen. In float64.
     """
+    if how.temperature == 0 and not how.banned:
+        return logits.argmax(axis=1)
     x = logits.astype(np.float64)
     if how.banned:
         x[:, list(how.banned)] = -np.inf
