@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
+from safetensors.torch import load_file
 
 from qkv.cli import main
 from qkv.config import load_toml
@@ -40,9 +41,20 @@ def weights(run: Path) -> bytes:
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory, small_text) -> Path:
     """A run of two processes that nothing happened to."""
+    return whole_run(tmp_path_factory, small_text)
+
+
+@pytest.fixture(scope="module")
+def sharded(tmp_path_factory, small_text) -> Path:
+    """The same of two that share out weights and optimizer state."""
+    return whole_run(tmp_path_factory, small_text, "--shard")
+
+
+def whole_run(tmp_path_factory, small_text, *options: str) -> Path:
     out = tmp_path_factory.mktemp("two") / "run"
-    words = [*QKV, "train", small_text, *SMALL, SIZES, "--steps", "400", "--nproc", "2", "--out", out]
-    status, err = done(words)
+    status, err = done(
+        [*QKV, "train", small_text, *SMALL, SIZES, "--steps", "400", "--nproc", "2", *options, "--out", out]
+    )
     assert status == 0, err
     return out
 
@@ -69,12 +81,14 @@ def wait_for_checkpoint(run: Path, process: subprocess.Popen) -> None:
 
 
 @pytest.mark.skipif(not Path("/proc/self/environ").is_file(), reason="processes are found in /proc")
-@pytest.mark.parametrize("rank", [1, 0])
+@pytest.mark.parametrize(("rank", "options"), [(1, ()), (0, ()), (1, ("--shard",)), (0, ("--shard",))])
 def test_a_killed_process_ends_the_job_in_one_sentence_and_the_run_goes_on_exactly(
-    rank: int, undisturbed: Path, small_text: Path, tmp_path: Path
+    rank: int, options: tuple[str, ...], request, small_text: Path, tmp_path: Path
 ) -> None:
+    undisturbed = request.getfixturevalue("sharded" if options else "undisturbed")
     out = tmp_path / "run"
-    process = started([*QKV, "train", small_text, *SMALL, SIZES, "--steps", "400", "--nproc", "2", "--out", out])
+    words = [*QKV, "train", small_text, *SMALL, SIZES, "--steps", "400", "--nproc", "2", *options, "--out", out]
+    process = started(words)
     try:
         wait_for_checkpoint(out, process)
         pids = children(process)
@@ -124,6 +138,39 @@ def test_a_run_goes_on_with_another_number_of_processes(undisturbed: Path, small
     assert load_toml(out / "config.toml")["machine"]["ranks"] == 4
 
 
+@pytest.mark.parametrize("options", [["--nproc", "4"], ["--nproc", "1"], ["--nproc", "2", "--no-shard"]])
+def test_a_sharded_run_goes_on_with_other_processes_and_whole(
+    options: list[str], sharded: Path, small_text: Path, tmp_path: Path
+) -> None:
+    """Its checkpoint is read by others than wrote it, the optimizer's state too, as the losses that follow show."""
+    out = tmp_path / "run"
+    words = [*QKV, "train", small_text, *SMALL, SIZES, "--steps", "400", "--nproc", "2", "--shard", "--out", out]
+    process = started(words)
+    try:
+        wait_for_checkpoint(out, process)
+        process.send_signal(signal.SIGTERM)
+        _, err = process.communicate(timeout=300)
+    finally:
+        process.kill()
+    assert process.returncode == 143, err
+    status, err = done([*QKV, "train", "--out", out, "--resume", *options, "--no-report"])
+    assert status == 0 and "may differ in its last bits" in err, err
+    losses = [json.loads((run / "manifest.json").read_text())["summary"]["val_loss"] for run in (out, sharded)]
+    assert losses[0] == pytest.approx(losses[1], abs=0.02) and losses[0] < 2
+
+
+def test_sharding_saves_nothing_but_memory(sharded: Path, undisturbed: Path) -> None:
+    """The run folder is that of whole weights: the same files, tensors, shapes and, to rounding, the same loss."""
+    for name in ("model.safetensors", "best.safetensors"):
+        mine, theirs = load_file(sharded / name), load_file(undisturbed / name)
+        assert {n: t.shape for n, t in mine.items()} == {n: t.shape for n, t in theirs.items()}
+    shapes = [{p.name for p in run.iterdir()} for run in (sharded, undisturbed)]
+    assert shapes[0] == shapes[1]
+    losses = [json.loads((run / "manifest.json").read_text())["summary"]["val_loss"] for run in (sharded, undisturbed)]
+    assert losses[0] == pytest.approx(losses[1], abs=0.02)
+    assert main(["verify", str(sharded), "--updates", "8"]) == 0
+
+
 def test_mistakes_are_one_sentence_and_make_nothing(small_text: Path, tmp_path: Path, capsys) -> None:
     assert main(["train", str(small_text), "--nproc", "0"]) == 2
     assert "not a whole number of at least 1" in capsys.readouterr().err
@@ -133,3 +180,10 @@ def test_mistakes_are_one_sentence_and_make_nothing(small_text: Path, tmp_path: 
         "qkv: --nproc is 3, but a batch of 8 windows cannot be shared equally among 3 processes; set batch_size to 6"
         " or 9 (--set batch_size=9)"
     ]
+    status, err = done([*QKV, "train", small_text, *SMALL, SIZES, "--shard", "--out", tmp_path / "run"])
+    assert status == 2 and not (tmp_path / "run").exists()
+    assert "--shard shares weights out among processes, and this is one; give --nproc N with it" in err
+    row = ["--nproc", "2", "--shard", "--freeze", "W_E[3]"]
+    status, err = done([*QKV, "train", small_text, *SMALL, SIZES, *row, "--out", tmp_path / "run"])
+    assert status == 2 and not (tmp_path / "run").exists()
+    assert "--shard cannot freeze single heads or rows, as of W_E" in err

@@ -1,8 +1,9 @@
 """Trainings of a second by one process and by several, for comparison; a script, so that processes are forked cheaply.
 
-python ranked.py OUT TEXT LEFT RIGHT LABELLED [--worlds 2,4]
+python ranked.py OUT TEXT LEFT RIGHT LABELLED [--worlds 2,4] [--shard]
 
 Writes OUT/CASE-WORLD-RANK.npz: the weights, optimizer state and losses of each rank; and OUT/watched-WORLD.sqlite.
+With --shard the processes share out weights and state as well.
 """
 
 import argparse
@@ -17,6 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from qkv.config import override
 from qkv.instruments.recorder import Recorder
 from qkv.recipe.assemble import assemble
 from qkv.recipe.request import Request, resolve
@@ -36,6 +38,13 @@ class Losses(Observer):
 
     def __init__(self) -> None:
         self.losses: list[float] = []
+        self.state: dict[str, np.ndarray] = {}
+
+    def on_start(self, context: Any) -> None:
+        self.context = context
+
+    def on_end(self, outcome: Any) -> None:
+        self.state = {name: t.detach().clone().numpy() for name, t in self.context.optimizer.state().items()}
 
     def wants(self, step: int) -> bool:
         return True
@@ -56,6 +65,13 @@ def cases(args: argparse.Namespace) -> dict[str, Request]:
         "sgd": {"task": "causal", "set": {"optimizer.kind": "sgd", "accumulate": 2}, **text},
         "masked": {"task": "masked", "preset": "bert", "source": str(args.text), "tokenizer": "word", "vocab": 120},
         "frozen": {"task": "causal", "changes": ("L0.W_Q=freeze()@3..9", "W_E[7]=freeze()"), **text},
+        "changed": {"task": "causal", "changes": ("L0.W_K=freeze()@3..9", "L1.W_in=zero(train=true)@5.."), **text},
+        "shared": {
+            "task": "causal",
+            "changes": ("L1.W_[QK]=share(L0.W_Q)", "L0.b_*=freeze()"),
+            "preset": "gpt2",
+            **text,
+        },
         "translate": {"task": "translate", "source": f"{args.left}:{args.right}"},
         "classify": {"task": "classify", "source": str(args.labelled), "tokenizer": "word", "vocab": 120},
     }
@@ -91,9 +107,8 @@ def train(config: Any, corpus: Any, ranks: Ranks, out: Path | None = None, wide:
     if store is not None:
         store.close()
     parts.plan.at_end()
-    state = {f"weights {a}": t for a, t in parts.catalogue.state().items()}
-    state |= {f"optimizer {a}": t for a, t in optimizer.state().items()}
-    return {name: t.detach().numpy() for name, t in state.items()} | {"losses": np.array(told.losses)}
+    found = {f"weights {a}": t.detach().numpy() for a, t in parts.catalogue.state().items()}
+    return found | {f"optimizer {a}": t for a, t in told.state.items()} | {"losses": np.array(told.losses)}
 
 
 def in_ranks(world: int, work: Callable[[Ranks], None]) -> list[int]:
@@ -126,12 +141,14 @@ def main() -> None:
         parser.add_argument(name, type=Path)
     parser.add_argument("--worlds", default="2,4")
     parser.add_argument("--cases", default="")
+    parser.add_argument("--shard", action="store_true")
     args = parser.parse_args()
     torch.set_num_threads(1)
     for name, request in cases(args).items():
-        if args.cases and name not in args.cases.split(","):
-            continue
+        if (args.cases and name not in args.cases.split(",")) or (args.shard and name == "frozen"):
+            continue  # a frozen row does not fit a sharded training
         config, corpus, _ = resolve(request, None)
+        config = override(config, {"machine.shard": args.shard})
         kinds = {"": True} | ({"-fp32": False} if name in ("muon", "adamw") else {})
         for kind, wide in kinds.items():
 

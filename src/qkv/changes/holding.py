@@ -59,6 +59,10 @@ class Freezer:
         """Matrices that are wholly frozen at a step."""
         return self._phase(step).whole
 
+    def held_part(self) -> str:
+        """The matrix of which a part is frozen alone, at some step; or ""."""
+        return next((address for step in self._boundaries for address in self._phase(step).slices), "")
+
     def enter(self, step: int) -> None:
         """Before a step: no gradients for what is frozen, gradients for the rest, and copies of heads and rows."""
         self._enter(self._phase(step))

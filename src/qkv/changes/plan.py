@@ -123,6 +123,10 @@ class Plan:
         held = {id(self._entries[address].parameter) for address in self._freezer.whole(step)}
         return {entry.address for entry in self.catalogue if id(entry.parameter) in held}
 
+    def held_part(self) -> str:
+        """The address of a matrix of which a head or row is frozen while the rest trains, at some step; or ""."""
+        return self._freezer.held_part()
+
     def describe(self) -> list[str]:
         """A sentence for each change, and one for what trains around them at the first step."""
         frozen, groups = self.frozen(0), []

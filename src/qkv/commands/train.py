@@ -17,6 +17,7 @@ Example:
   qkv train fashion-mnist --task image --set flip=true
   qkv train --out runs/frozen --resume
   qkv train my.txt --nproc 4 --threads 2
+  qkv train my.txt --nproc 4 --shard --watch off
   torchrun --nproc-per-node 4 -m qkv train my.txt
 """
 
@@ -38,6 +39,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
     place = describe(parser)
     place.add_argument("--out", metavar="RUN", help="the run folder (runs/<source>-<n>); it must not exist yet")
     place.add_argument("--resume", action="store_true", default=None, help="go on with the run in --out, exactly")
+    place.add_argument(
+        "--shard",
+        action=argparse.BooleanOptionalAction,
+        default=None,
+        help="with --nproc: share out weights, gradients and optimizer state among the processes as well (FSDP2),"
+        " so that each holds its rows alone. With --resume it may differ",
+    )
     place.add_argument(
         "--on-spike",
         type=one_of("stop", "rollback", "ignore"),

@@ -95,8 +95,8 @@ class Passes:
         self._before = [torch.empty_like(e.parameter, requires_grad=False).contiguous() for e in self.entries]
         self._start = None if start is None else [start[e.address].detach().clone().contiguous() for e in self.entries]
         self._before_pieces, self._start_pieces = self._pieces(self._before), self._pieces(self._start or [])
-        self._moment_pieces = self._pieces([(moments or {}).get(e.address) for e in self.entries])
-        self._cached: tuple[list[int], list[Any]] = ([], [])
+        self._moments = [(moments or {}).get(e.address) for e in self.entries]
+        self._cached: dict[str, tuple[list[int], list[Any]]] = {}
         self._sums: dict[str, np.ndarray] = {}
         self._start_sums = self._add(
             [self._dot(u, s, s) for u, s in zip(self._units, self._start_pieces, strict=False)]
@@ -149,10 +149,10 @@ class Passes:
         found: dict[str, list[Any]] = {name: [] for name in _SUMS}
         weights, n = self._weights(), len(self._units)
         grads = self._pieces([e.parameter.grad for e in self.entries]) if updated else [None] * n
-        starts = self._start_pieces or [None] * n
+        starts, moments = self._start_pieces or [None] * n, self._in_memory("moments", self._moments)
         room = self._xp.empty_like(max(weights, key=lambda w: w.size if self._xp is np else w.numel()))
         for unit, w, before, grad, start, moment in zip(
-            self._units, weights, self._before_pieces, grads, starts, self._moment_pieces, strict=True
+            self._units, weights, self._before_pieces, grads, starts, moments, strict=True
         ):
             space = room.reshape(-1)[: w.shape[0] * (w.shape[1] if len(w.shape) > 1 else 1)].reshape(w.shape)
             found["norm"].append(self._dot(unit, w, w))
@@ -206,11 +206,15 @@ class Passes:
         return [None if whole[u.entry] is None else u.of(whole[u.entry]) for u in self._units]
 
     def _weights(self) -> list[Any]:
-        """The parameters in pieces; cut again where one got other memory."""
-        pointers = [entry.parameter.data_ptr() for entry in self.entries]
-        if pointers != self._cached[0]:
-            self._cached = (pointers, self._pieces([entry.parameter.detach() for entry in self.entries]))
-        return self._cached[1]
+        """The parameters in pieces."""
+        return self._in_memory("weights", [entry.parameter.detach() for entry in self.entries])
+
+    def _in_memory(self, what: str, tensors: Sequence[Tensor | None]) -> list[Any]:
+        """The pieces of the same tensors as before; cut again where one got other memory."""
+        pointers = [0 if tensor is None else tensor.data_ptr() for tensor in tensors]
+        if pointers != self._cached.get(what, ([], []))[0]:
+            self._cached[what] = (pointers, self._pieces(tensors))
+        return self._cached[what][1]
 
 
 def _cut(index: int, entry: Entry, slot: int, plain: bool) -> Iterator[_Unit]:

@@ -74,6 +74,15 @@ class Recorder(Observer):
 
     # the training's calls
 
+    @property
+    def reads_weights(self) -> bool:
+        """Unless losses are all that is kept."""
+        return self.watching is not None
+
+    def reads(self, step: int) -> bool:
+        """Where matrices are looked at."""
+        return self.looks_at(step)
+
     def on_start(self, context: RunContext) -> None:
         """Register every matrix and measure; at step 0 take the first look."""
         self.log.on_start(context)

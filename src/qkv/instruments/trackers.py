@@ -159,6 +159,11 @@ class Sender(Observer):
         self._tracker, self._telemetry, self._recorder, self._say = tracker, telemetry, recorder, say
         self._broken = False
 
+    @property
+    def reads_weights(self) -> bool:
+        """Losses only."""
+        return False
+
     def wants(self, step: int) -> bool:
         """Every update, for the losses."""
         return True

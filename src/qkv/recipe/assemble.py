@@ -20,6 +20,7 @@ from qkv.models.matrices import Catalogue
 from qkv.recipe.request import RunConfig
 from qkv.tasks import Data, Task, find_task
 from qkv.training.optimizers import Optimizer, make_optimizer
+from qkv.training.shards import hollow_like
 
 __all__ = ["Parts", "assemble", "load_weights", "run_matrix", "snapshot_steps"]
 
@@ -41,8 +42,13 @@ class Parts:
     """With `from_run`: what that run did not have, and starts by the seed."""
 
 
-def assemble(config: RunConfig, corpus: Data, *, resumed_at: int = 0) -> Parts:
+def assemble(
+    config: RunConfig, corpus: Data, *, resumed_at: int = 0, keeps_start: bool = True, shares: bool = False
+) -> Parts:
     """Build everything of a run, its weights those of step 0. The same arguments give the same bits.
+
+    `keeps_start` False leaves `start` empty, where nobody measures from it. Where a process `shares` out weights and
+    state with others, the optimizer has no room for state of its own.
 
     Raises AddressError or ChangeError for a change that does not fit the model, RunFolderError for a run that cannot be
     started from.
@@ -54,6 +60,7 @@ def assemble(config: RunConfig, corpus: Data, *, resumed_at: int = 0) -> Parts:
     plan = plan_changes(config.changes, catalogue, config.seed, run_matrix, n_steps=n_steps, resumed_at=resumed_at)
     catalogue = plan.at_start()
     model.to(config.machine.device)
+    zeros = hollow_like if shares else torch.zeros_like
     return Parts(
         config=config,
         corpus=corpus,
@@ -61,8 +68,8 @@ def assemble(config: RunConfig, corpus: Data, *, resumed_at: int = 0) -> Parts:
         model=model,
         catalogue=catalogue,
         plan=plan,
-        optimizer=make_optimizer(catalogue, config.training.optimizer, precision=config.machine.precision),
-        start={address: values.clone() for address, values in catalogue.state().items()},
+        optimizer=make_optimizer(catalogue, config.training.optimizer, precision=config.machine.precision, zeros=zeros),
+        start={address: values.clone() for address, values in catalogue.state().items()} if keeps_start else {},
         new=new,
     )
 

@@ -53,6 +53,7 @@ def machine_facts(config: RunConfig) -> dict[str, Any]:
         "cores": os.cpu_count(),
         "threads": config.machine.threads,
         "ranks": config.machine.ranks,
+        "shard": config.machine.shard,
         "precision": config.machine.precision,
     }
 
@@ -64,6 +65,7 @@ _EXACTNESS: Mapping[str, str] = {
     "platform": "the platform",
     "threads": "the number of threads",
     "ranks": "the number of processes",
+    "shard": "sharding",
     "precision": "the precision",
 }
 """What the bits of a training depend on beside its configuration -> what it is called."""

@@ -107,6 +107,10 @@ def plan(request: Request, place: Place, cache: Path | None) -> Forecast:
     """`forecast` of what was asked for. Raises UserError for what could not be trained so."""
     config, corpus, _ = resolve(request, cache)
     check_shares(config.training, config.machine.ranks, find_task(config.task).examples)
+    if config.machine.shard:
+        raise ConfigError(
+            "qkv plan does not count what --shard saves; plan without it, or train a few steps (--steps 10)"
+        )
     return forecast(config, corpus, place=place)
 
 

@@ -43,7 +43,8 @@ def train_null(parts: Parts, outcome: Outcome, store: Store | None, ranks: Ranks
         schedule=dataclasses.replace(parts.config.training.schedule, steps=outcome.horizon),
     )
     config = dataclasses.replace(parts.config, training=training)
-    null = assemble(config, parts.corpus)
+    shares = config.machine.shard and ranks.world > 1
+    null = assemble(config, parts.corpus, keeps_start=store is not None, shares=shares)
     watching = {"watching": config.watching, "start": null.start, "arm": NULL_ARM}
     loop.run(
         model=null.model,

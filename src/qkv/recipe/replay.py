@@ -113,7 +113,7 @@ def check_replay(
 
 def _elsewhere(folder: RunFolder, config: RunConfig) -> list[str]:
     """What of this machine is not as it was in every session of the run."""
-    now, sessions = machine_facts(config) | {"ranks": 1}, []  # replay is one process
+    now, sessions = machine_facts(config) | {"ranks": 1, "shard": False}, []  # replay is one process
     try:
         with Telemetry(folder.telemetry) as telemetry:
             sessions = list(telemetry.fact("machines") or [])

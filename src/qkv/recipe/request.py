@@ -57,6 +57,7 @@ class Request:
     precision: str | None = None
     threads: int | None = None
     nproc: int | None = None
+    shard: bool | None = None
     on_spike: str | None = None
 
     def __post_init__(self) -> None:
@@ -157,6 +158,8 @@ def resolve(request: Request, cache: Path | None) -> tuple[RunConfig, Data, Scal
             request.device or "cpu", request.precision or "auto", request.threads or 0, ranks=request.nproc or 1
         ),
     )
+    if request.shard is not None:
+        config = override(config, {"machine.shard": request.shard})
     config = override(config, dict(request.set) | ({"on_spike": request.on_spike} if request.on_spike else {}))
     if parent and config.model != model:
         raise ConfigError("--from goes on with the model of that run; its sizes and layout cannot be set")

@@ -33,8 +33,10 @@ from qkv.tasks import Data, Evaluation, find_task
 from qkv.telemetry import Store
 from qkv.training import checkpoint as checkpoints
 from qkv.training import loop
+from qkv.training.precision import Machine
 from qkv.training.ranks import Ranks, check_shares, join
 from qkv.training.record import Observer, Outcome, StepRecord
+from qkv.training.shards import check_shard
 
 __all__ = ["Listening", "next_folder", "resume", "same_data", "train"]
 
@@ -64,6 +66,11 @@ class Listening:
 
 class _Progress(Observer):
     """Hands everything on to `progress`."""
+
+    @property
+    def reads_weights(self) -> bool:
+        """Losses only."""
+        return False
 
     def __init__(self, progress: Callable[[Any], None]) -> None:
         self._progress = progress
@@ -98,8 +105,9 @@ def train(request: Request, *, out: Path | None, listening: Listening, cache: Pa
             if config.machine.ranks != ranks.world:
                 raise ConfigError(f"machine.ranks is {config.machine.ranks}; it follows from --nproc, leave it out")
             check_shares(config.training, ranks.world, find_task(config.task).examples)
+            check_shard(config.machine)
         config, corpus = _agreed(config, corpus, cache, ranks)
-        parts = assemble(config, corpus)
+        parts = _assembled(config, corpus, ranks)
         listening.say(_announcement(parts))
         if config.watch not in LEVELS:
             parts, sentence = with_affordable_watching(parts, ranks)
@@ -145,9 +153,19 @@ def resume(request: Request, *, out: Path, listening: Listening, cache: Path | N
         elif found.state.step > 0:
             listening.say(f"going on from step {found.state.step}")
         ranks.meet()  # all have found it before the first one sweeps what is later
-        parts = assemble(config, corpus, resumed_at=found.state.step if found else 0)
+        parts = _assembled(config, corpus, ranks, resumed_at=found.state.step if found else 0)
         _run(parts, folder, listening, cache, resume_from=found, ranks=ranks)
     return folder.path
+
+
+def _assembled(config: RunConfig, corpus: Any, ranks: Ranks, resumed_at: int = 0) -> Parts:
+    """The parts of a training. Raises ConfigError where they cannot be sharded as asked for."""
+    shares = config.machine.shard and ranks.world > 1
+    measures = ranks.is_first and config.watch != "off"
+    parts = assemble(config, corpus, resumed_at=resumed_at, keeps_start=measures or not shares, shares=shares)
+    if shares:
+        check_shard(config.machine, parts.plan.held_part())
+    return parts
 
 
 def _shared(request: Request, ranks: Ranks) -> Request:
@@ -178,8 +196,12 @@ def _reread(request: Request, folder: RunFolder, ranks: Ranks, listening: Listen
         check_shares(config.training, ranks.world, find_task(config.task).examples)
         threads = max(1, config.machine.threads * config.machine.ranks // ranks.world)
         changed |= {"machine.ranks": ranks.world, "machine.threads": threads}
+    if request.shard is not None and request.shard != config.machine.shard:
+        changed["machine.shard"] = request.shard
     if changed and not folder.is_finished:
         config = override(config, changed)
+        if request.shard:
+            check_shard(config.machine)
         folder.write("config.toml", dump_toml(to_dict(config)))
     return config
 
@@ -326,7 +348,8 @@ def _announcement(parts: Parts) -> str:
     )
     how = (
         f"Up to {length}{target}, {training.batch_size} {parts.task.examples} a step,"
-        f" {config.machine.precision} on {config.machine.threads} threads{_of_each(config.machine.ranks)}."
+        f" {config.machine.precision} on {config.machine.threads} threads{_of_each(config.machine.ranks)}"
+        f"{_shared_out(config.machine)}."
     )
     came = ""
     if config.from_run:
@@ -337,6 +360,10 @@ def _announcement(parts: Parts) -> str:
 
 def _of_each(ranks: int) -> str:
     return f" of each of {ranks} processes" if ranks > 1 else ""
+
+
+def _shared_out(machine: Machine) -> str:
+    return ", which share out weights and optimizer state" if machine.shard and machine.ranks > 1 else ""
 
 
 def _write_data_facts(folder: RunFolder, corpus: Data) -> None:

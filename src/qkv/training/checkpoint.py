@@ -16,7 +16,7 @@ import os
 import shutil
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,7 +45,11 @@ __all__ = [
     "mark_stopped",
     "most_snapshots",
     "standing",
+    "unfinished_path",
 ]
+
+FILES = ("model.safetensors", "optimizer.safetensors")
+"""What a checkpoint holds beside its state: the weights, and what the optimizer keeps."""
 
 FINISHED = ("steps", "minutes", "loss", "budget")
 """Reasons to stop after which there is nothing to resume."""
@@ -244,11 +248,13 @@ class Checkpoints:
         *,
         resume: Checkpoint | None = None,
         keep_bytes: int = KEEP_BYTES,
+        shared: bool = False,
     ) -> None:
+        """`shared`: several processes write the files, between `begin` and `finish`, and `save` is not called."""
         self._folder, self._catalogue, self._optimizer = folder, catalogue, optimizer
-        self._weights = TensorFile(catalogue.state())
-        self._moments = TensorFile(optimizer.state())
-        self._most = most_snapshots(self._weights.n_bytes, keep_bytes)
+        self._buffers = () if shared else (TensorFile(catalogue.state()), TensorFile(optimizer.state()))
+        n_bytes = sum(entry.parameter.numel() * entry.parameter.element_size() for entry in catalogue)
+        self._most = most_snapshots(n_bytes, keep_bytes)
         self._best_of: dict[int, int] = {}
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint", initializer=_step_aside)
         self._writing: Future[None] | None = None
@@ -268,9 +274,25 @@ class Checkpoints:
         Raises StorageError where the write before this one failed.
         """
         self.wait()
-        self._weights.fill(self._catalogue.state())
-        self._moments.fill(self._optimizer.state())
+        for buffer, of in zip(self._buffers, (self._catalogue, self._optimizer), strict=True):
+            buffer.fill(of.state())
         self._writing = self._thread.submit(self._write, dataclasses.replace(state))
+
+    def begin(self, step: int) -> Path:
+        """Make the folder in which several processes write the files of a checkpoint; nobody takes it for one yet.
+
+        Raises StorageError where that fails, or the write before this one failed.
+        """
+        self.wait()
+        unfinished = unfinished_path(self._folder, step)
+        with storage_errors(unfinished):
+            _remove(unfinished)
+            unfinished.mkdir(parents=True)
+        return unfinished
+
+    def finish(self, state: TrainingState) -> None:
+        """Hash what was written since `begin`, and let the checkpoint appear under its name, in the background."""
+        self._writing = self._thread.submit(self._finish, dataclasses.replace(state))
 
     def wait(self) -> None:
         """Until what was saved is on the disk. Raises StorageError where that failed."""
@@ -301,25 +323,43 @@ class Checkpoints:
         return True
 
     def _write(self, state: TrainingState) -> None:
-        final = _path(self._folder, state.step)
-        unfinished = final.with_name(f".part-{final.name}")
-        with storage_errors(final):
+        unfinished = unfinished_path(self._folder, state.step)
+        with self._unfinished(unfinished):
+            _remove(unfinished)
+            unfinished.mkdir(parents=True)
+            files = {
+                name: write_atomically(unfinished / name, buffer.chunks())
+                for name, buffer in zip(FILES, self._buffers, strict=True)
+            }
+            self._appear(unfinished, state, files)
+        self._make_known(state)
+
+    def _finish(self, state: TrainingState) -> None:
+        unfinished = unfinished_path(self._folder, state.step)
+        with self._unfinished(unfinished):
+            self._appear(unfinished, state, {name: sha256_of(unfinished / name) for name in FILES})
+        self._make_known(state)
+
+    @contextlib.contextmanager
+    def _unfinished(self, unfinished: Path) -> Iterator[None]:
+        """Leave nothing of a checkpoint that could not be finished."""
+        with storage_errors(unfinished):
             try:
-                _remove(unfinished)
-                unfinished.mkdir(parents=True)
-                files = {
-                    "model.safetensors": write_atomically(unfinished / "model.safetensors", self._weights.chunks()),
-                    "optimizer.safetensors": write_atomically(
-                        unfinished / "optimizer.safetensors", self._moments.chunks()
-                    ),
-                }
-                write_atomically(unfinished / "state.json", _state_json(state, files))
-                _remove(final)
-                unfinished.rename(final)
+                yield
             except BaseException:
                 shutil.rmtree(unfinished, ignore_errors=True)
                 raise
-            sync_folder(final.parent)
+
+    def _appear(self, unfinished: Path, state: TrainingState, files: Mapping[str, str]) -> None:
+        final = _path(self._folder, state.step)
+        write_atomically(unfinished / "state.json", _state_json(state, files))
+        _remove(final)
+        unfinished.rename(final)
+
+    def _make_known(self, state: TrainingState) -> None:
+        """Let the run's own files be those of the checkpoint, and take away what it makes needless."""
+        final = _path(self._folder, state.step)
+        sync_folder(final.parent)
         link(final / "model.safetensors", self._folder.model)
         if state.best_step == state.step:
             link(final / "model.safetensors", self._folder.best)
@@ -347,6 +387,12 @@ def _step_aside() -> None:
 
 def _path(folder: RunFolder, step: int) -> Path:
     return folder.checkpoints / f"step-{step:08d}"
+
+
+def unfinished_path(folder: RunFolder, step: int) -> Path:
+    """Where a checkpoint stands until all of it is there."""
+    final = _path(folder, step)
+    return final.with_name(f".part-{final.name}")
 
 
 def _steps(folder: RunFolder) -> list[int]:

@@ -6,9 +6,10 @@ Everything that depends on a step is a pure function of (seed, step), so a run t
 checkpoint ends with the same bytes as one that was left alone.
 """
 
+import contextlib
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -28,8 +29,7 @@ from qkv.training.checkpoint import (
 from qkv.training.config import TrainingConfig
 from qkv.training.dropout import make_drop
 from qkv.training.interrupt import StopSignals
-from qkv.training.nonfinite import culprit, first_non_finite
-from qkv.training.optimizers import Optimizer, clip_and_measure
+from qkv.training.optimizers import Optimizer
 from qkv.training.pace import Pace
 from qkv.training.precision import Machine
 from qkv.training.ranks import ALONE, Ranks
@@ -45,8 +45,10 @@ from qkv.training.record import (
     Watchers,
 )
 from qkv.training.schedules import lr_scale
+from qkv.training.shards import Shards
 from qkv.training.spikes import MOST_ROLLBACKS, ONSET, Rollback, Watch, rate_factor, skipped
 from qkv.training.validation import Validation
+from qkv.training.weights import Weights
 
 if TYPE_CHECKING:
     from qkv.folder import RunFolder
@@ -93,9 +95,14 @@ def run(
     Raises NonFiniteError, SpikeError, RankLostError, Interrupted (all once what is good is saved) and StorageError.
     """
     session_start, is_resumed = (0, False) if resume is None else (resume.state.step, True)
+    loss = machine.compiled(task.loss)
     with machine.active(), StopSignals() as signals:
+        held = Weights(model, catalogue, optimizer, loss, ranks)
+        if machine.shard and ranks.world > 1:
+            held = Shards(model, catalogue, optimizer, loss, ranks, config.optimizer, machine.precision)
         while True:
             training = _Training(
+                held=held,
                 model=model,
                 catalogue=catalogue,
                 task=task,
@@ -141,6 +148,7 @@ class _Again(Exception):
 class _Training:
     """One session of a training: the parts it was given, and the state that they move."""
 
+    held: Weights
     model: Any
     catalogue: "Catalogue"
     task: Any
@@ -169,8 +177,7 @@ class _Training:
         self.started = time.perf_counter()
         self.state = state = TrainingState() if resume is None else resume.state
         if resume is not None:
-            self.catalogue.load_state(resume.weights())
-            self.optimizer.load_state(resume.optimizer_state())
+            self.held.load(resume)
         self.resumed_from = self.session_start if self.is_resumed else None
         self.watch = Watch(self.catalogue.addresses, state.recent_losses, state.gradient_logs)
         self.ahead, self.rates = skipped(state.rollbacks), rate_factor(state.rollbacks)
@@ -180,21 +187,22 @@ class _Training:
             state.train_seconds,
             state.tokens,
         )
-        self.loss = self.machine.compiled(self.task.loss)
         self.sizes, self.dropout = self.model.config.sizes, self.model.config.layout.dropout
         self.tokens_per_step = self.config.batch_size * self.task.positions(self.corpus, self.sizes)
+        how = {"loss": self.held.loss, "in_lockstep": self.held.in_lockstep, "ranks": self.ranks}
         self.validation = Validation(
-            self.model, self.task, self.corpus, self.config, self.machine, stop=self.is_interrupted, ranks=self.ranks
+            self.model, self.task, self.corpus, self.config, self.machine, stop=self.is_interrupted, **how
         )
         self.pace = Pace(self.config.schedule, state, deadline, validation_share=self.validation.share)
         is_best_gone = False
         if self.folder is not None and self.ranks.is_first:
-            self.checkpoints = Checkpoints(self.folder, self.catalogue, self.optimizer, resume=resume)
+            self.checkpoints = self.held.checkpoints(self.folder, resume)
             is_best_gone = not self.checkpoints.restore_best(state)
         if self.ranks.of_first(is_best_gone):
             self.tell("checkpoint", f"the best weights, of step {state.best_step}, are gone; the best starts anew")
             state.best_loss, state.best_step = None, -1
-        self.watchers.tell("on_start", self.context())
+        with self.at_rest():
+            self.watchers.tell("on_start", self.context())
         if resume is not None:
             self.watchers.tell("on_resume", state.step)
         for number, rollback in enumerate(state.rollbacks, 1):
@@ -220,28 +228,34 @@ class _Training:
         """From step n to step n + 1."""
         state, step = self.state, self.state.step
         if self.constraint is not None:
-            self.constraint.before_step(step)
+            self.held.enter(self.constraint, step)
             if self.constraint.acts_at(step):
                 self.watch.forget()
         loss, tokens = self.gradients(step)
-        grad_norm, each = clip_and_measure(self.optimizer.parameters, self.config.optimizer.clip)
+        grad_norm, each = self.held.clip_and_measure(self.config.optimizer.clip)
         if not (math.isfinite(loss) and math.isfinite(grad_norm)):
             raise self.lost_numbers(f"the loss is {loss:g} and the gradient norm {grad_norm:g}", step + 1)
         self.look_for_spike(loss, each)
         scale = lr_scale(step, self.config.schedule, state.horizon) * self.rates
         watching = self.watchers.wanting(step + 1)
         record = self.record(step + 1, state.tokens + tokens, loss, scale, grad_norm)
+        is_shown = self.held.agree(any(observer.reads(step + 1) for observer in watching))
+        if is_shown:
+            self.held.show(gradients=True)
         for observer in watching:
             observer.before_update(record)
-        self.optimizer.step(scale)
+        self.held.update(scale)
         if self.constraint is not None:
             self.constraint.after_step(step)
         state.step, state.tokens = step + 1, state.tokens + tokens
         before = loss if state.train_loss is None else state.train_loss
         state.train_loss = _SMOOTHING * before + (1 - _SMOOTHING) * loss
+        if is_shown:
+            self.held.show(gradients=True)
         for observer in watching:
             observer.after_update(record)
-        self.optimizer.zero_grad()
+        self.held.hide()
+        self.held.zero_grad()
         if self.pace.measure(state, self.clock(), self.validation.seconds):
             self.tell("horizon", f"{state.horizon} updates fit into the time")
 
@@ -251,15 +265,17 @@ class _Training:
             self.checkpoints.wait()
         self.ranks.meet()
         outcome = self.outcome()
-        self.watchers.tell("on_end", outcome)
+        with self.at_rest():
+            self.watchers.tell("on_end", outcome)
         if self.state.stopped_because == "interrupt":
             resume = f"; continue with: qkv train --out {self.folder.path} --resume" if self.folder is not None else ""
             raise Interrupted(f"stopped at step {outcome.steps}{resume}", exit_status=self.exit_status)
+        self.held.put_back()
         return outcome
 
     def close(self) -> None:
         """Let go of gradients and the writing thread, also after an error."""
-        self.optimizer.zero_grad()
+        self.held.zero_grad()
         if self.checkpoints is not None:
             self.checkpoints.close()
 
@@ -283,13 +299,13 @@ class _Training:
                 batch = batch.to(self.machine.device)
             with self.machine.autocast():
                 names = part if batch.examples is None else batch.examples.cpu().numpy()
-                nats, _ = self.loss(self.model, batch, make_drop(self.dropout, self.seed, step, names))
+                nats, _ = self.held.loss(batch, make_drop(self.dropout, self.seed, step, names))
             share = nats / n_targets
             if share.requires_grad:  # with everything frozen there is nothing to go back through
-                share.backward()
+                self.held.backward(share)
             loss += float(share.detach())
             tokens += n_positions(batch, self.sizes.n_ctx) if batch.mask is None else int(batch.mask.sum())
-        self.ranks.sum_gradients(self.optimizer.parameters)
+        self.held.sum_gradients()
         loss, tokens = self.ranks.sum(loss, tokens)
         return loss, int(tokens)
 
@@ -315,7 +331,8 @@ class _Training:
             seconds=self.validation.seconds,
             wall_seconds=self.seconds_before + self.seconds(),
         )
-        self.watchers.tell("on_evaluation", evaluation)
+        with self.at_rest():
+            self.watchers.tell("on_evaluation", evaluation)
 
     def reason_to_stop(self) -> str:
         """Why this step is the last one; empty where it is not."""
@@ -339,15 +356,24 @@ class _Training:
     def save(self) -> None:
         """One checkpoint, of finite weights, after what was measured up to here is durable."""
         state = self.state
-        if first_non_finite(self.catalogue, gradients=False):
+        if self.held.first_non_finite():
             raise self.lost_numbers("weights are not finite", state.step)
-        self.ranks.compare(self.optimizer.parameters, state.step)
+        self.held.compare(state.step)
         state.train_seconds = self.seconds_before + self.seconds()
         state.recent_losses, state.gradient_logs = self.watch.losses(), self.watch.logs()
         self.saved_step = state.step
         self.watchers.tell("on_checkpoint", state.step)
-        if self.checkpoints is not None:
-            self.checkpoints.save(state)
+        self.held.save(self.checkpoints, self.folder, state)
+
+    @contextlib.contextmanager
+    def at_rest(self) -> Iterator[None]:
+        """Observers may read the weights of now inside."""
+        is_shown = self.held.agree(self.watchers.read_weights)
+        if is_shown:
+            self.held.show()
+        yield
+        if is_shown:
+            self.held.hide()
 
     # words and records
 
@@ -418,7 +444,7 @@ class _Training:
 
     def lost_numbers(self, what: str, step: int) -> RunError:
         """Go back where that was asked for, else write down that the run ended here; say which matrix was first."""
-        address, words = culprit(self.catalogue)
+        address, words = self.held.culprit()
         if self.config.on_spike == "rollback":
             self.roll_back(self.state.step, address)
         how = "try a lower learning rate (--set lr=..., --set muon_lr=...)"
@@ -442,7 +468,8 @@ class _Training:
         if self.folder is not None and self.checkpoints is not None:
             self.checkpoints.wait()
             kept = mark_stopped(self.folder, reason)
-        self.watchers.tell("on_end", self.outcome())
+        with self.at_rest():
+            self.watchers.tell("on_end", self.outcome())
         where = f"; the checkpoint of step {kept} is kept" if kept >= 0 else ""
         return kind(f"{sentence}{where}; {how}")
 

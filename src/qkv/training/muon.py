@@ -14,12 +14,13 @@ value, and much nearer to it than the usual |X|_F. The result's singular values 
 Jordan's five steps are within 0.68..1.13, for 3/5 of the products. Wide pieces iterate on their Gram matrix alone.
 """
 
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-__all__ = ["Muon", "Piecewise", "orthogonalise"]
+__all__ = ["Muon", "Piecewise", "orthogonal_pieces", "orthogonalise"]
 
 STEPS = (
     (8.093369023021944, -23.620431585747575, 17.446152492927),
@@ -98,6 +99,12 @@ class Piecewise:
     on_rows: bool = False
     """Whether heads are blocks of rows (W_O) rather than of columns (W_Q, W_K, W_V)."""
 
+    @property
+    def stretch(self) -> float:
+        """sqrt(max(1, d_out / d_in))"""
+        d_in, d_out = self.parameter.shape
+        return max(1.0, d_out / d_in) ** 0.5
+
     def pieces(self, tensor: Tensor) -> Tensor:
         """A tensor of the parameter's shape as [pieces, d_in, d_out] of one piece each, sharing memory."""
         count = max(1, self.heads)
@@ -120,11 +127,12 @@ class Muon:
         momentum: float,
         weight_decay: float,
         dtype: torch.dtype = torch.float32,
+        zeros: Callable[[Tensor], Tensor] = torch.zeros_like,
     ) -> None:
         self.addresses = list(parameters)
         self._lr, self._momentum, self._weight_decay, self._dtype = lr, momentum, weight_decay, dtype
         self._members = list(parameters.values())
-        self._moments = [torch.zeros_like(m.parameter, requires_grad=False) for m in self._members]
+        self._moments = [zeros(m.parameter).detach() for m in self._members]
 
     def step(self, lr_scale: float) -> None:
         """One update at `lr_scale` times the peak rate, from the gradients that are there."""
@@ -140,16 +148,22 @@ class Muon:
         lr = self._lr * lr_scale
         if self._weight_decay:
             torch._foreach_mul_(parameters, 1.0 - lr * self._weight_decay)  # type: ignore[attr-defined]
-        for numbers in _by_shape([m.pieces(a).shape for m, a in zip(members, ahead, strict=True)]):
-            pieces = [members[i].pieces(ahead[i]) for i in numbers]
-            updates = orthogonalise(torch.cat(pieces).to(self._dtype)).to(pieces[0].dtype)
-            for i, update in zip(numbers, updates.split([len(p) for p in pieces]), strict=True):
-                d_in, d_out = parameters[i].shape
-                members[i].pieces(parameters[i]).add_(update, alpha=-lr * max(1.0, d_out / d_in) ** 0.5)
+        for i, update in orthogonal_pieces(members, ahead, self._dtype):
+            members[i].pieces(parameters[i]).add_(update, alpha=-lr * members[i].stretch)
 
     def state(self) -> dict[str, Tensor]:
         """Momentum by address ("L0.W_Q.momentum"), in the parameter's own shape, sharing memory."""
         return {f"{address}.momentum": m for address, m in zip(self.addresses, self._moments, strict=True)}
+
+
+def orthogonal_pieces(
+    members: Sequence[Piecewise], ahead: Sequence[Tensor], dtype: torch.dtype
+) -> Iterator[tuple[int, Tensor]]:
+    """(index, [pieces, d_in, d_out]) of each: its pieces of `ahead`, made orthogonal in `dtype`, in its own type."""
+    for numbers in _by_shape([m.pieces(a).shape for m, a in zip(members, ahead, strict=True)]):
+        pieces = [members[i].pieces(ahead[i]) for i in numbers]
+        updates = orthogonalise(torch.cat(pieces).to(dtype)).to(pieces[0].dtype)
+        yield from zip(numbers, updates.split([len(p) for p in pieces]), strict=True)
 
 
 def _by_shape(shapes: list[torch.Size]) -> list[list[int]]:

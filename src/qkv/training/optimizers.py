@@ -5,7 +5,7 @@ whose gradient is None (frozen) is passed over: no decay, no momentum, no step c
 the elementwise work; they are deterministic, and torch's own optimizer classes are the oracle of the tests.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from qkv.models.matrices import Catalogue
 
 __all__ = ["AdamW", "Optimizer", "Sgd", "clip_and_measure", "clip_gradients", "make_optimizer"]
+
+
+Zeros = Callable[[Tensor], Tensor]
+"""Makes the room for what is kept of a parameter."""
 
 
 class Rule(Protocol):
@@ -39,12 +43,19 @@ class Rule(Protocol):
 class AdamW:
     """Adam with decoupled decay (Kingma and Ba 2015, arXiv 1412.6980; Loshchilov and Hutter 2019)."""
 
-    def __init__(self, parameters: Mapping[str, Tensor], config: OptimizerConfig, *, weight_decay: float) -> None:
+    def __init__(
+        self,
+        parameters: Mapping[str, Tensor],
+        config: OptimizerConfig,
+        *,
+        weight_decay: float,
+        zeros: Zeros = torch.zeros_like,
+    ) -> None:
         self.addresses = list(parameters)
         self._parameters = list(parameters.values())
         self._config, self._weight_decay = config, weight_decay
-        self._first = [torch.zeros_like(p) for p in self._parameters]
-        self._second = [torch.zeros_like(p) for p in self._parameters]
+        self._first = [zeros(p) for p in self._parameters]
+        self._second = [zeros(p) for p in self._parameters]
         self._updates = [torch.zeros((), device=p.device) for p in self._parameters]
 
     def step(self, lr_scale: float) -> None:
@@ -79,11 +90,18 @@ class AdamW:
 class Sgd:
     """Gradient descent with classical momentum: b <- mu b + g; W <- (1 - lr wd) W - lr b."""
 
-    def __init__(self, parameters: Mapping[str, Tensor], config: OptimizerConfig, *, weight_decay: float) -> None:
+    def __init__(
+        self,
+        parameters: Mapping[str, Tensor],
+        config: OptimizerConfig,
+        *,
+        weight_decay: float,
+        zeros: Zeros = torch.zeros_like,
+    ) -> None:
         self.addresses = list(parameters)
         self._parameters = list(parameters.values())
         self._config, self._weight_decay = config, weight_decay
-        self._momentum = [torch.zeros_like(p) for p in self._parameters] if config.momentum else []
+        self._momentum = [zeros(p) for p in self._parameters] if config.momentum else []
 
     def step(self, lr_scale: float) -> None:
         """One update; without momentum and decay, a weight whose gradient is 0 keeps its bits."""
@@ -115,11 +133,14 @@ class Sgd:
 class Optimizer:
     """Named groups of parameters, each with its rule. Raises AssertionError unless they partition the catalogue."""
 
-    def __init__(self, catalogue: "Catalogue", rules: Mapping[str, Rule]) -> None:
+    def __init__(
+        self, catalogue: "Catalogue", rules: Mapping[str, Rule], held: Mapping[str, Tensor] | None = None
+    ) -> None:
         self._catalogue, self._rules = catalogue, dict(rules)
         named = [address for rule in rules.values() for address in rule.addresses]
         assert sorted(named) == sorted(catalogue.addresses), "groups must name each parameter exactly once"
-        self.parameters: list[Tensor] = [catalogue.entry(address).parameter for address in catalogue.addresses]
+        own = held or {address: catalogue.entry(address).parameter for address in catalogue.addresses}
+        self.parameters: list[Tensor] = [own[address] for address in catalogue.addresses]
 
     def groups(self) -> dict[str, list[str]]:
         """Which addresses each rule moves."""
@@ -154,13 +175,24 @@ class Optimizer:
             tensor.copy_(state[name])
 
 
-def make_optimizer(catalogue: "Catalogue", config: OptimizerConfig, *, precision: str = "fp32") -> Optimizer:
+def make_optimizer(
+    catalogue: "Catalogue",
+    config: OptimizerConfig,
+    *,
+    precision: str = "fp32",
+    held: Mapping[str, Tensor] | None = None,
+    muon: Callable[..., Rule] = Muon,
+    zeros: Zeros = torch.zeros_like,
+) -> Optimizer:
     """The optimizer of that kind over every parameter of the catalogue.
 
     Under Muon the updates of attention's and MLP's 2-D matrices are made orthogonal, head by head (in bfloat16 where
-    `precision` is bf16), and the rest goes by AdamW. Biases, gains and scalars form a group without decay.
+    `precision` is bf16), and the rest goes by AdamW. Biases, gains and scalars form a group without decay. `held` gives
+    what is updated in the place of each parameter, by address: the rows of it that a process holds, with their `grad`.
+    `muon` makes the rule of the hidden matrices, `zeros` the room for what is kept.
     """
     entries = [catalogue.entry(address) for address in catalogue.addresses]
+    own = {e.address: e.parameter for e in entries} if held is None else held
     rules: dict[str, Rule] = {}
     if config.kind == "muon":
         hidden = {
@@ -171,17 +203,17 @@ def make_optimizer(catalogue: "Catalogue", config: OptimizerConfig, *, precision
         if hidden:
             dtype = torch.bfloat16 if precision == "bf16" else torch.float32
             lr, momentum, decay = config.muon_lr, config.momentum, config.weight_decay
-            rules["muon"] = Muon(hidden, lr=lr, momentum=momentum, weight_decay=decay, dtype=dtype)
+            rules["muon"] = muon(hidden, lr=lr, momentum=momentum, weight_decay=decay, dtype=dtype, zeros=zeros)
         entries = [e for e in entries if e.address not in hidden]
     rule = Sgd if config.kind == "sgd" else AdamW
     name = "sgd" if config.kind == "sgd" else "adamw"
-    matrices = {e.address: e.parameter for e in entries if e.parameter.ndim == 2}
-    others = {e.address: e.parameter for e in entries if e.parameter.ndim != 2}
+    matrices = {e.address: own[e.address] for e in entries if e.parameter.ndim == 2}
+    others = {e.address: own[e.address] for e in entries if e.parameter.ndim != 2}
     if matrices:
-        rules[name] = rule(matrices, config, weight_decay=config.weight_decay)
+        rules[name] = rule(matrices, config, weight_decay=config.weight_decay, zeros=zeros)
     if others:
-        rules[f"{name}_no_decay"] = rule(others, config, weight_decay=0.0)
-    return Optimizer(catalogue, rules)
+        rules[f"{name}_no_decay"] = rule(others, config, weight_decay=0.0, zeros=zeros)
+    return Optimizer(catalogue, rules, held)
 
 
 def clip_gradients(parameters: Sequence[Tensor], clip: float) -> float:

@@ -33,6 +33,8 @@ class Machine:
     """Whether the loss is compiled by `torch.compile`."""
     ranks: int = 1
     """Processes that share each batch; `threads` are those of each."""
+    shard: bool = False
+    """Whether these processes share out weights, gradients and optimizer state as well, each holding its rows."""
 
     def __post_init__(self) -> None:
         for name in ("threads", "ranks"):

@@ -11,7 +11,7 @@ the same bytes. And it must know beforehand which parameters get gradients, whic
 gradients are summed after the backward pass, in buckets that follow from the catalogue alone.
 
 What runs between processes is torch's: gloo for sums on the CPU and for everything small, NCCL for gradients on CUDA.
-Each sum is a pure function of its terms and their number. Sharded weights (FSDP) are not made here.
+Each sum is a pure function of its terms and their number. Weights that are shared out as well: `shards`.
 """
 
 import contextlib
@@ -31,7 +31,7 @@ from torch import Tensor
 from qkv.errors import ConfigError, RankLostError, RunError
 from qkv.training.config import TrainingConfig
 
-__all__ = ["ALONE", "FOLDER_VARIABLE", "Ranks", "check_shares", "is_first_process", "join"]
+__all__ = ["ALONE", "FOLDER_VARIABLE", "Ranks", "buckets", "check_shares", "is_first_process", "join"]
 
 FOLDER_VARIABLE = "QKV_RANKS"
 """Names the folder in which processes of `qkv train --nproc` meet; torchrun's are found by torchrun's own variables."""
@@ -127,7 +127,7 @@ class Ranks:
             return
         waiting = []
         with self._together():
-            for bucket in _buckets([p.grad for p in parameters if p.grad is not None]):
+            for bucket in buckets([p.grad for p in parameters if p.grad is not None]):
                 flat = torch.cat([gradient.reshape(-1) for gradient in bucket])
                 waiting.append((bucket, flat, dist.all_reduce(flat, async_op=True)))
             for bucket, flat, work in waiting:
@@ -151,6 +151,16 @@ class Ranks:
                 f"the weights of process {differing} are not those of process 0 at step {step}, though both made the"
                 " same updates: something computes wrongly there; nothing was saved since the last checkpoint"
             )
+
+    @contextlib.contextmanager
+    def together(self) -> Iterator[None]:
+        """Where other code talks to the other ranks: an error of theirs is a RankLostError, any other stays itself."""
+        try:
+            yield
+        except RuntimeError as error:
+            if isinstance(error, dist.DistError) or "gloo" in str(error):
+                raise RankLostError(self._who_ended()) from error
+            raise
 
     @contextlib.contextmanager
     def _together(self) -> Iterator[None]:
@@ -226,7 +236,7 @@ def check_shares(training: TrainingConfig, world: int, examples: str) -> None:
         )
 
 
-def _buckets(gradients: Sequence[Tensor]) -> Iterator[list[Tensor]]:
+def buckets(gradients: Sequence[Tensor]) -> Iterator[list[Tensor]]:
     """Neighbours of one type, about 32 MiB at a time: a function of shapes alone."""
     bucket: list[Tensor] = []
     n_bytes = 0

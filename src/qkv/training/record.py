@@ -145,6 +145,15 @@ class Outcome:
 class Observer:
     """Reads a training and never changes it. A subclass overrides what it needs; every default does nothing."""
 
+    @property
+    def reads_weights(self) -> bool:
+        """Whether it ever reads weights, gradients or optimizer state: where they are sharded, that has to be known."""
+        return True
+
+    def reads(self, step: int) -> bool:
+        """Whether it reads them around the update that leads to `step`, which it then also `wants`."""
+        return self.reads_weights and self.wants(step)
+
     def on_start(self, context: RunContext) -> None:
         """Before the first update of this session."""
 
@@ -197,6 +206,11 @@ class Watchers:
     def wanting(self, step: int) -> tuple[Observer, ...]:
         """Those who want to see the update that leads to `step`."""
         return tuple(observer for observer in self.observers if observer.wants(step))
+
+    @property
+    def read_weights(self) -> bool:
+        """Whether one of them does."""
+        return any(observer.reads_weights for observer in self.observers)
 
     def tell(self, moment: str, *what: Any) -> None:
         """Call the method `moment` of each."""

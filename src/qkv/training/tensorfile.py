@@ -6,17 +6,19 @@ The library reads it back (and is the oracle of the tests).
 """
 
 import json
+import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 from torch import Tensor
 
 from qkv.errors import RunFolderError
+from qkv.folder import storage_errors
 
-__all__ = ["TensorFile", "load_tensors", "streamed"]
+__all__ = ["SharedFile", "TensorFile", "load_rows", "load_tensors", "streamed"]
 
 _DTYPES = {
     torch.float64: "F64",
@@ -53,6 +55,30 @@ class TensorFile:
         return [self._header, self._data.numpy().data]
 
 
+class SharedFile:
+    """The same content, written by several processes at once: each writes its rows of every tensor at their place."""
+
+    def __init__(self, tensors: Mapping[str, Tensor]) -> None:
+        """`tensors` give names, shapes and types; their values are not read."""
+        self._header, self._spans = _laid_out(tensors)
+        self._rows = {name: t[0].numel() * t.element_size() if t.ndim and len(t) else 0 for name, t in tensors.items()}
+
+    def begin(self, path: Path) -> None:
+        """Make a file of the full length; one process does, before the others write."""
+        with storage_errors(path), open(path, "wb") as file:
+            file.write(self._header)
+            file.truncate(len(self._header) + max((end for _, end in self._spans.values()), default=0))
+
+    def put(self, path: Path, parts: Mapping[str, tuple[int, Tensor]]) -> None:
+        """Write parts, each from a row on (0 for a scalar), and wait until they are on the disk."""
+        with storage_errors(path), open(path, "r+b") as file:
+            for name, (row, values) in parts.items():
+                file.seek(len(self._header) + self._spans[name][0] + row * self._rows[name])
+                file.write(values.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
+            file.flush()
+            os.fsync(file.fileno())
+
+
 def _laid_out(tensors: Mapping[str, Tensor]) -> tuple[bytes, dict[str, tuple[int, int]]]:
     """The header of a file of these tensors, and where each begins and ends behind it, in the order of the file."""
     header: dict[str, object] = {"__metadata__": {"format": "pt"}}
@@ -74,6 +100,32 @@ def streamed(tensors: Mapping[str, Tensor]) -> Iterator[bytes | memoryview]:
     yield header
     for name in spans:
         yield tensors[name].detach().contiguous().view(-1).view(torch.uint8).numpy().data
+
+
+def load_rows(path: Path, rows: Mapping[str, tuple[tuple[int, ...], int, int]]) -> dict[str, Tensor]:
+    """Of each tensor of a file the rows from one number up to and not with another, given (whole shape, from, to).
+
+    A scalar is given whole. Nothing else of the file is held in memory.
+
+    Raises RunFolderError where the file is missing or damaged, or holds other names or shapes.
+    """
+    try:
+        with safe_open(path, framework="pt") as file:
+            differing = sorted(rows.keys() ^ set(file.keys()))
+            found: dict[str, Tensor] = {}
+            for name, (shape, first, last) in {} if differing else rows.items():
+                part = file.get_slice(name)
+                if tuple(part.get_shape()) != tuple(shape):
+                    differing.append(name)
+                    break
+                found[name] = part[first:last] if shape else file.get_tensor(name)
+    except (OSError, SafetensorError) as error:
+        raise RunFolderError(f"{path} cannot be read: {error}") from None
+    if differing:
+        raise RunFolderError(
+            f"{path} is of another optimizer or model: {differing[0]} differs; resume with the run's own settings"
+        )
+    return found
 
 
 def load_tensors(path: Path) -> dict[str, Tensor]:

@@ -73,10 +73,17 @@ class Validation:
         *,
         stop: Callable[[], bool] = bool,
         ranks: Ranks = ALONE,
+        loss: Callable[[Any], tuple[Any, int]] | None = None,
+        in_lockstep: bool = False,
     ) -> None:
+        """`loss(batch)` is what the task's is of the model, where that is held in another way.
+
+        `in_lockstep`: every rank scores whenever one does.
+        """
         sizes = model.config.sizes
-        self._model, self._task, self._config, self._machine, self._stop = model, task, config, machine, stop
-        self._ranks = ranks
+        self._config, self._machine, self._stop = config, machine, stop
+        self._ranks, self._in_lockstep = ranks, in_lockstep
+        self._loss = loss or (lambda batch: task.loss(model, batch))
         positions = task.positions(corpus, sizes)
         self._tokens_per_step = config.batch_size * positions
         batches = tuple(task.val_batches(corpus, sizes, max(1, _BATCH_TOKENS // positions)))
@@ -146,6 +153,7 @@ class Validation:
         for first in range(0, len(self._batches), world):
             batches = self._batches[first : first + world]
             mine = batches[self._ranks.rank : self._ranks.rank + 1]
+            mine = mine or batches[: int(self._in_lockstep)]  # what a rank too many gives is left aside
             found = self._ranks.gather(*(self._score(mine[0]) if mine else (0.0, 0)))
             for nats, n_targets in found[: len(batches)]:
                 yield nats, int(n_targets)
@@ -155,7 +163,7 @@ class Validation:
         if self._machine.device != "cpu":
             batch = batch.to(self._machine.device)
         with torch.no_grad(), self._machine.autocast():
-            nats, n_targets = self._task.loss(self._model, batch)
+            nats, n_targets = self._loss(batch)
         return float(nats), int(n_targets)
 
     def _estimate(self, state: TrainingState, losses: list[float]) -> tuple[float, float]:

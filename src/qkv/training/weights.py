@@ -1,0 +1,105 @@
+"""How the weights of a training are held: whole by every process. What the loop asks of them, by one set of names.
+
+`shards.Shards` answers the same where weights, gradients and optimizer state are shared out among processes.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from torch import Tensor
+
+from qkv.training.checkpoint import Checkpoint, Checkpoints, TrainingState
+from qkv.training.nonfinite import culprit, first_non_finite
+from qkv.training.optimizers import Optimizer, clip_and_measure
+from qkv.training.ranks import Ranks
+from qkv.training.record import Constraint
+
+if TYPE_CHECKING:
+    from qkv.folder import RunFolder
+    from qkv.models.matrices import Catalogue
+
+__all__ = ["Weights"]
+
+
+class Weights:
+    """Every rank holds everything, so most of this is the catalogue's and the optimizer's own."""
+
+    in_lockstep = False
+    """Whether a rank that passes forward needs every other one to do so as well."""
+
+    def __init__(self, model: Any, catalogue: "Catalogue", optimizer: Optimizer, loss: Any, ranks: Ranks) -> None:
+        self.model, self.catalogue, self.optimizer, self.ranks = model, catalogue, optimizer, ranks
+        self._loss = loss
+
+    # a step
+
+    def loss(self, *given: Any) -> tuple[Tensor, int]:
+        """(sum of nats, number of targets) of a batch, by the task."""
+        return self._loss(self.model, *given)
+
+    def enter(self, constraint: Constraint, step: int) -> None:
+        """Let the constraint write and freeze what it does before a step."""
+        constraint.before_step(step)
+
+    def backward(self, loss: Tensor) -> None:
+        """Add the gradients of one micro-batch to those before."""
+        loss.backward()
+
+    def sum_gradients(self) -> None:
+        """Make the gradients those of the whole batch."""
+        self.ranks.sum_gradients(self.optimizer.parameters)
+
+    def clip_and_measure(self, clip: float) -> tuple[float, np.ndarray]:
+        """The global norm of the gradients before they are clipped, and that of each, NaN where there is none."""
+        return clip_and_measure(self.optimizer.parameters, clip)
+
+    def update(self, lr_scale: float) -> None:
+        """One update of every parameter that has a gradient."""
+        self.optimizer.step(lr_scale)
+
+    def zero_grad(self) -> None:
+        """Let go of the gradients."""
+        self.optimizer.zero_grad()
+
+    # what is looked at
+
+    def agree(self, wanted: bool) -> bool:
+        """Whether whole weights are wanted by a rank, where that takes part of all of them."""
+        return False
+
+    def show(self, *, gradients: bool = False) -> None:
+        """Make the catalogue and the optimizer that observers read those of now."""
+
+    def hide(self) -> None:
+        """Let go of what was shown."""
+
+    def put_back(self) -> None:
+        """Give the model that was handed in the weights of now, for whoever goes on with it."""
+
+    def first_non_finite(self) -> str:
+        """The first address whose weights are not all finite, or ""."""
+        return first_non_finite(self.catalogue, gradients=False)
+
+    def culprit(self) -> tuple[str, str]:
+        """(address, words): where numbers were lost first."""
+        return culprit(self.catalogue)
+
+    def compare(self, step: int) -> None:
+        """Make sure that no rank computed wrongly, as far as that shows in the weights."""
+        self.ranks.compare(self.optimizer.parameters, step)
+
+    # what is kept
+
+    def load(self, resume: Checkpoint) -> None:
+        """Take over weights and optimizer state of a checkpoint."""
+        self.catalogue.load_state(resume.weights())
+        self.optimizer.load_state(resume.optimizer_state())
+
+    def checkpoints(self, folder: "RunFolder", resume: Checkpoint | None) -> Checkpoints:
+        """What writes the checkpoints of this training, on the first rank."""
+        return Checkpoints(folder, self.catalogue, self.optimizer, resume=resume)
+
+    def save(self, checkpoints: Checkpoints | None, folder: "RunFolder | None", state: TrainingState) -> None:
+        """Write a checkpoint; every rank calls it, and the first one alone has `checkpoints`."""
+        if checkpoints is not None:
+            checkpoints.save(state)
