@@ -3,6 +3,7 @@
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -78,8 +79,6 @@ def beside(tmp_path, monkeypatch, small_text):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", GUIDE)
 def test_what_a_page_says_to_type_works(name, beside, capsys):
-    import shutil
-
     names = {"qkv": qkv}
     for kind, code in blocks(name):
         if kind == "python":
@@ -92,16 +91,43 @@ def test_what_a_page_says_to_type_works(name, beside, capsys):
                 assert main(words) == 0, (words, capsys.readouterr().err)
 
 
-@pytest.mark.slow
-def test_the_site_builds_without_a_warning_and_asks_nothing_from_elsewhere(tmp_path):
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """The site, built, and what was said meanwhile."""
     pytest.importorskip("material", reason="needs the extra docs")
-    out = tmp_path / "site"
+    out = tmp_path_factory.mktemp("built") / "site"
     done = subprocess.run(
         [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", out],
-        cwd=ROOT, env=os.environ | {"NO_MKDOCS_2_WARNING": "1"}, capture_output=True, text=True, timeout=300,
+        cwd=ROOT, env=os.environ | {"NO_MKDOCS_2_WARNING": "1"}, capture_output=True, text=True, timeout=600,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert "WARNING" not in done.stderr
+    return out, done.stderr
+
+
+@pytest.mark.browser
+def test_the_search_finds_pages_that_were_opened_as_files(site):
+    api = pytest.importorskip("playwright.sync_api", reason="needs the extra dev")
+    if not (chromium := shutil.which("chromium")):
+        pytest.skip("no chromium is installed")
+    asked, wrong = [], []
+    with api.sync_playwright() as engine:
+        browser = engine.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu"])
+        page = browser.new_page()
+        page.on("request", lambda request: asked.append(request.url))
+        page.on("pageerror", lambda error: wrong.append(str(error)))
+        page.goto((site[0] / "index.html").as_uri())
+        page.fill("input.md-search__input", "orthogonal")
+        page.wait_for_selector(".md-search-result__link", timeout=60_000)
+        found = [link.get_attribute("href") for link in page.locator(".md-search-result__link").all()]
+        browser.close()
+    assert any(link and "matrices.html" in link for link in found)
+    assert wrong == [] and [url for url in asked if not url.startswith("file:")] == []
+
+
+@pytest.mark.slow
+def test_the_site_builds_without_a_warning_and_asks_nothing_from_elsewhere(site):
+    out, said = site
+    assert "WARNING" not in said
     pages = {path.relative_to(out).as_posix(): path.read_text(encoding="utf-8") for path in out.rglob("*.html")}
     assert {"index.html", "measures.html", "settings.html", "api/qkv.models.html", "answers/proofs.html"} <= set(pages)
     assert "<math" in pages["how-it-works.html"] and "$" not in re.sub(

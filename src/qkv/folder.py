@@ -18,7 +18,16 @@ from typing import Any
 
 from qkv.errors import RunFolderError, StorageError, UserError
 
-__all__ = ["FINAL_FILES", "FORMAT_VERSION", "RunFolder", "link", "sha256_of", "storage_errors", "write_atomically"]
+__all__ = [
+    "FINAL_FILES",
+    "FORMAT_VERSION",
+    "RunFolder",
+    "link",
+    "lock_file",
+    "sha256_of",
+    "storage_errors",
+    "write_atomically",
+]
 
 FORMAT_VERSION = 1
 FINAL_FILES = (
@@ -247,7 +256,7 @@ class RunFolder:
         except OSError:
             return False
         try:
-            return not _lock(descriptor)
+            return not lock_file(descriptor)
         finally:
             os.close(descriptor)
 
@@ -270,7 +279,7 @@ class RunFolder:
 
     def _acquire(self) -> None:
         descriptor = os.open(self.path / _LOCK, os.O_RDWR | os.O_CREAT, 0o644)
-        if not _lock(descriptor):
+        if not lock_file(descriptor):
             holder = os.read(descriptor, 32).decode(errors="replace").strip() if os.name != "nt" else ""
             os.close(descriptor)
             who = f" (process {holder})" if holder else ""
@@ -301,7 +310,7 @@ class RunFolder:
                 parent.rmdir()
 
 
-def _lock(descriptor: int) -> bool:
+def lock_file(descriptor: int) -> bool:
     """Take an exclusive lock that ends with this process; False where another has it."""
     try:
         if os.name == "nt":

@@ -135,19 +135,23 @@ def test_a_large_text_without_room_in_the_cache_is_a_storage_error(
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="/dev/full is Linux's")
-def test_a_full_disk_is_a_storage_error_and_leaves_nothing_behind(
+def test_a_full_disk_is_a_storage_error_and_leaves_nothing_that_is_taken_for_whole(
     prose_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(corpus_module, "IN_MEMORY_BYTES", 1000)
     whole = corpus_module.tokenise
 
-    def into_full(chunks, tokenizer, end_id, file, progress):
-        return whole(chunks, tokenizer, end_id, Path("/dev/full"), progress)
+    def into_full(chunks, tokenizer, end_id, file, progress, workers):
+        return whole(chunks, tokenizer, end_id, Path("/dev/full"), progress, workers)
 
     monkeypatch.setattr(corpus_module, "tokenise", into_full)
     with pytest.raises(StorageError, match="No space left"):
         load_corpus(config(prose_file), cache=tmp_path)
-    assert not [path for path in (tmp_path / "tokens").iterdir()]
+    assert {path.name[:6] for path in (tmp_path / "tokens").iterdir()} <= {".part-", ".lock-"}
+    monkeypatch.setattr(corpus_module, "tokenise", whole)
+    assert same(
+        load_corpus(config(prose_file), cache=tmp_path), load_corpus(config(prose_file), cache=tmp_path / "new")
+    )
 
 
 def test_what_is_asked_changes_what_is_kept(table_file: Path, prose_file: Path, tmp_path: Path) -> None:

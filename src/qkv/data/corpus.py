@@ -16,6 +16,7 @@ from typing import Any
 
 from qkv.data.caching import read_cached, write_cached
 from qkv.data.config import DataConfig
+from qkv.data.encoders import most_workers
 from qkv.data.fitting import FITTED_SAMPLE
 from qkv.data.lost import charge_nats
 from qkv.data.sources import Source, open_source
@@ -236,7 +237,8 @@ def _tokens(
         both = split()
         for name, part in (("train", both.train), ("val", both.val)):
             file = None if work is None else work / f"{name}.ids"
-            parts[name] = tokenise(part.read(), tokenizer, _end_mark(tokenizer) if many else None, file, progress)
+            end, workers = _end_mark(tokenizer) if many else None, most_workers()
+            parts[name] = tokenise(part.read(), tokenizer, end, file, progress, workers)
         return parts, {"rule": both.rule, "charge_nats": _charge(tokenizer, both)}
 
     if small:
@@ -249,7 +251,7 @@ def _tokens(
         return parts, facts
     if folder is None:
         raise StorageError(f"{source.name!r} has {n_bytes:,} bytes; its tokens need a cache folder on disk")
-    keep_tokens(folder, make)
+    keep_tokens(folder, make, goes_on=True)
     kept = kept_tokens(folder, in_memory=False)
     if kept is None:
         raise StorageError(f"tokens that were just written to {str(folder)!r} cannot be read back")

@@ -29,6 +29,7 @@ __all__ = [
     "Splitting",
     "UnitCodec",
     "ascii_words",
+    "limit_memory",
     "splitting_of",
     "unit_text",
     "units",
@@ -38,6 +39,13 @@ _SPACE_BETWEEN = re.compile(r" (?=\S)(?<=\S )")
 
 _MOST_CACHED = 64 << 20
 """Characters of distinct units remembered at most (about 400 MB with their ids); beyond it all are forgotten."""
+_most_cached = _MOST_CACHED
+
+
+def limit_memory(share: int) -> None:
+    """Remember a part of that only, in a process that is one of so many."""
+    global _most_cached
+    _most_cached = _MOST_CACHED // share
 
 
 def _byte_characters() -> tuple[str, ...]:
@@ -212,7 +220,7 @@ class UnitCodec:
         ids = self._ids[places]
         text_ends = np.cumsum([len(text) for text in found]) if found else np.zeros(0, dtype=np.int64)
         totals = np.concatenate([[0], ends])[text_ends]
-        if self._cached > _MOST_CACHED:
+        if self._cached > _most_cached:
             self._forget()
         return ids, np.diff(totals, prepend=0)
 

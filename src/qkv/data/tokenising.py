@@ -1,8 +1,10 @@
 """A stream of text chunks into token ids, in memory for small texts, in files mapped into memory for large ones.
 
-Memory is bounded by a chunk, not by the text: 5 GB are turned into ids a megabyte at a time. A long text is cut
-only where a word begins, so that a cut changes no token (only a megabyte without any space is cut through). Files
-are written under a temporary name and renamed at the end; what a crash leaves behind is never read.
+Memory is bounded by a chunk, not by the text: 5 GB are turned into ids a megabyte at a time, by as many processes as
+there are cores. A long text is cut only where a word begins, so that a cut changes no token (only a megabyte without
+any space is cut through). Files are written under a name of their own and renamed at the end. Every 64 million
+characters it is written down how far they came: after a crash the next call goes on from there, and its ids are the
+same.
 """
 
 import json
@@ -12,15 +14,20 @@ import shutil
 import tempfile
 from array import array
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 
+from qkv.data.encoders import Batch, Encoded, encode_all
 from qkv.data.sources import Chunk
 from qkv.data.tokenizers import Tokenizer
 from qkv.data.tokens import Tokens, id_type
 from qkv.errors import StorageError
+from qkv.folder import lock_file, write_atomically
 
 __all__ = ["IN_MEMORY_BYTES", "keep_tokens", "kept_tokens", "tokenise", "whole_words"]
 
@@ -28,6 +35,8 @@ IN_MEMORY_BYTES = 64 << 20
 """Sources of more bytes than this are mapped from files."""
 
 _BATCH_CHARS = 1 << 20
+_PIECE_CHARS = 1 << 26
+"""What is written between two notes of how far it came: the most that a kill makes be done again."""
 _LONGEST_CARRY = 1 << 22
 _WORD_START = re.compile(r"(?<=\S) (?=\S)|(?<=\S\n)(?=\S)")
 
@@ -51,58 +60,114 @@ def whole_words(chunks: Iterable[Chunk]) -> Iterator[Chunk]:
         yield Chunk(text, ends)
 
 
+@dataclass
+class _Done:
+    """How far a part is written: what stands in `PART.done` beside its ids, for whoever goes on with it."""
+
+    batches: int = 0
+    tokens: int = 0
+    documents: int = 0
+    chars: int = 0
+    bytes: int = 0
+    unknown: int = 0
+
+
 def tokenise(
     chunks: Iterable[Chunk],
     tokenizer: Tokenizer,
     end_id: int | None,
     file: Path | None = None,
     progress: Progress | None = None,
+    workers: int = 1,
 ) -> Tokens:
     """All chunks as Tokens; `end_id` is put behind each document, None puts nothing.
 
-    With `file` the ids are written there as they come and mapped read-only afterwards.
+    With `file` the ids are written there as they come, by so many `workers`, and mapped read-only afterwards. What an
+    earlier call for the same text wrote there is gone on with: at most one piece is made twice, and the ids are those
+    of a call that nothing happened to.
 
-    Raises StorageError where the file cannot be written.
+    Raises StorageError where the file cannot be written, RunError where a worker ends.
     """
     dtype = id_type(tokenizer.d_vocab)
+    if file is None:
+        return _in_memory(encode_all(_batches(chunks), tokenizer, end_id), dtype, progress)
+    try:
+        done = _resumed(file, dtype)
+        if progress is not None and done.chars:
+            progress(done.chars)
+        batches = islice(_batches(chunks), done.batches, None)
+        with open(file, "ab") as ids, open(_stops(file), "ab") as stops:
+            written = done.chars
+            for found in encode_all(batches, tokenizer, end_id, workers):
+                ids.write(found.ids.tobytes())
+                stops.write((done.tokens + found.stops).astype("<i8").tobytes())
+                done = _Done(
+                    done.batches + 1,
+                    done.tokens + len(found.ids),
+                    done.documents + len(found.stops),
+                    done.chars + found.n_chars,
+                    done.bytes + found.n_bytes,
+                    done.unknown + found.n_unknown,
+                )
+                if done.chars - written >= _PIECE_CHARS:
+                    _note(file, done, ids, stops)
+                    written = done.chars
+                if progress is not None:
+                    progress(found.n_chars)
+            _note(file, done, ids, stops)
+    except OSError as error:
+        raise StorageError(f"tokens cannot be written to {str(file)!r}: {error.strerror or error}") from None
+    offsets = np.concatenate([[0], np.fromfile(_stops(file), dtype="<i8").astype(np.int64)])
+    ids = _mapped(file, dtype, done.tokens)
+    return Tokens(ids=ids, offsets=offsets, n_bytes=done.bytes, n_unknown=done.unknown)
+
+
+def _in_memory(encoded: Iterable[Encoded], dtype: type, progress: Progress | None) -> Tokens:
+    """All of it, held."""
     kept: list[np.ndarray] = []
     offsets = array("q", [0])
     n_tokens = n_bytes = n_unknown = 0
+    for found in encoded:
+        kept.append(found.ids)
+        offsets.extend((n_tokens + found.stops).tolist())
+        n_tokens, n_bytes, n_unknown = n_tokens + len(found.ids), n_bytes + found.n_bytes, n_unknown + found.n_unknown
+        if progress is not None:
+            progress(found.n_chars)
+    ids = np.concatenate(kept) if kept else np.zeros(0, dtype)
+    return Tokens(ids=ids, offsets=np.array(offsets, dtype=np.int64), n_bytes=n_bytes, n_unknown=n_unknown)
+
+
+def _stops(file: Path) -> Path:
+    """Where documents end, beside the ids."""
+    return file.with_suffix(".stops")
+
+
+def _note(file: Path, done: _Done, *written: IO[bytes]) -> None:
+    """Make everything so far survive whatever comes, and then write down that it is there."""
+    for each in written:
+        each.flush()
+        os.fsync(each.fileno())
+    write_atomically(file.with_suffix(".done"), json.dumps(asdict(done)).encode())
+
+
+def _resumed(file: Path, dtype: type) -> _Done:
+    """How far an earlier call came, its files cut back to there; the beginning where they do not hold so much."""
     try:
-        sink = open(file, "wb") if file is not None else None  # noqa: SIM115
-        try:
-            for texts, ends in _batches(chunks):
-                ids, lengths = tokenizer.encode_many(texts)
-                n_bytes += sum(len(text) if text.isascii() else len(text.encode("utf-8", "replace")) for text in texts)
-                if tokenizer.unknown_id is not None:
-                    n_unknown += int((ids == tokenizer.unknown_id).sum())
-                stops = np.cumsum(lengths)[ends]
-                ids = ids.astype(dtype)
-                if end_id is not None:
-                    ids = np.insert(ids, stops, end_id)
-                    stops = stops + np.arange(1, len(stops) + 1)
-                offsets.extend((n_tokens + stops).tolist())
-                n_tokens += len(ids)
-                if sink is not None:
-                    sink.write(ids.tobytes())
-                else:
-                    kept.append(ids)
-                if progress is not None:
-                    progress(sum(map(len, texts)))
-        finally:
-            if sink is not None:
-                sink.close()
-    except OSError as error:
-        raise StorageError(f"tokens cannot be written to {str(file)!r}: {error.strerror or error}") from None
-    if file is not None:
-        all_ids = _mapped(file, dtype, n_tokens)
-    else:
-        all_ids = np.concatenate(kept) if kept else np.zeros(0, dtype)
-    return Tokens(ids=all_ids, offsets=np.array(offsets, dtype=np.int64), n_bytes=n_bytes, n_unknown=n_unknown)
+        done = _Done(**json.loads(file.with_suffix(".done").read_text(encoding="utf-8")))
+        sizes = {file: done.tokens * np.dtype(dtype).itemsize, _stops(file): done.documents * 8}
+        if all(place.stat().st_size >= size for place, size in sizes.items()):
+            for place, size in sizes.items():
+                os.truncate(place, size)
+            return done
+    except (OSError, ValueError, TypeError):
+        pass
+    for place in (file, _stops(file)):
+        place.unlink(missing_ok=True)
+    return _Done()
 
 
-def _batches(chunks: Iterable[Chunk]) -> Iterator[tuple[list[str], np.ndarray]]:
-    """Texts of about a megabyte together, and which of them end a document, bool [n_texts]."""
+def _batches(chunks: Iterable[Chunk]) -> Iterator[Batch]:
+    """Texts of about a megabyte together."""
     texts: list[str] = []
     ends: list[bool] = []
     size = 0
@@ -111,38 +176,60 @@ def _batches(chunks: Iterable[Chunk]) -> Iterator[tuple[list[str], np.ndarray]]:
         ends.append(chunk.ends)
         size += len(chunk.text) + 64
         if size >= _BATCH_CHARS:
-            yield texts, np.array(ends)
+            yield Batch(texts, np.array(ends))
             texts, ends, size = [], [], 0
     if texts:
-        yield texts, np.array(ends)
+        yield Batch(texts, np.array(ends))
 
 
 def _mapped(file: Path, dtype: type, n_tokens: int) -> np.ndarray:
     return np.memmap(file, dtype=dtype, mode="r", shape=(n_tokens,)) if n_tokens else np.zeros(0, dtype)
 
 
-def keep_tokens(folder: Path, make: Callable[[Path], tuple[dict[str, Tokens], dict[str, Any]]]) -> None:
+def keep_tokens(
+    folder: Path, make: Callable[[Path], tuple[dict[str, Tokens], dict[str, Any]]], *, goes_on: bool = False
+) -> None:
     """Fill `folder` with what `make` gives, tokens of the parts and facts about them, whole or not at all.
 
-    `make` works in a temporary folder, where it may leave ids as PART.ids. A folder that another process finished
-    in the meantime is left as it is, a broken one is replaced.
+    `make` works in a temporary folder, where it may leave ids as PART.ids. With `goes_on` that folder has a name of its
+    own and stays where the work broke off, so that the next call finds it; another process that works in it meanwhile
+    keeps it, and this one begins in a folder of its own. A folder that another process finished in the meantime is left
+    as it is, a broken one is replaced.
 
     Raises StorageError where the folder cannot be written.
     """
-    temporary = ""
-    try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        temporary = tempfile.mkdtemp(dir=folder.parent, prefix=".tmp-")
-        _write_parts(Path(temporary), *make(Path(temporary)))
-        if folder.exists() and kept_tokens(folder, in_memory=False) is None:
-            shutil.rmtree(folder)
-        if not folder.exists():
-            os.rename(temporary, folder)
-    except OSError as error:
-        raise StorageError(f"tokens cannot be kept in {str(folder)!r}: {error.strerror or error}") from None
-    finally:
-        if temporary:
-            shutil.rmtree(temporary, ignore_errors=True)
+    with ExitStack() as stack:
+        try:
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            temporary = _unfinished(folder, stack) if goes_on else None
+            if temporary is None:
+                temporary = Path(tempfile.mkdtemp(dir=folder.parent, prefix=".tmp-"))
+                stack.callback(shutil.rmtree, temporary, ignore_errors=True)
+            _write_parts(temporary, *make(temporary))
+            for leftover in (*temporary.glob("*.done"), *temporary.glob("*.stops")):
+                leftover.unlink()
+            if folder.exists() and kept_tokens(folder, in_memory=False) is None:
+                shutil.rmtree(folder)
+            if folder.exists():
+                shutil.rmtree(temporary, ignore_errors=True)
+            else:
+                os.rename(temporary, folder)
+        except OSError as error:
+            raise StorageError(f"tokens cannot be kept in {str(folder)!r}: {error.strerror or error}") from None
+
+
+def _unfinished(folder: Path, stack: ExitStack) -> Path | None:
+    """The folder in which work on `folder` goes on, held by this process until `stack` closes; None where it is not.
+
+    Its lock lies beside it, so that it does not move with it.
+    """
+    place = folder.with_name(f".part-{folder.name}")
+    lock = os.open(folder.with_name(f".lock-{folder.name}"), os.O_RDWR | os.O_CREAT, 0o644)
+    stack.callback(os.close, lock)
+    if not lock_file(lock):
+        return None
+    place.mkdir(exist_ok=True)
+    return place
 
 
 def _write_parts(folder: Path, parts: dict[str, Tokens], facts: dict[str, Any]) -> None:

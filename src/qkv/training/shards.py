@@ -338,7 +338,7 @@ def rows_of_rank(whole: Tensor, ranks: Ranks, rank: int | None = None) -> tuple[
     return min(rank * each, len(whole)), min((rank + 1) * each, len(whole))
 
 
-def owners(sizes: Sequence[tuple[int, int]], world: int) -> list[int]:
+def owners(sizes: Sequence[Sequence[int]], world: int) -> list[int]:
     """Which rank makes each matrix [d_in, d_out] orthogonal: the dearest first, each to who has least to do so far."""
     loads, owner = [0] * world, [0] * len(sizes)
     cost = [a * b * min(a, b) for a, b in sizes]
@@ -424,7 +424,7 @@ class SharedMuon(Muon):
         lr = self._lr * lr_scale
         if self._weight_decay:
             torch._foreach_mul_(rows, 1.0 - lr * self._weight_decay)  # type: ignore[attr-defined]
-        owner = owners([tuple(m.parameter.shape) for m in members], self._exchange.world)
+        owner = owners([m.parameter.shape for m in members], self._exchange.world)
         wholes = self._exchange.collect(names, ahead, owner)
         mine = list(wholes)
         for k, update in orthogonal_pieces([members[i] for i in mine], [wholes[i] for i in mine], self._dtype):
