@@ -132,6 +132,17 @@ def test_an_imported_pair_model_is_a_run_that_commands_open(theirs, tmp_path, ca
     capsys.readouterr()
 
 
+def test_sentencepiece_files_are_named_and_not_taken_for_a_tokenizer(theirs, tmp_path):
+    theirs.save_theirs(tmp_path / "hf", "marian")
+    for name in ("source.spm", "target.spm", "vocab.json"):
+        (tmp_path / "hf" / name).write_bytes(b"{}")
+    read = read_checkpoint(tmp_path / "hf")
+    assert read.tokenizer is None
+    (note,) = (note for note in read.notes if "tokenizer" in note)
+    assert "source.spm and target.spm are SentencePiece, which is not read; put a tokenizer.json" in note
+    assert note.endswith("the model takes ids, and no text")
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [

@@ -10,6 +10,7 @@ fit is said in one sentence.
 
 import gzip
 import hashlib
+import math
 import re
 import zlib
 from dataclasses import dataclass
@@ -247,6 +248,10 @@ def _labels_beside(path: Path) -> Path:
     return found
 
 
+_MOST_DEFLATED = 1040
+"""A gzipped byte holds no more (RFC 1951: at most 258 for each 2 bits); a header may claim what it likes."""
+
+
 def read_idx(path: Path, dimensions: tuple[int, ...]) -> np.ndarray:
     """The values of an IDX file, uint8 with as many axes as its header says; gzipped where its name ends in .gz.
 
@@ -265,10 +270,12 @@ def read_idx(path: Path, dimensions: tuple[int, ...]) -> np.ndarray:
                 raise SourceError(f"{str(path)!r} has {head[3]} dimensions; expected {expected}")
             sizes = file.read(4 * head[3])
             shape = tuple(int(n) for n in np.frombuffer(sizes[: len(sizes) // 4 * 4], ">i4"))
-            expected = int(np.prod(shape, dtype=np.int64)) if len(shape) == head[3] else -1
-            if expected < 0:
+            if len(shape) < head[3]:
                 raise SourceError(f"{str(path)!r} is cut off inside its header")
-            data = file.read(expected + 1)
+            if min(shape) < 0:
+                raise SourceError(f"{str(path)!r} is no IDX file: its header says sizes of {shape}")
+            expected = math.prod(shape)
+            data = file.read(min(expected + 1, path.stat().st_size * _MOST_DEFLATED))
     except (OSError, EOFError, zlib.error) as error:
         raise SourceError(f"{str(path)!r} cannot be read, it may be cut off: {error}") from None
     if len(data) != expected:

@@ -6,6 +6,7 @@ that line; then, for each word, its bytes, a space and `width` little-endian flo
 """
 
 import gzip
+import re
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -22,6 +23,9 @@ __all__ = ["SUFFIXES", "Vectors", "is_vector_file", "read_vectors", "shared"]
 SUFFIXES = (".txt", ".vec", ".bin")
 """How the name of a vector file ends, before a ".gz"."""
 _LONGEST_WORD = 10_000
+_WIDEST = 1 << 20
+"""Numbers of a vector; a header that says more is none."""
+_COUNT = re.compile(r"[0-9]{1,18}")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -99,7 +103,7 @@ def _text(file: BufferedIOBase, path: Path) -> tuple[list[str], np.ndarray]:
     width = 0
     for number, line in enumerate(_lines(file, path), start=1):
         parts = line.rstrip().split(" ")
-        if number == 1 and len(parts) == 2 and all(part.isdigit() for part in parts):
+        if number == 1 and len(parts) == 2 and all(_COUNT.fullmatch(part) for part in parts):
             width = int(parts[1])
             continue
         if not parts[0] and len(parts) == 1:
@@ -132,9 +136,11 @@ def _lines(file: BufferedIOBase, path: Path) -> Iterator[str]:
 
 def _binary(file: BufferedIOBase, path: Path) -> tuple[list[str], np.ndarray]:
     head = file.readline(100).split()
-    if len(head) != 2 or not all(part.isdigit() for part in head) or not int(head[1]):
+    if len(head) != 2 or not all(_COUNT.fullmatch(part.decode("latin-1")) for part in head):
         raise SourceError(f"{str(path)!r} is no word2vec binary file: expected a first line 'count width'")
     n, width = int(head[0]), int(head[1])
+    if not 0 < width <= _WIDEST:
+        raise SourceError(f"{str(path)!r} says that its vectors have {width:,} numbers; expected 1 to {_WIDEST:,}")
     words: list[str] = []
     rows: list[np.ndarray] = []
     for _ in range(n):

@@ -275,6 +275,19 @@ def _check_shape(item: Placed, weights: Weights) -> None:
 # the tokenizer
 
 
+SENTENCEPIECE = ("tokenizer.model", "spiece.model", "sentencepiece.bpe.model", "source.spm", "target.spm")
+"""Files of tokenizers that are not read."""
+
+
+def _unread(folder: Path) -> str:
+    """Which tokenizer files of a folder are of a kind that is not read, and what to do, in brackets; or ""."""
+    names = [name for name in SENTENCEPIECE if (folder / name).exists()]
+    if not names:
+        return ""
+    what = f"{names[0]} is" if len(names) == 1 else f"{' and '.join(names)} are"
+    return f" ({what} SentencePiece, which is not read; put a tokenizer.json with the same ids beside the weights)"
+
+
 def _read_tokenizer(folder: Path, family: Family, config: ModelConfig, notes: list[str]) -> Tokenizer | None:
     """The folder's tokenizer. Raises SourceError where it is broken or has ids beyond the table."""
     if family.kind == "ImageClassifier":
@@ -286,9 +299,7 @@ def _read_tokenizer(folder: Path, family: Family, config: ModelConfig, notes: li
             raise SourceError(f"{folder / name} has {size:,} bytes; a tokenizer has less than {LARGEST_TOKENIZER:,}")
     pair = any(set(names) <= set(there) for names in PAIRS)
     if not pair and not {"tokenizer.json", "vocab.txt"} & set(there):
-        only = " (tokenizer.model is SentencePiece; save it again with transformers' fast tokenizer)"
-        more = only if (folder / "tokenizer.model").exists() else ""
-        notes.append(f"{folder} has no tokenizer that can be read{more}: the model takes ids, and no text")
+        notes.append(f"{folder} has no tokenizer that can be read{_unread(folder)}: the model takes ids, and no text")
         return None
     tokenizer = load_tokenizer(folder)
     tokenizer = tokenizer if "tokenizer.json" in there else _framed(tokenizer, family)

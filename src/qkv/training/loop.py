@@ -254,7 +254,8 @@ class _Training:
             self.held.show(gradients=True)
         for observer in watching:
             observer.after_update(record)
-        self.held.hide()
+        if is_shown:
+            self.held.hide()
         self.held.zero_grad()
         if self.pace.measure(state, self.clock(), self.validation.seconds):
             self.tell("horizon", f"{state.horizon} updates fit into the time")
