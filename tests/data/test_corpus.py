@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from qkv.data import corpus as corpus_module
+from qkv.data import tokenising
 from qkv.data.config import DataConfig
 from qkv.data.corpus import Corpus, load_corpus
 from qkv.data.lost import charge_nats
@@ -139,16 +140,17 @@ def test_a_full_disk_is_a_storage_error_and_leaves_nothing_that_is_taken_for_who
     prose_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(corpus_module, "IN_MEMORY_BYTES", 1000)
-    whole = corpus_module.tokenise
+    noted = tokenising._note
 
-    def into_full(chunks, tokenizer, end_id, file, progress, workers):
-        return whole(chunks, tokenizer, end_id, Path("/dev/full"), progress, workers)
+    def into_full(*given: object) -> None:
+        with open("/dev/full", "wb", buffering=0) as file:
+            file.write(b"x")
 
-    monkeypatch.setattr(corpus_module, "tokenise", into_full)
+    monkeypatch.setattr(tokenising, "_note", into_full)
     with pytest.raises(StorageError, match="No space left"):
         load_corpus(config(prose_file), cache=tmp_path)
     assert {path.name[:6] for path in (tmp_path / "tokens").iterdir()} <= {".part-", ".lock-"}
-    monkeypatch.setattr(corpus_module, "tokenise", whole)
+    monkeypatch.setattr(tokenising, "_note", noted)
     assert same(
         load_corpus(config(prose_file), cache=tmp_path), load_corpus(config(prose_file), cache=tmp_path / "new")
     )

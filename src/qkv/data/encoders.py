@@ -1,6 +1,6 @@
 """Batches of texts into ids, in order: here, or in several processes of their own.
 
-A process is `python -m qkv.data.encoders`: the tokenizer in one line of JSON on its stdin, then batches; their ids on
+A process runs `serve`: the tokenizer in one line of JSON on its stdin, then batches; their ids on
 its stdout. It ends with its stdin, so it never outlives the one that started it. Which one takes a batch changes
 nothing.
 """
@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
-from typing import IO, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -23,7 +23,7 @@ from qkv.data.tokenizers import Tokenizer
 from qkv.data.tokens import id_type
 from qkv.errors import RunError
 
-__all__ = ["Batch", "Encoded", "Encoders", "encode", "encode_all", "most_workers"]
+__all__ = ["Batch", "Encoded", "Encoders", "encode", "encode_all", "most_workers", "serve"]
 
 MOST_WORKERS = 8
 """So many processes together stay within a gigabyte; reading the text feeds no more."""
@@ -106,7 +106,7 @@ class Encoders:
         self._free: queue.SimpleQueue[subprocess.Popen[bytes]] = queue.SimpleQueue()
         self._processes = [
             subprocess.Popen(
-                [sys.executable, "-m", "qkv.data.encoders"],
+                [sys.executable, "-c", "from qkv.data.encoders import serve; serve()"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 env=environment,
@@ -172,8 +172,9 @@ class Encoders:
         )
 
 
-def _serve(asked: IO[bytes], told: IO[bytes]) -> None:
-    """Answer batches until there are no more."""
+def serve() -> None:
+    """Answer the batches on stdin until there are no more: what a process does."""
+    asked, told = sys.stdin.buffer, sys.stdout.buffer
     about: dict[str, Any] = json.loads(asked.readline())
     tokenizer = Tokenizer.from_json(about["tokenizer"])
     limit_memory(about["share"])
@@ -185,7 +186,3 @@ def _serve(asked: IO[bytes], told: IO[bytes]) -> None:
         answer |= {"bytes": found.n_bytes, "unknown": found.n_unknown}
         told.write(json.dumps(answer).encode() + b"\n" + found.ids.tobytes())
         told.flush()
-
-
-if __name__ == "__main__":
-    _serve(sys.stdin.buffer, sys.stdout.buffer)

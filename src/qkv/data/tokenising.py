@@ -7,6 +7,7 @@ characters it is written down how far they came: after a crash the next call goe
 same.
 """
 
+import hashlib
 import json
 import os
 import re
@@ -147,19 +148,27 @@ def _note(file: Path, done: _Done, *written: IO[bytes]) -> None:
     for each in written:
         each.flush()
         os.fsync(each.fileno())
-    write_atomically(file.with_suffix(".done"), json.dumps(asdict(done)).encode())
+    note = asdict(done)
+    write_atomically(file.with_suffix(".done"), json.dumps(note | {"sha256": _digest(note)}).encode())
+
+
+def _digest(note: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(note, sort_keys=True).encode()).hexdigest()
 
 
 def _resumed(file: Path, dtype: type) -> _Done:
     """How far an earlier call came, its files cut back to there; the beginning where they do not hold so much."""
     try:
-        done = _Done(**json.loads(file.with_suffix(".done").read_text(encoding="utf-8")))
+        note = json.loads(file.with_suffix(".done").read_text(encoding="utf-8"))
+        if note.pop("sha256") != _digest(note):
+            raise ValueError("its hash does not match")
+        done = _Done(**note)
         sizes = {file: done.tokens * np.dtype(dtype).itemsize, _stops(file): done.documents * 8}
         if all(place.stat().st_size >= size for place, size in sizes.items()):
             for place, size in sizes.items():
                 os.truncate(place, size)
             return done
-    except (OSError, ValueError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         pass
     for place in (file, _stops(file)):
         place.unlink(missing_ok=True)
