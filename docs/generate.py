@@ -63,7 +63,8 @@ def _options(parser: argparse.ArgumentParser) -> list[str]:
     for action in parser._actions:
         if "--help" in action.option_strings:
             continue
-        name = action.option_strings[-1] if action.option_strings else ""
+        both = isinstance(action, argparse.BooleanOptionalAction)
+        name = ", ".join(action.option_strings if both else action.option_strings[-1:])
         value = "" if action.nargs == 0 else str(action.metavar or action.dest.upper())
         if action.nargs in ("?", "*"):
             value = f"[{value}{' ...' if action.nargs == '*' else ''}]"

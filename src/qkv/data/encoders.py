@@ -1,8 +1,7 @@
 """Batches of texts into ids, in order: here, or in several processes of their own.
 
-A process runs `serve`: the tokenizer in one line of JSON on its stdin, then batches; their ids on
-its stdout. It ends with its stdin, so it never outlives the one that started it. Which one takes a batch changes
-nothing.
+A process runs `serve`: the tokenizer in one line of JSON on its stdin, then batches; their ids on its stdout. It ends
+with its stdin, so it never outlives the one that started it. Which one takes a batch changes nothing.
 """
 
 import json
