@@ -3,26 +3,45 @@
 The allocator of the C library hands large blocks back at once and takes them again zeroed, page by page: 15,000 page
 faults a step for a model of 5 M parameters, a seventh of its time. A training step allocates the same blocks again and
 again, so nothing is lost by keeping them; memory is handed back when the process ends.
+
+Where weights are shared out to save memory, it is the other way round: blocks of weights are gathered and let go of
+between activations of other sizes, and what is kept is then more than was ever in use (LOG.md, 2026-11-22).
 """
 
 import ctypes
 import sys
+from collections.abc import Callable
 from functools import cache
 
-__all__ = ["keep_freed_memory"]
+__all__ = ["hand_back_freed_memory", "keep_freed_memory"]
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
 """Parameters of mallopt(3)."""
 _LARGEST, _EVERYTHING = 2**30, 2**31 - 1
+_SMALL = 2**20
+
+
+def keep_freed_memory() -> bool:
+    """Ask glibc's allocator to keep what is freed. False where the C library is another one."""
+    return _tell(_EVERYTHING, _LARGEST)
+
+
+def hand_back_freed_memory() -> bool:
+    """Ask it to hand blocks of a megabyte and more back at once. False where the C library is another one."""
+    return _tell(_SMALL, _SMALL)
+
+
+def _tell(trim: int, mmap: int) -> bool:
+    mallopt = _mallopt()
+    return mallopt is not None and bool(mallopt(_TRIM_THRESHOLD, trim) and mallopt(_MMAP_THRESHOLD, mmap))
 
 
 @cache
-def keep_freed_memory() -> bool:
-    """Ask glibc's allocator to keep what is freed; once a process. False where the C library is another one."""
+def _mallopt() -> Callable[[int, int], int] | None:
+    """mallopt(3), where there is one."""
     if not sys.platform.startswith("linux"):
-        return False
+        return None
     try:
-        mallopt = ctypes.CDLL(None).mallopt
+        return ctypes.CDLL(None).mallopt
     except (OSError, AttributeError):
-        return False
-    return bool(mallopt(_TRIM_THRESHOLD, _EVERYTHING) and mallopt(_MMAP_THRESHOLD, _LARGEST))
+        return None

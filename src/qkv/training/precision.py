@@ -14,7 +14,7 @@ from typing import Any, Literal
 import torch
 
 from qkv.errors import ConfigError
-from qkv.training.memory import keep_freed_memory
+from qkv.training.memory import hand_back_freed_memory, keep_freed_memory
 
 __all__ = ["Machine", "has_bf16_units", "resolve"]
 
@@ -45,10 +45,10 @@ class Machine:
     def active(self) -> Iterator[None]:
         """This many threads and deterministic algorithms inside; what was set before, after.
 
-        On a CPU, freed memory is kept for the next step from here on (see `memory`).
+        On a CPU, freed memory is kept for the next step from here on, or handed back under `shard` (see `memory`).
         """
         if self.device == "cpu":
-            keep_freed_memory()
+            hand_back_freed_memory() if self.shard and self.ranks > 1 else keep_freed_memory()
         threads, mode = torch.get_num_threads(), torch.get_deterministic_debug_mode()
         fills: Any = torch.utils.deterministic
         fill = fills.fill_uninitialized_memory
