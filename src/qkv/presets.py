@@ -336,7 +336,7 @@ def _scale_for_target(ratio: float) -> Scale:
         )  # fmt: skip
     steps = min(12_000, round(3000 * math.exp(70 * max(0.0, 0.592 - ratio))))
     return Scale(
-        d_model=256, n_layers=5, n_ctx=256, batch_tokens=2048, steps=steps, most_steps=steps, dropout=0.2,
+        d_model=192, n_layers=5, n_ctx=256, batch_tokens=2048, steps=steps, most_steps=steps, dropout=0.15,
         optimizer=_LONG,
     )  # fmt: skip
 
