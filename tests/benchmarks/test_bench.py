@@ -168,9 +168,9 @@ def test_bench_prints_one_json_object_and_says_what_was_left_out(capsys, monkeyp
     assert {figure["case"].split(", ")[2] for figure in figures} == {"1 at a time", "16 at a time"}
     assert all(figure["median"] > 0 and math.isfinite(figure["median"]) for figure in figures)
     ours = [figure for figure in figures if figure["side"] == "qkv gpt2"]
-    theirs = [figure for figure in figures if figure["side"] == "HF GPT-2"]
-    for mine, other in zip(ours, theirs, strict=False):
-        assert mine["ratio"] == pytest.approx(mine["median"] / other["median"])
+    for mine in ours:
+        sides = [other for other in figures if other["case"] == mine["case"] and other["side"].startswith("HF")]
+        assert not sides or mine["ratio"] == pytest.approx(mine["median"] / max(other["median"] for other in sides))
 
 
 def test_the_table_names_the_machine(capsys, monkeypatch):

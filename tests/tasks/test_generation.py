@@ -106,6 +106,20 @@ def test_choice_stays_inside_top_k_and_top_p(values, draw, temperature, top_k, t
     assert p[p > p[chosen] * (1 + 1e-9)].sum() <= top_p * p.sum() * (1 + 1e-9)
 
 
+@pytest.mark.parametrize("top_p", [0.01, 0.5, 0.9, 0.999])
+def test_top_p_of_a_large_vocabulary_keeps_what_sorting_all_of_it_keeps(top_p):
+    rng = np.random.default_rng(0)
+    logits = rng.normal(size=(200, 3000)).round(2) * rng.uniform(0.1, 6, size=(200, 1))
+    draws = rng.random(200)
+    p = np.exp(logits - logits.max(axis=1, keepdims=True))
+    for row in p:
+        order = np.argsort(-row, kind="stable")
+        before = np.concatenate(([0.0], row[order].cumsum()[:-1]))
+        row[order[before >= top_p * row.sum()]] = 0
+    passed = p.cumsum(axis=1) <= draws[:, None] * p.sum(axis=1, keepdims=True)
+    assert choose(logits, draws, Sampling(1.0, top_p=top_p)).tolist() == passed.sum(axis=1).tolist()
+
+
 @given(st.lists(st.floats(-50, 50), min_size=2, max_size=8), st.sampled_from([0.0, 0.5, 1 - 2**-53]))
 def test_banned_and_impossible_tokens_are_never_chosen(values, draw):
     logits = np.array([[*values, np.inf * -1]])

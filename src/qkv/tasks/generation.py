@@ -175,10 +175,18 @@ def choose(logits: np.ndarray, draws: np.ndarray, how: Sampling) -> np.ndarray:
 
 
 def _cut_to_share(p: np.ndarray, share: float) -> None:
-    """Set to 0 what lies beyond the fewest largest entries of each row that hold `share` of its sum."""
-    order = np.argsort(-p, axis=1, kind="stable")
-    ordered = np.take_along_axis(p, order, axis=1)
+    """Set to 0 what lies beyond the fewest largest entries of each row that hold `share` of its sum.
+
+    Columns that cannot be among them are not sorted: entries below half of the rest's mean hold less than the rest.
+    """
+    total = p.sum(axis=1, keepdims=True)
+    columns = np.flatnonzero((p > total * (1 - share) / (2 * p.shape[1])).any(axis=0))
+    held = p[:, columns]
+    order = np.argsort(-held, axis=1, kind="stable")
+    ordered = np.take_along_axis(held, order, axis=1)
     before = ordered.cumsum(axis=1) - ordered
-    beyond = before >= share * p.sum(axis=1, keepdims=True)
+    beyond = before >= share * total
     beyond[:, 0] = False
-    np.put_along_axis(p, order, np.where(beyond, 0.0, ordered), axis=1)
+    np.put_along_axis(held, order, np.where(beyond, 0.0, ordered), axis=1)
+    p[:] = 0
+    p[:, columns] = held
