@@ -131,12 +131,21 @@ def test_forward_shows_the_models_activations_and_a_change_shows(live, model, ru
     page.locator("#forward summary", has_text="Change it").click()
     page.locator("#forward .chip", has_text="cut the V path of H0").click()
     expect(page.locator("#forward .compared")).to_contain_text("L1.H0.W_V=zero")
+    panels = page.locator("#forward .compared .panel").evaluate_all("(all) => all.map((e) => e.offsetTop)")
+    assert len(panels) == 3 and len(set(panels)) == 1  # before, now and their difference in one row
+    for position in (2, 5):
+        page.locator("#forward .words .word").nth(position).click()
+        for name in ("before", "now"):
+            told = page.locator(
+                "#forward .compared dt", has_text=f"{name}, after {TEXT[position].replace(' ', '␣')} ({position})"
+            )
+            expect(told).to_be_visible()
     expect(page.locator("#forward [data-stage=z] .raster")).to_be_visible()
     page.locator("#forward .change-form input").fill("L0.W_Q=sing")
     page.locator("#forward .change-form button").click()
     expect(page.locator("#forward [role=status]", has_text="sing")).to_be_visible()
     page.get_by_role("button", name=re.compile("the way back")).click()
-    expect(page.locator("#forward .way-back table")).to_be_visible()
+    expect(page.locator("#forward .way-back table")).to_be_visible(timeout=60_000)  # a pass for every matrix
     assert all(" 422 " in complaint for complaint in page.complaints) and len(page.complaints) == 1
 
 
@@ -284,6 +293,7 @@ def test_changes_are_offered_that_the_model_has(look, serving, tmp_path):
     server = serving(run.path)
     page = look(f"http://127.0.0.1:{next(server)}/", offline=False)
     assert "an LSTM" in page.locator("#attention .missing").inner_text()
+    assert page.locator("#grid .cells").count() > 0 and page.locator("#grid #matrix h3 code").count() == 1
     page.locator("#forward textarea").fill("the cat sees")
     page.keyboard.press("Enter")
     page.locator("#forward [data-stage=mix_out]").wait_for()

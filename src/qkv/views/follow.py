@@ -71,10 +71,19 @@ def pulse_of(folder: Path) -> Pulse:
 
 
 class Patient:
-    """The last answer of a costly question, asked anew only when `SHARE` of the time that passed pays for it."""
+    """The last answer of a costly question, asked anew only when `SHARE` of the time that passed pays for it.
 
-    def __init__(self, ask: Callable[[], Any], clock: Callable[[], float] = time.monotonic) -> None:
-        self._ask, self._clock = ask, clock
+    `cost` is what the asking takes from a training: processor seconds of this process, not the seconds that it waits
+    for a core that the training has.
+    """
+
+    def __init__(
+        self,
+        ask: Callable[[], Any],
+        clock: Callable[[], float] = time.monotonic,
+        cost: Callable[[], float] = time.process_time,
+    ) -> None:
+        self._ask, self._clock, self._cost = ask, clock, cost
         self.is_fresh = False
         """Whether the last call asked anew."""
         self._answer: Any = None
@@ -82,12 +91,11 @@ class Patient:
 
     def __call__(self, *, at_once: bool = False) -> Any:
         """The answer, at most as old as its cost asks; `at_once` where the run is finished and nobody is disturbed."""
-        began = self._clock()
-        self.is_fresh = at_once or began >= self._not_before
+        self.is_fresh = at_once or self._clock() >= self._not_before
         if self.is_fresh:
+            spent = self._cost()
             self._answer = self._ask()
-            ended = self._clock()
-            self._not_before = ended + (ended - began) / SHARE
+            self._not_before = self._clock() + (self._cost() - spent) / SHARE
         return self._answer
 
 

@@ -11,14 +11,17 @@ import { bar, robust, squareRoot } from "./scale.js";
 const side = (text) => unpack(text.top);
 
 function predictions(base, text, position) {
+  const after = ` after ${token(text.tokens[position])} (${position})`;
   const row = (from) => from.top_tokens[position].slice(0, 5).map((name, rank) => `${token(name)} ${fixed(side(from).at(position, rank))}`).join("  ");
-  return h("dl.numbers", null, h("div", null, h("dt", null, "predicted before"), h("dd", null, h("code", null, row(base)))), h("div", null, h("dt", null, "predicted now"), h("dd", null, h("code", null, row(text)))));
+  return h("dl.numbers", null, h("div", null, h("dt", null, `before,${after}`), h("dd", null, h("code", null, row(base)))), h("div", null, h("dt", null, `now,${after}`), h("dd", null, h("code", null, row(text)))));
 }
 
-export function compared(off, { base, text, layer, head, position, colours }) {
+// -> { el, follow(position) }: the predictions are those of the token that is followed.
+export function compared(off, { base, text, layer, head, colours }) {
   const panels = base.n_heads ? patterns(off, { base, text, layer, head, colours }) : null;
   const moved = text.loss === null ? null : h("p.sentence", null, `With ${text.changes.join(", ")} the loss of this text goes from ${number(base.loss, 4)} to ${number(text.loss, 4)} nats per token (${text.loss >= base.loss ? "+" : ""}${number(text.loss - base.loss)}).`);
-  return h("div.compared", null, moved, predictions(base, text, position()), panels);
+  const said = h("div");
+  return { el: h("div.compared", null, moved, said, panels), follow: (position) => said.replaceChildren(predictions(base, text, position)) };
 }
 
 // The pattern of one head before, now, and their difference.

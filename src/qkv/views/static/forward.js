@@ -115,11 +115,13 @@ function render({ model, el }) {
       state.position = row;
       rows.forEach((mark) => (mark.style.cssText = `top:${(row / n) * 100}%;height:${100 / n}%`));
       words.forEach((word, i) => word.classList.toggle("on", i === row));
+      beside?.follow(row);
       answer.replaceChildren(h("h3", null, "after ", h("code", null, token(text.tokens[row])), ` (${row})`), prediction(text, row),
         h("p.small", null, text.losses && row < n - 1 ? `Then comes ${token(text.tokens[row + 1])}: it cost ${number(unpack(text.losses).values[row])} nats.` : ""));
     };
     const words = text.tokens.map((t, i) => h("button.word", { type: "button", onclick: () => follow(i), onpointerenter: (event) => event.pointerType === "mouse" && follow(i) }, token(t)));
     const answer = h("div.answer-box");
+    const beside = state.base ? compared(parts, { base: state.base, text, layer: state.layer, head: state.head, colours }) : null;
     const panels = stages(text, state.layer, state.head).map((stage) => {
       const panel = raster({ label: `${stage.name} of layer ${state.layer}${text.n_heads ? ` head ${state.head}` : ""}`, rows: n, columns: stage.columns, values: stage.values, scale: stage.scale,
         tell: (row, column) => {
@@ -138,7 +140,7 @@ function render({ model, el }) {
         h("p.stage-formula", null, stage.formula), h("code.stage-code", null, stage.code), bar(stage.scale, colours, ""));
     });
     add(clear(body), [
-      state.base ? compared(parts, { base: state.base, text, layer: state.layer, head: state.head, position: () => state.position, colours }) : null,
+      beside?.el ?? null,
       h("div.words", { role: "group", "aria-label": "tokens; one is followed through the model" }, words),
       h("p.small.keep", null, h("span", null, `${text.n_all > n ? `The first ${n} of ${whole(text.n_all)} tokens. ` : ""}Weights of step ${whole(text.step)}. ${text.loss === null ? "" : `Mean loss of this text ${number(text.loss, 4)} nats per token. `}${text.notes.join(" ")}`), takeAway(() => body, () => `forward-L${state.layer}${text.n_heads ? `.H${state.head}` : ""}-step-${text.step}`)),
       h("div.stages", null, panels, h("div.stage.last", { style: "--role:var(--accent)" }, h("p.stage-name", null, h("b", null, "prediction")), answer, h("p.stage-formula", null, "softmax(norm(resid_post of the last layer) W_U)"), h("code.stage-code", null, "logits.softmax(-1)[0]"))),

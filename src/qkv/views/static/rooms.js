@@ -25,12 +25,12 @@ import tour from "./tour.js";
 import vocabulary from "./vocabulary.js";
 import words from "./words.js";
 
-// [id, heading, short name, key whose absence empties the room, lead, views]
+// [id, heading, short name, key (or keys) without which the room is empty, lead, views]
 const ROOMS = [
   ["answers", "Answers", "Answers", "answers", "What everyone asks of a model, answered from this very run: a question leads to its picture and its numbers. L1.H0 is head 0 of layer 1, both counted from 0.", [answers]],
   ["which-q", null, null, "run", "", [words]],
   ["loss", "Is it learning?", "Loss", "loss", "How surprised the model is by each new batch, and by what it never trained on, beside what simpler means achieve there.", [loss]],
-  ["grid", "What training did to every matrix", "Matrices", "grid", "Layers down, matrices across, heads as cells. Press play below, or drag the step, to watch it from the first update to the last; click a cell to open it.", [grid, curve, matrix]],
+  ["grid", "What training did to every matrix", "Matrices", ["grid", "map"], "Layers down, matrices across, heads as cells. Press play below, or drag the step, to watch it from the first update to the last; click a cell to open it.", [grid, curve, matrix]],
   ["map", "Every step at once", "Every step", "map", "The same as a score: each row is one matrix, each column a recorded step.", [map]],
   ["matrices", "The weights themselves", "Weights", "matrices", "Every matrix as a picture, at the steps whose weights were kept; a click opens one among the matrices above.", [matrices, table]],
   ["attention", "Where the heads look", "Attention", "attention", "Every head on one text: how much each token reads of each other. Choose a head, then point at a token.", [attention]],
@@ -111,17 +111,18 @@ export function openPage(main, payload, ask = null) {
   const model = createModel({ ...payload, ask, steps, step: steps[steps.length - 1] ?? 0, room: "", address: first?.address ?? payload.matrices?.items[0]?.address ?? null });
   const asked = fromAddress(model, addresses);
 
+  const holds = (keys) => [keys].flat().some((key) => !empty(payload[key]));
   const asks = (id) => ask !== null && payload.host.can.includes(id); // a room that needs no data of its own
 
   const head = h("header.page-head");
   main.append(head);
   mount(header, model, head);
-  const shown = ROOMS.filter(([id, heading, , key]) => !(id === "measures" && empty(payload.map)) && (heading === null || !empty(payload[key]) || asks(id) || payload.missing[id]));
+  const shown = ROOMS.filter(([id, heading, , key]) => !(id === "measures" && empty(payload.map)) && (heading === null || holds(key) || asks(id) || payload.missing[id]));
   main.append(navigation(shown, model));
   const tasks = [];
   for (const [id, heading, , key, lead, views] of shown) {
     const room = h("section.room", { id }, heading ? h("h2", null, heading) : null);
-    const hasData = !empty(payload[key]) || asks(id);
+    const hasData = holds(key) || asks(id);
     if (hasData && lead) room.append(h("p.lead", null, lead));
     if (payload.missing[id] && !asks(id)) room.append(h("p.missing", null, payload.missing[id]));
     main.append(room);
