@@ -99,6 +99,14 @@ class _Heads:
         self._q_from = heads[:, :n_heads]
         self._q = self._q_from if batch == 1 else like.new_empty(batch, n_heads, d_head)
         self._q_rows = self._q.view(rows)
+        self._halves, self._swapped = self.qk.tensor_split(2, dim=2), like.new_empty(self.qk.shape)
+        self._others = self._swapped.tensor_split(2, dim=2)
+
+    def swapped(self) -> Tensor:
+        """q and k with the halves of each head in the other order, in memory of their own."""
+        self._others[0].copy_(self._halves[1])
+        self._others[1].copy_(self._halves[0])
+        return self._swapped
 
     def queries(self) -> Tensor:
         """q [batch * kv_head, group, d_head], where heads of a group share their key."""
@@ -135,8 +143,8 @@ class _Layer:
             self.W_out = mlp.W_out.detach()
             self.b_out = None if mlp.b_out is None else mlp.b_out.detach()
 
-    def _turns(self, attention: Any, n_ctx: int) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...] | None]:
-        """Tables [n_qk, d_head] of each position (or of all) with q' = u along + swapped(u) across.
+    def _turns(self, attention: Any, n_ctx: int) -> tuple[Tensor, Tensor | None]:
+        """Tables [n_ctx, n_qk, d_head] with q' = u along + swapped(u) across.
 
         The scale of the scores and QK-norm's gains are in them.
         """
@@ -147,10 +155,10 @@ class _Layer:
             gains[self.n_heads :] = attention.knorm.gain * root
         gains[: self.n_heads] *= attention.scale
         if attention.rotary is None:
-            return (gains,) * n_ctx, None
+            return gains.expand(n_ctx, -1, -1), None
         cos, sin, _ = attention.rotary.tables(n_ctx, gains.dtype, gains.device)
         along, across = torch.cat((cos, cos), 1)[:, None], torch.cat((-sin, sin), 1)[:, None]
-        return (along * gains).unbind(), (across * gains.roll(self.d_head // 2, dims=1)).unbind()
+        return along * gains, across * gains.roll(self.d_head // 2, dims=1)
 
     def step(
         self,
@@ -170,7 +178,7 @@ class _Layer:
         if self.qk_rms is not None:
             heads.qk.div_(torch.linalg.vector_norm(heads.qk, dim=-1, keepdim=True).hypot_(self.qk_rms))
         if self.across is not None and self.along is not None:
-            swapped = heads.qk.roll(self.d_head // 2, dims=2)
+            swapped = heads.swapped()
             heads.qk.mul_(self.along[n]).addcmul_(swapped, self.across[n])
         elif self.along is not None:
             heads.qk.mul_(self.along[n])
