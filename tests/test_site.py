@@ -105,21 +105,16 @@ def site(tmp_path_factory):
 
 
 @pytest.mark.browser
-def test_the_search_finds_pages_that_were_opened_as_files(site):
-    api = pytest.importorskip("playwright.sync_api", reason="needs the extra dev")
-    if not (chromium := shutil.which("chromium")):
-        pytest.skip("no chromium is installed")
+def test_the_search_finds_pages_that_were_opened_as_files(site, browser):
     asked, wrong = [], []
-    with api.sync_playwright() as engine:
-        browser = engine.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu"])
-        page = browser.new_page()
-        page.on("request", lambda request: asked.append(request.url))
-        page.on("pageerror", lambda error: wrong.append(str(error)))
-        page.goto((site[0] / "index.html").as_uri())
-        page.fill("input.md-search__input", "orthogonal")
-        page.wait_for_selector(".md-search-result__link", timeout=60_000)
-        found = [link.get_attribute("href") for link in page.locator(".md-search-result__link").all()]
-        browser.close()
+    page = browser.new_page()
+    page.on("request", lambda request: asked.append(request.url))
+    page.on("pageerror", lambda error: wrong.append(str(error)))
+    page.goto((site[0] / "index.html").as_uri())
+    page.fill("input.md-search__input", "orthogonal")
+    page.wait_for_selector(".md-search-result__link", timeout=60_000)
+    found = [link.get_attribute("href") for link in page.locator(".md-search-result__link").all()]
+    page.close()
     assert any(link and "matrices.html" in link for link in found)
     assert wrong == [] and [url for url in asked if not url.startswith("file:")] == []
 
