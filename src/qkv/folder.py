@@ -177,7 +177,8 @@ class RunFolder:
         """
         folder = cls(Path(path))
         if not folder.path.is_dir():
-            raise RunFolderError(f"{folder.path} is not there; give the folder of a run (train one with qkv train)")
+            what = "a file" if folder.path.exists() else "not there"
+            raise RunFolderError(f"{folder.path} is {what}; give the folder of a run (train one with qkv train)")
         if not folder.config.is_file():
             raise RunFolderError(f"{folder.path} is not a run: it has no config.toml")
         if writing:
