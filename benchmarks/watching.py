@@ -1,31 +1,40 @@
-"""What watching costs: whole-process time with the default instruments over that with none, in ABBA pairs.
+"""What watching costs: whole-process time with the default instruments over that with none, two trainings in turn.
 
     python benchmarks/watching.py tinyshakespeare/input.txt --steps 1500
     python benchmarks/watching.py tinyshakespeare/input.txt --steps 1000 --level full
     python benchmarks/watching.py tinyshakespeare/input.txt --steps 300 --set d_model=384,n_layers=6
     python benchmarks/watching.py tinyshakespeare/input.txt --minutes 4.5    # again, until it has ten pairs
 
-A pair is four trainings of the whole command, off, watched, watched, off; its ratio is watched over off. Every
-training is written to --results as it ends, so a benchmark that is stopped (or ends after --minutes, before a
-training that would not fit) goes on where it was when it is started again with the same words. Choose --steps so that
-a training takes at least 30 s: what is shorter is said. At the end: the mean ratio with its 95 % interval (Student's
-t over pairs), what the recorder itself says that it cost, how many steps and measures every matrix and head got, and
-that no byte of the weights differs. The null of a run (a short training on random labels) is made for the report, so
-it is no part of this.
+A pair is two trainings of the whole command, one watched and one not, that take turns: one runs for --turn seconds
+while the other is held still (SIGSTOP), then the other, ABBA, until both have ended. The time of each is the wall time
+of its own turns, so that a machine whose speed drifts, as shared ones do by a third within the hour, is as fast for one
+as for the other; with whole trainings one after the other ten pairs differed by eight per cent, more than what is
+measured. `--turn 0` runs them so all the same: off, watched, watched, off.
+
+Every pair is written to --results as it ends, so a benchmark that is stopped (or ends after --minutes, before a pair
+that would not fit) goes on where it was when it is started again with the same words. Choose --steps so that a training
+takes at least 30 s: what is shorter is said. At the end: the mean ratio with its 95 % interval (Student's t over
+pairs), what the recorder itself says that it cost, how many steps and measures every matrix and head got, and that no
+byte of the weights differs. The null of a run (a short training on random labels) is made for the report, so it is no
+part of this. Taking turns needs Linux.
 """
 
 import argparse
 import hashlib
 import json
 import math
+import os
+import select
 import shutil
+import signal
 import statistics
+import subprocess
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
-from command import fresh, machine, qkv
+from command import fresh, machine
 
 LEAST_SECONDS = 30.0
 """Of one training: below it the start of the process is too large a part of what is compared."""
@@ -34,19 +43,63 @@ STUDENT = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23, 2.20, 2.
 """97.5 % quantiles of Student's t for 1, 2, 3 ... degrees of freedom."""
 
 
-def one(words: list[str], level: str) -> dict[str, Any]:
-    """Train once: seconds, hash of the weights, and what was recorded."""
-    run = fresh() / "run"
-    seconds, summary = qkv("train", *words, "--seed", "1", "--no-report", "--watch", level, "--out", str(run))
-    weights = hashlib.sha256((run / "model.safetensors").read_bytes()).hexdigest()
-    found = {"level": level, "seconds": seconds, "weights": weights, "parameters": summary["parameters"]}
-    if level != "off":
-        found |= recorded(run)
-    shutil.rmtree(run.parent)
-    return found
+Found = dict[str, Any]
 
 
-def recorded(run: Path) -> dict[str, Any]:
+class Training:
+    """`qkv train WORDS` with or without instruments: a process that runs only while it has its turn."""
+
+    def __init__(self, words: list[str], level: str) -> None:
+        self.level, self.run, self.seconds = level, fresh() / "run", 0.0
+        command = [sys.executable, "-m", "qkv", "train", *words, "--seed", "1", "--no-report", "--json"]
+        self._said, self._errors = ((self.run.parent / name).open("w+") for name in ("said", "errors"))
+        self._command = [*command, "--watch", level, "--out", str(self.run)]
+        self._process: subprocess.Popen[bytes] | None = None
+        self._ends: int | None = None
+
+    def turn(self, seconds: float | None) -> bool:
+        """Run for so long, or to the end; whether it has ended. SystemExit where it failed."""
+        began = time.perf_counter()
+        if self._process is None:
+            self._process = subprocess.Popen(self._command, stdout=self._said, stderr=self._errors)
+            self._ends = os.pidfd_open(self._process.pid)
+        else:
+            self._process.send_signal(signal.SIGCONT)
+        ended = bool(select.select([self._ends], [], [], seconds)[0])
+        if not ended:
+            self._process.send_signal(signal.SIGSTOP)
+        self.seconds += time.perf_counter() - began
+        if ended and self._process.wait():
+            self._errors.seek(0)
+            sys.exit(f"the training failed: {self._errors.read()[-300:]}")
+        return ended
+
+    def found(self) -> Found:
+        """Seconds, hash of the weights, and what was recorded; its folder is deleted."""
+        weights = hashlib.sha256((self.run / "model.safetensors").read_bytes()).hexdigest()
+        self._said.seek(0)
+        summary = json.load(self._said)
+        found = {"level": self.level, "seconds": self.seconds, "weights": weights, "parameters": summary["parameters"]}
+        if self.level != "off":
+            found |= recorded(self.run)
+        shutil.rmtree(self.run.parent)
+        return found
+
+
+def pair(words: list[str], level: str, turn: float, number: int) -> list[Found]:
+    """Both trainings of pair `number`, in turns of `turn` seconds; one after the other where that is 0."""
+    two = [Training(words, "off"), Training(words, level)]
+    order = two if number % 2 == 0 else two[::-1]
+    running, at = list(order), 0
+    while running:
+        now = running[(0, 1, 1, 0)[at % 4] % len(running)]
+        if now.turn(turn or None):
+            running.remove(now)
+        at += 1
+    return [training.found() for training in two]
+
+
+def recorded(run: Path) -> Found:
     """Of the matrix and the head that got least: steps after step 0, and measures that are defined there."""
     import numpy as np
 
@@ -71,19 +124,14 @@ def recorded(run: Path) -> dict[str, Any]:
     return taken | {"numbers": cost["numbers"], "share": cost["share"]}
 
 
-def pairs(done: list[dict[str, Any]], level: str) -> list[float]:
-    """Watched over off of every whole pair."""
-    ratios = []
-    for at in range(0, len(done) - 3, 4):
-        four = done[at : at + 4]
-        watched, off = (sum(r["seconds"] for r in four if (r["level"] == level) == on) for on in (True, False))
-        ratios.append(watched / off)
-    return ratios
-
-
-def tell(done: list[dict[str, Any]], level: str, wanted: int) -> bool:
+def tell(pairs: list[list[Found]], wanted: int) -> bool:
     """Print what is known so far; whether the weights are one set of bytes."""
-    ratios, watched = pairs(done, level), [r for r in done if r["level"] == level]
+    done = [found for two in pairs for found in two]
+    ratios, watched, level = (
+        [on["seconds"] / off["seconds"] for off, on in pairs],
+        [on for _, on in pairs],
+        pairs[0][1]["level"],
+    )
     identical = len({r["weights"] for r in done}) == 1
     if len(ratios) > 1:
         t = STUDENT[min(len(ratios) - 1, len(STUDENT)) - 1]
@@ -113,6 +161,7 @@ def main() -> None:
     parser.add_argument("text", type=Path)
     parser.add_argument("--pairs", type=int, default=10)
     parser.add_argument("--steps", type=int, default=1500)
+    parser.add_argument("--turn", type=float, default=0.5, help="seconds; 0: one training after the other")
     parser.add_argument("--level", default="light", help="light, full, or a percentage")
     parser.add_argument("--tokenizer", default="char")
     parser.add_argument("--set", default="", help="as of qkv train, e.g. d_model=384,n_layers=6")
@@ -122,20 +171,20 @@ def main() -> None:
     began = time.monotonic()
     words = [str(args.text), "--tokenizer", args.tokenizer, "--steps", str(args.steps)]
     words += ["--set", args.set] if args.set else []
-    key = hashlib.sha256(json.dumps([machine(), words, args.level]).encode()).hexdigest()[:16]
+    key = hashlib.sha256(json.dumps([machine(), words, args.level, args.turn]).encode()).hexdigest()[:16]
     lines = args.results.read_text().splitlines() if args.results.is_file() else []
-    done = [found for found in map(json.loads, lines) if found["key"] == key]
-    print(f"{machine()}; {' '.join(words[1:])}; {len(done)} trainings are done")
-    order = ("off", args.level, args.level, "off")
-    while len(done) < 4 * args.pairs:
-        slowest = max((r["seconds"] for r in done), default=0.0)
+    done = [row["pair"] for row in map(json.loads, lines) if row["key"] == key]
+    print(f"{machine()}; {' '.join(words[1:])}; turns of {args.turn:g} s; {len(done)} pairs are done")
+    while len(done) < args.pairs:
+        slowest = max((sum(found["seconds"] for found in two) for two in done), default=0.0)
         if time.monotonic() - began + slowest > 60 * args.minutes:
             break
-        done.append(one(words, order[len(done) % 4]) | {"key": key})
+        done.append(pair(words, args.level, args.turn, len(done)))
         with args.results.open("a") as file:
-            file.write(json.dumps(done[-1]) + "\n")
-        print(f"training {len(done)}: {done[-1]['level']}, {done[-1]['seconds']:.2f} s", flush=True)
-    sys.exit(bool(done) and not tell(done, args.level, args.pairs))
+            file.write(json.dumps({"key": key, "pair": done[-1]}) + "\n")
+        off, on = (found["seconds"] for found in done[-1])
+        print(f"pair {len(done)}: off {off:.2f} s, {args.level} {on:.2f} s, {on / off:.4f}", flush=True)
+    sys.exit(bool(done) and not tell(done, args.pairs))
 
 
 if __name__ == "__main__":

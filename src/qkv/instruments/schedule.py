@@ -22,9 +22,9 @@ class WatchConfig:
 
     matrices: int = 8
     """Norms, gradients, updates and drifts of every matrix and head."""
-    circuits: int = 64
+    circuits: int = 128
     """Ranks of every head; norms, drifts and symmetry of its circuits QK and OV."""
-    attention: int = 128
+    attention: int = 256
     """What every head attends to, on a fixed probe text."""
     head_spectra: int = 1024
     """Singular values, rotations and angles of every head and circuit."""

@@ -38,7 +38,7 @@ LADDER = (
     _sparse(256, 0, 0, 0),
     _sparse(64, 256, 0, 0),
     _sparse(32, 128, 256, 0),
-    _sparse(16, 64, 128, 1024),
+    _sparse(16, 128, 256, 1024),
     LEVELS["light"] or WatchConfig(),
     _sparse(8, 16, 32, 256),
     _sparse(8, 16, 16, 64),
