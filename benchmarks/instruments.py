@@ -72,7 +72,7 @@ def page(tables: list[list[str]], command: str, said: str) -> str:
         note,
         "",
         "Milliseconds that one look of each kind takes, and its share of the training time at several intervals. Looks",
-        "are dense at first and at most 32 times per doubling later, so a long run pays less than its interval says.",
+        "are dense at first and at most 16 times per doubling later, so a long run pays less than its interval says.",
         "What each kind of look takes is in [measures](measures.md); `--watch 2%` chooses the intervals for you, and",
         "`qkv show RUN` says what watching that run did cost. Whole processes, watched against not, in ABBA pairs:",
         "`python benchmarks/watching.py TEXT`.",

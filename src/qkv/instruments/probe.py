@@ -118,8 +118,8 @@ class Probe:
     def read(self, model: Any) -> np.ndarray:
         """Every statistic of every head now: float64 [measure, head], NaN where undefined."""
         device = next(model.parameters()).device
-        batch, layers = self.batch.to(device), []
-        for attention, q, k in _queries_keys(model, batch):
+        batch, layers, scores = self.batch.to(device), [], []
+        for attention, q, k, again in self._passes(model, batch, device):
             reads_source = attention.stack == "enc." or not attention.itself
             found = attention_stats(
                 q,
@@ -132,16 +132,34 @@ class Probe:
                 itself=attention.itself,
             )
             layers.append(np.stack([found[name] for name in STATISTICS]))
+            if again is not None:
+                period = again[0].shape[2] // 2
+                scale, causal = attention.module.scale, attention.causal
+                scores.append(induction_score(*again, scale=scale, period=period, causal=causal))
         values = np.concatenate(layers, axis=1)
+        return np.concatenate([values, np.concatenate(scores)[None]]) if scores else values
+
+    def _passes(
+        self, model: Any, batch: Any, device: Any
+    ) -> Iterator[tuple[_Attention, Tensor, Tensor, tuple[Tensor, Tensor] | None]]:
+        """q and k of each attention on the batch, and on the repeated text; one pass does for both where it can."""
         if self.repeated is None:
-            return values
-        period = self.repeated.shape[1] // 2
-        repeated = Batch(inputs=self.repeated.to(device), targets=self.repeated)
-        scores = [
-            induction_score(q, k, scale=attention.module.scale, period=period, causal=attention.causal)
-            for attention, q, k in _queries_keys(model, repeated)
-        ]
-        return np.concatenate([values, np.concatenate(scores)[None]])
+            for attention, q, k in _queries_keys(model, batch):
+                yield attention, q, k, None
+            return
+        repeated, (rows, width) = self.repeated.to(device), batch.inputs.shape
+        n = repeated.shape[1]
+        plain = batch.mask is None and batch.documents is None
+        # on the right of what is read there may stand anything where nobody looks to the right
+        if plain and (n == width or (n < width and all(a.causal for a in _attentions(model)))):
+            longer = repeated.repeat(1, -(-width // n))[:, :width]
+            both = Batch(inputs=torch.cat([batch.inputs, longer]), targets=longer)
+            for attention, q, k in _queries_keys(model, both):
+                yield attention, q[:rows], k[:rows], (q[rows:, :, :n], k[rows:, :, :n])
+            return
+        again = _queries_keys(model, Batch(inputs=repeated, targets=repeated))
+        for (attention, q, k), (_, q2, k2) in zip(_queries_keys(model, batch), again, strict=True):
+            yield attention, q, k, (q2, k2)
 
 
 class _Enough(Exception):

@@ -1,8 +1,8 @@
 """When to look: pure functions of the step and of settings that are in `config.toml`, never of the clock.
 
 So a resumed run looks where the first did. Each kind of look has a regular interval; dense at first, where everything
-happens at once, then regular, then at most 32 times per doubling: at 8 that is 62 looks in 300 updates, 119 in 1,000,
-192 in 5,000. Nothing here knows how long a run will be; with `--minutes` nobody does.
+happens at once, then regular, then at most 16 times per doubling: at 8 that is 61 looks in 320 updates, 88 in 1,000,
+124 in 5,000. Nothing here knows how long a run will be; with `--minutes` nobody does.
 """
 
 from dataclasses import dataclass, fields
@@ -30,12 +30,15 @@ class WatchConfig:
     """Singular values, rotations and angles of every head and circuit."""
     matrix_spectra: int = 0
     """Singular values, ranks and rotations of every whole matrix: dear where d_model is large."""
+    per_doubling: int = 16
+    """At most so many looks of a kind between a step and its double: intervals grow with the step."""
 
     def __post_init__(self) -> None:
         for field in fields(self):
-            value = getattr(self, field.name)
-            if value < 0 or value & (value - 1):
-                raise ConfigError(f"watching.{field.name} is {value}; expected 0 or a power of two, such as 16")
+            value, least = getattr(self, field.name), field.name == "per_doubling"
+            if value < least or value & (value - 1):
+                expected = "a power of two" if least else "0 or a power of two"
+                raise ConfigError(f"watching.{field.name} is {value}; expected {expected}, such as 16")
 
     def is_due(self, kind: str, step: int) -> bool:
         """Whether a look of that kind is taken at `step`; `rows` (token tables) at powers of two."""
@@ -43,10 +46,10 @@ class WatchConfig:
         every = getattr(self, kind) if kind != "rows" else max(self.matrices, 1)
         if not every or step == 0 or kind == "rows":
             return bool(every) and is_power
-        if every <= FINE:
-            return is_power or step % interval(step, finest=1, regular=every) == 0
+        fine = every <= FINE
+        regular = interval(step, finest=1 if fine else every, regular=every, per_doubling=self.per_doubling)
         first = step >= 8 if every < SPARSE else step >= 16 and step.bit_length() % 2 == 1
-        return (is_power and first) or step % interval(step, finest=every, regular=every) == 0
+        return (is_power and (fine or first)) or step % regular == 0
 
     def wants(self, step: int) -> bool:
         """Whether any look is taken at `step`."""
@@ -65,7 +68,7 @@ SPARSE = 256
 LEVELS = {
     "off": None,
     "light": WatchConfig(),
-    "full": WatchConfig(matrices=8, circuits=16, attention=16, head_spectra=16, matrix_spectra=256),
+    "full": WatchConfig(matrices=8, circuits=16, attention=16, head_spectra=16, matrix_spectra=256, per_doubling=32),
 }
 """What `--watch` names; None measures nothing."""
 
@@ -97,7 +100,7 @@ def is_by_row(step: int) -> bool:
     return step & (step - 1) == 0
 
 
-def interval(step: int, *, finest: int = 1, regular: int = 8, per_doubling: int = 32) -> int:
+def interval(step: int, *, finest: int = 1, regular: int = 8, per_doubling: int = 16) -> int:
     """The distance between looks around `step`: a power of two that grows with it.
 
     Log-spaced (8 per doubling) from `finest` up to `regular`, `regular` until that is `per_doubling` looks per

@@ -30,6 +30,7 @@ def _sparse(matrices: int, circuits: int, attention: int, head_spectra: int, mat
         attention=attention,
         head_spectra=head_spectra,
         matrix_spectra=matrix_spectra,
+        per_doubling=16 if matrices > 8 else 32,
     )
 
 
