@@ -161,7 +161,7 @@ def main() -> None:
     parser.add_argument("text", type=Path)
     parser.add_argument("--pairs", type=int, default=10)
     parser.add_argument("--steps", type=int, default=1500)
-    parser.add_argument("--turn", type=float, default=0.5, help="seconds; 0: one training after the other")
+    parser.add_argument("--turn", type=float, default=0.1, help="seconds; 0: one training after the other")
     parser.add_argument("--level", default="light", help="light, full, or a percentage")
     parser.add_argument("--tokenizer", default="char")
     parser.add_argument("--set", default="", help="as of qkv train, e.g. d_model=384,n_layers=6")
