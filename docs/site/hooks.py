@@ -44,6 +44,14 @@ def on_files(files: Files, config: Any) -> Files:
     return files
 
 
+def on_post_build(config: Any) -> None:
+    """In the site the playground's lessons lead to answers that are pages, not Markdown."""
+    page = Path(config["site_dir"]) / "playground" / "index.html"
+    page.write_text(
+        page.read_text(encoding="utf-8").replace("../answers/${name}.md", "../answers/${name}.html"), "utf-8"
+    )
+
+
 def shim() -> str:
     """What lets the search work in pages that were opened as files (iframe-worker 1.0.4), with its licence."""
     vendored = Path(__file__).parent / "iframe-worker"

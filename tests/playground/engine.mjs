@@ -4,7 +4,8 @@ import { readFileSync } from "node:fs";
 
 const [source] = process.argv.slice(2);
 const from = (name) => import(new URL(name, source));
-const [{ Transformer }, { OPTIMIZERS }, { start, trained }, { erf }, { hasVectors }] = await Promise.all(["transformer.js", "optimizer.js", "start.js", "functions.js", "linear.js"].map(from));
+const [{ Transformer }, { OPTIMIZERS }, { start, trained }, { erf, exp, normalProduct }, { hasVectors }, { kneserNey, rows }] =
+  await Promise.all(["transformer.js", "optimizer.js", "start.js", "special.js", "linear.js", "baselines.js"].map(from));
 
 function made({ sizes, wiring, weights, held = {}, rows, vectors = true }) {
   const model = new Transformer(sizes, wiring, rows, vectors);
@@ -36,6 +37,18 @@ function curve(asked) {
   return { losses, weights: lists(model, model.W) };
 }
 
-const ASKED = { gradients, curve, erf: ({ points }) => points.map((x) => erf(x)) };
+function gelu({ points }) {
+  const [out, slope] = [new Float64Array(points.length), new Float64Array(points.length)];
+  normalProduct(Float64Array.from(points), out, slope, points.length);
+  return [[...out], [...slope]];
+}
+
+// Losses of n-grams of the orders 1 to `most`, of windows of `val` counted on `train`, each one text.
+function ngrams({ train, val, d_vocab, most }) {
+  const whole = (ids) => rows([{ ids: Int32Array.from(ids.slice(0, -1)), targets: Int32Array.from(ids.slice(1)), batch: 1, length: ids.length - 1 }]);
+  return kneserNey(whole(train), val.flatMap(whole), d_vocab, most);
+}
+
+const ASKED = { gradients, curve, gelu, ngrams, erf: ({ points }) => points.map((x) => erf(x)), exp: ({ points }) => points.map((x) => exp(x)) };
 const cases = JSON.parse(readFileSync(0, "utf8"));
 process.stdout.write(JSON.stringify(cases.map((asked) => ASKED[asked.ask](asked))));

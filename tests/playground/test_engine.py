@@ -8,6 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from qkv.data.ngrams import ngram_losses
 from qkv.models import Layout, ModelConfig, Sizes, build
 from qkv.models.matrices import Catalogue
 from qkv.randomness import generator
@@ -84,7 +85,8 @@ def gradient_cases():
     yield REAL, USUAL, {}, 4, 32
 
 
-def test_every_gradient_equals_torch_for_every_way_to_wire_it(run_node):
+@pytest.mark.parametrize("vectors", [True, False], ids=["webassembly", "javascript"])
+def test_every_gradient_equals_torch_for_every_way_to_wire_it(run_node, vectors):
     wanted, asks = [], []
     for case, (sizes, wiring, held, batch, length) in enumerate(gradient_cases()):
         model = torch_model(sizes, wiring, held, case)
@@ -96,6 +98,7 @@ def test_every_gradient_equals_torch_for_every_way_to_wire_it(run_node):
                 wiring,
                 held,
                 model,
+                vectors=vectors,
                 batch=batch,
                 length=length,
                 ids=ids.flatten().tolist(),
@@ -108,6 +111,7 @@ def test_every_gradient_equals_torch_for_every_way_to_wire_it(run_node):
         wanted.append((loss.item(), right, {a: p.grad.numpy() for a, p in parameters(model).items()}))
     worst = 0.0
     for got, (loss, right, gradients) in zip(run_node("engine.mjs", asks), wanted, strict=True):
+        assert got["vectors"] == vectors
         assert got["loss"] == pytest.approx(loss, rel=1e-12)
         assert got["accuracy"] == right
         assert got["gradients"].keys() == gradients.keys()
@@ -133,11 +137,14 @@ def test_webassembly_and_javascript_give_the_same_bits(run_node):
 
 
 ARMS = {
-    "usual": (USUAL, {}, "adam", 3e-3),
-    "sgd": (USUAL, {}, "sgd", 0.3),
-    "frozen embeddings": (USUAL, {"W_E": "freeze"}, "adam", 3e-3),
-    "identity": (USUAL, IDENTITY, "adam", 3e-3),
-    "W_K = W_Q, no positions": (USUAL | {"shared": True, "positions": False}, {"W_V": "freeze"}, "adam", 1e-2),
+    "usual": (USUAL, 4, {}, "adam", 3e-3),
+    "sgd": (USUAL, 4, {}, "sgd", 0.3),
+    "frozen embeddings": (USUAL, 4, {"W_E": "freeze"}, "adam", 3e-3),
+    "frozen queries and keys": (USUAL, 4, {"W_Q": "freeze", "W_K": "freeze"}, "adam", 3e-3),
+    "frozen values and outputs": (USUAL, 4, {"W_V": "freeze", "W_O": "freeze"}, "adam", 3e-3),
+    "identity": (USUAL, 4, IDENTITY, "adam", 3e-3),
+    "W_K = W_Q, no positions": (USUAL | {"shared": True, "positions": False}, 4, {"W_V": "freeze"}, "adam", 1e-2),
+    "one head, not divided, no skip": (USUAL | {"scale": False, "skip": False}, 1, {}, "adam", 1e-3),
 }
 BATCH, STEPS = 4, 200
 
@@ -157,15 +164,15 @@ def torch_curve(model, held, optimizer, rate, batches):
 
 @pytest.mark.slow
 def test_two_hundred_steps_follow_torch_and_held_matrices_stay_as_they_were(run_node):
-    sizes = REAL | {"n_ctx": 16}
-    batches = [batch_of(sizes, BATCH, 16, "curve", step) for step in range(STEPS)]
+    batches = [batch_of(REAL, BATCH, 16, "curve", step) for step in range(STEPS)]
     steps = [{"ids": ids.ravel().tolist(), "targets": targets.ravel().tolist()} for ids, targets in batches]
     asks, models = [], []
-    for wiring, held, optimizer, rate in ARMS.values():
+    for wiring, heads, held, optimizer, rate in ARMS.values():
+        sizes = REAL | {"n_ctx": 16, "n_heads": heads}
         models.append(torch_model(sizes, wiring, held, "curve"))
         more = {"batch": BATCH, "length": 16, "steps": steps, "optimizer": optimizer, "rate": rate}
         asks.append(asked("curve", sizes, wiring, held, models[-1], **more))
-    for got, ask, model, (_, held, optimizer, rate) in zip(
+    for got, ask, model, (_, _, held, optimizer, rate) in zip(
         run_node("engine.mjs", asks), asks, models, ARMS.values(), strict=True
     ):
         wanted = torch_curve(model, held, optimizer, rate, batches)
@@ -181,3 +188,34 @@ def test_erf_holds_fifteen_digits(run_node):
     points = [*np.linspace(-7, 7, 4001).tolist(), 0.0, 1e-300, -0.46875, 0.46875, 4.0, -4.0, 30.0, -30.0]
     (got,) = run_node("engine.mjs", [{"ask": "erf", "points": points}])
     np.testing.assert_allclose(got, [math.erf(x) for x in points], rtol=1e-15, atol=0)
+
+
+def test_exp_and_gelu_hold_fifteen_digits(run_node):
+    """Tables and short series, against NumPy and torch."""
+    below = [*np.linspace(-700, 0, 7001).tolist(), *np.linspace(-2, 0, 2001).tolist(), -0.0, -1e-300]
+    points = [*np.linspace(-12, 12, 9001).tolist(), 0.0, 1e-9, -1e-9, 1 / 256, -1 / 256, 9.0, -9.0, 400.0, -400.0]
+    asks = [{"ask": "exp", "points": [*below, -1e5]}, {"ask": "gelu", "points": points}]
+    exp, (values, slopes) = run_node("engine.mjs", asks)
+    np.testing.assert_allclose(exp[:-1], np.exp(below), rtol=1e-15, atol=0)
+    assert exp[-1] == 0.0
+    x = torch.tensor(points, dtype=torch.float64, requires_grad=True)
+    gelu = F.gelu(x)
+    gelu.sum().backward()
+    np.testing.assert_allclose(values, gelu.detach().numpy(), rtol=1e-15, atol=2e-15)
+    np.testing.assert_allclose(slopes, x.grad.numpy(), rtol=1e-15, atol=2e-15)
+
+
+def test_ngrams_count_as_qkv_does(run_node):
+    """The dashed line of the chart is the best order of the same Kneser-Ney models as in a report."""
+    draws = generator("tests", "playground", "ngrams")
+    following = draws.dirichlet(np.full(7, 0.3), size=(7, 7))
+    stream = [0, 1]
+    for _ in range(3000):
+        stream.append(int(draws.choice(7, p=following[stream[-2], stream[-1]])))
+    train, val = np.array(stream[:2600]), np.array(stream[2600:])
+    (got,) = run_node(
+        "engine.mjs", [{"ask": "ngrams", "train": train.tolist(), "val": [val.tolist()], "d_vocab": 7, "most": 6}]
+    )
+    wanted = [losses.mean() for losses in ngram_losses(train, val, 7, 6)]
+    np.testing.assert_allclose(got[1:], wanted[1:], rtol=1e-12)
+    assert min(got) == min(got[1:]) < got[1] - 0.01  # a third-order text: longer counts say more

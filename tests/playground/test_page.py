@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import re
 import time
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from safetensors.numpy import load_file
 
 from qkv.models import Layout, ModelConfig, Sizes, build
 from qkv.models.matrices import Catalogue
+from qkv.studies.questions import find
 
 PAGE = Path(__file__).parents[2] / "docs" / "playground" / "index.html"
 LARGEST = 1_000_000
@@ -277,3 +279,212 @@ def test_who_starts_it_sees_the_race_and_no_choice_is_cut(look, width):
     assert cut == [], cut
     names = page.evaluate("[...document.querySelectorAll('section[aria-label]')].map((e) => e.ariaLabel)")
     assert len(names) == len(set(names)) > 6
+
+
+def norm_of(encodings, gain):
+    centred = encodings - encodings.mean(-1, keepdims=True)
+    return centred / np.sqrt((centred**2).mean(-1, keepdims=True) + 1e-5) * gain
+
+
+@pytest.mark.browser
+def test_the_matrices_show_weights_change_and_gradient_of_each(look):
+    page = look("#task=recall&a=&b=W_V:freeze")
+    steps(page, 3)
+    shown = """(arm) => [...document.querySelectorAll(`#inside .arm-${arm} [data-address]`)].map((e) => {
+      const canvas = e.querySelector("canvas");
+      const at = canvas.getContext("2d");
+      const cells = new Uint32Array(at.getImageData(0, 0, canvas.width, canvas.height).data.buffer);
+      return [e.dataset.address, e.querySelector(".thumb-note").textContent, new Set(cells).size]; })"""
+    for mode, pick in (
+        ("weights", lambda m: m[1]),
+        ("change since the start", lambda m: m[1] - m[0]),
+        ("gradient", lambda m: m[2]),
+    ):
+        page.get_by_role("button", name=mode, exact=True).click()
+        page.wait_for_timeout(200)
+        for arm in "ab":
+            mine = matrices(page, arm)
+            found = page.evaluate(shown, arm)
+            assert {a for a, *_ in found} == {a for a in mine if not a.endswith("gain")}
+            for address, note, colours in found:
+                wanted = float(np.sqrt((pick(mine[address]) ** 2).mean()))
+                said = float(note.split()[0].replace("−", "-"))
+                assert said == pytest.approx(wanted, rel=0.06, abs=1e-12), (mode, arm, address)
+                frozen = arm == "b" and address.endswith("W_V")
+                assert ("frozen" in note) == (frozen and mode != "gradient")
+                assert (colours == 1) == (frozen and mode.startswith("change")), (mode, arm, address, colours)
+
+
+@pytest.mark.browser
+def test_heads_are_those_of_the_sentence_that_the_reader_types(look):
+    page = look("#layers=1&a=&b=heads:1")
+    assert page.locator("#inside .sentence-tokens .word").count() == 32
+    page.get_by_label("sentence to look at").fill("the rabbit")
+    page.get_by_label("sentence to look at").blur()
+    until(page, "playground.race.seen.a.sentence.length === 10")
+    page.wait_for_timeout(200)
+    words = page.locator("#inside .sentence-tokens .word").all_inner_texts()
+    assert "".join(words[:3] + words[4:]) == "therabbit"
+    patterns = np.array(page.evaluate("[...playground.race.seen.a.patterns[0]]")).reshape(4, 10, 10)
+    np.testing.assert_allclose(patterns.sum(-1), 1, rtol=1e-12)
+    assert not np.triu(patterns, 1).any()
+    page.get_by_role("button", name="arm A, layer 0, head 2").click()
+    large = page.get_by_role("application", name="arm A, attention of L0.H2")
+    large.focus()
+    for _ in range(5):  # to row 4, the key in column 0
+        page.keyboard.press("ArrowDown")
+    told = page.locator("#inside .arm-a .head-large .readout").inner_text()
+    assert re.fullmatch(r"r \(4\) gives ([\d.]+) to t \(0\)", told)
+    assert float(told.split()[3]) == pytest.approx(patterns[2, 4, 0], abs=0.006)
+
+
+@pytest.mark.browser
+def test_one_row_before_and_after_and_the_gradient_that_reached_it(look):
+    page = look("#task=words&layers=1&a=&b=W_E:freeze")
+    assert page.evaluate("playground.race.tokens[playground.race.token]") == "the"
+    steps(page, 4)
+    page.locator("#inside .strips").first.scroll_into_view_if_needed()
+    page.wait_for_timeout(300)
+    told = {
+        arm: page.locator(f"#inside [aria-label='one row of arm {arm.upper()}'] .readout").inner_text() for arm in "ab"
+    }
+    assert "Not one number of its row has changed" in told["b"] and "Its row moved by" in told["a"]
+    start, now, gradient = (m.reshape(-1, 32) for m in matrices(page, "a")["W_E"])
+    percent = 100 * np.linalg.norm(now[0] - start[0]) / np.linalg.norm(start[0])
+    assert float(re.search(r"moved by ([\d.]+)", told["a"])[1]) == pytest.approx(percent, abs=0.6)
+    rows = page.get_by_role("application", name="arm A, all rows")
+    rows.focus()
+    page.keyboard.press("ArrowRight")
+    length = page.locator("#inside [aria-label='one row of arm A'] .readout").inner_text()
+    assert length.startswith("the: gradient of length")
+    assert float(length.split()[-1].replace("−", "-")) == pytest.approx(np.linalg.norm(gradient[0]), rel=0.01)
+
+
+@pytest.mark.browser
+def test_what_moved_q_is_the_split_of_its_change(look):
+    page = look("#task=recall&layers=1&a=&b=W_Q:freeze")
+    steps(page, 6)
+    ids = page.evaluate("playground.race.seen.a.sentence")
+    for arm in "ab":
+        mine = matrices(page, arm)
+        x, w = [], []
+        for when in (0, 1):
+            table, places = (mine[a][when].reshape(-1, 32) for a in ("W_E", "W_pos"))
+            x.append(norm_of(table[ids] + places[: len(ids)], mine["L0.norm1.gain"][when]))
+            w.append(mine["L0.W_Q"][when].reshape(32, 32))
+        dx, dw = x[1] - x[0], w[1] - w[0]
+        first = np.linalg.norm(x[0] @ w[0])
+        wanted = {"encodings": dx @ w[0], "matrix": x[0] @ dw, "both": dx @ dw, "all": x[1] @ w[1] - x[0] @ w[0]}
+        got = page.evaluate("(arm) => playground.race.seen[arm].moved[0]", arm)
+        for part, change in wanted.items():
+            assert got[part] == pytest.approx(np.linalg.norm(change) / first, rel=1e-9, abs=1e-15), (arm, part)
+        assert (got["matrix"] == 0) == (arm == "b") and got["all"] > 0
+        page.locator("#inside .moved").first.scroll_into_view_if_needed()
+        page.wait_for_timeout(300)
+        said = page.locator(f"#inside [aria-label='what moved q of arm {arm.upper()}'] [data-part=all]").inner_text()
+        assert float(said) == pytest.approx(got["all"], rel=0.06)
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("task", ["text", "recall", "sort", "addition", "words"])
+def test_every_task_is_learned_from_chance_beside_what_counting_reaches(look, task):
+    page = look(f"#task={task}&layers=1&a=&b=&step=25")
+    first, *_, last = page.evaluate("playground.race.curves.a.validations.map((v) => v.loss)")
+    lines = page.evaluate("playground.race.baselines.map((b) => [b.label, b.nats])")
+    assert abs(first - lines[0][1]) < 0.15 and last < first - 0.05
+    assert page.evaluate("playground.race.curves.a.losses") == page.evaluate("playground.race.curves.b.losses")
+    assert [label for label, _ in lines[:3]] == ["uniform", "unigram", "bigram"]
+    assert len(lines) == (3 if task in ("recall", "addition") else 4)  # there longer contexts never come twice
+    if len(lines) == 4:
+        assert re.fullmatch(r"\d-gram", lines[3][0]) and lines[3][1] < lines[2][1] < lines[1][1] < lines[0][1]
+    drawn = page.locator("#race svg text").all_inner_texts()
+    assert all(any(text.startswith(label) for text in drawn) for label, _ in lines)
+    keys = {arm: page.locator(f"#race .key-{arm}").evaluate("(e) => getComputedStyle(e).color") for arm in "ab"}
+    strokes = page.locator("#race svg [stroke]").evaluate_all("(all) => all.map((e) => getComputedStyle(e).stroke)")
+    assert keys["a"] != keys["b"] and set(keys.values()) <= set(strokes)  # the legend is of the curves' colours
+
+
+@pytest.mark.browser
+def test_reset_seed_and_speed_do_what_they_say(look):
+    page = look("#task=recall&layers=1&a=&b=&step=2")
+    first = matrices(page, "a")["W_E"]
+    page.get_by_role("button", name="reset").click()
+    until(page, "playground.race.taken === 0 && document.documentElement.dataset.ready === 'yes'")
+    start, now, _ = matrices(page, "a")["W_E"]
+    assert np.array_equal(start, now) and np.array_equal(start, first[0]) and not np.array_equal(now, first[1])
+    page.get_by_label("seed", exact=True).fill("7")
+    page.get_by_label("seed", exact=True).blur()
+    page.wait_for_timeout(100)
+    page.wait_for_selector("html[data-ready=yes]")
+    assert not np.array_equal(matrices(page, "a")["W_E"][0], start) and "seed=7" in page.url
+    page.get_by_label("speed").select_option("5 steps a second")
+    page.locator("button.play").click()
+    page.wait_for_timeout(2400)
+    page.locator("button.play").click()
+    until(page, "!playground.race.playing")
+    assert 2 <= page.evaluate("playground.race.taken") <= 13 and "speed=5" in page.url
+
+
+@pytest.mark.browser
+def test_a_link_carries_ones_own_text_and_what_is_looked_at(look):
+    page = look("#layers=2&a=&b=heads:1")
+    text = "".join(f"{n} bottles of “grün” on the wall\n" for n in range(300))
+    page.locator("details.own summary").click()
+    page.locator("details.own textarea").fill(text)
+    page.get_by_role("button", name="train on this text").click()
+    until(page, "playground.race.tokens.includes('ü') && document.documentElement.dataset.ready === 'yes'")
+    page.get_by_role("button", name="gradient", exact=True).click()
+    page.get_by_role("button", name="arm B, L1.W_O", exact=False).click()
+    page.get_by_role("button", name="arm A, layer 1, head 3").click()
+    page.get_by_label("One row: W_E of").select_option(label="ü")
+    page.get_by_label("sentence to look at").fill("grün")
+    page.get_by_label("sentence to look at").blur()
+    steps(page, 1)
+    again = look("#" + page.url.partition("#")[2])
+    assert again.evaluate("playground.state.text") == text and len(page.url) < 6000
+    shown = "[playground.state, playground.race.taken, playground.race.seen.a.sentence, playground.race.token]"
+    assert again.evaluate(shown) == page.evaluate(shown)
+    assert again.locator("#inside .detail h3").inner_text() == "L1.W_O"
+    assert again.get_by_role("button", name="gradient", exact=True).get_attribute("aria-pressed") == "true"
+    assert again.get_by_role("button", name="arm A, layer 1, head 3").get_attribute("aria-pressed") == "true"
+    assert np.array_equal(matrices(page, "b")["W_U"][1], matrices(again, "b")["W_U"][1])
+
+
+@pytest.mark.browser
+def test_each_lesson_is_a_question_of_qkv_and_shows_what_it_promises(look):
+    page = look()
+    found = {}
+    for chip in page.locator(".lessons .chip").all():
+        name = chip.get_attribute("data-lesson")
+        assert find(name).name == name
+        chip.click()
+        page.wait_for_timeout(50)
+        page.wait_for_selector("html[data-ready=yes]")
+        assert chip.get_attribute("aria-pressed") == "true" and page.locator(".lesson").inner_text().count("\n") >= 3
+        page.locator("button.play").click()
+        until(page, "playground.race.taken >= 20")
+        page.locator("button.play").click()
+        until(page, "!playground.race.playing")
+        page.wait_for_timeout(300)
+        found[name] = {arm: matrices(page, arm) for arm in "ab"}, page.evaluate("playground.race.token")
+        if name == "collocation":
+            share, beside = (
+                page.locator(f"#inside [aria-label='cosines of arm A'] [data-mean={k}]").inner_text()
+                for k in ("share", "beside")
+            )
+            assert float(share.split()[-1]) > float(beside.split()[-1].replace("−", "-")) + 0.1
+
+    def size(lesson, arm, address, part):
+        return np.linalg.norm(found[lesson][0][arm][address][part])
+
+    start, now, _ = found["frozen-embeddings"][0]["b"]["W_E"]
+    assert np.array_equal(start, now)
+    moved = {}
+    for arm in "ab":
+        start, now, _ = (m.reshape(-1, 32) for m in found["what-is-trained"][0][arm]["W_E"])
+        moved[arm] = np.linalg.norm((now - start)[found["what-is-trained"][1]])
+        assert all(not np.array_equal(m[0], m[1]) for m in found["what-is-trained"][0][arm].values())
+    assert moved["b"] < 0.3 * moved["a"]  # a rare row, by plain SGD and by Adam
+    assert size("gradient-path", "b", "W_E", 2) < 0.1 * size("gradient-path", "a", "W_E", 2)
+    start, now, _ = found["what-moved-q"][0]["b"]["L0.W_Q"]
+    assert np.array_equal(start, now) and page.evaluate("playground.race.seen.b.moved[0].all") > 0

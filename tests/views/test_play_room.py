@@ -82,7 +82,7 @@ def test_a_run_goes_on_in_the_page_and_comes_back(look, small, serving, tmp_path
         page = look(f"http://127.0.0.1:{next(server)}/", offline=False)
     else:
         page = look(write_report(small.folder, tmp_path / "r.html"))
-    page.locator("#play button").click()
+    page.get_by_role("button", name="go on training it here").click()
     page.wait_for_function(
         "() => document.querySelector('iframe').contentDocument?.documentElement?.dataset.ready === 'yes'"
     )
@@ -101,8 +101,21 @@ def test_a_run_goes_on_in_the_page_and_comes_back(look, small, serving, tmp_path
     with page.expect_download() as waiting:
         frame.locator("[data-save=b]").click()  # its W_E is frozen
     assert np.array_equal(load_file(waiting.value.path())["W_E"], small.last["W_E"].astype(np.float32))
-    page.locator("#play").scroll_into_view_if_needed()
     shot(page, f"play-room-{host}")
+    frame.evaluate("() => void document.querySelector('button.play').click()")
+    frame.wait_for_function(f"(n) => {RACE}.taken > n + 5", arg=5)
+    frame.locator("button.play").focus()
+    page.keyboard.press("Escape")  # from inside the frame: back to the run, and nothing trains unseen
+    page.wait_for_function("() => !document.querySelector('dialog').open")
+    frame.wait_for_function(f"() => !{RACE}.playing")
+    before = page.evaluate("() => scrollY")
+    box = page.locator("#play").bounding_box()
+    page.mouse.move(box["x"] + box["width"] / 2, 450)
+    page.mouse.wheel(0, -300)
+    page.wait_for_function("(y) => scrollY < y - 200", arg=before)
+    page.get_by_role("button", name="back to the playground").click()
+    assert page.locator("dialog").evaluate("(e) => e.open && e.getBoundingClientRect().height === innerHeight")
+    assert frame.evaluate(f"() => {RACE}.taken") > 10  # it is still there
     assert page.complaints == []
     if server:
         page.close()

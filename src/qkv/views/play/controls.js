@@ -59,7 +59,7 @@ export function playBar(host, state, on) {
   host.append(h("div.slider.playbar", null, play, step, reset, pace, speed, now));
   return {
     draw(race) {
-      play.textContent = race.playing ? "❚❚" : "►";
+      play.textContent = race.playing ? "❚❚ pause" : "► train";
       play.setAttribute("aria-label", race.playing ? "pause" : "train");
       pace.value = state.speed;
       step.disabled = race.playing;

@@ -31,13 +31,18 @@ export function numbers(n) {
 // C: start c0, row stride ci, columns adjacent. A: any strides ai (rows), ap (columns). B: bp (rows), bj (columns).
 export function multiply(c, c0, ci, a, a0, ai, ap, b, b0, bp, bj, m, n, k, add) {
   if (bj !== 1) {
-    [b, b0, bp] = [adjacent(b, b0, bp, bj, k, n), 0, n];
+    b = adjacent(b, b0, bp, bj, k, n);
+    b0 = 0;
+    bp = n;
   }
   const vectors = fast !== null && c.buffer === fast.buffer && a.buffer === fast.buffer && b.buffer === fast.buffer;
-  const [m4, n4] = [m & ~3, n & ~3];
+  const m4 = m & ~3;
+  const n4 = n & ~3;
   for (let p0 = 0; p0 < k; p0 += STRETCH) {
     const count = Math.min(STRETCH, k - p0);
-    const [ap0, bp0, more] = [a0 + p0 * ap, b0 + p0 * bp, add || p0 > 0];
+    const ap0 = a0 + p0 * ap;
+    const bp0 = b0 + p0 * bp;
+    const more = add || p0 > 0;
     if (m4 && n4 && vectors) {
       fast.tiles(c.byteOffset + 8 * c0, 8 * ci, a.byteOffset + 8 * ap0, 8 * ai, 8 * ap, b.byteOffset + 8 * bp0, 8 * bp, m4, n4, count, more ? 1 : 0);
     } else {
@@ -47,6 +52,7 @@ export function multiply(c, c0, ci, a, a0, ai, ap, b, b0, bp, bj, m, n, k, add) 
     if (m4 < m) plain(c, c0 + m4 * ci, ci, a, ap0 + m4 * ai, ai, ap, b, bp0, bp, m - m4, n, count, more);
   }
 }
+
 // B with its columns adjacent, [k, n] in an array that is used again.
 function adjacent(b, b0, bp, bj, k, n) {
   if (spare.length < k * n) spare = numbers(k * n);
@@ -69,7 +75,8 @@ function plain(c, c0, ci, a, a0, ai, ap, b, b0, bp, m, n, k, add) {
 function tiles(c, c0, ci, a, a0, ai, ap, b, b0, bp, m, n, k, add) {
   for (let i = 0; i < m; i += 2) {
     for (let j = 0; j < n; j += 4) {
-      const [at, below] = [c0 + i * ci + j, c0 + i * ci + ci + j];
+      const at = c0 + i * ci + j;
+      const below = at + ci;
       let s0 = 0, s1 = 0, s2 = 0, s3 = 0, t0 = 0, t1 = 0, t2 = 0, t3 = 0;
       if (add) {
         s0 = c[at]; s1 = c[at + 1]; s2 = c[at + 2]; s3 = c[at + 3];

@@ -7,6 +7,7 @@ import { apart, chart, figure, plot } from "./figure.js";
 import { ARMS, NAMES } from "./pair.js";
 
 const MOST_POINTS = 240;
+const BEGIN = "Press ► train: two curves will begin here";
 
 // Means of neighbouring batches, at most MOST_POINTS of them.
 function thinned(losses) {
@@ -38,13 +39,14 @@ function marks(race, colours, span, place) {
     Plot.text(race.baselines, { x: () => span, y: "nats", text: (b) => `${b.label} ${fixed(b.nats)}`, textAnchor: "start", dx: 8, fill: colours.soft, render: place }),
     ...lines.map(({ arm, train }) => Plot.line(train, { x: "step", y: "loss", stroke: colour[arm], strokeWidth: 1, strokeOpacity: 0.45, clip: true })),
     ...lines.map(({ arm, val }) => Plot.line(val, { x: "step", y: "loss", stroke: colour[arm], strokeWidth: 2.2, clip: true })),
+    ...(race.taken ? [] : [Plot.text([BEGIN], { frameAnchor: "middle", fontSize: 15, fill: colours.ink, stroke: colours.paper, strokeWidth: 9, lineWidth: 34 })]),
     ...lines.map(({ arm, val }) => Plot.dot(val.slice(-1), { x: "step", y: "loss", fill: colour[arm], r: 4 })),
   ];
 }
 
 export function losses(host, race, armColours) {
-  const frame = figure(host, { wide: true, title: h("span", null, "Loss: ", ARMS.map((arm) => [h(`span.key.key-${arm}`, null, NAMES[arm]), " "])),
-    caption: h("span", null, "Surprise per asked-for token, in nats. Thick: the validation data, never trained on; thin: each training batch before the model learned from it, averaged where they are many. Dashed: what counting alone reaches on the same validation data: by chance, by how often a token comes, by the token before. Both arms read the same batches and start from the same numbers wherever they have the same matrix.") });
+  const frame = figure(host, { wide: true, title: h("span", null, "Loss, nats per token: ", ARMS.map((arm) => [h(`span.key.key-${arm}`, null, NAMES[arm]), " "])),
+    caption: h("span", null, "Surprise per asked-for token, in nats. Thick: the validation data, never trained on; thin: each training batch before the model learned from it, averaged where they are many. Dashed: what counting alone reaches on the same validation data: by chance, by how often a token comes, by the token before and, where that says more, by the best n-gram (Kneser-Ney). Both arms read the same batches and start from the same numbers wherever they have the same matrix.") });
   const readout = h("p.readout.two", { "aria-live": "off" });
   const redraw = chart(frame, (width, colours) => {
     if (!race.seen) return h("div.waiting", { style: "height:15rem" });
@@ -53,7 +55,7 @@ export function losses(host, race, armColours) {
     const top = Math.max(d3.max(nats) * 1.04, Math.min(d3.max(all) ?? 0, 2 * d3.max(nats)));
     const low = Math.max(0, (d3.min([...all, ...nats]) ?? 0) - 0.12);
     const span = Math.max(50, race.taken);
-    const [height, marginTop, marginBottom] = [Math.max(240, Math.min(340, width * 0.42)), 12, 30];
+    const [height, marginTop, marginBottom] = [Math.max(240, Math.min(340, width * 0.5)), 12, 40];
     const pixel = (v) => marginTop + ((top - v) / (top - low)) * (height - marginTop - marginBottom);
     const places = apart(nats.map(pixel), 15, marginTop, height - marginBottom);
     const place = (index, scales, values, size, context, next) => {
@@ -64,7 +66,7 @@ export function losses(host, race, armColours) {
     readout.replaceChildren(...summary(race).map((line) => h("span", null, line)));
     return plot(colours, `losses of both arms over ${race.taken} steps. ${summary(race).join("; ")}`, {
       width, height, marginTop, marginBottom, marginLeft: 38, marginRight: width < 520 ? 88 : 104,
-      x: { domain: [0, span], label: null, ticks: width < 520 ? 4 : 7, tickSize: 0, tickFormat: (v) => whole(v) },
+      x: { domain: [0, span], label: "step", labelArrow: "none", labelAnchor: "center", ticks: width < 520 ? 4 : 7, tickSize: 0, tickFormat: (v) => whole(v) },
       y: { domain: [low, top], label: null, ticks: 5, tickSize: 0 },
       marks: marks(race, { ...colours, arm: armColours(frame.el) }, span, place),
     });

@@ -15,8 +15,8 @@ function square(pattern, head, n) {
   return out;
 }
 
-export function patternView(host, race) {
-  const chosen = { a: [0, 0], b: [0, 0] };
+// `watched()`: { a: [layer, head], b: [layer, head] }, part of the state; `chosen` is called when the reader changes it.
+export function patternView(host, race, watched, chosen) {
   const frame = figure(host, { wide: true, title: "Where each head looks", caption: "Down, the token that looks (query); across, the token looked at (key). A row sums to 1; the empty half is the future. Choose a head to read it." });
   const scale = squareRoot(1);
   const legend = h("div");
@@ -37,7 +37,7 @@ export function patternView(host, race) {
     const body = columns[arm];
     if (race.playing && (body.contains(document.activeElement) || body.matches(":hover")) && body.dataset.shape === `${n_layers}x${n_heads}x${n}`) return;
     body.dataset.shape = `${n_layers}x${n_heads}x${n}`;
-    const [layer, head] = [Math.min(chosen[arm][0], n_layers - 1), Math.min(chosen[arm][1], n_heads - 1)];
+    const [layer, head] = [Math.min(watched()[arm][0], n_layers - 1), Math.min(watched()[arm][1], n_heads - 1)];
     const grid = h("div.heads", { style: `--heads:${n_heads}` }, h("span"), Array.from({ length: n_heads }, (_, i) => h("span.thumb-head", { "aria-hidden": "true" }, `H${i}`)));
     for (let l = 0; l < n_layers; l++) {
       grid.append(h("span.thumb-layer", null, `L${l}`));
@@ -45,7 +45,7 @@ export function patternView(host, race) {
         const canvas = h("canvas", { "aria-hidden": "true" });
         paint(canvas, square(race.seen[arm].patterns[l], i, n), n, n, scale, colours);
         grid.append(h("button.thumb", { type: "button", "aria-label": `${NAMES[arm]}, layer ${l}, head ${i}`, "aria-pressed": String(l === layer && i === head),
-          onclick: () => ((chosen[arm] = [l, i]), body.removeAttribute("data-shape"), draw()) }, canvas));
+          onclick: () => ((watched()[arm] = [l, i]), chosen(), body.removeAttribute("data-shape"), draw()) }, canvas));
       }
     }
     clear(body).append(grid, large(arm, layer, head, n));

@@ -15,18 +15,18 @@ import { patternView } from "./patternview.js";
 import { Race } from "./race.js";
 import { rowView } from "./rowview.js";
 import { safetensors } from "./safetensors.js";
-import { SHORTEST_TEXT, fresh, fromHash, toHash } from "./state.js";
+import { packText, unpackText } from "./packing.js";
+import { LONGEST_TEXT, SHORTEST_TEXT, fresh, fromHash, toHash } from "./state.js";
 import { sound, usual } from "./switches.js";
 import { N_CTX, makeTask } from "./tasks.js";
 import { onTheme } from "./theme.js";
 import { weightView } from "./weightview.js";
 
-const LONGEST_TEXT = 300000;
 const WRITES_EVERY = 1000; // milliseconds
 const state = fresh();
 const race = { given: null, playing: false, taken: 0, pace: 0, seen: null, curves: null, show: (id) => token(race.tokens[id]) };
 let threads, views, bar, arms, shared, lessonBox, loadBox;
-let [turn, wroteAt, busy] = [0, 0, Promise.resolve()];
+let [turn, wroteAt, busy, countedFor] = [0, 0, Promise.resolve(), ""];
 
 function refuse(text) {
   if (text.length < SHORTEST_TEXT) return `This text has ${text.length} characters; at least ${SHORTEST_TEXT} are needed, so that a tenth of it can be kept aside. Paste a longer one.`;
@@ -48,8 +48,7 @@ async function reset(upTo = 0) {
   if (mine !== turn) return;
   race.task = makeTask(state.task, state.seed, state.text, race.given?.tokens);
   race.tokens = race.task.tokens;
-  race.baselines = baselines(race.task);
-  race.counts = inputCounts(race.task);
+  count();
   race.countsNote = state.task === "text" || state.task === "addition" ? "" : " of 64 batches";
   const wanted = race.tokens.indexOf(state.token);
   race.token = wanted >= 0 ? wanted : race.counts.indexOf(Math.max(...race.counts));
@@ -65,6 +64,15 @@ async function reset(upTo = 0) {
   if (mine !== turn) return;
   controls();
   document.documentElement.dataset.ready = "yes";
+}
+
+// What counting reaches, counted again only where there is something else to count.
+function count() {
+  const key = JSON.stringify([state.task, state.seed, race.tokens, state.task === "text" ? state.text : ""]);
+  if (key === countedFor) return;
+  countedFor = key;
+  race.baselines = baselines(race.task);
+  race.counts = inputCounts(race.task);
 }
 
 async function advance(steps, writes) {
@@ -130,15 +138,16 @@ function controls() {
   remember();
 }
 
-function change(values) {
+async function change(values) {
   Object.assign(state, values, { step: 0 });
+  if (values.text) state.packed = await packText(values.text);
   controls();
   return reset();
 }
 
 // Inside a report or a live page there is no folder of answers beside it.
 const inFrame = () => document.getElementById("qkv-given") !== null;
-const answer = (name) => (inFrame() ? [h("code", null, `docs/answers/${name}.md`), " has the full study's answer."] : [h("a", { href: `../answers/${name}.md` }, "The full study's answer"), "."]);
+const answer = (name) => (inFrame() ? [h("code", null, `docs/answers/${name}.md`), " has the study's answer."] : [h("a", { href: `../answers/${name}.md` }, "The study's answer"), "."]);
 
 function lessons(host) {
   const box = h("div.lesson", { "aria-live": "polite" });
@@ -205,7 +214,7 @@ function keep(host) {
     const bytes = safetensors(race.made[arm].entries, race.seen[arm].weights, { made_by: "qkv playground", step: String((race.given?.step ?? 0) + race.taken), seed: String(state.seed), task: state.task, playground: about(arm) });
     save(new Blob([bytes], { type: "application/octet-stream" }), `${state.task}-${arm}-step${race.taken}.safetensors`);
   } }, `weights of ${NAMES[arm]}`);
-  host.append(h("h2", null, "Keep it"), h("p.small", null, "A link holds every setting and the step: whoever opens it sees the same training, computed again in their own browser. A pasted text of more than 4,000 characters does not fit into a link. The weights are safetensors with the addresses of qkv."),
+  host.append(h("h2", null, "Keep it"), h("p.small", null, "A link holds every setting, what you look at, your own text and the step: whoever opens it sees the same training, computed again in their own browser. A long text makes a long link. The weights are safetensors with the addresses of qkv."),
     h("div.chips", null, inFrame() ? null : link, ARMS.map(weights), said));
 }
 
@@ -231,38 +240,48 @@ function pick(id) {
 const armColours = (el) => Object.fromEntries(ARMS.map((arm) => [arm, getComputedStyle(el).getPropertyValue(`--arm-${arm}`).trim()]));
 
 function build(main) {
-  const rooms = Object.fromEntries(["lessons", "settings", "switches", "race", "inside", "load", "keep"].map((name) => [name, h(`section.play-room`, { id: name })]));
+  const rooms = Object.fromEntries(["lessons", "settings", "switches", "race", "writes", "inside", "load", "keep"].map((name) => [name, h(`section.play-room`, { id: name })]));
   const stepper = h("div.stepper");
   main.append(h("header", null, h("p.eyebrow", null, "qkv playground"), h("h1", null, "Train self-attention, change it, watch"),
-    h("p.lead", null, "Two small Transformers learn in this page, side by side, from the same numbers on the same data. Turn a switch on one of them. Nothing is replayed and nothing is sent anywhere: every number you see was computed here, now.")),
-  h("h2", null, "A question to begin with"), rooms.lessons, h("h2", null, "What they learn"), rooms.settings, h("h2", null, "What differs"), rooms.switches,
-  rooms.race, rooms.inside, rooms.load, rooms.keep, stepper);
+    h("p.lead", null, "Two small Transformers learn in this page, side by side, from the same numbers on the same data. Turn a switch on one of them and press train: every number you see is computed here, now.")),
+  h("div.stage", null, rooms.lessons, rooms.race), h("h2", null, "What they learn"), rooms.settings, h("h2", null, "What differs"), rooms.switches,
+  rooms.writes, rooms.inside, rooms.load, rooms.keep, stepper);
+  rooms.lessons.append(h("h2", null, "A question to begin with"));
   lessonBox = lessons(rooms.lessons);
   shared = sharedControls(rooms.settings, state, race, change, refuse);
   arms = armControls(rooms.switches, state, race, (arm, settings) => change({ [arm]: settings }));
   bar = playBar(stepper, state, { play, step: oneStep, reset: () => change({}), change: (name, value) => ((state[name] = value), remember()) });
   race.tokens = [];
   Object.assign(race, { task: {}, baselines: [], curves: { a: { losses: [], validations: [] }, b: { losses: [], validations: [] } } });
+  const watched = () => state.watched;
   rooms.race.append(h("h2", null, "The race"));
   rooms.inside.append(h("h2", null, "Inside"));
-  views = [losses(rooms.race, race, armColours), writtenView(rooms.race, race), weightView(rooms.inside, race), cosineView(rooms.inside, race),
-    patternView(rooms.inside, race), sentenceField(rooms.inside), rowView(rooms.inside, race, pick), movedView(rooms.inside, race)];
+  views = [losses(rooms.race, race, armColours), writtenView(rooms.writes, race), weightView(rooms.inside, race, watched, remember), cosineView(rooms.inside, race),
+    patternView(rooms.inside, race, watched, remember), sentenceField(rooms.inside), rowView(rooms.inside, race, pick), movedView(rooms.inside, race)];
   for (const view of views) view.soon = inSight(view.el, view.draw);
   loadBox = load(rooms.load);
   keep(rooms.keep);
   onTheme(() => views.forEach((view) => view.soon()));
 }
 
+// The state that the address says.
+async function fromAddress() {
+  const said = fromHash(location.hash);
+  const text = said.packed ? await unpackText(said.packed, LONGEST_TEXT) : "";
+  Object.assign(state, said, text.length >= SHORTEST_TEXT ? { text } : { packed: null });
+}
+
 // Another link was opened in this tab; an anchor such as that of the skip link says nothing about the state.
-function follow() {
+async function follow() {
   if (!location.hash.includes("=")) return remember();
-  const step = Object.assign(state, fromHash(location.hash)).step;
+  race.given = null;
+  await fromAddress();
   lessonBox.draw();
-  return reset(step);
+  return reset(state.step);
 }
 
 async function begin() {
-  Object.assign(state, fromHash(location.hash));
+  await fromAddress();
   build(document.getElementById("play"));
   threads = new Race(document.getElementById("worker").textContent);
   addEventListener("hashchange", follow);
@@ -270,5 +289,7 @@ async function begin() {
   await (inFrame() ? goOn(fromRoom(JSON.parse(room.textContent))) : reset(state.step));
 }
 
-globalThis.playground = { state, race }; // to be looked at from the console, and by tests
+// To be looked at from the console, and by tests; the page around a frame pauses what it hides, and Escape leaves it.
+globalThis.playground = { state, race, pause: () => race.playing && pause() };
+if (parent !== globalThis) addEventListener("keydown", ({ key }) => key === "Escape" && globalThis.frameElement?.closest("dialog")?.close());
 begin().catch((error) => document.getElementById("play").prepend(h("p.wrong", { role: "alert" }, `This page could not start: ${error.message}`)));

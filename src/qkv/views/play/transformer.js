@@ -89,7 +89,8 @@ export class Transformer {
     const d = this.sizes.d_model;
     const { W_E, W_pos } = this.W;
     for (let r = 0; r < this.batch * this.length; r++) {
-      const [row, place] = [this.ids[r] * d, (r % this.length) * d];
+      const row = this.ids[r] * d;
+      const place = (r % this.length) * d;
       for (let i = 0; i < d; i++) x[r * d + i] = W_E[row + i] + (W_pos ? W_pos[place + i] : 0);
     }
   }
@@ -138,7 +139,8 @@ export class Transformer {
     const { unit, inverse, h, out } = this.top;
     this.gradients.fill(0);
     for (let r = 0; r < rows; r++) {
-      const [target, at] = [this.targets[r], r * V];
+      const target = this.targets[r];
+      const at = r * V;
       if (target >= 0) out[at + target] -= 1;
       for (let i = 0; i < V; i++) out[at + i] = target < 0 ? 0 : out[at + i] / this.count;
     }
@@ -158,7 +160,7 @@ export class Transformer {
     const [W, G] = [this.W, this.G].map((all) => (name) => all[`L${layer}.${name}`]);
     productBT(wide, x, W("W_out"), rows, f, d);
     addATB(G("W_out"), at.act, x, f, d, rows);
-    for (let i = 0; i < rows * f; i++) wide[i] *= at.slope[i];
+    times(wide, at.slope, rows * f);
     addATB(G("W_in"), at.h2, wide, d, f, rows);
     productBT(h, wide, W("W_in"), rows, d, f);
     layerNormBackward(h, W("norm2.gain"), at.unit2, at.inverse2, x, G("norm2.gain"), rows, d, this.wiring.skip);
@@ -188,7 +190,8 @@ export class Transformer {
     const d = this.sizes.d_model;
     const { W_E, W_pos } = this.G;
     for (let r = 0; r < this.batch * this.length; r++) {
-      const [row, place] = [this.ids[r] * d, (r % this.length) * d];
+      const row = this.ids[r] * d;
+      const place = (r % this.length) * d;
       for (let i = 0; i < d; i++) {
         W_E[row + i] += this.back.x[r * d + i];
         if (W_pos) W_pos[place + i] += this.back.x[r * d + i];
@@ -199,4 +202,8 @@ export class Transformer {
 
 function plus(into, from, n) {
   for (let i = 0; i < n; i++) into[i] += from[i];
+}
+
+function times(into, by, n) {
+  for (let i = 0; i < n; i++) into[i] *= by[i];
 }

@@ -25,10 +25,12 @@ export function values(race, arm, address, mode) {
   return { entry, numbers: now.map((v, i) => v - first[i]) };
 }
 
-export function weightView(host, race) {
-  const [shown, legend] = [{ mode: "weights", address: "W_E" }, h("div")];
+// `watched`: { mode, address }, part of the state; `chosen` is called when the reader changes it.
+export function weightView(host, race, watched, chosen) {
+  const legend = h("div");
   const frame = figure(host, { wide: true, title: "The matrices", caption: "Rows down, columns across; one scale for all. Under each: its root mean square. A frozen matrix gets no update; the gradient drawn is the one that reached it at the last step, all the same. Choose one to read its numbers." });
-  frame.body.append(h("div.controls", null, choice("what is shown", MODES, shown.mode, (mode) => ((shown.mode = mode), draw()))), legend);
+  const modes = choice("what is shown", MODES, watched().mode, (mode) => ((watched().mode = mode), chosen(), draw()));
+  frame.body.append(h("div.controls", null, modes), legend);
   const columns = pair(frame.body, "matrices");
   const detail = h("div.detail");
   frame.body.append(detail);
@@ -40,7 +42,7 @@ export function weightView(host, race) {
     const canvas = h("canvas", { "aria-hidden": "true" });
     const note = h("span.thumb-note");
     const button = h("button.thumb", { type: "button", style: `--role:var(--role-${ROLE[entry.kind]})`, "data-address": address,
-      onclick: () => ((shown.address = address), draw()) }, canvas, note);
+      onclick: () => ((watched().address = address), chosen(), draw()) }, canvas, note);
     thumbs.set(`${arm} ${address}`, { arm, address, canvas, note, button });
     return button;
   }
@@ -57,7 +59,8 @@ export function weightView(host, race) {
   }
   function draw() {
     if (!race.seen) return;
-    const colours = theme(host);
+    const [colours, shown] = [theme(host), watched()];
+    modes.select(shown.mode);
     const all = [...thumbs.values()].map((t) => ({ ...t, ...values(race, t.arm, t.address, shown.mode) }));
     const { ends, clipped } = robust(all.map((t) => t.numbers), true);
     const scale = linear(steady(ends[1]), true, clipped);
@@ -73,6 +76,7 @@ export function weightView(host, race) {
     large(colours);
   }
   function large(colours) {
+    const shown = watched();
     const readout = h("p.readout", { "aria-live": "polite" }, "Point at a cell, or use the arrow keys, to read one number.");
     const panels = ARMS.map((arm) => {
       const found = values(race, arm, shown.address, shown.mode);
@@ -90,5 +94,5 @@ export function weightView(host, race) {
     if (focused && race.playing) return; // do not take away what is being read
     clear(detail).append(h("h3", null, h("code.role", { style: `--role:var(--role-${ROLE[shown.address.replace(/^L\d\./, "")]})` }, shown.address)), h("div.panels", null, panels), readout);
   }
-  return { el: frame.el, draw, build, shown };
+  return { el: frame.el, draw, build };
 }

@@ -1,5 +1,6 @@
 // The Playground room: a small run goes on training in the page, in a frame of its own. A live page gives it an address; a
-// report carries it as a text, to which the frame's libraries and the run's weights are added when it is opened.
+// report carries it as a text, to which the frame's libraries and the run's weights are added when it is opened. It opens
+// over the whole window: a frame that scrolls inside a page that scrolls catches the wheel of who only wants to pass by.
 
 import { h } from "./dom.js";
 import { textOf } from "./decode.js";
@@ -23,16 +24,21 @@ function render({ model, el }) {
     el.append(h("p.missing", null, wrong));
     return () => {};
   }
-  const frame = h("iframe.playground", { title: "playground", hidden: true });
+  const frame = h("iframe.playground", { title: "playground" });
+  const close = h("button.chip", { type: "button", onclick: () => box.close() }, "back to the run");
+  const box = h("dialog.play-window", { "aria-label": `playground, going on from ${play.name}`,
+    onclose: () => frame.contentWindow?.playground?.pause() }, h("div", null, h("span", null, `Playground, going on from ${play.name}`), close), frame);
   const open = h("button.primary", { type: "button", onclick: () => {
-    frame.hidden = false;
-    if (model.get("host").kind === "page") frame.src = "playground";
-    else frame.srcdoc = carried(play);
-    open.disabled = true;
+    box.showModal();
+    if (!frame.srcdoc && !frame.src) {
+      if (model.get("host").kind === "page") frame.src = "playground";
+      else frame.srcdoc = carried(play);
+    }
+    open.textContent = "back to the playground";
   } }, "go on training it here");
   el.append(h("p", null, `Two arms start from the weights of step ${whole(play.step)} of this run (${whole(play.parameters)} parameters) and train on, on a text that you give or a short one that is there; turn a switch on one of them and watch. What comes out can be saved as safetensors. The run itself is not touched.`),
-    open, frame);
-  return () => frame.remove();
+    open, box);
+  return () => box.remove();
 }
 
 export default { render };
