@@ -20,7 +20,7 @@ IDENTITY = dict.fromkeys(("W_Q", "W_K", "W_V", "W_O"), "identity")
 WIRINGS = [dict(zip(USUAL, choice, strict=True)) for choice in itertools.product((True, False), repeat=4)]
 
 
-def torch_model(sizes, wiring, held, *names):
+def torch_model(sizes, wiring, held, *names, std=0.4):
     """Our model in the textbook layout, wired as an arm, in float64, with weights so large that all terms matter."""
     layout = Layout(
         positions="learned" if wiring["positions"] else "none",
@@ -37,7 +37,7 @@ def torch_model(sizes, wiring, held, *names):
     with torch.no_grad():
         for address, entry in ((e.address, e.parameter) for e in Catalogue(model)):
             values = torch.from_numpy(draws.normal(size=tuple(entry.shape)))
-            entry.copy_(1 + 0.3 * values if address.endswith("gain") else 0.4 * values)
+            entry.copy_(1 + 0.3 * values if address.endswith("gain") else std * values)
             if held.get(address.rsplit(".", 1)[-1]) == "identity":
                 entry.copy_(torch.eye(*entry.shape))
     if wiring["shared"]:
@@ -136,15 +136,17 @@ def test_webassembly_and_javascript_give_the_same_bits(run_node):
     assert got[0] == got[1] and got[2] == got[3]
 
 
+# The last number is the spread of the weights. With 0.4, no division and no skip connections training is chaotic: a
+# last digit grows to a hundredth within 200 steps, whoever computes; 0.18 is the start of the page itself.
 ARMS = {
-    "usual": (USUAL, 4, {}, "adam", 3e-3),
-    "sgd": (USUAL, 4, {}, "sgd", 0.3),
-    "frozen embeddings": (USUAL, 4, {"W_E": "freeze"}, "adam", 3e-3),
-    "frozen queries and keys": (USUAL, 4, {"W_Q": "freeze", "W_K": "freeze"}, "adam", 3e-3),
-    "frozen values and outputs": (USUAL, 4, {"W_V": "freeze", "W_O": "freeze"}, "adam", 3e-3),
-    "identity": (USUAL, 4, IDENTITY, "adam", 3e-3),
-    "W_K = W_Q, no positions": (USUAL | {"shared": True, "positions": False}, 4, {"W_V": "freeze"}, "adam", 1e-2),
-    "one head, not divided, no skip": (USUAL | {"scale": False, "skip": False}, 1, {}, "adam", 1e-3),
+    "usual": (USUAL, 4, {}, "adam", 3e-3, 0.4),
+    "sgd": (USUAL, 4, {}, "sgd", 0.3, 0.4),
+    "frozen embeddings": (USUAL, 4, {"W_E": "freeze"}, "adam", 3e-3, 0.4),
+    "frozen queries and keys": (USUAL, 4, {"W_Q": "freeze", "W_K": "freeze"}, "adam", 3e-3, 0.4),
+    "frozen values and outputs": (USUAL, 4, {"W_V": "freeze", "W_O": "freeze"}, "adam", 3e-3, 0.4),
+    "identity": (USUAL, 4, IDENTITY, "adam", 3e-3, 0.4),
+    "W_K = W_Q, no positions": (USUAL | {"shared": True, "positions": False}, 4, {"W_V": "freeze"}, "adam", 1e-2, 0.4),
+    "one head, not divided, no skip": (USUAL | {"scale": False, "skip": False}, 1, {}, "adam", 1e-3, 0.18),
 }
 BATCH, STEPS = 4, 200
 
@@ -167,12 +169,12 @@ def test_two_hundred_steps_follow_torch_and_held_matrices_stay_as_they_were(run_
     batches = [batch_of(REAL, BATCH, 16, "curve", step) for step in range(STEPS)]
     steps = [{"ids": ids.ravel().tolist(), "targets": targets.ravel().tolist()} for ids, targets in batches]
     asks, models = [], []
-    for wiring, heads, held, optimizer, rate in ARMS.values():
+    for wiring, heads, held, optimizer, rate, std in ARMS.values():
         sizes = REAL | {"n_ctx": 16, "n_heads": heads}
-        models.append(torch_model(sizes, wiring, held, "curve"))
+        models.append(torch_model(sizes, wiring, held, "curve", std=std))
         more = {"batch": BATCH, "length": 16, "steps": steps, "optimizer": optimizer, "rate": rate}
         asks.append(asked("curve", sizes, wiring, held, models[-1], **more))
-    for got, ask, model, (_, _, held, optimizer, rate) in zip(
+    for got, ask, model, (_, _, held, optimizer, rate, _) in zip(
         run_node("engine.mjs", asks), asks, models, ARMS.values(), strict=True
     ):
         wanted = torch_curve(model, held, optimizer, rate, batches)

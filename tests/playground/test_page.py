@@ -185,7 +185,9 @@ def test_a_link_carries_the_state_and_gives_the_same_numbers(look):
     for arm in "ab":
         there, here = matrices(page, arm), matrices(again, arm)
         assert all(np.array_equal(there[a][1], here[a][1]) for a in there)
-    broken = look("#task=%3Cb%3E&seed=-1&layers=99&a=W_E:x,rate:nan&b=,,::&step=1e9&lesson=__proto__&token=%00")
+    broken = look(
+        "#task=%3Cb%3E&seed=-1&layers=99&a=W_E:x,rate:nan&b=,,::&step=-1e9&lesson=__proto__&token=%00&matrix=x&head-a=L9&packed=AAAA"
+    )
     assert broken.complaints == [] and broken.evaluate("playground.state.task") == "text"
 
 
@@ -281,6 +283,13 @@ def test_who_starts_it_sees_the_race_and_no_choice_is_cut(look, width):
     assert len(names) == len(set(names)) > 6
 
 
+def tall(page):
+    """All of the page in sight, so that all of it is drawn."""
+    page.set_viewport_size({"width": 1280, "height": 5600})
+    page.wait_for_timeout(400)
+    return page
+
+
 def norm_of(encodings, gain):
     centred = encodings - encodings.mean(-1, keepdims=True)
     return centred / np.sqrt((centred**2).mean(-1, keepdims=True) + 1e-5) * gain
@@ -288,7 +297,7 @@ def norm_of(encodings, gain):
 
 @pytest.mark.browser
 def test_the_matrices_show_weights_change_and_gradient_of_each(look):
-    page = look("#task=recall&a=&b=W_V:freeze")
+    page = tall(look("#task=recall&a=&b=W_V:freeze"))
     steps(page, 3)
     shown = """(arm) => [...document.querySelectorAll(`#inside .arm-${arm} [data-address]`)].map((e) => {
       const canvas = e.querySelector("canvas");
@@ -317,7 +326,7 @@ def test_the_matrices_show_weights_change_and_gradient_of_each(look):
 
 @pytest.mark.browser
 def test_heads_are_those_of_the_sentence_that_the_reader_types(look):
-    page = look("#layers=1&a=&b=heads:1")
+    page = tall(look("#layers=1&a=&b=heads:1"))
     assert page.locator("#inside .sentence-tokens .word").count() == 32
     page.get_by_label("sentence to look at").fill("the rabbit")
     page.get_by_label("sentence to look at").blur()
@@ -340,7 +349,7 @@ def test_heads_are_those_of_the_sentence_that_the_reader_types(look):
 
 @pytest.mark.browser
 def test_one_row_before_and_after_and_the_gradient_that_reached_it(look):
-    page = look("#task=words&layers=1&a=&b=W_E:freeze")
+    page = tall(look("#task=words&layers=1&a=&b=W_E:freeze"))
     assert page.evaluate("playground.race.tokens[playground.race.token]") == "the"
     steps(page, 4)
     page.locator("#inside .strips").first.scroll_into_view_if_needed()
@@ -362,7 +371,7 @@ def test_one_row_before_and_after_and_the_gradient_that_reached_it(look):
 
 @pytest.mark.browser
 def test_what_moved_q_is_the_split_of_its_change(look):
-    page = look("#task=recall&layers=1&a=&b=W_Q:freeze")
+    page = tall(look("#task=recall&layers=1&a=&b=W_Q:freeze"))
     steps(page, 6)
     ids = page.evaluate("playground.race.seen.a.sentence")
     for arm in "ab":
@@ -406,7 +415,7 @@ def test_every_task_is_learned_from_chance_beside_what_counting_reaches(look, ta
 
 @pytest.mark.browser
 def test_reset_seed_and_speed_do_what_they_say(look):
-    page = look("#task=recall&layers=1&a=&b=&step=2")
+    page = tall(look("#task=recall&layers=1&a=&b=&step=2"))
     first = matrices(page, "a")["W_E"]
     page.get_by_role("button", name="reset").click()
     until(page, "playground.race.taken === 0 && document.documentElement.dataset.ready === 'yes'")
@@ -427,7 +436,7 @@ def test_reset_seed_and_speed_do_what_they_say(look):
 
 @pytest.mark.browser
 def test_a_link_carries_ones_own_text_and_what_is_looked_at(look):
-    page = look("#layers=2&a=&b=heads:1")
+    page = tall(look("#layers=2&a=&b=heads:1"))
     text = "".join(f"{n} bottles of “grün” on the wall\n" for n in range(300))
     page.locator("details.own summary").click()
     page.locator("details.own textarea").fill(text)
@@ -440,7 +449,7 @@ def test_a_link_carries_ones_own_text_and_what_is_looked_at(look):
     page.get_by_label("sentence to look at").fill("grün")
     page.get_by_label("sentence to look at").blur()
     steps(page, 1)
-    again = look("#" + page.url.partition("#")[2])
+    again = tall(look("#" + page.url.partition("#")[2]))
     assert again.evaluate("playground.state.text") == text and len(page.url) < 6000
     shown = "[playground.state, playground.race.taken, playground.race.seen.a.sentence, playground.race.token]"
     assert again.evaluate(shown) == page.evaluate(shown)
@@ -452,7 +461,7 @@ def test_a_link_carries_ones_own_text_and_what_is_looked_at(look):
 
 @pytest.mark.browser
 def test_each_lesson_is_a_question_of_qkv_and_shows_what_it_promises(look):
-    page = look()
+    page = tall(look())
     found = {}
     for chip in page.locator(".lessons .chip").all():
         name = chip.get_attribute("data-lesson")

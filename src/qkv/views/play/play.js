@@ -60,8 +60,10 @@ async function reset(upTo = 0) {
     await advance(0, true);
   })();
   await busy;
-  while (mine === turn && race.taken < upTo) await (busy = advance(Math.min(threads.stretch(), upTo - race.taken), false));
+  race.playing = race.taken < upTo; // a link's steps are played too, and may be paused
+  while (mine === turn && race.playing && race.taken < upTo) await (busy = advance(Math.min(threads.stretch(), upTo - race.taken), false));
   if (mine !== turn) return;
+  race.playing = false;
   controls();
   document.documentElement.dataset.ready = "yes";
 }
@@ -140,7 +142,7 @@ function controls() {
 
 async function change(values) {
   Object.assign(state, values, { step: 0 });
-  if (values.text) state.packed = await packText(values.text);
+  if (values.text) state.packed = await packText(values.text).catch(() => null); // an old browser has no deflate
   controls();
   return reset();
 }
