@@ -1,4 +1,5 @@
-// What moved q, cosines of rows of W_E where words have kinds, and what the model writes.
+// What moved q, cosines of rows of W_E where words have kinds, and what the model writes. What a task has nothing for is hidden
+// by `build`, at every new task: a drawing that hid itself would be out of sight, and never be asked to draw again.
 
 import { clear, h } from "./dom.js";
 import { fixed, number } from "./format.js";
@@ -46,7 +47,6 @@ export function cosineView(host, race) {
   const columns = pair(frame.body, "cosines");
   function draw() {
     const { kinds, beside } = race.task;
-    frame.el.hidden = !kinds;
     if (!race.seen || !kinds) return;
     const [ids, colours, scale] = [kinds.flat(), theme(host), linear(1, true)];
     for (const arm of ARMS) {
@@ -64,14 +64,13 @@ export function cosineView(host, race) {
         h("dl.numbers", null, line("mean, words that share contexts", "share"), line("mean, words that stand together", "beside")), readout);
     }
   }
-  return { el: frame.el, draw };
+  return { el: frame.el, draw, build: () => (frame.el.hidden = !race.task.kinds) };
 }
 
 export function writtenView(host, race) {
   const frame = figure(host, { wide: true, title: "What it writes", caption: "The sentence, and what the model puts after it: each token drawn by the probability the model gives it." });
   const columns = pair(frame.body, "what is written");
   function draw() {
-    frame.el.hidden = race.task.name !== "text" && race.task.name !== "words";
     if (!race.seen) return;
     const gap = race.task.name === "words" ? " " : "";
     const text = (ids) => ids.map((id) => race.tokens[id]).join(gap);
@@ -79,5 +78,5 @@ export function writtenView(host, race) {
       if (race.written?.[arm]) clear(columns[arm]).append(h("div.sample", null, h("pre", { tabindex: "0" }, h("span.prompt", null, text(race.seen[arm].sentence) + gap), text(race.written[arm]))));
     }
   }
-  return { el: frame.el, draw };
+  return { el: frame.el, draw, build: () => (frame.el.hidden = race.task.name !== "text" && race.task.name !== "words") };
 }

@@ -230,7 +230,7 @@ function sentenceField(host) {
       await (busy = advance(0, true));
     } });
   host.append(h("div.sentence-field", null, field));
-  return { el: field, draw: () => ((field.hidden = state.task !== "text"), document.activeElement === field || (field.value = state.sentence)) };
+  return { el: field, build: () => (field.hidden = state.task !== "text"), draw: () => document.activeElement === field || (field.value = state.sentence) };
 }
 
 function pick(id) {
