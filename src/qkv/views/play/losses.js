@@ -7,6 +7,7 @@ import { apart, chart, figure, plot } from "./figure.js";
 import { ARMS, NAMES } from "./pair.js";
 
 const MOST_POINTS = 240;
+const NARROWEST = 180; // pixels: a frame that opens or closes is narrower for a moment
 const BEGIN = "Press ► train: two curves will begin here";
 
 // Means of neighbouring batches, at most MOST_POINTS of them.
@@ -49,7 +50,7 @@ export function losses(host, race, armColours) {
     caption: h("span", null, "Surprise per asked-for token, in nats. Thick: the validation data, never trained on; thin: each training batch before the model learned from it, averaged where they are many. Dashed: what counting alone reaches on the same validation data: by chance, by how often a token comes, by the token before and, where that says more, by the best n-gram (Kneser-Ney). Both arms read the same batches and start from the same numbers wherever they have the same matrix.") });
   const readout = h("p.readout.two", { "aria-live": "off" });
   const redraw = chart(frame, (width, colours) => {
-    if (!race.seen) return h("div.waiting", { style: "height:15rem" });
+    if (!race.seen || width < NARROWEST) return h("div.waiting", { style: "height:15rem" });
     const all = ARMS.flatMap((arm) => [...race.curves[arm].validations.map((v) => v.loss), ...thinned(race.curves[arm].losses).map((v) => v.loss)]);
     const nats = race.baselines.map((b) => b.nats);
     const top = Math.max(d3.max(nats) * 1.04, Math.min(d3.max(all) ?? 0, 2 * d3.max(nats)));
