@@ -2,14 +2,15 @@
 
     python benchmarks/soak.py TEXT --minutes 60 --page benchmarks/results.md
 
-`qkv train` and `qkv view` run side by side; the page, its data and its rooms are fetched again and again as a browser
-would. Every few seconds resident memory and open files of both are read. After the first third, in which buffers fill,
+`qkv train` and `qkv view` run side by side; the page, its data, its rooms and the model's answer to a text are fetched again
+and again as a browser would. Every few seconds resident memory and open files of both are read. After the first third, in which buffers fill,
 the medians of the second and the last third are compared: they may differ by 5 % and 8 MB of memory and by two files.
 Exit status 1 where they differ by more. Needs /proc (Linux).
 """
 
 import argparse
 import datetime
+import json
 import shutil
 import statistics
 import subprocess
@@ -21,8 +22,22 @@ from pathlib import Path
 
 from command import machine
 
-PAGES = ("/", "/payload", "/rooms")
+from qkv.views.server import LIVE_ROOMS
+
+PAGES = ("/", "/payload", f"/rooms?names={','.join(LIVE_ROOMS)}")
+QUESTION = {"text": "To be, or not to be", "step": None}
 SECONDS = 5.0
+
+
+def fetch(address: str) -> int:
+    """Fetch every page and a model's answer, whole; how many there were. A refusal is an HTTPError."""
+    wanted = [urllib.request.Request(address + name) for name in PAGES]
+    body = json.dumps(QUESTION).encode()
+    wanted.append(urllib.request.Request(f"{address}/ask/attention", body, {"content-type": "application/json"}))
+    for one in wanted:
+        with urllib.request.urlopen(one, timeout=120) as answer:
+            answer.read()
+    return len(wanted)
 
 
 def sample(process: subprocess.Popen[str]) -> tuple[float, int]:
@@ -60,14 +75,11 @@ def main() -> None:
             time.sleep(0.2)
         view = subprocess.Popen([*qkv, "view", str(run), "--port", "0"], stdout=subprocess.PIPE, text=True)
         assert view.stdout is not None
-        address = next(word for word in view.stdout.readline().split() if word.startswith("http"))
+        address = next(word for word in view.stdout.readline().split() if word.startswith("http")).rstrip("/")
         samples: dict[str, list[tuple[float, int]]] = {"training": [], "page": []}
         until, fetched = time.monotonic() + 60 * args.minutes, 0
         while time.monotonic() < until:
-            for name in PAGES:
-                with urllib.request.urlopen(address.rstrip("/") + name, timeout=120) as answer:
-                    answer.read()
-                fetched += 1
+            fetched += fetch(address)
             samples["training"].append(sample(training))
             samples["page"].append(sample(view))
             time.sleep(SECONDS)
