@@ -158,6 +158,29 @@ def test_folders_that_are_no_model(tmp_path):
     refused(tmp_path, "config.json", "JSON")
 
 
+def test_a_file_in_place_of_its_folder_is_called_a_file_and_the_folder_is_named(folder, tmp_path):
+    for name in ("model.safetensors", "config.json", "tokenizer.json"):
+        refused(folder / name, f"{folder / name} is a file", f"give the folder with its config.json: {folder}")
+    (tmp_path / "alone.safetensors").write_bytes((folder / "model.safetensors").read_bytes())
+    refused(tmp_path / "alone.safetensors", "is a file of weights without their settings", "expected a folder with")
+    for name, what in (("a.bin", "pickled"), ("a.gguf", "GGUF"), ("a.txt", "is a file; expected a folder")):
+        (tmp_path / name).write_bytes(b"")
+        refused(tmp_path / name, what, "config.json and model.safetensors")
+
+
+def test_places_that_look_like_a_model_say_what_to_give(folder, tmp_path, monkeypatch):
+    refused(tmp_path, "is not a model", f"give the folder with its config.json: {folder}")
+    cache = tmp_path / "hub" / "models--org--name"
+    (cache / "snapshots").mkdir(parents=True)
+    folder.rename(cache / "snapshots" / "607a30d")
+    refused(cache, "is not a model", f"give the folder with its config.json: {cache / 'snapshots' / '607a30d'}")
+    (tmp_path / "config.toml").write_text("")
+    refused(tmp_path, "is a run of qkv already", "qkv show")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SourceError, match=r"org/name is not there; .*; a model of the hub is named hf:org/name$"):
+        read_checkpoint("org/name")
+
+
 def test_a_huge_json_is_not_read(folder):
     with open(folder / "config.json", "r+b") as file:
         file.truncate(100 << 20)
@@ -257,6 +280,13 @@ def test_the_command_makes_nothing_of_a_broken_folder(folder, tmp_path, capsys):
     said = capsys.readouterr()
     assert KEY in said.err and "Traceback" not in said.err and said.out == ""
     assert not (tmp_path / "runs").exists()
+
+
+def test_the_command_names_the_folder_of_a_file(folder, tmp_path, capsys):
+    assert main(["import", str(folder / "model.safetensors"), "--out", str(tmp_path / "new")]) == 2
+    said = capsys.readouterr().err
+    assert f"give the folder with its config.json: {folder}" in said and said.count("\n") <= 2
+    assert not (tmp_path / "new").exists()
 
 
 def test_a_model_of_the_hub_is_fetched_without_code_or_pickles(folder, monkeypatch):

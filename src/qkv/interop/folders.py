@@ -5,6 +5,7 @@ one. Links may lead out of the folder only as the hub's own cache makes them: fr
 """
 
 import json
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from torch import Tensor
 
 from qkv.errors import SourceError
 
-__all__ = ["Weights", "read_json", "within"]
+__all__ = ["Weights", "no_model", "read_json", "within"]
 
 LARGEST_JSON = 64 << 20
 """Bytes of the largest JSON that is read; the index of a very large model has a few MB."""
@@ -132,6 +133,43 @@ class Weights:
                 return opened.get_tensor(real).to(dtype)
         except (SafetensorError, OSError) as error:
             raise SourceError(f"{real} in {path} cannot be read: {error}") from None
+
+
+def no_model(path: Path) -> str:
+    """Why a path without a config.json in it is no model that can be read, and what to give instead."""
+    if path.is_file():
+        return f"{path} is a file{_kind_of(path)}; {_instead(path.parent)}"
+    if not path.is_dir():
+        hint = f"; a model of the hub is named hf:{path.as_posix()}" if _is_hub_name(path) else ""
+        return f"{path} is not there; give a folder with config.json and model.safetensors{hint}"
+    if (path / "config.toml").is_file():
+        return f"{path} is a run of qkv already: open it as it is, for example with qkv show {path}"
+    inside = sorted(found.parent for found in (*path.glob("*/config.json"), *path.glob("snapshots/*/config.json")))
+    hint = f"; {_instead(inside[-1])}" if inside else ""
+    return f"{path} is not a model: it has no config.json{hint}"
+
+
+def _kind_of(path: Path) -> str:
+    """What a file of a model is, behind "is a file"; "" where its name does not tell."""
+    if path.name.endswith(_PICKLED):
+        return " of pickled weights, which qkv does not open (unpickling can run any program)"
+    if path.suffix in _OTHERS:
+        return f" of weights of {_OTHERS[path.suffix]}, which qkv does not read"
+    return " of weights without their settings" if path.suffix == ".safetensors" else ""
+
+
+def _instead(folder: Path) -> str:
+    """What to give in place of something in or above `folder`."""
+    if (folder / "config.json").is_file():
+        return f"give the folder with its config.json: {folder}"
+    return "expected a folder with config.json and model.safetensors"
+
+
+def _is_hub_name(path: Path) -> bool:
+    """Whether a path looks like ORG/NAME of the hub, and nothing like it is here."""
+    name = re.compile(r"[A-Za-z0-9][\w.-]*")
+    parts = path.parts
+    return len(parts) == 2 and all(name.fullmatch(part) for part in parts) and not Path(parts[0]).exists()
 
 
 def _no_weights(folder: Path) -> str:

@@ -19,7 +19,7 @@ from qkv.data.pretrained import PAIRS
 from qkv.data.tokenizers import Tokenizer, load_tokenizer
 from qkv.errors import ConfigError, SourceError, nearest
 from qkv.interop.families import FAMILIES, Family
-from qkv.interop.folders import Weights, read_json, within
+from qkv.interop.folders import Weights, no_model, read_json, within
 from qkv.interop.hub import fetch
 from qkv.interop.rows import Row
 from qkv.interop.settings import Reading, read_config
@@ -71,10 +71,8 @@ def read_checkpoint(path: str | Path, *, dtype: torch.dtype = torch.float32) -> 
 
 def read_model_config(folder: Path) -> tuple[Family, ModelConfig, list[str]]:
     """Family, model and notes of a folder's config.json. Raises SourceError."""
-    if not folder.is_dir():
-        raise SourceError(f"{folder} is not there; give a folder with config.json and model.safetensors")
     if not (folder / "config.json").is_file():
-        raise SourceError(f"{folder} is not a model: it has no config.json")
+        raise SourceError(no_model(folder))
     given, path = read_json(folder, "config.json"), folder / "config.json"
     name = given.get("model_type")
     if not isinstance(name, str) or name not in FAMILIES:
