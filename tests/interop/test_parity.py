@@ -77,6 +77,17 @@ def test_the_page_names_every_family_with_its_classes():
     }
 
 
+def test_the_page_of_measured_gaps_has_every_checkpoint_within_its_bound(theirs):
+    page = (Path(__file__).parents[2] / "docs" / "parity.md").read_text(encoding="utf-8")
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in page.splitlines() if line.startswith("| ")][1:]
+    assert [row[0] for row in rows] == [*theirs.KINDS, *theirs.PAIRS, *theirs.IMAGES]
+    for name, _, narrow, plain, wide, greedy, bytes_agree in rows:
+        exact = name.split()[0] in EXACT_FAMILIES
+        assert 0 < float(narrow) <= 1e-5 and 0 < float(wide) <= 1e-10, name
+        assert 0 < float(plain) <= (1e-10 if exact else 5e-6), name
+        assert bytes_agree == "yes" and greedy == ("" if "bert" in name or "vit" in name else "the same"), name
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_float64_logits_hidden_states_and_patterns_are_theirs(name, theirs, tmp_path, monkeypatch):
     model = theirs.save_theirs(tmp_path / "them", name, torch.float64)
