@@ -2,10 +2,12 @@
 
     python benchmarks/sharding.py TEXT --nproc 2 --parameters 30000000
 
-Prints the peak resident memory of every process and tokens per second of the loop, `--watch off`. Linux only.
+Prints the peak resident memory of every process and tokens per second of the loop, `--watch off`, and what `qkv plan`
+says of the first process, which holds most. Exit status 1 where that is more than 10 % away. Linux only.
 """
 
 import argparse
+import json
 import subprocess
 import sys
 import time
@@ -37,13 +39,18 @@ def main() -> None:
     parser.add_argument("--kind", default="adamw")
     args = parser.parse_args()
     print(machine())
-    place = fresh()
+    place, furthest = fresh(), 0.0
     for name, how in (("whole", []), ("shared out", ["--shard"])):
-        words = [sys.executable, "-m", "qkv", "train", str(args.text), "--tokenizer", "char", "--threads", "1"]
+        words = [str(args.text), "--tokenizer", "char", "--threads", "1"]
         words += ["--parameters", str(args.parameters), "--set", f"{args.sizes},optimizer.kind={args.kind}"]
-        words += ["--steps", str(args.steps), "--no-report", "--watch", "off", "--precision", "fp32", "--json"]
-        words += ["--nproc", str(args.nproc), *how, "--out", str(place / name.replace(" ", "-"))]
-        process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        words += ["--steps", str(args.steps), "--watch", "off", "--precision", "fp32", "--json"]
+        words += ["--nproc", str(args.nproc), *how]
+        qkv = [sys.executable, "-m", "qkv"]
+        asked = subprocess.run([*qkv, "plan", *words, "--tflops", "1"], capture_output=True, text=True)
+        if asked.returncode:
+            sys.exit(asked.stderr)
+        train = [*qkv, "train", *words, "--no-report", "--out", str(place / name.replace(" ", "-"))]
+        process = subprocess.Popen(train, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         most: dict[int, int] = {}
         while process.poll() is None:
             most |= peaks(process.pid)
@@ -53,7 +60,11 @@ def main() -> None:
             sys.exit(err)
         each = ", ".join(f"{most[rank] / 1e6:,.0f}" for rank in sorted(most))
         speed = out.partition('"tokens_per_second": ')[2].partition(",")[0]
-        print(f"{name}: {each} MB by rank, {speed} tokens/s")
+        planned = json.loads(asked.stdout)["peak_bytes"]
+        error = planned / max(most.values()) - 1
+        furthest = max(furthest, abs(error))
+        print(f"{name}: {each} MB by rank, {speed} tokens/s; planned {planned / 1e6:,.0f} MB, {100 * error:+.1f} %")
+    sys.exit(furthest > 0.1)
 
 
 if __name__ == "__main__":

@@ -1,19 +1,21 @@
 """A plan counts what a training holds: storages as they live, states by their shapes, time by its updates."""
 
+import dataclasses
 from pathlib import Path
 
 import pytest
 import torch
 
 from qkv import api
+from qkv.errors import ConfigError
 from qkv.recipe import assemble, resolve
-from qkv.recipe.forecast import Place, _Count, _Living, forecast
+from qkv.recipe.forecast import Forecast, Place, _Count, _Living, forecast
 from qkv.recipe.request import Request
 
 SIZES = {"d_model": 32, "n_layers": 2, "n_heads": 2, "n_ctx": 32, "batch_size": 8}
 
 
-def planned(text: Path, *, nproc: int = 1, steps: int = 100, preset: str = "modern", **sizes):
+def planned(text: Path, *, nproc: int = 1, steps: int = 100, preset: str = "modern", shard: bool = False, **sizes):
     request = Request(
         preset=preset,
         source=str(text),
@@ -22,6 +24,7 @@ def planned(text: Path, *, nproc: int = 1, steps: int = 100, preset: str = "mode
         precision="fp32",
         threads=1,
         nproc=nproc,
+        shard=shard,
         set={**SIZES, **sizes},
     )
     config, corpus, _ = resolve(request, None)
@@ -127,3 +130,37 @@ def test_the_python_face_measures_here(small_text: Path, tmp_path: Path, monkeyp
     found = api.plan(small_text, tokenizer="char", steps=10, precision="fp32", threads=1, set=SIZES)
     assert found.rate == "measured" and 0 < found.update_seconds < 5
     assert found.as_json()["peak_bytes"] == sum(found.memory.values())
+
+
+def test_a_sharded_plan_counts_shares_and_what_is_whole_meanwhile(small_text: Path) -> None:
+    sizes = {"n_layers": 8, "d_model": 1024, "n_heads": 8, "optimizer.kind": "adamw"}  # where sharding pays
+    place = Place(tflops=1.0, gigabytes_per_second=1.0)
+
+    def found(nproc: int, shard: bool, watch: str = "off") -> Forecast:
+        config, corpus = planned(small_text, nproc=nproc, shard=shard, **sizes)
+        return forecast(dataclasses.replace(config, watch=watch), corpus, place=place)
+
+    whole, two, four = found(4, False), found(2, True), found(4, True)
+    weights = whole.memory["weights"]
+    for shared, world in ((two, 2), (four, 4)):
+        assert shared.memory["weights, its share"] == -(-weights // world)
+        assert shared.memory["optimizer state, its share"] == -(-whole.memory["optimizer state"] // world)
+    assert four.peak < two.peak < whole.peak
+    assert found(4, True, "light").peak > four.peak + 5 * weights
+    assert four.sum_seconds == pytest.approx(3 / 4 * 3 * weights / 1e9)  # gathered twice, scattered once
+    assert whole.sum_seconds == pytest.approx(3 / 4 * 2 * weights / 1e9)
+
+
+def test_blocks_of_a_sharded_plan_are_those_that_are_gathered(small_text: Path) -> None:
+    config, corpus = planned(small_text, nproc=2, shard=True)
+    count, catalogue = _Count.of(config, corpus), assemble(config, corpus).catalogue
+    block = sum(4 * e.parameter.numel() for e in catalogue if e.layer == 0)
+    assert count.block == block and count.outside == count.parameters - 2 * block
+    hidden = [e for e in catalogue if e.site in ("attn", "mlp") and e.parameter.ndim == 2]
+    assert count.muon == sum(4 * e.parameter.numel() for e in hidden)
+    assert count.sent_shared(3) == 3 * (2 * count.parameters + count.gradients) + 2 * count.muon
+
+
+def test_a_plan_of_one_process_that_shares_is_refused(small_text: Path) -> None:
+    with pytest.raises(ConfigError, match="--shard shares weights out among processes, and this is one"):
+        api.plan(small_text, tokenizer="char", steps=10, shard=True, set=SIZES)

@@ -8,6 +8,7 @@ trains: on another device attention may keep less. Report and baselines are not 
 Example:
   qkv plan my.txt --minutes 10
   qkv plan my.txt --set d_model=512,n_layers=12,batch_size=64 --steps 20000 --nproc 2
+  qkv plan my.txt --parameters 100000000 --nproc 4 --shard --watch off --steps 20000
   qkv plan my.txt --set d_model=2048,n_layers=16,n_ctx=2048,batch_size=256 --steps 38000 --nproc 64 --tflops 300
 """
 

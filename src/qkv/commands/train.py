@@ -40,13 +40,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
     place.add_argument("--out", metavar="RUN", help="the run folder (runs/<source>-<n>); it must not exist yet")
     place.add_argument("--resume", action="store_true", default=None, help="go on with the run in --out, exactly")
     place.add_argument(
-        "--shard",
-        action=argparse.BooleanOptionalAction,
-        default=None,
-        help="with --nproc: share out weights, gradients and optimizer state among the processes as well (FSDP2),"
-        " so that each holds its rows alone. With --resume it may differ",
-    )
-    place.add_argument(
         "--on-spike",
         type=one_of("stop", "rollback", "ignore"),
         metavar="WORD",
@@ -129,6 +122,13 @@ def describe(parser: argparse.ArgumentParser) -> "argparse._ArgumentGroup":
         metavar="N",
         help="processes that share each batch (1); the result is that of one process but for rounding."
         " With --resume it may differ",
+    )
+    place.add_argument(
+        "--shard",
+        action=argparse.BooleanOptionalAction,
+        default=None,
+        help="with --nproc: share out weights, gradients and optimizer state among the processes as well (FSDP2),"
+        " so that each holds its rows alone. With --resume it may differ",
     )
     return place
 

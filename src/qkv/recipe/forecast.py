@@ -4,7 +4,8 @@
 content (torch's `FakeTensorMode`), while every storage is counted as long as it lives. So what is counted is the code
 that trains, with all it keeps and all it lets go, at no cost in memory. What a training holds beside that (the weights
 at step 0, the buffers that checkpoints are copied into, the weights that instruments compare with) is counted from
-shapes; what Python, torch and the data take is read from this process.
+shapes; what Python, torch and the data take is read from this process. Of a sharded training (`--shard`) the shares are
+counted, the blocks that are whole while they are computed, and whole weights where there are any; see `_Count.shared`.
 
 **Time.** Products are counted in the same pass. How fast they are made here is measured by a few updates: of the
 training itself, or where these would take long, of one with fewer layers and examples. Elsewhere it is given.
@@ -44,6 +45,7 @@ from qkv.training import loop
 from qkv.training.optimizers import make_optimizer
 from qkv.training.ranks import check_shares
 from qkv.training.record import Observer, StepRecord
+from qkv.training.shards import blocks_of, check_shard
 
 __all__ = ["Forecast", "Place", "forecast", "plan", "resident_bytes"]
 
@@ -55,6 +57,10 @@ _TIMED_LAYERS = 2
 _WORKING_BYTES = 70_000_000
 """What libraries take once they compute, and gaps that the allocator leaves between blocks; this, and that looks of
 instruments take twice the weights beside what they hold, is fitted to measured trainings (benchmarks/plan.py)."""
+_FSDP_BYTES = 60_000_000
+"""What torch's modules for sharding take once they are imported, measured (LOG.md, 2026-11-22)."""
+_MUON_COPIES = 4
+"""Of its share of Muon's matrices a process holds: rows ahead, rows as sent, rows received, whole matrices."""
 
 
 @dataclass(frozen=True)
@@ -107,10 +113,7 @@ def plan(request: Request, place: Place, cache: Path | None) -> Forecast:
     """`forecast` of what was asked for. Raises UserError for what could not be trained so."""
     config, corpus, _ = resolve(request, cache)
     check_shares(config.training, config.machine.ranks, find_task(config.task).examples)
-    if config.machine.shard:
-        raise ConfigError(
-            "qkv plan does not count what --shard saves; plan without it, or train a few steps (--steps 10)"
-        )
+    check_shard(config.machine)
     return forecast(config, corpus, place=place)
 
 
@@ -125,15 +128,19 @@ def forecast(config: RunConfig, corpus: Data, *, watched: bool = True, place: Pl
     if not seconds:
         seconds, rate = _measured_seconds(config, corpus, count)
     sums = 0.0
-    if world > 1 and place.gigabytes_per_second:  # a ring: each byte is sent and received about twice
-        sums = 2 * (world - 1) / world * count.gradients / (place.gigabytes_per_second * 1e9)
+    shared = config.machine.shard and world > 1
+    if world > 1 and place.gigabytes_per_second:
+        sent = count.sent_shared(_micro_batches(config)) if shared else 2 * count.gradients  # a ring: there and back
+        sums = (world - 1) / world * sent / (place.gigabytes_per_second * 1e9)
+    watched = watched and config.watch != "off"
+    held = count.shared(world, watched) if shared else count.held(watched)
     training = config.training
     updates = training.schedule.steps or int(60 * training.minutes / (seconds + sums))
     updates = min(updates, training.schedule.most_steps or updates)
     positions = find_task(config.task).positions(corpus, config.model.sizes)
     return Forecast(
         parameters=count.parameters // 4,
-        memory={"Python, torch and data": process} | count.held(watched and config.watch != "off"),
+        memory={"Python, torch and data": process} | held,
         flop=flop,
         update_seconds=seconds + sums,
         sum_seconds=sums,
@@ -168,6 +175,12 @@ class _Count:
     """The most that forward and backward hold at a time, gradients included."""
     updating: int
     """The most that an update holds beside gradients and state."""
+    muon: int
+    """Bytes of the matrices that are made orthogonal."""
+    block: int
+    """Bytes of the largest block's weights."""
+    outside: int
+    """Bytes of weights outside of blocks, which are whole from the first layer to the last."""
     flop: float
 
     @classmethod
@@ -201,7 +214,12 @@ class _Count:
             del nats, one
             with _Living() as updating:
                 optimizer.step(1.0)
+            hidden = optimizer.groups().get("muon", [])
+            blocks = [_bytes(list(block.parameters())) for block in blocks_of(model)]
             return cls(
+                muon=_bytes([catalogue.entry(address).parameter for address in hidden]),
+                block=max(blocks, default=0),
+                outside=_bytes(parameters) - sum(blocks),
                 parameters=_bytes(parameters),
                 gradients=_bytes([p.grad for p in parameters if p.grad is not None]),
                 optimizer=_bytes(list(optimizer.state().values())),
@@ -222,6 +240,40 @@ class _Count:
             "instruments": 4 * self.parameters if watched else 0,
             "libraries at work": _WORKING_BYTES,
         }
+
+    def shared(self, world: int, watched: bool) -> dict[str, int]:
+        """The same of the first of `world` processes that share out weights, gradients and state.
+
+        Of three moments the one that holds most: inside a step, where two blocks and what is outside of blocks are
+        whole, with the gradients of one as they are made and as they are sent; at a look, where weights, gradients and
+        state are whole; at the beginning and the end, where weights are.
+        """
+        share = {
+            "weights, its share": -(-self.parameters // world),
+            "optimizer state, its share": -(-self.optimizer // world),
+            "libraries at work": _WORKING_BYTES + _FSDP_BYTES,
+        }
+        gradients = {"gradients, its share": -(-self.gradients // world)}
+        exchanged = -(-(self.updating + _MUON_COPIES * self.muon) // world)
+        passing = gradients | {
+            "blocks that are whole": 4 * self.block + 2 * self.outside,
+            "activations and work": max(self.passing - self.gradients, exchanged, 0),
+        }
+        moments = [passing, {"whole weights, at the beginning and the end": self.parameters}]
+        if watched:
+            start = {"weights at step 0": self.parameters}
+            held, at_work = ({"instruments": times * self.parameters} for times in (2, 4))
+            whole = {"whole weights, gradients and state, at a look": 2 * self.parameters + self.optimizer}
+            moments = [moment | start | held for moment in moments] + [gradients | start | at_work | whole]
+        return share | max(moments, key=lambda moment: sum(moment.values()))
+
+    def sent_shared(self, micro_batches: int) -> int:
+        """Bytes that all processes of a sharded training send together in an update, over (w - 1) / w.
+
+        Each micro-batch gathers weights forward and backward and scatters gradients; Muon's matrices go to the process
+        that owns them, and back.
+        """
+        return micro_batches * (2 * self.parameters + self.gradients) + 2 * self.muon
 
 
 def _added_product(total: Any, left: Any, right: Any, *more: Any, out_shape: Any = None, **given: Any) -> int:
@@ -305,7 +357,7 @@ def _timed(config: RunConfig, flop: float) -> tuple[RunConfig, str]:
     examples = training.batch_size // config.machine.ranks
     own = dataclasses.replace(training, batch_size=examples, accumulate=_micro_batches(config))
     config = dataclasses.replace(
-        config, machine=dataclasses.replace(config.machine, ranks=1), training=own, from_run="", changes=()
+        config, machine=dataclasses.replace(config.machine, ranks=1, shard=False), training=own, from_run="", changes=()
     )
     if flop <= _TIMED_FLOP:
         return config, "measured"

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from qkv.folder import RunFolder
     from qkv.models.matrices import Catalogue
 
-__all__ = ["SharedMuon", "Shards", "check_shard", "hollow", "hollow_like", "owners", "rows_of_rank"]
+__all__ = ["SharedMuon", "Shards", "blocks_of", "check_shard", "hollow", "hollow_like", "owners", "rows_of_rank"]
 
 
 class Shards(Weights):
@@ -303,15 +303,19 @@ def _share_out(step: _Step, world: int, device: str) -> None:
     # Nothing writes into what a block gave (`fused` adds out of place); a hook so lost would stop the backward pass.
     warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view", category=UserWarning)
     mesh = init_device_mesh(device, (world,))
-    blocks = [block for held in step.modules() if isinstance(held, nn.ModuleList) for block in held]
-    if not _overlap(blocks):
-        for block in blocks:
-            fully_shard(block, mesh=mesh)
+    for block in blocks_of(step):
+        fully_shard(block, mesh=mesh)
     fully_shard(step, mesh=mesh, reshard_after_forward=True)
     for module in step.modules():
         if isinstance(module, FSDPModule):
             module.set_gradient_divide_factor(1.0)
             module.set_force_sum_reduction_for_comms(True)
+
+
+def blocks_of(model: nn.Module) -> list[nn.Module]:
+    """What is gathered and let go of by itself: every member of a list of modules; none where two share a parameter."""
+    blocks = [block for held in model.modules() if isinstance(held, nn.ModuleList) for block in held]
+    return [] if _overlap(blocks) else blocks
 
 
 def _overlap(blocks: Sequence[nn.Module]) -> bool:
