@@ -279,15 +279,16 @@ def study(
     quick: bool = False,
     margin: float | None = None,
     out: str | Path = "runs",
+    on: str = "local",
     progress: Callable[[Any], None] = lambda made: None,
     say: Callable[[str], None] = lambda sentence: None,
     started: float | None = None,
 ) -> dict[str, Any]:
     """Answer a question by experiment on `source`; returns the verdict that `qkv study --json` prints.
 
-    Trains one model per core at a time. Its folder lies in `out` and is named by the hash of what is done, so the same
-    call goes on with what is missing, and more `seeds` add to what is there. `margin` is the largest effect that would
-    not matter. `progress` is called with each training that ended, `say` with sentences.
+    Trains one model per core at a time, `on` local, ray or ray://HOST:PORT. Its folder lies in `out` and is named by
+    the hash of what is done, so the same call goes on with what is missing, and more `seeds` add to what is there.
+    `margin` is the largest effect that would not matter. `progress` is called with each training, `say` with sentences.
 
     A script that torchrun starts in several processes makes this call in each; the first one watches and writes.
     Raises UserError for what cannot be done as asked (nothing is made then).
@@ -305,6 +306,7 @@ def study(
         within=Path(out),
         cache=cache_folder(),
         workers=torch.get_num_threads(),
+        on=on,
         told=Told(progress=progress, say=say, started=started or 0.0),
     )
     write_study_page(Path(verdict["run"]))

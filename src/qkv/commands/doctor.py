@@ -27,6 +27,7 @@ EXTRAS = {
     "translate": (("sacrebleu",), "measure BLEU"),
     "table": (("pandas", "pyarrow"), "have a run's numbers as a table or a Parquet file"),
     "hub": (("datasets", "huggingface_hub"), "read texts and models named hf:NAME"),
+    "cluster": (("ray",), "run studies on the machines of a Ray cluster"),
     "notebook": (("anywidget",), "see the views live in a notebook"),
     "docs": (("material", "latex2mathml"), "build the documentation site"),
     "dev": (("pytest", "transformers", "playwright"), "run the tests"),

@@ -9,6 +9,7 @@ Example:
   qkv study frozen-embeddings --quick
   qkv study which-matrix my.txt --seeds 8 --minutes 150
   qkv study what-is-trained my.txt --quick --json
+  qkv study which-matrix my.txt --on ray
 """
 
 import argparse
@@ -36,6 +37,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--margin", type=at_least_zero, metavar="X", help="largest effect that would not matter, in the study's unit"
     )
+    parser.add_argument(
+        "--on",
+        default="local",
+        metavar="PLACE",
+        help="local (one training a core), ray, or ray://HOST:PORT of a cluster",
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object on stdout")
 
 
@@ -56,6 +63,7 @@ def run(args: argparse.Namespace) -> int:
         minutes=args.minutes,
         quick=args.quick,
         margin=args.margin,
+        on=args.on,
         progress=shown,
         say=shown.say,
         started=started,

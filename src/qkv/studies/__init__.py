@@ -4,7 +4,8 @@ interval.
 design, tuning      what will be trained, hashed before it is; which training comes next
 streams, tables     the user's text, or made tokens whose truth is known; tables made from counts
 training, probes    one training to one row; what is measured on the trained model
-workers, runner     many small trainings, killed at any moment without loss
+workers, cluster    where they are made: here, in several processes, on the machines of a Ray cluster
+runner              many small trainings, killed at any moment without loss
 statistics          exact and t intervals, equivalence, Holm, power; the rule of the verdict
 questions/          one module per study
 """

@@ -13,6 +13,7 @@ from typing import Any
 
 from qkv.data.config import whole_source
 from qkv.errors import ConfigError, Interrupted
+from qkv.studies.cluster import Cluster, is_cluster
 from qkv.studies.design import Design
 from qkv.studies.estimate import Estimate, estimate
 from qkv.studies.question import FULL_MINUTES, QUICK_MINUTES, Ask, Question
@@ -21,7 +22,7 @@ from qkv.studies.sentences import verdict_file
 from qkv.studies.store import StudyFolder, folder_of, full_answer, read_rows
 from qkv.studies.tuning import Job, expected_runs, pending
 from qkv.studies.verdicts import findings
-from qkv.studies.workers import Workers, make_workers
+from qkv.studies.workers import Workers, places
 from qkv.training.interrupt import StopSignals
 
 __all__ = ["Made", "Told", "run_study"]
@@ -61,11 +62,13 @@ def run_study(
     within: Path = Path("runs"),
     cache: Path | None = None,
     workers: int = 1,
+    on: str = "local",
     told: Told | None = None,
 ) -> dict[str, Any]:
     """Answer a question on a text; returns the verdict, which is also `verdict.json` in the study's folder.
 
-    A study that has been begun takes any budget: what there is when it is spent is what the verdict is of.
+    A study that has been begun takes any budget: what there is when it is spent is what the verdict is of. `on` is
+    where it trains: local (`workers` trainings at a time), ray, or ray://HOST:PORT.
 
     Raises UserError for what cannot be done as asked (nothing is made then), Interrupted where it was stopped: the same
     call goes on from there.
@@ -75,21 +78,23 @@ def run_study(
     question = find(name)
     if workers < 1:
         raise ConfigError(f"workers is {workers}; expected at least 1")
+    is_cluster(on)  # a place that there is none of is said before anything is read
     source = whole_source(source)
     design = question.design(Ask(source=source, seeds=seeds, quick=quick, margin=margin, cache=cache))
     told.say(f"{question.name}: {question.asks}")
     budget = minutes or (QUICK_MINUTES if quick else FULL_MINUTES)
-    expected = estimate(design, source, cache, workers)
-    begun = any("arm" in row for row in read_rows(folder_of(design, within)))
-    partly = "" if minutes is None or begun else expected.check(design, minutes)
-    told.say(_plan(design, expected, budget))
-    if partly:
-        told.say(partly)
-    with StudyFolder.begin(design, within) as folder:
-        told.say(f"The design stands in {folder.path}.")
-        with make_workers(min(workers, _expected(design)), cache) as pool:
-            _train(design, source, folder, pool, started + 60 * budget - expected.slowest, told)
-        return _conclude(question, design, source, folder, budget)
+    with places(on, workers, cache) as (size, make):
+        expected = estimate(design, source, cache, size)
+        begun = any("arm" in row for row in read_rows(folder_of(design, within)))
+        partly = "" if minutes is None or begun else expected.check(design, minutes)
+        told.say(_plan(design, expected, budget))
+        if partly:
+            told.say(partly)
+        with StudyFolder.begin(design, within) as folder:
+            told.say(f"The design stands in {folder.path}.")
+            with make(_expected(design)) as pool:
+                _train(design, source, folder, pool, started + 60 * budget - expected.slowest, told)
+            return _conclude(question, design, source, folder, budget)
 
 
 def _plan(design: Design, expected: Estimate, budget: float) -> str:
@@ -105,7 +110,9 @@ def _expected(design: Design) -> int:
     return round(sum(expected_runs(design, arm) for arm in design.arms) * design.replicates)
 
 
-def _train(design: Design, source: str, folder: StudyFolder, pool: Workers, deadline: float, told: Told) -> None:
+def _train(
+    design: Design, source: str, folder: StudyFolder, pool: Workers | Cluster, deadline: float, told: Told
+) -> None:
     """Make every training that is missing, as long as there is time."""
     running: dict[str, Job] = {}
     done = sum(1 for row in folder.trainings)
@@ -131,7 +138,7 @@ def _train(design: Design, source: str, folder: StudyFolder, pool: Workers, dead
             raise _stopped(folder, signals.exit_status)
 
 
-def _fill(design: Design, source: str, folder: StudyFolder, pool: Workers, running: dict[str, Job]) -> None:
+def _fill(design: Design, source: str, folder: StudyFolder, pool: Workers | Cluster, running: dict[str, Job]) -> None:
     """Give every free worker something to do."""
     if len(running) >= pool.size:
         return

@@ -2,9 +2,11 @@
 
 A worker is `python -m qkv.studies CACHE`: a trial a line on its stdin, a row a line on its stdout. It ends
 with its stdin, so it never outlives the process that started it. One thread per training and one training per core is
-both the fastest way through many small trainings and what makes each row the same bits wherever it is made.
+both the fastest way through many small trainings and what makes each row the same bits wherever it is made. Several
+machines: `cluster`.
 """
 
+import contextlib
 import json
 import os
 import queue
@@ -12,17 +14,18 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from qkv import errors
 from qkv.errors import Interrupted, QkvError, RunError
+from qkv.studies.cluster import Cluster, is_cluster
 from qkv.studies.design import Trial
 from qkv.studies.tuning import Job
 
-__all__ = ["Here", "Pool", "Workers", "make_workers", "serve"]
+__all__ = ["Here", "Pool", "Workers", "answer", "make_workers", "places", "serve"]
 
 Row = dict[str, Any]
 _GLANCE_SECONDS = 0.2
@@ -105,12 +108,12 @@ class Pool:
                     raise Interrupted("stopped") from None
         if not line:
             raise self._lost(process)
-        answer = json.loads(line)
-        if "error" in answer:
-            kind = getattr(errors, answer["error"], RunError)
-            raise kind(answer["message"])
+        found = json.loads(line)
+        if "error" in found:
+            kind = getattr(errors, found["error"], RunError)
+            raise kind(found["message"])
         self._free.append(process)
-        return job, answer
+        return job, found
 
     def _lost(self, process: subprocess.Popen) -> RunError:
         status = process.wait()
@@ -149,16 +152,33 @@ def make_workers(size: int, cache: Path | None) -> Workers:
     return Here(cache) if size == 1 else Pool(size, cache)
 
 
-def _work(cache: Path | None, write: Callable[[str], Any]) -> None:
-    """Answer every trial on stdin."""
+@contextlib.contextmanager
+def places(on: str, size: int, cache: Path | None) -> Iterator[tuple[int, Callable[[int], Workers | Cluster]]]:
+    """How many trainings run at a time `on` this machine or a cluster, and what makes workers for at most so many.
+
+    Raises ConfigError for a place that there is none of, and what joining a cluster raises.
+    """
+    if not is_cluster(on):
+        yield size, lambda most: make_workers(min(size, most), cache)
+        return
+    with Cluster(on, cache) as cluster:
+        yield cluster.size, lambda most: cluster
+
+
+def answer(trial: str, cache: Path | None) -> Row:
+    """The row of a trial that was given as JSON, or the kind and the words of an error of ours."""
     from qkv.studies.training import run_trial
 
+    try:
+        return run_trial(Trial.from_json(trial), cache)
+    except QkvError as error:
+        return {"error": type(error).__name__, "message": str(error)}
+
+
+def _work(cache: Path | None, write: Callable[[str], Any]) -> None:
+    """Answer every trial on stdin."""
     for line in sys.stdin:
-        try:
-            answer = run_trial(Trial.from_json(line), cache)
-        except QkvError as error:
-            answer = {"error": type(error).__name__, "message": str(error)}
-        write(json.dumps(answer) + "\n")
+        write(json.dumps(answer(line, cache)) + "\n")
 
 
 def serve() -> None:
