@@ -11,7 +11,7 @@ CORE := $(VENV)/.core
 DEV := $(VENV)/.dev
 DATA ?= $(QKV_DATA)
 TEXT ?= $(DATA)/tinyshakespeare/input.txt
-FUZZ ?= 60000
+FUZZ ?= 1000000
 TODAY := $(shell date +%F)
 
 .PHONY: demo test check more bench campaign docs format clean help
@@ -42,7 +42,7 @@ bench: $(DEV) ## our figures on this machine beside peers: make bench DATA=folde
 
 campaign: $(DEV) ## faults, fuzzing, plans and an hour of soak, for hours: make campaign TEXT=input.txt
 	$(BIN)/python benchmarks/campaign.py --faults 240 --page benchmarks/$(TODAY)-campaign.md
-	QKV_FUZZ=$(FUZZ) $(PYTEST) tests/test_fuzz.py --hypothesis-show-statistics --hypothesis-seed=$(FUZZ) | tee benchmarks/$(TODAY)-fuzz.txt
+	$(BIN)/python benchmarks/fuzz.py --inputs $(FUZZ) --page benchmarks/$(TODAY)-fuzz.md
 	$(BIN)/python benchmarks/plan.py "$(TEXT)" --page benchmarks/$(TODAY)-plan.md
 	$(BIN)/python benchmarks/soak.py "$(TEXT)" --minutes 60 --page benchmarks/$(TODAY)-soak.md
 

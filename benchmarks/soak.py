@@ -2,15 +2,16 @@
 
     python benchmarks/soak.py TEXT --minutes 60 --page benchmarks/results.md
 
-`qkv train` and `qkv view` run side by side; the page, its data, its rooms and the model's answer to a text are fetched again
-and again as a browser would. Every few seconds resident memory and open files of both are read. After the first third, in which buffers fill,
-the medians of the second and the last third are compared: they may differ by 5 % and 8 MB of memory and by two files.
-Exit status 1 where they differ by more. Needs /proc (Linux).
+`qkv train` and `qkv view` run side by side; the page, its data, its rooms and the model's answer to a text are fetched
+again and again as a browser would. Every few seconds resident memory and open files of both are read. After the first
+third, in which buffers fill, the medians of the second and the last third are compared: they may differ by 5 % and 8 MB
+of memory and by two files. Exit status 1 where they differ by more. Needs /proc (Linux).
 """
 
 import argparse
 import datetime
 import json
+import os
 import shutil
 import statistics
 import subprocess
@@ -35,7 +36,7 @@ def fetch(address: str) -> int:
     body = json.dumps(QUESTION).encode()
     wanted.append(urllib.request.Request(f"{address}/ask/attention", body, {"content-type": "application/json"}))
     for one in wanted:
-        with urllib.request.urlopen(one, timeout=120) as answer:
+        with urllib.request.urlopen(one, timeout=3600) as answer:  # long: whoever measures may hold us all still
             answer.read()
     return len(wanted)
 
@@ -45,6 +46,12 @@ def sample(process: subprocess.Popen[str]) -> tuple[float, int]:
     about = Path(f"/proc/{process.pid}")
     pages = int((about / "statm").read_text().split()[1])
     return pages * 4096 / 1e6, len(list((about / "fd").iterdir()))
+
+
+def worked(process: subprocess.Popen[str]) -> float:
+    """Processor seconds of a process so far."""
+    fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def grown(samples: list[tuple[float, int]]) -> tuple[list[float], bool]:
@@ -85,6 +92,7 @@ def main() -> None:
             time.sleep(SECONDS)
         if training.poll() is not None or view.poll() is not None:
             sys.exit("one of them ended early")
+        seconds = {"training": worked(training), "page": worked(view)}
     finally:
         for process in (training, view):
             if process is not None:
@@ -94,13 +102,14 @@ def main() -> None:
     lines = [f"# Soak of {args.minutes:g} minutes, {datetime.date.today().isoformat()}", ""]
     lines += [f"`python benchmarks/soak.py {args.text.name} --minutes {args.minutes:g}` on {machine()}.", ""]
     lines += [f"{fetched:,} answers of the page. Medians of the second and of the last third:", ""]
-    lines += ["| | MB then | MB at the end | files then | files at the end | stayed |", "|---|---|---|---|---|---|"]
+    lines += ["| | processor s | MB then | MB at the end | files then | files at the end | stayed |"]
+    lines += ["|---|---|---|---|---|---|---|"]
     stayed = True
     for name, found in samples.items():
         row, same = grown(found)
         stayed &= same
         figures = f"{row[0]:.1f} | {row[1]:.1f} | {row[2]:.0f} | {row[3]:.0f}"
-        lines.append(f"| {name} | {figures} | {'yes' if same else 'no'} |")
+        lines.append(f"| {name} | {seconds[name]:.0f} | {figures} | {'yes' if same else 'no'} |")
     text = "\n".join([*lines, ""])
     print(text)
     if args.page:
