@@ -111,3 +111,12 @@ def test_every_error_is_in_the_tree_of_the_docstring():
 
     kinds = [n for n, k in vars(errors).items() if inspect.isclass(k) and issubclass(k, QkvError)]
     assert [n for n in kinds if n not in errors.__doc__] == []
+
+
+@pytest.mark.parametrize("page", sorted(DOCS.glob("*.md")), ids=lambda page: page.stem)
+def test_every_test_that_a_page_names_is_there(page):
+    named = re.findall(r"`(tests/[\w/]+\.py)(?:::(\w+))?`", page.read_text(encoding="utf-8"))
+    assert page.stem != "faults" or len(named) > 25
+    for file, name in named:
+        assert (ROOT / file).is_file(), file
+        assert not name or f"\ndef {name}(" in (ROOT / file).read_text(encoding="utf-8"), f"{file}::{name}"

@@ -9,15 +9,21 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
+from torch import nn
 
 import qkv
 from qkv.cli import command_parser, main
+from qkv.data.tokenizers import fit_tokenizer
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 GUIDE = ("index", "your-text", "report", "ask", "how-it-works", "which-q", "views")
 """Pages whose code runs from top to bottom, beside a text my.txt and a run runs/my-1."""
-OTHERS = ("watching", "coming-from", "classify", "images", "translate", "studies", "verify", "faults", "addresses")
+OTHERS = (
+    "watching", "coming-from", "classify", "images", "translate", "studies", "verify", "faults", "addresses", "scaling",
+    "without-attention", "gradients", "cost-of-watching", "parity",
+)  # fmt: skip
 PARSED = ("view", "study")
 """Commands that do not end by themselves, or take minutes: their options are read, and no more."""
 
@@ -36,7 +42,7 @@ def commands(code):
 
 @pytest.mark.parametrize("name", [*GUIDE, *OTHERS])
 def test_every_command_on_a_page_is_one_that_is_there(name):
-    text = (DOCS / f"{name}.md").read_text(encoding="utf-8")
+    text = re.sub(r" \\\n +", " ", (DOCS / f"{name}.md").read_text(encoding="utf-8"))  # lines that are gone on with
     indented = "\n".join(line.strip() for line in text.splitlines() if line.startswith("    qkv "))
     for words in [
         *commands(indented),
@@ -89,6 +95,45 @@ def test_what_a_page_says_to_type_works(name, beside, capsys):
                 shutil.rmtree(words[words.index("--out") + 1], ignore_errors=True)
             if words[0] not in PARSED:
                 assert main(words) == 0, (words, capsys.readouterr().err)
+
+
+class Own(nn.Module):
+    """A model with the names of the table on the page about watching."""
+
+    def __init__(self):
+        super().__init__()
+        self.tok, self.head = nn.Embedding(50, 16), nn.Linear(16, 50, bias=False)
+        self.blocks = nn.ModuleList(nn.ModuleDict({"norm1": nn.LayerNorm(16, bias=False)}) for _ in range(2))
+        for block in self.blocks:
+            block["attn"] = nn.ModuleDict({"qkv": nn.Linear(16, 48, bias=False), "proj": nn.Linear(16, 16, bias=False)})
+            block["mlp"] = nn.ModuleDict({"up": nn.Linear(16, 32, bias=False), "down": nn.Linear(32, 16, bias=False)})
+
+
+def test_the_code_on_the_page_about_watching_runs(tmp_path, monkeypatch):
+    transformers = pytest.importorskip("transformers", reason="needs the dev extra (transformers)")
+    monkeypatch.chdir(tmp_path)
+    words = fit_tokenizer("word", ["the cat sat on the mat"], 20)
+    sizes = {"vocab_size": 50, "n_positions": 16, "n_embd": 16, "n_layer": 2, "n_head": 2}
+    live = transformers.GPT2LMHeadModel(transformers.GPT2Config(**sizes, bos_token_id=0, eos_token_id=0))
+    examples = [{"input_ids": torch.arange(8), "labels": torch.arange(8)}] * 4
+    arguments = transformers.TrainingArguments(
+        output_dir="out", max_steps=2, report_to=[], use_cpu=True, disable_tqdm=True, save_strategy="no"
+    )
+    beside = {
+        "torch": torch, "qkv": qkv, "Trainer": transformers.Trainer, "arguments": arguments, "examples": examples,
+        "tokenizer": transformers.PreTrainedTokenizerFast(tokenizer_object=words.hf),
+    }  # fmt: skip
+    codes = [code for kind, code in blocks("watching") if kind == "python"]
+    assert len(codes) == 4
+    for code, model in zip(codes, (live, live, Own(), live), strict=True):
+        shutil.rmtree("runs", ignore_errors=True)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+        names = beside | {"model": model, "optimizer": optimizer}
+        exec(compile(code, "watching.md", "exec"), names)
+        if "watcher" in names:
+            names["watcher"].close()
+            assert (tmp_path / "runs" / "mine" / "manifest.json").is_file()
+    assert names["found"].tokens and names["found"].patterns.ndim == 4
 
 
 @pytest.fixture(scope="module")

@@ -12,9 +12,10 @@ from qkv.cli import main
 from qkv.instruments.registry import MEASURES
 from qkv.interop import FAMILIES
 from qkv.models.matrices import Catalogue
+from qkv.views.packed import wire
 from qkv.views.payloads import Host
 from qkv.views.rooms import Rooms
-from qkv.views.server import Page
+from qkv.views.server import LIVE_ROOMS, Page
 
 CHECKPOINTS = {family: family for family in FAMILIES} | {"gpt_neox": "neox"}
 TEXT = "the cat sat on a mat"
@@ -143,3 +144,20 @@ def test_the_report_and_every_room_of_the_page_open(run, tmp_path):
     assert page.payload().matrices is not None and page.payload().grid is not None
     with Rooms(run.path) as rooms:
         assert rooms.report(Host(kind="page", can=())).run is not None
+
+
+def test_every_question_of_the_page_is_answered(run):
+    page = Page(run.path)
+    if page.desk is None:
+        pytest.skip("this family reads no text, or came without a tokenizer")
+    address = next(a for a in Catalogue(run.model).addresses if a.endswith("L0.W_Q"))
+    asked = {"text": TEXT, "address": address, "position": 2, "layer": 1, "head": 1}
+    assert {"attention", "matrix", "forward", "backward", "near", "context"} <= set(page.desk.can)
+    for name in page.desk.can:
+        answer = page.desk.answer(name, asked | ({"text": "cat"} if name == "near" else {}))
+        assert wire(answer), name
+
+
+def test_every_room_of_the_live_page_is_there_for_an_imported_model(run):
+    rooms = Page(run.path).rooms(LIVE_ROOMS)
+    assert set(rooms) == {"stale", *LIVE_ROOMS} and rooms["matrices"] is not None and rooms["map"] is not None

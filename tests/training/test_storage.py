@@ -26,7 +26,7 @@ class Quota:
     """Counts writes; from the n-th on each fails. `torn` lets half of the failing block through first."""
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
-        self.count, self.fails_at, self.torn = 0, 1 << 60, False
+        self.count, self.fails_at, self.torn, self.error = 0, 1 << 60, False, errno.ENOSPC
         self._write = folder_module._write
         patch.setattr(folder_module, "_write", self.write)
         for module, name in ((os, "replace"), (os, "link"), (os, "rename")):
@@ -40,13 +40,13 @@ class Quota:
         if self.full():
             if self.torn:
                 self._write(descriptor, data[: len(data) // 2])
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            raise OSError(self.error, os.strerror(self.error))
         self._write(descriptor, data)
 
     def counted(self, function: Any) -> Any:
         def call(*arguments: Any, **named: Any) -> Any:
             if self.full():
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+                raise OSError(self.error, os.strerror(self.error))
             return function(*arguments, **named)
 
         return call
@@ -70,7 +70,7 @@ def quota(monkeypatch: pytest.MonkeyPatch) -> Quota:
 def disturbed(tiny: ModuleType, quota: Quota, where: Path, whole: Path, fails_at: int) -> None:
     """One run whose `fails_at`-th write fails, checked, resumed and compared."""
     quota.count, quota.fails_at = 0, fails_at
-    with pytest.raises(StorageError, match="disk is full"):
+    with pytest.raises(StorageError, match="disk is full" if quota.error == errno.ENOSPC else "no permission"):
         tiny.train(where, steps=STEPS)
     quota.fails_at = 1 << 60
     if not (where / "config.toml").exists():  # the very first file: nothing was trained, nothing is left to resume
@@ -110,6 +110,14 @@ def test_a_disk_that_is_full_at_every_single_write(
     quota.torn = torn
     for number in range(1, whole[1] + 1):
         disturbed(tiny, quota, tmp_path / f"full-{number}", whole[0], number)
+
+
+@pytest.mark.parametrize("share", [0.1, 0.5, 0.9])
+def test_a_disk_that_becomes_read_only_loses_nothing_that_was_saved(
+    tiny: ModuleType, tmp_path: Path, quota: Quota, whole: tuple[Path, int], share: float
+) -> None:
+    quota.error = errno.EROFS
+    disturbed(tiny, quota, tmp_path / "read-only", whole[0], 1 + round(share * (whole[1] - 1)))
 
 
 @pytest.mark.skipif(os.name == "nt" or (hasattr(os, "geteuid") and os.geteuid() == 0), reason="root may write anywhere")
