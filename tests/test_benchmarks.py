@@ -38,32 +38,31 @@ def benchmark(name: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return module
 
 
-def test_watching_pairs_are_whole_and_its_interval_is_students(monkeypatch, capsys):
+def watched(level, seconds, weights="w"):
+    """What a training of `benchmarks/watching.py` came to."""
+    more = {} if level == "off" else {"share": 0.01, "steps": 60, "measures": 9, "defined": 7.0, "numbers": 100}
+    return {"level": level, "seconds": seconds, "weights": weights, "parameters": 7} | more
+
+
+def test_the_interval_of_watching_is_students_and_other_weights_are_told(monkeypatch, capsys):
     watching = benchmark("watching", monkeypatch)
-    runs = [
-        {"level": level, "seconds": seconds, "weights": "w", "parameters": 7, "share": 0.01, "steps": 60,
-         "measures": 9, "defined": 7.0, "numbers": 100}
-        for level, seconds in (("off", 40), ("light", 41), ("light", 41), ("off", 40)) * 2 + (("off", 40),)
-    ]  # fmt: skip
-    runs[5]["seconds"] = 43
-    assert watching.pairs(runs, "light") == pytest.approx([82 / 80, 84 / 80])
-    assert watching.tell(runs, "light", 10)
+    pairs = [[watched("off", 40.0), watched("light", on)] for on in (41.0, 42.0)]
+    assert watching.tell(pairs, 10)
     out = capsys.readouterr().out
-    mean, reach = (82 / 80 + 84 / 80) / 2, 12.71 * (2 / 80) / 2
+    mean, reach = (41 / 40 + 42 / 40) / 2, 12.71 * (1 / 40) / 2
     assert f"{mean:.4f}, 95 % interval {mean - reach:.4f} to {mean + reach:.4f}" in out
-    assert not watching.tell([*runs, runs[0] | {"weights": "other"}], "light", 10)
+    assert not watching.tell([*pairs, [watched("off", 40.0), watched("light", 41.0, "other")]], 10)
 
 
 def test_watching_goes_on_where_it_was_and_never_mixes_settings(tmp_path, monkeypatch, capsys):
     watching = benchmark("watching", monkeypatch)
     made = []
 
-    def train(words, level):
-        made.append(level)
-        more = {} if level == "off" else {"share": 0.01, "steps": 60, "measures": 9, "defined": 7.0, "numbers": 1}
-        return {"level": level, "seconds": 30.0, "weights": "w", "parameters": 7} | more
+    def train(words, level, turn, number):
+        made.append((number, words[words.index("--steps") + 1]))
+        return [watched("off", 30.0), watched(level, 30.0)]
 
-    monkeypatch.setattr(watching, "one", train)
+    monkeypatch.setattr(watching, "pair", train)
     text, results = tmp_path / "t.txt", tmp_path / "r.jsonl"
 
     def run(*more: str) -> int:
@@ -72,8 +71,9 @@ def test_watching_goes_on_where_it_was_and_never_mixes_settings(tmp_path, monkey
             watching.main()
         return int(ended.value.code or 0)
 
-    assert run("--minutes", "0.4") == 0 and made == ["off"]
-    assert run() == 0 and made == ["off", "light", "light", "off"] * 2
-    assert run() == 0 and len(made) == 8
-    assert run("--steps", "7", "--minutes", "0.1") == 0 and made[8:] == ["off"]
-    assert len(results.read_text().splitlines()) == 9
+    assert run("--pairs", "1") == 0 and made == [(0, "1500")]
+    assert run("--minutes", "0.4") == 0 and len(made) == 1, "a pair of 60 s does not fit"
+    assert run() == 0 and made == [(0, "1500"), (1, "1500")]
+    assert run() == 0 and len(made) == 2
+    assert run("--steps", "7") == 0 and made[2:] == [(0, "7"), (1, "7")]
+    assert len(results.read_text().splitlines()) == 4

@@ -147,6 +147,11 @@ def test_the_core_install_beside_torch_and_numpy_is_below_60_megabytes():
     assert 10 < megabytes < 60
 
 
+def test_import_qkv_adds_less_than_300_milliseconds_to_import_torch(ask):
+    code = "import time, torch; began = time.process_time(); import qkv; print(time.process_time() - began)"
+    assert sorted(float(ask("python", "-c", code)) for _ in range(3))[1] < 0.3
+
+
 def test_a_new_user_trains_reads_exports_and_transformers_writes_the_same_text(ask, run):
     import transformers
 

@@ -68,11 +68,11 @@ def test_killed_workers_of_a_cluster_are_made_up_for_and_the_verdict_is_that_of_
     pytest.importorskip("ray", reason="needs the extra cluster")
     runs = {place: tmp_path / place for place in ("local", "ray")}
     command = [sys.executable, tiny_study.__file__, str(small_text)]
-    subprocess.run([*command, str(runs["local"]), "1"], check=True, timeout=300)
+    subprocess.run([*command, str(runs["local"]), "1", "local", "30"], check=True, timeout=300)
     killed: set[int] = set()
     with open(tmp_path / "out", "w") as out, open(tmp_path / "err", "w") as err:
-        process = subprocess.Popen([*command, str(runs["ray"]), "1", "ray"], env=ALONE, stdout=out, stderr=err)
-        until = time.monotonic() + 280
+        process = subprocess.Popen([*command, str(runs["ray"]), "1", "ray", "30"], env=ALONE, stdout=out, stderr=err)
+        until = time.monotonic() + 600
         while process.poll() is None and time.monotonic() < until:
             fresh = [pid for pid in at_work() if pid not in killed]
             if fresh and len(killed) < 3:

@@ -1,6 +1,6 @@
 """A study of seconds: two arms, a few steps. Run as a script it is made in a process of its own, to be killed.
 
-python tiny_study.py TEXT RUNS [WORKERS [ON]]
+python tiny_study.py TEXT RUNS [WORKERS [ON MINUTES]]
 """
 
 import sys
@@ -52,5 +52,5 @@ def answer(text: Path, runs: Path, **more: Any) -> dict[str, Any]:
 
 if __name__ == "__main__":
     assert questions.QUICK_MINUTES
-    more: dict[str, Any] = {"on": sys.argv[4]} if len(sys.argv) > 4 else {}
+    more: dict[str, Any] = {"on": sys.argv[4], "minutes": float(sys.argv[5])} if len(sys.argv) > 4 else {}
     answer(Path(sys.argv[1]), Path(sys.argv[2]), workers=int(sys.argv[3]) if len(sys.argv) > 3 else 1, **more)
