@@ -1,5 +1,6 @@
 """The fused, chunked cross-entropy against `F.cross_entropy` of all logits."""
 
+import weakref
 from functools import partial
 
 import pytest
@@ -161,3 +162,20 @@ def test_no_more_than_a_chunk_of_logits_is_held(monkeypatch):
     h, weight, bias, targets = problem(600, 4, 30_000, torch.float32)
     linear_cross_entropy(h.requires_grad_(), weight, bias, targets).backward()
     assert largest <= 33 << 20
+
+
+def test_one_chunk_of_logits_is_gone_before_the_next_is_made(monkeypatch):
+    made, alive = [], []
+    logits_of = crossentropy._logits
+
+    def logits(*args):
+        alive.append(sum(ref() is not None for ref in made))
+        found = logits_of(*args)
+        made.append(weakref.ref(found))
+        return found
+
+    monkeypatch.setattr(crossentropy, "chunk_rows", lambda d_vocab: 4)
+    monkeypatch.setattr(crossentropy, "_logits", logits)
+    h, weight, bias, targets = problem(23, 8, 31)
+    linear_cross_entropy(h.requires_grad_(), weight.requires_grad_(), bias, targets).backward()
+    assert alive == [0] * 6

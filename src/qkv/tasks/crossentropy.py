@@ -120,6 +120,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
                 dh[part] = slope @ matrix.t()
             if dweight is not None:
                 _add_product(dweight, x.t(), slope)
+            del slope  # before the next chunk's is made
         ctx.save_for_backward(dh, dweight, dbias)
         return total
 
