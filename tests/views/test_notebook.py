@@ -84,7 +84,7 @@ def test_questions_of_the_widget_are_answered_by_number(view):
     reply, buffers = view.answer({"ask": "attention", "number": 7, "question": {"text": "a day"}})
     assert reply == {"number": 7} and len(buffers) == 1
     header = json.loads(buffers[0][8 : 8 + int.from_bytes(buffers[0][:4], "little")])
-    assert "".join(header["tokens"]) == "a day"
+    assert "".join(header["texts"][0]["tokens"]) == "a day"
     reply, buffers = view.answer({"ask": "attention", "number": 8, "question": {"text": "a" * 30_000}})
     assert reply["number"] == 8 and "expected at most 20,000" in reply["error"] and buffers == []
     assert "error" in view.answer("nonsense")[0]

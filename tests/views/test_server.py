@@ -42,6 +42,13 @@ def ask(port, name, **question):
     return (status, opened(data)) if status == 200 else (status, json.loads(data)["error"])
 
 
+def attention(port, **question):
+    """(status, the attention on a text)."""
+    status, answer = ask(port, "attention", **question)
+    (text,) = answer["texts"]
+    return status, text
+
+
 def opened(data):
     """The wire format, read again: arrays as NumPy."""
     length = int.from_bytes(data[:4], "little")
@@ -122,7 +129,7 @@ def test_requests_beyond_a_size_are_refused_with_or_without_a_length(server):
 
 
 def test_attention_on_a_text_is_the_models_own(server, run_folder):
-    status, answer = ask(server, "attention", text=TEXT, step=1000)
+    status, answer = attention(server, text=TEXT, step=1000)
     assert status == 200 and answer["steps"] == [1000] and "".join(answer["tokens"]) == TEXT
     rows, columns = np.tril_indices(len(TEXT))
     expected = patterns(run_folder, TEXT)[:, :, rows, columns]
@@ -130,8 +137,8 @@ def test_attention_on_a_text_is_the_models_own(server, run_folder):
 
 
 def test_attention_at_an_earlier_step_is_that_of_its_snapshot(server, run_folder):
-    _, then = ask(server, "attention", text=TEXT, step=70)
-    _, now = ask(server, "attention", text=TEXT)
+    _, then = attention(server, text=TEXT, step=70)
+    _, now = attention(server, text=TEXT)
     assert then["steps"] == [64] and now["steps"] == [1000]
     rows, columns = np.tril_indices(len(TEXT))
     expected = patterns(run_folder, TEXT, 64)[:, :, rows, columns]
@@ -140,10 +147,10 @@ def test_attention_at_an_earlier_step_is_that_of_its_snapshot(server, run_folder
 
 
 def test_changes_are_made_for_the_looking_only(server, run_folder):
-    _, even = ask(server, "attention", text=TEXT, changes=["L0.W_Q=zero"])
+    _, even = attention(server, text=TEXT, changes=["L0.W_Q=zero"])
     rows, columns = np.tril_indices(len(TEXT))
     np.testing.assert_allclose(even["patterns"][0, 0, 0], 1 / (rows + 1), atol=1 / 500)
-    _, after = ask(server, "attention", text=TEXT)
+    _, after = attention(server, text=TEXT)
     np.testing.assert_allclose(after["patterns"][0], patterns(run_folder, TEXT)[:, :, rows, columns], atol=1 / 500)
 
 

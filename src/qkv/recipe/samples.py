@@ -16,8 +16,11 @@ _TOKENS = 120
 def write_samples(parts: Parts, folder: RunFolder, store: Store, outcome: Outcome) -> None:
     """One sample of the last step, and up to five of earlier snapshots where there were many.
 
-    Inputs are those of `Task.sample_inputs`. The weights of the last step are put back at the end.
+    Inputs are those of `Task.sample_inputs`; what the task keeps for a reader's eyes (`Task.keepsakes`) is written too.
+    The weights of the last step are put back at the end.
     """
+    for key, value in parts.task.keepsakes(parts.corpus).items():
+        store.set_fact(key, value)
     inputs = parts.task.sample_inputs(parts.corpus)
     if not inputs:
         return

@@ -5,6 +5,7 @@ image shifted, mirrored or partly erased (`qkv.data.config.ImageOptions`); valid
 with plain labels. Source: Dosovitskiy et al. 2020 (arXiv 2010.11929).
 """
 
+import base64
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -29,13 +30,18 @@ from qkv.tasks.task import Batch, Drop, PredictOptions, Progress, Scores, TaskDe
 if TYPE_CHECKING:
     from qkv.models.layout import ModelConfig, Sizes
 
-__all__ = ["Image", "one_image"]
+__all__ = ["EXHIBITS", "Image", "one_image", "position_names"]
+
+EXHIBITS = "exhibits"
+"""The telemetry fact under which some validation images are kept, for pages to show."""
 
 _GRID = 6
 """Patches along the longer side that the law aims at: 36 positions of a square image."""
 _OVERLAP = 1.6
 """Side of a patch as a multiple of the way to the next one."""
 _AT_ONCE = 256
+_N_EXHIBITS = 6
+_EXHIBIT_BYTES = 300_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,6 +106,22 @@ class Image(TaskDefaults):
         return Yardsticks(
             summary=accuracy, nats=nats, facts=nats | {"accuracy": accuracy, "note": found.note}, note=found.note
         )
+
+    def keepsakes(self, data: Images) -> Mapping[str, Any]:
+        """The first validation image of each of some classes, whole: uint8 [channels, height, width] as base64."""
+        part, (channels, height, width) = data.val, data.shape
+        most = max(1, min(_N_EXHIBITS, _EXHIBIT_BYTES // (channels * height * width)))
+        firsts = sorted(int(np.flatnonzero(part.labels == label)[0]) for label in np.unique(part.labels))[:most]
+        images = [
+            {
+                "number": i,
+                "label": data.classes[int(part.labels[i])],
+                "shape": [channels, height, width],
+                "pixels": base64.b64encode(np.ascontiguousarray(part.pixels[i]).tobytes()).decode("ascii"),
+            }
+            for i in firsts
+        ]
+        return {EXHIBITS: images}
 
     # batches and losses
 
@@ -191,9 +213,15 @@ def one_image(path: Path, config: "ModelConfig") -> tuple[Tensor, list[str]]:
     pixels = read_inputs(path, patches)
     if len(pixels) != 1:
         raise SourceError(f"{path} holds {len(pixels):,} images; give the file of one")
-    rows, columns = patches.grid
+    return _tensor(pixels), position_names(config)
+
+
+def position_names(config: "ModelConfig") -> list[str]:
+    """A name for each position of an image: row,column of its patch; `class` of a class token."""
+    assert config.patches is not None, "a model of images has patches"
+    rows, columns = config.patches.grid
     before = ["class"] if config.layout.pool == "class" else []
-    return _tensor(pixels), before + [f"{r},{c}" for r in range(rows) for c in range(columns)]
+    return before + [f"{r},{c}" for r in range(rows) for c in range(columns)]
 
 
 @torch.no_grad()

@@ -417,6 +417,10 @@ class Task(Protocol):
         """Inputs from the validation split whose outputs are kept along a training; may be empty."""
         ...
 
+    def keepsakes(self, data: Any) -> Mapping[str, Any]:
+        """Facts kept with a run, by key: examples of the validation part that a reader could not type."""
+        ...
+
     def shown(self, text: str, output: str) -> str:
         """An input and its output as one line for a person."""
         ...
@@ -488,6 +492,10 @@ class TaskDefaults:
     def sample_inputs(self, data: Any) -> list[str]:
         """None."""
         return []
+
+    def keepsakes(self, data: Any) -> Mapping[str, Any]:
+        """None."""
+        return {}
 
     def shown(self, text: str, output: str) -> str:
         """The output alone."""

@@ -16,10 +16,11 @@ from qkv.tasks.text import TextTask
 from qkv.views.forward import backward, forward
 from qkv.views.long import LONGEST_READ, LongText
 from qkv.views.looker import Looker
-from qkv.views.looking import name_of, title_of, whole
+from qkv.views.looking import name_of, title_of, titled, whole
 from qkv.views.matrix import MatrixAnswer, matrix_of
 from qkv.views.packed import Packed
-from qkv.views.payloads import AttentionText, Backward, ForwardText
+from qkv.views.pairs import pair_attention, read_pair
+from qkv.views.payloads import Backward, ForwardText, Looks
 from qkv.views.vocabulary import Meanings, Nearby, in_context, near_token
 
 __all__ = ["ASKS", "Desk", "Question"]
@@ -34,6 +35,8 @@ class Question:
     """What is asked about; fields that a question does not use are ignored."""
 
     text: str = ""
+    target: str = ""
+    """What is taken as written, of a model that writes one text of another; empty: what it writes itself."""
     step: int | None = None
     """None is the newest weights."""
     changes: tuple[str, ...] = ()
@@ -64,7 +67,7 @@ def _checked(name: str, value: Any) -> Any:
         if not isinstance(value, list) or len(value) > MOST_CHANGES or not all(isinstance(v, str) for v in value):
             raise UserError(f"changes is a list of at most {MOST_CHANGES} texts")
         return tuple(value)
-    if name in ("text", "address"):
+    if name in ("text", "target", "address"):
         if not isinstance(value, str):
             raise UserError(f"{name} is a text")
         return value
@@ -86,6 +89,7 @@ class Desk:
         predicts = isinstance(find_task(self.looker.config.task), TextTask)
         attends = self.looker.config.model.layout.mixer == "attention"
         cannot = (() if predicts else _NEED_PREDICTIONS) + (() if attends else _NEED_ATTENTION)
+        cannot += _NEED_TEXT if self.looker.reads_images else ()
         return tuple(name for name in ASKS if name not in cannot)
 
     def answer(self, name: str, given: Any) -> Any:
@@ -110,16 +114,20 @@ class Desk:
         return self.long(question.text, self.looker.nearest(question.step), question.changes)
 
 
-def _attention(desk: Desk, question: Question) -> AttentionText:
-    """Every head on a text: all numbers up to 256 tokens, thumbnails of more."""
+def _attention(desk: Desk, question: Question) -> Looks:
+    """Every head on a text: all numbers up to 256 tokens, thumbnails of more (of a pair, of its source alone)."""
     looker = desk.looker
     words, step = looker.words(question.text, LONGEST_READ), looker.nearest(question.step)
     title = title_of(name_of(question.text), words)
     if len(words.tokens) > LONGEST_WHOLE:
-        found = desk.long(question.text, step, question.changes).overview(title)
+        found = (desk.long(question.text, step, question.changes).overview(title),)
+    elif looker.encodes:
+        pair = read_pair(looker, question.text, LONGEST_WHOLE, question.target)
+        title = titled(name_of(question.text), len(pair.source_tokens), pair.n_all)
+        found = pair_attention(looker, pair, title, steps=[step], changes=question.changes)
     else:
-        found = whole(looker, words, title, steps=[step], changes=question.changes)
-    return dataclasses.replace(found, source=question.text)
+        found = (whole(looker, words, title, steps=[step], changes=question.changes),)
+    return Looks(texts=tuple(dataclasses.replace(text, source=question.text) for text in found))
 
 
 @dataclass(frozen=True)
@@ -210,3 +218,4 @@ ASKS: dict[str, Callable[[Desk, Question], Any]] = {
 
 _NEED_PREDICTIONS = ("forward", "backward")
 _NEED_ATTENTION = ("attention", "tile", "line", "sums")
+_NEED_TEXT = (*_NEED_ATTENTION, *_NEED_PREDICTIONS, "near", "context")

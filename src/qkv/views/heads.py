@@ -10,9 +10,9 @@ import numpy as np
 import torch
 
 from qkv.views.packed import pack
-from qkv.views.payloads import AttentionText, Cell, HeadNote
+from qkv.views.payloads import AttentionText, Cell, HeadNote, Picture
 
-__all__ = ["attention_text", "head_notes", "longest_in"]
+__all__ = ["LONGEST", "PATTERN_BYTES", "attention_text", "cross_notes", "head_notes", "longest_in"]
 
 LONGEST = 128
 """Tokens of a text of which a page is sent every number; longer texts are cut and that is said."""
@@ -37,17 +37,22 @@ def attention_text(
     steps: Sequence[int],
     origin: str,
     causal: bool,
+    keys: Sequence[str] = (),
+    site: str = "",
+    picture: Picture | None = None,
 ) -> AttentionText:
     """One text as payload.
 
     `patterns` has for each of `steps` one array [head, query_pos, key_pos] per layer, rows summing to 1, the same
-    number of heads in each.
+    number of heads in each. `keys` are the tokens looked at, where they are not `tokens` themselves; `site` and
+    `picture` as in `AttentionText`.
     """
     n, n_layers = len(tokens), len(patterns[0])
     stacked = np.stack([np.stack(layers) for layers in patterns]).astype(np.float64)
-    assert stacked.shape[3:] == (n, n), f"patterns {stacked.shape} of a text of {n} tokens"
+    assert stacked.shape[3:] == (n, len(keys) or n), f"patterns {stacked.shape} of a text of {n} tokens"
     kept = stacked[:, :, :, *np.tril_indices(n)] if causal else stacked
-    notes = (head_notes(layer, found, causal) for layers in patterns for layer, found in enumerate(layers))
+    found = [(layer, pattern) for layers in patterns for layer, pattern in enumerate(layers)]
+    notes = (cross_notes(*one) if keys else head_notes(*one, causal) for one in found)
     return AttentionText(
         tokens=tuple(tokens),
         origin=origin,
@@ -57,6 +62,9 @@ def attention_text(
         n_layers=n_layers,
         n_heads=stacked.shape[2],
         heads=tuple(note for layer in notes for note in layer),
+        keys=tuple(keys),
+        site=site,
+        picture=picture,
     )
 
 
@@ -84,14 +92,26 @@ def head_notes(layer: int, pattern: np.ndarray, causal: bool) -> list[HeadNote]:
             Cell(name=name, share=float(p[q, k].mean(dtype=np.float64)), even=float(even[q].mean()))
             for name, (q, k) in looks.items()
         )
-        entropy = torch.special.entr(torch.from_numpy(p)).sum(1, dtype=torch.float64).mean()
-        notes.append(
-            HeadNote(
-                layer=layer,
-                head=head,
-                shares=shares,
-                entropy_nats=float(entropy),
-                even_entropy_nats=float(np.log(in_sight).mean()),
-            )
-        )
+        notes.append(_note(layer, head, p, shares, float(np.log(in_sight).mean())))
     return notes
+
+
+def cross_notes(layer: int, pattern: np.ndarray) -> list[HeadNote]:
+    """Of attention to another text, [head, query_pos, key_pos]: mean shares on its first and its last token, entropy.
+
+    The last is the mark that ends a source: a head that looks there looks nowhere in particular.
+    """
+    n = pattern.shape[2]
+    notes = []
+    for head, p in enumerate(np.asarray(pattern)):
+        places = {"the first": 0, "the end mark": n - 1} if n > 1 else {"the end mark": 0}
+        shares = tuple(
+            Cell(name=name, share=float(p[:, k].mean(dtype=np.float64)), even=1 / n) for name, k in places.items()
+        )
+        notes.append(_note(layer, head, p, shares, float(np.log(n))))
+    return notes
+
+
+def _note(layer: int, head: int, p: np.ndarray, shares: tuple[Cell, ...], even_entropy: float) -> HeadNote:
+    entropy = torch.special.entr(torch.from_numpy(p)).sum(1, dtype=torch.float64).mean()
+    return HeadNote(layer=layer, head=head, shares=shares, entropy_nats=float(entropy), even_entropy_nats=even_entropy)

@@ -12,6 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -24,7 +25,7 @@ from qkv.models.matrices import Catalogue
 from qkv.models.zoo import MODELS
 from qkv.recipe import RunConfig, load_weights, run_matrix, snapshot_steps
 from qkv.tasks import find_task
-from qkv.tasks.image import one_image
+from qkv.tasks.image import one_image, position_names
 
 __all__ = ["LONGEST_TEXT", "Looker", "Words"]
 
@@ -125,6 +126,11 @@ class Looker:
         """An image file as its model reads it, patches for tokens. Raises UserError for what is no image."""
         pixels, names = one_image(path, self.config.model)
         return Words(pixels, tuple(names), len(names))
+
+    def pixels(self, pixels: np.ndarray) -> Words:
+        """An image, uint8 [channels, height, width], likewise."""
+        names = position_names(self.config.model)
+        return Words(torch.from_numpy(np.array(pixels))[None], tuple(names), len(names))
 
     def catalogue(self, step: int | None = None, changes: Sequence[str] = ()) -> Catalogue:
         """Every matrix of `model(step, changes)` by address."""

@@ -1,4 +1,4 @@
-"""Attention on texts, by running the run's own model: every number of every head.
+"""Attention on texts, pairs and images, by running the run's own model: every number of every head.
 
 A text of which the tokenizer makes fewer than two tokens is left out; one that is longer than the page shows is cut,
 and its name says so. Longer texts on a live page are `long`'s.
@@ -12,9 +12,11 @@ import torch
 from qkv.models.layout import require_attention
 from qkv.views.heads import attention_text, longest_in
 from qkv.views.looker import Looker, Words
-from qkv.views.payloads import AttentionText, SampleNote
+from qkv.views.pairs import n_maps, pair_attention, read_pair
+from qkv.views.payloads import AttentionText, Picture, SampleNote
+from qkv.views.pictures import Exhibit, how_many_fit, picture_of
 
-__all__ = ["attention_on", "name_of", "texts_to_show", "title_of", "whole"]
+__all__ = ["attention_on", "exhibited", "name_of", "texts_to_show", "title_of", "titled", "whole"]
 
 
 def texts_to_show(asked: Sequence[str], samples: Sequence[SampleNote]) -> list[tuple[str, str]]:
@@ -37,8 +39,12 @@ def name_of(text: str) -> str:
 
 def title_of(name: str, words: Words) -> str:
     """The name of a text, with what was left out of it."""
-    n = len(words.tokens)
-    return f"{name}, the first {n:,} of {words.n_all:,} tokens" if words.n_all > n else name
+    return titled(name, len(words.tokens), words.n_all)
+
+
+def titled(name: str, n: int, n_all: int) -> str:
+    """The same of a text of which `n` tokens are shown."""
+    return f"{name}, the first {n:,} of {n_all:,} tokens" if n_all > n else name
 
 
 def attention_on(
@@ -51,22 +57,41 @@ def attention_on(
     Raises UserError where the weights are missing or do not fit the configuration.
     """
     sizes = looker.config.model.sizes
-    longest = longest_in(sizes.n_layers * sizes.n_heads, causal=looker.causal)
+    heads = sizes.n_layers * (n_maps(sizes.n_heads) if looker.encodes else sizes.n_heads)
+    longest = longest_in(heads, causal=looker.causal)
     found: list[AttentionText] = []
     for name, text in texts:
+        at = () if found else steps
         if looker.reads_images:
             words = looker.image(Path(text))
-        elif len(looker.tokenizer.encode_whole(text, special=looker.marks)) < 2:
-            continue
-        else:
+            found.append(whole(looker, words, title_of(name, words), steps=at, picture=picture_of(looker, words)))
+        elif looker.encodes and text.strip():
+            pair = read_pair(looker, text, longest)
+            found += pair_attention(looker, pair, titled(name, len(pair.source_tokens), pair.n_all), steps=at)
+        elif len(looker.tokenizer.encode_whole(text, special=looker.marks)) >= 2:
             words = looker.words(text, longest)
-        title = title_of(name, words) + (", in the encoder" if looker.encodes else "")
-        found.append(whole(looker, words, title, steps=() if found else steps))
+            found.append(whole(looker, words, title_of(name, words), steps=at))
+    return tuple(found)
+
+
+def exhibited(looker: Looker, exhibits: Sequence[Exhibit], steps: Sequence[int] = ()) -> tuple[AttentionText, ...]:
+    """Every head's pattern on the validation images that a run keeps: the first at `steps`, the others at the last."""
+    found: list[AttentionText] = []
+    for exhibit in exhibits[: how_many_fit(looker)]:
+        words = looker.pixels(exhibit.pixels)
+        picture = picture_of(looker, words, exhibit.label)
+        found.append(whole(looker, words, exhibit.name, steps=() if found else steps, picture=picture))
     return tuple(found)
 
 
 def whole(
-    looker: Looker, words: Words, origin: str, *, steps: Sequence[int] = (), changes: Sequence[str] = ()
+    looker: Looker,
+    words: Words,
+    origin: str,
+    *,
+    steps: Sequence[int] = (),
+    changes: Sequence[str] = (),
+    picture: Picture | None = None,
 ) -> AttentionText:
     """Every number of every head on a text, at each of `steps`; without any, under the weights of the last step."""
     require_attention(looker.config.model.layout)
@@ -77,4 +102,4 @@ def whole(
         with torch.inference_mode():
             _, record = looker.reader(step, changes).forward_recorded(words.ids)
         by_step.append([record[f"L{layer}.pattern"][0].float().numpy() for layer in range(n_layers)])
-    return attention_text(words.tokens, by_step, steps=at, origin=origin, causal=looker.causal)
+    return attention_text(words.tokens, by_step, steps=at, origin=origin, causal=looker.causal, picture=picture)

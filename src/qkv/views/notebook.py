@@ -47,9 +47,14 @@ class AttentionView:
 
     def __init__(self, looker: Looker, text: str, step: int | None = None) -> None:
         self._desk = Desk(looker)
-        self.text: AttentionText = self._desk.answer("attention", {"text": text, "step": step})
-        """The numbers: tokens, and every head's pattern."""
+        self.texts: tuple[AttentionText, ...] = self._desk.answer("attention", {"text": text, "step": step}).texts
+        """The numbers: tokens, and every head's pattern; of a pair its three attentions, the alignment first."""
         self._source = text
+
+    @property
+    def text(self) -> AttentionText:
+        """The first of `texts`."""
+        return self.texts[0]
 
     def __repr__(self) -> str:
         return f"AttentionView({self._source!r}, {self.text.n_layers} layers x {self.text.n_heads} heads)"
@@ -61,7 +66,7 @@ class AttentionView:
         return Alone(
             host=host,
             name=looker.folder.resolve().name,
-            attention=(self.text,),
+            attention=self.texts,
             kept=tuple(looker.steps()) if can else (),
         )
 

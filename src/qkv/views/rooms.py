@@ -21,10 +21,12 @@ from qkv.views import collect, origins
 from qkv.views.answers import answers_of
 from qkv.views.forward import LONGEST_CARRIED, forward, layers_that_fit
 from qkv.views.grids import grid_room
+from qkv.views.heads import LONGEST
 from qkv.views.ledger import ledger_room
 from qkv.views.looker import Looker
-from qkv.views.looking import attention_on, texts_to_show
+from qkv.views.looking import attention_on, exhibited, texts_to_show
 from qkv.views.maps import map_room
+from qkv.views.pairs import n_maps
 from qkv.views.payloads import (
     AttentionText,
     ForwardText,
@@ -39,6 +41,7 @@ from qkv.views.payloads import (
     RunFacts,
     WordsRoom,
 )
+from qkv.views.pictures import exhibits_of
 from qkv.views.play_room import play_room
 from qkv.views.rows import rows_room
 from qkv.views.verdict import verdict
@@ -170,13 +173,15 @@ class Rooms:
     def attention(self) -> tuple[tuple[AttentionText, ...], str]:
         """(patterns on each text, why there are none)."""
         texts = texts_to_show(self._texts, self.samples())
-        if not texts:
+        exhibits = exhibits_of(self.telemetry) if self.task.reads == "images" and not texts else []
+        if not texts and not exhibits:
             return (), _NO_IMAGE if self.task.reads == "images" else _NO_TEXT
         if self.tokenizer is None and self.task.reads == "text":
             return (), "The tokenizer of this run cannot be read, so its model cannot be shown a text."
         try:
             looker = self._looker or Looker(self.folder, self.n_steps)
-            found = attention_on(looker, texts, self._steps_of_attention(looker))
+            steps = self._steps_of_attention(looker)
+            found = exhibited(looker, exhibits, steps) if exhibits else attention_on(looker, texts, steps)
         except QkvError as error:
             return (), f"The model of this run cannot be shown a text: {error}."
         return found, "" if found else "A text needs at least two tokens to show attention on."
@@ -212,7 +217,9 @@ class Rooms:
     def _steps_of_attention(self, looker: Looker) -> list[int]:
         """Kept steps at which the first text is shown: as many as fit, the last among them."""
         sizes = self.sizes
-        cells = sizes.get("n_layers", 1) * sizes.get("n_heads", 1) * 128 * (64.5 if looker.causal else 128)
+        n = min(LONGEST, sizes.get("n_ctx", LONGEST))
+        maps = n_maps(sizes.get("n_heads", 1)) if looker.encodes else sizes.get("n_heads", 1)
+        cells = sizes.get("n_layers", 1) * maps * n * ((n + 1) / 2 if looker.causal else n)
         n = min(6, int(STEPPED_BYTES / (cells * 4 / 3)))
         kept = [step for step in self.snapshots.spread(max(n, 1)) if step in looker.steps()]
         return kept if n > 1 else []

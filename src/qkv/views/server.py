@@ -51,7 +51,8 @@ class Page(Follower[Pulse]):
         self.desk: Desk | None = None
         with contextlib.suppress(QkvError):  # a page of matrices is better than none
             looker = Looker(folder)
-            looker.tokenizer  # noqa: B018 - a run without one cannot be shown a text
+            if not looker.reads_images:
+                looker.tokenizer  # noqa: B018 - a run without one cannot be shown a text
             self.desk = Desk(looker)
         self._rooms = {name: Patient(lambda name=name: self._read(name)) for name in LIVE_ROOMS}
 

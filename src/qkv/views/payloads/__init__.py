@@ -31,7 +31,9 @@ from qkv.views.payloads.texts import (
     ForwardLayer,
     ForwardText,
     HeadNote,
+    Looks,
     PathShare,
+    Picture,
     StepPart,
 )
 from qkv.views.payloads.weights import ExactBlock, MatricesRoom, MatrixPicture
@@ -55,6 +57,7 @@ __all__ = [
     "Host",
     "LedgerRoom",
     "LedgerRow",
+    "Looks",
     "LossRoom",
     "Made",
     "MapRoom",
@@ -65,6 +68,7 @@ __all__ = [
     "MovingNote",
     "OtherRun",
     "PathShare",
+    "Picture",
     "PlayRoom",
     "Report",
     "RowsRoom",

@@ -5,7 +5,7 @@ from typing import Literal
 
 __all__ = ["Host", "VERSION"]
 
-VERSION = 3
+VERSION = 4
 """Of the payload's shape; a page refuses a payload of another version with a clear sentence."""
 
 

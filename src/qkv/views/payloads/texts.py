@@ -4,7 +4,18 @@ import dataclasses
 
 from qkv.views.packed import Packed
 
-__all__ = ["AttentionText", "Backward", "Cell", "ForwardLayer", "ForwardText", "HeadNote", "PathShare", "StepPart"]
+__all__ = [
+    "AttentionText",
+    "Backward",
+    "Cell",
+    "ForwardLayer",
+    "ForwardText",
+    "HeadNote",
+    "Looks",
+    "PathShare",
+    "Picture",
+    "StepPart",
+]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -25,6 +36,24 @@ class HeadNote:
     shares: tuple[Cell, ...]
     entropy_nats: float
     even_entropy_nats: float
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Picture:
+    """An image under its patches."""
+
+    pixels: Packed
+    """uint8 [height, width, channels]."""
+    grid: tuple[int, int]
+    """Rows and columns of patches, read row by row."""
+    frame: tuple[float, float, float, float]
+    """Left, top, right and bottom of the grid as shares of the image; of overlapping patches a cell is the middle."""
+    before: int
+    """Positions in front of the patches: 1 with a class token, else 0."""
+    pooled: str
+    """What the answer is read from: `class` (the class token) or `mean` (the mean over patches)."""
+    said: str
+    """What it shows and what the model says of it, in words."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -49,6 +78,20 @@ class AttentionText:
     """Cells along a side of a tile to ask for; 0 where `patterns` holds every number."""
     source: str = ""
     """The text itself, where the host can be asked of it again."""
+    keys: tuple[str, ...] = ()
+    """The tokens looked at, where they are not `tokens`: of cross-attention the source; `tokens` are then what is
+    written at each position."""
+    site: str = ""
+    """Which attention of a model that has several: cross, enc or dec; of one pair there are all three."""
+    picture: Picture | None = None
+    """What the tokens are patches of."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Looks:
+    """Attention on one text: one `AttentionText`, or of a pair one for each of its three attentions."""
+
+    texts: tuple[AttentionText, ...]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -74,13 +74,13 @@ export function largest(values) {
   return top;
 }
 
-// Index of the last recorded step that is not after `step`; 0 where all are after it.
-// { layer, head } of a head's address in a stack of layers (`L2.H3.W_Q`), null for any other.
+// { site, layer, head } of a head's address (`L2.H3.W_Q`, `dec.L0.cross.H1.QK`), null for any other; `site` as in AttentionText.
 export function headAt(address) {
-  const found = address?.match(/^L(\d+)\.H(\d+)\./);
-  return found && { layer: Number(found[1]), head: Number(found[2]) };
+  const found = address?.match(/^(?:(enc|dec)\.)?L(\d+)\.(cross\.)?H(\d+)\./);
+  return found && { site: found[3] ? "cross" : found[1] ?? "", layer: Number(found[2]), head: Number(found[4]) };
 }
 
+// Index of the last recorded step that is not after `step`; 0 where all are after it.
 export function stepIndex(steps, step) {
   let index = 0;
   for (let i = 0; i < steps.length; i++) if (steps[i] <= step) index = i;

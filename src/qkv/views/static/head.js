@@ -6,9 +6,9 @@ import { fixed, number, percent, token, whole } from "./format.js";
 import { unpack } from "./decode.js";
 import { takeAway } from "./keep.js";
 import { raster } from "./raster.js";
-import { bar, linear } from "./scale.js";
+import { margins } from "./margins.js";
 import { theme } from "./theme.js";
-import { longHead, square, sumsOf, withoutFirst } from "./reading.js";
+import { headName, longHead, square, sumsOf, withoutFirst } from "./reading.js";
 
 const STRIP = 128; // tokens of the text that stand beside the picture at once
 const CELLS = 512; // along a side of a long text's picture
@@ -20,7 +20,7 @@ export function leading(note) {
   return best.share - best.even > 0.15 ? best : null;
 }
 
-function numbers(note) {
+export function numbers(note) {
   const even = (text) => h("span.even", null, ` even: ${text}`);
   return h("dl.numbers", null,
     note.shares.map((share) => h("div", null, h("dt", null, `on ${share.name}`), h("dd", null, percent(share.share), even(percent(share.even))))),
@@ -32,7 +32,7 @@ export function head(el, { text, at, state, note, ask, scale }) {
   const off = together();
   const n = text.tokens.length;
   const long = text.tile > 0;
-  const name = `L${state.layer}.H${state.head}`;
+  const name = headName(text, state);
   const far = long ? longHead(ask, { text: text.source, step: text.steps[0], layer: state.layer, head: state.head }) : null;
   const every = long ? null : square(text, at, state.layer, state.head);
   const values = () => (long ? null : state.first ? every : withoutFirst(every, n));
@@ -70,16 +70,10 @@ export function head(el, { text, at, state, note, ask, scale }) {
   }
 
   // sums along both sides
-  const margins = h("div.margins");
-  function drawMargins({ received, entropy }) {
-    const strip = (label, words, array, top, say) => {
-      const part = raster({ label, rows: 1, columns: n, values: array, scale: linear(top), tell: (_, i) => (readout.textContent = say(i)), leave: () => look(state.query) });
-      off.add(part.off);
-      return [part.el, bar(linear(top), theme(el), words)];
-    };
-    const most = Math.max(...received);
-    add(clear(margins), [strip("attention received, by key", "attention that each token receives in all", received, most, (i) => `${called(i)} receives ${number(received[i])} in all, from ${text.causal ? n - i : n} tokens that may see it`),
-      strip("entropy of each row, by query", "entropy of each token's row, nats", entropy, Math.log(n), (i) => `${called(i)}: entropy ${number(entropy[i])} nats; even attention would have ${number(Math.log(text.causal ? i + 1 : n))}`)]);
+  const sides = h("div.margins");
+  function drawMargins(sums) {
+    margins(sides, off, { sums, key: called, query: called, seenBy: (i) => (text.causal ? n - i : n), sees: (i) => (text.causal ? i + 1 : n),
+      say: (words) => (readout.textContent = words), rest: () => look(state.query) });
   }
 
   // the text
@@ -152,7 +146,7 @@ export function head(el, { text, at, state, note, ask, scale }) {
   };
   add(el, [h("h3", null, h("code", null, name), ` token by token${long ? `, ${whole(n)} of them` : ""}`,
     takeAway(() => el, () => `${name}.pattern`)),
-  h("div.head-detail", null, h("div.panel", null, panel.el, hint, margins),
+  h("div.head-detail", null, h("div.panel", null, panel.el, hint, sides),
     h("div", null, h("div.controls", null,
       choice("direction", [["reads", "what it reads"], ["read", "who reads it"]], state.way, (way) => ((state.way = way), look(state.query))),
       long ? null : choice("first token", [[true, "all keys"], [false, "without the first"]], state.first, (first) => ((state.first = first), again()))),
@@ -160,7 +154,7 @@ export function head(el, { text, at, state, note, ask, scale }) {
   if (long) {
     load();
     far.sums().then((found) => drawMargins({ received: unpack(found.received).values, entropy: unpack(found.entropy).values }), () => {});
-  } else drawMargins(sumsOf(every, n));
+  } else drawMargins(sumsOf(every, n, n));
   look(state.query);
   return off;
 }

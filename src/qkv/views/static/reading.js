@@ -15,14 +15,20 @@ export function square(text, at, layer, head) {
   const array = unpack(text.patterns);
   const stored = array.part(at, layer, head);
   if (text.tile) return hideFuture(Float32Array.from(stored), array.shape[3], array.shape[4], text.causal, text.block);
-  if (!text.causal) return stored;
+  if (!text.causal) return stored; // with keys of their own, as many columns as keys
   const n = text.tokens.length;
   const full = new Float32Array(n * n).fill(NaN);
   for (let q = 0, i = 0; q < n; q++) for (let k = 0; k <= q; k++) full[q * n + k] = stored[i++];
   return full;
 }
 
-export const sideOf = (text) => (text.tile ? unpack(text.patterns).shape[3] : text.tokens.length);
+// [rows, columns] of what `square` gives.
+export const sidesOf = (text) => (text.tile ? unpack(text.patterns).shape.slice(3) : [text.tokens.length, text.keys.length || text.tokens.length]);
+
+const PLACES = { "": (layer) => `L${layer}`, enc: (layer) => `enc.L${layer}`, dec: (layer) => `dec.L${layer}`, cross: (layer) => `dec.L${layer}.cross` };
+
+// The address of a head of this text's attention.
+export const headName = (text, { layer, head }) => `${PLACES[text.site](layer)}.H${head}`;
 
 // Blocks that lie in the future altogether.
 function hideFuture(values, rows, columns, causal, block, top = 0, left = 0) {
@@ -42,11 +48,11 @@ export function withoutFirst(values, n) {
   return out;
 }
 
-// { received [key_pos], entropy [query_pos] } of a square.
-export function sumsOf(values, n) {
-  const [received, entropy] = [new Float32Array(n), new Float32Array(n)];
-  for (let q = 0; q < n; q++) for (let k = 0; k < n; k++) {
-    const p = values[q * n + k];
+// { received [key_pos], entropy [query_pos] } of a pattern.
+export function sumsOf(values, rows, columns) {
+  const [received, entropy] = [new Float32Array(columns), new Float32Array(rows)];
+  for (let q = 0; q < rows; q++) for (let k = 0; k < columns; k++) {
+    const p = values[q * columns + k];
     if (!(p > 0)) continue;
     received[k] += p;
     entropy[q] -= p * Math.log(p);

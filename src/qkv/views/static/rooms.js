@@ -25,7 +25,7 @@ import tour from "./tour.js";
 import vocabulary from "./vocabulary.js";
 import words from "./words.js";
 
-// [id, heading, short name, key (or keys) without which the room is empty, lead, views]
+// [id, heading, short name, key (or keys) without which the room is empty, lead (or what makes it of the payload), views]
 const ROOMS = [
   ["answers", "Answers", "Answers", "answers", "What everyone asks of a model, answered from this very run: a question leads to its picture and its numbers. L1.H0 is head 0 of layer 1, both counted from 0.", [answers]],
   ["which-q", null, null, "run", "", [words]],
@@ -33,7 +33,7 @@ const ROOMS = [
   ["grid", "What training did to every matrix", "Matrices", ["grid", "map"], "Layers down, matrices across, heads as cells. Press play below, or drag the step, to watch it from the first update to the last; click a cell to open it.", [grid, curve, matrix]],
   ["map", "Every step at once", "Every step", "map", "The same as a score: each row is one matrix, each column a recorded step.", [map]],
   ["matrices", "The weights themselves", "Weights", "matrices", "Every matrix as a picture, at the steps whose weights were kept; a click opens one among the matrices above.", [matrices, table]],
-  ["attention", "Where the heads look", "Attention", "attention", "Every head on one text: how much each token reads of each other. Choose a head, then point at a token.", [attention]],
+  ["attention", "Where the heads look", "Attention", "attention", (payload) => (payload.attention?.[0]?.picture ? "Every head on images that it never trained on: which patches its answer is read from. Choose a head, then point at a patch." : "Every head on one text: how much each token reads of each other. Choose a head, then point at a token."), [attention]],
   ["forward", "Forward and backward", "Forward", "forward", "One sentence through this very model, left to right. x is what enters, W what is learned, q, k and v what comes out; every number is the model's own.", [forward]],
   ["words", "What became of the words", "Words", "words", "Each token has a row in W_E. Rows that training moved alike end up alike: who is near whom, at the step of the slider.", [vocabulary]],
   ["play", "Go on training it yourself", "Playground", "play", "The same model in this page: change a matrix, train on, and watch what becomes of it.", [playroom]],
@@ -123,7 +123,7 @@ export function openPage(main, payload, ask = null) {
   for (const [id, heading, , key, lead, views] of shown) {
     const room = h("section.room", { id }, heading ? h("h2", null, heading) : null);
     const hasData = holds(key) || asks(id);
-    if (hasData && lead) room.append(h("p.lead", null, lead));
+    if (hasData && lead) room.append(h("p.lead", null, typeof lead === "function" ? lead(payload) : lead));
     if (payload.missing[id] && !asks(id)) room.append(h("p.missing", null, payload.missing[id]));
     main.append(room);
     if (hasData) views.forEach((view) => tasks.push(() => mount(view, model, room)));

@@ -1,3 +1,3 @@
 // Of the payload's shape (views/payloads: VERSION); a page refuses another one in a clear sentence.
 
-export const VERSION = 3;
+export const VERSION = 4;

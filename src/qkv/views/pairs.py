@@ -1,0 +1,105 @@
+"""A source and what was written of it, in a model with an encoder and a decoder: every head of its three attentions.
+
+Cross-attention first, which says where in the source the decoder looks while it writes each token; then the source by
+itself, and what was written by itself. Bahdanau et al. 2014 (arXiv 1409.0473) call the first an alignment; that a head
+looks at a word is not yet a reason for what it writes (Jain and Wallace 2019, arXiv 1902.10186).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from qkv.data.pairs import encode_lines, end_of, start_of
+from qkv.errors import UserError
+from qkv.tasks import PredictOptions, find_task
+from qkv.views.heads import attention_text
+from qkv.views.looker import Looker
+from qkv.views.payloads import AttentionText
+
+__all__ = ["Pair", "n_maps", "pair_attention", "read_pair"]
+
+
+@dataclass(frozen=True, eq=False)
+class Pair:
+    """A source and its target as a model reads them."""
+
+    source: Tensor
+    """int64 [1, source_pos], the end mark with it."""
+    inputs: Tensor
+    """int64 [1, target_pos]: the start mark, then all that was written."""
+    source_tokens: tuple[str, ...]
+    input_tokens: tuple[str, ...]
+    written: tuple[str, ...]
+    """What each target position writes, the end mark last."""
+    n_all: int
+    """Tokens of the whole source."""
+
+
+def n_maps(n_heads: int) -> int:
+    """Maps of a pair in each layer: every head of three attentions."""
+    return 3 * n_heads
+
+
+def read_pair(looker: Looker, source: str, longest: int, target: str = "") -> Pair:
+    """A pair as its model was trained on it, either side cut to `longest` tokens; without a target the newest weights
+    write one, as `qkv predict` does.
+
+    Raises UserError for a source of fewer than two tokens.
+    """
+    tokenizer = looker.tokenizer
+    line = " ".join(source.split())
+    whole = encode_lines(tokenizer, [line])[0]
+    if not line or len(whole) < 2:
+        raise UserError(f"the text has {len(whole) - 1} tokens; expected at least 1: type a longer one")
+    target = " ".join(target.split()) or _translated(looker, line)
+    longest = min(longest, looker.config.model.sizes.n_ctx)
+    ids, written = (_cut(side, longest, end_of(tokenizer)) for side in (whole, encode_lines(tokenizer, [target])[0]))
+    inputs = np.insert(written[:-1], 0, start_of(tokenizer))
+    return Pair(
+        source=torch.from_numpy(ids)[None],
+        inputs=torch.from_numpy(inputs)[None],
+        source_tokens=tuple(tokenizer.token(int(i)) for i in ids),
+        input_tokens=tuple(tokenizer.token(int(i)) for i in inputs),
+        written=tuple(tokenizer.token(int(i)) for i in written),
+        n_all=len(whole),
+    )
+
+
+def _cut(ids: np.ndarray, longest: int, end: int) -> np.ndarray:
+    return ids if len(ids) <= longest else np.append(ids[: longest - 1], end)
+
+
+def _translated(looker: Looker, line: str) -> str:
+    with looker.turn:
+        return find_task(looker.config.task).predict(
+            looker.model(), looker.tokenizer, [line], PredictOptions(), cut=True
+        )[0]  # type: ignore[call-arg]
+
+
+def pair_attention(
+    looker: Looker, pair: Pair, origin: str, *, steps: Sequence[int] = (), changes: Sequence[str] = ()
+) -> tuple[AttentionText, ...]:
+    """Every number of every head on a pair, at each of `steps` (without any, the last): cross-attention, the encoder's
+    and the decoder's own."""
+    at = list(steps) or [looker.last_step()]
+    records = []
+    for step in at:
+        with torch.inference_mode():
+            records.append(looker.model(step, changes).forward_recorded(pair.source, pair.inputs)[1])
+    n_layers = looker.config.model.sizes.n_layers
+
+    def patterns(site: str) -> list[list[np.ndarray]]:
+        names = [f"{site.format(layer)}.pattern" for layer in range(n_layers)]
+        return [[record[name][0].float().numpy() for name in names] for record in records]
+
+    told = {"steps": at, "origin": origin}
+    return (
+        attention_text(
+            pair.written, patterns("dec.L{}.cross"), keys=pair.source_tokens, site="cross", causal=False, **told
+        ),
+        attention_text(pair.source_tokens, patterns("enc.L{}"), site="enc", causal=False, **told),
+        attention_text(pair.input_tokens, patterns("dec.L{}"), site="dec", causal=True, **told),
+    )

@@ -1,0 +1,122 @@
+"""Attention of an encoder-decoder on the page: three of them for one pair, every number the model's own."""
+
+import base64
+import re
+
+import numpy as np
+import pytest
+import torch
+
+import qkv
+from qkv.errors import UserError
+from qkv.views.asking import Desk
+from qkv.views.looker import Looker
+from qkv.views.pairs import read_pair
+from qkv.views.report import read_report, write_report
+
+SOURCE = "hier sieht der Hund die Katze."
+SET = {"d_model": 16, "n_layers": 2, "n_heads": 2, "n_ctx": 32, "batch_size": 8}
+
+
+@pytest.fixture(scope="module")
+def run(small_pairs, tmp_path_factory):
+    out = tmp_path_factory.mktemp("runs") / "run"
+    source = ":".join(map(str, small_pairs))
+    options = dict(task="translate", steps=20, seed=1, set=SET, precision="fp32", threads=1, report=False)
+    return qkv.train(source, out=out, **options)
+
+
+@pytest.fixture(scope="module")
+def texts(run):
+    return {text.site: text for text in read_report(run.path, [SOURCE]).attention}
+
+
+def stored(text):
+    packed = text.patterns
+    return np.frombuffer(base64.b64decode(packed.data), "u1").reshape(packed.shape) * packed.scale
+
+
+def test_a_pair_is_read_as_the_model_was_trained_on_it(run):
+    looker = Looker(run.path)
+    pair = read_pair(looker, f"  {SOURCE} ", 32, target="the dog")
+    end = looker.tokenizer.end_id
+    assert pair.source[0, -1] == end == pair.inputs[0, 0]
+    assert pair.written[:-1] == pair.input_tokens[1:] and len(pair.written) == pair.inputs.shape[1]
+    assert looker.tokenizer.decode(pair.inputs[0, 1:].tolist()).strip() == "the dog"
+    own = read_pair(looker, SOURCE, 32)
+    assert looker.tokenizer.decode(own.inputs[0, 1:].tolist()).strip() == run.predict([SOURCE])[0]
+    short = read_pair(looker, SOURCE, 4)
+    assert short.source.shape == (1, 4) and short.source[0, -1] == end and short.n_all > 4
+    with pytest.raises(UserError, match="type a longer one"):
+        read_pair(looker, "  ", 32)
+
+
+def test_all_three_attentions_equal_softmax_of_scaled_products(run, texts):
+    pair = read_pair(Looker(run.path), SOURCE, 128)
+    model = Looker(run.path).model()
+    with torch.inference_mode():
+        _, record = model.forward_recorded(pair.source, pair.inputs)
+    attention = model.dec.blocks[0].cross
+    for site, place in (("cross", "dec.L{}.cross"), ("enc", "enc.L{}"), ("dec", "dec.L{}")):
+        found = stored(texts[site])
+        for layer in range(2):
+            q, k = (record[f"{place.format(layer)}.{part}"][0].double() for part in "qk")
+            scores = q @ k.mT * attention.scale
+            if site == "dec":
+                scores = scores.masked_fill(torch.ones(scores.shape[1:]).triu(1).bool(), -torch.inf)
+            expected = scores.softmax(-1).numpy()
+            expected = expected[:, *np.tril_indices(expected.shape[1])] if site == "dec" else expected
+            np.testing.assert_allclose(found[-1, layer], expected, atol=1 / 510 + 1e-6)
+    assert list(texts) == ["cross", "enc", "dec"]
+    assert texts["cross"].keys == texts["enc"].tokens == pair.source_tokens
+    assert texts["cross"].tokens == pair.written and texts["dec"].tokens == pair.input_tokens
+
+
+def test_notes_of_cross_attention_are_plain_means(texts):
+    text = texts["cross"]
+    patterns, n = stored(text)[-1], len(text.keys)
+    for note in text.heads[-4:]:
+        p = patterns[note.layer, note.head]
+        shares = {share.name: share.share for share in note.shares}
+        assert shares == {
+            "the first": pytest.approx(p[:, 0].mean(), abs=0.005),
+            "the end mark": pytest.approx(p[:, -1].mean(), abs=0.005),
+        }
+        assert note.even_entropy_nats == pytest.approx(np.log(n))
+        assert note.entropy_nats == pytest.approx(-(p * np.log(np.maximum(p, 1e-12))).sum(1).mean(), abs=0.1)
+
+
+def test_a_live_page_answers_with_all_three_and_takes_a_target(run):
+    desk = Desk(Looker(run.path))
+    found = desk.answer("attention", {"text": SOURCE, "target": "the dog sees"}).texts
+    assert [text.site for text in found] == ["cross", "enc", "dec"]
+    assert "".join(found[0].tokens[:-1]).replace("\u2423", " ").split() == ["the", "dog", "sees"]
+    assert {text.source for text in found} == {SOURCE}
+
+
+@pytest.mark.browser
+def test_the_alignment_can_be_walked_over_and_the_other_attentions_chosen(look, run, texts, tmp_path):
+    report = write_report(run.path, tmp_path / "r.html", [SOURCE])
+    page = look(report, fragment="#addr=dec.L1.cross.H1.QK")
+    room = page.locator("#attention")
+    assert room.locator(".detail h3 code").inner_text() == "dec.L1.cross.H1"
+    panel = room.locator(".detail .raster").first
+    panel.focus()
+    for key in ("ArrowRight", "ArrowDown", "ArrowRight", "ArrowRight"):
+        page.keyboard.press(key)
+    said = room.locator(".detail .readout").inner_text()
+    found = re.search(r"while writing .*\((\d+)\), ([\d.]+) of the attention is on .*\((\d+)\)$", said)
+    assert found, said
+    row, column = int(found[1]), int(found[3])
+    assert (row, column) == (1, 2)
+    assert float(found[2]) == pytest.approx(stored(texts["cross"])[-1, 1, 1, row, column], abs=0.006)
+    room.locator("[data-side=source] .word").nth(2).click()
+    assert "is read while writing" in room.locator(".detail .readout").inner_text()
+    room.locator("button", has_text="the source by itself").click()
+    assert room.locator(".detail h3 code").inner_text() == "enc.L1.H1"
+    room.locator(".thumb").first.click()
+    assert "addr=enc.L0.H0.pattern" in page.url
+    page.reload()
+    page.wait_for_selector("html[data-ready=yes]")
+    assert room.locator(".detail h3 code").inner_text() == "enc.L0.H0"
+    assert page.complaints == []

@@ -1,0 +1,110 @@
+"""Images in the attention room: those that the run keeps, patch by patch, every number the model's own."""
+
+import base64
+import gzip
+import re
+import struct
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import qkv
+from qkv.models.layout import Patches
+from qkv.randomness import generator
+from qkv.views.asking import Desk
+from qkv.views.looker import Looker
+from qkv.views.pictures import _frame
+from qkv.views.report import read_report, write_report
+
+
+def write_idx(path: Path, values: np.ndarray) -> None:
+    data = bytes([0, 0, 8, values.ndim]) + struct.pack(f">{values.ndim}i", *values.shape)
+    path.write_bytes(gzip.compress(data + values.astype(np.uint8).tobytes()))
+
+
+@pytest.fixture(scope="module", params=["mean", "class"])
+def run(request, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("bars")
+    for name, n in (("train", 60), ("t10k", 20)):
+        draws = generator("tests", "pictures", name)
+        labels, pixels = np.arange(n) % 3, draws.integers(0, 90, (n, 9, 6))
+        for pixel, label in zip(pixels, labels, strict=True):
+            pixel[3 * label : 3 * label + 3] += 140
+        write_idx(folder / f"{name}-images-idx3-ubyte.gz", pixels)
+        write_idx(folder / f"{name}-labels-idx1-ubyte.gz", labels)
+    sizes = {"d_model": 16, "n_layers": 2, "n_heads": 2, "stride": 3, "patch": 3, "pool": request.param}
+    options = dict(task="image", steps=12, seed=3, threads=1, precision="fp32", set=sizes, report=False)
+    return qkv.train(folder, out=folder / "run", **options)
+
+
+@pytest.fixture(scope="module")
+def texts(run):
+    return read_report(run.path).attention
+
+
+def unpacked(packed):
+    return np.frombuffer(base64.b64decode(packed.data), "u1").reshape(packed.shape) * packed.scale
+
+
+def pooled_rows(run, texts):
+    """What the answer attends to in each head of the first image at the last step, [layer, head, patch]."""
+    picture = texts[0].picture
+    pixels = torch.from_numpy(unpacked(picture.pixels).astype("u1").transpose(2, 0, 1))[None]
+    with torch.inference_mode():
+        _, record = Looker(run.path).model().forward_recorded(pixels)
+    patterns = torch.stack([record[f"L{layer}.pattern"][0] for layer in range(2)])
+    rows = patterns[:, :, 0] if picture.pooled == "class" else patterns.mean(2)
+    return rows[:, :, picture.before :].numpy()
+
+
+def test_validation_images_are_kept_and_shown_with_their_class(run, texts):
+    assert [text.origin for text in texts] == [f"validation image {i}" for i in range(3)]
+    for i, text in enumerate(texts):
+        assert text.picture.said.startswith(f"of class {i}, taken for ")
+        assert text.picture.grid == (3, 2) and len(text.tokens) == 6 + text.picture.before
+        bright = unpacked(text.picture.pixels)[:, :, 0].reshape(3, -1).mean(1)
+        assert bright.argmax() == i
+    assert len(texts[0].steps) > 1 and texts[0].steps[-1] == 12
+
+
+def test_a_live_page_of_images_answers_about_matrices_and_no_texts(run):
+    desk = Desk(Looker(run.path))
+    assert desk.can == ("matrix",)
+    assert desk.answer("matrix", {"address": "L1.H0.W_Q"}).values.shape == (16, 8)
+
+
+def test_the_grid_lies_where_the_middles_of_the_patches_are():
+    assert _frame(Patches(height=9, width=6, patch=3)) == (0, 0, 1, 1)
+    # 28 pixels, a patch of 8 every 5: 6 of them end at 33, so 2 are added before and 3 behind
+    low, high = (1.5 - 2) / 28, (1.5 - 2 + 30) / 28
+    assert _frame(Patches(height=28, width=28, patch=8, stride=5)) == pytest.approx((low, low, high, high))
+
+
+@pytest.mark.browser
+def test_a_patch_asks_and_its_numbers_are_the_models(look, run, texts, tmp_path):
+    page = look(write_report(run.path, tmp_path / "r.html"), fragment="#addr=L1.H1.pattern")
+    room = page.locator("#attention")
+    expected = pooled_rows(run, texts)[1, 1]
+    whose = "the class token" if texts[0].picture.before else "the mean over patches"
+    said = room.locator(".detail .readout").inner_text()
+    name, row, column, share = re.match(r"(.*) reads patch (\d),(\d) ([\d.]+)", said).groups()
+    assert name == whose and int(row) * 2 + int(column) == expected.argmax()
+    assert float(share) == pytest.approx(expected.max(), abs=0.006)
+    heat = room.locator(".detail .raster[aria-label*='by patch']")
+    heat.focus()
+    for key in ("ArrowRight", "ArrowDown", "ArrowRight"):
+        page.keyboard.press(key)
+    said = room.locator(".detail .readout").inner_text()
+    assert said.startswith(f"{whose} gives ") and said.endswith("to patch 1,1")
+    assert float(said.split()[-7]) == pytest.approx(expected[3], abs=0.006)
+    room.locator(".over").focus()
+    page.keyboard.press("ArrowRight")
+    assert room.locator(".detail .readout").inner_text().startswith("patch 0,0 reads patch ")
+    room.locator("button", has_text="who reads it").click()
+    assert room.locator(".detail .readout").inner_text().startswith("patch 0,0 is read by patch ")
+    room.locator("button", has_text="validation image 2").click()
+    assert "of class 2, taken for" in room.locator("figcaption").first.inner_text()
+    assert room.locator(".photograph canvas").first.evaluate("(c) => [c.width, c.height]") == [6, 9]
+    assert page.complaints == []
