@@ -3,7 +3,11 @@
     python benchmarks/views.py TEXT [--run RUN]
 
 Makes run folders of the sizes that are measured (12 layers x 12 heads; 36 heads on 1,024 tokens; 144 on 2,048) by
-training a step or some, and takes --run (any 4-layer run) for the report. Needs the extra `dev`.
+training a step or some, and takes --run (any 4-layer run) for the report; --only names some of the parts. Needs the
+extra `dev`.
+
+Beside each time by the clock stands processor time, which a busy machine does not stretch as much: of the page's main
+thread (Chromium's thread ticks), and of the server where it computes.
 """
 
 import argparse
@@ -21,6 +25,17 @@ from qkv.views.server import Page
 from qkv.views.serving import _listen, make_server
 
 PARTS = ("qkv-payload", "qkv-numbers")
+PARTS_MEASURED = ("report", "slider", "long")
+
+PICTURE = """
+  const look = new MutationObserver(() => {
+    if (!document.querySelector('main svg, main canvas')) return;
+    look.disconnect();
+    requestAnimationFrame(() => setTimeout(() => (document.documentElement.dataset.picture = performance.now())));
+  });
+  look.observe(document, { childList: true, subtree: true });
+"""
+"""The first frame that holds a chart or a canvas, by the page's own clock."""
 
 FRAMES = """async () => {
   const range = document.querySelector('input[type=range]');
@@ -41,23 +56,38 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("text")
     parser.add_argument("--run")
+    parser.add_argument("--only", nargs="+", choices=PARTS_MEASURED, default=PARTS_MEASURED)
     given = parser.parse_args()
     from playwright.sync_api import sync_playwright
 
     with tempfile.TemporaryDirectory() as place, sync_playwright() as playwright:
         chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu"])
-        if given.run:
+        if given.run and "report" in given.only:
             report(browser, Path(given.run), Path(place))
-        sizes = {"n_layers": 12, "n_heads": 12, "d_model": 192, "n_ctx": 64, "batch_size": 4}
-        wide = made(given.text, Path(place) / "wide", sizes | {"n_ctx": 128}, steps=40)
-        attention_adds(wide, Path(place), Path(given.text))
-        slider(browser, wide)
-        sizes = {"n_layers": 3, "n_heads": 12, "d_model": 192, "n_ctx": 1024, "batch_size": 1}
-        long_text(browser, made(given.text, Path(place) / "long", sizes, steps=2), Path(given.text), 36, 1024)
-        sizes = {"n_layers": 12, "n_heads": 12, "d_model": 192, "n_ctx": 2048, "batch_size": 1}
-        long_text(browser, made(given.text, Path(place) / "longest", sizes, steps=1), Path(given.text), 144, 2048)
+        if "slider" in given.only:
+            sizes = {"n_layers": 12, "n_heads": 12, "d_model": 192, "n_ctx": 128, "batch_size": 4}
+            wide = made(given.text, Path(place) / "wide", sizes, steps=40)
+            attention_adds(wide, Path(place), Path(given.text))
+            slider(browser, wide)
+        for layers, tokens in ((3, 1024), (12, 2048)):
+            if "long" in given.only:
+                sizes = {"n_layers": layers, "n_heads": 12, "d_model": 192, "n_ctx": tokens, "batch_size": 1}
+                run = made(given.text, Path(place) / f"long-{layers}", sizes, steps=1)
+                long_text(browser, run, Path(given.text), 12 * layers, tokens)
         browser.close()
+
+
+def main_thread(page):
+    """A function that gives the processor seconds of the page's main thread up to now."""
+    devtools = page.context.new_cdp_session(page)
+    devtools.send("Performance.enable", {"timeDomain": "threadTicks"})
+
+    def seconds() -> float:
+        metrics = {m["name"]: m["value"] for m in devtools.send("Performance.getMetrics")["metrics"]}
+        return metrics["TaskDuration"]
+
+    return seconds
 
 
 def made(text: str, out: Path, sizes: dict[str, int], steps: int) -> Path:
@@ -73,12 +103,18 @@ def report(browser, run: Path, place: Path) -> None:
         sizes = [f"{size / 1e3:.0f}" for size in (words, numbers, carried)]
         print("  {:<12} {:>5} kB of words, {:>5} of numbers, deflated to {}".format(room, *sizes))
     context = browser.new_context(offline=True, viewport={"width": 1280, "height": 900})
+    context.add_init_script(PICTURE)
     page = context.new_page()
-    page.goto(path.as_uri())
-    page.wait_for_selector("svg, canvas")
-    drawn = page.evaluate("performance.now()")
+    spent = main_thread(page)
+    page.goto(path.as_uri(), wait_until="commit")
+    page.wait_for_selector("html[data-picture]")
+    at_first = spent()
+    page.wait_for_selector("html[data-ready=yes]")
     paint = page.evaluate("performance.getEntriesByName('first-contentful-paint')[0].startTime")
-    print(f"  first contentful paint {paint:.0f} ms, first picture by {drawn:.0f} ms")
+    ready = page.evaluate("performance.now()")
+    picture = float(page.evaluate("document.documentElement.dataset.picture"))
+    print(f"  first contentful paint {paint:.0f} ms, first picture {picture:.0f} ms")
+    print(f"  every room by {ready:.0f} ms; of the main thread {at_first:.2f} s by the picture, {spent():.2f} s in all")
     context.close()
 
 
@@ -130,10 +166,15 @@ def slider(browser, run: Path) -> None:
     page = browser.new_page(viewport={"width": 1280, "height": 900})
     page.goto(address)
     page.wait_for_selector("html[data-ready=yes]", timeout=60_000)
+    page.wait_for_timeout(1000)
+    spent = main_thread(page)
+    before = spent()
     frames = page.evaluate(FRAMES)
-    print(
-        f"slider, 12 x 12 heads: {1000 / frames['median']:.0f} frames/s (median), {1000 / frames['worst']:.0f} (95 %)"
-    )
+    each = (spent() - before) / 90
+    rates = [
+        f"{1000 / frames[name]:.0f} frames/s ({words})" for name, words in (("median", "median"), ("worst", "95 %"))
+    ]
+    print(f"slider, 12 x 12 heads: {', '.join(rates)}; {1000 * each:.1f} ms of the main thread a step")
     page.close()
     stop()
 
@@ -155,14 +196,17 @@ def long_text(browser, run: Path, source: Path, heads: int, tokens: int) -> None
     page.goto(address)
     page.wait_for_selector("html[data-ready=yes]", timeout=60_000)
     page.locator("#attention textarea").fill(source.read_text(encoding="utf-8")[:tokens])
-    began = time.perf_counter()
+    spent = main_thread(page)
+    began, answered, drawn = time.perf_counter(), time.process_time(), spent()
     page.locator("#attention textarea").press("Enter")
     page.wait_for_function(
         "(words) => document.querySelector('#attention .figure-title')?.textContent.includes(words)",
         arg=f"{tokens:,} tokens",
         timeout=120_000,
     )
-    print(f"attention, {heads} heads x {tokens:,} tokens: first picture after {time.perf_counter() - began:.2f} s")
+    took = time.perf_counter() - began
+    print(f"attention, {heads} heads x {tokens:,} tokens: first picture after {took:.2f} s", end="; ")
+    print(f"processor: server {time.process_time() - answered:.2f} s, page {spent() - drawn:.2f} s")
     panel = page.locator("#attention .detail .raster").first
     panel.scroll_into_view_if_needed()
     page.wait_for_timeout(1000)

@@ -20,6 +20,7 @@ from qkv.errors import UserError
 from qkv.telemetry import Store
 from qkv.views.asking import Desk, Question
 from qkv.views.follow import Patient, pulse_of
+from qkv.views.heads import head_notes
 from qkv.views.long import LongText, largest_in_blocks
 from qkv.views.looker import Looker
 from qkv.views.packed import pack, wire
@@ -301,7 +302,19 @@ def test_tiles_and_lines_of_a_long_text_are_the_whole_patterns(run_folder):
     np.testing.assert_allclose(entropy, -(p * np.log(np.where(p > 0, p, 1))).sum(1), atol=1e-5)
 
 
+def test_notes_of_a_long_text_are_those_of_the_whole_patterns(run_folder):
+    looker = Looker(run_folder.folder)
+    text = ("the day and the night, " * 3)[:61]
+    long = LongText(looker, looker.words(text, 2048), None, ("L*.W_Q=scale(60)",))  # rows far from even
+    notes, heads = long.overview("x").heads, range(4)
+    whole = [n for at in range(3) for n in head_notes(at, np.stack([long.pattern(at, head) for head in heads]), True)]
+    assert [(n.layer, n.head, n.shares) for n in notes] == [(n.layer, n.head, n.shares) for n in whole]
+    assert [n.entropy_nats for n in notes] == pytest.approx([n.entropy_nats for n in whole], abs=1e-4)
+    assert min(n.entropy_nats for n in whole) < 0.9 * whole[0].even_entropy_nats
+
+
 def test_blocks_hold_the_largest_of_their_cells():
+    assert largest_in_blocks(np.ones((2, 3)), 5).tolist() == [[1]]
     array = np.random.default_rng(0).random((2, 7, 10))
     small = largest_in_blocks(array, 3)
     assert small.shape == (2, 3, 4)

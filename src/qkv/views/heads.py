@@ -68,17 +68,20 @@ def attention_text(
     )
 
 
-def head_notes(layer: int, pattern: np.ndarray, causal: bool) -> list[HeadNote]:
+def head_notes(
+    layer: int, pattern: np.ndarray, causal: bool, entropies: Sequence[float] | None = None
+) -> list[HeadNote]:
     """Mean shares of attention on the first, the own, the previous and (not causal) the next token, and the entropy.
 
     `pattern` is [head, query_pos, key_pos]. Positions where the named token does not exist, or is the own or previous
-    one, are left out of that mean. Entropy is H = -sum p ln p in nats, averaged over query positions, with 0 ln 0 = 0;
-    its null is the entropy of even attention, the mean over positions of ln(number of keys in sight).
+    one, are left out of that mean. Entropy is H = -sum p ln p in nats, averaged over query positions, with 0 ln 0 = 0,
+    unless `entropies` has it for each head; its null is the entropy of even attention, the mean over positions of
+    ln(number of keys in sight).
     """
     n_heads, n = pattern.shape[:2]
     in_sight = np.arange(1, n + 1) if causal else np.full(n, n)
     even = 1.0 / in_sight
-    positions = np.arange(n)
+    positions, most = np.arange(n), float(np.log(in_sight).mean())
     notes = []
     for head in range(n_heads):
         p = np.asarray(pattern[head])
@@ -92,7 +95,8 @@ def head_notes(layer: int, pattern: np.ndarray, causal: bool) -> list[HeadNote]:
             Cell(name=name, share=float(p[q, k].mean(dtype=np.float64)), even=float(even[q].mean()))
             for name, (q, k) in looks.items()
         )
-        notes.append(_note(layer, head, p, shares, float(np.log(in_sight).mean())))
+        found = _entropy(p) if entropies is None else entropies[head]
+        notes.append(HeadNote(layer=layer, head=head, shares=shares, entropy_nats=found, even_entropy_nats=most))
     return notes
 
 
@@ -108,10 +112,11 @@ def cross_notes(layer: int, pattern: np.ndarray) -> list[HeadNote]:
         shares = tuple(
             Cell(name=name, share=float(p[:, k].mean(dtype=np.float64)), even=1 / n) for name, k in places.items()
         )
-        notes.append(_note(layer, head, p, shares, float(np.log(n))))
+        found, most = _entropy(p), float(np.log(n))
+        notes.append(HeadNote(layer=layer, head=head, shares=shares, entropy_nats=found, even_entropy_nats=most))
     return notes
 
 
-def _note(layer: int, head: int, p: np.ndarray, shares: tuple[Cell, ...], even_entropy: float) -> HeadNote:
-    entropy = torch.special.entr(torch.from_numpy(p)).sum(1, dtype=torch.float64).mean()
-    return HeadNote(layer=layer, head=head, shares=shares, entropy_nats=float(entropy), even_entropy_nats=even_entropy)
+def _entropy(p: np.ndarray) -> float:
+    """The mean over rows of -sum p ln p, in nats."""
+    return float(torch.special.entr(torch.from_numpy(p)).sum(1, dtype=torch.float64).mean())

@@ -41,6 +41,7 @@ class LongText:
         self._k: list[Tensor] = []
         self._thumbnails: list[np.ndarray] = []
         self._notes: list[HeadNote] = []
+        self._tops = torch.empty(0)
         with torch.inference_mode():
             self.model.hidden(words.ids, tap=self._take)
         self.pattern = lru_cache(maxsize=4)(self._pattern)
@@ -50,11 +51,28 @@ class LongText:
         part = name.rpartition(".")[2]
         if part in ("q", "k"):
             (self._q if part == "q" else self._k).append(tensor[0].clone())
+        elif part == "scores":
+            self._tops = tensor[0].amax(dim=-1).double()
         elif part == "pattern":
-            pattern = tensor[0].float().numpy()
-            self._notes += head_notes(len(self._thumbnails), pattern, self.causal)
-            self._thumbnails.append(largest_in_blocks(pattern, self.block))
+            layer = len(self._thumbnails)
+            pattern = tensor[0].float()
+            self._notes += head_notes(layer, pattern.numpy(), self.causal, self._entropies(layer, pattern))
+            self._thumbnails.append(largest_in_blocks(pattern.numpy(), self.block))
         return tensor
+
+    def _entropies(self, layer: int, pattern: Tensor) -> list[float]:
+        """Mean entropy of each head's rows, in nats, from products: no logarithm of every number.
+
+        H_i = ln sum_j exp(s_ij) - sum_j p_ij s_ij, where the first is max_j s_ij - ln max_j p_ij and the second
+        scale * q_i . (sum_j p_ij k_j). Both with the keys centred, which moves a row of scores as a whole.
+        """
+        scale = float(self.model.blocks[layer].attention.scale)
+        q, k = self._q[layer].double(), self._k[layer].repeat_interleave(len(pattern) // len(self._k[layer]), dim=0)
+        middle = k.mean(dim=1, keepdim=True)
+        seen = (pattern @ (k - middle).to(pattern.dtype)).double()
+        top = self._tops - scale * (q * middle.double()).sum(-1)
+        rows = top - pattern.amax(dim=-1).double().log() - scale * (q * seen).sum(-1)
+        return rows.clamp_min(0).mean(dim=-1).tolist()
 
     def overview(self, origin: str) -> AttentionText:
         """Thumbnails of every head; a page asks for the rest."""
@@ -102,6 +120,11 @@ def largest_in_blocks(array: np.ndarray, block: int) -> np.ndarray:
     """The largest in each `block` x `block` of the last two axes: [..., ceil(rows / block), ceil(columns / block)]."""
     if block == 1:
         return array
+    found = torch.from_numpy(np.ascontiguousarray(array))
     for axis in (-2, -1):
-        array = np.maximum.reduceat(array, np.arange(0, array.shape[axis], block), axis=axis)
-    return array
+        n = found.shape[axis]
+        parts = [found.narrow(axis, 0, n // block * block).unflatten(axis, (n // block, block)).amax(dim=axis)]
+        if n % block:
+            parts.append(found.narrow(axis, n // block * block, n % block).amax(dim=axis, keepdim=True))
+        found = torch.cat(parts, dim=axis)
+    return found.numpy()

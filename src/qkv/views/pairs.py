@@ -14,7 +14,8 @@ from torch import Tensor
 
 from qkv.data.pairs import encode_lines, end_of, start_of
 from qkv.errors import UserError
-from qkv.tasks import PredictOptions, find_task
+from qkv.tasks import PredictOptions
+from qkv.tasks.translate import Translate
 from qkv.views.heads import attention_text
 from qkv.views.looker import Looker
 from qkv.views.payloads import AttentionText
@@ -74,9 +75,7 @@ def _cut(ids: np.ndarray, longest: int, end: int) -> np.ndarray:
 
 def _translated(looker: Looker, line: str) -> str:
     with looker.turn:
-        return find_task(looker.config.task).predict(
-            looker.model(), looker.tokenizer, [line], PredictOptions(), cut=True
-        )[0]  # type: ignore[call-arg]
+        return Translate().predict(looker.model(), looker.tokenizer, [line], PredictOptions(), cut=True)[0]
 
 
 def pair_attention(

@@ -7,7 +7,8 @@ import attention from "./attention.js";
 import slider from "./slider.js";
 import { VERSION } from "./version.js";
 
-show((main, payload) => {
+show(async (main, payload, numbers) => {
+  await numbers;
   main.replaceChildren();
   main.classList.add("alone");
   document.documentElement.dataset.ready = "yes";

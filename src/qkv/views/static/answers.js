@@ -42,24 +42,29 @@ function inShort(answers) {
     h("dt", null, h("a", { href: `#answer-${answer.key}` }, answer.question)), h("dd", null, answer.brief || answer.sentence))));
 }
 
-function render({ model, el }) {
+const EARLY = new Set(["loss", "order", "samples"]); // drawn from words alone
+
+function render({ model, el, later = (_, draw) => draw() }) {
   const off = together();
   const toRoom = link(model);
   const answers = model.get("answers");
   if (answers.length > 1) el.append(inShort(answers));
   for (const answer of answers) {
-    const picture = h("div.answer-picture");
     const article = h("article.answer", { id: `answer-${answer.key}` });
     el.append(article);
+    later(article, () => drawn(answer, article), { early: EARLY.has(answer.key) });
+  }
+  function drawn(answer, article) {
+    const picture = h("div.answer-picture");
     const view = PICTURES[answer.key];
     article.append(picture); // in the page before it is drawn: charts take their width from it
     const stop = view && view.render({ model, el: picture });
     if (stop) off.add(stop);
-    const drawn = picture.querySelector("figure, .sample") !== null;
-    const text = drawn && INSTEAD[answer.key] ? [h("p", null, INSTEAD[answer.key](model))]
+    const isDrawn = picture.querySelector("figure, .sample") !== null;
+    const text = isDrawn && INSTEAD[answer.key] ? [h("p", null, INSTEAD[answer.key](model))]
       : [h("p.sentence", null, answer.sentence), answer.more.map((line) => h("p", null, line))];
     article.prepend(h("div.answer-text", null, h("h3", null, answer.question), h("div", null, text, toRoom(answer), behind(answer))));
-    if (!drawn) {
+    if (!isDrawn) {
       picture.remove();
       article.classList.add("plain");
     }
@@ -67,4 +72,4 @@ function render({ model, el }) {
   return off;
 }
 
-export default { render };
+export default { render, early: true };

@@ -1,7 +1,7 @@
 // Where each head looks: a text (chosen, or typed where Python stands behind the page), layers x heads as thumbnails, and
 // one of them large (head.js).
 
-import { add, choice, clear, h, inSight, lastOnly, together } from "./dom.js";
+import { add, atMostEvery, choice, clear, h, inSight, lastOnly, together } from "./dom.js";
 import { percent, plural, whole } from "./format.js";
 import { watch } from "./model.js";
 import { figure } from "./figure.js";
@@ -140,7 +140,9 @@ function render({ model, el }) {
   add(el, [canAsk ? entry(typed) : null, controls, body]);
   const drawSoon = inSight(el, draw);
   off.add(drawSoon.off);
-  off.add(watch(model, "step", follow));
+  const followSoon = inSight(el, atMostEvery(200, follow));
+  off.add(followSoon.off);
+  off.add(watch(model, "step", followSoon));
   off.add(watch(model, "address", () => {
     const before = state.text;
     if (pointed(true)) (state.text === before ? detail : draw)();

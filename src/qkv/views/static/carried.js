@@ -3,16 +3,15 @@
 import { h } from "./dom.js";
 import { openCarried } from "./decode.js";
 
-// `open(main, payload)` draws the page. What cannot be opened is told in its place.
+// `open(main, payload, numbers)` draws the page; what needs arrays waits for the promise `numbers`. What cannot be opened is
+// told in its place.
 export async function show(open) {
   const main = document.querySelector("main");
-  let payload;
   try {
-    payload = await openCarried();
+    const { header, numbers } = openCarried();
+    await Promise.all([open(main, header, numbers), numbers]);
   } catch (error) {
     main.replaceChildren(h("p.missing", null, error.message));
     document.documentElement.dataset.ready = "yes";
-    return;
   }
-  open(main, payload);
 }

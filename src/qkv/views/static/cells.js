@@ -1,6 +1,8 @@
 // Rows of cells on one canvas, crisp at any size: what the grid of layers and matrices is drawn on. Pointer and arrow
-// keys walk over the cells; `tell(cell)` is called for the one under them, `pick(cell)` on click or Enter.
+// keys walk over the cells; `tell(cell)` is called for the one under them, `pick(cell)` on click or Enter. Cells stay where
+// they are from step to step, so a step costs their colours alone, written as bytes: no element and no colour as text.
 
+import { d3 } from "./vendor.js";
 import { h, together } from "./dom.js";
 import { lookUp } from "./scale.js";
 import { onTheme, theme } from "./theme.js";
@@ -8,15 +10,30 @@ import { onTheme, theme } from "./theme.js";
 const BETWEEN = 7; // pixels between two matrices
 const LINE = 3; // between two rows
 
-// rows: [{ label, cells: [{ column, part, parts, across, address, value }] }]; columns: [{ label, role, weight }]. A cell that
+// The 256 colours of a scale as pixels.
+function inks(scale, colours) {
+  const map = lookUp(scale, colours);
+  const bytes = new Uint8ClampedArray(256 * 4);
+  for (let i = 0; i < 256; i++) bytes.set([map[3 * i], map[3 * i + 1], map[3 * i + 2], 255], 4 * i);
+  return new Uint32Array(bytes.buffer);
+}
+
+function ink(colour) {
+  const { r, g, b } = d3.rgb(colour);
+  return new Uint32Array(new Uint8ClampedArray([r, g, b, 255]).buffer)[0];
+}
+
+// rows: [{ label, cells: [{ column, part, parts, across, address }] }]; columns: [{ label, role, weight }]. A cell that
 // goes `across` belongs to no column and is as wide as all.
-export function cells({ label, rowHeight, tell, pick, leave }) {
+// `arranged(columns)` is told where the columns stand whenever that changes.
+export function cells({ label, rowHeight, tell, pick, leave, arranged }) {
   const off = together();
   const canvas = h("canvas", { "aria-hidden": "true" });
   const cursor = h("span.cursor", { hidden: true });
   const marks = h("span.cell-marks");
   const el = h("div.raster.cells", { tabindex: "0", role: "application", "aria-roledescription": "heat map, arrow keys move", "aria-label": label }, canvas, marks, cursor);
-  let [rows, columns, scale, placed, at, chosen] = [[], [], null, [], -1, null];
+  let [rows, columns, scale, values, placed, at, chosen] = [[], [], null, [], [], -1, null];
+  let [image, pixels, boxes, map, empty] = [null, null, null, null, 0];
 
   function place(width) {
     const total = columns.reduce((sum, column) => sum + column.weight, 0);
@@ -35,36 +52,43 @@ export function cells({ label, rowHeight, tell, pick, leave }) {
       return { ...cell, row: r, x: column.x + each * cell.part, y: r * (rowHeight + LINE), w: each - (cell.part + 1 < cell.parts ? gap : 0), h: rowHeight };
     }));
   }
-  function draw() {
+  // Places, canvas and colours; then the values.
+  function arrange() {
     const width = el.clientWidth;
     if (!width || !scale) return;
     place(width);
     const height = Math.max(1, rows.length * (rowHeight + LINE) - LINE);
     const ratio = globalThis.devicePixelRatio || 1;
-    if (canvas.width !== Math.round(width * ratio) || canvas.height !== Math.round(height * ratio)) {
-      canvas.width = Math.round(width * ratio);
-      canvas.height = Math.round(height * ratio);
-      canvas.style.height = `${height}px`;
-    }
-    const colours = theme(el);
-    const map = lookUp(scale, colours);
-    const context = canvas.getContext("2d");
-    context.setTransform(ratio, 0, 0, ratio, 0, 0);
-    context.clearRect(0, 0, width, height);
-    for (const cell of placed) {
-      if (!Number.isFinite(cell.value)) {
-        context.strokeStyle = colours.line;
-        context.strokeRect(cell.x + 0.5, cell.y + 0.5, Math.max(1, cell.w - 1), cell.h - 1);
-        continue;
-      }
-      context.fillStyle = colourAt(map, cell.value);
-      context.fillRect(cell.x, cell.y, cell.w, cell.h);
-    }
+    canvas.width = Math.round(width * ratio);
+    canvas.height = Math.round(height * ratio);
+    canvas.style.height = `${height}px`;
+    image = canvas.getContext("2d").createImageData(canvas.width, canvas.height);
+    pixels = new Uint32Array(image.data.buffer);
+    boxes = new Int32Array(placed.length * 4);
+    placed.forEach((cell, i) => boxes.set([cell.x, cell.y, Math.max(cell.x + cell.w, cell.x + 1 / ratio), cell.y + cell.h].map((side) => Math.round(side * ratio)), 4 * i));
+    recolour();
     mark();
+    arranged(columns);
   }
-  function colourAt(map, value) {
-    const i = 3 * Math.max(0, Math.min(255, Math.round(scale.position(value) * 255)));
-    return `rgb(${map[i]} ${map[i + 1]} ${map[i + 2]})`;
+  function recolour() {
+    const colours = theme(el);
+    [map, empty] = [inks(scale, colours), ink(colours.line)];
+    fill();
+  }
+  function fill() {
+    if (!image) return;
+    const { width } = image;
+    for (let i = 0; i < placed.length; i++) {
+      const value = values[i];
+      const [left, top, right, bottom] = [boxes[4 * i], boxes[4 * i + 1], Math.min(width, boxes[4 * i + 2]), boxes[4 * i + 3]];
+      const known = value - value === 0; // neither NaN nor infinite
+      const colour = known ? map[Math.max(0, Math.min(255, Math.round(scale.position(value) * 255)))] : 0;
+      for (let y = top; y < bottom; y++) pixels.fill(colour, y * width + left, y * width + right);
+      if (known) continue;
+      for (const y of [top, bottom - 1]) pixels.fill(empty, y * width + left, y * width + right); // an outline: not recorded is not zero
+      for (let y = top; y < bottom; y++) pixels[y * width + left] = pixels[y * width + right - 1] = empty;
+    }
+    canvas.getContext("2d").putImageData(image, 0, 0);
   }
   const box = (cell) => `left:${cell.x}px;top:${cell.y}px;width:${cell.w}px;height:${cell.h}px`;
   function mark() {
@@ -103,17 +127,21 @@ export function cells({ label, rowHeight, tell, pick, leave }) {
     if (move) return point(Math.max(0, Math.min(placed.length - 1, at + move)));
     return point(nearest(Math.max(0, Math.min(rows.length - 1, placed[at].row + down)), placed[at].x));
   });
-  const observer = new ResizeObserver(draw);
+  const observer = new ResizeObserver(arrange);
   observer.observe(el);
   off.add(() => observer.disconnect());
-  off.add(onTheme(draw));
+  off.add(onTheme(() => image && recolour()));
   return {
     el, canvas, off,
-    // What is drawn; also gives the columns their places, for labels.
+    // What stands there, and its first values: [cell], row by row.
     show(next) {
-      ({ rows, columns, scale } = next);
-      draw();
-      return columns;
+      ({ rows, columns, scale, values } = next);
+      arrange();
+    },
+    // Other values of the same cells.
+    paint(next) {
+      values = next;
+      fill();
     },
     choose(address) {
       chosen = address;

@@ -27,13 +27,18 @@ export function openWire(buffer) {
   return placed(JSON.parse(new TextDecoder().decode(new Uint8Array(buffer, 8, length))), buffer, 8 + length);
 }
 
-// What the page itself carries (views/packed.py: carried).
-export async function openCarried() {
+// What the page itself carries (views/packed.py: carried): its words at once, and a promise of its numbers, which are then
+// where the words name them.
+export function openCarried() {
   const header = JSON.parse(document.getElementById("qkv-payload").textContent);
+  return { header, numbers: inflated(header) };
+}
+
+async function inflated(header) {
   if (!globalThis.DecompressionStream) throw new Error("This browser is too old to open the numbers of this file; it takes Chrome or Edge 80, Firefox 113, Safari 16.4 or a newer one.");
   const deflated = new Blob([fromText(document.getElementById("qkv-numbers").textContent)]);
   const buffer = await new Response(deflated.stream().pipeThrough(new DecompressionStream("deflate"))).arrayBuffer();
-  return placed(header, buffer, 0);
+  placed(header, buffer, 0);
 }
 
 // The bytes of an array as text again, for what is handed on as a text.

@@ -85,6 +85,22 @@ export function inSight(el, run) {
   return soon;
 }
 
+// `run` at once, then at most once in so many milliseconds, the last call always heard.
+export function atMostEvery(milliseconds, run) {
+  let [timer, again] = [0, false];
+  const rest = () => {
+    timer = 0;
+    if (again) call();
+  };
+  function call() {
+    if (timer) return void (again = true);
+    again = false;
+    timer = setTimeout(rest, milliseconds);
+    run();
+  }
+  return call;
+}
+
 // Of several calls of an asynchronous function only the last one's outcome counts.
 export function lastOnly() {
   let calls = 0;

@@ -22,8 +22,12 @@ export function arm(map, grid, measure, isNull) {
     const values = room && unpack((isNull ? room.null_values : room.values)[measure]);
     const steps = room && (isNull ? room.null_steps : room.steps);
     const index = values && new Map(room.rows.map((row, i) => [row.address, i]).filter(([, i]) => values.part(i).some(Number.isFinite)));
-    if (index?.size) sources.push({ values, steps, index });
+    if (index?.size) sources.push({ values, steps, index, at: new Map() });
   }
+  const column = ({ steps, at }, step) => {
+    if (!at.has(step)) at.set(step, stepIndex(steps, step));
+    return at.get(step);
+  };
   return {
     any: sources.length > 0,
     last: Math.max(-1, ...sources.map((source) => source.steps[source.steps.length - 1])),
@@ -33,8 +37,8 @@ export function arm(map, grid, measure, isNull) {
       for (const source of sources) {
         const row = source.index.get(address);
         if (row === undefined) continue;
-        for (let i = stepIndex(source.steps, step); i >= 0; i--) {
-          const value = source.values.at(row, i);
+        for (let i = column(source, step); i >= 0; i--) {
+          const value = source.values.values[row * source.steps.length + i];
           if (Number.isFinite(value) && source.steps[i] <= step) return [value, source.steps[i]];
         }
       }
@@ -96,7 +100,8 @@ function render({ model, el }) {
   frame.body.before(controls);
   frame.body.append(legend, panelsEl, readout);
   const hold = h("button.quiet", { type: "button", onclick: () => (Object.assign(state, { held: model.get("step") }), build()) }, "hold this step");
-  let [columns, rows, panels, numbers, none, another, scale] = [[], [], [], null, null, null, null];
+  let [columns, rows, panels, numbers, none, another, scale, chosen] = [[], [], [], null, null, null, null, null];
+  let isHead = () => false;
   const rowHeight = () => (rows.length > 16 ? 13 : rows.length > 9 ? 17 : 24);
 
   function drawControls() {
@@ -110,8 +115,7 @@ function render({ model, el }) {
   }
   // What stands beside: { name, value(address) -> [value, step], step } or null. A difference is only ever taken at an equal
   // step: `equal`, the slider's or the last that both have; a held step is compared with the slider's on purpose.
-  function other() {
-    const step = model.get("step");
+  function other(step = model.get("step")) {
     if (state.beside === "held") return { name: `held: step ${whole(state.held)}`, step: state.held, value: (address) => numbers.value(address, state.held), equal: step };
     if (state.beside === "run" && another.any) {
       const at = Math.min(step, another.last);
@@ -141,70 +145,90 @@ function render({ model, el }) {
     const names = state.beside === "alone" || (state.beside === "null" && !none.any) || (state.beside === "run" && !another.any) ? ["this run"] : ["this run", "beside", "difference"];
     clear(panelsEl).style.setProperty("--beside", names.length - 1);
     panelsEl.classList.toggle("one", names.length === 1);
+    const heads_ = new Set((grid?.rows ?? []).map((row) => row.address));
+    isHead = (address) => heads_.has(address);
     panels = names.map((name, i) => {
       const heading = h("p.panel-name");
       const heads = h("div.cell-heads", { "aria-hidden": "true" });
-      const made_ = cells({ label: `${state.measure.label} of every matrix and head, ${name}`, rowHeight: rowHeight(), tell: (cell) => tell(cell), pick: (cell) => model.set("address", cell.address), leave: rest });
+      const made_ = cells({ label: `${state.measure.label} of every matrix and head, ${name}`, rowHeight: rowHeight(), tell: (cell) => tell(cell), pick: (cell) => model.set("address", cell.address), leave: rest,
+        arranged: (placed) => {
+          heads.classList.toggle("slanted", placed.some((column) => column.label.length * 7 > column.width));
+          heads.replaceChildren(...placed.map((column) => h("span", { style: `left:${column.x}px;--role:var(--role-${column.role})` }, column.label)));
+        } });
       const labels = h("div.cell-labels", { "aria-hidden": "true", style: `--row:${rowHeight()}px` }, rows.map((row) => h("span", row.role ? { style: `--role:var(--role-${row.role})`, class: "role" } : null, row.label)));
       panelsEl.append(h("div.grid-panel", null, heading, heads, labels, made_.el));
-      const panel = { ...made_, heading, heads, labels, kind: ["run", "other", "difference"][i], rows: i ? besideRows : rows };
-      return panel;
+      return { ...made_, heading, heads, labels, kind: ["run", "other", "difference"][i], rows: i ? besideRows : rows, addresses: (i ? besideRows : rows).flatMap((row) => row.cells.map((cell) => cell.address)) };
     });
     drawControls();
-    draw();
+    place();
     choose();
   }
-  function draw() {
-    const step = model.get("step");
+  // The values of a panel at the slider's step, cell by cell.
+  function valuesOf(panel, step, beside) {
+    const value = { run: (a) => numbers.value(a, step)[0], other: (a) => beside.value(a)[0], difference: (a) => numbers.value(a, beside.equal)[0] - beside.value(a)[0] }[panel.kind];
+    return Float64Array.from(panel.addresses, value);
+  }
+  // One scale for the difference at every step, so that play shows it grow: of some steps, the last among them.
+  function scaleOfDifference(panel) {
+    const steps = model.get("steps");
+    const every = Math.ceil(steps.length / 16);
+    const some = steps.filter((_, i) => (steps.length - 1 - i) % every === 0);
+    const all = some.flatMap((step) => [...valuesOf(panel, step, other(step))].filter(Number.isFinite));
+    return all.length ? robust([all], true) : null;
+  }
+  // What stays from step to step: places, scales, legend and words.
+  function place() {
     const colours = theme(el);
+    const step = model.get("step");
     const beside = other();
-    const difference = (address) => {
-      const [a, b] = [numbers.value(address, beside.equal)[0], beside.value(address)[0]];
-      return a - b;
-    };
     const bars = [bar(scale, colours, state.measure.label)];
     for (const panel of panels) {
-      const value = { run: (a) => numbers.value(a, step)[0], other: (a) => beside.value(a)[0], difference }[panel.kind];
-      const filled = panel.rows.map((row) => ({ ...row, cells: row.cells.map((cell) => ({ ...cell, value: value(cell.address) })) }));
       let use = scale;
       if (panel.kind === "difference") {
-        const all = filled.flatMap((row) => row.cells.map((cell) => cell.value)).filter(Number.isFinite);
-        use = all.length ? robust([all], true) : linear(1, true);
-        if (all.length) bars.push(bar(use, colours, `difference in ${state.measure.label}`));
+        const different = scaleOfDifference(panel);
+        use = different ?? linear(1, true);
+        if (different) bars.push(bar(use, colours, `difference in ${state.measure.label}`));
       }
-      const placed = panel.show({ rows: filled, columns: columns.map((column) => ({ ...column })), scale: use });
-      panel.heading.textContent = panel.kind === "run" ? `this run, step ${whole(step)}` : panel.kind === "other" ? beside.name
-        : `difference at step ${whole(beside.equal)}`;
-      if (panel.el.clientWidth === panel.labelled) continue;
-      panel.labelled = panel.el.clientWidth;
-      panel.heads.classList.toggle("slanted", placed.some((column) => column.label.length * 7 > column.width));
-      panel.heads.replaceChildren(...placed.filter((column) => column.width).map((column) => h("span", { style: `left:${column.x}px;--role:var(--role-${column.role})` }, column.label)));
+      panel.show({ rows: panel.rows, columns: columns.map((column) => ({ ...column })), scale: use, values: valuesOf(panel, step, beside) });
     }
-    title.textContent = `${state.measure.label[0].toUpperCase()}${state.measure.label.slice(1)} of every matrix and head at step ${whole(step)}`;
     clear(legend).append(h("div.bars", null, bars));
     const grid = model.get("grid");
     add(clear(caption), [h("b", null, state.measure.label), `: ${state.measure.meaning || state.measure.formula} ${panels.length > 1 ? "The difference is this run less what stands beside it. " : ""}Cells inside a matrix are its heads. Colours hold for all steps, so that play shows growth. `,
       state.beside === "null" ? none.any ? "The null is the same training on random labels: what movement looks like with nothing to learn; it is only ever compared at an equal step. " : "This run has no random-label arm to stand beside it. " : "",
       state.beside === "run" ? "Two runs have other bases inside their heads: head by head, only measures of the function compare. " : "",
       grid?.rows.length ? `Numbers of heads: ${grid.origin}. ` : "", `A property ${SOURCE[state.measure.property_of] ?? ""}.`]);
+    label(step, beside);
+  }
+  function label(step, beside) {
+    for (const panel of panels) {
+      panel.heading.textContent = panel.kind === "run" ? `this run, step ${whole(step)}` : panel.kind === "other" ? beside.name : `difference at step ${whole(beside.equal)}`;
+    }
+    title.textContent = `${state.measure.label[0].toUpperCase()}${state.measure.label.slice(1)} of every matrix and head at step ${whole(step)}`;
     rest();
+  }
+  // Another step: other values on the same places.
+  function draw() {
+    const step = model.get("step");
+    const beside = other();
+    for (const panel of panels) panel.paint(valuesOf(panel, step, beside));
+    label(step, beside);
   }
   function tell(cell) {
     const step = model.get("step");
     const [value, at] = numbers.value(cell.address, step);
     const beside = other();
     const [second, then] = beside ? beside.value(cell.address) : [NaN, null];
-    const isHead = (model.get("grid")?.rows ?? []).some((row) => row.address === cell.address);
+    const ofHead = isHead(cell.address);
     readout.replaceChildren(h("span", null, h("code", null, cell.address), ` ${state.measure.label} ${number(value)}`, at !== null && at !== step ? ` (taken at step ${whole(at)})` : ` at step ${whole(step)}`,
       Number.isFinite(second) ? ` · ${{ held: "held", null: "random labels", run: model.get("other")?.name }[state.beside]} ${number(second)} at step ${whole(then)}` : ""),
-    h("span", null, CIRCUITS.has(cell.kind) ? `circuit of one head, ` : isHead ? "one head, " : "whole matrix, ", isHead ? model.get("grid").origin : "recorded while it trained"));
+    h("span", null, CIRCUITS.has(cell.kind) ? `circuit of one head, ` : ofHead ? "one head, " : "whole matrix, ", ofHead ? model.get("grid").origin : "recorded while it trained"));
   }
   function rest() {
-    const chosen = rows.flatMap((row) => row.cells).find((cell) => cell.address === model.get("address"));
     if (chosen) tell(chosen);
     else readout.textContent = "Point at a cell, or walk with the arrow keys; Enter or a click opens the matrix below.";
   }
   function choose() {
+    chosen = rows.flatMap((row) => row.cells).find((cell) => cell.address === model.get("address"));
     panels.forEach((panel) => panel.choose(model.get("address")));
     rest();
   }
@@ -213,7 +237,7 @@ function render({ model, el }) {
   off.add(watch(model, "step", soon));
   off.add(watch(model, "address", choose));
   for (const key of ["map", "grid"]) off.add(watch(model, key, build));
-  off.add(onTheme(draw));
+  off.add(onTheme(place));
   off.add(() => panels.forEach((panel) => panel.off()));
   build();
   return off;

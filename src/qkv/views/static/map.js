@@ -2,7 +2,7 @@
 // same scale.
 
 import { d3 } from "./vendor.js";
-import { add, choice, clear, h, together } from "./dom.js";
+import { add, choice, clear, h, inSight, together } from "./dom.js";
 import { number, whole } from "./format.js";
 import { stepIndex, unpack } from "./decode.js";
 import { watch } from "./model.js";
@@ -128,7 +128,9 @@ function render({ model, el }) {
   }
 
   off.add(onTheme(draw));
-  off.add(watch(model, "step", follow));
+  const soon = inSight(el, follow);
+  off.add(soon.off);
+  off.add(watch(model, "step", soon));
   off.add(watch(model, "address", mark));
   off.add(watch(model, "map", () => {
     map = model.get("map") ?? map;

@@ -3,7 +3,7 @@
 // weight is asked for, of a head or a circuit too.
 
 import { d3, Plot } from "./vendor.js";
-import { add, clear, h, inSight, lastOnly, together } from "./dom.js";
+import { add, atMostEvery, clear, h, inSight, lastOnly, together } from "./dom.js";
 import { number, shape, whole } from "./format.js";
 import { stepIndex, unpack } from "./decode.js";
 import { watch } from "./model.js";
@@ -145,7 +145,7 @@ function render({ model, el }) {
     }
   }
   const again = () => ((drawn = ""), draw());
-  const soon = inSight(el, draw);
+  const soon = inSight(el, atMostEvery(200, draw)); // weights and a spectrum are too much for every frame of a drag
   off.add(soon.off);
   off.add(parts);
   off.add(onTheme(again));

@@ -3,4 +3,4 @@
 import { show } from "./carried.js";
 import { openPage } from "./rooms.js";
 
-show((main, payload) => openPage(main, payload));
+show((main, payload, numbers) => void openPage(main, payload, null, numbers));

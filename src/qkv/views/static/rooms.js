@@ -2,7 +2,7 @@
 // opens it with a payload and, where Python stands behind it, `ask(name, question)`. A view that fails says so in its own
 // place and leaves the others alone.
 
-import { h, together } from "./dom.js";
+import { atMostEvery, h } from "./dom.js";
 import { createModel, watch } from "./model.js";
 import answers from "./answers.js";
 import attention from "./attention.js";
@@ -43,25 +43,54 @@ const ROOMS = [
 
 const empty = (value) => value === null || value === undefined || (Array.isArray(value) && !value.length);
 
-function mount(view, model, el) {
+function attempt(el, draw) {
   try {
-    return view.render({ model, el }) ?? (() => {});
+    draw();
   } catch (error) {
     console.error(error);
     el.append(h("p.missing", null, `This picture could not be drawn (${error.message}).`));
-    return () => {};
   }
 }
 
-// One task after another, so that the first pictures are painted before the last are made; all at once before printing.
-function inTurn(tasks) {
-  const next = () => {
-    tasks.shift()?.();
-    if (tasks.length) setTimeout(next);
-    else document.documentElement.dataset.ready = "yes";
+// A frame, so that what stands there is painted; a hidden page has none and goes on.
+const painted = () => new Promise((done) => {
+  requestAnimationFrame(() => setTimeout(done));
+  setTimeout(done, 100);
+});
+
+const AT_A_TIME = 40; // milliseconds of drawing before the page is given back
+
+// What is to be drawn, one task after another, so that the first pictures are painted before the last are made. A view may
+// leave some of its own for later: `later(el, draw, { early })`, which come next, in their order. What is not `early` needs
+// the arrays of the payload, which `numbers` promises. All at once before printing.
+function inTurn(numbers) {
+  const tasks = [];
+  let [place, arrived] = [Infinity, false];
+  const add = (el, draw, { early = false } = {}) => tasks.splice(place++, 0, { el, draw, early });
+  const run = ({ el, draw }) => {
+    place = 0;
+    attempt(el, draw);
+    place = Infinity;
   };
-  next();
-  addEventListener("beforeprint", () => tasks.splice(0).forEach((task) => task()));
+  async function start() {
+    let since = performance.now();
+    while (tasks.length) {
+      if (!arrived && !tasks[0].early) {
+        await painted(); // opening the numbers can wait for the first picture
+        await numbers();
+        arrived = true;
+      }
+      if (tasks.length) run(tasks.shift()); // printing may have taken them meanwhile
+      if (performance.now() - since < AT_A_TIME) continue; // a frame between any two would take longer than many of them
+      await new Promise((next) => setTimeout(next));
+      since = performance.now();
+    }
+    document.documentElement.dataset.ready = "yes";
+  }
+  addEventListener("beforeprint", () => {
+    while (arrived && tasks.length) run(tasks.shift());
+  });
+  return { add, start };
 }
 
 export function allSteps(payload) {
@@ -98,8 +127,9 @@ function navigation(shown, model) {
     .map(([id, , short]) => h("a", { href: `#${id}`, onclick: go(id) }, short)));
 }
 
-// -> the model, or null for a payload of another version. `ask` is null where nothing can be computed.
-export function openPage(main, payload, ask = null) {
+// -> the model, or null for a payload of another version. `ask` is null where nothing can be computed; `numbers` is a
+// promise that the arrays of the payload are there.
+export function openPage(main, payload, ask = null, numbers = null) {
   main.replaceChildren();
   if (payload.version !== VERSION) {
     main.append(h("p.missing", null, `This page reads payload version ${VERSION}; the data is version ${payload.version}. Write the report again with the qkv that made it.`));
@@ -116,27 +146,28 @@ export function openPage(main, payload, ask = null) {
 
   const head = h("header.page-head");
   main.append(head);
-  mount(header, model, head);
+  attempt(head, () => header.render({ model, el: head }));
   const shown = ROOMS.filter(([id, heading, , key]) => !(id === "measures" && empty(payload.map)) && (heading === null || holds(key) || asks(id) || payload.missing[id]));
   main.append(navigation(shown, model));
-  const tasks = [];
+  const turn = inTurn(() => numbers);
   for (const [id, heading, , key, lead, views] of shown) {
     const room = h("section.room", { id }, heading ? h("h2", null, heading) : null);
     const hasData = holds(key) || asks(id);
     if (hasData && lead) room.append(h("p.lead", null, typeof lead === "function" ? lead(payload) : lead));
     if (payload.missing[id] && !asks(id)) room.append(h("p.missing", null, payload.missing[id]));
     main.append(room);
-    if (hasData) views.forEach((view) => tasks.push(() => mount(view, model, room)));
+    if (hasData) views.forEach((view) => turn.add(room, () => view.render({ model, el: room, later: turn.add }), { early: view.early === true }));
   }
-  mount(tour, model, head); // when its stops are there
+  attempt(head, () => tour.render({ model, el: head })); // when its stops are there
   if (steps.length > 1) {
     const bar = h("div.stepper");
     main.append(bar);
-    mount(slider, model, bar);
+    slider.render({ model, el: bar });
   }
-  for (const key of ["step", "address", "room"]) watch(model, key, () => toAddress(model));
+  const told = atMostEvery(300, () => toAddress(model)); // browsers slow a page down that writes its address every frame
+  for (const key of ["step", "address", "room"]) watch(model, key, told);
   const target = asked && document.getElementById(asked);
-  if (target) tasks.push(() => target.scrollIntoView());
-  inTurn(tasks);
+  if (target) turn.add(main, () => target.scrollIntoView());
+  turn.start().catch(() => {}); // numbers that do not come are told of by the host
   return model;
 }

@@ -3,4 +3,7 @@
 import { show } from "./carried.js";
 import { openStudy } from "./studied.js";
 
-show(openStudy);
+show(async (main, payload, numbers) => {
+  await numbers;
+  openStudy(main, payload);
+});
