@@ -177,7 +177,7 @@ def test_show_compare_and_report_know_the_run(run, tmp_path, capsys):
     assert main(["show", str(run.path), "W_E[4]"]) == 0
     assert main(["compare", str(run.path), str(run.path)]) == 0
     assert "identical" in capsys.readouterr().out
-    assert "Give an image to see attention on it" in run.report(tmp_path / "a.html").read_text(encoding="utf-8")
+    assert "validation image 0" in run.report(tmp_path / "a.html").read_text(encoding="utf-8")
     pillow = pytest.importorskip("PIL.Image", reason="needs the extra `image` (Pillow)")
     pillow.fromarray(np.full((9, 8), 99, np.uint8)).save(tmp_path / "grey.png")
     page = run.report(tmp_path / "b.html", texts=[str(tmp_path / "grey.png")]).read_text(encoding="utf-8")
