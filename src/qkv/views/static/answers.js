@@ -44,7 +44,8 @@ function inShort(answers) {
 
 const EARLY = new Set(["loss", "order", "samples"]); // drawn from words alone
 
-function render({ model, el, later = (_, draw) => draw() }) {
+function render({ model, el }) {
+  const later = model.get("later") ?? ((_, draw) => draw());
   const off = together();
   const toRoom = link(model);
   const answers = model.get("answers");
@@ -72,4 +73,4 @@ function render({ model, el, later = (_, draw) => draw() }) {
   return off;
 }
 
-export default { render, early: true };
+export default { render };

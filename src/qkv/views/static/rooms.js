@@ -150,13 +150,14 @@ export function openPage(main, payload, ask = null, numbers = null) {
   const shown = ROOMS.filter(([id, heading, , key]) => !(id === "measures" && empty(payload.map)) && (heading === null || holds(key) || asks(id) || payload.missing[id]));
   main.append(navigation(shown, model));
   const turn = inTurn(() => numbers);
+  model.set("later", turn.add); // how a view leaves some of its pictures for later
   for (const [id, heading, , key, lead, views] of shown) {
     const room = h("section.room", { id }, heading ? h("h2", null, heading) : null);
     const hasData = holds(key) || asks(id);
     if (hasData && lead) room.append(h("p.lead", null, typeof lead === "function" ? lead(payload) : lead));
     if (payload.missing[id] && !asks(id)) room.append(h("p.missing", null, payload.missing[id]));
     main.append(room);
-    if (hasData) views.forEach((view) => turn.add(room, () => view.render({ model, el: room, later: turn.add }), { early: view.early === true }));
+    if (hasData) views.forEach((view) => turn.add(room, () => view.render({ model, el: room }), { early: view === answers }));
   }
   attempt(head, () => tour.render({ model, el: head })); // when its stops are there
   if (steps.length > 1) {
@@ -164,8 +165,8 @@ export function openPage(main, payload, ask = null, numbers = null) {
     main.append(bar);
     slider.render({ model, el: bar });
   }
-  const told = atMostEvery(300, () => toAddress(model)); // browsers slow a page down that writes its address every frame
-  for (const key of ["step", "address", "room"]) watch(model, key, told);
+  watch(model, "step", atMostEvery(300, () => toAddress(model))); // browsers slow a page down that writes its address every frame
+  for (const key of ["address", "room"]) watch(model, key, () => toAddress(model));
   const target = asked && document.getElementById(asked);
   if (target) turn.add(main, () => target.scrollIntoView());
   turn.start().catch(() => {}); // numbers that do not come are told of by the host
