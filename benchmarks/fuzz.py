@@ -6,7 +6,8 @@ Runs tests/test_fuzz.py again and again, each round with a seed of its own and s
 for `verify`), and writes a row of the page after every round. A page that is there already is gone on with: its inputs
 count, its seeds are not used again. Counted are inputs that were drawn and read to the end (hypothesis' `passing`);
 what it drew and threw away is not. A round that fails is written down with what failed, and not counted. Exit status 1
-where one failed. About 2.5 ms of one core an input; `--minutes` ends after the round in which they are over.
+where one failed. About 2.5 ms of one core an input (TMPDIR=/dev/shm spares the disk); `--minutes` ends after the round
+in which they are over.
 """
 
 import argparse
