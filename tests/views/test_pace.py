@@ -81,7 +81,7 @@ def test_a_drag_over_every_step_makes_no_element_and_writes_few_addresses(look, 
     assert steps > 30 and made["nodes"] < steps, made
     assert made["addresses"] <= 3 + (ended - began) / 300
     page.locator("input[type=range]").press("Home")
-    assert "this run, step 0" in page.locator("#grid .panel-name").first.inner_text()
+    page.wait_for_function("() => document.querySelector('#grid .panel-name').textContent === 'this run, step 0'")
     page.wait_for_function(
         "(old) => document.querySelectorAll('#grid .cells canvas')[2].toDataURL() !== old", arg=before
     )

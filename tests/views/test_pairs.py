@@ -120,3 +120,10 @@ def test_the_alignment_can_be_walked_over_and_the_other_attentions_chosen(look, 
     page.wait_for_selector("html[data-ready=yes]")
     assert room.locator(".detail h3 code").inner_text() == "enc.L0.H0"
     assert page.complaints == []
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_no_serious_fault_in_the_alignment(look, run, tmp_path, faults, scheme):
+    page = look(write_report(run.path, tmp_path / "r.html", [SOURCE]), width=380, scheme=scheme)
+    assert faults(page) == [] and page.evaluate("document.documentElement.scrollWidth") <= 380

@@ -108,3 +108,10 @@ def test_a_patch_asks_and_its_numbers_are_the_models(look, run, texts, tmp_path)
     assert "of class 2, taken for" in room.locator("figcaption").first.inner_text()
     assert room.locator(".photograph canvas").first.evaluate("(c) => [c.width, c.height]") == [6, 9]
     assert page.complaints == []
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_no_serious_fault_among_the_patches(look, run, tmp_path, faults, scheme):
+    page = look(write_report(run.path, tmp_path / "r.html"), width=380, scheme=scheme)
+    assert faults(page) == [] and page.evaluate("document.documentElement.scrollWidth") <= 380
