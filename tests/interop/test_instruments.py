@@ -148,7 +148,8 @@ def test_the_report_and_every_room_of_the_page_open(run, tmp_path):
 
 def test_every_question_of_the_page_is_answered(run):
     page = Page(run.path)
-    if page.desk is None:
+    if run.tokenizer is None:
+        assert page.desk is None or set(page.desk.can) == {"matrix"}
         pytest.skip("this family reads no text, or came without a tokenizer")
     address = next(a for a in Catalogue(run.model).addresses if a.endswith("L0.W_Q"))
     asked = {"text": TEXT, "address": address, "position": 2, "layer": 1, "head": 1}

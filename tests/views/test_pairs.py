@@ -13,6 +13,7 @@ from qkv.views.asking import Desk
 from qkv.views.looker import Looker
 from qkv.views.pairs import read_pair
 from qkv.views.report import read_report, write_report
+from qkv.views.vocabulary import in_context, near_token
 
 SOURCE = "hier sieht der Hund die Katze."
 SET = {"d_model": 16, "n_layers": 2, "n_heads": 2, "n_ctx": 32, "batch_size": 8}
@@ -127,3 +128,27 @@ def test_the_alignment_can_be_walked_over_and_the_other_attentions_chosen(look, 
 def test_no_serious_fault_in_the_alignment(look, run, tmp_path, faults, scheme):
     page = look(write_report(run.path, tmp_path / "r.html", [SOURCE]), width=380, scheme=scheme)
     assert faults(page) == [] and page.evaluate("document.documentElement.scrollWidth") <= 380
+
+
+def test_the_words_of_both_languages_stand_in_one_map(run):
+    words = read_report(run.path, [SOURCE]).words
+    assert words is not None and words.trio is not None and words.trio.n <= 14
+    looker = Looker(run.path)
+    table = looker.model().enc.embedding.W_E.detach().numpy().astype(float)
+    rows = table[list(words.token_ids)]
+    cosines = rows @ rows.T / np.linalg.norm(rows, axis=1) / np.linalg.norm(rows, axis=1)[:, None]
+    np.fill_diagonal(cosines, -2)
+    packed = words.cosines
+    shown = np.frombuffer(base64.b64decode(packed.data), packed.dtype).reshape(packed.shape)[-1]
+    np.testing.assert_allclose(shown[:, 0], cosines.max(1), atol=1e-3)
+    near = near_token(looker, words.tokens[0], None)
+    assert near.tokens[0] == looker.tokenizer.token(int(np.argmax(_cosines_to(table, words.token_ids[0]))))
+    found = in_context(looker, SOURCE, 1, None)
+    contextual = run.embed([SOURCE])[0]
+    assert found.tokens == tuple(contextual.tokens) and found.layers == tuple(contextual.layers)
+
+
+def _cosines_to(table, row):
+    cosines = table @ table[row] / np.linalg.norm(table, axis=1) / np.linalg.norm(table[row])
+    cosines[row] = -2
+    return cosines

@@ -62,7 +62,7 @@ KINDS = ("matrices", "circuits", "attention", "head_spectra", "matrix_spectra")
 FINE = 8
 """Up to this interval the first looks are log-spaced, eight per doubling; above it, powers of two from 8 on."""
 
-SPARSE = 128
+SPARSE = 256
 """From this interval on the first looks are powers of four from 16 on."""
 
 LEVELS = {

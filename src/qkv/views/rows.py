@@ -50,7 +50,7 @@ def rows_room(
     if example is not None and example not in dict(chosen):
         chosen = [(example, "frequent"), *chosen]
     ids = [i for i, _ in chosen]
-    table = _table(snapshots)
+    table = snapshots.token_table
     has_table = table in snapshots.shapes
     last = snapshots.read(table, snapshots.steps[-1]) if has_table else None
     start = snapshots.read(table, 0) if has_table and snapshots.has_start else None
@@ -84,14 +84,9 @@ def rows_room(
     )
 
 
-def _table(snapshots: Snapshots) -> str:
-    """The table that tokens enter by."""
-    return "W_E" if "W_E" in snapshots.shapes else "enc.W_E"
-
-
 def _drifts(telemetry: Telemetry | None, snapshots: Snapshots) -> dict[int, np.ndarray]:
     """Step -> drift of each row, as recorded; else at the last snapshot, from the weights; else nothing."""
-    table = _table(snapshots)
+    table = snapshots.token_table
     recorded = telemetry.vectors(telemetry.token_table(), MEASURE, arm=RUN_ARM) if telemetry else {}
     if recorded:
         return {step: values.astype(np.float64) for step, values in recorded.items()}

@@ -22,7 +22,6 @@ from qkv.views.weights import Snapshots
 
 __all__ = ["Meanings", "Nearby", "in_context", "near_token", "words_room"]
 
-TABLE = "W_E"
 N_DRAWN = 240
 N_NEAR = 8
 N_TRIO = 14
@@ -42,13 +41,14 @@ def words_room(
     `tokens` is the text of each id; `counts` int [d_vocab] how often each stands in the training text; `specials` are
     left out. `looker` gives the similarities in q, k and v.
     """
-    if TABLE not in snapshots.shapes or snapshots.shapes[TABLE][0] != len(tokens):
+    table = snapshots.token_table
+    if table not in snapshots.shapes or snapshots.shapes[table][0] != len(tokens):
         return None
     ids = _drawn(len(tokens), counts, set(specials))
     if len(ids) < 3:
         return None
     steps = snapshots.spread(N_STEPS)
-    tables = {step: snapshots.read(TABLE, step)[ids].astype(np.float64) for step in steps}
+    tables = {step: snapshots.read(table, step)[ids].astype(np.float64) for step in steps}
     axes, share = _axes(tables[steps[-1]])
     near = [_nearest(tables[step]) for step in steps]
     return WordsRoom(
@@ -187,7 +187,7 @@ def in_context(looker: Looker, text: str, position: int, step: int | None) -> Me
     words = looker.words(text, LONGEST_CONTEXT)
     at = looker.nearest(step)
     kept = text if words.n_all == len(words.tokens) else looker.tokenizer.decode(words.ids[0].tolist())
-    (found,) = contextual_vectors(looker.reader(at), looker.tokenizer, [kept])
+    (found,) = contextual_vectors(looker.model(at), looker.tokenizer, [kept])
     n = len(found.tokens)
     if position >= n:
         raise UserError(f"there is no token {position}; the text has {n}")

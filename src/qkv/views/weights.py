@@ -80,6 +80,11 @@ class Snapshots:
         """Whether the weights before the first update were kept."""
         return bool(self.steps) and self.steps[0] == 0
 
+    @property
+    def token_table(self) -> str:
+        """Address of the table that tokens enter by; that of the source where there are two."""
+        return "W_E" if "W_E" in self.shapes else "enc.W_E"
+
     def read(self, address: str, step: int) -> np.ndarray:
         """One of `shapes` at one of `steps`, as stored, in float32."""
         with safe_open(self._paths[step], framework="np") as file:
