@@ -51,7 +51,7 @@ def test_a_run_of_5000_steps_and_6_layers_is_below_50_mb_and_any_series_below_50
                 began = time.process_time()
                 series = telemetry.series(address, measure)[address]
                 times.append(time.process_time() - began)
-            assert len(series.step) >= 60
+            assert len(series.step) >= (40 if address.endswith("QK") else 60), "circuits are looked at less often"
             slowest = max(slowest, min(times))
         print(f"slowest series {1e3 * slowest:.1f} ms of processor time")
         assert slowest < 0.05
