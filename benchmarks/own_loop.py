@@ -1,25 +1,26 @@
-"""What `qkv.watch` costs in a plain loop, or in the Trainer of transformers: with and without it, in turn.
+"""What `qkv.watch` costs in a plain loop, or in the Trainer of transformers: with and without it, in turns.
 
-    python benchmarks/own_loop.py [--loop plain|trainer] [--steps 300] [--level light|full] [--pairs 4]
+    python benchmarks/own_loop.py [--loop plain|trainer] [--steps 1500] [--level light|full] [--pairs 6]
 
-Pairs in the order A B B A: the same training alone and watched, from `qkv.watch` to `close`, so that the first and the
-last look and the sealing of the run folder count as well. Prints what watching adds (median of pairs), by the clock and
-in processor seconds, which other work on the machine disturbs less. Exit status 1 where both are above 3 % at `light`.
+A pair is the same training alone and watched, each a process, in turns (turns.py). Seconds count from where the imports
+and ten steps are behind both, to the end of the process: `qkv.watch`, the first and the last look and the sealing of
+the run folder by `close` are in them. Prints the mean ratio with its 95 % interval, and whether both ended with the
+same weights. Exit status 1 where the mean is above 1.03 at `light`, or the weights differ.
 """
 
 import argparse
-import contextlib
-import statistics
+import hashlib
+import shutil
 import sys
 import tempfile
-import time
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
 import torch.nn.functional as F
+from command import fresh, machine
 from torch import nn
+from turns import Command, in_turns, interval
 
 import qkv
 
@@ -54,43 +55,25 @@ def batch() -> torch.Tensor:
     return torch.randint(0, 96, (16, 128))
 
 
-@dataclass(frozen=True)
-class Took:
-    """Seconds of a training: by the clock, and of the processor."""
-
-    wall: float
-    cpu: float
-
-
-@contextlib.contextmanager
-def timed() -> Iterator[list[Took]]:
-    """A list to which what the body took is added."""
-    found: list[Took] = []
-    wall, cpu = time.perf_counter(), time.process_time()
-    yield found
-    found.append(Took(time.perf_counter() - wall, time.process_time() - cpu))
-
-
-def plain(steps: int, folder: Path | None, level: str) -> Took:
-    """A loop of one's own."""
+def plain(steps: int, folder: Path | None, level: str) -> nn.Module:
+    """A loop of one's own; the trained model."""
     torch.manual_seed(0)
     model = Model()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     ids = batch()
-    with timed() as took:
-        watcher = qkv.watch(model, optimizer, folder, level=level, names=NAMES, n_heads=4) if folder else None
-        for _ in range(steps):
-            loss = F.cross_entropy(model(ids).flatten(0, 1), ids.flatten())
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-        if watcher is not None:
-            watcher.close()
-    return took[0]
+    watcher = qkv.watch(model, optimizer, folder, level=level, names=NAMES, n_heads=4) if folder else None
+    for _ in range(steps):
+        loss = F.cross_entropy(model(ids).flatten(0, 1), ids.flatten())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    if watcher is not None:
+        watcher.close()
+    return model
 
 
-def trainer(steps: int, folder: Path | None, level: str) -> Took:
-    """The Trainer of transformers on a GPT-2 of the same sizes."""
+def trainer(steps: int, folder: Path | None, level: str) -> nn.Module:
+    """The Trainer of transformers on a GPT-2 of the same sizes; the trained model."""
     import transformers
 
     transformers.set_seed(0)
@@ -104,47 +87,61 @@ def trainer(steps: int, folder: Path | None, level: str) -> Took:
             save_strategy="no", logging_strategy="no", report_to=[], use_cpu=True, disable_tqdm=True,
         )  # fmt: skip
         one = transformers.Trainer(model=model, args=asked, train_dataset=examples, optimizers=(optimizer, None))
-        with timed() as took:
-            watcher = qkv.watch(model, optimizer, folder, level=level) if folder else None
-            one.train()
-            if watcher is not None:
-                watcher.close()
-    return took[0]
+        watcher = qkv.watch(model, optimizer, folder, level=level) if folder else None
+        one.train()
+        if watcher is not None:
+            watcher.close()
+    return model
 
 
-LOOPS = {"plain": plain, "trainer": trainer}
+LOOPS: dict[str, Callable[[int, Path | None, str], nn.Module]] = {"plain": plain, "trainer": trainer}
 
 
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--loop", default="plain", choices=LOOPS)
-    parser.add_argument("--steps", type=int, default=300)
+    parser.add_argument("--steps", type=int, default=1500)
     parser.add_argument("--level", default="light", choices=("light", "full"))
-    parser.add_argument("--pairs", type=int, default=4)
+    parser.add_argument("--pairs", type=int, default=6)
+    parser.add_argument("--turn", type=float, default=0.1, help="seconds")
+    parser.add_argument("--one", nargs=2, metavar=("RUN", "alone|watched"), help="only train, with RUN beside its mark")
     args = parser.parse_args()
-    train, pairs = LOOPS[args.loop], []
-    with tempfile.TemporaryDirectory() as warm:  # imports and first products count for neither side
-        train(10, None, args.level), train(10, Path(warm) / "run", args.level)
-    for turn in range(args.pairs):
-        with tempfile.TemporaryDirectory() as place:
-            order = (None, Path(place) / "run")
-            took = {
-                folder: train(args.steps, folder, args.level) for folder in (order if turn % 2 == 0 else order[::-1])
-            }
-        alone, watched = (took[folder] for folder in order)
-        pairs.append(Took(watched.wall / alone.wall - 1, watched.cpu / alone.cpu - 1))
+    if args.one:
+        return one(args.loop, args.steps, args.level, Path(args.one[0]), watched=args.one[1] == "watched")
+    print(f"{machine()}; {args.loop} loop, {args.steps} steps, level {args.level}", flush=True)
+    ratios, same = [], True
+    for number in range(args.pairs):
+        two = [command(args.loop, args.steps, args.level, way) for way in ("alone", "watched")]
+        in_turns(two if number % 2 == 0 else two[::-1], args.turn)
+        alone, watched = two
+        same &= alone.said().splitlines()[-1] == watched.said().splitlines()[-1]
+        ratios.append(watched.seconds / alone.seconds)
         print(
-            f"pair {turn + 1}: {alone.wall:.2f} s alone, {watched.wall:.2f} s watched: {100 * pairs[-1].wall:+.2f} %;"
-            f" processor {alone.cpu:.2f} and {watched.cpu:.2f} s: {100 * pairs[-1].cpu:+.2f} %",
+            f"pair {number + 1}: {alone.seconds:.2f} s alone, {watched.seconds:.2f} s watched: {ratios[-1]:.4f}",
             flush=True,
         )
-    wall, cpu = (statistics.median(values) for values in ([p.wall for p in pairs], [p.cpu for p in pairs]))
-    print(
-        f"{args.loop} loop, {args.steps} steps: watching at level {args.level} adds {100 * wall:.2f} % of the time and"
-        f" {100 * cpu:.2f} % of the processor's (medians of {args.pairs} pairs)"
-    )
-    sys.exit(args.level == "light" and min(wall, cpu) > 0.03)
+    mean, low, high = interval(ratios) if len(ratios) > 1 else (ratios[0],) * 3
+    print(f"watched over alone: {mean:.4f}, 95 % interval {low:.4f} to {high:.4f}; weights identical: {same}")
+    sys.exit(not same or (args.level == "light" and mean > 1.03))
+
+
+def command(loop: str, steps: int, level: str, way: str) -> Command:
+    """One side of a pair."""
+    place = fresh()
+    words = ["--loop", loop, "--steps", str(steps), "--level", level, "--one", str(place / "run"), way]
+    return Command([sys.executable, __file__, *words], place, begins=place / "begun")
+
+
+def one(loop: str, steps: int, level: str, run: Path, *, watched: bool) -> None:
+    """Train once; prints a hash of the weights."""
+    with tempfile.TemporaryDirectory() as warm:  # imports and first products count for neither side
+        LOOPS[loop](10, None, level), LOOPS[loop](10, Path(warm) / "run", level)
+    (run.parent / "begun").touch()
+    model = LOOPS[loop](steps, run if watched else None, level)
+    weights = (values.detach().numpy().tobytes() for values in model.state_dict().values())
+    print(hashlib.sha256(b"".join(weights)).hexdigest())
+    shutil.rmtree(run, ignore_errors=True)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ of memory and by two files. Exit status 1 where they differ by more. Needs /proc
 import argparse
 import datetime
 import json
-import os
 import shutil
 import statistics
 import subprocess
@@ -22,6 +21,7 @@ import urllib.request
 from pathlib import Path
 
 from command import machine
+from turns import worked
 
 from qkv.views.server import LIVE_ROOMS
 
@@ -46,12 +46,6 @@ def sample(process: subprocess.Popen[str]) -> tuple[float, int]:
     about = Path(f"/proc/{process.pid}")
     pages = int((about / "statm").read_text().split()[1])
     return pages * 4096 / 1e6, len(list((about / "fd").iterdir()))
-
-
-def worked(process: subprocess.Popen[str]) -> float:
-    """Processor seconds of a process so far."""
-    fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def grown(samples: list[tuple[float, int]]) -> tuple[list[float], bool]:
@@ -92,7 +86,7 @@ def main() -> None:
             time.sleep(SECONDS)
         if training.poll() is not None or view.poll() is not None:
             sys.exit("one of them ended early")
-        seconds = {"training": worked(training), "page": worked(view)}
+        seconds = {"training": worked(training.pid), "page": worked(view)}
     finally:
         for process in (training, view):
             if process is not None:

@@ -5,11 +5,8 @@
     python benchmarks/watching.py tinyshakespeare/input.txt --steps 300 --set d_model=384,n_layers=6
     python benchmarks/watching.py tinyshakespeare/input.txt --minutes 4.5    # again, until it has ten pairs
 
-A pair is two trainings of the whole command, one watched and one not, that take turns: one runs for --turn seconds
-while the other is held still (SIGSTOP), then the other, ABBA, until both have ended. The time of each is the wall time
-of its own turns, so that a machine whose speed drifts, as shared ones do by a third within the hour, is as fast for one
-as for the other; with whole trainings one after the other ten pairs differed by eight per cent, more than what is
-measured. `--turn 0` runs them so all the same: off, watched, watched, off.
+A pair is two trainings of the whole command, one watched and one not, in turns of --turn seconds (turns.py);
+`--turn 0` runs one after the other all the same.
 
 Every pair is written to --results as it ends, so a benchmark that is stopped (or ends after --minutes, before a pair
 that would not fit) goes on where it was when it is started again with the same words. Choose --steps so that a training
@@ -23,63 +20,35 @@ import argparse
 import hashlib
 import json
 import math
-import os
-import select
 import shutil
-import signal
 import statistics
-import subprocess
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
 from command import fresh, machine
+from turns import Command, in_turns, interval
 
 LEAST_SECONDS = 30.0
 """Of one training: below it the start of the process is too large a part of what is compared."""
 
-STUDENT = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23, 2.20, 2.18, 2.16, 2.14, 2.13)
-"""97.5 % quantiles of Student's t for 1, 2, 3 ... degrees of freedom."""
-
-
 Found = dict[str, Any]
 
 
-class Training:
-    """`qkv train WORDS` with or without instruments: a process that runs only while it has its turn."""
+class Training(Command):
+    """`qkv train WORDS` with or without instruments, in turn with another."""
 
     def __init__(self, words: list[str], level: str) -> None:
-        self.level, self.run, self.seconds = level, fresh() / "run", 0.0
+        self.level, self.run = level, fresh() / "run"
         command = [sys.executable, "-m", "qkv", "train", *words, "--seed", "1", "--no-report", "--json"]
-        self._said, self._errors = ((self.run.parent / name).open("w+") for name in ("said", "errors"))
-        self._command = [*command, "--watch", level, "--out", str(self.run)]
-        self._process: subprocess.Popen[bytes] | None = None
-        self._ends: int | None = None
-
-    def turn(self, seconds: float | None) -> bool:
-        """Run for so long, or to the end; whether it has ended. SystemExit where it failed."""
-        began = time.perf_counter()
-        if self._process is None:
-            self._process = subprocess.Popen(self._command, stdout=self._said, stderr=self._errors)
-            self._ends = os.pidfd_open(self._process.pid)
-        else:
-            self._process.send_signal(signal.SIGCONT)
-        ended = bool(select.select([self._ends], [], [], seconds)[0])
-        if not ended:
-            self._process.send_signal(signal.SIGSTOP)
-        self.seconds += time.perf_counter() - began
-        if ended and self._process.wait():
-            self._errors.seek(0)
-            sys.exit(f"the training failed: {self._errors.read()[-300:]}")
-        return ended
+        super().__init__([*command, "--watch", level, "--out", str(self.run)], self.run.parent)
 
     def found(self) -> Found:
         """Seconds, hash of the weights, and what was recorded; its folder is deleted."""
         weights = hashlib.sha256((self.run / "model.safetensors").read_bytes()).hexdigest()
-        self._said.seek(0)
-        summary = json.load(self._said)
-        found = {"level": self.level, "seconds": self.seconds, "weights": weights, "parameters": summary["parameters"]}
+        parameters = json.loads(self.said())["parameters"]
+        found = {"level": self.level, "seconds": self.seconds, "weights": weights, "parameters": parameters}
         if self.level != "off":
             found |= recorded(self.run)
         shutil.rmtree(self.run.parent)
@@ -87,15 +56,9 @@ class Training:
 
 
 def pair(words: list[str], level: str, turn: float, number: int) -> list[Found]:
-    """Both trainings of pair `number`, in turns of `turn` seconds; one after the other where that is 0."""
+    """Both trainings of pair `number`, in turns of `turn` seconds."""
     two = [Training(words, "off"), Training(words, level)]
-    order = two if number % 2 == 0 else two[::-1]
-    running, at = list(order), 0
-    while running:
-        now = running[(0, 1, 1, 0)[at % 4] % len(running)]
-        if now.turn(turn or None):
-            running.remove(now)
-        at += 1
+    in_turns(two if number % 2 == 0 else two[::-1], turn)
     return [training.found() for training in two]
 
 
@@ -134,12 +97,10 @@ def tell(pairs: list[list[Found]], wanted: int) -> bool:
     )
     identical = len({r["weights"] for r in done}) == 1
     if len(ratios) > 1:
-        t = STUDENT[min(len(ratios) - 1, len(STUDENT)) - 1]
-        error = t * statistics.stdev(ratios) / math.sqrt(len(ratios))
-        mean = statistics.mean(ratios)
+        mean, low, high = interval(ratios)
         print(
-            f"{level} over off, {len(ratios)} of {wanted} pairs: {mean:.4f}, 95 % interval {mean - error:.4f} to "
-            f"{mean + error:.4f}; median {statistics.median(ratios):.4f}"
+            f"{level} over off, {len(ratios)} of {wanted} pairs: {mean:.4f}, 95 % interval {low:.4f} to {high:.4f}; "
+            f"median {statistics.median(ratios):.4f}"
         )
     if watched:
         shares = [r["share"] for r in watched]
