@@ -8,8 +8,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 from torch import nn
 
 import qkv
@@ -18,20 +20,21 @@ from qkv.data.tokenizers import fit_tokenizer
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
-GUIDE = ("index", "your-text", "report", "ask", "how-it-works", "which-q", "views")
-"""Pages whose code runs from top to bottom, beside a text my.txt and a run runs/my-1."""
-OTHERS = (
-    "watching", "coming-from", "classify", "images", "translate", "studies", "verify", "faults", "addresses", "scaling",
-    "without-attention", "gradients", "cost-of-watching", "parity",
+GUIDE = (
+    "index", "your-text", "report", "ask", "how-it-works", "which-q", "views", "coming-from", "classify", "images",
+    "translate", "verify", "without-attention", "gradients",
 )  # fmt: skip
+"""Pages whose code runs from top to bottom, beside the files and runs that they speak of."""
+OTHERS = ("watching", "studies", "faults", "addresses", "scaling", "cost-of-watching", "parity")
 PARSED = ("view", "study")
 """Commands that do not end by themselves, or take minutes: their options are read, and no more."""
 
 
 def blocks(name):
-    """(language, code) of every fenced block of a page, in order."""
-    text = (DOCS / f"{name}.md").read_text(encoding="utf-8")
-    return re.findall(r"^```(python|sh)\n(.*?)^```", text, flags=re.S | re.M)
+    """(language, code) of every fenced block and every indented line of qkv of a page, in order."""
+    text = re.sub(r" \\\n +", " ", (DOCS / f"{name}.md").read_text(encoding="utf-8"))  # lines that are gone on with
+    found = re.finditer(r"^```(?P<kind>python|sh)\n(?P<code>.*?)^```|^ {4}(?P<line>qkv .*)$", text, flags=re.S | re.M)
+    return [(block["kind"] or "sh", block["code"] or block["line"]) for block in found]
 
 
 def commands(code):
@@ -42,12 +45,7 @@ def commands(code):
 
 @pytest.mark.parametrize("name", [*GUIDE, *OTHERS])
 def test_every_command_on_a_page_is_one_that_is_there(name):
-    text = re.sub(r" \\\n +", " ", (DOCS / f"{name}.md").read_text(encoding="utf-8"))  # lines that are gone on with
-    indented = "\n".join(line.strip() for line in text.splitlines() if line.startswith("    qkv "))
-    for words in [
-        *commands(indented),
-        *(words for kind, code in blocks(name) if kind == "sh" for words in commands(code)),
-    ]:
+    for words in (words for kind, code in blocks(name) if kind == "sh" for words in commands(code)):
         words = [word for word in words if word not in ("...", "[...]")]
         if not {"RUN", "SEL"} & set(words) and "<" not in words:
             command_parser(words[0]).read(words[1:])
@@ -60,25 +58,51 @@ def test_every_python_block_is_python(name):
             compile(code, f"{name}.md", "exec")
 
 
+def write_files(folder, text):
+    """What the pages give their commands: texts, tables, pairs of lines, images."""
+    (folder / "my.txt").write_bytes(text)
+    (folder / "big.txt").write_bytes(text)
+    lines = text.decode().splitlines()[:200]
+    for name, some in (("reviews", lines[:120]), ("more", lines[120:160]), ("other", lines[160:])):
+        rows = [f"{line}\t{'pos' if 'cat' in line else 'neg'}" for line in some]
+        (folder / f"{name}.tsv").write_text("\n".join(["sentence\tlabel", *rows]))
+    for name, some in (("train", lines[:160]), ("val", lines[160:])):
+        (folder / f"{name}.en").write_text("\n".join(some))
+        (folder / f"{name}.de").write_text("\n".join(line.upper() for line in some))
+    draws = np.random.default_rng(0)
+    (folder / "fashion-mnist").mkdir()
+    for part, n in (("train", 60), ("t10k", 20)):
+        pixels, labels = draws.integers(0, 256, (n, 28, 28)), np.arange(n) % 3
+        for kind, values in (("images-idx3", pixels), ("labels-idx1", labels)):
+            head = bytes([0, 0, 8, values.ndim]) + np.array(values.shape, ">u4").tobytes()
+            (folder / "fashion-mnist" / f"{part}-{kind}-ubyte").write_bytes(head + values.astype(np.uint8).tobytes())
+    Image.fromarray(pixels[0].astype(np.uint8)).save(folder / "shoe.png")
+
+
 @pytest.fixture
 def beside(tmp_path, monkeypatch, small_text):
-    """A folder with my.txt and two short runs; trainings that are asked for there are short too."""
+    """A folder with what the pages speak of and two short runs; trainings that are asked for there are short too."""
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "my.txt").write_bytes(small_text.read_bytes())
-    short = {"d_model": 16, "n_ctx": 16, "batch_size": 4, "n_layers": 2}
+    write_files(tmp_path, small_text.read_bytes())
+    short = {"d_model": 16, "batch_size": 4, "n_layers": 2}
     train = qkv.train
 
     def briefly(source="", **asked):
         if asked.get("resume"):
             return train(source, **asked)
         asked = {key: value for key, value in asked.items() if key not in ("minutes", "until_loss", "progress", "say")}
-        text = tmp_path / "my.txt" if not source else source
-        heads = {} if "n_heads" in asked.get("set", {}) else {"n_heads": 2}
-        return train(text, **asked | {"steps": 4, "vocab": 300, "set": short | heads | asked.get("set", {})})
+        text, task, preset = source or tmp_path / "my.txt", asked.get("task", "causal"), asked.get("preset", "modern")
+        size = {} if "from_run" in asked else dict(short)
+        size |= {"n_ctx": 16} if task in ("causal", "masked") and size else {}
+        size |= {"n_heads": 2} if preset not in ("lstm", "bag") and size else {}
+        size = {"batch_size": 4} if task == "image" else size
+        words = {} if task == "image" or "from_run" in asked else {"vocab": 300}
+        return train(text, **asked | words | {"steps": 4, "set": size | asked.get("set", {})})
 
     monkeypatch.setattr("qkv.api.train", briefly)
     for name in ("my-1", "frozen"):
         briefly("my.txt", out=f"runs/{name}", report=False)
+    qkv.load("runs/my-1").export("path/to/folder")
     return tmp_path
 
 
@@ -91,9 +115,10 @@ def test_what_a_page_says_to_type_works(name, beside, capsys):
             exec(compile(code, f"{name}.md", "exec"), names)
             continue
         for words in commands(code):
+            words = ["runs/my-1" if word == "RUN" else word for word in words]
             if "--out" in words and "--resume" not in words:
                 shutil.rmtree(words[words.index("--out") + 1], ignore_errors=True)
-            if words[0] not in PARSED:
+            if words[0] not in PARSED and "FOLDER" not in words:
                 assert main(words) == 0, (words, capsys.readouterr().err)
 
 
