@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from qkv.errors import RunFolderError, StorageError
-from qkv.telemetry import NULL_ARM, AddressRow, MeasureRow, Store, Telemetry
+from qkv.telemetry import NULL_ARM, AddressRow, MeasureRow, Memory, Store, Telemetry
 
 STEPPED = ("steps", "evaluations", "measurements", "recorded", "vectors", "samples", "events", "facts")
 NAMES = ("addresses", "measures", "arms")
@@ -272,3 +272,33 @@ def test_means_of_training_losses_come_from_the_rows(tmp_path):
         assert store.mean_train_loss(10, 20) is None
         store.add_evaluation(4, 1.0, is_best=True)
         assert (store.last_evaluation(8), store.last_evaluation(4)) == (4, 0)
+
+
+def compare(path, memory, measure):
+    with Telemetry(path) as fresh, Telemetry(path, memory) as again:
+        expected, found = fresh.grid(measure), again.grid(measure)
+    assert found.addresses == expected.addresses
+    np.testing.assert_array_equal(found.step, expected.step)
+    np.testing.assert_array_equal(found.value, expected.value)
+
+
+def test_a_memory_reads_only_what_is_new_and_gives_what_a_fresh_reading_gives(tmp_path):
+    path, memory = tmp_path / "telemetry.sqlite", Memory()
+    with Store(path) as store:
+        begin(store)
+        for step in (0, 1, 2, 5):
+            store.add_values(step, "norm", ["W_E", "L0.W_Q"], [1.0 + step, None if step == 2 else 2.0 * step])
+            store.flush()
+            compare(path, memory, "norm")
+        store.register_addresses([AddressRow(address="L1.W_Q")])
+        store.add_values(5, "norm", ["L1.W_Q"], [7.0])  # more at the last step, of an address that is new
+        store.add_values(9, "norm", ["L1.W_Q"], [8.0])
+        store.add_values(9, "row_drift", ["W_E"], [0.5])
+        store.flush()
+        compare(path, memory, "norm")
+        compare(path, memory, "row_drift")
+    compare(path, memory, "norm")
+    with sqlite3.connect(path) as connection:
+        connection.execute("DELETE FROM measurements WHERE step < 9")
+    with Telemetry(path, memory) as again:
+        assert again.grid("norm").value[0, 0] == 1.0  # remembered, not read

@@ -6,7 +6,7 @@ Telemetry    the reader, used by inspection, views and commands, also while the 
 """
 
 from qkv.telemetry.history import Arrays, History, write_table
-from qkv.telemetry.queries import Telemetry
+from qkv.telemetry.queries import Memory, Telemetry
 from qkv.telemetry.rows import (
     LEDGER_ARM,
     NULL_ARM,
@@ -48,6 +48,7 @@ __all__ = [
     "Session",
     "Steps",
     "Store",
+    "Memory",
     "Telemetry",
     "select",
     "write_table",

@@ -7,6 +7,7 @@ undefined; a grid marks them NaN, because an array needs something there: show b
 
 import json
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -34,7 +35,39 @@ from qkv.telemetry.rows import (
 )
 from qkv.telemetry.selectors import select
 
-__all__ = ["Telemetry"]
+__all__ = ["Memory", "Telemetry"]
+
+MOST_REMEMBERED = 64_000_000
+"""Bytes of numbers that a `Memory` keeps."""
+
+
+@dataclass(frozen=True)
+class _Cells:
+    """Every number of one measure of one arm; NaN where it is undefined or was not taken."""
+
+    ids: np.ndarray
+    """int64 [n], of the addresses that it was taken of, in canonical order."""
+    steps: np.ndarray
+    """int64 [step]"""
+    values: np.ndarray
+    """float64 [n, step]"""
+
+
+class Memory:
+    """Grids that were read before. Of a measure the last step is read again, since more may have been taken at it."""
+
+    def __init__(self) -> None:
+        self._held: dict[tuple[int, int], _Cells] = {}
+
+    def get(self, arm: int, measure: int) -> _Cells | None:
+        """What is known of a measure of an arm."""
+        return self._held.get((arm, measure))
+
+    def keep(self, arm: int, measure: int, cells: _Cells) -> None:
+        """Know this from now on, where there is room for it."""
+        self._held.pop((arm, measure), None)
+        if sum(c.values.nbytes for c in self._held.values()) + cells.values.nbytes <= MOST_REMEMBERED:
+            self._held[arm, measure] = cells
 
 
 class Telemetry:
@@ -44,9 +77,12 @@ class Telemetry:
     matches nothing or a measure that was not recorded.
     """
 
-    def __init__(self, path: str | Path) -> None:
+    def __init__(self, path: str | Path, memory: Memory | None = None) -> None:
+        """`memory` is kept from one opening of a file to the next: of a training that goes on only news are read."""
         self.path = Path(path)
         self._connection = open_reader(self.path)
+        self._memory = memory
+        self._addresses: list[AddressRow] = []
 
     def close(self) -> None:
         """Let go of the file."""
@@ -72,8 +108,10 @@ class Telemetry:
 
     def addresses(self) -> list[AddressRow]:
         """Everything measured, in canonical order."""
+        if len(self._addresses) == self._rows("SELECT count(*) FROM addresses")[0][0]:
+            return list(self._addresses)
         rows = self._rows("SELECT address, site, layer, head, kind, shape, tied_to FROM addresses ORDER BY id")
-        return [
+        self._addresses = [
             AddressRow(
                 address=address,
                 site=site,
@@ -85,6 +123,7 @@ class Telemetry:
             )
             for address, site, layer, head, kind, shape, tied in rows
         ]
+        return list(self._addresses)
 
     def token_table(self) -> str:
         """The address of the first table that tokens enter by: `W_E`, or `enc.W_E` of an encoder-decoder."""
@@ -178,7 +217,10 @@ class Telemetry:
 
     def grid(self, measure: str, selector: str = "**", arm: int = RUN_ARM) -> Grid:
         """One measure of many addresses at all its steps: what a map of layers and matrices is drawn from."""
-        number, known = self._measure_id(measure), self._recorded_addresses(measure, arm)
+        number = self._measure_id(measure)
+        cells = self._cells(number, arm)
+        taken = set(cells.ids.tolist())
+        known = {address: n for address, n in self._rows("SELECT address, id FROM addresses ORDER BY id") if n in taken}
         chosen = self._select(selector, known, measure)
         return self._grid(number, measure, [known[a] for a in chosen], chosen, arm)
 
@@ -326,19 +368,36 @@ class Telemetry:
         return select(selector, list(known), sites)
 
     def _grid(self, number: int, measure: str, ids: Sequence[int], chosen: Sequence[str], arm: int) -> Grid:
-        steps = self.recorded_steps(measure, arm)
-        value = np.full((len(ids), len(steps)), np.nan)
+        cells = self._cells(number, arm)
+        return Grid(measure, arm, tuple(chosen), cells.steps, cells.values[np.searchsorted(cells.ids, ids)])
+
+    def _cells(self, number: int, arm: int) -> _Cells:
+        """Every number of a measure, those remembered and those since."""
+        held = self._memory.get(arm, number) if self._memory is not None else None
+        since = int(held.steps[-1]) if held is not None and len(held.steps) else -1
+        taken = self._rows(
+            "SELECT step FROM recorded WHERE arm = ? AND measure = ? AND step >= ? ORDER BY step", arm, number, since
+        )
+        if held is not None and not taken:
+            return held
         rows = self._rows(
             "SELECT m.step, m.address, m.value FROM recorded r CROSS JOIN measurements m "
-            "ON m.arm = r.arm AND m.step = r.step AND m.measure = r.measure WHERE r.arm = ? AND r.measure = ?",
-            arm, number,
+            "ON m.arm = r.arm AND m.step = r.step AND m.measure = r.measure "
+            "WHERE r.arm = ? AND r.measure = ? AND +r.step >= ?",  # + keeps SQLite from searching m by that
+            arm, number, since,
         )  # fmt: skip
-        step, address, values = _columns(rows, 3)
-        wanted = np.isin(address, ids) & np.isin(step, steps)  # a step recorded meanwhile has no column yet
-        order = np.argsort(ids)
-        row = order[np.searchsorted(ids, address[wanted], sorter=order)]
-        value[row, np.searchsorted(steps, step[wanted])] = values[wanted]
-        return Grid(measure, arm, tuple(chosen), steps, value)
+        step, address, found = _columns(rows, 3)
+        before = held or _Cells(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros((0, 0)))
+        steps = np.union1d(before.steps, np.array(taken, dtype=np.int64))
+        ids = np.union1d(before.ids, address.astype(np.int64))
+        values = np.full((len(ids), len(steps)), np.nan)
+        values[np.ix_(np.searchsorted(ids, before.ids), np.searchsorted(steps, before.steps))] = before.values
+        known = np.isin(step, steps)  # a step recorded meanwhile has no column yet
+        values[np.searchsorted(ids, address[known]), np.searchsorted(steps, step[known])] = found[known]
+        cells = _Cells(ids, steps, values)
+        if self._memory is not None:
+            self._memory.keep(arm, number, cells)
+        return cells
 
 
 def _columns(rows: list[tuple[Any, ...]], n: int) -> list[np.ndarray]:

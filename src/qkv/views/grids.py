@@ -5,7 +5,7 @@ they are computed here from the weights that were kept, by the same formulas; `o
 """
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 import torch
@@ -14,8 +14,8 @@ from qkv.errors import AddressError
 from qkv.instruments import measures
 from qkv.instruments.registry import MEASURES
 from qkv.instruments.spectra import spectra
-from qkv.telemetry import NULL_ARM, RUN_ARM, MeasureRow, Telemetry
-from qkv.views.maps import measure_note, thin_steps
+from qkv.telemetry import NULL_ARM, RUN_ARM, Grid, MeasureRow, Telemetry
+from qkv.views.maps import measure_note, table, thin_steps
 from qkv.views.packed import pack
 from qkv.views.payloads import GridRoom, HeadRow
 from qkv.views.weights import Snapshots, role_of, short_kind
@@ -47,31 +47,28 @@ def grid_room(telemetry: Telemetry | None, snapshots: Snapshots, heads: dict[str
     return _room(computed, {}, about, "computed from the weights that were kept", N_COMPUTED) if computed else None
 
 
-def _room(values: Values, null: Values, about: Mapping[str, MeasureRow], origin: str, n: int) -> GridRoom:
-    addresses = sorted({a for by_address in values.values() for a in by_address}, key=_order)
+def _room(
+    values: Mapping[str, Grid], null: Mapping[str, Grid], about: Mapping[str, MeasureRow], origin: str, n: int
+) -> GridRoom:
+    addresses = sorted({address for grid in values.values() for address in grid.addresses}, key=_order)
     steps = thin_steps(_steps(values), n)
     null_steps = [step for step in _steps(null) if step in set(steps)]
     return GridRoom(
         rows=tuple(_row(address) for address in addresses),
         measures=tuple(measure_note(about[name]) for name in about if name in values),
         steps=tuple(steps),
-        values={name: pack(_table(found, addresses, steps)) for name, found in values.items()},
+        values={name: pack(table(grid, addresses, steps)) for name, grid in values.items()},
         null_steps=tuple(null_steps),
-        null_values={name: pack(_table(found, addresses, null_steps)) for name, found in null.items() if name in values}
+        null_values={name: pack(table(grid, addresses, null_steps)) for name, grid in null.items() if name in values}
         if null_steps
         else {},
         origin=origin,
     )
 
 
-def _steps(values: Values) -> list[int]:
-    return sorted({step for found in values.values() for series in found.values() for step in series})
-
-
-def _table(found: dict[str, dict[int, float]], addresses: Sequence[str], steps: Sequence[int]) -> np.ndarray:
-    """float32 [address, step], NaN where there is no number."""
-    rows = ([found.get(address, {}).get(step, np.nan) for step in steps] for address in addresses)
-    return np.array(list(rows), dtype=np.float32).reshape(len(addresses), len(steps))
+def _steps(values: Mapping[str, Grid]) -> list[int]:
+    """Every step with a number."""
+    return sorted({int(step) for grid in values.values() for step in grid.step[np.isfinite(grid.value).any(axis=0)]})
 
 
 def _parse(address: str) -> tuple[str, int, int, str]:
@@ -93,23 +90,27 @@ def _row(address: str) -> HeadRow:
     return HeadRow(address=address, place=stem, layer=layer, head=head, kind=kind, role=role)  # type: ignore[arg-type]
 
 
-def _recorded(telemetry: Telemetry, arm: int) -> Values:
-    """What telemetry holds of single heads."""
+def _recorded(telemetry: Telemetry, arm: int) -> dict[str, Grid]:
+    """What telemetry holds of single heads, by measure."""
     known = {row.address for row in telemetry.addresses() if row.head is not None and row.kind in KINDS}
-    values: Values = {}
+    found = {}
     for measure in telemetry.measures() if known else ():
-        found: dict[str, dict[int, float]] = {}
+        parts = []
         for selector in ("**.H*.*", "**.KV*.*"):
             try:
-                grid = telemetry.grid(measure.name, selector, arm)
+                parts.append(telemetry.grid(measure.name, selector, arm))
             except AddressError:  # this arm has no such value of it
                 continue
-            for address, row in zip(grid.addresses, grid.value, strict=True):
-                if address in known:
-                    found[address] = {int(s): float(v) for s, v in zip(grid.step, row, strict=True) if np.isfinite(v)}
-        if any(found.values()):
-            values[measure.name] = found
-    return values
+        rows = [
+            (address, row)
+            for grid in parts
+            for address, row in zip(grid.addresses, grid.value, strict=True)
+            if address in known
+        ]
+        if any(np.isfinite(row).any() for _, row in rows):
+            addresses, values = zip(*rows, strict=True)
+            found[measure.name] = Grid(measure.name, arm, addresses, parts[0].step, np.stack(values))
+    return found
 
 
 def head_parts(matrix: np.ndarray, kind: str, n: int) -> np.ndarray:
@@ -117,7 +118,7 @@ def head_parts(matrix: np.ndarray, kind: str, n: int) -> np.ndarray:
     return np.stack(np.split(matrix, n, axis=0 if kind == "W_O" else 1))
 
 
-def _computed(snapshots: Snapshots, heads: dict[str, int]) -> Values:
+def _computed(snapshots: Snapshots, heads: dict[str, int]) -> dict[str, Grid]:
     """The same of the weights that were kept: norm, drift and turn of heads; size and spectrum of circuits."""
     values: Values = defaultdict(lambda: defaultdict(dict))
     owned = [a for a in snapshots.shapes if heads.get(short_kind(a).split(".")[-1], 0) > 0]
@@ -133,7 +134,13 @@ def _computed(snapshots: Snapshots, heads: dict[str, int]) -> Values:
                     _heads(values, f"{stem}.{_name(kind, heads)}", kind, step, parts[kind], before)
             if len(parts) == 4:
                 _circuits(values, stem, step, parts)
-    return values
+    return {name: _gridded(name, found) for name, found in values.items()}
+
+
+def _gridded(measure: str, found: dict[str, dict[int, float]]) -> Grid:
+    steps = sorted({step for series in found.values() for step in series})
+    rows = [[series.get(step, np.nan) for step in steps] for series in found.values()]
+    return Grid(measure, RUN_ARM, tuple(found), np.array(steps), np.array(rows))
 
 
 def _name(kind: str, heads: dict[str, int]) -> str:

@@ -13,7 +13,7 @@ from qkv.views.packed import pack
 from qkv.views.payloads import MapRoom, MatrixRow, MeasureNote, MovingNote
 from qkv.views.weights import role_of, short_kind
 
-__all__ = ["LABELS", "map_room", "measure_note", "thin_steps"]
+__all__ = ["LABELS", "map_room", "measure_note", "table", "thin_steps"]
 
 N_COLUMNS = 90
 
@@ -46,9 +46,9 @@ def map_room(telemetry: Telemetry) -> MapRoom | None:
         rows=tuple(_row(row, grids.get("drift")) for row in rows),
         steps=tuple(steps),
         measures=tuple(measure_note(about[name]) for name in names),
-        values={name: pack(_table(grids[name], addresses, steps)) for name in names},
+        values={name: pack(table(grids[name], addresses, steps)) for name in names},
         null_steps=tuple(null_steps),
-        null_values={name: pack(_table(grid, addresses, null_steps)) for name, grid in nulls.items()},
+        null_values={name: pack(table(grid, addresses, null_steps)) for name, grid in nulls.items()},
         moving=_moving(rows, grids["drift"]) if "drift" in grids else (),
         thinned=f"{len(steps)} of {len(every)} are drawn" if len(steps) < len(every) else "",
     )
@@ -79,15 +79,15 @@ def _grids(telemetry: Telemetry, arm: int) -> Mapping[str, Grid]:
     return grids
 
 
-def _table(grid: Grid, addresses: Sequence[str], steps: Sequence[int]) -> np.ndarray:
+def table(grid: Grid, addresses: Sequence[str], steps: Sequence[int]) -> np.ndarray:
     """float32 [address, step], NaN where it was not recorded."""
     table = np.full((len(addresses), len(steps)), np.nan, dtype=np.float32)
     row_of = {address: i for i, address in enumerate(grid.addresses)}
     column_of = {int(step): j for j, step in enumerate(grid.step)}
-    for i, address in enumerate(addresses):
-        for j, step in enumerate(steps):
-            if address in row_of and step in column_of:
-                table[i, j] = grid.value[row_of[address], column_of[step]]
+    rows = [i for i, address in enumerate(addresses) if address in row_of]
+    columns = [j for j, step in enumerate(steps) if step in column_of]
+    taken = np.ix_([row_of[addresses[i]] for i in rows], [column_of[steps[j]] for j in columns])
+    table[np.ix_(rows, columns)] = grid.value[taken]
     return table
 
 

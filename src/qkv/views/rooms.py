@@ -16,7 +16,7 @@ import numpy as np
 from qkv.data.tokenizers import Tokenizer, load_tokenizer
 from qkv.errors import QkvError
 from qkv.tasks import Task, find_task
-from qkv.telemetry import Telemetry
+from qkv.telemetry import Memory, Telemetry
 from qkv.views import collect, origins
 from qkv.views.answers import answers_of
 from qkv.views.forward import LONGEST_CARRIED, forward, layers_that_fit
@@ -63,10 +63,16 @@ STEPPED_BYTES = 900_000
 class Rooms:
     """A run folder as payloads. `texts` are those that attention is shown on; without any, the run's last sample."""
 
-    def __init__(self, folder: Path, texts: Sequence[str] = (), looker: Looker | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        texts: Sequence[str] = (),
+        looker: Looker | None = None,
+        memory: Memory | None = None,
+    ) -> None:
         self.folder, self._texts, self._looker = folder, texts, looker
         try:
-            self.telemetry: Telemetry | None = Telemetry(folder / "telemetry.sqlite")
+            self.telemetry: Telemetry | None = Telemetry(folder / "telemetry.sqlite", memory)
         except QkvError:
             self.telemetry = None
 
