@@ -1,92 +1,146 @@
-"""What an open live page costs a training, in ABBA pairs, and how far behind the training it shows.
+"""What an open live page costs a training, and how far behind the training it shows.
 
-    python benchmarks/live_page.py tinyshakespeare/input.txt --pairs 5 --steps 600
+    python benchmarks/live_page.py tinyshakespeare/input.txt --steps 3000
 
-A: training alone. B: the same with `qkv view` on its folder and a headless Chromium that has the page open, scrolled to
-the matrices, following the newest step; both run on the cores that the training runs on. Prints the ratio of training
-seconds with its 95 % t interval, and how long after it was written a step stood on the page. Needs the extra `dev`.
+One training, with `qkv view` on its folder and a headless Chromium with the page open at the matrices, which follow the
+newest step; server and browser run on the cores that the training runs on. Printed is the processor time of both: what
+opening the page takes once, and then, while it follows, as a share of one core and of the machine. (The training's own
+seconds with and without a page differ less than a shared machine's speed does from one minute to the next.) Then
+another training with the page open at its top: how long after it was written a step stood on the page. Needs Linux and
+the extra `dev`.
 """
 
 import argparse
-import json
-import math
+import os
 import shutil
-import statistics
+import signal
 import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
 from command import fresh, machine
+from turns import family, worked
 
 from qkv.telemetry import Telemetry
 
-T95 = {1: 12.7, 2: 4.30, 3: 3.18, 4: 2.78, 5: 2.57, 6: 2.45, 7: 2.36, 8: 2.31, 9: 2.26}
-"""Student's t at 97.5 % by degrees of freedom."""
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
 
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("text", type=Path)
-    parser.add_argument("--pairs", type=int, default=5)
-    parser.add_argument("--steps", type=int, default=600)
+    parser.add_argument("--steps", type=int, default=3000)
+    parser.add_argument("--open", action="store_true", help="TEXT is a run folder: only open its page, until stopped")
     args = parser.parse_args()
-    from playwright.sync_api import sync_playwright
-
-    print(machine())
-    ratios, delays = [], []
-    with sync_playwright() as playwright:
-        chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu"])
-        for pair in range(args.pairs):
-            seconds = {False: 0.0, True: 0.0}
-            for watched in (False, True, True, False):
-                taken, late = trained(args.text, args.steps, browser if watched else None)
-                seconds[watched] += taken
-                delays += late
-            ratios.append(seconds[True] / seconds[False])
-            print(f"pair {pair + 1}: {ratios[-1]:.4f}", flush=True)
-        browser.close()
-    if len(ratios) > 1:
-        reach = T95.get(len(ratios) - 1, 1.96) * statistics.stdev(ratios) / math.sqrt(len(ratios))
-        print(f"training with an open page over training alone: {statistics.mean(ratios):.4f} +- {reach:.4f}")
-    delays.sort()
+    if args.open:
+        return opened(args.text)
+    print(machine(), flush=True)
+    opening, following, seconds = what_it_takes(args.text, args.steps)
+    share = following / seconds
     print(
-        f"a step stands on the page {delays[len(delays) // 2]:.2f} s after it was written (median), {delays[-1]:.2f} s"
+        f"the page worked {opening:.1f} s to open, then {following:.2f} s in {seconds:.0f} s of training: "
+        f"{100 * share:.2f} % of one core, {100 * share / (os.cpu_count() or 1):.2f} % of {os.cpu_count()}"
     )
-    print("  at the latest")
+    delays = sorted(late(args.text, args.steps // 3))
+    if not delays:
+        sys.exit("no step was seen on the page while the training ran: take more --steps")
+    print(
+        f"a step stands on the page {delays[len(delays) // 2]:.2f} s after it was written (median of {len(delays)}), "
+        f"{delays[-1]:.2f} s at the latest"
+    )
+    return None
 
 
-def trained(text: Path, steps: int, browser) -> tuple[float, list[float]]:
-    """(training seconds, delays of the page) of one training."""
+def what_it_takes(text: Path, steps: int) -> tuple[float, float, float]:
+    """Processor seconds of server and browser to open a page, those to follow, and the seconds that they followed."""
     run = fresh() / "run"
-    words = [
-        "train",
-        str(text),
-        "--tokenizer",
-        "char",
-        "--steps",
-        str(steps),
-        "--no-report",
-        "--json",
-        "--out",
-        str(run),
-    ]
-    process = subprocess.Popen([sys.executable, "-m", "qkv", *words], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
-    late = followed(run, process, browser) if browser else []
-    out, _ = process.communicate()
-    return json.loads(out)["train_seconds"], late
+    process = subprocess.Popen(training(text, steps, run), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    page = subprocess.Popen([sys.executable, __file__, str(run), "--open"], stderr=subprocess.DEVNULL)
+    try:
+        while not (run / "telemetry.sqlite").is_file():
+            time.sleep(0.05)
+        opening, began = settled(page.pid), time.monotonic()
+        following, until = opening, began
+        while process.poll() is None and not (run / "manifest.json").is_file():  # then the page loads itself again
+            following, until = sum(map(worked, family(page.pid))), time.monotonic()
+            time.sleep(0.2)
+    finally:
+        tell(signal.SIGKILL, family(page.pid))
+        page.wait()
+    process.wait()
+    shutil.rmtree(run.parent)
+    if until - began < 10:
+        sys.exit("the training ended before the page had followed it for ten seconds: take more --steps")
+    return opening, following - opening, until - began
 
 
-def followed(run: Path, training: subprocess.Popen, browser) -> list[float]:
-    """Open the page on a run that trains; seconds from the writing of a step to its standing there."""
+def training(text: Path, steps: int, run: Path) -> list[str]:
+    """The command."""
+    words = ["train", str(text), "--tokenizer", "char", "--steps", str(steps), "--seed", "1", "--no-report"]
+    return [sys.executable, "-m", "qkv", *words, "--out", str(run)]
+
+
+def settled(root: int, most: float = 60.0) -> float:
+    """Wait until a process and all that it started have hardly worked for two seconds; what they worked until then."""
+    began, calm, before = time.monotonic(), 0, 0.0
+    while calm < 2 and time.monotonic() - began < most:
+        time.sleep(1.0)
+        now = sum(map(worked, family(root)))
+        calm = calm + 1 if now > 1.0 and now - before < 0.1 else 0
+        before = now
+    return before
+
+
+def tell(which: signal.Signals, processes: Iterable[int]) -> None:
+    """Send a signal to those that are still there."""
+    for process in processes:
+        try:
+            os.kill(process, which)
+        except ProcessLookupError:
+            pass
+
+
+def opened(run: Path) -> None:
+    """Serve a run as soon as it is there and look at its matrices, until stopped."""
+    server, address = served(run)
+    place = fresh()
+    flags = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-sync"]
+    flags += ["--no-first-run", "--window-size=1280,900", f"--user-data-dir={place}", "--remote-debugging-port=0"]
+    subprocess.Popen([str(CHROMIUM), *flags, f"{address}#room=grid"], stderr=subprocess.DEVNULL)
+    server.wait()
+
+
+def served(run: Path) -> tuple[subprocess.Popen[str], str]:
+    """(the server of a run, its address) once the run is there."""
     while not (run / "telemetry.sqlite").is_file():
         time.sleep(0.05)
     words = [sys.executable, "-m", "qkv", "view", str(run), "--port", "0"]
     server = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
-    address = server.stdout.readline().split(" at ")[1].split()[0]
+    assert server.stdout is not None
+    return server, server.stdout.readline().split(" at ")[1].split()[0]
+
+
+def late(text: Path, steps: int) -> list[float]:
+    """Delays of the page of one training that nobody holds still."""
+    from playwright.sync_api import sync_playwright
+
+    run = fresh() / "run"
+    process = subprocess.Popen(training(text, steps, run), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
+        found = followed(run, process, browser)
+        browser.close()
+    process.wait()
+    return found
+
+
+def followed(run: Path, training: subprocess.Popen, browser) -> list[float]:
+    """Open the page on a run that trains; seconds from the writing of a step to its standing there."""
+    server, address = served(run)
     written: list[tuple[float, int]] = []
     stop = threading.Event()
     clock = threading.Thread(target=_watch, args=(run, written, stop), daemon=True)
@@ -94,10 +148,9 @@ def followed(run: Path, training: subprocess.Popen, browser) -> list[float]:
     page = browser.new_page(viewport={"width": 1280, "height": 900})
     page.goto(address)
     page.wait_for_selector("html[data-ready=yes]", timeout=120_000)
-    page.evaluate("document.querySelector('#grid').scrollIntoView()")
-    shown: dict[int, float] = {}
-    while training.poll() is None:
-        text = page.locator(".live").text_content(timeout=2000) or ""
+    shown: dict[int, float] = {}  # by step, when it was first seen on the page
+    while training.poll() is None and not (run / "manifest.json").is_file():  # then the page loads itself again
+        text = page.evaluate("document.querySelector('.live')?.textContent ?? ''")
         digits = text.partition("step ")[2].partition(", loss")[0].replace(",", "")
         if digits.isdigit():
             shown.setdefault(int(digits), time.monotonic())

@@ -2,6 +2,7 @@
 
 import dataclasses
 import http.client
+import itertools
 import json
 import os
 import signal
@@ -19,11 +20,12 @@ from qkv.cli import main
 from qkv.errors import UserError
 from qkv.telemetry import Store
 from qkv.views.asking import Desk, Question
-from qkv.views.follow import Patient, pulse_of
+from qkv.views.follow import Purse, pulse_of
 from qkv.views.heads import head_notes
 from qkv.views.long import LongText, largest_in_blocks
 from qkv.views.looker import Looker
 from qkv.views.packed import pack, wire
+from qkv.views.server import Page
 from qkv.views.serving import _listen, serve
 
 TEXT = "the day and the night"
@@ -264,22 +266,37 @@ def test_the_page_follows_within_two_seconds(make, serving):
         assert list(server) == []
 
 
-def test_reading_a_room_again_waits_until_its_cost_is_paid():
-    now, worked, asked = [0.0], [0.0], []
+def test_reading_again_waits_until_what_was_read_is_paid_for():
+    now, worked = [0.0], [0.0]
 
     def costly():
-        asked.append(now[0])
-        now[0] += 0.9  # nearly all of it waiting for a core that the training has
-        worked[0] += 0.03
-        return len(asked)
+        now[0] += 9.0  # nearly all of it waiting for a core that the training has
+        worked[0] += 0.2
+        return now[0]
 
-    room = Patient(costly, clock=lambda: now[0], cost=lambda: worked[0])
-    assert room() == 1
-    now[0] += 1.4
-    assert room() == 1 and not room.is_fresh
-    assert room(at_once=True) == 2 and room.is_fresh
-    now[0] += 1.6
-    assert room() == 3
+    purse = Purse(clock=lambda: now[0], cost=lambda: worked[0])
+    assert purse.wait == 0 and purse.pay(costly) == 9.0
+    assert purse.wait == 0  # 0.2 s of a credit of 0.3
+    purse.pay(costly)
+    assert purse.wait == pytest.approx((0.2 + 0.2 - 9 * 0.005 - 0.3) / 0.005)
+    now[0] += 10.0
+    assert purse.wait == pytest.approx(1.0)
+    now[0] += 1.1
+    assert purse.wait == 0
+    now[0] += 1e6  # what was not spent is not saved
+    purse.pay(costly), purse.pay(costly)
+    assert purse.wait == pytest.approx(11.0)
+
+
+def test_rooms_of_a_training_wait_for_each_other_and_those_of_a_finished_run_do_not(run_folder):
+    page = Page(run_folder.folder)
+    assert page.pulse.finished
+    assert page.rooms(["loss", "map"]).keys() == {"wait", "loss", "map"}
+    page.pulse = dataclasses.replace(page.pulse, finished=False)
+    page.purse = Purse(cost=itertools.count().__next__)  # a second each
+    first = page.rooms(["loss", "map"])
+    assert first.keys() == {"wait", "loss"} and first["wait"] > 100
+    assert page.rooms(["map"]).keys() == {"wait"}
 
 
 def test_tiles_and_lines_of_a_long_text_are_the_whole_patterns(run_folder):

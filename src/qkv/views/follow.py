@@ -1,7 +1,8 @@
 """Following a run that trains, by reading its folder: no message passes between a page and a trainer.
 
-A pulse is the little that tells whether there is more to see; it costs some milliseconds. Rooms are read again no more
-often than their cost allows, so that a page that watches takes no more than two hundredths of a core from the training.
+A pulse is the little that tells whether there is more to see; it costs half a millisecond. Rooms are read again no more
+often than their cost allows, so that a page that watches takes about a hundredth of a core from the training, the
+browser's part by the same rule included (`static/live.js`).
 """
 
 import asyncio
@@ -11,7 +12,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from anyio import to_thread
 
@@ -20,17 +21,22 @@ from qkv.folder import RunFolder
 from qkv.recipe import snapshot_steps
 from qkv.telemetry import Telemetry
 
-__all__ = ["LOOK_EVERY", "Follower", "Patient", "Pulse", "pulse_of"]
+__all__ = ["LOOK_EVERY", "Follower", "Pulse", "Purse", "pulse_of"]
 
-LOOK_EVERY = 0.5
+LOOK_EVERY = 1.0
 """Seconds between two looks at the folder."""
+TOLD_WITHIN = 0.25
+"""Seconds from a look to those who listen."""
 QUIET = 15.0
 """Seconds after which a silent connection is told that it still stands."""
 
 P = TypeVar("P")
+R = TypeVar("R")
 
-SHARE = 0.02
-"""Of one core, that reading a room again may take while a run trains."""
+SHARE = 0.005
+"""Of one core, that reading rooms again may take while a run trains."""
+CREDIT = 0.3
+"""Processor seconds that may be taken ahead: a page that was just opened follows at once."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,33 +76,35 @@ def pulse_of(folder: Path) -> Pulse:
     )
 
 
-class Patient:
-    """The last answer of a costly question, asked anew only when `SHARE` of the time that passed pays for it.
+class Purse:
+    """What reading again may cost a training: `SHARE` of the time, and `CREDIT` ahead of it.
 
-    `cost` is what the asking takes from a training: processor seconds of this process, not the seconds that it waits
-    for a core that the training has.
+    `cost` is what is taken from a training: processor seconds of this process, not the seconds that it waits for a core
+    that the training has.
     """
 
     def __init__(
-        self,
-        ask: Callable[[], Any],
-        clock: Callable[[], float] = time.monotonic,
-        cost: Callable[[], float] = time.process_time,
+        self, clock: Callable[[], float] = time.monotonic, cost: Callable[[], float] = time.process_time
     ) -> None:
-        self._ask, self._clock, self._cost = ask, clock, cost
-        self.is_fresh = False
-        """Whether the last call asked anew."""
-        self._answer: Any = None
-        self._not_before = float("-inf")
+        self._clock, self._cost = clock, cost
+        self._debt, self._since = 0.0, clock()
 
-    def __call__(self, *, at_once: bool = False) -> Any:
-        """The answer, at most as old as its cost asks; `at_once` where the run is finished and nobody is disturbed."""
-        self.is_fresh = at_once or self._clock() >= self._not_before
-        if self.is_fresh:
-            spent = self._cost()
-            self._answer = self._ask()
-            self._not_before = self._clock() + (self._cost() - spent) / SHARE
-        return self._answer
+    @property
+    def _owed(self) -> float:
+        return max(0.0, self._debt - SHARE * (self._clock() - self._since))
+
+    @property
+    def wait(self) -> float:
+        """Seconds until it is open; 0 where it is."""
+        return max(0.0, (self._owed - CREDIT) / SHARE)
+
+    def pay(self, read: Callable[[], R]) -> R:
+        """What `read()` gives, its cost owed from now on."""
+        spent = self._cost()
+        try:
+            return read()
+        finally:
+            self._debt, self._since = self._owed + self._cost() - spent, self._clock()
 
 
 class Follower(Generic[P]):
@@ -126,5 +134,5 @@ class Follower(Generic[P]):
             elif silent >= QUIET:
                 silent = 0.0
                 yield ": still here\n\n"
-            await asyncio.sleep(LOOK_EVERY / 2)
-            silent += LOOK_EVERY / 2
+            await asyncio.sleep(TOLD_WITHIN)
+            silent += TOLD_WITHIN

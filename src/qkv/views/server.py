@@ -3,7 +3,7 @@
     GET  /                 the page; its modules under /static
     GET  /payload          every room
     GET  /playground       the playground, going on from this run
-    GET  /rooms?names=...  some rooms again, while the run trains
+    GET  /rooms?names=...  those of some rooms that a training can be asked to pay for, and when to ask for the others
     GET  /events           server-sent events: a pulse whenever the run has gone on
     POST /ask/NAME         a question that needs the model (see `asking`)
 
@@ -15,11 +15,12 @@ import contextlib
 import dataclasses
 import json
 import mimetypes
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
+import torch
 from anyio import to_thread
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -27,8 +28,9 @@ from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, R
 from starlette.routing import Route
 
 from qkv.errors import QkvError, UserError
+from qkv.telemetry import Memory
 from qkv.views.asking import Desk
-from qkv.views.follow import Follower, Patient, Pulse, pulse_of
+from qkv.views.follow import Follower, Pulse, Purse, pulse_of
 from qkv.views.guard import App, Guard
 from qkv.views.looker import Looker
 from qkv.views.packed import to_json, wire
@@ -38,6 +40,8 @@ from qkv.views.playground import POLICY, playground
 from qkv.views.rooms import Rooms
 
 __all__ = ["Page", "Shown", "application"]
+
+R = TypeVar("R")
 
 LIVE_ROOMS = ("loss", "map", "grid", "matrices", "samples", "rows", "words")
 
@@ -54,7 +58,13 @@ class Page(Follower[Pulse]):
             if not looker.reads_images:
                 looker.tokenizer  # noqa: B018 - a run without one cannot be shown a text
             self.desk = Desk(looker)
-        self._rooms = {name: Patient(lambda name=name: self._read(name)) for name in LIVE_ROOMS}
+        self.purse = Purse()
+        self._memory: tuple[int, Memory] = (0, Memory())
+        self._threads = torch.get_num_threads()
+
+    def spare(self) -> None:
+        """Let this thread compute on one core while the run trains: two that wait for each other keep both busy."""
+        torch.set_num_threads(self._threads if self.pulse.finished else 1)
 
     def payload(self) -> Any:
         """Every room, and what may be asked."""
@@ -69,15 +79,20 @@ class Page(Follower[Pulse]):
         return dataclasses.replace(report, other=other)
 
     def rooms(self, names: Iterable[str]) -> dict[str, Any]:
-        """Some rooms, as they are now or were a moment ago: `stale` names the latter.
+        """Some rooms as they are now, in their order for as long as a training is spared; whole when it is finished.
+
+        `wait` is in how many seconds it is worth asking for those that are not among them.
 
         Raises UserError for one that there is none of.
         """
         for name in (names := list(names)):
-            if name not in self._rooms:
+            if name not in LIVE_ROOMS:
                 raise UserError(f"there is no room {name[:40]!r}; expected some of {', '.join(LIVE_ROOMS)}")
-        found = {name: self._rooms[name](at_once=self.pulse.finished) for name in names}
-        return {"stale": [name for name in names if not self._rooms[name].is_fresh], **found}
+        found = {}
+        for name in names:
+            if self.pulse.finished or not self.purse.wait:
+                found[name] = self.purse.pay(lambda name=name: self._read(name))
+        return {"wait": 0.0 if self.pulse.finished else self.purse.wait, **found}
 
     def play(self) -> PlayRoom | None:
         """The run as the playground takes it; None where it cannot."""
@@ -86,7 +101,11 @@ class Page(Follower[Pulse]):
         return found if found and found.weights is not None else None
 
     def _read(self, name: str) -> Any:
-        with Rooms(self.folder) as rooms:
+        path = self.folder / "telemetry.sqlite"
+        file = path.stat().st_ino if path.is_file() else 0
+        if file != self._memory[0]:  # another training in the same place
+            self._memory = (file, Memory())
+        with Rooms(self.folder, memory=self._memory[1]) as rooms:
             return getattr(rooms, name)()
 
 
@@ -97,6 +116,7 @@ class Shown(Protocol):
     desk: Desk | None
     closing: bool
 
+    def spare(self) -> None: ...
     def payload(self) -> Any: ...
     def play(self) -> PlayRoom | None: ...
     def rooms(self, names: Iterable[str]) -> dict[str, Any]: ...
@@ -115,22 +135,22 @@ def application(page: Shown, hosts: Iterable[str] | None, token: str = "") -> Ap
         return _static(request.path_params["name"])
 
     async def payload(request: Request) -> Response:
-        return JSONResponse(to_json(await to_thread.run_sync(page.payload)), headers=_HEADERS)
+        return JSONResponse(to_json(await _computed(page, page.payload)), headers=_HEADERS)
 
     async def play(request: Request) -> Response:
         headers = {**_HEADERS, "content-security-policy": f"{POLICY}; frame-ancestors 'self'"}
-        return await _answered(lambda: HTMLResponse(playground(page.play()), headers=headers))
+        return await _answered(page, lambda: HTMLResponse(playground(page.play()), headers=headers))
 
     async def rooms(request: Request) -> Response:
         names = request.query_params.get("names", "").split(",")
-        return await _answered(lambda: JSONResponse(to_json(page.rooms(names)), headers=_HEADERS))
+        return await _answered(page, lambda: JSONResponse(to_json(page.rooms(names)), headers=_HEADERS))
 
     async def events(request: Request) -> Response:
         return StreamingResponse(page.events(), media_type="text/event-stream", headers=_HEADERS)
 
     async def ask(request: Request) -> Response:
         body = await request.body()
-        return await _answered(lambda: _answer(page.desk, request.path_params["name"], body))
+        return await _answered(page, lambda: _answer(page.desk, request.path_params["name"], body))
 
     @contextlib.asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
@@ -181,9 +201,19 @@ def _answer(desk: Desk | None, name: str, body: bytes) -> Response:
     return Response(wire(desk.answer(name, question)), media_type="application/octet-stream", headers=_HEADERS)
 
 
-async def _answered(work: Any) -> Response:
-    """Do it in a thread; a mistake is told as it is, anything else in general words."""
+async def _computed(page: Shown, work: Callable[[], R]) -> R:
+    """Do it in a thread that spares the training."""
+
+    def sparing() -> R:
+        page.spare()
+        return work()
+
+    return await to_thread.run_sync(sparing)
+
+
+async def _answered(page: Shown, work: Callable[[], Response]) -> Response:
+    """The answer; a mistake is told as it is, anything else in general words."""
     try:
-        return await to_thread.run_sync(work)
+        return await _computed(page, work)
     except QkvError as error:
         return JSONResponse({"error": str(error)}, status_code=422 if isinstance(error, UserError) else 500)

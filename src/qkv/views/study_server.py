@@ -41,6 +41,9 @@ class StudyPage(Follower[StudyPulse]):
     def __init__(self, folder: Path) -> None:
         super().__init__(folder, study_pulse)
 
+    def spare(self) -> None:
+        """Nothing is computed here."""
+
     def payload(self) -> Any:
         """The room, as it is now."""
         return read_study(self.folder, Host(kind="page"))

@@ -101,6 +101,20 @@ export function atMostEvery(milliseconds, run) {
   return call;
 }
 
+// `run` at the first of many calls, and again when there was none for so many milliseconds.
+export function atEnds(milliseconds, run) {
+  let [timer, more] = [0, false];
+  return () => {
+    more = timer !== 0;
+    if (!more) run();
+    clearTimeout(timer);
+    timer = setTimeout(() => {
+      timer = 0;
+      if (more) run();
+    }, milliseconds);
+  };
+}
+
 // Of several calls of an asynchronous function only the last one's outcome counts.
 export function lastOnly() {
   let calls = 0;

@@ -236,7 +236,9 @@ function render({ model, el }) {
   off.add(soon.off);
   off.add(watch(model, "step", soon));
   off.add(watch(model, "address", choose));
-  for (const key of ["map", "grid"]) off.add(watch(model, key, build));
+  const anew = inSight(el, build);
+  off.add(anew.off);
+  for (const key of ["map", "grid"]) off.add(watch(model, key, anew));
   off.add(onTheme(place));
   off.add(() => panels.forEach((panel) => panel.off()));
   build();

@@ -1,19 +1,20 @@
 // Which run this is, in one glance: name, verdict, and the facts that size it.
 
-import { add, h } from "./dom.js";
+import { add, h, inSight } from "./dom.js";
 import { duration, large, number, whole } from "./format.js";
 import { watch } from "./model.js";
 
-// How far a run is that trains while it is looked at.
-function live(model) {
+// How far a run is that trains while it is looked at; written only while `el` is in sight, since any frame costs the training.
+function live(model, el) {
   const line = h("p.live", { role: "status", hidden: true });
   const show = () => {
     const pulse = model.get("pulse");
     line.hidden = !pulse || pulse.finished;
     if (!line.hidden) line.textContent = model.get("connected") === false ? "The server is gone; what is here stays." : `Training: step ${whole(pulse.step)}${pulse.loss === null ? "" : `, loss of its batch ${number(pulse.loss)}`}`;
   };
-  watch(model, "pulse", show);
-  watch(model, "connected", show);
+  const soon = inSight(el, show);
+  watch(model, "pulse", soon);
+  watch(model, "connected", soon);
   return line;
 }
 
@@ -32,7 +33,7 @@ function render({ model, el }) {
     h("p.eyebrow", null, model.get("host").kind === "page" ? "qkv · live page of a training run" : "qkv · report of a training run"),
     h("h1", null, run.name),
     h("p.verdict", null, run.verdict),
-    model.get("host").kind === "page" ? live(model) : null,
+    model.get("host").kind === "page" ? live(model, el) : null,
     h("dl.facts", null, facts.map(([label, value]) => h("div", null, h("dt", null, label), h("dd", null, value))))]);
 }
 

@@ -6,7 +6,13 @@ import { openWire } from "./decode.js";
 import { allSteps, openPage } from "./rooms.js";
 import { openStudy } from "./studied.js";
 
-const AGAIN = 700; // milliseconds
+const SHARE = 0.005; // of one core, that drawing anew may take from a training
+const CREDIT = 0.3; // seconds that may be taken ahead
+const LEAST = 0.5; // seconds between two rounds
+
+// Where the rooms stand that a run in training changes: read again while one of these is in sight. The slider stands
+// everywhere, and its steps come with the map.
+const PLACES = { loss: ["loss"], map: ["grid", "map", "stepper"], grid: ["grid"], matrices: ["matrices"], samples: ["answers"], rows: ["matrices", "words"], words: ["words"] };
 
 async function ask(name, question) {
   const response = await fetch(`ask/${name}`, { method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify(question) })
@@ -30,9 +36,36 @@ function changed(before, now) {
   return rooms;
 }
 
+// Ids of the sections that the reader has in sight; `more()` is called when there are others.
+function sections(more) {
+  const seen = new Set(["stepper"]);
+  const observer = new IntersectionObserver((entries) => {
+    for (const { target, isIntersecting } of entries) seen[isIntersecting ? "add" : "delete"](target.id);
+    more();
+  });
+  document.querySelectorAll("section.room").forEach((section) => observer.observe(section));
+  document.addEventListener("visibilitychange", more);
+  return (name) => !document.hidden && PLACES[name].some((id) => seen.has(id));
+}
+
+const drawn = () => new Promise((done) => requestAnimationFrame(() => setTimeout(done)));
+
+// What drawing anew may cost a training: `spend(seconds)` gives in how many seconds it may be done again.
+function purse() {
+  let [debt, since] = [0, performance.now()];
+  return (seconds) => {
+    const now = performance.now();
+    debt = Math.max(0, debt - (SHARE * (now - since)) / 1000) + seconds;
+    since = now;
+    return Math.max(0, (debt - CREDIT) / SHARE);
+  };
+}
+
 function follow(model) {
   const pending = new Set();
-  let [told, busy] = [null, false];
+  const spend = purse();
+  let [told, busy, timer] = [null, false, 0];
+  const inSight = sections(() => catchUp());
   function take(values, pulse) {
     const following = model.get("step") === model.get("steps").at(-1);
     for (const [name, value] of Object.entries(values)) model.set(name, value);
@@ -40,23 +73,27 @@ function follow(model) {
     model.set("steps", allSteps({ map: model.get("map"), matrices: model.get("matrices"), kept: model.get("kept") }));
     if (following) model.set("step", model.get("steps").at(-1));
   }
+  // Ask for what has changed and is looked at, the longest waiting first; then rest for as long as that was worth.
   async function catchUp() {
-    if (busy || !pending.size) return;
+    const names = [...pending].filter(inSight);
+    if (busy || timer || !names.length) return;
     busy = true;
-    const pulse = told;
+    let wait = 0;
     try {
-      const response = await fetch(`rooms?names=${[...pending].join(",")}`);
+      const response = await fetch(`rooms?names=${names.join(",")}`);
       if (response.ok) {
-        const { stale, ...values } = await response.json();
-        pending.clear();
-        stale.forEach((name) => pending.add(name)); // not read again yet, to spare the training
-        take(values, pulse);
+        const { wait: spare, ...values } = await response.json();
+        Object.keys(values).forEach((name) => pending.delete(name));
+        const since = performance.now();
+        take(values, told);
+        await drawn();
+        wait = Math.max(spare, spend((performance.now() - since) / 1000));
       }
     } catch {
       // the next round tries again
     }
     busy = false;
-    if (pending.size) setTimeout(catchUp, AGAIN);
+    timer = setTimeout(() => ((timer = 0), catchUp()), 1000 * Math.max(LEAST, wait));
   }
   const events = new EventSource("events");
   events.addEventListener("pulse", (event) => {

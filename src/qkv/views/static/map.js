@@ -132,9 +132,11 @@ function render({ model, el }) {
   off.add(soon.off);
   off.add(watch(model, "step", soon));
   off.add(watch(model, "address", mark));
+  const anew = inSight(el, draw);
+  off.add(anew.off);
   off.add(watch(model, "map", () => {
     map = model.get("map") ?? map;
-    draw();
+    anew();
   }));
   off.add(frame.off);
   off.add(() => panels.forEach((panel) => panel.off()));

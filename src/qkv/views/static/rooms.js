@@ -2,7 +2,7 @@
 // opens it with a payload and, where Python stands behind it, `ask(name, question)`. A view that fails says so in its own
 // place and leaves the others alone.
 
-import { atMostEvery, h } from "./dom.js";
+import { atEnds, h } from "./dom.js";
 import { createModel, watch } from "./model.js";
 import answers from "./answers.js";
 import attention from "./attention.js";
@@ -165,7 +165,7 @@ export function openPage(main, payload, ask = null, numbers = null) {
     main.append(bar);
     slider.render({ model, el: bar });
   }
-  watch(model, "step", atMostEvery(300, () => toAddress(model))); // browsers slow a page down that writes its address every frame
+  watch(model, "step", atEnds(300, () => toAddress(model))); // a browser that writes a page's address misses some frames
   for (const key of ["address", "room"]) watch(model, key, () => toAddress(model));
   const target = asked && document.getElementById(asked);
   if (target) turn.add(main, () => target.scrollIntoView());
