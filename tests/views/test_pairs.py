@@ -39,7 +39,7 @@ def stored(text):
 
 def test_a_pair_is_read_as_the_model_was_trained_on_it(run):
     looker = Looker(run.path)
-    pair = read_pair(looker, f"  {SOURCE} ", 32, target="the dog")
+    pair = read_pair(looker, f"  {SOURCE} => the dog ", 32)
     end = looker.tokenizer.end_id
     assert pair.source[0, -1] == end == pair.inputs[0, 0]
     assert pair.written[:-1] == pair.input_tokens[1:] and len(pair.written) == pair.inputs.shape[1]
@@ -89,10 +89,10 @@ def test_notes_of_cross_attention_are_plain_means(texts):
 
 def test_a_live_page_answers_with_all_three_and_takes_a_target(run):
     desk = Desk(Looker(run.path))
-    found = desk.answer("attention", {"text": SOURCE, "target": "the dog sees"}).texts
+    found = desk.answer("attention", {"text": f"{SOURCE} => the dog sees"}).texts
     assert [text.site for text in found] == ["cross", "enc", "dec"]
     assert "".join(found[0].tokens[:-1]).replace("\u2423", " ").split() == ["the", "dog", "sees"]
-    assert {text.source for text in found} == {SOURCE}
+    assert {text.source for text in found} == {f"{SOURCE} => the dog sees"}  # what another step is asked for
 
 
 @pytest.mark.browser

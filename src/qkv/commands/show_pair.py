@@ -12,7 +12,7 @@ import torch
 
 from qkv.commands import heat, screen
 from qkv.commands.show_text import ActivationShown, activation_values
-from qkv.data.pairs import encode_lines, start_of
+from qkv.data.pairs import ARROW, encode_lines, start_of
 from qkv.errors import AddressError, UserError, unknown
 from qkv.models.addresses import Address, parse_address
 from qkv.tasks import PredictOptions
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from qkv.api import Run
 
 __all__ = ["AlignmentShown", "look"]
-
-ARROW = "=>"
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,10 @@ from qkv.data.tokenizers import KINDS, Tokenizer, fit_tokenizer, load_tokenizer,
 from qkv.data.tokens import Tokens, id_type
 from qkv.errors import ConfigError, SourceError, unknown
 
-__all__ = ["PairCorpus", "Pairs", "absolute_pair", "decode_line", "encode_lines", "load_pairs", "split_pair"]
+__all__ = ["ARROW", "PairCorpus", "Pairs", "absolute_pair", "decode_line", "encode_lines", "load_pairs", "split_pair"]
+
+ARROW = "=>"
+"""Between a source and its target where both are typed in one line."""
 
 _FEWEST = 20
 """Training pairs below this many are too few where some must be held out as well."""

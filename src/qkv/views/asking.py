@@ -35,8 +35,7 @@ class Question:
     """What is asked about; fields that a question does not use are ignored."""
 
     text: str = ""
-    target: str = ""
-    """What is taken as written, of a model that writes one text of another; empty: what it writes itself."""
+    """Of a model that writes one text of another `SOURCE => TARGET`, or a source whose target it writes itself."""
     step: int | None = None
     """None is the newest weights."""
     changes: tuple[str, ...] = ()
@@ -67,7 +66,7 @@ def _checked(name: str, value: Any) -> Any:
         if not isinstance(value, list) or len(value) > MOST_CHANGES or not all(isinstance(v, str) for v in value):
             raise UserError(f"changes is a list of at most {MOST_CHANGES} texts")
         return tuple(value)
-    if name in ("text", "target", "address"):
+    if name in ("text", "address"):
         if not isinstance(value, str):
             raise UserError(f"{name} is a text")
         return value
@@ -122,7 +121,7 @@ def _attention(desk: Desk, question: Question) -> Looks:
     if len(words.tokens) > LONGEST_WHOLE:
         found = (desk.long(question.text, step, question.changes).overview(title),)
     elif looker.encodes:
-        pair = read_pair(looker, question.text, LONGEST_WHOLE, question.target)
+        pair = read_pair(looker, question.text, LONGEST_WHOLE)
         title = titled(name_of(question.text), len(pair.source_tokens), pair.n_all)
         found = pair_attention(looker, pair, title, steps=[step], changes=question.changes)
     else:

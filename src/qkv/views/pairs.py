@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from qkv.data.pairs import encode_lines, end_of, start_of
+from qkv.data.pairs import ARROW, encode_lines, end_of, start_of
 from qkv.errors import UserError
 from qkv.tasks import PredictOptions
 from qkv.tasks.translate import Translate
@@ -44,13 +44,14 @@ def n_maps(n_heads: int) -> int:
     return 3 * n_heads
 
 
-def read_pair(looker: Looker, source: str, longest: int, target: str = "") -> Pair:
-    """A pair as its model was trained on it, either side cut to `longest` tokens; without a target the newest weights
-    write one, as `qkv predict` does.
+def read_pair(looker: Looker, text: str, longest: int) -> Pair:
+    """`SOURCE => TARGET` as its model was trained on it, either side cut to `longest` tokens; for a source alone the
+    newest weights write a target, as `qkv predict` does.
 
     Raises UserError for a source of fewer than two tokens.
     """
     tokenizer = looker.tokenizer
+    source, _, target = text.partition(ARROW)
     line = " ".join(source.split())
     whole = encode_lines(tokenizer, [line])[0]
     if not line or len(whole) < 2:
