@@ -221,7 +221,9 @@ def look(browser):
     contexts = []
 
     def open_page(path, *, width=1280, scheme="light", fragment="", ready=True, offline=True):
-        context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme, offline=offline)
+        context = browser.new_context(
+            viewport={"width": width, "height": 900}, color_scheme=scheme, offline=offline, reduced_motion="reduce"
+        )  # a cell stays where it was measured
         contexts.append(context)
         page = context.new_page()
         page.asked, page.complaints = [], []

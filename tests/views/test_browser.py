@@ -219,7 +219,6 @@ def test_a_picture_is_taken_away_with_its_words_and_its_scale(look, report, plac
 
 def test_the_keyboard_reaches_every_picture_and_every_control(look, report):
     page = look(report)
-    page.evaluate("document.documentElement.style.scrollBehavior = 'auto'")
     page.evaluate("document.querySelectorAll('*').forEach((e, i) => (e.dataset.at = i))")
     reached, outlined = set(), True
     for _ in range(600):

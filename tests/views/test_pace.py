@@ -69,7 +69,6 @@ def test_numbers_that_do_not_open_are_told_in_words(browser, report):
 
 def test_a_drag_over_every_step_makes_no_element_and_writes_few_addresses(look, report):
     page = look(report)
-    page.evaluate("document.documentElement.style.scrollBehavior = 'auto'")
     page.evaluate("document.querySelector('#grid').scrollIntoView()")
     page.wait_for_timeout(300)
     colours = page.locator("#grid .cells canvas").nth(2)

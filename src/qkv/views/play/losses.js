@@ -32,7 +32,7 @@ function summary(race) {
   }).filter(Boolean);
 }
 
-function marks(race, colours, span, place) {
+function marks(race, colours, span, place, inside) {
   const colour = { a: colours.arm.a, b: colours.arm.b };
   const lines = ARMS.map((arm) => ({ arm, train: thinned(race.curves[arm].losses), val: race.curves[arm].validations }));
   return [
@@ -40,7 +40,7 @@ function marks(race, colours, span, place) {
     Plot.text(race.baselines, { x: () => span, y: "nats", text: (b) => `${b.label} ${fixed(b.nats)}`, textAnchor: "start", dx: 8, fill: colours.soft, render: place }),
     ...lines.map(({ arm, train }) => Plot.line(train, { x: "step", y: "loss", stroke: colour[arm], strokeWidth: 1, strokeOpacity: 0.45, clip: true })),
     ...lines.map(({ arm, val }) => Plot.line(val, { x: "step", y: "loss", stroke: colour[arm], strokeWidth: 2.2, clip: true })),
-    ...(race.taken ? [] : [Plot.text([BEGIN], { frameAnchor: "middle", fontSize: 15, fill: colours.ink, stroke: colours.paper, strokeWidth: 9, lineWidth: 34 })]),
+    ...(race.taken ? [] : [Plot.text([BEGIN], { frameAnchor: "middle", fontSize: 15, fill: colours.ink, stroke: colours.paper, strokeWidth: 9, lineWidth: Math.min(34, inside / 15) })]),
     ...lines.map(({ arm, val }) => Plot.dot(val.slice(-1), { x: "step", y: "loss", fill: colour[arm], r: 4 })),
   ];
 }
@@ -56,6 +56,7 @@ export function losses(host, race, armColours) {
     const top = Math.max(d3.max(nats) * 1.04, Math.min(d3.max(all) ?? 0, 2 * d3.max(nats)));
     const low = Math.max(0, (d3.min([...all, ...nats]) ?? 0) - 0.12);
     const span = Math.max(50, race.taken);
+    const [marginLeft, marginRight] = [38, width < 520 ? 88 : 104];
     const [height, marginTop, marginBottom] = [Math.max(240, Math.min(340, width * 0.5)), 12, 40];
     const pixel = (v) => marginTop + ((top - v) / (top - low)) * (height - marginTop - marginBottom);
     const places = apart(nats.map(pixel), 15, marginTop, height - marginBottom);
@@ -66,10 +67,10 @@ export function losses(host, race, armColours) {
     };
     readout.replaceChildren(...summary(race).map((line) => h("span", null, line)));
     return plot(colours, `losses of both arms over ${race.taken} steps. ${summary(race).join("; ")}`, {
-      width, height, marginTop, marginBottom, marginLeft: 38, marginRight: width < 520 ? 88 : 104,
+      width, height, marginTop, marginBottom, marginLeft, marginRight,
       x: { domain: [0, span], label: "step", labelArrow: "none", labelAnchor: "center", ticks: width < 520 ? 4 : 7, tickSize: 0, tickFormat: (v) => whole(v) },
       y: { domain: [low, top], label: null, ticks: 5, tickSize: 0 },
-      marks: marks(race, { ...colours, arm: armColours(frame.el) }, span, place),
+      marks: marks(race, { ...colours, arm: armColours(frame.el) }, span, place, width - marginLeft - marginRight),
     });
   });
   frame.body.append(readout);

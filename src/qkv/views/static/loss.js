@@ -54,7 +54,7 @@ function render({ model, el }) {
     const lines = loss.baselines.map((b) => ({ ...b, y: b.nats * factor() }));
     const right = Math.max(24, widthOf(lines.map((l) => `${l.label} ${number(l.y, 3)}`), width * (width < 520 ? 0.4 : 0.3)) + 16);
     const said = (l) => `${fitted(l.label, right - 16 - 6.6 * (number(l.y, 3).length + 1))} ${number(l.y, 3)}`;
-    const floor = d3.min([...val.map(scaled), ...smooth.map(scaled), ...lines.map((l) => l.y)]);
+    const floor = d3.min([...val.map(scaled), ...(smooth.length ? smooth : train).map(scaled), ...lines.map((l) => l.y)]);
     const ceiling = d3.max([...val.map(scaled), ...train.slice(0, 3).map(scaled), ...lines.map((l) => l.y)]);
     const domain = [floor - (ceiling - floor) * 0.06, ceiling + (ceiling - floor) * 0.02];
     const pixel = (y) => top + ((domain[1] - y) / (domain[1] - domain[0])) * (height - top - bottom);
