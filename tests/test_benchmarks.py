@@ -10,10 +10,11 @@ from types import ModuleType
 import pytest
 
 FOLDER = Path(__file__).parent.parent / "benchmarks"
-COMMANDS = sorted(path for path in FOLDER.glob("*.py") if path.name != "command.py")
+SHARED = ("command", "turns")
+COMMANDS = sorted(path for path in FOLDER.glob("*.py") if path.stem not in SHARED)
 
 
-@pytest.mark.parametrize("path", [*COMMANDS, FOLDER / "command.py"], ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", [*COMMANDS, *(FOLDER / f"{name}.py" for name in SHARED)], ids=lambda path: path.stem)
 def test_everything_that_a_benchmark_imports_of_ours_is_there(path):
     for node in ast.walk(ast.parse(path.read_text("utf-8"))):
         if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "qkv":
@@ -34,7 +35,8 @@ def benchmark(name: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    sys.modules.pop("command", None)
+    for shared in SHARED:
+        sys.modules.pop(shared, None)
     return module
 
 
