@@ -137,7 +137,7 @@ function render({ model, el }) {
     parts.add(frame.off);
     detail();
   }
-  add(el, [canAsk ? entry(typed, { label: model.get("run").task === "translate" ? "A source of your own, or a source => and its target" : undefined }) : null, controls, body]);
+  add(el, [canAsk ? entry(typed, { label: texts.some((text) => text.keys.length) ? "A source of your own, or a source => and its target" : undefined }) : null, controls, body]);
   const drawSoon = inSight(el, draw);
   off.add(drawSoon.off);
   const followSoon = inSight(el, atMostEvery(200, follow));
