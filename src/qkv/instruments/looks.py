@@ -18,11 +18,13 @@ from qkv.instruments.probe import Probe
 from qkv.instruments.registry import ANGLES, CIRCUIT, MEASURES, N_SINGULAR, SPECTRAL
 from qkv.instruments.spectra import (
     CircuitReading,
+    between_spaces,
     circuit_norm,
     circuit_reading,
     circuits,
     head_blocks,
     participation_ranks,
+    spaces,
     spectra,
 )
 from qkv.models.matrices import Catalogue
@@ -135,7 +137,7 @@ class Looks:
         """Ranks, rotation and largest singular values of every matrix."""
         for i in self._matrices:
             stored = self.passes.weights(i)[None]
-            values, turned = self._spectrum(self.entries[i].address, stored, None)
+            values, turned = self._spectrum(step, self.entries[i].address, stored, None)
             self._add_spectra(step, [self._ids[i]], values, turned)
             self._add(step, ("participation_rank",), [self._ids[i]], participation_ranks(stored)[None])
             self._add_top(step, self.entries[i].address, values[0])
@@ -144,9 +146,9 @@ class Looks:
         """The same of every head's matrices and circuits, and the angles between the spaces that a head reads."""
         blocks = {i: head_blocks(self.entries[i], self.passes.weights(i)) for i in self._headed}
         for i in self._headed:
-            self._add_spectra(step, self._head_ids[i], *self._spectrum(f"{i} by head", blocks[i], None))
+            self._add_spectra(step, self._head_ids[i], *self._spectrum(step, f"{i} by head", blocks[i], None))
         for name, chosen in self._by_attention.items():
-            values, turned = self._spectrum(name, *self._factors(self.passes.weights, chosen))
+            values, turned = self._spectrum(step, name, *self._factors(self.passes.weights, chosen))
             self._add_spectra(step, [self._circuit_ids[i] for i in chosen], values, turned)
             for i, row in zip(chosen, values, strict=True):
                 self._add_top(step, self._circuits[i].address, row)
@@ -174,22 +176,22 @@ class Looks:
         return left, torch.stack([b.mT if c.is_qk else b for b, c in zip(right, circuits, strict=True)])
 
     def _starting(self, name: str) -> tuple[tuple[Tensor, Tensor] | None, np.ndarray | None]:
-        """The factors at the start of the circuits of one attention, kept in float64, and their norms; or none."""
+        """The factors at the start of the circuits of one attention and their norms; or none."""
         if self.passes.start(0) is None:
             return None, None
         if name not in self._starts:
-            left, right = (t.double() for t in self._factors(self.passes.start, self._by_attention[name]))
+            left, right = self._factors(self.passes.start, self._by_attention[name])
             self._starts[name] = (left, right), circuit_norm((left, right))
         return self._starts[name]
 
-    def _spectrum(self, name: str, left: Tensor, right: Tensor | None) -> tuple[np.ndarray, np.ndarray]:
+    def _spectrum(self, step: int, name: str, left: Tensor, right: Tensor | None) -> tuple[np.ndarray, np.ndarray]:
         """Singular values [n, r] and rotations [n] of a stack; NaN where there is no start, no choice, or zeros."""
         k = N_SINGULAR if min(left.shape[-2:]) > N_SINGULAR and self.passes.start(0) is not None else 0
         values, now = spectra(left, right, k)
         if not k:
             return values, np.full(len(left), np.nan)
         if name not in self._tops:
-            self._tops[name] = self._starting_top(name, k)
+            self._tops[name] = now if step == 0 else self._starting_top(name, k)
         then = self._tops[name]
         is_zero = (now == 0).flatten(1).all(1) | (then == 0).flatten(1).all(1)
         return values, np.where(is_zero.cpu().numpy(), np.nan, between(then, now))
@@ -221,12 +223,12 @@ class Looks:
             at = [index[stem + kind] for kind in ("W_Q", "W_K", "W_V")]
             if blocks[at[0]].shape[-1] >= blocks[at[0]].shape[-2]:
                 continue
-            q, k, v = (_basis(blocks[i]) for i in at)
+            q, k, v = (spaces(blocks[i]) for i in at)
             group = self.entries[at[1]].group
-            by_query = q.unflatten(0, (-1, group))  # [kv_head, group, d_model, d_head]
-            of_q = between(q, k.repeat_interleave(group, 0))
-            of_v = between(v, k)
-            to_q = _root_mean(np.stack([between(v, by_query[:, g]) for g in range(group)]))
+            by_query = [q[g::group] for g in range(group)]
+            of_q = np.stack([between_spaces(each, k) for each in by_query], axis=1).reshape(-1)
+            of_v = between_spaces(v, k)
+            to_q = _root_mean(np.stack([between_spaces(v, each) for each in by_query]))
             ids_q, ids_v = self._head_ids[at[0]], self._head_ids[at[2]]
             self._add(step, ANGLES[:1], [*ids_q, *ids_v], np.concatenate([of_q, of_v])[None])
             self._add(step, ANGLES[1:], ids_v, to_q[None])
@@ -272,14 +274,6 @@ def _circuit_columns(reading: CircuitReading, d_head: np.ndarray) -> dict[str, n
         "participation_rank": reading.participation,
         "symmetric_share": reading.symmetric,
     }
-
-
-def _basis(blocks: Tensor) -> Tensor:
-    """Orthonormal columns of the space that each head reads, float64; NaN where it reads less than its width."""
-    basis, triangle = torch.linalg.qr(blocks.double())
-    diagonal = triangle.diagonal(dim1=-2, dim2=-1).abs()
-    thin = diagonal.amin(-1) <= 1e-10 * diagonal.amax(-1)
-    return torch.where(thin[:, None, None], torch.nan, basis)
 
 
 def _root_mean(degrees: np.ndarray) -> np.ndarray:

@@ -54,6 +54,8 @@ class Reading:
     """Mean of the optimizer's running mean of squared gradients."""
 
 
+_How = Literal["flat", "rows", "cols"]
+
 _SUMS = ("norm", "grad", "update", "distance", "inner", "start", "work", "pulled", "second")
 
 
@@ -62,7 +64,7 @@ class _Unit:
     """A piece of one entry: whole memory (`flat`), or rows or columns whose sums are kept apart for the heads."""
 
     entry: int
-    how: Literal["flat", "rows", "cols"]
+    how: _How
     shape: tuple[int, ...]
     """Of the whole entry, as it is cut: one axis for `flat`, two otherwise."""
     first: int
@@ -70,6 +72,8 @@ class _Unit:
     """Along the first of these axes."""
     owners: np.ndarray
     """Which slot each of its sums belongs to."""
+    at: slice
+    """Where its sums stand among those of all units."""
 
     def of(self, whole: Any) -> Any:
         """This piece of a tensor in the entry's storage."""
@@ -91,7 +95,8 @@ class Passes:
         plain = first.device.type == "cpu" and all(e.parameter.dtype in _NUMPY for e in self.entries)
         self._xp: Any = np if plain else torch
         self._slots = np.cumsum([0, *(entry.n_heads or 1 for entry in self.entries)])
-        self._units = [u for i, e in enumerate(self.entries) for u in _cut(i, e, self._slots[i], plain)]
+        self._units = _units(self.entries, self._slots, plain)
+        self._owners = np.concatenate([unit.owners for unit in self._units])
         self._before = [torch.empty_like(e.parameter, requires_grad=False).contiguous() for e in self.entries]
         self._start = None if start is None else [start[e.address].detach().clone().contiguous() for e in self.entries]
         self._before_pieces, self._start_pieces = self._pieces(self._before), self._pieces(self._start or [])
@@ -184,17 +189,15 @@ class Passes:
 
     def _add(self, sums: Sequence[Any]) -> np.ndarray:
         """Sums of the units, in their order, added up by slot: float64 [n slots]; NaN where nothing was summed."""
-        out = np.full(self._slots[-1], np.nan)
-        there = [(unit.owners, value) for unit, value in zip(self._units, sums, strict=False) if value is not None]
-        if there:
-            if self._xp is np:
-                values = np.concatenate([np.atleast_1d(value) for _, value in there])
-            else:  # one transfer
-                values = torch.cat([value.reshape(-1) for _, value in there]).cpu().double().numpy()
-            owners = np.concatenate([owner for owner, _ in there])
-            totals = np.bincount(owners, weights=values, minlength=len(out))
-            out[owners] = totals[owners]
-        return out
+        values = np.full(len(self._owners), np.nan)
+        there = [(unit.at, value) for unit, value in zip(self._units, sums, strict=False) if value is not None]
+        if self._xp is np:
+            for at, value in there:
+                values[at] = value
+        elif there:  # one transfer
+            told = torch.cat([value.reshape(-1) for _, value in there]).cpu().double().numpy()
+            values[np.concatenate([np.arange(at.start, at.stop) for at, _ in there])] = told
+        return np.bincount(self._owners, weights=values, minlength=self._slots[-1])
 
     def _pieces(self, tensors: Sequence[Tensor | None]) -> list[Any]:
         """The units of contiguous tensors, sharing their memory; None for those of a tensor that is None."""
@@ -217,13 +220,23 @@ class Passes:
         return self._cached[what][1]
 
 
-def _cut(index: int, entry: Entry, slot: int, plain: bool) -> Iterator[_Unit]:
-    """The pieces of one entry, whose first slot is `slot`."""
+def _units(entries: Sequence[Entry], slots: np.ndarray, plain: bool) -> list[_Unit]:
+    """All pieces of all entries, in their order."""
+    units: list[_Unit] = []
+    for i, entry in enumerate(entries):
+        for how, shape, first, last, owners in _cut(entry, slots[i], plain):
+            n = units[-1].at.stop if units else 0
+            units.append(_Unit(i, how, shape, first, last, owners, slice(n, n + len(owners))))
+    return units
+
+
+def _cut(entry: Entry, slot: int, plain: bool) -> Iterator[tuple[_How, tuple[int, ...], int, int, np.ndarray]]:
+    """The pieces of one entry, whose first slot is `slot`: how, the entry's shape, first and last, owners."""
     n, shape, heads = entry.parameter.numel(), tuple(entry.parameter.shape), entry.n_heads
     most = PIECE if plain else n
     if not heads:
         for first in range(0, n, most):
-            yield _Unit(index, "flat", (n,), first, min(first + most, n), np.array([slot]))
+            yield "flat", (n,), first, min(first + most, n), np.array([slot])
         return
     if entry.axis == 0:
         table = (shape[0], n // shape[0])
@@ -235,7 +248,7 @@ def _cut(index: int, entry: Entry, slot: int, plain: bool) -> Iterator[_Unit]:
     rows = max(1, most // table[1])
     for first in range(0, table[0], rows):
         last = min(first + rows, table[0])
-        yield _Unit(index, "rows" if entry.axis == 0 else "cols", table, first, last, owner(first, last))
+        yield "rows" if entry.axis == 0 else "cols", table, first, last, owner(first, last)
 
 
 def _reading(sums: Mapping[str, np.ndarray], counts: np.ndarray) -> Reading:

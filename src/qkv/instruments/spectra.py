@@ -19,11 +19,14 @@ from qkv.models.parts import Entry
 __all__ = [
     "Circuit",
     "CircuitReading",
+    "Spaces",
+    "between_spaces",
     "circuit_norm",
     "circuit_reading",
     "circuits",
     "head_blocks",
     "participation_ranks",
+    "spaces",
     "spectra",
 ]
 
@@ -92,7 +95,7 @@ def spectra(left: Tensor, right: Tensor | None = None, k: int = 0) -> tuple[np.n
     if not k:
         return values.cpu().numpy(), a[..., :0]
     kept = torch.where(sizes > 1e-12 * sizes.amax(-1, keepdim=True), 1 / sizes, 0.0)
-    top = a @ (basis * kept) @ vectors[..., -k:].flip(-1)
+    top = a @ (basis * kept @ vectors[..., -k:].flip(-1))
     return values.cpu().numpy(), _normal(top) * (values[..., :1] > 0)[..., None]
 
 
@@ -108,6 +111,40 @@ def _normal(columns: Tensor) -> Tensor:
     """Columns at length 1; those of length 0 stay."""
     size = columns.norm(dim=-2, keepdim=True)
     return columns / torch.where(size > 0, size, 1.0)
+
+
+@dataclass(frozen=True)
+class Spaces:
+    """The spaces that n matrices [n, d_model, d_head] read (their columns' spans), ready to be compared."""
+
+    blocks: Tensor
+    """float64"""
+    factor: Tensor
+    """The triangle L [n, d_head, d_head] of blocks^T blocks = L L^T; NaN where a matrix reads less than its width."""
+
+    def __getitem__(self, which: slice) -> "Spaces":
+        return Spaces(self.blocks[which], self.factor[which])
+
+
+def spaces(blocks: Tensor) -> Spaces:
+    """Of [n, d_model, d_head] with d_head < d_model. Columns count as dependent from a condition number of 1e6 on."""
+    a = blocks.double()
+    factor, failed = torch.linalg.cholesky_ex(a.mT @ a)
+    diagonal = factor.diagonal(dim1=-2, dim2=-1)
+    thin = (failed > 0) | ~(diagonal.amin(-1) > 1e-6 * diagonal.amax(-1))
+    return Spaces(a, torch.where(thin[:, None, None], torch.nan, factor))
+
+
+def between_spaces(a: Spaces, b: Spaces) -> np.ndarray:
+    """Angle in degrees [n] between the spaces of each pair, as `measures.subspace_angle`; NaN where one is thin.
+
+    L_a^-1 A^T B L_b^-T is the product of two orthonormal bases that are never made: exact to the square of the
+    condition number times 1e-16.
+    """
+    inner = torch.linalg.solve_triangular(a.factor, a.blocks.mT @ b.blocks, upper=False)
+    cosines = torch.linalg.solve_triangular(b.factor, inner.mT, upper=False)
+    overlap = cosines.square().sum((-2, -1)) / min(cosines.shape[-2:])
+    return np.degrees(np.arccos(np.sqrt(overlap.clamp(0, 1).cpu().numpy())))
 
 
 @dataclass(frozen=True)
@@ -133,25 +170,26 @@ Factors = tuple[Tensor, Tensor]
 
 def circuit_norm(factors: Factors) -> np.ndarray:
     """|AB|_F of n circuits, float64 [n]; exactly 0 where a factor is."""
-    a, b = (t.double() for t in factors)
-    return np.sqrt(_numpy(_trace(a.mT @ a, b @ b.mT)))
+    a, b = factors
+    return np.sqrt(_numpy(_trace(_product(a.mT, a), _product(b, b.mT))))
 
 
 def circuit_reading(
     now: Factors, before: Factors | None, start: Factors | None, start_norm: np.ndarray | None = None
 ) -> CircuitReading:
-    """Norms, ways and shares of n circuits from their factors alone, in float64.
+    """Norms, ways and shares of n circuits from their factors alone: d_head x d_head products of the weights in their
+    own precision (relative error near 1e-7 in float32), everything after them in float64.
 
     `start_norm` is `circuit_norm(start)` where somebody knows it already.
     """
-    a, b = (t.double() for t in now)
-    grams = a.mT @ a, b @ b.mT
-    small, turned = grams[0] @ grams[1], b @ a
+    a, b = now
+    grams = _product(a.mT, a), _product(b, b.mT)
+    small, turned = grams[0] @ grams[1], _product(b, a)
     squares, nothing = _numpy(_trace(*grams)), np.full(len(a), np.nan)
-    update = nothing if before is None else _way((a, b), grams, before)[0]
+    update = nothing if before is None else _way(now, grams, before)[0]
     distance, inner, start_norm = nothing, nothing, start_norm if start is not None else nothing
     if start is not None:
-        distance, inner = _way((a, b), grams, start)
+        distance, inner = _way(now, grams, start)
         start_norm = circuit_norm(start) if start_norm is None else start_norm
     assert start_norm is not None
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -167,13 +205,19 @@ def _way(now: Factors, grams: Factors, then: Factors) -> tuple[np.ndarray, np.nd
 
     `grams` are A^T A and B B^T. Four products are made, dA^T dA, A^T dA, dB dB^T and B dB^T; the others follow.
     """
-    (a, b), (gram_a, gram_b), (s, t) = now, grams, (x.double() for x in then)
-    da, db = a - s, b - t
-    moved_a, with_a, moved_b, with_b = da.mT @ da, a.mT @ da, db @ db.mT, b @ db.mT
+    (a, b), (gram_a, gram_b) = now, grams
+    da, db = a - then[0], b - then[1]
+    moved_a, with_a = _product(da.mT, da), _product(a.mT, da)
+    moved_b, with_b = _product(db, db.mT), _product(b, db.mT)
     then_a, along_a = gram_a - with_a - with_a.mT + moved_a, with_a - moved_a  # S^T S, S^T dA
     square = _trace(moved_a, gram_b) + _trace(then_a, moved_b) + 2 * _trace(along_a, with_b)
     inner = _trace(along_a, gram_b - with_b) + _trace(then_a, with_b.mT - moved_b)
     return np.sqrt(np.maximum(_numpy(square), 0)), _numpy(inner)
+
+
+def _product(x: Tensor, y: Tensor) -> Tensor:
+    """x y of each pair, [n, r, r], in float64."""
+    return (x @ y).double()
 
 
 def _trace(x: Tensor, y: Tensor) -> Tensor:
