@@ -6,6 +6,7 @@ which counts and keeps its seeds, is `benchmarks/fuzz.py`.
 """
 
 import gzip
+import io
 import json
 import os
 import shutil
@@ -405,6 +406,33 @@ def test_mangled_tokenizers(tokenizer_json: bytes, tmp_path: Path, data: st.Data
     vocabulary = b"[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nthe\n##s\ncat\n"
     path = mangled_file(data, tmp_path, {"tokenizer.json": tokenizer_json, "vocab.txt": vocabulary})
     answers(lambda: load_tokenizer(path).encode("the cat"))
+
+
+@pytest.fixture(scope="module")
+def sides() -> dict[str, bytes]:
+    sentencepiece = pytest.importorskip("sentencepiece", reason="needs the dev extra (sentencepiece)")
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(TEXT.split(".") * 20), model_writer=model, vocab_size=60, hard_vocab_limit=False,
+        minloglevel=2,
+    )  # fmt: skip
+    table = {"</s>": 0, "<unk>": 1, "\u2581the": 2, "\u2581": 3, "s": 4, "a": 5, "<pad>": 6}
+    return {"source.spm": model.getvalue(), "target.spm": model.getvalue(), "vocab.json": json.dumps(table).encode()}
+
+
+@FUZZ
+@given(data=st.data())
+def test_mangled_tokenizers_of_two_sides(sides: dict[str, bytes], tmp_path: Path, data: st.DataObject) -> None:
+    for name, content in sides.items():
+        (tmp_path / name).write_bytes(content)
+    mangled_file(data, tmp_path, sides)
+
+    def read() -> None:
+        tokenizer = load_tokenizer(tmp_path)
+        assert tokenizer.decode(tokenizer.encode("the cat")) is not None
+        assert all(0 <= i < tokenizer.d_vocab for i in tokenizer.of_source.encode("a dog \u00df"))
+
+    answers(read)
 
 
 @FUZZ

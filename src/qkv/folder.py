@@ -33,6 +33,7 @@ FORMAT_VERSION = 1
 FINAL_FILES = (
     "config.toml",
     "tokenizer.json",
+    "tokenizer.source.json",
     "model.safetensors",
     "best.safetensors",
     "telemetry.sqlite",

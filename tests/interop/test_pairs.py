@@ -8,10 +8,12 @@ import torch
 
 import qkv
 from qkv.cli import main
+from qkv.data.sentencepiece import OTHER
 from qkv.errors import SourceError
 from qkv.interop import exporting, read_checkpoint
 from qkv.models import build
 from qkv.models.matrices import Catalogue
+from qkv.tasks import PredictOptions
 from qkv.tasks.beams import Search, search
 
 NAMES = ("marian", "marian untied")
@@ -132,14 +134,64 @@ def test_an_imported_pair_model_is_a_run_that_commands_open(theirs, tmp_path, ca
     capsys.readouterr()
 
 
+@pytest.mark.filterwarnings("ignore:Recommended. pip install sacremoses")  # which cuts nothing
+def test_a_model_with_a_tokenizer_for_each_side_translates_texts_as_theirs_and_goes_back(theirs, tmp_path, capsys):
+    import transformers
+
+    place = theirs.save_sides(tmp_path / "hf", theirs.side(theirs.GERMAN, 1), theirs.side(theirs.ENGLISH, 2), ("▁das",))
+    n = len(json.loads((place / "vocab.json").read_text()))
+    marks = {"pad_token_id": n - 1, "decoder_start_token_id": n - 1, "bad_words_ids": None}
+    model = theirs.save_theirs(place, "marian", vocab_size=n, **marks)
+    published = transformers.MarianTokenizer(
+        *(str(place / name) for name in ("source.spm", "target.spm", "vocab.json"))
+    )
+    texts = ["das Haus läuft über die Straße.", "zwei grüne Mädchen spielen"]
+
+    def told(model, tokenizer, text):
+        ids = tokenizer(text, return_tensors="pt").input_ids
+        banned = [[published.unk_token_id], [n - 1]]
+        asked = dict(num_beams=1, do_sample=False, max_new_tokens=11, forced_eos_token_id=None, bad_words_ids=banned)
+        return tokenizer.decode(model.generate(ids, **asked)[0], skip_special_tokens=True).strip()
+
+    assert main(["import", str(place), "--out", str(tmp_path / "run")]) == 0
+    capsys.readouterr()
+    run = qkv.load(tmp_path / "run")
+    assert {"tokenizer.json", "tokenizer.source.json"} <= set(
+        json.loads((run.path / "manifest.json").read_text())["files"]
+    )
+    assert run.tokenizer.start == n - 1
+    mine = run.predict(texts, PredictOptions(beams=1))
+    for text, output in zip(texts, mine, strict=True):
+        assert output.startswith(told(model, published, text)) and output
+    assert main(["show", str(run.path), "--text", f"{texts[0]} => the house runs"]) == 0
+    shown = capsys.readouterr().out
+    assert "ß" in shown and OTHER not in shown
+    assert main(["export", str(run.path), "--out", str(tmp_path / "out")]) == 0
+    again = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
+    assert type(again).__name__ == "MarianTokenizer"
+    assert [again(t).input_ids for t in texts] == [published(t).input_ids for t in texts]
+    loaded = transformers.AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "out").eval()
+    assert told(loaded, again, texts[0]) == told(model, published, texts[0])
+    assert main(["import", str(tmp_path / "out"), "--out", str(tmp_path / "run2")]) == 0
+    assert main(["export", str(tmp_path / "run2"), "--out", str(tmp_path / "out2")]) == 0
+    one, two = (
+        {p.name: p.read_bytes() for p in (tmp_path / f).iterdir() if p.suffix != ".md"} for f in ("out", "out2")
+    )
+    assert one == two
+    capsys.readouterr()
+
+
 def test_sentencepiece_files_are_named_and_not_taken_for_a_tokenizer(theirs, tmp_path):
     theirs.save_theirs(tmp_path / "hf", "marian")
-    for name in ("source.spm", "target.spm", "vocab.json"):
+    for name in ("source.spm", "target.spm"):
         (tmp_path / "hf" / name).write_bytes(b"{}")
     read = read_checkpoint(tmp_path / "hf")
     assert read.tokenizer is None
     (note,) = (note for note in read.notes if "tokenizer" in note)
-    assert "source.spm and target.spm are SentencePiece, which is not read; put a tokenizer.json" in note
+    assert (
+        "source.spm and target.spm are SentencePiece, which is not read but as source.spm + target.spm + vocab.json"
+        in note
+    )
     assert note.endswith("the model takes ids, and no text")
 
 

@@ -1,5 +1,7 @@
 """Small random checkpoints of every family, as transformers itself writes them."""
 
+import io
+import json
 import os
 
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -7,6 +9,7 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import transformers
 from tokenizers.processors import TemplateProcessing
@@ -227,6 +230,48 @@ def save_tokenizer(folder: Path, kind: str = "word", vocab: int = D_VOCAB, *, sp
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer.save(folder / "tokenizer.json")
     return tokenizer
+
+
+GERMAN = "der die das ein Haus Häuser Straße grüne rote läuft über unter schnell langsam Mädchen spielen zwei".split()
+ENGLISH = "the a house houses street green red runs over under quickly slowly girl boys play two bridge".split()
+ENDS = ("", "s", "en", "er", "ing", "ung", "ly")
+
+
+def lines(words: list[str], seed: int, n: int = 600) -> list[str]:
+    """Made-up sentences of these words with endings."""
+    generator, spelled = np.random.default_rng(seed), [word + end for word in words for end in ENDS]
+    return [" ".join(generator.choice(spelled, generator.integers(3, 9))) + "." for _ in range(n)]
+
+
+def side(words: list[str], seed: int, **options: Any) -> bytes:
+    """A SentencePiece model of made-up sentences."""
+    import sentencepiece
+
+    out = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(lines(words, seed)), model_writer=out, minloglevel=2,
+        **({"model_type": "unigram", "vocab_size": 80, "character_coverage": 1.0} | options),
+    )  # fmt: skip
+    return out.getvalue()
+
+
+def pieces(data: bytes) -> list[str]:
+    """What a SentencePiece model cuts texts into."""
+    import sentencepiece
+
+    model = sentencepiece.SentencePieceProcessor(model_proto=data)
+    return [model.id_to_piece(i) for i in range(len(model)) if not model.is_control(i) and not model.is_unknown(i)]
+
+
+def save_sides(place: Path, source: bytes, target: bytes, left_out: tuple[str, ...] = ()) -> Path:
+    """Marian's three files: one table of the pieces of both sides, all but those `left_out`, <pad> last."""
+    known = dict.fromkeys([*pieces(source), *pieces(target)])
+    numbers = {piece: i for i, piece in enumerate(["</s>", "<unk>", *(p for p in known if p not in left_out), "<pad>"])}
+    place.mkdir(parents=True, exist_ok=True)
+    (place / "source.spm").write_bytes(source)
+    (place / "target.spm").write_bytes(target)
+    (place / "vocab.json").write_text(json.dumps(numbers, ensure_ascii=False), encoding="utf-8")
+    return place
 
 
 def without_islands(model: Any, monkeypatch: Any) -> None:

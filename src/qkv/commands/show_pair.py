@@ -91,7 +91,8 @@ def look(run: "Run", text: str, address: str | None, at: int | None = None) -> A
     model = run.model_at(at)
     if not arrow:
         target = run.task.predict(model, tokenizer, [source], PredictOptions())[0]
-    sides = [encode_lines(tokenizer, [" ".join(side.split())])[0] for side in (source, target)]
+    cut = ((source, tokenizer.of_source), (target, tokenizer))
+    sides = [encode_lines(cutter, [" ".join(side.split())])[0] for side, cutter in cut]
     n_ctx = run.config.model.sizes.n_ctx
     for side, name in zip(sides, ("source", "target"), strict=True):
         if len(side) > n_ctx:

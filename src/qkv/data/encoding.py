@@ -194,6 +194,29 @@ class HfCodec:
         return np.array([i for ids in found for i in ids], dtype=np.int64), lengths
 
 
+class SideCodec:
+    """The library for one side of a translation (`sentencepiece`): what its model does not know is looked up once more,
+    spelled as a piece of the other side, and what the vocabulary does not number is unknown.
+    """
+
+    def __init__(self, hf: tokenizers.Tokenizer, others: dict[str, int], d_vocab: int, unknown: int) -> None:
+        self._hf, self._others, self._d_vocab, self._unknown = hf, others, d_vocab, unknown
+
+    def encode_many(self, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
+        found = [self._numbers(encoding) for encoding in self._hf.encode_batch(texts, add_special_tokens=False)]
+        lengths = np.array([len(ids) for ids in found], dtype=np.int64)
+        return np.concatenate([np.zeros(0, dtype=np.int64), *found]), lengths
+
+    def _numbers(self, encoding: tokenizers.Encoding) -> np.ndarray:
+        ids = np.array(encoding.ids, dtype=np.int64)
+        unknown = np.flatnonzero(ids == self._unknown)
+        if len(unknown):
+            tokens = encoding.tokens
+            ids[unknown] = [self._others.get(tokens[i], self._unknown) for i in unknown]
+        ids[ids >= self._d_vocab] = self._unknown
+        return ids
+
+
 class UnitCodec:
     """The library for each distinct word, look-ups for all further occurrences."""
 

@@ -77,7 +77,7 @@ class PairCorpus:
     sha256: str
     """Of the four (or two) files as they lie on disk."""
     tokenizer: Tokenizer
-    """Shared by both sides."""
+    """Shared by both sides, in their ids at least (`Tokenizer.of_source`)."""
     train: Pairs
     val: Pairs
     rule: str
@@ -264,8 +264,8 @@ def _tokenizer(config: DataConfig, train: list[tuple[str, str]]) -> Tokenizer:
 
 def _tokens(pairs: list[tuple[str, str]], tokenizer: Tokenizer) -> Pairs:
     sides = []
-    for side in zip(*pairs, strict=True):
-        ids, lengths = encode_lines(tokenizer, list(side))
+    for side, cutter in zip(zip(*pairs, strict=True), (tokenizer.of_source, tokenizer), strict=True):
+        ids, lengths = encode_lines(cutter, list(side))
         unknown_id = tokenizer.unknown_id
         sides.append(
             Tokens(

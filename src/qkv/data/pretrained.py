@@ -1,8 +1,10 @@
-"""Tokenizers from files that others published: tokenizer.json, WordPiece vocab.txt, byte-level BPE pairs.
+"""Tokenizers from files that others published: tokenizer.json, WordPiece vocab.txt, byte-level BPE pairs, SentencePiece
+models of two sides.
 
 They give the published ids (tested against the reference cases of their authors). Nothing is downloaded here.
 """
 
+import base64
 import json
 from pathlib import Path
 from typing import Any
@@ -11,17 +13,24 @@ import tokenizers
 from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors
 
 from qkv.data.reading import missing_file
+from qkv.data.sentencepiece import FILES, are_rules, read_sides
 from qkv.errors import SourceError
 
-__all__ = ["read_tokenizer"]
+__all__ = ["SOURCE_FILE", "read_tokenizer"]
 
 PAIRS = (("encoder.json", "vocab.bpe"), ("vocab.json", "merges.txt"))
 
-_EXPECTED = "tokenizer.json, vocab.txt (WordPiece), encoder.json + vocab.bpe, or vocab.json + merges.txt"
+SOURCE_FILE = "tokenizer.source.json"
+"""Beside a tokenizer.json: the same for what is translated, where that is cut by another."""
+
+_EXPECTED = (
+    "tokenizer.json, vocab.txt (WordPiece), encoder.json + vocab.bpe, vocab.json + merges.txt, or source.spm + "
+    "target.spm + vocab.json"
+)
 
 
-def read_tokenizer(path: Path) -> tokenizers.Tokenizer:
-    """The tokenizer in a file or folder.
+def read_tokenizer(path: Path) -> tuple[tokenizers.Tokenizer, tokenizers.Tokenizer | None]:
+    """The tokenizer in a file or folder, and that of the source side where there is another.
 
     Raises SourceError where the path is missing, holds no tokenizer, or a broken one.
     """
@@ -36,19 +45,41 @@ def read_tokenizer(path: Path) -> tokenizers.Tokenizer:
         raise SourceError(f"{str(path)!r} is no tokenizer that can be read: {reason}") from None
     if found is None:
         raise SourceError(f"no tokenizer in {str(path)!r}; expected {_EXPECTED}")
-    return found
+    return found if isinstance(found, tuple) else (found, None)
 
 
-def _from_folder(folder: Path) -> tokenizers.Tokenizer | None:
+_Sides = tuple[tokenizers.Tokenizer, tokenizers.Tokenizer | None]
+
+
+def _from_folder(folder: Path) -> _Sides | tokenizers.Tokenizer | None:
     if (folder / "tokenizer.json").is_file():
-        return tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
+        return _from_json(folder / "tokenizer.json")
+    if all((folder / name).is_file() for name in FILES):
+        source, target = read_sides(folder)
+        return target, source
     for vocabulary, merges in PAIRS:
         if (folder / vocabulary).is_file() and (folder / merges).is_file():
             return _byte_bpe(folder / vocabulary, folder / merges)
     return _wordpiece(folder / "vocab.txt") if (folder / "vocab.txt").is_file() else None
 
 
-def _from_file(path: Path) -> tokenizers.Tokenizer | None:
+def _from_json(path: Path) -> _Sides:
+    """A tokenizer.json, with its companion where there is one."""
+    other = path.parent / SOURCE_FILE
+    source = _json(other) if path.name == "tokenizer.json" and other.is_file() else None
+    return _json(path), source
+
+
+def _json(path: Path) -> tokenizers.Tokenizer:
+    text = path.read_text(encoding="utf-8")
+    normal = (json.loads(text).get("normalizer") or {}) if '"Precompiled"' in text else {}
+    for rule in (normal, *normal.get("normalizers", [])):
+        if rule.get("type") == "Precompiled" and not are_rules(base64.b64decode(rule["precompiled_charsmap"])):
+            raise SourceError(f"{str(path)!r} is no tokenizer that can be read: its rules for characters are broken")
+    return tokenizers.Tokenizer.from_str(text)
+
+
+def _from_file(path: Path) -> _Sides | tokenizers.Tokenizer | None:
     for vocabulary, merges in PAIRS:
         if path.name in (vocabulary, merges):
             if not all((path.parent / name).is_file() for name in (vocabulary, merges)):
@@ -56,7 +87,7 @@ def _from_file(path: Path) -> tokenizers.Tokenizer | None:
             return _byte_bpe(path.parent / vocabulary, path.parent / merges)
     if path.suffix == ".txt":
         return _wordpiece(path)
-    return tokenizers.Tokenizer.from_file(str(path)) if path.suffix == ".json" else None
+    return _from_json(path) if path.suffix == ".json" else None
 
 
 def _settings(folder: Path) -> dict[str, Any]:

@@ -1,7 +1,8 @@
 """A tokenizer: text to ids and back, fitted to a text or read from files, always kept as an HF `tokenizer.json`.
 
 Six kinds are fitted: char, byte, word, bpe, wordpiece, unigram. Read are a `tokenizer.json`, a WordPiece
-`vocab.txt`, and byte-level BPE as `encoder.json` + `vocab.bpe` or `vocab.json` + `merges.txt`. Text is always plain
+`vocab.txt`, byte-level BPE as `encoder.json` + `vocab.bpe` or `vocab.json` + `merges.txt`, and the SentencePiece models
+of both sides of a translation (`source.spm`, `target.spm`, `vocab.json`). Text is always plain
 text: a special token spelled out in it, such as "[MASK]", is its letters, unless `encode(text, special=True)` asks
 for the token.
 """
@@ -25,11 +26,13 @@ from qkv.data.encoding import (
     CharCodec,
     Codec,
     HfCodec,
+    SideCodec,
     UnitCodec,
     splitting_of,
 )
 from qkv.data.fitting import KINDS, fit, vocabulary_law
-from qkv.data.pretrained import read_tokenizer
+from qkv.data.pretrained import SOURCE_FILE, read_tokenizer
+from qkv.data.sentencepiece import OTHER
 
 __all__ = ["KINDS", "Tokenizer", "fit_tokenizer", "load_tokenizer", "vocabulary_law"]
 
@@ -63,11 +66,16 @@ class Tokenizer:
         self.ends: tuple[int, ...] = ()
         """More tokens that end a text of the model, as the files of an imported one say."""
         self.start: int | None = None
-        """The token that a target of an imported encoder-decoder begins from; None where that is its end."""
+        """The token that a target of an imported encoder-decoder begins from; None where that is its end. Models with a
+        tokenizer for each side, as Marian's, begin from [PAD]."""
+        self.source: Tokenizer | None = None
+        """What cuts the source of a translation, with the same ids; None where that is this one."""
         form = json.loads(hf.to_str())
         self.kind: str = _kind(form)
         """char, byte, word, bpe, wordpiece, unigram, or other."""
-        self.vocabulary: dict[str, int] = hf.get_vocab(with_added_tokens=True)
+        numbered = hf.get_vocab(with_added_tokens=True)
+        last = numbered.get(OTHER)
+        self.vocabulary: dict[str, int] = {t: i for t, i in numbered.items() if last is None or i < last}
         """Token as spelled in tokenizer.json -> id, special tokens included."""
         self.d_vocab: int = max(self.vocabulary.values(), default=-1) + 1
         """Ids are 0 to d_vocab - 1."""
@@ -83,12 +91,19 @@ class Tokenizer:
         self._added = added
         self._special_ids = frozenset(added.values())
         self._by_id = {i: token for token, i in self.vocabulary.items()}
+        self._two_sided = last is not None
+        self._others = {t.removeprefix(OTHER): i for t, i in self.vocabulary.items() if t.startswith(OTHER)}
         self.plain = tokenizers.Tokenizer.from_str(hf.to_str())
         """The same, to which special tokens spelled in a text are letters."""
         self.plain.encode_special_tokens = True
         self._codec = _codec(self, form, self.plain)
         self.always_lossless: bool = self.kind == "byte" or (self.kind == "bpe" and _spells_every_byte(form))
         """Whether decode(encode(text)) == text for every text."""
+
+    @property
+    def of_source(self) -> "Tokenizer":
+        """What cuts the source of a translation."""
+        return self.source or self
 
     @property
     def end_id(self) -> int | None:
@@ -134,6 +149,8 @@ class Tokenizer:
         """
         if special and self._added:
             if self.kind not in ("char", "byte"):
+                if self._two_sided:
+                    return _side_codec(self, self.hf).encode_many([_clean(text)])[0]
                 return np.array(self.hf.encode(_clean(text), add_special_tokens=False).ids, dtype=np.int64)
             parts = re.split("(" + "|".join(map(re.escape, self._added)) + ")", text)
             found = [np.array([self._added[part]]) if i % 2 else self.encode(part) for i, part in enumerate(parts)]
@@ -158,7 +175,8 @@ class Tokenizer:
             return "".join(marks[i] if i in marks else self._by_id.get(i, "") for i in numbers)
         if self.kind == "byte":
             return bytes(i for i in numbers if i < 256).decode("utf-8", "replace")
-        return self.hf.decode([i for i in numbers if i in self._by_id], skip_special_tokens=True)
+        text = self.hf.decode([i for i in numbers if i in self._by_id], skip_special_tokens=True)
+        return text.replace(OTHER, "") if self._two_sided else text
 
     def token(self, i: int) -> str:
         """One token as a person reads it: its leading space as a space, `##` kept, part of a character as <0xE2>."""
@@ -173,7 +191,7 @@ class Tokenizer:
                 return data.decode()
             except UnicodeDecodeError:
                 return f"<{'+'.join(f'0x{byte:02X}' for byte in data)}>"
-        return raw.replace("\u2581", " ") if self.kind == "unigram" else raw
+        return raw.removeprefix(OTHER).replace("\u2581", " ") if self.kind == "unigram" else raw
 
     @cached_property
     def readable(self) -> dict[str, int]:
@@ -198,6 +216,10 @@ class Tokenizer:
     def to_json(self) -> str:
         """The content of its tokenizer.json."""
         return self.hf.to_str(pretty=False)
+
+    def files(self) -> dict[str, str]:
+        """Name -> content of what a run folder keeps of it."""
+        return {"tokenizer.json": self.to_json()} | ({SOURCE_FILE: self.source.to_json()} if self.source else {})
 
     @property
     def sha256(self) -> str:
@@ -233,7 +255,8 @@ def load_tokenizer(path: Path | str, *, specials: bool = False, end: bool = Fals
 
     Raises SourceError where nothing there is a tokenizer.
     """
-    tokenizer = Tokenizer(read_tokenizer(Path(path)))
+    own, source = read_tokenizer(Path(path))
+    tokenizer = Tokenizer(own)
     wanted = [*(TASK_SPECIALS if specials else ()), *(("[END]",) if end else ())]
     missing = [name for name in wanted if name not in tokenizer.special]
     if missing == ["[UNK]"] and tokenizer.always_lossless:
@@ -241,6 +264,9 @@ def load_tokenizer(path: Path | str, *, specials: bool = False, end: bool = Fals
     if missing:
         tokenizer.hf.add_special_tokens([AddedToken(name, special=True, normalized=False) for name in missing])
         tokenizer = Tokenizer(tokenizer.hf)
+    if source is not None:
+        tokenizer.source = Tokenizer(source)
+        tokenizer.start = tokenizer.special.get("[PAD]")
     return tokenizer
 
 
@@ -277,8 +303,14 @@ def _spells_every_byte(form: dict[str, Any]) -> bool:
     return plain and decodes and all(c in form["model"]["vocab"] for c in BYTE_CHARACTERS)
 
 
+def _side_codec(tokenizer: Tokenizer, hf: tokenizers.Tokenizer) -> SideCodec:
+    return SideCodec(hf, tokenizer._others, tokenizer.d_vocab, tokenizer.special["[UNK]"])
+
+
 def _codec(tokenizer: Tokenizer, form: dict[str, Any], plain: tokenizers.Tokenizer) -> Codec:
     """The quickest way that gives the library's ids."""
+    if tokenizer._two_sided:
+        return _side_codec(tokenizer, plain)
     if tokenizer.kind == "char" and form.get("normalizer") is None and "[UNK]" in tokenizer.special:
         letters = {token: i for token, i in tokenizer.vocabulary.items() if i not in tokenizer._special_ids}
         return CharCodec(letters, tokenizer.special["[UNK]"])

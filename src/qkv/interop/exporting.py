@@ -18,6 +18,7 @@ from typing import Any
 
 from torch import Tensor
 
+from qkv.data.sentencepiece import END, PAD, UNKNOWN, sentencepiece_files
 from qkv.data.tokenizers import Tokenizer
 from qkv.errors import ConfigError, RunFolderError, SourceError
 from qkv.folder import storage_errors, write_atomically
@@ -207,7 +208,16 @@ def _token_ids(tokenizer: Tokenizer | None, config: ModelConfig) -> dict[str, in
 
 
 def _write_tokenizer(folder: Path, tokenizer: Tokenizer, n_ctx: int) -> None:
-    """tokenizer.json and what AutoTokenizer asks for; marks around a text only where the model learned them."""
+    """tokenizer.json and what AutoTokenizer asks for; marks around a text only where the model learned them.
+
+    One of two sides becomes the files that it came from: transformers' class for it reads no tokenizer.json.
+    """
+    if tokenizer.source is not None:
+        for name, data in sentencepiece_files(tokenizer.source.hf, tokenizer.hf).items():
+            write_atomically(folder / name, data)
+        marks = {"eos_token": END, "unk_token": UNKNOWN} | ({"pad_token": PAD} if PAD in tokenizer.vocabulary else {})
+        about = {"tokenizer_class": "MarianTokenizer", "model_max_length": n_ctx, **marks}
+        return _write_json(folder / "tokenizer_config.json", about)
     form = json.loads(tokenizer.to_json())
     if not tokenizer.framed and any(len(ids) for ids in tokenizer.frame):
         form["post_processor"] = None

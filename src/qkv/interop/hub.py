@@ -19,6 +19,8 @@ PATTERNS = (
     "vocab.txt",
     "vocab.json",
     "merges.txt",
+    "source.spm",
+    "target.spm",
 )
 """What is fetched of a repository."""
 

@@ -16,6 +16,7 @@ from tokenizers import processors
 from torch import Tensor
 
 from qkv.data.pretrained import PAIRS
+from qkv.data.sentencepiece import FILES as SIDES
 from qkv.data.tokenizers import Tokenizer, load_tokenizer
 from qkv.errors import ConfigError, SourceError, nearest
 from qkv.interop.families import FAMILIES, Family
@@ -29,7 +30,7 @@ from qkv.models.matrices import Catalogue
 
 __all__ = ["Imported", "read_checkpoint", "read_model_config", "rows_of_model"]
 
-TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", *(name for pair in PAIRS for name in pair))
+TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", *dict.fromkeys(name for names in (*PAIRS, SIDES) for name in names))
 LARGEST_TOKENIZER = 512 << 20
 MARKS = ("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id", "forced_eos_token_id")
 
@@ -274,7 +275,7 @@ def _check_shape(item: Placed, weights: Weights) -> None:
 
 
 SENTENCEPIECE = ("tokenizer.model", "spiece.model", "sentencepiece.bpe.model", "source.spm", "target.spm")
-"""Files of tokenizers that are not read."""
+"""Files of tokenizers that are not read, unless they are all three of a translation's."""
 
 
 def _unread(folder: Path) -> str:
@@ -282,8 +283,11 @@ def _unread(folder: Path) -> str:
     names = [name for name in SENTENCEPIECE if (folder / name).exists()]
     if not names:
         return ""
+    beside = "" if not set(names) & set(SIDES) else " but as " + " + ".join(SIDES)
     what = f"{names[0]} is" if len(names) == 1 else f"{' and '.join(names)} are"
-    return f" ({what} SentencePiece, which is not read; put a tokenizer.json with the same ids beside the weights)"
+    return (
+        f" ({what} SentencePiece, which is not read{beside}; put a tokenizer.json with the same ids beside the weights)"
+    )
 
 
 def _read_tokenizer(folder: Path, family: Family, config: ModelConfig, notes: list[str]) -> Tokenizer | None:
@@ -295,8 +299,8 @@ def _read_tokenizer(folder: Path, family: Family, config: ModelConfig, notes: li
         size = within(folder, name).stat().st_size
         if size > LARGEST_TOKENIZER:
             raise SourceError(f"{folder / name} has {size:,} bytes; a tokenizer has less than {LARGEST_TOKENIZER:,}")
-    pair = any(set(names) <= set(there) for names in PAIRS)
-    if not pair and not {"tokenizer.json", "vocab.txt"} & set(there):
+    several = any(set(names) <= set(there) for names in (*PAIRS, SIDES))
+    if not several and not {"tokenizer.json", "vocab.txt"} & set(there):
         notes.append(f"{folder} has no tokenizer that can be read{_unread(folder)}: the model takes ids, and no text")
         return None
     tokenizer = load_tokenizer(folder)

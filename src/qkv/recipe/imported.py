@@ -52,7 +52,8 @@ def import_run(imported: Imported, out: Path) -> Path:
     with RunFolder.create(out) as folder:
         folder.write("config.toml", dump_toml(to_dict(config)))
         if imported.tokenizer is not None:
-            folder.write("tokenizer.json", imported.tokenizer.to_json())
+            for name, content in imported.tokenizer.files().items():
+                folder.write(name, content)
         write_atomically(folder.model, streamed(imported.state))
         link(folder.model, folder.best)
         _measure(folder, config, imported)

@@ -369,7 +369,8 @@ def _shared_out(machine: Machine) -> str:
 def _write_data_facts(folder: RunFolder, corpus: Data) -> None:
     """The tokenizer, and then what the data are known again by."""
     if corpus.tokenizer is not None:
-        folder.write("tokenizer.json", corpus.tokenizer.to_json())
+        for name, content in corpus.tokenizer.files().items():
+            folder.write(name, content)
     folder.write("source.json", json.dumps({"name": corpus.name, "sha256": corpus.sha256}) + "\n")
 
 

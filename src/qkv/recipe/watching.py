@@ -67,7 +67,8 @@ class Watcher:
         self._best, self._norm = (math.inf, -1), math.nan
         folder.write("config.toml", dump_toml(to_dict(self._config)))
         if tokenizer is not None:
-            folder.write("tokenizer.json", tokenizer.to_json())
+            for name, content in tokenizer.files().items():
+                folder.write(name, content)
         self._save(folder.checkpoints / "step-00000000")
         self._store = Store(folder.telemetry)
         self._recorder = Recorder(self._store, level=level)

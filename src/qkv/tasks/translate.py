@@ -219,7 +219,7 @@ class Translate(TaskDefaults):
             )
         greedy = options.temperature == 0
         lines = [" ".join(text.split()) for text in texts]
-        ids, lengths = encode_lines(tokenizer, lines)
+        ids, lengths = encode_lines(tokenizer.of_source, lines)
         sources = np.split(ids, np.cumsum(lengths)[:-1]) if len(lines) else []
         n_ctx = model.config.sizes.n_ctx
         for i, source in enumerate(sources):

@@ -53,7 +53,7 @@ def read_pair(looker: Looker, text: str, longest: int) -> Pair:
     tokenizer = looker.tokenizer
     source, _, target = text.partition(ARROW)
     line = " ".join(source.split())
-    whole = encode_lines(tokenizer, [line])[0]
+    whole = encode_lines(tokenizer.of_source, [line])[0]
     if not line or len(whole) < 2:
         raise UserError(f"the text has {len(whole) - 1} tokens; expected at least 1: type a longer one")
     target = " ".join(target.split()) or _translated(looker, line)
