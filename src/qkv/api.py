@@ -359,9 +359,7 @@ class Run:
         elsewhere = bool(self.config.imported or self.config.watched)
         if not self.task.tokenizer or (elsewhere and not self.folder.tokenizer.is_file()):
             return None
-        tokenizer = load_tokenizer(self.folder.tokenizer)
-        tokenizer.framed = elsewhere
-        return recipe.with_marks(tokenizer, self.folder) if self.config.imported else tokenizer
+        return recipe.tokenizer_of(self.folder, self.config)
 
     def _reads_text(self) -> None:
         """Raises RunFolderError where an imported model came without a tokenizer."""

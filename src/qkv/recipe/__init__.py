@@ -1,7 +1,7 @@
 """The composition root: a configuration becomes a run folder. `train` and studies share it."""
 
 from qkv.recipe.assemble import Parts, assemble, load_weights, run_matrix, snapshot_steps
-from qkv.recipe.imported import import_run, origin_of, with_marks
+from qkv.recipe.imported import import_run, origin_of, tokenizer_of
 from qkv.recipe.ownstep import own_step
 from qkv.recipe.request import Request, RunConfig, resolve
 from qkv.recipe.training import Listening, next_folder, resume, train
@@ -26,7 +26,7 @@ __all__ = [
     "resume",
     "run_matrix",
     "snapshot_steps",
+    "tokenizer_of",
     "train",
     "verify",
-    "with_marks",
 ]

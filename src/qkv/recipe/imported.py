@@ -9,7 +9,7 @@ from typing import Any
 
 from qkv.config import dump_toml, to_dict
 from qkv.data.config import DataConfig
-from qkv.data.tokenizers import Tokenizer
+from qkv.data.tokenizers import Tokenizer, load_tokenizer
 from qkv.folder import RunFolder, link, write_atomically
 from qkv.instruments.recorder import Recorder
 from qkv.interop import Imported
@@ -25,7 +25,7 @@ from qkv.training.precision import resolve as resolve_machine
 from qkv.training.record import RunContext
 from qkv.training.tensorfile import streamed
 
-__all__ = ["import_run", "origin_of", "with_marks"]
+__all__ = ["import_run", "origin_of", "tokenizer_of"]
 
 LARGEST_MEASURED = 20_000_000
 """Parameters up to which spectra and single heads are measured at import; beyond, whole matrices only."""
@@ -102,9 +102,15 @@ def origin_of(manifest: Mapping[str, Any]) -> dict[str, Any]:
     return {"wanted": told.get("family", ""), "marks": told.get("marks", {})}
 
 
-def with_marks(tokenizer: Tokenizer, folder: RunFolder) -> Tokenizer:
-    """The tokenizer of an imported run, told which tokens end its texts and which one begins a target."""
-    if folder.is_finished:
+def tokenizer_of(folder: RunFolder, config: RunConfig) -> Tokenizer:
+    """The tokenizer of a run as its model expects it; one that came from elsewhere is told whether texts are framed,
+    which tokens end them, and which one begins a target.
+
+    Raises SourceError where the folder has none that can be read.
+    """
+    tokenizer = load_tokenizer(folder.tokenizer)
+    tokenizer.framed = bool(config.imported or config.watched)
+    if config.imported and folder.is_finished:
         marks = origin_of(folder.read_manifest())["marks"]
         ends = marks.get("eos_token_id", [])
         tokenizer.ends = tuple(ends if isinstance(ends, list) else [ends])

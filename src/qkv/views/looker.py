@@ -17,13 +17,14 @@ import torch
 from torch import Tensor
 
 from qkv.changes import plan_changes
-from qkv.data.tokenizers import Tokenizer, load_tokenizer
+from qkv.data.tokenizers import Tokenizer
 from qkv.errors import RunFolderError, UserError
+from qkv.folder import RunFolder
 from qkv.interop.mirror import shadow_of
 from qkv.models import build
 from qkv.models.matrices import Catalogue
 from qkv.models.zoo import MODELS
-from qkv.recipe import RunConfig, load_weights, run_matrix, snapshot_steps
+from qkv.recipe import RunConfig, load_weights, run_matrix, snapshot_steps, tokenizer_of
 from qkv.tasks import find_task
 from qkv.tasks.image import one_image, position_names
 
@@ -61,9 +62,7 @@ class Looker:
     @cached_property
     def tokenizer(self) -> Tokenizer:
         """The run's own."""
-        tokenizer = load_tokenizer(self.folder / "tokenizer.json")
-        tokenizer.framed = bool(self.config.imported or self.config.watched)
-        return tokenizer
+        return tokenizer_of(RunFolder(self.folder), self.config)
 
     @property
     def causal(self) -> bool:
