@@ -86,7 +86,7 @@ def main() -> None:
             time.sleep(SECONDS)
         if training.poll() is not None or view.poll() is not None:
             sys.exit("one of them ended early")
-        seconds = {"training": worked(training.pid), "page": worked(view)}
+        seconds = {"training": worked(training.pid), "page": worked(view.pid)}
     finally:
         for process in (training, view):
             if process is not None:
