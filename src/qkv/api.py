@@ -459,7 +459,12 @@ class Run:
             tokenizer = str(self.folder.tokenizer) if self.task.tokenizer else ""
             classes = self.config.model.classes
             data = dataclasses.replace(data, source=whole, val=whole, tokenizer=tokenizer, vocab=0, classes=classes)
-        return self.task.load(data, cache=cache_folder())
+        else:
+            data = recipe.kept_data(self.folder, self.config)
+        found = self.task.load(data, cache=cache_folder())
+        if source is None:
+            recipe.same_data(self.folder, found)
+        return found
 
     def evaluate(self, source: str | Path | None = None, *, changes: Sequence[str] = ()) -> Evaluation:
         """Loss and accuracy with intervals over the validation text, or over `source`, with matrices changed first.

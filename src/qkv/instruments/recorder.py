@@ -241,4 +241,7 @@ def _start_weights(context: RunContext) -> dict[str, Tensor] | None:
         return context.catalogue.state()
     path = context.folder / "checkpoints" / "step-00000000" / "model.safetensors" if context.folder else None
     state = load_file(path) if path is not None and path.is_file() else None
-    return state if state is not None and set(context.catalogue.addresses) <= set(state) else None
+    if state is None or not set(context.catalogue.addresses) <= set(state):
+        return None
+    device = next(iter(context.catalogue)).parameter.device
+    return {address: values.to(device) for address, values in state.items()}

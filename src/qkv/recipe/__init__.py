@@ -4,7 +4,7 @@ from qkv.recipe.assemble import Parts, assemble, load_weights, run_matrix, snaps
 from qkv.recipe.imported import import_run, origin_of, tokenizer_of
 from qkv.recipe.ownstep import own_step
 from qkv.recipe.request import Request, RunConfig, resolve
-from qkv.recipe.training import Listening, next_folder, resume, train
+from qkv.recipe.training import Listening, kept_data, next_folder, resume, same_data, train
 from qkv.recipe.verdict import Verdict
 from qkv.recipe.verification import verify
 from qkv.recipe.watching import Watcher
@@ -18,6 +18,7 @@ __all__ = [
     "Watcher",
     "assemble",
     "import_run",
+    "kept_data",
     "load_weights",
     "next_folder",
     "origin_of",
@@ -25,6 +26,7 @@ __all__ = [
     "resolve",
     "resume",
     "run_matrix",
+    "same_data",
     "snapshot_steps",
     "tokenizer_of",
     "train",

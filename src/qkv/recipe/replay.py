@@ -23,7 +23,7 @@ from qkv.instruments.recorder import Recorder
 from qkv.recipe.assemble import Parts, assemble
 from qkv.recipe.facts import differences, machine_facts
 from qkv.recipe.request import RunConfig
-from qkv.recipe.training import same_data
+from qkv.recipe.training import kept_data, same_data
 from qkv.recipe.verdict import Check, Fault
 from qkv.recipe.verification_telemetry import grids
 from qkv.tasks import find_task
@@ -95,12 +95,15 @@ def check_replay(
     if elsewhere:
         notes.append(f"replay cannot be exact here: {'; '.join(elsewhere)}")
     try:
-        corpus = find_task(config.task).load(config.data, cache=cache)
+        corpus = find_task(config.task).load(kept_data(folder, config), cache=cache)
         same_data(folder, corpus)
         for segment in chosen:
             parts = assemble(config, corpus, resumed_at=segment.first)
             if segment.start is None:
                 faults += _start(parts, found, notes)
+            else:  # what changes wrote at step 0 is not written again
+                zero = next((one for one in found if one.step == 0 and one.has_weights), None)
+                parts.start.update({} if zero is None else load_tensors(zero.path / "model.safetensors"))
             faults += _replay(folder, parts, segment, notes, exact=not elsewhere)
             done.append(f"{segment.first} to {segment.last}")
     except (UserError, OSError) as error:

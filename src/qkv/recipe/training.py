@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from qkv.config import dump_toml, flat, from_dict, override, to_dict
+from qkv.data.config import DataConfig
 from qkv.errors import ConfigError, RunFolderError
 from qkv.folder import RunFolder
 from qkv.instruments.ledger import Ledger
@@ -38,7 +39,7 @@ from qkv.training.ranks import Ranks, check_shares, join
 from qkv.training.record import Observer, Outcome, StepRecord
 from qkv.training.shards import check_shard
 
-__all__ = ["Listening", "next_folder", "resume", "same_data", "train"]
+__all__ = ["Listening", "kept_data", "next_folder", "resume", "same_data", "train"]
 
 AFTERWARDS_SECONDS = 6.0
 """What is kept of a wall-time budget for baselines, samples, the manifest and the report."""
@@ -133,18 +134,20 @@ def resume(request: Request, *, out: Path, listening: Listening, cache: Path | N
     """
     with join() as ranks, RunFolder.open(out, writing=True) if ranks.is_first else RunFolder(out) as folder:
         request = _shared(request, ranks)
-        config, corpus = None, None
+        config, corpus, data = None, None, None
         if ranks.is_first:
             config = _reread(request, folder, ranks, listening)
         if ranks.tell({"finished": folder.is_finished})["finished"]:
             listening.say(f"{folder.path} is finished; nothing is left to do")
             return folder.path
         if config is not None:
-            corpus = find_task(config.task).load(config.data, cache=cache)
-            if not (folder.path / "source.json").exists() and not any(folder.checkpoints.glob("step-*")):
+            begun = (folder.path / "source.json").exists() or any(folder.checkpoints.glob("step-*"))
+            data = kept_data(folder, config) if begun else config.data
+            corpus = find_task(config.task).load(data, cache=cache)
+            if not begun:
                 _write_data_facts(folder, corpus)  # killed between its first files: nothing was trained yet
             same_data(folder, corpus)
-        config, corpus = _agreed(config, corpus, cache, ranks)
+        config, corpus = _agreed(config, corpus, cache, ranks, data)
         found, damaged = checkpoints.latest_valid(folder)
         for sentence in damaged:
             listening.say(sentence)
@@ -206,15 +209,22 @@ def _reread(request: Request, folder: RunFolder, ranks: Ranks, listening: Listen
     return config
 
 
-def _agreed(config: RunConfig | None, corpus: Any, cache: Path | None, ranks: Ranks) -> tuple[RunConfig, Any]:
+def _agreed(
+    config: RunConfig | None, corpus: Any, cache: Path | None, ranks: Ranks, data: DataConfig | None = None
+) -> tuple[RunConfig, Any]:
     """What rank 0 decided and its data, on every rank; the others read the data once it has, from the cache.
+
+    `data` is how it read them, where not as the configuration says.
 
     Raises RunFolderError where a rank reads other data than rank 0.
     """
-    told = ranks.tell(None if config is None else {"config": to_dict(config), "sha256": corpus.sha256})
+    mine = None
+    if config is not None:
+        mine = {"config": to_dict(config), "sha256": corpus.sha256, "data": to_dict(data or config.data)}
+    told = ranks.tell(mine)
     if config is None:
         config = from_dict(RunConfig, told["config"])
-        corpus = find_task(config.task).load(config.data, cache=cache)
+        corpus = find_task(config.task).load(from_dict(DataConfig, told["data"]), cache=cache)
     if corpus.sha256 != told["sha256"]:
         raise RunFolderError(
             f"process {ranks.rank} reads data of sha256 {corpus.sha256[:16]}..., process 0 of {told['sha256'][:16]}...;"
@@ -242,7 +252,8 @@ def _run(
     background = BackgroundBaselines(parts.task, corpus, cache)
     with Store(folder.telemetry) as store:
         observers: list[Observer] = [Ledger(store, config.ledger)] if config.ledger.every else []
-        recorder = Recorder(store, config.watch, watching=config.watching, start=parts.start)
+        start = parts.start if resume_from is None or resume_from.state.step == 0 else None  # else the kept ones
+        recorder = Recorder(store, config.watch, watching=config.watching, start=start)
         observers += [recorder, _Progress(listening.progress)]
         if listening.log:
             tracker = open_tracker(listening.log, folder.path, flat(config))
@@ -372,6 +383,15 @@ def _write_data_facts(folder: RunFolder, corpus: Data) -> None:
         for name, content in corpus.tokenizer.files().items():
             folder.write(name, content)
     folder.write("source.json", json.dumps({"name": corpus.name, "sha256": corpus.sha256}) + "\n")
+
+
+def kept_data(folder: RunFolder, config: RunConfig) -> DataConfig:
+    """How a run's data are read again: cut by the tokenizer that it keeps, whatever has become of the one it was given
+    or of the text that its own was fitted to.
+    """
+    if not folder.tokenizer.is_file():
+        return config.data
+    return dataclasses.replace(config.data, tokenizer=str(folder.tokenizer.absolute()), vocab=0)
 
 
 def same_data(folder: RunFolder, corpus: Data) -> None:
