@@ -265,6 +265,8 @@ def _cached_import(folder: Path) -> Path:
     key = hashlib.sha256("\n".join([str(folder.resolve()), *stamps]).encode()).hexdigest()[:16]
     place = cache_folder() / "imported" / key
     if not (place / "manifest.json").is_file():
+        if RunFolder(place).in_use():
+            raise RunFolderError(f"another qkv is reading {folder} in at this moment; type the same when it has ended")
         shutil.rmtree(place, ignore_errors=True)  # what a killed process left
         import_checkpoint(folder, place)
     return place

@@ -167,6 +167,11 @@ def _literal(value: Any) -> str:
 
 
 def _escape(character: str) -> str:
+    if "\ud800" <= character <= "\udfff":
+        raise ConfigError(
+            f"a path or a name has a byte that is no UTF-8 (0x{ord(character) & 0xFF:02x}), which config.toml cannot"
+            " hold; rename the file or the folder"
+        )
     if character in '"\\':
         return "\\" + character
     return character if character.isprintable() else f"\\U{ord(character):08x}"

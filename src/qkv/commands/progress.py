@@ -4,6 +4,7 @@ It is drawn from inside the callback, never from a thread of its own, a few time
 core should not pay for being looked at.
 """
 
+import contextlib
 import shutil
 import sys
 import time
@@ -47,8 +48,9 @@ class Display:
         self._write(f"\r\x1b[K{sentence}\n{self._line}" if self._live else f"{sentence}\n")
 
     def _write(self, text: str) -> None:
-        self._stream.write(text)
-        self._stream.flush()
+        with contextlib.suppress(OSError, ValueError):  # nobody reads it any more: the training goes on all the same
+            self._stream.write(text)
+            self._stream.flush()
 
     def __call__(self, told: Any) -> None:
         """Take what a training tells; what is neither a step nor an evaluation is said if it holds a sentence."""

@@ -11,13 +11,19 @@ __all__ = ["read_texts"]
 def read_texts(given: Sequence[str], command: str) -> list[str]:
     """`given`, or one text a line from stdin where nothing was given.
 
-    Raises UserError when there is neither (stdin is a terminal, or empty).
+    Raises UserError when there is neither (stdin is a terminal, or empty), and for bytes that are no text.
     """
     if given:
         return list(given)
     if sys.stdin is None or sys.stdin.isatty():
         raise UserError(f"no text was given. Type one, as in: {command} 'the cat sat', or pipe one a line into it.")
-    texts = [line.rstrip("\r\n") for line in sys.stdin]
+    try:
+        texts = [line.rstrip("\r\n") for line in sys.stdin]
+    except UnicodeDecodeError as error:
+        raise UserError(
+            f"what came in on stdin is not UTF-8 (byte 0x{error.object[error.start]:02x}); convert it first, as in:"
+            f" iconv -f latin1 -t utf-8 | {command}"
+        ) from None
     if not texts:
         raise UserError(f"no text was given, and none came in on stdin. Type one, as in: {command} 'the cat sat'")
     return texts

@@ -53,7 +53,8 @@ def read_classes(folder: Path, size: int, shape: tuple[int, ...] | None) -> tupl
     files = [(file, inner.name) for inner in folders for file in _files(inner)]
     digest = hashlib.sha256()
     for file, name in files:
-        digest.update(f"{name}/{file.name}\0".encode() + hashlib.sha256(file.read_bytes()).digest())
+        digest.update(f"{name}/{file.name}\0".encode("utf-8", "surrogateescape"))
+        digest.update(hashlib.sha256(file.read_bytes()).digest())
     note = ""
     if shape is None:
         shape, note = _survey([file for file, _ in files], size)

@@ -205,7 +205,7 @@ def _folder(folder: Path, config: DataConfig) -> Source:
             layouts[path] = table_format(path, config.text_column, config.label_column)
         texts.append(path)
         n_bytes += facts.n_bytes
-        digest.update(f"{path.relative_to(folder).as_posix()}\0{facts.sha256}\n".encode())
+        digest.update(f"{path.relative_to(folder).as_posix()}\0{facts.sha256}\n".encode("utf-8", "surrogateescape"))
     if not texts:
         found = f"none of its {skipped} files is UTF-8 text" if skipped else "it holds no file"
         raise SourceError(f"no text in folder {str(folder)!r}: {found}; expected files of plain text, or tables")

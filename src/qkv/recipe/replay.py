@@ -31,6 +31,7 @@ from qkv.telemetry import Store, Telemetry
 from qkv.training import loop
 from qkv.training.checkpoint import Checkpoint, Standing
 from qkv.training.config import TrainingConfig
+from qkv.training.precision import check_device
 from qkv.training.record import Observer, StepRecord
 from qkv.training.tensorfile import load_tensors
 
@@ -95,9 +96,13 @@ def check_replay(
     if elsewhere:
         notes.append(f"replay cannot be exact here: {'; '.join(elsewhere)}")
     try:
+        check_device(config.machine.device, "the run was made on one")
         corpus = find_task(config.task).load(kept_data(folder, config), cache=cache)
         same_data(folder, corpus)
         for segment in chosen:
+            if not (config.training.schedule.steps or _horizon(segment)):
+                notes.append("updates before the number of steps that fit the minutes was known are not made again")
+                continue
             parts = assemble(config, corpus, resumed_at=segment.first)
             if segment.start is None:
                 faults += _start(parts, found, notes)
@@ -189,11 +194,16 @@ def _unfinished(resume: Checkpoint) -> Checkpoint:
     return dataclasses.replace(resume, state=dataclasses.replace(resume.state, stopped_because=""))
 
 
-def _without_ends(training: TrainingConfig, segment: Segment) -> TrainingConfig:
-    """The training without what could end it early, its horizon that of the run: no update depends on the rest."""
+def _horizon(segment: Segment) -> int:
+    """The number of steps that the run had set itself by then; 0 before it knew its pace."""
     state = segment.stops[-1].state
     assert state is not None
-    schedule = dataclasses.replace(training.schedule, steps=training.schedule.steps or state.horizon)
+    return state.horizon
+
+
+def _without_ends(training: TrainingConfig, segment: Segment) -> TrainingConfig:
+    """The training without what could end it early, its horizon that of the run: no update depends on the rest."""
+    schedule = dataclasses.replace(training.schedule, steps=training.schedule.steps or _horizon(segment))
     return dataclasses.replace(training, until_loss=0.0, minutes=0.0, patience=0, on_spike="ignore", schedule=schedule)
 
 

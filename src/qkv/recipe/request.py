@@ -17,7 +17,7 @@ from qkv.errors import ConfigError, RunFolderError, unknown
 from qkv.instruments.ledger import LedgerConfig
 from qkv.instruments.schedule import KINDS, LEVELS, WatchConfig, watch_word
 from qkv.models.counting import with_parameters
-from qkv.models.layout import ModelConfig, Sizes
+from qkv.models.layout import ModelConfig
 from qkv.presets import SIZE_LAWS, Budget, Preset, Scale, find, model_config, optimizer_config
 from qkv.tasks import Data, Task, find_task
 from qkv.training.config import TrainingConfig
@@ -213,10 +213,7 @@ def _model(
             layout = dataclasses.replace(layout, tied=False, head_transform=False, dropout=scale.dropout)
         return dataclasses.replace(model, kind=kind, layout=layout, classes=classes)
     pinned = dict(task.model_sizes(data)) | {
-        item.name: int(request.set[name])
-        for item in dataclasses.fields(Sizes)
-        for name in (item.name, f"model.sizes.{item.name}")
-        if name in request.set and str(request.set[name]).isdigit()
+        name: int(value) for name, value in _settings_of(request, "model.sizes").items() if str(value).isdigit()
     }
     scale = dataclasses.replace(scale, n_ctx=task.longest(data) or scale.n_ctx)
     d_vocab, patches = pinned.get("d_vocab", 0), task.patches(data)
@@ -320,6 +317,7 @@ def same_run(request: Request, config: RunConfig) -> None:
         "val": (whole_source(request.val or ""), config.data.val),
         "text-column": (request.text_column, config.data.text_column),
         "label-column": (request.label_column, config.data.label_column),
+        "from": (request.from_run and str(Path(request.from_run).absolute()), config.from_run),
         "task": (request.task, config.task),
         "preset": (request.preset, config.preset),
         "seed": (request.seed, config.seed),

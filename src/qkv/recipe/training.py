@@ -34,7 +34,7 @@ from qkv.tasks import Data, Evaluation, find_task
 from qkv.telemetry import Store
 from qkv.training import checkpoint as checkpoints
 from qkv.training import loop
-from qkv.training.precision import Machine
+from qkv.training.precision import Machine, check_device
 from qkv.training.ranks import Ranks, check_shares, join
 from qkv.training.record import Observer, Outcome, StepRecord
 from qkv.training.shards import check_shard
@@ -107,6 +107,7 @@ def train(request: Request, *, out: Path | None, listening: Listening, cache: Pa
                 raise ConfigError(f"machine.ranks is {config.machine.ranks}; it follows from --nproc, leave it out")
             check_shares(config.training, ranks.world, find_task(config.task).examples)
             check_shard(config.machine)
+            dump_toml(to_dict(config))  # what cannot be written is said before the work
         config, corpus = _agreed(config, corpus, cache, ranks)
         parts = _assembled(config, corpus, ranks)
         listening.say(_announcement(parts))
@@ -192,6 +193,7 @@ def _reread(request: Request, folder: RunFolder, ranks: Ranks, listening: Listen
     """
     config = RunConfig.read(folder.config)
     same_run(request, config)
+    check_device(config.machine.device, "the run was made on one, so go on with it where there is one")
     changed: dict[str, Any] = {}
     if request.on_spike:  # an answer to what has happened, so it may be another one
         changed["on_spike"] = request.on_spike

@@ -87,13 +87,9 @@ def resolve(
 
     Raises ConfigError for a word that is none of these, or a device that is not there.
     """
-    there = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
     if device == "auto":
-        device = "cuda" if there["cuda"] else "cpu"
-    if device not in there:
-        raise ConfigError(f"device is {device!r}; expected auto, {', '.join(there)}")
-    if not there[device]:
-        raise ConfigError(f"there is no {device} device here; --device cpu always works")
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    check_device(device, "--device cpu always works")
     if precision not in ("auto", "fp32", "bf16"):
         raise ConfigError(f"precision is {precision!r}; expected auto, fp32 or bf16")
     if threads < 0:
@@ -104,6 +100,15 @@ def resolve(
         precision = "bf16" if fast or (device == "cpu" and has_bf16_units()) else "fp32"
     chosen = {"device": device, "precision": precision, "threads": threads, "compile": compile, "ranks": ranks}
     return Machine(**chosen)  # type: ignore[arg-type]
+
+
+def check_device(device: str, instead: str) -> None:
+    """Make sure that a device is here. Raises ConfigError, which ends with what can be done `instead`."""
+    there = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    if device not in there:
+        raise ConfigError(f"device is {device!r}; expected auto, {', '.join(there)}")
+    if not there[device]:
+        raise ConfigError(f"there is no {device} device here; {instead}")
 
 
 def has_bf16_units() -> bool:
