@@ -69,7 +69,7 @@ def _options(parser: argparse.ArgumentParser) -> list[str]:
         if action.nargs in ("?", "*"):
             value = f"[{value}{' ...' if action.nargs == '*' else ''}]"
         cell = " ".join(part for part in (name, value) if part).replace("|", "\\|")
-        rows.append(f"| `{cell}` | {(action.help or '').replace('|', chr(92) + '|')} |")
+        rows.append(f"| `{cell}` | {(action.help or '').replace('%%', '%').replace('|', chr(92) + '|')} |")
     return rows
 
 

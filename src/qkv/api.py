@@ -23,6 +23,7 @@ from torch import Tensor
 from qkv import recipe
 from qkv.changes import freeze_changes, plan_changes
 from qkv.data.config import whole_source
+from qkv.data.tables import columns_of
 from qkv.data.tokenizers import Tokenizer, load_tokenizer
 from qkv.errors import ConfigError, RunFolderError, UserError, unknown
 from qkv.folder import RunFolder
@@ -461,6 +462,9 @@ class Run:
             tokenizer = str(self.folder.tokenizer) if self.task.tokenizer else ""
             classes = self.config.model.classes
             data = dataclasses.replace(data, source=whole, val=whole, tokenizer=tokenizer, vocab=0, classes=classes)
+            there = columns_of(Path(whole))  # other data may have other columns: those are found anew
+            names = {name: getattr(data, name) for name in ("text_column", "label_column")}
+            data = dataclasses.replace(data, **{name: value if value in there else "" for name, value in names.items()})
         else:
             data = recipe.kept_data(self.folder, self.config)
         found = self.task.load(data, cache=cache_folder())

@@ -53,6 +53,8 @@ def run(args: argparse.Namespace) -> int:
     from qkv.commands import screen, show_matrix, show_moved, show_pair, show_run, show_text
 
     loaded = api.load(args.run, weights=args.weights)
+    if args.measure and (args.text is not None or args.address is not None):
+        raise UserError("--measure chooses what the table of all matrices shows; leave it out here")
     if args.text is not None and loaded.task.stack == "encoder-decoder":
         if span:
             raise UserError(f"{args.run} reads pairs; what moved (--at A..B) is shown of runs that read one text")

@@ -15,7 +15,7 @@ from pathlib import Path
 from qkv.data.reading import read_text
 from qkv.errors import SourceError, unknown
 
-__all__ = ["TableFormat", "choose_text", "is_table", "numbered_rows", "read_rows", "table_format"]
+__all__ = ["TableFormat", "choose_text", "columns_of", "is_table", "numbered_rows", "read_rows", "table_format"]
 
 TEXT_NAMES = (
     "text sentence content body document article story review comment message utterance passage paragraph abstract "
@@ -72,6 +72,11 @@ def table_format(path: Path, text_column: str = "", label_column: str = "") -> T
     table = [dict(zip(columns, row, strict=False)) for row in rows[header:]]
     text = choose_text(str(path), columns, table, text_column, label_column)
     return TableFormat(kind=kind, columns=columns, text=text, header=header)
+
+
+def columns_of(path: Path) -> tuple[str, ...]:
+    """The names of a table's columns; none of a file that is no table, or whose rows have no names."""
+    return table_format(path).columns if is_table(path) and path.is_file() else ()
 
 
 def _jsonl_format(path: Path, text_column: str, label_column: str) -> TableFormat:

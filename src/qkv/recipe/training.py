@@ -9,7 +9,7 @@ import contextlib
 import dataclasses
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ import torch
 
 from qkv.config import dump_toml, flat, from_dict, override, to_dict
 from qkv.data.config import DataConfig
-from qkv.errors import ConfigError, RunFolderError
+from qkv.errors import ConfigError, Interrupted, RunFolderError
 from qkv.folder import RunFolder
 from qkv.instruments.ledger import Ledger
 from qkv.instruments.recorder import Recorder
@@ -264,16 +264,17 @@ def _run(
         if elsewhere:
             listening.say(elsewhere)
         outcome = _loop(parts, folder, listening, observers, resume_from, ranks)
-        if has_null:
-            train_null(parts, outcome, store, ranks)
-        write_samples(parts, folder, store, outcome)
-        judged = _judge(parts, folder)
-        found = background.result()
-        if found is not None:
-            store.set_fact("baselines", dict(found.facts))
-            if found.note:
-                listening.say(found.note)
-        bits = _bits_per_byte(parts, outcome)
+        with _afterwards(folder):
+            if has_null:
+                train_null(parts, outcome, store, ranks)
+            write_samples(parts, folder, store, outcome)
+            judged = _judge(parts, folder)
+            found = background.result()
+            if found is not None:
+                store.set_fact("baselines", dict(found.facts))
+                if found.note:
+                    listening.say(found.note)
+            bits = _bits_per_byte(parts, outcome)
     facts = summary(
         folder,
         outcome,
@@ -287,6 +288,19 @@ def _run(
         machine_facts(config)
         | {"data": {"name": corpus.name, "sha256": corpus.sha256}, "parent": config.from_run, "summary": facts}
     )
+
+
+@contextlib.contextmanager
+def _afterwards(folder: RunFolder) -> Iterator[None]:
+    """What follows a training (null, samples, baselines): to stop it loses nothing, and is told apart."""
+    try:
+        yield
+    except (KeyboardInterrupt, Interrupted) as error:
+        raise Interrupted(
+            f"the training of {folder.path} is done and kept; what follows it was stopped: finish with"
+            f" qkv train --out {folder.path} --resume",
+            exit_status=getattr(error, "exit_status", 130),
+        ) from None
 
 
 def _loop(

@@ -26,7 +26,7 @@ from torch import Tensor
 
 from qkv.errors import RunFolderError
 from qkv.folder import RunFolder, link, sha256_of, storage_errors, sync_folder, write_atomically
-from qkv.training.spikes import Rollback
+from qkv.training.spikes import ONSET, Rollback
 from qkv.training.tensorfile import TensorFile, load_tensors
 
 if TYPE_CHECKING:
@@ -367,11 +367,14 @@ class Checkpoints:
         self._thin(state.horizon)
 
     def _thin(self, horizon: int) -> None:
-        """Keep the newest two whole; of the others the weights of snapshots and of the best; nothing else."""
+        """Keep the newest two whole, and one from before a spike that begins at the newest; of the others the weights
+        of snapshots and of the best; nothing else.
+        """
         steps = sorted(_steps(self._folder))
-        newest = steps[-2:]
+        back = max((step for step in steps if step <= steps[-1] - ONSET), default=steps[0])
+        newest = {*steps[-2:], back}
         needed = {self._best_of.get(step, -1) for step in newest}
-        for step in steps[:-2]:
+        for step in (step for step in steps if step not in newest):
             if is_snapshot(step, horizon, self._most) or step in needed:
                 (_path(self._folder, step) / "optimizer.safetensors").unlink(missing_ok=True)
             else:

@@ -411,7 +411,11 @@ class _Training:
             return
         if self.config.on_spike == "rollback":
             self.roll_back(state.step - ONSET, address)
-        how = f"resume with {self.resume_with('--on-spike rollback')} (or ignore), or train anew with a lower rate"
+            how = f"no whole checkpoint from before it is left; go on with {self.resume_with('--on-spike ignore')}"
+            if len(state.rollbacks) >= MOST_ROLLBACKS:
+                how = f"that is once more after {MOST_ROLLBACKS} returns; train anew with a lower rate"
+        else:
+            how = f"resume with {self.resume_with('--on-spike rollback')} (or ignore), or train anew with a lower rate"
         raise self.stopped("spike", sentence + where, address, how, SpikeError)
 
     def roll_back(self, before: int, address: str) -> None:
