@@ -108,3 +108,15 @@ def test_a_folder_without_write_permission_is_said(here, capsys):
     (here / "folder").chmod(0o500)
     assert cli.main("train good.txt --tokenizer char --steps 1 --out folder/run".split()) in (1, 2)
     assert "permission" in capsys.readouterr().err.lower()
+
+
+def test_what_comes_in_on_stdin_and_is_no_text_is_said(monkeypatch):
+    import io
+    import sys
+
+    from qkv.commands.texts import read_texts
+    from qkv.errors import UserError
+
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"caf\xe9\n"), encoding="utf-8"))
+    with pytest.raises(UserError, match="not UTF-8 .byte 0xe9.; convert it first"):
+        read_texts([], "qkv predict RUN")

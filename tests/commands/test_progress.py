@@ -61,3 +61,13 @@ def test_without_a_horizon_there_is_no_end_to_tell(clock):
         clock.seconds += 20
         display(step(2, steps=0))
     assert out.getvalue().splitlines()[-1] == "step 2  loss 2.000  50 tokens/s"
+
+
+def test_a_reader_that_left_ends_no_training():
+    class Gone(io.StringIO):
+        def write(self, text):
+            raise BrokenPipeError
+
+    with Display(Gone(), live=False) as display:
+        display(step(1))
+        display.say("a sentence")

@@ -9,6 +9,8 @@ import torch
 import qkv
 from qkv import api
 from qkv.cli import main
+from qkv.errors import RunFolderError
+from qkv.folder import RunFolder
 from qkv.tasks import PredictOptions
 from qkv.tasks.generation import Sampling, generate
 
@@ -87,6 +89,16 @@ def test_a_hugging_face_folder_loads_as_a_run(runs, tmp_path, monkeypatch):
     other = qkv.load(runs / "bert")
     assert all(torch.equal(a, b) for a, b in zip(run.model.parameters(), other.model.parameters(), strict=True))
     assert qkv.load(runs / "bert-hf").path == run.path and len(list((tmp_path / "cache" / "imported").iterdir())) == 1
+
+
+def test_a_folder_that_another_process_reads_in_is_left_to_it(runs, tmp_path, monkeypatch):
+    monkeypatch.setattr(api, "cache_folder", lambda: tmp_path / "cache")
+    place = qkv.load(runs / "bert-hf").path
+    (place / "manifest.json").unlink()
+    with RunFolder.open(place, writing=True), pytest.raises(RunFolderError, match="another qkv is reading"):
+        qkv.load(runs / "bert-hf")
+    assert (place / "model.safetensors").is_file()
+    assert qkv.load(runs / "bert-hf").path == place
 
 
 def test_an_imported_model_trains_further_and_what_is_frozen_stays(runs, tmp_path, small_text, capsys):

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import random
 import shutil
 import signal
@@ -15,7 +16,7 @@ import torch
 from safetensors.torch import load_file
 
 import qkv
-from qkv.errors import ChangeError, ConfigError, RunFolderError, UserError
+from qkv.errors import ChangeError, ConfigError, Interrupted, RunFolderError, UserError
 
 SMALL = {"d_model": 16, "n_layers": 2, "n_heads": 2, "n_ctx": 16, "batch_size": 4, "d_mlp": 32}
 SUMMARY = (
@@ -254,3 +255,114 @@ def test_a_taken_folder_is_noticed_before_the_text_is_read(tmp_path, monkeypatch
     with pytest.raises(RunFolderError, match="already exists"):
         qkv.train("x.txt", out=tmp_path / "taken")
     assert [path.name for path in (tmp_path / "taken").iterdir()] == ["letter.txt"]
+
+
+class _Stop(Exception):
+    pass
+
+
+def begun(text: Path, out: Path, at: int, **options) -> Path:
+    """A run whose process was lost after `at` updates."""
+
+    def progress(told) -> None:
+        if getattr(told, "step", 0) >= at and hasattr(told, "lr"):
+            raise _Stop
+
+    with pytest.raises(_Stop):
+        train(text, out, progress=progress, **options)
+    return out
+
+
+@pytest.mark.parametrize("change", ["L0.W_[QK]=identity", "W_E=orthogonal", "L1.W_V=scale(0.5)"])
+def test_drift_of_a_resumed_run_is_measured_from_what_changes_made_of_the_start(text, tmp_path, change) -> None:
+    options = {"change": [change], "set": SMALL | {"n_heads": 1}, "watch": "full"}
+    whole = train(text, tmp_path / "whole", **options)
+    resumed = qkv.train(out=begun(text, tmp_path / "resumed", 20, **options), resume=True, report=False)
+    assert resumed.summary["resumed_from_step"] == 16
+    for measure in ("drift", "turn", "rotation"):
+        one, two = (run.history("**,**.H*.*", measure) for run in (whole, resumed))
+        assert one.keys() == two.keys()
+        for address in one:
+            assert one[address].value.tolist() == pytest.approx(two[address].value.tolist(), nan_ok=True), address
+    if "identity" in change:
+        assert not resumed.history("L0.W_Q", "drift")["L0.W_Q"].value.any()
+
+
+def test_a_run_goes_on_under_its_own_tokenizer(text: Path, tmp_path: Path) -> None:
+    given = tmp_path / "given.json"
+    shutil.copy(train(text, tmp_path / "first", tokenizer="word", vocab=60).path / "tokenizer.json", given)
+    whole = train(text, tmp_path / "whole", tokenizer=str(given))
+    cut = begun(text, tmp_path / "cut", 20, tokenizer=str(given))
+    given.write_text((train(text, tmp_path / "other").path / "tokenizer.json").read_text(encoding="utf-8"))
+    assert digest(qkv.train(out=cut, resume=True, report=False).path / "model.safetensors") == digest(
+        whole.path / "model.safetensors"
+    )
+    given.unlink()
+    assert qkv.load(cut).evaluate().loss == pytest.approx(whole.summary["val_loss"], abs=1e-6)
+
+
+def test_a_run_is_evaluated_on_its_own_text_or_not_at_all(text: Path, tmp_path: Path) -> None:
+    run = train(text, tmp_path / "run", tokenizer="word", vocab=60)
+    loss = run.evaluate().loss
+    assert loss == pytest.approx(run.summary["val_loss"], abs=1e-6)
+    text.write_text("Z " * 4000 + text.read_text(encoding="utf-8"), encoding="utf-8")
+    with pytest.raises(RunFolderError, match="has changed"):
+        qkv.load(run.path).evaluate()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only there are names bytes")
+def test_a_name_that_is_no_text_is_refused_before_anything_is_made(text: Path, tmp_path: Path) -> None:
+    odd = tmp_path / os.fsdecode(b"caf\xe9.txt")
+    shutil.copy(text, odd)
+    with pytest.raises(ConfigError, match="0xe9"):
+        train(odd, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    shutil.move(odd, folder / odd.name)
+    assert train(folder, tmp_path / "run").summary["steps"] == 24
+
+
+def test_what_follows_a_training_can_be_stopped_and_made_later(text: Path, tmp_path: Path, monkeypatch) -> None:
+    def stopped(*args: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("qkv.recipe.training.write_samples", stopped)
+        with pytest.raises(Interrupted, match="is done and kept.*--resume") as caught:
+            train(text, tmp_path / "run")
+    assert caught.value.exit_status == 130
+    assert qkv.train(out=tmp_path / "run", resume=True, report=False).summary["steps"] == 24
+
+
+def test_resume_names_another_parent(text: Path, tmp_path: Path) -> None:
+    run = train(text, tmp_path / "run")
+    with pytest.raises(ConfigError, match="--from is .*, but the run was made with none"):
+        qkv.train(out=run.path, resume=True, from_run=str(run.path))
+
+
+def test_a_device_that_is_not_here_is_said_on_resume(text: Path, tmp_path: Path) -> None:
+    if torch.cuda.is_available():
+        pytest.skip("there is one")
+    cut = begun(text, tmp_path / "cut", 20)
+    config = (cut / "config.toml").read_text(encoding="utf-8")
+    (cut / "config.toml").write_text(config.replace('device = "cpu"', 'device = "cuda"'), encoding="utf-8")
+    with pytest.raises(ConfigError, match="there is no cuda device here"):
+        qkv.train(out=cut, resume=True)
+
+
+def test_a_size_means_the_same_under_every_name(text: Path, tmp_path: Path) -> None:
+    short, long = (
+        train(text, tmp_path / name.replace(".", ""), set={name: 48}, steps=1).config.model.sizes
+        for name in ("d_model", "sizes.d_model")
+    )
+    assert short == long and short.d_model == 48
+
+
+def test_other_data_may_have_other_columns(text: Path, tmp_path: Path) -> None:
+    lines = text.read_text(encoding="utf-8").split(". ")
+    for name, header in (("one.csv", "review,stars"), ("two.csv", "opinion,stars")):
+        (tmp_path / name).write_text("\n".join([header, *(f"{line},{i % 5}" for i, line in enumerate(lines))]))
+    run = train(tmp_path / "one.csv", tmp_path / "run", text_column="review")
+    assert run.evaluate(tmp_path / "two.csv").loss == pytest.approx(run.evaluate(tmp_path / "one.csv").loss)
+    assert run.evaluate(text).loss > 0

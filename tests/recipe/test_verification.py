@@ -298,3 +298,19 @@ def test_the_command_says_what_is_wrong_and_ends_with_1(copy: Path, capsys: pyte
     found = json.loads(capsys.readouterr().out)
     assert found["whole"] is False and found["checks"][0]["faults"][0]["file"] == "tokenizer.json"
     assert cli.main(["verify", str(copy / "nowhere")]) == 2
+
+
+def test_a_run_whose_start_was_changed_is_whole_from_its_newest_checkpoints_too(text: Path, tmp_path: Path) -> None:
+    options = {"change": ["L0.W_[QK]=identity"], "set": SMALL | {"n_heads": 1}}
+    verdict = verify(train(text, tmp_path / "run", **options).path, updates=8)
+    assert verdict.is_whole, [str(fault) for fault in verdict.faults]
+    assert "(0 to 8 and 32 to 40)" in check(verdict, "replay").what
+
+
+def test_updates_of_an_unknown_horizon_are_said_not_to_be_made_again(
+    text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = train(text, tmp_path / "run", steps=None, minutes=0.1)
+    monkeypatch.setattr("qkv.recipe.replay._horizon", lambda segment: 0)
+    replay = check(verify(run.path), "replay")
+    assert not replay.faults and replay.compared == 0 and "not made again" in " ".join(replay.unchecked)

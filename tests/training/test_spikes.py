@@ -232,3 +232,16 @@ def test_what_rollbacks_do_adds_up() -> None:
         Rollback(seen=104, to=64, halved=True, address="W_E"),
     )
     assert skipped(done) == 81 and rate_factor(done) == 0.5
+
+
+def test_with_a_checkpoint_after_every_update_there_is_one_to_go_back_to(
+    tiny: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("qkv.training.checkpoint._TOKENS_BETWEEN", {"cpu": 1})
+    hurt = Hurt(100)
+    with folder_at(tmp_path / "run") as folder:
+        outcome = run(**tiny.parts(steps=160, on_spike="rollback"), folder=folder, observers=[hurt])
+    (event,) = [event for event in hurt.events if event.kind.startswith("rollback")]
+    assert outcome.steps == 160 and 95 <= event.step <= 100
+    whole = [p for p in folder.checkpoints.iterdir() if (p / "optimizer.safetensors").exists()]
+    assert len(whole) == ONSET + 1

@@ -367,14 +367,14 @@ class Checkpoints:
         self._thin(state.horizon)
 
     def _thin(self, horizon: int) -> None:
-        """Keep the newest two whole, and one from before a spike that begins at the newest; of the others the weights
-        of snapshots and of the best; nothing else.
+        """Keep the newest two whole, and more where one from before a spike that begins now would not be among them; of
+        the others the weights of snapshots and of the best; nothing else.
         """
         steps = sorted(_steps(self._folder))
         back = max((step for step in steps if step <= steps[-1] - ONSET), default=steps[0])
-        newest = {*steps[-2:], back}
+        newest = [step for step in steps if step >= min(back, *steps[-2:])]
         needed = {self._best_of.get(step, -1) for step in newest}
-        for step in (step for step in steps if step not in newest):
+        for step in steps[: -len(newest)]:
             if is_snapshot(step, horizon, self._most) or step in needed:
                 (_path(self._folder, step) / "optimizer.safetensors").unlink(missing_ok=True)
             else:
