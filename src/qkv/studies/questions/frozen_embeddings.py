@@ -192,11 +192,12 @@ def _claim(findings: Findings) -> str:
         return f"The embeddings need no training {where}: freezing W_E at random costs nothing that matters"
     if verdict == "unresolved":
         return (
-            f"Whether the embeddings must be trained {where} is not settled by this run; freezing W_E at random costs"
+            f"Whether the embeddings must be trained {where} is not settled by this run; freezing W_E at random changes"
+            " the loss by"
         )
     small = ", less than would matter" if verdict == "differs but trivially" else ""
     if effect < 0:
-        return f"Embeddings frozen at random lose nothing {where}{small}; freezing changes the loss by"
+        return f"Embeddings frozen at random do better than trained ones {where}{small}: freezing changes the loss by"
     return f"A model learns without training its embeddings, but {where} freezing W_E at random costs{small}"
 
 
