@@ -110,7 +110,12 @@ def test_a_kept_verdict_is_judged_anew_and_says_what_it_was():
     assert anew == file
     assert "guessed" in was_judged(old, anew) and "*VO - QK* is differs and was unresolved" in was_judged(old, anew)
     with pytest.raises(ConfigError, match="at another scale"):
+        judged_anew(question, old | {"scale": file["scale"].replace("d_model 32", "d_model 48")})
+    with pytest.raises(ConfigError, match="does not say how many"):
         judged_anew(question, old | {"scale": "On another text"})
+    fewer = old | {"contrasts": old["contrasts"][:1], "scale": file["scale"].replace("5 of 5", "5 of 9")}
+    assert len(judged_anew(question, fewer)["contrasts"]) == 1, "what was not asked then is not made up"
+    assert "5 of 9 paired replicates" in judged_anew(question, fewer)["sentence"]
 
 
 def test_a_kept_rate_is_judged_by_what_was_promised():

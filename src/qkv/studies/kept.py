@@ -4,6 +4,7 @@ What was trained stays what it was; what may be said of it is a matter of the ru
 was judged by. So whoever shows a kept verdict beside that rule judges it first.
 """
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -22,11 +23,13 @@ def judged_anew(question: Question, kept: Mapping[str, Any]) -> dict[str, Any]:
 
     Raises ConfigError where the question is asked at another scale by now: its words would not fit the kept run.
     """
-    source = kept["source"]
-    design = question.design(Ask(named=(source["name"], source["sha256"]), quick=kept["quick"]))
+    effects = judged([(_contrast(row), row["values"]) for row in kept["contrasts"]])
+    source, seeds = kept["source"], _replicates(kept) // effects[0].contrast.tries
+    design = question.design(Ask(named=(source["name"], source["sha256"]), quick=kept["quick"], seeds=seeds))
+    names = {effect.contrast.name for effect in effects}
     found = Findings(
         design=design,
-        effects=judged([(_contrast(row), row["values"]) for row in kept["contrasts"]]),
+        effects=(*effects, *judged([(c, ()) for c in design.contrasts if c.name not in names])),
         arms=(),
         not_reached=tuple(kept["not_reached"]),
         trainings=kept["trainings"],
@@ -47,7 +50,7 @@ def judged_anew(question: Question, kept: Mapping[str, Any]) -> dict[str, Any]:
         "high": result.high,
         "p": result.p,
         "intervals": intervals(found.primary),
-        "contrasts": [effect_row(effect) for effect in found.effects],
+        "contrasts": [effect_row(effect) for effect in effects],
     }
 
 
@@ -65,6 +68,14 @@ def was_judged(kept: Mapping[str, Any], anew: Mapping[str, Any]) -> str:
         "Judged anew from the values of the run by the rule of today; when it was made, intervals were"
         f" {rule} and said otherwise: {'; '.join(turned)}."
     )
+
+
+def _replicates(kept: Mapping[str, Any]) -> int:
+    """How many were meant: a file says it in words only."""
+    found = re.search(r"of ([\d,]+) (?:paired|independent) ", kept["scale"])
+    if found is None:
+        raise ConfigError(f"the kept run of {kept['study']} does not say how many replicates it was to have")
+    return int(found[1].replace(",", ""))
 
 
 def _contrast(row: Mapping[str, Any]) -> Contrast:

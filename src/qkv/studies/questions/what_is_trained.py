@@ -132,7 +132,7 @@ def _full(ask: Ask) -> Design:
 
 def _claim(findings: Findings) -> str:
     verdict, effect = findings.primary.result.verdict, findings.primary.result.effect or 0.0
-    more = _moved(findings.effect("W_E moved (adamw)").result)
+    more = _beside_the_null(findings.effect("W_E moved (adamw)").result)
     if verdict == "unresolved":
         return (
             "Whether what the input embeddings learned is worth anything is not settled by this"
@@ -155,7 +155,7 @@ def _claim(findings: Findings) -> str:
     )
 
 
-def _moved(result: Comparison) -> str:
+def _beside_the_null(result: Comparison) -> str:
     """How far W_E moved beside its null, in brackets; empty where no replicate says."""
     if result.effect is None:
         return ""
