@@ -16,7 +16,7 @@ import sys
 import textwrap
 import typing
 from collections.abc import Callable
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,7 @@ from qkv.models.addresses import ACTIVATIONS, CIRCUITS, GROUPS
 from qkv.models.parts import KINDS as MATRICES
 from qkv.presets import PRESETS, card
 from qkv.recipe.request import RunConfig
+from qkv.studies.kept import judged_anew, was_judged
 from qkv.studies.question import Question
 from qkv.studies.questions import questions
 from qkv.views.playground import playground
@@ -235,9 +236,9 @@ def answers_page() -> str:
         "People who meet self-attention ask the same questions again and again, and public answers contradict one",
         "another. qkv answers them by training: arms that differ in one thing, the same batches and starts, each arm's",
         "learning rate tuned afresh in every replicate, and an interval. Everything below is written from result files",
-        "of `qkv study`; no figure is typed. A *quick* run takes three minutes and is weak; a *full* one takes up to",
-        "two and a half hours. Where no full run is kept here, the page says so. Your own text:",
-        "`qkv study NAME my.txt --quick`.",
+        "of `qkv study`; no figure is typed, and every verdict is judged from the file's values by today's rule. A",
+        "*quick* run takes three minutes and is weak; a *full* one takes up to two and a half hours. Where no full run",
+        "is kept here, the page says so. Your own text: `qkv study NAME my.txt --quick`.",
         "",
         "Three things need no experiment: [short proofs](proofs.md). Words: `W_E` is the table of input vectors,",
         "a row for each token; `x` is what enters attention; `W_Q`, `W_K`, `W_V`, `W_O` are the matrices of",
@@ -253,16 +254,17 @@ def answers_page() -> str:
         "|---|---|",
     ]
     for question in questions().values():
-        found = [verdict for verdict in map(_result, _result_names(question.name)) if verdict]
-        answer = short_answer(found[0]) if found else "not answered on shared data yet"
+        found = [pair for pair in map(_result, _result_names(question.name)) if pair]
+        answer = short_answer(*found[0]) if found else "not answered on shared data yet"
         lines.append(f"| [{question.asks}]({question.name}.md) | {answer} |".replace("\n", " "))
     return "\n".join([*lines, ""])
 
 
-def short_answer(verdict: dict[str, Any]) -> str:
+def short_answer(verdict: dict[str, Any], kept: dict[str, Any]) -> str:
     """The answer and its verdict, without what it holds for."""
     kind = "quick run" if verdict["quick"] else "full run"
-    return f"{verdict['sentence'].partition(verdict['scale'])[0].strip()} ({kind})"
+    anew = "" if verdict["verdict"] == kept["verdict"] else f", judged anew: it was {kept['verdict']}"
+    return f"{verdict['sentence'].partition(verdict['scale'])[0].strip()} ({kind}{anew})"
 
 
 def answer_page(question: Question) -> str:
@@ -271,12 +273,14 @@ def answer_page(question: Question) -> str:
     lines += ["Words, verdicts and columns are explained [here](README.md).", ""]
     for name in _result_names(question.name):
         kind = "quick run" if name.endswith("-quick") else "full run"
-        verdict = _result(name)
+        found = _result(name)
         lines += [f"## {kind.capitalize()}", ""]
-        if verdict is None:
+        if found is None:
             lines += [f"No {kind} on shared data is kept here yet.", ""]
         else:
-            lines += [answer_text(verdict)]
+            turned = was_judged(found[1], found[0])
+            lines += [f"{turned} [Why](../studies.md#the-verdict).", ""] if turned else []
+            lines += [answer_text(found[0])]
     if not any(_result(name) for name in _result_names(question.name)):
         lines += [f"What would show the expectation to be wrong: {question.falsified_by}", ""]
         lines += [f"What has been published: {question.literature}", ""]
@@ -287,10 +291,14 @@ def _result_names(study: str) -> tuple[str, str]:
     return f"{study}-full", f"{study}-quick"
 
 
-def _result(name: str) -> dict[str, Any] | None:
-    """The verdict of a run that is kept, None where there is none."""
+@lru_cache
+def _result(name: str) -> tuple[dict[str, Any], dict[str, Any]] | None:
+    """The verdict of a run by the rule of today, and as its file has it; None where none is kept."""
     path = HERE / "answers" / "results" / f"{name}.json"
-    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
+    if not path.is_file():
+        return None
+    kept = json.loads(path.read_text(encoding="utf-8"))
+    return judged_anew(questions()[kept["study"]], kept), kept
 
 
 def _answer_pages() -> dict[str, Callable[[], str]]:

@@ -2,6 +2,7 @@
 
 import importlib.util
 import inspect
+import json
 import pkgutil
 import re
 import shlex
@@ -17,6 +18,7 @@ from qkv.errors import QkvError
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
+RESULTS = sorted((DOCS / "answers" / "results").glob("*.json"))
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 MODULES = sorted(m.name for m in pkgutil.walk_packages(qkv.__path__, "qkv.") if m.name != "qkv.__main__")
 
@@ -42,6 +44,36 @@ def test_every_command_is_documented_and_its_examples_parse(name):
     for example in examples:
         words = shlex.split(example)
         parser.read([w for w in words if w != "<"][: words.index("<")] if "<" in words else words)
+
+
+@pytest.mark.parametrize("path", RESULTS, ids=lambda path: path.stem)
+def test_every_verdict_of_an_answer_is_that_of_its_values_by_the_rule_of_today(path):
+    pytest.importorskip("scipy.stats", reason="SciPy is in the extra study")
+    from qkv.studies.statistics import compare_rate, how_exact, judge
+
+    kept, kind = json.loads(path.read_text(encoding="utf-8")), path.stem.rpartition("-")[2]
+    page = (DOCS / "answers" / f"{kept['study']}.md").read_text(encoding="utf-8")
+    text = page.partition(f"## {kind.capitalize()} run\n")[2].partition("\n## ")[0]
+    for place, row in enumerate(kept["contrasts"]):
+        values, margin = row["values"], row["margin"]
+        if row["sd"] is None:  # a rate: the only study of rates promises 5, 80 and 95 %
+            promised = next(p for p in (0.05, 0.8, 0.95) if abs(sum(values) / len(values) - p - row["effect"]) < 1e-9)
+            wanted = compare_rate(values, promised, margin, row["n"] // len(values)).verdict
+        else:
+            wanted = judge(values, margin)
+        (line,) = [line for line in text.splitlines() if f": {row['name']} ({row['unit']}) |" in line]
+        assert line.split(" | ")[3] == wanted
+        assert place or f"Verdict: {wanted} (margin" in text
+        turned = f"*{row['name']}* is {wanted} and was {row['verdict']}"
+        assert (turned in text) == (wanted != row["verdict"])
+        assert place or row["sd"] is None or f"intervals: {how_exact(row['n'])};" in text
+
+
+def test_the_answers_that_an_older_rule_gave_are_judged_anew():
+    pages = {name: (DOCS / "answers" / f"{name}.md").read_text("utf-8") for name in ("frozen-embeddings", "README")}
+    assert "*frozen - trained* is unresolved and was differs" in pages["frozen-embeddings"]
+    assert "is not settled by this run; freezing W_E at random changes the loss by" in pages["frozen-embeddings"]
+    assert "(quick run, judged anew: it was differs)" in pages["README"]
 
 
 @pytest.mark.parametrize("name", COMMANDS)

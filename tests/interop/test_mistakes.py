@@ -2,17 +2,19 @@
 
 import json
 import os
+import re
 import struct
 import sys
 import types
 from fnmatch import fnmatch
+from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
 from qkv.cli import main
-from qkv.errors import MissingExtra, SourceError
+from qkv.errors import ConfigError, MissingExtra, SourceError
 from qkv.interop import read_checkpoint
 
 
@@ -120,6 +122,56 @@ def test_a_config_that_lies_or_asks_for_what_is_not_here_is_refused_by_name(fold
 def test_what_gpt2_can_ask_for_and_is_not_here_is_refused(folder, settings):
     change_config(folder, **settings)
     refused(folder, "config.json", next(iter(settings)))
+
+
+@pytest.mark.parametrize(
+    ("name", "idle", "other"),
+    [
+        ("llama", {"is_llama_config": True, "rope_interleaved": False}, {"rope_interleaved": True}),
+        ("llama", {"activation": "swiglu", "transformers.js_config": {"dtype": "q4"}}, {"activation": "geglu"}),
+        ("qwen2", {"use_mrope": False}, {"use_mrope": True}),
+        ("gpt2", {"n_special": 0, "predict_special_tokens": True}, {"n_special": 3}),
+        ("neox", {"attention_probs_dropout_prob": 0, "hidden_dropout_prob": 0.0}, {"hidden_dropout_prob": 0.1}),
+    ],
+)
+def test_keys_of_public_files_that_compute_nothing_are_read_and_their_other_values_refused(
+    name, idle, other, theirs, tmp_path
+):
+    theirs.save_theirs(tmp_path / name, name)
+    config = read_checkpoint(tmp_path / name).config
+    change_config(tmp_path / name, **idle)
+    assert read_checkpoint(tmp_path / name).config == config
+    change_config(tmp_path / name, **other)
+    refused(tmp_path / name, "config.json", next(iter(other)))
+
+
+def test_rotary_settings_that_a_file_says_twice_must_agree(theirs, tmp_path):
+    """GPT-NeoX as versions before 5 of transformers save it again: base and share by two names each."""
+    folder = tmp_path / "neox"
+    theirs.save_theirs(folder, "neox")
+    change_config(folder, rope_parameters="gone", rotary_emb_base=500, rotary_pct=0.25)
+    config = read_checkpoint(folder).config
+    assert (config.layout.rope_base, config.layout.rope_share) == (500.0, 0.25)
+    change_config(folder, rope_theta=500.0, partial_rotary_factor=0.25)
+    assert read_checkpoint(folder).config == config
+    change_config(folder, rope_theta=10000)
+    refused(folder, "config.json: rope_theta is 10000; qkv reads it equal to rotary_emb_base, which is 500")
+    change_config(folder, rope_theta=500, partial_rotary_factor=1.0)
+    refused(folder, "partial_rotary_factor is 1.0; qkv reads it equal to rotary_pct, which is 0.25")
+    change_config(folder, partial_rotary_factor="all")
+    refused(folder, "partial_rotary_factor", "expected a number")
+
+
+def test_a_live_model_of_such_a_file_is_watched(theirs):
+    """`qkv.watch` reads the configuration by the same map."""
+    from qkv.interop.mirror import mirror_of
+
+    model = theirs.make_theirs("qwen2", torch.float32)
+    model.config.use_mrope = False
+    assert mirror_of(model).config.layout.positions == "rotary"
+    model.config.use_mrope = True
+    with pytest.raises(ConfigError, match="use_mrope"):
+        mirror_of(model)
 
 
 def test_a_rotary_share_without_even_number_is_refused(theirs, tmp_path):
@@ -287,6 +339,17 @@ def test_the_command_names_the_folder_of_a_file(folder, tmp_path, capsys):
     said = capsys.readouterr().err
     assert f"give the folder with its config.json: {folder}" in said and said.count("\n") <= 2
     assert not (tmp_path / "new").exists()
+
+
+def test_every_file_that_is_read_is_fetched():
+    """By the names in the source: whatever reading a folder opens there is asked of the hub."""
+    from qkv.data import pretrained, sentencepiece
+    from qkv.interop import folders, hub, importing
+
+    text = "".join(Path(module.__file__).read_text("utf-8") for module in (importing, folders, pretrained, sentencepiece))
+    names = set(re.findall(r'"([\w.]+\.(?:json|txt|spm|bpe|safetensors))"', text))
+    assert {"generation_config.json", "preprocessor_config.json", "vocab.bpe", "model.safetensors"} <= names
+    assert [name for name in sorted(names) if not any(fnmatch(name, pattern) for pattern in hub.PATTERNS)] == []
 
 
 def test_a_model_of_the_hub_is_fetched_without_code_or_pickles(folder, monkeypatch):

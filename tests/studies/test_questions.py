@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import re
 
 import numpy as np
 import pytest
@@ -218,6 +219,22 @@ def test_count_vectors_bring_substitutes_together(small_text):
         Text(), str(small_text),
     )  # fmt: skip
     assert row["measures"]["drift W_E"] == 0.0
+
+
+@pytest.mark.parametrize("quick", [True, False], ids=["quick", "full"])
+def test_a_frozen_table_is_compared_with_the_same_rows_trained(quick):
+    """So that the cost of freezing is not also that of another start."""
+    from qkv.studies.questions.frozen_embeddings import _SMALL
+
+    design = find("frozen-embeddings").design(Ask(named=("a text", "0" * 64), quick=quick))
+    pairs = [c for c in design.contrasts if re.fullmatch(r"(.*)frozen - \1trained", c.name)]
+    assert "small frozen - small trained" in [c.name for c in pairs]
+    for contrast in pairs:
+        frozen, trained = (design.arm(name) for name in contrast.arms)
+        assert frozen.text == trained.text and frozen.layout == trained.layout and frozen.sizes == trained.sizes
+        starts = [[c for c in arm.changes if "random" in c] for arm in (frozen, trained)]
+        assert [c.replace(",train=true", "") for c in starts[1]] == starts[0], contrast.name
+    assert {arm.changes for arm in _SMALL} == {(), ("W_E=freeze",)}
 
 
 def test_a_source_with_labels_adds_the_objective_of_telling_classes_apart(tmp_path, small_text):

@@ -78,7 +78,10 @@ class Looks:
         self.n_numbers = 0
         self._matrices = [i for i, entry in enumerate(self.entries) if len(entry.shape) == 2]
         self._headed = [i for i in self.passes.divided if i in self._matrices]
-        self._circuits = circuits(self.entries)
+        self._named = catalogue.named()
+        at = {entry.address: i for i, entry in enumerate(self.entries)}
+        self._stored = [at[entry.storage] for entry in self._named]
+        self._circuits = circuits(self._named)
         self._n_out = np.array([entry.shape[-1] for entry in self.entries])
         self._head_n_out = np.concatenate([_head_n_out(self.entries[i]) for i in self.passes.divided] or [np.zeros(0)])
         self._tops: dict[str, Tensor] = {}
@@ -90,15 +93,20 @@ class Looks:
 
     def register(self) -> None:
         """Give every measure and address its number, in canonical order."""
-        heads = [row for i in self.passes.divided for row in head_rows(self.entries[i])]
+        divided = [self.entries[i] for i in self.passes.divided]
+        second = [entry for entry in self._named if _is_cut_alike(entry, self.catalogue.entry(entry.storage))]
+        heads = [row for entry in (*divided, *second) for row in head_rows(entry)]
         measures = self.store.register_measures([item.row() for item in MEASURES.values()])
         self._measures = dict(zip(MEASURES, measures, strict=True))
         rows = [entry_row(entry, self.catalogue) for entry in self.entries] + heads
         self._ids = self.store.register_addresses(rows)
         at = iter(self._ids[len(self.entries) :])
-        self._head_ids = {i: [next(at) for _ in range(self.entries[i].n_heads)] for i in self.passes.divided}
+        self._head_ids = {entry.address: [next(at) for _ in range(entry.n_heads)] for entry in (*divided, *second)}
+        self._second = {entry.address: [e.address for e in second if e.storage == entry.address] for entry in divided}
+        places = {number: place for place, number in enumerate(self._ids)}
+        self._copies = [places[n] for entry in second for n in self._head_ids[entry.storage]]
         self._circuit_ids = self.store.register_addresses(
-            [_circuit_row(c.address, self.entries[c.left]) for c in self._circuits]
+            [_circuit_row(c.address, self._named[c.left]) for c in self._circuits]
         )
         patterns = self.probe.addresses(self.catalogue.model) if self.probe else []
         self._pattern_ids = self.store.register_addresses(
@@ -111,20 +119,26 @@ class Looks:
         head_debias = np.repeat(debias, [entry.n_heads for entry in self.entries])
         whole = _columns(reading, self._n_out, unclip, debias)
         parts = _columns(self.passes.by_head(), self._head_n_out, unclip, head_debias)
-        self._add(step, names, self._ids, np.stack([np.concatenate([whole[n], parts[n]]) for n in names]))
+        values = np.stack([np.concatenate([whole[n], parts[n]]) for n in names])
+        self._add(step, names, self._ids, np.concatenate([values, values[:, self._copies]], axis=1))
 
     def circuits(self, step: int, *, updated: bool) -> None:
         """Ranks of every head; norm, way and shares of every circuit, and around an update (`updated`) its size."""
-        blocks = [head_blocks(self.entries[i], self.passes.weights(i)) for i in self._headed]
-        ranks = [participation_ranks(block) for block in blocks]
-        ids = [n for i in self._headed for n in self._head_ids[i]]
-        self._add(step, ("participation_rank",), ids, np.concatenate(ranks or [np.zeros(0)])[None])
+        ids: list[int] = []
+        ranks = [np.zeros(0)]
+        for i in self._headed:
+            found = participation_ranks(head_blocks(self.entries[i], self.passes.weights(i)))
+            for name in self._head_names(i):
+                ids += self._head_ids[name]
+                ranks.append(found)
+        self._add(step, ("participation_rank",), ids, np.concatenate(ranks)[None])
         for name, chosen in self._by_attention.items():
             before = self._factors(self.passes.before, chosen) if updated else None
             now = self._factors(self.passes.weights, chosen)
             reading = circuit_reading(now, before, *self._starting(name))
             columns = _circuit_columns(reading, np.full(len(chosen), now[0].shape[-1]))
-            columns["symmetric_share"][[not self._circuits[i].is_qk for i in chosen]] = np.nan
+            alike = [self._circuits[i].is_qk and not self._circuits[i].is_crossed for i in chosen]
+            columns["symmetric_share"][~np.array(alike)] = np.nan
             ids = [self._circuit_ids[i] for i in chosen]
             self._add(step, CIRCUIT, ids, np.stack([columns[measure] for measure in CIRCUIT]))
 
@@ -144,15 +158,17 @@ class Looks:
 
     def head_spectra(self, step: int) -> None:
         """The same of every head's matrices and circuits, and the angles between the spaces that a head reads."""
-        blocks = {i: head_blocks(self.entries[i], self.passes.weights(i)) for i in self._headed}
         for i in self._headed:
-            self._add_spectra(step, self._head_ids[i], *self._spectrum(step, f"{i} by head", blocks[i], None))
+            blocks = head_blocks(self.entries[i], self.passes.weights(i))
+            found = self._spectrum(step, f"{i} by head", blocks, None)
+            for name in self._head_names(i):
+                self._add_spectra(step, self._head_ids[name], *found)
         for name, chosen in self._by_attention.items():
             values, turned = self._spectrum(step, name, *self._factors(self.passes.weights, chosen))
             self._add_spectra(step, [self._circuit_ids[i] for i in chosen], values, turned)
             for i, row in zip(chosen, values, strict=True):
                 self._add_top(step, self._circuits[i].address, row)
-        self._angles(step, blocks)
+        self._angles(step)
 
     def rows(self, step: int) -> None:
         """How far each token's row has moved, for each table of tokens."""
@@ -164,13 +180,18 @@ class Looks:
 
     # inside
 
+    def _head_names(self, i: int) -> list[str]:
+        """Under which names the heads of an entry are measured."""
+        address = self.entries[i].address
+        return [address, *self._second[address]]
+
     def _factors(self, of: Callable[[int], Tensor | None], chosen: Sequence[int]) -> tuple[Tensor, Tensor]:
         """Left [n, d_model, d_head] and right [n, d_head, d_model] of some circuits, in the weights that `of` gives."""
         circuits, blocks = [self._circuits[i] for i in chosen], {}
         for i in {i for c in circuits for i in (c.left, c.right)}:
-            stored = of(i)
+            stored = of(self._stored[i])
             assert stored is not None
-            blocks[i] = head_blocks(self.entries[i], stored)
+            blocks[i] = head_blocks(self._named[i], stored)
         left = torch.stack([blocks[c.left][c.left_piece] for c in circuits])
         right = [blocks[c.right][c.right_piece] for c in circuits]
         return left, torch.stack([b.mT if c.is_qk else b for b, c in zip(right, circuits, strict=True)])
@@ -213,25 +234,29 @@ class Looks:
         at = [entry.address for entry in self.entries].index(name)
         return spectra(start(at)[None], None, k)[1]
 
-    def _angles(self, step: int, blocks: Mapping[int, Tensor]) -> None:
-        """Angles between the spaces that W_Q, W_K and W_V of each head read."""
+    def _angles(self, step: int) -> None:
+        """Angles between the spaces that W_Q, W_K and W_V of each head read; of one stack only."""
+        index = {entry.address: i for i, entry in enumerate(self._named)}
         for c in self._circuits:
             if not c.is_qk or c.left_piece:
                 continue
-            stem = self.entries[c.left].address.removesuffix("W_Q")
-            index = {self.entries[i].address: i for i in blocks}
-            at = [index[stem + kind] for kind in ("W_Q", "W_K", "W_V")]
-            if blocks[at[0]].shape[-1] >= blocks[at[0]].shape[-2]:
+            names = [self._named[c.left].address.removesuffix("W_Q") + kind for kind in ("W_Q", "W_K", "W_V")]
+            at = [index[name] for name in names]
+            blocks = [head_blocks(self._named[i], self.passes.weights(self._stored[i])) for i in at]
+            if blocks[0].shape[-1] >= blocks[0].shape[-2]:
                 continue
-            q, k, v = (spaces(blocks[i]) for i in at)
-            group = self.entries[at[1]].group
+            q, k, v = map(spaces, blocks)
+            group = self._named[at[1]].group
             by_query = [q[g::group] for g in range(group)]
             of_q = np.stack([between_spaces(each, k) for each in by_query], axis=1).reshape(-1)
             of_v = between_spaces(v, k)
             to_q = _root_mean(np.stack([between_spaces(v, each) for each in by_query]))
-            ids_q, ids_v = self._head_ids[at[0]], self._head_ids[at[2]]
-            self._add(step, ANGLES[:1], [*ids_q, *ids_v], np.concatenate([of_q, of_v])[None])
-            self._add(step, ANGLES[1:], ids_v, to_q[None])
+            if c.is_crossed:
+                of_q[:] = to_q[:] = np.nan
+            ids_q, ids_v = (self._head_ids.get(name, []) for name in (names[0], names[2]))
+            known = np.concatenate([of_q[: len(ids_q)], of_v[: len(ids_v)]])  # a second name cut otherwise has no heads
+            self._add(step, ANGLES[:1], [*ids_q, *ids_v], known[None])
+            self._add(step, ANGLES[1:], ids_v, to_q[None, : len(ids_v)])
 
     def _add(self, step: int, names: Sequence[str], ids: Sequence[int], values: np.ndarray) -> None:
         if len(ids):
@@ -279,6 +304,12 @@ def _circuit_columns(reading: CircuitReading, d_head: np.ndarray) -> dict[str, n
 def _root_mean(degrees: np.ndarray) -> np.ndarray:
     """The angle whose squared cosine is the mean of theirs, over the first axis."""
     return np.degrees(np.arccos(np.sqrt((np.cos(np.radians(degrees)) ** 2).mean(0))))
+
+
+def _is_cut_alike(entry: Entry, storage: Entry) -> bool:
+    """Whether an entry is a second name whose heads are the heads of its storage."""
+    cut = (entry.n_heads, entry.axis) == (storage.n_heads, storage.axis)
+    return entry.tied_to is not None and entry.n_heads > 0 and cut
 
 
 def _head_n_out(entry: Entry) -> np.ndarray:

@@ -46,9 +46,16 @@ class Circuit:
         """Whether the right factor is the transpose of its block: QK is W_Q W_K^T."""
         return self.address.endswith(".QK")
 
+    @property
+    def is_crossed(self) -> bool:
+        """Whether queries come from another stack than keys and values do."""
+        return "cross" in self.address.split(".")
+
 
 def circuits(entries: Sequence[Entry]) -> list[Circuit]:
-    """QK and OV of every query head of every attention, in the order of the entries."""
+    """QK and OV of every query head of every attention, in the order of the entries: `Catalogue.named()`, so that an
+    attention that shares a matrix with another has its own.
+    """
     index = {entry.address: i for i, entry in enumerate(entries)}
     out = []
     for entry in entries:

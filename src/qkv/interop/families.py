@@ -137,6 +137,8 @@ _GPT2 = Family(
         _TIED_USUALLY,
         Dropout(("resid_pdrop", "embd_pdrop"), ("attn_pdrop",), 0.1),
         Always("scale_attn_by_inverse_layer_idx", False),
+        Always("n_special", 0, written=False),
+        Always("predict_special_tokens", True, also=(False,), written=False),
         Always("reorder_and_upcast_attn", False, also=(True,)),  # the same product in float32: the model is float32
         *_PLAIN,
     ),
@@ -208,9 +210,26 @@ def _gated(name: str, title: str, *pieces: Piece, head_dim: int | None = None, *
 
 _HEAD_DIM = Setting("head_dim", "sizes.d_head", None)
 _ATTENTION_BIAS = Setting("attention_bias", "layout.attention_bias", False, ((False, "same"), (True, "all")))
-_LLAMA = _gated("llama", "Llama", _HEAD_DIM, _ATTENTION_BIAS, Always("mlp_bias", False), even_heads=True)
+_LLAMA = _gated(
+    "llama",
+    "Llama",
+    _HEAD_DIM,
+    _ATTENTION_BIAS,
+    Always("mlp_bias", False),
+    Always("is_llama_config", True, written=False),
+    Always("rope_interleaved", False, written=False),
+    Always("activation", "swiglu", written=False),
+    even_heads=True,
+)
 _MISTRAL = _gated("mistral", "Mistral", _HEAD_DIM, Window())
-_QWEN2 = _gated("qwen2", "Qwen2", Window("use_sliding_window"), attention_bias="qkv", even_heads=True)
+_QWEN2 = _gated(
+    "qwen2",
+    "Qwen2",
+    Window("use_sliding_window"),
+    Always("use_mrope", False, written=False),
+    attention_bias="qkv",
+    even_heads=True,
+)
 _QWEN3 = _gated(
     "qwen3",
     "Qwen3",
@@ -262,7 +281,8 @@ _NEOX = Family(
         Setting("attention_bias", "layout.attention_bias", True, ((True, "same"), (False, "none"))),
         _TIED,
         Dropout(("hidden_dropout",), ("attention_dropout",)),
-        Rope("rotary_emb_base", "rotary_pct", share=0.25, shares=True),
+        Rope("rotary_emb_base", "rotary_pct", share=0.25, shares=True, again=("rope_theta", "partial_rotary_factor")),
+        *(Always(key, 0, written=False) for key in ("attention_probs_dropout_prob", "hidden_dropout_prob")),
         *_PLAIN,
     ),
     layout={"positions": "rotary", "norm": "layer", "bias": True, "start": "gpt2"},

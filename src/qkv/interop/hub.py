@@ -1,7 +1,7 @@
 """A model of the Hugging Face hub by name: `hf:ORG/NAME` or `hf:ORG/NAME@REVISION`. Needs the `hub` extra.
 
-Only files that can be read here are fetched: configuration, safetensors, tokenizer; no code and no pickles. They stay
-in that library's cache.
+Only files that can be read here are fetched: configuration of model, generation and images, safetensors, tokenizer; no
+code and no pickles. They stay in that library's cache.
 """
 
 from pathlib import Path
@@ -12,13 +12,18 @@ __all__ = ["PATTERNS", "fetch"]
 
 PATTERNS = (
     "config.json",
+    "generation_config.json",
+    "preprocessor_config.json",
     "*.safetensors",
     "*.safetensors.index.json",
     "tokenizer.json",
+    "tokenizer.source.json",
     "tokenizer_config.json",
     "vocab.txt",
     "vocab.json",
     "merges.txt",
+    "encoder.json",
+    "vocab.bpe",
     "source.spm",
     "target.spm",
 )

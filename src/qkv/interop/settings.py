@@ -42,7 +42,7 @@ HARMLESS = frozenset(
     " typical_p pretraining_tp language pooler_fc_size pooler_num_attention_heads pooler_num_fc_layers"
     " pooler_size_per_head pooler_type directionality initializer_std init_std gradient_checkpointing_kwargs"
     " unsloth_version unsloth_fixed qa_dropout seq_classif_dropout n_ctx summary_type summary_use_proj"
-    " summary_activation summary_proj_to_labels summary_first_dropout".split()
+    " summary_activation summary_proj_to_labels summary_first_dropout transformers.js_config".split()
 )
 """Keys that say how to start, save, sample or label, not what is computed from a text's tokens to logits."""
 
@@ -351,10 +351,12 @@ class Rope:
     share: float = 1.0
     """What holds where nothing is said; a family that always turns everything has `shares` False."""
     shares: bool = False
+    again: tuple[str, ...] = ()
+    """Keys by which some files say base and share once more, which must agree and are not written."""
 
     @property
     def keys(self) -> tuple[str, ...]:
-        return (self.base_key, self.share_key, "rope_scaling", "rope_parameters")
+        return (self.base_key, self.share_key, *self.again, "rope_scaling", "rope_parameters")
 
     def read(self, reading: Reading) -> None:
         given = reading.given
@@ -375,6 +377,9 @@ class Rope:
         if share != 1 and not self.shares:
             raise reading.refuse(key, f"this family turns whole heads, but the rotary share is {share:g}")
         reading.values["layout.rope_share"] = share
+        for again, name, value in zip(self.again, self.keys, (reading.values["layout.rope_base"], share), strict=False):
+            if given.get(again) is not None and _real(reading, again, value) != value:
+                raise reading.refuse(again, f"qkv reads it equal to {name}, which is {value:g}")
         if kind != "default":
             reading.values["layout.rope_scaling"] = _scaling(reading, key, kind, rope, number)
 

@@ -76,6 +76,10 @@ class Catalogue:
     def __len__(self) -> int:
         return len(self.addresses)
 
+    def named(self) -> list[Entry]:
+        """Every name of every parameter, second names too, in the catalogue's order."""
+        return list(self._entries.values())
+
     def names(self, address: str) -> list[str]:
         """All names of one matrix's storage, the canonical one first."""
         storage = self.entry(address).storage

@@ -29,6 +29,8 @@ class Ask:
     margin: float | None = None
     """Of the primary contrast; None takes the question's own."""
     cache: Path | None = None
+    named: tuple[str, str] | None = None
+    """Name and sha256 of a text that is not read: such a design can be told about, and nobody looked at its size."""
 
     def corpus(self, text: Text, val_tokens: int = 0) -> Any:
         """What a text of the design holds."""
@@ -36,6 +38,8 @@ class Ask:
 
     def has_labels(self) -> bool:
         """Whether the source is a table of labelled texts, so that arms may classify."""
+        if self.named:
+            return False
         try:
             return self.corpus(Text(stream="labelled", tokenizer="word")).kind in ("jsonl", "csv", "tsv")
         except SourceError:
@@ -82,14 +86,7 @@ def make_design(
         contrasts = (primary, *contrasts[1:])
     if ask.seeds is not None:
         replicates = ask.seeds
-    name, sha256 = "made", "made"
-    for key, text in texts.items():
-        made = ask.corpus(text)
-        if text.stream in ("text", "labelled"):
-            name, sha256 = made.name, made.sha256
-            sizes = [{**vars(scale), **dict(arm.sizes)} for arm in arms if arm.text == key] or [vars(scale)]
-            for s in sizes:
-                streams.check_size(made, steps=s["steps"], batch_size=s["batch_size"], n_ctx=s["n_ctx"])
+    name, sha256 = ask.named or _read(ask, texts, scale, arms)
     return Design(
         study=study,
         quick=ask.quick,
@@ -103,3 +100,16 @@ def make_design(
         replicates=replicates,
         software=software(),
     )
+
+
+def _read(ask: Ask, texts: dict[str, Text], scale: Scale, arms: tuple[Arm, ...]) -> tuple[str, str]:
+    """Name and sha256 of the text, once every arm is seen to have enough of it. Raises SourceError."""
+    name, sha256 = "made", "made"
+    for key, text in texts.items():
+        made = ask.corpus(text)
+        if text.stream in ("text", "labelled"):
+            name, sha256 = made.name, made.sha256
+            sizes = [{**vars(scale), **dict(arm.sizes)} for arm in arms if arm.text == key] or [vars(scale)]
+            for s in sizes:
+                streams.check_size(made, steps=s["steps"], batch_size=s["batch_size"], n_ctx=s["n_ctx"])
+    return name, sha256

@@ -12,7 +12,7 @@ from qkv.studies.question import Question
 from qkv.studies.statistics import how_exact
 from qkv.studies.verdicts import ArmFigures, Effect, Findings
 
-__all__ = ["amount", "described", "scale_words", "sentence", "verdict_file"]
+__all__ = ["amount", "described", "effect_row", "intervals", "scale_words", "sentence", "verdict_file"]
 
 _OPTIMIZERS = {"adamw": "AdamW", "sgd": "SGD", "muon": "Muon"}
 
@@ -107,7 +107,13 @@ def _unresolved(findings: Findings) -> str:
     )
 
 
-def _effect_row(effect: Effect) -> dict[str, Any]:
+def intervals(effect: Effect) -> str:
+    """Of which kind the interval of an effect is."""
+    return how_exact(effect.result.n) if effect.contrast.nominal is None else "exact, of a rate"
+
+
+def effect_row(effect: Effect) -> dict[str, Any]:
+    """One contrast in a file of a verdict."""
     r = effect.result
     return {
         "name": effect.contrast.name,
@@ -173,11 +179,11 @@ def verdict_file(question: Question, findings: Findings, run: str, full: str = "
         "run": run,
         "quick": findings.design.quick,
         "full_answer": full,
-        "contrasts": [_effect_row(effect) for effect in findings.effects],
+        "contrasts": [effect_row(effect) for effect in findings.effects],
         "arms": [_arm_row(figures) for figures in findings.arms],
         "not_reached": list(findings.not_reached),
         "trainings": findings.trainings,
-        "intervals": how_exact(r.n) if primary.contrast.nominal is None else "exact, of a rate",
+        "intervals": intervals(primary),
         "earlier_designs": list(findings.earlier),
         "falsified_by": question.falsified_by,
         "literature": question.literature,

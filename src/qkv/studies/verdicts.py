@@ -16,7 +16,7 @@ from qkv.studies.statistics import Comparison, compare, compare_rate, holm
 from qkv.studies.store import StudyFolder
 from qkv.studies.tuning import choice, report_key
 
-__all__ = ["ArmFigures", "Derive", "Effect", "Findings", "findings"]
+__all__ = ["ArmFigures", "Derive", "Effect", "Findings", "findings", "judged"]
 
 
 Derive = Callable[[Sequence[Mapping[str, float]]], Sequence[Mapping[str, float]]]
@@ -92,23 +92,39 @@ def findings(design: Design, folder: StudyFolder, source: str, derive: Derive | 
             key: {**row, "measures": {**row["measures"], **more}}
             for (key, row), more in zip(reported.items(), extra, strict=True)
         }
-    effects = [_effect(contrast, design.replicates, reported) for contrast in design.contrasts]
-    known = [effect.result.p for effect in effects if effect.result.p is not None]
-    adjusted = iter(holm(known))
-    effects = [
-        dataclasses.replace(effect, p_holm=None if effect.result.p is None else next(adjusted)) for effect in effects
-    ]
+    effects = judged([(c, _values(c, design.replicates, reported)) for c in design.contrasts])
     missing = Counter(
         arm.name for arm in design.arms for r in range(1, design.replicates + 1) if (arm.name, r) not in reported
     )
     return Findings(
         design=design,
-        effects=tuple(effects),
+        effects=effects,
         arms=tuple(_figures(design, arm, folder, source, reported) for arm in design.arms),
         not_reached=tuple(f"{name}: {n} of {design.replicates} replicates" for name, n in missing.items()),
         trainings=len(folder.trainings),
         earlier=_earlier(design, folder),
     )
+
+
+def judged(measured: Sequence[tuple[Contrast, Sequence[float]]]) -> tuple[Effect, ...]:
+    """What the values of each contrast say, one per replicate; all contrasts are asked at once."""
+    results = [_compared(contrast, values) for contrast, values in measured]
+    adjusted = iter(holm([result.p for result in results if result.p is not None]))
+    return tuple(
+        Effect(
+            contrast=contrast,
+            values=tuple(values),
+            result=result,
+            p_holm=None if result.p is None else next(adjusted),
+        )
+        for (contrast, values), result in zip(measured, results, strict=True)
+    )
+
+
+def _compared(contrast: Contrast, values: Sequence[float]) -> Comparison:
+    if contrast.nominal is None:
+        return compare(values, contrast.margin)
+    return compare_rate(values, contrast.nominal, contrast.margin, contrast.tries)
 
 
 def _earlier(design: Design, folder: StudyFolder) -> tuple[int, ...]:
@@ -135,7 +151,7 @@ def _quantity(row: Mapping[str, Any], name: str) -> float | None:
     return row["loss"] if name == "loss" else row["measures"].get(name)
 
 
-def _effect(contrast: Contrast, replicates: int, reported: Reported) -> Effect:
+def _values(contrast: Contrast, replicates: int, reported: Reported) -> list[float]:
     """Its value in every replicate that has all it reads; a diverged training has a loss but no measures."""
     values = []
     for replicate in range(1, replicates + 1):
@@ -143,11 +159,7 @@ def _effect(contrast: Contrast, replicates: int, reported: Reported) -> Effect:
         read = [None if row is None else _quantity(row, quantity) for _, row, quantity in rows]
         if None not in read:
             values.append(sum(weight * x for (weight, _, _), x in zip(rows, read, strict=True) if x is not None))
-    if contrast.nominal is None:
-        result = compare(values, contrast.margin)
-    else:
-        result = compare_rate(values, contrast.nominal, contrast.margin, contrast.tries)
-    return Effect(contrast=contrast, values=tuple(values), result=result, p_holm=None)
+    return values
 
 
 def _figures(design: Design, arm: Arm, folder: StudyFolder, source: str, reported: Reported) -> ArmFigures:

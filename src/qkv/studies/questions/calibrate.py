@@ -125,15 +125,17 @@ def _values(rows: Sequence[Mapping[str, float]], name: str) -> np.ndarray:
 
 
 def _claim(findings: Findings) -> str:
-    verdict = findings.primary.result.verdict
+    verdict, effect = findings.primary.result.verdict, findings.primary.result.effect or 0.0
     if verdict == "equivalent":
         return "Studies find effects where there are none as seldom as promised: rate less the promised 5 %"
-    if verdict == "differs but trivially":
-        way = "seldomer" if (findings.primary.result.effect or 0.0) < 0 else "oftener"
-        return f"Studies find effects where there are none a little {way} than promised: rate less the promised 5 %"
     if verdict == "unresolved":
-        return "So few little studies do not show whether the promised 5 % of false positives hold: rate less 5 %"
-    return "Studies do not keep their promise of 5 % false positives: rate less the promised one"
+        return (
+            "Whether studies keep the promised 5 % of false positives is not settled by so few little studies: rate"
+            " less 5 %"
+        )
+    small = ", though by less than would matter" if verdict == "differs but trivially" else ""
+    way = "more rarely" if effect < 0 else "more often"
+    return f"Studies find effects where there are none {way} than promised{small}: rate less the promised 5 %"
 
 
 QUESTION = Question(

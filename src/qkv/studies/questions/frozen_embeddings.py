@@ -3,9 +3,9 @@
 Quick: two vocabularies, word pieces (many more tokens than d_model) and characters. Full: the cost over
 d_vocab / d_model, kinds of frozen tables, tied and untied, causal and masked, and by token frequency.
 
-Both arms start from the same rows. How large those are matters more than whether they are trained: rows of N(0, 0.02)
-that are frozen drown in what the blocks add to them, so the pair that answers the question starts from N(0, 1), and
-the small start is an arm of its own.
+Both arms of a pair start from the same rows. How large those are matters more than whether they are trained: rows of
+N(0, 0.02) that are frozen drown in what the blocks add to them, so the pair that answers the question starts from
+N(0, 1), and the small start is a pair of its own.
 """
 
 from typing import Any
@@ -43,13 +43,14 @@ def _cost(prefix: str, what: str, margin: float, **more: str) -> Contrast:
     return cost(f"{prefix}frozen - {prefix}trained", what, f"{prefix}frozen", f"{prefix}trained", margin, **more)
 
 
-_SMALL = Arm(
-    name="small frozen", what="W_E frozen at rows of N(0, 0.02) (pieces)", text="pieces", changes=("W_E=freeze",)
-)  # fmt: skip
-_SMALL_COST = cost(
-    "small frozen - trained", "frozen at rows of N(0, 0.02)", "small frozen", "trained", MARGIN,
-    expected="far above 0: small rows drown",
-)  # fmt: skip
+_SMALL = (
+    Arm(name="small trained", what="W_E trained from rows of N(0, 0.02) (pieces)", text="pieces"),
+    Arm(name="small frozen", what="W_E frozen at rows of N(0, 0.02) (pieces)", text="pieces", changes=("W_E=freeze",)),
+)
+"""The usual start of every matrix, so that the trained arm needs no change."""
+_SMALL_COST = _cost(
+    "small ", "what freezing W_E at rows of N(0, 0.02) costs", MARGIN, expected="far above 0: small rows drown"
+)
 _PRIMARY = _cost("", "what freezing W_E at random costs", MARGIN, expected="above 0: V is far above d_model")
 
 
@@ -64,7 +65,7 @@ def _quick(ask: Ask) -> Design:
         texts={"pieces": Text(tokenizer="bpe", vocab=512), "characters": Text(tokenizer="char")},
         scale=Scale(d_model=32, n_layers=2, n_heads=2, n_ctx=32, batch_size=16, steps=300, val_tokens=16_384),
         grid=Grid(ratio=3.0, points=3),
-        arms=(*_arms("pieces"), *_arms("characters", prefix="characters "), _SMALL),
+        arms=(*_arms("pieces"), *_arms("characters", prefix="characters "), *_SMALL),
         contrasts=(
             _PRIMARY,
             _cost(
@@ -110,7 +111,7 @@ def _full(ask: Ask) -> Design:
         *_arms("pieces", prefix="narrow ", sizes=narrow),
         *_arms("pieces", prefix="masked ", task="masked"),
         *_arms("pieces", prefix="tied ", std=0.125, layout=(("tied", True),)),
-        _SMALL,
+        *_SMALL,
         _frozen("orthogonal", "W_E frozen with orthogonal columns", ("W_E=orthogonal", "W_E=scale(22.627417)")),
         _frozen(
             "counts", "W_E frozen at count vectors (PPMI, what skip-gram factorises)", ("W_E=random(1.0)",), counts=True
@@ -192,11 +193,12 @@ def _claim(findings: Findings) -> str:
         return f"The embeddings need no training {where}: freezing W_E at random costs nothing that matters"
     if verdict == "unresolved":
         return (
-            f"Whether the embeddings must be trained {where} is not settled by this run; freezing W_E at random costs"
+            f"Whether the embeddings must be trained {where} is not settled by this run; freezing W_E at random changes"
+            " the loss by"
         )
     small = ", less than would matter" if verdict == "differs but trivially" else ""
     if effect < 0:
-        return f"Embeddings frozen at random lose nothing {where}{small}; freezing changes the loss by"
+        return f"Embeddings frozen at random do better than trained ones {where}{small}: freezing changes the loss by"
     return f"A model learns without training its embeddings, but {where} freezing W_E at random costs{small}"
 
 

@@ -113,8 +113,14 @@ def _claim(findings: Findings) -> str:
             f"Where rows of W_E start small, next to no gradient reaches them around the layers{but}: it passes through"
             " them; the share around is"
         )
+    small = ", less than would matter" if verdict == "differs but trivially" else ""
     if effect < 0:
-        return "What reaches the embeddings around all layers works against the rest; that share is"
+        return f"What reaches the embeddings around all layers works against the rest{small}; that share is"
+    if small:
+        return (
+            f"Where rows of W_E start small, little gradient reaches them around the layers{small}{but}: nearly all"
+            " passes through them; the share around is"
+        )
     return (
         f"The error need not pass through the layers to reach the embeddings{but}: along skip connections alone comes a"
         " share of"

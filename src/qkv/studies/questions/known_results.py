@@ -11,6 +11,7 @@ from typing import Any
 
 from qkv.studies.design import Arm, Contrast, Design, Grid, Scale, Text, cost
 from qkv.studies.question import Ask, Question, make_design
+from qkv.studies.statistics import Comparison
 from qkv.studies.verdicts import Findings
 
 __all__ = ["QUESTION"]
@@ -168,13 +169,26 @@ def _design(ask: Ask) -> Design:
 
 def _claim(findings: Findings) -> str:
     """By how many rows went as expected; the primary one is about positions."""
-    told = [effect for effect in findings.effects if effect.result.verdict.startswith("differs")]
-    as_expected = sum((effect.result.effect or 0.0) > 0 for effect in told)
+    results = [effect.result for effect in findings.effects]
+    told = [result for result in results if result.verdict == "differs"]
+    as_expected = sum((result.effect or 0.0) > 0 for result in told)
+    unresolved = sum(result.verdict == "unresolved" for result in results)
     return (
-        f"Of {len(findings.effects)} known results {as_expected} show here as published,"
-        f" {len(told) - as_expected} the other way round, {len(findings.effects) - len(told)} cannot be told at this"
-        " scale; of the first, having no positions costs a masked model more than a causal one by"
+        f"Of {len(results)} known results {as_expected} show here as published, {len(told) - as_expected} the other way"
+        f" round, {len(results) - len(told) - unresolved} are too small to matter, {unresolved} cannot be told at this"
+        f" scale; {_of_positions(findings.primary.result)}: the difference of the two costs is"
     )
+
+
+def _of_positions(result: Comparison) -> str:
+    """What the primary row says."""
+    if result.verdict == "unresolved":
+        return "whether having no positions costs a masked model more than a causal one is not settled by this run"
+    if result.verdict == "equivalent":
+        return "having no positions costs a masked model as much as a causal one"
+    small = ", though by less than would matter" if result.verdict == "differs but trivially" else ""
+    way = "more" if (result.effect or 0.0) > 0 else "less"
+    return f"having no positions costs a masked model {way} than a causal one{small}"
 
 
 QUESTION = Question(

@@ -79,13 +79,15 @@ def _full(ask: Ask) -> Design:
 
 
 def _claim(findings: Findings) -> str:
-    verdict = findings.primary.result.verdict
+    verdict, effect = findings.primary.result.verdict, findings.primary.result.effect or 0.0
     what = "training only the tables and norms over a random frozen body"
     if verdict == "unresolved":
-        return f"What {what} costs is not settled by this run; it is"
+        return f"What {what} costs is not settled by this run; the loss changes by"
     if verdict == "equivalent":
-        return f"Nothing that matters is lost by {what}; it costs"
+        return f"Nothing that matters is lost by {what}; the loss changes by"
     small = ", less than would matter" if verdict == "differs but trivially" else ""
+    if effect < 0:
+        return f"A model learns by {what}, and better than with everything trained{small}: the loss changes by"
     return f"A model learns by {what}, but not as well{small}: it costs"
 
 

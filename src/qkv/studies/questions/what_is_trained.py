@@ -9,6 +9,7 @@ back to its start, less the loss.
 from qkv.studies.design import Arm, Contrast, Design, Grid, Scale, Text
 from qkv.studies.question import Ask, Question, make_design
 from qkv.studies.sentences import amount
+from qkv.studies.statistics import Comparison
 from qkv.studies.verdicts import Findings
 
 __all__ = ["QUESTION"]
@@ -131,26 +132,40 @@ def _full(ask: Ask) -> Design:
 
 def _claim(findings: Findings) -> str:
     verdict, effect = findings.primary.result.verdict, findings.primary.result.effect or 0.0
-    moved = findings.effect("W_E moved (adamw)").result
-    more = "" if moved.effect is None else (
-        f" (W_E moved {'further' if moved.effect > 0 else 'less far'} than on labels that nothing could tell, by"
-        f" {amount(abs(moved.effect), False)} of its start's norm)"
-    )  # fmt: skip
+    more = _beside_the_null(findings.effect("W_E moved (adamw)").result)
     if verdict == "unresolved":
         return (
             "Whether what the input embeddings learned is worth anything is not settled by this"
             f" run{more}; set back to their start the loss changes by"
         )
-    if verdict == "equivalent" or effect < 0:
+    if verdict == "equivalent":
         return (
             f"Training moves the input embeddings, but to no use here{more}: set back to their start the"
             " loss changes by"
         )
     small = ", less than would matter" if verdict == "differs but trivially" else ""
+    if effect < 0:
+        return (
+            f"Training moves the input embeddings, and that did harm here{small}{more}: set back to their start the"
+            " loss changes by"
+        )
     return (
         f"Training changes the input embeddings too, and that is learning{small}{more}: set back to their"
         " start it costs"
     )
+
+
+def _beside_the_null(result: Comparison) -> str:
+    """How far W_E moved beside its null, in brackets; empty where no replicate says."""
+    if result.effect is None:
+        return ""
+    null = "on labels that nothing could tell"
+    if result.verdict == "unresolved":
+        return f" (whether W_E moved further than {null} is not settled)"
+    if result.verdict == "equivalent":
+        return f" (W_E moved as far as {null})"
+    way = "further" if result.effect > 0 else "less far"
+    return f" (W_E moved {way} than {null}, by {amount(abs(result.effect), False)} of its start's norm)"
 
 
 QUESTION = Question(

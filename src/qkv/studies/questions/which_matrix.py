@@ -187,17 +187,15 @@ def _full(ask: Ask) -> Design:
 
 def _claim(findings: Findings) -> str:
     verdict, effect = findings.primary.result.verdict, findings.primary.result.effect or 0.0
+    difference = "the cost of freezing W_V and W_O less that of freezing W_Q and W_K is"
     if verdict == "unresolved":
-        return (
-            "Whether W_V and W_O matter more than W_Q and W_K is not settled by this run; freezing the"
-            " former costs more by"
-        )
+        return f"Whether W_V and W_O matter more than W_Q and W_K is not settled by this run; {difference}"
     if verdict == "equivalent":
-        return "Freezing W_V and W_O costs as much as freezing W_Q and W_K: the difference is"
+        return f"Freezing W_V and W_O costs as much as freezing W_Q and W_K: {difference}"
     small = ", by less than would matter" if verdict == "differs but trivially" else ""
     if effect > 0:
         return f"Training W_V and W_O matters more than training W_Q and W_K{small}: freezing the former costs more by"
-    return f"Training W_Q and W_K matters more than training W_V and W_O{small}: freezing the latter costs less by"
+    return f"Training W_Q and W_K matters more than training W_V and W_O{small}: {difference}"
 
 
 QUESTION = Question(

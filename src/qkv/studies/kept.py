@@ -1,0 +1,94 @@
+"""A verdict that is kept in a file, judged anew from the values in it by the rule that holds today.
+
+What was trained stays what it was; what may be said of it is a matter of the rule, and a file outlives the rule that it
+was judged by. So whoever shows a kept verdict beside that rule judges it first.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from qkv.errors import ConfigError
+from qkv.studies.design import Contrast
+from qkv.studies.question import Ask, Question
+from qkv.studies.sentences import effect_row, intervals, scale_words, sentence
+from qkv.studies.statistics import how_exact
+from qkv.studies.verdicts import Findings, judged
+
+__all__ = ["judged_anew", "was_judged"]
+
+
+def judged_anew(question: Question, kept: Mapping[str, Any]) -> dict[str, Any]:
+    """The same file with every contrast, the verdict and the sentence as `statistics` judges its values now.
+
+    Raises ConfigError where the question is asked at another scale by now: its words would not fit the kept run.
+    """
+    effects = judged([(_contrast(row), row["values"]) for row in kept["contrasts"]])
+    source, seeds = kept["source"], _replicates(kept) // effects[0].contrast.tries
+    design = question.design(Ask(named=(source["name"], source["sha256"]), quick=kept["quick"], seeds=seeds))
+    names = {effect.contrast.name for effect in effects}
+    found = Findings(
+        design=design,
+        effects=(*effects, *judged([(c, ()) for c in design.contrasts if c.name not in names])),
+        arms=(),
+        not_reached=tuple(kept["not_reached"]),
+        trainings=kept["trainings"],
+        earlier=tuple(kept["earlier_designs"]),
+    )
+    if scale_words(found) != kept["scale"]:
+        raise ConfigError(
+            f"the kept run of {question.name} was made at another scale than the question has now ({kept['scale']};"
+            f" now: {scale_words(found)}); run the study again and keep that"
+        )
+    result = found.primary.result
+    return {
+        **kept,
+        "verdict": result.verdict,
+        "sentence": sentence(question, found),
+        "effect": result.effect,
+        "low": result.low,
+        "high": result.high,
+        "p": result.p,
+        "intervals": intervals(found.primary),
+        "contrasts": [effect_row(effect) for effect in effects],
+    }
+
+
+def was_judged(kept: Mapping[str, Any], anew: Mapping[str, Any]) -> str:
+    """A sentence on the verdicts that the file itself has otherwise; empty where it has none."""
+    turned = [
+        f"*{now['name']}* is {now['verdict']} and was {then['verdict']}"
+        for then, now in zip(kept["contrasts"], anew["contrasts"], strict=True)
+        if then["verdict"] != now["verdict"]
+    ]
+    if not turned:
+        return ""
+    rule = kept.get("intervals", how_exact(2))  # files of an older form do not say it
+    return (
+        "Judged anew from the values of the run by the rule of today; when it was made, intervals were"
+        f" {rule} and said otherwise: {'; '.join(turned)}."
+    )
+
+
+def _replicates(kept: Mapping[str, Any]) -> int:
+    """How many were meant: a file says it in words only."""
+    found = re.search(r"of ([\d,]+) (?:paired|independent) ", kept["scale"])
+    if found is None:
+        raise ConfigError(f"the kept run of {kept['study']} does not say how many replicates it was to have")
+    return int(found[1].replace(",", ""))
+
+
+def _contrast(row: Mapping[str, Any]) -> Contrast:
+    """The contrast of a kept row. A rate has no spread of its own, and counts more tries than it has values."""
+    values = row["values"]
+    is_rate = row["sd"] is None and row["n"] > 1
+    return Contrast(
+        name=row["name"],
+        what=row["what"],
+        terms=(),
+        margin=row["margin"],
+        unit=row["unit"],
+        expected=row["expected"],
+        nominal=round(sum(values) / len(values) - row["effect"], 12) if is_rate else None,
+        tries=row["n"] // len(values) if is_rate else 1,
+    )

@@ -1,0 +1,130 @@
+"""What a study says in words: never more than its verdict, never another sign than its number."""
+
+import dataclasses
+import re
+
+import pytest
+
+from qkv.studies.design import Contrast
+from qkv.studies.question import Ask
+from qkv.studies.questions import find, questions
+from qkv.studies.sentences import amount, sentence
+from qkv.studies.statistics import VERDICTS, Comparison
+from qkv.studies.verdicts import Effect, Findings
+
+SAID = {
+    "what-is-trained": ("that is learning", "that did harm"),
+    "frozen-embeddings": ("but with .* at random costs", "do better than trained ones"),
+    "which-matrix": ("Training W_V and W_O matters more", "Training W_Q and W_K matters more"),
+    "collocation": ("two words more alike", "two words less alike"),
+    "what-moved-q": ("more because the encodings changed", "more because W_Q changed"),
+    "gradient-path": ("need not pass through|little gradient reaches", "works against the rest"),
+    "only-embeddings": ("but not as well", "better than with everything trained"),
+    "known-results": ("(?<!whether )having no positions costs .* more than", "having no positions costs .* less than"),
+    "calibrate": ("there are none more often", "there are none more rarely"),
+}
+"""Question -> what its claim says where the effect is above 0, and where it is below; a new question adds its own."""
+
+
+def comparison(verdict: str, effect: float, n: int = 8) -> Comparison:
+    far = verdict.startswith("differs")
+    return Comparison(
+        n=n, effect=effect, low=effect - (0.001 if far else 1), high=effect + (0.001 if far else 1), sd=0.1, p=0.01,
+        p_signs=None, p_equivalent=None, verdict=verdict, detectable=0.2, needed=20,
+    )  # fmt: skip
+
+
+def found(name: str, verdict: str, effect: float, others: str = "") -> Findings:
+    """Findings of a question whose primary effect, and all others or those of another verdict, came out like that."""
+    design = find(name).design(Ask(named=("a text", "0" * 64), quick=True))
+    effects = [
+        Effect(contrast=c, values=(), result=comparison(others if i and others else verdict, effect), p_holm=None)
+        for i, c in enumerate(design.contrasts)
+    ]
+    return Findings(design=design, effects=tuple(effects), arms=(), not_reached=(), trainings=0, earlier=())
+
+
+@pytest.mark.parametrize("sign", [1, -1], ids=["above", "below"])
+@pytest.mark.parametrize("verdict", VERDICTS)
+@pytest.mark.parametrize("name", questions())
+def test_a_sentence_agrees_with_its_verdict_and_its_sign(name, verdict, sign):
+    findings = found(name, verdict, 0.25 * sign)
+    claim = find(name).claim(findings)
+    differs = verdict.startswith("differs")
+    said = tuple(bool(re.search(words, claim)) for words in SAID[name])
+    assert said == (differs and sign > 0, differs and sign < 0)
+    assert ("less than would matter" in claim) == (verdict == "differs but trivially")
+    assert ("not settled" in claim) == (verdict == "unresolved")
+    if not differs or sign < 0:  # then words that stand before the number promise no sign
+        assert not re.search(r"\b(costs?|gains?|loses?|(more|less|better|worse)( by)?|lower by|higher by)$", claim)
+    whole = sentence(find(name), findings)
+    assert whole.startswith(f"{claim}: {amount(0.25 * sign)} ") and f" Verdict: {verdict} (margin" in whole
+    assert ("it would take about 20 replicates" in whole) == (verdict == "unresolved")
+
+
+@pytest.mark.parametrize(
+    ("verdict", "words"),
+    [
+        ("differs", "W_E moved less far than on labels that nothing could tell, by 0.250"),
+        ("equivalent", "W_E moved as far as on labels that nothing could tell"),
+        ("unresolved", "whether W_E moved further than on labels that nothing could tell is not settled"),
+    ],
+)
+def test_what_stands_in_brackets_says_no_more_than_its_own_verdict(verdict, words):
+    assert f"({words}" in find("what-is-trained").claim(found("what-is-trained", "differs", -0.25, verdict))
+
+
+def test_known_results_are_counted_by_their_verdicts():
+    def claim(verdict: str, effect: float, others: str) -> str:
+        return find("known-results").claim(found("known-results", verdict, effect, others))
+
+    assert "Of 2 known results 1 show here as published, 0 the other way round, 1 are too" in claim(
+        "differs", 1.0, "equivalent"
+    )
+    assert " 0 show here as published, 1 the other way round, 0 are too small to matter, 1 cannot be told" in claim(
+        "differs", -1.0, "unresolved"
+    )
+
+
+def test_a_design_on_a_text_that_is_only_named_is_that_of_the_text(long_text, kept):
+    """So what is told about a kept run is told of its own design."""
+    read = find("gradient-path").design(Ask(source=str(long_text), quick=True, cache=kept))
+    assert find("gradient-path").design(Ask(named=(read.source_name, read.source_sha256), quick=True)) == read
+
+
+def test_a_kept_verdict_is_judged_anew_and_says_what_it_was():
+    from qkv.errors import ConfigError
+    from qkv.studies.kept import judged_anew, was_judged
+    from qkv.studies.sentences import verdict_file
+    from qkv.studies.verdicts import judged
+
+    question = find("which-matrix")
+    empty = found("which-matrix", "unresolved", 0.0)
+    values = (0.1, 0.2, 0.1, 0.2, 0.1)
+    findings = dataclasses.replace(empty, effects=judged([(c, values) for c in empty.design.contrasts]))
+    file = verdict_file(question, findings, "runs/x")
+    assert judged_anew(question, file) == file and was_judged(file, judged_anew(question, file)) == ""
+    old = file | {"verdict": "unresolved", "sentence": "Nobody knows.", "intervals": "guessed"}
+    old["contrasts"] = [row | {"verdict": "unresolved", "low": None} for row in file["contrasts"]]
+    anew = judged_anew(question, old)
+    assert anew == file
+    assert "guessed" in was_judged(old, anew) and "*VO - QK* is differs and was unresolved" in was_judged(old, anew)
+    with pytest.raises(ConfigError, match="at another scale"):
+        judged_anew(question, old | {"scale": file["scale"].replace("d_model 32", "d_model 48")})
+    with pytest.raises(ConfigError, match="does not say how many"):
+        judged_anew(question, old | {"scale": "On another text"})
+    fewer = old | {"contrasts": old["contrasts"][:1], "scale": file["scale"].replace("5 of 5", "5 of 9")}
+    assert len(judged_anew(question, fewer)["contrasts"]) == 1, "what was not asked then is not made up"
+    assert "5 of 9 paired replicates" in judged_anew(question, fewer)["sentence"]
+
+
+def test_a_kept_rate_is_judged_by_what_was_promised():
+    from qkv.studies.kept import _contrast
+
+    row = {
+        "name": "r", "what": "", "unit": "of all", "margin": 0.02, "expected": "", "values": [0.0, 0.25, 0.0, 0.25],
+        "effect": 0.125 - 0.05, "sd": None, "n": 32,
+    }  # fmt: skip
+    assert _contrast(row) == Contrast(
+        name="r", what="", terms=(), margin=0.02, unit="of all", nominal=0.05, tries=8
+    )  # fmt: skip
