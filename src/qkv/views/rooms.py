@@ -4,7 +4,6 @@ A folder of a run that is still training, was interrupted or was not watched giv
 None and `missing` says why. Use a `Rooms` as a context manager: it holds the telemetry open.
 """
 
-import contextlib
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
@@ -15,6 +14,7 @@ import numpy as np
 
 from qkv.data.tokenizers import Tokenizer, load_tokenizer
 from qkv.errors import QkvError
+from qkv.folder import RunFolder
 from qkv.tasks import Task, find_task
 from qkv.telemetry import Memory, Telemetry
 from qkv.views import collect, origins
@@ -106,7 +106,8 @@ class Rooms:
     @cached_property
     def snapshots(self) -> Snapshots:
         """The weights that were kept."""
-        return Snapshots(self.folder, self.n_steps)
+        finished = RunFolder(self.folder).is_finished  # until then model.safetensors is the newest checkpoint
+        return Snapshots(self.folder, self.n_steps if finished else None)
 
     @cached_property
     def counts(self) -> np.ndarray | None:
@@ -210,10 +211,11 @@ class Rooms:
             return None
         tokens = [self.tokenizer.token(i) for i in range(self.tokenizer.d_vocab)]
         specials = sorted(self.facts.get("special_tokens", {}).values())
-        looker = None
-        with contextlib.suppress(QkvError):
+        try:
             looker = self._looker or Looker(self.folder, self.n_steps)
-            looker.model()
+            looker.reader()
+        except QkvError:
+            looker = None
         return words_room(self.snapshots, tokens, self.counts, specials, looker)
 
     def play(self) -> PlayRoom | None:

@@ -58,7 +58,8 @@ def role_of(kind: str) -> str:
 class Snapshots:
     """The weights of a run at the steps that were kept, read one matrix at a time.
 
-    `steps` are in order; the last is the final model where there is one. `shapes` are by address, as stored.
+    `steps` are in order; the last is the final model where there is one, the weights of `last_step`, or where that is
+    None of the newest checkpoint. `shapes` are by address, as stored.
     """
 
     def __init__(self, folder: Path, last_step: int | None) -> None:
