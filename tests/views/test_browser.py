@@ -3,7 +3,9 @@
 import json
 import re
 
+import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 
 from qkv.telemetry import Telemetry
 from qkv.views.report import write_report
@@ -138,6 +140,20 @@ def test_attention_walks_over_the_tokens(look, report):
     assert "is read by" in page.locator("#attention .detail .readout").inner_text()
     page.locator("#attention .choice button", has_text="O Romeo").click()
     assert page.locator("#attention .word").count() == len("O Romeo, Romeo!")
+
+
+def test_even_attention_shows_no_more_entropy_than_there_can_be(look, make, tmp_path):
+    run, text = make(), "the day " * 7 + "the"
+    for path in run.folder.rglob("model.safetensors"):
+        save_file(load_file(path) | {"L0.W_Q": np.zeros((48, 48), np.float32)}, path)
+    page = look(write_report(run.folder, tmp_path / "r.html", texts=[text]), fragment="#addr=L0.H1.pattern")
+    page.locator("#attention .detail .margins .raster").nth(1).focus()
+    for _ in range(len(text)):
+        page.keyboard.press("ArrowRight")
+    said = page.locator("#attention .detail .readout").inner_text()
+    expected = f"{np.log(len(text)):.3g}"
+    assert f"({len(text) - 1}): entropy {expected} nats; even attention would have {expected}" in said
+    assert "two digits" not in page.locator("#attention .detail .margins").inner_text()
 
 
 def test_strings_of_a_run_are_shown_as_text(look, make, tmp_path):

@@ -85,6 +85,11 @@ class AttentionText:
     """Which attention of a model that has several: cross, enc or dec; of one pair there are all three."""
     picture: Picture | None = None
     """What the tokens are patches of."""
+    received: Packed | None = None
+    """float32 [step, layer, head, key_pos]: what each key receives in all, from the numbers before they were rounded;
+    None, as `entropy`, where a page is to ask for it or to add up `patterns`."""
+    entropy: Packed | None = None
+    """float32 [step, layer, head, query_pos]: -sum p ln p of each row, nats, likewise."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
