@@ -45,7 +45,8 @@ def texts(run):
 
 
 def unpacked(packed):
-    return np.frombuffer(base64.b64decode(packed.data), "u1").reshape(packed.shape) * packed.scale
+    stored = np.frombuffer(base64.b64decode(packed.data), {"uint8": "u1", "float32": "<f4"}[packed.dtype])
+    return stored.reshape(packed.shape) * packed.scale
 
 
 def pooled_rows(run, texts):
