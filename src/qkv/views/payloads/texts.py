@@ -122,6 +122,8 @@ class ForwardLayer:
     """None where attention and MLP stand side by side."""
     mlp_out: Packed | None
     resid_post: Packed
+    formulas: dict[str, str]
+    """Name of an activation -> what it is in this layout; also of some that this layer has not."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -153,6 +155,8 @@ class ForwardText:
     """[pos][rank]: what is thought likeliest at each position."""
     top: Packed
     """[pos, rank]: their probabilities."""
+    formulas: dict[str, str]
+    """What `embed` and the prediction are in this layout."""
     notes: tuple[str, ...] = ()
     """What this layout does besides the textbook's formulas."""
 
