@@ -66,10 +66,9 @@ function follow(model) {
   const spend = purse();
   let [told, busy, timer] = [null, false, 0];
   const inSight = sections(() => catchUp());
-  function take(values, pulse) {
+  function take(values) {
     const following = model.get("step") === model.get("steps").at(-1);
     for (const [name, value] of Object.entries(values)) model.set(name, value);
-    if (pulse.snapshot >= 0 && !model.get("kept").includes(pulse.snapshot)) model.set("kept", [...model.get("kept"), pulse.snapshot]);
     model.set("steps", allSteps({ map: model.get("map"), matrices: model.get("matrices"), kept: model.get("kept") }));
     if (following) model.set("step", model.get("steps").at(-1));
   }
@@ -85,7 +84,7 @@ function follow(model) {
         const { wait: spare, ...values } = await response.json();
         Object.keys(values).forEach((name) => pending.delete(name));
         const since = performance.now();
-        take(values, told);
+        take(values);
         await drawn();
         wait = Math.max(spare, spend((performance.now() - since) / 1000));
       }
