@@ -141,6 +141,15 @@ def test_without_telemetry_there_are_still_the_weights(make):
     assert report.rows is not None and report.rows.counts is None
 
 
+def test_a_run_that_has_just_begun_is_not_taken_for_one_that_was_not_watched(make):
+    folder = make(telemetry=False).folder
+    (folder / "manifest.json").unlink()
+    assert "measured yet" in read_report(folder).missing["map"]
+    text = (folder / "config.toml").read_text("utf-8")
+    (folder / "config.toml").write_text(text.replace('watch = "light"', 'watch = "off"'), "utf-8")
+    assert "--watch off" in read_report(folder).missing["map"]
+
+
 def test_a_folder_with_nothing_but_its_configuration_is_a_page_too(make, tmp_path):
     run = make(telemetry=False, snapshots=False)
     for name in ("model.safetensors", "best.safetensors", "tokenizer.json", "manifest.json"):

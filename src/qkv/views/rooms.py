@@ -51,6 +51,9 @@ from qkv.views.weights import Snapshots, matrices_room
 __all__ = ["Rooms"]
 
 _NO_MAP = "This run has no measurements (it was trained with --watch off), so there is no map of its matrices."
+_NO_MAP_YET = (
+    "No matrix of this run has been measured yet: the first measurements are those of step 0, before its first update."
+)
 _NO_WEIGHTS = "No weights can be read from this folder yet, so there are no pictures of the matrices."
 _VERDICT_IMPORTED = "This model was imported: nothing was trained here, and its matrices are shown as they came."
 _NO_TEXT = 'Give a text to see attention on it: qkv report RUN --text "your text".'
@@ -106,8 +109,8 @@ class Rooms:
     @cached_property
     def snapshots(self) -> Snapshots:
         """The weights that were kept."""
-        finished = RunFolder(self.folder).is_finished  # until then model.safetensors is the newest checkpoint
-        return Snapshots(self.folder, self.n_steps if finished else None)
+        # until a run is finished its model.safetensors is the newest checkpoint
+        return Snapshots(self.folder, self.n_steps if self._is_finished else None)
 
     @cached_property
     def counts(self) -> np.ndarray | None:
@@ -118,6 +121,10 @@ class Rooms:
     def facts(self) -> dict[str, Any]:
         """The facts that telemetry keeps."""
         return self.telemetry.facts() if self.telemetry else {}
+
+    @property
+    def _is_finished(self) -> bool:
+        return RunFolder(self.folder).is_finished
 
     @property
     def n_steps(self) -> int | None:
@@ -259,7 +266,7 @@ class Rooms:
         loss, chart, matrices = self.loss(), self.map(), self.matrices()
         attention, why = self.attention()
         absent = {
-            "map": _NO_MAP if chart is None else "",
+            "map": "" if chart else _NO_MAP if self._is_finished or self.settings.get("watch") == "off" else _NO_MAP_YET,
             "matrices": _NO_WEIGHTS if matrices is None else "",
             "attention": why,
         }

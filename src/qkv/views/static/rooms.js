@@ -41,7 +41,7 @@ const ROOMS = [
   ["measures", "Formulas and sources", "Formulas", "map", "What each number of this page is: formula, range, source, and what it reads when nothing was learned.", [measures]],
 ];
 
-const empty = (value) => value === null || value === undefined || (Array.isArray(value) && !value.length);
+export const empty = (value) => value === null || value === undefined || (Array.isArray(value) && !value.length);
 
 function attempt(el, draw) {
   try {
