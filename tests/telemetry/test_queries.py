@@ -3,6 +3,7 @@
 import itertools
 import sqlite3
 import threading
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -160,6 +161,26 @@ def test_an_empty_run_reads_as_empty(tmp_path):
         assert telemetry.clock().wall_seconds.shape == (0,)
         assert telemetry.evaluations() == telemetry.samples() == telemetry.latest() == []
         assert telemetry.best_evaluation() is None
+
+
+def test_a_long_series_is_read_in_blocks(path):
+    n = 20_000
+    with Store(path) as store:
+        for step in range(1, n + 1):
+            store.add_step(step, tokens=step * 64, loss=None if step % 3 == 0 else 1 / step, lr=1e-3, grad_norm=None)
+    with Telemetry(path) as telemetry:
+        telemetry.steps()
+        tracemalloc.start()
+        steps = telemetry.steps()
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert telemetry.tokens_seen() == n * 64 and telemetry.tokens_seen(NULL_ARM) is None
+    assert peak < 150 * n  # five numbers twice, and the block; rows as tuples take 250 bytes each
+    counted = np.arange(1, n + 1)
+    np.testing.assert_array_equal(steps.step, counted, strict=True)
+    np.testing.assert_array_equal(steps.tokens, 64 * counted, strict=True)
+    np.testing.assert_array_equal(steps.loss, np.where(counted % 3 == 0, np.nan, 1 / counted), strict=True)
+    assert np.isnan(steps.grad_norm).all() and steps.lr.tolist() == [1e-3] * n
 
 
 def test_the_file_can_be_read_while_it_is_written(tmp_path):

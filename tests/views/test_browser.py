@@ -3,7 +3,9 @@
 import json
 import re
 
+import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 
 from qkv.telemetry import Telemetry
 from qkv.views.report import write_report
@@ -140,6 +142,20 @@ def test_attention_walks_over_the_tokens(look, report):
     assert page.locator("#attention .word").count() == len("O Romeo, Romeo!")
 
 
+def test_even_attention_shows_no_more_entropy_than_there_can_be(look, make, tmp_path):
+    run, text = make(), "the day " * 7 + "the"
+    for path in run.folder.rglob("model.safetensors"):
+        save_file(load_file(path) | {"L0.W_Q": np.zeros((48, 48), np.float32)}, path)
+    page = look(write_report(run.folder, tmp_path / "r.html", texts=[text]), fragment="#addr=L0.H1.pattern")
+    page.locator("#attention .detail .margins .raster").nth(1).focus()
+    for _ in range(len(text)):
+        page.keyboard.press("ArrowRight")
+    said = page.locator("#attention .detail .readout").inner_text()
+    expected = f"{np.log(len(text)):.3g}"
+    assert f"({len(text) - 1}): entropy {expected} nats; even attention would have {expected}" in said
+    assert "two digits" not in page.locator("#attention .detail .margins").inner_text()
+
+
 def test_strings_of_a_run_are_shown_as_text(look, make, tmp_path):
     run = make(sample_text=BAD, rare="<")
     page = look(write_report(run.folder, tmp_path / "r.html", texts=[BAD]))
@@ -176,6 +192,34 @@ def test_a_link_names_a_head_in_every_room(look, report):
     page.wait_for_selector("html[data-ready=yes]")
     assert page.locator("#attention .detail h3 code").inner_text() == "L1.H2"
     assert page.locator(".step-now").inner_text() == "step 64 of 1,000"
+
+
+def test_a_link_to_a_step_that_was_not_recorded_gives_the_last_before_it(look, report):
+    page = look(report, fragment="#step=500&addr=L1.W_V")
+    assert page.locator(".step-now").inner_text() == "step 480 of 1,000"
+    page.locator("#answers .in-short a", has_text="Is the loss good?").click()
+    assert page.url.endswith("#step=480&addr=L1.W_V&room=answer-loss")
+    page.reload()
+    page.wait_for_selector("html[data-ready=yes]")
+    page.wait_for_function("() => Math.abs(document.querySelector('#answer-loss').getBoundingClientRect().top) < 200")
+    assert page.url.endswith("#step=480&addr=L1.W_V&room=answer-loss")
+
+
+def test_a_link_opened_in_the_same_tab_changes_the_view(look, report):
+    from playwright.sync_api import expect
+
+    page = look(report, fragment="#step=64&addr=L2.H3.QK")
+    page.evaluate("() => { location.hash = '#step=131&addr=L1.H2.pattern&room=attention' }")
+    expect(page.locator(".step-now")).to_have_text("step 128 of 1,000")
+    assert page.locator("#attention .detail h3 code").inner_text() == "L1.H2"
+    page.wait_for_function("() => Math.abs(document.querySelector('#attention').getBoundingClientRect().top) < 200")
+    page.wait_for_function("() => location.hash === '#step=128&addr=L1.H2.pattern&room=attention'")
+
+
+def test_a_link_names_a_matrix_of_a_run_that_was_not_watched(look, make, tmp_path):
+    page = look(write_report(make(telemetry=False).folder, tmp_path / "r.html"), fragment="#step=64&addr=L0.W_in")
+    pressed = page.locator("#matrices .thumb[aria-pressed=true]")
+    assert pressed.count() == 1 and pressed.get_attribute("aria-label").startswith("L0.W_in,")
 
 
 @pytest.mark.parametrize(

@@ -29,6 +29,29 @@ def test_patterns_come_back_within_half_a_step(causal):
     assert [(note.layer, note.head) for note in text.heads] == 2 * [(layer, h) for layer in range(2) for h in range(3)]
 
 
+@pytest.mark.parametrize("causal", [True, False])
+def test_sums_over_rows_and_columns_are_taken_before_shares_are_rounded(causal):
+    n, even = 100, np.arange(1, 101) if causal else np.full(100, 100)
+    flat = (np.tril(np.ones((n, n))) if causal else np.ones((n, n))) / even[:, None]
+    patterns = [np.stack([flat, pattern(causal, n, 1, seed)[0]]).astype(np.float32) for seed in range(3)]
+    text = attention_text(["a"] * n, [patterns, patterns[::-1]], steps=[4, 8], origin="x", causal=causal)
+    received, entropy = (
+        np.frombuffer(base64.b64decode(sums.data), "<f4").reshape(2, 3, 2, n) for sums in (text.received, text.entropy)
+    )
+    np.testing.assert_allclose(entropy[:, :, 0], np.broadcast_to(np.log(even), (2, 3, n)), atol=1e-5)
+    p = np.stack([np.stack(patterns), np.stack(patterns[::-1])]).astype(np.float64)
+    np.testing.assert_allclose(received, p.sum(3), rtol=1e-6)
+    np.testing.assert_allclose(entropy, -(p * np.log(np.where(p > 0, p, 1))).sum(4), atol=1e-5)
+    means = [note.entropy_nats for note in text.heads]
+    np.testing.assert_allclose(means, entropy.mean(3).ravel(), rtol=1e-6)
+
+
+def test_sums_of_144_heads_add_little_to_a_page():
+    patterns = [np.full((12, 128, 128), 1 / 128, np.float32)] * 12
+    text = attention_text(["a"] * 128, [patterns], steps=[0], origin="x", causal=False)
+    assert len(text.received.data) + len(text.entropy.data) < 200_000
+
+
 def test_even_attention_reads_its_own_null():
     n = 6
     even = np.tril(np.ones((n, n))) / np.arange(1, n + 1)[:, None]

@@ -2,15 +2,17 @@
 
 import random
 import re
+import shutil
 import threading
 
 import numpy as np
 import pytest
 import torch
 
+from qkv.instruments.registry import MEASURES
 from qkv.models import build
 from qkv.models.matrices import Catalogue
-from qkv.telemetry import Store
+from qkv.telemetry import AddressRow, Store
 
 pytestmark = pytest.mark.browser
 TEXT = "the day and the night"
@@ -179,6 +181,43 @@ def test_a_training_that_has_just_begun_shows_its_losses(look, make, serving):
         page.locator("#loss svg[role=img]").first.wait_for()
         drawn = page.locator("#loss svg path").evaluate_all("(all) => all.map((e) => e.getAttribute('d'))")
         assert drawn and not any("NaN" in (path or "") for path in drawn)
+        assert page.complaints == []
+        page.close()
+        assert list(server) == []
+
+
+def test_a_page_that_was_opened_before_the_first_look_gets_its_rooms(look, make, serving):
+    from playwright.sync_api import expect
+
+    run, two = make(telemetry=False), ["L0.W_Q", "L1.W_K"]
+    for name in ("manifest.json", "model.safetensors", "best.safetensors"):
+        (run.folder / name).unlink()
+    for place in sorted((run.folder / "checkpoints").iterdir())[1:]:
+        shutil.rmtree(place)
+    with Store(run.folder / "telemetry.sqlite") as store:
+        store.register_measures([item.row() for item in MEASURES.values()])
+        store.register_addresses(
+            [AddressRow(address=a, site="attn", layer=int(a[1]), kind=a[3:], shape=(48, 48)) for a in two]
+        )
+        store.flush()
+        server = serving(run.folder)
+        page = look(f"http://127.0.0.1:{next(server)}/", offline=False, fragment="#addr=L1.W_K")
+        assert "measured yet" in page.locator("#map .missing").inner_text()
+        assert page.locator(".stepper, #loss, #measures").count() == 0
+        store.add_values(0, "norm", two, [1.0, 2.0])
+        store.flush()
+        page.locator("#measures details").first.wait_for(state="attached", timeout=10_000)
+        offered = page.locator("#map [aria-label=measure] button")
+        expect(offered).to_have_count(1)
+        assert page.locator(".stepper").count() == 0
+        store.add_step(1, tokens=4096, loss=3.0, lr=0.001, grad_norm=0.5)
+        store.add_values(1, "norm", two, [1.5, 2.5])
+        store.add_values(1, "drift", two, [0.5, 0.25])
+        store.flush()
+        expect(page.locator(".step-now")).to_have_text("step 1 of 1", timeout=10_000)
+        expect(offered).to_have_count(2)
+        page.locator("#loss svg[role=img]").first.wait_for()
+        expect(page.locator("#matrix h3 code")).to_have_text("L1.W_K")
         assert page.complaints == []
         page.close()
         assert list(server) == []

@@ -124,6 +124,24 @@ def test_the_alignment_can_be_walked_over_and_the_other_attentions_chosen(look, 
 
 
 @pytest.mark.browser
+def test_every_matrix_of_both_sides_has_its_picture(look, run, tmp_path):
+    page = look(write_report(run.path, tmp_path / "r.html", [SOURCE]), fragment="#addr=dec.L0.W_Q")
+    items = [item.address for item in read_report(run.path).matrices.items]
+    first = next(i for i, address in enumerate(items) if address.startswith("dec."))
+    assert all(a.startswith("enc.") for a in items[:first]) and not any(a.startswith("enc.") for a in items[first:])
+    thumbs = page.locator("#matrices .thumb")
+    told = [label.split(",")[0] for label in thumbs.evaluate_all("(all) => all.map((e) => e.ariaLabel)")]
+    assert sorted(told) == sorted(items) and {"enc.L1.W_Q", "dec.L1.W_Q", "dec.L1.cross.W_Q"} < set(told)
+    assert page.locator("#matrices .thumb[aria-pressed=true]").get_attribute("aria-label").startswith("dec.L0.W_Q,")
+    layers = page.locator("#matrices .thumb-layer").all_inner_texts()
+    assert layers == ["enc.L0", "enc.L1", "dec.L0", "dec.L1"]
+    heads = page.locator("#matrices .tables .thumb-kind").all_inner_texts()
+    assert heads and heads == [address for address in items if ".L" not in address]
+    thumbs.nth(told.index("enc.L1.W_Q")).click()
+    assert "addr=enc.L1.W_Q" in page.url
+
+
+@pytest.mark.browser
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_no_serious_fault_in_the_alignment(look, run, tmp_path, faults, scheme):
     page = look(write_report(run.path, tmp_path / "r.html", [SOURCE]), width=380, scheme=scheme)

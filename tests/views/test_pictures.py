@@ -45,7 +45,8 @@ def texts(run):
 
 
 def unpacked(packed):
-    return np.frombuffer(base64.b64decode(packed.data), "u1").reshape(packed.shape) * packed.scale
+    stored = np.frombuffer(base64.b64decode(packed.data), {"uint8": "u1", "float32": "<f4"}[packed.dtype])
+    return stored.reshape(packed.shape) * packed.scale
 
 
 def pooled_rows(run, texts):
@@ -104,6 +105,12 @@ def test_a_patch_asks_and_its_numbers_are_the_models(look, run, texts, tmp_path)
     assert room.locator(".detail .readout").inner_text().startswith("patch 0,0 reads patch ")
     room.locator("button", has_text="who reads it").click()
     assert room.locator(".detail .readout").inner_text().startswith("patch 0,0 is read by patch ")
+    room.locator("button", has_text="received in all").click()
+    heat.focus()
+    page.keyboard.press("ArrowDown")
+    told = re.match(r"patch (\d),(\d) receives ([\d.]+) in all", room.locator(".detail .readout").inner_text())
+    received = unpacked(texts[0].received)[-1, 1, 1][int(told[1]) * 2 + int(told[2]) + texts[0].picture.before]
+    assert told[3] == f"{received:.3g}"
     room.locator("button", has_text="validation image 2").click()
     assert "of class 2, taken for" in room.locator("figcaption").first.inner_text()
     assert room.locator(".photograph canvas").first.evaluate("(c) => [c.width, c.height]") == [6, 9]

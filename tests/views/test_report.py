@@ -3,12 +3,13 @@
 import base64
 import json
 import re
+import shutil
 
 import numpy as np
 import pytest
 
 from qkv.errors import RunFolderError, StorageError
-from qkv.folder import RunFolder, sha256_of
+from qkv.folder import RunFolder, link, sha256_of
 from qkv.telemetry import Telemetry
 from qkv.views.report import read_report, write_report
 
@@ -140,6 +141,15 @@ def test_without_telemetry_there_are_still_the_weights(make):
     assert report.rows is not None and report.rows.counts is None
 
 
+def test_a_run_that_has_just_begun_is_not_taken_for_one_that_was_not_watched(make):
+    folder = make(telemetry=False).folder
+    (folder / "manifest.json").unlink()
+    assert "measured yet" in read_report(folder).missing["map"]
+    text = (folder / "config.toml").read_text("utf-8")
+    (folder / "config.toml").write_text(text.replace('watch = "light"', 'watch = "off"'), "utf-8")
+    assert "--watch off" in read_report(folder).missing["map"]
+
+
 def test_a_folder_with_nothing_but_its_configuration_is_a_page_too(make, tmp_path):
     run = make(telemetry=False, snapshots=False)
     for name in ("model.safetensors", "best.safetensors", "tokenizer.json", "manifest.json"):
@@ -147,6 +157,16 @@ def test_a_folder_with_nothing_but_its_configuration_is_a_page_too(make, tmp_pat
     payload = payload_of(write_report(run.folder, tmp_path / "r.html"))
     assert set(payload["missing"]) == {"map", "matrices", "attention"}
     assert payload["run"]["n_parameters"] is None and payload["loss"] is None
+
+
+def test_weights_of_a_run_that_was_killed_are_those_of_its_newest_checkpoint(make):
+    run = make()
+    (run.folder / "manifest.json").unlink()
+    shutil.rmtree(run.folder / "checkpoints" / "step-00001000")
+    link(run.folder / "checkpoints" / "step-00000256" / "model.safetensors", run.folder / "model.safetensors")
+    report = read_report(run.folder)
+    assert report.run.n_steps == 1000  # updates that were written down
+    assert report.matrices.steps[-1] == report.words.steps[-1] == report.kept[-1] == report.attention[0].steps[-1] == 256
 
 
 def test_what_is_no_run_is_refused(tmp_path):

@@ -5,6 +5,7 @@ import http.client
 import itertools
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -291,12 +292,21 @@ def test_reading_again_waits_until_what_was_read_is_paid_for():
 def test_rooms_of_a_training_wait_for_each_other_and_those_of_a_finished_run_do_not(run_folder):
     page = Page(run_folder.folder)
     assert page.pulse.finished
-    assert page.rooms(["loss", "map"]).keys() == {"wait", "loss", "map"}
+    assert page.rooms(["loss", "map"]).keys() == {"wait", "kept", "loss", "map"}
     page.pulse = dataclasses.replace(page.pulse, finished=False)
     page.purse = Purse(cost=itertools.count().__next__)  # a second each
     first = page.rooms(["loss", "map"])
-    assert first.keys() == {"wait", "loss"} and first["wait"] > 100
-    assert page.rooms(["map"]).keys() == {"wait"}
+    assert first.keys() == {"wait", "kept", "loss"} and first["wait"] > 100
+    assert page.rooms(["map"]).keys() == {"wait", "kept"}
+
+
+def test_rooms_come_with_the_steps_whose_weights_are_there_now(make):
+    run = make()
+    (run.folder / "manifest.json").unlink()
+    page = Page(run.folder)
+    assert page.rooms(["samples"])["kept"] == [0, 1, 4, 16, 64, 256, 1000]
+    shutil.rmtree(run.folder / "checkpoints" / "step-00000004")
+    assert page.rooms(["samples"])["kept"] == [0, 1, 16, 64, 256, 1000]
 
 
 def test_tiles_and_lines_of_a_long_text_are_the_whole_patterns(run_folder):

@@ -98,6 +98,11 @@ class Shadow(nn.Module):
 
     hidden = forward_recorded = forward_with = forward
 
+    @property
+    def reader(self) -> Any:
+        """Raises ConfigError likewise."""
+        return self.forward()
+
 
 def shadow_of(state: Mapping[str, Tensor], n_heads: int, n_kv_heads: int) -> Shadow:
     """A `Shadow` that holds these values, by address."""

@@ -39,6 +39,8 @@ __all__ = ["Memory", "Telemetry"]
 
 MOST_REMEMBERED = 64_000_000
 """Bytes of numbers that a `Memory` keeps."""
+BLOCK = 4096
+"""Rows of a long result that are Python objects at a time: a tuple takes several times the room of its numbers."""
 
 
 @dataclass(frozen=True)
@@ -165,16 +167,21 @@ class Telemetry:
 
     def steps(self, arm: int = RUN_ARM) -> Steps:
         """Loss, learning rate and gradient norm of every update."""
-        rows = self._rows("SELECT step, tokens, loss, lr, grad_norm FROM steps WHERE arm = ? ORDER BY step", arm)
-        step, tokens, loss, lr, grad_norm = _columns(rows, 5)
+        step, tokens, loss, lr, grad_norm = self._columns(
+            5, "SELECT step, tokens, loss, lr, grad_norm FROM steps WHERE arm = ? ORDER BY step", arm
+        )
         return Steps(step.astype(np.int64), tokens.astype(np.int64), loss, lr, grad_norm)
+
+    def tokens_seen(self, arm: int = RUN_ARM) -> int | None:
+        """Training tokens up to the last update, repeats included; None before the first."""
+        rows = self._rows("SELECT tokens FROM steps WHERE arm = ? ORDER BY step DESC LIMIT 1", arm)
+        return rows[0][0] if rows else None
 
     def clock(self, arm: int = RUN_ARM) -> Clock:
         """Wall seconds, speed, and the seconds that watching took."""
-        rows = self._rows(
-            "SELECT step, wall_seconds, tokens_per_second, watch_seconds FROM clock WHERE arm = ? ORDER BY step", arm
+        step, wall, speed, watch = self._columns(
+            4, "SELECT step, wall_seconds, tokens_per_second, watch_seconds FROM clock WHERE arm = ? ORDER BY step", arm
         )
-        step, wall, speed, watch = _columns(rows, 4)
         return Clock(step.astype(np.int64), wall, speed, watch)
 
     def evaluations(self, arm: int = RUN_ARM) -> list[Evaluation]:
@@ -197,13 +204,14 @@ class Telemetry:
         number, known = self._measure_id(measure), self._recorded_addresses(measure, arm)
         chosen = self._select(selector, known, measure)
         if len(chosen) == 1:
-            rows = self._rows(
+            columns = self._columns(
+                2,
                 "SELECT r.step, m.value FROM recorded r CROSS JOIN measurements m "
                 "ON m.arm = r.arm AND m.step = r.step AND m.measure = r.measure AND m.address = ? "
                 "WHERE r.arm = ? AND r.measure = ? ORDER BY r.step",
                 known[chosen[0]], arm, number,
             )  # fmt: skip
-            return {chosen[0]: _series(chosen[0], measure, arm, *_columns(rows, 2))}
+            return {chosen[0]: _series(chosen[0], measure, arm, *columns)}
         grid = self._grid(number, measure, [known[a] for a in chosen], chosen, arm)
         return {a: _series(a, measure, arm, grid.step, grid.value[i]) for i, a in enumerate(chosen)}
 
@@ -334,6 +342,15 @@ class Telemetry:
         with explained(self.path, "read"):
             return self._connection.execute(sql, values).fetchall()
 
+    def _columns(self, n: int, sql: str, *values: Any) -> list[np.ndarray]:
+        """The `n` columns of a long result as float64 arrays, NULL as NaN."""
+        blocks = [np.zeros((n, 0))]
+        with explained(self.path, "read"):
+            cursor = self._connection.execute(sql, values)
+            while rows := cursor.fetchmany(BLOCK):
+                blocks.append(np.array(rows, dtype=np.float64).T)
+        return list(np.concatenate(blocks, axis=1))
+
     def _measure_id(self, measure: str) -> int:
         rows = self._rows("SELECT id FROM measures WHERE name = ?", measure)
         if not rows:
@@ -380,13 +397,13 @@ class Telemetry:
         )
         if held is not None and not taken:
             return held
-        rows = self._rows(
+        step, address, found = self._columns(
+            3,
             "SELECT m.step, m.address, m.value FROM recorded r CROSS JOIN measurements m "
             "ON m.arm = r.arm AND m.step = r.step AND m.measure = r.measure "
             "WHERE r.arm = ? AND r.measure = ? AND +r.step >= ?",  # + keeps SQLite from searching m by that
             arm, number, since,
         )  # fmt: skip
-        step, address, found = _columns(rows, 3)
         before = held or _Cells(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros((0, 0)))
         steps = np.union1d(before.steps, np.array(taken, dtype=np.int64))
         ids = np.union1d(before.ids, address.astype(np.int64))
@@ -398,13 +415,6 @@ class Telemetry:
         if self._memory is not None:
             self._memory.keep(arm, number, cells)
         return cells
-
-
-def _columns(rows: list[tuple[Any, ...]], n: int) -> list[np.ndarray]:
-    """The columns of a result as float64 arrays, NULL as NaN."""
-    if not rows:
-        return [np.zeros(0) for _ in range(n)]
-    return list(np.array(rows, dtype=np.float64).T)
 
 
 def _series(address: str, measure: str, arm: int, step: np.ndarray, value: np.ndarray) -> Series:

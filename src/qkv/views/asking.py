@@ -88,7 +88,7 @@ class Desk:
         predicts = isinstance(find_task(self.looker.config.task), TextTask)
         attends = self.looker.config.model.layout.mixer == "attention"
         cannot = (() if predicts else _NEED_PREDICTIONS) + (() if attends else _NEED_ATTENTION)
-        cannot += _NEED_TEXT if self.looker.reads_images else ()
+        cannot += _NEED_TEXT if self.looker.reads_images or not self.looker.has_code else ()
         return tuple(name for name in ASKS if name not in cannot)
 
     def answer(self, name: str, given: Any) -> Any:

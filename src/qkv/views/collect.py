@@ -166,8 +166,7 @@ def counts_of(telemetry: Telemetry | None) -> np.ndarray | None:
 
 def tokens_seen(telemetry: Telemetry | None) -> int | None:
     """Training tokens up to the last update, repeats included."""
-    tokens = telemetry.steps(RUN_ARM).tokens if telemetry else None
-    return int(tokens[-1]) if tokens is not None and len(tokens) else None
+    return telemetry.tokens_seen(RUN_ARM) if telemetry else None
 
 
 def seconds(telemetry: Telemetry | None, manifest: Mapping[str, Any]) -> float | None:

@@ -19,6 +19,7 @@ from qkv.instruments.gradients import Parts
 from qkv.models.layout import ADDED
 from qkv.tasks import find_task
 from qkv.tasks.text import TextTask
+from qkv.views.formulas import answer_formula, embed_formula, layer_formulas
 from qkv.views.looker import Looker, Words
 from qkv.views.packed import Packed, pack
 from qkv.views.payloads import Backward, ForwardLayer, ForwardText, PathShare, StepPart
@@ -61,6 +62,7 @@ def forward(
     top = logs.topk(min(N_TOP, logs.shape[-1]))
     losses = _losses(looker, words, logs)
     attention = model.blocks[0].attention  # None where an LSTM or a mean stands in its place
+    layout, scale = looker.config.model.layout, float(attention.scale) if attention else None
     return ForwardText(
         text=text,
         tokens=words.tokens,
@@ -71,13 +73,19 @@ def forward(
         n_layers=sizes.n_layers,
         n_heads=sizes.n_heads if attention else 0,
         n_kv_heads=sizes.n_kv_heads if attention else 0,
-        scale=float(attention.scale) if attention else None,
+        scale=scale,
         embed=_packed(record["embed"][0]),
-        layers=tuple(_layer(record, layer) for layer in chosen),
+        layers=tuple(
+            _layer(record, layer, layer_formulas(layout, layer, scale=scale, causal=looker.causal)) for layer in chosen
+        ),
         losses=None if losses is None else pack(losses),
         loss=None if losses is None else float(np.nanmean(losses)),
         top_tokens=tuple(tuple(looker.tokenizer.token(int(i)) for i in row) for row in top.indices),
         top=pack(top.values.exp().numpy()),
+        formulas={
+            "embed": embed_formula(layout, sizes),
+            "prediction": answer_formula(layout, sizes.n_layers, bias=model.head.b_U is not None),
+        },
         notes=tuple(_notes(looker)),
     )
 
@@ -86,7 +94,7 @@ def _packed(tensor: Tensor) -> Packed:
     return pack(tensor.float().numpy())
 
 
-def _layer(record: dict[str, Tensor], layer: int) -> ForwardLayer:
+def _layer(record: dict[str, Tensor], layer: int, formulas: dict[str, str]) -> ForwardLayer:
     def of(name: str) -> Packed | None:
         found = record.get(f"L{layer}.{name}")
         if found is None:
@@ -98,7 +106,7 @@ def _layer(record: dict[str, Tensor], layer: int) -> ForwardLayer:
     assert x is not None and resid_post is not None, "every block has these two"
     attention = {name: of(name) for name in ("q", "k", "v", "scores", "pattern", "z", "attn_out")}
     others = {name: of(name) for name in ("mix_out", "resid_mid", "mlp_out")}
-    return ForwardLayer(layer=layer, x=x, resid_post=resid_post, **attention, **others)
+    return ForwardLayer(layer=layer, x=x, resid_post=resid_post, formulas=formulas, **attention, **others)
 
 
 def _losses(looker: Looker, words: Words, logs: Tensor) -> np.ndarray | None:

@@ -1,7 +1,8 @@
 """What a page carries of attention: every head's pattern on a chosen text, and where that head mostly looks.
 
-Patterns come from the model's own recorded forward pass, are kept in 256 steps (causal ones as lower triangles), and
-each summary stands beside what even attention over the same tokens would give: its null.
+Patterns come from the model's own recorded forward pass and are kept in 256 steps (causal ones as lower triangles);
+sums over their rows and columns are taken before that and kept in full. Each summary stands beside what even attention
+over the same tokens would give: its null.
 """
 
 from collections.abc import Sequence
@@ -52,7 +53,12 @@ def attention_text(
     assert stacked.shape[3:] == (n, len(keys) or n), f"patterns {stacked.shape} of a text of {n} tokens"
     kept = stacked[:, :, :, *np.tril_indices(n)] if causal else stacked
     found = [(layer, pattern) for layers in patterns for layer, pattern in enumerate(layers)]
-    notes = (cross_notes(*one) if keys else head_notes(*one, causal) for one in found)
+    rows = [_row_entropies(pattern) for _, pattern in found]
+    means = [row.mean(-1).tolist() for row in rows]
+    notes = (
+        cross_notes(*one, mean) if keys else head_notes(*one, causal, mean)
+        for one, mean in zip(found, means, strict=True)
+    )
     return AttentionText(
         tokens=tuple(tokens),
         origin=origin,
@@ -65,6 +71,8 @@ def attention_text(
         keys=tuple(keys),
         site=site,
         picture=picture,
+        received=pack(stacked.sum(axis=3)),
+        entropy=pack(np.stack(rows).reshape(stacked.shape[:4])),
     )
 
 
@@ -95,13 +103,14 @@ def head_notes(
             Cell(name=name, share=float(p[q, k].mean(dtype=np.float64)), even=float(even[q].mean()))
             for name, (q, k) in looks.items()
         )
-        found = _entropy(p) if entropies is None else entropies[head]
+        found = float(_row_entropies(p).mean()) if entropies is None else entropies[head]
         notes.append(HeadNote(layer=layer, head=head, shares=shares, entropy_nats=found, even_entropy_nats=most))
     return notes
 
 
-def cross_notes(layer: int, pattern: np.ndarray) -> list[HeadNote]:
-    """Of attention to another text, [head, query_pos, key_pos]: mean shares on its first and its last token, entropy.
+def cross_notes(layer: int, pattern: np.ndarray, entropies: Sequence[float]) -> list[HeadNote]:
+    """Of attention to another text, [head, query_pos, key_pos]: mean shares on its first and its last token, beside the
+    mean entropy of each head's rows.
 
     The last is the mark that ends a source: a head that looks there looks nowhere in particular.
     """
@@ -112,11 +121,11 @@ def cross_notes(layer: int, pattern: np.ndarray) -> list[HeadNote]:
         shares = tuple(
             Cell(name=name, share=float(p[:, k].mean(dtype=np.float64)), even=1 / n) for name, k in places.items()
         )
-        found, most = _entropy(p), float(np.log(n))
+        found, most = entropies[head], float(np.log(n))
         notes.append(HeadNote(layer=layer, head=head, shares=shares, entropy_nats=found, even_entropy_nats=most))
     return notes
 
 
-def _entropy(p: np.ndarray) -> float:
-    """The mean over rows of -sum p ln p, in nats."""
-    return float(torch.special.entr(torch.from_numpy(p)).sum(1, dtype=torch.float64).mean())
+def _row_entropies(p: np.ndarray) -> np.ndarray:
+    """[..., query_pos, key_pos] -> float64 [..., query_pos]: -sum p ln p of each row, in nats, with 0 ln 0 = 0."""
+    return torch.special.entr(torch.from_numpy(p)).sum(-1, dtype=torch.float64).clamp_min(0).numpy()

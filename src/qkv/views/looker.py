@@ -27,6 +27,7 @@ from qkv.models.zoo import MODELS
 from qkv.recipe import RunConfig, load_weights, run_matrix, snapshot_steps, tokenizer_of
 from qkv.tasks import find_task
 from qkv.tasks.image import one_image, position_names
+from qkv.views.collect import manifest_of
 
 __all__ = ["LONGEST_TEXT", "Looker", "Words"]
 
@@ -48,7 +49,8 @@ class Words:
 
 
 class Looker:
-    """The models of one run folder; `n_steps` is the step of its final weights, where no checkpoint says it.
+    """The models of one run folder; `n_steps` is the step of its final weights, where neither a checkpoint nor the
+    manifest says it.
 
     Raises UserError for a folder that is no run.
     """
@@ -76,7 +78,16 @@ class Looker:
 
     def steps(self) -> list[int]:
         """Steps whose weights were kept, in order."""
-        return sorted(snapshot_steps(self.folder))
+        return list(self._kept())
+
+    def _kept(self) -> dict[int, Path]:
+        """Step -> file of weights, in order: the checkpoints, and of a finished run its model, the last step's."""
+        found, final = snapshot_steps(self.folder), self.folder / "model.safetensors"
+        manifest = manifest_of(self.folder)  # the last file that is written: without it the run goes on
+        last = manifest.get("summary", {}).get("steps", self._n_steps) if manifest else None
+        if last is not None and final.is_file():
+            found.setdefault(last, final)
+        return dict(sorted(found.items()))
 
     def last_step(self) -> int:
         """The step of the newest weights."""
@@ -92,7 +103,7 @@ class Looker:
 
         Raises ChangeError or AddressError for a change that does not fit, RunFolderError where no weights are there.
         """
-        path = snapshot_steps(self.folder).get(self.nearest(step), self.folder / "model.safetensors")
+        path = self._kept().get(self.nearest(step), self.folder / "model.safetensors")
         key = (str(path), tuple(changes))
         with self.turn:
             if key not in self._models:
@@ -103,13 +114,21 @@ class Looker:
             return self._models[key]
 
     def reader(self, step: int | None = None, changes: Sequence[str] = ()) -> Any:
-        """The part of `model(step, changes)` that reads a text by itself: all of it, or its encoder."""
+        """The part of `model(step, changes)` that reads a text by itself: all of it, or its encoder.
+
+        Raises ConfigError for a model of which only the matrices are here.
+        """
         return self.model(step, changes).reader
 
     @property
     def encodes(self) -> bool:
         """Whether a text is read by an encoder, apart from what is written."""
         return self.config.model.kind == "EncoderDecoderLM"
+
+    @property
+    def has_code(self) -> bool:
+        """Whether its model can be run: of one that another program trained, only the matrices may be here."""
+        return self.config.watched != "names"
 
     @property
     def reads_images(self) -> bool:
@@ -138,7 +157,7 @@ class Looker:
     def _read(self, path: Path, changes: Sequence[str]) -> Any:
         if not path.is_file():
             raise RunFolderError(f"{self.folder} holds no weights yet; wait for its first checkpoint")
-        if self.config.watched == "names":
+        if not self.has_code:
             sizes = self.config.model.sizes
             return shadow_of(load_weights(path), sizes.n_heads, sizes.n_kv_heads)
         model = build(self.config.model, self.config.seed)

@@ -4,7 +4,6 @@ A folder of a run that is still training, was interrupted or was not watched giv
 None and `missing` says why. Use a `Rooms` as a context manager: it holds the telemetry open.
 """
 
-import contextlib
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
@@ -15,6 +14,7 @@ import numpy as np
 
 from qkv.data.tokenizers import Tokenizer, load_tokenizer
 from qkv.errors import QkvError
+from qkv.folder import RunFolder
 from qkv.tasks import Task, find_task
 from qkv.telemetry import Memory, Telemetry
 from qkv.views import collect, origins
@@ -51,6 +51,9 @@ from qkv.views.weights import Snapshots, matrices_room
 __all__ = ["Rooms"]
 
 _NO_MAP = "This run has no measurements (it was trained with --watch off), so there is no map of its matrices."
+_NO_MAP_YET = (
+    "No matrix of this run has been measured yet: the first measurements are those of step 0, before its first update."
+)
 _NO_WEIGHTS = "No weights can be read from this folder yet, so there are no pictures of the matrices."
 _VERDICT_IMPORTED = "This model was imported: nothing was trained here, and its matrices are shown as they came."
 _NO_TEXT = 'Give a text to see attention on it: qkv report RUN --text "your text".'
@@ -106,7 +109,8 @@ class Rooms:
     @cached_property
     def snapshots(self) -> Snapshots:
         """The weights that were kept."""
-        return Snapshots(self.folder, self.n_steps)
+        # until a run is finished its model.safetensors is the newest checkpoint
+        return Snapshots(self.folder, self.n_steps if self._is_finished else None)
 
     @cached_property
     def counts(self) -> np.ndarray | None:
@@ -117,6 +121,10 @@ class Rooms:
     def facts(self) -> dict[str, Any]:
         """The facts that telemetry keeps."""
         return self.telemetry.facts() if self.telemetry else {}
+
+    @property
+    def _is_finished(self) -> bool:
+        return RunFolder(self.folder).is_finished
 
     @property
     def n_steps(self) -> int | None:
@@ -210,10 +218,11 @@ class Rooms:
             return None
         tokens = [self.tokenizer.token(i) for i in range(self.tokenizer.d_vocab)]
         specials = sorted(self.facts.get("special_tokens", {}).values())
-        looker = None
-        with contextlib.suppress(QkvError):
+        try:
             looker = self._looker or Looker(self.folder, self.n_steps)
-            looker.model()
+            looker.reader()
+        except QkvError:
+            looker = None
         return words_room(self.snapshots, tokens, self.counts, specials, looker)
 
     def play(self) -> PlayRoom | None:
@@ -257,7 +266,7 @@ class Rooms:
         loss, chart, matrices = self.loss(), self.map(), self.matrices()
         attention, why = self.attention()
         absent = {
-            "map": _NO_MAP if chart is None else "",
+            "map": "" if chart else _NO_MAP if self._is_finished or self.settings.get("watch") == "off" else _NO_MAP_YET,
             "matrices": _NO_WEIGHTS if matrices is None else "",
             "attention": why,
         }

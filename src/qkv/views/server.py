@@ -28,6 +28,7 @@ from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, R
 from starlette.routing import Route
 
 from qkv.errors import QkvError, UserError
+from qkv.recipe import snapshot_steps
 from qkv.telemetry import Memory
 from qkv.views.asking import Desk
 from qkv.views.follow import Follower, Pulse, Purse, pulse_of
@@ -81,7 +82,8 @@ class Page(Follower[Pulse]):
     def rooms(self, names: Iterable[str]) -> dict[str, Any]:
         """Some rooms as they are now, in their order for as long as a training is spared; whole when it is finished.
 
-        `wait` is in how many seconds it is worth asking for those that are not among them.
+        `wait` is in how many seconds it is worth asking for those that are not among them; `kept` are the steps whose
+        weights are there now: a checkpoint is taken away when newer ones make it needless.
 
         Raises UserError for one that there is none of.
         """
@@ -92,7 +94,8 @@ class Page(Follower[Pulse]):
         for name in names:
             if self.pulse.finished or not self.purse.wait:
                 found[name] = self.purse.pay(lambda name=name: self._read(name))
-        return {"wait": 0.0 if self.pulse.finished else self.purse.wait, **found}
+        kept = self.desk.looker.steps() if self.desk else list(snapshot_steps(self.folder))
+        return {"wait": 0.0 if self.pulse.finished else self.purse.wait, "kept": kept, **found}
 
     def play(self) -> PlayRoom | None:
         """The run as the playground takes it; None where it cannot."""

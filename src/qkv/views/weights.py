@@ -58,7 +58,8 @@ def role_of(kind: str) -> str:
 class Snapshots:
     """The weights of a run at the steps that were kept, read one matrix at a time.
 
-    `steps` are in order; the last is the final model where there is one. `shapes` are by address, as stored.
+    `steps` are in order; the last is the final model where there is one, the weights of `last_step`, or where that is
+    None of the newest checkpoint. `shapes` are by address, as stored.
     """
 
     def __init__(self, folder: Path, last_step: int | None) -> None:
@@ -157,14 +158,15 @@ def matrices_room(
     return MatricesRoom(steps=tuple(steps), items=items)
 
 
-def _canonical(address: str, order: dict[str, int]) -> tuple[int, int, int]:
-    """Tables in first, then layers in order, then what comes out; kinds in the order of the computation."""
+def _canonical(address: str, order: dict[str, int]) -> tuple[bool, int, int, int]:
+    """Tables in first, then layers in order, then what comes out; kinds in the order of the computation. Of an
+    encoder-decoder all of the encoder comes before the decoder."""
     kinds = ("W_E", "W_pos", "W_Q", "W_K", "W_V", "W_O", "W_gate", "W_in", "W_out", "W_U")
     match = re.search(r"(?:^|\.)L(\d+)\.", address)
     kind = short_kind(address).split(".")[-1]
     rank = kinds.index(kind) if kind in kinds else len(kinds)
     layer = int(match[1]) if match else (10**6 if kind == "W_U" else -1)
-    return layer, rank, order[address]
+    return address.startswith("dec.") or kind == "W_U", layer, rank, order[address]
 
 
 def _picture(

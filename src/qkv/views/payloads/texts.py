@@ -85,6 +85,11 @@ class AttentionText:
     """Which attention of a model that has several: cross, enc or dec; of one pair there are all three."""
     picture: Picture | None = None
     """What the tokens are patches of."""
+    received: Packed | None = None
+    """float32 [step, layer, head, key_pos]: what each key receives in all, from the numbers before they were rounded;
+    None, as `entropy`, where a page is to ask for it or to add up `patterns`."""
+    entropy: Packed | None = None
+    """float32 [step, layer, head, query_pos]: -sum p ln p of each row, nats, likewise."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -117,6 +122,8 @@ class ForwardLayer:
     """None where attention and MLP stand side by side."""
     mlp_out: Packed | None
     resid_post: Packed
+    formulas: dict[str, str]
+    """Name of an activation -> what it is in this layout; also of some that this layer has not."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -148,6 +155,8 @@ class ForwardText:
     """[pos][rank]: what is thought likeliest at each position."""
     top: Packed
     """[pos, rank]: their probabilities."""
+    formulas: dict[str, str]
+    """What `embed` and the prediction are in this layout."""
     notes: tuple[str, ...] = ()
     """What this layout does besides the textbook's formulas."""
 

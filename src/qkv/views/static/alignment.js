@@ -68,7 +68,7 @@ export function alignment(el, { text, at, state, note, scale }) {
   }
 
   const around = h("div.margins");
-  margins(around, off, { sums: sumsOf(values, rows, columns), key: (i) => called(text.keys, i), query: (i) => `while writing ${called(text.tokens, i)}`,
+  margins(around, off, { sums: sumsOf(text, at, state), key: (i) => called(text.keys, i), query: (i) => `while writing ${called(text.tokens, i)}`,
     seenBy: () => rows, sees: () => columns, say: (words) => (readout.textContent = words), rest: () => look(shown.side, shown.i) });
   add(el, [h("h3", null, h("code", null, name), " token by token", takeAway(() => el, () => `${name}.pattern`)),
     h("div.head-detail", null, h("div.panel", null, panel.el, around),

@@ -1,7 +1,7 @@
 // Answers before plots: first every question with its answer in a line, then each with the numbers behind it, the picture
 // that shows it, and what the same number would be if nothing had been learned.
 
-import { h, together } from "./dom.js";
+import { h, together, wayTo } from "./dom.js";
 import { number } from "./format.js";
 import ladder from "./ladder.js";
 import ledger from "./ledger.js";
@@ -23,7 +23,7 @@ const INSTEAD = {
 function link(model) {
   const known = new Set((model.get("map")?.rows ?? []).map((row) => row.address));
   const heads = new Set((model.get("grid")?.rows ?? []).map((row) => row.address));
-  const to = (address, room, words) => h("p.small", null, h("a", { href: `#${room}`, onclick: () => model.set("address", address) }, `${address} ${words}`));
+  const to = (address, room, words) => h("p.small", null, wayTo(model, room, `${address} ${words}`, () => model.set("address", address)));
   return (answer) => answer.key === "heads" && document.getElementById("attention") ? to(answer.address, "attention", "and every other head, on a text")
     : known.has(answer.address) ? to(answer.address, "map", "at every step") : heads.has(answer.address) ? to(answer.address, "grid", "in the grid") : null;
 }
@@ -37,9 +37,9 @@ function behind(answer) {
 }
 
 // Every question and its answer, a line each.
-function inShort(answers) {
+function inShort(model, answers) {
   return h("dl.in-short", null, answers.map((answer) => h("div", null,
-    h("dt", null, h("a", { href: `#answer-${answer.key}` }, answer.question)), h("dd", null, answer.brief || answer.sentence))));
+    h("dt", null, wayTo(model, `answer-${answer.key}`, answer.question)), h("dd", null, answer.brief || answer.sentence))));
 }
 
 const EARLY = new Set(["loss", "order", "samples"]); // drawn from words alone
@@ -49,7 +49,7 @@ function render({ model, el }) {
   const off = together();
   const toRoom = link(model);
   const answers = model.get("answers");
-  if (answers.length > 1) el.append(inShort(answers));
+  if (answers.length > 1) el.append(inShort(model, answers));
   for (const answer of answers) {
     const article = h("article.answer", { id: `answer-${answer.key}` });
     el.append(article);

@@ -46,6 +46,14 @@ export function together() {
   return off;
 }
 
+// A way to a place of the page that leaves step and matrix in its address; `first` is done on the way.
+export const wayTo = (model, id, words, first = () => {}) => h("a", { href: `#${id}`, onclick: (event) => {
+  event.preventDefault();
+  first();
+  model.set("room", id);
+  document.getElementById(id).scrollIntoView();
+} }, words);
+
 // A row of mutually exclusive buttons; `options` is [[value, label], ...].
 export function choice(label, options, value, pick) {
   const buttons = options.map(([option, text]) =>

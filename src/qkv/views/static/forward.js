@@ -17,7 +17,7 @@ import { takeAway } from "./keep.js";
 
 const pattern = squareRoot(1);
 
-// The stages of one layer and head: [id, name, role, array, shape words, formula, line of Python, scale].
+// The stages of one layer and head: [id, name, role, array, shape words, line of Python]; formulas are the payload's.
 function stages(text, layer, head) {
   const found = text.layers.find((l) => l.layer === layer);
   const shared = Math.floor((head * text.n_kv_heads) / text.n_heads);
@@ -27,24 +27,24 @@ function stages(text, layer, head) {
   const n = text.tokens.length;
   const seen = (array) => (array ? { ...array, values: Float32Array.from(array.values, (v, i) => (text.causal && i % n > Math.floor(i / n) ? NaN : v)) } : null);
   const record = (name, rest = "") => `record["L${layer}.${name}"][0${rest}]`;
-  const before = layer === 0 ? "embed" : `L${layer - 1}.resid_post`;
+  const formulas = { ...text.formulas, ...found.formulas };
   const all = [
-    ["embed", "rows of W_E", "E", full(text.embed), "n × d_model", "W_E[token], positions added where the model has them", 'record["embed"][0]'],
-    ["x", "x", "x", full(found.x), "n × d_model", layer === 0 ? "the rows as they enter layer 0" : `what layer ${layer - 1} made of them`, record("x")],
-    ["q", "q", "Q", part(found.q, head), "n × d_head", "q = x W_Q", record("q", `, ${head}`)],
-    ["k", "k", "K", part(found.k, shared), "n × d_head", "k = x W_K", record("k", `, ${shared}`)],
-    ["v", "v", "V", part(found.v, shared), "n × d_head", "v = x W_V", record("v", `, ${shared}`)],
-    ["scores", "scores", "Q", part(found.scores, head), "query × key", text.scale === 1 ? "q kᵀ" : `q kᵀ × ${number(text.scale)}${text.causal ? ", the future hidden" : ""}`, record("scores", `, ${head}`)],
-    ["pattern", "pattern", "norm", seen(part(found.pattern, head)), "query × key", "softmax(scores): rows sum to 1", record("pattern", `, ${head}`)],
-    ["z", "z", "V", part(found.z, head), "n × d_head", "z = pattern v", record("z", `, ${head}`)],
-    ["attn_out", "attn_out", "O", full(found.attn_out), "n × d_model", "the z of all heads side by side × W_O", record("attn_out")],
-    ["mix_out", "mix_out", "O", full(found.mix_out), "n × d_model", "what stands in attention's place makes of each token and those before it", record("mix_out")],
-    ["resid_mid", "resid_mid", "x", full(found.resid_mid), "n × d_model", `${before} + ${found.mix_out ? "mix_out" : "attn_out"}`, record("resid_mid")],
-    ["mlp_out", "mlp_out", "MLP", full(found.mlp_out), "n × d_model", "the MLP of each token alone", record("mlp_out")],
-    ["resid_post", "resid_post", "x", full(found.resid_post), "n × d_model", "resid_mid + mlp_out: what goes on", record("resid_post")],
+    ["embed", "rows of W_E", "E", full(text.embed), "n × d_model", 'record["embed"][0]'],
+    ["x", "x", "x", full(found.x), "n × d_model", record("x")],
+    ["q", "q", "Q", part(found.q, head), "n × d_head", record("q", `, ${head}`)],
+    ["k", "k", "K", part(found.k, shared), "n × d_head", record("k", `, ${shared}`)],
+    ["v", "v", "V", part(found.v, shared), "n × d_head", record("v", `, ${shared}`)],
+    ["scores", "scores", "Q", part(found.scores, head), "query × key", record("scores", `, ${head}`)],
+    ["pattern", "pattern", "norm", seen(part(found.pattern, head)), "query × key", record("pattern", `, ${head}`)],
+    ["z", "z", "V", part(found.z, head), "n × d_head", record("z", `, ${head}`)],
+    ["attn_out", "attn_out", "O", full(found.attn_out), "n × d_model", record("attn_out")],
+    ["mix_out", "mix_out", "O", full(found.mix_out), "n × d_model", record("mix_out")],
+    ["resid_mid", "resid_mid", "x", full(found.resid_mid), "n × d_model", record("resid_mid")],
+    ["mlp_out", "mlp_out", "MLP", full(found.mlp_out), "n × d_model", record("mlp_out")],
+    ["resid_post", "resid_post", "x", full(found.resid_post), "n × d_model", record("resid_post")],
   ];
-  return all.filter(([, , , array]) => array).map(([id, name, role, array, shape, formula, code]) =>
-    ({ id, name, role, ...array, shape, formula, code, scale: id === "pattern" ? pattern : signed(array.values), square: shape === "query × key" }));
+  return all.filter(([, , , array]) => array).map(([id, name, role, array, shape, code]) =>
+    ({ id, name, role, ...array, shape, formula: formulas[id], code, scale: id === "pattern" ? pattern : signed(array.values), square: shape === "query × key" }));
 }
 
 // The likeliest tokens at one position, as bars with their probabilities.
@@ -143,7 +143,7 @@ function render({ model, el }) {
       beside?.el ?? null,
       h("div.words", { role: "group", "aria-label": "tokens; one is followed through the model" }, words),
       h("p.small.keep", null, h("span", null, `${text.n_all > n ? `The first ${n} of ${whole(text.n_all)} tokens. ` : ""}Weights of step ${whole(text.step)}. ${text.loss === null ? "" : `Mean loss of this text ${number(text.loss, 4)} nats per token. `}${text.notes.join(" ")}`), takeAway(() => body, () => `forward-L${state.layer}${text.n_heads ? `.H${state.head}` : ""}-step-${text.step}`)),
-      h("div.stages", null, panels, h("div.stage.last", { style: "--role:var(--accent)" }, h("p.stage-name", null, h("b", null, "prediction")), answer, h("p.stage-formula", null, "softmax(norm(resid_post of the last layer) W_U)"), h("code.stage-code", null, "logits.softmax(-1)[0]"))),
+      h("div.stages", null, panels, h("div.stage.last", { style: "--role:var(--accent)" }, h("p.stage-name", null, h("b", null, "prediction")), answer, h("p.stage-formula", null, text.formulas.prediction), h("code.stage-code", null, "logits.softmax(-1)[0]"))),
       readout,
       h("p.small", null, "In Python: ", h("code", null, "run = qkv.load(RUN, weights=\"last\"); logits, record = run.model.forward_recorded(ids)"))]);
     readout.textContent = "Point at a number for its value and the line of Python that gives it; the outlined row is the token that is followed.";

@@ -154,7 +154,7 @@ export function head(el, { text, at, state, note, ask, scale }) {
   if (long) {
     load();
     far.sums().then((found) => drawMargins({ received: unpack(found.received).values, entropy: unpack(found.entropy).values }), () => {});
-  } else drawMargins(sumsOf(every, n, n));
+  } else drawMargins(sumsOf(text, at, state));
   look(state.query);
   return off;
 }

@@ -3,7 +3,7 @@
 
 import { h } from "./dom.js";
 import { openWire } from "./decode.js";
-import { allSteps, openPage } from "./rooms.js";
+import { allSteps, empty, openPage } from "./rooms.js";
 import { openStudy } from "./studied.js";
 
 const SHARE = 0.005; // of one core, that drawing anew may take from a training
@@ -61,21 +61,38 @@ function purse() {
   };
 }
 
+// What a page is laid out by, once: rooms with something in them, whether there is a slider, measures to choose among.
+const laid = (model) => [Object.keys(PLACES).filter((name) => !empty(model.get(name))).length, Number(model.get("steps").length > 1),
+  ...["map", "grid"].map((name) => model.get(name)?.measures.length ?? 0)];
+
+const typing = () => document.activeElement?.matches("textarea, input:not([type=range])");
+
+// The same view, laid out again; one that followed the training to its last step goes on to do so.
+function again(following) {
+  const asked = new URLSearchParams(location.hash.slice(1));
+  if (following) asked.delete("step");
+  history.replaceState(null, "", `#${asked}`);
+  location.reload();
+}
+
 function follow(model) {
   const pending = new Set();
   const spend = purse();
   let [told, busy, timer] = [null, false, 0];
   const inSight = sections(() => catchUp());
-  function take(values, pulse) {
-    const following = model.get("step") === model.get("steps").at(-1);
+  const before = laid(model);
+  const isFollowing = () => !model.get("steps").length || model.get("step") === model.get("steps").at(-1);
+  const wanted = (name) => inSight(name) || (!document.hidden && empty(model.get(name))); // a room without data may have no place yet
+  function take(values) {
+    const following = isFollowing();
     for (const [name, value] of Object.entries(values)) model.set(name, value);
-    if (pulse.snapshot >= 0 && !model.get("kept").includes(pulse.snapshot)) model.set("kept", [...model.get("kept"), pulse.snapshot]);
     model.set("steps", allSteps({ map: model.get("map"), matrices: model.get("matrices"), kept: model.get("kept") }));
+    if (laid(model).some((n, i) => n > before[i]) && !typing()) return again(following);
     if (following) model.set("step", model.get("steps").at(-1));
   }
   // Ask for what has changed and is looked at, the longest waiting first; then rest for as long as that was worth.
   async function catchUp() {
-    const names = [...pending].filter(inSight);
+    const names = [...pending].filter(wanted);
     if (busy || timer || !names.length) return;
     busy = true;
     let wait = 0;
@@ -85,7 +102,7 @@ function follow(model) {
         const { wait: spare, ...values } = await response.json();
         Object.keys(values).forEach((name) => pending.delete(name));
         const since = performance.now();
-        take(values, told);
+        take(values);
         await drawn();
         wait = Math.max(spare, spend((performance.now() - since) / 1000));
       }
@@ -101,7 +118,7 @@ function follow(model) {
     const was = told;
     told = pulse;
     model.set("pulse", pulse);
-    if (pulse.finished && was && !was.finished) return void location.reload(); // answers and baselines are written at the end
+    if (pulse.finished && was && !was.finished) return again(isFollowing()); // answers and baselines are written at the end
     (was ? changed(was, pulse) : pulse.finished ? [] : ["loss", "map"]).forEach((name) => pending.add(name));
     catchUp();
   });

@@ -20,7 +20,10 @@ function make(model, el) {
   const off = together();
   const map = model.get("map");
   const about = new Map((map ? map.rows : []).map((row) => [row.address, row]));
-  const parse = (address) => ({ layer: address.match(/(?:^|\.)L(\d+)\./)?.[0]?.replace(/\.$/, "") ?? "", kind: address.replace(/^(?:(?:enc|dec)\.)?(?:L\d+\.)?/, "") });
+  const parse = (address) => { // of an encoder-decoder a layer is that of one of both: `enc.L0`
+    const layer = address.match(/^((?:enc\.|dec\.)?L\d+)\./)?.[1] ?? "";
+    return { layer, kind: layer ? address.slice(layer.length + 1) : address };
+  };
   const places = room.items.map((item) => ({ item, ...parse(item.address) }));
   const layers = [...new Set(places.map((p) => p.layer))].filter(Boolean);
   const kinds = [...new Set(places.filter((p) => p.layer).map((p) => p.kind))];

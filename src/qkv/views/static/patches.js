@@ -9,7 +9,7 @@ import { raster } from "./raster.js";
 import { bar, squareRoot } from "./scale.js";
 import { theme } from "./theme.js";
 import { numbers } from "./head.js";
-import { headName, square } from "./reading.js";
+import { headName, square, sumsOf } from "./reading.js";
 
 // What a head does for the answer, by patch [row * column]: the class token's row, or the mean row of all patches.
 export function pooledRow(text, values) {
@@ -39,6 +39,7 @@ export function patches(el, { text, at, state, note }) {
   const [rows, columns] = picture.grid;
   const n = text.tokens.length;
   const every = square(text, at, state.layer, state.head);
+  const received = sumsOf(text, at, state).received.subarray(picture.before);
   const name = headName(text, state);
   const readout = h("p.readout", { "aria-live": "polite" });
   const whose = picture.pooled === "class" ? "the class token" : "the mean over patches";
@@ -48,10 +49,8 @@ export function patches(el, { text, at, state, note }) {
   const shares = () => {
     const q = asking();
     if (way === "reads") return q === null ? pooledRow(text, every) : every.slice(q * n + picture.before, (q + 1) * n);
-    return Float32Array.from({ length: rows * columns }, (_, i) => {
-      const column = Array.from({ length: n }, (_, from) => every[from * n + i + picture.before]);
-      return way === "read" && q !== null ? every[(i + picture.before) * n + q] : column.reduce((sum, p) => sum + p, 0);
-    });
+    if (way === "received" || q === null) return received;
+    return Float32Array.from({ length: rows * columns }, (_, i) => every[(i + picture.before) * n + q]);
   };
   const say = (i) => {
     const share = shares()[i];

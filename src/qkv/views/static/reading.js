@@ -48,8 +48,12 @@ export function withoutFirst(values, n) {
   return out;
 }
 
-// { received [key_pos], entropy [query_pos] } of a pattern.
-export function sumsOf(values, rows, columns) {
+// { received [key_pos], entropy [query_pos], rounded } of a head. Where the text came without them they are added up from
+// what the page holds, which is `rounded`: 256 steps make even attention over many keys look less or more than even.
+export function sumsOf(text, at, { layer, head }) {
+  if (text.received && text.entropy) return { received: unpack(text.received).part(at, layer, head), entropy: unpack(text.entropy).part(at, layer, head), rounded: false };
+  const values = square(text, at, layer, head);
+  const [rows, columns] = sidesOf(text);
   const [received, entropy] = [new Float32Array(columns), new Float32Array(rows)];
   for (let q = 0; q < rows; q++) for (let k = 0; k < columns; k++) {
     const p = values[q * columns + k];
@@ -57,7 +61,7 @@ export function sumsOf(values, rows, columns) {
     received[k] += p;
     entropy[q] -= p * Math.log(p);
   }
-  return { received, entropy };
+  return { received, entropy, rounded: unpack(text.patterns).digits < 3 };
 }
 
 // Asks for parts of one head on a long text, and keeps them.

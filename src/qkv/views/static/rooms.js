@@ -2,7 +2,7 @@
 // opens it with a payload and, where Python stands behind it, `ask(name, question)`. A view that fails says so in its own
 // place and leaves the others alone.
 
-import { atEnds, h } from "./dom.js";
+import { atEnds, h, wayTo } from "./dom.js";
 import { createModel, watch } from "./model.js";
 import answers from "./answers.js";
 import attention from "./attention.js";
@@ -11,7 +11,7 @@ import forward from "./forward.js";
 import grid from "./grid.js";
 import header from "./header.js";
 import loss from "./loss.js";
-import { headAt } from "./decode.js";
+import { headAt, stepIndex } from "./decode.js";
 import made from "./made.js";
 import map from "./map.js";
 import matrices from "./matrices.js";
@@ -41,7 +41,7 @@ const ROOMS = [
   ["measures", "Formulas and sources", "Formulas", "map", "What each number of this page is: formula, range, source, and what it reads when nothing was learned.", [measures]],
 ];
 
-const empty = (value) => value === null || value === undefined || (Array.isArray(value) && !value.length);
+export const empty = (value) => value === null || value === undefined || (Array.isArray(value) && !value.length);
 
 function attempt(el, draw) {
   try {
@@ -98,18 +98,23 @@ export function allSteps(payload) {
   return [...steps].sort((a, b) => a - b);
 }
 
-function fromAddress(model, addresses) {
+// Step, matrix and room as the address of the page asks; a step that was not recorded is the last before it.
+function fromAddress(model) {
   const asked = new URLSearchParams(location.hash.slice(1));
-  const step = Number(asked.get("step"));
-  if (asked.has("step") && model.get("steps").includes(step)) model.set("step", step);
-  const address = asked.get("addr");
-  if (addresses.includes(address) || headAt(address)) model.set("address", address);
-  return asked.get("room");
+  const [step, address, room] = [parseInt(asked.get("step"), 10), asked.get("addr"), asked.get("room")];
+  const steps = model.get("steps");
+  if (steps.length && !Number.isNaN(step)) model.set("step", steps[stepIndex(steps, step)]);
+  const named = [model.get("map")?.rows, model.get("grid")?.rows, model.get("matrices")?.items].flatMap((items) => items ?? []);
+  if (headAt(address) || named.some((item) => item.address === address)) model.set("address", address);
+  if (room) model.set("room", room);
+  return room;
 }
+
+const goTo = (room) => document.getElementById(room)?.scrollIntoView();
 
 function toAddress(model) {
   const room = model.get("room");
-  const text = `#step=${model.get("step")}&addr=${encodeURIComponent(model.get("address") ?? "")}${room ? `&room=${room}` : ""}`;
+  const text = `#step=${model.get("step")}&addr=${encodeURIComponent(model.get("address") ?? "")}${room ? `&room=${encodeURIComponent(room)}` : ""}`;
   try {
     history.replaceState(null, "", text);
   } catch {
@@ -118,13 +123,8 @@ function toAddress(model) {
 }
 
 function navigation(shown, model) {
-  const go = (id) => (event) => {
-    event.preventDefault();
-    model.set("room", id);
-    document.getElementById(id).scrollIntoView();
-  };
   return h("nav", { "aria-label": "rooms of this page" }, shown.filter(([, heading]) => heading)
-    .map(([id, , short]) => h("a", { href: `#${id}`, onclick: go(id) }, short)));
+    .map(([id, , short]) => wayTo(model, id, short)));
 }
 
 // -> the model, or null for a payload of another version. `ask` is null where nothing can be computed; `numbers` is a
@@ -136,10 +136,9 @@ export function openPage(main, payload, ask = null, numbers = null) {
     return null;
   }
   const steps = allSteps(payload);
-  const addresses = [...(payload.map?.rows ?? []), ...(payload.grid?.rows ?? [])].map((row) => row.address);
   const first = payload.map?.rows.find((row) => row.kind === "W_Q") ?? payload.map?.rows[0];
   const model = createModel({ ...payload, ask, steps, step: steps[steps.length - 1] ?? 0, room: "", address: first?.address ?? payload.matrices?.items[0]?.address ?? null });
-  const asked = fromAddress(model, addresses);
+  const asked = fromAddress(model);
 
   const holds = (keys) => [keys].flat().some((key) => !empty(payload[key]));
   const asks = (id) => ask !== null && payload.host.can.includes(id); // a room that needs no data of its own
@@ -167,8 +166,11 @@ export function openPage(main, payload, ask = null, numbers = null) {
   }
   watch(model, "step", atEnds(300, () => toAddress(model))); // a browser that writes a page's address misses some frames
   for (const key of ["address", "room"]) watch(model, key, () => toAddress(model));
-  const target = asked && document.getElementById(asked);
-  if (target) turn.add(main, () => target.scrollIntoView());
+  if (asked) turn.add(main, () => goTo(asked));
+  addEventListener("hashchange", () => { // a link that was opened in the same tab
+    goTo(fromAddress(model));
+    toAddress(model);
+  });
   turn.start().catch(() => {}); // numbers that do not come are told of by the host
   return model;
 }

@@ -1,6 +1,6 @@
 // A short tour for a first visit: what to look at, in which order, each a way to its room.
 
-import { h } from "./dom.js";
+import { h, wayTo } from "./dom.js";
 
 // [room, what to see there, what to do]
 const STOPS = [
@@ -15,13 +15,8 @@ const STOPS = [
 function render({ model, el }) {
   const there = STOPS.filter(([id]) => document.getElementById(id));
   if (there.length < 3) return;
-  const go = (id) => (event) => {
-    event.preventDefault();
-    model.set("room", id);
-    document.getElementById(id).scrollIntoView();
-  };
   el.append(h("details.tour", null, h("summary", null, `First visit? A tour in ${there.length} stops`),
-    h("ol", null, there.map(([id, what, how]) => h("li", null, h("a", { href: `#${id}`, onclick: go(id) }, what), h("span", null, how))))));
+    h("ol", null, there.map(([id, what, how]) => h("li", null, wayTo(model, id, what), h("span", null, how))))));
 }
 
 export default { render };

@@ -1,0 +1,73 @@
+"""A run opened to be looked at: which weights stand for which step, and what can be asked of a model without its code."""
+
+import base64
+import dataclasses
+import shutil
+
+import numpy as np
+import pytest
+import torch
+
+from qkv.config import dump_toml, to_dict
+from qkv.errors import UserError
+from qkv.models.matrices import Catalogue
+from qkv.views.asking import Desk
+from qkv.views.looker import Looker
+from qkv.views.report import read_report
+from qkv.views.server import Page
+
+TEXT = "the day and the night"
+
+
+def floats(packed):
+    return np.frombuffer(base64.b64decode(packed.data), "<f4").reshape(packed.shape)
+
+
+def watched(run, how):
+    """The run as `qkv.watch` leaves one: the weights of the start and of the end."""
+    config = dataclasses.replace(run.config, watched=how)
+    (run.folder / "config.toml").write_text(dump_toml(to_dict(config)), encoding="utf-8")
+    for place in (run.folder / "checkpoints").glob("step-*"):
+        if place.name != "step-00000000":
+            shutil.rmtree(place)
+    return run.folder
+
+
+def test_the_last_step_of_a_finished_run_is_its_model_where_no_checkpoint_is(make):
+    run = make()
+    whole = read_report(run.folder, [TEXT])
+    folder = watched(run, "layout")
+    looker = Looker(folder)
+    assert looker.steps() == [0, 1000] and looker.last_step() == looker.nearest(None) == 1000
+    assert looker.nearest(999) == 0
+    for step, expected in ((None, run.last), (1000, run.last), (999, run.start)):
+        state = Catalogue(looker.model(step)).state()
+        assert all(torch.equal(state[name], torch.tensor(values)) for name, values in expected.items()), step
+    report = read_report(folder, [TEXT])
+    assert report.attention[0].steps == (0, 1000) and report.forward.step == 1000 and report.words.steps == (0, 1000)
+    assert report.forward.loss == whole.forward.loss
+    for name in ("x", "heads"):
+        np.testing.assert_array_equal(floats(getattr(report.words.trio, name))[-1],
+                                      floats(getattr(whole.words.trio, name))[-1])  # fmt: skip
+    assert Desk(looker).answer("matrix", {"address": "L0.W_Q"}).step == 1000
+
+
+def test_a_run_that_goes_on_has_no_last_step_but_its_newest_checkpoint(make):
+    folder = watched(make(), "layout")
+    (folder / "manifest.json").unlink()
+    assert Looker(folder).steps() == [0] and Looker(folder, 1000).last_step() == 0
+
+
+def test_a_model_without_its_code_is_shown_as_matrices_and_says_why_it_reads_no_text(make):
+    folder = watched(make(), "names")
+    looker = Looker(folder)
+    with pytest.raises(UserError, match="not its code"):
+        looker.reader()
+    report = read_report(folder, [TEXT])
+    assert report.attention == () and report.forward is None
+    assert "not its code" in report.missing["attention"]
+    assert report.words.steps == (0, 1000) and report.words.trio is None
+    page = Page(folder).payload()
+    assert page.host.can == ("matrix",) and page.words.trio is None
+    answer = Desk(looker).answer("matrix", {"address": "L1.H2.W_Q"})
+    assert answer.step == 1000 and answer.start_step == 0 and answer.shape == (48, 12)
