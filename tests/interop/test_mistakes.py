@@ -346,7 +346,9 @@ def test_every_file_that_is_read_is_fetched():
     from qkv.data import pretrained, sentencepiece
     from qkv.interop import folders, hub, importing
 
-    text = "".join(Path(module.__file__).read_text("utf-8") for module in (importing, folders, pretrained, sentencepiece))
+    text = "".join(
+        Path(module.__file__).read_text("utf-8") for module in (importing, folders, pretrained, sentencepiece)
+    )
     names = set(re.findall(r'"([\w.]+\.(?:json|txt|spm|bpe|safetensors))"', text))
     assert {"generation_config.json", "preprocessor_config.json", "vocab.bpe", "model.safetensors"} <= names
     assert [name for name in sorted(names) if not any(fnmatch(name, pattern) for pattern in hub.PATTERNS)] == []

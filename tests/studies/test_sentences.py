@@ -20,7 +20,7 @@ SAID = {
     "what-moved-q": ("more because the encodings changed", "more because W_Q changed"),
     "gradient-path": ("need not pass through|little gradient reaches", "works against the rest"),
     "only-embeddings": ("but not as well", "better than with everything trained"),
-    "known-results": ("(?<!whether )having no positions costs .* more than", "having no positions costs .* less than"),
+    "known-results": ("(?<!whether )having no .* model more than a causal", "having no .* model less than a causal"),
     "calibrate": ("there are none more often", "there are none more rarely"),
 }
 """Question -> what its claim says where the effect is above 0, and where it is below; a new question adds its own."""

@@ -176,7 +176,7 @@ def _claim(findings: Findings) -> str:
     return (
         f"Of {len(results)} known results {as_expected} show here as published, {len(told) - as_expected} the other way"
         f" round, {len(results) - len(told) - unresolved} are too small to matter, {unresolved} cannot be told at this"
-        f" scale; {_of_positions(findings.primary.result)}: the difference of the two costs is"
+        f" scale; {_of_positions(findings.primary.result)}; the difference of the two costs is"
     )
 
 
