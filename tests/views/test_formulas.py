@@ -73,7 +73,7 @@ def test_what_is_not_a_product_alone_is_said():
 
 @pytest.mark.browser
 def test_a_page_shows_the_formulas_of_its_model(look, make, tmp_path):
-    page = look(write_report(make(layout=LAYOUTS["post"]).folder, tmp_path / "r.html", texts=[TEXT]))
+    page = look(write_report(make(layout=LAYOUTS["post"], telemetry=False).folder, tmp_path / "r.html", texts=[TEXT]))
     shown = page.locator("#forward .stage").evaluate_all(
         "(all) => all.map((e) => [e.dataset.stage, e.querySelector('.stage-formula').textContent])"
     )
