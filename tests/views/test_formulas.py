@@ -1,4 +1,4 @@
-"""Formulas of the Forward room, read as Python: each gives the numbers that it stands under, in every kind of layout."""
+"""Formulas of the Forward room, read as Python: each gives the numbers that it stands under, in every layout."""
 
 import re
 
@@ -46,7 +46,7 @@ def test_each_formula_gives_the_numbers_of_its_stage(make, layout):
         logits, record = model.forward_recorded(ids)
         names = {"record": record, "token": ids, "position": torch.arange(len(TEXT)), "norm_f": model.norm_f}
         names |= {"norm_e": model.embedding.norm_e, "softmax": lambda scores: scores.softmax(-1)}
-        names |= {**model.embedding.named_parameters(), **model.head.named_parameters()}
+        names |= dict([*model.embedding.named_parameters(), *model.head.named_parameters()])
         torch.testing.assert_close(evaluated(found.formulas["embed"], names), record["embed"])
         torch.testing.assert_close(evaluated(found.formulas["prediction"], names), logits.softmax(-1))
         for layer in found.layers:
@@ -54,7 +54,7 @@ def test_each_formula_gives_the_numbers_of_its_stage(make, layout):
             here = {name.removeprefix(stem): values for name, values in record.items() if name.startswith(stem)}
             assert set(STAGES) - set(here) == ({"resid_mid"} if layout.get("parallel") else set())
             parts = names | {"embed": record["embed"], "MLP": block.mlp} | here
-            parts |= {**block.named_children(), **block.attention.named_parameters()}
+            parts |= dict([*block.named_children(), *block.attention.named_parameters()])
             parts |= {"qnorm": by_head(block.attention.qnorm), "knorm": by_head(block.attention.knorm)}
             parts["z"] = here["z"].transpose(1, 2).flatten(2)
             for name in (name for name in STAGES if name in here):
@@ -73,7 +73,7 @@ def test_what_is_not_a_product_alone_is_said():
 
 @pytest.mark.browser
 def test_a_page_shows_the_formulas_of_its_model(look, make, tmp_path):
-    page = look(write_report(make(layout=LAYOUTS["post"]).folder, tmp_path / "r.html", texts=[TEXT]))
+    page = look(write_report(make(layout=LAYOUTS["post"], telemetry=False).folder, tmp_path / "r.html", texts=[TEXT]))
     shown = page.locator("#forward .stage").evaluate_all(
         "(all) => all.map((e) => [e.dataset.stage, e.querySelector('.stage-formula').textContent])"
     )

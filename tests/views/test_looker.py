@@ -1,4 +1,4 @@
-"""A run opened to be looked at: which weights stand for which step, and what can be asked of a model without its code."""
+"""A run opened to be looked at: which weights stand for which step, and what a model without its code can tell."""
 
 import base64
 import dataclasses

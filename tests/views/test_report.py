@@ -166,7 +166,9 @@ def test_weights_of_a_run_that_was_killed_are_those_of_its_newest_checkpoint(mak
     link(run.folder / "checkpoints" / "step-00000256" / "model.safetensors", run.folder / "model.safetensors")
     report = read_report(run.folder)
     assert report.run.n_steps == 1000  # updates that were written down
-    assert report.matrices.steps[-1] == report.words.steps[-1] == report.kept[-1] == report.attention[0].steps[-1] == 256
+    assert (
+        report.matrices.steps[-1] == report.words.steps[-1] == report.kept[-1] == report.attention[0].steps[-1] == 256
+    )
 
 
 def test_what_is_no_run_is_refused(tmp_path):

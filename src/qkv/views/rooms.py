@@ -266,7 +266,7 @@ class Rooms:
         loss, chart, matrices = self.loss(), self.map(), self.matrices()
         attention, why = self.attention()
         absent = {
-            "map": "" if chart else _NO_MAP if self._is_finished or self.settings.get("watch") == "off" else _NO_MAP_YET,
+            "map": "" if chart else self._why_no_map,
             "matrices": _NO_WEIGHTS if matrices is None else "",
             "attention": why,
         }
@@ -289,6 +289,10 @@ class Rooms:
             kept=tuple(self.snapshots.steps),
             missing={room: why for room, why in absent.items() if why},
         )
+
+    @property
+    def _why_no_map(self) -> str:
+        return _NO_MAP if self._is_finished or self.settings.get("watch") == "off" else _NO_MAP_YET
 
     def _example(self) -> int | None:
         """The token whose row is shown first: `the`, where it is one and stands in the text."""

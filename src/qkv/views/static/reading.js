@@ -48,8 +48,8 @@ export function withoutFirst(values, n) {
   return out;
 }
 
-// { received [key_pos], entropy [query_pos], rounded } of a head. Where the text came without them they are added up from
-// what the page holds, which is `rounded`: 256 steps make even attention over many keys look less or more than even.
+// { received [key_pos], entropy [query_pos], rounded } of a head. Where a text came without them they are sums of what the
+// page holds, which is `rounded`: 256 steps make even attention over many keys look less or more than even.
 export function sumsOf(text, at, { layer, head }) {
   if (text.received && text.entropy) return { received: unpack(text.received).part(at, layer, head), entropy: unpack(text.entropy).part(at, layer, head), rounded: false };
   const values = square(text, at, layer, head);
