@@ -22,8 +22,6 @@ from torch import Tensor
 
 from qkv import recipe
 from qkv.changes import freeze_changes, plan_changes
-from qkv.data.config import whole_source
-from qkv.data.tables import columns_of
 from qkv.data.tokenizers import Tokenizer, load_tokenizer
 from qkv.errors import ConfigError, RunFolderError, UserError, unknown
 from qkv.folder import RunFolder
@@ -453,24 +451,10 @@ class Run:
     def corpus(self, source: str | Path | None = None) -> Data:
         """The data it was trained and validated on, or others, all for validation, under its tokenizer and classes."""
         self._reads_text()
-        data = self.config.data
         if source is None and (self.config.imported or self.config.watched):
             how = "imported" if self.config.imported else "trained elsewhere"
             raise ConfigError(f"{self.path} was {how} and has no text of its own; name one: qkv eval RUN SOURCE")
-        if source is not None:
-            whole = whole_source(str(source))
-            tokenizer = str(self.folder.tokenizer) if self.task.tokenizer else ""
-            classes = self.config.model.classes
-            data = dataclasses.replace(data, source=whole, val=whole, tokenizer=tokenizer, vocab=0, classes=classes)
-            there = columns_of(Path(whole))  # other data may have other columns: those are found anew
-            names = {name: getattr(data, name) for name in ("text_column", "label_column")}
-            data = dataclasses.replace(data, **{name: value if value in there else "" for name, value in names.items()})
-        else:
-            data = recipe.kept_data(self.folder, self.config)
-        found = self.task.load(data, cache=cache_folder())
-        if source is None:
-            recipe.same_data(self.folder, found)
-        return found
+        return recipe.data_of(self.folder, self.config, str(source or ""), cache_folder())
 
     def evaluate(self, source: str | Path | None = None, *, changes: Sequence[str] = ()) -> Evaluation:
         """Loss and accuracy with intervals over the validation text, or over `source`, with matrices changed first.

@@ -211,25 +211,15 @@ def _gated(name: str, title: str, *pieces: Piece, head_dim: int | None = None, *
 _HEAD_DIM = Setting("head_dim", "sizes.d_head", None)
 _ATTENTION_BIAS = Setting("attention_bias", "layout.attention_bias", False, ((False, "same"), (True, "all")))
 _LLAMA = _gated(
-    "llama",
-    "Llama",
-    _HEAD_DIM,
-    _ATTENTION_BIAS,
-    Always("mlp_bias", False),
-    Always("is_llama_config", True, written=False),
-    Always("rope_interleaved", False, written=False),
-    Always("activation", "swiglu", written=False),
-    even_heads=True,
-)
+    "llama", "Llama", _HEAD_DIM, _ATTENTION_BIAS, Always("mlp_bias", False),
+    Always("is_llama_config", True, written=False), Always("rope_interleaved", False, written=False),
+    Always("activation", "swiglu", written=False), even_heads=True,
+)  # fmt: skip
 _MISTRAL = _gated("mistral", "Mistral", _HEAD_DIM, Window())
 _QWEN2 = _gated(
-    "qwen2",
-    "Qwen2",
-    Window("use_sliding_window"),
-    Always("use_mrope", False, written=False),
-    attention_bias="qkv",
-    even_heads=True,
-)
+    "qwen2", "Qwen2", Window("use_sliding_window"), Always("use_mrope", False, written=False),
+    attention_bias="qkv", even_heads=True,
+)  # fmt: skip
 _QWEN3 = _gated(
     "qwen3",
     "Qwen3",

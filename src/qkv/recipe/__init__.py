@@ -1,10 +1,11 @@
 """The composition root: a configuration becomes a run folder. `train` and studies share it."""
 
+from qkv.recipe.again import data_of
 from qkv.recipe.assemble import Parts, assemble, load_weights, run_matrix, snapshot_steps
 from qkv.recipe.imported import import_run, origin_of, tokenizer_of
 from qkv.recipe.ownstep import own_step
 from qkv.recipe.request import Request, RunConfig, resolve
-from qkv.recipe.training import Listening, kept_data, next_folder, resume, same_data, train
+from qkv.recipe.training import Listening, next_folder, resume, train
 from qkv.recipe.verdict import Verdict
 from qkv.recipe.verification import verify
 from qkv.recipe.watching import Watcher
@@ -17,8 +18,8 @@ __all__ = [
     "Verdict",
     "Watcher",
     "assemble",
+    "data_of",
     "import_run",
-    "kept_data",
     "load_weights",
     "next_folder",
     "origin_of",
@@ -26,7 +27,6 @@ __all__ = [
     "resolve",
     "resume",
     "run_matrix",
-    "same_data",
     "snapshot_steps",
     "tokenizer_of",
     "train",

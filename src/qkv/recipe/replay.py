@@ -20,10 +20,10 @@ import torch
 from qkv.errors import RunFolderError, UserError
 from qkv.folder import RunFolder
 from qkv.instruments.recorder import Recorder
+from qkv.recipe.again import kept_data, same_data
 from qkv.recipe.assemble import Parts, assemble
 from qkv.recipe.facts import differences, machine_facts
 from qkv.recipe.request import RunConfig
-from qkv.recipe.training import kept_data, same_data
 from qkv.recipe.verdict import Check, Fault
 from qkv.recipe.verification_telemetry import grids
 from qkv.tasks import find_task

@@ -25,6 +25,7 @@ from qkv.instruments.recorder import Recorder
 from qkv.instruments.schedule import LEVELS
 from qkv.instruments.trackers import Sender, open_tracker
 from qkv.recipe.affordable import with_affordable_watching
+from qkv.recipe.again import kept_data, same_data
 from qkv.recipe.assemble import Parts, assemble, load_weights
 from qkv.recipe.facts import BackgroundBaselines, machine_facts, note_machine, summary
 from qkv.recipe.null import NULL_SHARE, train_null
@@ -39,7 +40,7 @@ from qkv.training.ranks import Ranks, check_shares, join
 from qkv.training.record import Observer, Outcome, StepRecord
 from qkv.training.shards import check_shard
 
-__all__ = ["Listening", "kept_data", "next_folder", "resume", "same_data", "train"]
+__all__ = ["Listening", "next_folder", "resume", "train"]
 
 AFTERWARDS_SECONDS = 6.0
 """What is kept of a wall-time budget for baselines, samples, the manifest and the report."""
@@ -399,30 +400,3 @@ def _write_data_facts(folder: RunFolder, corpus: Data) -> None:
         for name, content in corpus.tokenizer.files().items():
             folder.write(name, content)
     folder.write("source.json", json.dumps({"name": corpus.name, "sha256": corpus.sha256}) + "\n")
-
-
-def kept_data(folder: RunFolder, config: RunConfig) -> DataConfig:
-    """How a run's data are read again: cut by the tokenizer that it keeps, whatever has become of the one it was given
-    or of the text that its own was fitted to.
-    """
-    if not folder.tokenizer.is_file():
-        return config.data
-    return dataclasses.replace(config.data, tokenizer=str(folder.tokenizer.absolute()), vocab=0)
-
-
-def same_data(folder: RunFolder, corpus: Data) -> None:
-    """Make sure that the data is what the run was trained on.
-
-    Raises RunFolderError with both hashes where it is not.
-    """
-    try:
-        made = json.loads((folder.path / "source.json").read_text(encoding="utf-8"))["sha256"]
-    except (OSError, ValueError, KeyError):
-        raise RunFolderError(
-            f"{folder.path} has no readable source.json; it cannot be told what it was trained on"
-        ) from None
-    if made != corpus.sha256:
-        raise RunFolderError(
-            f"the data of {folder.path} has changed: it was trained on sha256 {made[:16]}..., now it is"
-            f" {corpus.sha256[:16]}...; bring the old data back, or train anew with another --out"
-        )

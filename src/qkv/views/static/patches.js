@@ -44,7 +44,7 @@ export function patches(el, { text, at, state, note }) {
   const readout = h("p.readout", { "aria-live": "polite" });
   const whose = picture.pooled === "class" ? "the class token" : "the mean over patches";
   const called = (patch) => (patch === null ? whose : `patch ${Math.floor(patch / columns)},${patch % columns}`);
-  let [query, way] = [null, "reads"]; // null: what the answer is read from
+  let [query, way] = [null, "reads"]; // null: what gives the answer
   const asking = () => (query !== null ? query + picture.before : picture.pooled === "class" ? 0 : null);
   const shares = () => {
     const q = asking();
