@@ -78,18 +78,17 @@ _ACTS = (
     ("relu", "relu"),
     ("relu2", "relu2"),
 )
-_PLAIN = tuple(
-    Always(key, value, written=False)
-    for key, value in (
-        ("is_decoder", False),
-        ("is_encoder_decoder", False),
-        ("add_cross_attention", False),
-        ("cross_attention_hidden_size", None),
-        ("tie_encoder_decoder", False),
-        ("chunk_size_feed_forward", 0),
-        ("pruned_heads", {}),
-    )
-)
+
+
+def _idle(**values: Any) -> tuple[Always, ...]:
+    """Keys that compute nothing where they have this value."""
+    return tuple(Always(key, value, written=False) for key, value in values.items())
+
+
+_PLAIN = _idle(
+    is_decoder=False, is_encoder_decoder=False, add_cross_attention=False, cross_attention_hidden_size=None,
+    tie_encoder_decoder=False, chunk_size_feed_forward=0, pruned_heads={},
+)  # fmt: skip
 
 
 # GPT-2
@@ -137,7 +136,7 @@ _GPT2 = Family(
         _TIED_USUALLY,
         Dropout(("resid_pdrop", "embd_pdrop"), ("attn_pdrop",), 0.1),
         Always("scale_attn_by_inverse_layer_idx", False),
-        Always("n_special", 0, written=False),
+        *_idle(n_special=0),
         Always("predict_special_tokens", True, also=(False,), written=False),
         Always("reorder_and_upcast_attn", False, also=(True,)),  # the same product in float32: the model is float32
         *_PLAIN,
@@ -211,15 +210,23 @@ def _gated(name: str, title: str, *pieces: Piece, head_dim: int | None = None, *
 _HEAD_DIM = Setting("head_dim", "sizes.d_head", None)
 _ATTENTION_BIAS = Setting("attention_bias", "layout.attention_bias", False, ((False, "same"), (True, "all")))
 _LLAMA = _gated(
-    "llama", "Llama", _HEAD_DIM, _ATTENTION_BIAS, Always("mlp_bias", False),
-    Always("is_llama_config", True, written=False), Always("rope_interleaved", False, written=False),
-    Always("activation", "swiglu", written=False), even_heads=True,
-)  # fmt: skip
+    "llama",
+    "Llama",
+    _HEAD_DIM,
+    _ATTENTION_BIAS,
+    Always("mlp_bias", False),
+    *_idle(is_llama_config=True, rope_interleaved=False, activation="swiglu"),
+    even_heads=True,
+)
 _MISTRAL = _gated("mistral", "Mistral", _HEAD_DIM, Window())
 _QWEN2 = _gated(
-    "qwen2", "Qwen2", Window("use_sliding_window"), Always("use_mrope", False, written=False),
-    attention_bias="qkv", even_heads=True,
-)  # fmt: skip
+    "qwen2",
+    "Qwen2",
+    Window("use_sliding_window"),
+    *_idle(use_mrope=False),
+    attention_bias="qkv",
+    even_heads=True,
+)
 _QWEN3 = _gated(
     "qwen3",
     "Qwen3",
@@ -272,7 +279,7 @@ _NEOX = Family(
         _TIED,
         Dropout(("hidden_dropout",), ("attention_dropout",)),
         Rope("rotary_emb_base", "rotary_pct", share=0.25, shares=True, again=("rope_theta", "partial_rotary_factor")),
-        *(Always(key, 0, written=False) for key in ("attention_probs_dropout_prob", "hidden_dropout_prob")),
+        *_idle(attention_probs_dropout_prob=0, hidden_dropout_prob=0),
         *_PLAIN,
     ),
     layout={"positions": "rotary", "norm": "layer", "bias": True, "start": "gpt2"},
