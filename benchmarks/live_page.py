@@ -52,9 +52,7 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=0, help="by the clock, so many pairs")
     parser.add_argument("--turn", type=float, default=0.5, help="seconds, of --pairs")
     parser.add_argument("--open", action="store_true", help="TEXT is a run folder: only open its page, until stopped")
-    parser.add_argument(
-        "--slower", action="store_true", help="of --open: as one that is still half of the time"
-    )
+    parser.add_argument("--slower", action="store_true", help="of --open: as one that is still half of the time")
     args = parser.parse_args()
     if args.open:
         return opened(args.text, slower=args.slower)
