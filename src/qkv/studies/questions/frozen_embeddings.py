@@ -63,7 +63,9 @@ def _quick(ask: Ask) -> Design:
         ask,
         study="frozen-embeddings",
         texts={"pieces": Text(tokenizer="bpe", vocab=512), "characters": Text(tokenizer="char")},
-        scale=Scale(d_model=32, n_layers=2, n_heads=2, n_ctx=32, batch_size=16, steps=300, val_tokens=16_384),
+        scale=Scale(
+            d_model=32, n_layers=2, n_heads=2, n_ctx=32, batch_size=16, steps=300, val_tokens=16_384, evaluations=2
+        ),
         grid=Grid(ratio=3.0, points=3),
         arms=(*_arms("pieces"), *_arms("characters", prefix="characters "), *_SMALL),
         contrasts=(
