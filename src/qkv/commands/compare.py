@@ -145,7 +145,7 @@ def _circuit_norms(side: "Run") -> dict[str, float]:
     from qkv.models.matrices import Catalogue
 
     catalogue, squares = Catalogue(side.model), {}
-    for circuit in circuits(list(catalogue)):
+    for circuit in circuits(catalogue.named()):
         name = circuit.address.rpartition("H")[0] + circuit.address.rpartition(".")[2]
         squares[name] = squares.get(name, 0.0) + float(catalogue.circuit(circuit.address).norm()) ** 2
     return {name: math.sqrt(square) for name, square in squares.items()}
