@@ -13,10 +13,10 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
-__all__ = ["Command", "family", "in_turns", "interval", "tell", "worked"]
+__all__ = ["Command", "family", "in_turns", "interval", "worked"]
 
 STUDENT = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23, 2.20, 2.18, 2.16, 2.14, 2.13)
 """97.5 % quantiles of Student's t for 1, 2, 3 ... degrees of freedom."""
@@ -28,11 +28,8 @@ class Command:
     `begins` is a file whose appearance starts the count of seconds (by itself, the start of the process does).
     """
 
-    company: Sequence[int] = ()
-    """Processes that run while it does, and are held still while it is."""
-
     def __init__(self, words: Sequence[str], folder: Path, begins: Path | None = None) -> None:
-        self.seconds, self.folder = 0.0, folder
+        self.seconds = 0.0
         self._words, self._begins = list(words), begins
         self._out, self._errors = ((folder / name).open("w+") for name in ("said", "errors"))
         self._process: subprocess.Popen[bytes] | None = None
@@ -45,12 +42,10 @@ class Command:
             self._process = subprocess.Popen(self._words, stdout=self._out, stderr=self._errors)
             self._ends = os.pidfd_open(self._process.pid)
         else:
-            tell(signal.SIGCONT, self.company)
             self._process.send_signal(signal.SIGCONT)
         ended = bool(select.select([self._ends], [], [], seconds)[0])
         if not ended:
             self._process.send_signal(signal.SIGSTOP)
-            tell(signal.SIGSTOP, self.company)
         self.seconds += time.perf_counter() - began
         if self._begins is not None and not ended:
             if not self._begins.exists():
@@ -76,15 +71,6 @@ def in_turns(commands: Sequence[Command], seconds: float) -> None:
         if now.turn(seconds or None):
             running.remove(now)
         at += 1
-
-
-def tell(which: signal.Signals, processes: Iterable[int]) -> None:
-    """Send a signal to those that are still there."""
-    for process in processes:
-        try:
-            os.kill(process, which)
-        except ProcessLookupError:
-            pass
 
 
 def family(root: int) -> list[int]:
