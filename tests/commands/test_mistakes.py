@@ -117,6 +117,9 @@ def test_what_comes_in_on_stdin_and_is_no_text_is_said(monkeypatch):
     from qkv.commands.texts import read_texts
     from qkv.errors import UserError
 
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"caf\xe9\n"), encoding="utf-8"))
-    with pytest.raises(UserError, match="not UTF-8 .byte 0xe9.; convert it first"):
-        read_texts([], "qkv predict RUN")
+    for stdin in ({"encoding": "utf-8"}, {"encoding": "ascii", "errors": "surrogateescape"}):  # as LC_ALL=C opens it
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"caf\xe9\n"), **stdin))
+        with pytest.raises(UserError, match="not UTF-8 .byte 0xe9.; convert it first"):
+            read_texts([], "qkv predict RUN")
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO("café\n".encode()), encoding="ascii"))
+    assert read_texts([], "qkv predict RUN") == ["café"]

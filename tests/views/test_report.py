@@ -8,7 +8,7 @@ import shutil
 import numpy as np
 import pytest
 
-from qkv.errors import RunFolderError, StorageError
+from qkv.errors import RunFolderError, StorageError, UserError
 from qkv.folder import RunFolder, link, sha256_of
 from qkv.telemetry import Telemetry
 from qkv.views.report import read_report, write_report
@@ -174,6 +174,13 @@ def test_weights_of_a_run_that_was_killed_are_those_of_its_newest_checkpoint(mak
 def test_what_is_no_run_is_refused(tmp_path):
     with pytest.raises(RunFolderError):
         write_report(tmp_path / "nothing")
+
+
+@pytest.mark.parametrize("text", ["", "a", "a" * 200_000], ids=["none", "one token", "too long"])
+def test_a_text_that_cannot_be_shown_is_refused_and_nothing_is_written(run_folder, tmp_path, text):
+    with pytest.raises(UserError, match="the text has"):
+        write_report(run_folder.folder, tmp_path / "r.html", texts=["the day and the night", text])
+    assert not (tmp_path / "r.html").exists()
 
 
 def test_a_place_that_cannot_be_written_is_a_clear_error(run_folder, tmp_path):

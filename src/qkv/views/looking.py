@@ -1,7 +1,7 @@
 """Attention on texts, pairs and images, by running the run's own model: every number of every head.
 
-A text of which the tokenizer makes fewer than two tokens is left out; one that is longer than the page shows is cut,
-and its name says so. Longer texts on a live page are `long`'s.
+A text of which the tokenizer makes fewer than two tokens is refused; one that is longer than the page shows is cut, and
+its name says so. Longer texts on a live page are `long`'s.
 """
 
 from collections.abc import Sequence
@@ -54,7 +54,8 @@ def attention_on(
 
     Of a model of images the texts are paths of images.
 
-    Raises UserError where the weights are missing or do not fit the configuration.
+    Raises UserError for a text of fewer than two tokens, and where the weights are missing or do not fit the
+    configuration; SourceError for an image that cannot be read.
     """
     sizes = looker.config.model.sizes
     heads = sizes.n_layers * (n_maps(sizes.n_heads) if looker.encodes else sizes.n_heads)
@@ -65,10 +66,10 @@ def attention_on(
         if looker.reads_images:
             words = looker.image(Path(text))
             found.append(whole(looker, words, title_of(name, words), steps=at, picture=picture_of(looker, words)))
-        elif looker.encodes and text.strip():
+        elif looker.encodes:
             pair = read_pair(looker, text, longest)
             found += pair_attention(looker, pair, titled(name, len(pair.source_tokens), pair.n_all), steps=at)
-        elif len(looker.tokenizer.encode_whole(text, special=looker.marks)) >= 2:
+        else:
             words = looker.words(text, longest)
             found.append(whole(looker, words, title_of(name, words), steps=at))
     return tuple(found)

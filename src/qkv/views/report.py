@@ -20,7 +20,7 @@ def write_report(run: str | Path, out: str | Path | None = None, texts: Sequence
 
     `texts` are shown with every head's attention; without any, the run's last sample is. In a finished folder the
     manifest learns the new file's hash. Raises RunFolderError for a folder that is no run, StorageError where the file
-    cannot be written.
+    cannot be written, UserError for a text that cannot be shown; nothing is written then.
     """
     folder = RunFolder.open(run)
     page = render_page(read_report(folder.path, texts)).encode()

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from qkv.data.tokenizers import Tokenizer, load_tokenizer
-from qkv.errors import QkvError
+from qkv.errors import QkvError, UserError
 from qkv.folder import RunFolder
 from qkv.tasks import Task, find_task
 from qkv.telemetry import Memory, Telemetry
@@ -185,20 +185,24 @@ class Rooms:
         return rows_room(self.telemetry, self.snapshots, words, self.counts, specials, self._example())
 
     def attention(self) -> tuple[tuple[AttentionText, ...], str]:
-        """(patterns on each text, why there are none)."""
+        """(patterns on each text, why there are none).
+
+        Raises UserError or another QkvError for a text that was asked for and cannot be shown.
+        """
         texts = texts_to_show(self._texts, self.samples())
         exhibits = exhibits_of(self.telemetry) if self.task.reads == "images" and not texts else []
         if not texts and not exhibits:
             return (), _NO_IMAGE if self.task.reads == "images" else _NO_TEXT
-        if self.tokenizer is None and self.task.reads == "text":
-            return (), "The tokenizer of this run cannot be read, so its model cannot be shown a text."
         try:
+            if self.tokenizer is None and self.task.reads == "text":
+                raise UserError("the tokenizer of this run cannot be read")
             looker = self._looker or Looker(self.folder, self.n_steps)
             steps = self._steps_of_attention(looker)
-            found = exhibited(looker, exhibits, steps) if exhibits else attention_on(looker, texts, steps)
+            return exhibited(looker, exhibits, steps) if exhibits else attention_on(looker, texts, steps), ""
         except QkvError as error:
+            if self._texts:
+                raise
             return (), f"The model of this run cannot be shown a text: {error}."
-        return found, "" if found else "A text needs at least two tokens to show attention on."
 
     def forward(self) -> ForwardText | None:
         """The first text on its way through the model, as much as fits a page; None without a text or a model."""
