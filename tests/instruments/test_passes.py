@@ -6,7 +6,7 @@ import torch
 
 from qkv.instruments import measures
 from qkv.instruments.passes import PIECE, Passes
-from qkv.instruments.spectra import circuits, spectra
+from qkv.instruments.spectra import Blocks, blocks_of, circuits, own_spectra, product_spectra, spectra
 from qkv.models.matrices import Catalogue
 
 MODELS = [
@@ -179,3 +179,38 @@ def test_a_circuit_with_a_zero_factor_has_a_zero_spectrum():
     for factors in ((zero, some), (some.mT, zero.mT)):
         values, top = spectra(*factors, 1)
         assert not values.any() and not top.any()
+
+
+@pytest.mark.parametrize("dependent", [False, True])
+def test_spectra_from_what_blocks_share_equal_numpy(dependent):
+    draw = torch.Generator().manual_seed(4)
+    matrices = [torch.randn(3, 24, 10, generator=draw) for _ in range(4)]
+    if dependent:  # one of the left factors has no triangle
+        matrices[0][1, :, 4] = matrices[0][1, :, 2]
+        matrices[0][2] = 0
+    q, k, _, o = shared = blocks_of(matrices, k=2)
+    for matrix, blocks in zip(matrices, shared, strict=True):
+        for is_wide in (False, True):
+            values, top = own_spectra(blocks, 2, is_wide=is_wide)
+            for one, found, directions in zip(matrix.double().numpy(), values, top.numpy(), strict=True):
+                left, expected, _ = np.linalg.svd(one.T if is_wide else one)
+                np.testing.assert_allclose(found, expected, atol=1e-6 * max(expected[0], 1e-9))
+                n = 2 if expected[0] else 0
+                assert np.linalg.norm(left[:, :2].T @ directions) ** 2 == pytest.approx(n, abs=1e-6)
+    which = [2, 0, 0, 1]
+    for blocks in (q.pick(which), o.pick(which), q.pick(slice(1, 3)), q):
+        again = Blocks(blocks.columns)
+        np.testing.assert_allclose(blocks.gram, again.gram, atol=1e-12)
+        np.testing.assert_allclose(blocks.triangle, again.triangle, atol=1e-10)
+        np.testing.assert_allclose(blocks.eigen[0], again.eigen[0], atol=1e-7)
+    values, top = product_spectra(q.pick(which), k.pick([1, 1, 0, 2]), 2)
+    for i, (a, b) in enumerate(zip(which, [1, 1, 0, 2], strict=True)):
+        left, expected, _ = np.linalg.svd((matrices[0][a].double() @ matrices[1][b].double().T).numpy())
+        np.testing.assert_allclose(values[i], expected[:10], atol=1e-6 * max(expected[0], 1e-9))
+        n = 2 if expected[0] else 0
+        assert np.linalg.norm(left[:, :2].T @ top[i].numpy()) ** 2 == pytest.approx(n, abs=1e-6)
+
+
+def test_blocks_of_several_shapes_stand_alone():
+    narrow, wide = blocks_of([torch.ones(2, 6, 3), torch.ones(2, 8, 4)], k=2)
+    assert narrow.gram.shape == (2, 3, 3) and wide.gram.shape == (2, 4, 4)

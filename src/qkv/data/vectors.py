@@ -115,7 +115,8 @@ def _text(file: BufferedIOBase, path: Path) -> tuple[list[str], np.ndarray]:
                 f" GloVe and word2vec text files; found {len(parts) - 1} numbers"
             )
         try:
-            rows.append(np.array(parts[-width:], dtype=np.float32))
+            with np.errstate(over="ignore"):  # 1e43 is infinite here, and refused by the caller
+                rows.append(np.array(parts[-width:], dtype=np.float32))
         except ValueError:
             raise SourceError(
                 f"{str(path)!r}, line {number}: {line[:40]!r} is not a word and {width} numbers"

@@ -17,14 +17,17 @@ from qkv.instruments.pieces import entry_row, head_rows
 from qkv.instruments.probe import Probe
 from qkv.instruments.registry import ANGLES, CIRCUIT, MEASURES, N_SINGULAR, SPECTRAL
 from qkv.instruments.spectra import (
+    Blocks,
     CircuitReading,
     between_spaces,
+    blocks_of,
     circuit_norm,
     circuit_reading,
     circuits,
     head_blocks,
+    own_spectra,
     participation_ranks,
-    spaces,
+    product_spectra,
     spectra,
 )
 from qkv.models.matrices import Catalogue
@@ -150,25 +153,33 @@ class Looks:
     def matrix_spectra(self, step: int) -> None:
         """Ranks, rotation and largest singular values of every matrix."""
         for i in self._matrices:
-            stored = self.passes.weights(i)[None]
-            values, turned = self._spectrum(step, self.entries[i].address, stored, None)
+            stored, address = self.passes.weights(i)[None], self.entries[i].address
+            k = self._n_followed(stored.shape[-2:])
+            values, top = spectra(stored, None, k)
+            turned = self._turned(step, address, top, lambda i=i, k=k: spectra(self._at_start(i)[None], None, k)[1])
             self._add_spectra(step, [self._ids[i]], values, turned)
             self._add(step, ("participation_rank",), [self._ids[i]], participation_ranks(stored)[None])
-            self._add_top(step, self.entries[i].address, values[0])
+            self._add_top(step, address, values[0])
 
     def head_spectra(self, step: int) -> None:
         """The same of every head's matrices and circuits, and the angles between the spaces that a head reads."""
+        seen: set[int] = set()
+        for chosen in self._by_attention.values():
+            pairs: dict[tuple[int, int], list[int]] = {}
+            for i in chosen:
+                pairs.setdefault((self._circuits[i].left, self._circuits[i].right), []).append(i)
+            blocks = self._blocks(self.passes.weights, [i for pair in pairs for i in pair])
+            for i, each in blocks.items():
+                stored = self._stored[i]
+                if self._named[i].address == self.entries[stored].address and stored not in seen:
+                    self._spectra_of_heads(step, stored, each)
+                    seen.add(stored)
+            for (left, right), group in pairs.items():
+                self._spectra_of_circuits(step, group, blocks[left], blocks[right])
+            self._angles(step, chosen, blocks)
         for i in self._headed:
-            blocks = head_blocks(self.entries[i], self.passes.weights(i))
-            found = self._spectrum(step, f"{i} by head", blocks, None)
-            for name in self._head_names(i):
-                self._add_spectra(step, self._head_ids[name], *found)
-        for name, chosen in self._by_attention.items():
-            values, turned = self._spectrum(step, name, *self._factors(self.passes.weights, chosen))
-            self._add_spectra(step, [self._circuit_ids[i] for i in chosen], values, turned)
-            for i, row in zip(chosen, values, strict=True):
-                self._add_top(step, self._circuits[i].address, row)
-        self._angles(step)
+            if i not in seen:
+                self._spectra_of_heads(step, i, None)
 
     def rows(self, step: int) -> None:
         """How far each token's row has moved, for each table of tokens."""
@@ -205,58 +216,86 @@ class Looks:
             self._starts[name] = (left, right), circuit_norm((left, right))
         return self._starts[name]
 
-    def _spectrum(self, step: int, name: str, left: Tensor, right: Tensor | None) -> tuple[np.ndarray, np.ndarray]:
-        """Singular values [n, r] and rotations [n] of a stack; NaN where there is no start, no choice, or zeros."""
-        k = N_SINGULAR if min(left.shape[-2:]) > N_SINGULAR and self.passes.start(0) is not None else 0
-        values, now = spectra(left, right, k)
-        if not k:
-            return values, np.full(len(left), np.nan)
+    def _blocks(self, of: Callable[[int], Tensor | None], chosen: Sequence[int]) -> dict[int, Blocks]:
+        """The heads of some named matrices in the weights that `of` gives: as columns, d_head of them, d_model long."""
+        columns = {}
+        for i in chosen:
+            stored = of(self._stored[i])
+            assert stored is not None
+            blocks = head_blocks(self._named[i], stored)
+            columns[i] = blocks.mT if self._named[i].kind == "W_O" else blocks
+        k = self._n_followed(next(iter(columns.values())).shape[-2:])
+        return dict(zip(columns, blocks_of(list(columns.values()), k=k), strict=True))
+
+    def _spectra_of_heads(self, step: int, i: int, known: Blocks | None) -> None:
+        """Of one entry; `known` are its heads as columns where somebody has them."""
+        entry = self.entries[i]
+        blocks, is_output = head_blocks(entry, self.passes.weights(i)), entry.kind == "W_O"
+        k, name = self._n_followed(blocks.shape[-2:]), f"{entry.address} by head"
+        if known is not None and known.columns.shape[-2] > known.columns.shape[-1]:
+            values, top = own_spectra(known, k, is_wide=is_output)
+        else:
+            values, top = spectra(blocks, None, k)
+        turned = self._turned(step, name, top, lambda: spectra(head_blocks(entry, self._at_start(i)), None, k)[1])
+        for address in self._head_names(i):
+            self._add_spectra(step, self._head_ids[address], values, turned)
+
+    def _spectra_of_circuits(self, step: int, group: Sequence[int], left: Blocks, right: Blocks) -> None:
+        """Of the circuits that take their factors from two matrices."""
+        circuits = [self._circuits[i] for i in group]
+        pieces = [c.left_piece for c in circuits], [c.right_piece for c in circuits]
+        k = self._n_followed(left.columns.shape[-2:])
+
+        def start() -> Tensor:
+            then = self._blocks(self.passes.start, [circuits[0].left, circuits[0].right]).values()
+            return product_spectra(*(each.pick(which) for each, which in zip(then, pieces, strict=True)), k)[1]
+
+        values, top = product_spectra(left.pick(pieces[0]), right.pick(pieces[1]), k)
+        turned = self._turned(step, circuits[0].address, top, start)
+        self._add_spectra(step, [self._circuit_ids[i] for i in group], values, turned)
+        for circuit, row in zip(circuits, values, strict=True):
+            self._add_top(step, circuit.address, row)
+
+    def _n_followed(self, shape: Sequence[int]) -> int:
+        """How many directions of a matrix are followed from the start; 0 where there is no start or no choice."""
+        return N_SINGULAR if min(shape) > N_SINGULAR and self.passes.start(0) is not None else 0
+
+    def _at_start(self, i: int) -> Tensor:
+        kept = self.passes.start(i)
+        assert kept is not None
+        return kept
+
+    def _turned(self, step: int, name: str, now: Tensor, start: Callable[[], Tensor]) -> np.ndarray:
+        """How far the directions `now` [n, n_in, k] of what is called `name` are from those at the start, degrees [n];
+        NaN where none are followed, and for zeros. `start` gives the latter where they are not yet known.
+        """
+        if not now.shape[-1]:
+            return np.full(len(now), np.nan)
         if name not in self._tops:
-            self._tops[name] = now if step == 0 else self._starting_top(name, k)
+            self._tops[name] = now if step == 0 else start()
         then = self._tops[name]
         is_zero = (now == 0).flatten(1).all(1) | (then == 0).flatten(1).all(1)
-        return values, np.where(is_zero.cpu().numpy(), np.nan, between(then, now))
+        return np.where(is_zero.cpu().numpy(), np.nan, between(then, now))
 
-    def _starting_top(self, name: str, k: int) -> Tensor:
-        """The top subspaces at the start of what `_spectrum` calls `name`."""
-
-        def start(i: int) -> Tensor:
-            kept = self.passes.start(i)
-            assert kept is not None
-            return kept
-
-        factors = self._starting(name)[0] if name in self._by_attention else None
-        if factors is not None:
-            return spectra(*factors, k)[1]
-        if name.endswith(" by head"):
-            i = int(name.removesuffix(" by head"))
-            return spectra(head_blocks(self.entries[i], start(i)), None, k)[1]
-        at = [entry.address for entry in self.entries].index(name)
-        return spectra(start(at)[None], None, k)[1]
-
-    def _angles(self, step: int) -> None:
-        """Angles between the spaces that W_Q, W_K and W_V of each head read; of one stack only."""
-        index = {entry.address: i for i, entry in enumerate(self._named)}
-        for c in self._circuits:
-            if not c.is_qk or c.left_piece:
-                continue
-            names = [self._named[c.left].address.removesuffix("W_Q") + kind for kind in ("W_Q", "W_K", "W_V")]
-            at = [index[name] for name in names]
-            blocks = [head_blocks(self._named[i], self.passes.weights(self._stored[i])) for i in at]
-            if blocks[0].shape[-1] >= blocks[0].shape[-2]:
-                continue
-            q, k, v = map(spaces, blocks)
-            group = self._named[at[1]].group
-            by_query = [q[g::group] for g in range(group)]
-            of_q = np.stack([between_spaces(each, k) for each in by_query], axis=1).reshape(-1)
-            of_v = between_spaces(v, k)
-            to_q = _root_mean(np.stack([between_spaces(v, each) for each in by_query]))
-            if c.is_crossed:
-                of_q[:] = to_q[:] = np.nan
-            ids_q, ids_v = (self._head_ids.get(name, []) for name in (names[0], names[2]))
-            known = np.concatenate([of_q[: len(ids_q)], of_v[: len(ids_v)]])  # a second name cut otherwise has no heads
-            self._add(step, ANGLES[:1], [*ids_q, *ids_v], known[None])
-            self._add(step, ANGLES[1:], ids_v, to_q[None, : len(ids_v)])
+    def _angles(self, step: int, chosen: Sequence[int], blocks: Mapping[int, Blocks]) -> None:
+        """Angles between the spaces that W_Q, W_K and W_V of each head of one attention read."""
+        qk, ov = (
+            next(c for c in map(self._circuits.__getitem__, chosen) if c.is_qk is is_qk) for is_qk in (True, False)
+        )
+        q, k, v = blocks[qk.left], blocks[qk.right], blocks[ov.left]
+        if q.columns.shape[-1] >= q.columns.shape[-2]:
+            return
+        group = self._named[qk.right].group
+        by_query = [q.pick(range(g, len(q.columns), group)) for g in range(group)]
+        of_q = np.stack([between_spaces(each, k) for each in by_query], axis=1).reshape(-1)
+        of_v = between_spaces(v, k)
+        to_q = _root_mean(np.stack([between_spaces(v, each) for each in by_query]))
+        if qk.is_crossed:
+            of_q[:] = to_q[:] = np.nan
+        ids_q, ids_v = (self._head_ids.get(self._named[i].address, []) for i in (qk.left, ov.left))
+        known = np.concatenate([of_q[: len(ids_q)], of_v[: len(ids_v)]])  # a second name cut otherwise has no heads
+        self._add(step, ANGLES[:1], [*ids_q, *ids_v], known[None])
+        self._add(step, ANGLES[1:], ids_v, to_q[None, : len(ids_v)])
 
     def _add(self, step: int, names: Sequence[str], ids: Sequence[int], values: np.ndarray) -> None:
         if len(ids):

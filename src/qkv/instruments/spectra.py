@@ -2,12 +2,13 @@
 
 Everything comes from Gram matrices, never from a d_model x d_model product of factors. Singular values are the roots
 of their eigenvalues in float64: exact to about 1e-8 of the largest, below the rounding of float32 weights. For a
-circuit A B of rank d_head they are those of G_A^(1/2) G_B G_A^(1/2) with G_A = A^T A and G_B = B B^T, both d_head x
-d_head; its norm, its way from the start and its participation rank need no eigenvalue at all.
+circuit A B of rank d_head they are those of R^T G_B R with A^T A = R R^T and G_B = B B^T, both d_head x d_head; its
+norm, its way from the start and its participation rank need no eigenvalue at all.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -17,16 +18,18 @@ from qkv.instruments.measures import participation, roots
 from qkv.models.parts import Entry
 
 __all__ = [
+    "Blocks",
     "Circuit",
     "CircuitReading",
-    "Spaces",
     "between_spaces",
+    "blocks_of",
     "circuit_norm",
     "circuit_reading",
     "circuits",
     "head_blocks",
+    "own_spectra",
     "participation_ranks",
-    "spaces",
+    "product_spectra",
     "spectra",
 ]
 
@@ -81,35 +84,103 @@ def participation_ranks(blocks: Tensor) -> np.ndarray:
     return participation(gram.cpu().numpy())
 
 
+@dataclass(frozen=True)
+class Blocks:
+    """n matrices as columns, ready for everything that is asked of them: what two questions need is worked out once."""
+
+    columns: Tensor
+    """float64 [n, length, width]"""
+
+    @cached_property
+    def gram(self) -> Tensor:
+        """columns^T columns, [n, width, width]."""
+        return self.columns.mT @ self.columns
+
+    @cached_property
+    def triangle(self) -> Tensor:
+        """L [n, width, width] of gram = L L^T; NaN where columns are dependent, from a condition number of 1e6 on."""
+        found, failed = torch.linalg.cholesky_ex(self.gram)
+        diagonal = found.diagonal(dim1=-2, dim2=-1)
+        dependent = (failed > 0) | ~(diagonal.amin(-1) > 1e-6 * diagonal.amax(-1))
+        return torch.where(dependent[:, None, None], torch.nan, found)
+
+    @cached_property
+    def eigen(self) -> tuple[Tensor, Tensor]:
+        """Roots of gram's eigenvalues, falling, and its eigenvectors, rising."""
+        return _eigh(self.gram)
+
+    def pick(self, which: Sequence[int] | slice) -> "Blocks":
+        """Some of them, with what is known of them; without a copy where that is all in their order, or a slice."""
+        if not isinstance(which, slice) and list(which) == list(range(len(self.columns))):
+            return self
+        picked, known = Blocks(self.columns[which]), self.__dict__
+        for name in ("gram", "triangle"):
+            if name in known:
+                picked.__dict__[name] = known[name][which]
+        if "eigen" in known:
+            picked.__dict__["eigen"] = tuple(each[which] for each in known["eigen"])
+        return picked
+
+
+def blocks_of(matrices: Sequence[Tensor], *, k: int) -> list[Blocks]:
+    """Of each [n, length, width]; where their shapes agree, everything is worked out of all of them at once, the
+    eigenvectors where `k`.
+    """
+    if len({matrix.shape[1:] for matrix in matrices}) > 1:
+        return [Blocks(matrix.double()) for matrix in matrices]
+    together = Blocks(torch.cat([matrix.double() for matrix in matrices]))
+    assert together.triangle is not None
+    if k:
+        assert together.eigen is not None
+    ends = np.cumsum([len(matrix) for matrix in matrices])
+    return [together.pick(slice(end - len(matrix), end)) for matrix, end in zip(matrices, ends, strict=True)]
+
+
 def spectra(left: Tensor, right: Tensor | None = None, k: int = 0) -> tuple[np.ndarray, Tensor]:
     """Falling singular values, float64 [n, r], and the k strongest directions read, orthonormal [n, n_in, k].
 
     Of W = left [n, n_in, n_out], or left [n, n_in, r] times right [n, r, n_out]. The directions are leading left
     singular vectors, 0 where W is 0.
     """
-    a = left.double()
-    if right is None and a.shape[-2] <= a.shape[-1]:
-        values, vectors = _eigh(a @ a.mT, k)
-        return values.cpu().numpy(), vectors[..., -k:].flip(-1) * (values[..., :1] > 0)[..., None] if k else a[..., :0]
-    if right is None:
-        values, vectors = _eigh(a.mT @ a, k)
-        return values.cpu().numpy(), _normal(a @ vectors[..., -k:].flip(-1)) if k else a[..., :0]
-    b = right.double()
-    inner, basis = torch.linalg.eigh(a.mT @ a)
-    sizes = inner.clamp_min(0).sqrt().unsqueeze(-2)
-    root = basis * sizes
-    values, vectors = _eigh(root.mT @ (b @ b.mT) @ root, k)
-    if not k:
-        return values.cpu().numpy(), a[..., :0]
-    kept = torch.where(sizes > 1e-12 * sizes.amax(-1, keepdim=True), 1 / sizes, 0.0)
-    top = a @ (basis * kept @ vectors[..., -k:].flip(-1))
-    return values.cpu().numpy(), _normal(top) * (values[..., :1] > 0)[..., None]
+    if right is not None:
+        return product_spectra(Blocks(left.double()), Blocks(right.mT.double()), k)
+    is_wide = left.shape[-2] <= left.shape[-1]
+    return own_spectra(Blocks((left.mT if is_wide else left).double()), k, is_wide=is_wide)
 
 
-def _eigh(gram: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """Roots of the eigenvalues of symmetric [..., n, n], falling, and where `k`, the eigenvectors, rising."""
+def own_spectra(blocks: Blocks, k: int = 0, *, is_wide: bool = False) -> tuple[np.ndarray, Tensor]:
+    """The same of blocks no wider than long; `is_wide` where they stand for their transposes."""
     if not k:
-        return roots(gram), gram
+        return roots(blocks.gram).cpu().numpy(), blocks.columns[..., :0]
+    values, vectors = blocks.eigen
+    strongest = vectors[..., -k:].flip(-1)
+    top = strongest * (values[..., :1] > 0)[..., None] if is_wide else _normal(blocks.columns @ strongest)
+    return values.cpu().numpy(), top
+
+
+def product_spectra(left: Blocks, right: Blocks, k: int = 0) -> tuple[np.ndarray, Tensor]:
+    """The same of the products left right^T of pairs of blocks, from any root of left's Gram matrix: its triangle, or
+    where columns of left are dependent, its eigenvectors.
+    """
+    root, basis = left.triangle, None
+    if root.isnan().any():
+        sizes, basis = left.eigen
+        sizes = sizes.flip(-1).unsqueeze(-2)
+        root = basis * sizes
+    inner = root.mT @ right.gram @ root
+    if not k:
+        return roots(inner).cpu().numpy(), left.columns[..., :0]
+    values, vectors = _eigh(inner)
+    strongest = vectors[..., -k:].flip(-1)
+    if basis is None:
+        inside = torch.linalg.solve_triangular(root.mT, strongest, upper=True)
+    else:
+        inside = basis * torch.where(sizes > 1e-12 * sizes.amax(-1, keepdim=True), 1 / sizes, 0.0) @ strongest
+    return values.cpu().numpy(), _normal(left.columns @ inside) * (values[..., :1] > 0)[..., None]
+
+
+def _eigh(gram: Tensor) -> tuple[Tensor, Tensor]:
+    """Roots of the eigenvalues of symmetric [n, r, r], falling, and the eigenvectors, rising."""
     values, vectors = torch.linalg.eigh(gram)
     return values.clamp_min(0).sqrt().flip(-1), vectors
 
@@ -120,36 +191,15 @@ def _normal(columns: Tensor) -> Tensor:
     return columns / torch.where(size > 0, size, 1.0)
 
 
-@dataclass(frozen=True)
-class Spaces:
-    """The spaces that n matrices [n, d_model, d_head] read (their columns' spans), ready to be compared."""
-
-    blocks: Tensor
-    """float64"""
-    factor: Tensor
-    """The triangle L [n, d_head, d_head] of blocks^T blocks = L L^T; NaN where a matrix reads less than its width."""
-
-    def __getitem__(self, which: slice) -> "Spaces":
-        return Spaces(self.blocks[which], self.factor[which])
-
-
-def spaces(blocks: Tensor) -> Spaces:
-    """Of [n, d_model, d_head] with d_head < d_model. Columns count as dependent from a condition number of 1e6 on."""
-    a = blocks.double()
-    factor, failed = torch.linalg.cholesky_ex(a.mT @ a)
-    diagonal = factor.diagonal(dim1=-2, dim2=-1)
-    thin = (failed > 0) | ~(diagonal.amin(-1) > 1e-6 * diagonal.amax(-1))
-    return Spaces(a, torch.where(thin[:, None, None], torch.nan, factor))
-
-
-def between_spaces(a: Spaces, b: Spaces) -> np.ndarray:
-    """Angle in degrees [n] between the spaces of each pair, as `measures.subspace_angle`; NaN where one is thin.
+def between_spaces(a: Blocks, b: Blocks) -> np.ndarray:
+    """Angle in degrees [n] between the spaces that each pair reads (the spans of its columns, fewer than they are
+    long), as `measures.subspace_angle`; NaN where one reads less than its width.
 
     L_a^-1 A^T B L_b^-T is the product of two orthonormal bases that are never made: exact to the square of the
     condition number times 1e-16.
     """
-    inner = torch.linalg.solve_triangular(a.factor, a.blocks.mT @ b.blocks, upper=False)
-    cosines = torch.linalg.solve_triangular(b.factor, inner.mT, upper=False)
+    inner = torch.linalg.solve_triangular(a.triangle, a.columns.mT @ b.columns, upper=False)
+    cosines = torch.linalg.solve_triangular(b.triangle, inner.mT, upper=False)
     overlap = cosines.square().sum((-2, -1)) / min(cosines.shape[-2:])
     return np.degrees(np.arccos(np.sqrt(overlap.clamp(0, 1).cpu().numpy())))
 
