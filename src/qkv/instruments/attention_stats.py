@@ -20,13 +20,24 @@ import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = ["DOMINANT", "STATISTICS", "attention_stats", "expectations", "induction_score", "largest_scores"]
+__all__ = [
+    "DOMINANT",
+    "INDUCTION",
+    "STATISTICS",
+    "attention_stats",
+    "expectations",
+    "induction_score",
+    "largest_scores",
+]
 
 DOMINANT = 0.9
 """A key with more of a row's attention than this dominates it."""
 
 STATISTICS = ("entropy", "largest_score", "own_mass", "previous_mass", "first_mass", "distance", "dominant_rows")
 """What `attention_stats` gives of each head."""
+
+INDUCTION = "induction"
+"""What it gives of random tokens that repeat."""
 
 BLOCK_BYTES = 1 << 24
 """Room for a block of scores, in the exact fallback and for the largest score."""
@@ -46,6 +57,10 @@ class Expectations:
     position: Tensor
     """E_p[j]"""
 
+    def without_the_last(self) -> "Expectations":
+        """Of all sequences but the last."""
+        return Expectations(self.lse[:-1], self.score[:-1], self.position[:-1])
+
 
 def attention_stats(
     q: Tensor,
@@ -57,18 +72,21 @@ def attention_stats(
     keys: Tensor | None = None,
     queries: Tensor | None = None,
     itself: bool = True,
+    period: int = 0,
 ) -> dict[str, np.ndarray]:
     """Means over all rows (`largest_score`: the largest) of each head: name -> float64 [n_heads], NaN where undefined.
 
     q [batch, head, query_pos, d_head], k [batch, kv_head, key_pos, d_head] as they meet in the scores, head a multiple
     of kv_head. `documents` [batch, pos] keeps documents apart; `keys` [batch, key_pos] bool is True for real tokens.
     `itself` False is cross-attention: no own or previous position, no distance; there `queries` [batch, query_pos] bool
-    is True for the tokens that ask, and `documents` is not read.
+    is True for the tokens that ask, and `documents` is not read. With a `period` the last sequence of a batch without
+    masks is no text but random tokens that repeat after so many: it gives `INDUCTION`, as `induction_score` does, and
+    counts for nothing else. Of a causal batch it may go on behind the second time, of another it ends there.
 
     entropy in nats, 0 to ln(number of keys); largest_score any number (scaled, before softmax); masses and
     dominant_rows (rows with a key above 0.9) 0 to 1; distance in positions, 0 and up.
     """
-    heads, parts = q.shape[1], []
+    heads, parts, names = q.shape[1], [], (*STATISTICS, INDUCTION) if period else STATISTICS
     for b, rows, columns in _segments(q, k, documents, keys, queries, itself):
         one_q, one_k = q[b][:, :, rows], k[b][:, :, columns]
         at_once = max(1, HEADS_BYTES // (8 * 4 * (one_q.shape[2] + one_k.shape[2]) * one_q.shape[3] * one_q.shape[0]))
@@ -76,11 +94,11 @@ def attention_stats(
         for first in range(0, heads, at_once):
             chosen = torch.arange(first, min(first + at_once, heads), device=q.device)
             shared = one_k[:, chosen // (heads // k.shape[1])]
-            found.append(_rows(one_q[:, chosen], shared, scale=scale, causal=causal, itself=itself))
-        parts.append({name: np.concatenate([f[name] for f in found]) for name in STATISTICS})
+            found.append(_rows(one_q[:, chosen], shared, scale=scale, causal=causal, itself=itself, period=period))
+        parts.append({name: np.concatenate([f[name] for f in found]) for name in names})
     if not parts:
-        return {name: np.full(heads, np.nan) for name in STATISTICS}
-    joined = {name: np.concatenate([part[name] for part in parts], axis=1) for name in STATISTICS}
+        return {name: np.full(heads, np.nan) for name in names}
+    joined = {name: np.concatenate([part[name] for part in parts], axis=1) for name in names}
     return {name: _over_rows(name, values) for name, values in joined.items()}
 
 
@@ -92,9 +110,8 @@ def induction_score(q: Tensor, k: Tensor, *, scale: float, period: int, causal: 
     """
     k = k.repeat_interleave(q.shape[1] // k.shape[1], dim=1)
     q, k = q.double(), _centred(k)
-    lse = expectations(q, k, scale=scale, causal=causal).lse[:, :, period : 2 * period - 1]
-    score = scale * (q[:, :, period : 2 * period - 1] * k[:, :, 1:period]).sum(-1)
-    return (score - lse).exp().mean((0, 2)).cpu().numpy()
+    lse = expectations(q, k, scale=scale, causal=causal).lse
+    return _induction(q, k, lse, scale, period).mean((0, 2)).cpu().numpy()
 
 
 def expectations(q: Tensor, k: Tensor, *, scale: float, causal: bool) -> Expectations:
@@ -118,11 +135,21 @@ def largest_scores(q: Tensor, k: Tensor, *, scale: float, causal: bool) -> Tenso
     return top
 
 
-def _rows(q: Tensor, k: Tensor, *, scale: float, causal: bool, itself: bool) -> dict[str, np.ndarray]:
+def _induction(q: Tensor, k: Tensor, lse: Tensor, scale: float, period: int) -> Tensor:
+    """pattern[period + i, i + 1] for i up to period - 1: [batch, head, period - 1]."""
+    score = scale * (q[:, :, period : 2 * period - 1] * k[:, :, 1:period]).sum(-1)
+    return (score - lse[:, :, period : 2 * period - 1]).exp()
+
+
+def _rows(q: Tensor, k: Tensor, *, scale: float, causal: bool, itself: bool, period: int) -> dict[str, np.ndarray]:
     """Every statistic of every row of one segment: name -> float64 [head, batch * query_pos]."""
     shift = scale * (q.double() * k.double().mean(2, keepdim=True)).sum(-1)  # what centring takes off each score
     q, k = q.double(), _centred(k)
     found = expectations(q, k, scale=scale, causal=causal)
+    repeated = q.new_empty(0)
+    if period:
+        repeated = _induction(q[-1:], k[-1:], found.lse[-1:], scale, period)
+        q, k, shift, found = q[:-1], k[:-1], shift[:-1], found.without_the_last()
     top = largest_scores(q, k, scale=scale, causal=causal)
     nothing = torch.full_like(top, torch.nan)
 
@@ -146,7 +173,8 @@ def _rows(q: Tensor, k: Tensor, *, scale: float, causal: bool, itself: bool) -> 
         "dominant_rows": ((top - found.lse).exp() > DOMINANT).double(),
     }
     skip = 1 if causal else 0
-    return {name: values[:, :, skip:].transpose(0, 1).flatten(1).cpu().numpy() for name, values in rows.items()}
+    told = {name: values[:, :, skip:].transpose(0, 1).flatten(1).cpu().numpy() for name, values in rows.items()}
+    return told | {INDUCTION: repeated[0].cpu().numpy()} if period else told
 
 
 def _distances(q: Tensor, k: Tensor, lse: Tensor, scale: float) -> Tensor:
@@ -162,8 +190,11 @@ def _distances(q: Tensor, k: Tensor, lse: Tensor, scale: float) -> Tensor:
 
 def _over_rows(name: str, values: np.ndarray) -> np.ndarray:
     """[head, rows] -> [head]: the largest, or the mean of what is defined."""
-    if not values.shape[1] or np.isnan(values).all():
+    missing = np.isnan(values)
+    if missing.all():  # or there are no rows
         return np.full(len(values), np.nan)
+    if not missing.any():
+        return values.max(axis=1) if name == "largest_score" else values.mean(axis=1)
     return np.nanmax(values, axis=1) if name == "largest_score" else np.nanmean(values, axis=1)
 
 

@@ -16,13 +16,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from qkv.instruments.attention_stats import STATISTICS, attention_stats, induction_score
+from qkv.instruments.attention_stats import INDUCTION, STATISTICS, attention_stats, induction_score
 from qkv.randomness import generator
 from qkv.tasks.task import Batch
 
 __all__ = ["INDUCTION", "Probe", "fixed_batch"]
 
-INDUCTION = "induction"
 TOKENS = 128
 """At least one window of the text, and as many as fit into this many tokens."""
 REPEATED = 128
@@ -119,6 +118,7 @@ class Probe:
         """Every statistic of every head now: float64 [measure, head], NaN where undefined."""
         device = next(model.parameters()).device
         batch, layers, scores = self.batch.to(device), [], []
+        period = 0 if self.repeated is None else self.repeated.shape[1] // 2
         for attention, q, k, again in self._passes(model, batch, device):
             reads_source = attention.stack == "enc." or not attention.itself
             found = attention_stats(
@@ -130,24 +130,28 @@ class Probe:
                 keys=batch.source_mask if reads_source else batch.mask,
                 queries=None if attention.itself else batch.mask,
                 itself=attention.itself,
+                period=period if again is None else 0,
             )
             layers.append(np.stack([found[name] for name in STATISTICS]))
             if again is not None:
-                period = again[0].shape[2] // 2
                 scale, causal = attention.module.scale, attention.causal
                 scores.append(induction_score(*again, scale=scale, period=period, causal=causal))
+            elif period:
+                scores.append(found[INDUCTION])
         values = np.concatenate(layers, axis=1)
         return np.concatenate([values, np.concatenate(scores)[None]]) if scores else values
 
     def _passes(
         self, model: Any, batch: Any, device: Any
     ) -> Iterator[tuple[_Attention, Tensor, Tensor, tuple[Tensor, Tensor] | None]]:
-        """q and k of each attention on the batch, and on the repeated text; one pass does for both where it can."""
+        """q and k of each attention on the batch, and on the repeated text. Where one pass does for both, that text is
+        the last sequence of the batch.
+        """
         if self.repeated is None:
             for attention, q, k in _queries_keys(model, batch):
                 yield attention, q, k, None
             return
-        repeated, (rows, width) = self.repeated.to(device), batch.inputs.shape
+        repeated, width = self.repeated.to(device), batch.inputs.shape[1]
         n = repeated.shape[1]
         plain = batch.mask is None and batch.documents is None
         # on the right of what is read there may stand anything where nobody looks to the right
@@ -155,7 +159,7 @@ class Probe:
             longer = repeated.repeat(1, -(-width // n))[:, :width]
             both = Batch(inputs=torch.cat([batch.inputs, longer]), targets=longer)
             for attention, q, k in _queries_keys(model, both):
-                yield attention, q[:rows], k[:rows], (q[rows:, :, :n], k[rows:, :, :n])
+                yield attention, q, k, None
             return
         again = _queries_keys(model, Batch(inputs=repeated, targets=repeated))
         for (attention, q, k), (_, q2, k2) in zip(_queries_keys(model, batch), again, strict=True):
@@ -177,7 +181,7 @@ def _queries_keys(model: Any, batch: Any) -> Iterator[tuple[_Attention, Tensor, 
     def see(block: Any, x: Tensor) -> None:
         attention = attentions[len(found)]
         h = block.norm1(x) if block.pre and block.norm1 is not None else x
-        found.append((attention, attention.module.queries(h), attention.module.keys_values(h)[0]))
+        found.append((attention, attention.module.queries(h), attention.module.keys(h)))
         if len(found) == len(attentions):
             raise _Enough
 

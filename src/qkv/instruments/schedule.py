@@ -68,7 +68,7 @@ SPARSE = 256
 LEVELS = {
     "off": None,
     "light": WatchConfig(),
-    "full": WatchConfig(matrices=8, circuits=16, attention=16, head_spectra=16, matrix_spectra=256, per_doubling=32),
+    "full": WatchConfig(matrices=8, circuits=16, attention=16, head_spectra=16, matrix_spectra=1024, per_doubling=32),
 }
 """What `--watch` names; None measures nothing."""
 

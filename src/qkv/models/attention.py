@@ -206,8 +206,11 @@ class MultiHeadAttention(nn.Module):
 
     def keys_values(self, x: Tensor, offset: int = 0, *, plain: bool = True) -> tuple[Tensor, Tensor]:
         """k and v [batch, kv_head, key_pos, d_head] of x [batch, key_pos, d_model], k normed and turned."""
-        k = self._placed(self._heads(x, self.W_K, self.b_K), self.knorm, offset, plain)
-        return k, self._heads(x, self.W_V, self.b_V)
+        return self.keys(x, offset, plain=plain), self._heads(x, self.W_V, self.b_V)
+
+    def keys(self, x: Tensor, offset: int = 0, *, plain: bool = True) -> Tensor:
+        """k alone."""
+        return self._placed(self._heads(x, self.W_K, self.b_K), self.knorm, offset, plain)
 
     def _heads(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         return F.linear(x, weight.t(), bias).unflatten(-1, (-1, self.d_head)).transpose(1, 2)
