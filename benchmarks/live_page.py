@@ -1,6 +1,7 @@
 """What an open live page costs a training, and how far behind the training it shows.
 
     python benchmarks/live_page.py tinyshakespeare/input.txt --steps 3000
+    python benchmarks/live_page.py tinyshakespeare/input.txt --steps 1500 --pairs 6
 
 One training, with `qkv view` on its folder and a headless Chromium with the page open at the matrices, which follow the
 newest step; server and browser run on the cores that the training runs on. Printed is the processor time of both: what
@@ -8,9 +9,15 @@ opening the page takes once, and then, while it follows, as a share of one core 
 seconds with and without a page differ less than a shared machine's speed does from one minute to the next.) Then
 another training with the page open at its top: how long after it was written a step stood on the page. Needs Linux and
 the extra `dev`.
+
+With --pairs, by the clock instead: trainings with an open page and without one, in turns (turns.py). Server and browser
+have their training's turns, so they are still for half of the time; they are a copy that allows itself half as much of
+the clock (`SLOWER`), which is as much of the training as ours does. The page is opened while its training is held at
+step 64, and that is not counted; the seconds are those of whole commands. Needs root.
 """
 
 import argparse
+import contextlib
 import os
 import shutil
 import signal
@@ -18,15 +25,27 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterable
 from pathlib import Path
 
 from command import fresh, machine
-from turns import family, worked
+from turns import Command, Company, family, in_turns, interval, worked
 
+import qkv
 from qkv.telemetry import Telemetry
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+
+OPENED_AT = 64
+"""The step at which --pairs opens the page."""
+
+SLOWER = (
+    ("follow.py", "LOOK_EVERY = 1.0", "LOOK_EVERY = 2.0"),
+    ("follow.py", "TOLD_WITHIN = 0.25", "TOLD_WITHIN = 0.5"),
+    ("follow.py", "SHARE = 0.005", "SHARE = 0.0025"),
+    ("static/live.js", "SHARE = 0.005", "SHARE = 0.0025"),
+    ("static/live.js", "LEAST = 0.5", "LEAST = 1.0"),
+)
+"""What a page does by the clock, and the same for one that is held still half of the time: file, words, words."""
 
 
 def main() -> None:
@@ -34,11 +53,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("text", type=Path)
     parser.add_argument("--steps", type=int, default=3000)
+    parser.add_argument("--pairs", type=int, default=0, help="by the clock, so many pairs")
+    parser.add_argument("--turn", type=float, default=0.5, help="seconds, of --pairs")
     parser.add_argument("--open", action="store_true", help="TEXT is a run folder: only open its page, until stopped")
+    parser.add_argument(
+        "--slower", action="store_true", help="of --open: with a copy that takes half as much of the clock"
+    )
     args = parser.parse_args()
     if args.open:
-        return opened(args.text)
+        return opened(args.text, slower=args.slower)
     print(machine(), flush=True)
+    if args.pairs:
+        return by_the_clock(args.text, args.steps, args.pairs, args.turn)
     opening, following, seconds = what_it_takes(args.text, args.steps)
     share = following / seconds
     print(
@@ -69,13 +95,56 @@ def what_it_takes(text: Path, steps: int) -> tuple[float, float, float]:
             following, until = sum(map(worked, family(page.pid))), time.monotonic()
             time.sleep(0.2)
     finally:
-        tell(signal.SIGKILL, family(page.pid))
+        for one in family(page.pid):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(one, signal.SIGKILL)
         page.wait()
     process.wait()
     shutil.rmtree(run.parent)
     if until - began < 10:
         sys.exit("the training ended before the page had followed it for ten seconds: take more --steps")
     return opening, following - opening, until - began
+
+
+def by_the_clock(text: Path, steps: int, pairs: int, turn: float) -> None:
+    """Print the seconds of trainings with a page and without, and their ratio."""
+    ratios = []
+    for number in range(pairs):
+        alone, followed = (Command(training(text, steps, place / "run"), place) for place in (fresh(), fresh()))
+        company = Company()
+        try:
+            page = held_open(followed, company)
+            before = sum(map(worked, company.members()))
+            in_turns([alone, followed] if number % 2 == 0 else [followed, alone], turn)
+            took = sum(map(worked, company.members())) - before
+        finally:
+            company.end()
+        page.wait()
+        ratios.append(followed.seconds / alone.seconds)
+        print(
+            f"pair {number + 1}: {alone.seconds:.2f} s alone, {followed.seconds:.2f} s with a page that worked"
+            f" {took:.2f} s: {ratios[-1]:.4f}",
+            flush=True,
+        )
+        for one in (alone, followed):
+            shutil.rmtree(one.folder)
+    if len(ratios) > 1:
+        print("with a page over alone: {:.4f}, 95 % interval {:.4f} to {:.4f}".format(*interval(ratios)))
+
+
+def held_open(command: Command, company: Company) -> subprocess.Popen[bytes]:
+    """Run a training until all its rooms are there (before, a page lays itself out again as they come), then open its
+    page while it is held still.
+    """
+    run = command.folder / "run"
+    while not (run / "checkpoints" / f"step-{OPENED_AT:08d}").is_dir():
+        command.turn(0.2)
+    words = [sys.executable, __file__, str(run), "--open", "--slower"]
+    page = subprocess.Popen(words, stderr=subprocess.DEVNULL, preexec_fn=company.join)  # noqa: PLW1509
+    settled(page.pid)
+    company.hold()
+    command.company = company
+    return page
 
 
 def training(text: Path, steps: int, run: Path) -> list[str]:
@@ -95,18 +164,9 @@ def settled(root: int, most: float = 60.0) -> float:
     return before
 
 
-def tell(which: signal.Signals, processes: Iterable[int]) -> None:
-    """Send a signal to those that are still there."""
-    for process in processes:
-        try:
-            os.kill(process, which)
-        except ProcessLookupError:
-            pass
-
-
-def opened(run: Path) -> None:
+def opened(run: Path, *, slower: bool) -> None:
     """Serve a run as soon as it is there and look at its matrices, until stopped."""
-    server, address = served(run)
+    server, address = served(run, slow_copy() if slower else None)
     place = fresh()
     flags = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-sync"]
     flags += ["--no-first-run", "--window-size=1280,900", f"--user-data-dir={place}", "--remote-debugging-port=0"]
@@ -114,12 +174,25 @@ def opened(run: Path) -> None:
     server.wait()
 
 
-def served(run: Path) -> tuple[subprocess.Popen[str], str]:
-    """(the server of a run, its address) once the run is there."""
+def slow_copy() -> Path:
+    """A copy of the package whose page allows itself half as much of the clock; where it is to be imported from."""
+    place = fresh()
+    shutil.copytree(Path(qkv.__file__).parent, place / "qkv", ignore=shutil.ignore_patterns("__pycache__"))
+    for name, said, instead in SLOWER:
+        path = place / "qkv" / "views" / name
+        before = path.read_text(encoding="utf-8")
+        assert before.count(said) == 1, f"{name} has no one {said!r}"
+        path.write_text(before.replace(said, instead), encoding="utf-8")
+    return place
+
+
+def served(run: Path, package: Path | None = None) -> tuple[subprocess.Popen[str], str]:
+    """(the server of a run, its address) once the run is there; of the `package` in that folder, else of this one."""
     while not (run / "telemetry.sqlite").is_file():
         time.sleep(0.05)
     words = [sys.executable, "-m", "qkv", "view", str(run), "--port", "0"]
-    server = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
+    where = {"PYTHONPATH": str(package)} if package else {}
+    server = subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=os.environ | where)
     assert server.stdout is not None
     return server, server.stdout.readline().split(" at ")[1].split()[0]
 

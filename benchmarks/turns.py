@@ -5,6 +5,7 @@ eight per cent or more. In short turns it is as fast for one as for the other, a
 command's time is the wall time of its own turns. Needs Linux (pidfd, /proc).
 """
 
+import contextlib
 import math
 import os
 import select
@@ -16,10 +17,61 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-__all__ = ["Command", "family", "in_turns", "interval", "worked"]
+__all__ = ["Command", "Company", "family", "in_turns", "interval", "worked"]
 
 STUDENT = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23, 2.20, 2.18, 2.16, 2.14, 2.13)
 """97.5 % quantiles of Student's t for 1, 2, 3 ... degrees of freedom."""
+
+
+GROUPS = Path("/sys/fs/cgroup")
+
+
+class Company:
+    """Processes that run only while a command does: a control group that is frozen meanwhile. Needs root.
+
+    Every process in it stands still at once, whatever it started and whoever adopted that; signals cannot do that to a
+    browser.
+    """
+
+    def __init__(self) -> None:
+        old = (GROUPS / "freezer").is_dir()
+        self._group = GROUPS / ("freezer" if old else "") / f"qkv-turns-{os.getpid()}"
+        self._state, self._held, self._free = (
+            ("freezer.state", "FROZEN", "THAWED") if old else ("cgroup.freeze", "1", "0")
+        )
+        try:
+            self._group.mkdir(exist_ok=True)
+        except OSError as error:
+            sys.exit(f"taking turns with a browser needs root and control groups: {error}")
+
+    def join(self) -> None:
+        """Put this process, and all that it will start, into it."""
+        (self._group / "cgroup.procs").write_text(str(os.getpid()))
+
+    def members(self) -> list[int]:
+        """Processes in it."""
+        return [int(line) for line in (self._group / "cgroup.procs").read_text().split()]
+
+    def hold(self) -> None:
+        """Freeze it; it is frozen when this returns."""
+        (self._group / self._state).write_text(self._held)
+        told, is_held = (self._state, self._held) if self._held == "FROZEN" else ("cgroup.events", "frozen 1")
+        while is_held not in (self._group / told).read_text():
+            time.sleep(0.0005)
+
+    def go(self) -> None:
+        """Let it run."""
+        (self._group / self._state).write_text(self._free)
+
+    def end(self) -> None:
+        """Kill everything in it, and remove it."""
+        self.go()
+        while left := self.members():
+            for process in left:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(process, signal.SIGKILL)
+            time.sleep(0.05)
+        self._group.rmdir()
 
 
 class Command:
@@ -28,8 +80,11 @@ class Command:
     `begins` is a file whose appearance starts the count of seconds (by itself, the start of the process does).
     """
 
+    company: Company | None = None
+    """Runs while it does, and is held while it is."""
+
     def __init__(self, words: Sequence[str], folder: Path, begins: Path | None = None) -> None:
-        self.seconds = 0.0
+        self.seconds, self.folder = 0.0, folder
         self._words, self._begins = list(words), begins
         self._out, self._errors = ((folder / name).open("w+") for name in ("said", "errors"))
         self._process: subprocess.Popen[bytes] | None = None
@@ -42,10 +97,14 @@ class Command:
             self._process = subprocess.Popen(self._words, stdout=self._out, stderr=self._errors)
             self._ends = os.pidfd_open(self._process.pid)
         else:
+            if self.company is not None:
+                self.company.go()
             self._process.send_signal(signal.SIGCONT)
         ended = bool(select.select([self._ends], [], [], seconds)[0])
         if not ended:
             self._process.send_signal(signal.SIGSTOP)
+        if self.company is not None:
+            self.company.hold()
         self.seconds += time.perf_counter() - began
         if self._begins is not None and not ended:
             if not self._begins.exists():
