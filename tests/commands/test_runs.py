@@ -115,6 +115,17 @@ def test_eval_on_another_text(runs, tmp_path, capsys):
     assert json.loads(said(capsys, "eval", runs[0], other, "--json"))["loss"] > 0
 
 
+def test_eval_says_why_another_text_has_no_bits_per_byte(tmp_path, small_text, capsys):
+    settings = [*SMALL[2:], "--tokenizer", "word", "--steps", 2, "--no-report", "--out", tmp_path / "words"]
+    said(capsys, "train", small_text, *settings)
+    assert "bits per byte" in said(capsys, "eval", tmp_path / "words")
+    (tmp_path / "other.txt").write_text("the queen  sees\tthe sea. " * 40)
+    found = json.loads(said(capsys, "eval", tmp_path / "words", tmp_path / "other.txt", "--json"))
+    assert found["bits_per_byte"] is None and "word_perplexity" not in found
+    out = said(capsys, "eval", tmp_path / "words", tmp_path / "other.txt")
+    assert "bits per byte: none; the tokenizer drops some of the text" in " ".join(out.split())
+
+
 def test_embed_gives_pooled_or_token_vectors_of_a_layer(runs, capsys):
     pooled = json.loads(said(capsys, "embed", runs[0], "the cat", "a dog", "--json"))
     (name,) = pooled["outputs"][0]["vectors"]

@@ -3,6 +3,8 @@
 import lzma
 import math
 import sys
+import time
+import types
 from pathlib import Path
 
 import numpy as np
@@ -73,6 +75,18 @@ def test_long_texts_are_sampled_and_say_so(corpus, monkeypatch: pytest.MonkeyPat
     )
     whole = module._spread(np.arange(100_000), 6400)
     assert len(whole) == 6400 and whole[0] == 0 and whole[-1] == 99_999 and (np.diff(whole) > 0).all()
+
+
+def test_xz_is_given_the_last_bytes_of_training_and_the_first_of_validation(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also of many rows, which are gathered in a time that grows with their number, not with its square."""
+    rows = [f"é{i:0160d}" for i in range(30_000)]
+    text = "".join(rows).encode()
+    monkeypatch.setattr(module, "XZ_WINDOW", 2_000_000)
+    for pieces in (["".join(rows)], rows):
+        began = time.process_time()
+        found = module._texts(types.SimpleNamespace(text=lambda part, last_bytes=None, pieces=pieces: iter(pieces)))
+        assert time.process_time() - began < 0.5
+        assert found == (text[-2_000_000:], text[:2_000_000])
 
 
 def test_tinyshakespeare_has_its_known_figures(tinyshakespeare: Path, tmp_path: Path) -> None:

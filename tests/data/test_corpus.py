@@ -166,6 +166,23 @@ def test_what_is_asked_changes_what_is_kept(table_file: Path, prose_file: Path, 
     assert d.sha256 != a.sha256 and d.val.n_documents == 1
 
 
+@pytest.mark.parametrize("side", ["source", "val"])
+def test_a_table_renamed_is_read_anew(tmp_path: Path, side: str) -> None:
+    """The same bytes are other texts as CSV, where quotes are no text, than as TSV, and the cache keeps them apart."""
+    rows = "text\n" + "".join(f'"number {i} is {i * i}"\n' for i in range(60))
+    for name in ("reviews.csv", "reviews.tsv"):
+        (tmp_path / name).write_text(rows)
+    other = tmp_path / "other.jsonl"
+    other.write_text("".join(f'"this is {i}"\n' for i in range(60)))
+    found = []
+    for cache in (tmp_path / "kept", None):
+        for name in ("reviews.csv", "reviews.tsv"):
+            source, val = (tmp_path / name, other) if side == "source" else (other, tmp_path / name)
+            found.append(load_corpus(config(source, "bpe", val=str(val)), cache=cache))
+    ids = [(corpus.train.ids.tolist(), corpus.val.ids.tolist()) for corpus in found]
+    assert ids[:2] == ids[2:] and ids[0] != ids[1]
+
+
 def test_progress_reaches_the_end(prose_file: Path) -> None:
     told: list[tuple[str, float]] = []
     load_corpus(config(prose_file), cache=None, progress=lambda what, share: told.append((what, share)))
@@ -209,6 +226,14 @@ def test_words_are_counted_whole_wherever_the_text_is_read_in_pieces(prose_file:
         assert cut.n_words() == corpus.n_words()
 
 
+def test_the_end_of_a_document_ends_a_word_and_is_none(tmp_path: Path) -> None:
+    rows = ["one two", "three", " four five ", "six\nseven"]
+    (tmp_path / "v.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    corpus = load_corpus(config(tmp_path / "v.jsonl", "byte", val=str(tmp_path / "v.jsonl")), cache=None)
+    assert "".join(corpus.text("val")).count("\0") == 4
+    assert corpus.n_words() == 7 + 1
+
+
 def test_bits_per_byte_divide_by_the_original_bytes(prose_file: Path) -> None:
     for kind in ("char", "byte", "bpe"):
         corpus = load_corpus(config(prose_file, kind), cache=None)
@@ -223,6 +248,20 @@ def test_what_is_thrown_away_is_charged(tmp_path: Path, prose: str, kind: str) -
     assert corpus.charge_nats is not None and corpus.charge_nats > 0
     free = (2.0 * len(corpus.val)) / math.log(2) / corpus.val.n_bytes
     assert corpus.bits_per_byte(2.0) == pytest.approx(free + corpus.charge_nats / math.log(2) / corpus.val.n_bytes)
+
+
+def test_what_is_thrown_away_is_not_charged_by_counts_of_the_text_itself(tmp_path: Path, prose_file: Path) -> None:
+    word = load_corpus(config(prose_file, "word"), cache=None)
+    word.tokenizer.save(tmp_path / "tokenizer.json")
+    (tmp_path / "other.txt").write_text("Other words, in  another\tspacing. " * 40)
+    other, kept = tmp_path / "other.txt", str(tmp_path)
+    again = load_corpus(config(other, kept, val=str(other)), cache=None)
+    assert again.charge_nats is None and again.bits_per_byte(2.0) is None
+    assert "cannot be counted on the text itself" in again.uncharged
+    honest = load_corpus(config(prose_file, kept, val=str(other)), cache=None)
+    assert honest.charge_nats is not None and honest.charge_nats > 0 and honest.uncharged == ""
+    lossless = load_corpus(config(other, "byte", val=str(other)), cache=None)
+    assert lossless.charge_nats == 0.0
 
 
 def test_the_charge_is_a_code_that_cannot_be_cheated(prose: str) -> None:
@@ -249,6 +288,7 @@ def test_a_tokenizer_that_changes_letters_has_no_bits_per_byte(tmp_path: Path, p
     (tmp_path / "vocab.txt").write_text("\n".join(pieces) + "\n")
     corpus = load_corpus(config(prose_file, str(tmp_path)), cache=None)
     assert corpus.charge_nats is None and corpus.bits_per_byte(2.0) is None
+    assert "changes letters" in corpus.uncharged
 
 
 # Large texts.

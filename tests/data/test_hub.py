@@ -62,6 +62,13 @@ def test_a_data_set_that_cannot_be_loaded_is_refused_in_one_sentence(library: li
         open_source(DataConfig(source="hf:org/known", text_column="txet"))
 
 
+def test_a_column_of_lists_is_refused_in_one_sentence(library: list[tuple], monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [{"label": 1, "text": text} for text in (None, "first", ["a", "b"])]
+    monkeypatch.setattr(sys.modules[__name__], "ROWS", rows)
+    with pytest.raises(SourceError, match="hf:org/known: column 'text' is list; expected text"):
+        open_source(DataConfig(source="hf:org/known", text_column="text"))
+
+
 def test_without_the_library_the_line_to_type_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "datasets", None)
     with pytest.raises(MissingExtra, match=r"pip install 'qkv\[hub\]'"):

@@ -45,6 +45,33 @@ def test_columns_are_found_by_name_and_taken_as_asked(tmp_path: Path) -> None:
         read_labelled(config)
 
 
+def test_the_first_cell_of_a_header_may_be_empty_as_pandas_writes_it(tmp_path: Path) -> None:
+    rows = ["a good film", "a bad film", "so good", "so bad"]
+    config = write(
+        tmp_path / "t.csv", ",tweet,target\n" + "".join(f"{i},{text},{i % 2}\n" for i, text in enumerate(rows))
+    )
+    found = read_labelled(DataConfig(source=config.source, label_column="target"))
+    assert found.texts == rows and found.labels == ["0", "1", "0", "1"]
+    headless = write(tmp_path / "u.tsv", "".join(f"\t{text}\t{i % 2}\n" for i, text in enumerate(rows)))
+    assert read_labelled(DataConfig(source=headless.source, label_column="3")).texts == rows
+
+
+def test_a_label_that_is_named_tells_the_header(tmp_path: Path) -> None:
+    rows = "".join(f"words and words {i}\t{i % 2}\n" for i in range(4))
+    config = write(tmp_path / "t.tsv", f"{'a very long name of a column of texts ' * 2}\tgroup\n{rows}")
+    found = read_labelled(DataConfig(source=config.source, label_column="group"))
+    assert len(found.texts) == 4 and found.labels == ["0", "1", "0", "1"]
+
+
+def test_a_comma_in_a_text_that_is_not_quoted_is_said(tmp_path: Path) -> None:
+    rows = "".join(f"a good film {i},pos\n" for i in range(300))
+    for text in (rows + "good, good,neg\n", "good, good,neg\n" + rows):
+        with pytest.raises(SourceError, match=r"line \d+ has 3 cells, the header 2: quote the text"):
+            read_labelled(write(tmp_path / "t.csv", "text,label\n" + text))
+    found = read_labelled(write(tmp_path / "t.csv", "text,label\ngood,neg,,\n" + rows))
+    assert found.texts[0] == "good"  # a spreadsheet's empty cells are nothing
+
+
 def test_numbers_and_truth_values_are_labels_too(tmp_path: Path) -> None:
     rows = "".join(f'{{"text": "a {i}", "label": {(i + 1) % 2}}}\n' for i in range(4))
     assert read_labelled(write(tmp_path / "n.jsonl", rows)).labels == ["1", "0", "1", "0"]
@@ -55,6 +82,8 @@ def test_numbers_and_truth_values_are_labels_too(tmp_path: Path) -> None:
 def test_classes_are_ordered_by_value_or_by_letter() -> None:
     assert class_order(["10", "9", "10", "-1"]) == ("-1", "9", "10")
     assert class_order(["pos", "neg", "pos"]) == ("neg", "pos")
+    assert class_order(["1", "--1", "2"]) == ("--1", "1", "2")
+    assert class_order(["10", "9", "1" * 5000])[0] == "10"
 
 
 def test_rows_without_text_are_left_out_and_counted(tmp_path: Path) -> None:

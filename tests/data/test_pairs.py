@@ -79,6 +79,15 @@ def test_empty_sides_are_left_out_and_said(tmp_path):
     assert set(corpus.lines("val")[0]) == {"eins"}
 
 
+def test_pairs_too_alike_to_hold_some_out_are_refused_and_none_is_cut(tmp_path):
+    files = write(
+        tmp_path, "das Haus ist klein und das Dorf ist weit\n" * 40, "the house is small, the village far\n" * 40
+    )
+    with pytest.raises(SourceError, match="the 40 pairs of .* too few or too alike to hold some out;.*--val"):
+        corpus_of(files)
+    assert len(corpus_of(files, val=":".join(map(str, files))).val) == 40
+
+
 def test_only_line_feeds_end_lines(tmp_path):
     files = write(tmp_path, "eins\u2028zwei\x0cdrei\n" * 3, "one\none\none")
     corpus = corpus_of(files, val=":".join(map(str, files)))

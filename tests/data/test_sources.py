@@ -88,6 +88,41 @@ def test_a_folder_gives_each_text_file_in_order_of_its_path(tmp_path: Path) -> N
     assert opened(tmp_path).sha256 != before
 
 
+def test_rows_with_more_cells_than_the_header_are_refused_with_their_line(tmp_path: Path) -> None:
+    rows = "".join(f"{i},plain words\n" for i in range(300))
+    (tmp_path / "a.csv").write_text("id,text\n" + rows + "300,words, and more\n")
+    assert "line 302 has 3 cells, the header 2: quote the text" in refused(tmp_path / "a.csv")
+    (tmp_path / "b.tsv").write_text("1\tplain words\n2\twords\tand more\n" * 3)
+    assert "line 2 has 3 cells, the first row 2: take the tabs out of the text" in refused(tmp_path / "b.tsv")
+    (tmp_path / "c.csv").write_text("id,text\n" + rows + "300,words, ,\n301\n")
+    assert len(list(opened(tmp_path / "c.csv").documents())) == 301
+
+
+def test_in_a_folder_what_is_named_like_a_table_and_is_none_is_passed_over(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("first")
+    (tmp_path / "b.txt").write_text("second")
+    before = opened(tmp_path)
+    wrong = {
+        "settings.json": '{\n  "a": 1\n}\n',
+        "n.csv": "x,y\n1,2\n3,4\n",
+        "one.tsv": "text\n",
+        "r.csv": "a,b\n1,c\n2,d,e\n",
+    }
+    for name, content in wrong.items():
+        (tmp_path / name).write_text(content)
+    found = opened(tmp_path)
+    assert list(found.documents()) == ["first", "second"]
+    assert (found.sha256, found.n_bytes) == (before.sha256, before.n_bytes)
+    assert "2 files read, 4 tables without text that can be read passed over" in found.note
+    assert "line 1 is not JSON" in refused(tmp_path / "settings.json")
+    assert "unknown column 'body'" in refused(tmp_path, text_column="body")
+    (tmp_path / "rows.jsonl").write_text('{"body": "third"}\n{"body": "fourth"}\n')
+    assert list(opened(tmp_path, text_column="body").documents()) == ["first", "second", "third", "fourth"]
+    for name in ("a.txt", "b.txt", "rows.jsonl"):
+        (tmp_path / name).unlink()
+    assert "no column of text" in refused(tmp_path)
+
+
 def test_json_lines_give_the_text_column_found_by_name_or_length(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     rows = [{"id": i, "url": "http://a/very/long/address/" + "x" * 90, "text": f"row {i}"} for i in range(3)]
@@ -183,6 +218,11 @@ def test_a_file_that_may_not_be_read_is_refused(tmp_path: Path) -> None:
         ("a.tsv", "text\tlabel\n", "has one line"),
         ("a.jsonl", '{"text": "x"}\n{"text": }\n', "line 2 is not JSON"),
         ("a.jsonl", '{"text": "x"}\n{"text": ["y"]}\n', "'text' is list"),
+        (
+            "a.jsonl",
+            '{"text": "x"}\n{"text": "x", "n": ' + "1" * 5000 + "}\n",
+            "line 2 is not JSON: a number of too many",
+        ),
         ("a.json", '[{"text": "x"},\n{"text": "y"}]\n', "array"),
         ("a.jsonl", '{"n": 1}\n{"n": 2}\n', "no column of text (columns: n)"),
         ("a.csv", 'text\n"never closed\nx\n', "is not CSV"),

@@ -9,7 +9,7 @@ import pytest
 
 from qkv.data import split as split_module
 from qkv.data.config import DataConfig
-from qkv.data.copies import group_copies, sketch
+from qkv.data.copies import Sketches, group_copies, sketch
 from qkv.data.sources import open_source, whole_documents
 from qkv.data.split import Split, split_source
 from qkv.errors import SourceError
@@ -97,6 +97,26 @@ def test_strangers_are_not_taken_for_copies() -> None:
     draws = random.Random(3)
     documents = [article(draws) for _ in range(400)]
     assert (group_copies(sketch(documents)) == np.arange(400)).all()
+
+
+def test_beyond_a_number_of_documents_only_equal_ones_are_kept_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    draws = random.Random(6)
+    articles = [article(draws, 30) for _ in range(300)]
+    rows = [*articles, *(text + " more." for text in articles), *(text.upper() for text in articles)]
+    documents = split_module.sketch(rows[:600]), split_module.sketch(rows[600:], compare=False)
+    assert documents[1].bins.size == 0 and len(documents[1].keys) == 300
+    together = Sketches(
+        keys=np.concatenate([part.keys for part in documents]), bins=np.concatenate([part.bins for part in documents])
+    )
+    assert (group_copies(together) == np.tile(np.arange(300), 3)).all()
+    monkeypatch.setattr(split_module, "MOST_SKETCHED", 0)
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(text) + "\n" for text in rows))
+    found = split_of(tmp_path / "a.jsonl")
+    assert "of 900 documents for validation, 300 near-copies" in found.rule
+    sides = [{"".join(filter(str.isalnum, text.lower())) for text in texts(part)} for part in (found.train, found.val)]
+    assert sides[1] and not sides[0] & sides[1]
 
 
 def test_sketches_do_not_depend_on_the_company_of_a_document() -> None:

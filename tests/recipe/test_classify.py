@@ -115,6 +115,15 @@ def test_another_file_is_scored_under_the_runs_own_classes(run, tmp_path: Path) 
         run.evaluate(path)
 
 
+def test_the_columns_of_a_run_are_found_again_in_another_file_of_its_form(table: Path, tmp_path: Path) -> None:
+    _, *rows = table.read_text().splitlines()
+    made = [",tweet,target", *(f"{i},{row.replace(chr(9), ',')}" for i, row in enumerate(rows))]
+    for name, lines in (("train.csv", made), ("test.csv", [*made[:1], *made[200:230]])):
+        (tmp_path / name).write_text("\n".join(lines) + "\n")
+    run = train(tmp_path / "train.csv", tmp_path / "run", steps=2, text_column="tweet", label_column="target")
+    assert run.evaluate(tmp_path / "test.csv").n_targets == 30
+
+
 def test_drift_is_recorded_beside_the_null_of_random_labels(run) -> None:
     with run.telemetry() as telemetry:
         pairs = {pair.address: pair for pair in telemetry.against_null("drift")}

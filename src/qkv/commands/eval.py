@@ -47,6 +47,9 @@ def run(args: argparse.Namespace) -> int:
         if figure.value is not None:
             rows.append((figure.label, screen.number(figure.value), _interval(figure.interval)))
     screen.print_table(["validation", "", "95 % interval"], rows)
+    for figure in result.figures.values():
+        if figure.missing:
+            print(f"{figure.label}: none; {figure.missing}")
     if args.by_position:
         _print_places(result.by_position, loaded.task.name)
     items = loaded.task.items or loaded.task.examples

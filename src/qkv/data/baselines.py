@@ -118,17 +118,16 @@ def _spread(ids: np.ndarray, most: int) -> np.ndarray:
 
 def _texts(corpus: Corpus) -> tuple[bytes, bytes]:
     """The last XZ_WINDOW bytes of the training text, and the validation text (its first XZ_WINDOW bytes)."""
-    before = b""
+    before, val = bytearray(), bytearray()
     for piece in corpus.text("train", last_bytes=XZ_WINDOW):
         before += piece.encode("utf-8", "replace")
         if len(before) > 2 * XZ_WINDOW:
-            before = before[-XZ_WINDOW:]
-    val = b""
+            del before[:-XZ_WINDOW]
     for piece in corpus.text("val"):
         val += piece.encode("utf-8", "replace")
         if len(val) > XZ_WINDOW:
             break
-    return before[-XZ_WINDOW:], val[:XZ_WINDOW]
+    return bytes(before[-XZ_WINDOW:]), bytes(val[:XZ_WINDOW])
 
 
 def _xz_size(data: bytes) -> int:

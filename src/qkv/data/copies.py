@@ -1,4 +1,4 @@
-"""Which documents are near-copies of each other, at a cost of one hash per byte and 64 bytes per document.
+"""Which documents are near-copies of each other, at a cost of one hash per byte and 72 bytes per document.
 
 A document is compared by its 12-byte shingles (letters and digits only, lower case). One hash function, its values
 thrown into 16 bins and the least of each bin kept, estimates the Jaccard similarity of two sets of shingles: the
@@ -37,15 +37,15 @@ class Sketches:
     keys: np.ndarray
     """uint64 [n]: hash of all letters and digits; also what decides on which side of a split a document falls."""
     bins: np.ndarray
-    """uint32 [n, 16]: least shingle hash of each bin, 2^32 - 1 where a bin is empty."""
+    """uint32 [m, 16]: least shingle hash of each bin, 2^32 - 1 where a bin is empty; of the first m <= n documents."""
 
 
 def sketch(documents: list[str], compare: bool = True) -> Sketches:
-    """Sketch some documents; with `compare` False only their keys, and the bins stay empty."""
+    """Sketch some documents; with `compare` False only their keys, and no bins at all."""
     plain = [text.encode("utf-8", "replace").translate(_LOWER, _DROPPED) for text in documents]
     digests = [hashlib.blake2b(letters, digest_size=8).digest() for letters in plain]
     keys = np.frombuffer(b"".join(digests), dtype="<u8").astype(np.uint64)
-    bins = np.full((len(documents), BINS), _EMPTY, dtype=np.uint32)
+    bins = np.full((len(documents) if compare else 0, BINS), _EMPTY, dtype=np.uint32)
     if compare:
         _fill_bins(bins, [letters[:_COMPARED] for letters in plain])
     return Sketches(keys=keys, bins=bins)
@@ -89,7 +89,10 @@ def _powers(base: int, n: int) -> np.ndarray:
 
 
 def group_copies(sketches: Sketches) -> np.ndarray:
-    """For each document the number of the first document of its group of near-copies: int64 [n]."""
+    """For each document the number of the first document of its group of near-copies: int64 [n].
+
+    Documents without bins are copies of those with the same key only.
+    """
     keys, bins = sketches.keys, sketches.bins
     pairs = [_neighbours(keys, np.arange(len(keys)))]
     for band in range(0, BINS, 2):

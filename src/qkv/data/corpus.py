@@ -62,6 +62,8 @@ class Corpus:
     """What a person should know about how the source was read, or empty."""
     charge_nats: float | None
     """Nats for what the tokenizer threw away of the validation text: 0 where nothing, None where nobody can tell."""
+    uncharged: str = ""
+    """Why nobody can tell, or empty."""
     split: Callable[[], Split] = field(repr=False)
     """Gives the split again, for whoever needs the text itself."""
 
@@ -71,10 +73,11 @@ class Corpus:
         return len(self.train)
 
     def describe(self) -> str:
-        """One line: how many tokens, of what kind."""
+        """One line: how many tokens, of what kind, and what a person should know about how they were read."""
+        note = f" {self.note[0].upper()}{self.note[1:]}." if self.note else ""
         return (
             f"{self.name}: {len(self.train):,} training and {len(self.val):,} validation tokens"
-            f" ({self.tokenizer.kind}, vocabulary {self.tokenizer.d_vocab:,})."
+            f" ({self.tokenizer.kind}, vocabulary {self.tokenizer.d_vocab:,}).{note}"
         )
 
     @property
@@ -96,6 +99,7 @@ class Corpus:
         """Words of the validation text between white space, plus its line ends."""
         count, inside = 0, False
         for piece in self.text("val"):
+            piece = piece.replace("\0", " ")  # the end of a document
             count += len(piece.split()) + piece.count("\n") - (inside and not piece[:1].isspace())
             inside = bool(piece) and not piece[-1].isspace()
         return count
@@ -131,14 +135,15 @@ def load_corpus(
     many = source.text_file is None or (val is not None and val.text_file is None)
     digest = _digest(source.sha256) if val is None else _digest(source.sha256, val.sha256)
     columns = (config.text_column, config.label_column) if source.text_file is None else ()
+    reading = (*columns, *_reading(source), *(_reading(val) if val is not None else ()))
 
     @lru_cache(maxsize=1)
     def split() -> Split:
         return split_source(source, val)
 
     told = progress or (lambda what, share: None)
-    tokenizer = fitted_tokenizer(config, split, _digest(digest, *columns), many, task_specials, cache, told)
-    key = _digest(digest, *columns, tokenizer.sha256, many)
+    tokenizer = fitted_tokenizer(config, split, _digest(digest, *reading), many, task_specials, cache, told)
+    key = _digest(digest, *reading, tokenizer.sha256, many)
     parts, facts = _tokens(source, val, split, tokenizer, many, key, cache, told)
     for name, tokens in parts.items():
         if len(tokens) < 2:
@@ -154,12 +159,20 @@ def load_corpus(
         rule=facts["rule"],
         note=source.note,
         charge_nats=facts["charge_nats"],
+        uncharged=_why_uncharged(source, val) if facts["charge_nats"] is None else "",
         split=split,
     )
 
 
 def _digest(*parts: object) -> str:
     return hashlib.sha256(json.dumps([_FORMAT, *map(str, parts)]).encode()).hexdigest()
+
+
+def _reading(source: Source) -> tuple[str, str]:
+    """How the bytes of a source became text: its kind, and the column that was found (the note of a folder counts what
+    was passed over, which changes no text).
+    """
+    return source.kind, "" if source.kind == "folder" else source.note
 
 
 def fitted_tokenizer(
@@ -239,7 +252,7 @@ def _tokens(
             file = None if work is None else work / f"{name}.ids"
             end, workers = _end_mark(tokenizer) if many else None, most_workers()
             parts[name] = tokenise(part.read(), tokenizer, end, file, progress, workers)
-        return parts, {"rule": both.rule, "charge_nats": _charge(tokenizer, both)}
+        return parts, {"rule": both.rule, "charge_nats": _charge(tokenizer, both, _same(source, val))}
 
     if small:
         parts, facts = make(None)
@@ -266,10 +279,25 @@ def _end_mark(tokenizer: Tokenizer) -> int | None:
     return int(ids[0]) if len(ids) == 1 and ids[0] != tokenizer.unknown_id else None
 
 
-def _charge(tokenizer: Tokenizer, both: Split) -> float | None:
-    """0 where the validation text comes back whole, else what `lost` charges."""
+def _same(source: Source, val: Source | None) -> bool:
+    """Whether the very text that is measured on was given to train on as well."""
+    return val is not None and (val.sha256, *_reading(val)) == (source.sha256, *_reading(source))
+
+
+def _why_uncharged(source: Source, val: Source | None) -> str:
+    if _same(source, val):
+        return "the tokenizer drops some of the text, and what that costs cannot be counted on the text itself"
+    return "the tokenizer changes letters, so that its tokens do not give the text back"
+
+
+def _charge(tokenizer: Tokenizer, both: Split, same: bool) -> float | None:
+    """0 where the validation text comes back whole, else what `lost` charges; nothing where both sides are one text,
+    whose own counts would be a code that nobody else has.
+    """
     if tokenizer.always_lossless or all(map(tokenizer.is_lossless, _texts(both.val))):
         return 0.0
+    if same:
+        return None
     counted = _texts(both.train, _CHARGED_SAMPLE)
     return charge_nats(tokenizer, counted, _texts(both.val))
 

@@ -124,7 +124,8 @@ def load_examples(config: DataConfig, *, cache: Path | None, progress: Progress 
     else:
         sides = [(source.texts, numbers), (val.texts, _numbers(val, classes, source.path))]
         rule = f"validation on {val.name}" + _repeated(sketches, val)
-    digest = _digest(source.sha256, val.sha256 if val else "", config.text_column, config.label_column)
+    asked = (config.text_column, config.label_column)
+    digest = _digest(source.sha256, val.sha256 if val else "", *asked, source.kind, source.note)
     tokenizer = _tokenizer(config, sides[0][0], digest, cache, progress or (lambda what, share: None))
     train, measured = (_labelled(texts, numbers, tokenizer) for texts, numbers in sides)
     return Examples(

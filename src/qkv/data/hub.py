@@ -33,6 +33,7 @@ class HubTexts:
         first = [dict(self._rows[i]) for i in range(min(SURVEYED_ROWS, len(self._rows)))]
         columns = tuple(self._rows.column_names)
         self.column = choose_text(f"hf:{name}", columns, first, text_column, label_column)
+        self._name = name
         digest, self.n_bytes = hashlib.sha256(), 0
         for text in self:
             data = text.encode("utf-8", "replace")
@@ -42,6 +43,11 @@ class HubTexts:
         """Of all texts, each followed by NUL."""
 
     def __iter__(self) -> Iterator[str]:
-        """The text of each row that has one."""
+        """The text of each row that has one. Raises SourceError where the column holds something else."""
         for batch in self._rows.select_columns([self.column]).iter(batch_size=1000):
-            yield from (text for text in batch[self.column] if text and text.strip())
+            for text in batch[self.column]:
+                if text is not None and not isinstance(text, str):
+                    kind = type(text).__name__
+                    raise SourceError(f"hf:{self._name}: column {self.column!r} is {kind}; expected text")
+                if text and text.strip():
+                    yield text

@@ -5,6 +5,7 @@ sentence with the line: a label that is missing, an empty line in the middle, a 
 hardly any two rows share. Nothing here knows about tokens, splits or models. A labelled set is held in memory.
 """
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from pathlib import Path
 from qkv.data.config import DataConfig
 from qkv.data.reading import examine, missing_file, read_text
 from qkv.data.sources import source_name
-from qkv.data.tables import TableFormat, is_table, numbered_rows, table_format
+from qkv.data.tables import TableFormat, columns_of, is_table, numbered_rows, table_format
 from qkv.errors import SourceError, nearest
 
 __all__ = ["LabelledTexts", "check_classes", "class_order", "read_labelled"]
@@ -91,7 +92,7 @@ def read_labelled(config: DataConfig) -> LabelledTexts:
 def class_order(labels: Sequence[str]) -> tuple[str, ...]:
     """The different labels in an order that does not depend on their rows: by value where all are whole numbers."""
     found = set(labels)
-    if all(label.lstrip("-").isdecimal() for label in found):
+    if all(re.fullmatch(r"-?\d{1,4000}", label) for label in found):  # longer ones Python does not read
         return tuple(sorted(found, key=lambda label: (int(label), label)))
     return tuple(sorted(found))
 
@@ -114,19 +115,20 @@ def _file(config: DataConfig) -> Path:
 
 def _columns(path: Path, config: DataConfig) -> tuple[TableFormat, str]:
     """How the table is laid out, and its label column. Raises SourceError that lists the columns there are."""
-    layout = table_format(path, config.text_column)
-    columns, asked = layout.columns, config.label_column
-    there = f"columns of {str(path)!r}: {', '.join(columns) or 'none'}"
+    asked = config.label_column
+    columns = columns_of(path, config.text_column, asked)
+    there = f"columns of {str(path)!r}: {', '.join(filter(None, columns)) or 'none'}"
     if asked and asked not in columns:
         close = nearest(asked, columns, 1)
         hint = f"; did you mean {close[0]!r}?" if close else ""
         raise SourceError(f"there is no column {asked!r} ({there}){hint}")
+    layout = table_format(path, config.text_column, asked)
     others = [name for name in columns if name != config.text_column]
     by_name = [name for wanted in LABEL_NAMES for name in others if name.lower() == wanted]
     if not (asked or by_name) and len(columns) == 2:
         by_name = [name for name in columns if name != layout.text]
     if not (asked or by_name):
-        raise SourceError(f"which column holds the labels? Name it with --label-column ({there})")
+        raise SourceError(f"which column holds the labels? Name it with --label-column, or call it label ({there})")
     label = asked or by_name[0]
     if label == config.text_column:
         raise SourceError(f"--text-column and --label-column are both {label!r} ({there})")

@@ -153,7 +153,7 @@ def load_pairs(config: DataConfig) -> PairCorpus:
 
     @lru_cache(maxsize=1)
     def split() -> Split:
-        return split_source(source, val)
+        return split_source(source, val, cut=False)
 
     train, train_empty = _lines(split().train)
     held, held_empty = _lines(split().val)

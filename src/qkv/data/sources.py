@@ -191,8 +191,13 @@ def _table(path: Path, config: DataConfig) -> Source:
 
 
 def _folder(folder: Path, config: DataConfig) -> Source:
-    """Every text file below the folder as a document, in order of its path; tables below it give their rows."""
+    """Every text file below the folder as a document, in order of its path; tables below it give their rows.
+
+    A file that is named like a table and is none that can be read, such as a .json of settings or a .csv of numbers,
+    is passed over.
+    """
     texts, skipped, n_bytes, digest = [], 0, 0, hashlib.sha256()
+    refused: list[SourceError] = []
     layouts = {}
     for path in _files(folder):
         named_text = path.name.lower().removesuffix(".gz").endswith(TEXT_SUFFIXES)
@@ -202,10 +207,16 @@ def _folder(folder: Path, config: DataConfig) -> Source:
             continue
         facts = examine(path)  # says what is wrong with a file that is named like text and is none
         if is_table(path):
-            layouts[path] = table_format(path, config.text_column, config.label_column)
+            try:
+                layouts[path] = table_format(path, config.text_column, config.label_column)
+            except SourceError as error:
+                refused.append(error)
+                continue
         texts.append(path)
         n_bytes += facts.n_bytes
         digest.update(f"{path.relative_to(folder).as_posix()}\0{facts.sha256}\n".encode("utf-8", "surrogateescape"))
+    if refused and not layouts and (not texts or config.text_column or config.label_column):
+        raise refused[0]
     if not texts:
         found = f"none of its {skipped} files is UTF-8 text" if skipped else "it holds no file"
         raise SourceError(f"no text in folder {str(folder)!r}: {found}; expected files of plain text, or tables")
@@ -224,7 +235,9 @@ def _folder(folder: Path, config: DataConfig) -> Source:
             else:
                 yield from text_chunks(path)
 
-    note = f"{len(texts)} files read" + (f", {skipped} that are not text passed over" if skipped else "")
+    passed = [f"{skipped} that are not text"] if skipped else []
+    passed += [f"{len(refused)} table{'s' * (len(refused) > 1)} without text that can be read"] if refused else []
+    note = f"{len(texts)} files read" + (f", {' and '.join(passed)} passed over" if passed else "")
     return Source(
         name=source_name(folder / "all"),
         kind="folder",

@@ -1,8 +1,8 @@
 """Tables of texts: JSON lines, CSV and TSV, one document a row; which column is the text is found or given.
 
 Formats: JSONL holds one object (or one string) a line; CSV is RFC 4180 with quotes; TSV has no quotes at all, as the
-GLUE files have none. A first row without numbers, repeats or long cells counts as the header; without a header the
-columns are called 1, 2, 3. Rows without text are left out.
+GLUE files have none. A first row without numbers, repeats or long cells counts as the header (its first cell may be
+empty, as pandas writes it); without a header the columns are called 1, 2, 3. Rows without text are left out.
 """
 
 import csv
@@ -57,37 +57,58 @@ def table_format(path: Path, text_column: str = "", label_column: str = "") -> T
     """Find out how the table is laid out from its first rows.
 
     Raises SourceError for a table of one row, an unknown column (with the nearest), a table without any text column,
-    or lines that do not parse.
+    lines that do not parse, or a row with more cells than there are columns.
     """
     kind = _kind(path)
     if kind == "jsonl":
         return _jsonl_format(path, text_column, label_column)
-    rows = list(islice(_cells(path, kind), SURVEYED_ROWS))
-    if len(rows) < 2:
-        raise SourceError(f"{str(path)!r} has one line; a table needs a header and at least two rows of text")
-    header = _is_header(rows, (text_column, label_column))
-    if header and len(rows) < 3:
-        raise SourceError(f"{str(path)!r} has a header and one row; a table needs at least two rows of text")
-    columns = tuple(rows[0]) if header else tuple(str(i + 1) for i in range(len(rows[0])))
-    table = [dict(zip(columns, row, strict=False)) for row in rows[header:]]
+    columns, rows, header = _survey(path, kind, (text_column, label_column))
+    table = [dict(zip(columns, row, strict=False)) for row in rows]
     text = choose_text(str(path), columns, table, text_column, label_column)
     return TableFormat(kind=kind, columns=columns, text=text, header=header)
 
 
-def columns_of(path: Path) -> tuple[str, ...]:
-    """The names of a table's columns; none of a file that is no table, or whose rows have no names."""
-    return table_format(path).columns if is_table(path) and path.is_file() else ()
+def columns_of(path: Path, *asked: str) -> tuple[str, ...]:
+    """The names of a table's columns; none of a file that is no table, or whose rows have no names.
+
+    A first row that holds one of the names `asked` for is the header.
+
+    Raises SourceError for a table of one row, or lines that do not parse.
+    """
+    if not (is_table(path) and path.is_file()):
+        return ()
+    return _json_survey(path)[0] if _kind(path) == "jsonl" else _survey(path, _kind(path), asked)[0]
 
 
-def _jsonl_format(path: Path, text_column: str, label_column: str) -> TableFormat:
+def _survey(path: Path, kind: str, asked: tuple[str, ...]) -> tuple[tuple[str, ...], list[list[str]], bool]:
+    """(columns, first rows below the header, whether there is a header) of a CSV or TSV table."""
+    numbered = list(islice((found for found in _numbered_cells(path, kind) if found[1]), SURVEYED_ROWS))
+    rows = [row for _, row in numbered]
+    if len(rows) < 2:
+        raise SourceError(f"{str(path)!r} has one line; a table needs a header and at least two rows of text")
+    header = _is_header(rows, asked)
+    if header and len(rows) < 3:
+        raise SourceError(f"{str(path)!r} has a header and one row; a table needs at least two rows of text")
+    columns = tuple(rows[0]) if header else tuple(str(i + 1) for i in range(len(rows[0])))
+    for number, row in numbered:
+        _check_width(path, number, row, TableFormat(kind=kind, columns=columns, text="", header=header))
+    return columns, rows[header:], header
+
+
+def _json_survey(path: Path) -> tuple[tuple[str, ...], list[object]]:
+    """(columns, first values) of JSON lines."""
     rows = [value for _, value in islice(_json_lines(path), SURVEYED_ROWS)]
     if len(rows) < 2:
         raise SourceError(f"{str(path)!r} has one line; a table needs at least two rows of text")
+    return tuple(dict.fromkeys(name for row in rows if isinstance(row, dict) for name in row)), rows
+
+
+def _jsonl_format(path: Path, text_column: str, label_column: str) -> TableFormat:
+    columns, rows = _json_survey(path)
     if all(isinstance(row, str) for row in rows):
         if text_column:
             raise SourceError(f"{str(path)!r} holds plain strings, no columns; leave --text-column out")
         return TableFormat(kind="jsonl", columns=(), text="", header=False)
-    columns = tuple(dict.fromkeys(name for row in rows if isinstance(row, dict) for name in row))
     table = [row for row in rows if isinstance(row, dict)]
     text = choose_text(str(path), columns, table, text_column, label_column)
     return TableFormat(kind="jsonl", columns=columns, text=text, header=False)
@@ -103,7 +124,7 @@ def choose_text(where: str, columns: tuple[str, ...], rows: list[dict], asked: s
             raise SourceError(f"{unknown('column', given, columns)} ({option}, in {where!r})")
     if asked:
         return asked
-    lengths = {name: 0 for name in columns if name != label}
+    lengths = {name: 0 for name in columns if name and name != label}
     for row in rows:
         for name in lengths:
             value = row.get(name)
@@ -111,19 +132,25 @@ def choose_text(where: str, columns: tuple[str, ...], rows: list[dict], asked: s
                 lengths[name] += len(value)
     filled = [name for name in lengths if lengths[name]]
     if not filled:
-        raise SourceError(f"{where!r} has no column of text (columns: {', '.join(columns)}); name one: --text-column")
+        raise SourceError(
+            f"{where!r} has no column of text (columns: {', '.join(filter(None, columns))}); name one: --text-column"
+        )
     by_name = [name for wanted in TEXT_NAMES for name in filled if name.lower() == wanted]
     return by_name[0] if by_name else max(filled, key=lambda name: lengths[name])
 
 
 def _is_header(rows: list[list[str]], asked: tuple[str, ...]) -> bool:
-    """A header names what was asked for, or has short distinct cells that are no numbers and do not occur below it."""
+    """A header names what was asked for, or has short distinct cells that are no numbers and do not occur below it.
+
+    Only its first cell may be empty, above names of rows that are not.
+    """
     first = rows[0]
     if any(name in first for name in asked if name and not name.isdigit()):
         return True
     if any(cell.lower() in TEXT_NAMES or cell.lower() in ("label", "id") for cell in first):
         return True
-    if len(set(first)) < len(first) or any(not cell or len(cell) > 40 or _is_number(cell) for cell in first):
+    named = first if first[0] else first[1:]
+    if len(set(first)) < len(first) or any(not cell or len(cell) > 40 or _is_number(cell) for cell in named):
         return False
     return len(first) > 1 and not any(
         cell == row[i] for row in rows[1:] for i, cell in enumerate(first) if i < len(row)
@@ -158,7 +185,7 @@ def read_rows(path: Path, layout: TableFormat) -> Iterator[str]:
             yield value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
         return
     at = layout.columns.index(layout.text)
-    for row in islice(_cells(path, layout.kind), int(layout.header), None):
+    for _, row in _rows(path, layout):
         if at < len(row) and row[at].strip():
             yield row[at]
 
@@ -174,12 +201,30 @@ def numbered_rows(path: Path, layout: TableFormat) -> Iterator[tuple[int, dict[s
                 raise SourceError(f"{str(path)!r} line {number} is not a JSON object with columns")
             yield number, value or {}
         return
+    for number, row in _rows(path, layout):
+        yield number, dict(zip(layout.columns, row, strict=False))
+
+
+def _rows(path: Path, layout: TableFormat) -> Iterator[tuple[int, list[str]]]:
+    """(line number from 1, cells) of every row below the header; a blank line has none."""
     header = layout.header
     for number, row in _numbered_cells(path, layout.kind):
         if row and header:
             header = False
             continue
-        yield number, dict(zip(layout.columns, row, strict=False))
+        _check_width(path, number, row, layout)
+        yield number, row
+
+
+def _check_width(path: Path, number: int, row: list[str], layout: TableFormat) -> None:
+    """Raises SourceError for a row with more filled cells than there are columns: a comma in a text that is not quoted
+    would cut the text there, or put a piece of it in the place of its label.
+    """
+    most = len(layout.columns)
+    if len(row) > most and any(cell.strip() for cell in row[most:]):
+        first = "the header" if layout.header else "the first row"
+        hint = "quote the text" if layout.kind == "csv" else "take the tabs out of the text"
+        raise SourceError(f"{str(path)!r} line {number} has {len(row)} cells, {first} {most}: {hint}")
 
 
 def _lines(path: Path) -> Iterator[str]:
@@ -202,18 +247,15 @@ def _json_lines(path: Path, blank: bool = False) -> Iterator[tuple[int, object]]
             continue
         try:
             value = json.loads(line)
-        except (json.JSONDecodeError, RecursionError) as error:
-            reason = f"{error.msg} at column {error.colno}" if isinstance(error, json.JSONDecodeError) else "too deep"
+        except (ValueError, RecursionError) as error:
+            reason = "too deep" if isinstance(error, RecursionError) else "a number of too many digits"
+            if isinstance(error, json.JSONDecodeError):
+                reason = f"{error.msg} at column {error.colno}"
             hint = "; a JSON array must become one object a line" if number == 1 and line.lstrip()[:1] == "[" else ""
             raise SourceError(f"{str(path)!r} line {number} is not JSON: {reason}{hint}") from None
         if number == 1 and isinstance(value, list):
             raise SourceError(f"{str(path)!r} is a JSON array; write one object a line (JSONL)")
         yield number, value
-
-
-def _cells(path: Path, kind: str) -> Iterator[list[str]]:
-    """The cells of each row that is not blank."""
-    return (row for _, row in _numbered_cells(path, kind) if row)
 
 
 def _numbered_cells(path: Path, kind: str) -> Iterator[tuple[int, list[str]]]:

@@ -25,8 +25,8 @@ def data_of(folder: RunFolder, config: RunConfig, source: str, cache: Path | Non
         same_data(folder, own)
         return own
     whole = whole_source(source)
-    there = columns_of(Path(whole))  # where the columns have other names, they are found anew
     columns = {name: getattr(config.data, name) for name in ("text_column", "label_column")}
+    there = columns_of(Path(whole), *columns.values())  # where the columns have other names, they are found anew
     other = dataclasses.replace(
         config.data,
         source=whole,

@@ -118,7 +118,10 @@ class Causal(TextTask):
         """
         found = evaluate(model, self, data)
         bits, n_words = found.figures["bits_per_byte"], getattr(data, "n_words", lambda: 0)()
-        if bits.value is None or not n_words:
+        if bits.value is None:
+            bits = bits._replace(missing=getattr(data, "uncharged", ""))
+            return dataclasses.replace(found, figures={**found.figures, "bits_per_byte": bits})
+        if not n_words:
             return found
         per_bit = math.log(2) * data.val.n_bytes / n_words
         interval = bits.interval and (math.exp(bits.interval[0] * per_bit), math.exp(bits.interval[1] * per_bit))

@@ -169,6 +169,8 @@ class Figure(NamedTuple):
     """95 % interval over the split's items; None where there is one item only."""
     label: str = ""
     """What it is called in a table."""
+    missing: str = ""
+    """Why there is no value, where that is worth a line."""
 
 
 class AtPosition(NamedTuple):
