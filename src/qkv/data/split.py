@@ -23,8 +23,8 @@ __all__ = ["MOST_VAL_BYTES", "Part", "Split", "split_source"]
 
 MOST_VAL_BYTES = 2_000_000
 MOST_SKETCHED = 2_000_000
-"""Beyond this many documents only equal ones (letters and digits) are kept together. At its peak a split takes about 190
-bytes for each document up to here (380 MB in all) and 95 for each beyond."""
+"""Beyond this many documents only equal ones (letters and digits) are kept together. At its peak a split takes about
+190 bytes for each document up to here (380 MB in all) and 95 for each beyond."""
 
 
 @dataclass(frozen=True, kw_only=True)
