@@ -7,8 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from qkv.data import image_baselines
 from qkv.data.config import ImageOptions
 from qkv.data.images import load_images, read_idx
+from qkv.data.picture_files import read_pictures
 from qkv.errors import ConfigError, SourceError
 from qkv.randomness import generator
 
@@ -114,6 +116,64 @@ def test_images_of_other_sizes_are_brought_to_the_most_frequent_one_and_that_is_
     assert sum((p == 99).all() for p in everything) == 1  # the large one, all of one shade
     assert sum((p == 0).all() for p in everything) >= 1  # what is transparent lies on black
     assert load_images(str(folder), options=ImageOptions(size=4)).shape == (3, 3, 4)
+
+
+def test_grey_of_16_bits_keeps_its_shades(tmp_path):
+    shades = np.linspace(0, 65535, 48).astype(np.uint16).reshape(6, 8)
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        for i, ending in enumerate(("png", "tiff", "pgm", "png", "png")):
+            Pillow.fromarray(shades + np.uint16(i) % 2).save(tmp_path / name / f"{i}.{ending}")
+    Pillow.fromarray(shades).save(tmp_path / "a" / "0.png", transparency=int(shades[5, 7]))
+    images = load_images(str(tmp_path))
+    expected = np.round(shades / 257).astype(np.uint8)
+    clear = expected.copy()
+    clear[5, 7] = 0
+    found = {p.tobytes() for part in (images.train, images.val) for p in part.pixels}
+    assert images.shape == (1, 6, 8) and found == {expected.tobytes(), clear.tobytes()}
+    assert (read_pictures([tmp_path / "b" / "0.png"], (3, 6, 8)) == expected).all()
+
+
+@pytest.mark.parametrize(("kind", "words"), [(np.float32, "real numbers"), (np.int32, "whole numbers of 32 bits")])
+def test_grey_without_a_known_white_is_refused(tmp_path, kind, words):
+    folder = classes_of(tmp_path / "some", {"a": "L", "b": "L"})
+    Pillow.fromarray(np.full((6, 8), 0.5, kind)).save(folder / "b" / "depth.tiff")
+    with pytest.raises(SourceError, match=f"depth.tiff' holds {words}, of which none is known as white; save it as"):
+        load_images(str(folder))
+
+
+@pytest.mark.parametrize("name", ["test", "val"])
+def test_files_without_classes_beside_the_training_folder_are_left_alone(tmp_path, name):
+    classes_of(tmp_path / "train", {"a": "L", "b": "L"}, n=20)
+    (tmp_path / name / "empty").mkdir(parents=True)
+    Pillow.new("L", (8, 6), 7).save(tmp_path / name / "1.png")
+    images = load_images(str(tmp_path))
+    assert len(images.train) + len(images.val) == 40 and "held out" in images.rule
+    classes_of(tmp_path / "valid", {"a": "L", "b": "L"}, n=3)
+    assert len(load_images(str(tmp_path)).val) == 6
+
+
+def test_an_image_with_two_labels_is_on_one_side(tmp_path):
+    path = pair(tmp_path, "digits", 300)
+    pixels = read_idx(path, (3,)).copy()
+    pixels[150:299] = pixels[1:150]  # an image is there again with the label after its own
+    write_idx(path, pixels)
+    images = load_images(str(path))
+    held, kept = ({p.tobytes() for p in part.pixels} for part in (images.val, images.train))
+    assert not held & kept and len(images.val) + len(images.train) == 300 and len(images.val) < 90
+
+
+def test_the_linear_model_is_asked_about_a_few_images_at_a_time(tmp_path, monkeypatch):
+    pytest.importorskip("sklearn", reason="needs the extra `study` (scikit-learn)")
+    pair(tmp_path, "train", 60)
+    pair(tmp_path, "test", 50)
+    images = load_images(str(tmp_path))
+    whole, asked = image_baselines.image_baselines(images), []
+    flat = image_baselines._flat
+    monkeypatch.setattr(image_baselines, "_flat", lambda pixels: asked.append(len(pixels)) or flat(pixels))
+    monkeypatch.setattr(image_baselines, "MOST_VALUES", 30 * 20 + 7)
+    assert image_baselines.image_baselines(images) == pytest.approx(whole[:-1] + ("",))
+    assert asked == [60, 20, 20, 10]
 
 
 # mistakes

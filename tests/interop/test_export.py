@@ -157,7 +157,7 @@ def test_the_default_preset_writes_the_same_text_in_transformers(trained, tmp_pa
     text = "the cat sees a dog"
     asked = tokenizer(text, return_tensors="pt")
     assert asked["input_ids"][0].tolist() == run.tokenizer.encode(text).tolist()
-    yours = model.generate(**asked, do_sample=False, max_new_tokens=20, pad_token_id=0, eos_token_id=None)
+    yours = model.generate(**asked, do_sample=False, max_new_tokens=20)
     from qkv.tasks import PredictOptions
 
     (mine,) = run.predict([text], PredictOptions(tokens=20, temperature=0))
@@ -176,6 +176,43 @@ def test_an_export_is_imported_as_the_same_model_and_exported_as_the_same_bytes(
     assert main(["export", str(tmp_path / "again"), "--out", str(tmp_path / "two")]) == 0
     assert contents(tmp_path / "one") == contents(tmp_path / "two")
     assert "imported from" in (tmp_path / "two" / "README.md").read_text()
+
+
+def greedy(config, state, prompts):
+    from qkv.tasks.generation import Sampling, generate
+
+    model = build(config, 0).eval()
+    Catalogue(model).load_state(state)
+    return [ids.tolist() for ids in generate(model, prompts, tokens=20, how=Sampling(temperature=0), seed=0)]
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama", "mistral", "qwen3", "neox"])
+def test_a_text_goes_on_where_a_token_has_the_number_that_their_class_ends_at_by_itself(name, theirs, tmp_path):
+    import transformers
+
+    theirs.save_theirs(tmp_path / "them", name, bos_token_id=None, eos_token_id=None)
+    read = read_checkpoint(tmp_path / "them")
+    prompts = torch.arange(4, 8)[:, None].numpy()
+    places = torch.arange(61)
+    early = greedy(read.config, read.state, prompts)[0][0]
+    places[2], places[early] = early, 2
+    state = read.state | {"W_E": read.state["W_E"][places]}
+    state |= {"W_U": state["W_U"][:, places]} if "W_U" in state else {}
+    for target in ("one", "two"):
+        exporting.write_checkpoint(read.config, state, None, tmp_path / target, card="", wanted=read.family.name)
+        again = read_checkpoint(tmp_path / target)
+        assert again.marks == {} and all(torch.equal(again.state[address], state[address]) for address in state)
+        state = again.state
+    assert contents(tmp_path / "one") == contents(tmp_path / "two")
+    mine = greedy(read.config, state, prompts)
+    assert any(2 in ids[:-1] for ids in mine)
+    model = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "two")
+    asked = dict(attention_mask=torch.ones(1, 1), do_sample=False)
+    kept = transformers.GenerationConfig.from_model_config(model.config)  # what older versions write with
+    kept.max_new_tokens = model.generation_config.max_new_tokens = 20
+    for how in (None, kept):
+        yours = [model.generate(torch.from_numpy(p)[None], generation_config=how, **asked)[0, 1:] for p in prompts]
+        assert [ids.tolist() for ids in yours] == mine
 
 
 def test_shards_are_read_by_both(theirs, tmp_path):

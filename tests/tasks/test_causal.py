@@ -1,5 +1,7 @@
 """Batches, loss and continuation of the causal task."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
@@ -87,6 +89,17 @@ def test_loss_and_gradients_equal_cross_entropy_of_the_logits(corpus, model_of, 
     assert n == 64
     torch.testing.assert_close(nats, plain, rtol=1e-12, atol=0)
     torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize(("n_words", "there"), [(1, False), (4, False), (6, True)])
+def test_perplexity_by_words_is_left_out_where_a_word_costs_more_than_a_float_holds(corpus, model, n_words, there):
+    data = SimpleNamespace(**vars(corpus), n_words=lambda: n_words)
+    found = TASK.evaluate(model, data)
+    nats = found.figures["bits_per_byte"].value * np.log(2) * len(corpus.val) / n_words
+    assert there == (nats < 700) == ("word_perplexity" in found.figures)
+    if there:
+        value, (low, high) = found.figures["word_perplexity"][:2]
+        assert np.log(value) == pytest.approx(nats) and 0 < low < value < high < np.inf
 
 
 def test_dropout_of_the_caller_reaches_the_model(corpus, model):

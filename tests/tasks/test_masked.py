@@ -9,9 +9,10 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from qkv.data.config import DataConfig
 from qkv.data.packing import train_window
 from qkv.data.tokens import Tokens
-from qkv.errors import ConfigError
+from qkv.errors import ConfigError, SourceError
 from qkv.models.layout import Sizes
 from qkv.tasks import Masked, validation_loss
 from qkv.tasks.masked import VALIDATION_RATE
@@ -243,3 +244,23 @@ def test_the_gradient_of_a_large_tied_table_has_the_same_bits_every_time(corpus,
         torch.set_num_threads(threads)
         torch.use_deterministic_algorithms(False)
     assert len(found) == 1
+
+
+def test_a_text_of_which_the_tokenizer_knows_nothing_is_refused_and_one_that_it_half_knows_is_told(tmp_path):
+    words = "the king sees a dog at home and the queen sees the sea. " * 300
+    letters = np.random.default_rng(0).choice(list("acgt"), (99, 120))
+    strange = "\n".join(map("".join, letters))  # words too long for WordPiece
+    for name, text in (("words", words), ("strange", strange), ("both", words + (" " + "x" * 200) * 4000)):
+        (tmp_path / f"{name}.txt").write_text(text)
+    load = lambda source, **how: TASK.load(DataConfig(source=str(tmp_path / source), **how), cache=None)  # noqa: E731
+    with pytest.raises(SourceError, match=r"'strange': of the training text the tokenizer \(wordpiece\) knows nothing"):
+        load("strange.txt", tokenizer="wordpiece", val=str(tmp_path / "words.txt"))
+    with pytest.raises(SourceError, match="of the validation text .* train with --tokenizer bpe"):
+        load("words.txt", tokenizer="wordpiece", val=str(tmp_path / "strange.txt"))
+    sizes = Sizes(d_vocab=0, d_model=8, n_layers=1, n_heads=1, n_ctx=16)
+    assert TASK.cautions(load("strange.txt", tokenizer="bpe"), sizes) == []
+    assert TASK.cautions(load("words.txt", tokenizer="wordpiece"), sizes) == []
+    corpus = load("words.txt", tokenizer="wordpiece", val=str(tmp_path / "both.txt"))
+    assert [int(corpus.tokenizer.unknown_id == i) for i in corpus.val.ids].count(1) == corpus.val.n_unknown > 1000
+    (told,) = TASK.cautions(corpus, sizes)
+    assert told.startswith(f"{corpus.val.n_unknown / len(corpus.val):.0%} of the validation tokens are [UNK]")

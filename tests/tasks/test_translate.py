@@ -83,6 +83,29 @@ def test_the_validation_loss_is_that_of_each_pair_alone(corpus, model):
     assert whole == pytest.approx(total, rel=1e-9)
 
 
+def test_pairs_longer_than_the_context_are_counted_and_said(corpus, model):
+    assert TASK.cautions(corpus, model.sizes) == []
+    longest = [
+        max(map(len, pair))
+        for part in (corpus.train, corpus.val)
+        for pair in zip(*map(_documents, _sides(part)), strict=True)
+    ]
+    n_ctx = sorted(longest)[len(longest) // 2]
+    sizes = dataclasses.replace(model.sizes, n_ctx=n_ctx)
+    counts = [sum(n > n_ctx for n in part) for part in (longest[: len(corpus.train)], longest[len(corpus.train) :])]
+    assert len(corpus.train) - len(corpus.train.within(n_ctx)) == counts[0] > 0 < counts[1]
+    said = TASK.cautions(corpus, sizes)
+    assert [sentence.split(" pairs are longer")[0] for sentence in said] == [
+        f"{counts[0]} of {len(corpus.train)} training", f"{counts[1]} of {len(corpus.val)} validation"
+    ]  # fmt: skip
+    assert f"and are left out (--set n_ctx={max(longest[: len(corpus.train)])} reads all)." in said[0]
+    assert "and are cut there" in said[1]
+
+
+def _documents(tokens):
+    return [tokens.document(i) for i in range(tokens.n_documents)]
+
+
 def _sides(pairs):
     return pairs.source, pairs.target
 

@@ -15,7 +15,7 @@ from qkv.randomness import generator
 __all__ = ["ImageBaselines", "image_baselines"]
 
 MOST_VALUES = 10_000_000
-"""Pixel values (images x pixels) that the linear model is fitted on."""
+"""Pixel values (images x pixels) that the linear model is fitted on, and that it is asked about at a time."""
 _ROUNDS = 100
 
 
@@ -47,9 +47,11 @@ def image_baselines(images: Images) -> ImageBaselines:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that it has not converged after so many rounds is meant
         model = LogisticRegression(max_iter=_ROUNDS, C=0.1).fit(x, y)
-    logs = model.predict_log_proba(_flat(images.val.pixels))
-    known = np.full((len(logs), n_classes), -np.inf, dtype=np.float64)
-    known[:, model.classes_] = logs
+    known = np.full((len(wanted), n_classes), -np.inf, dtype=np.float64)
+    step = max(1, MOST_VALUES // int(np.prod(images.shape)))
+    for first in range(0, len(wanted), step):
+        logs = model.predict_log_proba(_flat(images.val.pixels[first : first + step]))
+        known[first : first + step, model.classes_] = logs
     right = float((known.argmax(axis=1) == wanted).mean())
     return ImageBaselines(majority, majority_nats, right, float(-known[np.arange(len(wanted)), wanted].mean()), note)
 

@@ -116,9 +116,10 @@ def load_images(
 ) -> Images:
     """Read images and labels, and what they are measured on.
 
-    Without `val`, files of IDX named test, t10k or val and folders of that name beside "train" are for validation;
-    where there are none, a tenth of each class. Where `source` and `val` are the same nothing is held out: all of it is
-    measured on. IDX images are never resized. `classes`, where they are known already, are those labels may have.
+    Without `val`, files of IDX named test, t10k or val and folders of that name beside "train" are for validation, if
+    they hold images by class; where there are none, a tenth of each class. Where `source` and `val` are the same
+    nothing is held out: all of it is measured on. IDX images are never resized. `classes`, where they are known
+    already, are those labels may have.
 
     Raises SourceError in one sentence for what cannot be read, labels that do not fit or are of one class only, and a
     class of the validation part that training does not have; MissingExtra where Pillow is needed and not there.
@@ -176,7 +177,8 @@ def _parts(path: Path, val: Path | None) -> tuple[Path, Path | None]:
     folders = {folder.name.lower(): folder for folder in path.iterdir() if folder.is_dir()}
     training = folders["train"] if "train" in folders and class_folders(folders["train"]) else path
     if val is None and training != path:
-        val = next((folders[name] for name in _HELD_OUT_FOLDERS if name in folders), None)
+        beside = [folders[name] for name in _HELD_OUT_FOLDERS if name in folders]
+        val = next((folder for folder in beside if class_folders(folder) or _idx_inside(folder)), None)
     return training, _one(val) if val is not None else None
 
 
@@ -330,4 +332,4 @@ def _tenth(pixels: np.ndarray, labels: np.ndarray) -> np.ndarray:
         mine = np.flatnonzero(labels == label)
         last = np.sort(hashes[mine])[max(0, round(share * len(mine)) - 1)]
         chosen[mine[hashes[mine] <= last]] = True
-    return chosen
+    return np.isin(hashes, hashes[chosen])  # under another label too

@@ -2,8 +2,9 @@
 
 All images come out with one size and one number of channels. Grey stays grey where every file is; a transparent pixel
 lies on black. Files whose shape differs are scaled until they cover the common size, and what juts out is cut off
-evenly. Animations are their first picture. Nothing is executed or unpickled, and a file that claims to be larger than
-Pillow's limit is refused.
+evenly. Animations are their first picture. Grey of 16 bits is brought to 8; grey without a known white (real numbers,
+32 bits) is refused. Nothing is executed or unpickled, and a file that claims to be larger than Pillow's limit is
+refused.
 """
 
 import hashlib
@@ -27,6 +28,8 @@ _LONGEST_SIDE = 64
 """Of images for which no size was asked: beyond it a processor would be busy for hours."""
 _MOST_BYTES = 4 << 30
 _GREY = frozenset({"1", "L", "LA", "I", "F"})
+_UP_TO_65535 = frozenset({"PNG", "PPM"})
+"""Formats whose whole numbers (mode I) are of 16 bits."""
 
 
 def class_folders(folder: Path) -> list[Path]:
@@ -76,6 +79,7 @@ def read_pictures(files: Sequence[Path], shape: tuple[int, ...]) -> np.ndarray:
     out = np.empty((len(files), channels, height, width), np.uint8)
     for i, file in enumerate(files):
         with _opened(file) as image:
+            image = _of_8_bits(image, file)
             if "A" in image.getbands() or "transparency" in image.info:
                 image = _on_black(image)
             image = image.convert("L" if channels == 1 else "RGB")
@@ -142,6 +146,23 @@ class _opened:
         if isinstance(error, FileNotFoundError):
             return SourceError(f"{str(self._file)!r} does not exist; expected an image file, such as a .png")
         return SourceError(f"{str(self._file)!r} cannot be read as an image: {error}")
+
+
+def _of_8_bits(image: Any, file: Path) -> Any:
+    """Grey of 16 bits divided by 257, anything else as it is: Pillow's own conversion makes all above 255 white.
+
+    Raises SourceError for grey that may lie anywhere.
+    """
+    if image.mode == "F" or (image.mode == "I" and image.format not in _UP_TO_65535):
+        kind = "real numbers" if image.mode == "F" else "whole numbers of 32 bits"
+        raise SourceError(
+            f"{str(file)!r} holds {kind}, of which none is known as white; save it as grey of 8 or 16 bits"
+        )
+    if image.mode[0] != "I":
+        return image
+    values = np.asarray(image).astype(np.int64)
+    values[values == image.info.get("transparency", -1)] = 0  # on black
+    return _pillow().fromarray(((values + 128) // 257).astype(np.uint8))
 
 
 def _on_black(image: Any) -> Any:

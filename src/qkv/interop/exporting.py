@@ -24,7 +24,7 @@ from qkv.errors import ConfigError, RunFolderError, SourceError
 from qkv.folder import storage_errors, write_atomically
 from qkv.interop.families import FAMILIES, Family
 from qkv.interop.folders import INDEX, SINGLE
-from qkv.interop.importing import as_model, neutral, rows_of_model
+from qkv.interop.importing import MARKS, as_model, neutral, rows_of_model
 from qkv.interop.settings import Reading, read_config
 from qkv.models.layout import ModelConfig, Patches
 from qkv.training.tensorfile import streamed
@@ -142,7 +142,7 @@ def write_checkpoint(
         settings, tensors = _config_json(fit.family, config), _tensors(fit.family, config, state)
     else:
         settings, tensors = _own_config(config), dict(state)
-    ids = _token_ids(tokenizer, config) | dict(marks or {})
+    ids = _no_tokens(config) | _token_ids(tokenizer, config) | dict(marks or {})
     settings |= {key: value for key, value in ids.items() if key not in settings}
     with _new_folder(out) as folder:
         _write_json(folder / "config.json", settings)
@@ -195,6 +195,15 @@ def _pixels(patches: Patches) -> dict[str, Any]:
         "image_mean": [patches.mean] * patches.channels,
         "image_std": [patches.std] * patches.channels,
     }
+
+
+def _no_tokens(config: ModelConfig) -> dict[str, None]:
+    """Null for each mark of a model that writes: for a key that is missing transformers takes Llama's ids or Marian's.
+
+    A text would end at the first token that happens to have such a number.
+    """
+    marks = {"CausalLM": MARKS[:3], "EncoderDecoderLM": MARKS}
+    return dict.fromkeys(marks.get(config.kind, ()))
 
 
 def _token_ids(tokenizer: Tokenizer | None, config: ModelConfig) -> dict[str, int]:

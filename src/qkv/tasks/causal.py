@@ -35,6 +35,8 @@ DEFAULT_TEMPERATURE = 0.8
 
 
 _SAMPLED_WORDS = 6
+_LARGEST_EXPONENT = 700.0
+"""e to the power of more than 709.78 is no float64."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,7 +116,8 @@ class Causal(TextTask):
 
         Word perplexity is exp(N / W): N the nats of the whole text as bits per byte count them (what the tokenizer lost
         charged, the first token at the mean), W its words between white space plus its line ends, each of which is a
-        token in the usual figures of WikiText (Merity et al. 2016, arXiv 1609.07843).
+        token in the usual figures of WikiText (Merity et al. 2016, arXiv 1609.07843). Left out where a word costs so
+        much that its exponential is no number, as in a text without spaces.
         """
         found = evaluate(model, self, data)
         bits, n_words = found.figures["bits_per_byte"], getattr(data, "n_words", lambda: 0)()
@@ -124,8 +127,11 @@ class Causal(TextTask):
         if not n_words:
             return found
         per_bit = math.log(2) * data.val.n_bytes / n_words
-        interval = bits.interval and (math.exp(bits.interval[0] * per_bit), math.exp(bits.interval[1] * per_bit))
-        words = Figure(math.exp(bits.value * per_bit), interval, "perplexity by words")
+        nats = [per_bit * value for value in (bits.value, *(bits.interval or ()))]
+        if max(nats) > _LARGEST_EXPONENT:
+            return found
+        value, *interval = map(math.exp, nats)
+        words = Figure(value, (interval[0], interval[1]) if interval else None, "perplexity by words")
         return dataclasses.replace(found, figures={**found.figures, "word_perplexity": words})
 
     def sample_inputs(self, data: "Corpus") -> list[str]:

@@ -16,19 +16,21 @@ text, so that losses compare whatever a run was trained at.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from qkv.data.config import DataConfig
 from qkv.data.packing import train_starts, window_documents
 from qkv.data.tokens import Tokens
-from qkv.errors import ConfigError
+from qkv.errors import ConfigError, SourceError
 from qkv.randomness import generator
 from qkv.tasks.filling import Candidate, fill, rank
 from qkv.tasks.objective import batch_loss, batch_scores, random_targets
-from qkv.tasks.task import Batch, Drop, PredictOptions, Scores
+from qkv.tasks.task import Batch, Drop, PredictOptions, Progress, Scores
 from qkv.tasks.text import TextTask
 
 if TYPE_CHECKING:
@@ -41,6 +43,8 @@ VALIDATION_RATE = 0.15
 
 
 _SAMPLED_WORDS = 24
+_STRETCH = 1 << 16
+"""Tokens looked at a time for one that can be hidden."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,6 +73,19 @@ class Masked(TextTask):
             raise ConfigError(f"rate is {self.rate}; expected a share of tokens to hide, above 0 and up to 1")
         if self.random < 0 or self.kept < 0 or self.random + self.kept > 1:
             raise ConfigError(f"random is {self.random} and kept is {self.kept}; expected shares that sum to at most 1")
+
+    def load(self, config: DataConfig, *, cache: Path | None, progress: Progress | None = None) -> "Corpus":
+        """As every text. Raises SourceError where the tokenizer knows nothing of a part: there is nothing to hide."""
+        corpus = super().load(config, cache=cache, progress=progress)
+        special = _special(corpus.tokenizer)
+        for tokens, name in ((corpus.train, "training"), (corpus.val, "validation")):
+            if all(special[tokens.ids[i : i + _STRETCH]].all() for i in range(0, len(tokens), _STRETCH)):
+                raise SourceError(
+                    f"{corpus.name!r}: of the {name} text the tokenizer ({corpus.tokenizer.kind}) knows nothing, all"
+                    f" {len(tokens):,} tokens are [UNK] and none can be hidden; give text that it knows, or train with"
+                    " --tokenizer bpe, which knows any"
+                )
+        return corpus
 
     def train_batch(
         self,

@@ -14,9 +14,12 @@ from qkv.tasks.task import Progress, TaskDefaults
 
 if TYPE_CHECKING:
     from qkv.data.corpus import Corpus
+    from qkv.models.layout import Sizes
 
 __all__ = ["TextTask"]
 
+_MANY_UNKNOWN = 0.2
+"""Share of a part's tokens that stand for nothing known, from which on a person is told."""
 _READ_TOKENS = 4096
 """Of the validation text, in search of prose."""
 _PROSE = 0.9
@@ -38,6 +41,16 @@ class TextTask(TaskDefaults):
     def load(self, config: DataConfig, *, cache: Path | None, progress: Progress | None = None) -> "Corpus":
         """By `qkv.data.corpus.load_corpus`."""
         return load_corpus(config, cache=cache, task_specials=self.needs_specials, progress=progress)
+
+    def cautions(self, data: "Corpus", sizes: "Sizes") -> list[str]:
+        """How much of the text the tokenizer does not know, where that is much."""
+        parts = ((data.train, "training"), (data.val, "validation"))
+        return [
+            f"{tokens.n_unknown / len(tokens):.0%} of the {name} tokens are [UNK], which the tokenizer"
+            f" ({data.tokenizer.kind}) does not know; --tokenizer bpe knows any text."
+            for tokens, name in parts
+            if tokens.n_unknown > _MANY_UNKNOWN * len(tokens)
+        ]
 
     def yardstick_nats(self, data: "Corpus") -> float:
         """Nats per validation token under the bigram counts of the training part."""

@@ -122,6 +122,16 @@ class Translate(TaskDefaults):
         """Tokens of a bucket, those of sources counted as well."""
         return max(1, data.train.n_tokens // n_buckets(data.train, sizes.n_ctx, BUCKET_TOKENS))
 
+    def cautions(self, data: PairCorpus, sizes: "Sizes") -> list[str]:
+        """How many training pairs are left out, and how many validation pairs are cut."""
+        found = []
+        for part, name, what in ((data.train, "training", "left out"), (data.val, "validation", "cut there")):
+            longer = np.maximum(*part.lengths())
+            n = int((longer > sizes.n_ctx).sum())
+            words = f"{n:,} of {len(part):,} {name} pairs are longer than the context of {sizes.n_ctx} tokens and are"
+            found += [f"{words} {what} (--set n_ctx={int(longer.max())} reads all)."] if n else []
+        return found
+
     def yardstick_nats(self, data: PairCorpus) -> float:
         """Nats per validation target token under the unigram counts of the training targets, one added to each."""
         size = data.tokenizer.d_vocab
