@@ -264,3 +264,10 @@ def test_a_text_of_which_the_tokenizer_knows_nothing_is_refused_and_one_that_it_
     assert [int(corpus.tokenizer.unknown_id == i) for i in corpus.val.ids].count(1) == corpus.val.n_unknown > 1000
     (told,) = TASK.cautions(corpus, sizes)
     assert told.startswith(f"{corpus.val.n_unknown / len(corpus.val):.0%} of the validation tokens are [UNK]")
+
+
+@pytest.mark.parametrize(("text", "expected"), [("a b c d e", ["a b c [MASK] e"]), ("a b c", []), ("", [])])
+def test_a_text_of_fewer_than_four_words_is_no_sample(text, expected):
+    val = SimpleNamespace(ids=np.array([ord(c) for c in text], dtype=np.int64))
+    data = SimpleNamespace(val=val, tokenizer=SimpleNamespace(decode=lambda ids: "".join(map(chr, ids))))
+    assert TASK.sample_inputs(data) == expected

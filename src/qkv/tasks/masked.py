@@ -151,9 +151,9 @@ class Masked(TextTask):
         return None
 
     def sample_inputs(self, data: "Corpus") -> list[str]:
-        """The first words of prose in the validation text, every fourth of them hidden."""
-        words = " ".join("[MASK]" if i % 4 == 3 else word for i, word in enumerate(self.prose(data, _SAMPLED_WORDS)))
-        return [words] if words else []
+        """The first words of prose in the validation text, every fourth of them hidden; none where they are fewer."""
+        words = ["[MASK]" if i % 4 == 3 else word for i, word in enumerate(self.prose(data, _SAMPLED_WORDS))]
+        return [" ".join(words)] if len(words) > 3 else []
 
     def predict(self, model: Any, tokenizer: Any, texts: Sequence[str], options: PredictOptions) -> list[str]:
         """Each text with every [MASK] typed in it filled; see `qkv.tasks.filling.fill`."""
