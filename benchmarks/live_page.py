@@ -39,11 +39,10 @@ OPENED_AT = 64
 """The step at which --pairs opens the page."""
 
 SLOWER = (
-    ("follow.py", "LOOK_EVERY = 1.0", "LOOK_EVERY = 2.0"),
-    ("follow.py", "TOLD_WITHIN = 0.25", "TOLD_WITHIN = 0.5"),
-    ("follow.py", "SHARE = 0.005", "SHARE = 0.0025"),
-    ("static/live.js", "SHARE = 0.005", "SHARE = 0.0025"),
-    ("static/live.js", "LEAST = 0.5", "LEAST = 1.0"),
+    ("follow.py", "LOOK_EVERY = 1.5", "LOOK_EVERY = 3.0"),
+    ("follow.py", "SHARE = 0.002", "SHARE = 0.001"),
+    ("static/live.js", "SHARE = 0.002", "SHARE = 0.001"),
+    ("static/live.js", "LEAST = 1;", "LEAST = 2;"),
 )
 """What a page does by the clock, and the same for one that is held still half of the time: file, words, words."""
 

@@ -106,8 +106,8 @@ def measures_page() -> str:
     ]
     lines += [
         "",
-        "A kind of look is taken at step 0, at early steps spaced by logarithm, then every so many updates (at most 32",
-        "times while the steps double), and at the end;",
+        "A kind of look is taken at step 0, at early steps spaced by logarithm, then every so many updates (at most 16",
+        "times while the steps double, `full` 32), and at the end;",
         "`--watch 2%` chooses the intervals that cost that share of the time; `--set watching.attention=16` sets one.",
         "",
         "| look at | takes | `light`: every | `full`: every |",

@@ -88,7 +88,7 @@ def test_link_copies_where_there_are_no_links(tmp_path: Path, monkeypatch: pytes
 def test_an_existing_run_is_refused_and_resume_is_offered(tmp_path: Path) -> None:
     with RunFolder.create(tmp_path / "run") as folder:
         folder.write("config.toml", "x = 1\n")
-    with pytest.raises(RunFolderError, match="--resume, or choose another --out"):
+    with pytest.raises(RunFolderError, match="choose another --out .a training goes on with qkv train --resume"):
         RunFolder.create(tmp_path / "run")
     assert (tmp_path / "run" / "config.toml").read_text() == "x = 1\n"
 
@@ -174,6 +174,27 @@ def test_the_manifest_notices_altered_and_missing_files(tmp_path: Path) -> None:
     folder.config.write_text("x = 2\n")
     folder.report.unlink()
     assert folder.damaged_files() == {"config.toml": "altered", "report.html": "missing"}
+
+
+def test_weights_are_those_of_the_checkpoints_and_of_the_last_step_once_that_is_known(tmp_path: Path) -> None:
+    with RunFolder.create(tmp_path / "run") as folder:
+        folder.write("config.toml", "")
+        for name in ("step-00000000", "step-00000100", "step-00000016", "step-x", ".part-step-00000032"):
+            (folder.checkpoints / name).mkdir()
+            (folder.checkpoints / name / "model.safetensors").write_bytes(b"")
+        folder.write("model.safetensors", b"")
+        kept = {int(p.parent.name[5:]): p for p in folder.checkpoints.glob("step-0*/*")}
+        assert list(folder.weights(last_step=120)) == [0, 16, 100] and folder.weights() == kept
+        folder.seal({})
+        assert folder.weights() == kept and folder.weights(last_step=120) == kept | {120: folder.model}
+        folder.seal({"summary": {"steps": 100}})
+        assert folder.weights() == kept
+        folder.seal({"summary": {"steps": 128}})
+        assert list(folder.weights(last_step=120)) == [0, 16, 100, 128] and folder.weights()[128] == folder.model
+        folder.seal({"summary": {"steps": 0}})  # as an imported model
+        assert folder.weights() == kept
+        folder.manifest.write_text("{")
+        assert folder.weights() == kept
 
 
 def test_a_manifest_never_leads_outside_the_folder(tmp_path: Path) -> None:

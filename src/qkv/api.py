@@ -2,7 +2,7 @@
 
     run = qkv.train("my.txt", freeze=["W_E"], minutes=3)
     run.model, run.tokenizer, run.loss
-    run.predict(["the cat"]); run.history("L*.W_Q", "drift"); run.matrix("L0.H3.OV")
+    run.predict(["the cat"]); run.history("L*.W_Q", "drift"); run.matrix("L0.H1.OV")
 
 A `Run` reads its folder and never a live trainer, so one that is training elsewhere can be read too.
 """
@@ -410,8 +410,8 @@ class Run:
             return write_table(path, telemetry.everything())
 
     def snapshots(self) -> dict[int, Path]:
-        """Step -> file of weights, for every step whose weights were kept."""
-        return recipe.snapshot_steps(self.path)
+        """Step -> file of weights, for every step whose weights were kept, oldest first."""
+        return RunFolder(self.path).weights()
 
     def catalogue(self, at: int | None = None) -> Catalogue:
         """Every matrix by address, now or at a step whose weights were kept.

@@ -53,8 +53,8 @@ def storage_errors(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            message = f"the disk is full: {path} could not be written. What was saved before is kept; free some space"
-            raise StorageError(f"{message} and continue with --resume") from error
+            message = f"the disk is full: {path} could not be written. What was saved before is kept; free some space,"
+            raise StorageError(f"{message} then type the same again (a training goes on with --resume)") from error
         if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
             raise StorageError(f"no permission to write {path}; what was saved before is kept") from error
         raise StorageError(f"{path} could not be written: {error.strerror or error}") from error
@@ -167,8 +167,8 @@ class RunFolder:
         if self.path.exists() and not self.path.is_dir():
             raise RunFolderError(f"{self.path} is a file; choose another --out")
         if self.path.exists() and not self._is_vacant():
-            next_word = "continue it with --resume, or choose another --out" if self.config.exists() else ""
-            raise RunFolderError(f"{self.path} already exists; {next_word or 'choose another --out'}")
+            is_run = " (a training goes on with qkv train --resume --out)" if self.config.exists() else ""
+            raise RunFolderError(f"{self.path} already exists; choose another --out{is_run}")
 
     @classmethod
     def open(cls, path: str | Path, *, writing: bool = False) -> "RunFolder":
@@ -234,6 +234,26 @@ class RunFolder:
         if not isinstance(version, int) or version > FORMAT_VERSION:
             raise RunFolderError(f"{self.path} has format version {version}; this qkv reads up to {FORMAT_VERSION}")
         return manifest
+
+    def weights(self, last_step: int | None = None) -> dict[int, Path]:
+        """Step -> file of weights, oldest first: of every checkpoint that is there, and of a finished run its model.
+
+        That is of the last step by its manifest; of `last_step` where it says none; an imported model, which has not
+        been trained, is of none.
+        """
+        found = {}
+        for path in self.checkpoints.glob("step-*/model.safetensors"):
+            if path.parent.name[5:].isdecimal():
+                found[int(path.parent.name[5:])] = path
+        if self.is_finished and self.model.is_file():
+            try:
+                summary = self.read_manifest().get("summary")
+            except RunFolderError:  # whoever asks for more will say so
+                summary = None
+            last = summary.get("steps", last_step) if isinstance(summary, dict) else last_step
+            if isinstance(last, int) and last > 0:
+                found.setdefault(last, self.model)
+        return dict(sorted(found.items()))
 
     def damaged_files(self) -> dict[str, str]:
         """Name -> "missing" or "altered" for each final file that is not as the manifest says; empty if all is well."""

@@ -62,7 +62,7 @@ class Preset:
     floor: float = 0.0
     """The rate at the horizon as a share of the peak."""
     head_width: int = 32
-    """Width of one head that the size law aims at, twice that from d_model 256 on; 0 is a single head."""
+    """Width of one head that the size law aims at, twice that from d_model 192 on; 0 is a single head."""
     mlp_ratio: float = 4.0
     """d_mlp as a multiple of d_model."""
     largest_layers: int = 99
@@ -388,14 +388,18 @@ def labelled_law(n_texts: int, budget: Budget, entropy: float) -> Scale:
 def image_law(n_images: int, budget: Budget, yardstick: float) -> Scale:
     """Sizes and batch for `n_images` training images; n_ctx is the grid of patches.
 
-    Some thousand images are seen many times in any budget: a small model with dropout. The measurements, on 60,000
-    images of 28 x 28 pixels and two cores, stand in LOG.md.
+    Some thousand images are seen many times in any budget: a small model with dropout. Without a budget it ends after
+    so many updates at the latest. The measurements, on 60,000 images of 28 x 28 pixels and two cores, stand in LOG.md.
     """
     if n_images < 2_000:
-        return Scale(d_model=64, n_layers=4, n_ctx=0, batch_size=32, steps=400, dropout=0.1)
-    if n_images < 20_000 or 0 < budget.minutes < 2:
-        return Scale(d_model=96, n_layers=4, n_ctx=0, batch_size=64, steps=2000)
-    return Scale(d_model=128, n_layers=6, n_ctx=0, batch_size=128, steps=3000)
+        scale = Scale(d_model=64, n_layers=4, n_ctx=0, batch_size=32, most_steps=400, dropout=0.1)
+    elif n_images < 20_000 or 0 < budget.minutes < 2:
+        scale = Scale(d_model=96, n_layers=4, n_ctx=0, batch_size=64, most_steps=2000)
+    else:
+        scale = Scale(d_model=128, n_layers=6, n_ctx=0, batch_size=128, most_steps=3000)
+    if budget.until_loss:  # a target needs a horizon to fall towards, not a clock
+        return replace(scale, steps=scale.most_steps)
+    return replace(scale, most_steps=0) if budget.minutes else scale
 
 
 SIZE_LAWS: Mapping[str, SizeLaw] = {

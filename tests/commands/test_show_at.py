@@ -45,6 +45,23 @@ def test_of_a_step_that_was_not_kept_the_nearest_is_shown_and_named(run, address
     assert capsys.readouterr().out.startswith("No weights were kept of step 11; the nearest are those of step 8")
 
 
+def test_of_a_text_too_the_nearest_is_shown_and_named(run, capsys):
+    words = ("show", run.path, "--text", "the cat")
+    for address in ((), ("L0.H1.pattern",), ("L0.x",)):
+        near, exact = (shown(capsys, *words, *address, "--at", at) for at in (11, 8))
+        assert (
+            "No weights were kept of step 11; the nearest are those of step 8" in near["note"] and "note" not in exact
+        )
+        assert {name: near[name] for name in exact} == exact and (near["asked"], near["step"]) == (11, 8)
+    near, exact = (shown(capsys, *words, "--at", at) for at in ("0..19", "0..20"))
+    assert near["products"] == exact["products"] and (near["asked"], near["step"]) == ([0, 19], [0, 20])
+    assert "of step 19; the nearest are those of step 20" in near["note"] and "step 0" not in near["note"]
+    assert cli.main(["show", str(run.path), "--text", "the cat", "--at", "9..7"]) == 2
+    assert "kept one set of weights near steps 9 and 7; kept: 0, 8, 16, 20" in capsys.readouterr().err
+    assert cli.main(["show", str(run.path), "--text", "the cat", "--at", "0..21"]) == 2
+    assert "kept no weights of step 21" in capsys.readouterr().err
+
+
 def test_a_step_beyond_the_last_is_a_mistake(run, capsys):
     assert cli.main(["show", str(run.path), "L0.H1.QK", "--at", "21"]) == 2
     assert "kept no weights of step 21; steps with weights: 0, 8, 16, 20" in capsys.readouterr().err

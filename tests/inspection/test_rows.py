@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 from safetensors.numpy import save_file
 
 from qkv.errors import AddressError, RunFolderError
-from qkv.inspection import drifts, moved, nearest, neighbours, row_story, snapshot_steps, stored, summary
+from qkv.folder import RunFolder
+from qkv.inspection import drifts, moved, nearest, neighbours, row_story, stored, summary
 from qkv.inspection.rows import rank_correlation, row_history, turns
 
 scipy_stats = pytest.importorskip("scipy.stats", reason="scipy is the oracle of rank correlations")
@@ -106,7 +107,7 @@ def test_weights_are_read_at_the_steps_that_were_kept(tmp_path):
         folder.mkdir(parents=True)
         save_file({"W_E": np.full((2, 2), step, dtype=np.float32)}, folder / "model.safetensors")
     (tmp_path / "checkpoints" / ".part-step-00000032").mkdir()
-    assert snapshot_steps(tmp_path) == [0, 8, 16]
+    assert list(RunFolder(tmp_path).weights()) == [0, 8, 16]
     assert stored(tmp_path, "W_E", 8)[0, 0] == 8
     assert stored(tmp_path, "W_E")[0, 0] == 16  # not finished: the newest checkpoint
     save_file({"W_E": np.full((2, 2), 20, dtype=np.float32)}, tmp_path / "model.safetensors")

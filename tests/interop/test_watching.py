@@ -94,11 +94,13 @@ def test_two_lines_in_a_loop_of_nanogpt_give_a_run_with_split_matrices(tmp_path,
     torch.testing.assert_close(head, q[8:].t(), rtol=0, atol=0)
     assert run.matrix("L0.H1.OV").singular_values().shape[-1] == 8
     assert run.catalogue(at=0).entry("L1.W_Q").parameter.equal(start[:16].t())
+    assert list(run.snapshots()) == [0, 6] and run.matrix("L1.W_Q", at=6).equal(run.matrix("L1.W_Q"))
     with run.telemetry() as telemetry:
         steps = telemetry.steps()
     assert steps.step.tolist() == [1, 2, 3, 4, 5, 6] and np.isfinite(steps.loss).all()
     assert main(["show", str(run.path)]) == 0 and main(["report", str(run.path)]) == 0
-    assert main(["show", str(run.path), "L0.W_Q"]) == 0
+    for step in ((), ("--at", "0"), ("--at", "6"), ("--at", "4")):
+        assert main(["show", str(run.path), "L0.W_Q", *step]) == 0
     assert main(["predict", str(run.path), "a"]) == 2
     assert main(["export", str(run.path), "--out", str(tmp_path / "out")]) == 2 and not (tmp_path / "out").exists()
     with pytest.raises(ConfigError, match="not its code"):

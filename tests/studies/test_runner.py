@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from qkv.errors import ConfigError, Interrupted, RunFolderError, SourceError
+from qkv.errors import ConfigError, Interrupted, MissingExtra, RunFolderError, SourceError
 from qkv.studies import runner
 from qkv.studies.design import Design
 from qkv.studies.estimate import Estimate
@@ -40,6 +40,13 @@ def whole(tiny_study, small_text, tmp_path_factory) -> Path:
 def verdict_of(folder: Path, runs: Path) -> bytes:
     """The bytes of a verdict, its own path apart."""
     return (folder / "verdict.json").read_bytes().replace(str(runs).encode(), b"")
+
+
+def test_without_scipy_nothing_is_trained(tiny, small_text, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "scipy", None)
+    with pytest.raises(MissingExtra, match="pip install 'qkv.study.'"):
+        runner.run_study("tiny", small_text, within=tmp_path / "runs")
+    assert not (tmp_path / "runs").exists()
 
 
 def test_the_verdict_follows_from_the_rows(whole):

@@ -1,11 +1,15 @@
 """The command at the end of a report makes the same configuration again."""
 
 import argparse
+import dataclasses
+import pathlib
 import shlex
+import subprocess
 
 import pytest
 
 from qkv.changes import freeze_changes
+from qkv.cli import main
 from qkv.commands import train as command
 from qkv.recipe.request import Request, resolve
 from qkv.views.command import command_of
@@ -38,7 +42,8 @@ def text(tmp_path_factory):
         "--steps 50 --preset gpt2 --tokenizer bpe --vocab 300 --freeze W_E --change 'L0.W_Q=identity(train=true)'",
         "--task masked --steps 20 --preset bert --until-loss 3.5 --watch off --threads 1",
         "--steps 20 --preset bloem --tokenizer char",
-        "--steps 20 --tokenizer char --nproc 2 --threads 1",
+        "--steps 20 --tokenizer char --nproc 2 --threads 1 --shard",
+        "--steps 40 --tokenizer char --set dropout=0,batch_size=8,accumulate=1,ledger.every=4,compile=true",
     ],
 )
 def test_command_resolves_to_the_same_configuration(text, options):
@@ -48,8 +53,38 @@ def test_command_resolves_to_the_same_configuration(text, options):
     assert configuration(shlex.split(again)[2:]) == made
 
 
-def test_a_budget_of_minutes_becomes_the_steps_that_were_made(text):
-    made = configuration([text, "--minutes", "1", "--tokenizer", "char", "--precision", "fp32"])
+@pytest.mark.parametrize("options", ["--minutes 1", "", "--minutes 1 --until-loss 1.6", "--minutes 5 --preset gpt2"])
+def test_a_budget_of_minutes_becomes_the_steps_that_its_schedule_was_made_for(text, options):
+    made = configuration([text, *options.split(), "--tokenizer", "char", "--precision", "fp32"])
     again = configuration(shlex.split(command_of(made, 77))[2:])
-    assert again.training.schedule.steps == 77 and again.training.minutes == 0
-    assert again.model == made.model and again.training.batch_size == made.training.batch_size
+    assert again.training.schedule.steps == 77 and again.training.minutes == 0 and again.model == made.model
+    schedule = dataclasses.replace(again.training.schedule, steps=0, most_steps=made.training.schedule.most_steps)
+    assert dataclasses.replace(again.training, minutes=made.training.minutes, schedule=schedule) == made.training
+
+
+def test_a_run_that_starts_from_another_leaves_to_that_what_is_its_own(text, tmp_path):
+    first = tmp_path / "first"
+    words = [text, "--steps", "4", "--tokenizer", "bpe", "--vocab", "300", "--no-report", "--watch", "off"]
+    assert main(["train", *words, "--set", "d_model=32,n_layers=1,n_ctx=64", "--out", str(first)]) == 0
+    labelled = tmp_path / "labels.csv"
+    labelled.write_text("text,label\n" + "".join(f"the fox {i},{'ab'[i % 2]}\n" for i in range(300)), "utf-8")
+    for words in (
+        [text, "--from", str(first), "--steps", "9", "--set", "n_ctx=32"],
+        [str(labelled), "--task", "classify", "--from", str(first), "--steps", "9", "--freeze", "W_E"],
+    ):
+        made = configuration([*words, "--precision", "fp32"])
+        assert configuration(shlex.split(command_of(made, None))[2:]) == made
+
+
+def test_the_home_folder_is_not_told_and_found_again_by_a_shell(tmp_path):
+    config = dataclasses.replace(
+        configuration([str(pathlib.Path(__file__)), "--steps", "9", "--tokenizer", "char"]),
+        changes=(f"W_E=load({tmp_path}/my v.txt)",),
+    )
+    data = dataclasses.replace(config.data, source=f"{tmp_path}/a text.de:{tmp_path}/b.en", val=f"{tmp_path}/c.txt")
+    line = command_of(dataclasses.replace(config, data=data), None, str(tmp_path))
+    assert str(tmp_path) not in line
+    said = subprocess.run(
+        ["bash", "-c", f"printf '%s\\n' {line}"], env={"HOME": str(tmp_path)}, capture_output=True, text=True
+    )
+    assert said.stdout.splitlines() == shlex.split(command_of(dataclasses.replace(config, data=data), None))

@@ -7,8 +7,9 @@ import pytest
 import torch
 
 import qkv
+from qkv.folder import RunFolder
 from qkv.inspection.answers_ledger import balance
-from qkv.inspection.snapshots import snapshot_steps, stored
+from qkv.inspection.snapshots import stored
 from qkv.instruments import measures
 from qkv.instruments.probe import Probe
 from qkv.models.matrices import Catalogue
@@ -69,7 +70,7 @@ def again(run, measure: str, address: str, step: int) -> float | None:
 
 
 def test_random_cells_of_the_map_and_of_the_heads_are_those_of_the_kept_weights(run, report):
-    draws, kept, checked = generator("tests", "cells"), set(snapshot_steps(run.path)), {}
+    draws, kept, checked = generator("tests", "cells"), set(RunFolder(run.path).weights()), {}
     for room in (report.map, report.grid):
         tables = {name: unpacked(packed) for name, packed in room.values.items()}
         columns = [i for i, step in enumerate(room.steps) if step in kept]
@@ -92,7 +93,7 @@ def test_random_cells_of_the_map_and_of_the_heads_are_those_of_the_kept_weights(
 
 def test_attention_in_the_report_is_that_of_the_kept_weights_on_the_probe(run, report):
     probe = Probe.of(run.task, run.corpus(), run.model, run.config.seed)
-    step = max(step for step in snapshot_steps(run.path) if step in report.grid.steps)
+    step = max(step for step in RunFolder(run.path).weights() if step in report.grid.steps)
     model = run.model_at(step)
     found = probe.read(model)
     addresses = [address for address, _, _ in probe.addresses(model)]

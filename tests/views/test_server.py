@@ -21,7 +21,7 @@ from qkv.cli import main
 from qkv.errors import UserError
 from qkv.telemetry import Store
 from qkv.views.asking import Desk, Question
-from qkv.views.follow import Purse, pulse_of
+from qkv.views.follow import CREDIT, SHARE, Purse, pulse_of
 from qkv.views.heads import head_notes
 from qkv.views.long import LongText, largest_in_blocks
 from qkv.views.looker import Looker
@@ -272,21 +272,22 @@ def test_reading_again_waits_until_what_was_read_is_paid_for():
 
     def costly():
         now[0] += 9.0  # nearly all of it waiting for a core that the training has
-        worked[0] += 0.2
+        worked[0] += 0.1
         return now[0]
 
     purse = Purse(clock=lambda: now[0], cost=lambda: worked[0])
     assert purse.wait == 0 and purse.pay(costly) == 9.0
-    assert purse.wait == 0  # 0.2 s of a credit of 0.3
+    assert purse.wait == 0  # 0.1 s of a credit of 0.15
     purse.pay(costly)
-    assert purse.wait == pytest.approx((0.2 + 0.2 - 9 * 0.005 - 0.3) / 0.005)
-    now[0] += 10.0
+    rest = (0.1 + 0.1 - 9 * SHARE - CREDIT) / SHARE
+    assert purse.wait == pytest.approx(rest) and rest > 15
+    now[0] += rest - 1
     assert purse.wait == pytest.approx(1.0)
     now[0] += 1.1
     assert purse.wait == 0
     now[0] += 1e6  # what was not spent is not saved
     purse.pay(costly), purse.pay(costly)
-    assert purse.wait == pytest.approx(11.0)
+    assert purse.wait == pytest.approx(rest)
 
 
 def test_rooms_of_a_training_wait_for_each_other_and_those_of_a_finished_run_do_not(run_folder):

@@ -6,7 +6,7 @@ Example:
   qkv eval runs/my-1
   qkv eval runs/my-1 other.txt --by-position
   qkv eval runs/reviews-1 more.tsv --json
-  qkv eval runs/my-1 --change "L0.H3.W_V=zero"
+  qkv eval runs/my-1 --change "L0.H1.W_V=zero"
 """
 
 import argparse

@@ -1,9 +1,9 @@
 """Say what a training would take, and train nothing: memory by its parts, time by its updates, of each process.
 
-It takes the options of qkv train. Memory is counted on the code that trains, run on tensors without content, so that a
-model of any size can be planned on any machine. Time is measured by a few updates here; for another machine give what
-each of its processes reaches (--tflops), and what it can send to the others (--gigabytes). It counts the way a CPU
-trains: on another device attention may keep less. Report and baselines are not counted.
+It takes the options of qkv train that describe a training. Memory is counted on the code that trains, run on tensors
+without content, so that a model of any size can be planned on any machine. Time is measured by a few updates here; for
+another machine give what each of its processes reaches (--tflops), and what it can send to the others (--gigabytes). It
+counts the way a CPU trains: on another device attention may keep less. Report and baselines are not counted.
 
 Example:
   qkv plan my.txt --minutes 10

@@ -9,10 +9,10 @@ model which source tokens each target token looks at ("SOURCE => TARGET", or a s
 Example:
   qkv show runs/my-1
   qkv show runs/my-1 L0.W_Q --at 100
-  qkv show runs/my-1 L0.H3.QK --at 500
+  qkv show runs/my-1 L0.H1.QK --at 500
   qkv show runs/my-1 'W_E[the]'
   qkv show runs/my-1 --text "the cat sat on the mat"
-  qkv show runs/my-1 L0.H3.pattern --text "the cat sat on the mat" --at 64
+  qkv show runs/my-1 L0.H1.pattern --text "the cat sat on the mat" --at 64
   qkv show runs/my-1 L1.W_Q --text "the cat sat on the mat" --at 0..64
   qkv show runs/de-en --text "Ein Mann schläft. => A man sleeps."
   qkv show runs/de-en dec.L1.cross.H0.pattern --text "Ein Mann schläft."
@@ -47,26 +47,31 @@ def run(args: argparse.Namespace) -> int:
     asked: Any = args.at
     span: tuple[int, int] | None = asked if type(asked) is tuple else None
     at: int | None = asked if type(asked) is int else None
+    whens = span or (() if at is None else (at,))
     if args.text is None and span:
         raise UserError("two steps (--at A..B) ask what moved on a text; add --text TEXT")
     from qkv import api
     from qkv.commands import screen, show_matrix, show_moved, show_pair, show_run, show_text
+    from qkv.commands.nearest import nearest, said
 
     loaded = api.load(args.run, weights=args.weights)
     if args.measure and (args.text is not None or args.address is not None):
         raise UserError("--measure chooses what the table of all matrices shows; leave it out here")
+    steps = nearest(loaded, *whens) if args.text is not None else ()
     if args.text is not None and loaded.task.stack == "encoder-decoder":
         if span:
             raise UserError(f"{args.run} reads pairs; what moved (--at A..B) is shown of runs that read one text")
-        shown = show_pair.look(loaded, args.text, args.address, at)
+        shown = show_pair.look(loaded, args.text, args.address, *steps)
     elif args.text is not None and span:
-        shown = show_moved.look(loaded, args.text, args.address, *span)
+        shown = show_moved.look(loaded, args.text, args.address, *steps)
     elif args.text is not None:
-        shown = show_text.look(loaded, args.text, args.address, at)
+        shown = show_text.look(loaded, args.text, args.address, *steps)
     elif args.address is not None:
         shown = show_matrix.look(loaded, args.address, at)
     else:
         shown = show_run.look(loaded, args.measure or ("norm" if loaded.config.imported else "drift"), at)
+    if args.text is not None:
+        shown = said(loaded, shown, whens, steps)
     if args.json:
         screen.print_json(shown.as_json())
     else:

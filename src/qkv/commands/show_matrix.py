@@ -9,6 +9,7 @@ import numpy as np
 
 from qkv.commands import heat, screen, show_rows
 from qkv.commands.measured import Measured, measured
+from qkv.commands.nearest import Nearest, nearest, said
 from qkv.errors import AddressError
 from qkv.inspection.neighbours import Neighbour, Neighbours, neighbours
 from qkv.inspection.rows import RowMoment, RowStory, row_story
@@ -17,7 +18,7 @@ from qkv.models.addresses import parse_address
 if TYPE_CHECKING:
     from qkv.api import Run
 
-__all__ = ["CircuitShown", "MatrixShown", "Nearest", "PatternShown", "RowShown", "look"]
+__all__ = ["CircuitShown", "MatrixShown", "PatternShown", "RowShown", "look"]
 
 N_COMPONENTS = 8
 N_NEIGHBOURS = 8
@@ -187,34 +188,6 @@ class PatternShown:
         self.measured.print()
 
 
-@dataclass(frozen=True)
-class Nearest:
-    """What is shown where no weights were kept of the step that was asked for."""
-
-    shown: "Shown"
-    asked: int
-    step: int
-    kept: tuple[int, ...]
-
-    @property
-    def note(self) -> str:
-        """What is shown instead, and what there is."""
-        kept = ", ".join(f"{step:,}" for step in self.kept)
-        return (
-            f"No weights were kept of step {self.asked:,}; the nearest are those of step {self.step:,}, shown here "
-            f"(kept: {kept}). Measures are those recorded up to step {self.asked:,}."
-        )
-
-    def as_json(self) -> dict[str, Any]:
-        """What is shown, with the step that was asked for and the one that is shown."""
-        return {**self.shown.as_json(), "asked": self.asked, "step": self.step, "note": self.note}
-
-    def print(self) -> None:
-        """The note, then what is shown."""
-        print(f"{self.note}\n")
-        self.shown.print()
-
-
 Shown = MatrixShown | RowShown | CircuitShown | PatternShown
 
 
@@ -226,11 +199,11 @@ def look(run: "Run", address: str, at: int | None) -> Shown | Nearest:
     """
     if parse_address(address).kind == "activation":
         return _pattern(run, address, at)
-    kept = tuple(run.snapshots())
-    if at is None or at in kept or not kept or not kept[0] < at < kept[-1]:
-        return _look(run, address, at, at)
-    near = min(kept, key=lambda step: (abs(step - at), step))
-    return Nearest(_look(run, address, near, at), at, near, kept)
+    if at is None:
+        return _look(run, address, None, None)
+    near = nearest(run, at)
+    shown = _look(run, address, near[0], at)
+    return said(run, shown, (at,), near, f"Measures are those recorded up to step {at:,}.")
 
 
 def _pattern(run: "Run", address: str, at: int | None) -> PatternShown:

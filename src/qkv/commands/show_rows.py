@@ -9,7 +9,7 @@ import numpy as np
 from qkv.commands import screen
 from qkv.errors import AddressError, RunFolderError
 from qkv.inspection.rows import RowMoment, drifts, moved, row_history, turns
-from qkv.inspection.snapshots import snapshot_steps, stored
+from qkv.inspection.snapshots import stored
 
 if TYPE_CHECKING:
     from qkv.api import Run
@@ -94,7 +94,7 @@ def history(run: "Run", name: str, row: int, at: int | None) -> list[RowMoment]:
     """One row at every step whose weights were kept, up to `at`."""
     entry = run.catalogue().entry(name)
     tables: dict[int, np.ndarray] = {}
-    for step in snapshot_steps(run.path):
+    for step in run.snapshots():
         if at is None or step <= at:
             try:
                 table = stored(run.path, entry.storage, step)

@@ -7,7 +7,7 @@ in `contextual`.
 from qkv.inspection.neighbours import Neighbour, Neighbours, nearest, neighbours
 from qkv.inspection.reading import Answer, read
 from qkv.inspection.rows import RowStory, RowSummary, drifts, moved, row_story, summary
-from qkv.inspection.snapshots import snapshot_steps, stored
+from qkv.inspection.snapshots import stored
 
 __all__ = [
     "Answer",
@@ -21,7 +21,6 @@ __all__ = [
     "neighbours",
     "read",
     "row_story",
-    "snapshot_steps",
     "stored",
     "summary",
 ]

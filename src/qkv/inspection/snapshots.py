@@ -1,10 +1,10 @@
 """The weights that a run folder holds, one matrix at a time, at the steps that were kept.
 
-Snapshots are the checkpoints of the run; the final weights are `model.safetensors`, or in a run that is not finished
-its newest checkpoint. Nothing is interpolated: a step without a snapshot is an error that names the nearest ones.
+Snapshots are the checkpoints of the run and its final weights, `model.safetensors`; of a run that is not finished the
+newest checkpoint is the last. Nothing is interpolated: a step without a snapshot is an error that names the nearest
+ones.
 """
 
-import re
 from pathlib import Path
 
 import numpy as np
@@ -13,14 +13,7 @@ from safetensors import SafetensorError, safe_open
 from qkv.errors import AddressError, RunFolderError, unknown
 from qkv.folder import RunFolder
 
-__all__ = ["snapshot_steps", "stored"]
-
-_STEP = re.compile(r"step-(\d+)$")
-
-
-def snapshot_steps(folder: str | Path) -> list[int]:
-    """The steps whose weights are there, in order; step 0 is the start."""
-    return sorted(_paths(Path(folder)))
+__all__ = ["stored"]
 
 
 def stored(folder: str | Path, address: str, step: int | None = None) -> np.ndarray:
@@ -38,16 +31,8 @@ def stored(folder: str | Path, address: str, step: int | None = None) -> np.ndar
         raise RunFolderError(f"{path} is damaged ({error}); choose another step") from None
 
 
-def _paths(folder: Path) -> dict[int, Path]:
-    found = {}
-    for path in RunFolder(folder).checkpoints.glob("step-*/model.safetensors"):
-        if match := _STEP.search(path.parent.name):
-            found[int(match[1])] = path
-    return found
-
-
 def _path(folder: Path, step: int | None) -> Path:
-    paths = _paths(folder)
+    paths = RunFolder(folder).weights()
     if step is None:
         final = RunFolder(folder).model
         if final.is_file():

@@ -22,7 +22,7 @@ from qkv.tasks import Data, Task, find_task
 from qkv.training.optimizers import Optimizer, make_optimizer
 from qkv.training.shards import hollow_like
 
-__all__ = ["Parts", "assemble", "load_weights", "run_matrix", "snapshot_steps"]
+__all__ = ["Parts", "assemble", "load_weights", "run_matrix"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,24 +106,18 @@ def load_weights(path: Path) -> dict[str, Tensor]:
         raise RunFolderError(f"{path} cannot be read as safetensors: {error}") from None
 
 
-def snapshot_steps(folder: Path) -> dict[int, Path]:
-    """Step -> file of weights, for every snapshot of a run, oldest first."""
-    found = {int(p.parent.name[5:]): p for p in folder.glob("checkpoints/step-*/model.safetensors")}
-    return dict(sorted(found.items()))
-
-
 def run_matrix(wanted: RunMatrix) -> Tensor:
     """A matrix, head or row of another run, for `load(RUN:ADDRESS@STEP)`.
 
     Raises ChangeError where there is no such run, step or address.
     """
     try:
-        folder = RunFolder.open(wanted.run).path
+        folder = RunFolder.open(wanted.run)
     except RunFolderError as error:
         raise ChangeError(f"load({wanted.run}): {error}") from None
-    path = folder / "model.safetensors"
+    path = folder.model
     if wanted.step is not None:
-        snapshots = snapshot_steps(folder)
+        snapshots = folder.weights()
         if wanted.step not in snapshots:
             steps = ", ".join(map(str, snapshots))
             raise ChangeError(f"{wanted.run} has no snapshot of step {wanted.step}; it has {steps}")
@@ -132,7 +126,7 @@ def run_matrix(wanted: RunMatrix) -> Tensor:
         keys = list(file.keys())
         if wanted.address in keys:
             return file.get_tensor(wanted.address)
-    model = build(_model_config(folder), 0)
+    model = build(_model_config(folder.path), 0)
     catalogue = Catalogue(model)
     catalogue.load_state(load_weights(path))
     try:

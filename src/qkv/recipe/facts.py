@@ -135,6 +135,7 @@ def summary(
     return {
         "run": str(folder.path),
         "steps": outcome.steps,
+        "horizon": outcome.horizon,
         "tokens": outcome.tokens,
         "val_loss": _number(outcome.best_loss),
         "last_val_loss": _number(outcome.last_loss),

@@ -1,7 +1,7 @@
 """What the model writes at each stage of its training, from the snapshots that are there."""
 
 from qkv.folder import RunFolder
-from qkv.recipe.assemble import Parts, load_weights, snapshot_steps
+from qkv.recipe.assemble import Parts, load_weights
 from qkv.tasks import PredictOptions
 from qkv.telemetry import Store
 from qkv.training.record import Outcome
@@ -24,13 +24,14 @@ def write_samples(parts: Parts, folder: RunFolder, store: Store, outcome: Outcom
     inputs = parts.task.sample_inputs(parts.corpus)
     if not inputs:
         return
-    steps = [step for step in snapshot_steps(folder.path) if 0 < step < outcome.steps]
+    kept = folder.weights()
+    steps = [step for step in kept if 0 < step < outcome.steps]
     n = min(len(steps), 5, outcome.steps // STEPS_EACH)
     chosen = steps[-1 :: -max(1, len(steps) // max(1, n))][:n][::-1] if n else []
     last = {address: values.clone() for address, values in parts.catalogue.state().items()}
     options = PredictOptions(tokens=_TOKENS, seed=parts.config.seed)
     for step in [*chosen, outcome.steps]:
-        weights = last if step == outcome.steps else load_weights(snapshot_steps(folder.path)[step])
+        weights = last if step == outcome.steps else load_weights(kept[step])
         parts.catalogue.load_state(weights)
         outputs = parts.task.predict(parts.model, parts.corpus.tokenizer, inputs, options)
         for text, output in zip(inputs, outputs, strict=True):

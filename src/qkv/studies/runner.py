@@ -19,6 +19,7 @@ from qkv.studies.estimate import Estimate, estimate
 from qkv.studies.question import FULL_MINUTES, QUICK_MINUTES, Ask, Question
 from qkv.studies.questions import find
 from qkv.studies.sentences import verdict_file
+from qkv.studies.statistics import scipy
 from qkv.studies.store import StudyFolder, folder_of, full_answer, read_rows
 from qkv.studies.tuning import Job, expected_runs, pending
 from qkv.studies.verdicts import findings
@@ -76,6 +77,7 @@ def run_study(
     told = told or Told()
     started = told.started or time.monotonic()
     question = find(name)
+    scipy()  # without it there is no verdict, however long was trained
     if workers < 1:
         raise ConfigError(f"workers is {workers}; expected at least 1")
     is_cluster(on)  # a place that there is none of is said before anything is read

@@ -33,6 +33,7 @@ __all__ = [
     "judge",
     "power",
     "replicates_needed",
+    "scipy",
     "sign_flip",
     "t_interval",
     "t_test",
@@ -48,7 +49,8 @@ _MOST_EXACT = 16
 _MOST_REPLICATES = 100_000
 
 
-def _scipy() -> ModuleType:
+def scipy() -> ModuleType:
+    """`scipy.stats`. Raises MissingExtra, with what to type, where there is none."""
     try:
         from scipy import stats
     except ImportError:
@@ -92,7 +94,7 @@ def t_interval(values: Sequence[float], confidence: float = 0.95) -> tuple[float
     """
     x = _several(values)
     error = float(x.std(ddof=1)) / math.sqrt(len(x))
-    reach = float(_scipy().t.ppf(0.5 + confidence / 2, len(x) - 1)) * error
+    reach = float(scipy().t.ppf(0.5 + confidence / 2, len(x) - 1)) * error
     return float(x.mean()) - reach, float(x.mean()) + reach
 
 
@@ -102,7 +104,7 @@ def t_test(values: Sequence[float], null: float = 0.0) -> float:
     sd, distance = float(x.std(ddof=1)), float(x.mean()) - null
     if sd == 0.0:
         return 1.0 if distance == 0.0 else 0.0
-    return float(2 * _scipy().t.sf(abs(distance) / sd * math.sqrt(len(x)), len(x) - 1))
+    return float(2 * scipy().t.sf(abs(distance) / sd * math.sqrt(len(x)), len(x) - 1))
 
 
 def sign_flip(values: Sequence[float]) -> float | None:
@@ -137,7 +139,7 @@ def tost(values: Sequence[float], margin: float) -> float:
     if sd == 0.0:
         return 0.0 if abs(mean) < margin else 1.0
     reach = (margin - abs(mean)) / sd * math.sqrt(len(x))
-    return float(_scipy().t.sf(reach, len(x) - 1))
+    return float(scipy().t.sf(reach, len(x) - 1))
 
 
 def _one_sided(x: np.ndarray) -> float:
@@ -161,7 +163,7 @@ def power(effect: float, sd: float, n: int, alpha: float = 0.05) -> float:
         return 0.0
     if sd == 0.0:
         return 1.0 if effect else alpha
-    stats = _scipy()
+    stats = scipy()
     critical = stats.t.ppf(1 - alpha / 2, n - 1)
     shift = abs(effect) / sd * math.sqrt(n)
     if shift > 37:  # beyond, the noncentral distribution underflows and the power is 1
@@ -206,7 +208,7 @@ def bounds_of_rate(hits: int, n: int, confidence: float = 0.95) -> tuple[float, 
     """The exact interval of a rate seen `hits` times in n independent tries (Clopper and Pearson 1934)."""
     if not 0 <= hits <= n or n < 1:
         raise ConfigError(f"{hits} of {n} is no rate; expected 0 to n of at least one try")
-    beta, tail = _scipy().beta, (1 - confidence) / 2
+    beta, tail = scipy().beta, (1 - confidence) / 2
     low = 0.0 if hits == 0 else float(beta.ppf(tail, hits, n - hits + 1))
     high = 1.0 if hits == n else float(beta.ppf(1 - tail, hits + 1, n - hits))
     return low, high
@@ -295,7 +297,7 @@ def compare_rate(values: Sequence[float], nominal: float, margin: float, tries: 
         low=low,
         high=high,
         sd=None,
-        p=float(_scipy().binomtest(hits, n, nominal).pvalue),
+        p=float(scipy().binomtest(hits, n, nominal).pvalue),
         p_signs=None,
         p_equivalent=None,
         verdict=verdict,

@@ -1,11 +1,12 @@
 """The command line that makes a run again, from its configuration alone.
 
 It names every setting that the laws or the person chose, so that it does not depend on the clock: a budget of minutes
-becomes the steps that were made.
+becomes the steps that its schedule was made for.
 """
 
 import dataclasses
 import shlex
+from collections.abc import Sequence
 from typing import Any
 
 from qkv.config import field_paths
@@ -17,26 +18,38 @@ from qkv.recipe import RunConfig
 __all__ = ["command_of"]
 
 
-def command_of(config: RunConfig, steps: int | None) -> str:
+def command_of(config: RunConfig, steps: int | None, home: str = "") -> str:
     """`qkv train ...` that resolves to the same model, data, schedule and seed; `qkv import` for an imported model;
     nothing for one that another program trained.
 
-    `steps` is the horizon that was measured, for a run whose budget was minutes. Raises ConfigError for a preset that
-    this version does not know.
+    `steps` is the horizon that was measured, for a run whose budget was minutes. The folder `home` is written as `~` or
+    `$HOME`. Raises ConfigError for a preset that this version does not know.
     """
     if config.watched:
         return ""
-    if config.imported:
-        return shlex.join(["qkv", "import", config.imported, "--out", "RUN"])
-    preset = find(config.preset, config.task)
+    words = ["qkv", "import", config.imported, "--out", "RUN"] if config.imported else _words(config, steps)
+    return " ".join(_quoted(word, home) for word in words)
+
+
+def _quoted(word: str, home: str) -> str:
+    """A word as a shell reads it, with the home folder in a way that stays true between quotation marks."""
+    if len(home) < 2 or f"{home}/" not in word:
+        return shlex.quote(word)
+    parts = [shlex.quote(part) if part else "" for part in word.split(f"{home}/")]
+    return ("~/" if not parts[0] else parts[0] + '"$HOME"/') + '"$HOME"/'.join(parts[1:])
+
+
+def _words(config: RunConfig, steps: int | None) -> list[str]:
+    """The words of `qkv train`."""
+    preset, goes_on = find(config.preset, config.task), bool(config.from_run)
     horizon = config.training.schedule.steps or steps or 0
     words = ["qkv", "train", *([config.data.source] if config.data.source else [])]
     options: list[tuple[str, Any, bool]] = [
         ("--task", config.task, True),
-        ("--preset", config.preset, True),
-        ("--from", config.from_run, bool(config.from_run)),
-        ("--tokenizer", config.data.tokenizer, bool(config.data.tokenizer)),
-        ("--vocab", config.data.vocab, config.data.vocab > 0),
+        ("--preset", config.preset, not goes_on),  # these three are the other run's
+        ("--tokenizer", config.data.tokenizer, bool(config.data.tokenizer) and not goes_on),
+        ("--vocab", config.data.vocab, config.data.vocab > 0 and not goes_on),
+        ("--from", config.from_run, goes_on),
         ("--val", config.data.val, bool(config.data.val)),
         ("--text-column", config.data.text_column, bool(config.data.text_column)),
         ("--label-column", config.data.label_column, bool(config.data.label_column)),
@@ -52,15 +65,15 @@ def command_of(config: RunConfig, steps: int | None) -> str:
     words += [word for name, value, is_given in options if is_given for word in (name, str(value))]
     words += [word for change in config.changes[len(preset.changes) :] for word in ("--change", change)]
     sizes = [(f"model.sizes.{name}", value) for name, value in _leaves(config.model.sizes)]
-    chosen = [*(pair for pair in sizes if pair[0] != "model.sizes.d_vocab")]
-    chosen += _differing("model.layout", config.model.layout, preset.layout)
+    chosen = [pair for pair in sizes if pair[0] != "model.sizes.d_vocab"]
+    chosen += _differing("model.layout", config.model.layout, preset.layout, always=("dropout",))
+    if goes_on:
+        chosen = [pair for pair in chosen if pair[0] == "model.sizes.n_ctx"]
     if config.data.images is not None:
         chosen += _differing("data.images", config.data.images, ImageOptions())
     if config.model.patches is not None:
         chosen += [(f"model.patches.{name}", getattr(config.model.patches, name)) for name in ("patch", "stride")]
-    training = dataclasses.replace(
-        type(config.training)(), optimizer=preset.optimizer, schedule=preset.schedule(horizon)
-    )
+    training = dataclasses.replace(type(config.training)(), schedule=preset.schedule(horizon))
     left_to_options = (
         "training.schedule.steps",
         "training.schedule.most_steps",
@@ -69,10 +82,13 @@ def command_of(config: RunConfig, steps: int | None) -> str:
     )
     usual = LEVELS.get(config.watch) or LEVELS["light"]
     chosen += [] if config.watch == "off" else _differing("watching", config.watching, usual)
-    made = _differing("training", config.training, training)
+    laws = ("batch_size", "accumulate", *(path for path, _ in _leaves(config.training.optimizer, "optimizer.")))
+    made = _differing("training", config.training, training, always=laws)
     chosen += [pair for pair in made if pair[0] not in left_to_options]
-    words += ["--set", ",".join(f"{_shortest(path)}={_text(value)}" for path, value in chosen)]
-    return shlex.join(words)
+    chosen += _differing("ledger", config.ledger, type(config.ledger)())
+    machine = _differing("machine", config.machine, type(config.machine)())
+    chosen += [pair for pair in machine if pair[0] in ("machine.shard", "machine.compile")]
+    return [*words, "--set", ",".join(f"{_shortest(path)}={_text(value)}" for path, value in chosen)]
 
 
 def _shortest(path: str) -> str:
@@ -94,10 +110,10 @@ def _leaves(config: Any, prefix: str = "") -> list[tuple[str, Any]]:
     return found
 
 
-def _differing(prefix: str, config: Any, usual: Any) -> list[tuple[str, Any]]:
-    """Settings that are not the usual ones."""
-    pairs = zip(_leaves(config, f"{prefix}."), _leaves(usual, f"{prefix}."), strict=True)
-    return [(path, value) for (path, value), (_, expected) in pairs if value != expected]
+def _differing(prefix: str, config: Any, usual: Any, always: Sequence[str] = ()) -> list[tuple[str, Any]]:
+    """Settings that are not the usual ones, and those that a law may choose otherwise another time."""
+    pairs, told = zip(_leaves(config), _leaves(usual), strict=True), set(always)
+    return [(f"{prefix}.{p}", value) for (p, value), (_, expected) in pairs if p in told or value != expected]
 
 
 def _text(value: Any) -> str:

@@ -24,10 +24,9 @@ from qkv.interop.mirror import shadow_of
 from qkv.models import build
 from qkv.models.matrices import Catalogue
 from qkv.models.zoo import MODELS
-from qkv.recipe import RunConfig, load_weights, run_matrix, snapshot_steps, tokenizer_of
+from qkv.recipe import RunConfig, load_weights, run_matrix, tokenizer_of
 from qkv.tasks import find_task
 from qkv.tasks.image import one_image, position_names
-from qkv.views.collect import manifest_of
 
 __all__ = ["LONGEST_TEXT", "Looker", "Words"]
 
@@ -82,12 +81,11 @@ class Looker:
 
     def _kept(self) -> dict[int, Path]:
         """Step -> file of weights, in order: the checkpoints, and of a finished run its model, the last step's."""
-        found, final = snapshot_steps(self.folder), self.folder / "model.safetensors"
-        manifest = manifest_of(self.folder)  # the last file that is written: without it the run goes on
-        last = manifest.get("summary", {}).get("steps", self._n_steps) if manifest else None
-        if last is not None and final.is_file():
-            found.setdefault(last, final)
-        return dict(sorted(found.items()))
+        folder = RunFolder(self.folder)
+        found = folder.weights(self._n_steps)
+        if not found and folder.is_finished and folder.model.is_file():  # imported, and never trained
+            found = {self._n_steps or 0: folder.model}
+        return found
 
     def last_step(self) -> int:
         """The step of the newest weights."""

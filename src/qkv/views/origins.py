@@ -64,7 +64,7 @@ def made_room(folder: Path, manifest: Mapping[str, Any], telemetry: Telemetry | 
     ]
     events = telemetry.events(RUN_ARM) if telemetry else []
     return Made(
-        command=_home(_command(path, summary.get("steps") or steps)),
+        command=_command(path, summary.get("horizon") or summary.get("steps") or steps),
         config=_home(path.read_text(encoding="utf-8")) if path.is_file() else "",
         files=tuple(_files(folder)),
         facts=tuple(fact for fact in facts if fact is not None),
@@ -96,7 +96,7 @@ def _command(config: Path, steps: int | None) -> str:
     from qkv.views.command import command_of
 
     try:
-        return command_of(RunConfig.read(config), steps)
+        return command_of(RunConfig.read(config), steps, str(Path.home()))
     except (QkvError, OSError):
         return ""
 

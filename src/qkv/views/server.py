@@ -28,7 +28,7 @@ from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, R
 from starlette.routing import Route
 
 from qkv.errors import QkvError, UserError
-from qkv.recipe import snapshot_steps
+from qkv.folder import RunFolder
 from qkv.telemetry import Memory
 from qkv.views.asking import Desk
 from qkv.views.follow import Follower, Pulse, Purse, pulse_of
@@ -94,7 +94,7 @@ class Page(Follower[Pulse]):
         for name in names:
             if self.pulse.finished or not self.purse.wait:
                 found[name] = self.purse.pay(lambda name=name: self._read(name))
-        kept = self.desk.looker.steps() if self.desk else list(snapshot_steps(self.folder))
+        kept = self.desk.looker.steps() if self.desk else list(RunFolder(self.folder).weights())
         return {"wait": 0.0 if self.pulse.finished else self.purse.wait, "kept": kept, **found}
 
     def play(self) -> PlayRoom | None:
@@ -159,7 +159,7 @@ def application(page: Shown, hosts: Iterable[str] | None, token: str = "") -> Ap
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
         watching = asyncio.create_task(page.watch())
         yield
-        page.closing = True
+        page.end()
         watching.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await watching

@@ -80,7 +80,7 @@ class _Server(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """End what streams, then what uvicorn ends."""
-        self._page.closing = True
+        self._page.end()
         await super().shutdown(sockets)
 
 

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from safetensors import safe_open
 
+from qkv.folder import RunFolder
 from qkv.instruments.measures import singular_values
 from qkv.views.packed import Packed, pack
 from qkv.views.payloads import ExactBlock, MatricesRoom, MatrixPicture
@@ -29,7 +30,6 @@ EXACT_SIDES = (96, 80, 64, 56, 48, 40, 36, 32, 28, 24, 20, 16, 12, 8)
 SPECTRUM_SIDE = 160
 SIDES = (48, 40, 36, 32, 28, 24, 20, 16, 12, 8)
 
-_STEP = re.compile(r"step-(\d+)$")
 _ROLES = {"E": "E", "pos": "E", "type": "E", "cls": "E", "U": "E", "Q": "Q", "K": "K", "V": "V", "O": "O"}
 _AXES = {
     "W_E": ("tokens", "d_model"),
@@ -63,12 +63,7 @@ class Snapshots:
     """
 
     def __init__(self, folder: Path, last_step: int | None) -> None:
-        self._paths: dict[int, Path] = {}
-        for path in sorted((folder / "checkpoints").glob("step-*")):
-            match = _STEP.search(path.name)
-            if match and (path / "model.safetensors").is_file():
-                self._paths[int(match[1])] = path / "model.safetensors"
-        final = folder / "model.safetensors"
+        self._paths, final = RunFolder(folder).weights(last_step), RunFolder(folder).model
         if final.is_file():
             self._paths[max([last_step or 0, *self._paths])] = final
         shapes = {step: _shapes(path) for step, path in self._paths.items()}

@@ -6,9 +6,9 @@ import { openWire } from "./decode.js";
 import { allSteps, empty, openPage } from "./rooms.js";
 import { openStudy } from "./studied.js";
 
-const SHARE = 0.005; // of one core, that drawing anew may take from a training
-const CREDIT = 0.3; // seconds that may be taken ahead
-const LEAST = 0.5; // seconds between two rounds
+const SHARE = 0.002; // of one core, that drawing anew may take from a training
+const CREDIT = 0.15; // seconds that may be taken ahead
+const LEAST = 1; // seconds between two rounds
 
 // Where the rooms stand that a run in training changes: read again while one of these is in sight. The slider stands
 // everywhere, and its steps come with the map.
