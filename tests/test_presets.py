@@ -8,7 +8,7 @@ from qkv.models.counting import n_parameters
 from qkv.models.matrices import Catalogue
 from qkv.models.zoo import build
 from qkv.presets import PRESETS, SIZE_LAWS, Budget, Preset, Scale, card, find, image_law, model_config, scale_law
-from qkv.recipe.request import training_config
+from qkv.recipe.request import DEFAULT_MINUTES, training_config
 
 IDS = torch.tensor([[3, 1, 4, 1, 5, 9, 2, 6, 5, 3], [5, 8, 9, 7, 9, 3, 2, 3, 8, 4]])
 SCALE = Scale(d_model=16, n_layers=2, n_ctx=12, batch_tokens=64)
@@ -159,9 +159,9 @@ def test_a_preset_that_does_not_fit_the_task_is_named_with_those_that_do() -> No
 def test_without_a_budget_every_law_ends_by_the_clock_within_five_minutes(name, n):
     """`--help` promises at most five minutes; what is asked for is given."""
     preset, law = PRESETS["modern"], SIZE_LAWS[name]
-    for budget, minutes in ((Budget(), 5.0), (Budget(minutes=20.0), 20.0), (Budget(steps=70), 0.0)):
+    for budget, minutes in ((Budget(), DEFAULT_MINUTES), (Budget(minutes=20.0), 20.0), (Budget(steps=70), 0.0)):
         training = training_config(preset, law(n, budget, float("nan")), budget, 64)
-        assert training.minutes == minutes and training.schedule.steps == budget.steps
+        assert training.minutes == minutes and training.schedule.steps == budget.steps and DEFAULT_MINUTES <= 5
     target = Budget(until_loss=1.0)
     training = training_config(preset, law(n, target, 1.5), target, 64)
     assert training.minutes or training.schedule.steps

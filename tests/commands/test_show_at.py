@@ -56,8 +56,8 @@ def test_of_a_text_too_the_nearest_is_shown_and_named(run, capsys):
     near, exact = (shown(capsys, *words, "--at", at) for at in ("0..19", "0..20"))
     assert near["products"] == exact["products"] and (near["asked"], near["step"]) == ([0, 19], [0, 20])
     assert "of step 19; the nearest are those of step 20" in near["note"] and "step 0" not in near["note"]
-    assert cli.main(["show", str(run.path), "--text", "the cat", "--at", "9..7"]) == 2
-    assert "kept one set of weights near steps 9 and 7; kept: 0, 8, 16, 20" in capsys.readouterr().err
+    assert cli.main(["show", str(run.path), "--text", "the cat", "--at", "7..9"]) == 2
+    assert "kept one set of weights near steps 7 and 9; kept: 0, 8, 16, 20" in capsys.readouterr().err
     assert cli.main(["show", str(run.path), "--text", "the cat", "--at", "0..21"]) == 2
     assert "kept no weights of step 21" in capsys.readouterr().err
 
