@@ -221,11 +221,12 @@ def matrices_page() -> str:
         "`SEL=op(argument)@from..to`, the steps optional. Every op, and what is said of it:",
         "",
     ]
-    lines += ["| op | the matrix is | holds it afterwards |", "|---|---|---|"]
+    lines += ["| op | what is selected is | holds it afterwards |", "|---|---|---|"]
     for name, op in OPS.items():
         asked = f"({op.argument.name})" if op.argument else ""
         sentence = op.sentence.replace("{}", op.argument.name if op.argument else "").strip()
-        lines.append(f"| `{name}{asked}` | {sentence} | {op.freezes} |")
+        held = "for its window; of activations" if op.on_activations else op.freezes
+        lines.append(f"| `{name}{asked}` | {sentence} | {held} |")
     return "\n".join([*lines, ""])
 
 

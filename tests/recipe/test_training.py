@@ -16,6 +16,7 @@ import torch
 from safetensors.torch import load_file
 
 import qkv
+from qkv.api import verify
 from qkv.errors import ChangeError, ConfigError, Interrupted, RunFolderError, UserError
 
 SMALL = {"d_model": 16, "n_layers": 2, "n_heads": 2, "n_ctx": 16, "batch_size": 4, "d_mlp": 32}
@@ -271,6 +272,19 @@ def begun(text: Path, out: Path, at: int, **options) -> Path:
     with pytest.raises(_Stop):
         train(text, out, progress=progress, **options)
     return out
+
+
+def test_a_resumed_run_stops_the_same_gradients(text, tmp_path) -> None:
+    options = {"change": ["L0.v=stop_gradient", "L1.H1.q,L1.resid_pre=stop_gradient@10..21"], "watch": "full"}
+    whole = train(text, tmp_path / "whole", **options)
+    resumed = qkv.train(out=begun(text, tmp_path / "resumed", 18, **options), resume=True, report=False)
+    assert resumed.summary["resumed_from_step"] == 16
+    assert digest(resumed.folder.model) == digest(whole.folder.model)
+    grads = whole.history("L0.W_V", "grad_norm")["L0.W_V"]
+    assert not grads.value[grads.step > 0].any() and len(grads.value) > 5
+    seen = whole.history("W_E", "grad_norm")["W_E"]
+    assert {bool(value) for step, value in zip(seen.step, seen.value, strict=True) if 11 <= step <= 21} == {False}
+    assert verify(whole.path, updates=None).is_whole
 
 
 @pytest.mark.parametrize("change", ["L0.W_[QK]=identity", "W_E=orthogonal", "L1.W_V=scale(0.5)"])

@@ -2,7 +2,8 @@
 
 The window is from the step `from` up to, and not with, the step `to`; either may be left out. An op that freezes holds
 for its window, any other acts once, before the step `from`. `identity`, `random`, `orthogonal` and `zero` freeze unless
-`train=true` is among their arguments.
+`train=true` is among their arguments. `stop_gradient` selects activations (`L0.v`, `L1.H2.q`, `L3.resid_pre`) and holds
+for its window.
 """
 
 import re
@@ -67,7 +68,7 @@ def parse_change(text: str) -> Change:
     args, train = _arguments(op, inner)
     start, stop = (0, None) if window is None else _window(window, text)
     change = Change(selector, op, args, start, stop, train)
-    if stop is not None and not change.holds:
+    if stop is not None and not (change.holds or OPS[op].on_activations):
         raise ChangeError(
             f"{_short(text)}: {op} acts once, so ..{stop} has no effect; expected @{start}.. or no window"
         )

@@ -134,6 +134,8 @@ class Op:
     """New values of one part, where they are not part of new values of the whole."""
     argument: Argument | None = None
     freezes: Literal["no", "unless train=true", "always"] = "no"
+    on_activations: bool = False
+    """Whether it acts, for its window, on activations, and writes no matrix."""
 
     @property
     def writes(self) -> bool:
@@ -194,5 +196,6 @@ OPS: Mapping[str, Op] = {
     "scale": Op("multiplied by {}", _scale, argument=Argument("c", _factor)),
     "rank": Op("cut to rank {}", piece=_rank, argument=Argument("r", _whole_number)),
     "mean": Op("set to the mean of its heads or rows", _mean),
+    "stop_gradient": Op("passed by no gradient", on_activations=True),
 }
 """Name -> op. A new op is one function and one row here."""

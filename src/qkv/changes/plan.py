@@ -14,8 +14,10 @@ from qkv.changes.grammar import Change, parse_changes
 from qkv.changes.holding import Freezer
 from qkv.changes.ops import OPS, Target
 from qkv.changes.stored import Loader
-from qkv.errors import ChangeError
+from qkv.errors import AddressError, ChangeError, unknown
+from qkv.models.activations import joined, select_activations, spelled
 from qkv.models.matrices import Catalogue, Entry, Part
+from qkv.models.zoo import stacks_of
 
 __all__ = ["Plan", "plan_changes"]
 
@@ -52,7 +54,8 @@ def plan_changes(
     plan = Plan(catalogue, seed, loader, resumed_at, looking)
     for item in changes:
         for change in parse_changes(str(item)):
-            if looking and (change.window or OPS[change.op].freezes == "always"):
+            op = OPS[change.op]
+            if looking and (change.window or op.freezes == "always" or op.on_activations):
                 raise ChangeError(f"{change} has no effect: nothing is trained here; expected a change of values")
             if n_steps is not None and change.start >= n_steps:
                 raise ChangeError(f"{change} has no effect: it begins at step {change.start} of a run of {n_steps}")
@@ -80,6 +83,7 @@ class Plan:
         self._staged: dict[str, Tensor] = {}
         self._ties: dict[str, nn.Parameter] = {}
         self._writes: list[_Write] = []
+        self._stops: list[tuple[Change, nn.Module, dict[str, frozenset[int] | None]]] = []
 
     def at_start(self) -> Catalogue:
         """Write what holds from the first step, and join what is shared.
@@ -104,6 +108,7 @@ class Plan:
                 new = write.values or self._values(write.change, write.entry, write.parts, stored)
                 for part, values in zip(write.parts, new, strict=True):
                     part.of(stored).copy_(values)
+        self._stop_gradients(step)
         self._freezer.enter(step)
 
     def after_step(self, step: int) -> None:
@@ -116,6 +121,7 @@ class Plan:
 
     def at_end(self) -> None:
         """Let everything train again that did before."""
+        self._stop_gradients(None)
         self._freezer.release()
 
     def frozen(self, step: int) -> set[str]:
@@ -143,10 +149,13 @@ class Plan:
             argument = f"from N(0, {argument})" if argument else "from its start"
         what = op.sentence.format(argument) + (" and frozen" if change.holds and op.writes else "")
         when = f" before step {change.start}" if change.start else ""
-        if change.holds and change.window:
+        if (change.holds or op.on_activations) and change.window:
             when = f" from step {change.start} to {stop}"
         named = self.catalogue.select(change.selector) if change.op == "only" else parts
-        names = [self._name(part) for part in named[:4]] + [f"{len(named) - 4} more"] * (len(named) > 4)
+        said = [self._name(part) for part in named] or [
+            address for made, stack, found in self._stops if made is change for address in spelled(found, stack.sizes)
+        ]
+        names = said[:4] + [f"{len(said) - 4} more"] * (len(said) > 4)
         return f"{', '.join(names[:-1])}{' and ' * (len(names) > 1)}{names[-1]}: {what}{when}."
 
     def _name(self, part: Part) -> str:
@@ -157,6 +166,9 @@ class Plan:
 
     def _add(self, change: Change) -> None:
         """Take one more change into the plan."""
+        if OPS[change.op].on_activations:
+            self._add_stop(change)
+            return
         parts = self.catalogue.select(change.selector)
         if change.op == "only":
             parts = self.catalogue.others(parts)
@@ -171,6 +183,30 @@ class Plan:
             why = {"share": "that is one matrix already", "freeze": "that is frozen already"}.get(change.op)
             raise ChangeError(f"{change} has no effect: {why or 'everything is so already'}")
         self._made.append((change, parts))
+
+    def _add_stop(self, change: Change) -> None:
+        """Find the activations that are meant, in each stack of the model."""
+        stacks = stacks_of(self.catalogue.model)
+        names = [name for stack in stacks for name in stack.activation_names()]
+        for stack in stacks:
+            found = select_activations(change.selector, stack.activation_names(), stack.sizes)
+            self._stops += [(change, stack, found)] if found else []
+        if not any(stop[0] is change for stop in self._stops):
+            if not names:
+                raise ChangeError(f"{change}: this model names no activations")
+            raise AddressError(unknown("activation", change.selector, names))
+        self._made.append((change, []))
+
+    def _stop_gradients(self, step: int | None) -> None:
+        """Let no gradient through what is stopped at a step; None lets all through."""
+        for stack in {id(stack): stack for _, stack, _ in self._stops}.values():
+            stack.stops = joined(
+                [
+                    found
+                    for change, where, found in self._stops
+                    if where is stack and step is not None and change.start <= step < (change.stop or step + 1)
+                ]
+            )
 
     def _root(self, part: Part) -> str:
         """The first name of a part's storage."""

@@ -1,19 +1,35 @@
-"""Activations by name: recording all of them, and replacing some.
+"""Activations by name: recording all of them, replacing some, and letting no gradient through some.
 
-Names are `embed`, `L0.resid_pre`, `L0.x`, `L0.q` ..., `norm_f`; a replacement may name one head: `L0.H3.z`, `L0.KV1.k`.
-Both work by a `tap` that the forward pass calls with every activation; training passes none.
+Names are `embed`, `L0.resid_pre`, `L0.x`, `L0.q` ..., `norm_f`; of those with heads one may be named: `L0.H3.z`,
+`L0.KV1.k`. All work by a `tap` that the forward pass calls with every activation; a training has none, unless some
+gradient is to be stopped.
 """
 
 import re
 from collections.abc import Mapping, Sequence
+from typing import Any
 
+import torch
 from torch import Tensor
 
 from qkv.errors import AddressError, ChangeError, unknown
+from qkv.models.addresses import parse_selector
 from qkv.models.attention import Tap
 from qkv.models.layout import Layout, Sizes
 
-__all__ = ["activation_names", "recorder", "replacer"]
+__all__ = [
+    "Stops",
+    "activation_names",
+    "joined",
+    "recorder",
+    "replacer",
+    "select_activations",
+    "spelled",
+    "stopper",
+]
+
+Stops = Mapping[str, frozenset[int] | None]
+"""Activations by name -> the heads that are meant, None for all of it."""
 
 PER_QUERY_HEAD = ("q", "scores", "pattern", "z")
 PER_KV_HEAD = ("k", "v")
@@ -75,6 +91,77 @@ def replacer(replace: Mapping[str, Tensor], names: Sequence[str], sizes: Sizes) 
         return tensor
 
     return tap
+
+
+def select_activations(selector: str, names: Sequence[str], sizes: Sizes) -> dict[str, frozenset[int] | None]:
+    """The activations, among `names` of one stack, that a selector picks; empty where it picks none of them.
+
+    A term that names heads picks those, another whole activations; what a leading `-` names is taken away again.
+
+    Raises AddressError where it does not parse.
+    """
+    chosen: dict[str, set[int | None]] = {}
+    for term in parse_selector(selector):
+        for name in names:
+            heads = [(address, _parse(address, names, sizes)[1]) for address in _head_names([name], sizes)]
+            whole = {head for _, head in heads} or {None}
+            found = whole if not term.by_head and (term.matches(name, "") or term.text == name) else set()
+            found |= {head for address, head in heads if term.by_head and term.matches(address, "")}
+            if term.token is None and found:
+                before = chosen.get(name, set())
+                chosen[name] = before - found if term.subtract else before | found
+    n_heads = {name: len(_head_names([name], sizes)) or 1 for name in chosen}
+    return {
+        name: None if len(heads) == n_heads[name] else frozenset(head for head in heads if head is not None)
+        for name, heads in chosen.items()
+        if heads
+    }
+
+
+def joined(stops: Sequence[Stops]) -> dict[str, frozenset[int] | None]:
+    """What any of them names."""
+    found: dict[str, frozenset[int] | None] = {}
+    for name, heads in (pair for each in stops for pair in each.items()):
+        before = found.get(name, frozenset())
+        found[name] = None if heads is None or before is None else before | heads
+    return found
+
+
+def spelled(stops: Stops, sizes: Sizes) -> list[str]:
+    """Their addresses: whole activations, or the heads that are meant."""
+    return [
+        address
+        for name, heads in stops.items()
+        for address in ([name] if heads is None else [_head_names([name], sizes)[head] for head in sorted(heads)])
+    ]
+
+
+def stopper(stops: Stops, tap: Tap | None = None) -> Tap:
+    """A tap that leaves every value as `tap` gives it, and lets no gradient back through those in `stops`.
+
+    A parameter that nothing else leads to gets a gradient of 0, not none.
+    """
+
+    def stopped(name: str, tensor: Tensor) -> Tensor:
+        tensor = tap(name, tensor) if tap else tensor
+        return _Stop.apply(tensor, stops[name]) if name in stops else tensor  # type: ignore[no-any-return]
+
+    return stopped
+
+
+class _Stop(torch.autograd.Function):
+    """The identity, whose gradient is 0 at some heads, or everywhere."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, heads: frozenset[int] | None) -> Tensor:
+        ctx.heads = heads
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+        if ctx.heads is None:
+            return torch.zeros_like(gradient), None
+        return gradient.index_fill(1, torch.tensor(sorted(ctx.heads), device=gradient.device), 0.0), None
 
 
 def _parse(address: str, names: Sequence[str], sizes: Sizes) -> tuple[str, int | None]:

@@ -55,7 +55,9 @@ def attend_explicit(
     group = q.shape[1] // k.shape[1]
     if group > 1:
         k, v = k.repeat_interleave(group, dim=1), v.repeat_interleave(group, dim=1)
-    scores = (q * scale) @ k.transpose(-2, -1)
+    with torch.autocast(q.device.type, enabled=False):  # under bfloat16 scores are summed and kept in float32
+        wide = torch.promote_types(torch.promote_types(q.dtype, k.dtype), torch.float32)
+        scores = (q.to(wide) * scale) @ k.to(wide).transpose(-2, -1)
     if to.causal:
         hidden = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(1)
         scores = scores.masked_fill(hidden, -math.inf)

@@ -49,7 +49,7 @@ class RMSNorm(nn.Module):
 
     def plain(self, x: Tensor) -> Tensor:
         """The same by its formula, for whoever looks inside or differentiates twice."""
-        return F.rms_norm(x, self.gain.shape, self.gain, self.eps)
+        return F.rms_norm(x.to(self.gain.dtype), self.gain.shape, self.gain, self.eps)
 
 
 def make_norm(layout: Layout, d: int) -> nn.Module:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from qkv.errors import ConfigError
-from qkv.models.activations import activation_names, recorder, replacer
+from qkv.models.activations import Stops, activation_names, recorder, replacer, stopper
 from qkv.models.attention import Drop, Tap
 from qkv.models.blocks import Block
 from qkv.models.cache import KVCache, StateCache
@@ -33,6 +33,7 @@ __all__ = [
     "ImageClassifier",
     "MaskedLM",
     "build",
+    "stacks_of",
 ]
 
 
@@ -50,6 +51,8 @@ class _Stack(nn.Module):
         super().__init__()
         self.sizes, self.layout, self.scope = sizes.resolved(), layout, scope
         check(self.sizes, layout)
+        self.stops: Stops = {}
+        """Activations that let no gradient through, while a gradient is computed."""
         self.embedding = Embedding(self.sizes, layout)
         self.blocks = nn.ModuleList(
             Block(self.sizes, layout, layer=layer, scope=scope, cross=self.cross, causal=self.causal)
@@ -84,6 +87,8 @@ class _Stack(nn.Module):
 
         Raises ConfigError for a sequence longer than n_ctx.
         """
+        if self.stops and torch.is_grad_enabled():
+            tap = stopper(self.stops, tap)
         past, n = cache.length if cache is not None else 0, self.n_positions(ids)
         absolute = self.layout.positions in ADDED
         positions = positions_within(past + n, mask, documents) if absolute else None
@@ -466,6 +471,11 @@ MODELS = {
     for kind in (CausalLM, MaskedLM, Classifier, CausalClassifier, ImageClassifier, EncoderDecoderLM)
 }
 """Kind of a `ModelConfig` -> its class."""
+
+
+def stacks_of(model: nn.Module) -> list[_Stack]:
+    """The stacks of a model: itself, or its encoder and its decoder; none where it is of other parts."""
+    return [module for module in model.modules() if isinstance(module, _Stack)]
 
 
 def build(
