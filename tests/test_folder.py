@@ -4,6 +4,7 @@ import errno
 import hashlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -195,6 +196,30 @@ def test_weights_are_those_of_the_checkpoints_and_of_the_last_step_once_that_is_
         assert folder.weights() == kept
         folder.manifest.write_text("{")
         assert folder.weights() == kept
+
+
+def test_what_failed_over_a_vanished_checkpoint_is_read_again_and_nothing_else(tmp_path: Path) -> None:
+    with RunFolder.create(tmp_path / "run") as folder:
+        folder.write("config.toml", "")
+        for step in (0, 8, 16):
+            (folder.checkpoints / f"step-{step:08d}").mkdir()
+            (folder.checkpoints / f"step-{step:08d}" / "model.safetensors").write_bytes(b"")
+    taken, asked = [8], []
+
+    def read() -> list[int]:
+        asked.append(len(asked))
+        there = list(folder.weights())
+        for step in taken:
+            shutil.rmtree(folder.checkpoints / f"step-{step:08d}")
+        if taken.clear() or len(there) == 3:
+            raise RuntimeError("unable to open file")
+        return there
+
+    assert folder.steadily(read) == [0, 16] and len(asked) == 2
+    asked.clear()
+    with pytest.raises(ZeroDivisionError):
+        folder.steadily(lambda: asked.append(1) or 1 // 0)
+    assert len(asked) == 1
 
 
 def test_a_manifest_never_leads_outside_the_folder(tmp_path: Path) -> None:

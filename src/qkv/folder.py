@@ -11,10 +11,10 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 from qkv.errors import RunFolderError, StorageError, UserError
 
@@ -44,6 +44,10 @@ FINAL_FILES = (
 _LOCK = ".lock"
 _TEMPORARY = ".part-"
 _BLOCK = 1 << 20
+_TRIES = 3
+"""How often a reading begins again that lost a checkpoint."""
+
+R = TypeVar("R")
 
 
 @contextlib.contextmanager
@@ -254,6 +258,17 @@ class RunFolder:
             if isinstance(last, int) and last > 0:
                 found.setdefault(last, self.model)
         return dict(sorted(found.items()))
+
+    def steadily(self, read: Callable[[], R]) -> R:
+        """What `read()` gives; asked again where it failed while a training took a checkpoint away that it read."""
+        for _ in range(_TRIES):
+            kept = self.weights().keys()
+            try:
+                return read()
+            except Exception:  # whatever a reader makes of a file that vanishes
+                if kept <= self.weights().keys():
+                    raise
+        return read()
 
     def damaged_files(self) -> dict[str, str]:
         """Name -> "missing" or "altered" for each final file that is not as the manifest says; empty if all is well."""

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_file
+from safetensors import safe_open
 from torch import Tensor, nn
 
 from qkv.changes import Plan, RunMatrix, plan_changes
@@ -21,6 +20,7 @@ from qkv.recipe.request import RunConfig
 from qkv.tasks import Data, Task, find_task
 from qkv.training.optimizers import Optimizer, make_optimizer
 from qkv.training.shards import hollow_like
+from qkv.training.tensorfile import load_tensors
 
 __all__ = ["Parts", "assemble", "load_weights", "run_matrix"]
 
@@ -98,12 +98,9 @@ def load_weights(path: Path) -> dict[str, Tensor]:
 
     Raises RunFolderError where it is missing or damaged.
     """
-    try:
-        return load_file(path)
-    except FileNotFoundError:
-        raise RunFolderError(f"{path} is not there; expected the weights of a run") from None
-    except (SafetensorError, OSError) as error:
-        raise RunFolderError(f"{path} cannot be read as safetensors: {error}") from None
+    if not path.is_file():
+        raise RunFolderError(f"{path} is not there; expected the weights of a run")
+    return load_tensors(path)
 
 
 def run_matrix(wanted: RunMatrix) -> Tensor:

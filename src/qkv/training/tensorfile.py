@@ -132,5 +132,5 @@ def load_tensors(path: Path) -> dict[str, Tensor]:
     """The tensors of a safetensors file, on the CPU. Raises RunFolderError where it is missing or damaged."""
     try:
         return load_file(path)
-    except (OSError, SafetensorError) as error:
+    except (OSError, RuntimeError, SafetensorError) as error:  # RuntimeError: taken away between two looks at it
         raise RunFolderError(f"{path} cannot be read: {error}") from None

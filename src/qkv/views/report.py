@@ -23,7 +23,7 @@ def write_report(run: str | Path, out: str | Path | None = None, texts: Sequence
     cannot be written, UserError for a text that cannot be shown; nothing is written then.
     """
     folder = RunFolder.open(run)
-    page = render_page(read_report(folder.path, texts)).encode()
+    page = render_page(folder.steadily(lambda: read_report(folder.path, texts))).encode()
     path = folder.report if out is None else Path(out)
     digest = write_atomically(path, page)
     if folder.is_finished and path.resolve() == folder.report.resolve():

@@ -209,7 +209,7 @@ async def _computed(page: Shown, work: Callable[[], R]) -> R:
 
     def sparing() -> R:
         page.spare()
-        return work()
+        return RunFolder(page.folder).steadily(work)
 
     return await to_thread.run_sync(sparing)
 
