@@ -175,6 +175,12 @@ def test_the_manifest_notices_altered_and_missing_files(tmp_path: Path) -> None:
     folder.config.write_text("x = 2\n")
     folder.report.unlink()
     assert folder.damaged_files() == {"config.toml": "altered", "report.html": "missing"}
+    told = folder.manifest.read_text()
+    folder.manifest.write_text(told.replace('"threads": 2', '"threads": 3'))
+    assert folder.damaged_files() == {"config.toml": "altered", "report.html": "missing", "manifest.json": "altered"}
+    folder.manifest.write_text(told)
+    folder.write_manifest(folder.read_manifest() | {"threads": 3})
+    assert "manifest.json" not in folder.damaged_files()
 
 
 def test_weights_are_those_of_the_checkpoints_and_of_the_last_step_once_that_is_known(tmp_path: Path) -> None:

@@ -220,9 +220,13 @@ class RunFolder:
     def seal(self, facts: Mapping[str, Any]) -> dict[str, Any]:
         """Write `manifest.json`: these facts, the format version, and the sha256 of every final file that is there."""
         files = {name: sha256_of(self.path / name) for name in FINAL_FILES if (self.path / name).is_file()}
-        manifest = {"format_version": FORMAT_VERSION, **facts, "files": files}
-        self.write("manifest.json", json.dumps(manifest, indent=2, sort_keys=True, allow_nan=False) + "\n")
-        return manifest
+        return self.write_manifest({"format_version": FORMAT_VERSION, **facts, "files": files})
+
+    def write_manifest(self, manifest: Mapping[str, Any]) -> dict[str, Any]:
+        """Write `manifest.json`, with the sha256 of its own values; returns what was written."""
+        written = {**manifest, "sha256": _hash_of(manifest)}
+        self.write("manifest.json", json.dumps(written, indent=2, sort_keys=True, allow_nan=False) + "\n")
+        return written
 
     # reading
 
@@ -271,7 +275,9 @@ class RunFolder:
         return read()
 
     def damaged_files(self) -> dict[str, str]:
-        """Name -> "missing" or "altered" for each final file that is not as the manifest says; empty if all is well."""
+        """Name -> "missing" or "altered" for each final file that is not as the manifest says, and for the manifest
+        where its values are not those that it was written with; empty if all is well.
+        """
         found: dict[str, str] = {}
         files = self.read_manifest().get("files", {})
         if not isinstance(files, dict):
@@ -282,6 +288,8 @@ class RunFolder:
                 found[name] = "missing"
             elif sha256_of(path) != expected:
                 found[name] = "altered"
+        if (manifest := self.read_manifest()).get("sha256", "") not in ("", _hash_of(manifest)):
+            found["manifest.json"] = "altered"
         return found
 
     # holding it
@@ -345,6 +353,12 @@ class RunFolder:
         with contextlib.suppress(OSError):
             for parent in self._parents_made:  # nearest first; the first that is not empty ends it
                 parent.rmdir()
+
+
+def _hash_of(manifest: Mapping[str, Any]) -> str:
+    """The sha256 of the values of a manifest, its own hash left out."""
+    values = {name: value for name, value in manifest.items() if name != "sha256"}
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
 
 def lock_file(descriptor: int) -> bool:

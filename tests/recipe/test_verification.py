@@ -69,7 +69,7 @@ def sealed_again(folder: Path) -> None:
     manifest = json.loads((folder / "manifest.json").read_text())
     for name in manifest["files"]:
         manifest["files"][name] = hashlib.sha256((folder / name).read_bytes()).hexdigest()
-    (folder / "manifest.json").write_text(json.dumps(manifest))
+    RunFolder(folder).write_manifest(manifest)
 
 
 def check(verdict: Verdict, name: str):
@@ -98,7 +98,7 @@ def test_segments_begin_at_the_start_and_at_the_checkpoint_before_the_newest(mad
         {"set": SMALL | {"optimizer.kind": "sgd", "weight_decay": 0.1}},
         {"task": "masked", "tokenizer": "word", "watch": "off"},
         {"change": ["L1.W_K=share(L1.W_Q)", "L0.W_V=scale(0.5)@9..", "W_E=freeze@3..20"], "freeze": ["L1.H0.W_V"]},
-        {"steps": None, "minutes": 0.12},
+        {"steps": None, "minutes": 0.25},
         {"until_loss": 2.7, "steps": 60},
     ],
     ids=["adamw", "sgd", "masked", "changes", "minutes", "target"],
@@ -109,6 +109,18 @@ def test_every_update_of_a_run_is_made_again_bit_for_bit(text: Path, tmp_path: P
     assert verdict.is_whole, [str(fault) for fault in verdict.faults]
     assert check(verdict, "replay").compared == run.summary["steps"]
     assert check(verdict, "replay").unchecked == ()
+
+
+@pytest.mark.parametrize("changed", [("cpu", "another"), ("sha256", ""), ("sha256", None)])
+def test_facts_that_nothing_else_repeats_are_held_by_the_manifest_itself(copy: Path, changed: tuple) -> None:
+    manifest = json.loads((copy / "manifest.json").read_text())
+    name, value = changed
+    manifest = {key: of for key, of in manifest.items() if key != name} | ({} if value is None else {name: value})
+    (copy / "manifest.json").write_text(json.dumps(manifest))
+    verdict = verify(copy, updates=0)
+    assert [(fault.file, fault.sentence) for fault in verdict.faults] == [
+        ("manifest.json", "its values are not those that it was written with")
+    ]
 
 
 @pytest.mark.parametrize(

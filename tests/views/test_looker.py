@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from qkv.config import dump_toml, to_dict
-from qkv.errors import UserError
+from qkv.errors import ConfigError, UserError
 from qkv.models.matrices import Catalogue
 from qkv.views.asking import Desk
 from qkv.views.looker import Looker
@@ -63,7 +63,9 @@ def test_a_model_without_its_code_is_shown_as_matrices_and_says_why_it_reads_no_
     looker = Looker(folder)
     with pytest.raises(UserError, match="not its code"):
         looker.reader()
-    report = read_report(folder, [TEXT])
+    with pytest.raises(ConfigError, match="not its code"):
+        read_report(folder, [TEXT])
+    report = read_report(folder)
     assert report.attention == () and report.forward is None
     assert "not its code" in report.missing["attention"]
     assert report.words.steps == (0, 1000) and report.words.trio is None

@@ -74,11 +74,14 @@ def _files(folder: RunFolder) -> Check:
         )
         return Check(name="files", compared=0, what="final files against their hashes", unchecked=(words,))
     try:
-        damaged, files = folder.damaged_files(), folder.read_manifest()["files"]
+        damaged, manifest = folder.damaged_files(), folder.read_manifest()
+        files = manifest["files"]
     except (RunFolderError, OSError, KeyError) as error:
         faults = [Fault(file="manifest.json", sentence=f"it cannot be used: {error}")]
         return Check(name="files", compared=0, what="final files against their hashes", faults=tuple(faults))
     words = {"missing": "it is missing", "altered": "its bytes are not those that the manifest has the hash of"}
+    if damaged.pop("manifest.json", None) or not manifest.get("sha256"):
+        faults.append(Fault(file="manifest.json", sentence="its values are not those that it was written with"))
     faults += [Fault(file=name, sentence=words[how]) for name, how in damaged.items()]
     for name in FINAL_FILES:
         if name not in files and ((folder.path / name).is_file() or name in _NEEDED):

@@ -3,7 +3,6 @@
 Paths under the reader's home folder are shown from `~`: a report is made to be sent on.
 """
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -77,7 +76,7 @@ def record_hash(folder: RunFolder, name: str, digest: str) -> None:
     """Tell a finished folder's manifest the hash of a file that was written anew."""
     manifest = folder.read_manifest()
     manifest.setdefault("files", {})[name] = digest
-    folder.write("manifest.json", json.dumps(manifest, indent=2, sort_keys=True, allow_nan=False) + "\n")
+    folder.write_manifest(manifest)
 
 
 def _fact(label: str, value: Any) -> Fact | None:

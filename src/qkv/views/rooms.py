@@ -191,12 +191,14 @@ class Rooms:
         """
         texts = texts_to_show(self._texts, self.samples())
         exhibits = exhibits_of(self.telemetry) if self.task.reads == "images" and not texts else []
-        if not texts and not exhibits:
-            return (), _NO_IMAGE if self.task.reads == "images" else _NO_TEXT
         try:
+            looker = self._looker or Looker(self.folder, self.n_steps)
+            if not looker.has_code:
+                looker.reader()  # says why
+            if not texts and not exhibits:
+                return (), _NO_IMAGE if self.task.reads == "images" else _NO_TEXT
             if self.tokenizer is None and self.task.reads == "text":
                 raise UserError("the tokenizer of this run cannot be read")
-            looker = self._looker or Looker(self.folder, self.n_steps)
             steps = self._steps_of_attention(looker)
             return exhibited(looker, exhibits, steps) if exhibits else attention_on(looker, texts, steps), ""
         except QkvError as error:
