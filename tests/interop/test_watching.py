@@ -284,6 +284,19 @@ def test_attention_of_a_live_model_under_sdpa_is_what_eager_gives(name, theirs, 
     assert model.config._attn_implementation == "sdpa"
 
 
+@pytest.mark.parametrize("name", ["marian", "vit"])
+def test_attention_of_a_model_that_does_not_read_one_text_is_refused(name, theirs):
+    with pytest.raises(ConfigError, match="reads more than one text, or none"):
+        qkv.attention(theirs.make_theirs(name, torch.float32), lambda text: {"input_ids": [3, 4]}, "a b")
+
+
+def test_the_mirror_of_marian_holds_the_bias_that_is_a_buffer_there(theirs):
+    live = theirs.make_theirs("marian", torch.float32)
+    mirror = mirror_of(live)
+    assert live.final_logits_bias.abs().sum() > 0 and "final_logits_bias" not in dict(live.named_parameters())
+    assert mirror.catalogue.entry("b_U").parameter.equal(live.final_logits_bias[0])
+
+
 def test_a_watched_model_of_our_own_parts_agrees_with_our_catalogue():
     """The mirror of the family map gives the same tensors that our catalogue gives of the imported model."""
     transformers = pytest.importorskip("transformers")

@@ -113,9 +113,9 @@ def shadow_of(state: Mapping[str, Tensor], n_heads: int, n_kv_heads: int) -> Sha
 
 @dataclass(frozen=True)
 class _Link:
-    """One live parameter, and the parameters of the mirror that hold its matrices."""
+    """One live parameter (or buffer: Marian's `final_logits_bias`), and the mirror's that hold its matrices."""
 
-    live: nn.Parameter
+    live: Tensor
     form: Form
     shapes: tuple[tuple[int, ...], ...]
     held: tuple[nn.Parameter, ...]
@@ -125,7 +125,8 @@ class Mirror:
     """Our copy of a live model; `refresh` brings it up to date."""
 
     def __init__(self, live: nn.Module, rows: Sequence[Placed], model: nn.Module, config: ModelConfig | None) -> None:
-        parameters = dict(live.named_parameters(remove_duplicate=False))
+        held_by_name = (live.named_buffers(), live.named_parameters(remove_duplicate=False))
+        parameters: dict[str, Tensor] = {name: values for pairs in held_by_name for name, values in pairs}
         self.model: Any = model
         """Ours: a model of our own where the layout is known, else a `Shadow`."""
         self.config = config
