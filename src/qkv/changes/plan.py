@@ -6,6 +6,7 @@ plan is then a constraint of the training loop: `at_start`, `before_step`, `afte
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -83,7 +84,7 @@ class Plan:
         self._staged: dict[str, Tensor] = {}
         self._ties: dict[str, nn.Parameter] = {}
         self._writes: list[_Write] = []
-        self._stops: list[tuple[Change, nn.Module, dict[str, frozenset[int] | None]]] = []
+        self._stops: list[tuple[Change, Any, dict[str, frozenset[int] | None]]] = []
 
     def at_start(self) -> Catalogue:
         """Write what holds from the first step, and join what is shared.

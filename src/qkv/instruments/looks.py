@@ -247,8 +247,9 @@ class Looks:
         k = self._n_followed(left.columns.shape[-2:])
 
         def start() -> Tensor:
-            then = self._blocks(self.passes.start, [circuits[0].left, circuits[0].right]).values()
-            return product_spectra(*(each.pick(which) for each, which in zip(then, pieces, strict=True)), k)[1]
+            first, second = circuits[0].left, circuits[0].right
+            then = self._blocks(self.passes.start, [first, second])
+            return product_spectra(then[first].pick(pieces[0]), then[second].pick(pieces[1]), k)[1]
 
         values, top = product_spectra(left.pick(pieces[0]), right.pick(pieces[1]), k)
         turned = self._turned(step, circuits[0].address, top, start)

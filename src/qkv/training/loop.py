@@ -301,7 +301,7 @@ class _Training:
             with self.machine.autocast():
                 names = part if batch.examples is None else batch.examples.cpu().numpy()
                 nats, _ = self.held.loss(batch, make_drop(self.dropout, self.seed, step, names))
-            share = nats / n_targets
+            share = nats / max(1, n_targets)  # nothing was hidden in any text: nothing to learn
             if share.requires_grad:  # with everything frozen there is nothing to go back through
                 self.held.backward(share)
             loss += float(share.detach())
