@@ -80,8 +80,11 @@ def _files(folder: RunFolder) -> Check:
         faults = [Fault(file="manifest.json", sentence=f"it cannot be used: {error}")]
         return Check(name="files", compared=0, what="final files against their hashes", faults=tuple(faults))
     words = {"missing": "it is missing", "altered": "its bytes are not those that the manifest has the hash of"}
-    if damaged.pop("manifest.json", None) or not manifest.get("sha256"):
+    if damaged.pop("manifest.json", None):
         faults.append(Fault(file="manifest.json", sentence="its values are not those that it was written with"))
+    elif not manifest.get("sha256"):
+        words = "it holds no hash of its own values: one was taken out, or an older qkv wrote it"
+        faults.append(Fault(file="manifest.json", sentence=words))
     faults += [Fault(file=name, sentence=words[how]) for name, how in damaged.items()]
     for name in FINAL_FILES:
         if name not in files and ((folder.path / name).is_file() or name in _NEEDED):
