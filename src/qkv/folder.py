@@ -222,6 +222,14 @@ class RunFolder:
         files = {name: sha256_of(self.path / name) for name in FINAL_FILES if (self.path / name).is_file()}
         return self.write_manifest({"format_version": FORMAT_VERSION, **facts, "files": files})
 
+    def note_hash(self, name: str, digest: str) -> None:
+        """Tell the manifest the hash of a final file that was written anew; one whose values are not those that it was
+        written with stays as it is, for `damaged_files` to find. Raises RunFolderError where it cannot be read.
+        """
+        manifest = self.read_manifest()
+        if manifest.get("sha256") == _hash_of(manifest) and isinstance(manifest.get("files"), dict):
+            self.write_manifest(manifest | {"files": manifest["files"] | {name: digest}})
+
     def write_manifest(self, manifest: Mapping[str, Any]) -> dict[str, Any]:
         """Write `manifest.json`, with the sha256 of its own values; returns what was written."""
         written = {**manifest, "sha256": _hash_of(manifest)}

@@ -314,3 +314,34 @@ def test_load_refuses_what_does_not_fit_and_never_unpickles(tmp_path):
             plan_changes([change], make(), 0)
     with pytest.raises(ChangeError, match=r"W_E is \[11, 16\]; r:W_E is \[3\]"):
         plan_changes(["W_E=load(r:W_E)"], make(), 0, lambda matrix: torch.ones(3))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        ["L0.W_K=freeze", "L0.W_K=share(L0.W_Q)"],
+        ["L0.W_K=random(0.1)@5..", "L0.W_K=share(L0.W_Q)"],
+        ["L0.W_K=identity", "L0.W_K=share(L0.W_Q)"],
+        ["L0.H1.W_K=zero(train=true)", "L0.W_K=share(L0.W_Q)"],
+        ["L1.W_K=share(L0.W_K)", "L0.W_K=share(L0.W_Q)"],
+    ],
+)
+def test_a_change_that_a_share_would_lose_is_refused(changes):
+    sizes = Sizes(d_vocab=11, d_model=16, n_layers=2, n_heads=1 if "identity" in changes[0] else 2, n_ctx=8, d_mlp=24)
+    with pytest.raises(ChangeError, match="an earlier change of L0.W_K would be lost; put the share before it"):
+        plan_changes(changes, make(sizes), 0)
+    plan_changes(changes[::-1], make(sizes), 0)
+
+
+def test_only_trains_what_it_names_under_every_name():
+    plan = plan_changes(["L0.W_K=share(L0.W_Q)", "L0.W_K,L1.W_V=only"], make(), 0)
+    catalogue = plan.at_start()
+    assert set(catalogue.addresses) - plan.frozen(0) == {"L0.W_Q", "L1.W_V"}, "W_Q is W_K's storage"
+    plan = plan_changes(["L0.H1.W_V=only"], make(), 0)
+    assert "L0.W_V" not in plan.frozen(0) and plan.held_part() == "L0.W_V"
+
+
+def test_heads_of_a_storage_that_is_cut_otherwise_are_refused():
+    with pytest.raises(ChangeError, match="L0.H1.W_O lies in L0.W_V now, whose heads are cut otherwise"):
+        plan_changes(["L0.W_O=share(L0.W_V)", "L0.H1.W_O=zero"], make(), 0)
+    plan_changes(["L0.W_K=share(L0.W_Q)", "L0.H1.W_K=zero"], make(), 0)

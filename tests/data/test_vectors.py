@@ -56,6 +56,7 @@ def test_what_gensim_writes_is_read_back(tmp_path):
         ("v.txt", b"the 1 2 3\ncat 1 2\n", "line 2: expected a word and 3 numbers .* found 2 numbers"),
         ("v.txt", b"the 1 2 3\ncat 1 two 3\n", "line 2: 'cat 1 two 3.* is not a word and 3 numbers"),
         ("v.txt", b"the 1 nan 3\n", "the vector of 'the' is not finite"),
+        ("v.txt", b"3 2\nthe 1 2\ncat 3 4\n", "cut off: it holds 2 of 3 vectors"),
         ("v.txt", b"the 1 1e43 3\n", "the vector of 'the' is not finite"),
         ("v.txt", binary(["the"], VALUES[:1] * 1e30), "has to end in .bin|is not a word"),
         ("v.bin", GLOVE.encode(), "expected a first line 'count width'"),

@@ -125,6 +125,9 @@ def test_facts_that_nothing_else_repeats_are_held_by_the_manifest_itself(copy: P
     (copy / "manifest.json").write_text(json.dumps(manifest))
     (fault,) = verify(copy, updates=0).faults
     assert fault.file == "manifest.json" and said in fault.sentence
+    RunFolder(copy).note_hash("report.html", "0" * 64)  # as a new report would: it does not vouch for the rest
+    (copy / "tokenizer.json").unlink()
+    assert {fault.file for fault in verify(copy, updates=0).faults} >= {"manifest.json", "tokenizer.json"}
 
 
 @pytest.mark.parametrize(

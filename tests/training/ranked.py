@@ -66,6 +66,12 @@ def cases(args: argparse.Namespace) -> dict[str, Request]:
         "masked": {"task": "masked", "preset": "bert", "source": str(args.text), "tokenizer": "word", "vocab": 120},
         "frozen": {"task": "causal", "changes": ("L0.W_Q=freeze()@3..9", "W_E[7]=freeze()"), **text},
         "changed": {"task": "causal", "changes": ("L0.W_K=freeze()@3..9", "L1.W_in=zero(train=true)@5.."), **text},
+        "stopped": {
+            "task": "causal",
+            "changes": ("L*.v,L1.H0.q=stop_gradient@2..9", "L1.resid_pre=stop_gradient@12.."),
+            "preset": "gpt2",
+            **text,
+        },
         "shared": {
             "task": "causal",
             "changes": ("L1.W_[QK]=share(L0.W_Q)", "L0.b_*=freeze()"),

@@ -14,7 +14,7 @@ from qkv.errors import ConfigError
 from qkv.training.config import TrainingConfig
 from qkv.training.ranks import ALONE, Ranks, check_shares, join
 
-CASES = ("muon", "adamw", "sgd", "masked", "frozen", "changed", "shared", "translate", "classify")
+CASES = ("muon", "adamw", "sgd", "masked", "frozen", "changed", "stopped", "shared", "translate", "classify")
 WORLDS = (2, 4)
 
 

@@ -38,6 +38,10 @@ class Change:
         """Whether it freezes what it changes, for its window."""
         return OPS[self.op].freezes == "always" or (OPS[self.op].freezes != "no" and not self.train)
 
+    def acts_in(self, step: int) -> bool:
+        """Whether a step lies in its window."""
+        return self.start <= step and (self.stop is None or step < self.stop)
+
     @property
     def window(self) -> str:
         """`@from..to`, or nothing for the whole run."""

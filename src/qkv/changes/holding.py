@@ -55,6 +55,10 @@ class Freezer:
         self._phases.clear()
         return True
 
+    def holds(self, address: str) -> bool:
+        """Whether any of a matrix is frozen at any step."""
+        return any(self._windows.get(address, {}).values())
+
     def whole(self, step: int) -> frozenset[str]:
         """Matrices that are wholly frozen at a step."""
         return self._phase(step).whole

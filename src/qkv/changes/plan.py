@@ -17,6 +17,7 @@ from qkv.changes.ops import OPS, Target
 from qkv.changes.stored import Loader
 from qkv.errors import AddressError, ChangeError, unknown
 from qkv.models.activations import joined, select_activations, spelled
+from qkv.models.addresses import parse_selector
 from qkv.models.matrices import Catalogue, Entry, Part
 from qkv.models.zoo import stacks_of
 
@@ -172,7 +173,10 @@ class Plan:
             return
         parts = self.catalogue.select(change.selector)
         if change.op == "only":
-            parts = self.catalogue.others(parts)
+            kept = {self._root(part): part.entry.address for part in parts}
+            others = self.catalogue.others(parts)  # less what shares the storage of a named matrix under another name
+            parts = [p for p in others if kept.get(self._root(p), p.entry.address) == p.entry.address]
+        self._check_cuts(change, parts)
         effect = change.start < self._resumed_at
         if change.op == "share":
             effect = self._share(change, parts)
@@ -189,13 +193,13 @@ class Plan:
         """Find the activations that are meant, in each stack of the model."""
         stacks = stacks_of(self.catalogue.model)
         names = [name for stack in stacks for name in stack.activation_names()]
-        for stack in stacks:
-            found = select_activations(change.selector, stack.activation_names(), stack.sizes)
-            self._stops += [(change, stack, found)] if found else []
-        if not any(stop[0] is change for stop in self._stops):
-            if not names:
-                raise ChangeError(f"{change}: this model names no activations")
-            raise AddressError(unknown("activation", change.selector, names))
+        if not names:
+            raise ChangeError(f"{change}: this model names no activations")
+        for selector in [*(term.text for term in parse_selector(change.selector)), change.selector]:
+            made = [select_activations(selector, stack.activation_names(), stack.sizes) for stack in stacks]
+            if not any(made):
+                raise AddressError(unknown("activation", selector, names))
+        self._stops += [(change, stack, found) for stack, found in zip(stacks, made, strict=True) if found]
         self._made.append((change, []))
 
     def _stop_gradients(self, step: int | None) -> None:
@@ -205,7 +209,7 @@ class Plan:
                 [
                     found
                     for change, where, found in self._stops
-                    if where is stack and step is not None and change.start <= step < (change.stop or step + 1)
+                    if where is stack and step is not None and change.acts_in(step)
                 ]
             )
 
@@ -218,6 +222,7 @@ class Plan:
         storage = self._storage[source.address]
         others = [part for part in parts if self._root(part) != storage]
         for part in others:
+            self._check_untouched(change, part)
             if part.piece is not None or part.entry.transposed or source.transposed:
                 raise ChangeError(
                     f"{change}: {part.address} and {source.address} cannot be one; expected whole matrices"
@@ -230,6 +235,24 @@ class Plan:
             self._storage[part.entry.address] = storage
             self._ties[part.entry.address] = self._entries[storage].parameter
         return bool(others)
+
+    def _check_untouched(self, change: Change, part: Part) -> None:
+        """What came before to a matrix that gives up its storage would be lost."""
+        own = part.entry.address
+        written = own in self._staged or any(write.entry.address == own for write in self._writes)
+        tied = any(self._storage[name] == own for name in self._ties)
+        if self._root(part) == own and (written or tied or self._freezer.holds(own)):
+            raise ChangeError(f"{change}: an earlier change of {own} would be lost; put the share before it")
+
+    def _check_cuts(self, change: Change, parts: list[Part]) -> None:
+        """A head is a head of the storage that it lies in."""
+        for part in parts:
+            root = self._entries[self._root(part)]
+            if part.piece is not None and (root.n_heads, root.axis) != (part.entry.n_heads, part.entry.axis):
+                raise ChangeError(
+                    f"{change}: {part.address} lies in {root.address} now, whose heads are cut otherwise; expected a"
+                    " whole matrix"
+                )
 
     def _write(self, change: Change, parts: list[Part]) -> bool:
         """Work out new values, now or to see that it can be done later; whether any differ from the present ones."""

@@ -35,12 +35,12 @@ class Dictionary:
         for source, target in zip(sources, targets, strict=True):
             s = np.array([0, *(source_ids.setdefault(w, len(source_ids)) for w in words(source))])
             t = np.array([target_ids.setdefault(w, len(target_ids)) for w in words(target)], dtype=np.int64)
+            if n_links + len(s) * len(t) > _MOST_LINKS:  # before they are made: one pair can have millions
+                continue
             left.append(np.tile(s, len(t)))
             right.append(np.repeat(t, len(s)))
             owner.append(np.repeat(np.arange(len(t)) + n_words, len(s)))
             n_words, n_links = n_words + len(t), n_links + len(s) * len(t)
-            if n_links > _MOST_LINKS:
-                break
         pairs = np.concatenate(left) * len(target_ids) + np.concatenate(right)
         kinds, link = np.unique(pairs, return_inverse=True)
         self._table = _likeliest(kinds, link, np.concatenate(owner), len(source_ids), len(target_ids), rounds)

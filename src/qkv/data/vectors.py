@@ -100,11 +100,11 @@ def read_vectors(path: Path) -> Vectors:
 def _text(file: BufferedIOBase, path: Path) -> tuple[list[str], np.ndarray]:
     words: list[str] = []
     rows: list[np.ndarray] = []
-    width = 0
+    told, width = -1, 0
     for number, line in enumerate(_lines(file, path), start=1):
         parts = line.rstrip().split(" ")
         if number == 1 and len(parts) == 2 and all(_COUNT.fullmatch(part) for part in parts):
-            width = int(parts[1])
+            told, width = int(parts[0]), int(parts[1])
             continue
         if not parts[0] and len(parts) == 1:
             continue
@@ -124,6 +124,8 @@ def _text(file: BufferedIOBase, path: Path) -> tuple[list[str], np.ndarray]:
         words.append(" ".join(parts[:-width]))
     if not words:
         raise SourceError(f"{str(path)!r} holds no vectors")
+    if len(words) < told:
+        raise SourceError(f"{str(path)!r} is cut off: it holds {len(words):,} of {told:,} vectors")
     return words, np.stack(rows)
 
 

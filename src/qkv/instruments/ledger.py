@@ -36,6 +36,7 @@ from qkv.instruments.probe import fixed_batch
 from qkv.instruments.schedule import is_by_row
 from qkv.models.matrices import Catalogue
 from qkv.models.parts import Entry
+from qkv.models.zoo import stacks_of
 from qkv.tasks.task import Batch
 from qkv.telemetry import LEDGER_ARM, MeasureRow, Store
 from qkv.training.record import Observer, Outcome, RunContext, StepRecord
@@ -118,6 +119,8 @@ class Account:
     ) -> None:
         self._model, self._loss, self._batch, self._config = copy.deepcopy(model).eval(), loss, batch, config
         self._model.requires_grad_(True)
+        for stack in stacks_of(self._model):  # what is stopped in training is earned all the same
+            stack.stops = {}
         self.catalogue = Catalogue(self._model)
         self.entries: list[Entry] = list(self.catalogue)
         self._parameters = [entry.parameter for entry in self.entries]

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
-from qkv.changes import parse_changes
+from qkv.changes import OPS, Change, parse_changes
 from qkv.folder import RunFolder
 from qkv.models.matrices import Catalogue, Part
 from qkv.recipe.request import RunConfig
@@ -16,12 +16,15 @@ def own_step(folder: RunFolder, config: RunConfig) -> Callable[[Catalogue], None
     """A function that updates a catalogue's parameters from their `.grad`, once, as this run would go on.
 
     It clips, takes gradients from what is frozen (their `.grad` is then None), and steps at the peak rate with the
-    moments of the newest whole checkpoint. None where no checkpoint holds the optimizer's state.
+    moments of the newest whole checkpoint. None where no checkpoint holds the optimizer's state, or where this run
+    would let no gradient through some activations: the gradients that are given know nothing of it.
     """
     found, _ = latest_valid(folder)
     if found is None:
         return None
     state, step = found.optimizer_state(), found.state.step
+    if any(OPS[change.op].on_activations and change.acts_in(step) for change in _all(config.changes)):
+        return None
 
     def update(catalogue: Catalogue) -> None:
         held = _held(catalogue, config.changes, step)
@@ -42,11 +45,15 @@ def own_step(folder: RunFolder, config: RunConfig) -> Callable[[Catalogue], None
     return update
 
 
+def _all(changes: Sequence[str]) -> list[Change]:
+    return [change for text in changes for change in parse_changes(text)]
+
+
 def _held(catalogue: Catalogue, changes: Sequence[str], step: int) -> list[Part]:
     """The matrices, heads and rows that a run's changes hold at a step."""
     held: list[Part] = []
-    for change in (change for text in changes for change in parse_changes(text)):
-        if change.holds and change.start <= step and (change.stop is None or step < change.stop):
+    for change in _all(changes):
+        if change.holds and change.acts_in(step):
             named = catalogue.select(change.selector)
             held += catalogue.others(named) if change.op == "only" else named
     return held

@@ -83,8 +83,8 @@ def _files(folder: RunFolder) -> Check:
     if damaged.pop("manifest.json", None):
         faults.append(Fault(file="manifest.json", sentence="its values are not those that it was written with"))
     elif not manifest.get("sha256"):
-        words = "it holds no hash of its own values: one was taken out, or an older qkv wrote it"
-        faults.append(Fault(file="manifest.json", sentence=words))
+        sentence = "it holds no hash of its own values: one was taken out, or an older qkv wrote it"
+        faults.append(Fault(file="manifest.json", sentence=sentence))
     faults += [Fault(file=name, sentence=words[how]) for name, how in damaged.items()]
     for name in FINAL_FILES:
         if name not in files and ((folder.path / name).is_file() or name in _NEEDED):

@@ -30,6 +30,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from qkv.errors import ConfigError
+from qkv.models.zoo import stacks_of
 from qkv.training.checkpoint import FILES, Checkpoint, Checkpoints, TrainingState, unfinished_path
 from qkv.training.config import OptimizerConfig
 from qkv.training.muon import Muon, Piecewise, orthogonal_pieces
@@ -92,12 +93,14 @@ class Shards(Weights):
         """Where a change begins to act it may write: into whole matrices, of which each rank takes its rows again."""
         if not constraint.acts_at(step):
             constraint.before_step(step)
-            return
-        self._fill(self._weights())
-        constraint.before_step(step)
-        for whole, rows in self._weights():
-            rows.copy_(self._part(whole))
-        self.hide()
+        else:
+            self._fill(self._weights())
+            constraint.before_step(step)
+            for whole, rows in self._weights():
+                rows.copy_(self._part(whole))
+            self.hide()
+        for whole_stack, stack in zip(stacks_of(self.model), stacks_of(self._step.model), strict=True):
+            stack.stops = whole_stack.stops
 
     def backward(self, loss: Tensor) -> None:
         """Gradients of this rank's rows, summed over ranks."""

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from qkv.errors import QkvError
-from qkv.folder import FINAL_FILES, RunFolder, sha256_of
+from qkv.folder import FINAL_FILES, sha256_of
 from qkv.telemetry import RUN_ARM, Telemetry
 from qkv.views.payloads import Fact, FileNote, Made
 
-__all__ = ["head_facts", "machine_words", "made_room", "record_hash"]
+__all__ = ["head_facts", "machine_words", "made_room"]
 
 _PLAIN = ("sha256", "stopped_because", "resumed_from_step", "best_step", "last_val_loss", "total_seconds")
 
@@ -70,13 +70,6 @@ def made_room(folder: Path, manifest: Mapping[str, Any], telemetry: Telemetry | 
         events=tuple(Fact(label=f"step {event.step:,}", value=event.sentence) for event in events),
         written_by=_written_by(),
     )
-
-
-def record_hash(folder: RunFolder, name: str, digest: str) -> None:
-    """Tell a finished folder's manifest the hash of a file that was written anew."""
-    manifest = folder.read_manifest()
-    manifest.setdefault("files", {})[name] = digest
-    folder.write_manifest(manifest)
 
 
 def _fact(label: str, value: Any) -> Fact | None:

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from qkv.folder import RunFolder, write_atomically
-from qkv.views import origins
 from qkv.views.page import render_page
 from qkv.views.payloads import Host, Report
 from qkv.views.rooms import Rooms
@@ -27,7 +26,7 @@ def write_report(run: str | Path, out: str | Path | None = None, texts: Sequence
     path = folder.report if out is None else Path(out)
     digest = write_atomically(path, page)
     if folder.is_finished and path.resolve() == folder.report.resolve():
-        origins.record_hash(folder, folder.report.name, digest)
+        folder.note_hash(folder.report.name, digest)
     return path
 
 
