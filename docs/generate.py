@@ -33,6 +33,7 @@ from qkv.recipe.request import RunConfig
 from qkv.studies.kept import judged_anew, was_judged
 from qkv.studies.question import Question
 from qkv.studies.questions import questions
+from qkv.views.forest import forest_svg
 from qkv.views.playground import playground
 from qkv.views.study_page import answer_text
 
@@ -281,7 +282,7 @@ def answer_page(question: Question) -> str:
         else:
             turned = was_judged(found[1], found[0])
             lines += [f"{turned} [Why](../studies.md#the-verdict).", ""] if turned else []
-            lines += [answer_text(found[0])]
+            lines += [answer_text(found[0], f"{name}.svg" if forest_svg(found[0]) else "")]
     if not any(_result(name) for name in _result_names(question.name)):
         lines += [f"What would show the expectation to be wrong: {question.falsified_by}", ""]
         lines += [f"What has been published: {question.literature}", ""]
@@ -304,7 +305,11 @@ def _result(name: str) -> tuple[dict[str, Any], dict[str, Any]] | None:
 
 def _answer_pages() -> dict[str, Callable[[], str]]:
     pages: dict[str, Callable[[], str]] = {"answers/README.md": answers_page}
-    return pages | {f"answers/{name}.md": partial(answer_page, question) for name, question in questions().items()}
+    pages |= {f"answers/{name}.md": partial(answer_page, question) for name, question in questions().items()}
+    drawn = {
+        name: forest_svg(found[0]) for each in questions() for name in _result_names(each) if (found := _result(name))
+    }
+    return pages | {f"answers/{name}.svg": partial(str, svg) for name, svg in drawn.items() if svg}
 
 
 PAGES: dict[str, Callable[[], str]] = {"cli.md": cli_page, "presets.md": presets_page, "measures.md": measures_page}

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from qkv import folder as folder_module
-from qkv.errors import ConfigError, RunFolderError, StorageError
-from qkv.folder import RunFolder, link, sha256_of, write_atomically
+from qkv.errors import ConfigError, RunFolderError, StorageError, UserError
+from qkv.folder import RunFolder, check_place, link, sha256_of, write_atomically
 
 
 def full_disk(descriptor: int, data: object) -> None:
@@ -55,6 +55,35 @@ def test_no_permission_is_said_so(tmp_path: Path) -> None:
     tmp_path.chmod(0o500)
     with pytest.raises(StorageError, match="no permission"):
         write_atomically(tmp_path / "a", b"new")
+
+
+def test_a_file_goes_into_a_folder_that_is_there(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    check_place(tmp_path / "new.html")
+    check_place(tmp_path / "file")
+    for wrong, words in (
+        (
+            tmp_path / "no" / "such" / "a.html",
+            rf"there is no folder {tmp_path}/no/such; type mkdir -p {tmp_path}/no/such,",
+        ),
+        (tmp_path / "file" / "a.html", f"{tmp_path}/file is a file and no folder; choose another place"),
+        (tmp_path, f"{tmp_path} is a folder; expected the name of a file"),
+    ):
+        with pytest.raises(UserError, match=words):
+            check_place(wrong)
+
+
+def test_a_folder_is_made_with_those_above_it(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    check_place(tmp_path / "no" / "such" / "run", folder=True)
+    with pytest.raises(UserError, match=f"{tmp_path}/file is a file and no folder"):
+        RunFolder.create(tmp_path / "file" / "deep" / "run")
+
+
+def test_a_place_without_permission_is_refused_before_the_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "access", lambda path, mode: path != tmp_path)
+    with pytest.raises(UserError, match=f"no permission to write in {tmp_path}; choose another place"):
+        check_place(tmp_path / "a.html")
 
 
 def test_no_permission_at_creation_asks_for_another_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -152,6 +152,7 @@ def import_checkpoint(
     """
     from qkv.interop import read_checkpoint
 
+    RunFolder(Path(out)).check_vacant()
     imported = read_checkpoint(source)
     for note in imported.notes:
         say(note)
@@ -579,16 +580,16 @@ class Run:
         if self.config.watched == "names":
             raise ConfigError(f"{self.path} holds the matrices of a model of another program, and not its layout")
         from qkv.interop.card import model_card
-        from qkv.interop.exporting import find_family, write_checkpoint
+        from qkv.interop.exporting import check_export, find_family, write_checkpoint
 
+        check_export(Path(out))
         manifest = self.folder.read_manifest() if self.folder.is_finished else {}
         told = recipe.origin_of(manifest)
         config, summary = self.config.model.resolved(), dict(self.summary)
         summary.setdefault("parameters", sum(p.numel() for p in self.model.parameters()))
         fit = find_family(config, told["wanted"])
         card = model_card(self.path.resolve().name, config, fit, manifest, summary, weights=self.weights)
-        entries = Catalogue(self.model)
-        state = entries.state()
+        state = (entries := Catalogue(self.model)).state()
         shared = {name: state[first] for name, first in entries.aliases.items() if not entries.entry(name).transposed}
         return write_checkpoint(config, state | shared, self.tokenizer, Path(out), card=card, **told)
 

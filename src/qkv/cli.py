@@ -16,12 +16,21 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Sequence
+from typing import Any
 
 from qkv import __version__
 from qkv.commands import COMMANDS
 from qkv.errors import QkvError, UserError, unknown
 
 __all__ = ["Parser", "command_parser", "main"]
+
+
+_PLAIN = "\0"
+"""Before a word that is no option, whatever it begins with; no argument of a program can hold it."""
+
+
+def _as_typed(value: Any) -> Any:
+    return value.removeprefix(_PLAIN) if isinstance(value, str) else value
 
 
 class Parser(argparse.ArgumentParser):
@@ -43,16 +52,21 @@ class Parser(argparse.ArgumentParser):
         raise UserError(f"{message}{end} Type '{self.prog} --help' for what it takes.")
 
     def read(self, argv: Sequence[str]) -> argparse.Namespace:
-        """The options of `argv`; options and texts may come in any order.
+        """The options of `argv`; options and texts may come in any order, and after `--` everything is a text.
 
         Raises UserError for anything that is not one of this command's options.
         """
-        args, rest = self.parse_known_intermixed_args(argv)
+        end = argv.index("--") if "--" in argv else len(argv)
+        args, rest = self.parse_known_intermixed_args([*argv[:end], *(_PLAIN + word for word in argv[end + 1 :])])
+        for name, value in vars(args).items():
+            if isinstance(value, str | list):
+                setattr(args, name, _as_typed(value) if isinstance(value, str) else [*map(_as_typed, value)])
         for word in rest:
             if word.startswith("-"):
-                self.error(unknown("option", word.split("=")[0], self._option_string_actions, 2))
+                file = f" (a file of that name is ./{word})" if os.path.exists(word) else ""
+                self.error(unknown("option", word.split("=")[0], self._option_string_actions, 2) + file)
         if rest:
-            self.error(f"{rest[0]!r} is one argument too many")
+            self.error(f"{_as_typed(rest[0])!r} is one argument too many")
         return args
 
 

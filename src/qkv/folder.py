@@ -10,6 +10,7 @@ import errno
 import hashlib
 import json
 import os
+import shlex
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -22,6 +23,7 @@ __all__ = [
     "FINAL_FILES",
     "FORMAT_VERSION",
     "RunFolder",
+    "check_place",
     "link",
     "lock_file",
     "sha256_of",
@@ -62,6 +64,28 @@ def storage_errors(path: Path) -> Iterator[None]:
         if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
             raise StorageError(f"no permission to write {path}; what was saved before is kept") from error
         raise StorageError(f"{path} could not be written: {error.strerror or error}") from error
+
+
+def check_place(path: str | Path, *, folder: bool = False) -> None:
+    """Make sure that a file can be written at `path`, before the work that leads up to it: the folder that it goes into
+    is there. A `folder` is made with those above it, so what must be there is the first of them.
+
+    Raises UserError that says what stands in the way, and what to do.
+    """
+    path = Path(path)
+    above = path.absolute().parents
+    there = next(parent for parent in above if os.path.exists(parent))
+    if not folder and os.path.isdir(path):
+        raise UserError(f"{path} is a folder; expected the name of a file, such as {path / 'my-file'}")
+    if not there.is_dir():
+        raise UserError(f"{path} cannot be written: {there} is a file and no folder; choose another place")
+    if not folder and there != above[0]:
+        raise UserError(
+            f"{path} cannot be written: there is no folder {path.parent}; type mkdir -p"
+            f" {shlex.quote(str(path.parent))}, or choose another place"
+        )
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise UserError(f"{path} cannot be written: no permission to write in {there}; choose another place")
 
 
 def write_atomically(path: Path, chunks: bytes | Iterable[bytes | memoryview]) -> str:
@@ -166,8 +190,9 @@ class RunFolder:
     def check_vacant(self) -> None:
         """Make sure that a new run may be put here, before the work that leads up to it.
 
-        Raises RunFolderError where the place is taken.
+        Raises RunFolderError where the place is taken, UserError where no folder can be made there.
         """
+        check_place(self.path, folder=True)
         if self.path.exists() and not self.path.is_dir():
             raise RunFolderError(f"{self.path} is a file; choose another --out")
         if self.path.exists() and not self._is_vacant():

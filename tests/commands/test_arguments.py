@@ -66,3 +66,9 @@ def test_splitting_changes_loses_no_character(texts):
 
 def test_words_split_at_commas_and_repeat():
     assert split_words(["a,b", "c"]) == ["a", "b", "c"]
+
+
+def test_a_whole_number_may_have_a_most():
+    assert whole(0, 65535)("65535") == 65535
+    with pytest.raises(argparse.ArgumentTypeError, match="'65536' is not a whole number from 0 to 65535"):
+        whole(0, 65535)("65536")

@@ -137,3 +137,15 @@ def test_a_reader_that_leaves_is_no_error():
 def test_options_and_texts_come_in_any_order():
     args = cli.command_parser("predict").read(["run", "--tokens", "5", "some text", "--json", "more"])
     assert (args.run, args.texts, args.tokens, args.json) == ("run", ["some text", "more"], 5, True)
+
+
+def test_after_two_dashes_everything_is_a_text_or_a_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    args = cli.command_parser("predict").read(["run", "--json", "--", "-x", "--seed", "--"])
+    assert (args.run, args.texts, args.json, args.seed) == ("run", ["-x", "--seed", "--"], True, None)
+    assert cli.command_parser("train").read(["--steps", "1", "--", "-mine.txt"]).source == "-mine.txt"
+    with pytest.raises(UserError, match="'-b' is one argument too many"):
+        cli.command_parser("train").read(["--", "-a", "-b"])
+    (tmp_path / "-mine.txt").touch()
+    with pytest.raises(UserError, match=r"unknown option '-mine.txt'.*\(a file of that name is ./-mine.txt\)"):
+        cli.command_parser("train").read(["-mine.txt"])

@@ -63,6 +63,8 @@ WRONG = [
     "show nowhere",
     "show folder W_E",
     "report folder",
+    "train good.txt --tokenizer char --steps 1 --out good.txt/run",
+    "import folder --out good.txt/run",
     "compare folder folder",
     "view nowhere",
     "import folder --out x",

@@ -305,6 +305,43 @@ def test_report_is_written_where_asked(runs, tmp_path, capsys):
     assert (tmp_path / "story.html").stat().st_size > 10_000
 
 
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("report RUN --out HERE/no/such/x.html", "there is no folder HERE/no/such; type mkdir -p HERE/no/such"),
+        ("report RUN --out HERE", "HERE is a folder; expected the name of a file"),
+        ("report RUN --out HERE/file/x.html", "HERE/file is a file and no folder"),
+        ("export RUN --out HERE/file/x", "HERE/file is a file and no folder"),
+        ("vectors HERE/file --out HERE/no/such/x.txt", "there is no folder HERE/no/such"),
+    ],
+)
+def test_a_place_that_is_none_is_refused_before_the_work(words, expected, runs, tmp_path, capsys, monkeypatch):
+    (tmp_path / "file").write_text("some words\n" * 100)
+    monkeypatch.setattr("qkv.views.report.read_report", lambda *given: pytest.fail("the report was begun"))
+    monkeypatch.setattr("qkv.interop.exporting.find_family", lambda *given: pytest.fail("the export was begun"))
+    before = sorted(tmp_path.rglob("*"))
+    assert cli.main(words.replace("RUN", str(runs[0])).replace("HERE", str(tmp_path)).split()) == 2
+    err = capsys.readouterr().err
+    assert expected.replace("HERE", str(tmp_path)) in err and "Traceback" not in err and err.count("\n") == 1
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_suggested_command_quotes_a_path_with_spaces_and_stdin_may_begin_with_a_mark(
+    runs, tmp_path, capsys, monkeypatch
+):
+    spaced = tmp_path / "my run"
+    shutil.copytree(runs[0], spaced)
+    for words, told in (
+        (["predict"], "qkv predict '{}' 'the cat sat'"),
+        (["show", "L0.x"], "qkv show '{}' L0.x --text"),
+    ):
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b""), encoding="latin-1"))
+        assert cli.main([words[0], str(spaced), *words[1:]]) == 2
+        assert told.format(spaced) in capsys.readouterr().err
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO("\ufeffthe cat\r\n".encode()), encoding="latin-1"))
+    assert json.loads(said(capsys, "embed", spaced, "--json"))["outputs"][0]["text"] == "the cat"
+
+
 def test_doctor_says_what_there_is(capsys):
     found = json.loads(said(capsys, "doctor", "--json"))
     assert found["versions"]["torch"] and "cpu" in found["devices"] and found["precision"] in ("fp32", "bf16")

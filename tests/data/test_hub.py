@@ -55,6 +55,8 @@ def test_the_training_split_is_read_row_by_row(library: list[tuple]) -> None:
 
 
 def test_a_data_set_that_cannot_be_loaded_is_refused_in_one_sentence(library: list[tuple]) -> None:
+    with pytest.raises(SourceError, match="hf: names no data set; expected hf:NAME"):
+        open_source(DataConfig(source="hf:"))
     with pytest.raises(SourceError, match="hf:org/wrong cannot be loaded: no data set org/wrong") as caught:
         open_source(DataConfig(source="hf:org/wrong"))
     assert "\n" not in str(caught.value)

@@ -66,7 +66,7 @@ def test_a_label_that_is_named_tells_the_header(tmp_path: Path) -> None:
 def test_a_comma_in_a_text_that_is_not_quoted_is_said(tmp_path: Path) -> None:
     rows = "".join(f"a good film {i},pos\n" for i in range(300))
     for text in (rows + "good, good,neg\n", "good, good,neg\n" + rows):
-        with pytest.raises(SourceError, match=r"line \d+ has 3 cells, the header 2: quote the text"):
+        with pytest.raises(SourceError, match=r"line \d+ has 3 cells, the header names 2: quote the text"):
             read_labelled(write(tmp_path / "t.csv", "text,label\n" + text))
     found = read_labelled(write(tmp_path / "t.csv", "text,label\ngood,neg,,\n" + rows))
     assert found.texts[0] == "good"  # a spreadsheet's empty cells are nothing
@@ -149,3 +149,10 @@ def test_prose_and_columns_of_numbers_are_no_labels(tmp_path: Path) -> None:
         with pytest.raises(SourceError, match="50 of 50 rows .* a label that no other row has"):
             check_classes(read_labelled(write(tmp_path / name, text)))
     check_classes(read_labelled(write(tmp_path / "good.txt", FORMS["lines.txt"])))
+
+
+def test_a_label_that_two_columns_claim_is_refused(tmp_path):
+    (tmp_path / "a.csv").write_text("text,label,label\n" + "".join(f"words {i},{i % 2},x\n" for i in range(8)))
+    for asked in ("", "label"):
+        with pytest.raises(SourceError, match="has 2 columns called 'label'; give them names that differ"):
+            read_labelled(DataConfig(source=str(tmp_path / "a.csv"), label_column=asked))

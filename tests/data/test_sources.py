@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from qkv.data.config import DataConfig
 from qkv.data.reading import character_start, read_text
 from qkv.data.sources import Source, open_source
+from qkv.data.tables import columns_of
 from qkv.errors import ConfigError, SourceError
 
 
@@ -91,11 +92,65 @@ def test_a_folder_gives_each_text_file_in_order_of_its_path(tmp_path: Path) -> N
 def test_rows_with_more_cells_than_the_header_are_refused_with_their_line(tmp_path: Path) -> None:
     rows = "".join(f"{i},plain words\n" for i in range(300))
     (tmp_path / "a.csv").write_text("id,text\n" + rows + "300,words, and more\n")
-    assert "line 302 has 3 cells, the header 2: quote the text" in refused(tmp_path / "a.csv")
+    assert "line 302 has 3 cells, the header names 2: quote the text" in refused(tmp_path / "a.csv")
     (tmp_path / "b.tsv").write_text("1\tplain words\n2\twords\tand more\n" * 3)
     assert "line 2 has 3 cells, the first row 2: take the tabs out of the text" in refused(tmp_path / "b.tsv")
     (tmp_path / "c.csv").write_text("id,text\n" + rows + "300,words, ,\n301\n")
     assert len(list(opened(tmp_path / "c.csv").documents())) == 301
+
+
+@pytest.mark.parametrize("header", ["text,label,", "words,mood,,"])
+def test_empty_names_at_the_end_of_a_header_name_nothing(tmp_path: Path, header: str) -> None:
+    """As spreadsheets write them; what stands below must be empty too, since no name could ask for it."""
+    rows = [("good plain words", "pos"), ("words that are worse", "neg"), ("words and words again", "pos")]
+    commas = "," * (header.count(",") - 1)
+    (tmp_path / "a.csv").write_text("\n".join([header, *(f"{text},{label}{commas}" for text, label in rows)]) + "\n")
+    assert list(opened(tmp_path / "a.csv").documents()) == [text for text, _ in rows]
+    assert columns_of(tmp_path / "a.csv") == tuple(header.split(",")[:2])
+    (tmp_path / "b.csv").write_text(f"text,label,\n{rows[0][0]},pos,\nan unquoted, text,neg\n{rows[2][0]},pos,\n")
+    assert "line 3 has 3 cells, the header names 2: quote the text" in refused(tmp_path / "b.csv")
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (
+            "a few words, wide\n".encode("utf-16"),
+            "UTF-16 text; save it as UTF-8: iconv -f UTF-16 -t UTF-8 'my file",
+        ),
+        ("漢字漢字".encode("utf-16"), "UTF-16 text"),
+        ("a few words".encode("utf-32"), "UTF-32 text"),
+        (gzip.compress(b"a few words"), "a gzip file; give it a name that ends in .gz"),
+        (b"PK\x03\x04\x14\0\x06\0\x08\0", "a zip archive, as .docx and .xlsx are too"),
+        (b"%PDF-1.7\n%\xe2\xe3\xcf\xd3\n", "a PDF; expected its text, in UTF-8: pdftotext 'my file.txt' text.txt"),
+    ],
+)
+def test_a_file_of_another_kind_is_named_with_what_to_do(tmp_path: Path, data: bytes, words: str) -> None:
+    (tmp_path / "my file.txt").write_bytes(data)
+    assert f"my file.txt' is {words}" in refused(tmp_path / "my file.txt")
+
+
+def test_a_column_that_is_there_twice_is_not_chosen(tmp_path: Path) -> None:
+    rows = "".join(f"some words,{i},more of them\n" for i in range(4))
+    (tmp_path / "a.csv").write_text("text,id,text\n" + rows)
+    for asked in ({}, {"text_column": "text"}):
+        assert "has 2 columns called 'text'; give them names that differ" in refused(tmp_path / "a.csv", **asked)
+    assert list(opened(tmp_path / "a.csv", text_column="id").documents()) == ["0", "1", "2", "3"]
+
+
+def test_a_quotation_mark_that_is_never_closed_is_named_by_the_line_of_its_row(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("text,label\n" + "some words,a\n" * 5 + '"left open,b\n' + "some words,a\n" * 300)
+    assert "line 7 begins a row with a quotation mark that is never closed" in refused(tmp_path / "a.csv")
+
+
+def test_a_table_with_semicolons_for_commas_is_refused(tmp_path: Path) -> None:
+    rows = "".join(f"good words, number {i};pos\n" for i in range(5))
+    (tmp_path / "a.csv").write_text("text;label\n" + rows)
+    assert "has semicolons between its columns (text, label); expected commas" in refused(tmp_path / "a.csv")
+    (tmp_path / "b.csv").write_text("text\n" + "".join(f"one; two {i}\n" for i in range(5)))
+    (tmp_path / "c.csv").write_text("first of all; a sentence that is no header at all\n" + "one; two\nthree; four\n")
+    for name, n in (("b.csv", 5), ("c.csv", 3)):
+        assert len(list(opened(tmp_path / name).documents())) == n
 
 
 def test_in_a_folder_what_is_named_like_a_table_and_is_none_is_passed_over(tmp_path: Path) -> None:
@@ -225,7 +280,7 @@ def test_a_file_that_may_not_be_read_is_refused(tmp_path: Path) -> None:
         ),
         ("a.json", '[{"text": "x"},\n{"text": "y"}]\n', "array"),
         ("a.jsonl", '{"n": 1}\n{"n": 2}\n', "no column of text (columns: n)"),
-        ("a.csv", 'text\n"never closed\nx\n', "is not CSV"),
+        ("a.csv", 'text\n"never closed\nx\n', "line 2 begins a row with a quotation mark that is never closed"),
     ],
 )
 def test_broken_tables_are_refused(tmp_path: Path, name: str, content: str, expected: str) -> None:

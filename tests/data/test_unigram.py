@@ -1,5 +1,6 @@
 """The lattice sums over every way to cut a word, and the fit finds likelier pieces."""
 
+import tracemalloc
 from collections import Counter
 from itertools import combinations
 
@@ -44,18 +45,26 @@ def test_substrings_are_all_there_and_named_rightly(table: Substrings) -> None:
         for n in range(1, 5)
         if s + n <= len(word)
     )
-    found = Counter(
-        (int(w), int(s), table.pieces[p]) for w, s, p in zip(table.word, table.start, table.piece, strict=True)
-    )
-    assert found == expected
+    word, start, length, piece = table.edges(0, len(WORDS))
+    assert Counter(zip(word.tolist(), start.tolist(), map(table.pieces.__getitem__, piece), strict=True)) == expected
+    assert length.tolist() == [len(table.pieces[p]) for p in piece] and table.n_edges().sum() == len(piece)
     assert len(set(table.pieces)) == len(table.pieces)
-    inside = table.proper()
-    whole = [(w, p) for w, p in zip(inside.word, inside.piece, strict=True) if table.pieces[p] == WORDS[w]]
-    assert whole == []
+    word, _, _, piece = table.proper().edges(0, len(WORDS))
+    assert len(word) and not [w for w, p in zip(word, piece, strict=True) if table.pieces[p] == WORDS[w]]
+
+
+def test_pieces_that_are_chosen_stand_where_they_stood_with_all_others(table: Substrings) -> None:
+    some = Substrings(WORDS, 4, table.hashes[::3])
+    assert some.pieces == table.pieces[::3]
+    for first, last in ((0, 6), (1, 4), (5, 6)):
+        everything, found = table.edges(first, last), some.edges(first, last)
+        kept = np.isin(everything[3], np.arange(len(table.pieces))[::3])
+        assert [column.tolist() for column in found[:3]] == [column[kept].tolist() for column in everything[:3]]
+        assert (found[3] * 3).tolist() == everything[3][kept].tolist()
 
 
 def test_expected_counts_equal_a_sum_over_all_cuts(table: Substrings, scores: np.ndarray) -> None:
-    lattice = Lattice(table, len(WORDS), np.array([len(word) for word in WORDS]))
+    lattice = Lattice(table)
     by_piece = dict(zip(table.pieces, scores, strict=True))
     expected = Counter()
     for word, weight in zip(WORDS, WEIGHTS, strict=True):
@@ -68,7 +77,7 @@ def test_expected_counts_equal_a_sum_over_all_cuts(table: Substrings, scores: np
 
 
 def test_best_cuts_equal_a_search_over_all_cuts(table: Substrings, scores: np.ndarray) -> None:
-    lattice = Lattice(table, len(WORDS), np.array([len(word) for word in WORDS]))
+    lattice = Lattice(table)
     by_piece = dict(zip(table.pieces, scores, strict=True))
     used = Counter()
     best = []
@@ -79,6 +88,16 @@ def test_best_cuts_equal_a_search_over_all_cuts(table: Substrings, scores: np.nd
             used[piece] += weight
     assert lattice.best_scores(scores) == pytest.approx(best)
     assert lattice.best_counts(scores, WEIGHTS) == pytest.approx([used[piece] for piece in table.pieces])
+
+
+def test_blocks_of_words_give_the_sums_of_all_at_once(table: Substrings, scores: np.ndarray, monkeypatch) -> None:
+    whole = Lattice(table)
+    monkeypatch.setattr("qkv.data.lattice.BLOCK_EDGES", 20)
+    blocks = Lattice(table)
+    assert len(whole._bounds) == 2 < len(blocks._bounds) < len(WORDS) + 1
+    assert blocks.expected_counts(scores, WEIGHTS) == pytest.approx(whole.expected_counts(scores, WEIGHTS))
+    assert blocks.best_scores(scores).tolist() == whole.best_scores(scores).tolist()
+    assert blocks.best_counts(scores, WEIGHTS).tolist() == whole.best_counts(scores, WEIGHTS).tolist()
 
 
 def test_digamma_has_its_known_values() -> None:
@@ -104,7 +123,7 @@ def test_more_pieces_make_the_text_likelier(prose: str) -> None:
     words = sorted(counts)
     weights = np.array([counts[word] for word in words], dtype=float)
     table = Substrings(words, 16)
-    lattice = Lattice(table, len(words), np.array([len(word) for word in words]))
+    lattice = Lattice(table)
     totals = []
     for n in (60, 120, 300):
         by_piece = dict(fit_pieces(counts, n))
@@ -116,3 +135,38 @@ def test_more_pieces_make_the_text_likelier(prose: str) -> None:
 def test_a_text_of_a_few_letters_still_fits() -> None:
     assert [piece for piece, _ in fit_pieces({"a": 3}, 10)] == ["a"]
     assert len(fit_pieces({"abc": 1, "def": 2}, 3)) == 3
+
+
+def unspaced(n: int) -> str:
+    """Letters at random, among which one word stands again and again."""
+    draws = np.random.default_rng(0)
+    letters = "".join(draws.choice(list("ACGT"), size=n))
+    return "".join(letters[i : i + 30] + "GATTACA" for i in range(0, n, 30))
+
+
+def test_stretches_without_spaces_are_cut_for_the_fit_and_not_left_out() -> None:
+    assert sorted(piece[:4] for piece, _ in fit_pieces({"ab" * 50: 1}, 3)) == ["a", "abab", "b"]
+    pieces = dict(fit_pieces({unspaced(9000): 1}, 40))
+    assert set("ACGT") <= set(pieces) and "GATTACA" in pieces
+    assert fit_pieces({}, 8) == fit_pieces({"": 3}, 8) == []
+
+
+def test_memory_of_the_fit_is_bounded_by_the_letters(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten megabytes without a space took many GB: now some hundred bytes a letter, and but so many are fitted."""
+    peaks = []
+    for n, most in ((8_000, 1 << 22), (24_000, 9_000)):
+        monkeypatch.setattr("qkv.data.unigram.MOST_LETTERS", most)
+        tracemalloc.start()
+        fit_pieces({unspaced(n): 1}, 60)
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert peaks[0] < 1000 * 10_000 and peaks[1] < 1.5 * peaks[0]
+
+
+def test_of_too_many_words_the_most_frequent_are_fitted_and_all_letters_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    counts = {"the": 90, "cat": 50, "sat": 40} | {f"x{c}y{c}" * 5: 1 for c in "abcdefghijklmnopqrstuvw漢"}
+    monkeypatch.setattr("qkv.data.unigram.MOST_LETTERS", 30)
+    pieces = dict(fit_pieces(counts, 200))
+    assert set("".join(counts)) <= set(pieces) and "the" in pieces and not any("xkyk" in piece for piece in pieces)
+    assert pieces["漢"] == min(pieces.values())
+    assert fit_pieces(dict(reversed(counts.items())), 200) == list(pieces.items())

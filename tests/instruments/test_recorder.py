@@ -12,6 +12,7 @@ from qkv.instruments import CIRCUIT, LEVELS, LIGHT, MEASURES, SPECTRAL, Recorder
 from qkv.instruments.attention_stats import STATISTICS
 from qkv.instruments.probe import TOKENS
 from qkv.instruments.registry import AT_REST
+from qkv.models.layout import RopeScaling
 from qkv.tasks.causal import Causal
 from qkv.telemetry import NULL_ARM, Store, Telemetry
 from qkv.training.record import Observer
@@ -248,6 +249,18 @@ def test_rows_never_seen_move_where_the_table_is_tied_and_it_says_so(training):
         assert (telemetry.vector("W_E", "row_drift")[N_SEEN:] > 0).all()
         assert next(row for row in telemetry.addresses() if row.address == "W_E").tied_to == "W_U"
         assert "W_U" not in telemetry.grid("drift").addresses
+
+
+def test_recorded_circuits_are_those_of_the_catalogue_where_positions_stretch_q_and_k(training):
+    scaling = RopeScaling(kind="yarn", factor=4.0, slow=0.5, fast=2.0, original_ctx=6, stretch=1.2)
+    run = training(rope_scaling=scaling)
+    catalogue = run(8, level="full")
+    with opened(run.path) as telemetry:
+        for address in ("L0.H1.QK", "L1.H0.OV"):
+            spectrum = catalogue.circuit(address).singular_values()
+            for measure, expected in (("norm", spectrum.square().sum().sqrt()), ("spectral_norm", spectrum[0])):
+                found = telemetry.grid(measure, address)
+                assert found.step[-1] == 8 and found.value[0, -1] == pytest.approx(float(expected), rel=1e-5)
 
 
 @pytest.mark.parametrize("level", ["light", "full"])

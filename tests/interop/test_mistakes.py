@@ -108,6 +108,7 @@ def test_a_truncated_file_is_named(folder):
         ({"architectures": ["LlamaForSequenceClassification"]}, ("LlamaForSequenceClassification", "LlamaForCausalLM")),
         ({"model_type": "lama"}, ("model_type", "'lama'", "'llama'")),
         ({"model_type": None}, ("model_type", "None")),
+        ({"model_type": "qkv"}, ("exported by qkv in a layout of its own", "opens the run that it came from")),
     ],
 )
 def test_a_config_that_lies_or_asks_for_what_is_not_here_is_refused_by_name(folder, settings, words):

@@ -11,11 +11,13 @@ import torch.nn.functional as F
 from torch import nn
 
 import qkv
+from qkv.changes import RunMatrix
 from qkv.cli import main
 from qkv.errors import ConfigError, RunFolderError
 from qkv.interop.mirror import mirror_of
 from qkv.models import Layout, ModelConfig, Sizes, build
 from qkv.models.matrices import Catalogue
+from qkv.recipe import run_matrix
 
 
 class NanoBlock(nn.Module):
@@ -217,7 +219,9 @@ def test_names_of_ones_own_model(tmp_path):
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with qkv.watch(model, optimizer, tmp_path / "run", names=names, n_heads=4, n_kv_heads=1):
         loop(model, optimizer, 2)
-    assert qkv.load(tmp_path / "run").matrix("L0.H3.W_K").shape == (16, 4)
+    head = qkv.load(tmp_path / "run").matrix("L0.H3.W_K")
+    assert head.shape == (16, 4)
+    assert run_matrix(RunMatrix(str(tmp_path / "run"), "L0.H3.W_K", None)).equal(head)  # as load(RUN:...) asks
 
 
 def test_the_encoder_of_torch_is_known():

@@ -1,6 +1,7 @@
 """Counting parameters before a model is built, and the width that has a given number of them."""
 
 import dataclasses
+import re
 
 import pytest
 
@@ -54,3 +55,12 @@ def test_no_other_width_comes_nearer(config, n):
 def test_a_number_that_no_width_has_is_refused(config):
     with pytest.raises(ConfigError, match=r"10 parameters were asked for; a model of these \d layers has at least"):
         with_parameters(config, 10)
+
+
+def test_more_than_the_widest_has_is_refused_with_what_that_has(config):
+    with pytest.raises(
+        ConfigError, match=r"a model of these \d layers has at most ([\d,]+), with d_model 16,384"
+    ) as refused:
+        with_parameters(config, 10**15)
+    most = int(re.search(r"at most ([\d,]+)", str(refused.value))[1].replace(",", ""))
+    assert with_parameters(config, most).sizes.d_model == 1 << 14

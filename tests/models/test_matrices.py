@@ -8,6 +8,7 @@ from torch import nn
 
 from qkv.errors import AddressError, ChangeError, RunFolderError
 from qkv.models import EncoderDecoder, Layout, ModelConfig, MultiHeadAttention, SelfAttention, Sizes, build
+from qkv.models.layout import RopeScaling
 from qkv.models.matrices import Catalogue
 
 VOCABULARY = {"the": 3, "a": 4, "[MASK]": 5, ",": 6}
@@ -232,6 +233,21 @@ def test_a_rotary_score_at_a_distance_is_the_turned_circuit(distance):
     for query_pos in range(max(0, distance), min(8, 8 + distance)):
         score = q[0, 3, query_pos] @ k[0, 1, query_pos - distance]
         torch.testing.assert_close(score, expected[query_pos, query_pos - distance], rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("distance", [0, 2])
+@pytest.mark.parametrize("share", [1.0, 0.5])
+def test_a_circuit_is_as_long_as_the_scores_where_positions_stretch_q_and_k(distance, share):
+    """YaRN's attention factor is on q and on k, so on the score of turned coordinates squared."""
+    scaling = RopeScaling(kind="yarn", factor=4.0, slow=0.5, fast=2.0, original_ctx=6, stretch=1.2)
+    catalogue = make(rope_scaling=scaling, rope_share=share)
+    x = torch.randn(1, 8, 16)
+    scores = catalogue.model.blocks[0].attention.forward_recorded(x)[1]["scores"][0, 3]
+    circuit = catalogue.circuit("L0.H3.QK", distance=distance)
+    expected = x[0] @ circuit.product() @ x[0].T / 4**0.5
+    for query_pos in range(distance, 8):
+        key_pos = query_pos - distance
+        torch.testing.assert_close(scores[query_pos, key_pos], expected[query_pos, key_pos], rtol=1e-4, atol=1e-6)
 
 
 def test_a_distance_without_rotary_positions_is_an_error():

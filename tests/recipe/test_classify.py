@@ -191,6 +191,16 @@ def test_the_body_of_another_run_is_taken_over_and_held_or_moved(parents, table,
     assert moved == (heads if only else set(start))
 
 
+def test_a_body_with_shared_matrices_is_taken_over_under_each_name(parents, table, tmp_path) -> None:
+    shares = ["L1.W_Q=share(L0.W_Q)"]
+    body = train(table, tmp_path / "body", from_run=str(parents["masked"]), set={"batch_size": 16}, change=shares)
+    renamed = tmp_path / "renamed.tsv"
+    renamed.write_text(table.read_text().replace("\tup", "\tplus").replace("\tdown", "\tminus"))
+    run = train(renamed, tmp_path / "run", from_run=str(body.path), steps=2, set={"batch_size": 16})
+    start, best = load_file(run.snapshots()[0]), load_file(body.folder.best)
+    assert "L1.W_Q" not in best and start["L1.W_Q"].equal(best["L0.W_Q"]) and start["L0.W_Q"].equal(best["L0.W_Q"])
+
+
 def test_a_classifier_goes_on_from_a_classifier_with_its_head_if_the_classes_are_the_same(run, table, tmp_path) -> None:
     again = train(table, tmp_path / "again", from_run=str(run.path), steps=2, set={"batch_size": 16})
     assert load_file(again.snapshots()[0])["W_cls"].equal(load_file(run.folder.best)["W_cls"])

@@ -126,6 +126,47 @@ def test_a_run_starts_from_the_best_weights_of_another(text: Path, tmp_path: Pat
         qkv.train(text, from_run=str(first.path), preset="modern", steps=2, out=tmp_path / "third")
 
 
+@pytest.fixture
+def shared(text: Path, tmp_path: Path):
+    """A run of two layers with one W_Q for both, kept as L0.W_Q, and one matrix for the last keys and values."""
+    return train(text, tmp_path / "shared", steps=8, change=["L0.W_Q=share(L1.W_Q)", "L1.W_V=share(L1.W_K)"])
+
+
+def test_a_shared_matrix_of_another_run_can_be_loaded_by_each_name(shared, text: Path, tmp_path: Path) -> None:
+    stored = load_file(shared.path / "model.safetensors")
+    assert "L1.W_Q" not in stored and "L1.W_V" not in stored
+    changes = [f"L0.W_{kind}=load({shared.path}:L1.W_{kind})" for kind in "QV"]
+    changes += [f"L1.H1.W_Q=load({shared.path}:L1.H1.W_Q@0)", f"L1.H0.W_V=load({shared.path})"]
+    start = load_file(train(text, tmp_path / "run", seed=9, steps=2, change=changes).snapshots()[0])
+    assert start["L0.W_Q"].equal(stored["L0.W_Q"]) and start["L0.W_V"].equal(stored["L1.W_K"])
+    first = load_file(shared.snapshots()[0])
+    assert start["L1.W_Q"][:, 8:].equal(first["L0.W_Q"][:, 8:]) and start["L1.W_V"][:, :8].equal(
+        stored["L1.W_K"][:, :8]
+    )
+
+
+def test_a_run_goes_on_from_shared_matrices_as_equal_ones_or_shares_them_again(shared, text, tmp_path, capsys) -> None:
+    best, said = load_file(shared.path / "best.safetensors"), []
+    goes_on = dict(from_run=str(shared.path), steps=2, report=False, say=said.append)
+    apart = qkv.train(text, out=tmp_path / "apart", **goes_on)
+    start, end = load_file(apart.snapshots()[0]), load_file(apart.folder.model)
+    assert start["L1.W_Q"].equal(best["L0.W_Q"]) and start["L0.W_Q"].equal(best["L0.W_Q"])
+    assert start["L1.W_V"].equal(best["L1.W_K"]) and not end["L1.W_V"].equal(end["L1.W_K"])
+    expected = "L1.W_Q (one matrix with L0.W_Q there) and 1 more starts as an equal copy and is trained by itself"
+    assert any(expected in sentence for sentence in said)
+    said.clear()
+    one = qkv.train(text, out=tmp_path / "one", change=["L1.W_Q=share(L0.W_Q)", "L1.W_V=share(L1.W_K)"], **goes_on)
+    assert set(load_file(one.folder.model)) == set(best) and not any("equal copy" in sentence for sentence in said)
+    assert load_file(one.snapshots()[0])["L0.W_Q"].equal(best["L0.W_Q"])
+
+
+def test_an_unfinished_run_is_loaded_from_by_its_steps(text: Path, tmp_path: Path) -> None:
+    first = train(text, tmp_path / "first", steps=4)
+    first.folder.model.unlink()
+    with pytest.raises(ChangeError, match=r"first is not finished; name a step whose weights it has \(0, .*as load\("):
+        train(text, tmp_path / "second", steps=2, change=[f"W_E=load({first.path}:W_E)"])
+
+
 def test_a_target_loss_ends_the_run(text: Path, tmp_path: Path) -> None:
     run = train(text, tmp_path / "run", until_loss=2.9, steps=400)
     assert run.summary["stopped_because"] == "loss"

@@ -20,6 +20,16 @@ SAID = {
     "what-moved-q": ("more because the encodings changed", "more because W_Q changed"),
     "gradient-path": ("need not pass through|little gradient reaches", "works against the rest"),
     "only-embeddings": ("but not as well", "better than with everything trained"),
+    "static-or-contextual": ("are more alike after the last layer", "are less alike after the last layer"),
+    "token-identity": ("easier to name than before", "harder to name after"),
+    "end-task": ("even more than two seeds of one task", "The end task has a part in"),
+    "heads-and-scale": ("^Several heads beat one", "as the model beats four"),
+    "three-roles": ("served better by three matrices", "better than three do"),
+    "positions": ("better with positions", "better without positions"),
+    "dynamics": ("W_V and W_O are needed earlier", "W_Q and W_K are needed earlier"),
+    "words-or-pixels": ("model of pixels further back", "model of pixels less far back"),
+    "attention-or-lstm": ("^Attention does better", "^An LSTM does better"),
+    "tokenizers": ("compute characters make the better", "compute BPE makes a better"),
     "known-results": ("(?<!whether )having no .* model more than a causal", "having no .* model less than a causal"),
     "calibrate": ("there are none more often", "there are none more rarely"),
 }
@@ -53,6 +63,8 @@ def test_a_sentence_agrees_with_its_verdict_and_its_sign(name, verdict, sign):
     differs = verdict.startswith("differs")
     said = tuple(bool(re.search(words, claim)) for words in SAID[name])
     assert said == (differs and sign > 0, differs and sign < 0)
+    bare = [dataclasses.replace(e, contrast=dataclasses.replace(e.contrast, terms=())) for e in findings.effects]
+    assert find(name).claim(dataclasses.replace(findings, effects=tuple(bare))) == claim  # as of a kept file
     assert ("less than would matter" in claim) == (verdict == "differs but trivially")
     assert ("not settled" in claim) == (verdict == "unresolved")
     if not differs or sign < 0:  # then words that stand before the number promise no sign
@@ -60,6 +72,13 @@ def test_a_sentence_agrees_with_its_verdict_and_its_sign(name, verdict, sign):
     whole = sentence(find(name), findings)
     assert whole.startswith(f"{claim}: {amount(0.25 * sign)} ") and f" Verdict: {verdict} (margin" in whole
     assert ("it would take about 20 replicates" in whole) == (verdict == "unresolved")
+
+
+@pytest.mark.parametrize("name", questions())
+def test_a_claim_is_the_same_of_a_kept_verdict_whose_contrasts_name_no_arms(name):
+    findings = found(name, "differs", 0.25)
+    kept = tuple(dataclasses.replace(e, contrast=dataclasses.replace(e.contrast, terms=())) for e in findings.effects)
+    assert find(name).claim(dataclasses.replace(findings, effects=kept)) == find(name).claim(findings)
 
 
 @pytest.mark.parametrize(
@@ -72,6 +91,59 @@ def test_a_sentence_agrees_with_its_verdict_and_its_sign(name, verdict, sign):
 )
 def test_what_stands_in_brackets_says_no_more_than_its_own_verdict(verdict, words):
     assert f"({words}" in find("what-is-trained").claim(found("what-is-trained", "differs", -0.25, verdict))
+
+
+@pytest.mark.parametrize(
+    ("verdict", "words"),
+    [
+        ("differs", "the one does worse than three narrow ones"),
+        ("differs but trivially", "the one does a little worse than three narrow ones"),
+        ("equivalent", "three narrow ones with as few parameters do as well as the one"),
+        ("unresolved", "whether that is a matter of parameters alone is open"),
+    ],
+)
+def test_roles_are_told_from_parameters_by_the_arm_with_as_few_of_them(verdict, words):
+    assert words in find("three-roles").claim(found("three-roles", "differs", 0.25, verdict))
+
+
+@pytest.mark.parametrize(
+    ("verdict", "words"),
+    [
+        ("differs", "sets one that sees both sides back by 0.250 nats"),
+        ("differs but trivially", "sets one that sees both sides back by a little 0.250 nats"),
+        ("equivalent", "one that sees both sides loses nothing by having none"),
+        ("unresolved", "what having none does to one that sees both sides is open"),
+    ],
+)
+def test_positions_of_a_model_that_sees_both_sides_have_a_verdict_of_their_own(verdict, words):
+    assert words in find("positions").claim(found("positions", "differs", 0.25, verdict))
+
+
+@pytest.mark.parametrize("quick", [True, False], ids=["quick", "full"])
+@pytest.mark.parametrize("name", ["heads-and-scale", "tokenizers", "attention-or-lstm", "words-or-pixels"])
+def test_a_second_question_in_brackets_is_told_by_its_own_verdict(name, quick):
+    """The claims read their secondary effect by its name, in both designs."""
+    design = find(name).design(Ask(named=("a text", "0" * 64), quick=quick))
+    said = []
+    for verdict in VERDICTS:
+        effects = tuple(
+            Effect(contrast=c, values=(), result=comparison(verdict if i else "differs", 0.25), p_holm=None)
+            for i, c in enumerate(design.contrasts)
+        )
+        findings = Findings(design=design, effects=effects, arms=(), not_reached=(), trainings=0, earlier=())
+        said.append(find(name).claim(findings))
+    assert len(set(said)) == len(VERDICTS) and all("(" in claim for claim in said)
+    assert ["open)" in claim for claim in said] == [verdict == "unresolved" for verdict in VERDICTS]
+
+
+def test_tasks_that_agree_no_less_than_seeds_are_alike_only_where_seeds_agree_on_something():
+    def claim(others: str) -> str:
+        return find("end-task").claim(found("end-task", "equivalent", 0.05, others))
+
+    assert "does not depend on the end task" in claim("differs") and "across tasks they agree, by 0.050" in claim(
+        "differs"
+    )
+    assert claim("equivalent").startswith("Of the end task nothing can be said") and "depend" not in claim("unresolved")
 
 
 def test_known_results_are_counted_by_their_verdicts():

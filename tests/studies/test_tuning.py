@@ -105,12 +105,34 @@ def test_an_arm_may_take_over_the_rate_of_another():
     assert a.lr == b.lr and len(made) == 3 * (4 + 1)
 
 
+def test_an_arm_may_differ_from_another_in_whose_rate_it_takes_alone():
+    arms = (*design().arms, Arm(name="c", what="c", changes=("W_E=freeze",), tune="a"))
+    d = design(arms=arms)
+    run_all(d)
+    rates = {j.trial.lr for j in run_all.order if j.role == "report" and j.replicate == 1}
+    assert rates == {0.01} and sum(j.trial.arm.name == "c" for j in run_all.order) == 0, "its run is there already"
+
+
 def test_arms_of_the_primary_contrast_come_first():
     arms = (*design().arms, Arm(name="c", what="c", changes=("W_U=freeze",)))
     d = design(arms=arms)
     run_all(d)
     names = [job.trial.arm.name for job in run_all.order]
     assert "c" not in names[: names.index("c")] and names.index("c") == 2 * 3 * 4
+
+
+def test_an_arm_whose_rate_the_primary_contrast_takes_comes_first_too():
+    arms = (
+        Arm(name="free", what="", optimizer="sgd"),
+        Arm(name="other", what="", changes=("W_U=freeze",)),
+        Arm(name="a", what="", tune="free"),
+        Arm(name="b", what="", changes=("W_E=freeze",), tune="free"),
+    )
+    d = design(arms=arms, replicates=2)
+    assert d.main_arms == ("b", "a", "free")
+    run_all(d)
+    names = [job.trial.arm.name for job in run_all.order]
+    assert set(names[: 2 * (4 + 1 + 1)]) == {"free", "a", "b"} and set(names[2 * 6 :]) == {"other"}
 
 
 def test_the_key_names_the_outcome_and_nothing_else():
@@ -165,5 +187,6 @@ def test_a_grid_without_interior_is_refused():
 def test_the_key_of_a_trial_is_the_hash_of_its_canonical_json():
     base = design().trial(design().arms[0], 1, 0, source="/here", report=True)
     what = {k: v for k, v in dataclasses.asdict(base).items() if k != "source"}
+    assert what["scale"].pop("d_head") == 0, "a width that follows from the others is no part of a key"
     what["arm"] = {k: v for k, v in what["arm"].items() if k not in ("name", "what", "lr", "tune", "text")}
     assert base.key == hashlib.sha256(canonical([FORMAT, what]).encode()).hexdigest()[:20]

@@ -1,5 +1,6 @@
 """Batches, loss and continuation of the causal task."""
 
+import dataclasses
 from types import SimpleNamespace
 
 import numpy as np
@@ -100,6 +101,13 @@ def test_perplexity_by_words_is_left_out_where_a_word_costs_more_than_a_float_ho
     if there:
         value, (low, high) = found.figures["word_perplexity"][:2]
         assert np.log(value) == pytest.approx(nats) and 0 < low < value < high < np.inf
+
+
+def test_the_share_of_unknown_tokens_stands_beside_bits_per_byte(corpus, model):
+    assert "unknown_share" not in TASK.evaluate(model, corpus).figures
+    val = dataclasses.replace(corpus.val, n_unknown=3)
+    found = TASK.evaluate(model, SimpleNamespace(**vars(corpus) | {"val": val}))
+    assert found.as_json()["unknown_share"] == 3 / 1003 and found.bits_per_byte is not None
 
 
 def test_dropout_of_the_caller_reaches_the_model(corpus, model):

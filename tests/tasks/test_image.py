@@ -13,7 +13,7 @@ import torch.nn.functional as F
 import qkv
 from qkv.cli import main
 from qkv.data.config import DataConfig, ImageOptions
-from qkv.data.images import Images
+from qkv.data.images import Images, read_idx
 from qkv.models import Layout, ModelConfig, Sizes, build
 from qkv.randomness import generator
 from qkv.tasks import find_task
@@ -154,6 +154,23 @@ def test_eval_gives_accuracy_on_its_own_and_on_other_images_and_under_a_change(r
         assert json.loads(capsys.readouterr().out)["accuracy"] == pytest.approx(run.summary["accuracy"])
     assert main(["eval", str(run.path), "--change", "W_E=zero", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["accuracy"] == pytest.approx(1 / 3)
+
+
+def test_other_images_are_brought_to_the_size_and_channels_of_training(run, bars, tmp_path, capsys):
+    pillow = pytest.importorskip("PIL.Image", reason="needs the extra `image` (Pillow)")
+    pixels, labels = (
+        read_idx(bars / f"t10k-{name}-ubyte.gz", (n,)) for name, n in (("images-idx3", 3), ("labels-idx1", 1))
+    )
+    for i, (image, label) in enumerate(zip(pixels, labels, strict=True)):
+        (tmp_path / str(label)).mkdir(exist_ok=True)
+        coloured = pillow.fromarray(np.stack([image.repeat(2, 0).repeat(2, 1)] * 3, axis=-1))
+        coloured.save(tmp_path / str(label) / f"{i}.png")
+    assert main(["eval", str(run.path), str(tmp_path), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["accuracy"] == pytest.approx(run.summary["accuracy"], abs=0.05)
+    write_idx(tmp_path / "small-images-idx3-ubyte.gz", pixels[:, :5])
+    write_idx(tmp_path / "small-labels-idx1-ubyte.gz", labels)
+    assert main(["eval", str(run.path), str(tmp_path / "small-images-idx3-ubyte.gz")]) == 2
+    assert "are 8 x 5 in 1 channel; expected 8 x 9 in 1 channel" in capsys.readouterr().err
 
 
 def test_attention_and_activations_of_an_image_are_shown_patch_by_patch(run, bars, tmp_path, capsys):

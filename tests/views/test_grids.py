@@ -49,6 +49,18 @@ def test_circuits_are_measured_as_their_products(run_folder):
         )
 
 
+def test_a_stretch_of_queries_and_keys_is_in_the_circuits_of_scores_alone(run_folder):
+    snapshots, stretch = Snapshots(run_folder.folder, 1000), torch.tensor([1.2] * 12, dtype=torch.float64)
+    plain, long = grid_room(None, snapshots, HEADS), grid_room(None, snapshots, HEADS, stretch)
+    for measure, address, factor in (
+        ("norm", "L0.H1.QK", 1.44),
+        ("spectral_norm", "L0.H1.QK", 1.44),
+        ("norm", "L0.H1.OV", 1),
+    ):
+        expected = pytest.approx(factor * value(plain, measure, address, 1000), rel=1e-5)
+        assert value(long, measure, address, 1000) == expected
+
+
 def test_shared_key_heads_have_their_own_name_and_serve_two_circuits(tmp_path):
     draw = np.random.default_rng(0)
     shapes = {"W_Q": (8, 8), "W_K": (8, 4), "W_V": (8, 4), "W_O": (8, 8)}

@@ -8,7 +8,7 @@ import shutil
 import numpy as np
 import pytest
 
-from qkv.errors import RunFolderError, StorageError, UserError
+from qkv.errors import RunFolderError, UserError
 from qkv.folder import RunFolder, link, sha256_of
 from qkv.telemetry import Telemetry
 from qkv.views.report import read_report, write_report
@@ -184,7 +184,7 @@ def test_a_text_that_cannot_be_shown_is_refused_and_nothing_is_written(run_folde
 
 
 def test_a_place_that_cannot_be_written_is_a_clear_error(run_folder, tmp_path):
-    with pytest.raises(StorageError):
+    with pytest.raises(UserError, match="there is no folder"):
         write_report(run_folder.folder, tmp_path / "missing" / "r.html")
 
 

@@ -277,7 +277,7 @@ def test_reading_again_waits_until_what_was_read_is_paid_for():
 
     purse = Purse(clock=lambda: now[0], cost=lambda: worked[0])
     assert purse.wait == 0 and purse.pay(costly) == 9.0
-    assert purse.wait == 0  # 0.1 s of a credit of 0.15
+    assert purse.wait == 0  # 0.1 s of a credit of as much
     purse.pay(costly)
     rest = (0.1 + 0.1 - 9 * SHARE - CREDIT) / SHARE
     assert purse.wait == pytest.approx(rest) and rest > 15

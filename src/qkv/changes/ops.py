@@ -13,7 +13,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from qkv.changes.stored import Loader, stored_values
+from qkv.changes.stored import Loader, Stored, stored_values
 from qkv.errors import AddressError, ChangeError
 from qkv.models.addresses import parse_address
 from qkv.models.matrices import Catalogue, Entry, Part
@@ -103,7 +103,7 @@ def _mean(target: Target) -> Tensor:
     return torch.cat([mean] * entry.n_pieces, dim=entry.axis)
 
 
-def _load(target: Target, part: Part) -> Tensor:
+def _load(target: Target, part: Part) -> Stored:
     return stored_values(str(target.args[0]), part, target.catalogue, target.loader)
 
 
@@ -132,6 +132,8 @@ class Op:
     """New values of the whole matrix, of which a head or row takes its part."""
     piece: Callable[[Target, Part], Tensor] | None = None
     """New values of one part, where they are not part of new values of the whole."""
+    read: Callable[[Target, Part], Stored] | None = None
+    """What is read of one part in advance, to be laid over the values that it then has."""
     argument: Argument | None = None
     freezes: Literal["no", "unless train=true", "always"] = "no"
     on_activations: bool = False
@@ -140,7 +142,7 @@ class Op:
     @property
     def writes(self) -> bool:
         """Whether it gives new values."""
-        return self.whole is not None or self.piece is not None
+        return any(way is not None for way in (self.whole, self.piece, self.read))
 
 
 def _std(text: str) -> float:
@@ -191,7 +193,7 @@ OPS: Mapping[str, Op] = {
     "orthogonal": Op("set to a random orthogonal matrix", piece=_orthogonal, freezes=_HELD),
     "zero": Op("set to 0", lambda target: torch.zeros_like(target.present), freezes=_HELD),
     "share": Op("one matrix with {}", argument=Argument("B", _address)),
-    "load": Op("loaded from {}", piece=_load, argument=Argument("FILE or RUN:B@STEP", str)),
+    "load": Op("loaded from {}", read=_load, argument=Argument("FILE or RUN:B@STEP", str)),
     "reset": Op("set back to its start", lambda target: target.start(target.seed)),
     "scale": Op("multiplied by {}", _scale, argument=Argument("c", _factor)),
     "rank": Op("cut to rank {}", piece=_rank, argument=Argument("r", _whole_number)),

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from qkv.changes.grammar import Change, parse_changes
 from qkv.changes.holding import Freezer
 from qkv.changes.ops import OPS, Target
-from qkv.changes.stored import Loader
+from qkv.changes.stored import Loader, Stored
 from qkv.errors import AddressError, ChangeError, unknown
 from qkv.models.activations import joined, select_activations, spelled
 from qkv.models.addresses import parse_selector
@@ -31,8 +31,8 @@ class _Write:
     change: Change
     entry: Entry
     parts: list[Part]
-    values: list[Tensor] | None
-    """As read from a file in advance; None where they are computed from what the matrix then is."""
+    read: list[Stored]
+    """What was read of each in advance; none where values are computed from what the matrix then is."""
 
 
 def plan_changes(
@@ -107,7 +107,7 @@ class Plan:
         for write in self._writes:
             if write.change.start == step:
                 stored = write.entry.parameter.detach()
-                new = write.values or self._values(write.change, write.entry, write.parts, stored)
+                new = self._values(write.change, write.entry, write.parts, stored, write.read)
                 for part, values in zip(write.parts, new, strict=True):
                     part.of(stored).copy_(values)
         self._stop_gradients(step)
@@ -265,9 +265,10 @@ class Plan:
         for address, pieces in by_storage.items():
             entry, roots = self._entries[address], list(pieces.values())
             present = self._staged.get(address, entry.parameter.detach())
-            values = self._values(change, entry, roots, present)
+            read = self._read(change, entry, roots)
+            values = self._values(change, entry, roots, present, read)
             if change.start:
-                self._writes.append(_Write(change, entry, roots, values if change.op == "load" else None))
+                self._writes.append(_Write(change, entry, roots, read))
                 differ = True
                 continue
             new = present.clone()
@@ -277,10 +278,21 @@ class Plan:
             self._staged[address] = new
         return differ
 
-    def _values(self, change: Change, entry: Entry, parts: list[Part], present: Tensor) -> list[Tensor]:
+    def _read(self, change: Change, entry: Entry, parts: list[Part]) -> list[Stored]:
+        """What a change reads of each part, from files that may be gone when it acts; none where it reads nothing."""
+        read, target = OPS[change.op].read, self._target(change, entry, entry.parameter.detach())
+        return [] if read is None else [read(target, part) for part in parts]
+
+    def _target(self, change: Change, entry: Entry, present: Tensor) -> Target:
+        return Target(entry, present, change.args, change.start, self._seed, self.catalogue, self._loader)
+
+    def _values(
+        self, change: Change, entry: Entry, parts: list[Part], present: Tensor, read: list[Stored]
+    ) -> list[Tensor]:
         """New values of parts of one matrix, as stored."""
-        op = OPS[change.op]
-        target = Target(entry, present, change.args, change.start, self._seed, self.catalogue, self._loader)
+        op, target = OPS[change.op], self._target(change, entry, present)
+        if read:
+            return [stored.over(part.of(present)) for stored, part in zip(read, parts, strict=True)]
         if op.whole is not None:
             whole = op.whole(target).to(present)
             return [part.of(whole) for part in parts]

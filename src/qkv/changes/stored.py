@@ -1,7 +1,8 @@
 """Values for `load(...)`: from a safetensors file whose keys are addresses, a matrix of another run, or word vectors.
 
-Word vectors (GloVe or word2vec) fill a table of tokens row by row: a token that the file does not have keeps its own
-start. Nothing is ever unpickled.
+Word vectors (GloVe or word2vec) fill a table of tokens row by row: a token that the file does not have keeps the row
+that it has when the change acts. Before the first step that is its start, by the preset's law and the seed, as earlier
+changes left it; later what training has made of it. Nothing is ever unpickled.
 """
 
 import re
@@ -18,7 +19,7 @@ from qkv.errors import AddressError, ChangeError, SourceError, unknown
 from qkv.models.addresses import parse_address
 from qkv.models.matrices import Catalogue, Part
 
-__all__ = ["Loader", "RunMatrix", "stored_values"]
+__all__ = ["Loader", "RunMatrix", "Stored", "stored_values"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +37,26 @@ Loader = Callable[[RunMatrix], Tensor]
 """Finds a matrix of another run, as stored or in the field's shape. The caller supplies it: runs lie above this."""
 
 
-def stored_values(spec: str, part: Part, catalogue: Catalogue, loader: Loader | None) -> Tensor:
-    """The values that `load(spec)` gives to a part, in the storage's order.
+@dataclass(frozen=True, slots=True, eq=False)
+class Stored:
+    """What was read for a part of a matrix, in the storage's order."""
+
+    values: Tensor
+    """Of the whole part, or of `rows` alone."""
+    rows: Tensor | None = None
+    """int64, which rows of a table of tokens there is something for; None: everything."""
+    axis: int = 0
+    """Along which these rows lie."""
+
+    def over(self, present: Tensor) -> Tensor:
+        """The part with these values, of which the rows that nothing was read for stay as they are in `present`."""
+        if self.rows is None:
+            return self.values.to(present)
+        return present.index_copy(self.axis, self.rows.to(present.device), self.values.to(present))
+
+
+def stored_values(spec: str, part: Part, catalogue: Catalogue, loader: Loader | None) -> Stored:
+    """What `load(spec)` gives to a part.
 
     `spec` is FILE.safetensors, FILE.safetensors:B, RUN:B, RUN:B@STEP, RUN for the same address there, or a file of word
     vectors (.txt, .vec or .bin, each also .gz).
@@ -50,21 +69,21 @@ def stored_values(spec: str, part: Part, catalogue: Catalogue, loader: Loader | 
     if Path(path).suffix == ".safetensors":
         if step is not None:
             raise ChangeError(f"load({spec}): a file has no steps; expected {path}:{address}")
-        values = _from_file(Path(path), address, part, catalogue)
+        found = Stored(_from_file(Path(path), address, part, catalogue))
     elif address is None and not Path(path).is_dir() and is_vector_file(Path(path)):
-        values = _of_words(Path(path), part, catalogue)
+        found = _of_words(Path(path), part, catalogue)
     elif address is None and not Path(path).is_dir():
         kinds = f".safetensors can, or word vectors ({', '.join(SUFFIXES)})"
-        found = f"cannot be read: only {kinds}" if Path(path).exists() else "does not exist"
-        raise ChangeError(f"load({spec}): {path} {found}; expected FILE.safetensors or RUN:ADDRESS@STEP")
+        why = f"cannot be read: only {kinds}" if Path(path).exists() else "does not exist"
+        raise ChangeError(f"load({spec}): {path} {why}; expected FILE.safetensors or RUN:ADDRESS@STEP")
     elif loader is None:
         raise ChangeError(f"load({spec}): no other run can be read here; expected FILE.safetensors")
     else:
         address = address or part.address
-        values = _fit(part, loader(RunMatrix(path, address, step)), f"{path}:{address}")
-    if not values.is_floating_point() or not bool(torch.isfinite(values).all()):
+        found = Stored(_fit(part, loader(RunMatrix(path, address, step)), f"{path}:{address}"))
+    if not found.values.is_floating_point() or not bool(torch.isfinite(found.values).all()):
         raise ChangeError(f"load({spec}): expected finite floating-point values for {part.address}")
-    return values
+    return found
 
 
 def _parse(spec: str) -> tuple[str, str | None, int | None]:
@@ -97,8 +116,8 @@ def _from_file(path: Path, address: str | None, part: Part, catalogue: Catalogue
         raise ChangeError(f"{path} cannot be read as safetensors: {error}") from None
 
 
-def _of_words(path: Path, part: Part, catalogue: Catalogue) -> Tensor:
-    """A table of tokens with the rows that a file of word vectors has, the others as they are; in the storage's order.
+def _of_words(path: Path, part: Part, catalogue: Catalogue) -> Stored:
+    """The rows of a table of tokens, or its one row, that a file of word vectors has.
 
     A token is looked up as a person reads it, as it is written and then in lower case.
     """
@@ -116,16 +135,15 @@ def _of_words(path: Path, part: Part, catalogue: Catalogue) -> Tensor:
             f" give --set d_model={vectors.width}, or a file of that width"
         )
     found = {row: vectors.row(token.strip()) for token, row in catalogue.vocabulary.items()}
-    pairs = [(row, there) for row, there in found.items() if there is not None]
+    pairs = [(row, there) for row, there in found.items() if there is not None and part.piece in (None, row)]
     if not pairs:
+        whose = f"the {len(found):,} tokens of {entry.address}; is it of another language?"
         raise ChangeError(
-            f"{path} has none of the {len(found):,} tokens of {entry.address}; is it of another language?"
+            f"{path} has none of {whose}" if part.piece is None else f"{path} has no row for {part.address}"
         )
-    values = entry.parameter.detach().float().clone()
-    table = values if entry.axis == 0 else values.t()
     rows, there = (torch.tensor(column) for column in zip(*pairs, strict=True))
-    table[rows] = torch.from_numpy(vectors.values)[there].to(table)
-    return part.of(values)
+    values = torch.from_numpy(vectors.values)[there].float()
+    return Stored(values if entry.axis == 0 else values.t(), None if part.piece is not None else rows, entry.axis)
 
 
 def _fit(part: Part, values: Tensor, name: str) -> Tensor:

@@ -26,16 +26,17 @@ __all__ = [
 ]
 
 
-def whole(least: int = 1) -> Callable[[str], int]:
-    """A whole number of at least `least`."""
+def whole(least: int = 1, most: int | None = None) -> Callable[[str], int]:
+    """A whole number of at least `least`, and at most `most` where that is given."""
 
     def convert(text: str) -> int:
         try:
             value = int(text)
         except ValueError:
             value = least - 1
-        if value < least:
-            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least {least}")
+        if value < least or (most is not None and value > most):
+            expected = f"of at least {least}" if most is None else f"from {least} to {most}"
+            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number {expected}")
         return value
 
     return convert

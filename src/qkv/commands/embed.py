@@ -11,6 +11,7 @@ Example:
 """
 
 import argparse
+import shlex
 from typing import TYPE_CHECKING, Any
 
 from qkv.commands.arguments import one_of
@@ -49,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
     loaded = api.load(args.run, weights=args.weights)
     if args.measures:
         return _measures(loaded, args.texts, args.json)
-    found = loaded.embed(read_texts(args.texts, f"qkv embed {args.run}"))
+    found = loaded.embed(read_texts(args.texts, f"qkv embed {shlex.quote(args.run)}"))
     names = found[0].layers
     layers: list[int | str] = list(names) if args.layer == "all" else [_layer(args.layer)]
     outputs = []

@@ -11,6 +11,7 @@ Example:
 """
 
 import argparse
+import shlex
 
 from qkv.commands.arguments import at_least_zero, one_of, share, whole
 from qkv.commands.texts import read_texts
@@ -42,7 +43,7 @@ def run(args: argparse.Namespace) -> int:
     loaded = api.load(args.run, weights=args.weights)
     names = ("tokens", "temperature", "top_k", "top_p", "seed", "beams", "length_penalty")
     options = PredictOptions(**{name: getattr(args, name) for name in names if getattr(args, name) is not None})
-    texts = read_texts(args.texts, f"qkv predict {args.run}")
+    texts = read_texts(args.texts, f"qkv predict {shlex.quote(args.run)}")
     outputs = loaded.predict(texts, options)
     if args.json:
         screen.print_json({"run": str(loaded.path), "task": loaded.task.name, "inputs": texts, "outputs": outputs})

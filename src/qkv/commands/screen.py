@@ -59,14 +59,18 @@ def number(value: float | None) -> str:
 
 
 def print_table(columns: Sequence[str], rows: Iterable["Sequence[str | Text]"], *, title: str = "") -> None:
-    """A table whose first column is words (left) and whose others are figures (right)."""
+    """A table whose first column is names (left), whose others are words (left; sentences fold) or figures (right)."""
     from rich.table import Table
 
     table = Table(
         title=title or None, title_justify="left", box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0)
     )
+    rows = list(rows)
     for index, column in enumerate(columns):
-        table.add_column(column, justify="right" if index else "left", no_wrap=True)
+        cells = [str(row[index]) for row in rows]
+        is_words = index > 0 and sum(cell[:1].isalpha() for cell in cells) > len(cells) / 2
+        justify: Any = "left" if not index or is_words else "right"
+        table.add_column(column, justify=justify, no_wrap=not (is_words and any(" " in cell for cell in cells)))
     for row in rows:
         table.add_row(*row)
     console().print(table)

@@ -1,5 +1,6 @@
 """`qkv show RUN ADDR`: one matrix, head, row or circuit, now and at its start."""
 
+import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import zip_longest
@@ -211,7 +212,8 @@ def _pattern(run: "Run", address: str, at: int | None) -> PatternShown:
         found = measured(telemetry, address, at)
     if found.series:
         return PatternShown(address, found)
-    raise AddressError(f"{address} is an activation, computed from a text: qkv show {run.path} {address} --text TEXT")
+    how = f"qkv show {shlex.quote(str(run.path))} {address} --text TEXT"
+    raise AddressError(f"{address} is an activation, computed from a text: {how}")
 
 
 def _look(run: "Run", address: str, at: int | None, asked: int | None) -> Shown:

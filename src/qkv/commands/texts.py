@@ -18,8 +18,8 @@ def read_texts(given: Sequence[str], command: str) -> list[str]:
         return list(given)
     if sys.stdin is None or sys.stdin.isatty():
         raise UserError(f"no text was given. Type one, as in: {command} 'the cat sat', or pipe one a line into it.")
-    if isinstance(sys.stdin, io.TextIOWrapper):  # strict UTF-8 in every locale
-        sys.stdin.reconfigure(encoding="utf-8", errors="strict")
+    if isinstance(sys.stdin, io.TextIOWrapper):  # strict UTF-8 in every locale, without a byte order mark
+        sys.stdin.reconfigure(encoding="utf-8-sig", errors="strict")
     try:
         texts = [line.rstrip("\r\n") for line in sys.stdin]
     except UnicodeDecodeError as error:

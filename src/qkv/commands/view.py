@@ -21,7 +21,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     parser.add_argument("run", metavar="RUN", help="a run folder, finished or training, or the folder of a study")
     parser.add_argument("--beside", metavar="RUN", help="another run, to compare with matrix by matrix")
-    parser.add_argument("--port", type=whole(0), metavar="N", help="port to serve at; 0 is any that is free")
+    parser.add_argument("--port", type=whole(0, 65535), metavar="N", help="port to serve at; 0 is any that is free")
     parser.add_argument("--host", default="127.0.0.1", metavar="H", help="address to serve at (127.0.0.1)")
 
 

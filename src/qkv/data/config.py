@@ -68,6 +68,8 @@ class DataConfig:
 
     images: ImageOptions | None = None
     """How images are read and changed; None for text."""
+    pixels: tuple[int, ...] = ()
+    """Channels, height and width that are known already, which image files are brought to; empty: as in training."""
 
     def __post_init__(self) -> None:
         if self.vocab < 0:

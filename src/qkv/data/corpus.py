@@ -19,14 +19,14 @@ from qkv.data.config import DataConfig
 from qkv.data.encoders import most_workers
 from qkv.data.fitting import FITTED_SAMPLE
 from qkv.data.lost import charge_nats
-from qkv.data.sources import Source, open_source
+from qkv.data.sources import Chunk, Source, open_source
 from qkv.data.split import Part, Split, split_source
 from qkv.data.tokenising import IN_MEMORY_BYTES, keep_tokens, kept_tokens, tokenise, whole_words
 from qkv.data.tokenizers import KINDS, Tokenizer, fit_tokenizer, load_tokenizer, vocabulary_law
 from qkv.data.tokens import Tokens
 from qkv.errors import ConfigError, SourceError, StorageError, unknown
 
-__all__ = ["Corpus", "fitted_tokenizer", "load_corpus"]
+__all__ = ["Corpus", "fitted_tokenizer", "load_corpus", "measured_on"]
 
 DEFAULT_KIND = "bpe"
 
@@ -35,6 +35,9 @@ _FORMAT = 1
 
 _CHARGED_SAMPLE = 1 << 20
 """Characters of the training part that the byte model of `lost` is counted on."""
+
+ITSELF = "it is measured on the very text that it is trained on, so the loss says nothing of other text"
+"""Of a source that is given for validation as well."""
 
 Progress = Callable[[str, float], None]
 """Told what is being done and the share of it that is done, 0 to 1."""
@@ -143,7 +146,7 @@ def load_corpus(
 
     told = progress or (lambda what, share: None)
     tokenizer = fitted_tokenizer(config, split, _digest(digest, *reading), many, task_specials, cache, told)
-    key = _digest(digest, *reading, tokenizer.sha256, many)
+    key = _digest(digest, *reading, tokenizer.sha256, many, *(["alone"] if _same(source, val) else []))
     parts, facts = _tokens(source, val, split, tokenizer, many, key, cache, told)
     for name, tokens in parts.items():
         if len(tokens) < 2:
@@ -157,11 +160,42 @@ def load_corpus(
         train=parts["train"],
         val=parts["val"],
         rule=facts["rule"],
-        note=source.note,
+        note="; ".join(filter(None, (source.note, ITSELF if _same(source, val) else ""))),
         charge_nats=facts["charge_nats"],
         uncharged=_why_uncharged(source, val) if facts["charge_nats"] is None else "",
         split=split,
     )
+
+
+def measured_on(corpus: Corpus, n_bytes: int) -> Corpus:
+    """The same corpus, measured on the first `n_bytes` of its validation text only, cut where a word begins.
+
+    The cut is in the text and not in its tokens, so every tokenizer is measured on the very same bytes, and what it
+    loses is charged for these alone.
+    """
+    both = corpus.split()
+    if both.val.n_bytes <= n_bytes:
+        return corpus
+    chunks = _first_bytes(both.val, n_bytes)
+    size = sum(len(chunk.text.encode("utf-8", "replace")) for chunk in chunks)
+    shorter = replace(both, val=Part(read=lambda: iter(chunks), n_bytes=size))
+    val = tokenise(chunks, corpus.tokenizer, _end_mark(corpus.tokenizer) if both.many_documents else None)
+    charge = None if corpus.charge_nats is None else _charge(corpus.tokenizer, shorter, False)
+    return replace(corpus, val=val, charge_nats=charge, split=lambda: shorter)
+
+
+def _first_bytes(part: Part, n_bytes: int) -> list[Chunk]:
+    """Chunks of at most `n_bytes`, the last cut before a space or line end where it has one."""
+    found: list[Chunk] = []
+    for chunk in part.read():
+        data = chunk.text.encode("utf-8", "replace")
+        if len(data) > n_bytes:
+            head = data[:n_bytes].decode("utf-8", "ignore")
+            cut = max(head.rfind(" "), head.rfind("\n"))
+            return [*found, Chunk(head[:cut] if cut > 0 else head, True)]
+        found.append(chunk)
+        n_bytes -= len(data)
+    return found
 
 
 def _digest(*parts: object) -> str:
@@ -291,14 +325,15 @@ def _why_uncharged(source: Source, val: Source | None) -> str:
 
 
 def _charge(tokenizer: Tokenizer, both: Split, same: bool) -> float | None:
-    """0 where the validation text comes back whole, else what `lost` charges; nothing where both sides are one text,
-    whose own counts would be a code that nobody else has.
+    """0 where the validation text comes back whole, else what `lost` charges. Where both sides are one text, its own
+    counts would be a code that nobody else has: then unknown characters are charged as bytes of equal probability, and
+    nothing can be where a tokenizer loses more than these.
     """
     if tokenizer.always_lossless or all(map(tokenizer.is_lossless, _texts(both.val))):
         return 0.0
-    if same:
+    if same and tokenizer.kind != "char":
         return None
-    counted = _texts(both.train, _CHARGED_SAMPLE)
+    counted = () if same else _texts(both.train, _CHARGED_SAMPLE)
     return charge_nats(tokenizer, counted, _texts(both.val))
 
 

@@ -20,11 +20,13 @@ class HubTexts:
     """
 
     def __init__(self, name: str, text_column: str = "", label_column: str = "") -> None:
+        path, _, subset = name.partition(":")
+        if not path:
+            raise SourceError("hf: names no data set; expected hf:NAME or hf:NAME:SUBSET, as hf:roneneldan/TinyStories")
         try:
             import datasets  # type: ignore[import-not-found]
         except ImportError:
             raise MissingExtra(f"hf:{name} needs another library; type: pip install 'qkv[hub]'") from None
-        path, _, subset = name.partition(":")
         try:
             self._rows: Any = datasets.load_dataset(path, subset or None, split="train")
         except Exception as error:  # the library raises many kinds, for the network as for a wrong name

@@ -112,21 +112,27 @@ class _Read:
 
 
 def load_images(
-    source: str, val: str = "", options: ImageOptions = _AS_THEY_ARE, classes: tuple[str, ...] = ()
+    source: str,
+    val: str = "",
+    options: ImageOptions = _AS_THEY_ARE,
+    classes: tuple[str, ...] = (),
+    shape: tuple[int, ...] = (),
 ) -> Images:
     """Read images and labels, and what they are measured on.
 
     Without `val`, files of IDX named test, t10k or val and folders of that name beside "train" are for validation, if
     they hold images by class; where there are none, a tenth of each class. Where `source` and `val` are the same
     nothing is held out: all of it is measured on. IDX images are never resized. `classes`, where they are known
-    already, are those labels may have.
+    already, are those labels may have, and `shape` (channels, height, width) is what image files are brought to.
 
     Raises SourceError in one sentence for what cannot be read, labels that do not fit or are of one class only, and a
     class of the validation part that training does not have; MissingExtra where Pillow is needed and not there.
     """
     path = Path(source)
     train_at, val_at = _parts(path, Path(val) if val else None)
-    train = _read(train_at, options.size, None)
+    train = _read(train_at, options.size, shape or None)
+    if shape and train.pixels.shape[1:] != shape:
+        raise SourceError(f"the images of {source!r} are {_sized(train.pixels.shape)}; expected {_sized((0, *shape))}")
     held_out = _read(val_at, options.size, train.pixels.shape[1:]) if val_at is not None else None
     known = np.array(classes) if classes else _classes(train.names, source)
     labels = _indices(train.names, known, source)
@@ -317,9 +323,14 @@ def _some(classes: np.ndarray) -> str:
     return ", ".join(map(str, classes[:12])) + (", ..." if len(classes) > 12 else "")
 
 
+def _sized(shape: tuple[int, ...]) -> str:
+    """Of images [n, channels, height, width]: `28 x 28 in 1 channel`."""
+    return f"{shape[3]} x {shape[2]} in {shape[1]} channel{'s' * (shape[1] > 1)}"
+
+
 def _same_shape(train: np.ndarray, val: np.ndarray, where: str) -> None:
     if train.shape[1:] != val.shape[1:]:
-        sizes = [f"{s[3]} x {s[2]} in {s[1]} channel{'s' * (s[1] > 1)}" for s in (train.shape, val.shape)]
+        sizes = _sized(train.shape), _sized(val.shape)
         raise SourceError(f"training images are {sizes[0]}, those of {where!r} {sizes[1]}; expected the same")
 
 

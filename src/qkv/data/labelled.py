@@ -130,6 +130,10 @@ def _columns(path: Path, config: DataConfig) -> tuple[TableFormat, str]:
     if not (asked or by_name):
         raise SourceError(f"which column holds the labels? Name it with --label-column, or call it label ({there})")
     label = asked or by_name[0]
+    if columns.count(label) > 1:
+        raise SourceError(
+            f"{str(path)!r} has {columns.count(label)} columns called {label!r}; give them names that differ"
+        )
     if label == config.text_column:
         raise SourceError(f"--text-column and --label-column are both {label!r} ({there})")
     return (layout if layout.text != label else table_format(path, config.text_column, label)), label

@@ -1,58 +1,132 @@
-"""All substrings of many words as flat arrays, and sums and maxima over every way to cut the words into pieces.
+"""Places of pieces in many words as flat arrays, and sums and maxima over every way to cut the words into pieces.
 
-A word of n letters has n + 1 nodes; each substring that is a piece is an edge. Forward and backward sweeps go over the
-letter positions and treat all words at once, so that a sweep costs a few array operations per position.
+A word of n letters has n + 1 nodes; each place where a piece stands is an edge. Forward and backward sweeps go over the
+letter positions and treat a block of words at once, so that a sweep costs a few array operations per position. Memory
+is a few bytes for each edge, and what one block of about two million edges takes.
 """
+
+from collections.abc import Iterator
+from functools import cached_property
+from itertools import pairwise
 
 import numpy as np
 
-__all__ = ["Lattice", "Substrings"]
+__all__ = ["Lattice", "Letters", "Substrings"]
+
+BLOCK_EDGES = 1 << 21
+"""Edges that are swept at once, at most (one word may have more)."""
+BLOCK_NODES = 1 << 22
+"""The same of nodes, places between letters times words."""
 
 _BASE = 0x9E3779B97F4A7C15
 _INVERSE = pow(_BASE, -1, 1 << 64)
 
 
-class Substrings:
-    """Every substring of up to `longest` letters of each word.
+class Letters:
+    """Words end to end, and the 64-bit hash of every substring, which tells substrings apart wherever they stand."""
 
-    word, start, length, piece: int64 [n_substrings], ordered by length, then word, then start; `pieces` holds the
-    distinct substrings, of which `piece` is the number. Substrings are told apart by 64-bit hashes.
+    def __init__(self, words: list[str]) -> None:
+        self.sizes = np.array([len(word) for word in words], dtype=np.int64)
+        """Letters of each word."""
+        self.offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(self.sizes)])
+        """Where each word begins, and where the last one ends."""
+        self.text = "".join(words)
+        self.word = np.repeat(np.arange(len(words), dtype=np.int32), self.sizes)
+        """Which word each letter is of."""
+        points = np.frombuffer(self.text.encode("utf-32-le"), dtype="<u4").astype(np.uint64) + np.uint64(1)
+        self._inverse = _powers(_INVERSE, len(points) + 1)
+        with np.errstate(over="ignore"):
+            weighted = points * _powers(_BASE, len(points))
+            self._sums = np.concatenate([np.zeros(1, np.uint64), np.cumsum(weighted, dtype=np.uint64)])
+        self._left = (self.offsets[1:][self.word] - np.arange(len(points))).astype(np.int32)
+
+    def places(self, length: int) -> np.ndarray:
+        """Every letter at which a substring of that length begins, int64, in order."""
+        return np.flatnonzero(self._left >= length)
+
+    def hashes(self, places: np.ndarray, length: int) -> np.ndarray:
+        """Of the substrings of that length at these places, uint64."""
+        with np.errstate(over="ignore"):
+            return (self._sums[places + length] - self._sums[places]) * self._inverse[places]
+
+
+class Substrings:
+    """Every place in some words where a piece stands: of all substrings of up to `longest` letters, or some of them.
+
+    `among` are the hashes of the pieces that are meant, rising, which then have these numbers; without it a piece is a
+    substring that occurs, numbered by its hash.
     """
 
-    def __init__(self, words: list[str], longest: int) -> None:
-        sizes = np.array([len(word) for word in words], dtype=np.int64)
-        offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)])
-        text = "".join(words)
-        points = np.frombuffer(text.encode("utf-32-le"), dtype="<u4").astype(np.uint64) + np.uint64(1)
-        owner = np.repeat(np.arange(len(words)), sizes)
-        with np.errstate(over="ignore"):
-            power, inverse = _powers(_BASE, len(points) + 1), _powers(_INVERSE, len(points) + 1)
-            sums = np.concatenate([np.zeros(1, np.uint64), np.cumsum(points * power[:-1], dtype=np.uint64)])
-            starts, hashes, lengths = [], [], []
-            room = offsets[1:][owner] - np.arange(len(points)) if len(points) else np.zeros(0, np.int64)
-            for length in range(1, longest + 1):
-                at = np.flatnonzero(room >= length)
-                if not len(at):
-                    break
-                starts.append(at)
-                hashes.append((sums[at + length] - sums[at]) * inverse[at])
-                lengths.append(np.full(len(at), length))
-        places = np.concatenate(starts) if starts else np.zeros(0, np.int64)
-        self.length = np.concatenate(lengths) if lengths else np.zeros(0, np.int64)
-        self.word = owner[places]
-        self.start = places - offsets[self.word]
-        joined = np.concatenate(hashes) if hashes else np.zeros(0, np.uint64)
-        _, first, self.piece = np.unique(joined, return_index=True, return_inverse=True)
-        self.pieces = [text[places[i] : places[i] + self.length[i]] for i in first]
-        self._sizes = sizes
+    def __init__(self, words: list[str] | Letters, longest: int, among: np.ndarray | None = None) -> None:
+        self.letters = words if isinstance(words, Letters) else Letters(words)
+        self._groups: list[tuple[np.ndarray, np.ndarray]] = []
+        """Of each length from 1: places, rising, and the piece that stands there; int32."""
+        found = [self.letters.hashes(self.letters.places(n), n) for n in range(1, longest + 1)] if among is None else []
+        self.hashes = np.unique(np.concatenate([*found, np.zeros(0, np.uint64)])) if among is None else among
+        """Of each piece, rising."""
+        for length in range(1, longest + 1):
+            places = self.letters.places(length)
+            if not len(places) or not len(self.hashes):
+                break
+            hashes = self.letters.hashes(places, length)
+            piece = np.minimum(np.searchsorted(self.hashes, hashes), len(self.hashes) - 1)
+            there = self.hashes[piece] == hashes
+            self._groups.append((places[there].astype(np.int32), piece[there].astype(np.int32)))
+
+    @property
+    def n_words(self) -> int:
+        """How many words there are."""
+        return len(self.letters.sizes)
+
+    @property
+    def n_bytes(self) -> int:
+        """Of the places and what stands there."""
+        return sum(places.nbytes + piece.nbytes for places, piece in self._groups)
+
+    @cached_property
+    def pieces(self) -> list[str]:
+        """How each piece is spelled; empty for one that stands nowhere."""
+        spelled = [""] * len(self.hashes)
+        for length, (places, piece) in enumerate(self._groups, start=1):
+            first = np.full(len(spelled), -1, dtype=np.int64)
+            first[piece[::-1]] = places[::-1]
+            for i in np.flatnonzero(first >= 0):
+                spelled[i] = self.letters.text[first[i] : first[i] + length]
+        return spelled
+
+    def edges(self, first: int, last: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """(word from `first` on, start in it, length, piece) of what stands in the words first..last - 1, int64.
+
+        Ordered by length, then word, then start.
+        """
+        bounds = self.letters.offsets[[first, last]]
+        cuts = [np.searchsorted(places, bounds) for places, _ in self._groups]
+        nothing = [np.zeros(0, np.int64)]
+        places = np.concatenate(
+            nothing + [group[0][a:b].astype(np.int64) for group, (a, b) in zip(self._groups, cuts, strict=True)]
+        )
+        piece = np.concatenate(
+            nothing + [group[1][a:b].astype(np.int64) for group, (a, b) in zip(self._groups, cuts, strict=True)]
+        )
+        length = np.repeat(np.arange(1, len(cuts) + 1), [b - a for a, b in cuts])
+        word = self.letters.word[places].astype(np.int64)
+        return word - first, places - self.letters.offsets[word], length, piece
+
+    def n_edges(self) -> np.ndarray:
+        """Places in each word, int64 [n_words]."""
+        counts = np.zeros(self.n_words, dtype=np.int64)
+        for places, _ in self._groups:
+            counts += np.bincount(self.letters.word[places], minlength=self.n_words)
+        return counts
 
     def proper(self) -> "Substrings":
-        """The same without the substrings that are a whole word."""
+        """The same without the pieces that are a whole word."""
         out = object.__new__(Substrings)
-        inside = self.length < self._sizes[self.word]
-        out.word, out.start = self.word[inside], self.start[inside]
-        out.length, out.piece = self.length[inside], self.piece[inside]
-        out.pieces, out._sizes = self.pieces, self._sizes
+        out.letters, out.hashes, sizes = self.letters, self.hashes, self.letters.sizes
+        out._groups = []
+        for length, (places, piece) in enumerate(self._groups, start=1):
+            inside = length < sizes[self.letters.word[places]]
+            out._groups.append((places[inside], piece[inside]))
         return out
 
 
@@ -64,16 +138,58 @@ def _powers(base: int, n: int) -> np.ndarray:
 
 
 class Lattice:
-    """The substrings of words as edges between the nodes of each word."""
+    """The places of pieces in words as edges between the nodes of each word."""
 
-    def __init__(self, table: Substrings, n_words: int, sizes: np.ndarray) -> None:
-        self._n_pieces = len(table.pieces)
-        self._word, self._piece = table.word, table.piece
-        self._from = table.start
-        self._to = table.start + table.length
-        self._longest = int(sizes.max(initial=0))
-        self._shape = (self._longest + 1, n_words)  # nodes: by position, then word
-        self._ends = sizes * n_words + np.arange(n_words)
+    def __init__(self, table: Substrings) -> None:
+        self._table = table
+        self._bounds = _bounds(table.n_edges(), table.letters.sizes)
+
+    def _blocks(self) -> Iterator[tuple[slice, "_Block"]]:
+        for first, last in pairwise(self._bounds):
+            sizes = self._table.letters.sizes[first:last]
+            yield slice(first, last), _Block(self._table.edges(first, last), sizes, len(self._table.hashes))
+
+    def expected_counts(self, scores: np.ndarray, weights: np.ndarray) -> np.ndarray:
+        """How often each piece is used, in expectation over all cuts of the words: float64 [n_pieces]."""
+        counts = np.zeros(len(self._table.hashes))
+        for words, block in self._blocks():
+            counts += block.expected_counts(scores, weights[words])
+        return counts
+
+    def best_scores(self, scores: np.ndarray) -> np.ndarray:
+        """Score of the best cut of each word: float64 [n_words], -inf where there is none."""
+        return np.concatenate([np.zeros(0), *(block.best_scores(scores) for _, block in self._blocks())])
+
+    def best_counts(self, scores: np.ndarray, weights: np.ndarray) -> np.ndarray:
+        """How often each piece is used in the best cuts of the words: float64 [n_pieces]."""
+        counts = np.zeros(len(self._table.hashes))
+        for words, block in self._blocks():
+            counts += block.best_counts(scores, weights[words])
+        return counts
+
+
+def _bounds(n_edges: np.ndarray, sizes: np.ndarray) -> list[int]:
+    """Where blocks of words begin, and where the last one ends: as long as they may be."""
+    bounds, first, edges, longest = [0], 0, 0, 0
+    for word, (n, size) in enumerate(zip(n_edges.tolist(), sizes.tolist(), strict=True)):
+        edges, longest = edges + n, max(longest, size)
+        if word > first and (edges > BLOCK_EDGES or (longest + 1) * (word + 1 - first) > BLOCK_NODES):
+            bounds.append(word)
+            first, edges, longest = word, n, size
+    return [*bounds, len(sizes)] if len(sizes) else bounds
+
+
+class _Block:
+    """Some words and their edges."""
+
+    def __init__(
+        self, edges: tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray], sizes: np.ndarray, n_pieces: int
+    ) -> None:
+        self._word, self._from, length, self._piece = edges
+        self._to = self._from + length
+        self._n_pieces, self._longest = n_pieces, int(sizes.max(initial=0))
+        self._shape = (self._longest + 1, len(sizes))  # nodes: by position, then word
+        self._ends = sizes * len(sizes) + np.arange(len(sizes))
 
     def _edges(self, scores: np.ndarray, by: str) -> list[tuple[np.ndarray, ...]]:
         """Edges of finite score grouped by the position they end (or start) at: (edges, first of each word's run)."""
@@ -92,7 +208,6 @@ class Lattice:
 
     def expected_counts(self, scores: np.ndarray, weights: np.ndarray) -> np.ndarray:
         """How often each piece is used, in expectation over all cuts of the words: float64 [n_pieces]."""
-        n_words = self._shape[1]
         into = np.full(self._shape, -np.inf)
         into[0] = 0.0
         for at, (edges, runs) in enumerate(self._edges(scores, "to")):
@@ -116,7 +231,6 @@ class Lattice:
         shares = (
             into[self._from[edges], words] + scores[self._piece[edges]] + out[self._to[edges], words] - total[words]
         )
-        assert n_words == len(weights)
         expected = np.exp(np.where(np.isfinite(total[words]), shares, -np.inf)) * weights[words]
         return np.bincount(self._piece[edges], weights=expected, minlength=self._n_pieces)
 

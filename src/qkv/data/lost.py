@@ -6,7 +6,8 @@ its unknown spellings. The charge is the code length of these under a model coun
 
 - a gap, given whether a letter, a mark or nothing stands on either side: (count + P_bytes(gap)) / (total + 1);
 - an unknown spelling: P_bytes(spelling);
-- P_bytes of a string: its UTF-8 bytes and an end mark, each given the byte before it, counts smoothed by 1/257.
+- P_bytes of a string: its UTF-8 bytes and an end mark, each given the byte before it, counts smoothed by 1/257
+  (counted on nothing, each costs ln 257).
 
 Both are proper distributions (the second given the first), so that loss + charge is the length of a code that gives the
 text back byte for byte. Where even that does not hold, as with a tokenizer that puts text in lower case, there is no
@@ -29,7 +30,7 @@ _END = 256
 def charge_nats(tokenizer: Tokenizer, train_texts: Iterable[str], val_texts: Iterable[str]) -> float | None:
     """Nats needed to restore all of val_texts from its tokens, at least 0; None where tokens do not keep the letters.
 
-    train_texts is what the model is counted on; about a megabyte suffices.
+    train_texts is what the model is counted on; about a megabyte suffices, and for characters none has to be given.
     """
     counted, needed = _Tally(), _Tally()
     if not counted.add(tokenizer, train_texts) or not needed.add(tokenizer, val_texts):

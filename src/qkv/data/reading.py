@@ -9,6 +9,7 @@ import codecs
 import gzip
 import hashlib
 import os
+import shlex
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -22,6 +23,17 @@ __all__ = ["FileFacts", "character_start", "examine", "missing_file", "open_byte
 
 BLOCK = 1 << 20
 """Bytes read at a time."""
+
+_BEGINNINGS = (
+    (codecs.BOM_UTF32_LE, "UTF-32 text; save it as UTF-8: iconv -f UTF-32 -t UTF-8 {name} > utf8.txt"),
+    (codecs.BOM_UTF32_BE, "UTF-32 text; save it as UTF-8: iconv -f UTF-32 -t UTF-8 {name} > utf8.txt"),
+    (codecs.BOM_UTF16_LE, "UTF-16 text; save it as UTF-8: iconv -f UTF-16 -t UTF-8 {name} > utf8.txt"),
+    (codecs.BOM_UTF16_BE, "UTF-16 text; save it as UTF-8: iconv -f UTF-16 -t UTF-8 {name} > utf8.txt"),
+    (b"\x1f\x8b", "a gzip file; give it a name that ends in .gz"),
+    (b"PK\x03\x04", "a zip archive, as .docx and .xlsx are too; expected the text itself, in UTF-8"),
+    (b"%PDF", "a PDF; expected its text, in UTF-8: pdftotext {name} text.txt"),
+)
+"""How files begin that are no UTF-8, and what a person is told of them; the first that fits."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,38 +107,47 @@ def read_text(
     Raises SourceError for NUL bytes (binary) and for bytes that are not UTF-8, with the offset in the file.
     """
     decoder = codecs.getincrementaldecoder("utf-8")()
-    done, mark, pending = 0, 0, 0
+    done, mark, pending, what = 0, 0, 0, ""
     for block in _blocks(path, size):
         if seen is not None:
             seen(block)
-        if not done and not mark and block.startswith(codecs.BOM_UTF8):
-            mark, block = 3, block[3:]
+        if not done and not mark:
+            what = next((said for head, said in _BEGINNINGS if block.startswith(head)), "")
+            if block.startswith(codecs.BOM_UTF8):
+                mark, block = 3, block[3:]
         first, last = max(start - done, 0), len(block) if stop is None else min(stop - done, len(block))
         wanted = block[first:last] if last > first else b""
         at = done + mark + first
         if b"\0" in wanted:
-            offset = at + wanted.index(b"\0")
-            raise SourceError(f"{str(path)!r} is binary (a NUL byte at byte {offset}); expected UTF-8 text")
-        text = _decode(decoder, wanted, path, at - pending)
+            binary = f"binary (a NUL byte at byte {at + wanted.index(bytes(1))}); expected UTF-8 text"
+            raise _no_text(path, what or binary)
+        text = _decode(decoder, wanted, path, at - pending, what)
         pending = len(decoder.getstate()[0])
         if text:
             yield text
         done += len(block)
         if stop is not None and done >= stop:
             break
-    _decode(decoder, b"", path, done + mark - pending, final=True)
+    _decode(decoder, b"", path, done + mark - pending, what, final=True)
 
 
-def _decode(decoder: codecs.IncrementalDecoder, data: bytes, path: Path, at: int, final: bool = False) -> str:
-    """`at` is the offset in the file of the first byte that the decoder has not yet turned into text."""
+def _decode(
+    decoder: codecs.IncrementalDecoder, data: bytes, path: Path, at: int, what: str, final: bool = False
+) -> str:
+    """`at` is the offset in the file of the first byte that the decoder has not yet turned into text, `what` is what a
+    file that begins so is where it is no text.
+    """
     try:
         return decoder.decode(data, final)
     except UnicodeDecodeError as error:
-        bad = error.object[error.start]
-        raise SourceError(
-            f"{str(path)!r} is not UTF-8 text: byte {at + error.start} is 0x{bad:02x};"
-            f" save it as UTF-8 (iconv -f LATIN1 -t UTF-8 {path.name} > utf8.txt, if it is Latin-1)"
+        bad = f"not UTF-8 text: byte {at + error.start} is 0x{error.object[error.start]:02x}; save it as UTF-8"
+        raise _no_text(
+            path, what or f"{bad} (iconv -f LATIN1 -t UTF-8 {{name}} > utf8.txt, if it is Latin-1)"
         ) from None
+
+
+def _no_text(path: Path, what: str) -> SourceError:
+    return SourceError(f"{str(path)!r} is {what.replace('{name}', shlex.quote(path.name))}")
 
 
 def character_start(path: Path, offset: int) -> int:

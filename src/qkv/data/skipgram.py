@@ -11,6 +11,7 @@ from pathlib import Path
 
 from qkv.data.sources import Source
 from qkv.errors import ConfigError, MissingExtra, SourceError
+from qkv.folder import check_place
 
 __all__ = ["SkipGram", "train_vectors"]
 
@@ -58,8 +59,10 @@ class _Sentences:
 def train_vectors(source: Source, out: Path, options: SkipGram) -> int:
     """Train on a source and write `out`; returns how many words have a vector.
 
-    Raises MissingExtra without gensim, SourceError where no word is frequent enough or `out` is there already.
+    Raises MissingExtra without gensim, SourceError where no word is frequent enough or `out` is there already,
+    UserError where the folder that it goes into is not.
     """
+    check_place(out)
     try:
         from gensim.models import Word2Vec  # type: ignore[import-untyped]
     except ImportError:
@@ -85,6 +88,5 @@ def train_vectors(source: Source, out: Path, options: SkipGram) -> int:
             f" smaller --least-count"
         )
     model.train(sentences, total_examples=model.corpus_count, epochs=options.epochs)
-    out.parent.mkdir(parents=True, exist_ok=True)
     model.wv.save_word2vec_format(str(out))
     return len(model.wv)

@@ -2,7 +2,8 @@
 
 Formats: JSONL holds one object (or one string) a line; CSV is RFC 4180 with quotes; TSV has no quotes at all, as the
 GLUE files have none. A first row without numbers, repeats or long cells counts as the header (its first cell may be
-empty, as pandas writes it); without a header the columns are called 1, 2, 3. Rows without text are left out.
+empty, as pandas writes it, and empty ones at its end name nothing: a row that has something there is refused); without
+a header the columns are called 1, 2, 3. Rows without text are left out.
 """
 
 import csv
@@ -86,13 +87,31 @@ def _survey(path: Path, kind: str, asked: tuple[str, ...]) -> tuple[tuple[str, .
     rows = [row for _, row in numbered]
     if len(rows) < 2:
         raise SourceError(f"{str(path)!r} has one line; a table needs a header and at least two rows of text")
+    if kind == "csv":
+        _check_commas(path, rows, asked)
     header = _is_header(rows, asked)
     if header and len(rows) < 3:
         raise SourceError(f"{str(path)!r} has a header and one row; a table needs at least two rows of text")
-    columns = tuple(rows[0]) if header else tuple(str(i + 1) for i in range(len(rows[0])))
+    columns = tuple(_named(rows[0])) if header else tuple(str(i + 1) for i in range(len(rows[0])))
     for number, row in numbered:
         _check_width(path, number, row, TableFormat(kind=kind, columns=columns, text="", header=header))
     return columns, rows[header:], header
+
+
+def _check_commas(path: Path, rows: list[list[str]], asked: tuple[str, ...]) -> None:
+    """Raises SourceError where a header of one cell, and every row, is cut by semicolons, as spreadsheets of countries
+    with a decimal comma write it; prose has a space behind a semicolon.
+    """
+    names = rows[0][0].split(";")
+    if len(rows[0]) > 1 or len(names) < 2 or min(",".join(row).count(";") for row in rows) < len(names) - 1:
+        return
+    if all(name == name.strip() for name in names) and _is_header(
+        [names, *([",".join(row)] for row in rows[1:])], asked
+    ):
+        raise SourceError(
+            f"{str(path)!r} has semicolons between its columns ({', '.join(names)}); expected commas: save it so, or"
+            " with tabs and a name that ends in .tsv"
+        )
 
 
 def _json_survey(path: Path) -> tuple[tuple[str, ...], list[object]]:
@@ -117,12 +136,13 @@ def _jsonl_format(path: Path, text_column: str, label_column: str) -> TableForma
 def choose_text(where: str, columns: tuple[str, ...], rows: list[dict], asked: str, label: str) -> str:
     """The column asked for, else the likeliest by name, else the one with the longest texts (label never).
 
-    Raises SourceError for a column that is not there, or where no column holds text.
+    Raises SourceError for a column that is not there or is there twice, or where no column holds text.
     """
     for given, option in ((asked, "--text-column"), (label, "--label-column")):
         if given and given not in columns:
             raise SourceError(f"{unknown('column', given, columns)} ({option}, in {where!r})")
     if asked:
+        _check_single(where, columns, asked)
         return asked
     lengths = {name: 0 for name in columns if name and name != label}
     for row in rows:
@@ -136,25 +156,41 @@ def choose_text(where: str, columns: tuple[str, ...], rows: list[dict], asked: s
             f"{where!r} has no column of text (columns: {', '.join(filter(None, columns))}); name one: --text-column"
         )
     by_name = [name for wanted in TEXT_NAMES for name in filled if name.lower() == wanted]
-    return by_name[0] if by_name else max(filled, key=lambda name: lengths[name])
+    found = by_name[0] if by_name else max(filled, key=lambda name: lengths[name])
+    for name in (found, label):
+        _check_single(where, columns, name)
+    return found
+
+
+def _check_single(where: str, columns: tuple[str, ...], name: str) -> None:
+    if columns.count(name) > 1:
+        raise SourceError(f"{where!r} has {columns.count(name)} columns called {name!r}; give them names that differ")
 
 
 def _is_header(rows: list[list[str]], asked: tuple[str, ...]) -> bool:
     """A header names what was asked for, or has short distinct cells that are no numbers and do not occur below it.
 
-    Only its first cell may be empty, above names of rows that are not.
+    Its first cell may be empty, above names of rows that are not, and those at its end, above cells that are empty too.
     """
-    first = rows[0]
+    first = _named(rows[0])
     if any(name in first for name in asked if name and not name.isdigit()):
         return True
     if any(cell.lower() in TEXT_NAMES or cell.lower() in ("label", "id") for cell in first):
         return True
+    unnamed = len(rows[0]) - len(first)
+    if unnamed and (not first or any(cell.strip() for row in rows[1:] for cell in row[len(first) :])):
+        return False
     named = first if first[0] else first[1:]
     if len(set(first)) < len(first) or any(not cell or len(cell) > 40 or _is_number(cell) for cell in named):
         return False
     return len(first) > 1 and not any(
         cell == row[i] for row in rows[1:] for i, cell in enumerate(first) if i < len(row)
     )
+
+
+def _named(header: list[str]) -> list[str]:
+    """The cells of a header up to the last that is not empty."""
+    return header[: max((i + 1 for i, cell in enumerate(header) if cell.strip()), default=0)]
 
 
 def _is_number(cell: str) -> bool:
@@ -222,7 +258,7 @@ def _check_width(path: Path, number: int, row: list[str], layout: TableFormat) -
     """
     most = len(layout.columns)
     if len(row) > most and any(cell.strip() for cell in row[most:]):
-        first = "the header" if layout.header else "the first row"
+        first = "the header names" if layout.header else "the first row"
         hint = "quote the text" if layout.kind == "csv" else "take the tabs out of the text"
         raise SourceError(f"{str(path)!r} line {number} has {len(row)} cells, {first} {most}: {hint}")
 
@@ -266,9 +302,15 @@ def _numbered_cells(path: Path, kind: str) -> Iterator[tuple[int, list[str]]]:
             yield number, line.split("\t") if line else []
         return
     csv.field_size_limit(max(csv.field_size_limit(), 1 << 30))  # the module's own limit is 128 KiB a cell
-    reader = csv.reader(_lines(path), strict=True)
+    reader, last = csv.reader(_lines(path), strict=True), 0
     try:
         for row in reader:
-            yield reader.line_num, row
+            last = reader.line_num
+            yield last, row
     except csv.Error as error:
+        if "unexpected end" in str(error):
+            raise SourceError(
+                f"{str(path)!r} line {last + 1} begins a row with a quotation mark that is never closed; close it, or"
+                ' write two ("") for one that is meant'
+            ) from None
         raise SourceError(f"{str(path)!r} line {reader.line_num} is not CSV: {error}") from None

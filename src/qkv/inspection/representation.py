@@ -31,7 +31,17 @@ import numpy as np
 from qkv.inspection.contextual import Contextual
 from qkv.randomness import generator
 
-__all__ = ["LayerMeasures", "isotropy", "layer_measures", "probe_accuracy", "random_pairs", "self_similarity"]
+__all__ = [
+    "LayerMeasures",
+    "dealt",
+    "explained",
+    "in_groups",
+    "isotropy",
+    "layer_measures",
+    "probe_accuracy",
+    "random_pairs",
+    "self_similarity",
+]
 
 MOST_CLASSES = 100
 """Tokens that the probe tells apart, the most frequent ones."""
@@ -82,10 +92,10 @@ def layer_measures(texts: Sequence[Contextual]) -> list[LayerMeasures]:
                 n_vectors=len(vectors),
                 random_pairs=random_pairs(unit, ids),
                 self_similarity=self_similarity(unit, ids),
-                in_window=_in_groups(vectors, window),
-                in_window_random=_dealt(_in_groups, vectors, window, "window"),
-                explained=_explained(vectors, ids),
-                explained_random=_dealt(_explained, vectors, ids, "explained"),
+                in_window=in_groups(vectors, window),
+                in_window_random=dealt(in_groups, vectors, window, "window"),
+                explained=explained(vectors, ids),
+                explained_random=dealt(explained, vectors, ids, "explained"),
                 isotropy=isotropy(vectors),
                 probe=scored[0],
                 probe_control=scored[1],
@@ -153,7 +163,7 @@ def _sums(values: np.ndarray, groups: np.ndarray) -> np.ndarray:
     return np.add.reduceat(values[order], starts, axis=0)
 
 
-def _in_groups(vectors: np.ndarray, groups: np.ndarray) -> float | None:
+def in_groups(vectors: np.ndarray, groups: np.ndarray) -> float | None:
     """Mean over groups of two or more of the mean of cos(mean of the group, vector)."""
     counts = np.unique(groups, return_counts=True)[1]
     means = _unit(_sums(vectors, groups))
@@ -161,7 +171,7 @@ def _in_groups(vectors: np.ndarray, groups: np.ndarray) -> float | None:
     return float(found[counts > 1].mean()) if (counts > 1).any() else None
 
 
-def _explained(vectors: np.ndarray, groups: np.ndarray) -> float | None:
+def explained(vectors: np.ndarray, groups: np.ndarray) -> float | None:
     """Mean over groups of two or more of s_1^2 / sum s_i^2 of their vectors."""
     order = np.argsort(groups, kind="stable")
     starts = np.unique(groups[order], return_index=True)[1]
@@ -175,7 +185,7 @@ def _explained(vectors: np.ndarray, groups: np.ndarray) -> float | None:
     return float(np.mean(shares)) if shares else None
 
 
-def _dealt(
+def dealt(
     measure: Callable[[np.ndarray, np.ndarray], float | None], values: np.ndarray, groups: np.ndarray, name: str
 ) -> float | None:
     """The mean of a measure over `DRAWS` random dealings of the same group sizes."""

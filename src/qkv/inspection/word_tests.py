@@ -9,7 +9,7 @@ here.
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,7 +18,7 @@ import numpy as np
 from qkv.data.vectors import Vectors
 from qkv.errors import SourceError
 
-__all__ = ["Section", "Similarity", "analogies", "ranks", "similarity"]
+__all__ = ["Section", "Similarity", "analogies", "answered", "ranks", "similarity"]
 
 _EPSILON = 0.001
 _AT_ONCE = 256
@@ -61,7 +61,11 @@ def analogies(vectors: Vectors, path: Path) -> list[Section]:
 
     Raises SourceError for a file that is no such thing, or vectors of fewer than 5 words.
     """
-    sections = _questions(path)
+    return answered(vectors, _questions(path))
+
+
+def answered(vectors: Vectors, sections: Mapping[str, Sequence[Sequence[str]]]) -> list[Section]:
+    """The same for questions (a, b, c, d) by section. Raises SourceError for vectors of fewer than 5 words."""
     unit = _unit(vectors)
     if len(unit) < 5:
         raise SourceError(f"there are vectors of {len(unit)} words only; analogies need at least 5")

@@ -30,7 +30,7 @@ from torch import Tensor
 from qkv.models.attention import Tap
 from qkv.tasks.task import Batch, Task
 
-__all__ = ["MIXED_PATHS", "PATHS", "GradientPath", "Parts", "gradient_path", "shares"]
+__all__ = ["MIXED_PATHS", "PATHS", "GradientPath", "Instead", "Parts", "gradient_path", "shares"]
 
 Name = TypeVar("Name", str, int)
 
@@ -108,7 +108,7 @@ def gradient_path(model: Any, task: Task, batch: Batch) -> GradientPath:
         return tensor
 
     with torch.enable_grad():
-        nats, n_targets = task.loss(_Instead(model, tap=tap), batch)
+        nats, n_targets = task.loss(Instead(model, tap=tap), batch)
         loss = nats / n_targets
         table = model.embedding.W_E
         names = [block.name for block in model.blocks]
@@ -127,7 +127,7 @@ def gradient_path(model: Any, task: Task, batch: Batch) -> GradientPath:
     return GradientPath(float(loss.detach()), blocks, crossed, row_ids, Parts("W_E", at_table[row_ids], by_path))
 
 
-class _Instead:
+class Instead:
     """A model whose hidden vectors are computed under a tap, or are given; everything else is the model's own."""
 
     def __init__(self, model: Any, *, tap: Tap | None = None, hidden: Tensor | None = None) -> None:
@@ -237,7 +237,7 @@ def _n_sublayers(model: Any) -> int:
 
 def _output_part(model: Any, task: Task, batch: Batch, h: Tensor, loss: Tensor) -> Tensor:
     """The gradient of a tied W_E as output matrix alone, its inputs held."""
-    nats, n_targets = task.loss(_Instead(model, hidden=h.detach()), batch)
+    nats, n_targets = task.loss(Instead(model, hidden=h.detach()), batch)
     return torch.autograd.grad(nats / n_targets, model.embedding.W_E)[0]
 
 

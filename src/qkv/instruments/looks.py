@@ -18,6 +18,7 @@ from qkv.instruments.probe import Probe
 from qkv.instruments.registry import ANGLES, CIRCUIT, MEASURES, N_SINGULAR, SPECTRAL
 from qkv.instruments.spectra import (
     Blocks,
+    Circuit,
     CircuitReading,
     between_spaces,
     blocks_of,
@@ -85,6 +86,7 @@ class Looks:
         at = {entry.address: i for i, entry in enumerate(self.entries)}
         self._stored = [at[entry.storage] for entry in self._named]
         self._circuits = circuits(self._named)
+        self._stretch = {c.left: catalogue.stretch(self._named[c.left].address) for c in self._circuits if c.is_qk}
         self._n_out = np.array([entry.shape[-1] for entry in self.entries])
         self._head_n_out = np.concatenate([_head_n_out(self.entries[i]) for i in self.passes.divided] or [np.zeros(0)])
         self._tops: dict[str, Tensor] = {}
@@ -203,9 +205,14 @@ class Looks:
             stored = of(self._stored[i])
             assert stored is not None
             blocks[i] = head_blocks(self._named[i], stored)
-        left = torch.stack([blocks[c.left][c.left_piece] for c in circuits])
+        left = torch.stack([self._stretched(c, blocks[c.left][c.left_piece]) for c in circuits])
         right = [blocks[c.right][c.right_piece] for c in circuits]
         return left, torch.stack([b.mT if c.is_qk else b for b, c in zip(right, circuits, strict=True)])
+
+    def _stretched(self, circuit: Circuit, columns: Tensor) -> Tensor:
+        """The columns of a left factor [..., d_model, d_head], of a QK as long as the positions make q and k."""
+        stretch = self._stretch[circuit.left] if circuit.is_qk else None
+        return columns if stretch is None else columns * stretch.square().to(columns)
 
     def _starting(self, name: str) -> tuple[tuple[Tensor, Tensor] | None, np.ndarray | None]:
         """The factors at the start of the circuits of one attention and their norms; or none."""
@@ -246,12 +253,17 @@ class Looks:
         pieces = [c.left_piece for c in circuits], [c.right_piece for c in circuits]
         k = self._n_followed(left.columns.shape[-2:])
 
+        def product(left: Blocks, right: Blocks) -> tuple[np.ndarray, Tensor]:
+            columns = self._stretched(circuits[0], left.columns)
+            left = left if columns is left.columns else Blocks(columns)
+            return product_spectra(left.pick(pieces[0]), right.pick(pieces[1]), k)
+
         def start() -> Tensor:
             first, second = circuits[0].left, circuits[0].right
             then = self._blocks(self.passes.start, [first, second])
-            return product_spectra(then[first].pick(pieces[0]), then[second].pick(pieces[1]), k)[1]
+            return product(then[first], then[second])[1]
 
-        values, top = product_spectra(left.pick(pieces[0]), right.pick(pieces[1]), k)
+        values, top = product(left, right)
         turned = self._turned(step, circuits[0].address, top, start)
         self._add_spectra(step, [self._circuit_ids[i] for i in group], values, turned)
         for circuit, row in zip(circuits, values, strict=True):

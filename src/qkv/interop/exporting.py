@@ -21,15 +21,15 @@ from torch import Tensor
 from qkv.data.sentencepiece import END, PAD, UNKNOWN, sentencepiece_files
 from qkv.data.tokenizers import Tokenizer
 from qkv.errors import ConfigError, RunFolderError, SourceError
-from qkv.folder import storage_errors, write_atomically
+from qkv.folder import check_place, storage_errors, write_atomically
 from qkv.interop.families import FAMILIES, Family
-from qkv.interop.folders import INDEX, SINGLE
+from qkv.interop.folders import INDEX, OWN_TYPE, SINGLE
 from qkv.interop.importing import MARKS, as_model, neutral, rows_of_model
 from qkv.interop.settings import Reading, read_config
 from qkv.models.layout import ModelConfig, Patches
 from qkv.training.tensorfile import streamed
 
-__all__ = ["Fit", "find_family", "write_checkpoint"]
+__all__ = ["Fit", "check_export", "find_family", "write_checkpoint"]
 
 LARGEST_FILE = 5_000_000_000
 """Bytes of tensors in one file; beyond, there are shards."""
@@ -172,7 +172,7 @@ def _own_config(config: ModelConfig) -> dict[str, Any]:
     module = OWN_FILE.removesuffix(".py")
     return {
         "architectures": [name],
-        "model_type": "qkv",
+        "model_type": OWN_TYPE,
         "dtype": "float32",
         "auto_map": {"AutoConfig": f"{module}.QkvConfig", auto: f"{module}.{name}"},
         "vocab_size": config.sizes.d_vocab,
@@ -265,14 +265,23 @@ def _write_json(path: Path, value: Mapping[str, Any]) -> None:
     write_atomically(path, (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode())
 
 
+def check_export(out: Path) -> None:
+    """Make sure that a model may be written to the folder `out`, before the work that leads up to it.
+
+    Raises RunFolderError where it is there and not empty, UserError where no folder can be made.
+    """
+    check_place(out, folder=True)
+    if out.exists() and not (out.is_dir() and not any(out.iterdir())):
+        raise RunFolderError(f"{out} is there already; choose another --out")
+
+
 @contextlib.contextmanager
 def _new_folder(out: Path) -> Iterator[Path]:
     """A folder beside `out` that takes its name once it is complete, and is gone where it is not.
 
-    Raises RunFolderError where `out` is there and not empty.
+    Raises RunFolderError where `out` is there and not empty, UserError where no folder can be made.
     """
-    if out.exists() and not (out.is_dir() and not any(out.iterdir())):
-        raise RunFolderError(f"{out} is there already; choose another --out")
+    check_export(out)
     temporary = out.with_name(f".part-{out.name}-{os.getpid()}")
     _sweep(out)
     with storage_errors(out):

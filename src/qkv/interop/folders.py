@@ -6,6 +6,7 @@ one. Links may lead out of the folder only as the hub's own cache makes them: fr
 
 import json
 import re
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,11 +17,13 @@ from torch import Tensor
 
 from qkv.errors import SourceError
 
-__all__ = ["Weights", "no_model", "read_json", "within"]
+__all__ = ["OWN_TYPE", "Weights", "no_model", "read_json", "within"]
 
 LARGEST_JSON = 64 << 20
 """Bytes of the largest JSON that is read; the index of a very large model has a few MB."""
 
+OWN_TYPE = "qkv"
+"""model_type of an export in a layout of its own."""
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 _PICKLED = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 _OTHERS = {".h5": "TensorFlow", ".msgpack": "Flax", ".gguf": "GGUF", ".onnx": "ONNX"}
@@ -143,7 +146,7 @@ def no_model(path: Path) -> str:
         hint = f"; a model of the hub is named hf:{path.as_posix()}" if _is_hub_name(path) else ""
         return f"{path} is not there; give a folder with config.json and model.safetensors{hint}"
     if (path / "config.toml").is_file():
-        return f"{path} is a run of qkv already: open it as it is, for example with qkv show {path}"
+        return f"{path} is a run of qkv already: open it as it is, for example with qkv show {shlex.quote(str(path))}"
     inside = sorted(found.parent for found in (*path.glob("*/config.json"), *path.glob("snapshots/*/config.json")))
     hint = f"; {_instead(inside[-1])}" if inside else ""
     return f"{path} is not a model: it has no config.json{hint}"

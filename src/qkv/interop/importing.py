@@ -20,7 +20,7 @@ from qkv.data.sentencepiece import FILES as SIDES
 from qkv.data.tokenizers import Tokenizer, load_tokenizer
 from qkv.errors import ConfigError, SourceError, nearest
 from qkv.interop.families import FAMILIES, Family
-from qkv.interop.folders import Weights, no_model, read_json, within
+from qkv.interop.folders import OWN_TYPE, Weights, no_model, read_json, within
 from qkv.interop.hub import fetch
 from qkv.interop.rows import Row
 from qkv.interop.settings import Reading, read_config
@@ -77,6 +77,11 @@ def read_model_config(folder: Path) -> tuple[Family, ModelConfig, list[str]]:
     given, path = read_json(folder, "config.json"), folder / "config.json"
     name = given.get("model_type")
     if not isinstance(name, str) or name not in FAMILIES:
+        if name == OWN_TYPE:
+            raise SourceError(
+                f"{folder} was exported by qkv in a layout of its own, which transformers loads with"
+                " trust_remote_code=True; qkv opens the run that it came from"
+            )
         near = nearest(str(name), FAMILIES)
         hint = f"; did you mean {near[0]!r}?" if near else ""
         raise SourceError(f"{path}: model_type is {name!r}; qkv reads {', '.join(FAMILIES)}{hint}")

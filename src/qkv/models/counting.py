@@ -26,10 +26,13 @@ def with_parameters(config: ModelConfig, n: int) -> ModelConfig:
     """
     config = config.resolved()
     narrow, wide = 1, _WIDEST // _step(config)
-    least = n_parameters(_of_width(config, narrow))
-    if not least <= 2 * n or n_parameters(_of_width(config, wide)) < n:
+    asked = f"{n:,} parameters were asked for; a model of these {config.sizes.n_layers} layers has"
+    if (least := n_parameters(_of_width(config, narrow))) > 2 * n:
+        raise ConfigError(f"{asked} at least {least:,}, with d_model {_step(config)}; give more, or --set n_layers=1")
+    if (most := n_parameters(_of_width(config, wide))) < n:
         raise ConfigError(
-            f"{n:,} parameters were asked for; a model of these {config.sizes.n_layers} layers has at least {least:,}"
+            f"{asked} at most {most:,}, with d_model {wide * _step(config):,}; give fewer, or more layers with"
+            " --set n_layers=N"
         )
     while wide - narrow > 1:
         middle = (narrow + wide) // 2

@@ -13,7 +13,7 @@ from qkv.errors import AddressError, RunFolderError, unknown
 from qkv.models.addresses import ACTIVATIONS, CIRCUITS, GROUPS, Address, Term, parse_address, parse_selector
 from qkv.models.factored import FactoredMatrix
 from qkv.models.parts import Entry, Part, make_entry
-from qkv.models.positions import Rotary2D, rotate
+from qkv.models.positions import Rotary, Rotary2D, rotate
 from qkv.models.start import address_of
 
 __all__ = ["Catalogue", "Entry", "Part"]
@@ -127,7 +127,8 @@ class Catalogue:
         """A head's circuit as factors: QK = W_Q W_K^T or OV = W_V W_O, [d_model, d_model] of rank at most d_head.
 
         With rotary positions the score of a query `distance` positions after its key is x W_Q R(distance) W_K^T x^T;
-        R is folded into the left factor. `caveats` of the result says what else the product leaves out.
+        R is folded into the left factor, and so is the square of the stretch of q and k where their scaling has one.
+        `caveats` of the result says what else the product leaves out.
 
         Raises AddressError where `address` is no circuit, or where a distance changes nothing.
         """
@@ -139,8 +140,11 @@ class Catalogue:
             left, right = self.view(f"{stem}W_V"), self.view(f"{stem}W_O")
         else:
             left, right = self.view(f"{stem}W_Q"), self.view(f"{stem}W_K").T
+            stretch = self.stretch(self.part(f"{stem}W_Q").entry.address)
+            if stretch is not None:
+                left = left * (stretch if distance else stretch.square()).to(left)  # tables of turns hold it once
         if distance:
-            rotary = getattr(self._owners[self.part(f"{stem}W_Q").entry.address][0], "rotary", None)
+            rotary = self._rotary(self.part(f"{stem}W_Q").entry.address)
             if rotary is None or parsed.name == "OV":
                 raise AddressError(f"{address} does not depend on distance; only a QK with rotary positions does")
             if isinstance(rotary, Rotary2D):
@@ -150,6 +154,15 @@ class Catalogue:
             cos, sin = (table[-1:] for table in rotary.tables(abs(distance) + 1, left.dtype, left.device)[:2])
             left = rotate(left, cos, sin if distance > 0 else -sin)
         return FactoredMatrix(left, right, address)
+
+    def stretch(self, address: str) -> Tensor | None:
+        """Of a whole W_Q: by what each coordinate of q and of k is made longer with the turns (`Rotary.stretch`)."""
+        rotary = self._rotary(address)
+        return None if rotary is None else rotary.stretch(self._entries[address].width)
+
+    def _rotary(self, address: str) -> Rotary | None:
+        """The turns of the attention that a matrix belongs to, by any name of its own."""
+        return getattr(self._owners[address][0], "rotary", None)
 
     def select(self, selector: str) -> list[Part]:
         """The parts a selector picks, in the catalogue's order, each piece of storage once.

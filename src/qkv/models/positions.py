@@ -72,6 +72,14 @@ class Rotary(_Tables):
         self.whole = self.d == d_head
         """Whether every coordinate of a head is turned."""
 
+    def stretch(self, d_head: int) -> Tensor | None:
+        """By what each coordinate of a head's q, and of its k, is made longer, float64 [d_head]; None where by none."""
+        if self.scaling.stretch == 1:
+            return None
+        lengths = torch.ones(d_head, dtype=torch.float64)
+        lengths[: self.d] = self.scaling.stretch
+        return lengths
+
     def _make(self, n: int) -> tuple[Tensor, ...]:
         angles = _angles(n, self.d, self.base)
         if self.scaling.kind != "none":

@@ -34,6 +34,7 @@ def data_of(folder: RunFolder, config: RunConfig, source: str, cache: Path | Non
         tokenizer=str(folder.tokenizer) if task.tokenizer else "",
         vocab=0,
         classes=config.model.classes,
+        pixels=(patches.channels, patches.height, patches.width) if (patches := config.model.patches) else (),
         **{name: column if column in there else "" for name, column in columns.items()},
     )
     return task.load(other, cache=cache)

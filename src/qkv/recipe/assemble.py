@@ -3,15 +3,15 @@
 The one place where the rooms meet. Nothing is decided here (see `request`) and nothing is trained (see `training`).
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
-from qkv.changes import Plan, RunMatrix, plan_changes
-from qkv.config import from_dict, load_toml
+from qkv.changes import Plan, RunMatrix, parse_changes, plan_changes
 from qkv.errors import AddressError, ChangeError, RunFolderError, unknown
 from qkv.folder import RunFolder
 from qkv.models import build
@@ -40,6 +40,8 @@ class Parts:
     """Address -> weights at step 0, after the changes that hold from the start; what drift is measured from."""
     new: tuple[str, ...] = ()
     """With `from_run`: what that run did not have, and starts by the seed."""
+    parted: tuple[tuple[str, str], ...] = ()
+    """With `from_run`: pairs of addresses that were one matrix there, and start here as two equal ones."""
 
 
 def assemble(
@@ -55,11 +57,12 @@ def assemble(
     """
     model = build(config.model, config.seed)
     catalogue = Catalogue(model, None if corpus.tokenizer is None else corpus.tokenizer.readable)
-    new = _take_over(config, catalogue) if config.from_run else ()
+    new, shared = _take_over(config, catalogue) if config.from_run else ((), {})
     n_steps = config.training.schedule.steps or None
     plan = plan_changes(config.changes, catalogue, config.seed, run_matrix, n_steps=n_steps, resumed_at=resumed_at)
     catalogue = plan.at_start()
     model.to(config.machine.device)
+    names = {entry.address for entry in catalogue.named()}
     zeros = hollow_like if shares else torch.zeros_like
     return Parts(
         config=config,
@@ -71,26 +74,48 @@ def assemble(
         optimizer=make_optimizer(catalogue, config.training.optimizer, precision=config.machine.precision, zeros=zeros),
         start={address: values.clone() for address, values in catalogue.state().items()} if keeps_start else {},
         new=new,
+        parted=tuple(
+            (second, first)
+            for second, first in shared.items()
+            if {second, first} <= names and catalogue.entry(second).parameter is not catalogue.entry(first).parameter
+        ),
     )
 
 
-def _take_over(config: RunConfig, catalogue: Catalogue) -> tuple[str, ...]:
-    """Load the weights of `from_run`; of a run for another end, its body only. Returns the addresses that start anew.
+def _take_over(config: RunConfig, catalogue: Catalogue) -> tuple[tuple[str, ...], dict[str, str]]:
+    """Load the weights of `from_run`; of a run for another end, its body only. Returns the addresses that start anew,
+    and what was one matrix there (second name -> first), whose values both names get.
 
     Raises RunFolderError where the body is not whole there.
     """
     folder = Path(config.from_run)
-    weights, own = load_weights(folder / "best.safetensors"), catalogue.state()
-    parent = RunConfig.read(folder / "config.toml").model
-    if (parent.kind, parent.classes) == (config.model.kind, config.model.classes):
+    parent, own = RunConfig.read(folder / "config.toml"), catalogue.state()
+    weights = _by_every_name(parent, load_weights(folder / "best.safetensors"))
+    if (parent.model.kind, parent.model.classes) == (config.model.kind, config.model.classes):
         catalogue.load_state(weights)
-        return ()
+        return (), _shared_names(parent)
     new = tuple(entry.address for entry in catalogue if entry.site == "head")
     missing = [address for address in own if address not in new and address not in weights]
     if missing:
         raise RunFolderError(f"{folder} has no weights of its own for {missing[0]}; it cannot be started from")
     catalogue.load_state({address: own[address] if address in new else weights[address] for address in own})
-    return new
+    return new, _shared_names(parent)
+
+
+def _by_every_name(config: RunConfig, weights: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The stored weights of a run, those that its changes made one matrix under each of their names."""
+    return weights | {second: weights[first] for second, first in _shared_names(config).items() if first in weights}
+
+
+def _shared_names(config: RunConfig) -> dict[str, str]:
+    """Second name -> first of what a run's `share` changes made one matrix, as its files name it."""
+    shares = [change for text in config.changes for change in parse_changes(text) if change.op == "share"]
+    if not shares:
+        return {}
+    catalogue = Catalogue(build(config.model, 0, materialise=False))
+    before = catalogue.aliases
+    after = plan_changes(shares, catalogue, 0).at_start().aliases
+    return {second: first for second, first in after.items() if second not in before}
 
 
 def load_weights(path: Path) -> dict[str, Tensor]:
@@ -112,28 +137,42 @@ def run_matrix(wanted: RunMatrix) -> Tensor:
         folder = RunFolder.open(wanted.run)
     except RunFolderError as error:
         raise ChangeError(f"load({wanted.run}): {error}") from None
-    path = folder.model
-    if wanted.step is not None:
-        snapshots = folder.weights()
-        if wanted.step not in snapshots:
-            steps = ", ".join(map(str, snapshots))
-            raise ChangeError(f"{wanted.run} has no snapshot of step {wanted.step}; it has {steps}")
-        path = snapshots[wanted.step]
-    with safe_open(path, framework="pt") as file:
-        keys = list(file.keys())
-        if wanted.address in keys:
-            return file.get_tensor(wanted.address)
-    model = build(_model_config(folder.path), 0)
-    catalogue = Catalogue(model)
-    catalogue.load_state(load_weights(path))
+    snapshots = folder.weights()
+    if wanted.step is not None and wanted.step not in snapshots:
+        raise ChangeError(f"{wanted.run} has no snapshot of step {wanted.step}; it has {_listed(snapshots)}")
+    path = folder.model if wanted.step is None else snapshots[wanted.step]
+    if not path.is_file():
+        raise ChangeError(
+            f"{wanted.run} is not finished; name a step whose weights it has ({_listed(snapshots)}), as"
+            f" load({wanted.run}:{wanted.address}@STEP)"
+        )
+    config = RunConfig.read(folder.config)
+    try:
+        with safe_open(path, framework="pt") as file:
+            there = list(file.keys())
+            name = wanted.address if wanted.address in there else _shared_names(config).get(wanted.address, "")
+            if name in there:
+                return file.get_tensor(name)
+    except SafetensorError as error:
+        raise ChangeError(f"{path} cannot be read as safetensors: {error}") from None
+    catalogue = _catalogue_of(config, _by_every_name(config, load_weights(path)))
     try:
         with torch.no_grad():
             return catalogue.part(wanted.address).view().clone()
     except AddressError:
-        raise ChangeError(f"{wanted.run}: {unknown('address', wanted.address, keys)}") from None
+        raise ChangeError(f"{wanted.run}: {unknown('address', wanted.address, there)}") from None
 
 
-def _model_config(folder: Path):  # noqa: ANN202
-    from qkv.models import ModelConfig
+def _listed(snapshots: Mapping[int, Path]) -> str:
+    return ", ".join(map(str, snapshots)) or "none"
 
-    return from_dict(ModelConfig, load_toml(folder / "config.toml")["model"], "model.")
+
+def _catalogue_of(config: RunConfig, weights: dict[str, Tensor]) -> Catalogue:
+    """The matrices of a run whose weights are given by every name."""
+    if config.watched == "names":
+        from qkv.interop.mirror import shadow_of
+
+        return Catalogue(shadow_of(weights, config.model.sizes.n_heads, config.model.sizes.n_kv_heads))
+    catalogue = Catalogue(build(config.model, 0))
+    catalogue.load_state(weights)
+    return catalogue

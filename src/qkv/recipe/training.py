@@ -8,6 +8,7 @@ with the same bytes.
 import contextlib
 import dataclasses
 import json
+import shlex
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -299,7 +300,7 @@ def _afterwards(folder: RunFolder) -> Iterator[None]:
     except (KeyboardInterrupt, Interrupted) as error:
         raise Interrupted(
             f"the training of {folder.path} is done and kept; what follows it was stopped: finish with"
-            f" qkv train --out {folder.path} --resume",
+            f" qkv train --out {shlex.quote(str(folder.path))} --resume",
             exit_status=getattr(error, "exit_status", 130),
         ) from None
 
@@ -382,8 +383,20 @@ def _announcement(parts: Parts) -> str:
     came = ""
     if config.from_run:
         new = f"; new: {', '.join(parts.new)}" if parts.new else ""
-        came = f"\nIt goes on from the best weights of {config.from_run}{new}."
+        came = f"\nIt goes on from the best weights of {config.from_run}{new}.{_parted(parts)}"
     return f"{corpus.describe()}\n{model}{came}\n{how}"
+
+
+def _parted(parts: Parts) -> str:
+    """What was one matrix in the run that this one goes on from, and is two now."""
+    if not parts.parted:
+        return ""
+    second, first = parts.parted[0]
+    more = f" and {len(parts.parted) - 1} more" if len(parts.parted) > 1 else ""
+    return (
+        f" {second} (one matrix with {first} there){more} starts as an equal copy and is trained by itself; to keep it"
+        f" one give --change '{second}=share({first})'."
+    )
 
 
 def _of_each(ranks: int) -> str:

@@ -47,7 +47,8 @@ class Text:
     vocab: int = 0
     """Of a fitted tokenizer; 0 is the law of its kind."""
     settings: Pairs = ()
-    """Of a made stream."""
+    """Of a made stream; of a text `val_bytes`, how much of it is measured on, cut before it is cut into tokens, and
+    `train_tokens`, how many of its first are trained on."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,10 +66,12 @@ class Scale:
     """The validation split is cut to this many tokens, the same for every arm."""
     evaluations: int = 4
     """Points of each loss curve, evenly spaced over the steps."""
+    d_head: int = 0
+    """Width of one head; 0 is d_model / n_heads."""
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
-            if getattr(self, field.name) < 1:
+            if getattr(self, field.name) < 1 and (field.name, getattr(self, field.name)) != ("d_head", 0):
                 raise ConfigError(f"{field.name} of a study is {getattr(self, field.name)}; expected at least 1")
 
 
@@ -165,12 +168,17 @@ def cost(name: str, what: str, arm: str, baseline: str, margin: float, **more: A
     return Contrast(name=name, what=what, terms=((1.0, arm, "loss"), (-1.0, baseline, "loss")), margin=margin, **more)
 
 
+def _plain(scale: Scale) -> dict[str, Any]:
+    """Its fields; a width of heads that follows from the others is no setting of its own and is left out."""
+    return {name: value for name, value in dataclasses.asdict(scale).items() if name != "d_head" or value}
+
+
 @lru_cache(maxsize=4096)
 def _written(part: Arm | Scale | Text) -> str:
     """Its share in a trial's key, as canonical JSON: of an arm, what it does to a training."""
     if isinstance(part, Arm):
         return canonical({k: v for k, v in part.content().items() if k not in ("lr", "tune", "text")})
-    return canonical(dataclasses.asdict(part))
+    return canonical(_plain(part) if isinstance(part, Scale) else dataclasses.asdict(part))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -250,7 +258,9 @@ class Design:
         for arm in self.arms:
             if names.count(arm.name) > 1:
                 raise ConfigError(f"two arms are called {arm.name!r}; give each a name of its own")
-            content = canonical({k: v for k, v in arm.content().items() if k not in ("lr", "tune", "probes")})
+            followed = "" if arm.tune in ("own", "none") else arm.tune
+            differs = {k: v for k, v in arm.content().items() if k not in ("lr", "tune", "probes")}
+            content = canonical(differs | {"follows": followed})
             if content in contents:
                 raise ConfigError(
                     f"the arms {contents[content]!r} and {arm.name!r} are the same, so their difference is 0 by"
@@ -271,13 +281,20 @@ class Design:
         """The contrast that the verdict is about."""
         return self.contrasts[0]
 
+    @property
+    def main_arms(self) -> tuple[str, ...]:
+        """The arms that the primary contrast reads, and those whose learning rates these take over."""
+        read = self.primary.arms
+        followed = (self.arm(name).tune for name in read)
+        return tuple(dict.fromkeys((*read, *(name for name in followed if name not in ("own", "none")))))
+
     def arm(self, name: str) -> Arm:
         """The arm of that name."""
         return next(arm for arm in self.arms if arm.name == name)
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, as written to the study's folder."""
-        return dataclasses.asdict(self)
+        return dataclasses.asdict(self) | {"scale": _plain(self.scale)}
 
     @property
     def protocol(self) -> str:

@@ -86,7 +86,7 @@ def estimate(design: Design, source: str, cache: Path | None, workers: int) -> E
             _try(trial, cache)
         found[arm.name] = measured[kind] * expected_runs(design, arm)
     return Estimate(
-        seconds_per_replicate=found, primary=design.primary.arms, workers=workers, slowest=max(measured.values())
+        seconds_per_replicate=found, primary=design.main_arms, workers=workers, slowest=max(measured.values())
     )
 
 

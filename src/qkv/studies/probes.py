@@ -12,13 +12,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from qkv.data.images import ImageSet
 from qkv.inspection.rows import drifts, rank_correlation
 from qkv.inspection.whatmoved import what_moved
 from qkv.instruments.gradients import gradient_path
 from qkv.instruments.tokens import count_tokens
 from qkv.models.matrices import Catalogue
 from qkv.studies.modular import Modular
+from qkv.studies.probes_attention import heads, patterns, roles
+from qkv.studies.probes_contextual import analogies, change_of_basis, contextual
+from qkv.studies.probes_identity import hidden_identity, identity
 from qkv.studies.probes_pairs import common_word, pairs
+from qkv.studies.probes_positions import loss_by_position, order, position
+from qkv.studies.probes_relatedness import relatedness
 from qkv.studies.trained import Finished
 from qkv.tasks import validation_loss
 from qkv.tasks.task import Batch
@@ -183,6 +189,27 @@ def _accuracy(finished: Finished) -> dict[str, float]:
     return {} if accuracy is None else {"accuracy": 100 * accuracy}
 
 
+def _bits(finished: Finished) -> dict[str, float]:
+    """Bits per byte of the validation text, what the tokenizer loses charged, and its bytes per token.
+
+    By `Corpus.bits_per_byte`; comparable between tokenizers where all are measured on the same bytes.
+    """
+    bits = finished.corpus.bits_per_byte(finished.loss)
+    return {} if bits is None else {"bits per byte": bits, "bytes per token": finished.corpus.bytes_per_token}
+
+
+def _told(finished: Finished) -> dict[str, float]:
+    """Share of what the frequencies of answers leave open that the model tells: 1 - loss / entropy of the answers.
+
+    0 for a model that knows the frequencies and nothing else, 1 for one that is sure and right; so that a nat per image
+    and a nat per token compare.
+    """
+    train = finished.corpus.train
+    counts = np.bincount(train.labels if isinstance(train, ImageSet) else train.ids)
+    shares = counts[counts > 0] / counts.sum()
+    return {"told": 1 + finished.loss / float((shares * np.log(shares)).sum())}
+
+
 def _answers(finished: Finished) -> dict[str, float]:
     """Share of the task's validation targets that are told rightly, in points of 100; by heart, of pairs it was shown.
 
@@ -210,8 +237,22 @@ PROBES: Mapping[str, Callable[[Finished], dict[str, float]]] = {
     "what moved": _moved,
     "accuracy": _accuracy,
     "answers": _answers,
+    "bits": _bits,
+    "told": _told,
     "gradient path": _gradient_path,
     "pairs": pairs,
     "common word": common_word,
+    "contextual": contextual,
+    "change of basis": change_of_basis,
+    "analogies": analogies,
+    "relatedness": relatedness,
+    "identity": identity,
+    "hidden identity": hidden_identity,
+    "roles": roles,
+    "patterns": patterns,
+    "heads": heads,
+    "position": position,
+    "loss by position": loss_by_position,
+    "order": order,
 }
 """Name -> probe. A new probe is one function and one line here."""

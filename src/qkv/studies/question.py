@@ -11,10 +11,20 @@ from qkv.studies.design import Arm, Contrast, Design, Grid, Scale, Text
 from qkv.studies.training import software
 from qkv.studies.verdicts import Derive, Findings
 
-__all__ = ["Ask", "Question", "make_design"]
+__all__ = ["ANSWERS", "LEARNS_MASKED", "Ask", "Question", "make_design"]
 
 QUICK_MINUTES, FULL_MINUTES = 3.0, 150.0
 """Wall time of a study on two cores, by design."""
+ANSWERS = 3
+"""How many times the steps of a causal model a masked one gets where the two are compared as they ended: it is asked
+30 % of the tokens that it reads, the other all of them."""
+LEARNS_MASKED: dict[str, Any] = {
+    "layout": (("positions", "rotary"), ("start", "xavier")),
+    "changes": ("W_E=random(0.02,train=true)",),
+}
+"""Of the arms of studies that need a masked model to learn more than frequencies in their time. From N(0, 0.02) with
+learned positions it stands still there; rotary positions and Glorot's start let it go on (LOG.md has the figures). Rows
+of W_E start small all the same: large ones would keep the likenesses that they started with."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,6 +14,7 @@ from qkv.studies.verdicts import ArmFigures, Effect, Findings
 
 __all__ = ["amount", "described", "effect_row", "intervals", "scale_words", "sentence", "verdict_file"]
 
+_STREAMS = {"digits": "On the handwritten digits that come with scikit-learn"}
 _OPTIMIZERS = {"adamw": "AdamW", "sgd": "SGD", "muon": "Muon"}
 
 
@@ -39,7 +40,7 @@ def scale_words(findings: Findings) -> str:
     """Scale, optimizer and start: what the claim holds for."""
     design, scale = findings.design, findings.design.scale
     optimizers = dict.fromkeys(_OPTIMIZERS[design.arm(name).optimizer] for name in design.primary.arms)
-    tuned = any(design.arm(name).tune == "own" for name in design.primary.arms)
+    tuned = any(design.arm(name).tune == "own" for name in design.main_arms)
     return (
         f"{source_words(design)}; textbook layout of {_count(scale.n_layers, 'layer')},"
         f" d_model {scale.d_model},"
@@ -69,7 +70,7 @@ def source_words(design: Design) -> str:
     texts = dict(design.texts)
     text = texts[design.arm(design.primary.arms[0]).text]
     if text.stream != "text":
-        return f"On made sentences ({text.stream})"
+        return _STREAMS.get(text.stream, f"On made sentences ({text.stream})")
     vocabulary = f" (vocabulary {text.vocab})" if text.vocab else ""
     return f"On {design.source_name} in {text.tokenizer} tokens{vocabulary}"
 

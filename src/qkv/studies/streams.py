@@ -16,10 +16,11 @@ from typing import Any
 import numpy as np
 
 from qkv.data.config import DataConfig
-from qkv.data.corpus import Corpus, load_corpus
+from qkv.data.corpus import Corpus, load_corpus, measured_on
+from qkv.data.images import Images, ImageSet
 from qkv.data.tokenizers import Tokenizer, fit_tokenizer
 from qkv.data.tokens import Tokens, id_type
-from qkv.errors import SourceError
+from qkv.errors import MissingExtra, SourceError
 from qkv.randomness import generator
 from qkv.studies.design import Text
 from qkv.tasks import find_task
@@ -48,12 +49,26 @@ def _corpus(text: Text, source: str, val_tokens: int, cache: Path | None, stamp:
     ids = made.val.ids[:val_tokens]
     share = val_tokens / len(made.val)
     val = Tokens(ids=ids, offsets=np.array([0, len(ids)]), n_bytes=round(share * made.val.n_bytes))
-    return dataclasses.replace(made, val=val)
+    charge = None if made.charge_nats is None else share * made.charge_nats
+    return dataclasses.replace(made, val=val, charge_nats=charge)
 
 
 def _own_text(text: Text, source: str, cache: Path | None) -> Corpus:
     config = DataConfig(source=source, tokenizer=text.tokenizer, vocab=text.vocab)
-    return load_corpus(config, cache=cache, task_specials=True)
+    made, settings = load_corpus(config, cache=cache, task_specials=True), dict(text.settings)
+    if "val_bytes" in settings:
+        made = measured_on(made, settings["val_bytes"])
+    return _trained_on(made, settings["train_tokens"]) if "train_tokens" in settings else made
+
+
+def _trained_on(made: Corpus, n: int) -> Corpus:
+    """The same corpus with the first `n` training tokens alone; its vocabulary stays that of the whole text."""
+    train = made.train
+    if len(train) <= n:
+        return made
+    offsets = np.append(train.offsets[train.offsets < n], n)
+    cut = Tokens(ids=train.ids[:n], offsets=offsets, n_bytes=round(n / len(train) * train.n_bytes))
+    return dataclasses.replace(made, train=cut)
 
 
 def _labelled(text: Text, source: str, cache: Path | None) -> Any:
@@ -253,12 +268,50 @@ def _recall(text: Text, source: str, cache: Path | None) -> Corpus:
     return _made("recall", rule, tokenizer, ids, ids)
 
 
+def _repeat(text: Text, source: str, cache: Path | None) -> Corpus:
+    """The letters of copying; the batches are made by `studies.repeat`."""
+    n = dict(text.settings)["letters"]
+    tokenizer = _tokenizer(n)
+    ids = np.resize(_ids(tokenizer, n), max(64, n))
+    return _made("repeat", f"blocks of {n} letters, again and again", tokenizer, ids, ids)
+
+
 def _modular(text: Text, source: str, cache: Path | None) -> Corpus:
     """The numbers 0 to modulus - 1 as words; the batches are made by `studies.modular`."""
     modulus = dict(text.settings)["modulus"]
     tokenizer = _tokenizer(modulus)
     ids = np.resize(_ids(tokenizer, modulus), max(64, modulus))
     return _made("modular", f"addition modulo {modulus}, a tenth of all pairs held out", tokenizer, ids, ids)
+
+
+# pictures
+
+
+def _digits(text: Text, source: str, cache: Path | None) -> Images:
+    """1,797 handwritten digits of 8 x 8 pixels, a fifth of them held out (Alpaydin and Kaynak 1998, UCI repository).
+
+    Raises MissingExtra without scikit-learn, with which they come.
+    """
+    try:
+        from sklearn.datasets import load_digits  # type: ignore[import-untyped]
+    except ImportError:
+        raise MissingExtra("the digits come with scikit-learn; type: pip install 'qkv[study]'") from None
+    pixels, labels = load_digits(return_X_y=True)
+    pixels = np.rint(np.asarray(pixels) * (255 / 16)).astype(np.uint8).reshape(-1, 1, 8, 8)
+    order = generator("study", "digits").permutation(len(labels))
+    train, val = (
+        ImageSet(pixels=pixels[part], labels=np.asarray(labels)[part].astype(np.int64))
+        for part in (order[len(order) // 5 :], order[: len(order) // 5])
+    )
+    return Images(
+        name="digits",
+        kind="made",
+        sha256=hashlib.sha256(pixels.tobytes()).hexdigest(),
+        classes=tuple(str(digit) for digit in range(10)),
+        train=train,
+        val=val,
+        rule="a fifth of all digits for validation",
+    )
 
 
 STREAMS: Mapping[str, Callable[[Text, str, Path | None], Any]] = {
@@ -268,6 +321,8 @@ STREAMS: Mapping[str, Callable[[Text, str, Path | None], Any]] = {
     "pairs": _pairs,
     "recall": _recall,
     "modular": _modular,
+    "repeat": _repeat,
+    "digits": _digits,
 }
 """Name -> stream."""
 

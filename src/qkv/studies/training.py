@@ -8,7 +8,7 @@ number is an outcome: it counts as ln(d_vocab) nats, the loss of guessing blindl
 import dataclasses
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,22 +25,26 @@ from qkv.studies.contrastive import train_contrastive
 from qkv.studies.design import Scale, Trial
 from qkv.studies.inner import inner_study
 from qkv.studies.ledger import Ledger
+from qkv.studies.mapped import MappedRows
 from qkv.studies.modular import Modular
+from qkv.studies.onsets import Onsets
 from qkv.studies.probes import PROBES
 from qkv.studies.recall import Recall
+from qkv.studies.repeat import Repeat
 from qkv.studies.tables import TABLES
 from qkv.studies.trained import Finished, Trained
 from qkv.tasks import find_task, validation_loss
+from qkv.tasks.causal import Causal
 from qkv.training import loop
 from qkv.training.config import TrainingConfig
 from qkv.training.precision import Machine
-from qkv.training.record import EvaluationRecord, Observer, StepRecord
+from qkv.training.record import Constraint, EvaluationRecord, Observer, StepRecord
 
 __all__ = ["MADE_TASKS", "PRESET", "TRAINERS", "config_of", "parts_of", "run_trial", "software"]
 
 PRESET = "textbook"
 """The layout of every study: one attention and one MLP a layer, no biases, no rotary positions, no QK-norm."""
-MADE_TASKS: Mapping[str, type[Recall] | type[Modular]] = {"recall": Recall, "modular": Modular}
+MADE_TASKS: Mapping[str, type[Causal]] = {"recall": Recall, "modular": Modular, "repeat": Repeat}
 """Causal tasks whose batches are made by a rule, by name; the settings of the arm's text are their fields."""
 _MACHINE = Machine(device="cpu", precision="fp32", threads=1)
 _MUON_RATIO = 2.0
@@ -146,16 +150,17 @@ def config_of(trial: Trial, corpus: Corpus) -> RunConfig:
     """The configuration of a trial, as `qkv train` would write it into a run folder."""
     arm, scale = trial.arm, trial.scale
     task = find_task("causal" if arm.task in MADE_TASKS else arm.task)
-    preset = find(PRESET, task.name)
+    preset, patches = find(PRESET, task.name), task.patches(corpus)
     sizes = Sizes(
         **task.model_sizes(corpus),
         d_model=scale.d_model,
         n_layers=scale.n_layers,
         n_heads=scale.n_heads,
-        n_ctx=scale.n_ctx,
+        n_ctx=scale.n_ctx if patches is None else 0,
+        d_head=scale.d_head,
     )
     layout = dataclasses.replace(preset.layout, **dict(arm.layout))
-    model = ModelConfig(kind=task.model_kind, sizes=sizes, layout=layout, classes=task.classes(corpus))  # type: ignore[arg-type]
+    model = ModelConfig(kind=task.model_kind, sizes=sizes, layout=layout, classes=task.classes(corpus), patches=patches)  # type: ignore[arg-type]
     optimizer = dataclasses.replace(
         preset.optimizer,
         kind=arm.optimizer,
@@ -186,8 +191,15 @@ def config_of(trial: Trial, corpus: Corpus) -> RunConfig:
 # ways to train
 
 
-def _loop(trial: Trial, parts: Parts, corpus: Corpus, ledger: Ledger | None) -> Trained:
-    """The training loop of `qkv train`, to its horizon."""
+def _loop(
+    trial: Trial,
+    parts: Parts,
+    corpus: Corpus,
+    ledger: Ledger | None,
+    constraint: Constraint | None = None,
+    watchers: Sequence[Observer] = (),
+) -> Trained:
+    """The training loop of `qkv train`, to its horizon; the changes of the arm hold, or what stands around them."""
     config = parts.config
     curve = _Curve(config.training.schedule.steps)
     outcome = loop.run(
@@ -199,8 +211,8 @@ def _loop(trial: Trial, parts: Parts, corpus: Corpus, ledger: Ledger | None) -> 
         optimizer=parts.optimizer,
         machine=config.machine,
         seed=config.seed,
-        constraint=parts.plan,
-        observers=[curve, *([ledger] if ledger else [])],
+        constraint=constraint or parts.plan,
+        observers=[curve, *([ledger] if ledger else []), *watchers],
         random_labels=trial.arm.labels == "random",
     )
     best = outcome.best_loss
@@ -213,9 +225,39 @@ def _loop(trial: Trial, parts: Parts, corpus: Corpus, ledger: Ledger | None) -> 
     )
 
 
+def _mapped_rows(trial: Trial, parts: Parts, corpus: Corpus, ledger: Ledger | None) -> Trained:
+    """The same, W_E frozen but for one trained map."""
+    table = parts.catalogue.entry("W_E").parameter
+    return _loop(trial, parts, corpus, ledger, MappedRows(parts.plan, table, parts.config.training))
+
+
+def _timed(trial: Trial, parts: Parts, corpus: Corpus, ledger: Ledger | None) -> Trained:
+    """The same with looks at a few windows on the way, for the steps at which it passes its stages."""
+    onsets = Onsets()
+    trained = _loop(trial, parts, corpus, ledger, watchers=(onsets,))
+    return dataclasses.replace(trained, measures=onsets.found())
+
+
 def _nothing(trial: Trial, parts: Parts, corpus: Corpus, ledger: Ledger | None) -> Trained:
     """No step at all: the model as it starts."""
     return Trained(best_loss=math.inf, best_step=0, curve=(), train_loss=math.nan, steps=0)
+
+
+_OTHER_SEED = 500_000
+"""Above every seed that is reported, below those that are tuned on."""
+
+
+def _other_seed(trial: Trial, parts: Parts, corpus: Corpus, ledger: Ledger | None) -> Trained:
+    """The loop on a seed of its own: other starts, other batches in the same replicate, to see what noise alone does.
+
+    The model, and what counts as its start, are those of that training.
+    """
+    other = dataclasses.replace(trial, seed=trial.seed + _OTHER_SEED)
+    made = parts_of(other, corpus)
+    trained = _loop(other, made, corpus, ledger)
+    parts.catalogue.load_state(made.catalogue.state())
+    parts.start.update(made.start)
+    return trained
 
 
 def _inner_study(trial: Trial, parts: Parts, corpus: Corpus, ledger: Ledger | None) -> Trained:
@@ -227,7 +269,10 @@ def _inner_study(trial: Trial, parts: Parts, corpus: Corpus, ledger: Ledger | No
 
 TRAINERS: Mapping[str, Callable[[Trial, Parts, Corpus, Ledger | None], Trained]] = {
     "loop": _loop,
+    "timed": _timed,
+    "mapped rows": _mapped_rows,
     "none": _nothing,
+    "other seed": _other_seed,
     "contrastive": train_contrastive,
     "inner study": _inner_study,
 }

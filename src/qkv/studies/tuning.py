@@ -108,10 +108,10 @@ def _report(design: Design, arm: Arm, replicate: int, k: int, source: str) -> Tr
 def pending(design: Design, source: str, losses: Losses, *, only: int | None = None) -> Iterator[Job]:
     """Every training that can be made now, the most useful first.
 
-    Arms of the primary contrast come before all others, replicate by replicate, so that whatever is not reached in the
-    time is what matters least. `only` looks at one replicate alone.
+    Arms of the primary contrast, and those whose rates they take, come before all others, replicate by replicate, so
+    that whatever is not reached in the time is what matters least. `only` looks at one replicate alone.
     """
-    first = [arm for arm in design.arms if arm.name in design.primary.arms]
+    first = [arm for arm in design.arms if arm.name in design.main_arms]
     rest = [arm for arm in design.arms if arm not in first]
     for tier in (first, rest):
         for replicate in range(1, design.replicates + 1) if only is None else (only,):

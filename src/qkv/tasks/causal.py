@@ -112,7 +112,11 @@ class Causal(TextTask):
         return corpus.bits_per_byte(nats / (len(corpus.val) - 1))
 
     def evaluate(self, model: Any, data: "Corpus") -> Evaluation:
-        """Loss, bits per byte, accuracy, and perplexity by words whatever the tokens are.
+        """Loss, bits per byte, accuracy, the share of [UNK] where there is any, and perplexity by words whatever the
+        tokens are.
+
+        An [UNK] is a token like others in the loss, which says that something unknown stands there; what stands there
+        is charged to bits per byte by `qkv.data.lost`.
 
         Word perplexity is exp(N / W): N the nats of the whole text as bits per byte count them (what the tokenizer lost
         charged, the first token at the mean), W its words between white space plus its line ends, each of which is a
@@ -120,6 +124,9 @@ class Causal(TextTask):
         much that its exponential is no number, as in a text without spaces.
         """
         found = evaluate(model, self, data)
+        if data.val.n_unknown:
+            unknown = Figure(data.val.n_unknown / len(data.val), None, "share of tokens that are [UNK]")
+            found = dataclasses.replace(found, figures={**found.figures, "unknown_share": unknown})
         bits, n_words = found.figures["bits_per_byte"], getattr(data, "n_words", lambda: 0)()
         if bits.value is None:
             bits = bits._replace(missing=getattr(data, "uncharged", ""))

@@ -73,7 +73,7 @@ class Image(TaskDefaults):
             raise SourceError("--task image needs images: give an IDX file, or a folder with a folder for each class")
         if config.text_column:
             raise SourceError("--text-column has no meaning for --task image, which reads no text; leave it out")
-        return load_images(config.source, config.val, config.images or ImageOptions(), config.classes)
+        return load_images(config.source, config.val, config.images or ImageOptions(), config.classes, config.pixels)
 
     def classes(self, data: Images) -> tuple[str, ...]:
         """Names of the classes."""

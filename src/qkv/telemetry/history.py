@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from qkv.errors import ConfigError
+from qkv.folder import check_place
 from qkv.telemetry.rows import Series
 
 __all__ = ["Arrays", "History", "write_table"]
@@ -59,9 +60,11 @@ class History(dict[str, Series]):
 def write_table(path: str | Path, histories: Iterable[Mapping[str, Series]]) -> Path:
     """Every number as a line of address, measure, step and value; returns the path.
 
-    Raises ConfigError for an ending other than .csv, .csv.gz and .parquet, or where Parquet needs pyarrow.
+    Raises ConfigError for an ending other than .csv, .csv.gz and .parquet, or where Parquet needs pyarrow, UserError
+    where the folder that it goes into is not there.
     """
     path = Path(path)
+    check_place(path)
     if path.name.endswith((".csv", ".csv.gz")):
         opened: Any = gzip.open if path.suffix == ".gz" else open
         with opened(path, "wt", encoding="utf-8", newline="") as file:

@@ -165,12 +165,19 @@ class Telemetry:
 
     # curves
 
-    def steps(self, arm: int = RUN_ARM) -> Steps:
-        """Loss, learning rate and gradient norm of every update."""
+    def steps(self, arm: int = RUN_ARM, at: np.ndarray | None = None) -> Steps:
+        """Loss, learning rate and gradient norm of every update, or of those steps of `at` that there are."""
+        only, values = ("", ()) if at is None else ("AND step IN (SELECT value FROM json_each(?)) ", (_listed(at),))
         step, tokens, loss, lr, grad_norm = self._columns(
-            5, "SELECT step, tokens, loss, lr, grad_norm FROM steps WHERE arm = ? ORDER BY step", arm
+            5, f"SELECT step, tokens, loss, lr, grad_norm FROM steps WHERE arm = ? {only}ORDER BY step", arm, *values
         )
         return Steps(step.astype(np.int64), tokens.astype(np.int64), loss, lr, grad_norm)
+
+    def updates(self, arm: int = RUN_ARM) -> tuple[int, int, int]:
+        """(how many updates were written down, the first, the last); (0, 0, 0) before the first."""
+        ends = "SELECT coalesce(min(step), 0), coalesce(max(step), 0), count(*) FROM steps WHERE arm = ?"
+        first, last, n = self._rows(ends, arm)[0]
+        return n, first, last
 
     def tokens_seen(self, arm: int = RUN_ARM) -> int | None:
         """Training tokens up to the last update, repeats included; None before the first."""
@@ -420,3 +427,8 @@ class Telemetry:
 def _series(address: str, measure: str, arm: int, step: np.ndarray, value: np.ndarray) -> Series:
     defined = ~np.isnan(value)
     return Series(address, measure, arm, step[defined].astype(np.int64), value[defined])
+
+
+def _listed(steps: np.ndarray) -> str:
+    """Steps as SQLite's json_each takes them."""
+    return json.dumps(steps.tolist())

@@ -8,6 +8,7 @@ checkpoint ends with the same bytes as one that was left alone.
 
 import contextlib
 import math
+import shlex
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -269,7 +270,7 @@ class _Training:
         with self.at_rest():
             self.watchers.tell("on_end", outcome)
         if self.state.stopped_because == "interrupt":
-            resume = f"; continue with: qkv train --out {self.folder.path} --resume" if self.folder is not None else ""
+            resume = f"; continue with: {self.resume_with()}" if self.folder is not None else ""
             raise Interrupted(f"stopped at step {outcome.steps}{resume}", exit_status=self.exit_status)
         self.held.put_back()
         return outcome
@@ -444,7 +445,7 @@ class _Training:
 
     def resume_with(self, option: str = "") -> str:
         """The command that goes on with this run."""
-        out = "RUN" if self.folder is None else self.folder.path
+        out = "RUN" if self.folder is None else shlex.quote(str(self.folder.path))
         return f"qkv train --out {out} --resume {option}".strip()
 
     def lost_numbers(self, what: str, step: int) -> RunError:

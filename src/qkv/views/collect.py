@@ -107,11 +107,16 @@ def baselines(
 
 def loss_room(telemetry: Telemetry, lines: Sequence[Baseline], found: Mapping[str, Any]) -> LossRoom | None:
     """Training and validation loss over steps; None where neither was written."""
-    steps = telemetry.steps(RUN_ARM)
+    n, first, last = telemetry.updates(RUN_ARM)
     evaluations = telemetry.evaluations(RUN_ARM)
-    if not len(steps.step) and not evaluations:
+    if not n and not evaluations:
         return None
-    chosen, thinned = _thin(len(steps.step))
+    chosen, thinned = _thin(n)
+    if n == last - first + 1:  # none is left out, so a step's place is its number: a long run is not read whole
+        steps = telemetry.steps(RUN_ARM, at=first + chosen)
+        chosen = np.arange(len(steps.step))
+    else:
+        steps = telemetry.steps(RUN_ARM)
     best = min(evaluations, key=lambda e: (e.loss, e.step), default=None)
     per_nat = next((e.bits_per_byte / e.loss for e in evaluations if e.bits_per_byte and e.loss), None)
     return LossRoom(

@@ -1,7 +1,7 @@
 """Following a run that trains, by reading its folder: no message passes between a page and a trainer.
 
 A pulse is the little that tells whether there is more to see; it costs half a millisecond. Rooms are read again no more
-often than their cost allows, so that a page that watches takes little more than a hundredth of a core from the
+often than their cost allows, so that a page that watches takes less than a hundredth of a core from the
 training, the browser's part by the same rule included (`static/live.js`). A training whose threads wait for each other
 loses a third more than what is taken from one.
 """
@@ -31,9 +31,9 @@ QUIET = 15.0
 P = TypeVar("P")
 R = TypeVar("R")
 
-SHARE = 0.002
+SHARE = 0.001
 """Of one core, that reading rooms again may take while a run trains."""
-CREDIT = 0.15
+CREDIT = 0.1
 """Processor seconds that may be taken ahead: a page that was just opened follows at once."""
 
 

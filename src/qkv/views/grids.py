@@ -9,6 +9,7 @@ from collections.abc import Mapping
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from qkv.errors import AddressError
 from qkv.instruments import measures
@@ -32,17 +33,19 @@ Values = dict[str, dict[str, dict[int, float]]]
 """measure -> address -> step -> value"""
 
 
-def grid_room(telemetry: Telemetry | None, snapshots: Snapshots, heads: dict[str, int]) -> GridRoom | None:
+def grid_room(
+    telemetry: Telemetry | None, snapshots: Snapshots, heads: dict[str, int], stretch: Tensor | None = None
+) -> GridRoom | None:
     """Measures of heads and circuits; None where neither were they recorded nor can they be computed.
 
-    `heads` is the number of heads by kind (W_Q, W_K, W_V, W_O).
+    `heads` is the number of heads by kind (W_Q, W_K, W_V, W_O); by `stretch` [d_head] positions make q and k longer.
     """
     recorded = _recorded(telemetry, RUN_ARM) if telemetry else {}
     if recorded:
         null = _recorded(telemetry, NULL_ARM) if telemetry else {}
         about = {row.name: row for row in telemetry.measures()} if telemetry else {}
         return _room(recorded, null, about, "recorded while it trained", N_RECORDED)
-    computed = _computed(snapshots, heads)
+    computed = _computed(snapshots, heads, stretch)
     about = {name: measure.row() for name, measure in MEASURES.items()}
     return _room(computed, {}, about, "computed from the weights that were kept", N_COMPUTED) if computed else None
 
@@ -118,7 +121,7 @@ def head_parts(matrix: np.ndarray, kind: str, n: int) -> np.ndarray:
     return np.stack(np.split(matrix, n, axis=0 if kind == "W_O" else 1))
 
 
-def _computed(snapshots: Snapshots, heads: dict[str, int]) -> dict[str, Grid]:
+def _computed(snapshots: Snapshots, heads: dict[str, int], stretch: Tensor | None) -> dict[str, Grid]:
     """The same of the weights that were kept: norm, drift and turn of heads; size and spectrum of circuits."""
     values: Values = defaultdict(lambda: defaultdict(dict))
     owned = [a for a in snapshots.shapes if heads.get(short_kind(a).split(".")[-1], 0) > 0]
@@ -133,7 +136,7 @@ def _computed(snapshots: Snapshots, heads: dict[str, int]) -> dict[str, Grid]:
                     before = None if start is None else head_parts(start, kind, heads[kind])
                     _heads(values, f"{stem}.{_name(kind, heads)}", kind, step, parts[kind], before)
             if len(parts) == 4:
-                _circuits(values, stem, step, parts)
+                _circuits(values, stem, step, parts, None if "cross" in stem.split(".") else stretch)
     return {name: _gridded(name, found) for name, found in values.items()}
 
 
@@ -161,11 +164,12 @@ def _heads(values: Values, stem: str, kind: str, step: int, now: np.ndarray, sta
                 values["turn"][address][step] = turn
 
 
-def _circuits(values: Values, stem: str, step: int, parts: dict[str, np.ndarray]) -> None:
+def _circuits(values: Values, stem: str, step: int, parts: dict[str, np.ndarray], stretch: Tensor | None) -> None:
     """Measures of QK and OV of each query head, from their factors."""
     n = len(parts["W_Q"])
     shared = {kind: torch.from_numpy(parts[kind]).repeat_interleave(n // len(parts[kind]), 0) for kind in parts}
-    products = {"QK": (shared["W_Q"], shared["W_K"].mT), "OV": (shared["W_V"], shared["W_O"])}
+    queries = shared["W_Q"] if stretch is None else shared["W_Q"] * stretch.square().to(shared["W_Q"])
+    products = {"QK": (queries, shared["W_K"].mT), "OV": (shared["W_V"], shared["W_O"])}
     for kind, (left, right) in products.items():
         values_of, _ = spectra(left, right)
         top, _, effective = measures.spectrum_summary(values_of)

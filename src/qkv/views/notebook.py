@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from qkv.errors import ConfigError, QkvError
-from qkv.folder import write_atomically
+from qkv.folder import check_place, write_atomically
 from qkv.views.asking import Desk
 from qkv.views.bundle import LIBRARIES, bundle, static_text
 from qkv.views.drawn import attention_svg
@@ -85,9 +85,11 @@ class AttentionView:
     def save(self, path: str | Path) -> Path:
         """Write a page (.html) or a picture of all heads (.svg) and give its path.
 
-        Raises ConfigError for another suffix, StorageError where the file cannot be written.
+        Raises ConfigError for another suffix, UserError where there is no such folder, StorageError where the file
+        cannot be written.
         """
         path = Path(path)
+        check_place(path)
         if path.suffix not in SUFFIXES:
             raise ConfigError(f"{path.name} is neither a page nor a picture; expected a name ending in .html or .svg")
         text = self.html() if path.suffix == ".html" else attention_svg(self.text)
@@ -123,7 +125,7 @@ class AttentionView:
 
 def _framed(page: str, n_layers: int) -> str:
     """A page inside another one, apart from it: no script of it reaches what is around."""
-    height = min(1600, 760 + 170 * n_layers)
+    height = min(2000, 1130 + 190 * n_layers)  # of a dozen tokens; what is longer is scrolled to
     return (
         '<iframe title="attention" sandbox="allow-scripts allow-downloads" '
         f'style="width:100%;height:{height}px;border:0" srcdoc="{html.escape(page, quote=True)}"></iframe>'

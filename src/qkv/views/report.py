@@ -6,7 +6,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from qkv.folder import RunFolder, write_atomically
+from qkv.folder import RunFolder, check_place, write_atomically
 from qkv.views.page import render_page
 from qkv.views.payloads import Host, Report
 from qkv.views.rooms import Rooms
@@ -19,8 +19,10 @@ def write_report(run: str | Path, out: str | Path | None = None, texts: Sequence
 
     `texts` are shown with every head's attention; without any, the run's last sample is. In a finished folder the
     manifest learns the new file's hash. Raises RunFolderError for a folder that is no run, StorageError where the file
-    cannot be written, UserError for a text that cannot be shown; nothing is written then.
+    cannot be written, UserError for a place that is none or a text that cannot be shown; nothing is written then.
     """
+    if out is not None:
+        check_place(out)
     folder = RunFolder.open(run)
     page = render_page(folder.steadily(lambda: read_report(folder.path, texts))).encode()
     path = folder.report if out is None else Path(out)

@@ -11,10 +11,13 @@ from types import TracebackType
 from typing import Any
 
 import numpy as np
+from torch import Tensor
 
 from qkv.data.tokenizers import Tokenizer, load_tokenizer
 from qkv.errors import QkvError, UserError
 from qkv.folder import RunFolder
+from qkv.models.layout import RopeScaling
+from qkv.models.positions import Rotary
 from qkv.tasks import Task, find_task
 from qkv.telemetry import Memory, Telemetry
 from qkv.views import collect, origins
@@ -169,7 +172,7 @@ class Rooms:
 
     def grid(self) -> GridRoom | None:
         """Every head at every step."""
-        return grid_room(self.telemetry, self.snapshots, _heads(self.sizes))
+        return grid_room(self.telemetry, self.snapshots, _heads(self.sizes), _stretch(self.settings, self.sizes))
 
     def matrices(self) -> MatricesRoom | None:
         """The weights as pictures."""
@@ -310,6 +313,15 @@ def _heads(sizes: dict[str, int]) -> dict[str, int]:
     """Heads side by side in each kind of attention matrix."""
     query, shared = sizes.get("n_heads", 0), sizes.get("n_kv_heads", 0)
     return {"W_Q": query, "W_O": query, "W_K": shared, "W_V": shared}
+
+
+def _stretch(settings: dict[str, Any], sizes: dict[str, int]) -> Tensor | None:
+    """By what positions make each coordinate of q and of k longer, [d_head]; None where by none."""
+    layout = settings.get("model", {}).get("layout", {})
+    scaling = RopeScaling(stretch=layout.get("rope_scaling", {}).get("stretch", 1.0))
+    if layout.get("positions") != "rotary" or not sizes.get("d_head"):
+        return None
+    return Rotary(sizes["d_head"], 10000.0, layout.get("rope_share", 1.0), scaling).stretch(sizes["d_head"])
 
 
 def _product(shape: tuple[int, ...]) -> int:

@@ -73,12 +73,14 @@ def arm_cells(row: Mapping[str, Any]) -> tuple[str, ...]:
 # the same for docs/answers
 
 
-def answer_text(verdict: Mapping[str, Any]) -> str:
-    """The answer of a verdict as Markdown: sentence, effects, arms, falsifier, literature."""
+def answer_text(verdict: Mapping[str, Any], picture: str = "") -> str:
+    """The answer of a verdict as Markdown: sentence, effects (and a `picture` of them), arms, falsifier, literature."""
     effects = (
         (f"{row['what']}: {cells[0]}", *cells[1:]) for row in verdict["contrasts"] for cells in [effect_cells(row)]
     )
-    lines = [f"**{verdict['sentence']}**", "", *_markdown(EFFECT_COLUMNS, effects), ""]
+    lines = [f"**{verdict['sentence']}**", ""]
+    lines += [f"![Effects with their 95 % intervals]({picture})", ""] if picture else []
+    lines += [*_markdown(EFFECT_COLUMNS, effects), ""]
     if verdict["not_reached"]:
         lines += [f"Not reached in the time: {'; '.join(verdict['not_reached'])}.", ""]
     if verdict["arms"]:

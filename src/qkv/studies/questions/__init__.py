@@ -18,6 +18,16 @@ _ORDER = (
     "what_moved_q",
     "gradient_path",
     "only_embeddings",
+    "static_or_contextual",
+    "token_identity",
+    "end_task",
+    "three_roles",
+    "heads_and_scale",
+    "positions",
+    "tokenizers",
+    "attention_or_lstm",
+    "words_or_pixels",
+    "dynamics",
     "known_results",
 )
 """Modules in order of priority; any others follow by name."""

@@ -118,6 +118,13 @@ def _full(ask: Ask) -> Design:
         _frozen(
             "counts", "W_E frozen at count vectors (PPMI, what skip-gram factorises)", ("W_E=random(1.0)",), counts=True
         ),
+        Arm(
+            name="mapped",
+            what="W_E frozen at the same rows but for one trained d_model x d_model map",
+            text="pieces",
+            changes=(f"W_E=random({_LARGE},train=true)",),
+            trainer="mapped rows",
+        ),
         _frozen("released", "W_E frozen for the first half", ("W_E=random(1.0,train=true)", "W_E=freeze@..500")),
     )
     contrasts = (
@@ -136,6 +143,7 @@ def _full(ask: Ask) -> Design:
             for name, what in (
                 ("orthogonal", "frozen with orthogonal columns"),
                 ("counts", "frozen at count vectors"),
+                ("mapped", "frozen but for one trained map of all rows"),
                 ("released", "frozen for the first half only"),
             )
         ),

@@ -6,6 +6,7 @@ factor may be made good by the other: the interactions QxK and VxO are the findi
 trained, the cost of setting each matrix back to its start and the ledger stand beside the cost of freezing it.
 """
 
+from qkv.presets import find as find_preset
 from qkv.studies.design import Arm, Contrast, Design, Grid, Scale, Text, cost
 from qkv.studies.question import Ask, Question, make_design
 from qkv.studies.verdicts import Findings
@@ -97,7 +98,12 @@ def _accounts() -> tuple[Contrast, ...]:
 _TRAINED = Arm(name="trained", what="everything trained", probes=("reset", "ledger", "drift"))
 _MLP = Arm(name="MLP frozen", what="W_in and W_out frozen: a yardstick", changes=("L*.W_in,L*.W_out=freeze",))
 _QK_IDENTITY = Arm(name="QK identity", what="W_Q = W_K = I: q = k = x", changes=("L*.W_[QK]=identity",))
+_ALL_IDENTITY = ("L*.W_[QKVO]=identity",)
 _VO_IDENTITY = Arm(name="VO identity", what="W_V = W_O = I: v = x", changes=("L*.W_[VO]=identity",))
+
+
+_TUTORIAL = ("positions", "norm", "mlp", "skip", "start")
+"""What makes the preset `bloem`, beside one layer of one head and its change."""
 
 
 def _design(ask: Ask) -> Design:
@@ -136,9 +142,7 @@ def _shared(a: str, b: str, n_layers: int) -> Arm:
 
 def _full(ask: Ask) -> Design:
     names = ("Q", "K", "QK", "V", "O", "VO")
-    everything = Arm(
-        name="all identity", what="W_Q = W_K = W_V = W_O = I: q = k = v = x", changes=("L*.W_[QKVO]=identity",)
-    )  # fmt: skip
+    everything = Arm(name="all identity", what="W_Q = W_K = W_V = W_O = I: q = k = v = x", changes=_ALL_IDENTITY)
     text_arms = (
         _TRAINED, *_frozen_arms(names), _MLP, _QK_IDENTITY, _VO_IDENTITY, everything,
         _shared("Q", "K", 2), _shared("K", "V", 2),
@@ -149,6 +153,20 @@ def _full(ask: Ask) -> Design:
         Arm(
             name="skipless VO identity", what="no skip connections, W_V = W_O = I", changes=_VO_IDENTITY.changes,
             **skipless,  # type: ignore[arg-type]
+        ),
+    )  # fmt: skip
+    tutorial = {
+        "layout": tuple((name, getattr(find_preset("bloem", "causal").layout, name)) for name in _TUTORIAL),
+        "sizes": (("n_layers", 1), ("n_heads", 1)),
+    }
+    bloem = (
+        Arm(
+            name="bloem trained", what="one attention and nothing else, W_Q, W_K, W_V and W_O trained from I",
+            **tutorial,  # type: ignore[arg-type]
+        ),
+        Arm(
+            name="bloem identity", what="the same with W = I: the first step of a well-known tutorial",
+            changes=_ALL_IDENTITY, **tutorial,  # type: ignore[arg-type]
         ),
     )  # fmt: skip
     recall = {"text": "recall", "task": "recall", "lr": 0.003}
@@ -163,7 +181,7 @@ def _full(ask: Ask) -> Design:
         texts={"text": Text(), "recall": Text(stream="recall", settings=(("keys", 32), ("values", 32)))},
         scale=Scale(d_model=64, n_layers=2, n_heads=2, n_ctx=64, batch_size=16, steps=1000, val_tokens=32_768),
         grid=Grid(ratio=3.0, points=3),
-        arms=(*text_arms, *no_skip, *recall_arms),
+        arms=(*text_arms, *no_skip, *bloem, *recall_arms),
         contrasts=(
             _order(),
             *_costs(others),
@@ -176,6 +194,10 @@ def _full(ask: Ask) -> Design:
             cost(
                 "skipless VO identity - skipless trained", "what W_V = W_O = I costs without skip connections",
                 "skipless VO identity", "skipless trained", MARGIN, expected="near 0, unlike with skip connections",
+            ),
+            cost(
+                "bloem identity - bloem trained", "what W = I costs where there is one attention and nothing else",
+                "bloem identity", "bloem trained", MARGIN, expected="above 0",
             ),
             _order("recall ", "below 0: recall has to look up"),
             *_costs(("QK frozen", "VO frozen"), "recall ", unit="nats per answer"),

@@ -6,8 +6,8 @@ import { openWire } from "./decode.js";
 import { allSteps, empty, openPage } from "./rooms.js";
 import { openStudy } from "./studied.js";
 
-const SHARE = 0.002; // of one core, that drawing anew may take from a training
-const CREDIT = 0.15; // seconds that may be taken ahead
+const SHARE = 0.001; // of one core, that drawing anew may take from a training
+const CREDIT = 0.1; // seconds that may be taken ahead
 const LEAST = 1; // seconds between two rounds
 
 // Where the rooms stand that a run in training changes: read again while one of these is in sight. The slider stands

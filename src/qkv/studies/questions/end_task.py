@@ -1,0 +1,215 @@
+"""Is what "related" means determined entirely by the end task?
+
+The same text and body, asked about as many tokens, under different objectives: predicting the next word, predicting
+hidden words and, where the source has labels, telling the classes of texts apart. Two models are compared by which
+words each holds to be alike, as input (rows of W_E), as answer (columns of W_U, where there is one) and in context, in
+rank correlation over all pairs of the commonest words; never by their matrices, whose coordinates say nothing across
+seeds. Two seeds of one task, other starts and other batches, do not agree fully either. So agreement across tasks
+stands beside the most that noise between seeds would let it be, and beside 0, where tasks share nothing. Positions are
+rotary and the start is Glorot's but for small rows of W_E, where a masked model learns in the time of a study and rows
+do not keep the likenesses that they started with.
+
+A body that is trained for one task and held, or trained on, under another (feature-based against fine-tuned) would be
+two trainings one behind the other, which an arm of a study is not; by hand they are `qkv train --from RUN`, with and
+without `--only head`.
+"""
+
+from qkv.studies.design import Arm, Contrast, Design, Grid, Scale, Text
+from qkv.studies.probes_relatedness import AGAIN, SPACES, compared
+from qkv.studies.question import ANSWERS, LEARNS_MASKED, Ask, Question, make_design
+from qkv.studies.sentences import amount
+from qkv.studies.verdicts import Findings
+
+__all__ = ["QUESTION"]
+
+MARGIN = 0.1
+_UNIT = "rank correlation"
+_PRIMARY = "W_U"
+"""Where two seeds of either task agree at all at the size of a quick study (a first look, in LOG.md); W_E and
+contextual means of a masked model do not there, and stand beside."""
+_PROBES = ("relatedness", "contextual")
+_WHOSE = {
+    "W_E": "rows of W_E",
+    "W_U": "columns of W_U",
+    "mean": "mean vectors after the last layer",
+}
+_WHAT = {
+    "causal": "predicts the next word",
+    "masked": "predicts hidden words, in three times the steps: as many answers",
+    "classify": "tells the classes of texts apart",
+}
+
+
+def _twins(task: str, text: str = "text", lr: float = 0.01, sizes: tuple[tuple[str, int], ...] = ()) -> tuple[Arm, Arm]:
+    """A task, and the same at the same learning rate from another start on other batches."""
+    once = Arm(
+        name=task, what=_WHAT[task], text=text, task=task, lr=lr, sizes=sizes, **LEARNS_MASKED, probes=_PROBES
+    )  # fmt: skip
+    again = Arm(
+        name=f"{task}{AGAIN}", what=f"the same on another seed: start and batches ({task})", text=text, task=task,
+        lr=lr, sizes=sizes, **LEARNS_MASKED, tune=task, trainer="other seed", probes=("relatedness",),
+    )  # fmt: skip
+    return once, again
+
+
+def _beside_ceiling(space: str, some: str, other: str, expected: str = "") -> Contrast:
+    """Agreement of two tasks, less the most that noise between seeds would let it be."""
+    across, ceiling = f"{space}: {some} ~ {other}", f"{space}: ceiling {some} ~ {other}"
+    return Contrast(
+        name=f"{across}, less its ceiling",
+        what=f"agreement of likenesses between tasks ({_WHOSE[space]}), less what noise between seeds would leave of 1",
+        terms=(
+            *((0.5, arm, across) for arm in (some, other)),
+            *((-0.5, f"{arm}{AGAIN}", ceiling) for arm in (some, other)),
+        ),
+        margin=MARGIN,
+        unit=_UNIT,
+        expected=expected,
+    )
+
+
+def _level(space: str, some: str, other: str, expected: str = "") -> Contrast:
+    """Agreement itself; 0 is none."""
+    name = f"{space}: {some} ~ {other}"
+    who = f"two seeds of {some}" if some == other else f"{some} and {other}"
+    return Contrast(
+        name=name,
+        what=f"agreement of likenesses between {who} ({_WHOSE[space]})",
+        terms=((1.0, some, name),),
+        margin=MARGIN,
+        unit=_UNIT,
+        expected=expected,
+    )
+
+
+def _ceiling(space: str, some: str, other: str) -> Contrast:
+    name = f"{space}: ceiling {some} ~ {other}"
+    return Contrast(
+        name=name,
+        what=f"the most that noise between seeds would let {some} and {other} agree ({_WHOSE[space]})",
+        terms=((1.0, some, name),),
+        margin=MARGIN,
+        unit=_UNIT,
+        expected="above 0, else there is nothing to compare",
+    )
+
+
+def _counts(task: str) -> Contrast:
+    return Contrast(
+        name=f"W_E ~ counts ({task})",
+        what="agreement of likenesses between rows of W_E and rows of mutual information in the text",
+        terms=((1.0, task, "W_E ~ counts"),),
+        margin=MARGIN,
+        unit=_UNIT,
+    )
+
+
+def _has(space: str, tasks: tuple[str, ...]) -> bool:
+    """A model that tells classes apart has no W_U."""
+    return space != "W_U" or "classify" not in tasks
+
+
+def _contrasts(labelled: bool) -> tuple[Contrast, ...]:
+    tasks = ("causal", "masked", *(["classify"] if labelled else []))
+    pairs = [(some, other) for i, some in enumerate(tasks) for other in tasks[i + 1 :]]
+    return (
+        _beside_ceiling(_PRIMARY, "causal", "masked", "below 0"),
+        *(_ceiling(space, "causal", "masked") for space in SPACES),
+        *(
+            _level(space, *pair, "above 0: the text decides too")
+            for space in SPACES
+            for pair in pairs
+            if _has(space, pair)
+        ),
+        *(_level(space, task, task, "above 0") for space in SPACES for task in tasks if _has(space, (task,))),
+        *(
+            _beside_ceiling(space, *pair)
+            for space in SPACES
+            for pair in pairs
+            if (space, *pair) != (_PRIMARY, "causal", "masked") and _has(space, pair)
+        ),
+        *(_counts(task) for task in tasks),
+    )
+
+
+def _design(ask: Ask) -> Design:
+    quick, labelled = ask.quick, ask.has_labels()
+    vocab = 1000 if quick else 2000
+    scale = (
+        Scale(d_model=32, n_layers=2, n_heads=2, n_ctx=32, batch_size=16, steps=300, val_tokens=8_192, evaluations=2)
+        if quick
+        else Scale(d_model=64, n_layers=2, n_heads=2, n_ctx=64, batch_size=16, steps=600, val_tokens=32_768)
+    )
+    texts = {"text": Text(tokenizer="word", vocab=vocab)}
+    arms = (*_twins("causal"), *_twins("masked", sizes=(("steps", ANSWERS * scale.steps),)))
+    if labelled:
+        texts["labelled"] = Text(stream="labelled", tokenizer="word", vocab=vocab)
+        arms += _twins("classify", "labelled", 0.003, (("batch_size", 64), ("steps", 200 if quick else 600)))
+    return make_design(
+        ask,
+        study="end-task",
+        texts=texts,
+        scale=scale,
+        grid=Grid(),
+        arms=arms,
+        contrasts=_contrasts(labelled),
+        replicates=6 if quick else 8,
+    )
+
+
+def _claim(findings: Findings) -> str:
+    verdict, effect = findings.primary.result.verdict, findings.primary.result.effect or 0.0
+    more = _across(findings)
+    ends = "agreement of causal and masked models, less the most that noise between seeds would let it be, is"
+    if verdict == "unresolved":
+        return f"Whether the end task decides which words become alike in W_U is not settled by this run{more}; {ends}"
+    if verdict == "equivalent" and not _something_shared(findings):
+        return f"Of the end task nothing can be said, for two seeds of one task share next to nothing in W_U: {ends}"
+    if verdict == "equivalent":
+        return (
+            f"Which words become alike in W_U does not depend on the end task beyond noise between seeds{more}: {ends}"
+        )
+    small = ", though by less than would matter" if verdict == "differs but trivially" else ""
+    if effect > 0:
+        return (
+            f"Two tasks agree on which words are alike in W_U even more than two seeds of one task{small}{more}: {ends}"
+        )
+    return f"The end task has a part in which words become alike in W_U{small}{more}: {ends}"
+
+
+def _something_shared(findings: Findings) -> bool:
+    """Whether tasks had anything to agree on."""
+    result = findings.effect(f"{_PRIMARY}: ceiling causal ~ masked").result
+    return result.verdict == "differs" and (result.effect or 0.0) > 0
+
+
+def _across(findings: Findings) -> str:
+    """How far two tasks agree at all, in brackets; empty where that is not settled, or seeds agree on nothing."""
+    result = findings.effect(f"{_PRIMARY}: causal ~ masked").result
+    if result.effect is None or result.verdict == "unresolved" or not _something_shared(findings):
+        return ""
+    if result.verdict == "equivalent":
+        return " (across tasks they agree on nothing)"
+    if result.effect < 0:
+        return f" (across tasks they disagree: {amount(result.effect)})"
+    slightly = " slightly" if result.verdict == "differs but trivially" else ""
+    return f" (not entirely the task: across tasks they agree{slightly}, by {amount(result.effect, False)})"
+
+
+QUESTION = Question(
+    name="end-task",
+    asks='Is what "related" means determined entirely by the end task?',
+    answer="agreement on which words are alike, across tasks, against noise between seeds and against none",
+    falsified_by=(
+        "Two tasks agree on which words are alike as much as noise between seeds lets them (then the task decides"
+        " nothing); or they agree on nothing where seeds do agree (then it decides all)."
+    ),
+    literature=(
+        "Models that predict the next token, hidden tokens or a translation do other things to the vectors of a token"
+        " from layer to layer (Voita et al. 2019, arXiv 1909.01380, abstract). How far their agreement on words falls"
+        " below that of two seeds of one task has not been found published for models of this size."
+    ),
+    design=_design,
+    claim=_claim,
+    derive=compared,
+)

@@ -1,0 +1,209 @@
+"""What does the model know of order without positions?
+
+Attention weighs a set; order comes in by positions. A causal model has another way: the first token sees one, the
+second two, so the mask itself tells how far along a vector is. Positions are left out, added as rows (sinusoidal or
+learned) or turned into q and k (rotary), in models that predict the next token and in models that see both sides.
+Beside the loss: how well a linear probe reads the position from vectors, on windows held out, and what it costs to
+shuffle the tokens around. All arms start by Glorot: at N(0, 0.02) a model that sees both sides stays for long where
+only the frequencies of tokens are known, whatever its positions, and in short trainings nothing would be told.
+"""
+
+from typing import Any
+
+from qkv.studies.design import Arm, Contrast, Design, Grid, Scale, Text, cost
+from qkv.studies.question import Ask, Question, make_design
+from qkv.studies.sentences import amount
+from qkv.studies.verdicts import Findings
+
+__all__ = ["QUESTION"]
+
+MARGIN = 0.03
+_KNOWN = 0.05
+"""Of the way from guessing a position to reading it exactly."""
+_PROBES = ("position", "order")
+_WORDS = {
+    "none": "no positions",
+    "learned": "learned rows added to the embeddings",
+    "sinusoidal": "sines and cosines added to the embeddings",
+    "rotary": "q and k turned by their position",
+}
+_TASKS = {"causal": "predicts the next token", "masked": "predicts masked tokens"}
+_SHORT: tuple[tuple[str, Any], ...] = (("n_ctx", 8), ("batch_size", 64))
+"""Windows in which order is learned soon, as many tokens a step as at the scale of the quick study."""
+_LAST = "position 2"
+"""What leaves the second and last layer."""
+
+
+def _layout(positions: str) -> tuple[tuple[str, Any], ...]:
+    return (("positions", positions), ("start", "xavier"))
+
+
+def _arm(task: str, positions: str, prefix: str = "", **more: Any) -> Arm:
+    return Arm(
+        name=f"{prefix}{task}, {positions}", what=f"{_TASKS[task]}; {_WORDS[positions]}", task=task,
+        layout=_layout(positions), probes=_PROBES, **more,
+    )  # fmt: skip
+
+
+def _untrained() -> Arm:
+    return Arm(
+        name="causal, none, untrained", what="the causal model without positions at its start",
+        layout=_layout("none"), trainer="none", tune="none", probes=_PROBES,
+    )  # fmt: skip
+
+
+def _cost(task: str, positions: str, prefix: str = "", against: str = "learned", expected: str = "") -> Contrast:
+    arm, baseline = (f"{prefix}{task}, {p}" for p in (positions, against))
+    return cost(
+        f"{arm} - {baseline}", f"cost of {arm}, against {against} positions", arm, baseline, MARGIN, expected=expected
+    )  # fmt: skip
+
+
+def _known(arm: str, expected: str = "") -> Contrast:
+    return Contrast(
+        name=f"position read: {arm}",
+        what="how far a linear probe of the last layer's vectors gets from guessing the position (0) to reading it (1)",
+        terms=((1.0, arm, _LAST),), margin=_KNOWN, unit="of the way", expected=expected,
+    )  # fmt: skip
+
+
+def _order(arm: str, expected: str = "") -> Contrast:
+    return Contrast(
+        name=f"order used: {arm}", what="loss with the other tokens of a window shuffled, less the loss",
+        terms=((1.0, arm, "order"),), margin=MARGIN, expected=expected,
+    )  # fmt: skip
+
+
+def _design(ask: Ask) -> Design:
+    return _quick(ask) if ask.quick else _full(ask)
+
+
+def _causal_contrasts() -> tuple[Contrast, ...]:
+    return (
+        _cost("causal", "none", expected="above 0, and small"),
+        _cost("causal", "sinusoidal", expected="near 0"),
+        _cost("causal", "rotary", expected="near 0 or below"),
+    )
+
+
+def _read() -> tuple[Contrast, ...]:
+    return (
+        _known("causal, none", "above 0: the mask tells how many tokens are seen"),
+        _known("causal, none, untrained"),
+        _known("causal, learned", "near 1"),
+        _known("masked, none", "0: nothing there tells one place from another"),
+        _order("causal, none", "above 0"),
+        _order("causal, learned", "above 0"),
+        _order("masked, none", "0 by construction"),
+        _order("masked, learned", "above 0"),
+    )
+
+
+def _quick(ask: Ask) -> Design:
+    return make_design(
+        ask,
+        study="positions",
+        texts={"text": Text()},
+        scale=Scale(
+            d_model=32, n_layers=2, n_heads=2, n_ctx=32, batch_size=16, steps=300, val_tokens=8_192, evaluations=2
+        ),
+        grid=Grid(),
+        arms=(
+            *(_arm("causal", positions) for positions in ("learned", "none", "sinusoidal", "rotary")),
+            *(_arm("masked", positions, sizes=_SHORT) for positions in ("learned", "none")),
+            _untrained(),
+        ),
+        contrasts=(*_causal_contrasts(), _cost("masked", "none", expected="above 0, and large"), *_read()),
+        replicates=6,
+    )
+
+
+def _full(ask: Ask) -> Design:
+    short = (("n_ctx", 8), ("batch_size", 128))
+    rule = (("states", 12), ("sharpness", 2.0), ("noise", 0.1), ("tokens", 400_000), ("val_tokens", 16_384))
+    return make_design(
+        ask,
+        study="positions",
+        texts={"text": Text(), "chain": Text(stream="markov", settings=rule)},
+        scale=Scale(d_model=64, n_layers=2, n_heads=2, n_ctx=64, batch_size=16, steps=1000, val_tokens=32_768),
+        grid=Grid(),
+        arms=(
+            *(_arm("causal", positions) for positions in _WORDS),
+            *(_arm("masked", positions) for positions in _WORDS),
+            _untrained(),
+            *(_arm("masked", positions, "short ", sizes=short) for positions in ("learned", "none")),
+            *(_arm(task, p, "chain ", text="chain", sizes=short) for task in _TASKS for p in ("learned", "none")),
+        ),
+        contrasts=(
+            *_causal_contrasts(),
+            _cost("masked", "none", against="rotary", expected="above 0, and large"),
+            _cost("masked", "sinusoidal"),
+            _cost("masked", "rotary"),
+            _cost("masked", "none", "short ", expected="above 0, and large"),
+            Contrast(
+                name="masked - causal",
+                what="cost of having no positions, against rotary ones, to a masked model less that to a causal one",
+                terms=(
+                    (1.0, "masked, none", "loss"), (-1.0, "masked, rotary", "loss"),
+                    (-1.0, "causal, none", "loss"), (1.0, "causal, rotary", "loss"),
+                ),
+                margin=MARGIN,
+                expected="above 0",
+            ),
+            _cost("causal", "none", "chain ", expected="above 0: one place back is all there is to look at"),
+            _cost("masked", "none", "chain ", expected="above 0, and large"),
+            *_read(),
+        ),
+        replicates=8,
+    )  # fmt: skip
+
+
+def _claim(findings: Findings) -> str:
+    verdict, effect = findings.primary.result.verdict, findings.primary.result.effect or 0.0
+    difference = "without positions the loss of a causal model changes by"
+    rest = _of_masked(findings)
+    if verdict == "unresolved":
+        return f"Whether a causal model needs positions is not settled by this run{rest}; {difference}"
+    if verdict == "equivalent":
+        return f"A causal model knows enough of order without positions{rest}: {difference}"
+    small = ", by less than would matter" if verdict == "differs but trivially" else ""
+    if effect > 0:
+        return f"A causal model is better with positions{small}{rest}: {difference}"
+    return f"A causal model is better without positions{small}{rest}: {difference}"
+
+
+def _of_masked(findings: Findings) -> str:
+    """What having none costs a model that sees both sides."""
+    name = "masked, none - masked, "
+    effect = next(e for e in findings.effects if e.contrast.name.startswith(name))
+    result = effect.result
+    if result.verdict == "unresolved":
+        return " (what having none does to one that sees both sides is open)"
+    if result.verdict == "equivalent":
+        return " (one that sees both sides loses nothing by having none)"
+    little = "a little " if result.verdict == "differs but trivially" else ""
+    if (result.effect or 0.0) < 0:
+        return f" (one that sees both sides gains {little}by having none)"
+    return f" (having none sets one that sees both sides back by {little}{amount(result.effect, False)} nats)"
+
+
+QUESTION = Question(
+    name="positions",
+    asks="What does the model know of order without positions?",
+    answer=(
+        "cost in nats of having none, sinusoidal, learned and rotary positions, causal and masked; how well a linear"
+        " probe reads the position by layer; what shuffling the tokens around costs"
+    ),
+    falsified_by=(
+        "A causal model without positions tells a linear probe nothing of where a vector stands; a masked one tells it"
+        " anything, or loses no more by having none than a causal one does."
+    ),
+    literature=(
+        "Causal language models without positions are competitive with those that have them, since the mask lets them"
+        " learn where they are (Haviv et al. 2022, arXiv 2203.16634, abstract); models that see both sides cannot tell"
+        " orders apart without positions, which is a theorem (tests hold it). Their figures are known to us from notes"
+        " only, so none is printed."
+    ),
+    design=_design,
+    claim=_claim,
+)

@@ -1,0 +1,247 @@
+"""How do contextual vectors differ from the rows of W_E, and do analogies mean anything for each?
+
+Occurrences of a word, layer by layer: how alike they are to one another and to what stands around them, each less what
+vectors of that layer give without meaning anything; and whether the mean of a word's occurrences, or the direction that
+explains most of them, has the neighbours that its row of W_E has. Beside W_E stand rows of mutual information with the
+neighbours in the text (PPMI), which is what skip-gram factorises; published vectors know other texts and are left out.
+
+Analogies are asked of the commonest words of English where the text holds enough of them, else none is scored. And a
+warning that needs no statistics: W_Q and W_K can be exchanged for another pair with the same scores and other cosines
+among queries, so likeness in q and k is no property of what the model does.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from qkv.studies.analogies import FEWEST_ASKED, N_QUESTIONS, n_askable
+from qkv.studies.design import Arm, Contrast, Design, Grid, Scale, Text
+from qkv.studies.probes_contextual import MOST_TOKENS
+from qkv.studies.question import ANSWERS, Ask, Question, make_design
+from qkv.studies.sentences import amount
+from qkv.studies.verdicts import Findings
+
+__all__ = ["QUESTION"]
+
+MARGIN = 0.05
+"""Of a cosine."""
+_COSINE, _RANKS, _SHARE, _POINTS = "cosine", "rank correlation", "of all", "points of accuracy"
+_MARGINS = {_COSINE: MARGIN, _RANKS: 0.1, _SHARE: 0.05, _POINTS: 5.0}
+_UNTRAINED, _TRAINED = ("contextual",), ("contextual", "change of basis", "analogies")
+
+
+def _arms(steps: int) -> tuple[Arm, ...]:
+    still: dict[str, Any] = {"trainer": "none", "tune": "none", "probes": _UNTRAINED}
+    return (
+        Arm(name="causal", what="predicts the next word", probes=_TRAINED),
+        Arm(name="masked", what="predicts hidden words, in three times the steps: as many answers", task="masked",
+            sizes=(("steps", ANSWERS * steps),), probes=_TRAINED),
+        Arm(name="untrained", what="the causal model at its start", **still),
+        Arm(name="untrained masked", what="the masked model at its start", task="masked", **still),
+    )  # fmt: skip
+
+
+def _classify(steps: int, vocab: int) -> tuple[dict[str, Text], Arm]:
+    """The objective of telling classes apart, where the source has labels."""
+    arm = Arm(
+        name="classify", what="tells the classes of texts apart", text="labelled", task="classify", lr=0.003,
+        sizes=(("batch_size", 64), ("steps", steps)), probes=_UNTRAINED,
+    )  # fmt: skip
+    return {"labelled": Text(stream="labelled", tokenizer="word", vocab=vocab)}, arm
+
+
+def _measured(name: str, what: str, unit: str, *terms: tuple[float, str, str], expected: str = "") -> Contrast:
+    return Contrast(name=name, what=what, terms=terms, margin=_MARGINS[unit], unit=unit, expected=expected)
+
+
+def _change(arm: str, measure: str, what: str, last: int, expected: str = "") -> Contrast:
+    return _measured(
+        f"{measure}, layer {last} - 0 ({arm})", f"{what} after the last layer, less the same at layer 0", _COSINE,
+        (1.0, arm, f"{measure} {last}"), (-1.0, arm, f"{measure} 0"), expected=expected,
+    )  # fmt: skip
+
+
+_SELF = "how alike one word's vectors in different contexts are, beyond those of different words,"
+_WINDOW = "how alike vectors are to the mean of their window, beyond windows dealt out anew,"
+_ONE = "share of a word's occurrences that one vector explains, beyond words dealt out anew,"
+_BEYOND = "neighbours at the top (causal)"
+_ASKED = "analogies asked"
+
+
+def _contextuality(last: int, labelled: bool) -> tuple[Contrast, ...]:
+    """What Ethayarajh 2019 measured, and the same before training."""
+    arms = ("masked", "untrained", "untrained masked", *(["classify"] if labelled else []))
+    learned = (
+        (1.0, "causal", f"self-similarity {last}"), (-1.0, "causal", "self-similarity 0"),
+        (-1.0, "untrained", f"self-similarity {last}"), (1.0, "untrained", "self-similarity 0"),
+    )  # fmt: skip
+    return (
+        _change("causal", "self-similarity", _SELF, last, "below 0: contexts pull them apart"),
+        _measured(
+            "self-similarity at the top (causal)", f"{_SELF} after the last layer", _COSINE,
+            (1.0, "causal", f"self-similarity {last}"), expected="above 0",
+        ),
+        *(_change(arm, "self-similarity", _SELF, last) for arm in arms),
+        _measured(
+            "self-similarity: causal - untrained", f"change of {_SELF} causal less untrained", _COSINE, *learned,
+            expected="below 0: what training adds to mere mixing",
+        ),
+        *(_change(arm, "in a window", _WINDOW, last) for arm in ("causal", *arms)),
+        _measured(
+            "one vector explains (causal)", f"{_ONE} after the last layer", _SHARE,
+            (1.0, "causal", f"explained {last}"), expected="small in large models",
+        ),
+    )  # fmt: skip
+
+
+def _static(last: int) -> tuple[Contrast, ...]:
+    """Bridges from contextual vectors to static ones."""
+    near = "nearest words by contextual means that are so by W_E, beyond chance, after the last layer"
+    found = []
+    for arm in ("causal", "masked"):
+        found += [
+            _measured(f"neighbours at the top ({arm})", near, _SHARE, (1.0, arm, f"neighbours {last}")),
+            _measured(
+                f"mean ~ W_E ({arm})", "agreement of likenesses: mean vectors after the last layer and W_E", _RANKS,
+                (1.0, arm, f"mean ~ W_E {last}"), expected="above 0",
+            ),
+            _measured(
+                f"first component - mean ({arm})", "the same of first principal components, less that of means", _RANKS,
+                (1.0, arm, f"first ~ W_E {last}"), (-1.0, arm, f"mean ~ W_E {last}"),
+            ),
+            _measured(
+                f"W_E ~ counts ({arm})", "agreement of likenesses: W_E and rows of mutual information", _RANKS,
+                (1.0, arm, "W_E ~ counts"), expected="above 0",
+            ),
+            _measured(
+                f"mean ~ counts - W_E ~ counts ({arm})", "agreement with counts: mean vectors less rows of W_E", _RANKS,
+                (1.0, arm, f"mean ~ counts {last}"), (-1.0, arm, "W_E ~ counts"),
+            ),
+        ]  # fmt: skip
+    return tuple(found)
+
+
+def _warning() -> tuple[Contrast, ...]:
+    """What another pair W_Q, W_K with the same scores does."""
+    return (
+        _measured(
+            "q ~ q in another basis (causal)", "agreement of likenesses among queries, before and after W_Q and W_K are"
+            " exchanged for a pair with the same scores", _RANKS, (1.0, "causal", "q ~ q"),
+            expected="1 if likeness in q meant anything",
+        ),
+        Contrast(
+            name="scores in another basis (causal)", what="largest change of a score by that exchange", margin=1e-6,
+            terms=((1.0, "causal", "scores moved"),), unit="spreads", expected="0 up to rounding",
+        ),
+    )  # fmt: skip
+
+
+def _analogies(ask: Ask, text: Text) -> tuple[Contrast, ...]:
+    """How many can be asked; shares of right answers only where they are enough."""
+    asked = _measured(
+        _ASKED, f"share of {N_QUESTIONS} analogies that the validation text has the words of", _SHARE,
+        (1.0, "causal", _ASKED),
+    )  # fmt: skip
+    if not _enough(ask, text):
+        return (asked,)
+    whose = {"W_E": "rows of W_E", "mean": "mean vectors after the last layer", "counts": "rows of mutual information"}
+    asked_of = [("causal", name) for name in whose] + [("masked", "W_E"), ("masked", "mean")]
+    return asked, *(
+        _measured(
+            f"analogies by {name} ({arm}) {beyond}", f"analogies answered rightly by {whose[name]}, {beyond}", _POINTS,
+            (1.0, arm, f"{quantity} {name}"),
+        )
+        for arm, name in asked_of
+        for quantity, beyond in (("analogies", "beyond chance"), ("beyond c", "beyond the nearest neighbour of c"))
+    )  # fmt: skip
+
+
+def _enough(ask: Ask, text: Text) -> bool:
+    """Whether the part of the text that is read holds the words of enough analogies."""
+    if ask.named:
+        return False
+    corpus = ask.corpus(text)
+    words = {corpus.tokenizer.token(int(i)) for i in np.unique(corpus.val.ids[:MOST_TOKENS])}
+    return n_askable(words) >= FEWEST_ASKED
+
+
+def _design(ask: Ask) -> Design:
+    quick, labelled = ask.quick, ask.has_labels()
+    vocab = 1000 if quick else 2000
+    scale = (
+        Scale(d_model=32, n_layers=2, n_heads=2, n_ctx=32, batch_size=16, steps=300, val_tokens=8_192, evaluations=2)
+        if quick
+        else Scale(d_model=64, n_layers=4, n_heads=2, n_ctx=64, batch_size=16, steps=600, val_tokens=32_768)
+    )
+    texts, arms = {"text": Text(tokenizer="word", vocab=vocab)}, _arms(scale.steps)
+    if labelled:
+        more, classify = _classify(200 if quick else 600, vocab)
+        texts, arms = texts | more, (*arms, classify)
+    last = scale.n_layers
+    return make_design(
+        ask,
+        study="static-or-contextual",
+        texts=texts,
+        scale=scale,
+        grid=Grid(),
+        arms=arms,
+        contrasts=(*_contextuality(last, labelled), *_static(last), *_warning(), *_analogies(ask, texts["text"])),
+        replicates=6 if quick else 8,
+    )
+
+
+def _claim(findings: Findings) -> str:
+    verdict, effect = findings.primary.result.verdict, findings.primary.result.effect or 0.0
+    more = f"{_like_the_table(findings)}{_unasked(findings)}"
+    ends = "their mean cosine, less that of different words, changes by"
+    what = "vectors of one word in different contexts"
+    if verdict == "unresolved":
+        return f"Whether layers make {what} less alike is not settled by this run{more}; from bottom to top {ends}"
+    if verdict == "equivalent":
+        return f"From the bottom to the top of a causal model {what} stay as alike as they were{more}: {ends}"
+    small = ", though by less than would matter" if verdict == "differs but trivially" else ""
+    way = "more" if effect > 0 else "less"
+    return f"In a causal model {what} are {way} alike after the last layer than before the first{small}{more}: {ends}"
+
+
+def _like_the_table(findings: Findings) -> str:
+    """How far neighbours are still those of W_E, in brackets; empty where that is not settled."""
+    result = findings.effect(_BEYOND).result
+    if result.effect is None or result.verdict == "unresolved":
+        return ""
+    if result.verdict == "equivalent":
+        return " (and which words their means are near has nothing to do with W_E)"
+    way = "more" if result.effect > 0 else "fewer"
+    n = amount(10 * abs(result.effect), False)
+    return f" (of the ten words nearest to a word's mean {n} {way} are so by W_E than by chance)"
+
+
+def _unasked(findings: Findings) -> str:
+    """That no analogy was scored, where none was."""
+    if any(effect.contrast.name.startswith("analogies by") for effect in findings.effects):
+        return ""
+    return "; its words are those of too few analogies for a score"
+
+
+QUESTION = Question(
+    name="static-or-contextual",
+    asks="How do contextual vectors differ from the embedding rows, and do analogies mean anything for each?",
+    answer=(
+        "likeness of a word's occurrences to one another, to their window and to its row of W_E, each beyond its"
+        " baseline; analogies with the share that could be asked; likeness in q under a change of basis"
+    ),
+    falsified_by=(
+        "Vectors of one word are as alike after the last layer as before the first; the contextual mean's neighbours"
+        " have nothing to do with those of W_E; a change of basis that keeps every score keeps the order of cosines"
+        " among queries."
+    ),
+    literature=(
+        "Skip-gram factorises shifted mutual information of words and contexts (Levy and Goldberg 2014), so rows of"
+        " positive mutual information stand for it here. Measures of contextuality and their baselines are those of"
+        " Ethayarajh 2019 (arXiv 1909.00512), whose models are far larger. In a table of word vectors most of what"
+        " random pairs of rows share is one common shift (Bis et al. 2021). That the scores fix W_Q W_K^T only, and no"
+        " cosine among queries, is exact algebra."
+    ),
+    design=_design,
+    claim=_claim,
+)

@@ -1,0 +1,205 @@
+"""Is a token's identity lost after the first layer? And when the objective is masked tokens?
+
+Layer 0 is what enters the first block, the row of W_E; layer i is what leaves block i. A linear probe and the nearest
+row of W_E name the token at a position, on windows that neither model nor probe was fitted on. A model without skip
+connections is the control that loses it; untrained models show what attention mixes before anything is learned. Every
+token that the masked task hides shows [MASK], in training too, so none is left in sight by a rule; the probe of hidden
+positions says where the model makes the identity anew. At layer 0 it can find nothing there: all show the same row.
+A masked model is asked fewer tokens a step, so it gets more steps; positions are rotary and the start is Glorot's but
+for small rows of W_E, where it learns in the time of a study.
+"""
+
+from typing import Any
+
+from qkv.studies.design import Arm, Contrast, Design, Grid, Scale, Text
+from qkv.studies.question import ANSWERS, LEARNS_MASKED, Ask, Question, make_design
+from qkv.studies.sentences import amount
+from qkv.studies.verdicts import Findings
+
+__all__ = ["QUESTION"]
+
+MARGIN = 5.0
+"""Points of accuracy: what is told of 95 in 100 tokens is not lost."""
+MARGIN_NATS = 0.1
+_PROBES, _HIDDEN = ("identity",), ("identity", "hidden identity")
+_BODY = "rotary positions and Glorot's start with small rows of W_E, as in every arm"
+_POINTS, _NATS = "points of accuracy", "nats per token"
+
+
+def _arms(steps: int) -> tuple[Arm, ...]:
+    still: dict[str, Any] = {"trainer": "none", "tune": "none", **LEARNS_MASKED}
+    return (
+        Arm(name="causal", what=f"predicts the next token; {_BODY}", **LEARNS_MASKED, probes=_PROBES),
+        Arm(name="masked", what="predicts hidden tokens, in three times the steps: as many answers", task="masked",
+            sizes=(("steps", ANSWERS * steps),), **LEARNS_MASKED, probes=_HIDDEN),
+        Arm(name="skipless", what="predicts the next token without skip connections: the control that loses identity",
+            **{**LEARNS_MASKED, "layout": (*LEARNS_MASKED["layout"], ("skip", False))}, probes=_PROBES),
+        Arm(name="untrained", what="the causal model at its start", probes=_PROBES, **still),
+        Arm(name="untrained masked", what="the masked model at its start", task="masked", probes=_HIDDEN, **still),
+    )  # fmt: skip
+
+
+def _classify(steps: int) -> tuple[dict[str, Text], Arm]:
+    """The objective of telling classes apart, where the source has labels."""
+    arm = Arm(
+        name="classify", what="tells the classes of texts apart", text="labelled", task="classify", lr=0.003,
+        sizes=(("batch_size", 64), ("steps", steps)), **LEARNS_MASKED, probes=_PROBES,
+    )  # fmt: skip
+    return {"labelled": Text(stream="labelled", tokenizer="word")}, arm
+
+
+def _change(arm: str, after: int, before: int = 0, *, hidden: bool = False, expected: str = "") -> Contrast:
+    """Nats that a probe reads after one layer, less those after another."""
+    where, which = ("hidden information", "hidden ") if hidden else ("information", "")
+    return Contrast(
+        name=f"{where} {after} - {before} ({arm})",
+        what=f"nats that a probe reads of the {which}token at layer {after}, less those at layer {before}",
+        terms=((1.0, arm, f"{where} {after}"), (-1.0, arm, f"{where} {before}")),
+        margin=MARGIN_NATS,
+        unit=_NATS,
+        expected=expected,
+    )
+
+
+def _named(arm: str, after: int, expected: str = "") -> Contrast:
+    return Contrast(
+        name=f"named at layer {after} ({arm})",
+        what=f"tokens that a probe names at layer {after}, less those that it names without looking",
+        terms=((1.0, arm, f"identity {after}"), (-1.0, arm, f"chance {after}")),
+        margin=MARGIN,
+        unit=_POINTS,
+        expected=expected,
+    )
+
+
+def _fall(arm: str, after: int, expected: str, quantity: str = "identity") -> Contrast:
+    how = "a probe" if quantity == "identity" else "the nearest row of W_E"
+    return Contrast(
+        name=f"{quantity} {after} - 0 ({arm})",
+        what=f"tokens that {how} names at layer {after}, less those at layer 0",
+        terms=((1.0, arm, f"{quantity} {after}"), (-1.0, arm, f"{quantity} 0")),
+        margin=MARGIN,
+        unit=_POINTS,
+        expected=expected,
+    )
+
+
+def _beside(arm: str, other: str, layer: int, expected: str = "") -> Contrast:
+    """What one arm keeps beside another, each from its own layer 0."""
+    terms = tuple(
+        (sign * way, name, f"information {at}")
+        for sign, name in ((1.0, arm), (-1.0, other))
+        for way, at in ((1.0, layer), (-1.0, 0))
+    )
+    return Contrast(
+        name=f"information {layer} - 0: {arm} - {other}",
+        what=f"change of what a probe reads from layer 0 to layer {layer}: {arm} less {other}",
+        terms=terms,
+        margin=MARGIN_NATS,
+        unit=_NATS,
+        expected=expected,
+    )
+
+
+def _contrasts(last: int, labelled: bool) -> tuple[Contrast, ...]:
+    layers = range(1, last + 1)
+    classify = [_change("classify", i) for i in layers] if labelled else []
+    return (
+        _fall("causal", 1, "within 5 points, thanks to skip connections"),
+        _named("causal", 1, "far above 0"),
+        _named("causal", last),
+        _fall("masked", 1, "within 5 points"),
+        _named("masked", 1, "far above 0"),
+        *(_change("causal", i, expected="falls with depth" if i == last else "") for i in layers),
+        *(_change("masked", i) for i in layers),
+        _change("masked", last, last - 1, expected="above 0 where it is made anew at the top"),
+        _beside("masked", "causal", last, "above 0"),
+        _beside("causal", "untrained", last, "above 0: small rows drown in what untrained blocks write"),
+        _beside("masked", "untrained masked", last),
+        *(_change("masked", i, hidden=True, expected="above 0" if i == last else "") for i in layers),
+        _change("untrained masked", last, hidden=True, expected="0: nothing was learned"),
+        _fall("skipless", last, "far below 0, else the measure is blind"),
+        _fall("causal", last, "", "nearest"),
+        _fall("masked", last, "", "nearest"),
+        _fall("untrained", last, "", "nearest"),
+        *classify,
+    )
+
+
+def _design(ask: Ask) -> Design:
+    quick, labelled = ask.quick, ask.has_labels()
+    scale = (
+        Scale(d_model=32, n_layers=2, n_heads=2, n_ctx=32, batch_size=16, steps=300, val_tokens=8_192, evaluations=2)
+        if quick
+        else Scale(d_model=64, n_layers=4, n_heads=2, n_ctx=64, batch_size=16, steps=700, val_tokens=32_768)
+    )
+    texts, arms = {"text": Text(tokenizer="bpe", vocab=512)}, _arms(scale.steps)
+    if labelled:
+        more, classify = _classify(200 if quick else 600)
+        texts, arms = texts | more, (*arms, classify)
+    return make_design(
+        ask,
+        study="token-identity",
+        texts=texts,
+        scale=scale,
+        grid=Grid(),
+        arms=arms,
+        contrasts=_contrasts(scale.n_layers, labelled),
+        replicates=6 if quick else 8,
+    )
+
+
+def _claim(findings: Findings) -> str:
+    verdict, effect = findings.primary.result.verdict, findings.primary.result.effect or 0.0
+    more = _beyond_chance(findings)
+    if verdict == "unresolved":
+        return (
+            "Whether a token's identity is lost after the first layer of a causal model is not settled by this"
+            f" run{more}; the tokens that a linear probe names change from layer 0 to layer 1 by"
+        )
+    if verdict == "equivalent":
+        return (
+            f"A token's identity is not lost after the first layer of a causal model{more}: the tokens that a linear"
+            " probe names change from layer 0 to layer 1 by"
+        )
+    small = ", less than would matter" if verdict == "differs but trivially" else ""
+    if effect > 0:
+        return (
+            f"After the first layer of a causal model a token is easier to name than before it{small}{more}: the tokens"
+            " that a linear probe names change by"
+        )
+    return (
+        f"Some of a token's identity is harder to name after the first layer of a causal model{small}{more}: the tokens"
+        " that a linear probe names change by"
+    )
+
+
+def _beyond_chance(findings: Findings) -> str:
+    """How many tokens are still named there, in brackets; empty where that is not settled."""
+    named = findings.effect("named at layer 1 (causal)").result
+    if named.effect is None or named.verdict != "differs" or named.effect < 0:
+        return ""
+    return f" (there it names {amount(named.effect, False)} in 100 more than it does without looking)"
+
+
+QUESTION = Question(
+    name="token-identity",
+    asks="Is a token's identity lost after the first layer? And when the objective is masked tokens?",
+    answer=(
+        "tokens named by a linear probe and by the nearest row of W_E, and information in nats, by layer and objective,"
+        " against chance, untrained models and a model without skip connections; at hidden positions too"
+    ),
+    falsified_by=(
+        f"After the first layer a probe names {MARGIN:g} points fewer tokens than before it; without skip connections"
+        " it names as many at the top as at the bottom (then the measure is blind)."
+    ),
+    literature=(
+        "Models trained to predict the next token lose information about the input token from layer to layer; masked"
+        " ones lose it and then make token identity anew at the top (Voita et al. 2019, arXiv 1909.01380, abstract)."
+        " From the vectors of any layer the exact input could be found again, at the start and after training"
+        " (Nikolaou et al. 2025, arXiv 2510.15511, abstract): what a linear probe does not read is not lost for every"
+        " reader."
+    ),
+    design=_design,
+    claim=_claim,
+)

@@ -1,0 +1,200 @@
+"""Is an image transformer the same machine?
+
+Patches of an image enter where tokens do: the patch projection is its W_E, and what is told is the class. The same
+matrices are frozen in a model of pixels (the handwritten digits that come with scikit-learn) and in one of words, the
+user's own text, and the costs are set side by side. A nat per image and a nat per token are not one unit, so costs are
+shares of what the frequencies of answers leave open. A frozen patch projection should cost next to nothing: it has
+fewer rows than the model is wide, so whatever reads it linearly can undo it. A frozen table of many tokens cannot be
+undone. The matrices themselves are read by the same measures.
+"""
+
+from typing import Any
+
+from qkv.studies.design import Arm, Contrast, Design, Grid, Scale, Text
+from qkv.studies.question import Ask, Question, make_design
+from qkv.studies.verdicts import Findings
+
+__all__ = ["QUESTION"]
+
+MARGIN = 0.02
+"""Of what the frequencies of answers leave open."""
+_UNIT = "of what frequencies leave open"
+_CHANGES = {
+    "W_E frozen": ("W_E=freeze",),
+    "QK frozen": ("L*.W_[QK]=freeze",),
+    "VO frozen": ("L*.W_[VO]=freeze",),
+    "MLP frozen": ("L*.W_in,L*.W_out=freeze",),
+    "identity": ("L*.W_[QKVO]=identity",),
+}
+_WORDS = {
+    "W_E frozen": "W_E frozen at the start",
+    "QK frozen": "W_Q and W_K frozen at the start",
+    "VO frozen": "W_V and W_O frozen at the start",
+    "MLP frozen": "W_in and W_out frozen at the start",
+    "identity": "W_Q = W_K = W_V = W_O = I: q = k = v = x",
+}
+_KINDS: dict[str, dict[str, Any]] = {
+    "pixels": {"text": "digits", "task": "image"},
+    "words": {"text": "text", "task": "causal"},
+}
+_READ = ("told", "roles", "accuracy")
+
+
+def _trained(kind: str) -> Arm:
+    return Arm(name=f"{kind}, trained", what="everything trained", probes=_READ, **_KINDS[kind])
+
+
+def _untrained(kind: str) -> Arm:
+    return Arm(
+        name=f"{kind}, untrained", what="the same model at its start", trainer="none", tune="none", probes=("roles",),
+        **_KINDS[kind],
+    )  # fmt: skip
+
+
+def _changed(kind: str, what: str) -> Arm:
+    return Arm(
+        name=f"{kind}, {what}", what=_WORDS[what], changes=_CHANGES[what], probes=("told",), **_KINDS[kind]
+    )  # fmt: skip
+
+
+def _terms(kind: str, what: str, sign: float = 1.0) -> tuple[tuple[float, str, str], ...]:
+    """How much less is told with a change than without."""
+    return (sign, f"{kind}, trained", "told"), (-sign, f"{kind}, {what}", "told")
+
+
+def _cost(kind: str, what: str, expected: str = "above 0") -> Contrast:
+    return Contrast(
+        name=f"{kind}: {what}", what=f"{kind}: how much less is told with {_WORDS[what]}", terms=_terms(kind, what),
+        margin=MARGIN, unit=_UNIT, expected=expected,
+    )  # fmt: skip
+
+
+def _between(what: str, expected: str = "") -> Contrast:
+    return Contrast(
+        name=f"{what}: pixels - words", what=f"cost in pixels less cost in words: {_WORDS[what]}",
+        terms=(*_terms("pixels", what), *_terms("words", what, -1.0)), margin=MARGIN, unit=_UNIT, expected=expected,
+    )  # fmt: skip
+
+
+def _order(kind: str) -> Contrast:
+    return Contrast(
+        name=f"{kind}: VO - QK", what=f"{kind}: cost of freezing W_V and W_O, less that of freezing W_Q and W_K",
+        terms=((1.0, f"{kind}, QK frozen", "told"), (-1.0, f"{kind}, VO frozen", "told")), margin=MARGIN, unit=_UNIT,
+        expected="above 0",
+    )  # fmt: skip
+
+
+def _matrices(kind: str) -> tuple[Contrast, ...]:
+    """What training did to W_Q and W_K, against the same model untrained."""
+    return (
+        Contrast(
+            name=f"{kind}: symmetric share", what=f"{kind}: symmetric share of |W_Q W_K^T|^2, less that untrained",
+            terms=((1.0, f"{kind}, trained", "symmetric share"), (-1.0, f"{kind}, untrained", "symmetric share")),
+            margin=0.05, unit="of the square",
+        ),
+        Contrast(
+            name=f"{kind}: angle QK", what=f"{kind}: angle between what W_Q and W_K read, less that untrained",
+            terms=((1.0, f"{kind}, trained", "angle QK"), (-1.0, f"{kind}, untrained", "angle QK")), margin=5.0,
+            unit="degrees",
+        ),
+    )  # fmt: skip
+
+
+def _design(ask: Ask) -> Design:
+    return _quick(ask) if ask.quick else _full(ask)
+
+
+def _quick(ask: Ask) -> Design:
+    return make_design(
+        ask,
+        study="words-or-pixels",
+        texts={"digits": Text(stream="digits"), "text": Text()},
+        scale=Scale(
+            d_model=32, n_layers=2, n_heads=2, n_ctx=32, batch_size=16, steps=300, val_tokens=8_192, evaluations=2
+        ),
+        grid=Grid(),
+        arms=(
+            _trained("pixels"), _changed("pixels", "W_E frozen"), _trained("words"), _changed("words", "W_E frozen"),
+            *(_changed("pixels", what) for what in ("QK frozen", "VO frozen")),
+            *(_untrained(kind) for kind in _KINDS),
+        ),
+        contrasts=(
+            _between("W_E frozen", "below 0"),
+            _cost("pixels", "W_E frozen", "near 0"),
+            _cost("words", "W_E frozen"),
+            *(_cost("pixels", what) for what in ("QK frozen", "VO frozen")),
+            _order("pixels"),
+            *(contrast for kind in _KINDS for contrast in _matrices(kind)),
+        ),
+        replicates=6,
+    )  # fmt: skip
+
+
+def _full(ask: Ask) -> Design:
+    return make_design(
+        ask,
+        study="words-or-pixels",
+        texts={"digits": Text(stream="digits"), "text": Text()},
+        scale=Scale(d_model=64, n_layers=2, n_heads=2, n_ctx=64, batch_size=16, steps=1000, val_tokens=32_768),
+        grid=Grid(),
+        arms=(
+            *(arm for kind in _KINDS for arm in (_trained(kind), *(_changed(kind, what) for what in _CHANGES))),
+            *(_untrained(kind) for kind in _KINDS),
+        ),
+        contrasts=(
+            _between("W_E frozen", "below 0"),
+            *(_between(what) for what in _CHANGES if what != "W_E frozen"),
+            *(_cost("pixels", what, "near 0" if what == "W_E frozen" else "above 0") for what in _CHANGES),
+            *(_cost("words", what) for what in _CHANGES),
+            *(_order(kind) for kind in _KINDS),
+            *(contrast for kind in _KINDS for contrast in _matrices(kind)),
+        ),
+        replicates=8,
+    )
+
+
+def _claim(findings: Findings) -> str:
+    verdict, effect = findings.primary.result.verdict, findings.primary.result.effect or 0.0
+    difference = "the cost in pixels less that in words is"
+    rest = _of_order(findings)
+    if verdict == "unresolved":
+        what = "Whether a frozen W_E costs a model of pixels less than one of words"
+        return f"{what} is not settled by this run{rest}; {difference}"
+    if verdict == "equivalent":
+        return f"A frozen W_E costs a model of pixels as much as one of words{rest}: {difference}"
+    small = ", by less than would matter" if verdict == "differs but trivially" else ""
+    how = "further back" if effect > 0 else "less far back"
+    what = f"A frozen patch projection sets a model of pixels {how} than a frozen W_E does one of words"
+    return f"{what}{small}{rest}: {difference}"
+
+
+def _of_order(findings: Findings) -> str:
+    """Which product costs a model of pixels more when it is frozen."""
+    result = findings.effect("pixels: VO - QK").result
+    if result.verdict == "unresolved":
+        return " (which of QK and VO costs pixels more when frozen is open)"
+    if result.verdict == "equivalent":
+        return " (frozen QK and frozen VO cost pixels alike)"
+    little = "a little " if result.verdict == "differs but trivially" else ""
+    return f" (frozen VO costs pixels {little}{'more' if (result.effect or 0.0) > 0 else 'less'} than frozen QK)"
+
+
+QUESTION = Question(
+    name="words-or-pixels",
+    asks="Is an image transformer the same machine?",
+    answer=(
+        "what frozen matrices and W = I cost in pixels and in words, in shares of what the frequencies of answers leave"
+        " open, and the same measures of W_Q and W_K"
+    ),
+    falsified_by=(
+        "A frozen patch projection costs pixels more than the margin, or as much as a frozen table costs words;"
+        " freezing W_Q and W_K costs pixels more than freezing W_V and W_O."
+    ),
+    literature=(
+        "An image is cut into patches, which one linear map brings to the model's width:"
+        " that is the table of a text, for dense codes instead of one-hot ones (Dosovitskiy et al. 2020, arXiv"
+        " 2010.11929). No paper was found that freezes it beside the table of a text."
+    ),
+    design=_design,
+    claim=_claim,
+)

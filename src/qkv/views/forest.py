@@ -1,0 +1,103 @@
+"""The effects of a study as a picture file: an SVG of intervals, one axis for each unit, drawn without a browser.
+
+What the room of a study draws on a page (`static/study.js`), for places where no script runs. Colours are those of the
+page, light or dark as the reader's system is.
+"""
+
+import html
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
+from typing import Any
+
+__all__ = ["forest_svg"]
+
+_WIDTH, _ROW, _RIGHT, _TOP, _BOTTOM = 860, 26, 190, 30, 34
+_LETTER = 7.3
+"""Pixels that a letter of the names takes, about."""
+_TICKS = 5
+_STYLE = """<style>
+svg { --paper: #fcfbf8; --ink: #1d1e22; --soft: #4d4f57; --faint: #6f717a; --band: #1d1e22; --accent: #1a5796; }
+@media (prefers-color-scheme: dark) {
+  svg { --paper: #15161b; --ink: #ececec; --soft: #b9bbc4; --faint: #8f919b; --band: #ececec; --accent: #7db8f0; }
+}
+.paper { fill: var(--paper) } text { fill: var(--soft) } .head { fill: var(--ink); font-weight: 600 }
+.band { fill: var(--band); fill-opacity: .09 } .one { fill: var(--faint); fill-opacity: .6 }
+.zero { stroke: var(--faint) }
+.main { fill: var(--accent); stroke: var(--accent) } .other { fill: var(--soft); stroke: var(--soft) }
+.tick { fill: var(--faint); text-anchor: middle } .said { font-weight: 600 }
+</style>"""
+
+
+def forest_svg(verdict: Mapping[str, Any]) -> str:
+    """Every effect of a verdict that has an interval: its mean, its 95 % interval, its replicates, and the margin.
+
+    One axis for each unit; the first effect, which is the study's own question, stands out. Empty where there is none.
+    """
+    rows = [row for row in verdict["contrasts"] if row["low"] is not None]
+    units = list(dict.fromkeys(row["unit"] for row in rows))
+    rows.sort(key=lambda row: units.index(row["unit"]))
+    parts, y = [], 0.0
+    for unit, group in groupby(rows, key=lambda row: row["unit"]):
+        panel = list(group)
+        parts += _panel(unit, panel, y, first=rows[0])
+        y += _TOP + _ROW * len(panel) + _BOTTOM
+    if not parts:
+        return ""
+    about = html.escape(f"Effects of the study {verdict['study']} with their 95 % intervals")
+    opening = (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {y:g}" width="{_WIDTH}" height="{y:g}"'
+        f' role="img" aria-label="{about}" font-family="system-ui, sans-serif" font-size="12">'
+    )
+    return "\n".join([opening, _STYLE, f'<rect class="paper" width="{_WIDTH}" height="{y:g}"/>', *parts, "</svg>\n"])
+
+
+def _panel(unit: str, rows: Sequence[Mapping[str, Any]], top: float, first: Mapping[str, Any]) -> list[str]:
+    """The effects of one unit on one axis, from `top` down."""
+    margin = rows[0]["margin"]
+    ends = [bound for row in rows for bound in (row["low"], row["high"], *row["values"])]
+    ticks = _ticks(min(-margin, *ends), max(margin, *ends))
+    left = min(0.42 * _WIDTH, 16 + _LETTER * max(len(row["name"]) for row in rows))
+    scale = (_WIDTH - _RIGHT - left) / (ticks[-1] - ticks[0])
+
+    def x(value: float) -> str:
+        return f"{left + (value - ticks[0]) * scale:.1f}"
+
+    height, under = _ROW * len(rows), top + _TOP + _ROW * len(rows)
+    parts = [
+        f'<text class="head" x="8" y="{top + 19:g}">{html.escape(unit)} (band: the margin, {margin:g})</text>',
+        f'<rect class="band" x="{x(-margin)}" y="{top + _TOP:g}" width="{2 * margin * scale:.1f}" height="{height}"/>',
+        f'<line class="zero" x1="{x(0)}" x2="{x(0)}" y1="{top + _TOP:g}" y2="{under:g}"/>',
+        *(f'<text class="tick" x="{x(tick)}" y="{under + 16:g}">{_said(tick)}</text>' for tick in ticks),
+    ]
+    for number, row in enumerate(rows):
+        parts += _effect(row, top + _TOP + _ROW * (number + 0.5), x, left, "main" if row is first else "other")
+    return parts
+
+
+def _effect(row: Mapping[str, Any], y: float, x: Any, left: float, role: str) -> Iterable[str]:
+    """One line: name, replicates, interval, mean, and what it comes to in words."""
+    name, most = row["name"], int((left - 16) / _LETTER)
+    shown = name if len(name) <= most else name[: most - 1] + "…"
+    told = html.escape(f"{row['what']}: {row['effect']:+.3g}, {row['low']:+.3g} to {row['high']:+.3g}")
+    middle = f"{y:g}"
+    yield f"<g><title>{told}</title>"
+    yield f'<text x="{left - 8:.1f}" y="{y + 4:g}" text-anchor="end">{html.escape(shown)}</text>'
+    yield from (f'<circle class="one" cx="{x(value)}" cy="{middle}" r="2"/>' for value in row["values"])
+    ends = f'x1="{x(row["low"])}" x2="{x(row["high"])}" y1="{middle}" y2="{middle}"'
+    yield f'<line class="{role}" {ends} stroke-width="2"/>'
+    yield f'<circle class="{role}" cx="{x(row["effect"])}" cy="{middle}" r="4"/>'
+    said = f'<tspan class="said">{row["effect"]:+.3f}</tspan> {html.escape(row["verdict"])}'
+    yield f'<text x="{_WIDTH - _RIGHT + 14}" y="{y + 4:g}">{said}</text></g>'
+
+
+def _ticks(low: float, high: float) -> list[float]:
+    """About `_TICKS` round numbers around low..high, evenly spaced: 1, 2 or 5 times a power of ten apart."""
+    rough = (high - low) / _TICKS
+    power = 10.0 ** math.floor(math.log10(rough))
+    step = next(power * n for n in (1, 2, 5, 10) if power * n >= rough)
+    return [n * step for n in range(math.floor(low / step), math.ceil(high / step) + 1)]
+
+
+def _said(tick: float) -> str:
+    return f"{round(tick, 10):g}"

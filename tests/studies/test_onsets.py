@@ -1,0 +1,99 @@
+"""Stages of a training: where a curve passes a level, what the levels are, and that looking changes nothing."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from qkv.models.layout import Sizes
+from qkv.studies import streams
+from qkv.studies.design import Arm, Scale, Text, Trial
+from qkv.studies.onsets import crossing, look_steps, stages
+from qkv.studies.repeat import Repeat
+from qkv.studies.training import run_trial
+from qkv.tasks import find_task
+
+CHAIN = Text(
+    stream="markov",
+    settings=(("states", 6), ("sharpness", 2.0), ("noise", 0.1), ("tokens", 60_000), ("val_tokens", 20_000)),
+)
+SIZES = Sizes(d_vocab=9, d_model=8, n_layers=1, n_heads=1, n_ctx=16)
+REPEAT = Text(stream="repeat", settings=(("letters", 8), ("shortest", 3), ("longest", 5)))
+
+
+def test_looks_are_a_constant_factor_apart_and_end_at_the_horizon():
+    looks = look_steps(1000)
+    assert looks[0] == 1 and looks[-1] == 1000 and list(looks) == sorted(set(looks)) and 40 <= len(looks) <= 52
+    ratios = np.array(looks[1:]) / np.array(looks[:-1])
+    assert ratios[looks.index(32) :].max() < 1.2 and look_steps(1) == (1,) and look_steps(3) == (1, 2, 3)
+
+
+def test_a_level_is_passed_where_the_curve_is_between_two_looks():
+    looks = [(0, 4.0), (1, 3.0), (2, 2.0), (8, 1.0), (16, 1.5), (32, 0.5)]
+    assert crossing(looks, 2.0) == 2.0 and crossing(looks, 3.5) == 0.5
+    assert crossing(looks, 1.5) == pytest.approx(4.0), "half-way in the logarithm from 2 to 8"
+    assert crossing(looks, 1.0) == pytest.approx(8.0), "the first time, though the loss rises again"
+    assert crossing(looks, 0.4) is None and crossing([(0, 1.0)], 2.0) == 0.0
+    assert crossing([(0, 1.0), (1, 0.9)], 2.0) == 0.0, "below it from the start"
+
+
+def test_stages_of_a_chain_are_its_entropies():
+    made = streams.corpus(CHAIN, "", 0, None)
+    found = stages(find_task("causal"), made, 19_999)
+    matrix = streams.markov_matrix(6, 2.0, 0.1)
+    stationary = np.linalg.matrix_power(matrix, 200)[0]
+    assert found["unigram"] == pytest.approx(-(stationary * np.log(stationary)).sum(), abs=0.02)
+    assert found["bigram"] == pytest.approx(streams.markov_entropy(matrix), abs=0.02)
+    assert found["beyond pairs"] == pytest.approx(found["bigram"], abs=0.01), "there is nothing beyond"
+
+
+def trial(text: Text, source: str, **more) -> Trial:
+    arm = {"name": "a", "what": "", "trainer": "timed"} | more
+    scale = Scale(d_model=16, n_layers=1, n_heads=1, n_ctx=16, batch_size=16, steps=60, val_tokens=1024, evaluations=1)
+    sha256 = streams.corpus(text, source, 1024, None).sha256
+    return Trial(
+        arm=Arm(**arm), text=text, scale=scale, source=source, source_sha256=sha256, lr=0.03, seed=1, software=""
+    )
+
+
+def test_looking_changes_no_bit_of_a_training_and_finds_where_it_passed(small_text):
+    timed = trial(Text(), str(small_text))
+    row = run_trial(timed, None)
+    plain = run_trial(dataclasses.replace(timed, arm=dataclasses.replace(timed.arm, trainer="loop")), None)
+    assert row["loss"] == plain["loss"] and row["curve"] == plain["curve"]
+    m = row["measures"]
+    assert m["reached unigram"] == 1.0 and 0 < m["step of unigram"] < m["step of bigram"] <= 60
+    assert m["reached beyond pairs"] == 0.0 and m["step of beyond pairs"] == 60.0, "not reached counts as the horizon"
+
+
+def test_a_training_that_stands_still_reaches_nothing(small_text):
+    held = trial(Text(), str(small_text), changes=("W_U=zero",))
+    m = run_trial(held, None)["measures"]
+    assert [m[f"reached {stage}"] for stage in ("unigram", "bigram", "beyond pairs")] == [0.0] * 3
+
+
+def test_copying_is_reached_at_half_of_what_striking_out_leaves():
+    made, task = streams.corpus(REPEAT, "", 0, None), Repeat(letters=8, shortest=3, longest=5)
+    assert stages(task, made, 100) == {"copying": pytest.approx(np.log([1, 2, 3]).mean() / 2)}
+    m = run_trial(trial(REPEAT, "", task="repeat"), None)["measures"]
+    assert set(m) == {"step of copying", "reached copying"}
+
+
+def test_a_block_comes_again_and_every_letter_after_its_first_pass_is_asked_for():
+    made, task = streams.corpus(REPEAT, "", 0, None), Repeat(letters=8, shortest=3, longest=5)
+    batch = task.train_batch(made, SIZES, 1, 0, np.arange(20))
+    lengths = []
+    for row, window in enumerate(batch.inputs.tolist()):
+        asked = [int(p) - 16 * row for p in batch.positions if 16 * row <= p < 16 * row + 16]
+        n = asked[0]
+        lengths.append(n)
+        assert asked == list(range(n, 16)) and len(set(window[:n])) == n
+        assert all(window[i] == window[i - n] for i in range(n, 16))
+        first = int((batch.positions < 16 * row).sum())
+        assert batch.targets[first : first + 16 - n].tolist() == [*window[n + 1 :], window[16 - n]]
+    assert set(lengths) == {3, 4, 5}
+    again = task.train_batch(made, SIZES, 1, 0, np.arange(20))
+    assert (again.inputs == batch.inputs).all() and (again.targets == batch.targets).all()
+    assert not (task.train_batch(made, SIZES, 1, 1, np.arange(20)).inputs == batch.inputs).all()
+    one, other = (next(iter(task.val_batches(made, SIZES, n))) for n in (4, 8))
+    assert (one.inputs == other.inputs[:4]).all()

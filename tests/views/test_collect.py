@@ -1,0 +1,44 @@
+"""Rooms of a page from telemetry: what is drawn is read, and a long run is not read whole for it."""
+
+import sqlite3
+import tracemalloc
+
+import numpy as np
+import pytest
+
+from qkv.telemetry import RUN_ARM, Store, Telemetry
+from qkv.views import collect
+
+
+@pytest.mark.parametrize(
+    "missing", [(), (5_000,), (1,), tuple(range(60_000, 70_001))], ids=["none", "one", "first", "many"]
+)
+def test_a_long_curve_is_thinned_without_reading_all_of_it(tmp_path, missing):
+    n, left_out = 200_000, set(missing)
+    path = tmp_path / "telemetry.sqlite"
+    with Store(path):
+        pass
+    with sqlite3.connect(path) as connection:
+        rows = ((RUN_ARM, s, s * 64, 1 / s, 0.1, None) for s in range(1, n + 1) if s not in left_out)
+        connection.executemany(
+            "INSERT INTO steps (arm, step, tokens, loss, lr, grad_norm) VALUES (?, ?, ?, ?, ?, ?)", rows
+        )
+    connection.close()
+    with Telemetry(path) as telemetry:
+        there = np.array([s for s in range(1, n + 1) if s not in left_out])
+        assert telemetry.updates() == (len(there), there[0], n)
+        expected, words = collect._thin(len(there))
+        tracemalloc.start()
+        room = collect.loss_room(telemetry, (), {})
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert room.train_steps == tuple(there[expected].tolist()) and room.thinned == words
+        assert room.train == tuple(float(f"{1 / s:.6g}") for s in room.train_steps)
+        if len(there) == n - there[0] + 1:
+            assert peak < 2e6  # all of it would be 16 MB and more
+
+
+def test_a_run_without_updates_has_no_curve(tmp_path):
+    Store(tmp_path / "telemetry.sqlite").close()
+    with Telemetry(tmp_path / "telemetry.sqlite") as telemetry:
+        assert telemetry.updates() == (0, 0, 0) and collect.loss_room(telemetry, (), {}) is None

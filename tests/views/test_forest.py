@@ -1,0 +1,80 @@
+"""Pictures of effects: every dot and line stands where its number says, whatever the names are."""
+
+import re
+from xml.etree import ElementTree
+
+import pytest
+
+from qkv.views.forest import forest_svg
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def effect(name, unit, values, low, high, margin=0.03):
+    return {
+        "name": name, "what": f"what {name} is", "unit": unit, "values": values, "low": low, "high": high,
+        "effect": sum(values) / len(values), "margin": margin, "verdict": "differs",
+    }  # fmt: skip
+
+
+@pytest.fixture
+def picture():
+    rows = [
+        effect("first", "nats", [0.1, 0.2, 0.3], 0.05, 0.35),
+        effect("in another unit", "points", [-4.0, -6.0], -9.0, -1.0, margin=0.5),
+        effect("second & <b>", "nats", [-1.0, -1.2], -1.5, -0.7),
+    ]
+    unknown = rows[0] | {"low": None, "high": None, "effect": None, "name": "never reached"}
+    return ElementTree.fromstring(forest_svg({"study": "x", "contrasts": [*rows, unknown]})), rows
+
+
+def axes(svg):
+    """Of each axis from top to bottom: a function from a place to its number."""
+    ticks = [
+        (float(t.get("x")), float(t.get("y")), float(t.text))
+        for t in svg.iter(f"{SVG}text")
+        if t.get("class") == "tick"
+    ]
+    for y in sorted({y for _, y, _ in ticks}):
+        (x0, _, v0), *_, (x1, _, v1) = [tick for tick in ticks if tick[1] == y]
+        yield lambda x, x0=x0, v0=v0, x1=x1, v1=v1: v0 + (float(x) - x0) * (v1 - v0) / (x1 - x0)
+
+
+def test_every_mark_stands_at_its_number(picture):
+    svg, rows = picture
+    groups = list(svg.iter(f"{SVG}g"))
+    assert len(groups) == 3
+    nats, points = axes(svg)
+    for group, row, value in zip(groups, [rows[0], rows[2], rows[1]], [nats, nats, points], strict=True):
+        line, tolerance = group.find(f"{SVG}line"), (value(1) - value(0)) / 5
+        ones = [value(c.get("cx")) for c in group.iter(f"{SVG}circle") if c.get("class") == "one"]
+        assert ones == pytest.approx(row["values"], abs=tolerance)
+        (mean,) = (value(c.get("cx")) for c in group.iter(f"{SVG}circle") if c.get("class") != "one")
+        assert mean == pytest.approx(row["effect"], abs=tolerance)
+        assert (value(line.get("x1")), value(line.get("x2"))) == pytest.approx((row["low"], row["high"]), abs=tolerance)
+        assert f"{row['effect']:+.3f} differs" in "".join(group.itertext()) and row["name"] in "".join(group.itertext())
+
+
+def test_the_band_is_the_margin_and_the_first_effect_stands_out(picture):
+    svg, rows = picture
+    bands = [r for r in svg.iter(f"{SVG}rect") if r.get("class") == "band"]
+    for band, value, margin in zip(bands, axes(svg), (0.03, 0.5), strict=True):
+        left, wide = float(band.get("x")), float(band.get("width"))
+        assert (value(left), value(left + wide)) == pytest.approx((-margin, margin), rel=0.05)
+    assert [line.get("class") for g in svg.iter(f"{SVG}g") for line in g.iter(f"{SVG}line")] == [
+        "main",
+        "other",
+        "other",
+    ]
+
+
+def test_nothing_to_draw_is_no_picture():
+    row = effect("x", "nats", [0.1], None, None)
+    assert forest_svg({"study": "x", "contrasts": [row]}) == ""
+
+
+def test_everything_lies_inside_and_asks_nobody(picture):
+    svg, _ = picture
+    width = float(svg.get("width"))
+    assert all(0 <= float(e.get(k)) <= width for e in svg.iter() for k in ("x", "x1", "x2", "cx") if e.get(k))
+    assert not re.search(r"href|url\(|<script", ElementTree.tostring(svg, encoding="unicode"))
