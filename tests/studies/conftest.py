@@ -93,12 +93,12 @@ def untrained() -> Callable[..., Any]:
 
 @pytest.fixture(scope="session")
 def labelled(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """2,600 texts of 3 to 20 words in two classes."""
+    """5,000 texts of 3 to 20 words in two classes."""
     from qkv.randomness import generator
     from qkv.studies.streams import word
 
     draws, rows = generator("tests", "occurrences"), ["text\tlabel"]
-    for i in range(2600):
+    for i in range(5000):
         words = [word(int(w)) for w in draws.zipf(1.5, size=int(draws.integers(3, 21))) % 40]
         rows.append(" ".join(words) + f"\t{i % 2}")
     path = tmp_path_factory.mktemp("labelled") / "labelled.tsv"

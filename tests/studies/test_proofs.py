@@ -8,21 +8,22 @@ import torch
 
 from qkv.models import MultiHeadAttention, SelfAttention
 
-DRAWS = np.random.default_rng(11)
 
-
-def normal(*shape: int) -> torch.Tensor:
-    return torch.from_numpy(DRAWS.normal(size=shape))
+@pytest.fixture
+def normal():
+    """Draws of a shape, the same for each test, whatever ran before it."""
+    draws = np.random.default_rng(11)
+    return lambda *shape: torch.from_numpy(draws.normal(size=shape))
 
 
 @pytest.mark.parametrize("d_vocab, d_model", [(5, 8), (8, 8), (1, 3)])
-def test_a_frozen_table_of_independent_rows_loses_nothing_to_linear_readers(d_vocab, d_model):
+def test_a_frozen_table_of_independent_rows_loses_nothing_to_linear_readers(d_vocab, d_model, normal):
     frozen, trained, reader = normal(d_vocab, d_model), normal(d_vocab, d_model), normal(d_model, 4)
     undoing = torch.linalg.pinv(frozen) @ trained @ reader
     torch.testing.assert_close(frozen @ undoing, trained @ reader, rtol=1e-9, atol=1e-9)
 
 
-def test_the_whole_attention_layer_over_a_frozen_table_can_be_that_over_the_trained_one():
+def test_the_whole_attention_layer_over_a_frozen_table_can_be_that_over_the_trained_one(normal):
     frozen, trained = normal(6, 8), normal(6, 8)
     theirs, ours = (MultiHeadAttention(8, 2, causal=True).double() for _ in range(2))
     with torch.no_grad():
@@ -33,7 +34,7 @@ def test_the_whole_attention_layer_over_a_frozen_table_can_be_that_over_the_trai
     torch.testing.assert_close(ours(frozen[ids]), theirs(trained[ids]), rtol=1e-9, atol=1e-9)
 
 
-def test_with_more_tokens_than_coordinates_some_tables_are_out_of_reach():
+def test_with_more_tokens_than_coordinates_some_tables_are_out_of_reach(normal):
     frozen, trained = torch.tensor([[1.0], [2.0]]).double(), torch.tensor([[1.0], [-1.0]]).double()
     best = torch.linalg.lstsq(frozen, trained).solution
     assert float((frozen @ best - trained).norm()) > 1.0
@@ -49,7 +50,7 @@ def identity_layer(d_model: int) -> SelfAttention:
     return layer
 
 
-def test_with_every_w_the_identity_the_length_of_the_rows_is_a_temperature():
+def test_with_every_w_the_identity_the_length_of_the_rows_is_a_temperature(normal):
     rows = torch.nn.functional.normalize(normal(1, 6, 16), dim=-1)
     layer = identity_layer(16)
     for c in (1e-4, 0.5, 3.0, 40.0):
@@ -64,7 +65,7 @@ def test_with_every_w_the_identity_the_length_of_the_rows_is_a_temperature():
 
 
 @pytest.mark.parametrize("degrees", [1.0, 60.0, 90.0, 179.0])
-def test_the_same_model_can_have_any_angle_between_two_queries(degrees):
+def test_the_same_model_can_have_any_angle_between_two_queries(degrees, normal):
     layer, x = SelfAttention(6, d_head=2, causal=True).double(), normal(1, 5, 6)
     before, seen = layer.forward_recorded(x)
     angle = math.radians(degrees)

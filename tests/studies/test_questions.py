@@ -9,12 +9,14 @@ import pytest
 import torch
 
 from qkv.errors import ConfigError
+from qkv.randomness import generator
 from qkv.studies import streams
-from qkv.studies.design import Arm, Design, Grid, Scale, Text, cost
+from qkv.studies.design import Arm, Design, Grid, Scale, Text, Trial, cost
 from qkv.studies.estimate import _try, estimate
 from qkv.studies.question import FULL_MINUTES, Ask
 from qkv.studies.questions import find, questions
-from qkv.studies.training import run_trial
+from qkv.studies.questions.frozen_embeddings import _after_pretraining
+from qkv.studies.training import TRAINERS, before, parts_of, run_trial
 
 NAMES = tuple(questions())
 
@@ -156,8 +158,12 @@ def small_design(arms: tuple[Arm, ...], text: Text, s: Scale, source: str) -> De
 
 
 def measure(arm: Arm, text: Text, source: str = "", **more) -> dict:
+    return run_trial(small_trial(arm, text, source, **more), None)
+
+
+def small_trial(arm: Arm, text: Text, source: str = "", **more) -> Trial:
     design = small_design((arm,), text, scale(**more), source)
-    return run_trial(design.trial(arm, 1, 0, source=source, report=True), None)
+    return design.trial(arm, 1, 0, source=source, report=True)
 
 
 def test_the_contrastive_control_sees_collocation_and_the_untrained_model_none():
@@ -307,23 +313,59 @@ def test_an_lstm_has_as_many_parameters_as_the_attention_beside_it(quick, long_t
         assert counts[0] == pytest.approx(counts[1], rel=0.08), contrast.name
 
 
-def test_a_source_with_labels_adds_the_objective_of_telling_classes_apart(tmp_path, small_text):
-    from qkv.randomness import generator
-    from qkv.studies.questions.frozen_embeddings import _labelled
-
+@pytest.fixture
+def told_by_a_word(tmp_path):
+    """400 texts of nine words, the last of which tells their class."""
     draws, rows = generator("tests", "labelled"), ["text\tlabel"]
     for i in range(400):
         words = [streams.word(int(w)) for w in draws.integers(200, size=8)]
         rows.append(" ".join([*words, "good" if i % 2 else "bad"]) + f"\t{i % 2}")
     (tmp_path / "labelled.tsv").write_text("\n".join(rows) + "\n")
-    source = str(tmp_path / "labelled.tsv")
-    assert Ask(source=source).has_labels() and not Ask(source=str(small_text)).has_labels()
-    assert not Ask().has_labels()
-    texts, (trained, frozen), (contrast,) = _labelled()
+    return str(tmp_path / "labelled.tsv")
+
+
+def _cut(arm, **before):
+    """An arm over classes at the size of a test."""
     small = (("batch_size", 16), ("steps", 60))
-    rows = [
-        measure(dataclasses.replace(arm, text="text", sizes=small, lr=0.01), texts["labelled"], source)
-        for arm in (trained, frozen)
-    ]
+    before = tuple((dict(arm.before) | before).items()) if arm.before else ()
+    return dataclasses.replace(arm, text="text", sizes=small, lr=0.01, before=before)
+
+
+LABELLED = Text(stream="labelled", tokenizer="word", settings=(("specials", True),))
+
+
+def test_a_source_with_labels_adds_the_objective_of_telling_classes_apart(told_by_a_word, labelled, small_text, kept):
+    assert Ask(source=told_by_a_word).has_labels() and not Ask(source=str(small_text)).has_labels()
+    assert not Ask().has_labels()
+    design = find("frozen-embeddings").design(Ask(source=str(labelled), cache=kept))
+    assert [c.unit for c in design.contrasts[2:]] == ["points of accuracy"] * 5
+    for arm in design.arms:
+        _try(design.trial(arm, 1, 0, source=str(labelled), report=True), kept)
+    rows = [measure(_cut(design.arm(f"classify {how}")), LABELLED, told_by_a_word) for how in ("trained", "frozen")]
     assert all(row["measures"]["accuracy"] > 60 for row in rows), "a word that tells the class is found"
-    assert rows[1]["frozen"] == ["W_E"] and contrast.unit == "points of accuracy"
+    assert rows[0]["frozen"] == [] and rows[1]["frozen"] == ["W_E"]
+
+
+def test_a_pretrained_arm_starts_from_the_body_that_learned_the_first_task(told_by_a_word):
+    """Bit for bit; with the body held it stays that, and its head is the one of an arm that trained nothing before."""
+    arms = {arm.name: arm for arm in _after_pretraining()}
+    arm = dataclasses.replace(_cut(arms["feature-based"], steps=20), probes=())
+    made = small_trial(arm, LABELLED, told_by_a_word)
+    corpus = streams.corpus(made.text, made.source, made.scale.val_tokens, None)
+    texts, first = streams.without_labels(corpus), before(made)
+    assert first.arm.task == "masked" and first.scale.steps == 20 and first.seed == made.seed
+    body, own, plain = parts_of(first, texts), parts_of(made, corpus), parts_of(made, corpus)
+    TRAINERS["loop"](first, body, texts, None)
+    TRAINERS["pretrained"](made, own, corpus, None)
+    learned, held = body.catalogue.state(), own.catalogue.state()
+    assert set(held) - set(learned) == {"W_cls", "b_cls"}
+    for address in set(held) & set(learned):
+        assert torch.equal(held[address], learned[address]) and torch.equal(own.start[address], learned[address])
+    assert torch.equal(own.start["W_cls"], plain.start["W_cls"]) and not torch.equal(held["W_cls"], own.start["W_cls"])
+    assert not torch.equal(learned["W_E"], body.start["W_E"])
+
+
+def test_designs_without_a_first_task_keep_the_hash_that_they_had():
+    plain = find("frozen-embeddings").design(Ask(named=("a text", "0" * 64), quick=True))
+    assert all("before" not in arm for arm in plain.as_dict()["arms"])
+    assert "before" not in plain.arms[0].content() and "before" in _after_pretraining()[1].content()

@@ -14,7 +14,11 @@ from qkv.studies.question import Ask
 from qkv.studies.questions import find
 from qkv.studies.training import TRAINERS, run_trial
 
-DRAWS = generator("tests", "relatedness")
+
+@pytest.fixture
+def draws():
+    """The same numbers for each test, whatever ran before it."""
+    return generator("tests", "relatedness")
 
 
 def kept(name: str, replicate: int, cosines: np.ndarray) -> dict[str, float]:
@@ -25,8 +29,8 @@ def kept(name: str, replicate: int, cosines: np.ndarray) -> dict[str, float]:
     return row
 
 
-def test_tasks_are_compared_across_seeds_and_within_their_replicate():
-    rise, fall, other = np.arange(10.0), -np.arange(10.0), DRAWS.normal(size=10)
+def test_tasks_are_compared_across_seeds_and_within_their_replicate(draws):
+    rise, fall, other = np.arange(10.0), -np.arange(10.0), draws.normal(size=10)
     rows = [
         kept("causal", 1, rise), kept("causal again", 1, rise**3), kept("masked", 1, fall),
         kept("masked again", 1, np.exp(rise)), kept("causal", 2, other), {"loss of another probe": 1.0},
@@ -40,10 +44,10 @@ def test_tasks_are_compared_across_seeds_and_within_their_replicate():
     assert found[3] == first and found[4] == {} and found[5] == {}, "nothing to compare is no number"
 
 
-def test_the_ceiling_is_the_geometric_mean_of_what_tasks_agree_with_themselves():
+def test_the_ceiling_is_the_geometric_mean_of_what_tasks_agree_with_themselves(draws):
     """Two measures of one thing under noise: they correlate by about the root of the product of their reliabilities."""
-    truth, n = DRAWS.normal(size=4000), 4000
-    noisy = {name: truth + sd * DRAWS.normal(size=n) for name, sd in
+    truth, n = draws.normal(size=4000), 4000
+    noisy = {name: truth + sd * draws.normal(size=n) for name, sd in
              {"causal": 0.5, "causal again": 0.5, "masked": 2.0, "masked again": 2.0}.items()}  # fmt: skip
     rows = [
         {"replicate": 1.0} | {f"W_E|{name}|a|w{i}": float(x) for i, x in enumerate(values)}
@@ -84,9 +88,9 @@ def test_a_model_agrees_with_itself_turned_and_not_with_another_start(untrained,
     assert abs(compared([first, other])[0]["W_E: causal ~ causal"]) < 0.4
 
 
-def test_too_few_words_are_refused_in_a_sentence(untrained, tmp_path):
+def test_too_few_words_are_refused_in_a_sentence(untrained, tmp_path, draws):
     path = tmp_path / "numbers.txt"
-    path.write_text(" ".join(str(i) for i in DRAWS.integers(30, size=8000)))
+    path.write_text(" ".join(str(i) for i in draws.integers(30, size=8000)))
     with pytest.raises(SourceError, match="0 words stand 4 times or more"):
         relatedness(untrained(path, "causal", tokenizer="word"))
 

@@ -13,12 +13,11 @@ from qkv.studies import statistics as ours
 
 scipy_stats = pytest.importorskip("scipy.stats", reason="SciPy is in the extra study")
 
-DRAWS = np.random.default_rng(7)
-VALUES = DRAWS.normal(0.3, 1.0, size=8)
+VALUES = np.random.default_rng(7).normal(0.3, 1.0, size=8)
 
 
 def test_interval_and_p_equal_scipys_paired_t_test():
-    a, b = DRAWS.normal(size=(2, 9))
+    a, b = np.random.default_rng(8).normal(size=(2, 9))
     theirs = scipy_stats.ttest_rel(a, b)
     bounds = theirs.confidence_interval(0.95)
     assert ours.t_interval(a - b) == pytest.approx((bounds.low, bounds.high), rel=1e-12)
@@ -70,7 +69,7 @@ def test_tost_of_eight_equals_two_one_sided_permutation_tests(margin):
 
 @pytest.mark.parametrize("n", [6, 7, 8, 11])
 def test_the_exact_interval_holds_what_the_sign_flip_test_does_not_reject(n):
-    values = DRAWS.standard_t(2, size=n)
+    values = np.random.default_rng(n).standard_t(2, size=n)
     low, high = ours.interval(values)
     for centre in np.linspace(values.min() - 0.1, values.max() + 0.1, 301):
         p = ours.sign_flip(values - centre)

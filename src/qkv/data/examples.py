@@ -96,10 +96,13 @@ class Examples:
         )
 
 
-def load_examples(config: DataConfig, *, cache: Path | None, progress: Progress | None = None) -> Examples:
+def load_examples(
+    config: DataConfig, *, cache: Path | None, task_specials: bool = False, progress: Progress | None = None
+) -> Examples:
     """Read labelled texts, split them, fit or read their tokenizer, and cut them into tokens.
 
-    Where `config.classes` is given, labels are those (a run's own), and the texts of `config.val` are measured only.
+    task_specials: whether the vocabulary needs [PAD] [UNK] [CLS] [SEP] [MASK]. Where `config.classes` is given, labels
+    are those (a run's own), and the texts of `config.val` are measured only.
 
     Raises SourceError or ConfigError, in one sentence, for what cannot be read as asked.
     """
@@ -126,7 +129,8 @@ def load_examples(config: DataConfig, *, cache: Path | None, progress: Progress 
         rule = f"validation on {val.name}" + _repeated(sketches, val)
     asked = (config.text_column, config.label_column)
     digest = _digest(source.sha256, val.sha256 if val else "", *asked, source.kind, source.note)
-    tokenizer = _tokenizer(config, sides[0][0], digest, cache, progress or (lambda what, share: None))
+    told = progress or (lambda what, share: None)
+    tokenizer = _tokenizer(config, sides[0][0], digest, task_specials, cache, told)
     train, measured = (_labelled(texts, numbers, tokenizer) for texts, numbers in sides)
     return Examples(
         name=source.name,
@@ -201,7 +205,9 @@ def _repeated(train: Sketches, val: LabelledTexts) -> str:
     return f" ({n:,} of its {len(val.texts):,} texts also stand in the training part)" if n else ""
 
 
-def _tokenizer(config: DataConfig, texts: list[str], digest: str, cache: Path | None, told: Progress) -> Tokenizer:
+def _tokenizer(
+    config: DataConfig, texts: list[str], digest: str, specials: bool, cache: Path | None, told: Progress
+) -> Tokenizer:
     """Fitted to the training texts, or read."""
 
     def split() -> Split:
@@ -209,7 +215,7 @@ def _tokenizer(config: DataConfig, texts: list[str], digest: str, cache: Path | 
         part = Part(read=lambda: (Chunk(text, True) for text in texts), n_bytes=n_bytes)
         return Split(train=part, val=part, rule="", many_documents=False)
 
-    return fitted_tokenizer(config, split, digest, False, False, cache, told)
+    return fitted_tokenizer(config, split, digest, False, specials, cache, told)
 
 
 def _labelled(texts: list[str], classes: np.ndarray, tokenizer: Tokenizer) -> Labelled:

@@ -1,7 +1,7 @@
 """The composition root: a configuration becomes a run folder. `train` and studies share it."""
 
 from qkv.recipe.again import data_of
-from qkv.recipe.assemble import Parts, assemble, load_weights, run_matrix
+from qkv.recipe.assemble import Parts, assemble, load_weights, run_matrix, take_body
 from qkv.recipe.imported import import_run, origin_of, tokenizer_of
 from qkv.recipe.ownstep import own_step
 from qkv.recipe.request import Request, RunConfig, resolve
@@ -27,6 +27,7 @@ __all__ = [
     "resolve",
     "resume",
     "run_matrix",
+    "take_body",
     "tokenizer_of",
     "train",
     "verify",

@@ -22,7 +22,7 @@ from qkv.training.optimizers import Optimizer, make_optimizer
 from qkv.training.shards import hollow_like
 from qkv.training.tensorfile import load_tensors
 
-__all__ = ["Parts", "assemble", "load_weights", "run_matrix"]
+__all__ = ["Parts", "assemble", "load_weights", "run_matrix", "take_body"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,12 +94,22 @@ def _take_over(config: RunConfig, catalogue: Catalogue) -> tuple[tuple[str, ...]
     if (parent.model.kind, parent.model.classes) == (config.model.kind, config.model.classes):
         catalogue.load_state(weights)
         return (), _shared_names(parent)
-    new = tuple(entry.address for entry in catalogue if entry.site == "head")
-    missing = [address for address in own if address not in new and address not in weights]
+    heads = _heads(catalogue)
+    missing = [address for address in own if address not in heads and address not in weights]
     if missing:
         raise RunFolderError(f"{folder} has no weights of its own for {missing[0]}; it cannot be started from")
-    catalogue.load_state({address: own[address] if address in new else weights[address] for address in own})
-    return new, _shared_names(parent)
+    return take_body(catalogue, weights), _shared_names(parent)
+
+
+def take_body(catalogue: Catalogue, weights: Mapping[str, Tensor]) -> tuple[str, ...]:
+    """Load all but the head from weights by address, which may have a head of another task. Returns what stays."""
+    own, heads = catalogue.state(), _heads(catalogue)
+    catalogue.load_state({address: own[address] if address in heads else weights[address] for address in own})
+    return heads
+
+
+def _heads(catalogue: Catalogue) -> tuple[str, ...]:
+    return tuple(entry.address for entry in catalogue if entry.site == "head")
 
 
 def _by_every_name(config: RunConfig, weights: dict[str, Tensor]) -> dict[str, Tensor]:

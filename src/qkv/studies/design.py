@@ -48,7 +48,7 @@ class Text:
     """Of a fitted tokenizer; 0 is the law of its kind."""
     settings: Pairs = ()
     """Of a made stream; of a text `val_bytes`, how much of it is measured on, cut before it is cut into tokens, and
-    `train_tokens`, how many of its first are trained on."""
+    `train_tokens`, how many of its first are trained on; of labelled texts `specials`, whether [MASK] is a token."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,10 +125,12 @@ class Arm:
     """(address, table): start values made from the text, by a name in `studies.tables.TABLES`."""
     probes: tuple[str, ...] = ()
     """What is measured on the trained model: names in `studies.probes.PROBES`."""
+    before: Pairs = ()
+    """What the trainer `pretrained` trains the body for first: task, lr, changes, fields of the scale that differ."""
 
     def content(self) -> dict[str, Any]:
         """All that decides the outcome: everything but its name and words."""
-        return {k: v for k, v in dataclasses.asdict(self).items() if k not in ("name", "what")}
+        return {k: v for k, v in _plain(self).items() if k not in ("name", "what")}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,9 +170,11 @@ def cost(name: str, what: str, arm: str, baseline: str, margin: float, **more: A
     return Contrast(name=name, what=what, terms=((1.0, arm, "loss"), (-1.0, baseline, "loss")), margin=margin, **more)
 
 
-def _plain(scale: Scale) -> dict[str, Any]:
-    """Its fields; a width of heads that follows from the others is no setting of its own and is left out."""
-    return {name: value for name, value in dataclasses.asdict(scale).items() if name != "d_head" or value}
+def _plain(part: "Arm | Scale") -> dict[str, Any]:
+    """Its fields, but for later ones at the value that they had before they were there: keys of old runs stay."""
+    return {
+        name: value for name, value in dataclasses.asdict(part).items() if name not in ("d_head", "before") or value
+    }
 
 
 @lru_cache(maxsize=4096)
@@ -294,7 +298,8 @@ class Design:
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, as written to the study's folder."""
-        return dataclasses.asdict(self) | {"scale": _plain(self.scale)}
+        plain = {"scale": _plain(self.scale), "arms": tuple(_plain(arm) for arm in self.arms)}
+        return dataclasses.asdict(self) | plain
 
     @property
     def protocol(self) -> str:

@@ -84,7 +84,7 @@ def estimate(design: Design, source: str, cache: Path | None, workers: int) -> E
             measured[kind] = _seconds(trial, cache)
         else:
             _try(trial, cache)
-        found[arm.name] = measured[kind] * expected_runs(design, arm)
+        found[arm.name] = measured[kind] * expected_runs(design, arm) + _first_seconds(trial, cache, measured)
     return Estimate(
         seconds_per_replicate=found, primary=design.main_arms, workers=workers, slowest=max(measured.values())
     )
@@ -108,20 +108,33 @@ def _seconds(trial: Trial, cache: Path | None) -> float:
     return short + step * scale.steps + scoring * (scale.evaluations + 1) + _probing(trial.arm, scoring)
 
 
+def _first_seconds(trial: Trial, cache: Path | None, measured: dict[str, float]) -> float:
+    """Of what comes before a pretrained arm, once to tune on and once to report; arms and rates share it."""
+    kind = f"before {trial.arm.before}"
+    if not trial.arm.before or kind in measured:
+        return 0.0
+    short, long = (_clock(trial, cache, 1, before=steps) for steps in (_SHORT, _LONG))
+    steps: int = dict(trial.arm.before).get("steps", trial.scale.steps)
+    measured[kind] = max(1e-5, (long - short) / (_LONG - _SHORT)) * steps
+    return 2 * measured[kind]
+
+
 def _probing(arm: Arm, scoring: float) -> float:
     """Resets score the validation part once a matrix."""
     return 11 * scoring if "reset" in arm.probes else scoring
 
 
-def _clock(trial: Trial, cache: Path | None, steps: int) -> float:
-    """Seconds of a training of so many steps that is scored on little text."""
+def _clock(trial: Trial, cache: Path | None, steps: int, before: int = 1) -> float:
+    """Seconds of a training of so many steps, and of so many before it, that is scored on little text."""
     began = time.perf_counter()
-    _try(trial, cache, steps)
+    _try(trial, cache, steps, before)
     return time.perf_counter() - began
 
 
-def _try(trial: Trial, cache: Path | None, steps: int = 1) -> None:
+def _try(trial: Trial, cache: Path | None, steps: int = 1, before: int = 1) -> None:
     """A training of so few steps that only its fit is seen; a change of its window is cut to them."""
     scale = dataclasses.replace(trial.scale, steps=steps, val_tokens=8 * trial.scale.n_ctx, evaluations=1)
     arm = dataclasses.replace(trial.arm, probes=(), changes=tuple(c.partition("@")[0] for c in trial.arm.changes))
+    if arm.before:
+        arm = dataclasses.replace(arm, before=tuple((dict(arm.before) | {"steps": before}).items()))
     run_trial(dataclasses.replace(trial, scale=scale, arm=arm), cache)

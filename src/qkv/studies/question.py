@@ -119,7 +119,8 @@ def _read(ask: Ask, texts: dict[str, Text], scale: Scale, arms: tuple[Arm, ...])
         made = ask.corpus(text)
         if text.stream in ("text", "labelled"):
             name, sha256 = made.name, made.sha256
-            sizes = [{**vars(scale), **dict(arm.sizes)} for arm in arms if arm.text == key] or [vars(scale)]
-            for s in sizes:
-                streams.check_size(made, steps=s["steps"], batch_size=s["batch_size"], n_ctx=s["n_ctx"])
+            sizes = [(arm.task, {**vars(scale), **dict(arm.sizes)}) for arm in arms if arm.text == key]
+            for task, s in sizes or [("causal", vars(scale))]:
+                steps = s["steps"] // ANSWERS if task == "masked" else s["steps"]  # by what it is asked
+                streams.check_size(made, steps=steps, batch_size=s["batch_size"], n_ctx=s["n_ctx"])
     return name, sha256

@@ -17,15 +17,15 @@ import numpy as np
 
 from qkv.data.config import DataConfig
 from qkv.data.corpus import Corpus, load_corpus, measured_on
+from qkv.data.examples import Examples, load_examples
 from qkv.data.images import Images, ImageSet
 from qkv.data.tokenizers import Tokenizer, fit_tokenizer
 from qkv.data.tokens import Tokens, id_type
 from qkv.errors import MissingExtra, SourceError
 from qkv.randomness import generator
 from qkv.studies.design import Text
-from qkv.tasks import find_task
 
-__all__ = ["STREAMS", "PairCell", "corpus", "markov_entropy", "markov_matrix", "pair_words", "word"]
+__all__ = ["STREAMS", "PairCell", "corpus", "markov_entropy", "markov_matrix", "pair_words", "without_labels", "word"]
 
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
@@ -78,9 +78,29 @@ def _labelled(text: Text, source: str, cache: Path | None) -> Any:
     """
     if not source:
         raise SourceError("the text inside Python has no labels")
-    return find_task("classify").load(
-        DataConfig(source=source, tokenizer=text.tokenizer, vocab=text.vocab), cache=cache
-    )  # fmt: skip
+    config = DataConfig(source=source, tokenizer=text.tokenizer, vocab=text.vocab)
+    return load_examples(config, cache=cache, task_specials=dict(text.settings).get("specials", False))
+
+
+@lru_cache(maxsize=2)
+def without_labels(made: Examples) -> Corpus:
+    """The same texts, in the same parts and tokens, for tasks that read no labels."""
+
+    def no_split() -> Any:
+        raise SourceError(f"{made.name!r} is a table of labelled texts; it was not split as a text")
+
+    return Corpus(
+        name=made.name,
+        kind=made.kind,
+        sha256=made.sha256,
+        tokenizer=made.tokenizer,
+        train=made.train.tokens,
+        val=made.val.tokens,
+        rule=made.rule,
+        note=made.note,
+        charge_nats=None,
+        split=no_split,
+    )
 
 
 def word(index: int) -> str:

@@ -9,20 +9,23 @@ import dataclasses
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from qkv.data.config import DataConfig
 from qkv.data.corpus import Corpus
+from qkv.data.examples import Examples
 from qkv.errors import NonFiniteError, RunError, SourceError
 from qkv.models.layout import ModelConfig, Sizes
 from qkv.presets import find
-from qkv.recipe import Parts, RunConfig, assemble
+from qkv.recipe import Parts, RunConfig, assemble, take_body
 from qkv.studies import streams
 from qkv.studies.contrastive import train_contrastive
-from qkv.studies.design import Scale, Trial
+from qkv.studies.design import Arm, Scale, Trial
 from qkv.studies.inner import inner_study
 from qkv.studies.ledger import Ledger
 from qkv.studies.mapped import MappedRows
@@ -40,7 +43,7 @@ from qkv.training.config import TrainingConfig
 from qkv.training.precision import Machine
 from qkv.training.record import Constraint, EvaluationRecord, Observer, StepRecord
 
-__all__ = ["MADE_TASKS", "PRESET", "TRAINERS", "config_of", "parts_of", "run_trial", "software"]
+__all__ = ["MADE_TASKS", "PRESET", "TRAINERS", "before", "config_of", "parts_of", "run_trial", "software"]
 
 PRESET = "textbook"
 """The layout of every study: one attention and one MLP a layer, no biases, no rotary positions, no QK-norm."""
@@ -260,6 +263,36 @@ def _other_seed(trial: Trial, parts: Parts, corpus: Corpus, ledger: Ledger | Non
     return trained
 
 
+def before(trial: Trial) -> Trial:
+    """The training that comes before that of a pretrained arm: the same seed, layout and text."""
+    settings: dict[str, Any] = dict(trial.arm.before)
+    arm = Arm(
+        name="before", what="", text=trial.arm.text, layout=trial.arm.layout, task=settings.pop("task"),
+        changes=settings.pop("changes"),
+    )  # fmt: skip
+    lr = settings.pop("lr")
+    return dataclasses.replace(trial, arm=arm, lr=lr, scale=dataclasses.replace(trial.scale, **settings))
+
+
+@lru_cache(maxsize=64)
+def _trained_before(trial: Trial, corpus: Examples) -> dict[str, Tensor]:
+    """Weights of the training that comes before others, by address. Arms and rates of a replicate share it."""
+    texts = streams.without_labels(corpus)
+    parts = parts_of(trial, texts)
+    _loop(trial, parts, texts, None)
+    return parts.catalogue.state()
+
+
+def _pretrained(trial: Trial, parts: Parts, corpus: Examples, ledger: Ledger | None) -> Trained:
+    """The loop from a body that learned another task on the same texts first; its head is as it starts.
+
+    What counts as the start of the arm is where the second training began.
+    """
+    take_body(parts.catalogue, _trained_before(before(trial), corpus))
+    parts.start.update({address: values.clone() for address, values in parts.catalogue.state().items()})
+    return _loop(trial, parts, corpus, ledger)
+
+
 def _inner_study(trial: Trial, parts: Parts, corpus: Corpus, ledger: Ledger | None) -> Trained:
     """A little study of its own instead of a training."""
     return Trained(
@@ -267,12 +300,13 @@ def _inner_study(trial: Trial, parts: Parts, corpus: Corpus, ledger: Ledger | No
     )
 
 
-TRAINERS: Mapping[str, Callable[[Trial, Parts, Corpus, Ledger | None], Trained]] = {
+TRAINERS: Mapping[str, Callable[[Trial, Parts, Any, Ledger | None], Trained]] = {
     "loop": _loop,
     "timed": _timed,
     "mapped rows": _mapped_rows,
     "none": _nothing,
     "other seed": _other_seed,
+    "pretrained": _pretrained,
     "contrastive": train_contrastive,
     "inner study": _inner_study,
 }

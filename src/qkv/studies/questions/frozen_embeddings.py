@@ -1,7 +1,9 @@
 """If the W matrices are trained, must the embeddings be?
 
 Quick: two vocabularies, word pieces (many more tokens than d_model) and characters. Full: the cost over
-d_vocab / d_model, kinds of frozen tables, tied and untied, causal and masked, and by token frequency.
+d_vocab / d_model, kinds of frozen tables, tied and untied, causal and masked, and by token frequency. Full, on a table
+of labelled texts: next tokens, hidden tokens and classes, the last from scratch and from a body that learned to fill in
+hidden tokens of the same texts, which is then held (feature-based), trained on (fine-tuned), or trained on but for W_E.
 
 Both arms of a pair start from the same rows. How large those are matters more than whether they are trained: rows of
 N(0, 0.02) that are frozen drown in what the blocks add to them, so the pair that answers the question starts from
@@ -11,7 +13,7 @@ N(0, 1), and the small start is a pair of its own.
 from typing import Any
 
 from qkv.studies.design import Arm, Contrast, Design, Grid, Scale, Text, cost
-from qkv.studies.question import Ask, Question, make_design
+from qkv.studies.question import ANSWERS, LEARNS_MASKED, Ask, Question, make_design
 from qkv.studies.sentences import amount
 from qkv.studies.verdicts import Findings
 
@@ -79,30 +81,97 @@ def _quick(ask: Ask) -> Design:
     )
 
 
-_CLASSIFY = {
+_STEPS = 1000
+_SCALE = Scale(d_model=64, n_layers=2, n_heads=2, n_ctx=64, batch_size=16, steps=_STEPS, val_tokens=32_768)
+_MASKED: dict[str, Any] = {
+    "task": "masked", "layout": LEARNS_MASKED["layout"], "sizes": (("steps", ANSWERS * _STEPS),)
+}  # fmt: skip
+_CLASSIFY: dict[str, Any] = {
+    "text": "labelled",
     "task": "classify",
     "sizes": (("batch_size", 64), ("steps", 600)),
     "probes": ("accuracy",),
     "lr": 0.003,
 }
+_BEFORE = (
+    ("task", "masked"),
+    ("lr", 0.003),
+    ("changes", LEARNS_MASKED["changes"]),
+    ("batch_size", 16),
+    ("steps", 2000),
+)
+"""What the body of a pretrained arm learns first: about three times all tokens of a table of 60,000 phrases."""
 
 
-def _labelled() -> tuple[dict[str, Text], tuple[Arm, ...], tuple[Contrast, ...]]:
-    """The objective of telling classes apart, where the source has labels: accuracy, in points."""
-    arms = _arms("labelled", prefix="classify ", **_CLASSIFY)
-    points = Contrast(
-        name="classify frozen - classify trained",
-        what="accuracy with W_E frozen, less that with W_E trained",
-        terms=((1.0, "classify frozen", "accuracy"), (-1.0, "classify trained", "accuracy")),
-        margin=0.5,
-        unit="points of accuracy",
-        expected="below 0: little text cannot build likeness again",
+def _after_pretraining() -> tuple[Arm, ...]:
+    """One body that learned to fill in hidden tokens, and what is trained of it for the labels."""
+    more: dict[str, Any] = {"layout": LEARNS_MASKED["layout"], **_CLASSIFY}
+    kept = (
+        ("fine-tuned", "all of it trained", ()),
+        ("fine-tuned, W_E frozen", "all of it but W_E trained", ("W_E=freeze",)),
+        ("feature-based", "none of it trained, only the head", ("head=only",)),
     )
-    return {"labelled": Text(stream="labelled", tokenizer="word")}, arms, (points,)
+    return (
+        Arm(
+            name="from scratch", what="tells classes apart; nothing before", changes=LEARNS_MASKED["changes"], **more
+        ),
+        *(
+            Arm(
+                name=name, what=f"tells classes apart after filling in hidden words; {what}", changes=changes,
+                trainer="pretrained", before=_BEFORE, **more,
+            )
+            for name, what, changes in kept
+        ),
+    )  # fmt: skip
+
+
+_DIFFERENCES = (
+    ("classify frozen", "classify trained", "from scratch, rows of N(0, 1): W_E frozen, less W_E trained", "below 0"),
+    ("fine-tuned, W_E frozen", "fine-tuned", "after pretraining: all but W_E trained, less all trained", ""),
+    ("feature-based", "fine-tuned", "after pretraining: only the head trained, less all trained", "below 0"),
+    ("fine-tuned", "from scratch", "all trained after pretraining, less all trained without", "above 0"),
+    ("feature-based", "from scratch", "only the head trained after pretraining, less all trained without", ""),
+)
+"""Arm, baseline, what is compared, and what one would expect."""
+
+
+def _points(arm: str, baseline: str, what: str, expected: str) -> Contrast:
+    return Contrast(
+        name=f"{arm} - {baseline}", what=f"accuracy {what}",
+        terms=((1.0, arm, "accuracy"), (-1.0, baseline, "accuracy")),
+        margin=0.5, unit="points of accuracy", expected=expected,
+    )  # fmt: skip
+
+
+def _labelled(ask: Ask) -> Design:
+    """The three objectives on one table of labelled texts; classes in points of accuracy."""
+    return make_design(
+        ask,
+        study="frozen-embeddings",
+        texts={
+            "pieces": Text(tokenizer="bpe", vocab=512),
+            "labelled": Text(stream="labelled", tokenizer="word", vocab=4000, settings=(("specials", True),)),
+        },
+        scale=_SCALE,
+        grid=Grid(ratio=3.0, points=3),
+        arms=(
+            *_arms("pieces"),
+            *_arms("pieces", prefix="masked ", **_MASKED),
+            *_arms(prefix="classify ", **_CLASSIFY),
+            *_after_pretraining(),
+        ),
+        contrasts=(
+            _PRIMARY,
+            _cost("masked ", "predicting masked tokens", MARGIN, expected="above 0"),
+            *(_points(*pair, what, expected) for *pair, what, expected in _DIFFERENCES),
+        ),
+        replicates=8,
+    )
 
 
 def _full(ask: Ask) -> Design:
-    more_texts, more_arms, more_contrasts = _labelled() if ask.has_labels() else ({}, (), ())
+    if ask.has_labels():
+        return _labelled(ask)
     ratios = {"characters": "characters", "pieces": "512 pieces", "many pieces": "2,048 pieces"}
     wide, narrow = (("d_model", 128), ("n_heads", 4)), (("d_model", 32), ("n_heads", 1))
     arms = (
@@ -111,7 +180,7 @@ def _full(ask: Ask) -> Design:
         *_arms("many pieces", prefix="many pieces "),
         *_arms("pieces", prefix="wide ", sizes=wide),
         *_arms("pieces", prefix="narrow ", sizes=narrow),
-        *_arms("pieces", prefix="masked ", task="masked"),
+        *_arms("pieces", prefix="masked ", **_MASKED),
         *_arms("pieces", prefix="tied ", std=0.125, layout=(("tied", True),)),
         *_SMALL,
         _frozen("orthogonal", "W_E frozen with orthogonal columns", ("W_E=orthogonal", "W_E=scale(22.627417)")),
@@ -177,12 +246,11 @@ def _full(ask: Ask) -> Design:
             "pieces": Text(tokenizer="bpe", vocab=512),
             "characters": Text(tokenizer="char"),
             "many pieces": Text(tokenizer="bpe", vocab=2048),
-            **more_texts,
         },
-        scale=Scale(d_model=64, n_layers=2, n_heads=2, n_ctx=64, batch_size=16, steps=1000, val_tokens=32_768),
+        scale=_SCALE,
         grid=Grid(ratio=3.0, points=3),
-        arms=(*arms, *more_arms),
-        contrasts=(*contrasts, *more_contrasts),
+        arms=arms,
+        contrasts=contrasts,
         replicates=8,
     )
 

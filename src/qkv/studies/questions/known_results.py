@@ -20,7 +20,8 @@ MARGIN = 0.03
 """Nats per token."""
 _POINTS = 5.0
 """Of 100 answers."""
-_NONE: dict[str, Any] = {"layout": (("positions", "none"),)}
+_SHORT = 8
+"""Tokens of a window in which a masked model learns order within a study, as many a step as elsewhere."""
 _SKIPLESS: dict[str, Any] = {"layout": (("skip", False),)}
 _ADDITION: dict[str, Any] = {"text": "addition", "task": "modular", "probes": ("answers",), "lr": 0.01}
 _RECALL: dict[str, Any] = {"text": "recall", "task": "recall", "probes": ("answers",), "lr": 0.003}
@@ -28,19 +29,21 @@ _TABLES = "W_E,W_U,W_pos=only"
 _VO = ("L*.W_[VO]=identity",)
 
 
-def _positions() -> tuple[tuple[Arm, ...], Contrast]:
-    arms = (
-        Arm(name="causal", what="predicts the next token"),
-        Arm(name="causal, no positions", what="the same without positions", **_NONE),
-        Arm(name="masked", what="predicts masked tokens", task="masked"),
-        Arm(name="masked, no positions", what="the same without positions", task="masked", **_NONE),
-    )
+def _positions(batch_size: int) -> tuple[tuple[Arm, ...], Contrast]:
+    arms = tuple(
+        Arm(
+            name=f"{task}, {name}", what=f"{words}, {name}, windows of {_SHORT}", task=task,
+            layout=(("positions", kind), ("start", "xavier")), sizes=(("n_ctx", _SHORT), ("batch_size", batch_size)),
+        )
+        for task, words in (("causal", "predicts the next token"), ("masked", "predicts masked tokens"))
+        for kind, name in (("learned", "positions"), ("none", "no positions"))
+    )  # fmt: skip
     return arms, Contrast(
         name="positions matter to masked models",
         what="cost of having no positions when masked tokens are predicted, less that when the next one is",
         terms=(
-            (1.0, "masked, no positions", "loss"), (-1.0, "masked", "loss"),
-            (-1.0, "causal, no positions", "loss"), (1.0, "causal", "loss"),
+            (1.0, "masked, no positions", "loss"), (-1.0, "masked, positions", "loss"),
+            (-1.0, "causal, no positions", "loss"), (1.0, "causal, positions", "loss"),
         ),
         margin=MARGIN,
         expected="above 0: without positions attention that sees both sides cannot tell orders apart",
@@ -97,7 +100,7 @@ def _matrices() -> tuple[tuple[Arm, ...], tuple[Contrast, ...]]:
         Arm(name="skipless", what="no skip connections", **_SKIPLESS),
         Arm(name="skipless, VO identity", what="no skip connections, W_V = W_O = I", changes=_VO, **_SKIPLESS),
     )
-    return (frozen, *shared, *identity), (
+    return (Arm(name="causal", what="predicts the next token"), frozen, *shared, *identity), (
         cost(
             "QK frozen - causal", "cost of freezing W_Q and W_K", "QK frozen", "causal", MARGIN,
             expected="0.05 to 0.3 (larger models)",
@@ -148,7 +151,12 @@ _TEXTS = {
 
 def _design(ask: Ask) -> Design:
     arms, contrasts = [], []
-    rows = (_positions(), _rare())
+    scale = (
+        Scale(d_model=32, n_layers=2, n_heads=2, n_ctx=32, batch_size=16, steps=300, val_tokens=8_192)
+        if ask.quick
+        else Scale(d_model=64, n_layers=2, n_heads=2, n_ctx=64, batch_size=16, steps=1000, val_tokens=32_768)
+    )
+    rows = (_positions(scale.batch_size * scale.n_ctx // _SHORT), _rare())
     for more, what in rows if ask.quick else (*rows, _addition(), _matrices(), _recall()):
         arms += more
         contrasts += what if isinstance(what, tuple) else (what,)
@@ -157,9 +165,7 @@ def _design(ask: Ask) -> Design:
         ask,
         study="known-results",
         texts={name: text for name, text in _TEXTS.items() if name in used},
-        scale=Scale(d_model=32, n_layers=2, n_heads=2, n_ctx=32, batch_size=16, steps=300, val_tokens=8_192)
-        if ask.quick
-        else Scale(d_model=64, n_layers=2, n_heads=2, n_ctx=64, batch_size=16, steps=1000, val_tokens=32_768),
+        scale=scale,
         grid=Grid(),
         arms=tuple(arms),
         contrasts=tuple(contrasts),
