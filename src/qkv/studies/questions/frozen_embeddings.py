@@ -266,7 +266,7 @@ def _claim(findings: Findings) -> str:
     verdict, effect = findings.primary.result.verdict, findings.primary.result.effect or 0.0
     vocabulary = dict(findings.design.texts)[findings.design.arm("trained").text].vocab
     ratio = vocabulary / findings.design.scale.d_model
-    where = f"with d_vocab / d_model = {ratio:g}, rows of N(0, 1) and W_U trained"
+    where = f"with d_vocab / d_model = {ratio:g}, rows of N(0, 1) and W_U trained{_after_all(findings)}"
     if verdict == "equivalent":
         return f"The embeddings need no training {where}: freezing W_E at random costs nothing that matters"
     if verdict == "unresolved":
@@ -278,6 +278,19 @@ def _claim(findings: Findings) -> str:
     if effect < 0:
         return f"Embeddings frozen at random do better than trained ones {where}{small}: freezing changes the loss by"
     return f"A model learns without training its embeddings, but {where} freezing W_E at random costs{small}"
+
+
+def _after_all(findings: Findings) -> str:
+    """What holding W_E costs a pretrained model that is trained on classes, in brackets; empty where nobody asked."""
+    name = "fine-tuned, W_E frozen - fine-tuned"
+    result = next((effect.result for effect in findings.effects if effect.contrast.name == name), None)
+    if result is None or result.effect is None or result.verdict == "unresolved":
+        return ""
+    if result.verdict == "equivalent":
+        return " (a pretrained model learns classes as well with W_E held)"
+    slightly = " slightly" if result.verdict == "differs but trivially" else ""
+    points = amount(result.effect)
+    return f" (holding W_E of a pretrained model{slightly} changes its accuracy on classes: {points} points)"
 
 
 QUESTION = Question(
