@@ -101,3 +101,16 @@ def test_too_few_texts_to_hold_some_out_say_so(tmp_path: Path) -> None:
     path.write_text("text\tlabel\n" + "the very same sentence again\tup\nthe very same sentence again\tdown\n" * 2)
     with pytest.raises(SourceError, match="too few or too alike .* --val FILE"):
         load(path)
+
+
+def test_words_are_counted_on_some_texts_of_every_class_in_whatever_order_the_rows_come(tmp_path, monkeypatch) -> None:
+    from qkv.data import labelled_baselines as room
+
+    rows = [f"{WORDS[i % 2]} {i}\t{'ab'[i % 2]}" for i in range(60)] + ["xi 60\tc", "xi 61\tc"]
+    (tmp_path / "t.tsv").write_text("text\tlabel\n" + "\n".join(rows) + "\n")
+    (tmp_path / "v.tsv").write_text("text\tlabel\nalpha x\ta\nbeta x\tb\n")
+    data = load(tmp_path / "t.tsv", val=str(tmp_path / "v.tsv"))
+    monkeypatch.setattr(room, "MOST_TEXTS", 20)
+    found = room.labelled_baselines(data)
+    assert found.tfidf == 1.0 and found.note == "TF-IDF counted 20 of 62 texts"
+    assert set(data.train.classes[room._sample(data.train.classes)]) == {0, 1, 2}

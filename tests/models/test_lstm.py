@@ -103,6 +103,15 @@ def test_reading_on_from_a_cache_is_reading_at_once():
             )
 
 
+@pytest.mark.parametrize("kind", ["CausalLM", "MaskedLM"])
+def test_a_document_of_one_position_reads_as_it_does_alone(kind):
+    model = model_of(kind)
+    with torch.no_grad():
+        torch.testing.assert_close(
+            model.hidden(IDS[:, :1], documents=torch.arange(3)[:, None]), model.hidden(IDS[:, :1]), rtol=0, atol=1e-12
+        )
+
+
 def test_a_bag_is_the_mean_of_what_may_be_seen():
     for kind, n in (("CausalLM", 5), ("MaskedLM", 9)):
         model = model_of(kind, BAG)
@@ -124,6 +133,9 @@ def test_settings_of_attention_are_refused_with_their_name():
             Encoder(SIZES, Layout(**(PLAIN.__dict__ | {name: value})))
     with pytest.raises(ConfigError, match="n_heads = 2 is a setting of attention"):
         Encoder(Sizes(d_vocab=3, d_model=8, n_layers=1, n_heads=2, n_ctx=4), PLAIN)
+    for layout in (PLAIN, BAG):
+        with pytest.raises(ConfigError, match="d_head = 4 is a setting of attention"):
+            Encoder(Sizes(d_vocab=3, d_model=8, n_layers=1, n_heads=1, d_head=4, n_ctx=4), layout)
     with pytest.raises(ConfigError, match="an encoder-decoder needs mixer = attention; it is lstm"):
         build(ModelConfig(kind="EncoderDecoderLM", sizes=SIZES, layout=PLAIN), 0)
 

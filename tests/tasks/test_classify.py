@@ -184,3 +184,4 @@ def test_predicted_labels_are_the_likeliest_and_any_text_has_one(data: Examples)
     np.testing.assert_allclose(shares.sum(1), 1, rtol=1e-5)
     labels = Classify().predict(model, data.tokenizer, texts, PredictOptions())
     assert labels == [data.classes[i] for i in shares.argmax(1)]
+    assert Classify().predict(model, data.tokenizer, [], PredictOptions()) == []

@@ -87,6 +87,11 @@ def test_choice_follows_the_softmax():
     np.testing.assert_allclose(np.bincount(ids) / 20_000, p, atol=1e-4)
 
 
+def test_next_to_no_temperature_takes_the_largest_without_a_word():
+    logits = np.array([[0.3, -1.0, 2.0, 0.0]], dtype=np.float32)  # warnings are errors here
+    assert choose(logits, np.array([0.5]), Sampling(1e-310, banned=[0])).tolist() == [2]
+
+
 @settings(max_examples=200)
 @given(
     st.lists(st.integers(-200, 200).map(lambda i: i / 8), min_size=1, max_size=12),

@@ -355,10 +355,11 @@ def _check_mixer(sizes: Sizes, layout: Layout) -> None:
         "scale": not layout.scale,
         "parallel": layout.parallel,
         "n_heads": sizes.n_heads != 1,
+        "d_head": sizes.d_head != sizes.d_model // sizes.n_heads,
     }
     for name, given in settings.items():
         if given:
-            value = sizes.n_heads if name == "n_heads" else getattr(layout, name)
+            value = getattr(sizes if name in ("n_heads", "d_head") else layout, name)
             raise ConfigError(f"{name} = {value} is a setting of attention; with mixer = {layout.mixer} there is none")
     if layout.mixer == "lstm" and sizes.d_model % 2:
         raise ConfigError(f"an LSTM that may read both ways needs an even d_model; it is {sizes.d_model}")

@@ -125,7 +125,7 @@ class LSTM(_Mixer):
         carried = None
         if documents is not None:
             same = documents[:, 1:] == documents[:, :-1]
-            first = torch.ones_like(same[:, :1]) if documents.shape[1] == n else same.new_zeros(len(x), 0)
+            first = same.new_ones(len(x), int(documents.shape[1] == n))
             carried = torch.cat((first, same), dim=1)[:, -n:].t()[..., None].to(wide)
         run = _Recurrence.apply if fused.serves(x) and not plain else _formula
         out, cells = run(inputs, w_hh.to(wide), *state, carried, real)

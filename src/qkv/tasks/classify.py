@@ -203,7 +203,7 @@ class Classify(TaskDefaults):
 
     def probabilities(self, model: Any, tokenizer: Any, texts: Sequence[str]) -> np.ndarray:
         """The probability of each class for each text: float32 [n_texts, n_classes]."""
-        device, found = next(model.parameters()).device, []
+        device, found = next(model.parameters()).device, [np.zeros((0, len(model.config.classes)), dtype=np.float32)]
         for first in range(0, len(texts), _PREDICTED):
             part = [tokenizer.encode(text) for text in texts[first : first + _PREDICTED]]
             part = [np.asarray(ids if len(ids) else [tokenizer.unknown_id or 0])[: model.sizes.n_ctx] for ids in part]

@@ -161,7 +161,8 @@ def choose(logits: np.ndarray, draws: np.ndarray, how: Sampling) -> np.ndarray:
     if how.temperature == 0:
         return x.argmax(axis=1)
     x -= x.max(axis=1, keepdims=True)
-    x /= how.temperature
+    with np.errstate(over="ignore"):  # by next to nothing: all but the largest are -inf
+        x /= how.temperature
     if 0 < how.top_k < x.shape[1]:
         last = x.shape[1] - how.top_k
         x[x < np.partition(x, last, axis=1)[:, last, None]] = -np.inf
