@@ -286,6 +286,21 @@ def test_what_cannot_be_translated_is_said_in_one_sentence(run, options, message
         run.predict(["Hund " * 100], options)
 
 
+def test_a_run_ends_whose_validation_sources_are_longer_than_its_context(small_pairs, tmp_path):
+    short, long = tmp_path / "short", tmp_path / "long"
+    for folder in (short, long):
+        folder.mkdir()
+    for path in small_pairs:
+        (short / path.name).write_text("ja\n" * 40, encoding="utf-8")
+        (long / path.name).write_text(" ".join(["ja"] * 30) + "\n", encoding="utf-8")
+    source, val = (":".join(str(folder / path.name) for path in small_pairs) for folder in (short, long))
+    sizes = {"d_model": 16, "n_layers": 1, "n_heads": 2, "n_ctx": 16, "batch_size": 2, "accumulate": 1}
+    asked = {"task": "translate", "tokenizer": "word", "steps": 1, "threads": 1, "precision": "fp32", "report": False}
+    run = api.train(source, val=val, out=tmp_path / "run", set=sizes, **asked)
+    with run.telemetry() as telemetry:
+        assert run.folder.is_finished and [sample.prompt for sample in telemetry.samples()] == [" ".join(["ja"] * 30)]
+
+
 @pytest.mark.slow
 def test_a_stopped_run_goes_on_to_the_same_bytes(small_pairs, tmp_path):
     """Killed between checkpoints; the resumed run ends with the weights of one that was left alone."""

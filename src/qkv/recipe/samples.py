@@ -29,7 +29,7 @@ def write_samples(parts: Parts, folder: RunFolder, store: Store, outcome: Outcom
     n = min(len(steps), 5, outcome.steps // STEPS_EACH)
     chosen = steps[-1 :: -max(1, len(steps) // max(1, n))][:n][::-1] if n else []
     last = {address: values.clone() for address, values in parts.catalogue.state().items()}
-    options = PredictOptions(tokens=_TOKENS, seed=parts.config.seed)
+    options = PredictOptions(tokens=_TOKENS, seed=parts.config.seed, cut=True)
     for step in [*chosen, outcome.steps]:
         weights = last if step == outcome.steps else load_weights(kept[step])
         parts.catalogue.load_state(weights)

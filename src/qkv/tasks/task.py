@@ -144,6 +144,8 @@ class PredictOptions:
     """Outputs kept open while one is searched for (translate); None is the task's own (translate 5)."""
     length_penalty: float | None = None
     """How much longer translations are preferred; None is the task's own (translate 1)."""
+    cut: bool = False
+    """Whether a source of more than n_ctx tokens is cut there, and not refused (translate)."""
 
     def __post_init__(self) -> None:
         if self.tokens < 1:

@@ -202,7 +202,7 @@ class Translate(TaskDefaults):
         """Loss and BLEU over the validation pairs, translated with the usual beams."""
         found = evaluate(model, self, data)  # type: ignore[arg-type]
         sources, references = data.lines("val")
-        outputs = self.predict(model, data.tokenizer, sources, PredictOptions(), cut=True)
+        outputs = self.predict(model, data.tokenizer, sources, PredictOptions(cut=True))
         value, interval = bleu(outputs, references)
         figures = {"bleu": Figure(value, interval, "BLEU (13a, cased)"), "accuracy": found.figures["accuracy"]}
         return Evaluation(
@@ -215,12 +215,10 @@ class Translate(TaskDefaults):
 
     # answers
 
-    def predict(
-        self, model: Any, tokenizer: Any, texts: Sequence[str], options: PredictOptions, *, cut: bool = False
-    ) -> list[str]:
+    def predict(self, model: Any, tokenizer: Any, texts: Sequence[str], options: PredictOptions) -> list[str]:
         """The translation of each line; an empty line stays empty.
 
-        Raises ConfigError for a temperature other than 0, and, unless `cut`, for a line longer than n_ctx tokens.
+        Raises ConfigError for a temperature other than 0 and, unless `options.cut`, for a line beyond n_ctx tokens.
         """
         if options.temperature:
             raise ConfigError(
@@ -234,7 +232,7 @@ class Translate(TaskDefaults):
         n_ctx = model.config.sizes.n_ctx
         for i, source in enumerate(sources):
             if len(source) > n_ctx:
-                if not cut:
+                if not options.cut:
                     raise ConfigError(f"line {i + 1} has {len(source)} tokens; this model reads {n_ctx}: split it")
                 sources[i] = np.append(source[: n_ctx - 1], tokenizer.end_id)
         how = Search(

@@ -76,7 +76,7 @@ def _cut(ids: np.ndarray, longest: int, end: int) -> np.ndarray:
 
 def _translated(looker: Looker, line: str) -> str:
     with looker.turn:
-        return Translate().predict(looker.model(), looker.tokenizer, [line], PredictOptions(), cut=True)[0]
+        return Translate().predict(looker.model(), looker.tokenizer, [line], PredictOptions(cut=True))[0]
 
 
 def pair_attention(
