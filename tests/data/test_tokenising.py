@@ -115,6 +115,27 @@ def test_a_process_that_dies_is_one_sentence(chunks: list[Chunk]) -> None:
     assert all(process.poll() is not None for process in processes._processes)
 
 
+@pytest.mark.parametrize("gone", ["start", "line", "text", "answer"])
+def test_a_process_whose_asker_is_gone_ends_without_a_word(gone: str) -> None:
+    """Killed while it asks, in the line or in the text behind it, or before it reads the answer."""
+    tokenizer = fit_tokenizer("char", ["a text"], 0)
+    about = json.dumps({"tokenizer": tokenizer.to_json(), "end": False, "share": 1}).encode() + b"\n"
+    line, text = json.dumps({"sizes": [6], "ends": [True]}).encode() + b"\n", b"a text"
+    asked = {
+        "start": about[:9],
+        "line": about + line[:9],
+        "text": about + line + text[:3],
+        "answer": about + line + text,
+    }
+    words = [sys.executable, "-c", "from qkv.data.encoders import serve; serve()"]
+    pipes = {name: subprocess.PIPE for name in ("stdin", "stdout", "stderr")}
+    with subprocess.Popen(words, **pipes) as process:
+        process.stdout.close()
+        process.stdin.write(asked[gone])
+        process.stdin.close()
+        assert process.stderr.read() == b""
+
+
 def test_two_processes_that_make_the_same_do_not_write_into_each_others_files(tmp_path: Path) -> None:
     tokenizer = fit_tokenizer("char", ["some text"], 0)
     folder, places = tmp_path / "kept", []

@@ -30,6 +30,7 @@ SAID = {
     "words-or-pixels": ("model of pixels further back", "model of pixels less far back"),
     "attention-or-lstm": ("^Attention does better", "^An LSTM does better"),
     "tokenizers": ("compute characters make the better", "compute BPE makes a better"),
+    "techniques": ("^Muon makes a better model", "^AdamW does better"),
     "known-results": ("(?<!whether )having no .* model more than a causal", "having no .* model less than a causal"),
     "calibrate": ("there are none more often", "there are none more rarely"),
 }

@@ -174,14 +174,22 @@ class Encoders:
 def serve() -> None:
     """Answer the batches on stdin until there are no more: what a process does."""
     asked, told = sys.stdin.buffer, sys.stdout.buffer
-    about: dict[str, Any] = json.loads(asked.readline())
+    if not (first := asked.readline()).endswith(b"\n"):
+        return
+    about: dict[str, Any] = json.loads(first)
     tokenizer = Tokenizer.from_json(about["tokenizer"])
     limit_memory(about["share"])
-    while line := asked.readline():
+    while (line := asked.readline()).endswith(b"\n"):
         head = json.loads(line)
-        texts = [asked.read(size).decode("utf-8", "surrogatepass") for size in head["sizes"]]
-        found = encode(tokenizer, about["end"], Batch(texts, np.array(head["ends"], dtype=bool)))
+        texts = [asked.read(size) for size in head["sizes"]]
+        if sum(map(len, texts)) < sum(head["sizes"]):
+            return  # who asked is gone
+        decoded = [text.decode("utf-8", "surrogatepass") for text in texts]
+        found = encode(tokenizer, about["end"], Batch(decoded, np.array(head["ends"], dtype=bool)))
         answer = {"n": len(found.ids), "stops": found.stops.tolist(), "chars": found.n_chars}
         answer |= {"bytes": found.n_bytes, "unknown": found.n_unknown}
-        told.write(json.dumps(answer).encode() + b"\n" + found.ids.tobytes())
-        told.flush()
+        try:
+            told.write(json.dumps(answer).encode() + b"\n" + found.ids.tobytes())
+            told.flush()
+        except BrokenPipeError:  # who asked is gone; what is left in the buffer is not to be told
+            os._exit(1)

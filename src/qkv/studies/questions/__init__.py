@@ -29,6 +29,7 @@ _ORDER = (
     "words_or_pixels",
     "dynamics",
     "known_results",
+    "techniques",
 )
 """Modules in order of priority; any others follow by name."""
 

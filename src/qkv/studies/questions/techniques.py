@@ -1,0 +1,131 @@
+"""Which technique of today's small Transformers buys how much?
+
+One model with all of them, and one more arm for each with that one left out: Muon, squared ReLU, QK-norm, rotary
+positions, RMSNorm, an output matrix of its own, outputs of blocks that start at zero. Last, the textbook's model with
+AdamW, which has none. All arms make as many updates on the same tokens, each at a rate tuned for itself, so this is
+what a technique buys in loss; what it costs in time is for benchmarks. Full: 0.8 M parameters, and the arms that are
+known to matter once more at 10 M, at the rates of their small ones.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from qkv.studies.design import Arm, Contrast, Design, Grid, Scale, Text, cost
+from qkv.studies.question import Ask, Question, make_design
+from qkv.studies.sentences import amount
+from qkv.studies.verdicts import Findings
+
+__all__ = ["QUESTION"]
+
+MARGIN = 0.02
+"""Nats per token: about a tenth of what separates good from poor recipes of one size."""
+_ALL: Mapping[str, Any] = {
+    "positions": "rotary", "norm": "rms", "norm_eps": 1e-6, "mlp": "relu2", "qk_norm": True, "tied": False,
+    "start": "zero_out",
+}  # fmt: skip
+_LEFT_OUT: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+    "GELU": ("GELU instead of squared ReLU", {"mlp": "gelu"}),
+    "no QK-norm": ("q and k as they come", {"qk_norm": False}),
+    "learned positions": ("learned positions instead of rotary ones", {"positions": "learned"}),
+    "LayerNorm": ("LayerNorm instead of RMSNorm", {"norm": "layer", "norm_eps": 1e-5}),
+    "tied": ("W_U is W_E transposed", {"tied": True}),
+    "small start": ("all matrices start at N(0, 0.02), none at zero", {"start": "gpt2"}),
+}
+"""Arm -> what is done instead, and the fields of the layout for it."""
+_BIG = "10 M: "
+_BIG_ONES = ("all", "AdamW", "GELU", "no QK-norm", "learned positions", "textbook")
+
+
+def _arms() -> tuple[Arm, ...]:
+    muon: dict[str, Any] = {"optimizer": "muon", "lr": 0.02}
+    arms = [Arm(name="all", what="all techniques together", layout=_layout(), **muon)]
+    arms += [Arm(name="AdamW", what="AdamW instead of Muon", layout=_layout(), lr=0.01)]
+    arms += [Arm(name=name, what=what, layout=_layout(**less), **muon) for name, (what, less) in _LEFT_OUT.items()]
+    arms += [Arm(name="textbook", what="none of them: the textbook's layout and start, AdamW", lr=0.01)]
+    return tuple(arms)
+
+
+def _layout(**less: Any) -> tuple[tuple[str, Any], ...]:
+    return tuple({**_ALL, **less}.items())
+
+
+def _big(arm: Arm) -> Arm:
+    sizes = (("d_model", 384), ("n_layers", 6), ("n_heads", 6))
+    fields = {**vars(arm), "name": f"{_BIG}{arm.name}", "what": f"{arm.what}, 10 M parameters", "tune": arm.name}
+    return Arm(**fields | {"sizes": sizes})
+
+
+def _contrasts(arms: tuple[Arm, ...]) -> tuple[Contrast, ...]:
+    """What leaving each out costs; of large arms beside the large whole."""
+    order = sorted((arm for arm in arms if not arm.name.endswith("all")), key=lambda arm: arm.name != "AdamW")
+    return tuple(
+        cost(
+            f"{arm.name} - {_whole(arm)}", arm.what, arm.name, _whole(arm), MARGIN,
+            expected="above 0" if arm.name.removeprefix(_BIG) in ("AdamW", "textbook") else "",
+        )
+        for arm in order
+    )  # fmt: skip
+
+
+def _whole(arm: Arm) -> str:
+    return f"{_BIG}all" if arm.name.startswith(_BIG) else "all"
+
+
+def _design(ask: Ask) -> Design:
+    arms = _arms()
+    if not ask.quick:
+        arms += tuple(_big(arm) for arm in arms if arm.name in _BIG_ONES)
+    return make_design(
+        ask,
+        study="techniques",
+        texts={"text": Text()},
+        scale=Scale(
+            d_model=32, n_layers=2, n_heads=2, n_ctx=32, batch_size=16, steps=300, val_tokens=8_192, evaluations=2
+        )
+        if ask.quick
+        else Scale(d_model=128, n_layers=4, n_heads=4, n_ctx=128, batch_size=8, steps=300, val_tokens=32_768),
+        grid=Grid(),
+        arms=arms,
+        contrasts=_contrasts(arms),
+        replicates=6,
+    )
+
+
+def _claim(findings: Findings) -> str:
+    verdict, effect = findings.primary.result.verdict, findings.primary.result.effect or 0.0
+    more = _together(findings)
+    ends = "with AdamW in its place the loss changes by"
+    if verdict == "unresolved":
+        return f"Whether Muon is worth anything is not settled by this run{more}; {ends}"
+    if verdict == "equivalent":
+        return f"AdamW does as well as Muon where each has a rate of its own{more}: {ends}"
+    small = ", though by less than would matter" if verdict == "differs but trivially" else ""
+    if effect < 0:
+        return f"AdamW does better than Muon{small}{more}: {ends}"
+    return f"Muon makes a better model in as many updates{small}{more}: {ends}"
+
+
+def _together(findings: Findings) -> str:
+    """What all techniques are worth together, in brackets; empty where that is not settled."""
+    result = findings.effect("textbook - all").result
+    if result.effect is None or result.verdict == "unresolved":
+        return ""
+    if result.verdict == "equivalent":
+        return " (all techniques together buy nothing)"
+    way = "behind" if result.effect > 0 else "ahead"
+    return f" (the textbook's model with AdamW lies {amount(abs(result.effect), False)} nats {way})"
+
+
+QUESTION = Question(
+    name="techniques",
+    asks="Which technique of today's small Transformers buys how much?",
+    answer="what leaving each one out costs in nats per token, after as many updates, each with a rate of its own",
+    falsified_by="A technique whose absence costs less than nothing, or an AdamW that keeps up with Muon.",
+    literature=(
+        "Each technique was published with an ablation of its own, at other sizes, on other texts and mostly with one"
+        " seed. A ladder of all of them at a million and ten million parameters, with a tuned rate for each arm and"
+        " intervals over seeds, has not been found published."
+    ),
+    design=_design,
+    claim=_claim,
+)
