@@ -283,7 +283,7 @@ def _trained_before(trial: Trial, corpus: Examples) -> dict[str, Tensor]:
     return parts.catalogue.state()
 
 
-def _pretrained(trial: Trial, parts: Parts, corpus: Examples, ledger: Ledger | None) -> Trained:
+def _pretrained(trial: Trial, parts: Parts, corpus: Any, ledger: Ledger | None) -> Trained:
     """The loop from a body that learned another task on the same texts first; its head is as it starts.
 
     What counts as the start of the arm is where the second training began.

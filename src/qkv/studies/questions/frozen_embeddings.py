@@ -163,7 +163,7 @@ def _labelled(ask: Ask) -> Design:
         contrasts=(
             _PRIMARY,
             _cost("masked ", "predicting masked tokens", MARGIN, expected="above 0"),
-            *(_points(*pair, what, expected) for *pair, what, expected in _DIFFERENCES),
+            *(_points(*difference) for difference in _DIFFERENCES),
         ),
         replicates=8,
     )

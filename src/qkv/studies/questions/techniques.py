@@ -7,6 +7,7 @@ what a technique buys in loss; what it costs in time is for benchmarks. Full: 0.
 known to matter once more at 10 M, at the rates of their small ones.
 """
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
@@ -51,8 +52,9 @@ def _layout(**less: Any) -> tuple[tuple[str, Any], ...]:
 
 def _big(arm: Arm) -> Arm:
     sizes = (("d_model", 384), ("n_layers", 6), ("n_heads", 6))
-    fields = {**vars(arm), "name": f"{_BIG}{arm.name}", "what": f"{arm.what}, 10 M parameters", "tune": arm.name}
-    return Arm(**fields | {"sizes": sizes})
+    return dataclasses.replace(
+        arm, name=f"{_BIG}{arm.name}", what=f"{arm.what}, 10 M parameters", tune=arm.name, sizes=sizes
+    )
 
 
 def _contrasts(arms: tuple[Arm, ...]) -> tuple[Contrast, ...]:
