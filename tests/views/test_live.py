@@ -364,3 +364,23 @@ def test_changes_are_offered_that_the_model_has(look, serving, tmp_path):
     assert page.complaints == []
     page.close()
     assert list(server) == []
+
+
+def test_arms_are_compared_at_the_last_step_that_both_were_looked_at(live):
+    found = live().evaluate("""async () => {
+      const { arm, difference } = await import("./static/grid.js");
+      const { nulls } = await import("./static/measures.js");
+      const packed = (rows) => ({ dtype: "float32", shape: [rows.length, rows[0].length], scale: 1, digits: 6, at: 0, buffer: Float32Array.from(rows.flat()).buffer });
+      const rows = ["L0.H0.W_Q", "L0.H0.QK", "L0.H1.QK"].map((address) => ({ address }));
+      const room = {
+        rows, steps: [0, 4, 8], values: { drift: packed([[0, 1, 2], [0, NaN, 6], [0, 5, 7]]) },
+        null_steps: [0, 4, 6], null_values: { drift: packed([[0, 0.5, NaN], [0, NaN, 3], [0, 1.5, 3]]) },
+      };
+      const arms = [false, true].map((isNull) => arm(null, room, "drift", isNull));
+      const apart = (address, step) => difference(...arms, address, step);
+      return [apart("L0.H0.W_Q", 6), apart("L0.H1.QK", 6), apart("L0.H0.QK", 6), apart("L0.H0.QK", 0), nulls([room], "drift")];
+    }""")  # noqa: E501
+    assert found[:2] == [[0.5, 4], [3.5, 4]]
+    assert found[2][1] is None and found[3] == [0, 0]
+    medians = found[4]
+    assert medians["step"] == 4 and medians["labels"] == {"n": 2, "value": 1} and medians["run"] == {"n": 2, "value": 3}

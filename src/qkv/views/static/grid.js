@@ -47,6 +47,17 @@ export function arm(map, grid, measure, isNull) {
   };
 }
 
+// [a - b, step] of two arms' numbers of an address, both taken at one step: the last that both have up to `step`. NaN where
+// that is none but the start, and `step` is beyond.
+export function difference(a, b, address, step) {
+  let [[x, i], [y, j]] = [a.value(address, step), b.value(address, step)];
+  while (i !== j && i !== null && j !== null) {
+    if (i > j) [x, i] = a.value(address, j);
+    else [y, j] = b.value(address, i);
+  }
+  return i === null || j === null || (i === 0 && step > 0) ? [NaN, null] : [x - y, i];
+}
+
 const ORDER = ["W_Q", "W_K", "QK", "pattern", "W_V", "W_O", "OV", "W_gate", "W_in", "W_out"];
 const rank = (kind) => (ORDER.includes(kind) ? ORDER.indexOf(kind) : ORDER.length);
 const kindOf = (address) => address.slice(address.lastIndexOf(".") + 1);
@@ -116,16 +127,12 @@ function render({ model, el }) {
   // What stands beside: { name, value(address) -> [value, step], step } or null. A difference is only ever taken at an equal
   // step: `equal`, the slider's or the last that both have; a held step is compared with the slider's on purpose.
   function other(step = model.get("step")) {
-    if (state.beside === "held") return { name: `held: step ${whole(state.held)}`, step: state.held, value: (address) => numbers.value(address, state.held), equal: step };
-    if (state.beside === "run" && another.any) {
-      const at = Math.min(step, another.last);
-      return { name: `${model.get("other").name}, step ${whole(at)}`, step: at, value: (address) => another.value(address, at), equal: at };
-    }
-    if (state.beside === "null" && none.any) {
-      const at = Math.min(step, none.last);
-      return { name: `random labels, step ${whole(at)}${at < step ? ", its last" : ""}`, step: at, value: (address) => none.value(address, at), equal: at };
-    }
-    return null;
+    if (state.beside === "held") return { name: `held: step ${whole(state.held)}`, value: (address) => numbers.value(address, state.held), equal: step, difference: (address) => [numbers.value(address, step)[0] - numbers.value(address, state.held)[0], step] };
+    const there = { run: another, null: none }[state.beside];
+    if (!there?.any) return null;
+    const at = Math.min(step, there.last);
+    const name = state.beside === "run" ? `${model.get("other").name}, step ${whole(at)}` : `random labels, step ${whole(at)}${at < step ? ", its last" : ""}`;
+    return { name, value: (address) => there.value(address, at), equal: at, difference: (address) => difference(numbers, there, address, at) };
   }
   function build() {
     const [map, grid] = rooms();
@@ -165,7 +172,7 @@ function render({ model, el }) {
   }
   // The values of a panel at the slider's step, cell by cell.
   function valuesOf(panel, step, beside) {
-    const value = { run: (a) => numbers.value(a, step)[0], other: (a) => beside.value(a)[0], difference: (a) => numbers.value(a, beside.equal)[0] - beside.value(a)[0] }[panel.kind];
+    const value = { run: (a) => numbers.value(a, step)[0], other: (a) => beside.value(a)[0], difference: (a) => beside.difference(a)[0] }[panel.kind];
     return Float64Array.from(panel.addresses, value);
   }
   // One scale for the difference at every step, so that play shows it grow: of some steps, the last among them.
@@ -194,7 +201,7 @@ function render({ model, el }) {
     clear(legend).append(h("div.bars", null, bars));
     const grid = model.get("grid");
     add(clear(caption), [h("b", null, state.measure.label), `: ${state.measure.meaning || state.measure.formula} ${panels.length > 1 ? "The difference is this run less what stands beside it. " : ""}Cells inside a matrix are its heads. Colours hold for all steps, so that play shows growth. `,
-      state.beside === "null" ? none.any ? "The null is the same training on random labels: what movement looks like with nothing to learn; it is only ever compared at an equal step. " : "This run has no random-label arm to stand beside it. " : "",
+      state.beside === "null" ? none.any ? "The null is the same training on random labels: what movement looks like with nothing to learn; it is only ever compared at an equal step, for each cell the last that both were looked at. " : "This run has no random-label arm to stand beside it. " : "",
       state.beside === "run" ? "Two runs have other bases inside their heads: head by head, only measures of the function compare. " : "",
       grid?.rows.length ? `Numbers of heads: ${grid.origin}. ` : "", `A property ${SOURCE[state.measure.property_of] ?? ""}.`]);
     label(step, beside);
@@ -218,9 +225,10 @@ function render({ model, el }) {
     const [value, at] = numbers.value(cell.address, step);
     const beside = other();
     const [second, then] = beside ? beside.value(cell.address) : [NaN, null];
+    const [apart, when] = beside ? beside.difference(cell.address) : [NaN, null];
     const ofHead = isHead(cell.address);
     readout.replaceChildren(h("span", null, h("code", null, cell.address), ` ${state.measure.label} ${number(value)}`, at !== null && at !== step ? ` (taken at step ${whole(at)})` : ` at step ${whole(step)}`,
-      Number.isFinite(second) ? ` · ${{ held: "held", null: "random labels", run: model.get("other")?.name }[state.beside]} ${number(second)} at step ${whole(then)}` : ""),
+      Number.isFinite(second) ? ` · ${{ held: "held", null: "random labels", run: model.get("other")?.name }[state.beside]} ${number(second)} at step ${whole(then)}` : "", Number.isFinite(apart) ? ` · difference ${number(apart)}${when === step ? "" : ` at step ${whole(when)}`}` : ""),
     h("span", null, CIRCUITS.has(cell.kind) ? `circuit of one head, ` : ofHead ? "one head, " : "whole matrix, ", ofHead ? model.get("grid").origin : "recorded while it trained"));
   }
   function rest() {

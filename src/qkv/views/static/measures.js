@@ -11,29 +11,33 @@ const OF = {
   parametrisation: "this parametrisation: another basis inside a head could give another value for the same function, so it is never compared across seeds",
 };
 
-// The median over everything that has the measure at that step of one arm (of several, the last one defined before it).
-function middle(rooms, name, step, isNull) {
-  const found = rooms.flatMap((room) => {
+// address -> value of everything that has the measure at that step of one arm.
+function taken(rooms, name, step, isNull) {
+  return new Map(rooms.flatMap((room) => {
     const values = unpack((isNull ? room.null_values : room.values)[name]);
-    const steps = values && (isNull ? room.null_steps : room.steps);
-    const column = values ? steps.indexOf(step) : -1;
-    return column < 0 ? [] : room.rows.map((row, i) => [row, values.at(i, column)]).filter(([row]) => !row.shape || row.shape.length > 1).map(([, value]) => value);
-  }).filter(Number.isFinite);
-  return found.length ? { n: found.length, value: d3.median(found) } : null;
+    const column = values ? (isNull ? room.null_steps : room.steps).indexOf(step) : -1;
+    return column < 0 ? [] : room.rows.map((row, i) => [row, values.at(i, column)]).filter(([row, value]) => (!row.shape || row.shape.length > 1) && Number.isFinite(value)).map(([row, value]) => [row.address, value]);
+  }));
 }
 
-// -> { untrained, labels, run, step, last, end }: medians, or null where a measure has none.
+const middle = (values) => (values.length ? { n: values.length, value: d3.median(values) } : null);
+
+// -> { untrained, labels, run, step, last, end }: medians, or null where a measure has none. Those of labels and run are of
+// what has the measure in both arms at `step`: a kind of look that only one of them took there would shift its median.
 export function nulls(rooms, name) {
   const having = rooms.filter((room) => room.values[name]);
-  const defined = (isNull) => [...new Set(having.flatMap((room) => (isNull ? room.null_steps : room.steps)))].sort((a, b) => b - a)
-    .filter((step) => middle(having, name, step, isNull));
-  const [own, none] = [defined(false), defined(true)];
-  const step = none.find((at) => own.includes(at) && at > 0) ?? null;
-  return {
-    untrained: middle(having, name, 0, false), step,
-    labels: step === null ? null : middle(having, name, step, true), run: step === null ? null : middle(having, name, step, false),
-    last: own[0] ?? null, end: own.length ? middle(having, name, own[0], false) : null,
-  };
+  const every = (isNull) => [...new Set(having.flatMap((room) => (isNull ? room.null_steps : room.steps)))].sort((a, b) => b - a);
+  const own = (step) => taken(having, name, step, false);
+  let [step, labels, run] = [null, null, null];
+  for (const at of every(true).filter((at) => at > 0)) {
+    const [mine, theirs] = [own(at), taken(having, name, at, true)];
+    const both = [...mine.keys()].filter((address) => theirs.has(address));
+    if (!both.length) continue;
+    [step, labels, run] = [at, ...[theirs, mine].map((found) => middle(both.map((address) => found.get(address))))];
+    break;
+  }
+  const last = every(false).find((at) => own(at).size) ?? null;
+  return { untrained: middle([...own(0).values()]), step, labels, run, last, end: last === null ? null : middle([...own(last).values()]) };
 }
 
 function beside(rooms, name) {
