@@ -6,8 +6,10 @@ import tracemalloc
 import numpy as np
 import pytest
 
+import qkv
 from qkv.telemetry import RUN_ARM, Store, Telemetry
 from qkv.views import collect
+from qkv.views.rooms import Rooms
 
 
 @pytest.mark.parametrize(
@@ -42,3 +44,20 @@ def test_a_run_without_updates_has_no_curve(tmp_path):
     Store(tmp_path / "telemetry.sqlite").close()
     with Telemetry(tmp_path / "telemetry.sqlite") as telemetry:
         assert telemetry.updates() == (0, 0, 0) and collect.loss_room(telemetry, (), {}) is None
+
+
+def test_bits_per_byte_of_every_loss_charge_what_the_tokenizer_loses(tmp_path):
+    text = tmp_path / "words.txt"
+    text.write_text("the cat  sees a dog, and the old dog sees nothing \n" * 60 + "a zebra sleeps\n" * 20, "utf-8")
+    sizes = {"d_model": 8, "n_layers": 1, "n_heads": 1, "n_ctx": 16, "batch_size": 2}
+    asked = {"tokenizer": "word", "vocab": 12, "steps": 2, "threads": 1, "precision": "fp32", "report": False}
+    run = qkv.train(text, out=tmp_path / "run", set=sizes, **asked)
+    with Rooms(run.path) as rooms:
+        room = rooms.loss()
+    corpus = run.corpus()
+    in_bits = lambda nats: nats * room.bits_per_byte_of_nat + room.bits_per_byte_lost  # noqa: E731
+    assert corpus.charge_nats > 0 and in_bits(room.best) == pytest.approx(room.best_bits_per_byte)
+    lines = {line.name: line for line in room.baselines if line.name != "xz"}
+    assert lines.keys() >= {"uniform", "unigram", "bigram", "ngram"}
+    for line in lines.values():
+        assert line.bits_per_byte == pytest.approx(in_bits(line.nats)) == pytest.approx(corpus.bits_per_byte(line.nats))

@@ -238,6 +238,12 @@ def test_the_page_follows_a_run_that_trains(look, make, serving):
         expect(page.locator(".step-now")).to_have_text("step 1,032 of 1,032", timeout=10_000)
     page.locator("#grid").scroll_into_view_if_needed()
     expect(page.locator("#grid .figure-title").first).to_contain_text("1,032")
+    gone_back = page.evaluate("""async () => {
+      const { changed } = await import("./static/live.js");
+      const was = { step: 900, evaluations: 7, recorded: 896, snapshot: 512 };
+      return [changed(was, { ...was, step: 640, evaluations: 5, recorded: 640 }), changed(was, { ...was, snapshot: 256 }), changed(was, was)];
+    }""")  # noqa: E501
+    assert gone_back == [["loss", "map"], ["grid", "matrices", "samples", "rows", "words"], []]
     assert page.complaints == []
     page.close()
     assert list(server) == []

@@ -67,6 +67,14 @@ def test_a_picture_holds_any_text_as_text(view):
     ElementTree.fromstring(attention_svg(bad))
 
 
+def test_a_picture_of_one_head_has_room_for_its_words(make, tmp_path):
+    run = make(n_heads=1, n_kv_heads=1, d_head=48)
+    view = AttentionView(Looker(run.folder), "the day and the night " * 10)
+    tree = ElementTree.parse(view.save(tmp_path / "a.svg"))
+    words = [e.text for e in tree.iter("{http://www.w3.org/2000/svg}text")]
+    assert int(tree.getroot().get("width")) >= 7 * max(map(len, words))
+
+
 def test_other_files_are_refused_in_a_sentence(view, tmp_path):
     with pytest.raises(ConfigError, match=r"expected a name ending in \.html or \.svg"):
         view.save(tmp_path / "a.pdf")

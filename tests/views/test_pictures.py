@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import qkv
+from qkv.errors import UserError
 from qkv.models.layout import Patches
 from qkv.randomness import generator
 from qkv.views.asking import Desk
@@ -63,7 +64,7 @@ def pooled_rows(run, texts):
 def test_validation_images_are_kept_and_shown_with_their_class(run, texts):
     assert [text.origin for text in texts] == [f"validation image {i}" for i in range(3)]
     for i, text in enumerate(texts):
-        assert text.picture.said.startswith(f"of class {i}, taken for ")
+        assert text.picture.said.startswith(f"of class {i}, taken for ") and text.picture.said.endswith(" at step 12")
         assert text.picture.grid == (3, 2) and len(text.tokens) == 6 + text.picture.before
         bright = unpacked(text.picture.pixels)[:, :, 0].reshape(3, -1).mean(1)
         assert bright.argmax() == i
@@ -73,6 +74,8 @@ def test_validation_images_are_kept_and_shown_with_their_class(run, texts):
 def test_a_live_page_of_images_answers_about_matrices_and_no_texts(run):
     desk = Desk(Looker(run.path))
     assert desk.can == ("matrix",)
+    with pytest.raises(UserError, match="reads images and no text"):
+        run.attention("a text")
     assert desk.answer("matrix", {"address": "L1.H0.W_Q"}).values.shape == (16, 8)
 
 

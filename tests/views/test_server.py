@@ -15,6 +15,7 @@ import time
 import numpy as np
 import pytest
 import torch
+from safetensors.numpy import save_file
 from safetensors.torch import load_file
 
 from qkv.cli import main
@@ -26,8 +27,9 @@ from qkv.views.heads import head_notes
 from qkv.views.long import LongText, largest_in_blocks
 from qkv.views.looker import Looker
 from qkv.views.packed import pack, wire
+from qkv.views.rooms import Rooms
 from qkv.views.server import Page
-from qkv.views.serving import _listen, serve
+from qkv.views.serving import _listen, _names, serve
 
 TEXT = "the day and the night"
 
@@ -193,10 +195,20 @@ def test_off_loopback_nobody_gets_in_without_the_token(run_folder, serving):
         cookie = headers["set-cookie"]
         assert "HttpOnly" in cookie and "SameSite=Strict" in cookie
         assert get(port, "/", Cookie=cookie.split(";")[0])[0] == 200
-        assert get(port, "/payload", Cookie="qkv-token=wrong")[0] == 401
+        name, secret = cookie.split(";")[0].split("=")
+        assert get(port, "/payload", Cookie=f"{name}=wrong")[0] == 401
+        beside = (
+            f"{name.replace(str(port), str(port + 1))}=other; {name}={secret}"  # of a second page, which stays open
+        )
+        assert str(port) in name and get(port, "/payload", Cookie=beside)[0] == 200
         assert get(port, "/payload", Cookie=cookie.split(";")[0], Origin="http://evil.example")[0] == 403
     finally:
         assert list(run) == []
+
+
+def test_a_page_at_port_80_is_called_by_its_host_alone():
+    assert _names("127.0.0.1", 80) >= {"127.0.0.1", "127.0.0.1:80", "localhost"}
+    assert "127.0.0.1" not in _names("127.0.0.1", 8642)
 
 
 def test_a_port_in_use_says_so():
@@ -308,6 +320,26 @@ def test_rooms_come_with_the_steps_whose_weights_are_there_now(make):
     assert page.rooms(["samples"])["kept"] == [0, 1, 4, 16, 64, 256, 1000]
     shutil.rmtree(run.folder / "checkpoints" / "step-00000004")
     assert page.rooms(["samples"])["kept"] == [0, 1, 16, 64, 256, 1000]
+
+
+def test_a_page_forgets_the_steps_that_a_rollback_took_back(make):
+    run = make()
+    (run.folder / "manifest.json").unlink()
+    page, text = Page(run.folder), "the day and the night, " * 12
+    drifts = lambda: page.rooms(["map"])["map"].values["drift"].data  # noqa: E731
+    page.purse = Purse(cost=lambda: 0.0)
+    asked = {"text": text, "step": 256, "position": 40}
+    before, reads = drifts(), [page.desk.answer("line", asked).reads.data]
+    with Store(run.folder / "telemetry.sqlite") as store:
+        store.drop_after(512)
+        store.add_event(512, "rollback 1", "the loss spiked; back to step 512")
+        for step in range(544, 1100, 32):
+            store.add_values(step, "drift", ["L0.W_Q", "L1.W_Q"], [7.0, 8.0])
+    save_file(run.start, run.folder / "checkpoints" / "step-00000256" / "model.safetensors")
+    with Rooms(run.folder) as fresh:
+        assert drifts() == fresh.map().values["drift"].data != before
+    reads.append(page.desk.answer("line", asked).reads.data)
+    assert reads[0] != reads[1] == Desk(Looker(run.folder)).answer("line", asked).reads.data
 
 
 def test_tiles_and_lines_of_a_long_text_are_the_whole_patterns(run_folder):

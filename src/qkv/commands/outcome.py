@@ -90,7 +90,7 @@ def _verdict(summary: Mapping[str, Any], task: "Task") -> str:
         return ""
     own = _Figures("", summary["val_loss"], summary.get(task.metric))
     best = max(found, key=lambda one: one.rank(task))
-    name = best.name.split(" (")[0].split(",")[0]
+    name = best.name.split(" (")[0].split(",")[0].removeprefix("the ")
     by_metric = task.judged and best.metric is not None
     size = f"{task.metric} {_or_empty(best.metric)}" if by_metric else f"{_or_empty(best.nats)} nats"
     if own.beats(best, task):

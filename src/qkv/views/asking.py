@@ -8,6 +8,7 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 from qkv.errors import UserError, unknown
@@ -15,11 +16,11 @@ from qkv.tasks import find_task
 from qkv.tasks.text import TextTask
 from qkv.views.forward import backward, forward
 from qkv.views.long import LONGEST_READ, LongText
-from qkv.views.looker import Looker
+from qkv.views.looker import Looker, Words
 from qkv.views.looking import name_of, title_of, titled, whole
 from qkv.views.matrix import MatrixAnswer, matrix_of
 from qkv.views.packed import Packed
-from qkv.views.pairs import pair_attention, read_pair
+from qkv.views.pairs import pair_attention, read_pair, read_source
 from qkv.views.payloads import Backward, ForwardText, Looks
 from qkv.views.vocabulary import Meanings, Nearby, in_context, near_token
 
@@ -99,8 +100,8 @@ class Desk:
         with self.looker.turn:
             return ASKS[name](self, question)
 
-    def _long(self, text: str, step: int, changes: tuple[str, ...]) -> LongText:
-        return LongText(self.looker, self.looker.words(text, LONGEST_READ), step, changes)
+    def _long(self, text: str, step: int, changes: tuple[str, ...], _weights: tuple[Path, int]) -> LongText:
+        return LongText(self.looker, _words(self.looker, text), step, changes)
 
     def long_text(self, question: Question) -> LongText:
         """The long text that a question is about, its layer and head checked."""
@@ -110,16 +111,22 @@ class Desk:
                 f"there is no L{question.layer}.H{question.head}; this model has {sizes.n_layers} layers of "
                 f"{sizes.n_heads} heads"
             )
-        return self.long(question.text, self.looker.nearest(question.step), question.changes)
+        step = self.looker.nearest(question.step)
+        return self.long(question.text, step, question.changes, self.looker.file(step))
+
+
+def _words(looker: Looker, text: str) -> Words:
+    """A text as far as a page looks at it; of a pair its source."""
+    return read_source(looker, text, LONGEST_READ) if looker.encodes else looker.words(text, LONGEST_READ)
 
 
 def _attention(desk: Desk, question: Question) -> Looks:
     """Every head on a text: all numbers up to 256 tokens, thumbnails of more (of a pair, of its source alone)."""
     looker = desk.looker
-    words, step = looker.words(question.text, LONGEST_READ), looker.nearest(question.step)
+    words, step = _words(looker, question.text), looker.nearest(question.step)
     title = title_of(name_of(question.text), words)
     if len(words.tokens) > LONGEST_WHOLE:
-        found = (desk.long(question.text, step, question.changes).overview(title),)
+        found = (desk.long(question.text, step, question.changes, looker.file(step)).overview(title),)
     elif looker.encodes:
         pair = read_pair(looker, question.text, LONGEST_WHOLE)
         title = titled(name_of(question.text), len(pair.source_tokens), pair.n_all)

@@ -6,7 +6,7 @@ Reads config.toml, manifest.json, telemetry.sqlite, tokenizer.json and the weigh
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -95,14 +95,27 @@ def baselines(
         label = f"best n-gram ({order})" if name == "ngram" and order else label
         rows.append((name, label, values[name], _finite(bits.get(name))))
     if n_answers:
-        ratio = next((b / n for _, _, n, b in rows if n and b), None)
-        nats = math.log(n_answers)
-        rows.append(("uniform", "uniform", nats, nats * ratio if ratio else None))
+        nats, in_bits = math.log(n_answers), _in_bits((n, b) for name, _, n, b in rows if name != "xz")
+        rows.append(("uniform", "uniform", nats, in_bits and nats * in_bits[0] + in_bits[1]))
     rows.sort(key=lambda row: -row[2])
     return tuple(
         Baseline(name=name, label=label, meaning=_MEANINGS.get(name, label), nats=nats, bits_per_byte=bpb)
         for name, label, nats, bpb in rows
     )
+
+
+def _in_bits(points: Iterable[tuple[float, float | None]]) -> tuple[float, float] | None:
+    """(bits per byte of a nat per token, bits per byte that cost what the tokenizer loses) of (nats, bits) of losses on
+    one text; of one loss alone nothing is taken to be lost, of none it is None."""
+    known = sorted((nats, bits) for nats, bits in points if nats > 0 and bits and math.isfinite(nats))
+    if not known:
+        return None
+    (low, low_bits), (high, high_bits) = known[0], known[-1]
+    if high - low < 1e-3 * high:
+        return low_bits / low, 0.0
+    each = (high_bits - low_bits) / (high - low)
+    lost = low_bits - each * low
+    return each, lost if lost > 1e-6 * low_bits else 0.0
 
 
 def loss_room(telemetry: Telemetry, lines: Sequence[Baseline], found: Mapping[str, Any]) -> LossRoom | None:
@@ -118,7 +131,9 @@ def loss_room(telemetry: Telemetry, lines: Sequence[Baseline], found: Mapping[st
     else:
         steps = telemetry.steps(RUN_ARM)
     best = min(evaluations, key=lambda e: (e.loss, e.step), default=None)
-    per_nat = next((e.bits_per_byte / e.loss for e in evaluations if e.bits_per_byte and e.loss), None)
+    points = [(line.nats, line.bits_per_byte) for line in lines if line.name not in ("xz", "uniform")]
+    measured = [(e.loss, e.bits_per_byte) for e in evaluations if e.bits_per_byte]
+    each, lost = (_in_bits([*points, *measured]) if measured else None) or (None, 0.0)
     return LossRoom(
         train_steps=tuple(int(s) for s in steps.step[chosen]),
         train=tuple(_short(v) for v in steps.loss[chosen]),
@@ -128,7 +143,8 @@ def loss_room(telemetry: Telemetry, lines: Sequence[Baseline], found: Mapping[st
         best=best.loss if best else None,
         last=evaluations[-1].loss if evaluations else None,
         baselines=tuple(lines),
-        bits_per_byte_of_nat=per_nat,
+        bits_per_byte_of_nat=each,
+        bits_per_byte_lost=lost,
         best_bits_per_byte=best.bits_per_byte if best else None,
         thinned=thinned,
         baselines_note=str(found.get("note") or ""),

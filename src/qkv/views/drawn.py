@@ -18,11 +18,13 @@ from qkv.views.payloads import AttentionText
 __all__ = ["attention_svg", "png"]
 
 SIDE, GAP, LEFT, TOP = 120, 14, 34, 46
+NARROWEST = 560
+"""Pixels that the longest title takes, and the colour bar."""
 
 
 def attention_svg(text: AttentionText) -> str:
     """Layers down, heads across, each head's pattern at the text's last step, with a colour bar."""
-    width = LEFT + text.n_heads * (SIDE + GAP)
+    width = max(LEFT + text.n_heads * (SIDE + GAP), NARROWEST)
     height = TOP + text.n_layers * (SIDE + GAP) + 44
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '

@@ -52,7 +52,7 @@ class Guard:
         headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
         status, reason = self._verdict(scope, headers)
         if status == 303:
-            await _redirect(scope, send, self._token)
+            await _redirect(scope, send, _cookie(scope), self._token)
         elif status:
             await _refuse(send, status, reason)
         else:
@@ -69,16 +69,16 @@ class Guard:
             return 403, "A page from elsewhere may not ask this server."
         if not headers.get("content-length", "0").isdigit() or int(headers.get("content-length", "0")) > MOST_BYTES:
             return 413, f"The request is larger than {MOST_BYTES:,} bytes; shorten the text."
-        if self._token and not self._holds_token(headers):
+        if self._token and not self._holds_token(scope, headers):
             given = parse_qs(scope.get("query_string", b"").decode("latin-1")).get("token", [""])[0]
             if scope["method"] in SAFE and hmac.compare_digest(given.encode(), self._token.encode()):
                 return 303, ""
             return 401, "This page needs its token; open the whole address that qkv view printed."
         return 0, ""
 
-    def _holds_token(self, headers: dict[str, str]) -> bool:
+    def _holds_token(self, scope: Scope, headers: dict[str, str]) -> bool:
         try:
-            found = SimpleCookie(headers.get("cookie", "")).get(COOKIE)
+            found = SimpleCookie(headers.get("cookie", "")).get(_cookie(scope))
         except CookieError:
             return False
         return found is not None and hmac.compare_digest(found.value.encode(), self._token.encode())
@@ -111,6 +111,11 @@ class Guard:
                 raise
 
 
+def _cookie(scope: Scope) -> str:
+    """The name of the cookie that holds the token: a browser gives those of all ports of a machine to each of them."""
+    return f"{COOKIE}-{(scope.get('server') or ('', ''))[1]}"
+
+
 def _is_visit(scope: Scope, headers: dict[str, str]) -> bool:
     """A person following a link to the page: shown, since it changes nothing and the other page cannot read it."""
     return scope["method"] == "GET" and scope["path"] == "/" and headers.get("sec-fetch-mode") == "navigate"
@@ -122,9 +127,9 @@ async def _refuse(send: Send, status: int, reason: str) -> None:
     await send({"type": "http.response.body", "body": reason.encode() + b"\n"})
 
 
-async def _redirect(scope: Scope, send: Send, token: str) -> None:
+async def _redirect(scope: Scope, send: Send, name: str, token: str) -> None:
     """Put the token into a cookie that scripts cannot read and other sites do not send, and out of the address."""
-    cookie = f"{COOKIE}={token}; HttpOnly; SameSite=Strict; Path=/"
+    cookie = f"{name}={token}; HttpOnly; SameSite=Strict; Path=/"
     headers = [(b"location", scope["path"].encode() or b"/"), (b"set-cookie", cookie.encode())]
     await send({"type": "http.response.start", "status": 303, "headers": headers})
     await send({"type": "http.response.body", "body": b""})

@@ -34,6 +34,7 @@ class LongText:
 
     def __init__(self, looker: Looker, words: Words, step: int | None, changes: Sequence[str] = ()) -> None:
         self.words, self.causal, self.sizes = words, looker.causal, looker.config.model.sizes
+        self.site = "enc" if looker.encodes else ""
         self.model = looker.reader(step, changes)
         self.step = looker.last_step() if step is None else step
         self.block = -(-len(words.tokens) // THUMBNAIL)
@@ -87,6 +88,7 @@ class LongText:
             heads=tuple(self._notes),
             block=self.block,
             tile=TILE,
+            site=self.site,
         )
 
     def _pattern(self, layer: int, head: int) -> np.ndarray:

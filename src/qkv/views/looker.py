@@ -58,7 +58,7 @@ class Looker:
         self.folder, self._n_steps = folder, n_steps
         self.config = RunConfig.read(folder / "config.toml")
         self.turn = threading.RLock()
-        self._models: OrderedDict[tuple[str, tuple[str, ...]], Any] = OrderedDict()
+        self._models: OrderedDict[tuple[str, int, tuple[str, ...]], Any] = OrderedDict()
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
@@ -96,13 +96,18 @@ class Looker:
         steps = self.steps()
         return max((s for s in steps if step is None or s <= step), default=min(steps, default=0))
 
+    def file(self, step: int | None = None) -> tuple[Path, int]:
+        """The weights of `model(step)`, and when they were written: after a rollback a step has others."""
+        path = self._kept().get(self.nearest(step), self.folder / "model.safetensors")
+        return path, path.stat().st_mtime_ns if path.is_file() else 0
+
     def model(self, step: int | None = None, changes: Sequence[str] = ()) -> Any:
         """The model with the weights of the last kept step up to `step`, then changed; in evaluation mode.
 
         Raises ChangeError or AddressError for a change that does not fit, RunFolderError where no weights are there.
         """
-        path = self._kept().get(self.nearest(step), self.folder / "model.safetensors")
-        key = (str(path), tuple(changes))
+        path, written = self.file(step)
+        key = (str(path), written, tuple(changes))
         with self.turn:
             if key not in self._models:
                 self._models[key] = self._read(path, changes)
@@ -170,8 +175,12 @@ class Looker:
     def words(self, text: str, longest: int) -> Words:
         """The first `longest` tokens of a text, no more than the model reads at once.
 
-        Raises UserError for a text of more than `LONGEST_TEXT` characters, or of fewer than two tokens.
+        Raises UserError for a text of more than `LONGEST_TEXT` characters or of fewer than two tokens, and of a run
+        that reads images.
         """
+        if self.reads_images:
+            how = "qkv report RUN --text picture.png shows where its heads look on an image"
+            raise UserError(f"{self.folder} reads images and no text; {how}")
         if len(text) > LONGEST_TEXT:
             raise UserError(f"the text has {len(text):,} characters; expected at most {LONGEST_TEXT:,}: shorten it")
         ids = self.tokenizer.encode_whole(text, special=self.marks)

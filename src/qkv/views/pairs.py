@@ -17,10 +17,10 @@ from qkv.errors import UserError
 from qkv.tasks import PredictOptions
 from qkv.tasks.translate import Translate
 from qkv.views.heads import attention_text
-from qkv.views.looker import Looker
+from qkv.views.looker import LONGEST_TEXT, Looker, Words
 from qkv.views.payloads import AttentionText
 
-__all__ = ["Pair", "n_maps", "pair_attention", "read_pair"]
+__all__ = ["Pair", "n_maps", "pair_attention", "read_pair", "read_source"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,26 +48,36 @@ def read_pair(looker: Looker, text: str, longest: int) -> Pair:
     """`SOURCE => TARGET` as its model was trained on it, either side cut to `longest` tokens; for a source alone the
     newest weights write a target, as `qkv predict` does.
 
-    Raises UserError for a source of fewer than two tokens.
+    Raises UserError as `read_source`.
     """
-    tokenizer = looker.tokenizer
-    source, _, target = text.partition(ARROW)
-    line = " ".join(source.split())
+    tokenizer, source = looker.tokenizer, read_source(looker, text, longest)
+    line, _, target = (" ".join(side.split()) for side in text.partition(ARROW))
+    longest = min(longest, looker.config.model.sizes.n_ctx)
+    written = _cut(encode_lines(tokenizer, [target or _translated(looker, line)])[0], longest, end_of(tokenizer))
+    inputs = np.insert(written[:-1], 0, start_of(tokenizer))
+    return Pair(
+        source=source.ids,
+        inputs=torch.from_numpy(inputs)[None],
+        source_tokens=source.tokens,
+        input_tokens=tuple(tokenizer.token(int(i)) for i in inputs),
+        written=tuple(tokenizer.token(int(i)) for i in written),
+        n_all=source.n_all,
+    )
+
+
+def read_source(looker: Looker, text: str, longest: int) -> Words:
+    """What stands before an arrow, the end mark with it, cut to `longest` tokens.
+
+    Raises UserError for more than `LONGEST_TEXT` characters, and for a source without a token.
+    """
+    if len(text) > LONGEST_TEXT:
+        raise UserError(f"the text has {len(text):,} characters; expected at most {LONGEST_TEXT:,}: shorten it")
+    tokenizer, line = looker.tokenizer, " ".join(text.partition(ARROW)[0].split())
     whole = encode_lines(tokenizer.of_source, [line])[0]
     if not line or len(whole) < 2:
         raise UserError(f"the text has {len(whole) - 1} tokens; expected at least 1: type a longer one")
-    target = " ".join(target.split()) or _translated(looker, line)
-    longest = min(longest, looker.config.model.sizes.n_ctx)
-    ids, written = (_cut(side, longest, end_of(tokenizer)) for side in (whole, encode_lines(tokenizer, [target])[0]))
-    inputs = np.insert(written[:-1], 0, start_of(tokenizer))
-    return Pair(
-        source=torch.from_numpy(ids)[None],
-        inputs=torch.from_numpy(inputs)[None],
-        source_tokens=tuple(tokenizer.token(int(i)) for i in ids),
-        input_tokens=tuple(tokenizer.token(int(i)) for i in inputs),
-        written=tuple(tokenizer.token(int(i)) for i in written),
-        n_all=len(whole),
-    )
+    ids = _cut(whole, min(longest, looker.config.model.sizes.n_ctx), end_of(tokenizer))
+    return Words(torch.from_numpy(ids)[None], tuple(tokenizer.token(int(i)) for i in ids), len(whole))
 
 
 def _cut(ids: np.ndarray, longest: int, end: int) -> np.ndarray:

@@ -55,7 +55,7 @@ def picture_of(looker: Looker, image: Words, label: str = "") -> Picture:
     with torch.inference_mode():
         chances = looker.model()(image.ids)[0].float().softmax(0)
     top = int(chances.argmax())
-    said = f"taken for {config.classes[top]} with probability {float(chances[top]):.2g}"
+    said = f"taken for {config.classes[top]} with probability {float(chances[top]):.2g} at step {looker.last_step():,}"
     return Picture(
         pixels=_bytes(image.ids[0].numpy().transpose(1, 2, 0)),
         grid=config.patches.grid,

@@ -29,7 +29,7 @@ from starlette.routing import Route
 
 from qkv.errors import QkvError, UserError
 from qkv.folder import RunFolder
-from qkv.telemetry import Memory
+from qkv.telemetry import RUN_ARM, Memory, Telemetry
 from qkv.views.asking import Desk
 from qkv.views.follow import Follower, Pulse, Purse, pulse_of
 from qkv.views.guard import App, Guard
@@ -60,7 +60,7 @@ class Page(Follower[Pulse]):
                 looker.tokenizer  # noqa: B018 - a run without one cannot be shown a text
             self.desk = Desk(looker)
         self.purse = Purse()
-        self._memory: tuple[int, Memory] = (0, Memory())
+        self._memory = ((0, 0), Memory())
         self._threads = torch.get_num_threads()
 
     def spare(self) -> None:
@@ -104,12 +104,20 @@ class Page(Follower[Pulse]):
         return found if found and found.weights is not None else None
 
     def _read(self, name: str) -> Any:
-        path = self.folder / "telemetry.sqlite"
-        file = path.stat().st_ino if path.is_file() else 0
-        if file != self._memory[0]:  # another training in the same place
-            self._memory = (file, Memory())
+        edition = _edition(self.folder / "telemetry.sqlite")
+        if edition != self._memory[0]:
+            self._memory = (edition, Memory())
         with Rooms(self.folder, memory=self._memory[1]) as rooms:
             return getattr(rooms, name)()
+
+
+def _edition(path: Path) -> tuple[int, int]:
+    """By what telemetry is told from that of other steps: its file, and how often the training has gone back."""
+    try:
+        with Telemetry(path) as telemetry:
+            return path.stat().st_ino, sum(e.kind.startswith("rollback") for e in telemetry.events(RUN_ARM))
+    except (QkvError, OSError):  # not written yet
+        return 0, 0
 
 
 class Shown(Protocol):

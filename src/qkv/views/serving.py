@@ -43,7 +43,7 @@ def serve(
     listener = _listen(host, port)
     port = int(listener.getsockname()[1])
     shown = f"[{host}]" if ":" in host else host
-    token, hosts = "", {f"{name}:{port}" for name in (shown, "127.0.0.1", "localhost", "[::1]")}
+    token, hosts = "", _names(shown, port)
     if not is_loopback(host):
         token = secrets.token_urlsafe(24)
     address = f"http://{_reachable(shown)}:{port}/" + (f"?token={token}" if token else "")
@@ -96,6 +96,12 @@ def make_server(page: Shown, hosts: Iterable[str] | None, token: str = "") -> uv
         limit_concurrency=64,
     )
     return _Server(config, page)
+
+
+def _names(shown: str, port: int) -> set[str]:
+    """What a browser on this machine may call the server; it leaves out port 80."""
+    names = (shown, "127.0.0.1", "localhost", "[::1]")
+    return {f"{name}:{port}" for name in names} | (set(names) if port == 80 else set())
 
 
 def _listen(host: str, port: int | None) -> socket.socket:

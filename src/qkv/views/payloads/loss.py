@@ -30,6 +30,8 @@ class LossRoom:
     baselines: tuple[Baseline, ...] = ()
     bits_per_byte_of_nat: float | None = None
     """Bits per byte of one nat per token on the validation text; None where task or tokenizer have no such number."""
+    bits_per_byte_lost: float = 0.0
+    """Bits per byte that cost what the tokenizer loses of that text, whatever the loss."""
     best_bits_per_byte: float | None = None
     thinned: str = ""
     """How the training curve was thinned for the page, in words; empty when every recorded step is here."""

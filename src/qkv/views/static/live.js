@@ -27,12 +27,12 @@ async function ask(name, question) {
   }
 }
 
-// Rooms that changed between two pulses.
-function changed(before, now) {
+// Rooms that changed between two pulses; a training goes back where its loss has spiked.
+export function changed(before, now) {
   const rooms = [];
-  if (now.step > before.step || now.evaluations > before.evaluations) rooms.push("loss");
-  if (now.recorded > before.recorded) rooms.push("map");
-  if (now.snapshot > before.snapshot) rooms.push("grid", "matrices", "samples", "rows", "words");
+  if (now.step !== before.step || now.evaluations !== before.evaluations) rooms.push("loss");
+  if (now.recorded !== before.recorded) rooms.push("map");
+  if (now.snapshot !== before.snapshot) rooms.push("grid", "matrices", "samples", "rows", "words");
   return rooms;
 }
 

@@ -36,7 +36,7 @@ function render({ model, el }) {
   const sayBest = () => (best.textContent = loss.best_step !== null ? `; the ring is the lowest, ${fixed(loss.best, 3)} nats at step ${whole(loss.best_step)}` : "");
   sayBest();
   let [log, bits] = [false, false];
-  const factor = () => (bits ? loss.bits_per_byte_of_nat : 1);
+  const inUnit = (nats) => (bits ? nats * loss.bits_per_byte_of_nat + loss.bits_per_byte_lost : nats);
   const frame = figure(el, {
     wide: true, title: "Loss while training",
     caption: h("span", null, `A loss is the surprise per ${model.get("run").unit} in `, h("b", null, "nats"), ": a loss of x means that the right answer was given probability e", h("sup", null, "−x"), " (a geometric mean). Thin: each batch it trained on, before the model learned from it",
@@ -50,8 +50,8 @@ function render({ model, el }) {
   const redraw = chart(frame, (width, colours) => {
     const height = Math.max(280, Math.min(420, width * 0.5));
     const [top, bottom] = [14, 34];
-    const scaled = (p) => p.loss * factor();
-    const lines = loss.baselines.map((b) => ({ ...b, y: b.nats * factor() }));
+    const scaled = (p) => inUnit(p.loss);
+    const lines = loss.baselines.map((b) => ({ ...b, y: bits && b.bits_per_byte !== null ? b.bits_per_byte : inUnit(b.nats) }));
     const right = Math.max(24, widthOf(lines.map((l) => `${l.label} ${number(l.y, 3)}`), width * (width < 520 ? 0.4 : 0.3)) + 16);
     const said = (l) => `${fitted(l.label, right - 16 - 6.6 * (number(l.y, 3).length + 1))} ${number(l.y, 3)}`;
     const floor = d3.min([...val.map(scaled), ...(smooth.length ? smooth : train).map(scaled), ...lines.map((l) => l.y)]);
