@@ -1,12 +1,15 @@
 """Probes of order against what is known: planted positions, and models that cannot or do not look at order."""
 
 import dataclasses
+import json
 
 import numpy as np
 import pytest
 import torch
 
+from qkv.randomness import generator
 from qkv.studies.probes_positions import _hidden, loss_by_position, order, position
+from qkv.studies.streams import word
 
 LAYERS = range(2)
 
@@ -88,6 +91,20 @@ def test_hidden_tokens_stay_where_they_are_and_the_others_are_the_same_in_anothe
         assert torch.equal(batch.inputs.sort(dim=1).values, other.inputs.sort(dim=1).values)
         assert torch.equal(batch.targets, other.targets) and torch.equal(batch.positions, other.positions)
     assert np.mean([float((a.inputs != b.inputs).double().mean()) for a, b in pairs]) > 0.5
+
+
+def test_without_positions_order_is_nothing_in_a_short_text_of_many_documents_too(finish, tmp_path):
+    path = tmp_path / "texts.jsonl"
+    draws = generator("tests", "documents")
+    texts = [" ".join(word(int(i)) for i in draws.integers(300, size=20)) for _ in range(60)]
+    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts), encoding="utf-8")
+    finished = strengthened(
+        finish("masked", source=path, layout={"positions": "none", "start": "xavier"}), "W_Q", "W_V", "W_U"
+    )
+    (batch,) = finished.parts.task.val_batches(finished.corpus, finished.model.config.sizes, 64)
+    assert batch.documents is not None and batch.mask is not None, "fewer windows than are read at once"
+    assert any((a.inputs != b.inputs).any() for a, b in _hidden(finished))
+    assert order(finished)["order"] == pytest.approx(0.0, abs=1e-5)
 
 
 def test_the_loss_by_position_is_that_of_the_targets_there(finish):

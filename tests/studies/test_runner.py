@@ -263,10 +263,12 @@ def test_a_log_that_was_changed_is_not_trusted(tiny, small_text, tmp_path):
 
 def test_divergence_is_an_outcome_and_counts_as_a_blind_guess(tiny_study, small_text):
     design: Design = tiny_study.design(runner.Ask(source=str(small_text), quick=True))
-    arm = dataclasses.replace(design.arms[0], optimizer="sgd", lr=1e30)
+    arm = dataclasses.replace(design.arms[0], optimizer="sgd", lr=1e30, probes=("drift", "bits", "told"))
     row = run_trial(design.trial(arm, 1, 0, source=str(small_text), report=True), None)
-    corpus = runner.Ask(source=str(small_text)).corpus(design.texts[0][1])
+    corpus = runner.Ask(source=str(small_text)).corpus(design.texts[0][1], design.scale.val_tokens)
     assert row["diverged"] and row["loss"] == pytest.approx(np.log(corpus.tokenizer.d_vocab))
+    assert row["measures"]["bits per byte"] == pytest.approx(corpus.bits_per_byte(row["loss"]))
+    assert row["measures"]["told"] < 0 and "drift W_E" not in row["measures"]
 
 
 def test_ctrl_c_keeps_what_was_trained_and_says_how_to_go_on(tiny, small_text, tmp_path):

@@ -5,12 +5,12 @@ import re
 
 import pytest
 
-from qkv.studies.design import Contrast
+from qkv.studies.design import OF_TRAININGS, Contrast
 from qkv.studies.question import Ask
 from qkv.studies.questions import find, questions
 from qkv.studies.sentences import amount, sentence
-from qkv.studies.statistics import VERDICTS, Comparison
-from qkv.studies.verdicts import Effect, Findings
+from qkv.studies.statistics import VERDICTS, Comparison, bounds_of_rate
+from qkv.studies.verdicts import ArmFigures, Effect, Findings, judged
 
 SAID = {
     "what-is-trained": ("that is learning", "that did harm"),
@@ -27,10 +27,10 @@ SAID = {
     "three-roles": ("served better by three matrices", "better than three do"),
     "positions": ("better with positions", "better without positions"),
     "dynamics": ("W_V and W_O are needed earlier", "W_Q and W_K are needed earlier"),
-    "words-or-pixels": ("model of pixels further back", "model of pixels less far back"),
+    "words-or-pixels": ("projection costs a model of pixels more", "projection costs a model of pixels less"),
     "attention-or-lstm": ("^Attention does better", "^An LSTM does better"),
-    "tokenizers": ("compute characters make the better", "compute BPE makes a better"),
     "techniques": ("^Muon makes a better model", "^AdamW does better"),
+    "tokenizers": ("tokens characters make the better", "tokens BPE makes a better"),
     "known-results": ("(?<!whether )having no .* model more than a causal", "having no .* model less than a causal"),
     "calibrate": ("there are none more often", "there are none more rarely"),
 }
@@ -169,7 +169,6 @@ def test_a_kept_verdict_is_judged_anew_and_says_what_it_was():
     from qkv.errors import ConfigError
     from qkv.studies.kept import judged_anew, was_judged
     from qkv.studies.sentences import verdict_file
-    from qkv.studies.verdicts import judged
 
     question = find("which-matrix")
     empty = found("which-matrix", "unresolved", 0.0)
@@ -189,6 +188,40 @@ def test_a_kept_verdict_is_judged_anew_and_says_what_it_was():
     fewer = old | {"contrasts": old["contrasts"][:1], "scale": file["scale"].replace("5 of 5", "5 of 9")}
     assert len(judged_anew(question, fewer)["contrasts"]) == 1, "what was not asked then is not made up"
     assert "5 of 9 paired replicates" in judged_anew(question, fewer)["sentence"]
+
+
+def test_a_page_says_how_the_layout_of_an_arm_differs_from_that_of_its_scale():
+    """`scale_words` leaves the start to arms, and old files left it out."""
+    from qkv.studies.kept import judged_anew
+    from qkv.studies.sentences import verdict_file
+
+    question, findings = find("end-task"), found("end-task", "differs", -0.25)
+    arms = tuple(
+        ArmFigures(arm=arm, losses=(), rates=(), at_edge=0, diverged=0, trainings=0, frozen=(), curve=())
+        for arm in findings.design.arms
+    )
+    made = verdict_file(question, dataclasses.replace(findings, arms=arms), "runs/x")
+    whats = [row["what"] for row in made["arms"]]
+    assert whats[0] == "predicts the next word; positions rotary, start xavier"
+    assert made["literature"] == question.literature
+    old = made | {"arms": [row | {"what": a.what} for row, a in zip(made["arms"], findings.design.arms, strict=True)]}
+    old |= {"literature": "Nobody knew.", "contrasts": [row | {"values": [0.1, 0.2]} for row in made["contrasts"]]}
+    old |= {"scale": made["scale"].replace("8 of", "2 of")}
+    anew = judged_anew(question, old)
+    assert [row["what"] for row in anew["arms"]] == whats and anew["literature"] == question.literature
+    assert judged_anew(question, anew) == anew
+
+
+def test_a_share_of_trainings_has_the_interval_of_a_rate():
+    """Five trainings of which none copies do not show that none would."""
+    contrast = Contrast(name="s", what="", terms=(), margin=0.05, unit=OF_TRAININGS)
+    never, mostly, always = (
+        effect.result for effect in judged([(contrast, [1.0] * n + [0.0] * (5 - n)) for n in (0, 4, 5)])
+    )
+    assert (never.low, never.verdict) == (0.0, "unresolved") and never.high == pytest.approx(1 - 0.025**0.2)
+    assert (mostly.effect, mostly.verdict) == (0.8, "differs")
+    assert (mostly.low, mostly.high) == pytest.approx(bounds_of_rate(4, 5))
+    assert always.high == 1.0 and always.low == pytest.approx(0.025**0.2) and always.detectable is None
 
 
 def test_a_kept_rate_is_judged_by_what_was_promised():

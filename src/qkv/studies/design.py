@@ -16,12 +16,15 @@ from typing import Any
 
 from qkv.errors import ConfigError
 
-__all__ = ["Arm", "Contrast", "Design", "Grid", "Scale", "Text", "Trial", "canonical"]
+__all__ = ["OF_TRAININGS", "Arm", "Contrast", "Design", "Grid", "Scale", "Text", "Trial", "canonical"]
 
 FORMAT = 1
 """Goes up when a training of a study would come out otherwise than before; keys of runs hold it."""
 _TUNING_SEEDS = 1_000_000
 """Seeds of tuning runs start here, so that no training is both tuned on and reported."""
+
+OF_TRAININGS = "of the trainings"
+"""The unit of a share of trainings: each value is 1 or 0, and its interval is that of a rate."""
 
 Pairs = tuple[tuple[str, Any], ...]
 """Settings as (name, value), hashable and in order."""

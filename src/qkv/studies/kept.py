@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from qkv.errors import ConfigError
-from qkv.studies.design import Contrast
+from qkv.studies.design import Contrast, Design
 from qkv.studies.question import Ask, Question
-from qkv.studies.sentences import effect_row, intervals, scale_words, sentence
+from qkv.studies.sentences import arm_words, effect_row, intervals, scale_words, sentence
 from qkv.studies.statistics import how_exact
 from qkv.studies.verdicts import Findings, judged
 
@@ -20,6 +20,8 @@ __all__ = ["judged_anew", "was_judged"]
 
 def judged_anew(question: Question, kept: Mapping[str, Any]) -> dict[str, Any]:
     """The same file with every contrast, the verdict and the sentence as `statistics` judges its values now.
+
+    What has been published is told as it is known now.
 
     Raises ConfigError where the question is asked at another scale by now: its words would not fit the kept run.
     """
@@ -51,7 +53,14 @@ def judged_anew(question: Question, kept: Mapping[str, Any]) -> dict[str, Any]:
         "p": result.p,
         "intervals": intervals(found.primary),
         "contrasts": [effect_row(effect) for effect in effects],
+        "arms": [{**row, "what": _whole_words(design, row)} for row in kept["arms"]],
+        "literature": question.literature,
     }
+
+
+def _whole_words(design: Design, row: Mapping[str, Any]) -> str:
+    """What an arm did; files of an older form leave its layout out."""
+    return next((arm_words(a) for a in design.arms if (a.name, a.what) == (row["name"], row["what"])), row["what"])
 
 
 def was_judged(kept: Mapping[str, Any], anew: Mapping[str, Any]) -> str:

@@ -29,7 +29,7 @@ from qkv.studies.trained import Finished
 from qkv.tasks import validation_loss
 from qkv.tasks.task import Batch
 
-__all__ = ["KINDS", "PROBES"]
+__all__ = ["KINDS", "OF_THE_LOSS", "PROBES"]
 
 KINDS: Mapping[str, tuple[str, ...]] = {
     "W_E": ("W_E",),
@@ -256,3 +256,5 @@ PROBES: Mapping[str, Callable[[Finished], dict[str, float]]] = {
     "order": order,
 }
 """Name -> probe. A new probe is one function and one line here."""
+OF_THE_LOSS = ("bits", "told")
+"""Those that read the loss and no weights: a training that diverged has them too."""

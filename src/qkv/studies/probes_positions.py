@@ -103,17 +103,23 @@ def _behind(finished: Finished) -> tuple[Batch, Batch]:
 
 
 def _hidden(finished: Finished) -> list[tuple[Batch, Batch]]:
-    """Validation windows, as they are and with all tokens that are not hidden dealt anew among their places."""
-    sizes, n_ctx = finished.model.config.sizes, finished.trial.scale.n_ctx
+    """Validation windows, as they are and with all tokens that are not hidden dealt anew among their places.
+
+    A token stays in its document.
+    """
     out = []
-    for batch in islice(finished.parts.task.val_batches(finished.corpus, sizes, 64), _SHUFFLED_WINDOWS // 64):
+    for batch in islice(
+        finished.parts.task.val_batches(finished.corpus, finished.model.config.sizes, 64), _SHUFFLED_WINDOWS // 64
+    ):
+        moved, shown = batch.inputs.clone(), torch.ones_like(batch.inputs, dtype=torch.bool)
+        shown.view(-1)[batch.positions] = False
         if batch.mask is not None:
-            break  # the end of the text, which fills no window
-        moved, hidden = batch.inputs.clone(), torch.zeros(batch.inputs.numel(), dtype=torch.bool)
-        hidden[batch.positions] = True
-        for i, row in enumerate(hidden.view(-1, n_ctx)):
-            shown = torch.nonzero(~row)[:, 0]
-            dealt = torch.from_numpy(generator("study", "order", i).permutation(len(shown)))
-            moved[i, shown] = batch.inputs[i, shown[dealt]]
+            shown &= batch.mask
+        documents = torch.zeros_like(batch.inputs) if batch.documents is None else batch.documents
+        for i, row in enumerate(documents):
+            draws = generator("study", "order", i)
+            for document in row.unique():
+                places = torch.nonzero(shown[i] & (row == document))[:, 0]
+                moved[i, places] = batch.inputs[i, places[torch.from_numpy(draws.permutation(len(places)))]]
         out.append((batch, batch._replace(inputs=moved)))
     return out

@@ -7,12 +7,12 @@ have seen and the replicates that would resolve it.
 import math
 from typing import Any
 
-from qkv.studies.design import Design
+from qkv.studies.design import Arm, Design
 from qkv.studies.question import Question
 from qkv.studies.statistics import how_exact
 from qkv.studies.verdicts import ArmFigures, Effect, Findings
 
-__all__ = ["amount", "described", "effect_row", "intervals", "scale_words", "sentence", "verdict_file"]
+__all__ = ["amount", "arm_words", "described", "effect_row", "intervals", "scale_words", "sentence", "verdict_file"]
 
 _STREAMS = {"digits": "On the handwritten digits that come with scikit-learn"}
 _OPTIMIZERS = {"adamw": "AdamW", "sgd": "SGD", "muon": "Muon"}
@@ -138,13 +138,18 @@ def effect_row(effect: Effect) -> dict[str, Any]:
     }
 
 
+def arm_words(arm: Arm) -> str:
+    """What an arm does, and where its layout is not the textbook's, which `scale_words` leaves to it."""
+    return "; ".join((arm.what, *([", ".join(f"{name} {value}" for name, value in arm.layout)] if arm.layout else [])))
+
+
 def _arm_row(figures: ArmFigures) -> dict[str, Any]:
     n = len(figures.losses)
     mean = sum(figures.losses) / n if n else None
     sd = math.sqrt(sum((x - mean) ** 2 for x in figures.losses) / (n - 1)) if n > 1 and mean is not None else None
     return {
         "name": figures.arm.name,
-        "what": figures.arm.what,
+        "what": arm_words(figures.arm),
         "task": figures.arm.task,
         "text": figures.arm.text,
         "changes": list(figures.arm.changes),

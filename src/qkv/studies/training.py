@@ -31,7 +31,7 @@ from qkv.studies.ledger import Ledger
 from qkv.studies.mapped import MappedRows
 from qkv.studies.modular import Modular
 from qkv.studies.onsets import Onsets
-from qkv.studies.probes import PROBES
+from qkv.studies.probes import OF_THE_LOSS, PROBES
 from qkv.studies.recall import Recall
 from qkv.studies.repeat import Repeat
 from qkv.studies.tables import TABLES
@@ -111,6 +111,9 @@ def run_trial(trial: Trial, cache: Path | None) -> dict[str, Any]:
                 row["measures"] |= PROBES[name](finished)
     except NonFiniteError:
         row |= {"diverged": True, "loss": worst, "best_loss": worst, "best_step": 0, "curve": [], "steps": 0}
+        blind = Finished(trial=trial, parts=parts, model=parts.model, corpus=corpus, loss=worst, ledger=None)
+        for name in trial.arm.probes:
+            row["measures"] |= PROBES[name](blind) if name in OF_THE_LOSS else {}
     else:
         row |= {"loss": loss, "best_loss": min(loss, trained.best_loss), "best_step": trained.best_step}
         row |= {"curve": [list(point) for point in trained.curve], "steps": trained.steps}

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from qkv.studies.design import Arm, Contrast, Design
+from qkv.studies.design import OF_TRAININGS, Arm, Contrast, Design
 from qkv.studies.statistics import Comparison, compare, compare_rate, holm
 from qkv.studies.store import StudyFolder
 from qkv.studies.tuning import choice, report_key
@@ -122,9 +122,10 @@ def judged(measured: Sequence[tuple[Contrast, Sequence[float]]]) -> tuple[Effect
 
 
 def _compared(contrast: Contrast, values: Sequence[float]) -> Comparison:
-    if contrast.nominal is None:
+    nominal = 0.0 if contrast.unit == OF_TRAININGS else contrast.nominal
+    if nominal is None:
         return compare(values, contrast.margin)
-    return compare_rate(values, contrast.nominal, contrast.margin, contrast.tries)
+    return compare_rate(values, nominal, contrast.margin, contrast.tries)
 
 
 def _earlier(design: Design, folder: StudyFolder) -> tuple[int, ...]:
@@ -152,7 +153,7 @@ def _quantity(row: Mapping[str, Any], name: str) -> float | None:
 
 
 def _values(contrast: Contrast, replicates: int, reported: Reported) -> list[float]:
-    """Its value in every replicate that has all it reads; a diverged training has a loss but no measures."""
+    """Its value in every replicate that has all it reads; a diverged training has what its loss tells."""
     values = []
     for replicate in range(1, replicates + 1):
         rows = [(weight, reported.get((arm, replicate)), quantity) for weight, arm, quantity in contrast.terms]

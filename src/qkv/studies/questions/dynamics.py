@@ -10,7 +10,7 @@ for copying: one layer cannot find the letter behind an earlier one, two can.
 
 from typing import Any
 
-from qkv.studies.design import Arm, Contrast, Design, Grid, Scale, Text
+from qkv.studies.design import OF_TRAININGS, Arm, Contrast, Design, Grid, Scale, Text
 from qkv.studies.question import Ask, Question, make_design
 from qkv.studies.verdicts import Findings
 
@@ -90,7 +90,7 @@ def _between(first: str, second: str, margin: float) -> Contrast:
 def _reached(arm: str, stage: str = "copying", expected: str = "1") -> Contrast:
     return Contrast(
         name=f"{arm}: {stage} reached", what="share of trainings that reached it at all",
-        terms=((1.0, arm, f"reached {stage}"),), margin=0.05, unit="of the trainings", expected=expected,
+        terms=((1.0, arm, f"reached {stage}"),), margin=0.05, unit=OF_TRAININGS, expected=expected,
     )  # fmt: skip
 
 

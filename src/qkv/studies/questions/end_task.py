@@ -9,9 +9,8 @@ stands beside the most that noise between seeds would let it be, and beside 0, w
 rotary and the start is Glorot's but for small rows of W_E, where a masked model learns in the time of a study and rows
 do not keep the likenesses that they started with.
 
-A body that is trained for one task and held, or trained on, under another (feature-based against fine-tuned) would be
-two trainings one behind the other, which an arm of a study is not; by hand they are `qkv train --from RUN`, with and
-without `--only head`.
+A body that is trained for one task and held, or trained on, under another (feature-based against fine-tuned) is asked
+about by `frozen-embeddings` on labelled texts.
 """
 
 from qkv.studies.design import Arm, Contrast, Design, Grid, Scale, Text

@@ -141,9 +141,9 @@ QUESTION = Question(
     literature=(
         "Theory of early training has W_U learn first, W_V next, W_Q and W_K last (Im et al. 2026, arXiv 2601.19208,"
         " abstract). That is about how fast matrices move; from it we had expected more gradient through v than through"
-        " q and k. A first quick run found the opposite for small rows, and next to nothing around the layers. The"
-        " reason is the size of the rows, which the arm with large rows, added afterwards, shows. Shares of paths at"
-        " these sizes have not been found published."
+        " q and k. A first quick run found the opposite for small rows, and next to nothing around the layers;"
+        " an arm with large rows was added afterwards, for the reason is their size. Shares of paths at these sizes"
+        " have not been found published."
     ),
     design=_design,
     claim=_claim,

@@ -151,7 +151,7 @@ def _design(ask: Ask) -> Design:
 
 def _claim(findings: Findings) -> str:
     verdict, effect = findings.primary.result.verdict, findings.primary.result.effect or 0.0
-    more = _beyond_chance(findings)
+    more = f" ({_beyond_chance(findings)}{_of_masked(findings)})"
     if verdict == "unresolved":
         return (
             "Whether a token's identity is lost after the first layer of a causal model is not settled by this"
@@ -175,11 +175,24 @@ def _claim(findings: Findings) -> str:
 
 
 def _beyond_chance(findings: Findings) -> str:
-    """How many tokens are still named there, in brackets; empty where that is not settled."""
+    """How many tokens are still named there; empty where that is not settled."""
     named = findings.effect("named at layer 1 (causal)").result
     if named.effect is None or named.verdict != "differs" or named.effect < 0:
         return ""
-    return f" (there it names {amount(named.effect, False)} in 100 more than it does without looking)"
+    return f"there it names {amount(named.effect, False)} in 100 more than it does without looking; "
+
+
+def _of_masked(findings: Findings) -> str:
+    """What the first layer of a masked model does."""
+    result = findings.effect("identity 1 - 0 (masked)").result
+    if result.effect is None or result.verdict == "unresolved":
+        return "of a masked one that is open"
+    if result.verdict == "equivalent":
+        return "of a masked one it names as many after the first layer as before"
+    way = "more" if result.effect > 0 else "fewer"
+    return (
+        f"of a masked one it names {amount(abs(result.effect), False)} in 100 {way} after the first layer than before"
+    )
 
 
 QUESTION = Question(

@@ -1,9 +1,10 @@
 """Words, subwords, characters, bytes: what changes?
 
 The same text under tokenizers of six kinds and several vocabularies. A nat per token means something else under each,
-so everything is in bits per byte of the same validation text, and what a tokenizer loses is charged. Two budgets: equal
-compute, where every arm takes as many steps of as many tokens, so that larger tokens bring more text past it; and
-equal text, where an arm takes as many fewer steps as its tokens are longer, so that all see the same bytes.
+so everything is in bits per byte of the same validation text, and what a tokenizer loses is charged. Two budgets:
+"equal compute", where every arm takes as many steps of as many tokens, so that larger tokens bring more text past it
+(the body computes as much; W_U of a larger vocabulary is on top, and so are its parameters); and equal text, where an
+arm takes as many fewer steps as its tokens are longer, so that all see the same bytes.
 """
 
 from typing import Any
@@ -125,33 +126,36 @@ def _claim(findings: Findings) -> str:
     text = _of_equal_text(findings)
     if verdict == "unresolved":
         return (
-            "Whether BPE or characters make the better model for the same compute is not settled by this run"
+            "Whether BPE or characters make the better model from as many tokens is not settled by this run"
             f"{text}; {difference}"
         )
     if verdict == "equivalent":
-        return f"For the same compute BPE and characters make equally good models{text}: {difference}"
+        return f"From as many tokens BPE and characters make equally good models{text}: {difference}"
     small = ", by less than would matter" if verdict == "differs but trivially" else ""
     if effect > 0:
-        return f"For the same compute characters make the better model{small}{text}: BPE trails them, and {difference}"
-    return f"For the same compute BPE makes a better model than characters{small}{text}: {difference}"
+        return f"From as many tokens characters make the better model{small}{text}: BPE trails them, and {difference}"
+    return f"From as many tokens BPE makes a better model than characters{small}{text}: {difference}"
 
 
 def _of_equal_text(findings: Findings) -> str:
-    """How it stands where both have seen the same text."""
+    """How it stands where both have seen as much text."""
     name = findings.primary.contrast.name.removesuffix(" - characters")
     result = findings.effect(f"{name}, equal text - characters").result
     if result.verdict == "unresolved":
-        return " (from the same text is open)"
+        return " (which does from as much text is open)"
     if result.verdict == "equivalent":
-        return " (and from the same text as good ones)"
+        return " (and from as much text equally good ones)"
     little = "a little " if result.verdict == "differs but trivially" else ""
-    return f" (from the same text BPE's is {little}{'worse' if (result.effect or 0.0) > 0 else 'better'})"
+    return f" (from as much text BPE's is {little}{'worse' if (result.effect or 0.0) > 0 else 'better'})"
 
 
 QUESTION = Question(
     name="tokenizers",
     asks="Words, subwords, characters, bytes: what changes?",
-    answer="bits per byte of the same validation text by tokenizer and vocabulary, at equal compute and equal text",
+    answer=(
+        "bits per byte of the same validation text by tokenizer and vocabulary, from as many tokens (equal compute, but"
+        " for W_U) and from as much text (equal text)"
+    ),
     falsified_by=(
         "At equal compute characters are no worse than BPE; at equal text BPE is no worse than characters; WordPiece"
         " and Unigram of as many pieces differ from BPE by more than BPE does from characters."

@@ -232,10 +232,10 @@ QUESTION = Question(
     ),
     literature=(
         "Without skip connections, W_V = W_O = I matched a standard block with its learning rate tuned (evaluation loss"
-        " 1.178 against 1.194), while with skip connections it was slightly worse (He and Hofmann 2023, arXiv"
-        " 2311.01906). Replacing all attention maps of pretrained models by constant means and probing again lost 8 %,"
-        " relatively (Hassid et al. 2022). Sharing W_K and W_V costs less than sharing W_Q and W_K in language models"
-        " (Kayyam 2026, arXiv 2606.04032). No paper was found that sets the cost of freezing a"
+        " 1.178; 1.194 where the two were trained), while with skip connections it was slightly worse (He and Hofmann"
+        " 2023, arXiv 2311.01906). Replacing all attention maps of pretrained models by constant means and probing"
+        " again lost 8 %, relatively (Hassid et al. 2022). Sharing W_K and W_V costs less than sharing W_Q and W_K in"
+        " language models (Kayyam 2026, arXiv 2606.04032). No paper was found that sets the cost of freezing a"
         " matrix beside the cost of"
         " setting it back, on the same models."
     ),

@@ -163,8 +163,8 @@ def _claim(findings: Findings) -> str:
     if verdict == "equivalent":
         return f"A frozen W_E costs a model of pixels as much as one of words{rest}: {difference}"
     small = ", by less than would matter" if verdict == "differs but trivially" else ""
-    how = "further back" if effect > 0 else "less far back"
-    what = f"A frozen patch projection sets a model of pixels {how} than a frozen W_E does one of words"
+    how = "more" if effect > 0 else "less"
+    what = f"A frozen patch projection costs a model of pixels {how} than a frozen W_E costs one of words"
     return f"{what}{small}{rest}: {difference}"
 
 
