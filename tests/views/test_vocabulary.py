@@ -81,6 +81,13 @@ def test_another_basis_is_shown_where_the_layout_leaves_it_free(room, make):
     assert np.abs(other[-1] - heads[-1, :2]).max() > 0.3  # the same scores, other cosines
 
 
+def test_heads_that_share_their_keys_share_the_other_basis_too(make):
+    run = make(layout={"positions": "learned", "norm": "layer"}, n_kv_heads=2)
+    k = array(read_report(run.folder).words.trio.other_basis)[:, 1]
+    np.testing.assert_array_equal(k[:, [0, 2]], k[:, [1, 3]])
+    assert not np.allclose(k[:, 0], k[:, 2])
+
+
 def test_neighbours_of_any_token_among_all_rows(looker, run_folder):
     found = near_token(looker, "e", None)
     row = run_folder.tokenizer.readable["e"]

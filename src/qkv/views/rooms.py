@@ -207,7 +207,7 @@ class Rooms:
         except QkvError as error:
             if self._texts:
                 raise
-            return (), f"The model of this run cannot be shown a text: {error}."
+            return (), f"There is nothing to see here: {error}."
 
     def forward(self) -> ForwardText | None:
         """The first text on its way through the model, as much as fits a page; None without a text or a model."""

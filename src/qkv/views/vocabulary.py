@@ -100,13 +100,13 @@ def _trio(looker: Looker, steps: Sequence[int], ids: Sequence[int]) -> TrioRoom:
     layout, sizes = looker.config.model.layout, looker.config.model.sizes
     free = not layout.qk_norm and layout.positions != "rotary"
     draws = generator(0, "basis", "L0")
-    bases = draws.standard_normal((sizes.n_heads, sizes.d_head, sizes.d_head))
+    group = sizes.n_heads // sizes.n_kv_heads  # heads that share their k share its basis
+    bases = draws.standard_normal((sizes.n_kv_heads, sizes.d_head, sizes.d_head)).repeat(group, axis=0)
     for step in steps:
         with torch.inference_mode():
             _, record = looker.reader(step).forward_recorded(alone)
         vectors = {name: record[f"L0.{name}"][:, :, 0].double().numpy() for name in ("q", "k", "v")}
         x.append(_cosines(record["L0.x"][:, 0].double().numpy()[None])[0])
-        group = sizes.n_heads // sizes.n_kv_heads
         by_head = {
             name: np.repeat(values, sizes.n_heads // values.shape[1], axis=1) for name, values in vectors.items()
         }

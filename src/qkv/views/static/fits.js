@@ -6,14 +6,14 @@ import { whole } from "./format.js";
 export const LARGEST = 250000; // parameters: beyond, a step in a browser takes too long to watch
 export const SHORTEST = 32; // positions: of the windows it trains on
 
-export const FIXED = { kind: "CausalLM", norm: "layer", norm_eps: 1e-5, norm_place: "pre", norm_e: false, qk_norm: false, mlp: "gelu", bias: false, tied: false, parallel: false, embed_scale: false };
+export const FIXED = { kind: "CausalLM", mixer: "attention", norm: "layer", norm_eps: 1e-5, norm_place: "pre", norm_e: false, qk_norm: false, mlp: "gelu", bias: false, attention_bias: "same", head_bias: false, head_transform: false, tied: false, parallel: false, embed_scale: false };
 const POSITIONS = ["learned", "none"];
 const TRY = "qkv train my.txt --preset textbook --tokenizer char --set d_model=32,n_layers=2,n_heads=4,n_ctx=64";
 
 // settings: { kind, layout's keys, sizes' keys }; tokens: the vocabulary, characters and special tokens, or null for another kind.
 export function why(settings, tokens, parameters) {
   if (parameters > LARGEST) return `This model has ${whole(parameters)} parameters; the playground trains up to ${whole(LARGEST)} in a browser. A small one to try: ${TRY}`;
-  const other = Object.keys(FIXED).filter((key) => settings[key] !== FIXED[key]).map((key) => `${key} is ${settings[key]}, not ${FIXED[key]}`);
+  const other = Object.keys(FIXED).filter((key) => (settings[key] ?? FIXED[key]) !== FIXED[key]).map((key) => `${key} is ${settings[key]}, not ${FIXED[key]}`);
   if (!POSITIONS.includes(settings.positions)) other.push(`positions are ${settings.positions}, not learned or none`);
   if (settings.n_kv_heads !== settings.n_heads) other.push("its heads share keys and values");
   if (settings.d_model !== settings.n_heads * settings.d_head) other.push("d_model is not n_heads × d_head");
