@@ -17,6 +17,7 @@ from qkv import api
 from qkv.data.config import DataConfig
 from qkv.errors import ConfigError, MissingExtra
 from qkv.models import Layout, ModelConfig, Sizes, build
+from qkv.recipe.request import Request, resolve
 from qkv.tasks import PredictOptions, evaluate, find_task
 from qkv.tasks.beams import Search, search
 from qkv.tasks.bleu import bleu
@@ -100,6 +101,13 @@ def test_pairs_longer_than_the_context_are_counted_and_said(corpus, model):
     ]  # fmt: skip
     assert f"and are left out (--set n_ctx={max(longest[: len(corpus.train)])} reads all)." in said[0]
     assert "and are cut there" in said[1]
+
+
+@pytest.mark.parametrize(("batch_size", "parts"), [(1, 1), ("2", 2), (5, 2)])
+def test_a_batch_that_was_set_has_no_more_parts_than_buckets(small_pairs, batch_size, parts):
+    source = ":".join(map(str, small_pairs))
+    config, _, scale = resolve(Request(source=source, task="translate", steps=1, set={"batch_size": batch_size}), None)
+    assert config.training.batch_size == int(batch_size) and config.training.accumulate == scale.accumulate == parts
 
 
 def _documents(tokens):

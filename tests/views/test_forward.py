@@ -68,6 +68,11 @@ def test_losses_and_predictions_are_those_of_the_logits(looker, model, ids, run_
     np.testing.assert_allclose(array(found.top)[:, 0], logits.softmax(-1).max(-1).values.numpy(), rtol=1e-5)
 
 
+def test_one_position_predicts_nothing_and_costs_nothing(looker):
+    found = forward(looker, TEXT, None, longest=1)
+    assert len(found.tokens) == 1 and found.losses is None and found.loss is None
+
+
 def test_a_change_is_that_of_the_change_language(looker, model, ids):
     found = forward(looker, TEXT, None, layers=[1], changes=["L1.H2.W_V=zero"])
     assert not array(found.layers[0].v)[2].any() and array(found.layers[0].v)[1].any()

@@ -143,6 +143,9 @@ def resolve(request: Request, cache: Path | None) -> tuple[RunConfig, Data, Scal
     yardstick = task.yardstick_nats(data) if budget.until_loss else math.nan
     scale = SIZE_LAWS[task.size_law](data.n_train, budget, yardstick)
     model = _model(request, task, preset, data, scale, parent)
+    examples = str(_settings_of(request, "training").get("batch_size", ""))
+    if examples.isdigit():  # the law's own batch may be cut into more parts than this one has examples
+        scale = dataclasses.replace(scale, accumulate=max(1, min(scale.accumulate, int(examples))))
     config = RunConfig(
         task=task.name,
         preset=preset.name,

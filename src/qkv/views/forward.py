@@ -111,9 +111,9 @@ def _layer(record: dict[str, Tensor], layer: int, formulas: dict[str, str]) -> F
 
 def _losses(looker: Looker, words: Words, logs: Tensor) -> np.ndarray | None:
     """Nats that each position's next token costs, float64 [pos], NaN at the last; None where none is predicted."""
-    if not looker.causal:
-        return None
     ids = words.ids[0]
+    if not looker.causal or len(ids) < 2:
+        return None
     nats = -logs[:-1].gather(1, ids[1:, None])[:, 0]
     return np.append(nats.numpy(), np.nan)
 
