@@ -25,7 +25,7 @@ SAID = {
     "end-task": ("even more than two seeds of one task", "The end task has a part in"),
     "heads-and-scale": ("^Several heads beat one", "as the model beats four"),
     "three-roles": ("served better by three matrices", "better than three do"),
-    "positions": ("better with positions", "better without positions"),
+    "positions": ("is better with learned positions", "is better without positions"),
     "dynamics": ("W_V and W_O are needed earlier", "W_Q and W_K are needed earlier"),
     "words-or-pixels": ("projection costs a model of pixels more", "projection costs a model of pixels less"),
     "attention-or-lstm": ("^Attention does better", "^An LSTM does better"),
@@ -118,6 +118,18 @@ def test_roles_are_told_from_parameters_by_the_arm_with_as_few_of_them(verdict, 
 )
 def test_positions_of_a_model_that_sees_both_sides_have_a_verdict_of_their_own(verdict, words):
     assert words in find("positions").claim(found("positions", "differs", 0.25, verdict))
+
+
+def test_positions_of_another_kind_are_not_passed_over_where_learned_ones_settle_nothing():
+    """What was asked of learned positions is no answer for rotary ones."""
+
+    def claim(verdict: str, others: str) -> str:
+        return find("positions").claim(found("positions", verdict, -0.25, others))
+
+    assert "rotary ones do better than learned ones, by 0.250 nats" in claim("unresolved", "differs")
+    assert "rotary" not in claim("equivalent", "unresolved") and "as with learned ones" in claim(
+        "equivalent", "unresolved"
+    )
 
 
 @pytest.mark.parametrize("quick", [True, False], ids=["quick", "full"])

@@ -160,16 +160,27 @@ def _full(ask: Ask) -> Design:
 
 def _claim(findings: Findings) -> str:
     verdict, effect = findings.primary.result.verdict, findings.primary.result.effect or 0.0
-    difference = "without positions the loss of a causal model changes by"
-    rest = _of_masked(findings)
+    difference = "without them the loss of a causal model changes by"
+    rest = f" ({_of_rotary(findings)}{_of_masked(findings)})"
     if verdict == "unresolved":
-        return f"Whether a causal model needs positions is not settled by this run{rest}; {difference}"
+        return (
+            f"Whether a causal model is the better for learned positions is not settled by this run{rest}; {difference}"
+        )
     if verdict == "equivalent":
-        return f"A causal model knows enough of order without positions{rest}: {difference}"
+        return f"A causal model does as well without positions as with learned ones{rest}: {difference}"
     small = ", by less than would matter" if verdict == "differs but trivially" else ""
     if effect > 0:
-        return f"A causal model is better with positions{small}{rest}: {difference}"
-    return f"A causal model is better without positions{small}{rest}: {difference}"
+        return f"A causal model is better with learned positions than without{small}{rest}: {difference}"
+    return f"A causal model is better without positions than with learned ones{small}{rest}: {difference}"
+
+
+def _of_rotary(findings: Findings) -> str:
+    """How rotary positions do beside learned ones; empty where that is not settled or does not matter."""
+    result = findings.effect("causal, rotary - causal, learned").result
+    if result.effect is None or result.verdict != "differs":
+        return ""
+    way = "better" if result.effect < 0 else "worse"
+    return f"rotary ones do {way} than learned ones, by {amount(abs(result.effect), False)} nats; "
 
 
 def _of_masked(findings: Findings) -> str:
@@ -178,13 +189,13 @@ def _of_masked(findings: Findings) -> str:
     effect = next(e for e in findings.effects if e.contrast.name.startswith(name))
     result = effect.result
     if result.verdict == "unresolved":
-        return " (what having none does to one that sees both sides is open)"
+        return "what having none does to one that sees both sides is open"
     if result.verdict == "equivalent":
-        return " (one that sees both sides loses nothing by having none)"
+        return "one that sees both sides loses nothing by having none"
     little = "a little " if result.verdict == "differs but trivially" else ""
     if (result.effect or 0.0) < 0:
-        return f" (one that sees both sides gains {little}by having none)"
-    return f" (having none sets one that sees both sides back by {little}{amount(result.effect, False)} nats)"
+        return f"one that sees both sides gains {little}by having none"
+    return f"having none sets one that sees both sides back by {little}{amount(result.effect, False)} nats"
 
 
 QUESTION = Question(
