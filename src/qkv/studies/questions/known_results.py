@@ -24,7 +24,12 @@ _SHORT = 8
 """Tokens of a window in which a masked model learns order within a study, as many a step as elsewhere."""
 _SKIPLESS: dict[str, Any] = {"layout": (("skip", False),)}
 _ADDITION: dict[str, Any] = {"text": "addition", "task": "modular", "probes": ("answers",), "lr": 0.01}
-_RECALL: dict[str, Any] = {"text": "recall", "task": "recall", "probes": ("answers",), "lr": 0.003}
+_RECALL: dict[str, Any] = {
+    "text": "recall", "task": "recall", "probes": ("answers",), "lr": 0.003, "layout": (("start", "xavier"),),
+    "sizes": (("n_ctx", 32), ("batch_size", 32)),
+}  # fmt: skip
+"""Eight pairs from Glorot's start: there recall is learned in the steps of a study. Sixteen from N(0, 0.02) are not, and
+a share of nothing would be no result."""
 _TABLES = "W_E,W_U,W_pos=only"
 _VO = ("L*.W_[VO]=identity",)
 
@@ -103,7 +108,7 @@ def _matrices() -> tuple[tuple[Arm, ...], tuple[Contrast, ...]]:
     return (Arm(name="causal", what="predicts the next token"), frozen, *shared, *identity), (
         cost(
             "QK frozen - causal", "cost of freezing W_Q and W_K", "QK frozen", "causal", MARGIN,
-            expected="0.05 to 0.3 (larger models)",
+            expected="above 0",
         ),
         cost("sharing: Q = K - K = V", "cost of W_Q = W_K, less that of W_K = W_V", "Q = K", "K = V", MARGIN,
              expected="above 0"),
@@ -145,7 +150,7 @@ _TEXTS = {
     "text": Text(),
     "pieces": Text(tokenizer="bpe", vocab=512),
     "addition": Text(stream="modular", settings=(("modulus", 31),)),
-    "recall": Text(stream="recall", settings=(("keys", 16), ("values", 16))),
+    "recall": Text(stream="recall", settings=(("keys", 8), ("values", 8))),
 }
 
 
