@@ -28,8 +28,8 @@ _RECALL: dict[str, Any] = {
     "text": "recall", "task": "recall", "probes": ("answers",), "lr": 0.003, "layout": (("start", "xavier"),),
     "sizes": (("n_ctx", 32), ("batch_size", 32)),
 }  # fmt: skip
-"""Eight pairs from Glorot's start: there recall is learned in the steps of a study. Sixteen from N(0, 0.02) are not, and
-a share of nothing would be no result."""
+"""Eight pairs from Glorot's start: there recall is learned in the steps of a study. Sixteen from N(0, 0.02) are not,
+and a share of nothing would be no result."""
 _TABLES = "W_E,W_U,W_pos=only"
 _VO = ("L*.W_[VO]=identity",)
 
