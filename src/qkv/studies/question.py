@@ -11,7 +11,7 @@ from qkv.studies.design import Arm, Contrast, Design, Grid, Scale, Text
 from qkv.studies.training import software
 from qkv.studies.verdicts import Derive, Findings
 
-__all__ = ["ANSWERS", "LEARNS_MASKED", "Ask", "Question", "make_design"]
+__all__ = ["ANSWERS", "LEARNS_MASKED", "LEARNS_RECALL", "RECALLED", "Ask", "Question", "make_design"]
 
 QUICK_MINUTES, FULL_MINUTES = 3.0, 150.0
 """Wall time of a study on two cores, by design."""
@@ -25,6 +25,18 @@ LEARNS_MASKED: dict[str, Any] = {
 """Of the arms of studies that need a masked model to learn more than frequencies in their time. From N(0, 0.02) with
 learned positions it stands still there; rotary positions and Glorot's start let it go on (LOG.md has the figures). Rows
 of W_E start small all the same: large ones would keep the likenesses that they started with."""
+
+RECALLED = Text(stream="recall", settings=(("keys", 8), ("values", 8)))
+"""A table that is learned to be looked up within a study."""
+LEARNS_RECALL: dict[str, Any] = {
+    "text": "recall",
+    "task": "recall",
+    "lr": 0.003,
+    "layout": (("start", "xavier"),),
+    "sizes": (("n_ctx", 32), ("batch_size", 32)),
+}
+"""Of arms on it: 1,000 steps recall all of it, d_model 64. Sixteen keys from N(0, 0.02) stay near what one gets who
+knows which values were told but not where, and there a share of what was recalled is a share of nothing (LOG.md)."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,7 +4,7 @@ Two ways for a position to read those before it, with as many parameters: the te
 LSTM that are wide enough for it. Each has what suits it (attention Glorot's start and rotary positions, with which
 short trainings get furthest) and a learning rate of its own. Beside the loss over all: the loss by how much context a
 token has, since an LSTM has to carry everything in one vector where attention looks back; the loss where there is
-little text; and associative recall, which is looking back and nothing else.
+little text; and, in full, associative recall, which is looking back and nothing else.
 """
 
 import dataclasses
@@ -14,7 +14,7 @@ from qkv.models.counting import n_parameters, with_parameters
 from qkv.models.layout import ModelConfig, Sizes
 from qkv.presets import find as find_preset
 from qkv.studies.design import Arm, Contrast, Design, Grid, Scale, Text, cost
-from qkv.studies.question import Ask, Question, make_design
+from qkv.studies.question import LEARNS_RECALL, RECALLED, Ask, Question, make_design
 from qkv.studies.verdicts import Findings
 
 __all__ = ["QUESTION"]
@@ -29,6 +29,7 @@ _RECURRENT = tuple(
 """What makes the preset `lstm`."""
 _KINDS = {"attention": (("start", "xavier"), ("positions", "rotary")), "LSTM": _RECURRENT}
 _PROBES = {"text": ("loss by position",), "recall": ("answers",)}
+_RECALL = {name: LEARNS_RECALL[name] for name in ("text", "task", "sizes")}
 _EARLY = "3-4"
 """How many tokens of its window have been read for a target that has a little context."""
 
@@ -116,7 +117,7 @@ def _quick(ask: Ask) -> Design:
         d_model=32, n_layers=2, n_heads=2, n_ctx=32, batch_size=16, steps=300, val_tokens=8_192, evaluations=2
     )
     name, little = _little(20_000)
-    texts = {"text": Text(), name: little, "recall": Text(stream="recall", settings=(("keys", 16), ("values", 16)))}
+    texts = {"text": Text(), name: little}
     return make_design(
         ask,
         study="attention-or-lstm",
@@ -126,19 +127,16 @@ def _quick(ask: Ask) -> Design:
         arms=(
             *_pair(ask, texts, scale),
             *_pair(ask, texts, scale, f"{name} ", text=name),
-            *_pair(ask, texts, scale, "recall ", text="recall", task="recall"),
         ),
-        contrasts=(_less(), *_by_context("17-32"), _less(f"{name} ", expected="below 0"), *_recall_contrasts()),
-        replicates=5,
+        contrasts=(_less(), *_by_context("17-32"), _less(f"{name} ", expected="below 0")),
+        replicates=6,
     )
 
 
 def _full(ask: Ask) -> Design:
     scale = Scale(d_model=64, n_layers=2, n_heads=2, n_ctx=128, batch_size=8, steps=1000, val_tokens=32_768)
     sizes = dict(_little(tokens) for tokens in (60_000, 250_000))
-    recall = Text(stream="recall", settings=(("keys", 32), ("values", 32)))
-    texts = {"text": Text(), **sizes, "recall": recall}
-    window = (("n_ctx", 64), ("batch_size", 16))
+    texts = {"text": Text(), **sizes, "recall": RECALLED}
     return make_design(
         ask,
         study="attention-or-lstm",
@@ -148,7 +146,7 @@ def _full(ask: Ask) -> Design:
         arms=(
             *_pair(ask, texts, scale),
             *(arm for name in sizes for arm in _pair(ask, texts, scale, f"{name} ", text=name)),
-            *_pair(ask, texts, scale, "recall ", text="recall", task="recall", sizes=window),
+            *_pair(ask, texts, scale, "recall ", **_RECALL),
         ),
         contrasts=(
             _less(),

@@ -10,7 +10,7 @@ or turns the other way, it says so with what it could have seen.
 from typing import Any
 
 from qkv.studies.design import Arm, Contrast, Design, Grid, Scale, Text, cost
-from qkv.studies.question import Ask, Question, make_design
+from qkv.studies.question import LEARNS_RECALL, RECALLED, Ask, Question, make_design
 from qkv.studies.statistics import Comparison
 from qkv.studies.verdicts import Findings
 
@@ -24,12 +24,7 @@ _SHORT = 8
 """Tokens of a window in which a masked model learns order within a study, as many a step as elsewhere."""
 _SKIPLESS: dict[str, Any] = {"layout": (("skip", False),)}
 _ADDITION: dict[str, Any] = {"text": "addition", "task": "modular", "probes": ("answers",), "lr": 0.01}
-_RECALL: dict[str, Any] = {
-    "text": "recall", "task": "recall", "probes": ("answers",), "lr": 0.003, "layout": (("start", "xavier"),),
-    "sizes": (("n_ctx", 32), ("batch_size", 32)),
-}  # fmt: skip
-"""Eight pairs from Glorot's start: there recall is learned in the steps of a study. Sixteen from N(0, 0.02) are not,
-and a share of nothing would be no result."""
+_RECALL: dict[str, Any] = {**LEARNS_RECALL, "probes": ("answers",)}
 _TABLES = "W_E,W_U,W_pos=only"
 _VO = ("L*.W_[VO]=identity",)
 
@@ -150,7 +145,7 @@ _TEXTS = {
     "text": Text(),
     "pieces": Text(tokenizer="bpe", vocab=512),
     "addition": Text(stream="modular", settings=(("modulus", 31),)),
-    "recall": Text(stream="recall", settings=(("keys", 8), ("values", 8))),
+    "recall": RECALLED,
 }
 
 

@@ -6,7 +6,7 @@ associative recall, which no table alone can do.
 """
 
 from qkv.studies.design import Arm, Contrast, Design, Grid, Scale, Text, cost
-from qkv.studies.question import Ask, Question, make_design
+from qkv.studies.question import LEARNS_RECALL, RECALLED, Ask, Question, make_design
 from qkv.studies.verdicts import Findings
 
 __all__ = ["QUESTION"]
@@ -25,7 +25,7 @@ def _arm(name: str, prefix: str = "", **more: object) -> Arm:
     selector = _SETS.get(name)
     what = "everything trained" if selector is None else f"only {selector} trained over a random body"
     changes = () if selector is None else (f"{selector}=only",)
-    return Arm(name=f"{prefix}{name}", what=what, changes=changes, layout=_START, **more)  # type: ignore[arg-type]
+    return Arm(name=f"{prefix}{name}", what=what, changes=changes, **{"layout": _START, **more})  # type: ignore[arg-type]
 
 
 def _design(ask: Ask) -> Design:
@@ -55,18 +55,18 @@ def _quick(ask: Ask) -> Design:
 
 def _full(ask: Ask) -> Design:
     names = ("everything", *_SETS)
-    wide, recall = (("d_model", 128), ("n_heads", 4)), {"text": "recall", "task": "recall", "lr": 0.003}
+    wide = (("d_model", 128), ("n_heads", 4))
     pair = ("everything", "tables and norms")
     return make_design(
         ask,
         study="only-embeddings",
-        texts={"text": Text(), "recall": Text(stream="recall", settings=(("keys", 32), ("values", 32)))},
+        texts={"text": Text(), "recall": RECALLED},
         scale=Scale(d_model=64, n_layers=2, n_heads=2, n_ctx=64, batch_size=16, steps=1000, val_tokens=32_768),
         grid=Grid(),
         arms=(
             *(_arm(name) for name in names),
             *(_arm(name, "wide ", sizes=wide) for name in pair),
-            *(_arm(name, "recall ", **recall) for name in pair),
+            *(_arm(name, "recall ", **LEARNS_RECALL) for name in pair),
         ),
         contrasts=(
             _cost("tables and norms"),

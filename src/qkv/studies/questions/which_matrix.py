@@ -8,7 +8,7 @@ trained, the cost of setting each matrix back to its start and the ledger stand 
 
 from qkv.presets import find as find_preset
 from qkv.studies.design import Arm, Contrast, Design, Grid, Scale, Text, cost
-from qkv.studies.question import Ask, Question, make_design
+from qkv.studies.question import LEARNS_RECALL, RECALLED, Ask, Question, make_design
 from qkv.studies.verdicts import Findings
 
 __all__ = ["QUESTION"]
@@ -169,16 +169,15 @@ def _full(ask: Ask) -> Design:
             changes=_ALL_IDENTITY, **tutorial,  # type: ignore[arg-type]
         ),
     )  # fmt: skip
-    recall = {"text": "recall", "task": "recall", "lr": 0.003}
     recall_arms = (
-        Arm(name="recall trained", what="associative recall, everything trained", **recall),  # type: ignore[arg-type]
-        *_frozen_arms(("QK", "VO"), prefix="recall ", **recall),
+        Arm(name="recall trained", what="associative recall, everything trained", **LEARNS_RECALL),
+        *_frozen_arms(("QK", "VO"), prefix="recall ", **LEARNS_RECALL),
     )
     others = tuple(arm.name for arm in text_arms[1:])
     return make_design(
         ask,
         study="which-matrix",
-        texts={"text": Text(), "recall": Text(stream="recall", settings=(("keys", 32), ("values", 32)))},
+        texts={"text": Text(), "recall": RECALLED},
         scale=Scale(d_model=64, n_layers=2, n_heads=2, n_ctx=64, batch_size=16, steps=1000, val_tokens=32_768),
         grid=Grid(ratio=3.0, points=3),
         arms=(*text_arms, *no_skip, *bloem, *recall_arms),
