@@ -1,6 +1,7 @@
 """What happened is found and dated where it was planted, and is not found in noise."""
 
 import math
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -118,6 +119,44 @@ def test_a_dead_head_an_explosion_and_over_fitting_are_found(tmp_path):
     assert set(events) == {"dead", "explosion", "over-fitting"}
     assert events["dead"].address == "L1.H2.OV" and events["explosion"].step == 1200
     assert events["over-fitting"].step == 1000
+
+
+@pytest.mark.parametrize("rows", [1, 7, 33, 64, 1000, 1999])
+def test_a_long_run_is_read_in_blocks_with_the_same_findings(tmp_path, monkeypatch, rows):
+    run = Synthetic(tmp_path)
+    run.loss = np.where(np.arange(2000) < 100, 4.5, np.where(np.arange(2000) < 500, 3.0, 1.6))
+    run.loss[[5, 700]] = math.nan
+    run.grad[[31, 32, 40, 1199, 1999]] = math.nan, 60.0, 50.0, 40.0, 45.0
+    run.facts["baselines"] = {"unigram": 3.0}
+    path = run.written()
+    whole = found_in(path)
+    assert {event.kind for event in whole} == {"plateau", "explosion"}
+    norms = np.array(run.grad)
+    usual = np.array([np.nanmedian(norms[i - 32 : i]) for i in range(32, 2000)])
+    times = np.nan_to_num(norms[32:] / usual)
+    explosion = next(event for event in whole if event.kind == "explosion")
+    assert explosion.step == 33 + int(np.argmax(times))
+    assert f"the largest of {(times >= 10).sum()}" in explosion.sentence
+    blocks = Telemetry.steps_by_block
+    monkeypatch.setattr(Telemetry, "steps_by_block", lambda self, arm=0: blocks(self, arm, rows))
+    assert found_in(path) == whole
+
+
+def test_reading_ten_times_the_updates_takes_no_more_room(tmp_path):
+    peaks = []
+    for n in (20_000, 200_000):
+        (tmp_path / str(n)).mkdir()
+        with Store(tmp_path / str(n) / "telemetry.sqlite") as store:
+            for step in range(1, n + 1):
+                store.add_step(step, tokens=step, loss=3.0, lr=0.1, grad_norm=1.0)
+            store.set_fact("baselines", {"unigram": 3.0})
+        with Telemetry(tmp_path / str(n) / "telemetry.sqlite") as telemetry:
+            tracemalloc.start()
+            (event,) = happenings(telemetry)
+            peaks.append(tracemalloc.get_traced_memory()[1])
+            tracemalloc.stop()
+        assert event.kind == "plateau" and event.evidence["last step"] == n
+    assert peaks[1] < 1.2 * peaks[0]
 
 
 def test_noise_is_called_changed_no_more_often_than_is_stated():

@@ -6,7 +6,7 @@ beside each detector; a change of level counts where independent noise would sho
 (`changepoints`), and where it is large enough to matter.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -120,16 +120,12 @@ def collapses(telemetry: Telemetry, arm: int) -> list[Happening]:
 def plateau(telemetry: Telemetry, arm: int) -> list[Happening]:
     """A stretch in which the model knew the frequencies of tokens and nothing else."""
     unigram = (telemetry.fact("baselines") or {}).get("unigram")
-    steps = telemetry.steps(arm)
-    if not isinstance(unigram, int | float) or not np.isfinite(unigram) or unigram <= 0 or len(steps.step) < 50:
+    n = telemetry.updates(arm)[0]
+    if not isinstance(unigram, int | float) or not np.isfinite(unigram) or unigram <= 0 or n < 50:
         return []
-    width = max(5, len(steps.step) // 50)
-    smooth = np.convolve(np.nan_to_num(steps.loss, nan=np.inf), np.ones(width) / width, mode="valid")
-    near = np.abs(smooth - unigram) <= NEAR_UNIGRAM * unigram
-    first, n = _longest(near)
-    if n < max(20, STAYS * len(steps.step)):
+    length, start, end = _longest(_near(telemetry, arm, float(unigram), width=max(5, n // 50)))
+    if length < max(20, STAYS * n):
         return []
-    start, end = int(steps.step[first]), int(steps.step[first + n + width - 2])
     sentence = (
         f"From step {start:,} to {end:,} the loss stood at the unigram entropy ({unigram:.2f} nats): the model knew "
         "how frequent each token is and not yet what follows what"
@@ -181,22 +177,27 @@ def saturation(telemetry: Telemetry, arm: int) -> list[Happening]:
 
 def explosions(telemetry: Telemetry, arm: int) -> list[Happening]:
     """Updates whose gradient was ten times that of the updates before, the largest of them, with its matrix."""
-    steps = telemetry.steps(arm)
-    norms = np.where(np.isfinite(steps.grad_norm), steps.grad_norm, np.nan)
-    if len(norms) <= WINDOW or np.isnan(norms).all():
+    n, worst = 0, (0.0, 0, 0.0, 0.0)  # times, step, gradient norm, usual gradient norm
+    last = np.zeros(0)
+    for block in telemetry.steps_by_block(arm):
+        norms = np.concatenate([last, np.where(np.isfinite(block.grad_norm), block.grad_norm, np.nan)])
+        last = norms[-WINDOW:]
+        if len(norms) <= WINDOW:
+            continue
+        usual = _medians(np.lib.stride_tricks.sliding_window_view(norms, WINDOW)[:-1])
+        times = np.divide(norms[WINDOW:], usual, out=np.zeros(len(usual)), where=usual > 0)
+        at = np.flatnonzero(times >= EXPLODED)
+        n += len(at)
+        if len(at) and times[at].max() > worst[0]:
+            i = int(at[np.argmax(times[at])])
+            worst = (float(times[i]), int(block.step[i - len(usual)]), float(norms[WINDOW + i]), float(usual[i]))
+    if not n:
         return []
-    before = np.lib.stride_tricks.sliding_window_view(norms, WINDOW)[:-1]
-    usual = np.nanmedian(before, axis=1)
-    times = np.divide(norms[WINDOW:], usual, out=np.zeros(len(usual)), where=usual > 0)
-    at = np.flatnonzero(times >= EXPLODED)
-    if not len(at):
-        return []
-    worst = at[np.argmax(times[at])]
-    step, more = int(steps.step[WINDOW + worst]), f", the largest of {len(at)}" if len(at) > 1 else ""
+    times_usual, step, norm, usual_norm = worst
     address = _culprit(telemetry, step, arm)
-    whose = f"; {address} most" if address else ""
-    sentence = f"The gradient jumped to {times[worst]:.0f} times its usual size at step {step:,}{more}{whose}"
-    evidence = {"gradient norm": float(norms[WINDOW + worst]), "usual gradient norm": float(usual[worst])}
+    more, whose = f", the largest of {n}" if n > 1 else "", f"; {address} most" if address else ""
+    sentence = f"The gradient jumped to {times_usual:.0f} times its usual size at step {step:,}{more}{whose}"
+    evidence = {"gradient norm": norm, "usual gradient norm": usual_norm}
     return [
         Happening(step=step, kind="explosion", address=address, sentence=sentence, weight=0.95, measure="grad_norm",
                   evidence=evidence)
@@ -271,14 +272,48 @@ def _culprit(telemetry: Telemetry, step: int, arm: int) -> str:
     return grid.addresses[int(np.argmax(grown))] if grown.max() > EXPLODED / 2 else ""
 
 
-def _longest(flags: np.ndarray) -> tuple[int, int]:
-    """(first index, length) of the longest run of True."""
-    edges = np.flatnonzero(np.diff(np.concatenate([[False], flags, [False]]).astype(int)))
-    if not len(edges):
-        return 0, 0
-    starts, ends = edges[::2], edges[1::2]
-    longest = int(np.argmax(ends - starts))
-    return int(starts[longest]), int(ends[longest] - starts[longest])
+def _medians(windows: np.ndarray) -> np.ndarray:
+    """The median of each row of [n, WINDOW]; of its numbers where some are NaN, NaN where all are."""
+    found = np.median(windows, axis=1)
+    some = np.isnan(found) & ~np.isnan(windows).all(axis=1)
+    found[some] = np.nanmedian(windows[some], axis=1)
+    return found
+
+
+def _near(
+    telemetry: Telemetry, arm: int, level: float, width: int
+) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """For every stretch of `width` updates: whether its mean loss is near `level`, its first and its last step."""
+    loss, step = np.zeros(0), np.zeros(0, np.int64)
+    for block in telemetry.steps_by_block(arm):
+        loss, step = np.concatenate([loss, block.loss]), np.concatenate([step, block.step])
+        if len(loss) >= width:
+            lost = ~np.isfinite(loss)
+            sums, losts = (_sums(x, width) for x in (np.where(lost, 0.0, loss), lost.astype(np.float64)))
+            near = (losts == 0) & (np.abs(sums / width - level) <= NEAR_UNIGRAM * level)
+            yield near, step[: len(near)], step[width - 1 :]
+            loss, step = loss[len(near) :], step[len(near) :]
+
+
+def _sums(x: np.ndarray, width: int) -> np.ndarray:
+    """Sums of every `width` neighbours, [len(x) - width + 1]."""
+    up_to = np.concatenate([[0.0], np.cumsum(x)])
+    return up_to[width:] - up_to[:-width]
+
+
+def _longest(blocks: Iterable[tuple[np.ndarray, np.ndarray, np.ndarray]]) -> tuple[int, int, int]:
+    """(length, first step, last step) of the longest run of True in blocks of (flags, first steps, last steps)."""
+    best, n, start = (0, 0, 0), 0, 0
+    for flags, firsts, lasts in blocks:
+        edges = np.flatnonzero(np.diff(np.concatenate([[False], flags, [False]]).astype(np.int8)))
+        for begin, end in zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True):
+            goes_on = begin == 0 and n > 0
+            n, start = (n + end, start) if goes_on else (end - begin, int(firsts[begin]))
+            if n > best[0]:
+                best = n, start, int(lasts[end - 1])
+        if not flags[-1]:
+            n = 0
+    return best
 
 
 def _since(flags: np.ndarray) -> int:

@@ -39,6 +39,8 @@ __all__ = ["Memory", "Telemetry"]
 
 MOST_REMEMBERED = 64_000_000
 """Bytes of numbers that a `Memory` keeps."""
+MANY = 16_384
+"""Updates that are read at a time where a run is read from end to end."""
 BLOCK = 4096
 """Rows of a long result that are Python objects at a time: a tuple takes several times the room of its numbers."""
 
@@ -172,6 +174,21 @@ class Telemetry:
             5, f"SELECT step, tokens, loss, lr, grad_norm FROM steps WHERE arm = ? {only}ORDER BY step", arm, *values
         )
         return Steps(step.astype(np.int64), tokens.astype(np.int64), loss, lr, grad_norm)
+
+    def steps_by_block(self, arm: int = RUN_ARM, rows: int = MANY) -> Iterator[Steps]:
+        """`steps`, at most `rows` updates at a time: what reads a long run needs no more room than for a short one."""
+        after = -1
+        while True:
+            columns = self._columns(
+                5,
+                "SELECT step, tokens, loss, lr, grad_norm FROM steps WHERE arm = ? AND step > ? ORDER BY step LIMIT ?",
+                arm, after, rows,
+            )  # fmt: skip
+            if not columns[0].size:
+                return
+            step, tokens, loss, lr, grad_norm = columns
+            after = int(step[-1])
+            yield Steps(step.astype(np.int64), tokens.astype(np.int64), loss, lr, grad_norm)
 
     def updates(self, arm: int = RUN_ARM) -> tuple[int, int, int]:
         """(how many updates were written down, the first, the last); (0, 0, 0) before the first."""
