@@ -57,6 +57,12 @@ def grown(samples: list[tuple[float, int]]) -> tuple[list[float], bool]:
     return [*memory, *files], stayed
 
 
+def tenths(samples: list[tuple[float, int]]) -> list[str]:
+    """Median memory in each tenth of the samples, MB."""
+    memory = [row[0] for row in samples]
+    return [f"{statistics.median(memory[i * len(memory) // 10 : (i + 1) * len(memory) // 10]):.1f}" for i in range(10)]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("text", type=Path)
@@ -104,6 +110,8 @@ def main() -> None:
         stayed &= same
         figures = f"{row[0]:.1f} | {row[1]:.1f} | {row[2]:.0f} | {row[3]:.0f}"
         lines.append(f"| {name} | {seconds[name]:.0f} | {figures} | {'yes' if same else 'no'} |")
+    lines += ["", "Median MB in each tenth of the time:", "", "| | " + " | ".join(str(i) for i in range(1, 11)) + " |"]
+    lines += ["|---" * 11 + "|", *(f"| {name} | " + " | ".join(tenths(found)) + " |" for name, found in samples.items())]
     text = "\n".join([*lines, ""])
     print(text)
     if args.page:
