@@ -111,7 +111,8 @@ def main() -> None:
         figures = f"{row[0]:.1f} | {row[1]:.1f} | {row[2]:.0f} | {row[3]:.0f}"
         lines.append(f"| {name} | {seconds[name]:.0f} | {figures} | {'yes' if same else 'no'} |")
     lines += ["", "Median MB in each tenth of the time:", "", "| | " + " | ".join(str(i) for i in range(1, 11)) + " |"]
-    lines += ["|---" * 11 + "|", *(f"| {name} | " + " | ".join(tenths(found)) + " |" for name, found in samples.items())]
+    lines.append("|---" * 11 + "|")
+    lines += [f"| {name} | {' | '.join(tenths(found))} |" for name, found in samples.items()]
     text = "\n".join([*lines, ""])
     print(text)
     if args.page:
