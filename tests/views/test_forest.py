@@ -22,7 +22,7 @@ def picture():
     rows = [
         effect("first", "nats", [0.1, 0.2, 0.3], 0.05, 0.35),
         effect("in another unit", "points", [-4.0, -6.0], -9.0, -1.0, margin=0.5),
-        effect("second & <b>", "nats", [-1.0, -1.2], -1.5, -0.7),
+        effect("second & <b>", "nats", [-1.0, -1.2], -1.5, -0.7, margin=0.2),
     ]
     unknown = rows[0] | {"low": None, "high": None, "effect": None, "name": "never reached"}
     return ElementTree.fromstring(forest_svg({"study": "x", "contrasts": [*rows, unknown]})), rows
@@ -55,10 +55,11 @@ def test_every_mark_stands_at_its_number(picture):
         assert f"{row['effect']:+.3f} differs" in "".join(group.itertext()) and row["name"] in "".join(group.itertext())
 
 
-def test_the_band_is_the_margin_and_the_first_effect_stands_out(picture):
+def test_every_band_is_the_margin_of_its_effect_and_the_first_effect_stands_out(picture):
     svg, rows = picture
     bands = [r for r in svg.iter(f"{SVG}rect") if r.get("class") == "band"]
-    for band, value, margin in zip(bands, axes(svg), (0.03, 0.5), strict=True):
+    nats, points = axes(svg)
+    for band, value, margin in zip(bands, (nats, nats, points), (0.03, 0.2, 0.5), strict=True):
         left, wide = float(band.get("x")), float(band.get("width"))
         assert (value(left), value(left + wide)) == pytest.approx((-margin, margin), rel=0.05)
     assert [line.get("class") for g in svg.iter(f"{SVG}g") for line in g.iter(f"{SVG}line")] == [
@@ -78,3 +79,14 @@ def test_everything_lies_inside_and_asks_nobody(picture):
     width = float(svg.get("width"))
     assert all(0 <= float(e.get(k)) <= width for e in svg.iter() for k in ("x", "x1", "x2", "cx") if e.get(k))
     assert not re.search(r"href|url\(|<script", ElementTree.tostring(svg, encoding="unicode"))
+
+
+@pytest.mark.parametrize(("low", "high"), [(0.05, 0.35), (-0.0766, 0.8297), (-0.3429, 1.069), (-0.6, 0.4)])
+def test_an_axis_goes_no_further_than_its_numbers_and_the_margin(low, high):
+    svg = ElementTree.fromstring(forest_svg({"study": "x", "contrasts": [effect("x", "nats", [low, high], low, high)]}))
+    _, (left, right) = ((float(line.get("x1")), float(line.get("x2"))) for line in svg.iter(f"{SVG}line"))
+    (band,) = (float(r.get("x")) for r in svg.iter(f"{SVG}rect") if r.get("class") == "band")
+    ticks = [float(t.get("x")) for t in svg.iter(f"{SVG}text") if t.get("class") == "tick"]
+    (name,) = (float(t.get("x")) for t in svg.iter(f"{SVG}text") if t.get("text-anchor") == "end")
+    assert min(band, left) == pytest.approx(name + 8, abs=0.2)
+    assert len(ticks) > 1 and min(band, left) - 0.2 < min(ticks) and max(ticks) < right + 0.2

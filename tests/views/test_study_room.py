@@ -128,6 +128,19 @@ def test_the_interval_is_drawn_in_proportion(look, folder):
 
 
 @pytest.mark.browser
+def test_every_effect_has_the_band_of_its_own_margin(look, folder):
+    kept = json.loads((folder / "verdict.json").read_text())
+    first = kept["contrasts"][0] | {"margin": 0.03}
+    kept["contrasts"] = [first, first | {"name": "other", "margin": 0.06}]
+    (folder / "verdict.json").write_text(json.dumps(kept))
+    page = look(write_study_page(folder))
+    bands = page.locator("#study svg").first.locator("rect")
+    narrow, wide = bands.evaluate_all("(all) => all.map((e) => Number(e.getAttribute('width')))")
+    assert wide == pytest.approx(2 * narrow, rel=0.01)
+    assert "margin of 0.03 or 0.06" in page.locator("#study figcaption").first.inner_text()
+
+
+@pytest.mark.browser
 def test_the_live_page_of_a_study_follows_its_log(look, folder, serving):
     from playwright.sync_api import expect
 

@@ -15,7 +15,9 @@ __all__ = ["forest_svg"]
 _WIDTH, _ROW, _RIGHT, _TOP, _BOTTOM = 860, 26, 190, 30, 34
 _LETTER = 7.3
 """Pixels that a letter of the names takes, about."""
-_TICKS = 5
+_DOT = 4
+"""Radius of a mean, which may be the highest value of all."""
+_TICKS = 6
 _STYLE = """<style>
 svg { --paper: #fcfbf8; --ink: #1d1e22; --soft: #4d4f57; --faint: #6f717a; --band: #1d1e22; --accent: #1a5796; }
 @media (prefers-color-scheme: dark) {
@@ -30,7 +32,7 @@ svg { --paper: #fcfbf8; --ink: #1d1e22; --soft: #4d4f57; --faint: #6f717a; --ban
 
 
 def forest_svg(verdict: Mapping[str, Any]) -> str:
-    """Every effect of a verdict that has an interval: its mean, its 95 % interval, its replicates, and the margin.
+    """Every effect of a verdict that has an interval: its mean, its 95 % interval, its replicates, and its margin.
 
     One axis for each unit; the first effect, which is the study's own question, stands out. Empty where there is none.
     """
@@ -54,21 +56,26 @@ def forest_svg(verdict: Mapping[str, Any]) -> str:
 
 def _panel(unit: str, rows: Sequence[Mapping[str, Any]], top: float, first: Mapping[str, Any]) -> list[str]:
     """The effects of one unit on one axis, from `top` down."""
-    margin = rows[0]["margin"]
+    margins = sorted({row["margin"] for row in rows})
     ends = [bound for row in rows for bound in (row["low"], row["high"], *row["values"])]
-    ticks = _ticks(min(-margin, *ends), max(margin, *ends))
+    low, high = min(-margins[-1], *ends), max(margins[-1], *ends)
     left = min(0.42 * _WIDTH, 16 + _LETTER * max(len(row["name"]) for row in rows))
-    scale = (_WIDTH - _RIGHT - left) / (ticks[-1] - ticks[0])
+    scale = (_WIDTH - _RIGHT - left - _DOT) / (high - low)
 
     def x(value: float) -> str:
-        return f"{left + (value - ticks[0]) * scale:.1f}"
+        return f"{left + (value - low) * scale:.1f}"
 
-    height, under = _ROW * len(rows), top + _TOP + _ROW * len(rows)
+    under = top + _TOP + _ROW * len(rows)
+    said = " or ".join(f"{margin:g}" for margin in margins)
     parts = [
-        f'<text class="head" x="8" y="{top + 19:g}">{html.escape(unit)} (band: the margin, {margin:g})</text>',
-        f'<rect class="band" x="{x(-margin)}" y="{top + _TOP:g}" width="{2 * margin * scale:.1f}" height="{height}"/>',
+        f'<text class="head" x="8" y="{top + 19:g}">{html.escape(unit)} (band: the margin, {said})</text>',
+        *(
+            f'<rect class="band" x="{x(-row["margin"])}" y="{top + _TOP + _ROW * number:g}"'
+            f' width="{2 * row["margin"] * scale:.1f}" height="{_ROW}"/>'
+            for number, row in enumerate(rows)
+        ),
         f'<line class="zero" x1="{x(0)}" x2="{x(0)}" y1="{top + _TOP:g}" y2="{under:g}"/>',
-        *(f'<text class="tick" x="{x(tick)}" y="{under + 16:g}">{_said(tick)}</text>' for tick in ticks),
+        *(f'<text class="tick" x="{x(tick)}" y="{under + 16:g}">{_said(tick)}</text>' for tick in _ticks(low, high)),
     ]
     for number, row in enumerate(rows):
         parts += _effect(row, top + _TOP + _ROW * (number + 0.5), x, left, "main" if row is first else "other")
@@ -86,17 +93,17 @@ def _effect(row: Mapping[str, Any], y: float, x: Any, left: float, role: str) ->
     yield from (f'<circle class="one" cx="{x(value)}" cy="{middle}" r="2"/>' for value in row["values"])
     ends = f'x1="{x(row["low"])}" x2="{x(row["high"])}" y1="{middle}" y2="{middle}"'
     yield f'<line class="{role}" {ends} stroke-width="2"/>'
-    yield f'<circle class="{role}" cx="{x(row["effect"])}" cy="{middle}" r="4"/>'
+    yield f'<circle class="{role}" cx="{x(row["effect"])}" cy="{middle}" r="{_DOT}"/>'
     said = f'<tspan class="said">{row["effect"]:+.3f}</tspan> {html.escape(row["verdict"])}'
     yield f'<text x="{_WIDTH - _RIGHT + 14}" y="{y + 4:g}">{said}</text></g>'
 
 
 def _ticks(low: float, high: float) -> list[float]:
-    """About `_TICKS` round numbers around low..high, evenly spaced: 1, 2 or 5 times a power of ten apart."""
+    """At most `_TICKS` + 1 round numbers in low..high, evenly spaced: 1, 2 or 5 times a power of ten apart."""
     rough = (high - low) / _TICKS
     power = 10.0 ** math.floor(math.log10(rough))
     step = next(power * n for n in (1, 2, 5, 10) if power * n >= rough)
-    return [n * step for n in range(math.floor(low / step), math.ceil(high / step) + 1)]
+    return [n * step for n in range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)]
 
 
 def _said(tick: float) -> str:

@@ -18,18 +18,18 @@ function table(label, columns, rows) {
     h("tbody", null, rows.map((row) => h("tr", null, row.map((cell) => h("td", null, cell)))))));
 }
 
-// Effects of one unit on one axis; the band is the margin of the first.
+// Effects of one unit on one axis; each one's band is its margin.
 function forest(off, el, effects, unit) {
   const rows = effects.filter((e) => e.unit === unit && e.low !== null);
   if (!rows.length) return;
-  const margin = rows[0].margin;
-  const frame = figure(el, { wide: true, title: `Effects in ${unit}`, caption: `A dot is the mean over paired replicates, the line its 95 % interval, small dots single replicates. The band is the margin of ${number(margin)}, below which a difference was called trivial before the first training.` });
+  const margins = [...new Set(rows.map((r) => r.margin))].sort((a, b) => a - b);
+  const frame = figure(el, { wide: true, title: `Effects in ${unit}`, caption: `A dot is the mean over paired replicates, the line its 95 % interval, small dots single replicates. The band is the margin of ${margins.map((m) => number(m)).join(" or ")}, below which a difference was called trivial before the first training.` });
   chart(frame, (width, colours) => plot(colours, rows.map((r) => `${r.name} ${signed(r.effect)}, ${between(r.low, r.high)}`).join("; "), {
     width, height: 30 * rows.length + 40, marginLeft: Math.min(width * 0.42, 8 + 7 * d3.max(rows, (r) => r.name.length)), marginRight: 16, marginTop: 8, marginBottom: 28,
-    x: { label: null, tickSize: 0, ticks: width < 520 ? 3 : 6, nice: true, domain: d3.extent([0, margin, -margin, ...rows.flatMap((r) => [r.low, r.high, ...r.values])]) },
-    y: { domain: rows.map((r) => r.name), label: null, tickSize: 0 },
+    x: { label: null, tickSize: 0, ticks: width < 520 ? 3 : 6, nice: true, domain: d3.extent([-margins.at(-1), margins.at(-1), ...rows.flatMap((r) => [r.low, r.high, ...r.values])]) },
+    y: { domain: rows.map((r) => r.name), label: null, tickSize: 0, padding: 0 },
     marks: [
-      Plot.rect([0], { x1: -margin, x2: margin, fill: colours.mute, fillOpacity: 0.16 }),
+      Plot.barX(rows, { x1: (r) => -r.margin, x2: "margin", y: "name", fill: colours.mute, fillOpacity: 0.16 }),
       Plot.ruleX([0], { stroke: colours.faint }),
       Plot.dot(rows.flatMap((r) => r.values.map((value) => ({ name: r.name, value }))), { x: "value", y: "name", r: 2, fill: colours.mute }),
       Plot.ruleY(rows, { x1: "low", x2: "high", y: "name", stroke: (r) => (r === rows[0] ? colours.accent : colours.soft), strokeWidth: 2 }),
