@@ -372,6 +372,23 @@ def test_changes_are_offered_that_the_model_has(look, serving, tmp_path):
     assert list(server) == []
 
 
+def test_what_comes_out_stands_below_the_layers(live):
+    found = live().evaluate("""async () => {
+      const { layout } = await import("./static/grid.js");
+      const { groupsOf } = await import("./static/map.js");
+      const row = ([address, site, layer = null]) => ({ address, site, layer, scope: address.split(".").length > 2 ? address.split(".")[0] : "",
+        kind: address.split(".").at(-1), role: "E", shape: [4, 4] });
+      const grid = (given) => layout({ rows: given.map(row) }, null, { has: () => true }).rowsOf({ has: () => true }).map((r) => r.label);
+      const groups = (given) => groupsOf(given.map(row), false).map((g) => g.name);
+      const one = [["W_E", "embed"], ["W_pos", "embed"], ["L0.W_Q", "attn", 0], ["W_transform", "head"], ["W_U", "head"], ["W_cls", "head"]];
+      const two = [["enc.W_E", "embed"], ["enc.L0.W_Q", "attn", 0], ["dec.W_E", "embed"], ["dec.L0.W_Q", "attn", 0], ["dec.W_U", "head"]];
+      return [grid(one), groups(one), groups(two)];
+    }""")  # noqa: E501
+    assert found[0] == ["W_E", "W_pos", "L0", "W_transform", "W_U", "W_cls"]
+    assert found[1] == ["in", "L0", "out"]
+    assert found[2] == ["in", "enc.L0", "in", "dec.L0", "out"]
+
+
 def test_arms_are_compared_at_the_last_step_that_both_were_looked_at(live):
     found = live().evaluate("""async () => {
       const { arm, difference } = await import("./static/grid.js");

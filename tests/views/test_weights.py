@@ -57,6 +57,13 @@ def test_matrices_come_in_the_order_of_the_computation(run_folder):
     assert addresses[1:5] == ["L0.W_Q", "L0.W_K", "L0.W_V", "L0.W_O"]
 
 
+def test_what_comes_out_comes_after_the_layers(tmp_path):
+    names = ("W_cls", "W_transform", "L1.W_in", "W_U", "W_E", "L0.W_Q", "W_type")
+    save_file({name: np.ones((4, 4), np.float32) for name in names}, tmp_path / "model.safetensors")
+    addresses = [item.address for item in matrices_room(Snapshots(tmp_path, 0), HEADS).items]
+    assert addresses == ["W_E", "W_type", "L0.W_Q", "L1.W_in", "W_transform", "W_U", "W_cls"]
+
+
 def test_without_a_start_there_is_no_change_and_no_invented_one(make):
     run = make(snapshots=False)
     room = matrices_room(Snapshots(run.folder, 1000), HEADS)

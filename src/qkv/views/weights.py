@@ -16,6 +16,7 @@ from safetensors import safe_open
 
 from qkv.folder import RunFolder
 from qkv.instruments.measures import singular_values
+from qkv.models.parts import KINDS
 from qkv.views.packed import Packed, pack
 from qkv.views.payloads import ExactBlock, MatricesRoom, MatrixPicture
 
@@ -156,12 +157,13 @@ def matrices_room(
 def _canonical(address: str, order: dict[str, int]) -> tuple[bool, int, int, int]:
     """Tables in first, then layers in order, then what comes out; kinds in the order of the computation. Of an
     encoder-decoder all of the encoder comes before the decoder."""
-    kinds = ("W_E", "W_pos", "W_Q", "W_K", "W_V", "W_O", "W_gate", "W_in", "W_out", "W_U")
+    kinds = ("W_E", "W_pos", "W_Q", "W_K", "W_V", "W_O", "W_gate", "W_in", "W_out", "W_transform", "W_U", "W_cls")
     match = re.search(r"(?:^|\.)L(\d+)\.", address)
     kind = short_kind(address).split(".")[-1]
     rank = kinds.index(kind) if kind in kinds else len(kinds)
-    layer = int(match[1]) if match else (10**6 if kind == "W_U" else -1)
-    return address.startswith("dec.") or kind == "W_U", layer, rank, order[address]
+    is_out = kind in KINDS and KINDS[kind].site == "head"
+    layer = int(match[1]) if match else (10**6 if is_out else -1)
+    return address.startswith("dec.") or is_out, layer, rank, order[address]
 
 
 def _picture(

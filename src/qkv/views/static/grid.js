@@ -63,7 +63,7 @@ const rank = (kind) => (ORDER.includes(kind) ? ORDER.indexOf(kind) : ORDER.lengt
 const kindOf = (address) => address.slice(address.lastIndexOf(".") + 1);
 
 // Where everything stands: the columns, and for any arm its rows of cells (heads, or the whole where it has no heads).
-function layout(map, grid, numbers) {
+export function layout(map, grid, numbers) {
   const heads = d3.group(grid?.rows ?? [], (row) => row.place, (row) => row.kind);
   const matrices = (map?.rows ?? []).filter((row) => row.shape.length > 1);
   const layered = matrices.filter((row) => row.layer !== null);
@@ -86,7 +86,7 @@ function layout(map, grid, numbers) {
     const tables = matrices.filter((row) => row.layer === null && numbers.has(row.address));
     const layers = places.map((place) => ({ label: place, cells: columns.flatMap(({ label }, column) =>
       here(place, label, arm).map((cell, part, all) => ({ column, part, parts: all.length, address: cell.address, kind: label }))) }));
-    return [...tables.filter((row) => row.kind !== "W_U").map(table), ...layers, ...tables.filter((row) => row.kind === "W_U").map(table)];
+    return [...tables.filter((row) => row.site !== "head").map(table), ...layers, ...tables.filter((row) => row.site === "head").map(table)];
   };
   return { columns, rowsOf };
 }

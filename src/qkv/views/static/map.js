@@ -14,11 +14,13 @@ import { onTheme, theme } from "./theme.js";
 const ROW_PIXELS = 17;
 const GROWS = new Set(["drift", "turn"]); // from 0 at the start: shown on a square-root scale
 
-function groupsOf(rows, all) {
+// Rows that stand together: what comes in, each layer, what goes out; a decoder's own tables come in after an encoder.
+export function groupsOf(rows, all) {
   const groups = [];
+  const isOut = (row) => row.site === "head" || (row.site !== "embed" && groups.some((g) => g.layered));
   rows.forEach((row, index) => {
     if (!all && row.shape.length < 2) return;
-    const name = row.layer === null ? (groups.some((g) => g.layered) ? "out" : "in") : `${row.scope ? `${row.scope}.` : ""}L${row.layer}`;
+    const name = row.layer === null ? (isOut(row) ? "out" : "in") : `${row.scope ? `${row.scope}.` : ""}L${row.layer}`;
     const last = groups[groups.length - 1];
     if (last && last.name === name) last.rows.push(index);
     else groups.push({ name, layered: row.layer !== null, rows: [index] });
