@@ -249,6 +249,25 @@ def test_the_page_follows_a_run_that_trains(look, make, serving):
     assert list(server) == []
 
 
+def test_a_page_opens_itself_again_for_another_run_in_its_folder(look, make, serving):
+    from playwright.sync_api import expect
+
+    first = make()
+    server = serving(first.folder)
+    page = look(f"http://127.0.0.1:{next(server)}/", offline=False, fragment="#step=64&addr=L2.W_V")
+    layers = [page.locator(f".map-kind[data-address='L{layer}.W_V']") for layer in (1, 2)]
+    expect(layers[1]).to_have_count(1)
+    shutil.rmtree(first.folder)
+    expect(page.locator(".live")).to_contain_text("no longer in its folder", timeout=20_000)
+    make(n_layers=2)
+    expect(layers[1]).to_have_count(0, timeout=30_000)
+    expect(layers[0]).to_have_count(1, timeout=30_000)
+    expect(page.locator(".step-now")).to_have_text("step 1,000 of 1,000", timeout=30_000)
+    assert page.complaints == []
+    page.close()
+    assert list(server) == []
+
+
 def test_another_run_stands_beside_with_its_difference(look, run_folder, make, browser):
     from qkv.views.server import Page
     from qkv.views.serving import _listen, make_server

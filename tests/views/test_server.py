@@ -19,7 +19,7 @@ from safetensors.numpy import save_file
 from safetensors.torch import load_file
 
 from qkv.cli import main
-from qkv.errors import UserError
+from qkv.errors import RunFolderError, UserError
 from qkv.telemetry import Store
 from qkv.views.asking import Desk, Question
 from qkv.views.follow import CREDIT, SHARE, Purse, pulse_of
@@ -340,6 +340,40 @@ def test_a_page_forgets_the_steps_that_a_rollback_took_back(make):
         assert drifts() == fresh.map().values["drift"].data != before
     reads.append(page.desk.answer("line", asked).reads.data)
     assert reads[0] != reads[1] == Desk(Looker(run.folder)).answer("line", asked).reads.data
+
+
+def test_a_page_that_was_opened_before_the_tokenizer_was_written_can_be_asked_when_it_is(make):
+    run = make()
+    tokenizer = run.folder / "tokenizer.json"
+    written = tokenizer.read_bytes()
+    tokenizer.unlink()
+    page = Page(run.folder)
+    before = pulse_of(run.folder)
+    assert page.desk is None and page.payload().host.can == ()
+    tokenizer.write_bytes(written)
+    assert "attention" in page.payload().host.can
+    assert page.desk is page.desk and page.desk.answer("attention", {"text": TEXT}).texts
+    assert pulse_of(run.folder).edition != before.edition  # by which the page opens itself again
+
+
+def test_a_page_shows_the_run_that_is_in_its_folder_now(make):
+    first = make()
+    page = Page(first.folder)
+    before, told = page.payload(), pulse_of(first.folder)
+    page.rooms(["map", "grid"])
+    shutil.rmtree(first.folder)
+    assert page.desk is None and pulse_of(first.folder).edition == ""
+    with pytest.raises(RunFolderError, match="not there"):
+        page.payload()
+    second = make(n_layers=2, seed=11, rare="€%")
+    payload, rooms = page.payload(), page.rooms(["map", "grid"])
+    assert pulse_of(second.folder).edition not in (told.edition, "")
+    assert page.desk.looker.config.model.sizes.n_layers == 2
+    assert page.desk.looker.tokenizer.d_vocab == second.tokenizer.d_vocab == first.tokenizer.d_vocab + 1
+    assert payload.run.sizes["n_layers"] == 2 and before.run.sizes["n_layers"] == 3
+    with Rooms(second.folder) as fresh:
+        assert rooms["map"] == payload.map == fresh.map()
+        assert rooms["grid"] == payload.grid == fresh.grid()
 
 
 def test_tiles_and_lines_of_a_long_text_are_the_whole_patterns(run_folder):

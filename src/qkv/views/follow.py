@@ -7,6 +7,7 @@ loses a third more than what is taken from one.
 """
 
 import asyncio
+import contextlib
 import dataclasses
 import json
 import time
@@ -21,7 +22,7 @@ from qkv.errors import QkvError
 from qkv.folder import RunFolder
 from qkv.telemetry import Telemetry
 
-__all__ = ["LOOK_EVERY", "Follower", "Pulse", "Purse", "pulse_of"]
+__all__ = ["LOOK_EVERY", "Follower", "Pulse", "Purse", "edition_of", "pulse_of"]
 
 LOOK_EVERY = 1.5
 """Seconds between two looks at the folder."""
@@ -41,6 +42,8 @@ CREDIT = 0.1
 class Pulse:
     """How far a run is."""
 
+    edition: str
+    """Of the run in the folder, by what it is opened with (`edition_of`); another one where it was trained anew."""
     step: int
     """Updates made and written down."""
     loss: float | None
@@ -54,6 +57,17 @@ class Pulse:
     finished: bool
 
 
+def edition_of(folder: Path) -> str:
+    """By what a run is told from another that was put into its folder: when its configuration and its tokenizer were
+    written; empty where there is none.
+    """
+    times = []
+    for name in ("config.toml", "tokenizer.json", "tokenizer.source.json"):
+        with contextlib.suppress(OSError):  # not there, or not yet
+            times.append(f"{name} {(folder / name).stat().st_mtime_ns}")
+    return ", ".join(times) if times and times[0].startswith("config.toml") else ""
+
+
 def pulse_of(folder: Path) -> Pulse:
     """The pulse of a run folder, whatever of it is there yet."""
     step, loss, recorded, evaluations = 0, None, -1, 0
@@ -65,6 +79,7 @@ def pulse_of(folder: Path) -> Pulse:
     except QkvError:  # not written yet, or being sealed at this moment
         pass
     return Pulse(
+        edition=edition_of(folder),
         step=step,
         loss=loss,
         recorded=recorded,

@@ -31,7 +31,7 @@ from qkv.errors import QkvError, UserError
 from qkv.folder import RunFolder
 from qkv.telemetry import RUN_ARM, Memory, Telemetry
 from qkv.views.asking import Desk
-from qkv.views.follow import Follower, Pulse, Purse, pulse_of
+from qkv.views.follow import Follower, Pulse, Purse, edition_of, pulse_of
 from qkv.views.guard import App, Guard
 from qkv.views.looker import Looker
 from qkv.views.packed import to_json, wire
@@ -53,24 +53,29 @@ class Page(Follower[Pulse]):
     def __init__(self, folder: Path, beside: Path | None = None) -> None:
         super().__init__(folder, pulse_of)
         self._beside = beside
-        self.desk: Desk | None = None
-        with contextlib.suppress(QkvError):  # a page of matrices is better than none
-            looker = Looker(folder)
-            if not looker.reads_images:
-                looker.tokenizer  # noqa: B018 - a run without one cannot be shown a text
-            self.desk = Desk(looker)
+        self._desk: tuple[str, Desk | None] = ("", None)
         self.purse = Purse()
-        self._memory = ((0, 0), Memory())
+        self._memory = (("", 0, 0), Memory())
         self._threads = torch.get_num_threads()
+
+    @property
+    def desk(self) -> Desk | None:
+        """Who answers about the run that is in the folder now; None where its model cannot be shown a text."""
+        edition = edition_of(self.folder)
+        if edition != self._desk[0]:
+            self._desk = (edition, _desk_of(self.folder) if edition else None)
+        return self._desk[1]
 
     def spare(self) -> None:
         """Let this thread compute on one core while the run trains: two that wait for each other keep both busy."""
         torch.set_num_threads(self._threads if self.pulse.finished else 1)
 
     def payload(self) -> Any:
-        """Every room, and what may be asked."""
-        with Rooms(self.folder, looker=self.desk.looker if self.desk else None) as rooms:
-            report = rooms.report(Host(kind="page", can=self.desk.can if self.desk else ()))
+        """Every room, and what may be asked. Raises RunFolderError where the run was taken away."""
+        RunFolder.open(self.folder)
+        desk = self.desk
+        with Rooms(self.folder, looker=desk.looker if desk else None, memory=self._remembered()) as rooms:
+            report = rooms.report(Host(kind="page", can=desk.can if desk else ()))
         if report.play:  # its weights come with the frame that asks for them
             report = dataclasses.replace(report, play=dataclasses.replace(report.play, weights=None))
         if self._beside is None:
@@ -94,7 +99,8 @@ class Page(Follower[Pulse]):
         for name in names:
             if self.pulse.finished or not self.purse.wait:
                 found[name] = self.purse.pay(lambda name=name: self._read(name))
-        kept = self.desk.looker.steps() if self.desk else list(RunFolder(self.folder).weights())
+        desk = self.desk
+        kept = desk.looker.steps() if desk else list(RunFolder(self.folder).weights())
         return {"wait": 0.0 if self.pulse.finished else self.purse.wait, "kept": kept, **found}
 
     def play(self) -> PlayRoom | None:
@@ -104,29 +110,47 @@ class Page(Follower[Pulse]):
         return found if found and found.weights is not None else None
 
     def _read(self, name: str) -> Any:
-        edition = _edition(self.folder / "telemetry.sqlite")
-        if edition != self._memory[0]:
-            self._memory = (edition, Memory())
-        with Rooms(self.folder, memory=self._memory[1]) as rooms:
+        with Rooms(self.folder, memory=self._remembered()) as rooms:
             return getattr(rooms, name)()
 
+    def _remembered(self) -> Memory:
+        """What was read of this telemetry before."""
+        edition = _edition(self.folder)
+        if edition != self._memory[0]:
+            self._memory = (edition, Memory())
+        return self._memory[1]
 
-def _edition(path: Path) -> tuple[int, int]:
-    """By what telemetry is told from that of other steps: its file, and how often the training has gone back."""
+
+def _desk_of(folder: Path) -> Desk | None:
+    """Who answers about a run; None where its model cannot be shown a text, or not yet."""
+    try:
+        looker = Looker(folder)
+        if not looker.reads_images:
+            looker.tokenizer  # noqa: B018 - a run without one cannot be shown a text
+        return Desk(looker)
+    except QkvError:  # a page of matrices is better than none
+        return None
+
+
+def _edition(folder: Path) -> tuple[str, int, int]:
+    """By what telemetry is told from that of other steps: its run, its file, how often the training has gone back."""
+    path = folder / "telemetry.sqlite"
     try:
         with Telemetry(path) as telemetry:
-            return path.stat().st_ino, sum(e.kind.startswith("rollback") for e in telemetry.events(RUN_ARM))
+            n_rollbacks = sum(e.kind.startswith("rollback") for e in telemetry.events(RUN_ARM))
+            return edition_of(folder), path.stat().st_ino, n_rollbacks
     except (QkvError, OSError):  # not written yet
-        return 0, 0
+        return "", 0, 0
 
 
 class Shown(Protocol):
     """What a server shows: a folder that is followed, and what of it can be read and asked."""
 
     folder: Path
-    desk: Desk | None
     closing: bool
 
+    @property
+    def desk(self) -> Desk | None: ...
     def end(self) -> None: ...
     def spare(self) -> None: ...
     def payload(self) -> Any: ...
@@ -147,7 +171,7 @@ def application(page: Shown, hosts: Iterable[str] | None, token: str = "") -> Ap
         return _static(request.path_params["name"])
 
     async def payload(request: Request) -> Response:
-        return JSONResponse(to_json(await _computed(page, page.payload)), headers=_HEADERS)
+        return await _answered(page, lambda: JSONResponse(to_json(page.payload()), headers=_HEADERS))
 
     async def play(request: Request) -> Response:
         headers = {**_HEADERS, "content-security-policy": f"{POLICY}; frame-ancestors 'self'"}

@@ -19,11 +19,16 @@ async function ask(name, question) {
     .catch(() => null);
   if (!response) throw new Error("The server no longer answers; start it again with qkv view.");
   if (response.ok) return openWire(await response.arrayBuffer());
+  throw await mistake(response);
+}
+
+// What the server says is wrong.
+async function mistake(response) {
   const said = await response.text();
   try {
-    throw new Error(JSON.parse(said).error);
-  } catch (error) {
-    throw error instanceof SyntaxError ? new Error(said.trim()) : error;
+    return new Error(JSON.parse(said).error);
+  } catch {
+    return new Error(said.trim());
   }
 }
 
@@ -67,10 +72,12 @@ const laid = (model) => [Object.keys(PLACES).filter((name) => !empty(model.get(n
 
 const typing = () => document.activeElement?.matches("textarea, input:not([type=range])");
 
-// The same view, laid out again; one that followed the training to its last step goes on to do so.
-function again(following) {
+// The same view, laid out again; one that followed the training to its last step goes on to do so. Of another run only
+// the room is the same.
+function again(following, isAnother = false) {
   const asked = new URLSearchParams(location.hash.slice(1));
-  if (following) asked.delete("step");
+  if (following || isAnother) asked.delete("step");
+  if (isAnother) asked.delete("addr");
   history.replaceState(null, "", `#${asked}`);
   location.reload();
 }
@@ -118,6 +125,8 @@ function follow(model) {
     const was = told;
     told = pulse;
     model.set("pulse", pulse);
+    if (!pulse.edition) return pending.clear(); // the folder was taken away, perhaps to be trained anew
+    if (was && pulse.edition !== was.edition) return again(true, true);
     if (pulse.finished && was && !was.finished) return again(isFollowing()); // answers and baselines are written at the end
     (was ? changed(was, pulse) : pulse.finished ? [] : ["loss", "map"]).forEach((name) => pending.add(name));
     catchUp();
@@ -128,7 +137,7 @@ function follow(model) {
 
 async function payload() {
   const response = await fetch("payload");
-  if (!response.ok) throw new Error(await response.text());
+  if (!response.ok) throw await mistake(response);
   return response.json();
 }
 
