@@ -1,5 +1,6 @@
 """Rooms of a page from telemetry: what is drawn is read, and a long run is not read whole for it."""
 
+import itertools
 import sqlite3
 import tracemalloc
 
@@ -29,21 +30,61 @@ def test_a_long_curve_is_thinned_without_reading_all_of_it(tmp_path, missing):
     with Telemetry(path) as telemetry:
         there = np.array([s for s in range(1, n + 1) if s not in left_out])
         assert telemetry.updates() == (len(there), there[0], n)
-        expected, words = collect._thin(len(there))
+        expected, words = collect._thin(n - there[0] + 1)
+        expected = there[0] + expected
+        if is_read_whole := bool(left_out & set(expected.tolist())):
+            expected, words = collect._thin(len(there))
+            expected = there[expected]
         tracemalloc.start()
         room = collect.loss_room(telemetry, (), {})
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
-        assert room.train_steps == tuple(there[expected].tolist()) and room.thinned == words
+        assert room.train_steps == tuple(expected.tolist()) and room.thinned == words
         assert room.train == tuple(float(f"{1 / s:.6g}") for s in room.train_steps)
-        if len(there) == n - there[0] + 1:
+        if not is_read_whole:
             assert peak < 2e6  # all of it would be 16 MB and more
+
+
+@pytest.mark.parametrize(
+    "read", [lambda t: collect.loss_room(t, (), {}), lambda t: collect.seconds(t, {}), collect.tokens_seen]
+)
+def test_what_a_page_reads_again_does_not_grow_with_the_updates(tmp_path, read):
+    efforts = []
+    for n in (4_000, 64_000):
+        path = tmp_path / f"{n}.sqlite"
+        Store(path).close()
+        with sqlite3.connect(path) as connection:
+            connection.executemany(
+                "INSERT INTO steps VALUES (0, ?, 64, 1.0, 0.1, 1.0)", ((s,) for s in range(1, n + 1))
+            )
+            connection.executemany(
+                "INSERT INTO clock VALUES (0, ?, ?, 9.0, 0.0)", ((s, s / 4) for s in range(1, n + 1))
+            )
+        connection.close()
+        with Telemetry(path) as telemetry:
+            asked = itertools.count()
+            telemetry._connection.set_progress_handler(lambda asked=asked: next(asked) < 0, 10)
+            assert read(telemetry) is not None
+            efforts.append(next(asked))
+    assert efforts[1] < 1.5 * efforts[0] + 50, efforts
+    assert collect.seconds(None, {}) is None
+
+
+def test_the_seconds_of_a_run_that_trains_are_the_clocks_last(tmp_path):
+    with Store(tmp_path / "telemetry.sqlite") as store:
+        for step in (1, 8, 3):
+            store.add_clock(step, step / 4, tokens_per_second=9.0)
+    with Telemetry(tmp_path / "telemetry.sqlite") as telemetry:
+        assert (
+            collect.seconds(telemetry, {}) == 2.0 and collect.seconds(telemetry, {"summary": {"train_seconds": 3}}) == 3
+        )
 
 
 def test_a_run_without_updates_has_no_curve(tmp_path):
     Store(tmp_path / "telemetry.sqlite").close()
     with Telemetry(tmp_path / "telemetry.sqlite") as telemetry:
-        assert telemetry.updates() == (0, 0, 0) and collect.loss_room(telemetry, (), {}) is None
+        assert telemetry.updates() == (0, 0, 0) and telemetry.ends() == (0, 0)
+        assert collect.seconds(telemetry, {}) is None and collect.loss_room(telemetry, (), {}) is None
 
 
 def test_bits_per_byte_of_every_loss_charge_what_the_tokenizer_loses(tmp_path):

@@ -376,6 +376,14 @@ def test_a_page_shows_the_run_that_is_in_its_folder_now(make):
         assert rooms["grid"] == payload.grid == fresh.grid()
 
 
+def test_a_page_that_is_opened_again_reads_only_news(run_folder):
+    page = Page(run_folder.folder)
+    first = page.payload()
+    held = dict(page._memory[1]._held)
+    assert held and page.payload().map == first.map
+    assert page.rooms(["map"])["map"] == first.map and page._memory[1]._held.keys() == held.keys()
+
+
 def test_tiles_and_lines_of_a_long_text_are_the_whole_patterns(run_folder):
     looker = Looker(run_folder.folder)
     text = ("the day and the night, " * 3)[:60]

@@ -70,7 +70,7 @@ class Memory:
     def keep(self, arm: int, measure: int, cells: _Cells) -> None:
         """Know this from now on, where there is room for it."""
         self._held.pop((arm, measure), None)
-        if sum(c.values.nbytes for c in self._held.values()) + cells.values.nbytes <= MOST_REMEMBERED:
+        if sum(c.values.nbytes for c in list(self._held.values())) + cells.values.nbytes <= MOST_REMEMBERED:
             self._held[arm, measure] = cells
 
 
@@ -190,6 +190,11 @@ class Telemetry:
             after = int(step[-1])
             yield Steps(step.astype(np.int64), tokens.astype(np.int64), loss, lr, grad_norm)
 
+    def ends(self, arm: int = RUN_ARM) -> tuple[int, int]:
+        """(first, last) update that was written down; (0, 0) before the first."""
+        first, last = (f"(SELECT {end}(step) FROM steps WHERE arm = ?1)" for end in ("min", "max"))  # each one look-up
+        return self._rows(f"SELECT coalesce({first}, 0), coalesce({last}, 0)", arm)[0]
+
     def updates(self, arm: int = RUN_ARM) -> tuple[int, int, int]:
         """(how many updates were written down, the first, the last); (0, 0, 0) before the first."""
         ends = "SELECT coalesce(min(step), 0), coalesce(max(step), 0), count(*) FROM steps WHERE arm = ?"
@@ -199,6 +204,11 @@ class Telemetry:
     def tokens_seen(self, arm: int = RUN_ARM) -> int | None:
         """Training tokens up to the last update, repeats included; None before the first."""
         rows = self._rows("SELECT tokens FROM steps WHERE arm = ? ORDER BY step DESC LIMIT 1", arm)
+        return rows[0][0] if rows else None
+
+    def wall_seconds(self, arm: int = RUN_ARM) -> float | None:
+        """Wall seconds that the clock wrote last; None before the first."""
+        rows = self._rows("SELECT wall_seconds FROM clock WHERE arm = ? ORDER BY step DESC LIMIT 1", arm)
         return rows[0][0] if rows else None
 
     def clock(self, arm: int = RUN_ARM) -> Clock:

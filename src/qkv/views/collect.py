@@ -120,16 +120,16 @@ def _in_bits(points: Iterable[tuple[float, float | None]]) -> tuple[float, float
 
 def loss_room(telemetry: Telemetry, lines: Sequence[Baseline], found: Mapping[str, Any]) -> LossRoom | None:
     """Training and validation loss over steps; None where neither was written."""
-    n, first, last = telemetry.updates(RUN_ARM)
+    first, last = telemetry.ends(RUN_ARM)
     evaluations = telemetry.evaluations(RUN_ARM)
-    if not n and not evaluations:
+    if not last and not evaluations:
         return None
-    chosen, thinned = _thin(n)
-    if n == last - first + 1:  # none is left out, so a step's place is its number: a long run is not read whole
-        steps = telemetry.steps(RUN_ARM, at=first + chosen)
-        chosen = np.arange(len(steps.step))
-    else:
+    drawn, thinned = _thin(last - first + 1 if last else 0)
+    steps = telemetry.steps(RUN_ARM, at=first + drawn)  # a step's place is its number: a long run is not read whole
+    chosen = np.arange(len(steps.step))
+    if len(chosen) < len(drawn):  # updates were left out
         steps = telemetry.steps(RUN_ARM)
+        chosen, thinned = _thin(len(steps.step))
     best = min(evaluations, key=lambda e: (e.loss, e.step), default=None)
     points = [(line.nats, line.bits_per_byte) for line in lines if line.name not in ("xz", "uniform")]
     measured = [(e.loss, e.bits_per_byte) for e in evaluations if e.bits_per_byte]
@@ -195,5 +195,4 @@ def seconds(telemetry: Telemetry | None, manifest: Mapping[str, Any]) -> float |
     said = manifest.get("summary", {}).get("train_seconds")
     if isinstance(said, int | float):
         return float(said)
-    wall = telemetry.clock(RUN_ARM).wall_seconds if telemetry else None
-    return float(wall[-1]) if wall is not None and len(wall) else None
+    return telemetry.wall_seconds(RUN_ARM) if telemetry else None
