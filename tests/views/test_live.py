@@ -186,6 +186,31 @@ def test_a_training_that_has_just_begun_shows_its_losses(look, make, serving):
         assert list(server) == []
 
 
+def test_batches_that_the_picture_leaves_out_or_cuts_off_are_told(look, make, serving):
+    from playwright.sync_api import expect
+
+    run = make(telemetry=False)
+    (run.folder / "manifest.json").unlink()
+    with Store(run.folder / "telemetry.sqlite") as store:
+        add = lambda step, loss: store.add_step(step, tokens=step * 64, loss=loss, lr=0.001, grad_norm=0.5)  # noqa: E731
+        for step in range(1, 5):
+            add(step, 4.0 - step / 10)
+        store.flush()
+        server = serving(run.folder)
+        page = look(f"http://127.0.0.1:{next(server)}/", offline=False)
+        caption = page.locator("#loss figcaption")
+        caption.scroll_into_view_if_needed()
+        assert "one batch in" not in caption.inner_text() and "leaves out" not in caption.inner_text()
+        for step in range(5, 1000):
+            add(step, {6: 7.25, 9: 6.5, 12: 0.5}.get(step, 3.0))
+        store.flush()
+        expect(caption).to_contain_text("then one batch in 2", timeout=20_000)
+        expect(caption).to_contain_text("leaves out 2 above it (highest 7.250 nats) and 1 below it (lowest 0.500 nats)")
+        assert page.complaints == []
+        page.close()
+        assert list(server) == []
+
+
 def test_a_page_that_was_opened_before_the_first_look_gets_its_rooms(look, make, serving):
     from playwright.sync_api import expect
 

@@ -162,7 +162,7 @@ def _thin(n: int) -> tuple[np.ndarray, str]:
     early = N_TRAIN_POINTS // 16
     every = -(-(n - early) // (N_TRAIN_POINTS - early))
     indices = np.unique([*range(early), *range(early, n, every), n - 1])
-    return indices, f"the first {early}, then every {every}th batch"
+    return indices, f"the first {early}, then one batch in {every}"
 
 
 def samples(telemetry: Telemetry, *, continues: bool, given: str = "the text") -> tuple[SampleNote, ...]:

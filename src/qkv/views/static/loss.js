@@ -8,6 +8,14 @@ import { apart, chart, figure, fitted, plot, widthOf } from "./figure.js";
 
 const SMOOTH = 0.03; // of the number of points
 
+// How many losses a picture of low..high leaves out, in a sentence.
+function beyond(losses, [low, high], unit) {
+  const [above, below] = [losses.filter((loss) => loss > high), losses.filter((loss) => loss < low)];
+  const parts = [above.length && `${whole(above.length)} above it (highest ${fixed(d3.max(above), 3)} ${unit})`, below.length && `${whole(below.length)} below it (lowest ${fixed(d3.min(below), 3)} ${unit})`];
+  const words = parts.filter(Boolean).join(" and ");
+  return words ? ` Of the drawn batches the picture leaves out ${words}.` : "";
+}
+
 function smoothed(points) {
   const half = Math.round((points.length * SMOOTH) / 2);
   if (half < 2) return [];
@@ -32,16 +40,19 @@ function render({ model, el }) {
   }
   read();
   if (!loss || !(train.length + val.length)) return () => {};
-  const best = h("span");
-  const sayBest = () => (best.textContent = loss.best_step !== null ? `; the ring is the lowest, ${fixed(loss.best, 3)} nats at step ${whole(loss.best_step)}` : "");
-  sayBest();
+  const [thinned, best, cut] = [h("span"), h("span"), h("span")];
+  const say = () => {
+    thinned.textContent = loss.thinned ? ` (${loss.thinned})` : "";
+    best.textContent = loss.best_step !== null ? `; the ring is the lowest, ${fixed(loss.best, 3)} nats at step ${whole(loss.best_step)}` : "";
+  };
+  say();
   let [log, bits] = [false, false];
   const inUnit = (nats) => (bits ? nats * loss.bits_per_byte_of_nat + loss.bits_per_byte_lost : nats);
   const frame = figure(el, {
     wide: true, title: "Loss while training",
     caption: h("span", null, `A loss is the surprise per ${model.get("run").unit} in `, h("b", null, "nats"), ": a loss of x means that the right answer was given probability e", h("sup", null, "−x"), " (a geometric mean). Thin: each batch it trained on, before the model learned from it",
-      loss.thinned ? ` (${loss.thinned})` : "", ". Dots: all that was kept aside for validation, never trained on",
-      best, ". Dashed: what simpler means reach on the same."),
+      thinned, ". Dots: all that was kept aside for validation, never trained on",
+      best, ". Dashed: what simpler means reach on the same.", cut),
   });
   const controls = h("div.controls", null,
     choice("step axis", [[false, "steps"], [true, "steps, log"]], log, (v) => ((log = v), redraw())),
@@ -57,6 +68,7 @@ function render({ model, el }) {
     const floor = d3.min([...val.map(scaled), ...(smooth.length ? smooth : train).map(scaled), ...lines.map((l) => l.y)]);
     const ceiling = d3.max([...val.map(scaled), ...train.slice(0, 3).map(scaled), ...lines.map((l) => l.y)]);
     const domain = [floor - (ceiling - floor) * 0.06, ceiling + (ceiling - floor) * 0.02];
+    cut.textContent = beyond(train.map(scaled), domain, bits ? "bits per byte" : "nats");
     const pixel = (y) => top + ((domain[1] - y) / (domain[1] - domain[0])) * (height - top - bottom);
     const places = apart(lines.map((l) => pixel(l.y)), 15, top + 4, height - bottom - 4);
     const x = log ? (p) => Math.max(1, p.step) : "step";
@@ -77,7 +89,7 @@ function render({ model, el }) {
     });
   });
   const soon = perFrame(redraw);
-  frame.off.add(watch(model, "loss", () => (read(), sayBest(), soon())));
+  frame.off.add(watch(model, "loss", () => (read(), say(), soon())));
   return frame.off;
 }
 
