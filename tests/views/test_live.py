@@ -433,6 +433,20 @@ def test_what_comes_out_stands_below_the_layers(live):
     assert found[2] == ["in", "enc.L0", "in", "dec.L0", "out"]
 
 
+def test_what_was_read_is_counted_in_tokens_where_a_loss_is_of_texts(live):
+    found = live().evaluate("""async () => {
+      const header = (await import("./static/header.js")).default;
+      return ["text", "image", "character"].map((unit) => {
+        const el = document.createElement("header");
+        const values = { run: { unit, n_tokens: 321, facts: [] }, host: { kind: "report" } };
+        header.render({ model: { get: (key) => values[key] }, el });
+        const row = [...el.querySelectorAll("dl div")].find((e) => e.textContent.includes("321"));
+        return row.querySelector("dt").textContent;
+      });
+    }""")
+    assert found == ["tokens read", "tokens read", "characters read"]
+
+
 def test_arms_are_compared_at_the_last_step_that_both_were_looked_at(live):
     found = live().evaluate("""async () => {
       const { arm, difference } = await import("./static/grid.js");

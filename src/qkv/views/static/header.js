@@ -4,6 +4,8 @@ import { add, h, inSight } from "./dom.js";
 import { duration, large, number, whole } from "./format.js";
 import { watch } from "./model.js";
 
+const TOKENS = ["character", "byte", "word"]; // units of a loss that are tokens; one of a text or an image is not
+
 // How far a run is that trains while it is looked at; written only while `el` is in sight, since any frame costs the training.
 function live(model, el) {
   const line = h("p.live", { role: "status", hidden: true });
@@ -23,7 +25,7 @@ function render({ model, el }) {
   const facts = [
     ["task", run.task], ["preset", run.preset],
     ["parameters", large(run.n_parameters)],
-    [`${run.unit}s read`, large(run.n_tokens)],
+    [`${TOKENS.includes(run.unit) ? run.unit : "token"}s read`, large(run.n_tokens)],
     ["steps", whole(run.n_steps)],
     ["training took", duration(run.train_seconds)],
     ["on", run.machine],
