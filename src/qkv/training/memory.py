@@ -13,9 +13,9 @@ import sys
 from collections.abc import Callable
 from functools import cache
 
-__all__ = ["hand_back_freed_memory", "keep_freed_memory"]
+__all__ = ["hand_back_freed_memory", "keep_freed_memory", "share_freed_memory"]
 
-_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
+_TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8
 """Parameters of mallopt(3)."""
 _LARGEST, _EVERYTHING = 2**30, 2**31 - 1
 _SMALL = 2**20
@@ -29,6 +29,16 @@ def keep_freed_memory() -> bool:
 def hand_back_freed_memory() -> bool:
     """Ask it to hand blocks of a megabyte and more back at once. False where the C library is another one."""
     return _tell(_SMALL, _SMALL)
+
+
+def share_freed_memory() -> bool:
+    """Ask it to take memory for every new thread from the same place. False where the C library is another one.
+
+    Each thread has one of its own otherwise, and keeps there what it freed: a server whose answers are computed by
+    whatever thread is idle grows until each of them has computed the largest one.
+    """
+    mallopt = _mallopt()
+    return mallopt is not None and bool(mallopt(_ARENA_MAX, 1))
 
 
 def _tell(trim: int, mmap: int) -> bool:

@@ -11,6 +11,7 @@ import uvicorn
 
 from qkv.errors import UserError
 from qkv.folder import RunFolder
+from qkv.training.memory import share_freed_memory
 from qkv.views.guard import is_loopback
 from qkv.views.server import Page, Shown, application
 from qkv.views.study_room import is_study
@@ -39,6 +40,7 @@ def serve(
 
     Raises RunFolderError for what is no run, UserError for a port that is in use or a host that is not this machine's.
     """
+    share_freed_memory()
     page = shown_of(run, beside)
     listener = _listen(host, port)
     port = int(listener.getsockname()[1])
