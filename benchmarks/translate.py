@@ -2,9 +2,8 @@
 
     python benchmarks/translate.py train.de:train.en val.de:val.en --minutes 29 --seeds 3
 
-Default settings; the whole command takes so many minutes. BLEU is sacrebleu's (13a, cased) on all validation pairs, beams
-as `qkv eval` takes them, on the best weights by validation loss (chosen on the same pairs) and on the last (chosen by
-nothing).
+Default settings; the whole command takes so many minutes. BLEU is sacrebleu's (13a, cased) on all validation pairs with
+the beams of `qkv eval`, on the best weights by validation loss (chosen on the same pairs) and on the last.
 """
 
 import argparse
