@@ -2,6 +2,7 @@
 
 import gzip
 import re
+import shlex
 import struct
 from pathlib import Path
 
@@ -66,6 +67,17 @@ def test_every_matrix_shows_in_report_show_and_compare(task, sources, tmp_path, 
         assert not missing, (name, missing)
     for address in addresses:
         assert cli.main(["show", runs[0], address]) == 0, capsys.readouterr().err
+
+
+@pytest.mark.parametrize("task", ["classify", "translate"])
+def test_what_a_training_tells_to_type_next_is_of_its_own_data_and_works(task, sources, tmp_path, capsys):
+    words = ["train", sources[task], "--task", task, "--steps", "1", "--set", SIZES, "--no-report"]
+    assert cli.main([*words, "--threads", "1", "--out", str(tmp_path / "r")]) == 0
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if "qkv predict " in line]
+    _, predict, run, text = shlex.split(line)
+    assert cli.main([predict, run, text]) == 0
+    own = Path(sources[task].split(":")[0]).read_text(encoding="utf-8")
+    assert all(word in own for word in text.split())
 
 
 def test_compare_knows_the_circuits_of_every_attention(sources, tmp_path, capsys):

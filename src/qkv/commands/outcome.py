@@ -9,6 +9,7 @@ from qkv.commands import screen
 if TYPE_CHECKING:
     from qkv.api import Run
     from qkv.tasks import Task
+    from qkv.telemetry import Sample
 
 __all__ = ["loss_rows", "print_outcome"]
 
@@ -19,6 +20,7 @@ _STOPPED = {
     "budget": "validation had stopped falling",
 }
 _LONGEST_SAMPLE = 300
+_SHORT_EXAMPLE = 80
 
 
 def print_outcome(run: "Run") -> None:
@@ -30,8 +32,10 @@ def print_outcome(run: "Run") -> None:
         title = "validation" if run.task.judged else "validation loss"
         screen.print_table([title, f"nats per {run.task.target}", metric, ""], loss_rows(summary, run.task))
         print(_verdict(summary, run.task))
-    for sample in _last_samples(run):
-        print(f"\nIt {'answers' if run.task.judged else 'writes'}:  {screen.shown(sample)}")
+    samples = _last_samples(run)
+    for sample in samples:
+        shown = _cut(run.task.shown(sample.prompt, sample.text))
+        print(f"\nIt {'answers' if run.task.judged else 'writes'}:  {screen.shown(shown)}")
     stopped = _STOPPED.get(summary["stopped_because"], f"it stopped because of {summary['stopped_because']}")
     print(
         f"\n{summary['steps']:,} steps, {summary['tokens']:,} tokens, {summary['parameters']:,} parameters, "
@@ -40,7 +44,8 @@ def print_outcome(run: "Run") -> None:
     folder = shlex.quote(str(run.path))
     report = run.path / "report.html"
     print(f"The run is in {run.path}" + (f", the report in {report}" if report.exists() else ""))
-    again = f"\n       qkv predict {folder} {shlex.quote(run.task.prompt)}" if run.task.prompt else ""
+    example = _example(run, samples)
+    again = f"\n       qkv predict {folder} {shlex.quote(example)}" if example else ""
     print(f"\nNext:  qkv show {folder}{again}")
 
 
@@ -98,10 +103,19 @@ def _verdict(summary: Mapping[str, Any], task: "Task") -> str:
     return f"The {name} is better, with {size}: more training or more data would help."
 
 
-def _last_samples(run: "Run") -> list[str]:
+def _last_samples(run: "Run") -> "list[Sample]":
     from qkv.telemetry import Telemetry
 
     with Telemetry(run.path / "telemetry.sqlite") as telemetry:
         samples = telemetry.samples()
-    texts = [run.task.shown(one.prompt, one.text) for one in samples if one.step == samples[-1].step]
-    return [text if len(text) <= _LONGEST_SAMPLE else text[:_LONGEST_SAMPLE] + " ..." for text in texts]
+    return [one for one in samples if one.step == samples[-1].step]
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _LONGEST_SAMPLE else text[:_LONGEST_SAMPLE] + " ..."
+
+
+def _example(run: "Run", samples: "list[Sample]") -> str:
+    """What a person can give to `qkv predict`: a short input of the run's own language, else the task's example."""
+    own = [one.prompt for one in samples if one.prompt.isprintable() and 0 < len(one.prompt) <= _SHORT_EXAMPLE]
+    return run.task.prompt if run.task.continues else min(own, key=len, default=run.task.prompt)
