@@ -54,7 +54,10 @@ def test_every_verdict_of_an_answer_is_that_of_its_values_by_the_rule_of_today(p
 
     kept, kind = json.loads(path.read_text(encoding="utf-8")), path.stem.rpartition("-")[2]
     page = (DOCS / "answers" / f"{kept['study']}.md").read_text(encoding="utf-8")
-    text = page.partition(f"## {kind.capitalize()} run\n")[2].partition("\n## ")[0]
+    of_labels = kept["source"].get("labelled", False)
+    assert ("-labelled-" in path.stem) == of_labels
+    title = f"## {kind.capitalize()} run{' on labelled texts' if of_labels else ''}\n"
+    text = page.partition(title)[2].partition("\n## ")[0]
     for place, row in enumerate(kept["contrasts"]):
         values, margin = row["values"], row["margin"]
         if len(values) < 2:

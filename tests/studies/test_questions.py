@@ -339,6 +339,10 @@ def test_a_source_with_labels_adds_the_objective_of_telling_classes_apart(told_b
     assert not Ask().has_labels()
     design = find("frozen-embeddings").design(Ask(source=str(labelled), cache=kept))
     assert [c.unit for c in design.contrasts[2:]] == ["points of accuracy"] * 5
+    named = (design.source_name, design.source_sha256)
+    told = find("frozen-embeddings").design(Ask(named=named, labelled=True))
+    assert told == design and told.has_labels, "a kept run of it is told about without the table"
+    assert not find("frozen-embeddings").design(Ask(named=named)).has_labels
     for arm in design.arms:
         _try(design.trial(arm, 1, 0, source=str(labelled), report=True), kept)
     rows = [measure(_cut(design.arm(f"classify {how}")), LABELLED, told_by_a_word) for how in ("trained", "frozen")]

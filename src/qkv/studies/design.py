@@ -295,6 +295,11 @@ class Design:
         followed = (self.arm(name).tune for name in read)
         return tuple(dict.fromkeys((*read, *(name for name in followed if name not in ("own", "none")))))
 
+    @property
+    def has_labels(self) -> bool:
+        """Whether the source is a table of labelled texts, and arms classify."""
+        return any(text.stream == "labelled" for _, text in self.texts)
+
     def arm(self, name: str) -> Arm:
         """The arm of that name."""
         return next(arm for arm in self.arms if arm.name == name)

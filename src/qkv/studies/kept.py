@@ -27,7 +27,8 @@ def judged_anew(question: Question, kept: Mapping[str, Any]) -> dict[str, Any]:
     """
     effects = judged([(_contrast(row), row["values"]) for row in kept["contrasts"]])
     source, seeds = kept["source"], _replicates(kept) // effects[0].contrast.tries
-    design = question.design(Ask(named=(source["name"], source["sha256"]), quick=kept["quick"], seeds=seeds))
+    named, labelled = (source["name"], source["sha256"]), source.get("labelled", False)
+    design = question.design(Ask(named=named, labelled=labelled, quick=kept["quick"], seeds=seeds))
     names = {effect.contrast.name for effect in effects}
     found = Findings(
         design=design,

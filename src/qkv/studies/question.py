@@ -53,6 +53,8 @@ class Ask:
     cache: Path | None = None
     named: tuple[str, str] | None = None
     """Name and sha256 of a text that is not read: such a design can be told about, and nobody looked at its size."""
+    labelled: bool = False
+    """Whether a text that is not read is a table of labelled texts."""
 
     def corpus(self, text: Text, val_tokens: int = 0) -> Any:
         """What a text of the design holds."""
@@ -61,7 +63,7 @@ class Ask:
     def has_labels(self) -> bool:
         """Whether the source is a table of labelled texts, so that arms may classify."""
         if self.named:
-            return False
+            return self.labelled
         try:
             return self.corpus(Text(stream="labelled", tokenizer="word")).kind in ("jsonl", "csv", "tsv")
         except SourceError:

@@ -197,5 +197,6 @@ def verdict_file(question: Question, findings: Findings, run: str, full: str = "
         "design": findings.design.hash,
         "protocol": findings.design.protocol,
         "software": findings.design.software,
-        "source": {"name": findings.design.source_name, "sha256": findings.design.source_sha256},
+        "source": {"name": findings.design.source_name, "sha256": findings.design.source_sha256}
+        | ({"labelled": True} if findings.design.has_labels else {}),
     }
