@@ -117,11 +117,12 @@ def field_paths(cls: type) -> list[str]:
 def override(config: T, assignments: dict[str, Any]) -> T:
     """`config` with some settings replaced, e.g. `{"model.d_model": "128"}`.
 
-    A path may be shortened to its last parts where that names one setting only (`d_model`). Values may be strings.
+    A path may be shortened to its last parts where that names one setting only (`d_model`). Values may be strings. All
+    are set at once: settings that fit one another only together may come in any order.
 
     Raises ConfigError for a path that names no setting, or several.
     """
-    paths = field_paths(type(config))
+    paths, chosen = field_paths(type(config)), {}
     for given, value in assignments.items():
         matches = [p for p in paths if p == given] or [p for p in paths if p.endswith(f".{given}")]
         if not matches:
@@ -129,19 +130,23 @@ def override(config: T, assignments: dict[str, Any]) -> T:
             raise ConfigError(unknown("setting", given, by_leaf))
         if len(matches) > 1:
             raise ConfigError(f"setting {given!r} could be {' or '.join(matches)}; type the whole path")
-        config = _replace(config, matches[0].split("."), value, matches[0])
-    return config
+        chosen[matches[0]] = value
+    return _replaced(config, chosen, "")
 
 
-def _replace(config: Any, parts: list[str], value: Any, where: str) -> Any:
-    if len(parts) > 1:
-        inner = getattr(config, parts[0])
-        if inner is None:
-            raise ConfigError(f"{where} has no effect here: this run has no {parts[0]}")
-        value = _replace(inner, parts[1:], value, where)
-    else:
-        value = _convert(value, get_type_hints(type(config))[parts[0]], where)
-    return dataclasses.replace(config, **{parts[0]: value})
+def _replaced(config: Any, values: dict[str, Any], above: str) -> Any:
+    """`config` with the settings at these paths inside it replaced; `above` is where it is itself, with a dot."""
+    hints, new = get_type_hints(type(config)), {}
+    for path, value in values.items():
+        name, _, rest = path.partition(".")
+        if not rest:
+            new[name] = _convert(value, hints[name], above + name)
+        elif (inner := getattr(config, name)) is None:
+            raise ConfigError(f"{above}{path} has no effect here: this run has no {name}")
+        elif name not in new:
+            own = {p.removeprefix(f"{name}."): v for p, v in values.items() if p.startswith(f"{name}.")}
+            new[name] = _replaced(inner, own, f"{above}{name}.")
+    return dataclasses.replace(config, **new)
 
 
 def dump_toml(data: dict[str, Any], prefix: str = "") -> str:

@@ -125,3 +125,23 @@ def test_a_patch_asks_and_its_numbers_are_the_models(look, run, texts, tmp_path)
 def test_no_serious_fault_among_the_patches(look, run, tmp_path, faults, scheme):
     page = look(write_report(run.path, tmp_path / "r.html"), width=380, scheme=scheme)
     assert faults(page) == [] and page.evaluate("document.documentElement.scrollWidth") <= 380
+
+
+@pytest.mark.browser
+def test_patches_that_reach_beyond_the_picture_do_not_widen_the_page(look, run, tmp_path):
+    sizes = {"d_model": 16, "n_layers": 1, "n_heads": 2, "stride": 4, "patch": 5}
+    folder = Path(run.path).parent
+    wide = qkv.train(
+        folder,
+        out=tmp_path / "run",
+        task="image",
+        steps=1,
+        seed=3,
+        threads=1,
+        precision="fp32",
+        set=sizes,
+        report=False,
+    )
+    page = look(write_report(wide.path, tmp_path / "r.html"), width=380)
+    page.locator("#attention .photograph").first.scroll_into_view_if_needed()
+    assert page.evaluate("document.documentElement.scrollWidth") <= 380
