@@ -10,6 +10,7 @@ of memory and by two files. Exit status 1 where they differ by more. Needs /proc
 
 import argparse
 import datetime
+import itertools
 import json
 import shutil
 import statistics
@@ -57,10 +58,11 @@ def grown(samples: list[tuple[float, int]]) -> tuple[list[float], bool]:
     return [*memory, *files], stayed
 
 
-def tenths(samples: list[tuple[float, int]]) -> list[str]:
-    """Median memory in each tenth of the samples, MB."""
+def over_time(samples: list[tuple[float, int]]) -> list[str]:
+    """Median memory in each tenth of the samples, MB; of fewer than ten samples each by itself."""
     memory = [row[0] for row in samples]
-    return [f"{statistics.median(memory[i * len(memory) // 10 : (i + 1) * len(memory) // 10]):.1f}" for i in range(10)]
+    edges = [i * len(memory) // 10 for i in range(11)] if len(memory) >= 10 else [*range(len(memory) + 1)]
+    return [f"{statistics.median(memory[first:last]):.1f}" for first, last in itertools.pairwise(edges)]
 
 
 def main() -> None:
@@ -110,9 +112,10 @@ def main() -> None:
         stayed &= same
         figures = f"{row[0]:.1f} | {row[1]:.1f} | {row[2]:.0f} | {row[3]:.0f}"
         lines.append(f"| {name} | {seconds[name]:.0f} | {figures} | {'yes' if same else 'no'} |")
-    lines += ["", "Median MB in each tenth of the time:", "", "| | " + " | ".join(str(i) for i in range(1, 11)) + " |"]
-    lines.append("|---" * 11 + "|")
-    lines += [f"| {name} | {' | '.join(tenths(found))} |" for name, found in samples.items()]
+    parts = {name: over_time(found) for name, found in samples.items()}
+    n = len(parts["page"])
+    lines += ["", "Median MB, tenth by tenth of the time:", "", f"| | {' | '.join(map(str, range(1, n + 1)))} |"]
+    lines += ["|---" * (n + 1) + "|", *(f"| {name} | {' | '.join(part)} |" for name, part in parts.items())]
     text = "\n".join([*lines, ""])
     print(text)
     if args.page:
