@@ -1,5 +1,6 @@
 """Our safetensors files are read by the library that defines the format."""
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -47,6 +48,16 @@ def test_the_file_holds_copies(tmp_path: Path) -> None:
     weight += 1
     write_atomically(tmp_path / "a.safetensors", file.chunks())
     assert not load_tensors(tmp_path / "a.safetensors")["W"].any()
+
+
+def test_reading_again_and_again_keeps_nothing(tmp_path: Path) -> None:
+    write_atomically(tmp_path / "a.safetensors", TensorFile({f"W{i}": torch.zeros(2, 2) for i in range(50)}).chunks())
+    for _ in range(50):  # what is kept of the first reads for good: interned names, free lists
+        load_tensors(tmp_path / "a.safetensors")
+    before = sys.getallocatedblocks()
+    for _ in range(100):
+        load_tensors(tmp_path / "a.safetensors")
+    assert sys.getallocatedblocks() - before < 100 * 50
 
 
 @pytest.mark.parametrize("data", [b"", b"x" * 100, (10**6).to_bytes(8, "little") + b"{}"])

@@ -129,8 +129,18 @@ def load_rows(path: Path, rows: Mapping[str, tuple[tuple[int, ...], int, int]]) 
 
 
 def load_tensors(path: Path) -> dict[str, Tensor]:
-    """The tensors of a safetensors file, on the CPU. Raises RunFolderError where it is missing or damaged."""
+    """The tensors of a safetensors file, on the CPU. Raises RunFolderError where it is missing or damaged.
+
+    Read as NumPy arrays where NumPy has the type: of every tensor that safetensors 0.8 makes for torch two integers
+    stay behind for good, and a live page reads files for as long as it is open.
+    """
     try:
+        with safe_open(path, framework="np") as file:
+            names = list(file.keys())
+            arrays = {name for name in names if file.get_slice(name).get_dtype() != _DTYPES[torch.bfloat16]}
+            found = {name: torch.from_numpy(file.get_tensor(name)) for name in names if name in arrays}
+        if len(arrays) == len(names):
+            return found
         return load_file(path)
     except (OSError, RuntimeError, SafetensorError) as error:  # RuntimeError: taken away between two looks at it
         raise RunFolderError(f"{path} cannot be read: {error}") from None
