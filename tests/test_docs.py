@@ -50,17 +50,27 @@ def test_every_command_is_documented_and_its_examples_parse(name):
 def test_every_verdict_of_an_answer_is_that_of_its_values_by_the_rule_of_today(path):
     pytest.importorskip("scipy.stats", reason="SciPy is in the extra study")
     from qkv.studies.design import OF_TRAININGS
+    from qkv.studies.question import Ask
+    from qkv.studies.questions import find
     from qkv.studies.statistics import compare_rate, how_exact, judge
 
     kept, kind = json.loads(path.read_text(encoding="utf-8")), path.stem.rpartition("-")[2]
     page = (DOCS / "answers" / f"{kept['study']}.md").read_text(encoding="utf-8")
     of_labels = kept["source"].get("labelled", False)
+    asked = find(kept["study"]).design(Ask(named=("a text", "0" * 64), quick=kept["quick"], labelled=of_labels))
+    constants = {contrast.name for contrast in asked.contrasts if contrast.constant}
     assert ("-labelled-" in path.stem) == of_labels
     title = f"## {kind.capitalize()} run{' on labelled texts' if of_labels else ''}\n"
     text = page.partition(title)[2].partition("\n## ")[0]
     for place, row in enumerate(kept["contrasts"]):
         values, margin = row["values"], row["margin"]
-        if len(values) < 2:
+        if row["name"] in constants or row["verdict"] == "constant":
+            wanted = "constant"
+        elif needs := row.get("needs"):
+            (first,) = [other for other in kept["contrasts"] if other["name"] == needs]
+            there = judge(first["values"], first["margin"]) == "differs" and min(first["values"]) > 0
+            wanted = judge(values, margin) if there else "left out"
+        elif len(values) < 2:
             wanted = "unresolved"
         elif row["unit"] == OF_TRAININGS:
             wanted = compare_rate(values, 0.0, margin, 1).verdict

@@ -234,6 +234,64 @@ def test_a_share_of_trainings_has_the_interval_of_a_rate():
     assert (mostly.effect, mostly.verdict) == (0.8, "differs")
     assert (mostly.low, mostly.high) == pytest.approx(bounds_of_rate(4, 5))
     assert always.high == 1.0 and always.low == pytest.approx(0.025**0.2) and always.detectable is None
+    assert (never.p, mostly.p) == (None, None), "one training refutes a rate of 0, and none supports it"
+
+
+LEARNED, ASKED = (0.3, 0.4, 0.3, 0.35, 0.3, 0.4), (0.5, 0.6, 0.4, 0.5, 0.55, 0.6)
+
+
+def test_a_constant_is_told_and_neither_tested_nor_counted():
+    text = Contrast(name="text", what="", terms=(), margin=0.05, constant=True)
+    effect = Contrast(name="effect", what="", terms=(), margin=0.05)
+    (alone,) = judged([(effect, ASKED)])
+    told, beside = judged([(text, (0.374,) * 6), (effect, ASKED)])
+    assert (told.result.verdict, told.result.n) == ("constant", 6) and told.result.effect == pytest.approx(0.374)
+    assert (told.result.p, told.p_holm, told.result.low, told.result.detectable) == (None,) * 4
+    assert beside == alone, "the family is as large as without it"
+    scattered = judged([(text, ASKED), (effect, ASKED)])
+    assert [e.result.verdict for e in scattered] == ["differs"] * 2, "what scatters is no constant, whoever says so"
+    assert scattered[1].p_holm == pytest.approx(2 * alone.p_holm)
+
+
+@pytest.mark.parametrize(
+    ("learned", "verdict"),
+    [
+        (LEARNED, "differs"),
+        (tuple(-value for value in LEARNED), "left out"),
+        (tuple(value / 100 for value in LEARNED), "left out"),
+        ((0.3, -0.4, 0.3, -0.35, 0.3, -0.4), "left out"),
+        ((), "left out"),
+    ],
+    ids=["learned", "the other way round", "trivially", "unresolved", "nothing made"],
+)
+def test_what_needs_learning_is_left_out_where_nothing_was_learned(learned, verdict):
+    gate = Contrast(name="learned", what="", terms=(), margin=0.05)
+    asked = Contrast(name="asked", what="", terms=(), margin=0.05, needs="learned")
+    other = dataclasses.replace(asked, name="other", needs="")
+    _, found, beside = judged([(gate, learned), (asked, ASKED), (other, ASKED)])
+    assert found.result.verdict == verdict and found.values == ASKED
+    assert (found.result.effect is None) == (found.p_holm is None) == (verdict == "left out")
+    if verdict == "left out":
+        _, without = judged([(gate, learned), (other, ASKED)])
+        assert beside == without, "nor is it counted"
+
+
+def test_a_kept_constant_and_what_was_left_out_stay_so():
+    """Also where the question does not have that row now, for it was asked on another text."""
+    from qkv.studies.kept import judged_anew
+    from qkv.studies.sentences import verdict_file
+
+    question, empty = find("which-matrix"), found("which-matrix", "unresolved", 0.0)
+    first, values = empty.design.primary, (0.1, 0.2, 0.1, 0.2, 0.1)
+    more = (
+        (Contrast(name="text", what="", terms=(), margin=0.05, constant=True), (25.4,) * 5),
+        (Contrast(name="learned", what="", terms=(), margin=0.05), (0.001, -0.001, 0.0, 0.001, -0.001)),
+        (Contrast(name="asked", what="", terms=(), margin=0.05, needs="learned"), values),
+    )
+    findings = dataclasses.replace(empty, effects=judged([(first, values), *more]))
+    file = verdict_file(question, findings, "runs/x")
+    assert [row["verdict"] for row in file["contrasts"]][1:] == ["constant", "equivalent", "left out"]
+    assert judged_anew(question, file) == file
 
 
 def test_a_kept_rate_is_judged_by_what_was_promised():
@@ -241,7 +299,7 @@ def test_a_kept_rate_is_judged_by_what_was_promised():
 
     row = {
         "name": "r", "what": "", "unit": "of all", "margin": 0.02, "expected": "", "values": [0.0, 0.25, 0.0, 0.25],
-        "effect": 0.125 - 0.05, "sd": None, "n": 32,
+        "effect": 0.125 - 0.05, "low": -0.01, "sd": None, "n": 32,
     }  # fmt: skip
     assert _contrast(row) == Contrast(
         name="r", what="", terms=(), margin=0.02, unit="of all", nominal=0.05, tries=8

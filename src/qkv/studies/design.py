@@ -154,6 +154,10 @@ class Contrast:
     """Where each value is a rate: the one that was promised; the effect is the rate seen less this one."""
     tries: int = 1
     """How many independent tries each such value is a rate of."""
+    constant: bool = False
+    """The same number whatever a replicate's seed is: of the text, or by algebra. It is told, not tested."""
+    needs: str = ""
+    """The contrast that has to come out above 0, and not trivially, for this one to say anything."""
 
     def __post_init__(self) -> None:
         if not 0 < self.margin < float("inf"):
@@ -173,11 +177,16 @@ def cost(name: str, what: str, arm: str, baseline: str, margin: float, **more: A
     return Contrast(name=name, what=what, terms=((1.0, arm, "loss"), (-1.0, baseline, "loss")), margin=margin, **more)
 
 
-def _plain(part: "Arm | Scale") -> dict[str, Any]:
-    """Its fields, but for later ones at the value that they had before they were there: keys of old runs stay."""
-    return {
-        name: value for name, value in dataclasses.asdict(part).items() if name not in ("d_head", "before") or value
-    }
+_LATER = ("d_head", "before", "needs")
+
+
+def _plain(part: "Arm | Scale | Contrast") -> dict[str, Any]:
+    """Its fields, but for later ones at the value that they had before they were there: keys of old runs stay.
+
+    What is constant is no choice: it is seen in the values.
+    """
+    fields = dataclasses.asdict(part).items()
+    return {name: value for name, value in fields if name != "constant" and (name not in _LATER or value)}
 
 
 @lru_cache(maxsize=4096)
@@ -282,6 +291,10 @@ class Design:
             for arm in contrast.arms:
                 if arm not in names:
                     raise ConfigError(f"the contrast {contrast.name!r} reads {arm!r}, which is no arm of the design")
+            if contrast.needs and contrast.needs not in [other.name for other in self.contrasts]:
+                raise ConfigError(
+                    f"the contrast {contrast.name!r} needs {contrast.needs!r}, which is none of the design"
+                )
 
     @property
     def primary(self) -> Contrast:
@@ -306,8 +319,8 @@ class Design:
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, as written to the study's folder."""
-        plain = {"scale": _plain(self.scale), "arms": tuple(_plain(arm) for arm in self.arms)}
-        return dataclasses.asdict(self) | plain
+        plain = {name: tuple(_plain(part) for part in getattr(self, name)) for name in ("arms", "contrasts")}
+        return dataclasses.asdict(self) | plain | {"scale": _plain(self.scale)}
 
     @property
     def protocol(self) -> str:

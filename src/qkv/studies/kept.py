@@ -25,10 +25,11 @@ def judged_anew(question: Question, kept: Mapping[str, Any]) -> dict[str, Any]:
 
     Raises ConfigError where the question is asked at another scale by now: its words would not fit the kept run.
     """
-    effects = judged([(_contrast(row), row["values"]) for row in kept["contrasts"]])
-    source, seeds = kept["source"], _replicates(kept) // effects[0].contrast.tries
+    source, seeds = kept["source"], _replicates(kept) // _contrast(kept["contrasts"][0]).tries
     named, labelled = (source["name"], source["sha256"]), source.get("labelled", False)
     design = question.design(Ask(named=named, labelled=labelled, quick=kept["quick"], seeds=seeds))
+    today = {contrast.name: contrast for contrast in design.contrasts}
+    effects = judged([(_contrast(row, today.get(row["name"])), row["values"]) for row in kept["contrasts"]])
     names = {effect.contrast.name for effect in effects}
     found = Findings(
         design=design,
@@ -75,8 +76,8 @@ def was_judged(kept: Mapping[str, Any], anew: Mapping[str, Any]) -> str:
         return ""
     rule = kept.get("intervals", how_exact(2))  # files of an older form do not say it
     return (
-        "Judged anew from the values of the run by the rule of today; when it was made, intervals were"
-        f" {rule} and said otherwise: {'; '.join(turned)}."
+        "Judged anew from the values of the run by the rule of today; by that of the day when it was made, with"
+        f" intervals {rule}, it said otherwise: {'; '.join(turned)}."
     )
 
 
@@ -88,10 +89,13 @@ def _replicates(kept: Mapping[str, Any]) -> int:
     return int(found[1].replace(",", ""))
 
 
-def _contrast(row: Mapping[str, Any]) -> Contrast:
-    """The contrast of a kept row. A rate has no spread of its own, and counts more tries than it has values."""
+def _contrast(row: Mapping[str, Any], today: Contrast | None = None) -> Contrast:
+    """The contrast of a kept row; what it needs, and whether it is constant, as it was or as the question has it now.
+
+    A rate has no spread of its own, and counts more tries than it has values.
+    """
     values = row["values"]
-    is_rate = row["sd"] is None and row["n"] > 1
+    is_rate = row["sd"] is None and row["n"] > 1 and row.get("low") is not None
     return Contrast(
         name=row["name"],
         what=row["what"],
@@ -101,4 +105,6 @@ def _contrast(row: Mapping[str, Any]) -> Contrast:
         expected=row["expected"],
         nominal=round(sum(values) / len(values) - row["effect"], 12) if is_rate else None,
         tries=row["n"] // len(values) if is_rate else 1,
+        constant=row.get("verdict") == "constant" or (today is not None and today.constant),
+        needs=row.get("needs") or ("" if today is None else today.needs),
     )

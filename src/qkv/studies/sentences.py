@@ -135,7 +135,7 @@ def effect_row(effect: Effect) -> dict[str, Any]:
         "detectable": r.detectable,
         "needed": r.needed,
         "values": list(effect.values),
-    }
+    } | ({"needs": effect.contrast.needs} if effect.contrast.needs else {})
 
 
 def arm_words(arm: Arm) -> str:

@@ -26,11 +26,13 @@ __all__ = [
     "bounds_of_rate",
     "compare",
     "compare_rate",
+    "constant",
     "detectable",
     "holm",
     "how_exact",
     "interval",
     "judge",
+    "left_out",
     "power",
     "replicates_needed",
     "scipy",
@@ -41,7 +43,7 @@ __all__ = [
 ]
 
 VERDICTS = ("differs", "differs but trivially", "equivalent", "unresolved")
-"""What a study may say, in the order of the rule in `judge`."""
+"""What a study may say of an effect that it tests, in the order of the rule in `judge`; `constant`, `left out` else."""
 FEWEST_FLIPS = 6
 """Below this many replicates the smallest p a sign flip can give, 2 / 2^n, is above 0.05."""
 _MOST_EXACT = 16
@@ -253,11 +255,7 @@ def compare(values: Sequence[float], margin: float) -> Comparison:
     """
     _margin(margin)
     if len(values) < 2:
-        effect = float(values[0]) if values else None
-        return Comparison(
-            n=len(values), effect=effect, low=None, high=None, sd=None, p=None, p_signs=None, p_equivalent=None,
-            verdict="unresolved", detectable=None, needed=None,
-        )  # fmt: skip
+        return _told(len(values), float(values[0]) if values else None, "unresolved")
     low, high = interval(values)
     sd = float(np.std(values, ddof=1))
     return Comparison(
@@ -279,7 +277,7 @@ def compare_rate(values: Sequence[float], nominal: float, margin: float, tries: 
     """The same account of a rate: how often 1 was seen, less the rate that was promised.
 
     Each value is the share of 1 among `tries` independent tries. Intervals are exact (Clopper and Pearson 1934), p is
-    that of the exact binomial test.
+    that of the exact binomial test; none against a rate of 0 or 1, which one try may refute and none can support.
     """
     _margin(margin)
     n, hits = tries * len(values), round(tries * sum(values))
@@ -297,13 +295,37 @@ def compare_rate(values: Sequence[float], nominal: float, margin: float, tries: 
         low=low,
         high=high,
         sd=None,
-        p=float(scipy().binomtest(hits, n, nominal).pvalue),
+        p=float(scipy().binomtest(hits, n, nominal).pvalue) if 0 < nominal < 1 else None,
         p_signs=None,
         p_equivalent=None,
         verdict=verdict,
         detectable=None,
         needed=None,
     )
+
+
+def constant(values: Sequence[float], margin: float) -> Comparison | None:
+    """The account of what is no outcome of chance: its value. None where values scatter, by a thousandth of the margin.
+
+    There is nothing to test: whether it is 0 can be read off.
+    """
+    _margin(margin)
+    if not len(values) or max(values) - min(values) > margin / 1000:
+        return None
+    return _told(len(values), float(np.mean(values)), "constant")
+
+
+def left_out(values: Sequence[float]) -> Comparison:
+    """The account of an effect that cannot be asked, for what it needs is not there; its values stay in the file."""
+    return _told(len(values), None, "left out")
+
+
+def _told(n: int, effect: float | None, verdict: str) -> Comparison:
+    """Of which nothing was tested."""
+    return Comparison(
+        n=n, effect=effect, low=None, high=None, sd=None, p=None, p_signs=None, p_equivalent=None, verdict=verdict,
+        detectable=None, needed=None,
+    )  # fmt: skip
 
 
 def _several(values: Sequence[float]) -> np.ndarray:

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 
 from qkv.studies.design import OF_TRAININGS, Arm, Contrast, Design
-from qkv.studies.statistics import Comparison, compare, compare_rate, holm
+from qkv.studies.statistics import Comparison, compare, compare_rate, constant, holm, left_out
 from qkv.studies.store import StudyFolder
 from qkv.studies.tuning import choice, report_key
 
-__all__ = ["ArmFigures", "Derive", "Effect", "Findings", "findings", "judged"]
+__all__ = ["ArmFigures", "Derive", "Effect", "Findings", "findings", "is_there", "judged"]
 
 
 Derive = Callable[[Sequence[Mapping[str, float]]], Sequence[Mapping[str, float]]]
@@ -32,7 +32,7 @@ class Effect:
     """One per replicate in which all its arms were reported."""
     result: Comparison
     p_holm: float | None
-    """p over all contrasts of the design (Holm); None where there is no p."""
+    """p over all contrasts of the design that are tested (Holm); None where there is no p."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -107,8 +107,16 @@ def findings(design: Design, folder: StudyFolder, source: str, derive: Derive | 
 
 
 def judged(measured: Sequence[tuple[Contrast, Sequence[float]]]) -> tuple[Effect, ...]:
-    """What the values of each contrast say, one per replicate; all contrasts are asked at once."""
+    """What the values of each contrast say, one per replicate.
+
+    All that are tested are asked at once; constants are not, nor what needs a contrast that did not come out above 0.
+    """
     results = [_compared(contrast, values) for contrast, values in measured]
+    there = {contrast.name: is_there(result) for (contrast, _), result in zip(measured, results, strict=True)}
+    results = [
+        result if there.get(contrast.needs, True) else left_out(values)
+        for (contrast, values), result in zip(measured, results, strict=True)
+    ]
     adjusted = iter(holm([result.p for result in results if result.p is not None]))
     return tuple(
         Effect(
@@ -121,7 +129,14 @@ def judged(measured: Sequence[tuple[Contrast, Sequence[float]]]) -> tuple[Effect
     )
 
 
+def is_there(result: Comparison) -> bool:
+    """Whether an effect is above 0, and not trivially."""
+    return result.verdict == "differs" and (result.effect or 0.0) > 0
+
+
 def _compared(contrast: Contrast, values: Sequence[float]) -> Comparison:
+    if contrast.constant and (told := constant(values, contrast.margin)):
+        return told
     nominal = 0.0 if contrast.unit == OF_TRAININGS else contrast.nominal
     if nominal is None:
         return compare(values, contrast.margin)

@@ -67,10 +67,10 @@ def _known(arm: str, expected: str = "") -> Contrast:
     )  # fmt: skip
 
 
-def _order(arm: str, expected: str = "") -> Contrast:
+def _order(arm: str, expected: str = "", **more: Any) -> Contrast:
     return Contrast(
         name=f"order used: {arm}", what="loss with the other tokens of a window shuffled, less the loss",
-        terms=((1.0, arm, "order"),), margin=MARGIN, expected=expected,
+        terms=((1.0, arm, "order"),), margin=MARGIN, expected=expected, **more,
     )  # fmt: skip
 
 
@@ -94,7 +94,7 @@ def _read() -> tuple[Contrast, ...]:
         _known("masked, none", "0: nothing there tells one place from another"),
         _order("causal, none", "above 0"),
         _order("causal, learned", "above 0"),
-        _order("masked, none", "0 by construction"),
+        _order("masked, none", "0 by construction", constant=True),
         _order("masked, learned", "above 0"),
     )
 

@@ -70,6 +70,7 @@ def _rows(optimizer: str) -> tuple[Contrast, Contrast]:
             margin=1e-6,
             unit="of the row's norm",
             expected="exactly 0 (untied, no decay)",
+            constant=True,
         ),
         Contrast(
             name=f"frequent rows moved more ({optimizer})",
