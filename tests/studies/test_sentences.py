@@ -195,6 +195,8 @@ def test_a_kept_verdict_is_judged_anew_and_says_what_it_was():
     assert "guessed" in was_judged(old, anew) and "*VO - QK* is differs and was unresolved" in was_judged(old, anew)
     with pytest.raises(ConfigError, match="at another scale"):
         judged_anew(question, old | {"scale": file["scale"].replace("d_model 32", "d_model 48")})
+    with pytest.raises(ConfigError, match="answers by 'QK - VO', and the question is answered by 'VO - QK' now"):
+        judged_anew(question, old | {"contrasts": [old["contrasts"][0] | {"name": "QK - VO"}, *old["contrasts"][1:]]})
     with pytest.raises(ConfigError, match="does not say how many"):
         judged_anew(question, old | {"scale": "On another text"})
     fewer = old | {"contrasts": old["contrasts"][:1], "scale": file["scale"].replace("5 of 5", "5 of 9")}

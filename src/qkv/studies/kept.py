@@ -23,7 +23,8 @@ def judged_anew(question: Question, kept: Mapping[str, Any]) -> dict[str, Any]:
 
     What has been published is told as it is known now.
 
-    Raises ConfigError where the question is asked at another scale by now: its words would not fit the kept run.
+    Raises ConfigError where the question is asked at another scale or by another first contrast by now: its words would
+    not fit the kept run.
     """
     source, seeds = kept["source"], _replicates(kept) // _contrast(kept["contrasts"][0]).tries
     named, labelled = (source["name"], source["sha256"]), source.get("labelled", False)
@@ -31,6 +32,11 @@ def judged_anew(question: Question, kept: Mapping[str, Any]) -> dict[str, Any]:
     today = {contrast.name: contrast for contrast in design.contrasts}
     effects = judged([(_contrast(row, today.get(row["name"])), row["values"]) for row in kept["contrasts"]])
     names = {effect.contrast.name for effect in effects}
+    if effects[0].contrast.name != design.primary.name:
+        raise ConfigError(
+            f"the kept run of {question.name} answers by {effects[0].contrast.name!r}, and the question is answered by"
+            f" {design.primary.name!r} now; run the study again and keep that"
+        )
     found = Findings(
         design=design,
         effects=(*effects, *judged([(c, ()) for c in design.contrasts if c.name not in names])),
