@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 import torch
 
+from qkv.errors import SourceError
 from qkv.instruments.probe import fixed_batch
-from qkv.studies.probes_attention import heads, patterns, roles
+from qkv.studies import probes_attention
+from qkv.studies.probes_attention import ablation, patterns, ranked_and_scored, roles
 from qkv.tasks import validation_loss
 
 LAYERS = range(2)
@@ -118,33 +120,63 @@ def test_patterns_are_those_of_the_formula(finish, task):
     assert found["largest score"] == pytest.approx(float(scores.max()), rel=1e-4)
 
 
-def without(finished, gone: list[tuple[int, int]]) -> float:
-    """Validation loss with W_O of (layer, head) at 0, by way of the whole matrix."""
+def without(finished, gone: list[tuple[int, int]], windows: slice) -> float:
+    """Loss of some validation windows with W_O of (layer, head) at 0, by way of the whole matrix."""
     catalogue = finished.parts.catalogue
     kept = {address: tensor.clone() for address, tensor in catalogue.state().items()}
     for layer, head in gone:
         with torch.no_grad():
             catalogue.entry(f"L{layer}.W_O").parameter[8 * head : 8 * head + 8] = 0.0
-    found = losses(finished)
+    ids = torch.from_numpy(finished.corpus.val.ids.astype(np.int64))
+    behind = torch.cat([ids[1:], torch.tensor([-100])])  # nothing is known behind the last token
+    inputs, targets = (part.view(-1, 16)[windows] for part in (ids, behind))
+    with torch.no_grad():
+        logits = finished.model(inputs)
     catalogue.load_state(kept)
-    return found
+    return float(torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten()))
 
 
-def test_what_heads_are_worth_is_what_taking_them_away_costs(strong):
-    usual = losses(strong)
-    costs = {(layer, head): without(strong, [(layer, head)]) - usual for layer in LAYERS for head in (0, 1)}
+def test_heads_are_chosen_on_some_windows_and_scored_on_others(strong):
+    """By an account of its own: the first half of the windows ranks, the second scores."""
+    before = losses(strong)
+    first, second = slice(0, 32), slice(32, None)
+    everyone = [(layer, head) for layer in LAYERS for head in (0, 1)]
+    costs = {head: without(strong, [head], first) - without(strong, [], first) for head in everyone}
     cheaper = [min((layer, 0), (layer, 1), key=costs.__getitem__) for layer in LAYERS]
-    found = heads(strong)
+    scored = [without(strong, gone, second) for gone in ([], cheaper, [max(costs, key=costs.__getitem__)])]
+    found = ablation(strong)
     assert found["one head"] == pytest.approx(np.mean(list(costs.values())), abs=1e-5)
-    assert (
-        found["dearest head"] == pytest.approx(max(costs.values()), abs=1e-5) and max(map(abs, costs.values())) > 0.01
-    )
-    assert found["pruned"] == pytest.approx(without(strong, cheaper) - usual, abs=1e-5)
-    assert losses(strong) == usual, "the model is as it was"
+    assert found["pruned"] == pytest.approx(scored[1] - scored[0], abs=1e-5) and abs(found["pruned"]) > 0.01
+    assert found["dearest head"] == pytest.approx(scored[2] - scored[0], abs=1e-5)
+    same = without(strong, cheaper, first) - without(strong, [], first)
+    assert abs(found["pruned"] - same) > 1e-4, "it would be seen if both were the same windows"
+    assert losses(strong) == before, "the model is as it was"
+
+
+def test_no_window_is_both_ranked_on_and_scored_on(strong, monkeypatch):
+    def tokens(batches) -> list[int]:
+        return torch.cat([batch.inputs for batch in batches]).flatten().tolist()
+
+    to_rank, to_score = map(tokens, ranked_and_scored(strong))
+    assert to_rank + to_score == strong.corpus.val.ids.tolist() and len(to_rank) == len(to_score) == 512
+    seen, scored = [], probes_attention._scored
+
+    def spy(model, task, batches):
+        seen.append(tokens(batches))
+        return scored(model, task, batches)
+
+    monkeypatch.setattr(probes_attention, "_scored", spy)
+    ablation(strong)
+    assert seen == 8 * [to_rank] + 4 * [to_score], "four heads are ranked, two choices scored"
+
+
+def test_a_text_without_windows_for_both_is_refused(finish):
+    with pytest.raises(SourceError, match=r"at most 8 windows; expected more"):
+        ablation(finish(n_ctx=128))
 
 
 def test_a_head_without_output_is_worth_nothing(strong):
     with torch.no_grad():
         for layer in LAYERS:
             strong.parts.catalogue.entry(f"L{layer}.W_O").parameter.zero_()
-    assert set(heads(strong).values()) == {0.0}
+    assert set(ablation(strong).values()) == {0.0}

@@ -19,7 +19,7 @@ from qkv.instruments.gradients import gradient_path
 from qkv.instruments.tokens import count_tokens
 from qkv.models.matrices import Catalogue
 from qkv.studies.modular import Modular
-from qkv.studies.probes_attention import heads, patterns, roles
+from qkv.studies.probes_attention import ablation, patterns, roles
 from qkv.studies.probes_contextual import analogies, change_of_basis, contextual
 from qkv.studies.probes_identity import hidden_identity, identity
 from qkv.studies.probes_pairs import common_word, pairs
@@ -250,7 +250,7 @@ PROBES: Mapping[str, Callable[[Finished], dict[str, float]]] = {
     "hidden identity": hidden_identity,
     "roles": roles,
     "patterns": patterns,
-    "heads": heads,
+    "ablation": ablation,
     "position": position,
     "loss by position": loss_by_position,
     "order": order,

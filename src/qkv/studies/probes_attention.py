@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from qkv.errors import SourceError
 from qkv.instruments.attention_stats import STATISTICS
 from qkv.instruments.gradients import Instead
 from qkv.instruments.measures import subspace_angle, symmetric_share
@@ -23,12 +24,13 @@ from qkv.models.matrices import Catalogue
 from qkv.studies.trained import Finished
 from qkv.tasks.task import Batch
 
-__all__ = ["heads", "patterns", "roles"]
+__all__ = ["ablation", "patterns", "ranked_and_scored", "roles"]
 
 _WINDOWS = 32
 """Windows of the validation part that patterns are read on."""
 _ABLATED_WINDOWS = 64
-"""Windows of the validation part that models without some heads are scored on."""
+"""Windows of the validation part that heads are ranked on; models without some are scored on as many behind them."""
+_AT_A_TIME = 8
 _BATCH_TOKENS = 2048
 _PAIRS = (("W_Q", "W_K"), ("W_Q", "W_V"), ("W_K", "W_V"))
 
@@ -140,29 +142,45 @@ def patterns(finished: Finished) -> dict[str, float]:
 
 
 @torch.no_grad()
-def heads(finished: Finished) -> dict[str, float]:
+def ablation(finished: Finished) -> dict[str, float]:
     """What heads are worth to the finished model: loss without some of them, less the loss.
 
-    A head is taken away by its W_O = 0. `one head`: the mean over single heads. `dearest head`: the largest.
-    `pruned`: with only the dearest head of every layer left (Michel, Levy and Neubig 2019, arXiv 1905.10650).
+    A head is taken away by its W_O = 0. `one head`: the mean over single heads. `dearest head`: the loss of the one
+    that is dearest. `pruned`: with only the dearest head of every layer left (Michel, Levy and Neubig 2019, arXiv
+    1905.10650). Which are dearest is found on windows of their own: the best of several on the windows that they were
+    chosen on looks better than it is. Raises SourceError for a text without windows for both.
     """
     task, sizes = finished.parts.task, finished.model.config.sizes
-    size = max(1, _BATCH_TOKENS // sizes.n_ctx)
-    batches = list(islice(task.val_batches(finished.corpus, sizes, size), -(-_ABLATED_WINDOWS // size)))
+    to_rank, to_score = ranked_and_scored(finished)
 
-    def loss_without(gone: Sequence[str]) -> float:
+    def cost(gone: Sequence[str], batches: Sequence[Batch]) -> float:
+        usual = _scored(finished.model, task, batches)
         with _without(finished.parts.catalogue, gone):
-            return _scored(finished.model, task, batches)
+            return _scored(finished.model, task, batches) - usual
 
     layers = [[f"L{layer}.H{head}.W_O" for head in range(sizes.n_heads)] for layer in range(sizes.n_layers)]
-    usual = loss_without(())
-    costs = {head: loss_without((head,)) - usual for layer in layers for head in layer}
+    costs = {head: cost((head,), to_rank) for layer in layers for head in layer}
     dearest = {max(layer, key=costs.__getitem__) for layer in layers}
     return {
         "one head": float(np.mean(list(costs.values()))),
-        "dearest head": max(costs.values()),
-        "pruned": loss_without([head for head in costs if head not in dearest]) - usual,
+        "dearest head": cost((max(costs, key=costs.__getitem__),), to_score),
+        "pruned": cost([head for head in costs if head not in dearest], to_score),
     }
+
+
+def ranked_and_scored(finished: Finished) -> tuple[list[Batch], list[Batch]]:
+    """Windows of the validation part to choose heads on, and others, behind them, to score the choice on.
+
+    Raises SourceError where there are not enough for both.
+    """
+    batches = finished.parts.task.val_batches(finished.corpus, finished.model.config.sizes, _AT_A_TIME)
+    found = list(islice(batches, 2 * _ABLATED_WINDOWS // _AT_A_TIME))
+    if len(found) < 2:
+        raise SourceError(
+            f"{finished.corpus.name!r} is too small for this study: its validation text has at most {_AT_A_TIME}"
+            " windows; expected more, some to choose heads on and others to score them on. Give a longer text"
+        )
+    return found[: len(found) // 2], found[len(found) // 2 :]
 
 
 @contextmanager

@@ -124,7 +124,7 @@ def _several() -> Contrast:
 
 def _quick(ask: Ask) -> Design:
     arms = (
-        _split(4, probes=("heads",)), _split(1, probes=("patterns",)), _split(16), _wide(1, 8),
+        _split(4, probes=("ablation",)), _split(1, probes=("patterns",)), _split(16), _wide(1, 8),
         *_scaling(_ONE, ())[:1], _glorot(), *_scaling(_GLOROT_ONE, _GLOROT), _even(), _start(),
     )  # fmt: skip
     return make_design(
@@ -154,7 +154,8 @@ def _quick(ask: Ask) -> Design:
 def _pruned() -> Contrast:
     return Contrast(
         name="pruned to one head", what="loss of the finished model of 4 heads with only the dearest of each layer"
-        " left, less its loss", terms=((1.0, _BASE, "pruned"),), margin=MARGIN, expected="above 0",
+        " left (chosen on other windows), less its loss", terms=((1.0, _BASE, "pruned"),), margin=MARGIN,
+        expected="above 0",
     )  # fmt: skip
 
 
@@ -167,7 +168,7 @@ def _full(ask: Ask) -> Design:
         )  # fmt: skip
 
     arms = (
-        _split(4, probes=("heads",)), _split(1, probes=("patterns",)), _split(2), _split(8), _split(16),
+        _split(4, probes=("ablation",)), _split(1, probes=("patterns",)), _split(2), _split(8), _split(16),
         *(_wide(n, 16) for n in (1, 2, 8)),
         *_scaling(_ONE, ()), _glorot(), *_scaling(_GLOROT_ONE, _GLOROT), _even(), _start(),
         *(of_recall(n) for n in (1, 4, 16)),
