@@ -242,6 +242,28 @@ def test_a_share_of_trainings_has_the_interval_of_a_rate():
 LEARNED, ASKED = (0.3, 0.4, 0.3, 0.35, 0.3, 0.4), (0.5, 0.6, 0.4, 0.5, 0.55, 0.6)
 
 
+def test_what_was_not_reached_is_said_with_the_steps_that_it_was_given():
+    findings = found("dynamics", "unresolved", -60.0)
+
+    def claim(of_qk: float, of_pairs: float) -> str:
+        shares = dict.fromkeys(("QK held: copying reached", "VO held: copying reached"), of_qk)
+        shares["text, nothing held: bigram reached"] = of_pairs
+        effects = tuple(
+            dataclasses.replace(e, result=comparison("differs", shares[e.contrast.name], 5))
+            if e.contrast.name in shares
+            else e
+            for e in findings.effects
+        )
+        return find("dynamics").claim(dataclasses.replace(findings, effects=effects))
+
+    assert "steps" not in claim(1.0, 1.0).partition(";")[0]
+    assert "(2 of 10 trainings did not copy within 400 steps: their end counts; on text 3 of 5 did not" in claim(
+        0.8, 0.4
+    )
+    assert "did not get to what counting pairs gives within 450 steps)" in claim(0.8, 0.4)
+    assert "(no training of the two copied within 400 steps, so the steps say nothing)" in claim(0.0, 1.0)
+
+
 def test_a_constant_is_told_and_neither_tested_nor_counted():
     text = Contrast(name="text", what="", terms=(), margin=0.05, constant=True)
     effect = Contrast(name="effect", what="", terms=(), margin=0.05)

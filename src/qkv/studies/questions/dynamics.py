@@ -12,6 +12,7 @@ from typing import Any
 
 from qkv.studies.design import OF_TRAININGS, Arm, Contrast, Design, Grid, Scale, Text
 from qkv.studies.question import Ask, Question, make_design
+from qkv.studies.statistics import Comparison
 from qkv.studies.verdicts import Findings
 
 __all__ = ["QUESTION"]
@@ -109,8 +110,8 @@ def _design(ask: Ask) -> Design:
 
 
 def _quick(ask: Ask) -> Design:
-    steps, names = 400, ("QK", "VO", "W_E")
-    on_text: dict[str, Any] = {"prefix": "text, ", "sizes": (("batch_size", 16), ("steps", 300))}
+    steps, on_text_steps, names = 400, 450, ("QK", "VO", "W_E")
+    on_text: dict[str, Any] = {"prefix": "text, ", "sizes": (("batch_size", 16), ("steps", on_text_steps))}
     return make_design(
         ask,
         study="dynamics",
@@ -124,12 +125,13 @@ def _quick(ask: Ask) -> Design:
             *(_held(what, steps // 3, **_COPYING) for what in names),
             _free(layers=1, **_COPYING),
             _free(**on_text),
-            *(_held(what, 100, **on_text) for what in names),
+            *(_held(what, on_text_steps // 3, **on_text) for what in names),
         ),
         contrasts=(
             *_of_copying(names, 20.0),
             _between("unigram", "bigram", 15.0),
             *(_delay(what, "bigram", 15.0, "text, ") for what in names),
+            *(_reached(f"text, {who}", "bigram") for who in (_FREE, *(f"{what} held" for what in names))),
         ),
         replicates=5,
     )
@@ -160,7 +162,7 @@ def _full(ask: Ask) -> Design:
             *(_first(stage, late, "text, ") for stage in stages),
             *(_delay(what, stage, late, "text, ") for what in names for stage in stages),
             *(_depth(n, "beyond pairs", late, "text, ") for n in (1, 3)),
-            _reached(f"text, {_FREE}", "beyond pairs"),
+            *(_reached(f"text, {who}", s) for s in stages for who in (_FREE, *(f"{what} held" for what in names))),
         ),
         replicates=8,
     )
@@ -182,11 +184,25 @@ def _claim(findings: Findings) -> str:
 
 
 def _of_reaching(findings: Findings) -> str:
-    """Where copying was not reached, how far that can be said at all."""
-    shares = [findings.effect(f"{what} held: copying reached").result.effect or 0.0 for what in ("QK", "VO")]
-    if max(shares) <= 0:
-        return " (no training of the two copied, so the steps say nothing)"
-    return " (where a training did not copy, its end counts)" if min(shares) < 1 else ""
+    """Where a stage was not reached within a training, in brackets; empty where all were."""
+    copied = [findings.effect(f"{what} held: copying reached").result for what in ("QK", "VO")]
+    steps = findings.design.scale.steps
+    if max(result.effect or 0.0 for result in copied) <= 0:
+        return f" (no training of the two copied within {steps} steps, so the steps say nothing)"
+    words = []
+    if missed := sum(map(_missed, copied)):
+        tried = sum(result.n for result in copied)
+        words.append(f"{missed} of {tried} trainings did not copy within {steps} steps: their end counts")
+    pairs = findings.effect(f"text, {_FREE}: bigram reached").result
+    if missed := _missed(pairs):
+        within = dict(findings.design.arm(f"text, {_FREE}").sizes).get("steps", steps)
+        words.append(f"on text {missed} of {pairs.n} did not get to what counting pairs gives within {within} steps")
+    return f" ({'; '.join(words)})" if words else ""
+
+
+def _missed(result: Comparison) -> int:
+    """How many trainings of a share did not reach it."""
+    return round((1 - (result.effect or 0.0)) * result.n)
 
 
 QUESTION = Question(
