@@ -3,6 +3,7 @@
 import dataclasses
 import math
 import re
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from qkv.randomness import generator
 from qkv.studies import streams
 from qkv.studies.design import Arm, Design, Grid, Scale, Text, Trial, cost
 from qkv.studies.estimate import _try, estimate
+from qkv.studies.probes import PROBES
 from qkv.studies.question import FULL_MINUTES, Ask
 from qkv.studies.questions import find, questions
 from qkv.studies.questions.frozen_embeddings import _after_pretraining
@@ -112,6 +114,21 @@ def test_the_entropy_of_a_markov_source_is_that_of_its_long_run():
     seen = -(counts / counts.sum() * np.log(rows)).sum()
     assert seen == pytest.approx(streams.markov_entropy(matrix), abs=0.01)
     assert streams.markov_entropy(np.full((4, 4), 0.25)) == pytest.approx(math.log(4))
+
+
+@pytest.mark.parametrize("task", ["causal", "masked"])
+def test_who_knows_frequencies_alone_has_learned_nothing_beyond_them(finish, task):
+    finished = finish(task)
+    tokenizer, corpus = finished.corpus.tokenizer, finished.corpus
+    never = set(tokenizer.special.values()) if task == "masked" else set()
+    counts = Counter(corpus.train.ids.tolist())
+    of_all = sum(counts[i] + 1 for i in range(tokenizer.d_vocab) if i not in never)
+    batches = finished.parts.task.val_batches(corpus, finished.model.config.sizes, 8)
+    nats = [-math.log((counts[i] + 1) / of_all) for batch in batches for i in batch.targets.tolist()]
+    by_frequency = sum(nats) / len(nats)
+    found = [PROBES["learned"](dataclasses.replace(finished, loss=loss)) for loss in (by_frequency, 1.0)]
+    assert found[0]["beyond frequencies"] == pytest.approx(0.0, abs=1e-9)
+    assert found[1]["beyond frequencies"] == pytest.approx(by_frequency - 1.0)
 
 
 PAIRS = Text(

@@ -264,6 +264,31 @@ def test_what_was_not_reached_is_said_with_the_steps_that_it_was_given():
     assert "(no training of the two copied within 400 steps, so the steps say nothing)" in claim(0.0, 1.0)
 
 
+def test_nothing_is_said_of_an_arm_that_learned_nothing():
+    findings = found("static-or-contextual", "differs", -0.1)
+
+    def claim(verdict: str, effect: float) -> str:
+        effects = tuple(
+            dataclasses.replace(e, result=comparison(verdict, effect)) if e.contrast.name == "learned (masked)" else e
+            for e in findings.effects
+        )
+        return find("static-or-contextual").claim(dataclasses.replace(findings, effects=effects))
+
+    words = "; nothing is said of the arm masked, which learned nothing beyond frequencies"
+    assert words not in claim("differs", 0.6)
+    assert all(words in claim(*other) for other in (("differs", -0.6), ("equivalent", 0.02), ("unresolved", 0.1)))
+
+
+def test_all_that_reads_a_masked_model_needs_it_to_have_learned():
+    for quick in (True, False):
+        design = find("static-or-contextual").design(Ask(named=("a text", "0" * 64), quick=quick, labelled=True))
+        of_masked = [c for c in design.contrasts if "masked" in c.arms and c.name != "learned (masked)"]
+        assert len(of_masked) >= 7 and {c.needs for c in of_masked} == {"learned (masked)"}
+        of_classes = [c for c in design.contrasts if "classify" in c.arms and c.name != "learned (classify)"]
+        assert {c.needs for c in of_classes} == {"learned (classify)"}
+        assert not any(c.needs for c in design.contrasts if c not in (*of_masked, *of_classes))
+
+
 def test_a_constant_is_told_and_neither_tested_nor_counted():
     text = Contrast(name="text", what="", terms=(), margin=0.05, constant=True)
     effect = Contrast(name="effect", what="", terms=(), margin=0.05)

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from qkv.data.examples import Examples
 from qkv.data.images import ImageSet
 from qkv.inspection.rows import drifts, rank_correlation
 from qkv.inspection.whatmoved import what_moved
@@ -27,6 +28,7 @@ from qkv.studies.probes_positions import loss_by_position, order, position
 from qkv.studies.probes_relatedness import relatedness
 from qkv.studies.trained import Finished
 from qkv.tasks import validation_loss
+from qkv.tasks.masked import Masked
 from qkv.tasks.task import Batch
 
 __all__ = ["KINDS", "OF_THE_LOSS", "PROBES"]
@@ -198,6 +200,24 @@ def _bits(finished: Finished) -> dict[str, float]:
     return {} if bits is None else {"bits per byte": bits, "bytes per token": finished.corpus.bytes_per_token}
 
 
+def _learned(finished: Finished) -> dict[str, float]:
+    """`beyond frequencies`: nats per target that the model saves whoever knows how often each answer is one.
+
+    0 for a model that learned the frequencies and nothing else. They are those of the training part, one added to each
+    count; what is never asked, such as [UNK] of a masked model, is no answer.
+    """
+    task, corpus, sizes = finished.parts.task, finished.corpus, finished.model.config.sizes
+    batches = task.val_batches(corpus, sizes, max(1, _BATCH_TOKENS // sizes.n_ctx))
+    asked = np.concatenate([batch.targets.numpy() for batch in batches])
+    if isinstance(corpus, Examples):
+        counts = 1.0 + np.bincount(corpus.train.classes, minlength=len(corpus.classes))
+    else:
+        counts = 1.0 + count_tokens(corpus.train.ids, corpus.tokenizer.d_vocab)
+        if isinstance(task, Masked):
+            counts[list(corpus.tokenizer.special.values())] = 0.0
+    return {"beyond frequencies": float(-np.log(counts[asked] / counts.sum()).mean()) - finished.loss}
+
+
 def _told(finished: Finished) -> dict[str, float]:
     """Share of what the frequencies of answers leave open that the model tells: 1 - loss / entropy of the answers.
 
@@ -239,6 +259,7 @@ PROBES: Mapping[str, Callable[[Finished], dict[str, float]]] = {
     "answers": _answers,
     "bits": _bits,
     "told": _told,
+    "learned": _learned,
     "gradient path": _gradient_path,
     "pairs": pairs,
     "common word": common_word,
@@ -256,5 +277,5 @@ PROBES: Mapping[str, Callable[[Finished], dict[str, float]]] = {
     "order": order,
 }
 """Name -> probe. A new probe is one function and one line here."""
-OF_THE_LOSS = ("bits", "told")
+OF_THE_LOSS = ("bits", "told", "learned")
 """Those that read the loss and no weights: a training that diverged has them too."""

@@ -5,11 +5,16 @@ vectors of that layer give without meaning anything; and whether the mean of a w
 explains most of them, has the neighbours that its row of W_E has. Beside W_E stand rows of mutual information with the
 neighbours in the text (PPMI), which is what skip-gram factorises; published vectors know other texts and are left out.
 
+A masked model learns in the time of a study from Glorot's start with rotary positions, so there its layer 0 is the bare
+row of W_E, and what mixing does untrained is that start's own. Nothing is said of an arm that ended where the
+frequencies of words alone would bring it: it has learned nothing that could be asked about.
+
 Analogies are asked of the commonest words of English where the text holds enough of them, else none is scored. And a
 warning that needs no statistics: W_Q and W_K can be exchanged for another pair with the same scores and other cosines
 among queries, so likeness in q and k is no property of what the model does.
 """
 
+import dataclasses
 from typing import Any
 
 import numpy as np
@@ -17,9 +22,9 @@ import numpy as np
 from qkv.studies.analogies import FEWEST_ASKED, N_QUESTIONS, n_askable
 from qkv.studies.design import Arm, Contrast, Design, Grid, Scale, Text
 from qkv.studies.probes_contextual import MOST_TOKENS
-from qkv.studies.question import ANSWERS, Ask, Question, make_design
+from qkv.studies.question import ANSWERS, LEARNS_MASKED, Ask, Question, make_design
 from qkv.studies.sentences import amount
-from qkv.studies.verdicts import Findings
+from qkv.studies.verdicts import Findings, is_there
 
 __all__ = ["QUESTION"]
 
@@ -27,6 +32,8 @@ MARGIN = 0.05
 """Of a cosine."""
 _COSINE, _RANKS, _SHARE, _POINTS = "cosine", "rank correlation", "of all", "points of accuracy"
 _MARGINS = {_COSINE: MARGIN, _RANKS: 0.1, _SHARE: 0.05, _POINTS: 5.0}
+MARGIN_NATS = 0.05
+"""Beyond frequencies: who saves no more has learned nothing."""
 _UNTRAINED, _TRAINED = ("contextual",), ("contextual", "change of basis", "analogies")
 
 
@@ -35,9 +42,10 @@ def _arms(steps: int) -> tuple[Arm, ...]:
     return (
         Arm(name="causal", what="predicts the next word", probes=_TRAINED),
         Arm(name="masked", what="predicts hidden words, in three times the steps: as many answers", task="masked",
-            sizes=(("steps", ANSWERS * steps),), probes=_TRAINED),
+            lr=0.003, sizes=(("steps", ANSWERS * steps),), **LEARNS_MASKED,
+            probes=("contextual", "analogies", "learned")),
         Arm(name="untrained", what="the causal model at its start", **still),
-        Arm(name="untrained masked", what="the masked model at its start", task="masked", **still),
+        Arm(name="untrained masked", what="the masked model at its start", task="masked", **LEARNS_MASKED, **still),
     )  # fmt: skip
 
 
@@ -45,7 +53,7 @@ def _classify(steps: int, vocab: int) -> tuple[dict[str, Text], Arm]:
     """The objective of telling classes apart, where the source has labels."""
     arm = Arm(
         name="classify", what="tells the classes of texts apart", text="labelled", task="classify", lr=0.003,
-        sizes=(("batch_size", 64), ("steps", steps)), probes=_UNTRAINED,
+        sizes=(("batch_size", 64), ("steps", steps)), probes=("contextual", "learned"),
     )  # fmt: skip
     return {"labelled": Text(stream="labelled", tokenizer="word", vocab=vocab)}, arm
 
@@ -66,9 +74,28 @@ def _change(arm: str, measure: str, what: str, last: int, expected: str = "") ->
     )  # fmt: skip
 
 
+def _learned(arm: str) -> Contrast:
+    return Contrast(
+        name=f"learned ({arm})", what="nats that the model saves whoever knows how often each answer is one",
+        terms=((1.0, arm, "beyond frequencies"),), margin=MARGIN_NATS, unit="nats per answer",
+        expected="above 0, else nothing is said of the arm",
+    )  # fmt: skip
+
+
+def _of_learned(contrasts: tuple[Contrast, ...], arms: tuple[str, ...]) -> tuple[Contrast, ...]:
+    """The same, and of each of those arms whether it learned anything, which all that reads it needs."""
+
+    def of(contrast: Contrast) -> Contrast:
+        needs = [_learned(arm).name for arm in contrast.arms if arm in arms]
+        return dataclasses.replace(contrast, needs=needs[0]) if needs else contrast
+
+    return (*map(of, contrasts), *map(_learned, arms))
+
+
 _SELF = "how alike one word's vectors in different contexts are, beyond those of different words,"
 _WINDOW = "how alike vectors are to the mean of their window, beyond windows dealt out anew,"
 _ONE = "share of a word's occurrences that one vector explains, beyond words dealt out anew,"
+_ASKED_FIRST = ("masked", "classify")
 _BEYOND = "neighbours at the top (causal)"
 _ASKED = "analogies asked"
 
@@ -76,10 +103,15 @@ _ASKED = "analogies asked"
 def _contextuality(last: int, labelled: bool) -> tuple[Contrast, ...]:
     """What Ethayarajh 2019 measured, and the same before training."""
     arms = ("masked", "untrained", "untrained masked", *(["classify"] if labelled else []))
-    learned = (
-        (1.0, "causal", f"self-similarity {last}"), (-1.0, "causal", "self-similarity 0"),
-        (-1.0, "untrained", f"self-similarity {last}"), (1.0, "untrained", "self-similarity 0"),
-    )  # fmt: skip
+
+    def added(arm: str, start: str) -> Contrast:
+        return _measured(
+            f"self-similarity: {arm} - {start}", f"change of {_SELF} {arm} less {start}", _COSINE,
+            (1.0, arm, f"self-similarity {last}"), (-1.0, arm, "self-similarity 0"),
+            (-1.0, start, f"self-similarity {last}"), (1.0, start, "self-similarity 0"),
+            expected="below 0: what training adds to mere mixing" if arm == "causal" else "",
+        )  # fmt: skip
+
     return (
         _change("causal", "self-similarity", _SELF, last, "below 0: contexts pull them apart"),
         _measured(
@@ -87,10 +119,8 @@ def _contextuality(last: int, labelled: bool) -> tuple[Contrast, ...]:
             (1.0, "causal", f"self-similarity {last}"), expected="above 0",
         ),
         *(_change(arm, "self-similarity", _SELF, last) for arm in arms),
-        _measured(
-            "self-similarity: causal - untrained", f"change of {_SELF} causal less untrained", _COSINE, *learned,
-            expected="below 0: what training adds to mere mixing",
-        ),
+        added("causal", "untrained"),
+        added("masked", "untrained masked"),
         *(_change(arm, "in a window", _WINDOW, last) for arm in ("causal", *arms)),
         _measured(
             "one vector explains (causal)", f"{_ONE} after the last layer", _SHARE,
@@ -183,6 +213,7 @@ def _design(ask: Ask) -> Design:
         more, classify = _classify(200 if quick else 600, vocab)
         texts, arms = texts | more, (*arms, classify)
     last = scale.n_layers
+    contrasts = (*_contextuality(last, labelled), *_static(last), *_warning(), *_analogies(ask, texts["text"]))
     return make_design(
         ask,
         study="static-or-contextual",
@@ -190,14 +221,14 @@ def _design(ask: Ask) -> Design:
         scale=scale,
         grid=Grid(),
         arms=arms,
-        contrasts=(*_contextuality(last, labelled), *_static(last), *_warning(), *_analogies(ask, texts["text"])),
+        contrasts=_of_learned(contrasts, _ASKED_FIRST if labelled else _ASKED_FIRST[:1]),
         replicates=6 if quick else 8,
     )
 
 
 def _claim(findings: Findings) -> str:
     verdict, effect = findings.primary.result.verdict, findings.primary.result.effect or 0.0
-    more = f"{_like_the_table(findings)}{_unasked(findings)}"
+    more = f"{_like_the_table(findings)}{_unasked(findings)}{_unlearned(findings)}"
     ends = "their mean cosine, less that of different words, changes by"
     what = "vectors of one word in different contexts"
     if verdict == "unresolved":
@@ -226,6 +257,14 @@ def _unasked(findings: Findings) -> str:
     if any(effect.contrast.name.startswith("analogies by") for effect in findings.effects):
         return ""
     return "; its words are those of too few analogies for a score"
+
+
+def _unlearned(findings: Findings) -> str:
+    """Of which arms nothing is said, for they learned nothing."""
+    asked = {arm: f"learned ({arm})" for arm in _ASKED_FIRST}
+    results = [(arm, e.result) for arm, name in asked.items() for e in findings.effects if e.contrast.name == name]
+    idle = [arm for arm, result in results if result.n and not is_there(result)]
+    return f"; nothing is said of the arm {' or '.join(idle)}, which learned nothing beyond frequencies" if idle else ""
 
 
 QUESTION = Question(
