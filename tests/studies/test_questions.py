@@ -4,6 +4,7 @@ import dataclasses
 import math
 import re
 from collections import Counter
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -314,20 +315,47 @@ def test_less_of_a_text_is_trained_on_under_the_same_vocabulary(small_text):
 
 
 @pytest.mark.parametrize("quick", [True, False], ids=["quick", "full"])
-def test_an_lstm_has_as_many_parameters_as_the_attention_beside_it(quick, long_text, kept):
+@pytest.mark.parametrize("n_letters", [65, 110, 257])
+def test_an_lstm_has_as_many_parameters_as_the_attention_beside_it_and_the_contrast_tells_both(
+    n_letters, quick, tmp_path, kept
+):
+    """Of as many letters as Shakespeare, Python's own documentation and Wikipedia have, with five special tokens."""
     from qkv.models.counting import n_parameters
     from qkv.studies.training import config_of
 
-    design = find("attention-or-lstm").design(Ask(source=str(long_text), quick=quick, cache=kept))
-    for contrast in design.contrasts:
-        if not contrast.name.endswith("attention"):
-            continue
+    letters = [chr(i) for i in range(0x100, 0x100 + n_letters)]
+    drawn = generator("tests", "letters").integers(n_letters, size=120_000)
+    source = str(tmp_path / "letters.txt")
+    (tmp_path / "letters.txt").write_text("".join([*letters, *(letters[i] for i in drawn)]), encoding="utf-8")
+    design = find("attention-or-lstm").design(Ask(source=source, quick=quick, cache=kept))
+    matched = [c for c in design.contrasts if c.name.endswith("attention")]
+    assert len(matched) == (2 if quick else 4)
+    for contrast in matched:
         counts = []
         for arm in map(design.arm, contrast.arms):
-            trial = design.trial(arm, 1, 0, source=str(long_text), report=True)
-            made = streams.corpus(trial.text, str(long_text), 0, kept)
+            trial = design.trial(arm, 1, 0, source=source, report=True)
+            made = streams.corpus(trial.text, source, 0, kept)
+            assert trial.text.stream != "text" or made.tokenizer.d_vocab == n_letters + 5
             counts.append(n_parameters(config_of(trial, made).model))
-        assert counts[0] == pytest.approx(counts[1], rel=0.08), contrast.name
+            assert f"; {counts[-1]:,} parameters" in arm.what
+        assert counts[0] == pytest.approx(counts[1], rel=0.005), contrast.name
+        off = f"{100 * (counts[0] / counts[1] - 1):+.1f} %"
+        assert f"as many parameters ({counts[0]:,} and {counts[1]:,}, {off})" in contrast.what
+        for kind in ("attention", "LSTM"):
+            assert {arm.layout for arm in design.arms if arm.name.endswith(kind)} == {design.arm(kind).layout}
+
+
+def test_the_mlp_beside_attention_makes_up_for_little():
+    """Of a vocabulary of thousands of letters it would else become another model."""
+    from qkv.studies.questions.attention_or_lstm import _matched
+
+    class Letters(Ask):
+        def corpus(self, text, val_tokens=0):
+            return SimpleNamespace(tokenizer=SimpleNamespace(d_vocab=5000))
+
+    sizes, counts = _matched(Letters(), Text(), scale(d_model=32, n_layers=2), {})
+    assert sizes["attention"]["d_mlp"] in (112, 144)
+    assert counts["LSTM"] == pytest.approx(counts["attention"], rel=0.03)
 
 
 @pytest.fixture

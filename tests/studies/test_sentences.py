@@ -132,6 +132,18 @@ def test_positions_of_another_kind_are_not_passed_over_where_learned_ones_settle
     )
 
 
+def test_how_many_parameters_are_as_many_is_told_by_the_run_and_not_by_the_design_of_today():
+    findings = found("attention-or-lstm", "differs", 0.25)
+    assert re.search(
+        r"an LSTM of as many parameters \(28,728 and 28,704, \+0\.1 %\) \(", find("attention-or-lstm").claim(findings)
+    )
+    first, *others = findings.effects
+    for words, said in (("with as many parameters (9 and 8, +12.5 %)", " (9 and 8, +12.5 %)"), ("of old", "")):
+        kept = dataclasses.replace(first, contrast=dataclasses.replace(first.contrast, what=words))
+        claim = find("attention-or-lstm").claim(dataclasses.replace(findings, effects=(kept, *others)))
+        assert claim.startswith(f"Attention does better than an LSTM of as many parameters{said} (attention")
+
+
 @pytest.mark.parametrize("quick", [True, False], ids=["quick", "full"])
 @pytest.mark.parametrize("name", ["heads-and-scale", "tokenizers", "attention-or-lstm", "words-or-pixels"])
 def test_a_second_question_in_brackets_is_told_by_its_own_verdict(name, quick):

@@ -187,7 +187,8 @@ def test_a_grid_without_interior_is_refused():
 def test_the_key_of_a_trial_is_the_hash_of_its_canonical_json():
     base = design().trial(design().arms[0], 1, 0, source="/here", report=True)
     what = {k: v for k, v in dataclasses.asdict(base).items() if k != "source"}
-    assert what["scale"].pop("d_head") == 0, "a width that follows from the others is no part of a key"
+    for width in ("d_head", "d_mlp"):
+        assert what["scale"].pop(width) == 0, "a width that follows from the others is no part of a key"
     assert what["arm"].pop("before") == (), "nor is a training before it where there is none"
     what["arm"] = {k: v for k, v in what["arm"].items() if k not in ("name", "what", "lr", "tune", "text")}
     assert base.key == hashlib.sha256(canonical([FORMAT, what]).encode()).hexdigest()[:20]

@@ -71,10 +71,12 @@ class Scale:
     """Points of each loss curve, evenly spaced over the steps."""
     d_head: int = 0
     """Width of one head; 0 is d_model / n_heads."""
+    d_mlp: int = 0
+    """Hidden width of the MLP; 0 is 4 d_model."""
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
-            if getattr(self, field.name) < 1 and (field.name, getattr(self, field.name)) != ("d_head", 0):
+            if getattr(self, field.name) < int(field.name not in ("d_head", "d_mlp")):
                 raise ConfigError(f"{field.name} of a study is {getattr(self, field.name)}; expected at least 1")
 
 
@@ -177,7 +179,7 @@ def cost(name: str, what: str, arm: str, baseline: str, margin: float, **more: A
     return Contrast(name=name, what=what, terms=((1.0, arm, "loss"), (-1.0, baseline, "loss")), margin=margin, **more)
 
 
-_LATER = ("d_head", "before", "needs")
+_LATER = ("d_head", "d_mlp", "before", "needs")
 
 
 def _plain(part: "Arm | Scale | Contrast") -> dict[str, Any]:

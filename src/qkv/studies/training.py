@@ -164,6 +164,7 @@ def config_of(trial: Trial, corpus: Corpus) -> RunConfig:
         n_heads=scale.n_heads,
         n_ctx=scale.n_ctx if patches is None else 0,
         d_head=scale.d_head,
+        d_mlp=scale.d_mlp,
     )
     layout = dataclasses.replace(preset.layout, **dict(arm.layout))
     model = ModelConfig(kind=task.model_kind, sizes=sizes, layout=layout, classes=task.classes(corpus), patches=patches)  # type: ignore[arg-type]

@@ -1,7 +1,9 @@
 """What does self-attention give over an LSTM?
 
-Two ways for a position to read those before it, with as many parameters: the textbook's attention, and two layers of
-LSTM that are wide enough for it. Each has what suits it (attention Glorot's start and rotary positions, with which
+Two ways for a position to read those before it, with as many parameters in all, W_E and W_U among them: the textbook's
+attention, and two layers of LSTM that are wide enough for it. An LSTM's width goes in pairs of coordinates, steps of a
+tenth of its parameters where it is narrow, so what is left of the difference is taken up by the MLP beside attention;
+the counts stand beside the effects. Each has what suits it (attention Glorot's start and rotary positions, with which
 short trainings get furthest) and a learning rate of its own. Beside the loss over all: the loss by how much context a
 token has, since an LSTM has to carry everything in one vector where attention looks back; the loss where there is
 little text; and, in full, associative recall, which is looking back and nothing else.
@@ -34,41 +36,64 @@ _EARLY = "3-4"
 """How many tokens of its window have been read for a target that has a little context."""
 
 
-def _pair(ask: Ask, texts: dict[str, Text], scale: Scale, prefix: str = "", **more: Any) -> tuple[Arm, Arm]:
-    """Attention and an LSTM with as many parameters."""
+def _pair(
+    ask: Ask,
+    texts: dict[str, Text],
+    scale: Scale,
+    prefix: str = "",
+    *,
+    unit: str = "nats per token",
+    expected: str = "",
+    **more: Any,
+) -> tuple[tuple[Arm, Arm], Contrast]:
+    """Attention and an LSTM with as many parameters, and by how much their losses differ."""
     own = dict(more.pop("sizes", ()))
-    text = more.setdefault("text", "text")
-    sizes = {"attention": own, "LSTM": own | {"n_heads": 1, "d_model": _width(ask, texts[text], scale, own)}}
-    what = {"attention": "positions read one another by attention", "LSTM": "the same parameters in layers of LSTM"}
+    sizes, counts = _matched(ask, texts[more.setdefault("text", "text")], scale, own)
+    what = {
+        "attention": f"positions read one another by attention, MLP of width {sizes['attention']['d_mlp']}",
+        "LSTM": f"layers of LSTM of width {sizes['LSTM']['d_model']}",
+    }
     attention, recurrent = (
         Arm(
-            name=f"{prefix}{kind}", what=what[kind], layout=_KINDS[kind], sizes=tuple(sizes[kind].items()),
-            probes=_PROBES.get(text, ()), **more,
+            name=f"{prefix}{kind}", what=f"{what[kind]}; {counts[kind]:,} parameters", layout=_KINDS[kind],
+            sizes=tuple((own | sizes[kind]).items()), probes=_PROBES.get(more["text"], ()), **more,
         )
         for kind in _KINDS
     )  # fmt: skip
-    return attention, recurrent
+    numbers = f"{counts['LSTM']:,} and {counts['attention']:,}, {counts['LSTM'] / counts['attention'] - 1:+.1%}"
+    less = cost(
+        f"{recurrent.name} - {attention.name}",
+        f"{prefix}loss of the LSTM, less that of attention with as many parameters ({numbers.replace('%', ' %')})",
+        recurrent.name, attention.name, MARGIN, unit=unit, expected=expected,
+    )  # fmt: skip
+    return (attention, recurrent), less
 
 
-def _width(ask: Ask, text: Text, scale: Scale, own: dict[str, int]) -> int:
-    """d_model of an LSTM with as many parameters as the attention of that scale, to the nearest 4."""
+def _matched(
+    ask: Ask, text: Text, scale: Scale, own: dict[str, int]
+) -> tuple[dict[str, dict[str, int]], dict[str, int]]:
+    """Sizes of the two with as many parameters, and these: the nearest LSTM, and the MLP that makes up for the rest.
+
+    The MLP stays within an eighth of the usual 4 d_model; what a pair of coordinates of an LSTM brings is more than
+    that where the tables are of thousands of tokens.
+    """
     told = ask.named and text.stream == "text"
-    sizes = Sizes(
-        d_vocab=_TOLD if told else ask.corpus(text).tokenizer.d_vocab, d_model=scale.d_model, n_layers=scale.n_layers,
-        n_heads=scale.n_heads, n_ctx=own.get("n_ctx", scale.n_ctx),
-    )  # fmt: skip
-    layout = dataclasses.replace(find_preset("textbook", "causal").layout, **dict(_KINDS["attention"]))
-    wanted = n_parameters(ModelConfig(kind="CausalLM", sizes=sizes, layout=layout))
-    single = Sizes(**{**vars(sizes), "n_heads": 1})
-    recurrent = ModelConfig(kind="CausalLM", sizes=single, layout=find_preset("lstm", "causal").layout)
-    return with_parameters(recurrent, wanted).sizes.d_model
+    d_vocab = _TOLD if told else ask.corpus(text).tokenizer.d_vocab
+    given = vars(scale) | own
+    shape: dict[str, int] = {name: given[name] for name in ("d_model", "n_layers", "n_heads", "n_ctx")}
 
+    def model(kind: str, **sizes: int) -> ModelConfig:
+        layout = dataclasses.replace(find_preset("textbook", "causal").layout, **dict(_KINDS[kind]))
+        return ModelConfig(kind="CausalLM", sizes=Sizes(**(shape | sizes), d_vocab=d_vocab), layout=layout)
 
-def _less(prefix: str = "", unit: str = "nats per token", expected: str = "") -> Contrast:
-    return cost(
-        f"{prefix}LSTM - {prefix}attention", f"{prefix}loss of the LSTM, less that of attention", f"{prefix}LSTM",
-        f"{prefix}attention", MARGIN, unit=unit, expected=expected,
-    )  # fmt: skip
+    usual = 4 * scale.d_model
+    one, more = (n_parameters(model("attention", d_mlp=usual + i)) for i in range(2))
+    near = with_parameters(model("LSTM", n_heads=1), one).sizes.d_model
+    widths = {w: n_parameters(model("LSTM", n_heads=1, d_model=w)) for w in (near - 2, near, near + 2)}
+    d_model = min(widths, key=lambda w: abs(widths[w] - one))
+    d_mlp = usual + min(max(round((widths[d_model] - one) / (more - one)), -usual // 8), usual // 8)
+    sizes = {"attention": {"d_mlp": d_mlp}, "LSTM": {"n_heads": 1, "d_model": d_model}}
+    return sizes, {kind: n_parameters(model(kind, **sizes[kind])) for kind in _KINDS}
 
 
 def _by_context(last: str) -> tuple[Contrast, ...]:
@@ -93,14 +118,11 @@ def _by_context(last: str) -> tuple[Contrast, ...]:
     )  # fmt: skip
 
 
-def _recall_contrasts() -> tuple[Contrast, ...]:
-    return (
-        _less("recall ", "nats per answer", "above 0: recall is looking back"),
-        Contrast(
-            name="recall answers", what="answers told rightly by attention, less those by the LSTM",
-            terms=((1.0, "recall attention", "answers"), (-1.0, "recall LSTM", "answers")), margin=5.0,
-            unit="points of 100", expected="above 0",
-        ),
+def _recalled() -> Contrast:
+    return Contrast(
+        name="recall answers", what="answers told rightly by attention, less those by the LSTM",
+        terms=((1.0, "recall attention", "answers"), (-1.0, "recall LSTM", "answers")), margin=5.0,
+        unit="points of 100", expected="above 0",
     )  # fmt: skip
 
 
@@ -118,17 +140,16 @@ def _quick(ask: Ask) -> Design:
     )
     name, little = _little(20_000)
     texts = {"text": Text(), name: little}
+    both, less = _pair(ask, texts, scale)
+    both_little, less_little = _pair(ask, texts, scale, f"{name} ", text=name, expected="below 0")
     return make_design(
         ask,
         study="attention-or-lstm",
         texts=texts,
         scale=scale,
         grid=Grid(),
-        arms=(
-            *_pair(ask, texts, scale),
-            *_pair(ask, texts, scale, f"{name} ", text=name),
-        ),
-        contrasts=(_less(), *_by_context("17-32"), _less(f"{name} ", expected="below 0")),
+        arms=(*both, *both_little),
+        contrasts=(less, *_by_context("17-32"), less_little),
         replicates=6,
     )
 
@@ -137,6 +158,14 @@ def _full(ask: Ask) -> Design:
     scale = Scale(d_model=64, n_layers=2, n_heads=2, n_ctx=128, batch_size=8, steps=1000, val_tokens=32_768)
     sizes = dict(_little(tokens) for tokens in (60_000, 250_000))
     texts = {"text": Text(), **sizes, "recall": RECALLED}
+    both, less = _pair(ask, texts, scale)
+    little = [
+        _pair(ask, texts, scale, f"{name} ", text=name, expected="below 0" if i == 0 else "")
+        for i, name in enumerate(sizes)
+    ]
+    recall, less_recall = _pair(
+        ask, texts, scale, "recall ", unit="nats per answer", expected="above 0: recall is looking back", **_RECALL
+    )
     return make_design(
         ask,
         study="attention-or-lstm",
@@ -144,15 +173,16 @@ def _full(ask: Ask) -> Design:
         scale=scale,
         grid=Grid(),
         arms=(
-            *_pair(ask, texts, scale),
-            *(arm for name in sizes for arm in _pair(ask, texts, scale, f"{name} ", text=name)),
-            *_pair(ask, texts, scale, "recall ", **_RECALL),
+            *both,
+            *(arm for arms, _ in little for arm in arms),
+            *recall,
         ),
         contrasts=(
-            _less(),
+            less,
             *_by_context("65-128"),
-            *(_less(f"{name} ", expected="below 0" if i == 0 else "") for i, name in enumerate(sizes)),
-            *_recall_contrasts(),
+            *(contrast for _, contrast in little),
+            less_recall,
+            _recalled(),
         ),
         replicates=8,
     )
@@ -161,16 +191,22 @@ def _full(ask: Ask) -> Design:
 def _claim(findings: Findings) -> str:
     verdict, effect = findings.primary.result.verdict, findings.primary.result.effect or 0.0
     difference = "the LSTM's loss less that of attention is"
-    rest = _of_context(findings)
+    numbers, rest = _numbers(findings), _of_context(findings)
     if verdict == "unresolved":
-        what = "Whether attention or an LSTM of as many parameters does better"
+        what = f"Whether attention or an LSTM of as many parameters{numbers} does better"
         return f"{what} is not settled by this run{rest}; {difference}"
     if verdict == "equivalent":
-        return f"Attention and an LSTM of as many parameters do equally well{rest}: {difference}"
+        return f"Attention and an LSTM of as many parameters{numbers} do equally well{rest}: {difference}"
     small = ", by less than would matter" if verdict == "differs but trivially" else ""
     if effect > 0:
-        return f"Attention does better than an LSTM of as many parameters{small}{rest}: {difference}"
-    return f"An LSTM does better than attention with as many parameters{small}{rest}: {difference}"
+        return f"Attention does better than an LSTM of as many parameters{numbers}{small}{rest}: {difference}"
+    return f"An LSTM does better than attention with as many parameters{numbers}{small}{rest}: {difference}"
+
+
+def _numbers(findings: Findings) -> str:
+    """How many parameters: those of the run, which its contrast tells."""
+    counts = findings.primary.contrast.what.partition("parameters (")[2]
+    return f" ({counts}" if counts else ""
 
 
 def _of_context(findings: Findings) -> str:
