@@ -345,6 +345,47 @@ def test_an_lstm_has_as_many_parameters_as_the_attention_beside_it_and_the_contr
             assert {arm.layout for arm in design.arms if arm.name.endswith(kind)} == {design.arm(kind).layout}
 
 
+@pytest.mark.parametrize("quick", [True, False], ids=["quick", "full"])
+def test_tokenizers_get_as_many_operations_or_as_many_bytes_as_they_say(quick, long_text, kept):
+    """Operations as torch counts them in a step of training; all are scored in bits per byte of the same bytes."""
+    from qkv.recipe.forecast import _Count
+    from qkv.studies.training import config_of
+
+    design = find("tokenizers").design(Ask(source=str(long_text), quick=quick, cache=kept))
+    operations, n_bytes, scored, of_a_step = {}, {}, set(), {}
+    for arm in design.arms:
+        trial = design.trial(arm, 1, 0, source=str(long_text), report=True)
+        made, s = streams.corpus(trial.text, str(long_text), trial.scale.val_tokens, kept), trial.scale
+        if arm.text not in of_a_step:
+            of_a_step[arm.text] = _Count.of(config_of(trial, made), made).flop
+        operations[arm.name] = s.steps * of_a_step[arm.text]
+        n_bytes[arm.name] = s.steps * s.batch_size * s.n_ctx * made.train.n_bytes / len(made.train)
+        scored.add(made.val.n_bytes)
+        assert f"in {s.steps:,} steps" in arm.what and "bits" in arm.probes
+    assert len(scored) == 1
+    for arm in design.arms[1:]:
+        equal, other = (operations, n_bytes) if arm.name.endswith("equal compute") else (n_bytes, operations)
+        assert equal[arm.name] == pytest.approx(equal["characters"], rel=0.01), arm.name
+        ratio = float(re.search(r"([\d.]+) times their", arm.what)[1])
+        assert ratio == pytest.approx(other[arm.name] / other["characters"], abs=0.006), arm.name
+    assert {quantity for c in design.contrasts for _, _, quantity in c.terms} == {"bits per byte"}
+    assert all(design.arm(c.terms[0][1]).what in c.what for c in design.contrasts if c.name.endswith("characters"))
+
+
+def test_two_budgets_that_come_to_as_many_steps_are_two_arms():
+    from qkv.studies.questions.tokenizers import _arm
+
+    texts = {"characters": Text(), "BPE 70": Text(tokenizer="bpe", vocab=70)}
+
+    class Same(Ask):
+        def corpus(self, text, val_tokens=0):
+            return streams.corpus(Text(stream="modular", settings=(("modulus", 70),)), "", 0, None)
+
+    arms = [_arm(Same(), "BPE 70", texts, scale(steps=40), budget) for budget in ("compute", "text")]
+    assert [dict(arm.sizes)["steps"] for arm in arms] == [40, 40]
+    assert arms[0].content() != arms[1].content()
+
+
 def test_the_mlp_beside_attention_makes_up_for_little():
     """Of a vocabulary of thousands of letters it would else become another model."""
     from qkv.studies.questions.attention_or_lstm import _matched

@@ -30,7 +30,7 @@ SAID = {
     "words-or-pixels": ("projection costs a model of pixels more", "projection costs a model of pixels less"),
     "attention-or-lstm": ("^Attention does better", "^An LSTM does better"),
     "techniques": ("^Muon makes a better model", "^AdamW does better"),
-    "tokenizers": ("tokens characters make the better", "tokens BPE makes a better"),
+    "tokenizers": ("^At equal compute .* characters make the better", "^At equal compute .* BPE makes a better"),
     "known-results": ("(?<!whether )having no .* model more than a causal", "having no .* model less than a causal"),
     "calibrate": ("there are none more often", "there are none more rarely"),
 }

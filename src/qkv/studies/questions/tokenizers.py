@@ -1,13 +1,15 @@
 """Words, subwords, characters, bytes: what changes?
 
 The same text under tokenizers of six kinds and several vocabularies. A nat per token means something else under each,
-so everything is in bits per byte of the same validation text, and what a tokenizer loses is charged. Two budgets:
-"equal compute", where every arm takes as many steps of as many tokens, so that larger tokens bring more text past it
-(the body computes as much; W_U of a larger vocabulary is on top, and so are its parameters); and equal text, where an
-arm takes as many fewer steps as its tokens are longer, so that all see the same bytes.
-"""
+so everything is in bits per byte of the same validation text, and what a tokenizer loses is charged. All arms have a
+body of the same sizes and read windows of as many tokens, as many windows a step; what is held equal is the budget, by
+the number of steps. *Equal compute*: as many floating-point operations of training as characters take, those of W_U
+with its larger vocabulary among them (steps of as many tokens would not do: words would get three times the operations
+of characters). *Equal text*: as many bytes read. Each arm says what it gets of the other budget.
 
-from typing import Any
+What comes with a tokenizer is not held equal: parameters (rows of W_E, columns of W_U), bytes in a window, and its
+vocabulary and the model of what it loses, which are counted on the whole training part.
+"""
 
 from qkv.studies.design import Arm, Contrast, Design, Grid, Scale, Text
 from qkv.studies.question import Ask, Question, make_design
@@ -17,8 +19,8 @@ __all__ = ["QUESTION"]
 
 MARGIN = 0.03
 _NAMES = {"bpe": "BPE", "wordpiece": "WordPiece", "unigram": "Unigram", "word": "words"}
-_TOLD = 2.0
-"""Bytes of a token taken for a text that is not read."""
+_TOLD_BYTES, _TOLD_VOCAB = 2.0, {"char": 70, "byte": 261}
+"""Bytes of a token of several characters, and sizes of vocabularies, taken for a text that is not read."""
 
 
 def _text(kind: str, vocab: int, val_bytes: int) -> Text:
@@ -29,24 +31,48 @@ def _name(kind: str, vocab: int) -> str:
     return f"{_NAMES[kind]} {vocab}" if vocab else {"char": "characters", "byte": "bytes"}[kind]
 
 
-def _arm(kind: str, vocab: int = 0, **more: Any) -> Arm:
-    """As many steps as every arm."""
-    what = f"{_name(kind, vocab)}, as many tokens as every arm"
-    return Arm(name=_name(kind, vocab), what=what, text=_name(kind, vocab), probes=("bits",), **more)
+def _characters(scale: Scale) -> Arm:
+    return Arm(name="characters", what=f"characters in {scale.steps:,} steps", text="characters", probes=("bits",))
 
 
-def _equal_text(ask: Ask, kind: str, vocab: int, texts: dict[str, Text], steps: int) -> Arm:
-    """As many fewer steps as its tokens are longer than characters."""
-    name = _name(kind, vocab)
-    longer = _TOLD if ask.named else _bytes(ask, texts[name]) / _bytes(ask, texts["characters"])
+def _arm(ask: Ask, name: str, texts: dict[str, Text], scale: Scale, budget: str) -> Arm:
+    """As many steps as come to the budget of characters, "compute" or "text"; of the other it gets what comes of it."""
+    others, own = texts["characters"], texts[name]
+    shares = {
+        "compute": _operations(ask, others, scale) / _operations(ask, own, scale),
+        "text": _bytes(ask, others) / _bytes(ask, own),
+    }
+    steps = max(1, round(scale.steps * shares[budget]))
+    other = "text" if budget == "compute" else "compute"
+    sizes: tuple[tuple[str, int], ...] = (("steps", steps),)
+    if budget == "text":  # an arm of its own also where both budgets come to as many steps
+        sizes += (("batch_size", scale.batch_size),)
     return Arm(
-        name=f"{name}, equal text", what=f"{name}, as many bytes of text as characters see", text=name,
-        sizes=(("steps", max(1, round(steps / longer))),), probes=("bits",),
+        name=f"{name}, equal {budget}",
+        what=(
+            f"{name} in {steps:,} steps: as much {budget} as characters, and {steps / scale.steps / shares[other]:.2f}"
+            f" times their {other}"
+        ),
+        text=name, sizes=sizes, probes=("bits",),
     )  # fmt: skip
+
+
+def _operations(ask: Ask, text: Text, scale: Scale) -> int:
+    """Floating-point operations of all products in training on one token of the textbook's model.
+
+    6 (n_layers (12 d_model^2 + 2 n_ctx d_model) + d_model d_vocab): two for each multiplication that is added, once
+    forwards and twice backwards; attention's scores and sums whole, the optimizer and all that is no product left out.
+    """
+    told = _TOLD_VOCAB.get(text.tokenizer, text.vocab)
+    d_vocab = told if ask.named else ask.corpus(text).tokenizer.d_vocab
+    body = scale.n_layers * (12 * scale.d_model**2 + 2 * scale.n_ctx * scale.d_model)
+    return 6 * (body + scale.d_model * d_vocab)
 
 
 def _bytes(ask: Ask, text: Text) -> float:
     """Of a training token."""
+    if ask.named:
+        return _TOLD_BYTES if text.vocab else 1.0
     train = ask.corpus(text).train
     return train.n_bytes / len(train)
 
@@ -61,10 +87,7 @@ def _less(arm: str, baseline: str, what: str, expected: str = "") -> Contrast:
 
 def _against_characters(arms: tuple[Arm, ...], expected: str = "") -> tuple[Contrast, ...]:
     return tuple(
-        _less(
-            arm.name, "characters",
-            f"{arm.name} less characters, {'equal text' if arm.sizes else 'equal compute'}", expected,
-        )
+        _less(arm.name, "characters", f"bits per byte of {arm.what}, less those of characters", expected)
         for arm in arms
     )  # fmt: skip
 
@@ -74,20 +97,21 @@ def _design(ask: Ask) -> Design:
 
 
 def _quick(ask: Ask) -> Design:
-    kinds = (("char", 0), ("bpe", 512), ("wordpiece", 512), ("unigram", 512), ("word", 2000))
-    texts = {_name(kind, vocab): _text(kind, vocab, 16_384) for kind, vocab in kinds}
-    characters, bpe, *others = (_arm(kind, vocab) for kind, vocab in kinds)
-    short = _equal_text(ask, "bpe", 512, texts, 300)
+    kinds = (("bpe", 512), ("wordpiece", 512), ("unigram", 512), ("word", 2000))
+    texts = {_name(kind, vocab): _text(kind, vocab, 16_384) for kind, vocab in (("char", 0), *kinds)}
+    scale = Scale(
+        d_model=32, n_layers=2, n_heads=2, n_ctx=32, batch_size=16, steps=300, val_tokens=16_384, evaluations=1
+    )
+    bpe, *others = (_arm(ask, _name(kind, vocab), texts, scale, "compute") for kind, vocab in kinds)
+    as_much_text = _arm(ask, "BPE 512", texts, scale, "text")
     return make_design(
         ask,
         study="tokenizers",
         texts=texts,
-        scale=Scale(
-            d_model=32, n_layers=2, n_heads=2, n_ctx=32, batch_size=16, steps=300, val_tokens=16_384, evaluations=1
-        ),
+        scale=scale,
         grid=Grid(),
-        arms=(characters, bpe, *others, short),
-        contrasts=_against_characters((bpe, short, *others)),
+        arms=(_characters(scale), bpe, *others, as_much_text),
+        contrasts=_against_characters((bpe, as_much_text, *others)),
         replicates=6,
     )
 
@@ -97,24 +121,27 @@ def _full(ask: Ask) -> Design:
         ("bpe", 1024), ("bpe", 512), ("bpe", 2048), ("bpe", 4096), ("wordpiece", 1024), ("unigram", 1024),
         ("word", 4096),
     )  # fmt: skip
-    kinds = (("char", 0), ("byte", 0), *cut)
-    texts = {_name(kind, vocab): _text(kind, vocab, 32_768) for kind, vocab in kinds}
+    texts = {_name(kind, vocab): _text(kind, vocab, 32_768) for kind, vocab in (("char", 0), ("byte", 0), *cut)}
     scale = Scale(d_model=64, n_layers=2, n_heads=2, n_ctx=64, batch_size=16, steps=1000, val_tokens=32_768)
-    characters, single, *larger = (_arm(kind, vocab) for kind, vocab in kinds)
-    shorter = tuple(_equal_text(ask, kind, vocab, texts, scale.steps) for kind, vocab in cut)
+    as_much_compute, as_much_text = (
+        tuple(_arm(ask, _name(kind, vocab), texts, scale, budget) for kind, vocab in cut)
+        for budget in ("compute", "text")
+    )
+    single = _arm(ask, "bytes", texts, scale, "text")
+    which = "which cut of as many pieces is better at equal compute, and so in as many steps"
     return make_design(
         ask,
         study="tokenizers",
         texts=texts,
         scale=scale,
         grid=Grid(),
-        arms=(characters, *larger, single, *shorter),
+        arms=(_characters(scale), *as_much_compute, single, *as_much_text),
         contrasts=(
-            *_against_characters(tuple(larger)),
+            *_against_characters(as_much_compute),
             *_against_characters((single,), "near 0"),
-            *_against_characters(shorter),
-            _less("Unigram 1024", "BPE 1024", "which cut of as many pieces is better, equal compute"),
-            _less("WordPiece 1024", "BPE 1024", "which cut of as many pieces is better, equal compute"),
+            *_against_characters(as_much_text),
+            _less("Unigram 1024, equal compute", "BPE 1024, equal compute", which),
+            _less("WordPiece 1024, equal compute", "BPE 1024, equal compute", which),
         ),
         replicates=8,
     )
@@ -123,24 +150,25 @@ def _full(ask: Ask) -> Design:
 def _claim(findings: Findings) -> str:
     verdict, effect = findings.primary.result.verdict, findings.primary.result.effect or 0.0
     difference = "its bits per byte less theirs are"
+    budget = "at equal compute (steps that take as many operations of training as those of characters)"
     text = _of_equal_text(findings)
     if verdict == "unresolved":
         return (
-            "Whether BPE or characters make the better model from as many tokens is not settled by this run"
-            f"{text}; {difference}"
+            f"Whether BPE or characters make the better model {budget} is not settled by this run{text}; {difference}"
         )
+    budget = budget.capitalize()
     if verdict == "equivalent":
-        return f"From as many tokens BPE and characters make equally good models{text}: {difference}"
+        return f"{budget} BPE and characters make equally good models{text}: {difference}"
     small = ", by less than would matter" if verdict == "differs but trivially" else ""
     if effect > 0:
-        return f"From as many tokens characters make the better model{small}{text}: BPE trails them, and {difference}"
-    return f"From as many tokens BPE makes a better model than characters{small}{text}: {difference}"
+        return f"{budget} characters make the better model{small}{text}: BPE trails them, and {difference}"
+    return f"{budget} BPE makes a better model than characters{small}{text}: {difference}"
 
 
 def _of_equal_text(findings: Findings) -> str:
     """How it stands where both have seen as much text."""
-    name = findings.primary.contrast.name.removesuffix(" - characters")
-    result = findings.effect(f"{name}, equal text - characters").result
+    name = findings.primary.contrast.name.replace("equal compute", "equal text")
+    result = findings.effect(name).result
     if result.verdict == "unresolved":
         return " (which does from as much text is open)"
     if result.verdict == "equivalent":
@@ -153,8 +181,8 @@ QUESTION = Question(
     name="tokenizers",
     asks="Words, subwords, characters, bytes: what changes?",
     answer=(
-        "bits per byte of the same validation text by tokenizer and vocabulary, from as many tokens (equal compute, but"
-        " for W_U) and from as much text (equal text)"
+        "bits per byte of the same validation text by tokenizer and vocabulary, after as many floating-point operations"
+        " of training (equal compute) and from as many bytes (equal text)"
     ),
     falsified_by=(
         "At equal compute characters are no worse than BPE; at equal text BPE is no worse than characters; WordPiece"
