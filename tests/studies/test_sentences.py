@@ -25,7 +25,7 @@ SAID = {
     "end-task": ("even more than two seeds of one task", "The end task has a part in"),
     "heads-and-scale": ("^Several heads beat one", "as the model beats four"),
     "three-roles": ("served better by three matrices", "better than three do"),
-    "positions": ("is better with learned positions", "is better without positions"),
+    "positions": ("is better with rotary positions", "is better without positions"),
     "dynamics": ("W_V and W_O are needed earlier", "W_Q and W_K are needed earlier"),
     "words-or-pixels": ("projection costs a model of pixels more", "projection costs a model of pixels less"),
     "attention-or-lstm": ("^Attention does better", "^An LSTM does better"),
@@ -120,16 +120,34 @@ def test_positions_of_a_model_that_sees_both_sides_have_a_verdict_of_their_own(v
     assert words in find("positions").claim(found("positions", "differs", 0.25, verdict))
 
 
-def test_positions_of_another_kind_are_not_passed_over_where_learned_ones_settle_nothing():
-    """What was asked of learned positions is no answer for rotary ones."""
+@pytest.mark.parametrize("quick", [True, False], ids=["quick", "full"])
+def test_every_kind_of_positions_is_compared_with_having_none(quick):
+    """No kind is the baseline of the others, so none makes them look good; the first is not the weakest."""
+    design = find("positions").design(Ask(named=("a text", "0" * 64), quick=quick))
+    costs = [c for c in design.contrasts if c.terms[0][2] == "loss" and len(c.terms) == 2]
+    assert {c.arms[0].partition(", ")[2] for c in costs} == {"none"}
+    causal = [c.arms[1] for c in costs if c.arms[0] == "causal, none"]
+    assert causal == ["causal, rotary", "causal, learned", "causal, sinusoidal"]
+    assert design.primary is costs[0] and design.primary.arms == ("causal, none", "causal, rotary")
 
-    def claim(verdict: str, others: str) -> str:
-        return find("positions").claim(found("positions", verdict, -0.25, others))
 
-    assert "rotary ones do better than learned ones, by 0.250 nats" in claim("unresolved", "differs")
-    assert "rotary" not in claim("equivalent", "unresolved") and "as with learned ones" in claim(
-        "equivalent", "unresolved"
-    )
+@pytest.mark.parametrize(
+    ("verdict", "effect", "words"),
+    [
+        ("differs", 0.25, "(with learned ones better than without, by 0.250 nats; with sinusoidal ones better"),
+        ("differs", -0.25, "(with learned ones worse than without, by 0.250 nats; with sinusoidal ones worse"),
+        ("differs but trivially", 0.25, "(with learned ones a little better than without, by 0.250 nats; with"),
+        ("equivalent", 0.25, "(with learned ones as well as without; with sinusoidal ones as well as without; "),
+        ("unresolved", 0.25, "(whether learned ones help is open; whether sinusoidal ones help is open; "),
+    ],
+)
+def test_every_kind_of_positions_has_a_verdict_of_its_own(verdict, effect, words):
+    findings = found("positions", "differs", effect, verdict)
+    assert words in find("positions").claim(findings)
+    first, *others = findings.effects
+    unsure = tuple(dataclasses.replace(e, p_holm=0.06) for e in others)
+    claim = find("positions").claim(dataclasses.replace(findings, effects=(first, *unsure)))
+    assert ("whether learned ones help is open" in claim) == (verdict != "equivalent")
 
 
 def test_how_many_parameters_are_as_many_is_told_by_the_run_and_not_by_the_design_of_today():
