@@ -170,7 +170,7 @@ def _of_equal_text(findings: Findings) -> str:
     name = findings.primary.contrast.name.replace("equal compute", "equal text")
     result = findings.effect(name).result
     if result.verdict == "unresolved":
-        return " (which does from as much text is open)"
+        return " (from as much text that is open)"
     if result.verdict == "equivalent":
         return " (and from as much text equally good ones)"
     little = "a little " if result.verdict == "differs but trivially" else ""
