@@ -1,11 +1,14 @@
 """Every sentence of a reading holds the run's own numbers; what the folder lacks is left out."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
 from qkv.errors import RunFolderError
 from qkv.inspection import read
 from qkv.inspection.answer import apart
+from qkv.inspection.answers_loss import loss as loss_answer
 from qkv.inspection.reading import QUESTIONS
 from qkv.telemetry import AddressRow, Store
 
@@ -117,6 +120,31 @@ def test_a_loss_is_read_against_its_baselines(made, loss, expected):
     assert f"({2 * loss:.3f} bits per byte)" in told.sentence and "per word" in told.sentence
     assert told.numbers["unigram (nats per word)"] == 3.3
     assert f"ln {run.n}" in told.null
+
+
+@pytest.mark.parametrize(
+    ("accuracy", "expected"),
+    [
+        (0.90, "Yes: accuracy 0.900, better than the commonest class (0.510) and words (0.820)."),
+        (0.83, "About as good: accuracy 0.830, better than the commonest class (0.510), not to be told from words"),
+        (0.75, "Not yet: accuracy 0.750, better than the commonest class (0.510), not than words (0.820)."),
+        (0.50, "No: accuracy 0.500, not to be told from the commonest class (0.510) by so many texts, no better"),
+    ],
+)
+def test_accuracy_is_read_against_baselines_as_far_as_its_interval_tells_them_apart(accuracy, expected):
+    task = SimpleNamespace(
+        judged=True, metric="accuracy", higher_is_better=True, items="", examples="texts", target="text",
+        yardsticks={"majority": "the commonest class", "tfidf": "words"},
+    )  # fmt: skip
+    summary = {
+        "accuracy": accuracy,
+        "accuracy_interval": (accuracy - 0.02, accuracy + 0.02),
+        "baselines": {"majority": 0.51, "tfidf": 0.82},
+    }
+    best = SimpleNamespace(loss=0.4, step=10)
+    telemetry = SimpleNamespace(best_evaluation=lambda: best)
+    told = loss_answer(SimpleNamespace(task=task, summary=summary, telemetry=telemetry, unit="text", n_answers=2))
+    assert told is not None and told.brief.startswith(expected)
 
 
 def test_a_loss_without_baselines_is_told_alone(made):

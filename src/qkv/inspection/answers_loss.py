@@ -69,11 +69,18 @@ def _judged(evidence: Evidence, best: Evaluation) -> Answer:
     low, high = summary.get(f"{task.metric}_interval") or (None, None)
     lines = {words: (summary.get("baselines") or {}).get(line) for line, words in task.yardsticks.items()}
     known = {words: value for words, value in lines.items() if isinstance(value, int | float)}
-    better = [f"{words} ({number(value)})" for words, value in known.items() if (own > value) == task.higher_is_better]
-    worse = [f"{words} ({number(value)})" for words, value in known.items() if (own > value) != task.higher_is_better]
+    groups: dict[str, list[str]] = {"better": [], "level": [], "worse": []}
+    for words, value in known.items():
+        inside = low is not None and high is not None and low <= value <= high
+        ahead = (own > value) == task.higher_is_better
+        groups["level" if inside else "better" if ahead else "worse"].append(f"{words} ({number(value)})")
+    better, level, worse = groups.values()
     parts = [f"better than {listed(better)}"] if better else []
+    parts += [f"not to be told from {listed(level)} by so many {task.items or task.examples}"] if level else []
     parts += [f"not than {listed(worse, 'or')}" if better else f"no better than {listed(worse, 'or')}"] if worse else []
-    start = "" if not known else "Yes: " if not worse else "No: " if not better else "Not yet: "
+    start = ""
+    if known:
+        start = "Not yet: " if better and worse else "No: " if worse else "About as good: " if level else "Yes: "
     interval = "" if low is None else f" (95 % interval {number(low)} to {number(high)})"
     numbers: dict[str, float | None] = {name: own, f"validation loss (nats per {evidence.unit})": best.loss}
     loss_ = f"{best.loss:.4f} nats per {evidence.unit}, at step {best.step:,}"
