@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors import safe_open
+from safetensors.torch import save_file
 
 from qkv.errors import RunFolderError
 from qkv.folder import write_atomically
@@ -48,6 +49,12 @@ def test_the_file_holds_copies(tmp_path: Path) -> None:
     weight += 1
     write_atomically(tmp_path / "a.safetensors", file.chunks())
     assert not load_tensors(tmp_path / "a.safetensors")["W"].any()
+
+
+def test_a_type_that_numpy_has_not_is_read(tmp_path: Path) -> None:
+    kept = {"a": torch.tensor([1.0, 2.0]).to(torch.float8_e4m3fn), "b": torch.zeros(2)}
+    save_file(kept, tmp_path / "a.safetensors")
+    assert load_tensors(tmp_path / "a.safetensors")["a"].dtype == torch.float8_e4m3fn
 
 
 def test_reading_again_and_again_keeps_nothing(tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ _DTYPES = {
     torch.int64: "I64",
     torch.int32: "I32",
 }
+_IN_NUMPY = {name for dtype, name in _DTYPES.items() if dtype != torch.bfloat16}
 
 
 class TensorFile:
@@ -137,7 +138,7 @@ def load_tensors(path: Path) -> dict[str, Tensor]:
     try:
         with safe_open(path, framework="np") as file:
             names = list(file.keys())
-            arrays = {name for name in names if file.get_slice(name).get_dtype() != _DTYPES[torch.bfloat16]}
+            arrays = {name for name in names if file.get_slice(name).get_dtype() in _IN_NUMPY}
             found = {name: torch.from_numpy(file.get_tensor(name)) for name in names if name in arrays}
         if len(arrays) == len(names):
             return found
