@@ -124,6 +124,11 @@ def test_a_run_starts_from_the_best_weights_of_another(text: Path, tmp_path: Pat
     assert all(start[address].equal(best[address]) for address in best)
     with pytest.raises(ConfigError, match="leave --preset out"):
         qkv.train(text, from_run=str(first.path), preset="modern", steps=2, out=tmp_path / "third")
+    goes_on = dict(from_run=str(first.path), steps=2, report=False)
+    dropped = qkv.train(text, set={"dropout": 0.25}, out=tmp_path / "dropped", **goes_on)
+    assert dropped.model.config.layout.dropout == 0.25
+    with pytest.raises(ConfigError, match="only dropout can be set"):
+        qkv.train(text, set={"n_layers": 3}, out=tmp_path / "deeper", **goes_on)
 
 
 @pytest.fixture
