@@ -297,7 +297,7 @@ class Scale:
 
 
 _USUAL = {"muon": {"lr": 0.03, "muon_lr": 0.01, "momentum": 0.85}}
-"""Rates that are better than the preset's own from 100 to 1,500 updates, of characters and of pieces (LOG.md, 2026-11-23)."""
+"""Better than the rates of a preset from 100 to 1,500 updates, of characters and of pieces (benchmarks/laws.md)."""
 
 _SWIFT = {"muon": {"lr": 0.03}}
 """Rates of a small model over some hundred updates (LOG.md, 2026-11-21)."""
@@ -364,13 +364,14 @@ def labelled_law(n_texts: int, budget: Budget, entropy: float) -> Scale:
 
     Labels are few beside words, and the loss of new texts soon rises while that of training texts falls: one block,
     half of all values dropped, about two passes. A large eps keeps Adam from moving the row of a rare word as far as
-    that of a common one. The measurements are in LOG.md. Over another run's body rates are lower, dropout is light.
+    that of a common one. The measurements are in LOG.md. Over another run's body, whose rows are longer, rates are
+    higher and dropout is light.
     """
     batch_size = 256 if n_texts >= 20_000 else 64
     most_steps = max(500, round(2 * n_texts / batch_size))
     steps = most_steps if budget.until_loss else 0
     if budget.goes_on:
-        rates = {"muon": {"lr": 1e-3, "muon_lr": 3e-3, "weight_decay": 0.1, "eps": 1e-4}, "adamw": {"lr": 3e-4}}
+        rates = {"muon": {"lr": 1e-2, "muon_lr": 2e-2, "weight_decay": 0.1, "eps": 1e-4}, "adamw": {"lr": 3e-4}}
         return Scale(
             d_model=128, n_layers=1, n_ctx=64, batch_size=batch_size, steps=steps, most_steps=most_steps,
             dropout=0.1, optimizer=rates,
