@@ -102,6 +102,14 @@ def test_token_scores_are_the_rows_of_the_loss(chunks):
         torch.testing.assert_close(linear_cross_entropy(h, weight, bias, targets), nats.sum())
 
 
+def test_among_equal_logits_the_first_word_is_the_answer():
+    h, weight, _, _ = problem(64, 8, 5)
+    weight = torch.cat([weight, weight, torch.zeros_like(weight)], dim=1)  # each answer of the first five stands twice
+    targets = torch.arange(64) % weight.shape[1]
+    _, correct = token_scores(h, weight, None, targets)
+    assert correct.equal((h @ weight).argmax(1) == targets) and correct.any()
+
+
 def test_huge_logits_stay_finite_and_exact():
     h = torch.tensor([[1e4, -1e4], [0.0, 0.0]], requires_grad=True)
     weight = torch.eye(2, requires_grad=True)

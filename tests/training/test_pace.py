@@ -9,15 +9,19 @@ from qkv.training.schedules import lr_scale
 
 
 def simulate(
-    seconds_at: object, deadline: float, schedule: ScheduleConfig, state: TrainingState | None = None
+    seconds_at: object,
+    deadline: float,
+    schedule: ScheduleConfig,
+    state: TrainingState | None = None,
+    reserve: float = 0.0,
 ) -> tuple[TrainingState, float, list[int]]:
-    """A run whose step s takes seconds_at(s): (final state, seconds used, horizons in order)."""
+    """A run whose step s takes seconds_at(s): (final state, seconds used by updates, horizons in order)."""
     state = state or TrainingState()
     pace, clock, horizons = Pace(schedule, state, deadline), 0.0, []
-    while not (state.horizon and state.step >= state.horizon) and not pace.is_over(clock, 0.0):
+    while not (state.horizon and state.step >= state.horizon) and not pace.is_over(clock, reserve):
         clock += seconds_at(state.step)  # type: ignore[operator]
         state.step += 1
-        if pace.measure(state, clock, 0.0):
+        if pace.measure(state, clock, lambda: reserve):
             horizons.append(state.horizon)
     return state, clock, horizons
 
@@ -29,6 +33,12 @@ def test_an_even_machine_fills_the_time(decay_share: float) -> None:
     assert state.step == state.horizon
     assert 0.95 * 60 <= clock <= 60
     assert len(horizons) <= 3
+
+
+def test_the_time_of_the_last_validation_is_kept() -> None:
+    state, clock, _ = simulate(lambda s: 0.02, 60.0, ScheduleConfig(decay_share=0.4), reserve=15.0)
+    assert state.step == state.horizon
+    assert 0.95 * 45 <= clock <= 45
 
 
 @pytest.mark.parametrize("factor", [0.4, 2.5])
@@ -55,7 +65,7 @@ def test_the_updates_are_those_of_a_run_that_was_given_the_number(later: float) 
         rates.append(lr_scale(state.step, schedule, state.horizon))
         clock += 0.02 if state.step < 200 else later
         state.step += 1
-        pace.measure(state, clock, 0.0)
+        pace.measure(state, clock, float)
     assert rates == [lr_scale(s, schedule, state.horizon) for s in range(state.horizon)]
 
 

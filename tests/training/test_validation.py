@@ -1,5 +1,6 @@
 """Validation: how often by law, and a target loss found exactly and cheaply."""
 
+import time
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -85,6 +86,16 @@ def follow(curve: Curve, target: float, steps: int) -> tuple[int, int]:
             if loss <= target:
                 return state.step, passes
     return -1, passes
+
+
+def test_the_first_validation_is_expected_to_take_as_long_as_it_will() -> None:
+    def slow(batch: Any) -> tuple[torch.Tensor, int]:
+        time.sleep(0.02)
+        return torch.zeros(()), batch.targets.numel()
+
+    model = SimpleNamespace(config=SimpleNamespace(sizes=SimpleNamespace(n_ctx=16)))
+    validation = Validation(model, Curve([1.0]), None, TrainingConfig(batch_size=512), Machine(), loss=slow)
+    assert 0.02 * 60 <= validation.expected_seconds() <= 0.04 * 60
 
 
 @pytest.mark.parametrize("target", [3.0, 2.0, 1.6])

@@ -54,7 +54,7 @@ def linear_cross_entropy(
     """
     if smoothing or (torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in (h, weight, bias))):
         return _LinearCrossEntropy.apply(h, weight, bias, targets, smoothing, is_table)  # type: ignore[no-any-return]
-    return token_scores(h, weight.t() if is_table else weight, bias, targets)[0].sum()
+    return _score(h, weight.t() if is_table else weight, bias, targets, None).sum()
 
 
 def token_scores(h: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor) -> tuple[Tensor, Tensor]:
@@ -62,17 +62,33 @@ def token_scores(h: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor
 
     Shapes as for `linear_cross_entropy`; no gradient. Among equal logits the first word is the answer.
     """
+    correct = torch.empty(targets.shape, dtype=torch.bool, device=h.device)
+    return _score(h, weight, bias, targets, correct), correct
+
+
+def _score(h: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, correct: Tensor | None) -> Tensor:
+    """Each row's loss [n], without gradient; fills `correct` [n], where it is given."""
     rows = chunk_rows(weight.shape[1])
     nats = torch.empty(targets.shape, dtype=_wide(h), device=h.device)
-    correct = torch.empty(targets.shape, dtype=torch.bool, device=h.device)
     with torch.no_grad():
         matrix = weight.to(_product_type(h))
         for first in range(0, len(targets), rows):
             part = slice(first, first + rows)
             logits, target = _logits(h[part].to(matrix.dtype), matrix, bias), targets[part, None]
-            nats[part] = logits.logsumexp(dim=1) - logits.gather(1, target)[:, 0]
-            correct[part] = logits.argmax(dim=1) == target[:, 0]
-    return nats, correct
+            highest, at_target = logits.amax(dim=1, keepdim=True), logits.gather(1, target)
+            if correct is not None:
+                correct[part] = _is_first(logits, highest, at_target, target)
+            mass = logits.sub_(highest).exp_().sum(dim=1)
+            nats[part] = mass.log() - (at_target - highest)[:, 0]
+    return nats
+
+
+def _is_first(logits: Tensor, highest: Tensor, at_target: Tensor, target: Tensor) -> Tensor:
+    """Whether the argmax of each row of logits is the target: bool [rows]. Torch's own reads a row without vectors."""
+    is_highest = at_target[:, 0] >= highest[:, 0]
+    rows = is_highest.nonzero()[:, 0]
+    is_highest[rows] = logits[rows].argmax(dim=1) == target[rows, 0]
+    return is_highest
 
 
 class _LinearCrossEntropy(torch.autograd.Function):

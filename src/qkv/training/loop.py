@@ -258,7 +258,7 @@ class _Training:
         if is_shown:
             self.held.hide()
         self.held.zero_grad()
-        if self.pace.measure(state, self.clock(), self.validation.seconds):
+        if self.pace.measure(state, self.clock(), self.reserve):
             self.tell("horizon", f"{state.horizon} updates fit into the time")
 
     def end(self) -> Outcome:
@@ -310,6 +310,12 @@ class _Training:
         self.held.sum_gradients()
         loss, tokens = self.ranks.sum(loss, tokens)
         return loss, int(tokens)
+
+    def reserve(self) -> float:
+        """Seconds to keep for the last validation: what the latest one took, or what a few batches of it promise."""
+        if not self.validation.seconds and not self.random_labels:
+            self.validation.seconds = self.ranks.of_first(self.validation.expected_seconds())
+        return self.validation.seconds
 
     def evaluate(self, *, always: bool = False) -> None:
         """Score the whole validation split, where it is time to, and keep count of the best."""

@@ -5,6 +5,8 @@ nothing in exactness: a run whose horizon came out as N makes the very updates o
 on only the clock itself can end the run early.
 """
 
+from collections.abc import Callable
+
 from qkv.training.checkpoint import TrainingState
 from qkv.training.config import ScheduleConfig
 from qkv.training.schedules import decay_start
@@ -38,10 +40,10 @@ class Pace:
         self._settled = state.horizon > 0
         self._marks: list[tuple[int, float]] = []
 
-    def measure(self, state: TrainingState, seconds: float, reserve: float) -> bool:
+    def measure(self, state: TrainingState, seconds: float, reserve: Callable[[], float]) -> bool:
         """After an update, `seconds` into the session: estimate or settle `state.horizon`; True where it changed.
 
-        `reserve` is kept for the last validation.
+        `reserve()` seconds are kept for the last validation; it is asked only where the horizon is worked out.
         """
         if self._settled or self._deadline is None:
             return False
@@ -52,7 +54,7 @@ class Pace:
         first = state.horizon == 0
         if first and seconds - self._marks[0][1] < min(_FIRST_LOOK_SECONDS, _FIRST_LOOK * self._deadline):
             return False
-        horizon = self._affordable(state, seconds, reserve, 1 + self._validation_share if first else 1.0)
+        horizon = self._affordable(state, seconds, reserve(), 1 + self._validation_share if first else 1.0)
         if state.step >= decay_start(horizon, self._schedule):  # the next update is the first of the decay
             self._settled = True
             horizon = self._without_late_decay(state.step, horizon)

@@ -9,8 +9,10 @@ pass that came to the end is a validation, and only a validation ends the run. B
 of the pass before, since how hard each is hardly changes: then few of them tell much.
 """
 
+import itertools
 import math
 import statistics
+import time
 from collections.abc import Callable, Iterator
 from functools import lru_cache
 from typing import Any
@@ -91,7 +93,7 @@ class Validation:
         self.n_tokens = sum(n_positions(batch, sizes.n_ctx) for batch in batches)
         self.n_targets = sum(batch.targets.numel() for batch in batches)
         self.seconds = 0.0
-        """How long the latest validation took; kept by the loop."""
+        """How long the latest validation took, or, before it, is expected to take; kept by the loop."""
 
     @property
     def share(self) -> float:
@@ -110,6 +112,14 @@ class Validation:
         if self._may_be_near_target(state):
             return self._pass(state, may_give_up=True)
         return None
+
+    def expected_seconds(self) -> float:
+        """How long a validation will take, by the time of a few batches of it; the first one is not counted."""
+        scores = self._scores()
+        next(scores, None)
+        began = time.perf_counter()
+        n = sum(1 for _ in itertools.islice(scores, _GLANCE))
+        return (time.perf_counter() - began) * len(self._batches) / n if n else 0.0
 
     def _is_due(self, state: TrainingState) -> bool:
         """By law, by `eval_every`, or at the horizon."""
