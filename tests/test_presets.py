@@ -7,8 +7,20 @@ from qkv.errors import ConfigError
 from qkv.models.counting import n_parameters
 from qkv.models.matrices import Catalogue
 from qkv.models.zoo import build
-from qkv.presets import PRESETS, SIZE_LAWS, Budget, Preset, Scale, card, find, image_law, model_config, scale_law
-from qkv.recipe.request import DEFAULT_MINUTES, training_config
+from qkv.presets import (
+    DEFAULT_MINUTES,
+    PRESETS,
+    SIZE_LAWS,
+    Budget,
+    Preset,
+    Scale,
+    card,
+    find,
+    image_law,
+    model_config,
+    scale_law,
+)
+from qkv.recipe.request import training_config
 
 IDS = torch.tensor([[3, 1, 4, 1, 5, 9, 2, 6, 5, 3], [5, 8, 9, 7, 9, 3, 2, 3, 8, 4]])
 SCALE = Scale(d_model=16, n_layers=2, n_ctx=12, batch_tokens=64)
@@ -165,6 +177,15 @@ def test_without_a_budget_every_law_ends_by_the_clock_within_five_minutes(name, 
     target = Budget(until_loss=1.0)
     training = training_config(preset, law(n, target, 1.5), target, 64)
     assert training.minutes or training.schedule.steps
+
+
+def test_a_text_that_will_be_seen_often_is_learned_with_dropout_and_one_seen_once_without():
+    """The time that was given is used: more passes are allowed where values are dropped, by the same law everywhere."""
+    scales = [scale_law(n, Budget(minutes=20.0), float("nan")) for n in (50_000_000, 3_000_000, 500_000)]
+    assert [scale.dropout > 0 for scale in scales] == [False, True, True]
+    passes = [scale.most_steps * 2048 / n for scale, n in zip(scales, (50_000_000, 3_000_000, 500_000), strict=True)]
+    assert passes == sorted(passes) and passes[-1] > passes[0]
+    assert scale_law(500_000, Budget(), float("nan")) == scale_law(500_000, Budget(minutes=DEFAULT_MINUTES), 2.0)
 
 
 def test_an_image_model_trains_for_as_long_as_it_is_told():

@@ -17,6 +17,7 @@ from qkv.tasks import TASKS, find_task
 from qkv.training.config import OptimizerConfig, ScheduleConfig
 
 __all__ = [
+    "DEFAULT_MINUTES",
     "PRESETS",
     "SIZE_LAWS",
     "Budget",
@@ -33,8 +34,10 @@ __all__ = [
 
 WIDE = 192
 """From this d_model on, heads are twice as wide."""
+DEFAULT_MINUTES = 4.8
+"""Wall time of a training for which no budget was given."""
 PASSES = 4
-"""Passes over a text beyond which time is not spent: a model of some million parameters then learns it by heart."""
+"""Passes over a text beyond which a model of some million parameters learns it by heart, unless values are dropped."""
 SHORT = 400
 """A horizon of fewer updates than this is short for Muon's usual momentum."""
 
@@ -299,6 +302,12 @@ class Scale:
 _USUAL = {"muon": {"lr": 0.03, "muon_lr": 0.01, "momentum": 0.85}}
 """Better than the rates of a preset from 100 to 1,500 updates, of characters and of pieces (benchmarks/laws.md)."""
 
+_A_MINUTE = 600_000
+"""Positions that a minute is good for where a law has to guess: two cores make half to twice as many of 192."""
+
+_BY_PASSES = ((16, 256, 0.2, 16), (6, 192, 0.15, 12), (2, 192, 0.1, 8), (0, 192, 0.0, PASSES))
+"""(passes that there is time for at least, d_model, dropout, most passes); see benchmarks/laws.md."""
+
 _SWIFT = {"muon": {"lr": 0.03}}
 """Rates of a small model over some hundred updates (LOG.md, 2026-11-21)."""
 
@@ -321,11 +330,24 @@ def scale_law(n_tokens: int, budget: Budget, bigram_loss: float) -> Scale:
         return Scale(d_model=64, n_layers=2, n_ctx=64, batch_tokens=512)
     if budget.until_loss:
         return _scale_for_target(budget.until_loss / bigram_loss)
-    minutes = budget.minutes
-    if minutes >= 1 or (not budget.steps and not minutes):
-        most = max(SHORT, round(PASSES * n_tokens / 2048))
-        return Scale(d_model=192, n_layers=4, n_ctx=128, batch_tokens=2048, most_steps=most, optimizer=_USUAL)
-    return Scale(d_model=128, n_layers=4, n_ctx=128, batch_tokens=1024, optimizer=_USUAL)
+    if budget.steps or 0 < budget.minutes < 1:
+        return Scale(d_model=128, n_layers=4, n_ctx=128, batch_tokens=1024, optimizer=_USUAL)
+    return _scale_for_minutes(n_tokens, budget.minutes or DEFAULT_MINUTES)
+
+
+def _scale_for_minutes(n_tokens: int, minutes: float) -> Scale:
+    """A size for as many passes over the text as the time is good for, at a nominal speed: the law has no clock."""
+    passes = minutes * _A_MINUTE / n_tokens
+    d_model, dropout, most = next(row for least, *row in _BY_PASSES if passes >= least)
+    return Scale(
+        d_model=d_model,
+        n_layers=4,
+        n_ctx=128,
+        batch_tokens=2048,
+        most_steps=max(SHORT, round(most * n_tokens / 2048)),
+        dropout=dropout,
+        optimizer=_LONG if dropout else _USUAL,
+    )
 
 
 def _scale_for_target(ratio: float) -> Scale:

@@ -18,18 +18,16 @@ from qkv.instruments.ledger import LedgerConfig
 from qkv.instruments.schedule import KINDS, LEVELS, WatchConfig, watch_word
 from qkv.models.counting import with_parameters
 from qkv.models.layout import ModelConfig
-from qkv.presets import SIZE_LAWS, Budget, Preset, Scale, find, model_config, optimizer_config
+from qkv.presets import DEFAULT_MINUTES, SIZE_LAWS, Budget, Preset, Scale, find, model_config, optimizer_config
 from qkv.tasks import Data, Task, find_task
 from qkv.training.config import TrainingConfig
 from qkv.training.precision import Machine
 from qkv.training.precision import resolve as resolve_machine
 
-__all__ = ["DEFAULT_MINUTES", "Request", "RunConfig", "resolve", "same_run"]
+__all__ = ["Request", "RunConfig", "resolve", "same_run"]
 
 ON_SPIKE = ("stop", "rollback", "ignore")
 """What can be done where the training loss jumps up and stays there."""
-DEFAULT_MINUTES = 4.8
-"""Wall time of a training for which no budget was given."""
 
 
 @dataclass(frozen=True, kw_only=True)
