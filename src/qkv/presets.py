@@ -315,7 +315,8 @@ _CALM = {"muon": {"lr": 0.04, "muon_lr": 0.01, "momentum": 0.85}}
 """Rates of a model of some million parameters over a thousand updates (LOG.md, 2026-11-21)."""
 
 _LONG = {"muon": {"lr": 0.03, "muon_lr": 0.01, "momentum": 0.85, "weight_decay": 0.1}}
-"""The same over several passes: only decay and dropout keep it from learning the text by heart (benchmarks/laws.md)."""
+"""The same over two passes and more, where decay and dropout keep it from learning the text by heart, and no worse over
+one (benchmarks/laws.md)."""
 
 
 def scale_law(n_tokens: int, budget: Budget, bigram_loss: float) -> Scale:
@@ -346,7 +347,7 @@ def _scale_for_minutes(n_tokens: int, minutes: float) -> Scale:
         batch_tokens=2048,
         most_steps=max(SHORT, round(most * n_tokens / 2048)),
         dropout=dropout,
-        optimizer=_LONG if dropout else _USUAL,
+        optimizer=_LONG,
     )
 
 
