@@ -308,6 +308,9 @@ _A_MINUTE = 600_000
 _BY_PASSES = ((16, 256, 0.2, 16), (6, 192, 0.15, 12), (2, 192, 0.1, 8), (0, 192, 0.0, PASSES))
 """(passes that there is time for at least, d_model, dropout, most passes); see benchmarks/laws.md."""
 
+_FEW = 200_000
+"""Tokens of a text that a smaller model, with more values dropped, is better for."""
+
 _SWIFT = {"muon": {"lr": 0.03}}
 """Rates of a small model over some hundred updates (LOG.md, 2026-11-21)."""
 
@@ -339,13 +342,15 @@ def scale_law(n_tokens: int, budget: Budget, bigram_loss: float) -> Scale:
 def _scale_for_minutes(n_tokens: int, minutes: float) -> Scale:
     """A size for as many passes over the text as the time is good for, at a nominal speed: the law has no clock."""
     passes = minutes * _A_MINUTE / n_tokens
-    d_model, dropout, most = next(row for least, *row in _BY_PASSES if passes >= least)
+    _, d_model, dropout, most = next(row for row in _BY_PASSES if passes >= row[0])
+    if n_tokens < _FEW:
+        d_model, dropout, most = 128, 0.3, 12
     return Scale(
         d_model=d_model,
         n_layers=4,
         n_ctx=128,
         batch_tokens=2048,
-        most_steps=max(SHORT, round(most * n_tokens / 2048)),
+        most_steps=max(SHORT // 2, round(most * n_tokens / 2048)),
         dropout=dropout,
         optimizer=_LONG,
     )
