@@ -186,6 +186,8 @@ def test_a_text_that_will_be_seen_often_is_learned_with_dropout_and_one_seen_onc
     passes = [scale.most_steps * 2048 / n for scale, n in zip(scales, (50_000_000, 3_000_000, 500_000), strict=True)]
     assert passes == sorted(passes) and passes[-1] > passes[0]
     assert scale_law(50_000, Budget(minutes=20.0), float("nan")).d_model < scales[-1].d_model
+    hidden = [SIZE_LAWS["hidden text"](n, Budget(minutes=20.0), float("nan")) for n in (3_000_000, 500_000, 50_000)]
+    assert not any(scale.dropout for scale in hidden) and all(scale.d_model == 192 for scale in hidden)
     assert scale_law(500_000, Budget(), float("nan")) == scale_law(500_000, Budget(minutes=DEFAULT_MINUTES), 2.0)
 
 

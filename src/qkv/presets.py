@@ -356,6 +356,18 @@ def _scale_for_minutes(n_tokens: int, minutes: float) -> Scale:
     )
 
 
+def hidden_law(n_tokens: int, budget: Budget, bigram_loss: float) -> Scale:
+    """As `scale_law`, for texts whose tokens are hidden: by the clock without dropout and decay, in four passes.
+
+    What is hidden differs from pass to pass, so that there is less to learn by heart (benchmarks/laws.md).
+    """
+    scale = scale_law(n_tokens, budget, bigram_loss)
+    if budget.until_loss or not scale.most_steps:
+        return scale
+    most_steps = max(SHORT, round(PASSES * n_tokens / 2048))
+    return replace(scale, d_model=192, dropout=0.0, most_steps=most_steps, optimizer=_USUAL)
+
+
 def _scale_for_target(ratio: float) -> Scale:
     """A size, and a horizon that is just long enough: the rate has to fall for the loss to arrive."""
     if ratio > 0.7:
@@ -436,6 +448,7 @@ def image_law(n_images: int, budget: Budget, yardstick: float) -> Scale:
 
 SIZE_LAWS: Mapping[str, SizeLaw] = {
     "text": scale_law,
+    "hidden text": hidden_law,
     "labelled texts": labelled_law,
     "images": image_law,
     "pairs": pair_law,

@@ -62,6 +62,7 @@ class Masked(TextTask):
     """Share of the hidden tokens that show themselves instead of [MASK]."""
 
     starts_from: ClassVar[Mapping[str, str]] = {"MaskedLM": "MaskedLM"}
+    size_law: ClassVar[str] = "hidden text"
     tokenizer: ClassVar[str] = "wordpiece"
     asked: ClassVar[str] = "a hidden {unit}"
     prompt: ClassVar[str] = "the [MASK] of"
