@@ -44,7 +44,10 @@ def main() -> None:
             flush=True,
         )
         start = ["--from", str(folder / "masked")]
-        ways |= {"fine-tuned": start, "body held": [*start, "--only", "head"]}
+        ways |= {
+            "fine-tuned": start,
+            "body held": [*start, "--only", "head", "--set", "lr=0.02", "--set", "dropout=0.1"],
+        }
     for name, more in ways.items():
         figures, seconds = [], []
         for seed in range(1, args.seeds + 1):

@@ -20,6 +20,7 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
+from qkv.cards import card
 from qkv.changes import OPS
 from qkv.cli import command_parser
 from qkv.commands import COMMANDS
@@ -28,11 +29,12 @@ from qkv.instruments.registry import ANGLES, CIRCUIT, MEASURES
 from qkv.instruments.schedule import KINDS, LEVELS
 from qkv.models.addresses import ACTIVATIONS, CIRCUITS, GROUPS
 from qkv.models.parts import KINDS as MATRICES
-from qkv.presets import PRESETS, card
-from qkv.recipe.request import RunConfig
+from qkv.presets import OTHER_OPTIMIZERS, PRESETS
+from qkv.recipe.request import OPTIONS, RunConfig
 from qkv.studies.kept import judged_anew, was_judged
 from qkv.studies.question import Question
 from qkv.studies.questions import questions
+from qkv.training.config import OptimizerConfig
 from qkv.views.forest import forest_svg
 from qkv.views.playground import playground
 from qkv.views.study_page import answer_text
@@ -84,6 +86,11 @@ def presets_page() -> str:
         "`--preset NAME` chooses a layout, an optimizer recipe and a size law under one name. Its card says which",
         "sentences of textbooks about attention hold in that layout, exactly; tests prove every line.",
         "",
+        "Rates are made for one kind of optimizer: `--set optimizer.kind=NAME` with another than the preset's brings",
+        "settings of its own: "
+        + "; ".join(_optimizer_sentence(kind, one) for kind, one in OTHER_OPTIMIZERS.items())
+        + ". Each can be set, and a law of sizes may know better ones of Muon.",
+        "",
         "| preset | what | stacks |",
         "|---|---|---|",
     ]
@@ -97,6 +104,11 @@ def presets_page() -> str:
             answer = "yes" if sentence.holds else "no"
             lines.append(f"| {sentence.text} | {answer}{': ' + sentence.why if sentence.why else ''} |")
     return "\n".join([*lines, ""])
+
+
+def _optimizer_sentence(kind: str, one: OptimizerConfig) -> str:
+    rates = f"`lr` {one.lr:g}" + (f", `muon_lr` {one.muon_lr:g}" if kind == "muon" else "")
+    return f"`{kind}` with {rates}, `weight_decay` {one.weight_decay:g} and `clip` {one.clip:g}"
 
 
 def measures_page() -> str:
@@ -144,6 +156,7 @@ def settings_page() -> str:
         "What `--set path=value` and the `set=` of `qkv.train` can change, table by table as a run's `config.toml` has",
         "them. A path may be shortened to its last parts where these name one setting: `--set d_model=128`. Where no",
         "default is written, a law of preset, text and machine finds the value, and `config.toml` holds what it was.",
+        "What has an option beside its type is given by that option alone; what has *found* there cannot be set.",
     ]
     for path, table in _tables(RunConfig):
         lines += ["", f"## {path or 'The run'}", "", inspect.cleandoc(table.__doc__ or "").split("\n")[0], ""]
@@ -153,7 +166,9 @@ def settings_page() -> str:
             if dataclasses.is_dataclass(_plain(typing.get_type_hints(table)[field.name])):
                 continue
             default = "" if field.default is dataclasses.MISSING else f"`{_shown(field.default)}`"
-            cells = [f"`{field.name}`", f"`{_type(table, field.name)}`", default, said.get(field.name, "")]
+            option = OPTIONS.get(f"{path}.{field.name}".lstrip("."))
+            given = "" if option is None else f", `{option}`" if option else ", *found*"
+            cells = [f"`{field.name}`", f"`{_type(table, field.name)}`{given}", default, said.get(field.name, "")]
             lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     return "\n".join([*lines, ""])
 
@@ -250,11 +265,14 @@ def answers_page() -> str:
         "loss: a model 0.69 nats better gives the right token twice the probability. An effect **differs** where",
         "its interval leaves out 0, **but trivially** where all of the interval is smaller than the margin, is",
         "**equivalent** to none where it is shown to be smaller than the margin, and else stays **unresolved**:",
-        "[why to believe this](../studies.md). What is no outcome of chance, a number of the text or an identity of",
-        "algebra, is told as a **constant** and not tested; what a model would have to learn something for that it did",
-        "not learn is **left out**. In the tables, *would see* is the smallest true effect that so",
-        "many replicates find four times in five, and *p (Holm)* the chance of so large an effect where there is",
-        "none, corrected for all rows that are tested being asked at once.",
+        "[why to believe this](../studies.md). What is no outcome of chance, a number of the text or an identity",
+        "of algebra, is told as a **constant** and not tested; what a model would have to learn something for that",
+        "it did not learn is **left out**. A verdict is of one row, as if it were the only one. The first row was",
+        "chosen before anything was trained (where not, the page says so), and the sentence is about it; the others",
+        "are asked all at once, and one that differs alone but not then is marked **(not after correction)**: a",
+        "hint, not a finding. In the tables, *would see* is the smallest true effect that so many replicates find",
+        "four times in five, and *p (corrected)* the chance of so large an effect where there is none: of the first",
+        "row alone, of any other with all of them asked at once.",
         "",
         "| question | answer so far |",
         "|---|---|",

@@ -3,8 +3,10 @@
 import pytest
 import torch
 
+from qkv.cards import card
 from qkv.errors import ConfigError
 from qkv.models.counting import n_parameters
+from qkv.models.layout import Sizes
 from qkv.models.matrices import Catalogue
 from qkv.models.zoo import build
 from qkv.presets import (
@@ -14,16 +16,18 @@ from qkv.presets import (
     Budget,
     Preset,
     Scale,
-    card,
     find,
     image_law,
+    labelled_law,
     model_config,
+    nominal_updates,
     scale_law,
 )
 from qkv.recipe.request import training_config
 
 IDS = torch.tensor([[3, 1, 4, 1, 5, 9, 2, 6, 5, 3], [5, 8, 9, 7, 9, 3, 2, 3, 8, 4]])
 SCALE = Scale(d_model=16, n_layers=2, n_ctx=12, batch_tokens=64)
+SIZES = Sizes(d_vocab=300, d_model=128, n_layers=4, n_heads=2, n_ctx=64)
 
 
 def small(preset: Preset, *, generic: bool = True):
@@ -172,26 +176,66 @@ def test_without_a_budget_every_law_ends_by_the_clock_within_five_minutes(name, 
     """`--help` promises at most five minutes; what is asked for is given."""
     preset, law = PRESETS["modern"], SIZE_LAWS[name]
     for budget, minutes in ((Budget(), DEFAULT_MINUTES), (Budget(minutes=20.0), 20.0), (Budget(steps=70), 0.0)):
-        training = training_config(preset, law(n, budget, float("nan")), budget, 64)
+        training = training_config(preset, law(n, budget, float("nan")), budget, SIZES)
         assert training.minutes == minutes and training.schedule.steps == budget.steps and DEFAULT_MINUTES <= 5
     target = Budget(until_loss=1.0)
-    training = training_config(preset, law(n, target, 1.5), target, 64)
+    training = training_config(preset, law(n, target, 1.5), target, SIZES)
     assert training.minutes or training.schedule.steps
 
 
 def test_a_text_that_will_be_seen_often_is_learned_with_dropout_and_one_seen_once_without():
     """The time that was given is used: more passes are allowed where values are dropped, by the same law everywhere."""
     scales = [scale_law(n, Budget(minutes=20.0), float("nan")) for n in (50_000_000, 3_000_000, 500_000)]
-    assert [scale.dropout > 0 for scale in scales] == [False, True, True]
+    assert [scale.dropout > 0 for scale in scales] == [False, False, True]
+    decays = [scale.optimizer["muon"].get("weight_decay", 0) > 0 for scale in scales]
+    assert decays == [False, False, True], "four passes over three million tokens need neither"
     passes = [scale.most_steps * 2048 / n for scale, n in zip(scales, (50_000_000, 3_000_000, 500_000), strict=True)]
-    assert passes == sorted(passes) and passes[-1] > passes[0]
+    assert passes == pytest.approx([4, 4, 16], rel=1e-3)
     assert scale_law(50_000, Budget(minutes=20.0), float("nan")).d_model < scales[-1].d_model
     hidden = [SIZE_LAWS["hidden text"](n, Budget(minutes=20.0), float("nan")) for n in (3_000_000, 500_000, 50_000)]
     assert not any(scale.dropout for scale in hidden) and all(scale.d_model == 192 for scale in hidden)
+    hour = scale_law(3_000_000, Budget(minutes=59.0), float("nan"))
+    assert (hour.d_model, hour.dropout, hour.most_steps) == (256, 0.05, round(5 * 3_000_000 / 2048))
+    assert scale_law(50_000_000, Budget(minutes=59.0), float("nan")).d_model == 192
     assert scale_law(500_000, Budget(), float("nan")) == scale_law(500_000, Budget(minutes=DEFAULT_MINUTES), 2.0)
+
+
+def test_what_a_minute_is_guessed_to_be_good_for_follows_from_sizes_alone() -> None:
+    assert nominal_updates(1.0, 2048, 192, 4) == pytest.approx(600_000 / 2048, rel=0.05)
+    assert nominal_updates(1.0, 2048, 96, 4) == pytest.approx(4 * 600_000 / 2048, rel=0.2)
+    assert (
+        nominal_updates(2.0, 1, 16, 1) == pytest.approx(12_000, rel=0.01) and nominal_updates(1e-3, 2048, 512, 9) == 1
+    )
 
 
 def test_an_image_model_trains_for_as_long_as_it_is_told():
     assert image_law(60_000, Budget(), float("nan")).most_steps == 3000
     assert image_law(60_000, Budget(minutes=30.0), float("nan")).most_steps == 0
     assert image_law(60_000, Budget(until_loss=0.3), float("nan")).steps == 3000
+
+
+def test_rows_of_a_classifier_go_as_far_in_more_updates() -> None:
+    few, some, many = (labelled_law(n, Budget(), 0.7) for n in (3_000, 67_349, 300_000))
+    assert (few.most_steps, some.most_steps, many.most_steps) == (500, 1500, 2344)
+    assert few.optimizer["muon"]["embed_factor"] == many.optimizer["muon"]["embed_factor"] == 1
+    assert some.optimizer["muon"]["embed_factor"] == pytest.approx(1 / 3)
+    assert labelled_law(67_349, Budget(steps=200), 0.7).optimizer["muon"]["embed_factor"] == 1
+    over_a_body = labelled_law(67_349, Budget(goes_on=True), 0.7).optimizer
+    assert over_a_body["muon"]["embed_factor"] == pytest.approx(1 / 3)
+    assert "eps" in some.optimizer["muon"] and "eps" not in over_a_body["muon"]
+    by_clock = [labelled_law(67_349, Budget(minutes=m), 0.7).optimizer["muon"]["embed_factor"] for m in (0.5, 1, 2, 20)]
+    assert by_clock == sorted(by_clock, reverse=True) and by_clock[0] == 1 and by_clock[-1] == pytest.approx(1 / 3)
+
+
+def test_a_target_loss_plans_no_more_passes_than_a_text_is_worth_and_says_so() -> None:
+    bigram = 2.48195  # of tinyshakespeare's characters
+    for target, steps in ((1.88, 250), (1.558, 1088), (1.4697, 3000)):
+        for n_tokens in (1_003_854, 20_000_000):
+            scale = scale_law(n_tokens, Budget(until_loss=target), bigram)
+            assert (scale.steps, scale.note) == (steps, "")
+    assert scale_law(20_000_000, Budget(until_loss=1.2), bigram).steps == 12_000
+    assert scale_law(1_003_854, Budget(until_loss=1.2), bigram).steps == 7843
+    small = scale_law(60_000, Budget(until_loss=1.0), 2.5)
+    assert small.steps == small.most_steps == 469 and "100 passes" not in small.note and "--steps" in small.note
+    assert scale_law(21_000, Budget(until_loss=1.0), 2.5).steps == 400
+    assert scale_law(60_000, Budget(until_loss=1.0, steps=9000), 2.5).note == ""

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from qkv import recipe
-from qkv.changes import freeze_changes, plan_changes
+from qkv.changes import Plan, freeze_changes, plan_changes
 from qkv.data.tokenizers import Tokenizer, load_tokenizer
 from qkv.errors import ConfigError, RunFolderError, UserError, unknown
 from qkv.folder import RunFolder
@@ -347,12 +347,12 @@ class Run:
         if self.config.watched == "names":
             return self._shadow(path)
         model = build(self.config.model, self.config.seed)
-        plan = plan_changes(
-            self.config.changes, Catalogue(model, self._readable), self.config.seed, recipe.run_matrix,
-            resumed_at=1 << 60,
-        )  # fmt: skip
-        plan.at_start().load_state(recipe.load_weights(path))
+        self._planned(model, self.config.changes, resumed_at=1 << 60).at_start().load_state(recipe.load_weights(path))
         return model.eval()
+
+    def _planned(self, model: Any, changes: Sequence[str], **how: Any) -> Plan:
+        catalogue = Catalogue(model, self._readable)
+        return plan_changes(changes, catalogue, self.config.seed, recipe.run_matrix, **how)
 
     def _shadow(self, path: Path) -> Any:
         """The matrices of a model whose code is not ours."""
@@ -403,7 +403,7 @@ class Run:
 
         `.arrays()` gives it on common steps, `.frame()` as a pandas table, `.save("h.csv")` as a file.
 
-        Raises AddressError for a selector that matches nothing, or a measure that was not recorded.
+        Raises AddressError for a selector that matches nothing, a measure that was not recorded, or one that is a list.
         """
         with self.telemetry() as telemetry:
             return History(telemetry.series(selector, measure))
@@ -411,7 +411,7 @@ class Run:
     def save_telemetry(self, path: str | Path) -> Path:
         """Every recorded number as one table of address, measure, step and value: .csv, .csv.gz or .parquet.
 
-        Raises ConfigError for another ending, or where Parquet needs pyarrow.
+        Lists, such as row_drift, stay out. Raises ConfigError for another ending, or where Parquet needs pyarrow.
         """
         with self.telemetry() as telemetry:
             return write_table(path, telemetry.everything())
@@ -421,17 +421,11 @@ class Run:
         return RunFolder(self.path).weights()
 
     def catalogue(self, at: int | None = None) -> Catalogue:
-        """Every matrix by address, now or at a step whose weights were kept.
-
-        Raises RunFolderError for another step, with those that there are.
-        """
+        """Every matrix by address, now or at a step whose weights were kept; raises RunFolderError for another."""
         return Catalogue(self.model_at(at), self._readable)
 
     def model_at(self, at: int | None = None) -> Any:
-        """The model now, or with the weights of a step that were kept.
-
-        Raises RunFolderError for another step, with those that there are.
-        """
+        """The model now, or with the weights of a step that were kept; raises RunFolderError for another step."""
         if at is None:
             return self.model
         snapshots = self.snapshots()
@@ -466,18 +460,22 @@ class Run:
     def evaluate(self, source: str | Path | None = None, *, changes: Sequence[str] = ()) -> Evaluation:
         """Loss and accuracy with intervals over the validation text, or over `source`, with matrices changed first.
 
-        Computed in the run's own precision, so that its own loss is repeated. The changes are made on a copy.
+        Computed in the run's own precision, so that its own loss is repeated. The changes are made on a copy; see
+        `changed`.
+        """
+        model = self.changed(changes)[0] if changes else self.model
+        with torch.inference_mode(), self.config.machine.autocast():
+            return self.task.evaluate(model, self.corpus(source))
+
+    def changed(self, changes: Sequence[str]) -> tuple[Any, list[str]]:
+        """A copy of the model with matrices changed, and a sentence for each change, which says who shares the matrix.
 
         Raises ChangeError or AddressError for one that does not fit.
         """
-        model = self.model
-        if changes:
-            path = self.folder.best if self.weights == "best" else self.folder.model
-            model = self._with_weights(path)
-            catalogue = Catalogue(model, self._readable)
-            plan_changes(changes, catalogue, self.config.seed, recipe.run_matrix, looking=True).at_start()
-        with torch.inference_mode(), self.config.machine.autocast():
-            return self.task.evaluate(model, self.corpus(source))
+        model = self._with_weights(self.folder.best if self.weights == "best" else self.folder.model)
+        plan = self._planned(model, changes, looking=True)
+        plan.at_start()
+        return model, plan.sentences()
 
     def embed(self, texts: Sequence[str]) -> Any:
         """Contextual vectors of every token of each text, by layer; see `qkv.inspection.contextual`."""

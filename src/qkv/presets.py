@@ -1,8 +1,8 @@
-"""Presets: a layout, an optimizer recipe and a size law under one name, each with a card of what holds in it.
+"""Presets: a layout, an optimizer recipe and a size law under one name.
 
 A preset is one entry of `PRESETS`; nothing else in the project knows a preset's name. The laws below turn a corpus
 and a budget into sizes and a batch, with no clock in them, so that the same command gives the same model everywhere.
-`card(preset)` says which textbook sentences about attention hold in its layout; tests prove every line numerically.
+Which textbook sentences hold in a preset's layout is said by `cards`.
 """
 
 import dataclasses
@@ -12,21 +12,21 @@ from dataclasses import dataclass, field, replace
 
 from qkv.errors import ConfigError, unknown
 from qkv.models.counting import n_parameters, with_parameters
-from qkv.models.layout import ADDED, Layout, ModelConfig, Patches, Sizes
+from qkv.models.layout import Layout, ModelConfig, Patches, Sizes
 from qkv.tasks import TASKS, find_task
 from qkv.training.config import OptimizerConfig, ScheduleConfig
 
 __all__ = [
     "DEFAULT_MINUTES",
+    "OTHER_OPTIMIZERS",
     "PRESETS",
     "SIZE_LAWS",
     "Budget",
     "Preset",
     "Scale",
-    "Sentence",
-    "card",
     "find",
     "model_config",
+    "nominal_updates",
     "optimizer_config",
     "scale_law",
 ]
@@ -38,6 +38,8 @@ DEFAULT_MINUTES = 4.8
 """Wall time of a training for which no budget was given."""
 PASSES = 4
 """Passes over a text beyond which a model of some million parameters learns it by heart, unless values are dropped."""
+MOST_PASSES = 16
+"""Passes over a text beyond which nothing keeps such a model from that."""
 SHORT = 400
 """A horizon of fewer updates than this is short for Muon's usual momentum."""
 
@@ -75,21 +77,25 @@ class Preset:
     matches: str = ""
     """The preset whose number of parameters at the same scale it is given, by its width; empty: the law's width."""
 
-    def optimizer_for(self, steps: int) -> OptimizerConfig:
-        """The optimizer over a horizon of `steps` (0 where the loop measures one).
+    def optimizer_for(self, steps: int, kind: str = "") -> OptimizerConfig:
+        """The optimizer over a horizon of `steps` (0 where the loop measures one), or one of another `kind`.
 
         Muon's momentum of 0.95 averages over 20 updates, too many where there are few: below 400 it is 0.85, with a
         lower rate. Measured on characters, 220 steps: 1.855 nats against 1.869 with 0.9 (one seed each).
         """
-        if self.optimizer.kind != "muon" or not 0 < steps < SHORT:
-            return self.optimizer
-        return replace(self.optimizer, momentum=0.85, muon_lr=0.015)
+        optimizer = self.optimizer if kind in ("", self.optimizer.kind) else OTHER_OPTIMIZERS[kind]
+        if optimizer.kind != "muon" or not 0 < steps < SHORT:
+            return optimizer
+        return replace(optimizer, momentum=0.85, muon_lr=0.015)
 
-    def schedule(self, steps: int) -> ScheduleConfig:
-        """The schedule over a horizon of `steps` (0 where the loop measures one)."""
+    def schedule(self, steps: int, expected: int = 0) -> ScheduleConfig:
+        """The schedule over a horizon of `steps`; 0 where the loop measures one, of which `expected` is a guess.
+
+        The warm-up has to be known before the first update, and the same whenever the run is resumed.
+        """
         return ScheduleConfig(
             steps=steps,
-            warmup_steps=round(self.warmup_share * steps),
+            warmup_steps=round(self.warmup_share * (steps or expected)),
             decay_share=self.decay_share,
             floor=self.floor,
         )
@@ -97,6 +103,13 @@ class Preset:
 
 _MUON = OptimizerConfig(kind="muon", lr=0.01, muon_lr=0.02, beta1=0.9, beta2=0.95, weight_decay=0.0, clip=0.0)
 _ADAMW = OptimizerConfig(kind="adamw", lr=1e-3, beta1=0.9, beta2=0.99, weight_decay=0.1, clip=1.0)
+
+OTHER_OPTIMIZERS: Mapping[str, OptimizerConfig] = {
+    "muon": _MUON,
+    "adamw": replace(_ADAMW, lr=3e-3),
+    "sgd": OptimizerConfig(kind="sgd", lr=0.1, momentum=0.9, weight_decay=0.0, clip=1.0),
+}
+"""Kind -> what a training gets that was asked for another kind than its preset's (benchmarks/laws.md)."""
 
 PRESETS: Mapping[str, Preset] = {
     preset.name: preset
@@ -291,6 +304,8 @@ class Scale:
     """The largest horizon that wall time may be turned into: beyond it data are learned by heart; 0 is no limit."""
     dropout: float = 0.0
     """Dropout for data that will be seen many times."""
+    note: str = ""
+    """A sentence for people, where the law could not do what the budget asked for."""
     optimizer: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     """Kind of optimizer -> settings that the law knows better than a preset: {"muon": {"weight_decay": 0.1}}."""
 
@@ -303,10 +318,22 @@ _USUAL = {"muon": {"lr": 0.03, "muon_lr": 0.01, "momentum": 0.85}}
 """Better than the rates of a preset from 100 to 1,500 updates, of characters and of pieces (benchmarks/laws.md)."""
 
 _A_MINUTE = 600_000
-"""Positions that a minute is good for where a law has to guess: two cores make half to twice as many of 192."""
+"""Positions that a minute is good for where a law has to guess: two cores make half to twice as many, of four layers of
+192."""
 
-_BY_PASSES = ((16, 256, 0.2, 16), (6, 192, 0.15, 12), (2, 192, 0.1, 8), (0, 192, 0.0, PASSES))
-"""(passes that there is time for at least, d_model, dropout, most passes); see benchmarks/laws.md."""
+_AN_UPDATE = 0.01
+"""Seconds that an update takes, however few its positions."""
+
+_BY_PASSES = ((16, 256, 0.2, 16), (6, 192, 0.15, 12), (2, 192, 0.05, 5), (0, 192, 0.0, PASSES))
+"""(passes that there is time for at least, d_model, dropout, most passes), of a text of `_MEASURED` tokens; see
+benchmarks/laws.md."""
+
+_MEASURED = 670_000
+"""Training tokens of the text that `_BY_PASSES` was measured on: one that is n times as long stands n times as many
+passes before a model of that size learns it by heart."""
+
+_LONG_TIME = 24_000_000
+"""Positions from which a text that will be seen several times is learned better by d_model 256 (benchmarks/laws.md)."""
 
 _FEW = 200_000
 """Tokens of a text that a smaller model, with more values dropped, is better for."""
@@ -318,8 +345,16 @@ _CALM = {"muon": {"lr": 0.04, "muon_lr": 0.01, "momentum": 0.85}}
 """Rates of a model of some million parameters over a thousand updates (LOG.md, 2026-11-21)."""
 
 _LONG = {"muon": {"lr": 0.03, "muon_lr": 0.01, "momentum": 0.85, "weight_decay": 0.1}}
-"""The same over two passes and more, where decay and dropout keep it from learning the text by heart, and no worse over
-one (benchmarks/laws.md)."""
+"""The same where decay and dropout keep it from learning the text by heart (benchmarks/laws.md)."""
+
+
+def nominal_updates(minutes: float, positions: int, d_model: int, n_layers: int) -> int:
+    """Updates of so many positions that `minutes` are good for, at the speed that every law guesses: it has no clock.
+
+    A position costs as the layers' matrices are large: n_layers d_model^2.
+    """
+    cost = n_layers * d_model**2 / (4 * WIDE**2)
+    return max(1, int(60 * minutes / (_AN_UPDATE + positions * cost * 60 / _A_MINUTE)))
 
 
 def scale_law(n_tokens: int, budget: Budget, bigram_loss: float) -> Scale:
@@ -333,7 +368,8 @@ def scale_law(n_tokens: int, budget: Budget, bigram_loss: float) -> Scale:
     if tiny:
         return Scale(d_model=64, n_layers=2, n_ctx=64, batch_tokens=512)
     if budget.until_loss:
-        return _scale_for_target(budget.until_loss / bigram_loss)
+        scale = _scale_for_target(budget.until_loss / bigram_loss)
+        return scale if budget.steps else _within_passes(scale, n_tokens)
     if budget.steps or 0 < budget.minutes < 1:
         return Scale(d_model=128, n_layers=4, n_ctx=128, batch_tokens=1024, optimizer=_USUAL)
     return _scale_for_minutes(n_tokens, budget.minutes or DEFAULT_MINUTES)
@@ -342,7 +378,9 @@ def scale_law(n_tokens: int, budget: Budget, bigram_loss: float) -> Scale:
 def _scale_for_minutes(n_tokens: int, minutes: float) -> Scale:
     """A size for as many passes over the text as the time is good for, at a nominal speed: the law has no clock."""
     passes = minutes * _A_MINUTE / n_tokens
-    _, d_model, dropout, most = next(row for row in _BY_PASSES if passes >= row[0])
+    _, d_model, dropout, most = next(row for row in _BY_PASSES if passes * _MEASURED / n_tokens >= row[0])
+    if dropout and minutes * _A_MINUTE >= _LONG_TIME:
+        d_model = 256
     if n_tokens < _FEW:
         d_model, dropout, most = 128, 0.3, 12
     return Scale(
@@ -352,7 +390,7 @@ def _scale_for_minutes(n_tokens: int, minutes: float) -> Scale:
         batch_tokens=2048,
         most_steps=max(SHORT // 2, round(most * n_tokens / 2048)),
         dropout=dropout,
-        optimizer=_LONG,
+        optimizer=_LONG if dropout else _USUAL,
     )
 
 
@@ -384,6 +422,20 @@ def _scale_for_target(ratio: float) -> Scale:
     )  # fmt: skip
 
 
+def _within_passes(scale: Scale, n_tokens: int) -> Scale:
+    """The same with a horizon of at most `MOST_PASSES` over the text, or some hundred updates, and a note where it is
+    shorter: the yardstick says little of a small text, and more passes only learn it by heart."""
+    most = max(SHORT, round(MOST_PASSES * n_tokens / scale.batch_tokens))
+    if scale.steps <= most:
+        return scale
+    passes = [steps * scale.batch_tokens / n_tokens for steps in (scale.steps, most)]
+    note = (
+        f"The law for this loss would plan {scale.steps:,} updates, {passes[0]:,.0f} passes over so small a text; more"
+        f" than {passes[1]:.0f} would only learn it by heart, so at most {most:,} are planned; --steps plans more."
+    )
+    return replace(scale, steps=most, most_steps=most if scale.most_steps else 0, note=note)
+
+
 def pair_law(n_pairs: int, budget: Budget, yardstick: float) -> Scale:
     """Sizes and batch for `n_pairs` sentence pairs; an example is a bucket of 512 tokens a side.
 
@@ -399,33 +451,38 @@ SizeLaw = Callable[[int, Budget, float], Scale]
 """(how much there is to train on, the budget, a yardstick in nats or NaN where no target was given) -> scale."""
 
 
+_A_TEXT = 26
+"""Positions of a labelled text where a law has to guess, and what is computed beside them."""
+
+
 def labelled_law(n_texts: int, budget: Budget, entropy: float) -> Scale:
     """Sizes, batch and horizon for `n_texts` labelled texts.
 
     Labels are few beside words, and the loss of new texts soon rises while that of training texts falls: one block,
-    half of all values dropped, about two passes. A large eps keeps Adam from moving the row of a rare word as far as
-    that of a common one. The measurements are in LOG.md. Over another run's body, whose rows are longer, rates are
-    higher, eps is small and dropout light.
+    half of all values dropped, some passes. A large eps keeps Adam from moving the row of a rare word as far as that of
+    a common one, but over another run's body, whose rows are longer and have smaller gradients, it would hold them all.
+    The rate of W_E is the lower the more updates there are, or under a clock are expected: rows go as far, in smaller
+    steps. The measurements are in LOG.md.
     """
-    batch_size = 256 if n_texts >= 20_000 else 64
-    most_steps = max(500, round(2 * n_texts / batch_size))
-    steps = most_steps if budget.until_loss else 0
-    if budget.goes_on:
-        rates = {"muon": {"lr": 0.02, "muon_lr": 0.02, "weight_decay": 0.1}, "adamw": {"lr": 3e-4}}
-        return Scale(
-            d_model=128, n_layers=1, n_ctx=64, batch_size=batch_size, steps=steps, most_steps=most_steps,
-            dropout=0.1, optimizer=rates,
-        )  # fmt: skip
     large = n_texts >= 200_000
+    batch_size = 256 if n_texts >= 20_000 else 64
+    d_model, n_layers = 128 if n_texts >= 2000 else 64, 2 if large else 1
+    most_steps = max(500, round((2 if large else 5.7) * n_texts / batch_size))
+    steps = budget.steps or most_steps
+    if not (budget.steps or budget.until_loss):
+        minutes = budget.minutes or DEFAULT_MINUTES
+        steps = min(most_steps, nominal_updates(minutes, batch_size * _A_TEXT, d_model, n_layers))
+    slower = 1.0 if large else min(1.0, 500 / steps)
+    rates = {"lr": 3e-3, "muon_lr": 0.01, "weight_decay": 0.1, "embed_factor": slower}
     return Scale(
-        d_model=128 if n_texts >= 2000 else 64,
-        n_layers=2 if large else 1,
+        d_model=d_model,
+        n_layers=n_layers,
         n_ctx=64,
         batch_size=batch_size,
-        steps=steps,
+        steps=most_steps if budget.until_loss else 0,
         most_steps=most_steps,
         dropout=0.3 if large else 0.5,
-        optimizer={"muon": {"lr": 3e-3, "muon_lr": 0.01, "weight_decay": 0.1, "eps": 1e-4}},
+        optimizer={"muon": rates, "adamw": {"lr": 3e-4}} if budget.goes_on else {"muon": rates | {"eps": 1e-4}},
     )
 
 
@@ -492,106 +549,8 @@ def model_config(
     return replace(config, sizes=replace(sizes, d_model=matched.d_model, d_mlp=matched.d_mlp))
 
 
-def optimizer_config(preset: Preset, scale: Scale, steps: int) -> OptimizerConfig:
-    """The preset's optimizer over a horizon of `steps`, with what the size law knows better."""
-    optimizer = preset.optimizer_for(steps)
+def optimizer_config(preset: Preset, scale: Scale, steps: int, kind: str = "") -> OptimizerConfig:
+    """The preset's optimizer over a horizon of `steps`, or one of another `kind`, with what the size law knows better
+    of that kind."""
+    optimizer = preset.optimizer_for(steps, kind)
     return replace(optimizer, **scale.optimizer.get(optimizer.kind, {}))  # type: ignore[arg-type]
-
-
-# cards
-
-
-@dataclass(frozen=True, kw_only=True)
-class Sentence:
-    """One textbook sentence and whether it holds in a layout."""
-
-    key: str
-    """A word for tests and links."""
-    text: str
-    """The sentence."""
-    holds: bool
-    """Whether it is true of the layout, exactly."""
-    why: str
-    """Why not, or under which condition."""
-
-
-def card(preset: Preset) -> tuple[Sentence, ...]:
-    """Which textbook sentences hold in a preset's layout, in a fixed order."""
-    layout = preset.layout
-    rotary, heads = layout.positions == "rotary", preset.head_width != 0
-    attends = layout.mixer == "attention"
-    plain_scores = attends and not (rotary or layout.qk_norm or layout.bias)
-    blockers = [
-        name for name, on in (("rotary positions", rotary), ("QK-norm", layout.qk_norm), ("biases", layout.bias)) if on
-    ]
-    between = f"{' and '.join(blockers)} stand between x W_Q and the scores" if blockers else ""
-    between = between if attends else _NO_ATTENTION
-    zero_out = layout.start == "zero_out"
-    return (
-        Sentence(
-            key="scores-need-only-the-product",
-            text="Scores depend on W_Q and W_K only through W_Q W_K^T.",
-            holds=plain_scores,
-            why=between,
-        ),
-        Sentence(
-            key="identity-gives-x",
-            text="With W_Q = W_K = W_V = I, q = k = v = x.",
-            holds=plain_scores,
-            why=between or ("each head is its coordinate slice of x" if heads else ""),
-        ),
-        Sentence(
-            key="symmetric-scores",
-            text="With W_Q = W_K the scores are symmetric.",
-            holds=attends and not layout.bias and not (rotary and layout.qk_norm),
-            why=_why_not_symmetric(layout) if attends else _NO_ATTENTION,
-        ),
-        Sentence(
-            key="norm-gain-folds",
-            text="The gain of the norm before attention folds into W_Q, W_K and W_V.",
-            holds=attends and layout.norm != "none" and layout.norm_place == "pre" and not layout.bias,
-            why=_why_not_folding(layout) if attends else _NO_ATTENTION,
-        ),
-        Sentence(
-            key="heads-add-up",
-            text="The output is the sum over heads of pattern x W_V W_O.",
-            holds=attends and not layout.bias,
-            why=_NO_ATTENTION if not attends else "b_V and b_O are added" if layout.bias else "",
-        ),
-        Sentence(
-            key="positions-are-added",
-            text="Positions are vectors added to the embedding rows.",
-            holds=layout.positions in ADDED,
-            why={"rotary": "they turn q and k inside attention", "none": "there are none"}.get(layout.positions, ""),
-        ),
-        Sentence(
-            key="gradient-reaches-all",
-            text="From step 0 on, gradient reaches every matrix.",
-            holds=not zero_out,
-            why="W_O, W_out (and an untied W_U) start at zero, so at step 0 none reaches what lies behind them"
-            if zero_out
-            else "",
-        ),
-        Sentence(
-            key="two-tables",
-            text="The rows that tokens enter with (W_E) and the columns that predict them (W_U) are two matrices.",
-            holds=not layout.tied,
-            why="W_U is W_E transposed" if layout.tied else "",
-        ),
-    )
-
-
-_NO_ATTENTION = "there is no attention"
-
-
-def _why_not_folding(layout: Layout) -> str:
-    if layout.norm == "none" or layout.norm_place == "post":
-        return "no norm stands between the skip connection and W_Q"
-    return "the norm has a bias, which would have to fold into b_Q, b_K and b_V as well" if layout.bias else ""
-
-
-def _why_not_symmetric(layout: Layout) -> str:
-    if layout.bias:
-        return "b_Q and b_K may differ"
-    mixed = layout.positions == "rotary" and layout.qk_norm
-    return "the gains of QK-norm may differ, and rotary turns do not commute with them" if mixed else ""

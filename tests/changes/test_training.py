@@ -162,6 +162,14 @@ def test_a_window_freezes_for_its_steps_only():
     assert rest == [False] * 5
 
 
+def test_a_part_stays_held_when_the_whole_is_let_go():
+    catalogue, states = make(), {}
+    train(["L0.W_Q=freeze@0..2", "L0.H0.W_Q=freeze"], catalogue, see=lambda step, c: states.update({step: copy(c)}))
+    first, last = states[0]["L0.W_Q"], catalogue.state()["L0.W_Q"]
+    assert torch.equal(states[2]["L0.W_Q"], first)
+    assert torch.equal(last[:, :4], first[:, :4]) and (last[:, 4:] != first[:, 4:]).any()
+
+
 def test_what_acts_later_acts_before_its_step(tmp_path):
     path = tmp_path / "a.safetensors"
     save_file({"L1.W_V": torch.full((16, 16), 0.25)}, path)

@@ -99,6 +99,16 @@ def test_eval_repeats_the_loss_of_training_and_takes_changes(runs, capsys):
     assert "nats per target" in said(capsys, "eval", runs[0])
 
 
+def test_eval_says_what_a_change_does_and_who_shares_the_matrix(tmp_path, small_text, capsys):
+    words = "--tokenizer char --steps 2 --threads 1 --watch off --no-report --json --set".split()
+    sizes = "d_model=16,n_layers=1,n_heads=2,n_kv_heads=1,n_ctx=16,tied=true"
+    said(capsys, "train", small_text, *words, sizes, "--out", tmp_path / "tied")
+    out = said(capsys, "eval", tmp_path / "tied", "--change", "L0.H0.W_K=zero,W_U=scale(2)")
+    assert "L0.H0.W_K (the same matrix as L0.H1.W_K): set to 0.\n" in out and "the same matrix as W_E" in out
+    made = json.loads(said(capsys, "eval", tmp_path / "tied", "--change", "W_U=zero", "--json"))["changes_made"]
+    assert made == ["W_U (the same matrix as W_E): set to 0."]
+
+
 def test_eval_tells_the_loss_by_position_and_the_perplexity_by_words(runs, capsys):
     found = json.loads(said(capsys, "eval", runs[0], "--json"))
     assert [place["last"] for place in found["by_position"]] == [1, 2, 4, 8, 16, 32]
@@ -297,6 +307,24 @@ def test_compare_names_what_differs_and_warns_about_seeds(runs, capsys):
     assert 1 < distances["W_E"] < 2
     same = json.loads(said(capsys, "compare", runs[0], runs[0], "--json"))
     assert {row["words"] for row in same["matrices"]} == {"identical"} and same["cautions"] == []
+
+
+def test_compare_knows_texts_by_their_bytes(tmp_path, small_text, capsys):
+    words = "--tokenizer char --steps 2 --threads 1 --watch off --no-report --json --set".split()
+    words += ["d_model=16,n_layers=1,n_heads=1,n_ctx=16"]
+    text, copy = tmp_path / "a.txt", tmp_path / "b.txt"
+    for path in (text, copy):
+        path.write_text(small_text.read_text())
+    said(capsys, "train", text, *words, "--out", tmp_path / "1")
+    said(capsys, "train", copy, *words, "--out", tmp_path / "2")
+    text.write_text(small_text.read_text()[::-1])
+    said(capsys, "train", text, *words, "--out", tmp_path / "3")
+
+    def cautions(a, b):
+        found = json.loads(said(capsys, "compare", tmp_path / a, tmp_path / b, "--json"))["cautions"]
+        return [line for line in found if "different texts" in line]
+
+    assert cautions("1", "2") == [] and len(cautions("1", "3")) == 1
 
 
 def test_report_is_written_where_asked(runs, tmp_path, capsys):

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import gzip
 import json
 import math
 import os
@@ -288,6 +289,33 @@ def test_a_text_that_is_measured_on_itself_says_so(prose_file: Path) -> None:
         in load_corpus(config(prose_file, val=str(prose_file)), cache=None).describe()
     )
     assert "very text" not in load_corpus(config(prose_file), cache=None).describe()
+
+
+def test_a_gzipped_copy_is_the_very_text(prose: str, prose_file: Path, table_file: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    for i, half in enumerate((prose[:20_000], prose[20_000:])):
+        (folder / f"{i}.txt").write_text(half)
+    for path in (prose_file, table_file):
+        (tmp_path / f"{path.name}.gz").write_bytes(gzip.compress(path.read_bytes()))
+    (tmp_path / "zipped").mkdir()
+    for path in folder.iterdir():
+        (tmp_path / "zipped" / f"{path.name}.gz").write_bytes(gzip.compress(path.read_bytes()))
+    for source, copy in (
+        (prose_file, tmp_path / f"{prose_file.name}.gz"),
+        (table_file, tmp_path / f"{table_file.name}.gz"),
+        (folder, tmp_path / "zipped"),
+    ):
+        assert "the very text that it is trained on" in load_corpus(config(source, val=str(copy)), cache=None).note
+    assert "very text" not in load_corpus(config(prose_file, val=str(folder)), cache=None).note
+
+
+def test_a_replacement_character_that_the_vocabulary_lacks_is_charged(prose: str, tmp_path: Path) -> None:
+    """Decoded, [UNK] looks like it; training and validation lack it and have it."""
+    (tmp_path / "a.txt").write_text(prose)
+    (tmp_path / "b.txt").write_text(prose[:100] + "\ufffd" * 20)
+    found = load_corpus(config(tmp_path / "a.txt", val=str(tmp_path / "b.txt")), cache=None)
+    assert found.val.n_unknown == 20 and found.charge_nats is not None and found.charge_nats > 20
 
 
 def test_the_charge_is_a_code_that_cannot_be_cheated(prose: str) -> None:

@@ -60,6 +60,14 @@ def test_idx_files_are_read_as_they_were_written_and_test_files_beside_are_for_v
     )
 
 
+def test_images_that_are_trained_on_and_measured_on_are_counted(tmp_path):
+    train = pair(tmp_path / "a", "train", 30)
+    val = pair(tmp_path / "b", "t10k", 9)
+    assert "also stand" not in load_images(str(train), str(val)).rule
+    both = load_images(str(train), str(train))
+    assert both.rule.endswith("(30 of its 30 images also stand in the training part)") and both.rule in both.describe()
+
+
 def test_without_validation_files_a_tenth_of_each_class_is_held_out_and_copies_stay_together(tmp_path):
     path = pair(tmp_path, "digits", 300)
     pixels = read_idx(path, (3,)).copy()

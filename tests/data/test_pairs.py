@@ -62,6 +62,11 @@ def test_a_pair_for_validation_is_taken_whole_and_gzip_reads_the_same(small_pair
     assert len(plain.train) == len(plain.val) == 600
     assert np.array_equal(plain.train.source.ids, packed.train.source.ids)
     assert plain.sha256 != packed.sha256  # of the files as they lie on disk
+    for corpus in (plain, packed):
+        assert "600 of its 600 validation pairs also stand in the training part" in corpus.describe()
+    other = write(tmp_path, "ein Satz\n\n", "a sentence\nnone\n")
+    corpus = corpus_of(small_pairs, val=":".join(map(str, other)))
+    assert corpus.note == "1 pair with an empty side left out"
 
 
 def test_the_vocabulary_is_fitted_to_both_sides_of_the_training_part_only(small_pairs, tmp_path):

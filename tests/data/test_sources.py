@@ -89,6 +89,46 @@ def test_a_folder_gives_each_text_file_in_order_of_its_path(tmp_path: Path) -> N
     assert opened(tmp_path).sha256 != before
 
 
+def test_what_was_made_of_the_texts_of_a_folder_is_not_read_with_them(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("first")
+    (tmp_path / "b.txt").write_text("second")
+    before = opened(tmp_path)
+    made = {
+        "runs/begun": ("config.toml", "source.json", "checkpoints/step-00000000/state.json"),
+        "runs/slim": ("config.toml", "manifest.json", "model.safetensors", "report.html"),
+        "runs/study-a-b-12345678": ("runs.jsonl", "design-12345678.json", "page.html"),
+        "out": ("config.json", "model-00001-of-00002.safetensors", "README.md"),
+    }
+    for folder, names in made.items():
+        for name in names:
+            (tmp_path / folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / folder / name).write_text("words of ours")
+    found = opened(tmp_path)
+    assert list(found.documents()) == ["first", "second"]
+    assert (found.sha256, found.n_bytes) == (before.sha256, before.n_bytes)
+    assert found.note == "2 files read, 4 folders of runs, studies or exported models passed over"
+    assert "it holds runs, studies or exported models only" in refused(tmp_path / "runs")
+    for folder in made:
+        assert "is a run, a study or an exported model, and no text; name the text" in refused(tmp_path / folder)
+    (tmp_path / "site").mkdir()
+    for name in ("config.toml", "manifest.json", "page.md"):
+        (tmp_path / "site" / name).write_text(name)
+    assert list(opened(tmp_path).documents())[2:] == ["config.toml", "page.md"]
+
+
+def test_a_file_whose_beginning_alone_is_text_is_passed_over_unless_its_name_says_text(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("first")
+    (tmp_path / "b.txt").write_text("second")
+    before = opened(tmp_path)
+    for name in ("dump", "log.csv"):
+        (tmp_path / name).write_bytes(b"a line, and more\n" * 1000 + b"\xff\xfe")
+    found = opened(tmp_path)
+    assert list(found.documents()) == ["first", "second"] and found.sha256 == before.sha256
+    assert found.note == "2 files read, 2 that are not text passed over"
+    (tmp_path / "dump").rename(tmp_path / "dump.txt")
+    assert "dump.txt' is not UTF-8 text: byte 17000 is 0xff" in refused(tmp_path)
+
+
 def test_rows_with_more_cells_than_the_header_are_refused_with_their_line(tmp_path: Path) -> None:
     rows = "".join(f"{i},plain words\n" for i in range(300))
     (tmp_path / "a.csv").write_text("id,text\n" + rows + "300,words, and more\n")
@@ -120,7 +160,7 @@ def test_empty_names_at_the_end_of_a_header_name_nothing(tmp_path: Path, header:
         ),
         ("漢字漢字".encode("utf-16"), "UTF-16 text"),
         ("a few words".encode("utf-32"), "UTF-32 text"),
-        (gzip.compress(b"a few words"), "a gzip file; give it a name that ends in .gz"),
+        (gzip.compress(b"a few words", mtime=0), "a gzip file; give it a name that ends in .gz"),
         (b"PK\x03\x04\x14\0\x06\0\x08\0", "a zip archive, as .docx and .xlsx are too"),
         (b"%PDF-1.7\n%\xe2\xe3\xcf\xd3\n", "a PDF; expected its text, in UTF-8: pdftotext 'my file.txt' text.txt"),
     ],
@@ -206,6 +246,23 @@ def test_a_table_without_a_header_has_numbered_columns(tmp_path: Path) -> None:
     assert list(opened(tmp_path / "a.tsv").documents()) == ["the first sentence of them", "and the second one"]
     assert list(opened(tmp_path / "a.tsv", text_column="1").documents()) == ["1", "0"]
     assert "expected one of: 1, 2" in refused(tmp_path / "a.tsv", text_column="3")
+
+
+def test_a_first_cell_that_is_a_common_name_and_occurs_below_it_is_no_header(tmp_path: Path) -> None:
+    kinds = ["question", "statement"] * 4
+    texts = [f"a sentence, number {i} of them" for i in range(8)]
+    (tmp_path / "a.csv").write_text("".join(f'{kind},"{text}"\n' for kind, text in zip(kinds, texts, strict=True)))
+    assert list(opened(tmp_path / "a.csv").documents()) == texts
+    assert list(opened(tmp_path / "a.csv", text_column="2", label_column="1").documents()) == texts
+    once = "question\twhat time is it\n" + "".join(f"statement\t{text}\n" for text in texts)
+    (tmp_path / "b.tsv").write_text(once)
+    assert list(opened(tmp_path / "b.tsv", text_column="2", label_column="1").documents()) == [
+        "what time is it",
+        *texts,
+    ]
+    (tmp_path / "c.tsv").write_text("label\ttext\n" + once)
+    assert list(opened(tmp_path / "c.tsv").documents()) == ["what time is it", *texts]
+    assert "unknown column '2'; expected one of: label, text" in refused(tmp_path / "c.tsv", text_column="2")
 
 
 def test_a_csv_cell_larger_than_the_modules_own_limit_is_read(tmp_path: Path) -> None:

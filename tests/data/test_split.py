@@ -10,6 +10,7 @@ import pytest
 from qkv.data import split as split_module
 from qkv.data.config import DataConfig
 from qkv.data.copies import Sketches, group_copies, sketch
+from qkv.data.corpus import load_corpus
 from qkv.data.sources import open_source, whole_documents
 from qkv.data.split import Split, split_source
 from qkv.errors import SourceError
@@ -141,11 +142,49 @@ def test_a_few_long_documents_give_the_tail_of_each(tmp_path: Path) -> None:
     (tmp_path / "copy.txt").write_text(novels[0].upper())
     found = split_of(tmp_path)
     train, val = texts(found.train), texts(found.val)
-    assert len(train) == 4 and len(val) == 3
+    assert len(train) == 3 and len(val) == 3
     for text, tail in zip(novels, val, strict=True):
         assert text.endswith(tail) and abs(len(tail) - len(text) / 10) < 2
         assert not any(tail.lower() in head.lower() for head in train)
-    assert "the last 10% of each of 4 documents" in found.rule
+    assert found.rule == "the last 10% of each of 3 documents for validation, 1 near-copy of them left out"
+    assert found.revision == 2
+    (tmp_path / "copy.txt").unlink()
+    assert (again := split_of(tmp_path)).revision == 1 and texts(again.train) == train
+
+
+def test_of_near_copies_that_go_on_after_the_cut_the_longest_alone_is_used(tmp_path: Path) -> None:
+    draws = random.Random(7)
+    words = article(draws, 6000)
+    (tmp_path / "a.txt").write_text(words[:20000])
+    (tmp_path / "b.txt").write_text(words[:20000] + words[24000:32000])
+    found = split_of(tmp_path)
+    (train,), (val,) = texts(found.train), texts(found.val)
+    assert train + val == (tmp_path / "b.txt").read_text() and len(val) == 2800
+    assert found.rule == "the last 10% of the longest document for validation, 1 near-copy of it left out"
+
+
+def test_short_documents_do_not_stand_for_a_long_one(tmp_path: Path) -> None:
+    draws = random.Random(8)
+    book, poems = article(draws, 15_000), [article(draws, 25) for _ in range(50)]
+    for i, text in enumerate([book, *poems]):
+        (tmp_path / f"{i:02}.txt").write_text(text)
+    found = split_of(tmp_path)
+    train, val = texts(found.train), texts(found.val)
+    assert [head + tail for head, tail in zip(train, val, strict=True)] == [book, *poems]
+    assert found.rule == "the last 10% of each of 51 documents for validation" and found.revision == 2
+
+
+def test_a_corpus_that_was_split_otherwise_once_is_known_by_another_hash(tmp_path: Path) -> None:
+    """So a run of before is refused in one sentence instead of going on with other text."""
+    draws = random.Random(9)
+    for i in range(3):
+        (tmp_path / f"{i}.txt").write_text(article(draws, 2000))
+    plain = DataConfig(source=str(tmp_path), tokenizer="byte")
+    assert load_corpus(plain, cache=None).sha256 == open_source(plain).sha256
+    (tmp_path / "copy.txt").write_text((tmp_path / "0.txt").read_text())
+    assert "1 near-copy of them left out" in load_corpus(plain, cache=None).describe()
+    hashes = {load_corpus(plain, cache=cache).sha256 for cache in (None, tmp_path / ".kept", tmp_path / ".kept")}
+    assert len(hashes) == 1 and hashes != {open_source(plain).sha256}
 
 
 def test_the_end_of_a_text_is_read_without_its_beginning(tmp_path: Path) -> None:

@@ -2,8 +2,10 @@
 
 import hashlib
 import json
+import random
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -188,6 +190,33 @@ def test_unknown_characters_become_unk_and_show_as_the_replacement_character(
     found = char.encode("ka漢😀e")
     assert (found == char.unknown_id).tolist() == [False, False, True, True, False]
     assert char.decode(found) == "ka\ufffd\ufffde"
+
+
+def test_the_mark_of_two_sided_tokenizers_is_a_letter_to_all_others(prose: str) -> None:
+    mark = "\U0010fffd"
+    text = "".join(f"{word}{mark}" for word in prose[:3000].split(" ")) + f"{mark}end"
+    for kind in KINDS:
+        tokenizer = fit_tokenizer(kind, [text], 0 if kind in ("char", "byte") else 500)
+        assert (mark in tokenizer.decode(tokenizer.encode(f"a{mark}b"))) is (kind != "wordpiece")  # drops private ones
+        assert (tokenizer.encode(text) < tokenizer.d_vocab).all()
+
+
+def test_an_unknown_character_is_a_loss_even_where_it_is_the_replacement_character() -> None:
+    tokenizer = fit_tokenizer("char", ["abc"])
+    assert tokenizer.is_lossless("cab") and not tokenizer.is_lossless("a\ufffd")
+    assert fit_tokenizer("char", ["abc\ufffd"]).is_lossless("a\ufffd")
+
+
+@pytest.mark.parametrize("kind", ["bpe", "wordpiece", "unigram"])
+def test_a_long_stretch_without_spaces_is_fitted_in_seconds(kind: str) -> None:
+    """Its square would take a minute. Encoding is of the whole stretch."""
+    letters = "".join(random.Random(0).choices("ACGT", k=200_000))
+    began = time.process_time()
+    tokenizer = fit_tokenizer(kind, [letters], 400)
+    ids = tokenizer.encode(letters)
+    assert time.process_time() - began < 15
+    if kind != "wordpiece":  # words of more than 100 letters are unknown to it
+        assert tokenizer.decode(ids) == letters and len(ids) < len(letters) / 2
 
 
 def test_half_a_surrogate_pair_does_not_crash(tokenizer: Tokenizer) -> None:

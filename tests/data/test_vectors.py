@@ -55,6 +55,12 @@ def test_what_gensim_writes_is_read_back(tmp_path):
         ("v.txt", b"", "holds no vectors"),
         ("v.txt", b"the 1 2 3\ncat 1 2\n", "line 2: expected a word and 3 numbers .* found 2 numbers"),
         ("v.txt", b"the 1 2 3\ncat 1 two 3\n", "line 2: 'cat 1 two 3.* is not a word and 3 numbers"),
+        (
+            "v.txt",
+            b"3 2\na 1 2 3 4\nb 1 2 3 4\nc 1 2 3 4\n",
+            "line 2: expected a word and 2 numbers .* found 4 numbers",
+        ),
+        ("v.txt", b"the 1 2\ncat 1 -2e-3 3\n", "line 2: expected a word and 2 numbers .* found 3 numbers"),
         ("v.txt", b"the 1 nan 3\n", "the vector of 'the' is not finite"),
         ("v.txt", b"3 2\nthe 1 2\ncat 3 4\n", "cut off: it holds 2 of 3 vectors"),
         ("v.txt", b"the 1 1e43 3\n", "the vector of 'the' is not finite"),
@@ -68,6 +74,15 @@ def test_a_file_that_is_not_whole_or_no_vectors_is_told_in_one_sentence(tmp_path
     (tmp_path / name).write_bytes(data)
     with pytest.raises(SourceError, match=sentence):
         read_vectors(tmp_path / name)
+
+
+@pytest.mark.parametrize("head", ["", "4 2\n"])
+def test_a_word_may_hold_spaces_and_be_a_number_and_a_byte_order_mark_is_dropped(tmp_path, head):
+    words = ["the", ". . .", "at name@example.com", "1984"]
+    content = head + "".join(f"{word} {i} .5\n" for i, word in enumerate(words))
+    (tmp_path / "v.txt").write_text("\ufeff" + content, encoding="utf-8")
+    found = read_vectors(tmp_path / "v.txt")
+    assert found.words == tuple(words) and found.values.tolist() == [[i, 0.5] for i in range(4)]
 
 
 def test_a_missing_file_is_told(tmp_path):

@@ -43,7 +43,9 @@ class MadeRun:
         last = start.copy()
         last[:, 1] = scale * (np.arange(self.n) + 1) / 10
         save_file({"W_E": start}, self.path / "checkpoints" / "step-00000000" / "model.safetensors")
-        save_file({"W_E": last}, self.path / "model.safetensors")
+        (self.path / "checkpoints" / "step-00000064").mkdir(exist_ok=True)
+        for place in (self.path, self.path / "checkpoints" / "step-00000064"):
+            save_file({"W_E": last}, place / "model.safetensors")
         self.drift, self.counts = last[:, 1].copy(), counts
         with self.store() as store:
             for step in STEPS:

@@ -4,13 +4,15 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 from qkv.errors import RunFolderError
 from qkv.inspection import read
 from qkv.inspection.answer import apart
 from qkv.inspection.answers_loss import loss as loss_answer
 from qkv.inspection.reading import QUESTIONS
-from qkv.telemetry import AddressRow, Store
+from qkv.instruments.ledger import EARNED
+from qkv.telemetry import LEDGER_ARM, AddressRow, Store
 
 FALLING = [(10, 3.0, 3.1), (20, 2.0, 2.1), (30, 1.5, 1.6)]
 
@@ -76,7 +78,7 @@ def test_matrices_are_ranked_and_read_against_random_labels(made):
     last = {"W_E": 0.2, "L0.W_Q": 0.4, "L0.W_O": 1.2, "L1.W_Q": 0.6, "L1.W_O": 1.6, "W_U": 0.8}
     told = answer(made.with_drifts(last), "matrices")
     assert told.sentence == (
-        "L1.W_O moved most: by 1.60 of its starting size, then L0.W_O (1.20) and W_U (0.800); W_E least (0.200)."
+        "L1.W_O moved most: by 1.60 of a usual start's size, then L0.W_O (1.20) and W_U (0.800); W_E least (0.200)."
     )
     assert "W_O 1.40, W_U 0.800, W_Q 0.500, W_E 0.200" in told.more[0]
     assert told.more[1].startswith("W_O and W_U started at zero")
@@ -161,10 +163,44 @@ def test_a_loss_without_baselines_is_told_alone(made):
             "Yes, from step 30 on: the validation loss rose from 1.500 to 1.900 while the training loss went from "
             "1.600 to 0.800. best.safetensors holds step 30.",
         ),
+        (
+            [*FALLING, (40, 81.7, 90.2), (50, 248.0, 250.0)],
+            "No: both losses rose after step 30, the validation loss from 1.500 to 248.000 while the training loss "
+            "went from 1.600 to 250.000: the training diverged. best.safetensors holds step 30.",
+        ),
     ],
 )
 def test_over_fitting_is_dated(made, losses, expected):
     assert answer(made.with_losses(losses), "over-fitting").sentence == expected
+
+
+@pytest.mark.parametrize("sign", [-1.0, 1.0])
+def test_the_ledger_names_who_brought_the_change_whichever_way_it_went(made, sign):
+    earned = {"W_E": 0.5 * sign, "L0.W_Q": -0.1 * sign, "W_U": 1.6 * sign}
+    with made.store() as store:
+        store.register_measures([EARNED])
+        for step, loss in ((0, 5.0), (16, 5.0 + sign), (40, 5.0 + 2 * sign)):
+            store.add_evaluation(step, loss, is_best=False, arm=LEDGER_ARM)
+            if step:
+                store.add_values(step, "earned", list(earned), [v / 2 for v in earned.values()])
+    told = answer(made, "ledger")
+    way = "rose" if sign > 0 else "fell"
+    assert told.sentence.startswith(
+        f"The probe's loss {way} by 2.00 nats from step 0 to 40; of that W_U (80 %), W_E (25 %) and L0.W_Q (-5 %) came"
+    )
+    assert told.more[0].endswith(f"W_U {1.6 * sign:.2f}, W_E {0.5 * sign:.3f}, W_Q {-0.1 * sign:.3f}.")
+    assert told.more[1] == "L0.W_Q moved against it, by 0.100 nats." and told.address == "W_U"
+
+
+def test_a_row_is_no_example_where_no_trained_weights_were_kept(made):
+    run = made.with_rows(counts=np.arange(made.n, 0, -1))
+    for place in (run.path, run.path / "checkpoints" / "step-00000064"):
+        (place / "model.safetensors").unlink()
+    told = answer(run, "embeddings")
+    assert told.address == "W_E" and "went from length" not in told.sentence
+    (run.path / "checkpoints" / "step-00000016").mkdir()
+    save_file({"W_E": np.eye(run.n, 4, dtype=np.float32)}, run.path / "checkpoints/step-00000016/model.safetensors")
+    assert "by step 16, the last whose weights are kept" in answer(run, "embeddings").sentence
 
 
 def test_two_evaluations_are_too_few_to_speak_of_over_fitting(made):

@@ -9,6 +9,7 @@ from safetensors.numpy import save_file
 from qkv.errors import AddressError, RunFolderError
 from qkv.folder import RunFolder
 from qkv.inspection import drifts, moved, nearest, neighbours, row_story, stored, summary
+from qkv.inspection.neighbours import largest_by_chance
 from qkv.inspection.rows import rank_correlation, row_history, turns
 
 scipy_stats = pytest.importorskip("scipy.stats", reason="scipy is the oracle of rank correlations")
@@ -99,6 +100,15 @@ def test_neighbours_say_how_many_stayed_and_what_chance_would_give():
     other = neighbours(before, after, 5, 10)
     assert other.kept <= 4
     assert other.after[0].cosine == pytest.approx(other.null_cosine, abs=0.25)
+
+
+@pytest.mark.parametrize(("n", "d"), [(65, 32), (512, 128), (100, 2), (2000, 16)])
+def test_the_chance_of_neighbours_is_the_median_of_the_largest_cosine_of_random_rows(n, d):
+    draws = np.random.default_rng(n)
+    squares = draws.chisquare(d - 1, size=(400, n))
+    first = draws.standard_normal((400, n))
+    largest = (first / np.sqrt(first**2 + squares)).max(axis=1)
+    assert (largest < largest_by_chance(n, d)).mean() == pytest.approx(0.5, abs=0.08)
 
 
 def test_weights_are_read_at_the_steps_that_were_kept(tmp_path):

@@ -169,6 +169,17 @@ def test_a_longer_interval_with_more_panels_closes_too(training):
     assert errors[8] < 1e-3 and errors[8] < errors[1]
 
 
+@pytest.mark.parametrize("every", [25, 64])
+def test_the_last_entry_is_the_last_updates_wherever_it_falls(training, every):
+    run = training()
+    run(40, ledger=LedgerConfig(every=every, panels=8))
+    losses, earned, rows = ledger_of(run.path)
+    assert [e.step for e in losses] == [0, *range(every, 40, every), 40]
+    fall = losses[-1].loss - losses[0].loss
+    assert sum(v.sum() for a, v in earned.items() if ".H" not in a) == pytest.approx(fall, rel=1e-3)
+    assert max(rows["W_E"]) == 40
+
+
 def test_what_it_is_and_what_it_cost_are_written_down(training):
     run = training()
     run(8, ledger=EVERY)

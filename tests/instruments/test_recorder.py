@@ -312,7 +312,7 @@ def test_numbers_of_heads_are_those_of_the_weights_gradients_and_optimizer_of_th
             "norm": measures.norm(w),
             "grad_norm": measures.norm(g) * unclipped,
             "update_ratio": measures.update_ratio(b, w),
-            "drift": measures.drift(w, s),
+            "drift": measures.drift(w, s, n_in=len(now[whole]) if w.ndim == 2 else 0),
             "turn": measures.turn(w, s),
             "alignment": measures.alignment(b, w, g),
             "onward": measures.onward(w, s, g),

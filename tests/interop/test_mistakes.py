@@ -187,6 +187,21 @@ def test_a_sliding_window_shortens_the_context_and_says_so(theirs, tmp_path):
     imported = read_checkpoint(tmp_path / "m")
     assert imported.config.sizes.n_ctx == 9
     assert "sliding_window" in imported.notes[0]
+    change_config(tmp_path / "m", layer_types=["full_attention"] * 2)  # Mistral reads the width alone
+    assert read_checkpoint(tmp_path / "m").config.sizes.n_ctx == 9
+    change_config(tmp_path / "m", sliding_window="gone", max_position_embeddings=8192)
+    assert read_checkpoint(tmp_path / "m").config.sizes.n_ctx == 4096  # what transformers takes for a width not said
+    change_config(tmp_path / "m", sliding_window=None)
+    assert read_checkpoint(tmp_path / "m").config.sizes.n_ctx == 8192
+
+
+def test_two_rotary_scalings_that_disagree_are_refused(theirs, tmp_path):
+    theirs.save_theirs(tmp_path / "m", "mistral")
+    said = {"rope_theta": 500.0, "rope_type": "default"}
+    change_config(tmp_path / "m", rope_parameters=said, rope_scaling={"rope_type": "linear", "factor": 3.0})
+    refused(tmp_path / "m", "rope_scaling", "rope_parameters says otherwise")
+    change_config(tmp_path / "m", rope_scaling=said)
+    assert read_checkpoint(tmp_path / "m").config.layout.rope_base == 500
 
 
 def test_tokenizer_ids_beyond_the_table_are_refused(folder):

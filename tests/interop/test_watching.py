@@ -170,6 +170,24 @@ def test_a_model_of_transformers_is_watched_and_can_be_run_by_qkv(tmp_path, thei
     assert len(run.predict(["the cat"])) == 1
 
 
+def test_the_best_weights_are_those_of_the_lowest_loss_that_was_logged(theirs, tmp_path):
+    model = theirs.make_theirs("gpt2", torch.float32)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    tokenizer = theirs.save_tokenizer(tmp_path / "tok")
+    watcher = qkv.watch(model, optimizer, tmp_path / "run", tokenizer=tokenizer)
+    kept = {}
+    for step, ids in enumerate(batches(4, tokenizer.d_vocab), 1):
+        optimizer.zero_grad()
+        model(input_ids=ids, labels=ids).loss.backward()
+        optimizer.step()
+        kept[step] = model.transformer.wte.weight.detach().clone()
+        if step in (2, 4):
+            watcher.log(val_loss=1.5 if step == 2 else 9.0)
+    folder = watcher.close()
+    assert torch.equal(qkv.load(folder).catalogue().view("W_E"), kept[2])
+    assert torch.equal(qkv.load(folder, weights="last").catalogue().view("W_E"), kept[4])
+
+
 def test_names_of_ones_own_model(tmp_path):
     class Own(nn.Module):
         def __init__(self):

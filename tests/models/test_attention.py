@@ -59,6 +59,8 @@ def test_cross_attention_is_that_of_torch():
     expected, _ = theirs(x, context, context, key_padding_mask=~mask)
     torch.testing.assert_close(ours(x, context, mask=mask), expected, **EXACT)
     torch.testing.assert_close(ours.forward_recorded(x, context, mask=mask)[0], expected, **EXACT)
+    with pytest.raises(ConfigError, match="give a mask of the context"):
+        ours(x, context, documents=torch.zeros(2, 7, dtype=torch.long))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

@@ -55,4 +55,9 @@ def test_caveats_say_what_the_product_leaves_out():
     everything = Layout(positions="rotary", qk_norm=True, bias=True)
     qk = " ".join(FactoredMatrix(one, one, "L0.H0.QK").caveats(everything))
     assert all(word in qk for word in ("normalised", "R(d)", "b_Q", "sqrt(d_head)"))
-    assert "b_V" in " ".join(FactoredMatrix(one, one, "dec.L0.cross.H0.OV").caveats(everything))
+    assert "b_V and b_O" in " ".join(FactoredMatrix(one, one, "dec.L0.cross.H0.OV").caveats(everything))
+    some, none = Layout(scale=False, attention_bias="qkv"), Layout(scale=False, bias=True, attention_bias="none")
+    assert "b_Q" in " ".join(FactoredMatrix(one, one, "L0.H0.QK").caveats(some))
+    assert FactoredMatrix(one, one, "L0.H0.OV").caveats(some)[0].startswith("b_V adds")
+    assert FactoredMatrix(one, one, "L0.H0.OV").caveats(none) == []
+    assert "b_Q" not in " ".join(FactoredMatrix(one, one, "L0.H0.QK").caveats(none))

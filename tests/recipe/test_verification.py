@@ -227,6 +227,19 @@ def test_a_number_that_was_changed_is_found_at_its_step_and_matrix(
     assert (step, address) in {(fault.step, fault.address) for fault in faults}
 
 
+def test_what_an_older_version_measured_by_another_formula_is_not_called_damaged(copy: Path) -> None:
+    with sqlite3.connect(copy / "telemetry.sqlite") as database:
+        database.execute("UPDATE measures SET formula = 'another' WHERE name = 'drift'")
+        database.execute(
+            "UPDATE measurements SET value = value * 2 WHERE step = 16 AND arm = 0 AND measure = "
+            "(SELECT id FROM measures WHERE name = 'drift')"
+        )
+    database.close()
+    sealed_again(copy)
+    told = check(verify(copy, updates=0), "telemetry")
+    assert not told.faults and told.unchecked == ("drift was recorded by another formula than today's",)
+
+
 def test_a_run_that_is_not_finished_is_not_called_damaged(copy: Path) -> None:
     (copy / "manifest.json").unlink()
     verdict = verify(copy)

@@ -106,5 +106,5 @@ def test_parameters_are_matched_on_request(small_text, tmp_path, capsys):
         assert found["parameters"] == pytest.approx(60_000, rel=0.35 if preset == "modern" else 0.06)
     error = said(capsys, *words, "--parameters", 60_000, "--set", "d_model=8", "--out", tmp_path / "x", status=2)
     assert "--parameters chooses d_model" in error and not (tmp_path / "x").exists()
-    with pytest.raises(ConfigError, match="is not the size of the run"):
+    with pytest.raises(ConfigError, match="--parameters is 9000, but the run was made with"):
         qkv.train(resume=True, out=tmp_path / "lstm", parameters=9000)

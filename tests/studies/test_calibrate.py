@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 
 from qkv.studies import streams
+from qkv.studies.comparison import compare_rate
 from qkv.studies.inner import inner_design, inner_study
 from qkv.studies.question import Ask
 from qkv.studies.questions.calibrate import BLOCK, INNER, QUESTION, derive, known_effect
-from qkv.studies.statistics import bounds_of_rate, compare_rate, judge
+from qkv.studies.statistics import bounds_of_rate, judge
 from qkv.studies.tuning import report_key
 
 scipy_stats = pytest.importorskip("scipy.stats", reason="SciPy is in the extra study")
@@ -42,7 +43,7 @@ def test_rates_of_normal_differences_are_those_that_theory_promises():
         hits = BLOCK * sum(row[name] for row in found)
         low, high = bounds_of_rate(round(hits), BLOCK * len(found), 0.999)
         assert low <= promised <= high, name
-    from qkv.studies.statistics import power
+    from qkv.studies.power import power
 
     assert np.mean([row["power"] for row in found]) == pytest.approx(power(0.05, 0.05, INNER), abs=0.04)
 

@@ -372,6 +372,20 @@ def test_tokenizers_get_as_many_operations_or_as_many_bytes_as_they_say(quick, l
     assert all(design.arm(c.terms[0][1]).what in c.what for c in design.contrasts if c.name.endswith("characters"))
 
 
+def test_what_tokenizers_lose_and_are_charged_for_is_told_beside_their_bits(long_text, kept):
+    """With a loss of 0 nothing but the charge is left of the bits per byte."""
+    question, ask = find("tokenizers"), Ask(source=str(long_text), quick=True, cache=kept)
+    design = question.design(ask)
+    bits = {
+        name: streams.corpus(text, str(long_text), design.scale.val_tokens, kept).bits_per_byte(0.0)
+        for name, text in design.texts
+    }
+    said = question.counted(ask, design)
+    assert bits["words 2000"] > 0 and f"{bits['words 2000']:.3f} bits per byte of words 2000" in said
+    assert all((f"of {name}" in said) == (charge > 0) for name, charge in bits.items())
+    assert f"; the other {sum(charge == 0 for charge in bits.values())} tokenizers lose nothing" in said
+
+
 def test_two_budgets_that_come_to_as_many_steps_are_two_arms():
     from qkv.studies.questions.tokenizers import _arm
 

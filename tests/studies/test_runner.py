@@ -186,6 +186,27 @@ def test_a_study_that_was_begun_takes_any_budget_and_says_what_there_is(tiny, sm
     assert whole["not_reached"] == [] and whole["seeds"] == 3 and whole["trainings"] > 12
 
 
+def test_another_margin_judges_the_same_trainings_and_names_the_first(tiny, small_text, tmp_path, monkeypatch):
+    first = tiny.answer(small_text, tmp_path / "runs")
+    monkeypatch.setattr(runner, "pending", lambda *design: iter(()))  # whatever is missing stays so
+    again = tiny.answer(small_text, tmp_path / "runs", margin=0.2, minutes=1e-6)
+    assert again["run"] != first["run"] and (again["margin"], again["earlier_margins"]) == (0.2, [0.05])
+    assert [row["values"] for row in again["contrasts"]] == [row["values"] for row in first["contrasts"]]
+    assert again["trainings"] == first["trainings"] and again["not_reached"] == []
+    assert again["notes"][0] == "The same trainings were judged before, by a margin of 0.050"
+    assert tiny.answer(small_text, tmp_path / "runs", margin=0.2) == again | {"budget_minutes": 3}
+    assert first["earlier_margins"] == []
+
+
+def test_trainings_on_another_text_of_that_name_are_not_taken_over(tiny, small_text, tmp_path):
+    tiny.answer(small_text, tmp_path / "runs")
+    (tmp_path / "other").mkdir()
+    other = tmp_path / "other" / small_text.name
+    other.write_text(small_text.read_text(encoding="utf-8")[::-1], encoding="utf-8")
+    with pytest.raises(ConfigError, match="minutes are too few for 3 replicates"):  # as for one that was not begun
+        tiny.answer(other, tmp_path / "runs", minutes=1e-6)
+
+
 def test_a_verdict_says_which_budget_it_had(tiny, whole, small_text):
     verdict = json.loads((whole / "verdict.json").read_text())
     assert (

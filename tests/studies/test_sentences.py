@@ -5,17 +5,21 @@ import re
 
 import pytest
 
+from qkv.studies.comparison import Comparison
 from qkv.studies.design import OF_TRAININGS, Contrast
 from qkv.studies.question import Ask
 from qkv.studies.questions import find, questions
-from qkv.studies.sentences import amount, sentence
-from qkv.studies.statistics import VERDICTS, Comparison, bounds_of_rate
-from qkv.studies.verdicts import ArmFigures, Effect, Findings, judged
+from qkv.studies.sentences import amount, effect_row, sentence
+from qkv.studies.statistics import VERDICTS, bounds_of_rate
+from qkv.studies.verdicts import ArmFigures, Effect, Findings, judged, numbered
 
 SAID = {
-    "what-is-trained": ("that is learning", "that did harm"),
+    "what-is-trained": ("too, and the finished model depends on it", "that did harm"),
     "frozen-embeddings": ("but with .* at random costs", "do better than trained ones"),
-    "which-matrix": ("Training W_V and W_O matters more", "Training W_Q and W_K matters more"),
+    "which-matrix": (
+        "W_V and W_O are missed more than W_Q and W_K[,:]",
+        "W_Q and W_K are missed more than W_V and W_O[,:]",
+    ),
     "collocation": ("two words more alike", "two words less alike"),
     "what-moved-q": ("more because the encodings changed", "more because W_Q changed"),
     "gradient-path": ("need not pass through|little gradient reaches", "works against the rest"),
@@ -41,7 +45,7 @@ def comparison(verdict: str, effect: float, n: int = 8) -> Comparison:
     far = verdict.startswith("differs")
     return Comparison(
         n=n, effect=effect, low=effect - (0.001 if far else 1), high=effect + (0.001 if far else 1), sd=0.1, p=0.01,
-        p_signs=None, p_equivalent=None, verdict=verdict, detectable=0.2, needed=20,
+        p_equivalent=None, verdict=verdict, detectable=0.2, needed=20,
     )  # fmt: skip
 
 
@@ -49,7 +53,7 @@ def found(name: str, verdict: str, effect: float, others: str = "") -> Findings:
     """Findings of a question whose primary effect, and all others or those of another verdict, came out like that."""
     design = find(name).design(Ask(named=("a text", "0" * 64), quick=True))
     effects = [
-        Effect(contrast=c, values=(), result=comparison(others if i and others else verdict, effect), p_holm=None)
+        Effect(contrast=c, values=(), result=comparison(others if i and others else verdict, effect), p_corrected=None)
         for i, c in enumerate(design.contrasts)
     ]
     return Findings(design=design, effects=tuple(effects), arms=(), not_reached=(), trainings=0, earlier=())
@@ -72,7 +76,7 @@ def test_a_sentence_agrees_with_its_verdict_and_its_sign(name, verdict, sign):
         assert not re.search(r"\b(costs?|gains?|loses?|(more|less|better|worse)( by)?|lower by|higher by)$", claim)
     whole = sentence(find(name), findings)
     assert whole.startswith(f"{claim}: {amount(0.25 * sign)} ") and f" Verdict: {verdict} (margin" in whole
-    assert ("it would take about 20 replicates" in whole) == (verdict == "unresolved")
+    assert ("it would take 20 replicates" in whole) == (verdict == "unresolved")
 
 
 @pytest.mark.parametrize("name", questions())
@@ -145,9 +149,35 @@ def test_every_kind_of_positions_has_a_verdict_of_its_own(verdict, effect, words
     findings = found("positions", "differs", effect, verdict)
     assert words in find("positions").claim(findings)
     first, *others = findings.effects
-    unsure = tuple(dataclasses.replace(e, p_holm=0.06) for e in others)
+    unsure = tuple(dataclasses.replace(e, p_corrected=0.06) for e in others)
     claim = find("positions").claim(dataclasses.replace(findings, effects=(first, *unsure)))
-    assert ("whether learned ones help is open" in claim) == (verdict != "equivalent")
+    assert ("whether learned ones help is open" in claim) == (verdict in ("differs", "unresolved"))
+
+
+@pytest.mark.parametrize("name", questions())
+def test_brackets_tell_no_effect_that_differs_only_where_nothing_else_is_asked(name):
+    """What stands before a condition of others (`learned`) is no statement."""
+
+    def claim(**more) -> str:
+        findings = found(name, "differs", 0.25)
+        first, *others = findings.effects
+        asked = [e if e.contrast.name.startswith("learned (") else dataclasses.replace(e, **more) for e in others]
+        return find(name).claim(dataclasses.replace(findings, effects=(first, *asked)))
+
+    assert claim(p_corrected=0.06) == claim(result=comparison("unresolved", 0.25))
+    assert claim(p_corrected=0.04) == claim(p_corrected=None)
+
+
+def test_a_row_says_where_it_does_not_stand_beside_all_others():
+    contrasts = [Contrast(name=name, what="", terms=(), margin=0.05) for name in "abcdef"]
+    draws = ((0.5, 0.6, 0.4, 0.5, 0.55, 0.6), (0.9, 0.1, 1.9, 0.2, 0.1, 2.0), *([1, -2, 1.5, -1, 2, -1.4],) * 4)
+    effects = judged([(c, numbered(values)) for c, values in zip(contrasts, draws, strict=True)])
+    assert [e.verdict for e in effects[:3]] == ["differs", "differs (not after correction)", "unresolved"]
+    assert effects[0].p_corrected == effects[0].result.p == effects[1].result.p == 2 / 64, "the first is asked alone"
+    assert effects[1].told.verdict == "unresolved" and effects[1].result.verdict == "differs"
+    assert effect_row(effects[1])["verdict"] == "differs (not after correction)"
+    trivial = dataclasses.replace(effects[1], result=comparison("differs but trivially", 0.01))
+    assert trivial.told.verdict == "equivalent", "that it does not matter was shown"
 
 
 def test_how_many_parameters_are_as_many_is_told_by_the_run_and_not_by_the_design_of_today():
@@ -170,7 +200,7 @@ def test_a_second_question_in_brackets_is_told_by_its_own_verdict(name, quick):
     said = []
     for verdict in VERDICTS:
         effects = tuple(
-            Effect(contrast=c, values=(), result=comparison(verdict if i else "differs", 0.25), p_holm=None)
+            Effect(contrast=c, values=(), result=comparison(verdict if i else "differs", 0.25), p_corrected=None)
             for i, c in enumerate(design.contrasts)
         )
         findings = Findings(design=design, effects=effects, arms=(), not_reached=(), trainings=0, earlier=())
@@ -186,7 +216,71 @@ def test_tasks_that_agree_no_less_than_seeds_are_alike_only_where_seeds_agree_on
     assert "does not depend on the end task" in claim("differs") and "across tasks they agree, by 0.050" in claim(
         "differs"
     )
-    assert claim("equivalent").startswith("Of the end task nothing can be said") and "depend" not in claim("unresolved")
+
+
+def test_where_seeds_agree_on_nothing_the_end_task_is_not_asked():
+    """What needs the ceiling is left out, the answer itself too, and designs keep the protocol that they had."""
+    question, empty = find("end-task"), found("end-task", "equivalent", 0.0)
+    design, nothing = empty.design, numbered((0.01, -0.02, 0.0, 0.02, -0.01, 0.01))
+    effects = judged([(c, nothing) for c in design.contrasts])
+    out = [e.contrast for e in effects if e.result.verdict == "left out"]
+    assert [c.name.endswith("less its ceiling") for c in design.contrasts].count(True) == len(out) == 3
+    said = sentence(question, dataclasses.replace(empty, effects=effects))
+    assert said.startswith(
+        "Of the end task nothing can be said, for two seeds of one task share next to nothing in W_U. V"
+    )
+    older = tuple(dataclasses.replace(c, beside=()) for c in design.contrasts)
+    assert design.contrasts != older and dataclasses.replace(design, contrasts=older).protocol == design.protocol
+
+
+@pytest.mark.parametrize(
+    ("moved", "earned", "words"),
+    [
+        ("differs", "differs", "(that is learning: W_E moved further than on labels that nothing could tell, by 0.250"),
+        ("differs", "differs", "and its movement earned +0.250 nats of the fall of the loss): set back"),
+        (
+            "equivalent",
+            "differs",
+            "(W_E moved as far as on labels that nothing could tell, and its movement earned +0.25",
+        ),
+        ("differs", "equivalent", "of its start's norm, and its movement earned next to nothing): set back"),
+        ("differs", "unresolved", "of its start's norm, and what its movement earned is open): set back"),
+    ],
+)
+def test_learning_is_spoken_of_where_rows_moved_beyond_the_null_and_that_earned_something(moved, earned, words):
+    findings = found("what-is-trained", "differs", 0.25)
+    asked = {"W_E moved (adamw)": moved, "W_E earned (adamw)": earned}
+    effects = tuple(
+        dataclasses.replace(e, result=comparison(asked.get(e.contrast.name, "differs"), 0.25)) for e in findings.effects
+    )
+    claim = find("what-is-trained").claim(dataclasses.replace(findings, effects=effects))
+    assert words in claim and ("that is learning" in claim) == (moved == earned == "differs")
+
+
+@pytest.mark.parametrize(
+    ("verdict", "effect", "words"),
+    [
+        ("differs", 0.25, "costs 0.250 nats"),
+        ("differs", -0.053, "saves 0.053 nats"),
+        ("equivalent", 0.01, "costs nothing that matters"),
+        ("unresolved", 0.01, "costs nothing that this run can tell"),
+    ],
+)
+def test_the_start_that_a_matrix_is_frozen_at_is_told_and_the_other_one_where_it_was_asked(verdict, effect, words):
+    findings, question = found("which-matrix", "differs", -0.25), find("which-matrix")
+    claim = question.claim(findings)
+    assert claim.startswith("Frozen at N(0, 0.02), where scores are near 0 and attention is nearly an even mean, W_Q")
+    assert "Glorot" not in claim
+    costs = tuple(
+        dataclasses.replace(
+            findings.primary,
+            contrast=dataclasses.replace(findings.primary.contrast, name=f"glorot {pair} frozen - trained"),
+            result=result,
+        )
+        for pair, result in (("QK", comparison("differs", 0.5)), ("VO", comparison(verdict, effect)))
+    )
+    told = question.claim(dataclasses.replace(findings, effects=(*findings.effects, *costs)))
+    assert f"freezing W_Q and W_K costs 0.500 nats and freezing W_V and W_O {words})" in told
 
 
 def test_known_results_are_counted_by_their_verdicts():
@@ -215,7 +309,7 @@ def test_a_kept_verdict_is_judged_anew_and_says_what_it_was():
     question = find("which-matrix")
     empty = found("which-matrix", "unresolved", 0.0)
     values = (0.1, 0.2, 0.1, 0.2, 0.1)
-    findings = dataclasses.replace(empty, effects=judged([(c, values) for c in empty.design.contrasts]))
+    findings = dataclasses.replace(empty, effects=judged([(c, numbered(values)) for c in empty.design.contrasts]))
     file = verdict_file(question, findings, "runs/x")
     assert judged_anew(question, file) == file and was_judged(file, judged_anew(question, file)) == ""
     old = file | {"verdict": "unresolved", "sentence": "Nobody knows.", "intervals": "guessed"}
@@ -224,7 +318,11 @@ def test_a_kept_verdict_is_judged_anew_and_says_what_it_was():
     assert anew == file
     assert "guessed" in was_judged(old, anew) and "*VO - QK* is differs and was unresolved" in was_judged(old, anew)
     with pytest.raises(ConfigError, match="at another scale"):
-        judged_anew(question, old | {"scale": file["scale"].replace("d_model 32", "d_model 48")})
+        judged_anew(question, old | {"sizes": file["sizes"] | {"d_model": 48}})
+    in_words = {name: value for name, value in old.items() if name != "sizes"}  # as older files have it
+    assert judged_anew(question, in_words) == {name: value for name, value in file.items() if name != "sizes"}
+    with pytest.raises(ConfigError, match=r"at another scale .*d_model 48, .*; now: .*d_model 32, "):
+        judged_anew(question, in_words | {"scale": file["scale"].replace("d_model 32", "d_model 48")})
     with pytest.raises(ConfigError, match="answers by 'QK - VO', and the question is answered by 'VO - QK' now"):
         judged_anew(question, old | {"contrasts": [old["contrasts"][0] | {"name": "QK - VO"}, *old["contrasts"][1:]]})
     with pytest.raises(ConfigError, match="does not say how many"):
@@ -235,7 +333,7 @@ def test_a_kept_verdict_is_judged_anew_and_says_what_it_was():
 
 
 def test_a_page_says_how_the_layout_of_an_arm_differs_from_that_of_its_scale():
-    """`scale_words` leaves the start to arms, and old files left it out."""
+    """Old files left it out."""
     from qkv.studies.kept import judged_anew
     from qkv.studies.sentences import verdict_file
 
@@ -256,11 +354,67 @@ def test_a_page_says_how_the_layout_of_an_arm_differs_from_that_of_its_scale():
     assert judged_anew(question, anew) == anew
 
 
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        (
+            "known-results",
+            "char tokens, next and hidden tokens predicted; textbook layout (no or learned positions) of",
+        ),
+        ("known-results", "context 8, 300 steps of 64 windows, start Glorot's; AdamW, the"),
+        ("tokenizers", "in bpe tokens (vocabulary 512) and char tokens; textbook layout of 2 layers, d_model 32,"),
+        ("tokenizers", ", 206 and 300 steps of 16 windows, start N(0, 0.02); AdamW, the"),
+        ("end-task", "(rotary positions) of 2 layers, d_model 32, 2 heads, context 32, 300 and 900 steps"),
+        ("end-task", "start Glorot's where an arm does not say otherwise; AdamW"),
+        ("techniques", "layout (rotary positions, RMSNorm, squared ReLU, QK-norm) of 2 layers"),
+        ("techniques", "start W_O, W_out and W_U at 0; AdamW and Muon, "),
+        ("attention-or-lstm", "(LSTM: an LSTM in the place of attention, no positions, no norm, no MLP, no skip conn"),
+        (
+            "attention-or-lstm",
+            "; attention: rotary positions) of 2 layers, d_model 38 and 32, d_mlp 124, 1 and 2 heads",
+        ),
+        ("words-or-pixels", "On a text in char tokens and on the handwritten digits that come with scikit-learn; "),
+        ("collocation", "On made sentences (pairs); textbook layout of 2 layers, "),
+        (
+            "calibrate",
+            " of 1 layer, d_model 8, 1 head, context 8, 40 steps of 8 windows, start N(0, 0.02); AdamW; 16 of",
+        ),
+    ],
+)
+def test_a_sentence_names_what_the_arms_of_its_effect_were_trained_at(name, words):
+    findings = found(name, "differs", 0.25)
+    if name == "calibrate":
+        findings = dataclasses.replace(
+            findings,
+            effects=(
+                dataclasses.replace(findings.primary, result=comparison("differs", 0.25, 16)),
+                *findings.effects[1:],
+            ),
+        )
+    assert words in sentence(find(name), findings)
+
+
+def test_a_kept_run_tells_the_sizes_that_it_had():
+    """Steps of an arm may follow from a text that is not read again."""
+    from qkv.studies.kept import judged_anew
+    from qkv.studies.sentences import verdict_file
+
+    question, empty = find("tokenizers"), found("tokenizers", "unresolved", 0.0)
+    arms = tuple(
+        ArmFigures(arm=arm, losses=(), rates=(), at_edge=0, diverged=0, trainings=0, frozen=(), curve=())
+        for arm in empty.design.arms
+    )
+    effects = judged([(c, numbered((0.1, 0.2, 0.1, 0.2, 0.1, 0.2))) for c in empty.design.contrasts])
+    file = verdict_file(question, dataclasses.replace(empty, effects=effects, arms=arms), "runs/x")
+    sized = [row | {"sizes": row["sizes"] | {"steps": 177}} if row["sizes"] else row for row in file["arms"]]
+    assert "177 and 300 steps" in judged_anew(question, file | {"arms": sized})["sentence"]
+
+
 def test_a_share_of_trainings_has_the_interval_of_a_rate():
     """Five trainings of which none copies do not show that none would."""
     contrast = Contrast(name="s", what="", terms=(), margin=0.05, unit=OF_TRAININGS)
     never, mostly, always = (
-        effect.result for effect in judged([(contrast, [1.0] * n + [0.0] * (5 - n)) for n in (0, 4, 5)])
+        effect.result for effect in judged([(contrast, numbered([1.0] * n + [0.0] * (5 - n))) for n in (0, 4, 5)])
     )
     assert (never.low, never.verdict) == (0.0, "unresolved") and never.high == pytest.approx(1 - 0.025**0.2)
     assert (mostly.effect, mostly.verdict) == (0.8, "differs")
@@ -269,6 +423,7 @@ def test_a_share_of_trainings_has_the_interval_of_a_rate():
     assert (never.p, mostly.p) == (None, None), "one training refutes a rate of 0, and none supports it"
 
 
+SURE, UNSURE = (-0.5, 0.6, 0.7, -0.6, 0.4, 0.6), (0.9, 0.1, 1.9, 0.2, 0.1, 2.0)
 LEARNED, ASKED = (0.3, 0.4, 0.3, 0.35, 0.3, 0.4), (0.5, 0.6, 0.4, 0.5, 0.55, 0.6)
 
 
@@ -322,14 +477,19 @@ def test_all_that_reads_a_masked_model_needs_it_to_have_learned():
 def test_a_constant_is_told_and_neither_tested_nor_counted():
     text = Contrast(name="text", what="", terms=(), margin=0.05, constant=True)
     effect = Contrast(name="effect", what="", terms=(), margin=0.05)
-    (alone,) = judged([(effect, ASKED)])
-    told, beside = judged([(text, (0.374,) * 6), (effect, ASKED)])
+    (alone,) = judged([(effect, numbered(ASKED))])
+    told, beside = judged([(text, numbered((0.374,) * 6)), (effect, numbered(ASKED))])
     assert (told.result.verdict, told.result.n) == ("constant", 6) and told.result.effect == pytest.approx(0.374)
-    assert (told.result.p, told.p_holm, told.result.low, told.result.detectable) == (None,) * 4
+    assert (told.result.p, told.p_corrected, told.result.low, told.result.detectable) == (None,) * 4
     assert beside == alone, "the family is as large as without it"
-    scattered = judged([(text, ASKED), (effect, ASKED)])
+    scattered = judged([(text, numbered(ASKED)), (effect, numbered(ASKED))])
     assert [e.result.verdict for e in scattered] == ["differs"] * 2, "what scatters is no constant, whoever says so"
-    assert scattered[1].p_holm == pytest.approx(2 * alone.p_holm)
+    other = dataclasses.replace(effect, name="other")
+    few, more = (
+        judged([(effect, numbered(LEARNED)), (effect, numbered(UNSURE)), *rest])
+        for rest in ((), ((other, numbered(SURE)),))
+    )
+    assert few[1].p_corrected == few[1].result.p < more[1].p_corrected, "others than the first are asked at once"
 
 
 @pytest.mark.parametrize(
@@ -347,11 +507,11 @@ def test_what_needs_learning_is_left_out_where_nothing_was_learned(learned, verd
     gate = Contrast(name="learned", what="", terms=(), margin=0.05)
     asked = Contrast(name="asked", what="", terms=(), margin=0.05, needs="learned")
     other = dataclasses.replace(asked, name="other", needs="")
-    _, found, beside = judged([(gate, learned), (asked, ASKED), (other, ASKED)])
+    _, found, beside = judged([(gate, numbered(learned)), (asked, numbered(ASKED)), (other, numbered(ASKED))])
     assert found.result.verdict == verdict and found.values == ASKED
-    assert (found.result.effect is None) == (found.p_holm is None) == (verdict == "left out")
+    assert (found.result.effect is None) == (found.p_corrected is None) == (verdict == "left out")
     if verdict == "left out":
-        _, without = judged([(gate, learned), (other, ASKED)])
+        _, without = judged([(gate, numbered(learned)), (other, numbered(ASKED))])
         assert beside == without, "nor is it counted"
 
 
@@ -367,7 +527,7 @@ def test_a_kept_constant_and_what_was_left_out_stay_so():
         (Contrast(name="learned", what="", terms=(), margin=0.05), (0.001, -0.001, 0.0, 0.001, -0.001)),
         (Contrast(name="asked", what="", terms=(), margin=0.05, needs="learned"), values),
     )
-    findings = dataclasses.replace(empty, effects=judged([(first, values), *more]))
+    findings = dataclasses.replace(empty, effects=judged([(c, numbered(v)) for c, v in ((first, values), *more)]))
     file = verdict_file(question, findings, "runs/x")
     assert [row["verdict"] for row in file["contrasts"]][1:] == ["constant", "equivalent", "left out"]
     assert judged_anew(question, file) == file

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from qkv.errors import ConfigError
 from qkv.studies import statistics as ours
+from qkv.studies.comparison import compare, compare_rate
 
 scipy_stats = pytest.importorskip("scipy.stats", reason="SciPy is in the extra study")
 
@@ -88,36 +89,6 @@ def test_heavy_tails_leave_the_exact_rate_alone_and_make_t_find_too_little():
     assert exact == pytest.approx(12 / 256, abs=0.009) and student < 0.035
 
 
-@settings(deadline=None, max_examples=60)
-@given(st.lists(st.floats(0, 1), min_size=1, max_size=8))
-def test_holm_rejects_what_the_step_down_rule_rejects(p_values):
-    order, alive, rejected = np.argsort(p_values, kind="stable"), True, set()
-    for rank, index in enumerate(order):
-        alive = alive and (len(p_values) - rank) * p_values[index] < 0.05
-        if alive:
-            rejected.add(index)
-    assert {i for i, p in enumerate(ours.holm(p_values)) if p < 0.05} == rejected
-
-
-@pytest.mark.parametrize("n", [5, 8, 20])
-def test_a_detectable_effect_is_found_four_times_in_five(n):
-    draws = np.random.default_rng(n).normal(ours.detectable(1.0, n), 1.0, size=(20_000, n))
-    p = scipy_stats.ttest_1samp(draws, 0, axis=1).pvalue
-    assert (p < 0.05).mean() == pytest.approx(0.8, abs=0.012)
-
-
-def test_power_equals_the_share_of_simulated_tests_that_reject():
-    draws = np.random.default_rng(1).normal(0.8, 1.0, size=(20_000, 8))
-    p = scipy_stats.ttest_1samp(draws, 0, axis=1).pvalue
-    assert ours.power(0.8, 1.0, 8) == pytest.approx((p < 0.05).mean(), abs=0.012)
-
-
-def test_replicates_needed_is_the_first_n_with_that_power():
-    n = ours.replicates_needed(0.4, 1.0)
-    assert ours.power(0.4, 1.0, n) >= 0.8 > ours.power(0.4, 1.0, n - 1)
-    assert ours.replicates_needed(0.0, 1.0) is None
-
-
 def test_exact_bounds_of_a_rate_equal_scipys():
     theirs = scipy_stats.binomtest(7, 90).proportion_ci(0.95, "exact")
     assert ours.bounds_of_rate(7, 90) == pytest.approx((theirs.low, theirs.high), rel=1e-9)
@@ -152,7 +123,7 @@ def test_equivalence_at_the_margin_is_claimed_5_times_in_100():
 )
 def test_the_rule_of_the_verdict(values, verdict):
     assert ours.judge(values, 0.1) == verdict
-    assert ours.compare(values, 0.1).verdict == verdict
+    assert compare(values, 0.1).verdict == verdict
 
 
 @settings(deadline=None, max_examples=60)
@@ -161,22 +132,36 @@ def test_the_rule_of_the_verdict(values, verdict):
     st.floats(0.01, 5),
 )
 def test_a_comparison_never_contradicts_itself(values, margin):
-    found = ours.compare(values, margin)
+    found = compare(values, margin)
     assert found.verdict in ours.VERDICTS
     assert found.low <= found.effect + 1e-9 and found.effect <= found.high + 1e-9
-    if found.verdict.startswith("differs"):
-        assert found.low > 0 or found.high < 0
+    assert found.verdict.startswith("differs") == (found.low > 0 or found.high < 0) == (found.p < 0.05)
     if found.verdict == "equivalent":
         assert found.p_equivalent < 0.05
 
 
+def test_signs_of_rounding_are_no_evidence():
+    """Six of eight replicates came out the same but for the last bits, all of which had one sign."""
+    values = [-1.2e-05, -5.5e-06, -9e-06, -1.1e-05, -7e-06, -8e-06, -0.8, -0.9]
+    assert max(ours.interval(values)) < 0, "all eight are below 0"
+    assert ours.judge(values, 0.03) == "unresolved" and compare(values, 0.03).p == 0.5
+    assert ours.judge([1e-5] * 8, 0.03) == "equivalent" and compare([1e-5] * 8, 0.03).effect == 0.0
+    assert ours.judge([1e-4] * 8, 0.03) == "differs but trivially"
+
+
+@pytest.mark.parametrize("hits", range(0, 41, 2))
+def test_p_of_a_rate_is_below_5_percent_exactly_where_its_interval_leaves_it_out(hits):
+    found = compare_rate([1.0] * hits + [0.0] * (40 - hits), 0.3, 0.05)
+    assert (found.p < 0.05) == (found.low > 0 or found.high < 0)
+
+
 def test_one_replicate_and_a_margin_of_zero_are_explained():
-    assert ours.compare([0.5], 0.1).verdict == "unresolved" and ours.compare([], 0.1).effect is None
+    assert compare([0.5], 0.1).verdict == "unresolved" and compare([], 0.1).effect is None
     with pytest.raises(ConfigError, match="at least 2"):
         ours.interval([0.5])
     for margin in (0.0, -1.0, math.inf, math.nan):
         with pytest.raises(ConfigError, match="above 0"):
-            ours.compare([0.1, 0.2], margin)
+            compare([0.1, 0.2], margin)
 
 
 def test_signs_are_all_tried():

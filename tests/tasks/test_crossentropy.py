@@ -34,9 +34,14 @@ def gradients(loss_of, *tensors):
     return loss.detach(), [None if x is None else x.grad for x in leaves]
 
 
-@pytest.fixture(params=[1, 7, 10_000], ids=["one row a chunk", "seven rows a chunk", "one chunk"])
+@pytest.fixture(
+    params=[(1, 64), (7, 64), (7, 3), (10_000, 3), (10_000, 64)],
+    ids=["one row a chunk", "seven rows a chunk", "strips of chunks", "strips of one chunk", "one chunk"],
+)
 def chunks(request, monkeypatch):
-    monkeypatch.setattr(crossentropy, "chunk_rows", lambda d_vocab: request.param)
+    monkeypatch.setattr(crossentropy, "chunk_rows", lambda d_vocab: request.param[0])
+    monkeypatch.setattr(crossentropy, "_STRIP_BYTES", 1)
+    monkeypatch.setattr(crossentropy, "_FEWEST_STRIP", request.param[1])
 
 
 @pytest.mark.parametrize("with_bias", [False, True])
@@ -158,32 +163,32 @@ def test_any_shape_agrees_with_all_logits(n, d_model, d_vocab, seed, with_bias, 
 
 def test_no_more_than_a_chunk_of_logits_is_held(monkeypatch):
     largest = 0
-    real = crossentropy._logits
+    real = crossentropy._strips
 
-    def watched(x, matrix, bias):
+    def watched(products, bias):
         nonlocal largest
-        logits = real(x, matrix, bias)
-        largest = max(largest, logits.numel() * logits.element_size())
-        return logits
+        largest = max(largest, products.numel() * products.element_size())
+        return real(products, bias)
 
-    monkeypatch.setattr(crossentropy, "_logits", watched)
+    monkeypatch.setattr(crossentropy, "_strips", watched)
     h, weight, bias, targets = problem(600, 4, 30_000, torch.float32)
     linear_cross_entropy(h.requires_grad_(), weight, bias, targets).backward()
-    assert largest <= 33 << 20
+    token_scores(h.detach(), weight, bias, targets)
+    assert 0 < largest <= 33 << 20
 
 
 def test_one_chunk_of_logits_is_gone_before_the_next_is_made(monkeypatch):
     made, alive = [], []
-    logits_of = crossentropy._logits
+    slope_of = crossentropy._loss_and_slope
 
-    def logits(*args):
+    def slope(*args):
         alive.append(sum(ref() is not None for ref in made))
-        found = logits_of(*args)
-        made.append(weakref.ref(found))
+        found = slope_of(*args)
+        made.append(weakref.ref(found[1]))
         return found
 
     monkeypatch.setattr(crossentropy, "chunk_rows", lambda d_vocab: 4)
-    monkeypatch.setattr(crossentropy, "_logits", logits)
+    monkeypatch.setattr(crossentropy, "_loss_and_slope", slope)
     h, weight, bias, targets = problem(23, 8, 31)
     linear_cross_entropy(h.requires_grad_(), weight.requires_grad_(), bias, targets).backward()
     assert alive == [0] * 6

@@ -9,7 +9,7 @@ from scipy import stats
 
 from qkv.errors import ConfigError
 from qkv.tasks import TASKS, Causal, Masked, evaluate, find_task, validation_loss
-from qkv.tasks.evaluation import ratio_interval, student_t
+from qkv.tasks.evaluation import loss_interval, ratio_interval, student_t
 
 
 @pytest.mark.parametrize("task", [Causal(), Masked()], ids=lambda task: task.name)
@@ -98,6 +98,14 @@ def test_intervals_of_unequal_units_cover_as_often_as_they_say():
         low, high = ratio_interval(rng.gamma(2 * sizes, 1.0), sizes)[1]
         covered += low <= 2.0 <= high
     assert abs(covered / 2000 - 0.95) < 0.02
+
+
+def test_the_interval_of_a_loss_ends_at_zero():
+    nats, targets = np.array([0.0, 0.02]), np.ones(2)
+    assert ratio_interval(nats, targets)[1][0] < 0
+    loss, (low, high) = loss_interval(nats, targets)
+    assert (loss, low) == (pytest.approx(0.01), 0.0) and high > 0.1
+    assert loss_interval(nats[:1], targets[:1]) == (0.0, None)
 
 
 def test_tasks_are_found_by_name_and_misses_name_the_nearest():

@@ -110,6 +110,13 @@ def test_names_that_are_not_there_are_errors_that_show_the_nearest(path):
             telemetry.grid("norm", arm=5)
 
 
+def test_a_measure_that_is_a_list_says_how_it_is_read(path):
+    with Store(path) as store:
+        store.add_vector(3, "drift", "L0.W_Q", np.ones(4))
+    with Telemetry(path) as telemetry, pytest.raises(AddressError, match=r"vectors\('L0.W_Q', 'drift'\)"):
+        telemetry.series("**", "drift", arm=5)
+
+
 def test_measures_and_addresses_explain_themselves(path):
     with Telemetry(path) as telemetry:
         assert [m.meaning for m in telemetry.measures()] == ["what norm is", "what drift is"]

@@ -50,6 +50,13 @@ def test_the_share_dropped_is_p_and_the_mean_is_kept(p: float) -> None:
     assert torch.equal(kept, torch.full_like(kept, float(kept[0])))
 
 
+def test_a_share_next_to_one_leaves_next_to_nothing() -> None:
+    drop = make_drop(0.999999, 0, 0, np.arange(64))
+    assert drop is not None
+    y = drop("embed", torch.ones(64, 64, 64))
+    assert bool(y.isfinite().all()) and 0 < int((y != 0).sum()) < 30
+
+
 def test_neighbouring_examples_and_steps_are_uncorrelated() -> None:
     x = torch.ones(256, 1024)
     masks = []

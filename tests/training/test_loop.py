@@ -19,6 +19,7 @@ from qkv.folder import RunFolder
 from qkv.training.checkpoint import latest_valid
 from qkv.training.loop import run
 from qkv.training.record import Observer
+from qkv.training.tensorfile import load_tensors
 
 
 class Noted(Observer):
@@ -199,6 +200,34 @@ def test_minutes_become_a_horizon(tiny: ModuleType) -> None:
     assert outcome.train_seconds < 6
     assert noted.evaluations[outcome.steps] == outcome.last_loss
     assert any(e.kind == "horizon" for e in noted.events)
+
+
+def test_a_time_that_is_up_before_a_horizon_is_known_names_none(tiny: ModuleType) -> None:
+    noted = Noted()
+    outcome = run(**tiny.parts(steps=0, minutes=0.05), deadline_seconds=1e-3, observers=[noted])
+    (event,) = (event for event in noted.events if event.kind == "horizon")
+    assert event.sentence == f"the time is up at step {outcome.steps}"
+
+
+def test_weights_that_only_get_worse_leave_the_start_the_best(tiny: ModuleType, tmp_path: Path) -> None:
+    made, noted = tiny.parts(steps=40, eval_every=4, patience=3), Noted()
+    run(**made)
+    start = weights(made)
+    worse = {"steps": 40, "kind": "sgd", "lr": 30.0, "eval_every": 4, "patience": 3}
+    again = tiny.parts(**worse)
+    again["catalogue"].load_state(start)
+    with new_folder(tmp_path / "run") as folder:
+        outcome = run(**again, folder=folder, scores_start=True, observers=[noted])
+    assert outcome.best_step == 0 and outcome.best_loss == noted.evaluations[0] < outcome.last_loss
+    assert (outcome.stopped_because, outcome.steps) == ("budget", 12)
+    best = load_tensors(folder.best)
+    assert all(torch.equal(best[address], values) for address, values in start.items())
+
+
+def test_a_target_that_the_start_has_reached_still_takes_an_update(tiny: ModuleType) -> None:
+    noted = Noted()
+    outcome = run(**tiny.parts(steps=40, eval_every=1, until_loss=9.0), scores_start=True, observers=[noted])
+    assert (outcome.stopped_because, outcome.steps) == ("loss", 1) and set(noted.evaluations) == {0, 1}
 
 
 def test_random_labels_are_not_validated_and_write_nothing(tiny: ModuleType) -> None:

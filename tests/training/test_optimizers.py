@@ -87,6 +87,26 @@ def test_groups_partition_the_catalogue(tiny: ModuleType, kind: str) -> None:
         assert set(groups["muon"]) == hidden and "W_E" in groups["adamw"]
 
 
+@pytest.mark.parametrize("kind", ["muon", "adamw", "sgd"])
+def test_what_enters_the_stack_has_its_own_rate_and_nothing_else_does(tiny: ModuleType, kind: str) -> None:
+    ended = {}
+    for name, rates in {"own": {"embed_factor": 128.0}, "slow": {}, "fast": {"lr": 0.5}}.items():
+        catalogue = tiny.parts(kind=kind)["catalogue"]
+        optimizer = make_optimizer(catalogue, OptimizerConfig(kind=kind, **{"lr": 0.5 / 128} | rates))
+        for step in range(3):
+            give_gradients(optimizer.parameters, step)
+            optimizer.step(1.0)
+        ended[name] = {address: tensor.clone() for address, tensor in catalogue.state().items()}
+        entering = {e.address for e in catalogue if e.site == "embed" and e.parameter.ndim == 2}
+        assert [set(group) == entering for g, group in optimizer.groups().items() if g.endswith("_embed")] == (
+            [True] if name == "own" else []
+        )
+    assert "W_E" in entering
+    for address, tensor in ended["own"].items():
+        assert torch.equal(tensor, ended["fast" if address in entering else "slow"][address]), address
+    assert not torch.equal(ended["slow"]["W_E"], ended["fast"]["W_E"])
+
+
 def test_a_group_that_misses_a_parameter_is_refused(tiny: ModuleType) -> None:
     catalogue = tiny.parts()["catalogue"]
     some = {a: catalogue.entry(a).parameter for a in catalogue.addresses[1:]}

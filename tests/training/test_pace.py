@@ -5,7 +5,7 @@ import pytest
 from qkv.training.checkpoint import TrainingState
 from qkv.training.config import ScheduleConfig
 from qkv.training.pace import Pace
-from qkv.training.schedules import lr_scale
+from qkv.training.schedules import decay_start, lr_scale
 
 
 def simulate(
@@ -74,10 +74,30 @@ def test_steps_given_are_the_horizon() -> None:
     assert (state.step, state.horizon, horizons) == (50, 50, [])
 
 
-def test_a_resumed_run_keeps_its_horizon_whatever_the_clock_says() -> None:
-    resumed = TrainingState(step=100, horizon=300)
-    state, clock, horizons = simulate(lambda s: 1.0, 5.0, ScheduleConfig(), resumed)
-    assert (state.step, horizons) == (300, []) and clock == 200
+def test_a_resumed_run_keeps_a_settled_horizon_whatever_the_clock_says() -> None:
+    schedule = ScheduleConfig(decay_share=0.4)
+    resumed = TrainingState(step=180, horizon=300)  # the next update is the first of the decay
+    state, clock, horizons = simulate(lambda s: 1.0, 5.0, schedule, resumed)
+    assert (state.step, horizons) == (300, []) and clock == 120
+
+
+def test_a_resumed_run_whose_horizon_was_a_guess_ends_by_its_time() -> None:
+    resumed = TrainingState(step=100, horizon=100_000)  # guessed on a machine that was much faster
+    state, clock, horizons = simulate(lambda s: 0.02, 30.0, ScheduleConfig(decay_share=0.4), resumed)
+    assert state.step == state.horizon == horizons[-1] and 0.9 * 30 <= clock <= 30
+
+
+@pytest.mark.parametrize("factor", [0.5, 1.0, 2.0])
+def test_a_horizon_is_settled_at_the_first_step_of_its_decay_and_seen_to_be_on_resume(factor: float) -> None:
+    schedule, state = ScheduleConfig(decay_share=0.4), TrainingState()
+    pace, clock = Pace(schedule, state, 30.0), 0.0
+    while not pace.is_settled:
+        clock += 0.02 if state.step < 300 else 0.02 * factor
+        state.step += 1
+        pace.measure(state, clock, float)
+    assert state.step >= decay_start(state.horizon, schedule)
+    assert Pace(schedule, state, 1.0).is_settled
+    assert not Pace(schedule, TrainingState(step=state.step - 1, horizon=state.horizon), 1.0).is_settled
 
 
 def test_a_single_slow_step_still_gives_a_horizon() -> None:

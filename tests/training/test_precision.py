@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from qkv.errors import ConfigError
-from qkv.training.precision import Machine, has_bf16_units, resolve
+from qkv.training.precision import Machine, check_compiler, has_bf16_units, resolve
 
 
 @pytest.mark.parametrize(
@@ -24,6 +24,19 @@ def test_an_unknown_word_is_named(given: dict[str, object], words: str) -> None:
 def test_a_device_that_is_not_there_is_refused() -> None:
     with pytest.raises(ConfigError, match="no cuda device"):
         resolve(device="cuda")
+
+
+def test_a_compiler_that_does_not_work_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(function: object) -> object:
+        def call(x: object) -> None:
+            raise RuntimeError("No working C++ compiler found: (None, 'g++')\n\nSet TORCH_LOGS")
+
+        return call
+
+    check_compiler(Machine())
+    monkeypatch.setattr(torch, "compile", broken)
+    with pytest.raises(ConfigError, match=r"No working C\+\+ compiler found: \(None, 'g\+\+'\)\); leave it out"):
+        check_compiler(Machine(compile=True))
 
 
 def test_automatic_threads_are_torchs() -> None:

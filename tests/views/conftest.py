@@ -248,7 +248,7 @@ def verdict_of_a_study(**more):
     contrast = {
         "name": "frozen - trained", "what": "cost", "unit": "nats per token", "margin": 0.03, "expected": "above 0",
         "verdict": "differs", "effect": 0.12, "low": 0.08, "high": 0.16, "sd": 0.02, "n": 4, "p": 0.001,
-        "p_holm": 0.002, "p_signs": None, "p_equivalent": 0.9, "detectable": 0.05, "needed": 5, "values": [0.1, 0.14],
+        "p_corrected": 0.002, "p_equivalent": 0.9, "detectable": 0.05, "needed": 5, "values": [0.1, 0.14],
     }  # fmt: skip
     arm = {
         "name": "frozen", "what": "W_E <frozen>", "task": "causal", "text": "text", "changes": [],

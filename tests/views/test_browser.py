@@ -118,13 +118,13 @@ def test_map_reads_the_recorded_number_with_the_keyboard(look, report, run_folde
 
 def test_exact_weights_are_the_models(look, report, run_folder):
     page = look(report, fragment="#step=1000&addr=L1.W_K")
-    panel = page.locator("#matrix .raster[aria-label='exact weights, last step']")
+    panel = page.locator("#matrix .raster[aria-label='exact weights, step 1,000']")
     panel.focus()
     for key in ("ArrowRight", "ArrowDown", "ArrowDown", "ArrowRight", "ArrowRight", "ArrowRight"):
         page.keyboard.press(key)
     said = page.locator("#matrix .exact .readout").inner_text().replace("−", "-")
     row, column = map(int, re.match(r"L1\.W_K\[(\d+), (\d+)\]", said).groups())
-    shown = [float(text) for text in re.search(r"start (\S+), last step (\S+)$", said).groups()]
+    shown = [float(text) for text in re.search(r"start (\S+), step 1,000 (\S+)$", said).groups()]
     expected = [run_folder.start["L1.W_K"][row, column], run_folder.last["L1.W_K"][row, column]]
     assert shown == pytest.approx(expected, rel=1e-5)
 

@@ -69,6 +69,19 @@ def test_every_band_is_the_margin_of_its_effect_and_the_first_effect_stands_out(
     ]
 
 
+def test_effects_of_very_different_size_have_an_axis_each():
+    small = [effect(f"small {n}", "nats", [0.1 * n, 0.12 * n], 0.09 * n, 0.13 * n) for n in (1, 2)]
+    other = effect("other", "points", [40.0, 60.0], 30.0, 70.0, margin=0.5)
+    large = effect("large", "nats", [3.0, 3.2], 2.9, 3.3)
+    svg = ElementTree.fromstring(forest_svg({"study": "x", "contrasts": [small[0], large, other, small[1]]}))
+    heads = ["".join(t.itertext()) for t in svg.iter(f"{SVG}text") if t.get("class") == "head"]
+    assert [head.split(" (")[0] for head in heads] == ["nats", "nats", "points"]
+    shown = zip(svg.iter(f"{SVG}g"), [*small, large, other], strict=True)
+    assert all(row["name"] in "".join(group.itertext()) for group, row in shown)
+    wide = [float(line.get("x2")) - float(line.get("x1")) for g in svg.iter(f"{SVG}g") for line in g.iter(f"{SVG}line")]
+    assert min(wide) > 20
+
+
 def test_nothing_to_draw_is_no_picture():
     row = effect("x", "nats", [0.1], None, None)
     assert forest_svg({"study": "x", "contrasts": [row]}) == ""

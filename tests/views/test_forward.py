@@ -76,12 +76,19 @@ def test_one_position_predicts_nothing_and_costs_nothing(looker):
 def test_a_change_is_that_of_the_change_language(looker, model, ids):
     found = forward(looker, TEXT, None, layers=[1], changes=["L1.H2.W_V=zero"])
     assert not array(found.layers[0].v)[2].any() and array(found.layers[0].v)[1].any()
+    assert found.changed == ("L1.H2.W_V: set to 0.",)
     found = forward(looker, TEXT, None, layers=[0], changes=["L0.W_V=identity"])
     v = array(found.layers[0].v).transpose(1, 0, 2).reshape(len(TEXT), -1)
     np.testing.assert_array_equal(v, array(found.layers[0].x))
     again = forward(looker, TEXT, None, layers=[0])
     with torch.no_grad():
         np.testing.assert_array_equal(array(again.layers[0].q), model.forward_recorded(ids)[1]["L0.q"][0].numpy())
+    assert again.changed == ()
+
+
+def test_a_change_of_a_shared_matrix_says_who_shares_it(make):
+    tied = Looker(make(tied=True).folder)
+    assert forward(tied, TEXT, None, changes=["W_E=zero"]).changed == ("W_E (the same matrix as W_U): set to 0.",)
 
 
 def test_mistakes_are_sentences(looker):

@@ -132,6 +132,7 @@ def test_forward_shows_the_models_activations_and_a_change_shows(live, model, ru
     page.locator("#forward summary", has_text="Change it").click()
     page.locator("#forward .chip", has_text="cut the V path of H0").click()
     expect(page.locator("#forward .compared")).to_contain_text("L1.H0.W_V=zero")
+    expect(page.locator("#forward .compared")).to_contain_text("L1.H0.W_V: set to 0.")
     panels = page.locator("#forward .compared .panel").evaluate_all("(all) => all.map((e) => e.offsetTop)")
     assert len(panels) == 3 and len(set(panels)) == 1  # before, now and their difference in one row
     for position in (2, 5):

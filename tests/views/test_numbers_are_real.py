@@ -60,7 +60,7 @@ def again(run, measure: str, address: str, step: int) -> float | None:
         return alone[measure](now)
     if measure == "drift":
         size = torch.linalg.vector_norm(start)
-        width = 12 if ".H" in address and address.rpartition(".")[2] != "W_O" else start.shape[-1]
+        width = 12 if ".H" in address else start.shape[-1]  # 24 / 2 heads, whichever axis they are cut along
         return float(torch.linalg.vector_norm(now - start) / (size if size > 0 else width**0.5))
     if measure == "symmetric_share":
         return measures.symmetric_share(now)

@@ -48,6 +48,16 @@ def folder(tmp_path, verdict):
     return place
 
 
+def test_only_losses_of_one_thing_share_an_axis(verdict):
+    def arm(name, text, task):
+        return {**verdict()["arms"][0], "name": name, "text": text, "task": task}
+
+    arms = [arm("a", "text", "causal"), arm("b", "recall", "recall"), arm("c", "text", "causal")]
+    assert [a.of for a in study_room(verdict(arms=arms)).arms] == ["causal", "recall", "causal"]
+    arms = [arm("a", "text", "causal"), arm("b", "words", "causal"), arm("c", "text", "masked")]
+    assert [a.of for a in study_room(verdict(arms=arms)).arms] == ["causal, text", "causal, words", "masked"]
+
+
 def test_curves_have_the_t_interval_of_their_own_replicates(folder):
     arm = read_study(folder, Host()).study.arms[0]
     losses = np.array([[point[1] for point in curve] for curve in CURVES])
@@ -138,6 +148,32 @@ def test_every_effect_has_the_band_of_its_own_margin(look, folder):
     narrow, wide = bands.evaluate_all("(all) => all.map((e) => Number(e.getAttribute('width')))")
     assert wide == pytest.approx(2 * narrow, rel=0.01)
     assert "margin of 0.03 or 0.06" in page.locator("#study figcaption").first.inner_text()
+
+
+@pytest.mark.browser
+def test_effects_and_curves_are_told_apart_on_a_phone_too(look, folder):
+    kept = json.loads((folder / "verdict.json").read_text())
+    first, arm = kept["contrasts"][0], kept["arms"][0]
+    long = "frequent rows moved more than others (adamw, tied)"
+    large = {"name": long, "effect": 9.0, "low": 8.0, "high": 10.0, "values": [8.0, 10.0]}
+    kept["contrasts"] = [first, first | {"name": "other"}, first | large, first | {"name": "s", "unit": "of its norm"}]
+    kept["arms"] = [arm | {"name": f"arm {i}", "curve": [[10, 3.0 + i], [20, 2.0 + i]]} for i in range(15)]
+    kept["arms"].append(arm | {"name": "one", "text": "other", "curve": [[10, 3.0]]})
+    (folder / "verdict.json").write_text(json.dumps(kept))
+    (folder / "runs.jsonl").unlink()
+    page = look(write_study_page(folder), width=400)
+    names = page.locator("#study .figure-title").all_inner_texts()
+    assert names[:3] == [
+        "Effects in nats per token", "Larger effects in nats per token", "Effects as a share of its norm"
+    ]  # fmt: skip
+    assert long.replace(" ", "") in page.locator("#study svg").nth(1).text_content().replace(" ", "")
+    outside = "(all) => all.filter((e) => e.getBoundingClientRect().left < 0).map((e) => e.textContent)"
+    assert page.locator("#study svg text").evaluate_all(outside) == []
+    curves, single = page.locator("#study svg").nth(3), page.locator("#study svg").nth(4)
+    style = "(e) => ['stroke', 'stroke-dasharray'].map((name) => e.closest('g').getAttribute(name)).join(' ')"
+    drawn = curves.locator("path").evaluate_all(f"(all) => all.map({style})")
+    assert len(drawn) >= 15 and len(set(drawn)) == len(drawn)
+    assert single.locator("circle").count() >= 1 and page.complaints == []
 
 
 @pytest.mark.browser

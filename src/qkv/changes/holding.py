@@ -98,16 +98,16 @@ class Freezer:
         return (firsts[:, None] + torch.arange(entry.width)).flatten()
 
     def _enter(self, phase: _Phase) -> None:
-        if phase is not self._entered:
-            for hook in self._hooks:
-                hook.remove()
-            self._hooks = [self._silence(address, index) for address, index in phase.slices.items()]
-            self._entered = phase
         for address in self.trainable:
             parameter, frozen = self._entries[address].parameter, address in phase.whole
             parameter.requires_grad_(not frozen)
             if frozen:
                 parameter.grad = None
+        if phase is not self._entered:
+            for hook in self._hooks:
+                hook.remove()
+            self._hooks = [self._silence(address, index) for address, index in phase.slices.items()]
+            self._entered = phase
         self._kept = []
         for address, index in phase.slices.items():
             stored, axis = self._entries[address].parameter.detach(), self._entries[address].axis

@@ -141,15 +141,20 @@ class Plan:
         for group, addresses in self.catalogue.groups.items():
             trained = sum(address not in frozen for address in addresses)
             groups += [f"{group} {trained} of {len(addresses)}"] if addresses else []
-        lines = [self._sentence(change, parts) for change, parts in self._made]
+        lines = self.sentences()
         return [*lines, f"Matrices that train at step 0: {', '.join(groups)}."] if lines else []
+
+    def sentences(self) -> list[str]:
+        """A sentence for each change: what is done to which matrices, and with whom they are one."""
+        return [self._sentence(change, parts) for change, parts in self._made]
 
     def _sentence(self, change: Change, parts: list[Part]) -> str:
         op, stop = OPS[change.op], "the end" if change.stop is None else f"step {change.stop - 1}"
         argument = str(change.args[0]) if change.args else ""
         if change.op == "random":
             argument = f"from N(0, {argument})" if argument else "from its start"
-        what = op.sentence.format(argument) + (" and frozen" if change.holds and op.writes else "")
+        frozen = change.holds and op.writes and not self._looking
+        what = op.sentence.format(argument) + (" and frozen" if frozen else "")
         when = f" before step {change.start}" if change.start else ""
         if (change.holds or op.on_activations) and change.window:
             when = f" from step {change.start} to {stop}"

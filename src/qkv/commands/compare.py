@@ -164,6 +164,12 @@ def _cautions(a: "Run", b: "Run") -> list[str]:
             "The vocabularies differ: row t of W_E names another token in each, and losses in nats per token count "
             "other tokens. Compare bits per byte."
         )
-    if a.config.data.source != b.config.data.source:
+    if _data(a) != _data(b) and not (a.config.imported or b.config.imported):
         cautions.append("They were trained and scored on different texts, so their losses do not compare.")
     return cautions
+
+
+def _data(run: "Run") -> str:
+    """What tells a run's data from others': the hash of what was read; of an unfinished run where it was read."""
+    data = run.folder.read_manifest().get("data") if run.folder.is_finished else None
+    return (data or {}).get("sha256") or f"{run.config.data.source} {run.config.data.val}"

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from qkv.commands.arguments import one_of, split_changes
 
 if TYPE_CHECKING:
-    from qkv.tasks.task import AtPosition
+    from qkv.tasks.task import AtPosition, Task
 
 __all__ = ["configure", "run"]
 
@@ -38,10 +38,14 @@ def run(args: argparse.Namespace) -> int:
     changes = split_changes(args.change)
     loaded = api.load(args.run, weights=args.weights)
     result = loaded.evaluate(args.source, changes=changes)
+    made = loaded.changed(changes)[1] if changes else []
     if args.json:
         about = {"run": str(loaded.path), "task": loaded.task.name, "weights": args.weights, "changes": changes}
+        about |= {"changes_made": made} if made else {}
         screen.print_json(about | result.as_json())
         return 0
+    for sentence in made:
+        print(sentence)
     rows = [("loss, nats per target", screen.number(result.loss), _interval(result.loss_interval))]
     for figure in result.figures.values():
         if figure.value is not None:
@@ -51,26 +55,27 @@ def run(args: argparse.Namespace) -> int:
         if figure.missing:
             print(f"{figure.label}: none; {figure.missing}")
     if args.by_position:
-        _print_places(result.by_position, loaded.task.name)
+        _print_places(result.by_position, loaded.task)
     items = loaded.task.items or loaded.task.examples
     print(f"over {result.n_targets:,} targets in {result.n_windows:,} {items}, {args.weights} weights")
     return 0
 
 
-def _print_places(places: "tuple[AtPosition, ...]", task: str) -> None:
+def _print_places(places: "tuple[AtPosition, ...]", task: "Task") -> None:
     """Raises UserError for a task whose targets have no place in a window."""
     from qkv.commands import screen
     from qkv.errors import UserError
 
     if not places:
-        raise UserError(f"--by-position is for the tokens of a text; the targets of the task {task} have no order")
+        raise UserError(f"--by-position is for the tokens of a text; the targets of the task {task.name} have no order")
     rows = [
         (str(place.first) if place.first == place.last else f"{place.first} to {place.last}",
          screen.number(place.loss), _interval(place.interval), f"{place.n_targets:,}")
         for place in places
     ]  # fmt: skip
     print()
-    screen.print_table(["positions read", "nats per target", "95 % interval", "targets"], rows)
+    place = "positions read" if task.stack == "decoder" else "place in the window"
+    screen.print_table([place, "nats per target", "95 % interval", "targets"], rows)
 
 
 def _interval(bounds: tuple[float, float] | None) -> str:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from qkv.inspection.lens import LensLayer
     from qkv.instruments.gradients import GradientPath
 
-__all__ = ["path_json", "print_lens", "print_path"]
+__all__ = ["path_json", "print_lens", "print_path", "row_address"]
 
 N_ROWS = 8
 
@@ -53,13 +53,21 @@ def print_path(path: "GradientPath", tokenizer: "Tokenizer") -> None:
     by_row = path.rows.shares_by_row()
     rows = [
         (
-            f"W_E[{screen.shown(repr(tokenizer.token(int(path.row_ids[n])))[1:-1])}]",
+            row_address(int(path.row_ids[n]), tokenizer),
             screen.number(float(norms[n])),
             *(_share(float(values[n])) for values in by_row.values()),
         )
         for n in np.argsort(-norms, kind="stable")[:N_ROWS]
     ]
     screen.print_table(["rows pulled at most", "|gradient|", *by_row], rows)
+
+
+def row_address(i: int, tokenizer: "Tokenizer") -> str:
+    """The address of a token's row: by its text where that means this token, else by its number, the text behind it."""
+    text = tokenizer.token(i)
+    shown = screen.shown(repr(text)[1:-1])
+    means_it = tokenizer.readable.get(text) == i and shown == text
+    return f"W_E[{shown}]" if means_it else f"W_E[{i}] '{shown}'"
 
 
 def print_lens(layers: "Sequence[LensLayer]", tokenizer: "Tokenizer") -> None:

@@ -1,5 +1,6 @@
 """What `qkv train` says to a person at the end: how good the loss is, one sample, where things are, what is next."""
 
+import math
 import shlex
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -8,7 +9,7 @@ from qkv.commands import screen
 
 if TYPE_CHECKING:
     from qkv.api import Run
-    from qkv.tasks import Task
+    from qkv.tasks import Standing, Task
     from qkv.telemetry import Sample
 
 __all__ = ["loss_rows", "print_outcome"]
@@ -31,7 +32,7 @@ def print_outcome(run: "Run") -> None:
         metric = run.task.metric.replace("_", " ")
         title = "validation" if run.task.judged else "validation loss"
         screen.print_table([title, f"nats per {run.task.target}", metric, ""], loss_rows(summary, run.task))
-        print(_verdict(summary, run.task))
+        print(_diverged(run) or _verdict(summary, run.task))
     samples = _last_samples(run)
     for sample in samples:
         shown = _cut(run.task.shown(sample.prompt, sample.text))
@@ -50,10 +51,10 @@ def print_outcome(run: "Run") -> None:
 
 
 def loss_rows(summary: Mapping[str, Any], task: "Task") -> list[tuple[str, str, str, str]]:
-    """The run among the baselines, worst first: name, nats per target, the task's metric, whether it is beaten."""
+    """The run among the baselines, worst first: name, nats per target, the task's metric, how it stands by the run."""
     own = _Figures("this model", summary["val_loss"], summary.get(task.metric))
     others = _baselines(summary, task)
-    rows = [(own, ""), *((other, "beaten" if own.beats(other, task) else "not beaten") for other in others)]
+    rows = [(own, ""), *((other, _MARKS[_stands(summary, other, task)]) for other in others)]
     rows.sort(key=lambda row: row[0].rank(task))
     return [(row.name, _or_empty(row.nats), _or_empty(row.metric), mark) for row, mark in rows]
 
@@ -71,9 +72,21 @@ class _Figures(NamedTuple):
             return self.metric if task.higher_is_better else -self.metric
         return -float("inf") if self.nats is None else -self.nats
 
-    def beats(self, other: "_Figures", task: "Task") -> bool:
-        """Whether it is better than another."""
-        return self.rank(task) > other.rank(task)
+
+_MARKS: "dict[Standing, str]" = {"better": "beaten", "level": "not told apart", "worse": "not beaten"}
+
+
+def _stands(summary: Mapping[str, Any], other: _Figures, task: "Task") -> "Standing":
+    """How the run stands beside a baseline: by the metric and its interval where the task is judged by one."""
+    from qkv.tasks import standing
+
+    own = summary.get(task.metric)
+    if task.judged and own is not None and other.metric is not None:
+        interval = summary.get(f"{task.metric}_interval")
+        return standing(own, interval, other.metric, higher_is_better=task.higher_is_better)
+    return standing(
+        summary["val_loss"], None, float("inf") if other.nats is None else other.nats, higher_is_better=False
+    )
 
 
 def _baselines(summary: Mapping[str, Any], task: "Task") -> list[_Figures]:
@@ -93,14 +106,32 @@ def _verdict(summary: Mapping[str, Any], task: "Task") -> str:
     found = _baselines(summary, task)
     if not found:
         return ""
-    own = _Figures("", summary["val_loss"], summary.get(task.metric))
     best = max(found, key=lambda one: one.rank(task))
     name = best.name.split(" (")[0].split(",")[0].removeprefix("the ")
     by_metric = task.judged and best.metric is not None
     size = f"{task.metric} {_or_empty(best.metric)}" if by_metric else f"{_or_empty(best.nats)} nats"
-    if own.beats(best, task):
+    stands = _stands(summary, best, task)
+    if stands == "better":
         return f"Better than every baseline; the nearest is the {name} with {size}."
+    if stands == "level":
+        return f"Not to be told from the {name}, with {size}: more validation {task.items or task.examples} would tell."
     return f"The {name} is better, with {size}: more training or more data would help."
+
+
+def _diverged(run: "Run") -> str:
+    """What a loss says that is worse than that of a model which learned nothing, and what to type; or ""."""
+    from qkv.tasks import worse_than_nothing
+
+    model, optimizer, loss = run.config.model, run.config.training.optimizer, run.summary["val_loss"]
+    n_answers = len(model.classes) or model.sizes.d_vocab
+    if run.task.judged or not worse_than_nothing(loss, n_answers):
+        return ""
+    rates = {"lr": optimizer.lr} | ({"muon_lr": optimizer.muon_lr} if optimizer.kind == "muon" else {})
+    words = " ".join(f"--set {name}={rate / 10:g}" for name, rate in rates.items())
+    return (
+        f"Worse than knowing nothing ({screen.number(math.log(n_answers))} nats): the learning rate may be too high;"
+        f" a tenth of it is {words}"
+    )
 
 
 def _last_samples(run: "Run") -> "list[Sample]":

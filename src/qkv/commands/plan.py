@@ -61,6 +61,7 @@ def _sentences(found: "Forecast") -> list[str]:
         f"One update takes about {found.update_seconds:.3g} s ({found.rate}){sums}.",
         f"{found.updates:,} updates, {found.tokens:,} positions: about {_duration(found.seconds)},"
         " validation and instruments not counted.",
+        *([found.note] if found.note else []),
     ]
 
 

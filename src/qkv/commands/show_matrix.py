@@ -118,7 +118,8 @@ class RowShown:
             show_rows.print_history(self.history)
         if not self.near.after:
             return
-        print(f"\nNearest rows by cosine; random rows of this width would reach {self.near.null_cosine:.2f}:")
+        chance = f"{self.near.null_cosine:.2f}"
+        print(f"\nNearest rows by cosine; the nearest of as many random rows of this width has about {chance}:")
         table = [
             (*self._near(before), *self._near(after))
             for before, after in zip_longest(self.near.before, self.near.after)

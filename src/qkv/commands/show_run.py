@@ -90,9 +90,9 @@ class RunShown:
                 row.append(Text.assemble(screen.number(value), " ", block))
             rows.append(row)
         screen.print_table([f"{self.measure} at step {int(self.steps[-1]):,}", *kinds], rows)
-        if self.null:
+        ratios = sorted(((v / n, a) for a, (_, v, n) in self.null.items() if n > 0), reverse=True)
+        if ratios:
             step = next(iter(self.null.values()))[0]
-            ratios = sorted(((v / n, a) for a, (_, v, n) in self.null.items() if n > 0), reverse=True)
             most, least = ratios[0], ratios[-1]
             print(
                 f"At step {step:,} against the same training on random labels: "

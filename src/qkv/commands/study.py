@@ -114,6 +114,8 @@ def _print(verdict: dict[str, Any]) -> None:
     screen.print_table(EFFECT_COLUMNS, map(effect_cells, verdict["contrasts"]))
     print()
     screen.print_table(ARM_COLUMNS, map(arm_cells, verdict["arms"]))
+    for note in verdict["notes"]:
+        print(f"- {note}.")
     if verdict["full_answer"]:
         print(f"The full run on this text said: {verdict['full_answer']}")
     for missing in verdict["not_reached"]:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from qkv.data.caching import read_cached, write_cached
+from qkv.data.caching import cache_key, read_cached, write_cached
 from qkv.data.corpus import Corpus
 from qkv.data.ngrams import ngram_losses
 
@@ -31,7 +31,6 @@ XZ_WINDOW = 4 << 20
 """Bytes of training text before the validation text that xz is given, the last ones, and most bytes of validation text;
 it bounds the time to about ten seconds (xz itself would look back 8 MiB)."""
 
-_FORMAT = 1
 _BLOCKS = 64
 
 
@@ -63,9 +62,9 @@ def baselines(corpus: Corpus, cache: Path | None = None) -> Baselines:
 
     A pure function of the corpus, fit for a thread: sorting and compressing leave Python's lock.
     """
-    facts = [_FORMAT, corpus.sha256, corpus.tokenizer.sha256, len(corpus.train), len(corpus.val)]
-    facts.append(hashlib.sha256(corpus.val.ids[:MOST_SCORED].tobytes()).hexdigest())
-    name = f"baselines/{hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:40]}.json"
+    measured = hashlib.sha256(corpus.val.ids[:MOST_SCORED].tobytes()).hexdigest()
+    facts = (corpus.sha256, corpus.tokenizer.sha256, len(corpus.train), len(corpus.val), measured)
+    name = f"baselines/{cache_key(*facts)}.json"
     kept = read_cached(cache, name)
     if kept is not None:
         found = json.loads(kept)

@@ -1,25 +1,46 @@
 """Files kept between runs under a cache folder: written whole or not at all, and never needed.
 
-A cache that cannot be read or written is as good as none: the result is computed again. Names hold a hash of all that
-the content depends on, so nothing in a cache is ever out of date.
+A cache that cannot be read or written is as good as none: the result is computed again. A file begins with the hash of
+what follows, so one that was cut off or altered is none either. Names hold a hash of all that the content depends on,
+the code of this room and the library that cuts text included, so nothing in a cache is ever out of date.
 """
 
 import contextlib
+import hashlib
+import json
 import os
 import tempfile
+from functools import cache as once
 from pathlib import Path
 
-__all__ = ["read_cached", "write_cached"]
+import tokenizers
+
+__all__ = ["cache_key", "read_cached", "write_cached"]
+
+
+def cache_key(*parts: object) -> str:
+    """What a file of the cache is named by: 40 hex digits of the hash of `parts` and of the code that makes it."""
+    return hashlib.sha256(json.dumps([_code(), *map(str, parts)]).encode()).hexdigest()[:40]
+
+
+@once
+def _code() -> str:
+    """Hash of the modules of this room, any of which may decide what is kept, and the version of the library."""
+    digest = hashlib.sha256(tokenizers.__version__.encode())
+    for path in sorted(Path(__file__).parent.glob("*.py")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
 
 
 def read_cached(cache: Path | None, name: str) -> bytes | None:
-    """The bytes kept under that name, or None."""
+    """The bytes kept under that name, or None where there are none, or not those that were written."""
     if cache is None:
         return None
     try:
-        return (cache / name).read_bytes()
-    except OSError:
+        told, data = (cache / name).read_bytes().split(b"\n", 1)
+    except (OSError, ValueError):
         return None
+    return data if told.decode("latin-1") == hashlib.sha256(data).hexdigest() else None
 
 
 def write_cached(cache: Path | None, name: str, data: bytes) -> None:
@@ -32,7 +53,9 @@ def write_cached(cache: Path | None, name: str, data: bytes) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".tmp-")
         with os.fdopen(handle, "wb") as file:
-            file.write(data)
+            file.write(hashlib.sha256(data).hexdigest().encode() + b"\n" + data)
+            file.flush()
+            os.fsync(file.fileno())
         os.replace(temporary, path)
     except OSError:
         with contextlib.suppress(OSError):

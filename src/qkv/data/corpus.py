@@ -14,7 +14,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from qkv.data.caching import read_cached, write_cached
+from qkv.data.caching import cache_key, read_cached, write_cached
 from qkv.data.config import DataConfig
 from qkv.data.encoders import most_workers
 from qkv.data.fitting import FITTED_SAMPLE
@@ -26,12 +26,9 @@ from qkv.data.tokenizers import KINDS, Tokenizer, fit_tokenizer, load_tokenizer,
 from qkv.data.tokens import Tokens
 from qkv.errors import ConfigError, SourceError, StorageError, unknown
 
-__all__ = ["Corpus", "fitted_tokenizer", "load_corpus", "measured_on"]
+__all__ = ["Corpus", "fitted_tokenizer", "joined_hash", "load_corpus", "measured_on"]
 
 DEFAULT_KIND = "bpe"
-
-_FORMAT = 1
-"""Goes up when splits, fits or tokenising change, so that caches are made anew."""
 
 _CHARGED_SAMPLE = 1 << 20
 """Characters of the training part that the byte model of `lost` is counted on."""
@@ -52,7 +49,9 @@ class Corpus:
     kind: str
     """default, text, folder, jsonl, csv, tsv or hub."""
     sha256: str
-    """Of the source as it lies on disk, joined with that of a source given for validation."""
+    """Of the source as it lies on disk, joined with that of a source given for validation; and with the revision of the
+    split where it is not the first, so that a run which saw these documents split otherwise does not take them for its
+    own."""
     tokenizer: Tokenizer
     """What cut it."""
     train: Tokens
@@ -76,11 +75,11 @@ class Corpus:
         return len(self.train)
 
     def describe(self) -> str:
-        """One line: how many tokens, of what kind, and what a person should know about how they were read."""
+        """One line: how many tokens, of what kind, how the parts were made, and what else a person should know."""
         note = f" {self.note[0].upper()}{self.note[1:]}." if self.note else ""
         return (
             f"{self.name}: {len(self.train):,} training and {len(self.val):,} validation tokens"
-            f" ({self.tokenizer.kind}, vocabulary {self.tokenizer.d_vocab:,}).{note}"
+            f" ({self.tokenizer.kind}, vocabulary {self.tokenizer.d_vocab:,}); {self.rule}.{note}"
         )
 
     @property
@@ -136,7 +135,7 @@ def load_corpus(
     if config.val:
         val = open_source(replace(config, source=config.val, val=""), cache)
     many = source.text_file is None or (val is not None and val.text_file is None)
-    digest = _digest(source.sha256) if val is None else _digest(source.sha256, val.sha256)
+    digest = source.sha256 if val is None else joined_hash(source.sha256, val.sha256)
     columns = (config.text_column, config.label_column) if source.text_file is None else ()
     reading = (*columns, *_reading(source), *(_reading(val) if val is not None else ()))
 
@@ -145,8 +144,8 @@ def load_corpus(
         return split_source(source, val)
 
     told = progress or (lambda what, share: None)
-    tokenizer = fitted_tokenizer(config, split, _digest(digest, *reading), many, task_specials, cache, told)
-    key = _digest(digest, *reading, tokenizer.sha256, many, *(["alone"] if _same(source, val) else []))
+    tokenizer = fitted_tokenizer(config, split, cache_key(digest, *reading), many, task_specials, cache, told)
+    key = cache_key(digest, *reading, tokenizer.sha256, many, *(["alone"] if _same(source, val) else []))
     parts, facts = _tokens(source, val, split, tokenizer, many, key, cache, told)
     for name, tokens in parts.items():
         if len(tokens) < 2:
@@ -155,7 +154,7 @@ def load_corpus(
     return Corpus(
         name=source.name,
         kind=source.kind,
-        sha256=source.sha256 if val is None else digest,
+        sha256=digest if facts["revision"] == 1 else joined_hash(digest, f"split {facts['revision']}"),
         tokenizer=tokenizer,
         train=parts["train"],
         val=parts["val"],
@@ -198,8 +197,9 @@ def _first_bytes(part: Part, n_bytes: int) -> list[Chunk]:
     return found
 
 
-def _digest(*parts: object) -> str:
-    return hashlib.sha256(json.dumps([_FORMAT, *map(str, parts)]).encode()).hexdigest()
+def joined_hash(*parts: str) -> str:
+    """What data of several parts are known again by: it stands in run folders, so it never changes."""
+    return hashlib.sha256(json.dumps([1, *parts]).encode()).hexdigest()
 
 
 def _reading(source: Source) -> tuple[str, str]:
@@ -226,7 +226,7 @@ def fitted_tokenizer(
         if config.vocab:
             raise ConfigError(f"vocab has no effect on a tokenizer that is read ({kind!r}); leave it out")
         return load_tokenizer(kind, specials=specials)  # grown by an end mark it would not fit its model any more
-    name = f"tokenizers/{_digest(source_key, kind, config.vocab, many, specials)[:40]}.json"
+    name = f"tokenizers/{cache_key(source_key, kind, config.vocab, many, specials)}.json"
     kept = read_cached(cache, name)
     if kept is not None:
         return Tokenizer.from_json(kept.decode())
@@ -267,7 +267,7 @@ def _tokens(
     """Tokens of both parts and facts about them: from the cache, or made now and kept there."""
     n_bytes = source.n_bytes + (val.n_bytes if val else 0)
     small = n_bytes <= IN_MEMORY_BYTES
-    folder = cache / "tokens" / key[:40] if cache is not None else None
+    folder = cache / "tokens" / key if cache is not None else None
     if folder is not None:
         found = kept_tokens(folder, in_memory=small)
         if found is not None:
@@ -286,7 +286,8 @@ def _tokens(
             file = None if work is None else work / f"{name}.ids"
             end, workers = _end_mark(tokenizer) if many else None, most_workers()
             parts[name] = tokenise(part.read(), tokenizer, end, file, progress, workers)
-        return parts, {"rule": both.rule, "charge_nats": _charge(tokenizer, both, _same(source, val))}
+        charge = _charge(tokenizer, both, _same(source, val))
+        return parts, {"rule": both.rule, "revision": both.revision, "charge_nats": charge}
 
     if small:
         parts, facts = make(None)
@@ -315,7 +316,9 @@ def _end_mark(tokenizer: Tokenizer) -> int | None:
 
 def _same(source: Source, val: Source | None) -> bool:
     """Whether the very text that is measured on was given to train on as well."""
-    return val is not None and (val.sha256, *_reading(val)) == (source.sha256, *_reading(source))
+    if val is None or _reading(val) != _reading(source):
+        return False
+    return val.sha256 == source.sha256 or "" != val.content == source.content
 
 
 def _why_uncharged(source: Source, val: Source | None) -> str:

@@ -21,7 +21,7 @@ import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
-from qkv.data.caching import read_cached, write_cached
+from qkv.data.caching import cache_key, read_cached, write_cached
 from qkv.errors import SourceError
 
 __all__ = ["default_documents", "docstrings"]
@@ -33,9 +33,6 @@ NOT_DOCUMENTATION = frozenset(
 
 SMALLEST_CORPUS = 200_000
 """Fewer characters than this are not worth training on: the Python was installed without its sources."""
-
-_FORMAT = 1
-"""Goes up when the gathering below changes, so that caches are made anew."""
 
 # Strings and comments in one alternation; what lies between two matches is code. Triple quotes come first.
 _STRING_OR_COMMENT = re.compile(
@@ -63,11 +60,11 @@ def default_documents(cache: Path | None = None) -> list[str]:
     """
     root = Path(sysconfig.get_path("stdlib"))
     files = list(_source_files(root))
-    stamp = hashlib.sha256(f"{_FORMAT} {sys.version}".encode())
+    stamp = hashlib.sha256()
     for path in files:
         facts = path.stat()
         stamp.update(f"{path.relative_to(root).as_posix()} {facts.st_size} {facts.st_mtime_ns}\n".encode())
-    name = f"default-corpus/{stamp.hexdigest()[:32]}.json.gz"
+    name = f"default-corpus/{cache_key(sys.version, stamp.hexdigest())}.json.gz"
     kept = read_cached(cache, name)
     if kept is not None:
         return json.loads(gzip.decompress(kept))

@@ -5,20 +5,19 @@ Without a file of its own for validation a tenth of every class is held out, at 
 nor on a seed. Classes are those of the training part; a label that occurs elsewhere only is an error with its line.
 """
 
-import hashlib
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 
+from qkv.data.caching import cache_key
 from qkv.data.config import DataConfig
 from qkv.data.copies import Sketches, group_copies, sketch
-from qkv.data.corpus import fitted_tokenizer
+from qkv.data.corpus import fitted_tokenizer, joined_hash
 from qkv.data.labelled import LabelledTexts, check_classes, class_order, read_labelled
 from qkv.data.sources import Chunk
-from qkv.data.split import Part, Split
+from qkv.data.split import Part, Split, repeated
 from qkv.data.tokenizers import Tokenizer
 from qkv.data.tokens import Tokens, id_type
 from qkv.errors import SourceError
@@ -28,9 +27,6 @@ __all__ = ["Examples", "Labelled", "hold_out", "load_examples"]
 MOST_VAL_TEXTS = 10_000
 
 Progress = Callable[[str, float], None]
-
-_FORMAT = 1
-"""Goes up when splits or tokenising change."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -128,14 +124,14 @@ def load_examples(
         sides = [(source.texts, numbers), (val.texts, _numbers(val, classes, source.path))]
         rule = f"validation on {val.name}" + _repeated(sketches, val)
     asked = (config.text_column, config.label_column)
-    digest = _digest(source.sha256, val.sha256 if val else "", *asked, source.kind, source.note)
+    digest = cache_key(source.sha256, val.sha256 if val else "", *asked, source.kind, source.note)
     told = progress or (lambda what, share: None)
     tokenizer = _tokenizer(config, sides[0][0], digest, task_specials, cache, told)
     train, measured = (_labelled(texts, numbers, tokenizer) for texts, numbers in sides)
     return Examples(
         name=source.name,
         kind=source.kind,
-        sha256=source.sha256 if val is None else _digest(source.sha256, val.sha256),
+        sha256=source.sha256 if val is None else joined_hash(source.sha256, val.sha256),
         tokenizer=tokenizer,
         train=train,
         val=measured,
@@ -202,7 +198,7 @@ def _numbers(source: LabelledTexts, classes: tuple[str, ...], trained_on: str = 
 def _repeated(train: Sketches, val: LabelledTexts) -> str:
     """A warning where validation texts also stand in the training part, letter for letter."""
     n = int(np.isin(sketch(val.texts, compare=False).keys, train.keys).sum())
-    return f" ({n:,} of its {len(val.texts):,} texts also stand in the training part)" if n else ""
+    return f" ({said})" if (said := repeated(n, len(val.texts), "texts")) else ""
 
 
 def _tokenizer(
@@ -232,7 +228,3 @@ def _labelled(texts: list[str], classes: np.ndarray, tokenizer: Tokenizer) -> La
     return Labelled(
         tokens=Tokens(ids=ids, offsets=offsets, n_bytes=n_bytes, n_unknown=n_unknown), classes=classes, texts=texts
     )
-
-
-def _digest(*parts: object) -> str:
-    return hashlib.sha256(json.dumps([_FORMAT, *map(str, parts)]).encode()).hexdigest()

@@ -29,7 +29,7 @@ from qkv.data.encoding import (
     unit_text,
     units,
 )
-from qkv.data.unigram import fit_pieces
+from qkv.data.unigram import cut_words, fit_pieces
 from qkv.errors import ConfigError, unknown
 
 __all__ = ["FITTED_SAMPLE", "KINDS", "fit", "vocabulary_law"]
@@ -44,6 +44,9 @@ MOST_CHARACTERS = 8192
 
 MOST_ALPHABET = 1000
 """Distinct characters that WordPiece starts from at most, the most frequent ones."""
+
+LONGEST_STRETCH = 1024
+"""Letters without a space that merges are learned from in one piece; the trainer's time grows with their square."""
 
 Hf = tokenizers.Tokenizer
 
@@ -203,13 +206,16 @@ def _count_words(hf: Hf, splitting: Splitting, texts: Iterable[str]) -> dict[str
 def _merges(
     counts: dict[str, int], vocab: int, specials: list[str], alphabet: list[str]
 ) -> tuple[dict[str, int], list[tuple[str, str]]]:
-    """Byte-pair merges of counted words (Sennrich et al. 2016, arXiv 1508.07909): vocabulary and merges in order."""
+    """Byte-pair merges of counted words (Sennrich et al. 2016, arXiv 1508.07909): vocabulary and merges in order.
+
+    Words of more than LONGEST_STRETCH letters are cut into stretches of that length; pairs across a cut do not count.
+    """
     hf = Hf(models.BPE())
     hf.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     trainer = trainers.BpeTrainer(
         vocab_size=vocab, special_tokens=specials, initial_alphabet=alphabet, min_frequency=2, show_progress=False
     )
-    hf.train_from_iterator(_repeated(counts), trainer)
+    hf.train_from_iterator(_repeated(cut_words(counts, LONGEST_STRETCH)), trainer)
     model: dict[str, Any] = json.loads(hf.to_str())["model"]
     merges = [tuple(pair) if isinstance(pair, list) else tuple(pair.split(" ")) for pair in model["merges"]]
     return model["vocab"], merges

@@ -21,6 +21,7 @@ import numpy as np
 
 from qkv.data.config import ImageOptions
 from qkv.data.picture_files import CLASS_SUFFIXES, class_folders, read_classes
+from qkv.data.split import repeated
 from qkv.errors import SourceError
 
 __all__ = ["ImageSet", "Images", "is_idx_name", "load_images", "read_idx"]
@@ -149,6 +150,8 @@ def load_images(
             ImageSet(pixels=held_out.pixels, labels=_indices(held_out.names, known, str(val_at))),
         ]
         rule = f"validated on {val_at.name if val_at is not None else val}"
+        n = int(np.isin(_hashes(held_out.pixels), _hashes(train.pixels)).sum())
+        rule += f" ({said})" if (said := repeated(n, len(held_out.pixels), "images")) else ""
     digests = [part.sha256 for part in (train, held_out) if part is not None]
     return Images(
         name=re.sub(r"[^A-Za-z0-9_.-]+", "-", path.resolve().name.split(".")[0]) or "images",
@@ -334,9 +337,14 @@ def _same_shape(train: np.ndarray, val: np.ndarray, where: str) -> None:
         raise SourceError(f"training images are {sizes[0]}, those of {where!r} {sizes[1]}; expected the same")
 
 
+def _hashes(pixels: np.ndarray) -> np.ndarray:
+    """Of each image, S8 [n]."""
+    return np.array([hashlib.blake2b(image.tobytes(), digest_size=8).digest() for image in pixels], dtype="S8")
+
+
 def _tenth(pixels: np.ndarray, labels: np.ndarray) -> np.ndarray:
     """bool [n]: which images are held out; the same whatever the order of the images, equal images together."""
-    hashes = np.array([hashlib.blake2b(image.tobytes(), digest_size=8).digest() for image in pixels], dtype="S8")
+    hashes = _hashes(pixels)
     share = min(_SPLIT_SHARE, _MOST_HELD_OUT / len(pixels))
     chosen = np.zeros(len(pixels), dtype=bool)
     for label in np.unique(labels):

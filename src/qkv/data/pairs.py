@@ -19,7 +19,7 @@ from qkv.data.config import DataConfig
 from qkv.data.fitting import FITTED_SAMPLE
 from qkv.data.reading import examine, missing_file, read_text
 from qkv.data.sources import Chunk, Source, source_name, whole_documents
-from qkv.data.split import Split, split_source
+from qkv.data.split import Split, repeated, split_source
 from qkv.data.tokenizers import KINDS, Tokenizer, fit_tokenizer, load_tokenizer, vocabulary_law
 from qkv.data.tokens import Tokens, id_type
 from qkv.errors import ConfigError, SourceError, unknown
@@ -83,7 +83,7 @@ class PairCorpus:
     rule: str
     """One sentence: how the parts were made."""
     note: str
-    """What was left out, or empty."""
+    """What was left out, and how many pairs stand in both parts; or empty."""
     split: Callable[[], Split] = field(repr=False)
     """Gives the split again, for whoever needs the text itself."""
 
@@ -164,7 +164,9 @@ def load_pairs(config: DataConfig) -> PairCorpus:
             f" at least {least} and 1 are needed"
         )
     tokenizer = _tokenizer(config, train)
-    empty = train_empty + held_empty
+    empty, known = train_empty + held_empty, set(train) if config.val else set()
+    notes = [f"{empty} pair{'s' * (empty != 1)} with an empty side left out"] if empty else []
+    notes.append(repeated(sum(pair in known for pair in held), len(held), "validation pairs"))
     return PairCorpus(
         name=source.name,
         kind="pairs",
@@ -173,7 +175,7 @@ def load_pairs(config: DataConfig) -> PairCorpus:
         train=_tokens(train, tokenizer),
         val=_tokens(held, tokenizer),
         rule=split().rule.replace("documents", "pairs"),
-        note=f"{empty} pair{'s' * (empty != 1)} with an empty side left out" if empty else "",
+        note="; ".join(filter(None, notes)),
         split=split,
     )
 

@@ -42,6 +42,8 @@ class FileFacts:
 
     sha256: str
     """Of the bytes as they lie on disk, compressed where the file is."""
+    content: str
+    """The same of the bytes decompressed: equal for a file and its gzipped copy."""
     n_bytes: int
     """Of the text, decompressed, without a byte order mark."""
 
@@ -166,16 +168,16 @@ def examine(path: Path) -> FileFacts:
     Raises SourceError where it is missing, unreadable, empty, blank, binary or not UTF-8.
     """
     n_bytes, blank, digest = 0, True, hashlib.sha256()
-    zipped = path.suffix == ".gz"
-    for text in read_text(path, seen=None if zipped else digest.update):
+    for text in read_text(path, seen=digest.update):
         n_bytes += len(text) if text.isascii() else len(text.encode())
         blank = blank and (not text or text.isspace())
     if blank:
         raise SourceError(f"{str(path)!r} is empty; expected text" if not n_bytes else f"{str(path)!r} is blank")
-    if zipped:
+    content = digest.hexdigest()
+    if path.suffix == ".gz":
         with open(path, "rb") as file:
             digest = hashlib.file_digest(file, "sha256")
-    return FileFacts(sha256=digest.hexdigest(), n_bytes=n_bytes)
+    return FileFacts(sha256=digest.hexdigest(), content=content, n_bytes=n_bytes)
 
 
 def sniff(path: Path) -> str:

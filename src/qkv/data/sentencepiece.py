@@ -27,13 +27,13 @@ from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tok
 
 from qkv.errors import SourceError
 
-__all__ = ["END", "FILES", "OTHER", "PAD", "UNKNOWN", "are_rules", "read_sides", "sentencepiece_files"]
+__all__ = ["END", "FILES", "OTHER", "PAD", "UNKNOWN", "are_rules", "is_side", "read_sides", "sentencepiece_files"]
 
 FILES = ("source.spm", "target.spm", "vocab.json")
 """What a tokenizer of two sides consists of."""
 
 OTHER = "\U0010fffd"
-"""A character for private use that no text has."""
+"""A character for private use, in no text that such models are made for; to all other tokenizers it is a letter."""
 
 END, UNKNOWN, PAD = "</s>", "<unk>", "<pad>"
 _SPACE = "\u2581"
@@ -97,6 +97,12 @@ def _side(model: _Model, numbers: Mapping[str, int]) -> tokenizers.Tokenizer:
     hf.add_special_tokens([AddedToken(mark, special=True, normalized=False) for mark in marks])
     hf.add_tokens([AddedToken(mark, normalized=False, lstrip=True, rstrip=True) for mark in languages])
     return hf
+
+
+def is_side(form: Mapping[str, Any]) -> bool:
+    """Whether the content of a tokenizer.json may be one of `read_sides`, so that `OTHER` in it is a mark."""
+    steps = (form.get("normalizer") or {}).get("normalizers") or [{}]
+    return form["model"]["type"] == "Unigram" and steps[-1].get("pattern") == {"Regex": " {2,}"}
 
 
 # model files: protocol buffers, of which these fields are read (sentencepiece_model.proto)

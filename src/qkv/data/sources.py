@@ -46,6 +46,8 @@ class Source:
     """default, text, folder, jsonl, csv, tsv or hub."""
     sha256: str
     """Of the bytes as they lie on disk (a folder: of the names and hashes of its files)."""
+    content: str = ""
+    """Equal for sources that hold the same bytes, gzipped or not; empty where `sha256` is what tells."""
     n_bytes: int
     """Bytes of all its files, decompressed; a table's text alone is less."""
     text_file: Path | None = None
@@ -168,7 +170,13 @@ def _text_file(path: Path) -> Source:
         return text_chunks(path, start, stop)
 
     return Source(
-        name=source_name(path), kind="text", sha256=facts.sha256, n_bytes=facts.n_bytes, text_file=path, read=read
+        name=source_name(path),
+        kind="text",
+        sha256=facts.sha256,
+        content=facts.content,
+        n_bytes=facts.n_bytes,
+        text_file=path,
+        read=read,
     )
 
 
@@ -184,6 +192,7 @@ def _table(path: Path, config: DataConfig) -> Source:
         name=source_name(path),
         kind=layout.kind,
         sha256=facts.sha256,
+        content=facts.content,
         n_bytes=facts.n_bytes,
         read=read,
         note=note,
@@ -194,18 +203,25 @@ def _folder(folder: Path, config: DataConfig) -> Source:
     """Every text file below the folder as a document, in order of its path; tables below it give their rows.
 
     A file that is named like a table and is none that can be read, such as a .json of settings or a .csv of numbers,
-    is passed over.
+    is passed over, and so are whole folders of what was made of texts: runs, studies, exported models.
     """
-    texts, skipped, n_bytes, digest = [], 0, 0, hashlib.sha256()
+    texts, skipped, n_bytes, digest, content = [], 0, 0, hashlib.sha256(), hashlib.sha256()
     refused: list[SourceError] = []
     layouts = {}
-    for path in _files(folder):
+    made: list[Path] = []
+    for path in _files(folder, made):
         named_text = path.name.lower().removesuffix(".gz").endswith(TEXT_SUFFIXES)
         found = sniff(path)
         if found == "blank" or (found == "other" and not named_text):
             skipped += 1
             continue
-        facts = examine(path)  # says what is wrong with a file that is named like text and is none
+        try:
+            facts = examine(path)
+        except SourceError:
+            if named_text:
+                raise
+            skipped += 1  # its beginning alone is text
+            continue
         if is_table(path):
             try:
                 layouts[path] = table_format(path, config.text_column, config.label_column)
@@ -214,11 +230,14 @@ def _folder(folder: Path, config: DataConfig) -> Source:
                 continue
         texts.append(path)
         n_bytes += facts.n_bytes
-        digest.update(f"{path.relative_to(folder).as_posix()}\0{facts.sha256}\n".encode("utf-8", "surrogateescape"))
+        name = path.relative_to(folder).as_posix()
+        digest.update(f"{name}\0{facts.sha256}\n".encode("utf-8", "surrogateescape"))
+        content.update(f"{name.removesuffix('.gz')}\0{facts.content}\n".encode("utf-8", "surrogateescape"))
     if refused and not layouts and (not texts or config.text_column or config.label_column):
         raise refused[0]
     if not texts:
         found = f"none of its {skipped} files is UTF-8 text" if skipped else "it holds no file"
+        found = "it holds runs, studies or exported models only" if made and not skipped else found
         raise SourceError(f"no text in folder {str(folder)!r}: {found}; expected files of plain text, or tables")
     if not layouts:
         _no_columns(config, f"{str(folder)!r} holds plain texts and")
@@ -237,11 +256,13 @@ def _folder(folder: Path, config: DataConfig) -> Source:
 
     passed = [f"{skipped} that are not text"] if skipped else []
     passed += [f"{len(refused)} table{'s' * (len(refused) > 1)} without text that can be read"] if refused else []
-    note = f"{len(texts)} files read" + (f", {' and '.join(passed)} passed over" if passed else "")
+    passed += [f"{len(made)} folder{'s' * (len(made) > 1)} of runs, studies or exported models"] if made else []
+    note = f"{len(texts)} files read" + (f", {', '.join(passed)} passed over" if passed else "")
     return Source(
         name=source_name(folder / "all"),
         kind="folder",
         sha256=digest.hexdigest(),
+        content=content.hexdigest(),
         n_bytes=n_bytes,
         text_file=texts[0] if one_text else None,
         read=read,
@@ -249,10 +270,21 @@ def _folder(folder: Path, config: DataConfig) -> Source:
     )
 
 
-def _files(folder: Path) -> Iterator[Path]:
-    """Regular files below the folder, sorted; hidden names are passed over and links to folders are not followed."""
+def _files(folder: Path, made: list[Path]) -> Iterator[Path]:
+    """Regular files below the folder, sorted; hidden names are passed over and links to folders are not followed.
+
+    Nor are folders below it that hold what was made of texts; these are put into `made`. Raises SourceError where the
+    folder itself is one.
+    """
     try:
         for where, folders, files in os.walk(folder, onerror=_cannot_list):
+            if _is_made({*folders, *files}):
+                if where == str(folder):
+                    what = "is a run, a study or an exported model, and no text; name the text that is meant"
+                    raise SourceError(f"{str(folder)!r} {what}")
+                made.append(Path(where))
+                folders.clear()
+                continue
             folders[:] = sorted(name for name in folders if not name.startswith("."))
             for name in sorted(files):
                 path = Path(where) / name
@@ -260,6 +292,14 @@ def _files(folder: Path) -> Iterator[Path]:
                     yield path
     except PermissionError as error:
         raise SourceError(f"folder {str(folder)!r} cannot be read: {error.strerror}") from None
+
+
+def _is_made(names: set[str]) -> bool:
+    """Whether these are what a run, a study or an exported model consists of."""
+    weights = any(name.endswith(".safetensors") for name in names)
+    run = "config.toml" in names and ("checkpoints" in names or (weights and "manifest.json" in names))
+    study = "runs.jsonl" in names and any(name.startswith("design-") for name in names)
+    return run or study or (weights and "config.json" in names)
 
 
 def _cannot_list(error: OSError) -> None:

@@ -3,8 +3,9 @@
 One text: its last tenth, at most 2 MB, cut at a character. Documents: whole groups of near-copies are drawn, in the
 order of a hash of their words, until a tenth of the text (at most 2 MB) is held out. So the split depends on the
 documents alone, not on their order nor on any seed, and two studies measure on the same text. Where documents are so
-few or so long that no such draw comes near a tenth, the last tenth of each is held out instead. A source of its own for
-validation is taken whole, and all of the first is trained on.
+few or so long that no such draw comes near a tenth, or so unequal that it takes more than a third of them, the last
+tenth of each is held out instead, and of near-copies only the longest is used. A source of its own for validation is
+taken whole, and all of the first is trained on.
 """
 
 from array import array
@@ -19,9 +20,11 @@ from qkv.data.reading import character_start
 from qkv.data.sources import Chunk, Source, text_chunks
 from qkv.errors import SourceError
 
-__all__ = ["MOST_VAL_BYTES", "Part", "Split", "split_source"]
+__all__ = ["MOST_VAL_BYTES", "Part", "Split", "repeated", "split_source"]
 
 MOST_VAL_BYTES = 2_000_000
+MOST_VAL_DOCUMENTS = 1 / 3
+"""Share of the documents that a tenth of the text may take: more are the short ones alone, as long ones do not fit."""
 MOST_SKETCHED = 2_000_000
 """Beyond this many documents only equal ones (letters and digits) are kept together. At its peak a split takes about
 190 bytes for each document up to here (380 MB in all) and 95 for each beyond."""
@@ -58,6 +61,13 @@ class Split:
     """One sentence for the report."""
     many_documents: bool
     """Whether ends of documents are marked by a token of their own."""
+    revision: int = 1
+    """2 where version 1 of these rules split the same documents otherwise; so a run that was begun under it is told."""
+
+
+def repeated(n: int, of: int, what: str) -> str:
+    """What a person is told where `n` of the `of` things that a run is validated on are trained on too, else empty."""
+    return f"{n:,} of its {of:,} {what} also stand in the training part" if n else ""
 
 
 def split_source(source: Source, val: Source | None = None, *, cut: bool = True) -> Split:
@@ -150,13 +160,14 @@ def _split_documents(source: Source, cut: bool) -> Split:
     target = min(total // 10, MOST_VAL_BYTES)
     held_out = _draw(survey, group, target)
     val_bytes = int(survey.n_bytes[held_out].sum())
-    if val_bytes < target // 2:
-        if not cut:
-            raise SourceError(
-                f"the {n:,} {source.kind} of {source.name!r} are too few or too alike to hold some out;"
-                " give others for validation with --val"
-            )
-        return _split_tails(source, survey, group)
+    too_few, too_many = val_bytes < target // 2, held_out.mean() > MOST_VAL_DOCUMENTS
+    if too_few and not cut:
+        raise SourceError(
+            f"the {n:,} {source.kind} of {source.name!r} are too few or too alike to hold some out;"
+            " give others for validation with --val"
+        )
+    if cut and (too_few or too_many):
+        return _split_tails(source, survey, group, drawn_before=not too_few)
     copies = n - len(np.unique(group))
     return Split(
         train=Part(read=lambda: _chosen(source, ~held_out), n_bytes=total - val_bytes),
@@ -193,27 +204,45 @@ def _chosen(source: Source, wanted: np.ndarray) -> Iterator[Chunk]:
         number += chunk.ends
 
 
-def _split_tails(source: Source, survey: _Survey, group: np.ndarray) -> Split:
-    """The last tenth of each document; near-copies of an earlier document lose theirs, so that it is not trained on."""
-    total = int(survey.n_bytes.sum())
+def _split_tails(source: Source, survey: _Survey, group: np.ndarray, drawn_before: bool) -> Split:
+    """The last tenth of each document. Of a group of near-copies only the longest is used (the first of such): what its
+    tail says would stand in the others, which are left out of both sides.
+    """
+    used = _longest(survey.n_chars, group)
+    n, n_copies = int(used.sum()), int((~used).sum())
+    total = int(survey.n_bytes[used].sum())
     share = min(0.1, MOST_VAL_BYTES / total)
     cuts = survey.n_chars - np.ceil(survey.n_chars * share).astype(np.int64)
-    originals = group == np.arange(len(group))
-    val_bytes = int((survey.n_bytes * (1 - cuts / np.maximum(survey.n_chars, 1)))[originals].sum())
+    val_bytes = int((survey.n_bytes * (1 - cuts / np.maximum(survey.n_chars, 1)))[used].sum())
+    left_out = (
+        f", {n_copies:,} near-cop{'ies' if n_copies > 1 else 'y'} of {'them' if n > 1 else 'it'} left out"
+        if n_copies
+        else ""
+    )
+    each = f"each of {n:,} documents" if n > 1 else "the longest document"
     return Split(
-        train=Part(read=lambda: _heads(source, cuts), n_bytes=total - val_bytes),
-        val=Part(read=lambda: _tails(source, cuts, originals), n_bytes=val_bytes),
-        rule=f"the last {share:.0%} of each of {len(cuts)} documents for validation",
+        train=Part(read=lambda: _heads(source, cuts, used), n_bytes=total - val_bytes),
+        val=Part(read=lambda: _tails(source, cuts, used), n_bytes=val_bytes),
+        rule=f"the last {share:.0%} of {each} for validation" + left_out,
         many_documents=True,
+        revision=2 if n_copies or drawn_before else 1,
     )
 
 
-def _heads(source: Source, cuts: np.ndarray) -> Iterator[Chunk]:
-    """Characters 0 to cuts[i] of document i."""
+def _longest(n_chars: np.ndarray, group: np.ndarray) -> np.ndarray:
+    """bool [n]: one document of each group, the longest, of equally long ones the first."""
+    order = np.lexsort((np.arange(len(group)), -n_chars, group))
+    chosen = np.zeros(len(group), dtype=bool)
+    chosen[order[np.flatnonzero(np.diff(group[order], prepend=-1))]] = True
+    return chosen
+
+
+def _heads(source: Source, cuts: np.ndarray, wanted: np.ndarray) -> Iterator[Chunk]:
+    """Characters 0 to cuts[i] of each wanted document i."""
     number = seen = 0
     for text, ends in source.chunks():
         room = int(cuts[number]) - seen
-        if room > 0:
+        if wanted[number] and room > 0:
             yield Chunk(text[:room], ends or room <= len(text))
         seen += len(text)
         if ends:

@@ -3,7 +3,8 @@
 Formats: JSONL holds one object (or one string) a line; CSV is RFC 4180 with quotes; TSV has no quotes at all, as the
 GLUE files have none. A first row without numbers, repeats or long cells counts as the header (its first cell may be
 empty, as pandas writes it, and empty ones at its end name nothing: a row that has something there is refused); without
-a header the columns are called 1, 2, 3. Rows without text are left out.
+a header the columns are called 1, 2, 3, and to ask for one of these says that there is none. Rows without text are left
+out.
 """
 
 import csv
@@ -168,14 +169,23 @@ def _check_single(where: str, columns: tuple[str, ...], name: str) -> None:
 
 
 def _is_header(rows: list[list[str]], asked: tuple[str, ...]) -> bool:
-    """A header names what was asked for, or has short distinct cells that are no numbers and do not occur below it.
+    """Whether the first row names the columns; `asked` for are that of the text and that of the label, or nothing.
+
+    A header names what was asked for, or has short distinct cells that are no numbers and do not occur below it; a
+    cell that is a common name is enough, if it does not occur below. Columns asked for by number have no names, unless
+    the cell above the text is a common one.
 
     Its first cell may be empty, above names of rows that are not, and those at its end, above cells that are empty too.
     """
     first = _named(rows[0])
     if any(name in first for name in asked if name and not name.isdigit()):
         return True
-    if any(cell.lower() in TEXT_NAMES or cell.lower() in ("label", "id") for cell in first):
+    common = [i for i, cell in enumerate(first) if cell.lower() in TEXT_NAMES or cell.lower() in ("label", "id")]
+    common = [i for i in common if all(row[i : i + 1] != [first[i]] for row in rows[1:])]
+    if any(name.isdecimal() and name not in first for name in asked):  # no header names such a column
+        text = asked[0]
+        return int(text) - 1 in common if text.isdecimal() else bool(common)
+    if common:
         return True
     unnamed = len(rows[0]) - len(first)
     if unnamed and (not first or any(cell.strip() for row in rows[1:] for cell in row[len(first) :])):

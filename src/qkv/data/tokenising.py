@@ -254,6 +254,9 @@ def _write_parts(folder: Path, parts: dict[str, Tokens], facts: dict[str, Any]) 
             "n_unknown": tokens.n_unknown,
         }
     (folder / "facts.json").write_text(json.dumps({"parts": table, **facts}), encoding="utf-8")
+    for path in folder.iterdir():
+        with open(path, "rb+") as file:
+            os.fsync(file.fileno())
 
 
 def kept_tokens(folder: Path, in_memory: bool) -> tuple[dict[str, Tokens], dict[str, Any]] | None:

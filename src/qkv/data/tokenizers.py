@@ -32,7 +32,7 @@ from qkv.data.encoding import (
 )
 from qkv.data.fitting import KINDS, fit, vocabulary_law
 from qkv.data.pretrained import SOURCE_FILE, read_tokenizer
-from qkv.data.sentencepiece import OTHER
+from qkv.data.sentencepiece import OTHER, is_side
 
 __all__ = ["KINDS", "Tokenizer", "fit_tokenizer", "load_tokenizer", "vocabulary_law"]
 
@@ -74,7 +74,7 @@ class Tokenizer:
         self.kind: str = _kind(form)
         """char, byte, word, bpe, wordpiece, unigram, or other."""
         numbered = hf.get_vocab(with_added_tokens=True)
-        last = numbered.get(OTHER)
+        last = numbered.get(OTHER) if is_side(form) else None
         self.vocabulary: dict[str, int] = {t: i for t, i in numbered.items() if last is None or i < last}
         """Token as spelled in tokenizer.json -> id, special tokens included."""
         self.d_vocab: int = max(self.vocabulary.values(), default=-1) + 1
@@ -92,7 +92,8 @@ class Tokenizer:
         self._special_ids = frozenset(added.values())
         self._by_id = {i: token for token, i in self.vocabulary.items()}
         self._two_sided = last is not None
-        self._others = {t.removeprefix(OTHER): i for t, i in self.vocabulary.items() if t.startswith(OTHER)}
+        marked = self.vocabulary.items() if self._two_sided else ()
+        self._others = {t.removeprefix(OTHER): i for t, i in marked if t.startswith(OTHER)}
         self.plain = tokenizers.Tokenizer.from_str(hf.to_str())
         """The same, to which special tokens spelled in a text are letters."""
         self.plain.encode_special_tokens = True
@@ -191,7 +192,9 @@ class Tokenizer:
                 return data.decode()
             except UnicodeDecodeError:
                 return f"<{'+'.join(f'0x{byte:02X}' for byte in data)}>"
-        return raw.removeprefix(OTHER).replace("\u2581", " ") if self.kind == "unigram" else raw
+        if self._two_sided:
+            raw = raw.removeprefix(OTHER)
+        return raw.replace("\u2581", " ") if self.kind == "unigram" else raw
 
     @cached_property
     def readable(self) -> dict[str, int]:
@@ -205,8 +208,9 @@ class Tokenizer:
         return bare | shown | self.vocabulary | words
 
     def is_lossless(self, text: str) -> bool:
-        """Whether decode(encode(text)) gives the text back."""
-        return self.decode(self.encode(text)) == text
+        """Whether decode(encode(text)) gives the text back; [UNK], shown as U+FFFD, is not that character."""
+        ids = self.encode(text)
+        return self.decode(ids) == text and not (self.unknown_id is not None and (ids == self.unknown_id).any())
 
     @classmethod
     def from_json(cls, text: str) -> "Tokenizer":

@@ -18,7 +18,7 @@ import numpy as np
 
 from qkv.data.lattice import Lattice, Letters, Substrings
 
-__all__ = ["fit_pieces"]
+__all__ = ["cut_words", "fit_pieces"]
 
 LONGEST_PIECE = 16
 LONGEST_WORD = 64
@@ -36,7 +36,7 @@ def fit_pieces(counts: Mapping[str, int], n_pieces: int) -> list[tuple[str, floa
     counts: how often each word occurs. Where there are more distinct letters than n_pieces only the most frequent stay.
     Letters of words that are too many to be fitted are as likely as the rarest piece.
     """
-    fitted, others = _chosen(_cut(counts))
+    fitted, others = _chosen(cut_words(counts, LONGEST_WORD))
     if not fitted:
         return []
     words = sorted(fitted)
@@ -69,12 +69,12 @@ def fit_pieces(counts: Mapping[str, int], n_pieces: int) -> list[tuple[str, floa
     return [(names[i], float(scores[i])) for i in chosen]
 
 
-def _cut(counts: Mapping[str, int]) -> dict[str, int]:
-    """The same, with long words cut into stretches of at most LONGEST_WORD letters."""
+def cut_words(counts: Mapping[str, int], longest: int) -> dict[str, int]:
+    """The same, with long words cut into stretches of at most so many letters."""
     found: dict[str, int] = {}
     for word, count in counts.items():
-        for at in range(0, len(word), LONGEST_WORD):
-            stretch = word[at : at + LONGEST_WORD]
+        for at in range(0, len(word), longest):
+            stretch = word[at : at + longest]
             found[stretch] = found.get(stretch, 0) + count
     return found
 

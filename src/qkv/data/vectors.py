@@ -26,6 +26,7 @@ _LONGEST_WORD = 10_000
 _WIDEST = 1 << 20
 """Numbers of a vector; a header that says more is none."""
 _COUNT = re.compile(r"[0-9]{1,18}")
+_NUMBER = re.compile(r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -77,7 +78,8 @@ def is_vector_file(path: Path) -> bool:
 def read_vectors(path: Path) -> Vectors:
     """The vectors of a file, binary where its name ends in .bin or .bin.gz.
 
-    Raises SourceError, in one sentence, for a file that is missing, cut off or no vectors, or with a line too short.
+    Raises SourceError, in one sentence, for a file that is missing, cut off or no vectors, or with a line too short or
+    too long.
     """
     binary = path.name.removesuffix(".gz").endswith(".bin")
     try:
@@ -102,14 +104,15 @@ def _text(file: BufferedIOBase, path: Path) -> tuple[list[str], np.ndarray]:
     rows: list[np.ndarray] = []
     told, width = -1, 0
     for number, line in enumerate(_lines(file, path), start=1):
-        parts = line.rstrip().split(" ")
+        parts = (line.removeprefix("\ufeff") if number == 1 else line).rstrip().split(" ")
         if number == 1 and len(parts) == 2 and all(_COUNT.fullmatch(part) for part in parts):
             told, width = int(parts[0]), int(parts[1])
             continue
         if not parts[0] and len(parts) == 1:
             continue
         width = width or len(parts) - 1
-        if len(parts) <= width or width < 1:  # a word may hold spaces, numbers may not
+        # A word may hold spaces, numbers may not: one that ends in a number has swallowed some of the vector's.
+        if len(parts) <= width or width < 1 or (len(parts) - 1 > width and _NUMBER.fullmatch(parts[-width - 1])):
             raise SourceError(
                 f"{str(path)!r}, line {number}: expected a word and {max(1, width)} numbers with spaces between, as in"
                 f" GloVe and word2vec text files; found {len(parts) - 1} numbers"

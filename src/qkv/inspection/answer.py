@@ -139,7 +139,7 @@ def number(value: float | None) -> str:
 
 def percent(share: float) -> str:
     """A share as a percentage, of two significant digits where it is below ten."""
-    return f"{100 * share:,.0f} %" if share >= 0.0995 else f"{100 * share:.2g} %"
+    return f"{100 * share:,.0f} %" if abs(share) >= 0.0995 else f"{100 * share:.2g} %"
 
 
 def apart(value: float, null: float) -> float:

@@ -6,7 +6,7 @@ import numpy as np
 
 from qkv.errors import AddressError
 from qkv.inspection.answer import Answer, Evidence, listed, many, number
-from qkv.inspection.events import RISES, ROLES
+from qkv.inspection.events import RISES, ROLES, SATURATED
 from qkv.telemetry import Telemetry
 
 __all__ = ["heads"]
@@ -32,8 +32,8 @@ def heads(evidence: Evidence) -> Answer | None:
 
     A head has a habit where `RISES` more of its attention goes to one place than at the first recorded step.
     """
-    found = {name: _series(evidence.telemetry, name) for name in (*RISES, "entropy")}
-    entropy = found.pop("entropy")
+    found = {name: _series(evidence.telemetry, name) for name in (*RISES, "entropy", "dominant_rows")}
+    entropy, dominant = found.pop("entropy"), found.pop("dominant_rows")
     named = sorted({head for series in found.values() for head in series})
     if not named:
         return None
@@ -44,8 +44,9 @@ def heads(evidence: Evidence) -> Answer | None:
         if gains[best] >= RISES[best]:
             habits[best].append((found[best][head][1], head))
     n = sum(map(len, habits.values()))
+    saturated = sum(now >= SATURATED for _, now in dominant.values())
     told = [_habit(name, sorted(habits[name], reverse=True)) for name in RISES if name in habits]
-    told_first = f"{n} of {many(len(named), 'head')} came to look at one place" if n else _none(len(named))
+    told_first = f"{n} of {many(len(named), 'head')} came to look at one place" if n else _none(len(named), saturated)
     spread = _spread(entropy)
     numbers = {
         f"{h}: {m.replace('_', ' ')}": share for m, rows in habits.items() for share, h in sorted(rows)[::-1][:3]
@@ -59,7 +60,7 @@ def heads(evidence: Evidence) -> Answer | None:
         numbers=numbers | _entropies(entropy),
         address=f"{max(max(rows) for rows in habits.values())[1]}.pattern" if n else f"{named[0]}.pattern",
         measure="entropy",
-        null="Before the first update scores are near 0 and a head looks everywhere evenly; habits came since.",
+        null=_before(entropy),
         weight=0.6 if n else 0.2,
     )
 
@@ -71,8 +72,18 @@ def _habit(measure: str, rows: list[tuple[float, str]]) -> str:
     return f"{head} {ROLES[measure]} ({number(share)} of its attention{others})"
 
 
-def _none(n: int) -> str:
+def _none(n: int, saturated: int) -> str:
+    if saturated:
+        return f"{saturated} of {many(n, 'head')} look at one key alone in nearly every row: their softmax is saturated"
     return f"Nothing that stands out: none of {many(n, 'head')} looks at one place much more than at the start"
+
+
+def _before(entropy: Series) -> str:
+    """What the heads did at the first look, which habits are counted from."""
+    if not entropy:
+        return "Habits are counted from the first look."
+    first = number(_entropies(entropy)["median entropy at the start (nats)"])
+    return f"Habits are counted from the first look, where the middle head's entropy was {first} nats."
 
 
 def _entropies(entropy: Series) -> dict[str, float | None]:
@@ -88,7 +99,7 @@ def _spread(entropy: Series) -> str:
         return ""
     first, last = _entropies(entropy).values()
     assert first is not None and last is not None
-    as_many = f"as widely as {np.exp(last):.0f} tokens in equal parts (at the start {np.exp(first):.0f})"
+    as_many = f"as widely as {many(round(np.exp(last)), 'token')} in equal parts (at the start {np.exp(first):.0f})"
     sharpest = min(entropy, key=lambda head: entropy[head][1])
     return (
         f"The middle head looks {as_many}: entropy {number(last)} nats; the sharpest, {sharpest}, has "

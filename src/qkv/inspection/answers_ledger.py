@@ -1,5 +1,6 @@
 """Which matrix earned the loss: the ledger read as a sentence, with the error that it closes to."""
 
+import math
 from dataclasses import dataclass
 
 from qkv.errors import AddressError
@@ -72,21 +73,22 @@ def ledger(evidence: Evidence) -> Answer | None:
     found = balance(evidence.telemetry)
     if found is None or not found.change or not found.earned:
         return None
-    order = sorted(found.earned, key=lambda address: found.earned[address])
+    sign = math.copysign(1.0, found.change)
+    order = sorted(found.earned, key=lambda address: -sign * found.earned[address])
     best = [f"{a} ({percent(found.earned[a] / found.change)})" for a in order[:NAMED]]
     kinds: dict[str, float] = {}
     for address, value in found.earned.items():
         kind = address.rpartition(".")[2]
         kinds[kind] = kinds.get(kind, 0.0) + value
-    by_kind = ", ".join(f"{k} {number(-v)}" for k, v in sorted(kinds.items(), key=lambda item: item[1]))
+    by_kind = ", ".join(f"{k} {number(v)}" for k, v in sorted(kinds.items(), key=lambda item: sign * -item[1]))
     worst = order[-1]
-    more = [f"By kind of matrix, nats: {by_kind}."]
-    if found.earned[worst] > 0:
-        more.append(f"{worst} moved against it, by {number(found.earned[worst])} nats.")
+    direction = "fell" if sign < 0 else "rose"
+    more = [f"By kind of matrix, nats that its movement changed the loss by (below 0 lowered it): {by_kind}."]
+    if sign * found.earned[worst] < 0:
+        more.append(f"{worst} moved against it, by {number(abs(found.earned[worst]))} nats.")
     every = (evidence.telemetry.fact("ledger.probe") or {}).get("every", 1)
     if every > 1:
         more.append(f"Between entries, {every} updates apart, the straight line stands for the way training took.")
-    direction = "fell" if found.change < 0 else "rose"
     numbers: dict[str, float | None] = {"change of the probe's loss (nats)": found.change}
     numbers |= {"not accounted for (nats)": found.error}
     numbers |= {f"{address} earned (nats)": found.earned[address] for address in order[:NAMED]}
@@ -94,7 +96,8 @@ def ledger(evidence: Evidence) -> Answer | None:
         key="ledger",
         question="Which matrices earned the loss?",
         sentence=(
-            f"The probe's loss {direction} by {number(abs(found.change))} nats; of that {listed(best)} came with the "
+            f"The probe's loss {direction} by {number(abs(found.change))} nats from step {found.first_step:,} to "
+            f"{found.last_step:,}; of that {listed(best)} came with the "
             f"movement of these matrices. All together account for it but for {number(abs(found.error))} nats "
             f"({percent(abs(found.error / found.change))})."
         ),

@@ -4,6 +4,7 @@ import math
 from typing import Any
 
 from qkv.inspection.answer import Answer, Evidence, listed, many, number, percent
+from qkv.tasks import Standing, standing, worse_than_nothing
 from qkv.telemetry import Evaluation
 
 __all__ = ["loss", "over_fitting", "samples", "trouble", "watch"]
@@ -34,7 +35,7 @@ def loss(evidence: Evidence) -> Answer | None:
     elif not ahead:
         sentence = f"Yes: {what}, is better than {listed(beaten)}."
     elif not beaten:
-        sentence = f"No: {what}, is no better than {listed(ahead, 'or')}."
+        sentence = f"No: {what}, is no better than {listed(ahead, 'or')}.{_lost(evidence, best.loss)}"
     else:
         sentence = f"Better than {listed(beaten)}, not yet than {listed(ahead, 'or')}: {what}."
         brief = (
@@ -53,6 +54,13 @@ def loss(evidence: Evidence) -> Answer | None:
     )
 
 
+def _lost(evidence: Evidence, loss: float) -> str:
+    """What a loss says that is worse than that of a model which learned nothing."""
+    if not worse_than_nothing(loss, evidence.n_answers):
+        return ""
+    return " It is worse than knowing nothing: the learning rate may be too high."
+
+
 def _knowing_nothing(evidence: Evidence) -> str:
     if not evidence.n_answers:
         return ""
@@ -66,14 +74,13 @@ def _judged(evidence: Evidence, best: Evaluation) -> Answer:
     """The same of a task that is judged by a metric: accuracy, BLEU; of its best weights, with their interval."""
     task, summary = evidence.task, evidence.summary
     name, own = task.metric.replace("bleu", "BLEU"), summary[task.metric]
-    low, high = summary.get(f"{task.metric}_interval") or (None, None)
+    interval = summary.get(f"{task.metric}_interval")
     lines = {words: (summary.get("baselines") or {}).get(line) for line, words in task.yardsticks.items()}
     known = {words: value for words, value in lines.items() if isinstance(value, int | float)}
-    groups: dict[str, list[str]] = {"better": [], "level": [], "worse": []}
+    groups: dict[Standing, list[str]] = {"better": [], "level": [], "worse": []}
     for words, value in known.items():
-        inside = low is not None and high is not None and low <= value <= high
-        ahead = (own > value) == task.higher_is_better
-        groups["level" if inside else "better" if ahead else "worse"].append(f"{words} ({number(value)})")
+        stands = standing(own, interval, value, higher_is_better=task.higher_is_better)
+        groups[stands].append(f"{words} ({number(value)})")
     better, level, worse = groups.values()
     parts = [f"better than {listed(better)}"] if better else []
     parts += [f"not to be told from {listed(level)} by so many {task.items or task.examples}"] if level else []
@@ -81,13 +88,13 @@ def _judged(evidence: Evidence, best: Evaluation) -> Answer:
     start = ""
     if known:
         start = "Not yet: " if better and worse else "No: " if worse else "About as good: " if level else "Yes: "
-    interval = "" if low is None else f" (95 % interval {number(low)} to {number(high)})"
+    within = f" (95 % interval {number(interval[0])} to {number(interval[1])})" if interval else ""
     numbers: dict[str, float | None] = {name: own, f"validation loss (nats per {evidence.unit})": best.loss}
     loss_ = f"{best.loss:.4f} nats per {evidence.unit}, at step {best.step:,}"
     return Answer(
         key="loss",
         question="Is it good?",
-        sentence=f"{start}{name} {number(own)}{interval} on all validation {task.items or task.examples}"
+        sentence=f"{start}{name} {number(own)}{within} on all validation {task.items or task.examples}"
         f"{', ' if parts else ''}{', '.join(parts)}. The lowest loss is {loss_}.",
         brief=f"{start}{name} {number(own)}{', ' if parts else ''}{', '.join(parts)}.",
         numbers=numbers | {f"{words} ({name})": value for words, value in known.items()},
@@ -108,7 +115,7 @@ def _baselines(evidence: Evidence) -> list[tuple[str, float]]:
 
 
 def over_fitting(evidence: Evidence) -> Answer | None:
-    """Whether and when the validation loss turned while the training loss went on falling."""
+    """Whether and when the validation loss turned while the training loss did not."""
     found = evidence.telemetry.evaluations()
     best = evidence.telemetry.best_evaluation()
     if best is None or len(found) < 3:
@@ -116,7 +123,14 @@ def over_fitting(evidence: Evidence) -> Answer | None:
     last = found[-1]
     rise = last.loss / best.loss - 1 if best.loss > 0 else 0.0
     trained = _train_losses(best, last)
-    if last.step > best.step and rise > OVER_FITTING:
+    over = last.step > best.step and rise > OVER_FITTING
+    if over and _both_rose(best, last):
+        over = False
+        sentence = (
+            f"No: both losses rose after step {best.step:,}, the validation loss from {best.loss:.3f} to"
+            f" {last.loss:.3f}{trained}: the training diverged. best.safetensors holds step {best.step:,}."
+        )
+    elif over:
         sentence = (
             f"Yes, from step {best.step:,} on: the validation loss rose from {best.loss:.3f} to {last.loss:.3f}"
             f"{trained}. best.safetensors holds step {best.step:,}."
@@ -136,8 +150,13 @@ def over_fitting(evidence: Evidence) -> Answer | None:
             "last training loss": last.train_loss,
         },
         measure="loss",
-        weight=0.85 if last.step > best.step and rise > OVER_FITTING else 0.1,
+        weight=0.85 if over else 0.1,
     )
+
+
+def _both_rose(best: Evaluation, last: Evaluation) -> bool:
+    """Whether the training loss rose as well: that is no over-fitting."""
+    return best.train_loss is not None and last.train_loss is not None and last.train_loss >= best.train_loss
 
 
 def _train_losses(best: Evaluation, last: Evaluation) -> str:

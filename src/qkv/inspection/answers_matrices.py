@@ -1,7 +1,8 @@
 """Which matrices moved, in which order, and which did not, each beside what random labels would have moved."""
 
+import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -23,7 +24,8 @@ def matrices(evidence: Evidence) -> Answer | None:
         return None
     most, least = moving[0], moving[-1]
     then = " and ".join(f"{a} ({number(v)})" for v, a in moving[1:3])
-    sentence = f"{most[1]} moved most: by {number(most[0])} of its starting size"
+    size = _size(evidence.telemetry, most[1])
+    sentence = f"{most[1]} moved most: by {number(most[0])} of {size}"
     sentence += f", then {then}; {least[1]} least ({number(least[0])})." if len(moving) > 3 else "."
     kinds = _median_by_kind(last)
     by_kind = ", ".join(f"{kind} {number(v)}" for kind, v in sorted(kinds.items(), key=lambda item: -item[1]))
@@ -36,7 +38,7 @@ def matrices(evidence: Evidence) -> Answer | None:
         key="matrices",
         question="Which matrices moved?",
         sentence=sentence,
-        brief=_furthest(moving),
+        brief=_furthest(moving, size),
         more=tuple(line for line in (f"Median drift by kind: {by_kind}.", _units(evidence.telemetry)) if line),
         numbers=figures,
         address=most[1],
@@ -46,24 +48,45 @@ def matrices(evidence: Evidence) -> Answer | None:
     )
 
 
-def _furthest(moving: Sequence[tuple[float, str]]) -> str:
+def _size(telemetry: Telemetry, address: str) -> str:
+    """What a matrix's drift is a share of."""
+    row = next((row for row in telemetry.latest(address, at=0)), None)
+    return "a usual start's size" if row is not None and row.values.get("norm") == 0 else "its starting size"
+
+
+def _furthest(moving: Sequence[tuple[float, str]], size: str) -> str:
     """The two ends of a list of (drift, address), falling; empty for one matrix."""
     (most, first), (least, last) = moving[0], moving[-1]
     if first == last:
         return ""
-    return f"{first} furthest, by {number(most)} of its starting size; {last} least, by {number(least)}."
+    return f"{first} furthest, by {number(most)} of {size}; {last} least, by {number(least)}."
 
 
 def _from_zero(telemetry: Telemetry) -> list[str]:
-    """Kinds of matrices that start at zero."""
-    at_start = {row.about.address: row.values.get("norm") for row in telemetry.latest(at=0)}
-    kinds = [a.rpartition(".")[2] for a, norm in at_start.items() if norm == 0]
-    return [kind for kind in dict.fromkeys(kinds) if kind.startswith("W_")]
+    """Matrices that start at zero, as `_together` names them."""
+    return _together({row.about.address: row.values.get("norm") == 0 for row in telemetry.latest(at=0)})
+
+
+def _together(so: Mapping[str, bool]) -> list[str]:
+    """Names of the matrices that are so: a kind if all of it is, `enc.**.W_O` if all of a stack's is, else each."""
+    names: list[str] = []
+    for address, is_so in so.items():
+        stack, _, kind = address.rpartition(".")
+        stack = stack.partition(".")[0]
+        if not is_so or not kind.startswith("W_"):
+            continue
+        if all(other for a, other in so.items() if a.rpartition(".")[2] == kind):
+            names.append(kind)
+        elif all(other for a, other in so.items() if a.startswith(f"{stack}.") and a.rpartition(".")[2] == kind):
+            names.append(f"{stack}.**.{kind}")
+        else:
+            names.append(address)
+    return list(dict.fromkeys(names))
 
 
 def _units(telemetry: Telemetry) -> str:
-    kinds = _from_zero(telemetry)
-    return f"{listed(kinds)} started at zero; the size of a usual start stands in for theirs." if kinds else ""
+    names = _from_zero(telemetry)
+    return f"{listed(names)} started at zero; the size of a usual start stands in for theirs." if names else ""
 
 
 def _pairs(telemetry: Telemetry, among: set[str]) -> list[Compared]:
@@ -101,23 +124,23 @@ def order(evidence: Evidence) -> Answer | None:
         kind, values = address.rpartition(".")[2], np.nan_to_num(grid.value[i])
         if kind.startswith("W_") and values[-1] > 0:
             halfway[kind].append(int(grid.step[np.argmax(values >= values[-1] / 2)]))
-    steps = {kind: float(np.median(found)) for kind, found in halfway.items()}
+    steps = {kind: math.ceil(np.median(found)) for kind, found in halfway.items()}
     if len(steps) < 2:
         return None
     ranked = sorted(steps.items(), key=lambda item: item[1])
     together: dict[str, list[str]] = defaultdict(list)
     for kind, step in ranked:
-        together[f"{step:,.0f}"].append(kind)
+        together[f"{step:,}"].append(kind)
     words = "; ".join(f"{listed(kinds)} by step {step}" for step, kinds in together.items())
     silent = _silent_at_first(evidence.telemetry)
     return Answer(
         key="order",
         question="What moved first?",
         sentence=f"Half of its way from start to end was done by {words} (median over layers).",
-        brief=f"{ranked[0][0]}, which had gone half of its way by step {ranked[0][1]:,.0f}; last {ranked[-1][0]}, "
-        f"by step {ranked[-1][1]:,.0f}.",
+        brief=f"{ranked[0][0]}, which had gone half of its way by step {ranked[0][1]:,}; last {ranked[-1][0]}, "
+        f"by step {ranked[-1][1]:,}.",
         more=(silent,) if silent else (),
-        numbers={f"half-way step of {kind}": step for kind, step in ranked},
+        numbers={f"half-way step of {kind}": float(step) for kind, step in ranked},
         measure="drift",
     )
 
@@ -127,15 +150,14 @@ def _silent_at_first(telemetry: Telemetry) -> str:
     grid = _grid(telemetry, "grad_norm")
     if grid is None or not len(grid.step) or grid.step[0] != 1:
         return ""
-    silent = [a.rpartition(".")[2] for a, v in zip(grid.addresses, grid.value[:, 0], strict=True) if v == 0]
-    kinds = [kind for kind in dict.fromkeys(silent) if kind.startswith("W_")]
-    if not kinds:
+    silent = _together({a: v == 0 for a, v in zip(grid.addresses, grid.value[:, 0].tolist(), strict=True)})
+    if not silent:
         return ""
     zero = _from_zero(telemetry)
     reason = (
         f": no gradient comes back through {listed(zero)}, which started at zero, until they have moved" if zero else ""
     )
-    return f"The gradient of the first update was exactly 0 in {listed(kinds)}{reason}."
+    return f"The gradient of the first update was exactly 0 in {listed(silent)}{reason}."
 
 
 def frozen(evidence: Evidence) -> Answer | None:

@@ -24,10 +24,8 @@ def embeddings(evidence: Evidence) -> Answer | None:
         return answer(sentence=sentence, numbers={"largest row drift": 0.0}, address=table, weight=0.6)
     rows = summary(drift, counts, evidence.specials)
     example, words, figures = _example_row(evidence, counts)
-    half = (
-        f"Yes: half of the rows of {table} {_whose(evidence)} moved by more than {percent(rows.median)} of their length"
-    )
-    sentence = f"{half}, the furthest ({evidence.token(rows.furthest)}) by {percent(rows.largest)}{words}."
+    half = f"Yes: half of the rows of {table} {_whose(evidence)} moved by more than {_lengths(rows.median)}"
+    sentence = f"{half}, the furthest ({evidence.token(rows.furthest)}) by {_amount(rows.largest)}{words}."
     figures |= {"median row drift": rows.median, "largest row drift": rows.largest}
     more, (null, far) = [_unseen(evidence, rows), _by_count(rows)], _row_null(evidence)
     if rows.n_unseen is not None:
@@ -41,6 +39,16 @@ def embeddings(evidence: Evidence) -> Answer | None:
         address=example or table,
         weight=0.95 if _unexplained(evidence, rows) else 0.45 + 0.3 * far,
     )
+
+
+def _amount(drift: float) -> str:
+    """A drift relative to a length: `53 %`, or `197 times` from ten times on."""
+    return f"{drift:,.0f} times" if drift >= 10 else percent(drift)
+
+
+def _lengths(drift: float) -> str:
+    """`53 % of their length`, `197 times their length`."""
+    return f"{_amount(drift)}{' of' if drift < 10 else ''} their length"
 
 
 def _whose(evidence: Evidence) -> str:
@@ -60,15 +68,20 @@ def _row_drift(evidence: Evidence) -> np.ndarray | None:
 
 
 def _example_row(evidence: Evidence, counts: np.ndarray | None) -> tuple[str, str, dict[str, float | None]]:
-    """(address, words, numbers) of one row before and after; empty where the weights are not there."""
+    """(address, words, numbers) of one row before and after; empty where no trained weights are there."""
     row, table = evidence.example(counts), evidence.telemetry.token_table()
     start, last = evidence.matrix(table, 0), evidence.matrix(table)
+    kept = max(evidence.folder.weights(), default=None)
+    taken = max(evidence.telemetry.vectors(table, "row_drift", newest_only=True), default=kept)
+    if kept == 0 and taken:  # a training that ended before its first checkpoint
+        return "", "", {}
     if row is None or start is None or last is None or start.shape != last.shape or row >= len(last):
         return "", "", {}
     story = row_story(start, last, row, counts)
     name = evidence.token(row)
     turned = "" if story.turn is None else f" and turned {story.turn:.0f}\u00b0"
     words = f"; that of {name} went from length {number(story.norm_before)} to {number(story.norm_after)}{turned}"
+    words += "" if kept == taken or kept is None else f" by step {kept:,}, the last whose weights are kept"
     address = f"{table}[{name}]"
     figures = {
         f"{address} length before": story.norm_before,
@@ -93,7 +106,7 @@ def _unseen(evidence: Evidence, rows: RowSummary) -> str:
     if not tied:
         reason = f"the optimizer shrinks every weight (weight_decay {evidence.weight_decay:g})"
     why = f", because {reason}" if tied or evidence.weight_decay else ""
-    return f"{whose} moved too, by up to {percent(rows.largest_unseen)}{why}."
+    return f"{whose} moved too, by up to {_amount(rows.largest_unseen)}{why}."
 
 
 def _is_tied(evidence: Evidence) -> bool:
@@ -125,7 +138,7 @@ def _row_null(evidence: Evidence) -> tuple[str, float]:
     step = both[-1]
     here, there = float(run[step].mean()), float(null[step].mean())
     words = (
-        f"At step {step:,} rows had moved by {percent(here)} of their length on average; "
-        f"in the same training on random labels by {percent(there)}."
+        f"At step {step:,} rows had moved by {_lengths(here)} on average; "
+        f"in the same training on random labels by {_amount(there)}."
     )
     return words, apart(here, there)

@@ -16,7 +16,8 @@ import numpy as np
 __all__ = ["FALSE_ALARM", "Change", "change"]
 
 FALSE_ALARM = 0.001
-"""At most this share of series of independent noise is called changed."""
+"""At most this share of series of independent normal noise is called changed; of skewed noise more, up to a
+twentieth where it is lognormal."""
 
 FEWEST = 8
 """Of fewer numbers nothing is said."""

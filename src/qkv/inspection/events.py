@@ -2,7 +2,7 @@
 
 A detector reads one kind of series and says what it found; `DETECTORS` lists them. They work on telemetry alone, also
 while it is written, and on any arm: what they find on random labels is no sign of learning. Thresholds are stated
-beside each detector; a change of level counts where independent noise would show it once in a thousand series
+beside each detector; a change of level counts where independent normal noise would show it once in a thousand series
 (`changepoints`), and where it is large enough to matter.
 """
 
@@ -205,11 +205,13 @@ def explosions(telemetry: Telemetry, arm: int) -> list[Happening]:
 
 
 def over_fitting(telemetry: Telemetry, arm: int) -> list[Happening]:
-    """The step of the lowest validation loss, where it rose by more than 1 % after it."""
+    """The step of the lowest validation loss, where it rose by more than 1 % after it and the training loss did not."""
     found, best = telemetry.evaluations(arm), telemetry.best_evaluation(arm)
     if best is None or len(found) < 3 or best.loss <= 0 or found[-1].loss < (1 + OVER_FITTING) * best.loss:
         return []
     last = found[-1]
+    if best.train_loss is not None and last.train_loss is not None and last.train_loss >= best.train_loss:
+        return []  # both rose: it diverged
     sentence = (
         f"Over-fitting begins at step {best.step:,}: the validation loss has risen from {best.loss:.3f} to "
         f"{last.loss:.3f} by step {last.step:,}"

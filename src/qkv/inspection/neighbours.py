@@ -31,7 +31,7 @@ class Neighbours:
     kept: int
     """How many are in both lists."""
     null_cosine: float
-    """The largest cosine to expect among as many random directions of that width: sqrt(2 ln n / d_model)."""
+    """The largest cosine among as many random directions of that width: its median, exactly."""
 
 
 def nearest(table: np.ndarray, row: int, k: int = 10, *, centred: bool = False) -> tuple[Neighbour, ...]:
@@ -57,5 +57,20 @@ def neighbours(before: np.ndarray, after: np.ndarray, row: int, k: int = 10, *, 
         before=first,
         after=last,
         kept=len({n.id for n in first} & {n.id for n in last}),
-        null_cosine=min(1.0, math.sqrt(2 * math.log(max(n, 2)) / d_model)),
+        null_cosine=largest_by_chance(n - 1, d_model),
     )
+
+
+def largest_by_chance(n: int, d: int) -> float:
+    """The median of the largest of n cosines between one direction and others, all independent and uniform in d.
+
+    The angle between two directions has density sin^(d - 2), so the median is where a share 1 - 2^(-1/n) of it is
+    nearer.
+    """
+    if n < 1 or d < 2:
+        return float(n > 0)
+    angles = np.linspace(0, np.pi, 40_001)
+    middles = (angles[1:] + angles[:-1]) / 2
+    nearer = np.cumsum(np.sin(middles) ** (d - 2))
+    share = -math.expm1(-math.log(2) / n)
+    return float(np.cos(np.interp(share * nearer[-1], nearer, angles[1:])))

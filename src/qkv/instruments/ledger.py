@@ -189,7 +189,8 @@ def _simpson(
 
 class Ledger(Observer):
     """Keeps the ledger of one training in `store`: `earned` of every matrix and head at every entry, losses of the
-    probe batch, and `earned_rows` and `row_gradient` of the token tables at powers of two and at the end.
+    probe batch, and `earned_rows` and `row_gradient` of the token tables at powers of two and at the end. The last
+    entry is the last update's, wherever it falls.
 
     It stands before the recorder among the observers, since both drop what is later than a resume. After a kill and a
     resume its rows are equal where `every` is 1; with longer intervals one is cut in two at the resume.
@@ -214,6 +215,7 @@ class Ledger(Observer):
         batch = fixed_batch(context.task, context.corpus, model.config.sizes, self.config.windows)
         batch = batch.to(context.machine.device)
         self._account = Account(model, context.task.loss, batch, self.config)
+        self._catalogue = context.catalogue
         self._tables = [i for i, e in enumerate(self._account.entries) if e.kind in ("W_E", "W_U")]
         self._account.begin(self._weights(context.catalogue))
         self._rows = self._restored(step)
@@ -233,26 +235,33 @@ class Ledger(Observer):
     def after_update(self, record: StepRecord) -> None:
         """One entry."""
         began = time.perf_counter()
-        self._register()
-        between = record.step - self._step
-        earned = self._account.move(self._weights(record.catalogue), self.config.tolerance * between)
-        self._step = record.step
-        if not math.isfinite(self._account.loss):  # the training is about to say so itself
-            return
-        values = [v for part, e in zip(earned, self._account.entries, strict=True) for v in _by_piece(part, e)]
-        self.store.add_values(record.step, EARNED.name, self._addresses, values)
-        self.store.add_evaluation(record.step, self._account.loss, is_best=False, arm=LEDGER_ARM)
-        if self._rows is not None:
+        if self._enter(record.step) and self._rows is not None:
             for i in self._tables:
                 entry = self._account.entries[i]
                 gradient = record.catalogue.entry(entry.address).parameter.grad
-                self._rows[EARNED_ROWS.name][entry.address] += earned[i].sum(1 - entry.axis).cpu().numpy()
                 if gradient is not None:
                     seen = gradient.double().square().sum(1 - entry.axis).cpu().numpy()
                     self._rows[ROW_GRADIENT.name][entry.address] += seen
             if is_by_row(record.step):
                 self._write_rows()
         self.seconds += time.perf_counter() - began
+
+    def _enter(self, step: int) -> bool:
+        """What each matrix earned since the entry before; False where the loss is no number any more."""
+        self._register()
+        between = step - self._step
+        earned = self._account.move(self._weights(self._catalogue), self.config.tolerance * between)
+        self._step = step
+        if not math.isfinite(self._account.loss):  # the training is about to say so itself
+            return False
+        values = [v for part, e in zip(earned, self._account.entries, strict=True) for v in _by_piece(part, e)]
+        self.store.add_values(step, EARNED.name, self._addresses, values)
+        self.store.add_evaluation(step, self._account.loss, is_best=False, arm=LEDGER_ARM)
+        if self._rows is not None:
+            for i in self._tables:
+                entry = self._account.entries[i]
+                self._rows[EARNED_ROWS.name][entry.address] += earned[i].sum(1 - entry.axis).cpu().numpy()
+        return True
 
     def on_checkpoint(self, step: int) -> None:
         """Keep the sums by token beside the checkpoint."""
@@ -266,9 +275,14 @@ class Ledger(Observer):
         self.store.set_clock_fact("ledger.rows", self._kept)
 
     def on_end(self, outcome: Outcome) -> None:
-        """The last sums by token, and what the ledger cost."""
-        if outcome.stopped_because not in ("interrupt", "nan", "spike") and self._rows is not None and self._registered:
-            self._write_rows()
+        """The updates since the last entry, the last sums by token, and what the ledger cost."""
+        began = time.perf_counter()
+        if outcome.stopped_because not in ("interrupt", "nan", "spike"):
+            if outcome.steps > self._step:
+                self._enter(outcome.steps)
+            if self._rows is not None and self._registered:
+                self._write_rows()
+        self.seconds += time.perf_counter() - began
         whole = outcome.resumed_from_step is None and outcome.train_seconds > 0
         share = round(self.seconds / outcome.train_seconds, 5) if whole else None
         cost = {"seconds": round(self.seconds, 4), "share": share, "passes": self._account.n_passes}

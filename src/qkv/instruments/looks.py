@@ -365,8 +365,8 @@ def _is_cut_alike(entry: Entry, storage: Entry) -> bool:
 
 
 def _head_n_out(entry: Entry) -> np.ndarray:
-    width = entry.width if entry.axis == len(entry.shape) - 1 else entry.shape[-1]
-    return np.full(entry.n_heads, width)
+    """Of each head its share, whichever axis it is cut along: |S|^2 of a usual start is spread evenly over weights."""
+    return np.full(entry.n_heads, entry.shape[-1] / entry.n_heads)
 
 
 def _circuit_row(address: str, left: Entry) -> AddressRow:

@@ -61,10 +61,14 @@ def update_ratio(before: Tensor, after: Tensor) -> float | None:
     return _or_none(ratio(norm(after.double() - before.double()), norm(after)))
 
 
-def drift(weights: Tensor, start: Tensor) -> float:
-    """|W - S|_F / |S|_F; where S is 0, sqrt(n_out) (its last axis) stands for |S|_F."""
+def drift(weights: Tensor, start: Tensor, n_in: int = 0) -> float:
+    """|W - S|_F / |S|_F; where S is 0, the norm of a start at N(0, 1/n_in) stands for |S|_F: sqrt(n_out) of a matrix.
+
+    `n_in` is the input width of the matrix that they are a part of, where they are a part; 0: they are all of it.
+    """
     distance = norm(weights.double() - start.double())
-    return float(ratio(distance, reference_norm(norm(start), start.shape[-1])))
+    n_out = start.numel() / n_in if n_in else start.shape[-1]
+    return float(ratio(distance, reference_norm(norm(start), n_out)))
 
 
 def turn(weights: Tensor, start: Tensor) -> float | None:

@@ -33,7 +33,7 @@ class Measure:
     """What a measure is, where it comes from, and how not to be fooled by it."""
 
     name: str
-    """As in `run.history(selector, name)`."""
+    """As in `run.history(selector, name)`; a list's as in `run.telemetry().vectors(address, name)`."""
     meaning: str
     """One plain sentence."""
     formula: str
@@ -99,7 +99,8 @@ _MEASURES = (
     Measure(
         name="drift",
         meaning="How far the matrix has moved from where it started, as a share of its starting size.",
-        formula="|W - S|_F / |S|_F; where S is 0, sqrt(n_out) stands for |S|_F, the norm of a start at N(0, 1/fan_in)",
+        formula="|W - S|_F / |S|_F; where S is 0, the norm of a start at N(0, 1/fan_in) stands for |S|_F: sqrt(n_out), "
+        "of a head its share, of a circuit sqrt(d_head)",
         range="0 and up; 0 for a frozen matrix",
         source="Nagarajan and Kolter 2019 (arXiv 1902.04742); Zhang, Bengio and Singer 2019 (arXiv 1902.01996)",
         property_of="parametrisation",
@@ -188,7 +189,7 @@ _MEASURES = (
         formula="-<G, dW>, in nats per token",
         range="any sign; the sum over all matrices is the first-order change; undefined without a gradient",
         source="Lan et al. 2019, loss change allocation (arXiv 1909.01440), one term of it at one step",
-        property_of="function",
+        property_of="parametrisation",
         null="Positive on random labels as well: every batch can be lowered a little by memorising it.",
         decision="Which matrices still earn anything: one that earns nothing for long could be frozen.",
     ),
@@ -288,7 +289,8 @@ _MEASURES = (
         range="0 (one key each) to ln(keys seen), in nats",
         source="Zhai et al. 2023, attention entropy collapse (arXiv 2303.06296)",
         property_of="function",
-        null="At step 0 near ln(keys seen): scores start near 0. On random labels it can fall as well.",
+        null="At step 0 near ln(keys seen) where scores start near 0, some tenths of a nat below with QK-norm, whose "
+        "scores start with a standard deviation near 1. On random labels it can fall as well.",
         decision="Whether the rate is too high: entropy that falls to 0 early is a collapse.",
         looks="attention",
     ),
@@ -343,7 +345,8 @@ _MEASURES = (
         range="0 to n_ctx - 1 positions; undefined in cross-attention",
         source="mean attention distance, Dosovitskiy et al. 2021 (arXiv 2010.11929), section 4.5",
         property_of="function",
-        null="At step 0 half of the keys seen: n_ctx / 4 on average for causal rows.",
+        null="At step 0 half of the keys seen: n_ctx / 4 on average for causal rows; n_ctx / 3 where both sides are "
+        "seen.",
         decision="Whether the context is used: all heads near 0 would do with a shorter one.",
         looks="attention",
     ),
@@ -354,7 +357,7 @@ _MEASURES = (
         range="0 to 1",
         source="Zhai et al. 2023 (arXiv 2303.06296), as a count",
         property_of="function",
-        null="0 at step 0.",
+        null="0 at step 0 where scores start near 0, near 0 with QK-norm.",
         decision="Whether to lower the rate or use QK-norm: a saturated softmax gives W_Q and W_K no gradient any "
         "more.",
         looks="attention",

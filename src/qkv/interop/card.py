@@ -16,6 +16,12 @@ _WHAT = {
     "ImageClassifier": "names the class of an image",
     "EncoderDecoderLM": "predicts the next token of a translation from its source",
 }
+_UNIT = {
+    "CausalLM": "token",
+    "MaskedLM": "hidden token",
+    "ImageClassifier": "image",
+    "EncoderDecoderLM": "target token",
+}
 
 
 def model_card(
@@ -36,8 +42,8 @@ def model_card(
         "",
         *_loading(config, fit),
         "",
-        *_training(manifest, summary),
-        *_figures(summary),
+        *_training(manifest, summary, weights),
+        *_figures(summary, weights, _UNIT[config.kind]),
     ]
     return "\n".join(lines).rstrip("\n") + "\n"
 
@@ -65,7 +71,7 @@ def _loading(config: ModelConfig, fit: Fit) -> list[str]:
     ]
 
 
-def _training(manifest: Mapping[str, Any], summary: Mapping[str, Any]) -> list[str]:
+def _training(manifest: Mapping[str, Any], summary: Mapping[str, Any], weights: str) -> list[str]:
     if imported := manifest.get("imported"):
         return [f"It was imported from `{imported.get('folder', '')}` and not trained by qkv.", ""]
     data = manifest.get("data") or {}
@@ -77,6 +83,7 @@ def _training(manifest: Mapping[str, Any], summary: Mapping[str, Any]) -> list[s
         ("text", data.get("name")),
         ("its sha256", data.get("sha256")),
         ("steps", summary.get("steps")),
+        ("step of these weights", summary.get("best_step") if weights == "best" else summary.get("steps")),
         ("tokens seen", summary.get("tokens")),
         ("seconds", summary.get("train_seconds")),
         ("processor", manifest.get("cpu")),
@@ -87,17 +94,21 @@ def _training(manifest: Mapping[str, Any], summary: Mapping[str, Any]) -> list[s
     return [*lines, ""]
 
 
-def _figures(summary: Mapping[str, Any]) -> list[str]:
-    if summary.get("val_loss") is None:
+def _figures(summary: Mapping[str, Any], weights: str, unit: str) -> list[str]:
+    """The loss of these weights; of the last ones, where they are not the best, bits per byte were not taken."""
+    best = weights == "best" or summary.get("best_step") == summary.get("steps")
+    loss = summary.get("val_loss") if best else summary.get("last_val_loss")
+    if loss is None:
         return []
-    lines = ["## How good it is", "", "On text that it was not trained on, nats per token (less is better):", ""]
-    rows = [("this model", summary["val_loss"])]
-    rows += [(name, v) for name, v in (summary.get("baselines_nats") or {}).items() if isinstance(v, float)]
-    lines += ["| | nats per token |", "|---|---|"]
-    lines += [f"| {name} | {value:.4f} |" for name, value in rows]
-    if summary.get("bits_per_byte") is not None:
+    lines = ["## How good it is", "", f"On data that it was not trained on, nats per {unit} (less is better):", ""]
+    others = [(name, v) for name, v in (summary.get("baselines_nats") or {}).items() if isinstance(v, float)]
+    lines += [f"| | nats per {unit} |", "|---|---|"]
+    lines += [f"| {name} | {value:.4f} |" for name, value in [("this model", loss), *others]]
+    if best and summary.get("bits_per_byte") is not None:
         lines += ["", f"That is {summary['bits_per_byte']:.4f} bits per byte of text."]
-    return [*lines, "", "The other rows are counts and a compressor, fitted on the same training text.", ""]
+    if others:
+        lines += ["", "The other rows need no Transformer; they were fitted on the same training data."]
+    return [*lines, ""]
 
 
 def _shown(value: Any) -> str:

@@ -219,7 +219,7 @@ def _of_family(model: nn.Module, config: Any) -> Mirror:
             f"the model is a {type(model).__name__}; of {family.title} qkv watches {family.architecture}."
             " For another, give names= (see docs/watching.md)"
         )
-    given = {key: value for key, value in config.to_dict().items() if value is not None}
+    given = {key: v for key, v in config.to_dict().items() if v is not None or key == "sliding_window"}
     reading = Reading(f"the configuration of {type(model).__name__}", given)
     try:
         read_config(family.pieces, reading)

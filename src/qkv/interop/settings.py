@@ -290,7 +290,9 @@ class Window:
     """A sliding window of attention. Up to its width a text sees everything, so the context is cut to that width."""
 
     switch: str = ""
-    """A key that turns it on; empty: it is on where the width is a number."""
+    """A key that turns it on, and beside which `layer_types` count; empty: it is on where the width is a number."""
+    usual: int = 4096
+    """The width of a file that says none; null is no window."""
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -298,13 +300,13 @@ class Window:
 
     def read(self, reading: Reading) -> None:
         given = reading.given
-        width = given.get("sliding_window")
+        width = given.get("sliding_window", self.usual)
         kinds = given.get("layer_types") or []
         known = {"full_attention", "sliding_attention"}
         if not isinstance(kinds, list) or not {str(kind) for kind in kinds} <= known:
             raise reading.refuse("layer_types", "qkv reads full_attention and sliding_attention")
         on = given.get(self.switch, False) if self.switch else width is not None
-        if kinds:
+        if kinds and self.switch:
             on = "sliding_attention" in kinds
         if not on or width is None:
             return
@@ -362,6 +364,9 @@ class Rope:
         given = reading.given
         key = "rope_parameters" if given.get("rope_parameters") else "rope_scaling"
         rope = given.get(key) or {}
+        older = given.get("rope_scaling") or {}
+        if isinstance(older, dict) and any(rope.get(name) != value for name, value in older.items() if name != "type"):
+            raise reading.refuse("rope_scaling", "rope_parameters says otherwise; keep the one that the model had")
         if not isinstance(rope, dict) or any(isinstance(value, dict) for value in rope.values()):
             raise reading.refuse(key, "expected one set of rotary settings for all layers")
         kind = rope.get("rope_type", rope.get("type", "default"))

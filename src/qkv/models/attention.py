@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from qkv.errors import ConfigError
 from qkv.models import fused, fused_attend
 from qkv.models.cache import KVCache
 from qkv.models.layout import Layout, RopeScaling, Sizes, check
@@ -169,7 +170,9 @@ class MultiHeadAttention(nn.Module):
         """x [batch, query_pos, d_model] -> [batch, query_pos, d_model].
 
         Keys and values come from `context` [batch, key_pos, d_model] (cross-attention) or from x. `mask` [batch,
-        key_pos] bool is True for real tokens; `documents` [batch, key_pos] int64 keeps packed documents apart.
+        key_pos] bool is True for real tokens; `documents` [batch, pos] int64 keeps packed documents of x apart.
+
+        Raises ConfigError for documents beside a context, whose positions are others.
         """
         return self.mix(x, self._visible(x, context, mask, documents), context=context)
 
@@ -195,6 +198,10 @@ class MultiHeadAttention(nn.Module):
         return self.mix(x, self._visible(x, context, mask, documents), context=context, tap=tap), record
 
     def _visible(self, x: Tensor, context: Tensor | None, mask: Tensor | None, documents: Tensor | None) -> Visible:
+        if context is not None and documents is not None:
+            raise ConfigError(
+                "documents number the positions of x, and keys come from a context here; give a mask of the context"
+            )
         n_key = x.shape[1] if context is None else context.shape[1]
         causal = self.causal and context is None
         return visible(x.shape[1], n_key, causal=causal, keys=mask, documents=documents, like=x)

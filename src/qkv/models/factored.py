@@ -89,8 +89,9 @@ class FactoredMatrix:
         circuit = self.address.rpartition(".")[2]
         if circuit == "QK":
             return [sentence for holds, sentence in _qk_caveats(layout) if holds]
-        if circuit == "OV" and layout.bias:
-            return ["b_V and b_O add a constant vector to what the head writes; W_V W_O leaves it out."]
+        if circuit == "OV" and layout.biased != "none":
+            biases = "b_V and b_O add" if layout.biased == "all" else "b_V adds"
+            return [f"{biases} a constant vector to what the head writes; W_V W_O leaves it out."]
         return []
 
 
@@ -106,6 +107,9 @@ def _qk_caveats(layout: "Layout") -> list[tuple[bool, str]]:
             "Positions turn q and k, so the score at distance d is x W_Q R(d) W_K^T x^T; "
             "without a distance this is d = 0, a token looking at itself.",
         ),
-        (layout.bias, "b_Q and b_K add terms to the scores that depend on one side only; W_Q W_K^T leaves them out."),
+        (
+            layout.biased != "none",
+            "b_Q and b_K add terms to the scores that depend on one side only; W_Q W_K^T leaves them out.",
+        ),
         (layout.scale, "Scores are this form divided by sqrt(d_head)."),
     ]

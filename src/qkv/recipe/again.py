@@ -62,6 +62,7 @@ def same_data(folder: RunFolder, corpus: Data) -> None:
         ) from None
     if made != corpus.sha256:
         raise RunFolderError(
-            f"the data of {folder.path} has changed: it was trained on sha256 {made[:16]}..., now it is"
-            f" {corpus.sha256[:16]}...; bring the old data back, or train anew with another --out"
+            f"the data of {folder.path} has changed, or is split otherwise by this version of qkv: it was trained on"
+            f" sha256 {made[:16]}..., now it is {corpus.sha256[:16]}...; bring the old data back, or train anew with"
+            " another --out"
         )

@@ -11,7 +11,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
-from qkv.changes import Plan, RunMatrix, parse_changes, plan_changes
+from qkv.changes import OPS, Plan, RunMatrix, parse_changes, plan_changes
 from qkv.errors import AddressError, ChangeError, RunFolderError, unknown
 from qkv.folder import RunFolder
 from qkv.models import build
@@ -22,7 +22,7 @@ from qkv.training.optimizers import Optimizer, make_optimizer
 from qkv.training.shards import hollow_like
 from qkv.training.tensorfile import load_tensors
 
-__all__ = ["Parts", "assemble", "load_weights", "run_matrix", "take_body"]
+__all__ = ["Parts", "assemble", "check_reached", "load_weights", "run_matrix", "take_body"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,6 +42,11 @@ class Parts:
     """With `from_run`: what that run did not have, and starts by the seed."""
     parted: tuple[tuple[str, str], ...] = ()
     """With `from_run`: pairs of addresses that were one matrix there, and start here as two equal ones."""
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether every weight is another run's, so that what it had learned can be scored before the first update."""
+        return bool(self.config.from_run) and not self.new
 
 
 def assemble(
@@ -80,6 +85,27 @@ def assemble(
             if {second, first} <= names and catalogue.entry(second).parameter is not catalogue.entry(first).parameter
         ),
     )
+
+
+def check_reached(parts: Parts) -> None:
+    """Make sure that a gradient can come through the output.
+
+    Raises ChangeError where an output matrix starts at zero and stays there.
+    """
+    changes = [change for text in parts.config.changes for change in parse_changes(text)]
+    if any(change.start and OPS[change.op].writes for change in changes):
+        return
+    steps = {0, *(change.stop for change in changes if change.stop is not None)}
+    frozen = set.intersection(*(parts.plan.frozen(step) for step in steps))
+    for entry in parts.catalogue:
+        if entry.site == "head" and entry.parameter.ndim == 2 and entry.address in frozen:
+            if not entry.parameter.count_nonzero():
+                name, is_only = entry.address, any(change.op == "only" for change in changes)
+                how = f"add {name} to --only" if is_only else f"leave {name} out of what is frozen"
+                raise ChangeError(
+                    f"{name} starts at zero and is frozen there, so no gradient reaches any matrix; {how}, or hold it"
+                    f" at another start with --change '{name}=random(0.02)'{'' if is_only else ' instead'}"
+                )
 
 
 def _take_over(config: RunConfig, catalogue: Catalogue) -> tuple[tuple[str, ...], dict[str, str]]:

@@ -43,6 +43,7 @@ from qkv.recipe.request import Request, RunConfig, resolve
 from qkv.tasks import Data, find_task
 from qkv.training import loop
 from qkv.training.optimizers import make_optimizer
+from qkv.training.precision import check_compiler
 from qkv.training.ranks import check_shares
 from qkv.training.record import Observer, StepRecord
 from qkv.training.shards import blocks_of, check_shard
@@ -93,6 +94,8 @@ class Forecast:
     """Positions seen in all."""
     rate: str
     """Where the rate is from: measured, measured on a smaller training, or given."""
+    note: str = ""
+    """What the law says of its plan; empty where there is nothing to say."""
 
     @property
     def peak(self) -> int:
@@ -111,10 +114,11 @@ class Forecast:
 
 def plan(request: Request, place: Place, cache: Path | None) -> Forecast:
     """`forecast` of what was asked for. Raises UserError for what could not be trained so."""
-    config, corpus, _ = resolve(request, cache)
+    config, corpus, scale = resolve(request, cache)
     check_shares(config.training, config.machine.ranks, find_task(config.task).examples)
     check_shard(config.machine)
-    return forecast(config, corpus, place=place)
+    check_compiler(config.machine)
+    return dataclasses.replace(forecast(config, corpus, place=place), note=scale.note)
 
 
 def forecast(config: RunConfig, corpus: Data, *, watched: bool = True, place: Place | None = None) -> Forecast:

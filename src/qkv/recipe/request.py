@@ -6,28 +6,60 @@ decide: it is what `config.toml` holds, what a resume reads, and what a study va
 
 import dataclasses
 import math
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from qkv.config import field_paths, from_dict, load_toml, override, to_dict
+from qkv.config import field_paths, flat, from_dict, load_toml, override, to_dict
 from qkv.data.config import DataConfig, ImageOptions, whole_source
 from qkv.errors import ConfigError, RunFolderError, unknown
 from qkv.instruments.ledger import LedgerConfig
 from qkv.instruments.schedule import KINDS, LEVELS, WatchConfig, watch_word
-from qkv.models.counting import with_parameters
-from qkv.models.layout import ModelConfig
-from qkv.presets import DEFAULT_MINUTES, SIZE_LAWS, Budget, Preset, Scale, find, model_config, optimizer_config
+from qkv.models.counting import n_parameters, with_parameters
+from qkv.models.layout import ModelConfig, Sizes
+from qkv.presets import (
+    DEFAULT_MINUTES,
+    OTHER_OPTIMIZERS,
+    SIZE_LAWS,
+    Budget,
+    Preset,
+    Scale,
+    find,
+    model_config,
+    nominal_updates,
+    optimizer_config,
+)
 from qkv.tasks import Data, Task, find_task
 from qkv.training.config import TrainingConfig
 from qkv.training.precision import Machine
 from qkv.training.precision import resolve as resolve_machine
 
-__all__ = ["Request", "RunConfig", "resolve", "same_run"]
+__all__ = ["OPTIONS", "Request", "RunConfig", "resolve", "same_run"]
 
 ON_SPIKE = ("stop", "rollback", "ignore")
 """What can be done where the training loss jumps up and stays there."""
+
+_OF_A_RUN = ("manifest.json", "source.json")
+"""Beside config.toml, what a run folder holds once it is finished, and before."""
+
+OPTIONS = {
+    "task": "--task",
+    "preset": "--preset",
+    "seed": "--seed",
+    "watch": "--watch",
+    "from_run": "--from",
+    "imported": "",
+    "watched": "",
+    "changes": "--change",
+    "model.kind": "",
+    "training.minutes": "--minutes",
+    "training.until_loss": "--until-loss",
+    "training.schedule.steps": "--steps",
+    "machine.device": "--device",
+}
+"""Settings that laws read before others are set -> the option that says them; empty: they follow from others."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,6 +99,12 @@ class Request:
                 raise ConfigError(f"{name} is {value}; expected a number above 0")
         if self.on_spike is not None and self.on_spike not in ON_SPIKE:
             raise ConfigError(unknown("value of --on-spike", self.on_spike, ON_SPIKE))
+        for name in self.set:
+            matches = _paths_of(name)
+            if len(matches) == 1 and matches[0] in OPTIONS:
+                option = OPTIONS[matches[0]]
+                how = f"give {option} {self.set[name]}" if option else "leave it out"
+                raise ConfigError(f"{name} cannot be set by --set; {how}")
         if self.seed is not None and self.seed < 0:
             raise ConfigError(f"seed is {self.seed}; expected a whole number of at least 0")
         if self.watch is not None:
@@ -128,6 +166,7 @@ def resolve(request: Request, cache: Path | None) -> tuple[RunConfig, Data, Scal
     Raises ConfigError or SourceError for the first thing that does not fit.
     """
     task = find_task(request.task or "causal")
+    _check_no_run(request.source)
     parent = _parent(request, task)
     preset = find(parent.preset if parent else request.preset or "", task.name)
     settings = _data_config(request, task, parent)
@@ -154,7 +193,14 @@ def resolve(request: Request, cache: Path | None) -> tuple[RunConfig, Data, Scal
         changes=(*preset.changes, *request.changes),
         data=settings,
         model=model,
-        training=training_config(preset, scale, budget, model.sizes.n_ctx),
+        training=training_config(
+            preset,
+            scale,
+            budget,
+            model.sizes,
+            positions=task.positions(data, model.sizes),
+            kind=_optimizer_kind(request),
+        ),
         machine=resolve_machine(
             request.device or "cpu", request.precision or "auto", request.threads or 0, ranks=request.nproc or 1
         ),
@@ -169,6 +215,18 @@ def resolve(request: Request, cache: Path | None) -> tuple[RunConfig, Data, Scal
         spare = parent is not None and name == "d_vocab" and model.sizes.d_vocab > value  # rows that no token has
         _dictated(name, getattr(config.model.sizes, name), model.sizes.d_vocab if spare else value)
     return dataclasses.replace(config, model=config.model.resolved()), data, scale
+
+
+def _check_no_run(source: str) -> None:
+    """Make sure that what is to be read is not a run folder. Raises ConfigError that says what may have been meant."""
+    folder = Path(source)
+    if not ((folder / "config.toml").is_file() and any((folder / name).is_file() for name in _OF_A_RUN)):
+        return
+    run = shlex.quote(source)
+    raise ConfigError(
+        f"{source} is a run folder, not something to train on; to go on with it: qkv train --out {run} --resume;"
+        f" to start from its weights: qkv train SOURCE --from {run}"
+    )
 
 
 def _data_config(request: Request, task: Task, parent: "_Parent | None") -> DataConfig:
@@ -193,11 +251,17 @@ def _data_config(request: Request, task: Task, parent: "_Parent | None") -> Data
     return override(config, _settings_of(request, "data"))
 
 
+def _paths_of(name: str) -> list[str]:
+    """The settings that a path, which may be shortened to its last parts, can mean."""
+    paths = field_paths(RunConfig)
+    return [path for path in paths if path == name] or [path for path in paths if path.endswith(f".{name}")]
+
+
 def _settings_of(request: Request, table: str) -> dict[str, Any]:
     """What --set says of one table of the configuration, by paths inside it; every other setting is left for later."""
-    paths, found = field_paths(RunConfig), {}
+    found = {}
     for name, value in request.set.items():
-        matches = [path for path in paths if path == name] or [path for path in paths if path.endswith(f".{name}")]
+        matches = _paths_of(name)
         if len(matches) == 1 and matches[0].startswith(f"{table}."):
             found[matches[0].removeprefix(f"{table}.")] = value
     return found
@@ -238,18 +302,32 @@ def _dictated(name: str, given: int, needed: int) -> None:
     raise ConfigError(f"{name} is {given} but the data have {needed}; leave it out")
 
 
-def training_config(preset: Preset, scale: Scale, budget: Budget, n_ctx: int) -> TrainingConfig:
-    """How long and in which portions: what was asked for, or what the laws say."""
+def training_config(
+    preset: Preset, scale: Scale, budget: Budget, sizes: Sizes, *, positions: int = 0, kind: str = ""
+) -> TrainingConfig:
+    """How long and in which portions: what was asked for, or what the laws say.
+
+    `positions` are those that an example costs, n_ctx where 0; `kind` is the optimizer where it was asked for.
+    """
     steps = budget.steps or (0 if budget.minutes else scale.steps)
     minutes = 0.0 if steps else budget.minutes or DEFAULT_MINUTES
+    examples = scale.examples(sizes.n_ctx)
+    expected = nominal_updates(minutes, examples * (positions or sizes.n_ctx), sizes.d_model, sizes.n_layers)
+    schedule = preset.schedule(steps, min(expected, scale.most_steps or expected))
     return TrainingConfig(
-        batch_size=scale.examples(n_ctx),
+        batch_size=examples,
         accumulate=scale.accumulate,
         until_loss=budget.until_loss,
         minutes=minutes,
-        optimizer=optimizer_config(preset, scale, steps),
-        schedule=dataclasses.replace(preset.schedule(steps), most_steps=0 if steps else scale.most_steps),
+        optimizer=optimizer_config(preset, scale, steps, kind),
+        schedule=dataclasses.replace(schedule, most_steps=0 if steps else scale.most_steps),
     )
+
+
+def _optimizer_kind(request: Request) -> str:
+    """The kind of optimizer that was set; empty where none was, or none that there is."""
+    kind = str(_settings_of(request, "training.optimizer").get("kind", ""))
+    return kind if kind in OTHER_OPTIMIZERS else ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -335,15 +413,23 @@ def same_run(request: Request, config: RunConfig) -> None:
     }
     for name, (given, made) in kept.items():
         if given not in (None, "") and given != made:
-            was = "none" if made == "" else made
-            raise ConfigError(f"--{name} is {given}, but the run was made with {was}; leave it out to resume that run")
-    if request.set and override(config, dict(request.set)) != config:
-        changed = [name for name, value in request.set.items() if override(config, {name: value}) != config]
-        raise ConfigError(f"--set {changed[0]} differs from the run's config.toml; leave it out to resume that run")
+            raise _other(f"--{name}", given, made)
+    for name, value in request.set.items() if override(config, dict(request.set)) != config else ():
+        if override(config, {name: value}) != config:
+            (path,) = _paths_of(name)
+            raise _other(f"--set {name}", value, flat(config).get(path, ""))
     if request.parameters and with_parameters(config.model, request.parameters) != config.model.resolved():
-        raise ConfigError(f"--parameters {request.parameters} is not the size of the run's model; leave it out")
-    if request.changes and not set(request.changes) <= set(config.changes):
-        raise ConfigError(f"the run was made with the changes {list(config.changes)}; leave changes out to resume it")
+        raise _other("--parameters", request.parameters, n_parameters(config.model))
+    if other := [change for change in request.changes if change not in config.changes]:
+        raise _other("--change", other[0], config.changes)
+
+
+def _other(option: str, given: Any, made: Any) -> ConfigError:
+    """The error for an option beside --resume that is not the run's."""
+    was = ", ".join(made) if isinstance(made, tuple | list) else made
+    return ConfigError(
+        f"{option} is {given}, but the run was made with {was or 'none'}; leave it out to resume that run"
+    )
 
 
 def as_toml(config: RunConfig) -> dict[str, Any]:

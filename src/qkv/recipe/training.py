@@ -27,7 +27,7 @@ from qkv.instruments.schedule import LEVELS
 from qkv.instruments.trackers import Sender, open_tracker
 from qkv.recipe.affordable import with_affordable_watching
 from qkv.recipe.again import kept_data, same_data
-from qkv.recipe.assemble import Parts, assemble, load_weights
+from qkv.recipe.assemble import Parts, assemble, check_reached, load_weights
 from qkv.recipe.facts import BackgroundBaselines, machine_facts, note_machine, summary
 from qkv.recipe.null import NULL_SHARE, train_null
 from qkv.recipe.request import Request, RunConfig, resolve, same_run
@@ -36,7 +36,7 @@ from qkv.tasks import Data, Evaluation, find_task
 from qkv.telemetry import Store
 from qkv.training import checkpoint as checkpoints
 from qkv.training import loop
-from qkv.training.precision import Machine, check_device
+from qkv.training.precision import Machine, check_compiler, check_device
 from qkv.training.ranks import Ranks, check_shares, join
 from qkv.training.record import Observer, Outcome, StepRecord
 from qkv.training.shards import check_shard
@@ -44,7 +44,8 @@ from qkv.training.shards import check_shard
 __all__ = ["Listening", "next_folder", "resume", "train"]
 
 AFTERWARDS_SECONDS = 6.0
-"""What is kept of a wall-time budget for baselines, samples, the manifest and the report."""
+"""What is kept of a wall-time budget for baselines, samples, the manifest and the report: of a minute and more, all of
+it, of less a share and two seconds."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,15 +101,17 @@ def train(request: Request, *, out: Path | None, listening: Listening, cache: Pa
     """
     with join() as ranks:
         request = _shared(request, ranks)
-        config, corpus = None, None
+        config, corpus, notes = None, None, ()
         if ranks.is_first:
             if out is not None:
                 RunFolder(out).check_vacant()
-            config, corpus, _ = resolve(request, cache)
+            config, corpus, scale = resolve(request, cache)
+            notes = (scale.note,) if scale.note else ()
             if config.machine.ranks != ranks.world:
                 raise ConfigError(f"machine.ranks is {config.machine.ranks}; it follows from --nproc, leave it out")
             check_shares(config.training, ranks.world, find_task(config.task).examples)
             check_shard(config.machine)
+            check_compiler(config.machine)
             dump_toml(to_dict(config))  # what cannot be written is said before the work
         config, corpus = _agreed(config, corpus, cache, ranks)
         parts = _assembled(config, corpus, ranks)
@@ -117,7 +120,7 @@ def train(request: Request, *, out: Path | None, listening: Listening, cache: Pa
             parts, sentence = with_affordable_watching(parts, ranks)
             config = parts.config
             listening.say(sentence)
-        for sentence in (*parts.task.cautions(corpus, config.model.sizes), *parts.plan.describe()):
+        for sentence in (*notes, *parts.task.cautions(corpus, config.model.sizes), *parts.plan.describe()):
             listening.say(sentence)
         path = Path(ranks.tell({"out": str(out or next_folder(corpus.name))})["out"])
         if not ranks.is_first:
@@ -165,10 +168,15 @@ def resume(request: Request, *, out: Path, listening: Listening, cache: Path | N
 
 
 def _assembled(config: RunConfig, corpus: Any, ranks: Ranks, resumed_at: int = 0) -> Parts:
-    """The parts of a training. Raises ConfigError where they cannot be sharded as asked for."""
+    """The parts of a training.
+
+    Raises ConfigError where they cannot be sharded as asked for, ChangeError where no gradient would reach a matrix.
+    """
     shares = config.machine.shard and ranks.world > 1
     measures = ranks.is_first and config.watch != "off"
     parts = assemble(config, corpus, resumed_at=resumed_at, keeps_start=measures or not shares, shares=shares)
+    if not resumed_at:
+        check_reached(parts)
     if shares:
         check_shard(config.machine, parts.plan.held_part())
     return parts
@@ -196,6 +204,7 @@ def _reread(request: Request, folder: RunFolder, ranks: Ranks, listening: Listen
     config = RunConfig.read(folder.config)
     same_run(request, config)
     check_device(config.machine.device, "the run was made on one, so go on with it where there is one")
+    check_compiler(config.machine)
     changed: dict[str, Any] = {}
     if request.on_spike:  # an answer to what has happened, so it may be another one
         changed["on_spike"] = request.on_spike
@@ -266,6 +275,11 @@ def _run(
         if elsewhere:
             listening.say(elsewhere)
         outcome = _loop(parts, folder, listening, observers, resume_from, ranks)
+        if outcome.best_step == 0:
+            listening.say(
+                f"No validation after an update was better than that of the weights it started from"
+                f" ({outcome.best_loss:.4f} nats): the best weights are those of {config.from_run}."
+            )
         with _afterwards(folder):
             if has_null:
                 train_null(parts, outcome, store, ranks)
@@ -314,8 +328,11 @@ def _loop(
     ranks: Ranks,
 ) -> Outcome:
     config, deadline = parts.config, None
-    if config.training.minutes and not (resume_from and resume_from.state.horizon):
-        left = 60 * config.training.minutes - listening.seconds() - AFTERWARDS_SECONDS - parts.task.afterwards_seconds
+    if config.training.minutes:
+        budget = 60 * config.training.minutes
+        afterwards = min(AFTERWARDS_SECONDS, 2 + budget / 15) + parts.task.afterwards_seconds
+        spent = listening.seconds() + (resume_from.state.train_seconds if resume_from else 0.0)
+        left = budget - spent - afterwards
         has_null = config.watch != "off" and listening.null
         deadline = ranks.of_first(max(1.0, left * (1 - (NULL_SHARE if has_null else 0))))
     with contextlib.ExitStack() as stack:
@@ -333,6 +350,7 @@ def _loop(
             constraint=parts.plan,
             observers=observers,
             resume=resume_from,
+            scores_start=parts.goes_on,
             deadline_seconds=deadline,
             ranks=ranks,
         )

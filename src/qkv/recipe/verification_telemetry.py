@@ -20,7 +20,7 @@ from qkv.errors import AddressError, RunFolderError
 from qkv.folder import RunFolder
 from qkv.inspection.snapshots import stored
 from qkv.instruments import measures
-from qkv.instruments.registry import SPECTRAL
+from qkv.instruments.registry import MEASURES, SPECTRAL
 from qkv.models import build
 from qkv.models.factored import FactoredMatrix
 from qkv.models.matrices import Catalogue
@@ -36,15 +36,16 @@ __all__ = ["check_telemetry", "grids"]
 _TOLERANCE = 1e-6
 _DEGREES = 0.03
 _FILE = "telemetry.sqlite"
-_AGAIN: Mapping[str, Callable[[Tensor, Tensor], float | None]] = {
-    "norm": lambda now, start: measures.norm(now),
+_AGAIN: Mapping[str, Callable[[Tensor, Tensor, int], float | None]] = {
+    "norm": lambda now, start, n_in: measures.norm(now),
     "drift": measures.drift,
-    "turn": measures.turn,
-    "spectral_norm": lambda now, start: measures.spectral_norm(now),
-    "stable_rank": lambda now, start: measures.stable_rank(now),
-    "effective_rank": lambda now, start: measures.effective_rank(now),
+    "turn": lambda now, start, n_in: measures.turn(now, start),
+    "spectral_norm": lambda now, start, n_in: measures.spectral_norm(now),
+    "stable_rank": lambda now, start, n_in: measures.stable_rank(now),
+    "effective_rank": lambda now, start, n_in: measures.effective_rank(now),
 }
-"""Measures that weights alone tell -> how to compute them from a matrix now and at step 0."""
+"""Measures that weights alone tell -> how to compute them from a matrix now and at step 0, and the input width of the
+matrix that they are a part of (0: they are all of it)."""
 
 
 def check_telemetry(folder: RunFolder, config: RunConfig, found: list[Standing], *, cells: int, seed: int) -> Check:
@@ -59,10 +60,12 @@ def check_telemetry(folder: RunFolder, config: RunConfig, found: list[Standing],
             usable = {one.step: one for one in found if one.has_weights}
             compared += _weights_as_read(folder, usable, cells, seed, faults)
             compared += _cells(telemetry, config, usable, cells, seed, faults)
+            older = set(_otherwise(telemetry)) & {row.name for row in telemetry.measures()}
     except RunFolderError as error:
         return Check(name="telemetry", compared=compared, what=what, faults=(Fault(file=_FILE, sentence=str(error)),))
-    unchecked = () if config.watch != "off" else ("--watch off recorded no matrix",)
-    return Check(name="telemetry", compared=compared, what=what, faults=tuple(faults), unchecked=unchecked)
+    unchecked = ["--watch off recorded no matrix"] if config.watch == "off" else []
+    unchecked += [f"{name} was recorded by another formula than today's" for name in sorted(older)]
+    return Check(name="telemetry", compared=compared, what=what, faults=tuple(faults), unchecked=tuple(unchecked))
 
 
 def _rows(telemetry: Telemetry, folder: RunFolder, found: list[Standing], faults: list[Fault]) -> int:
@@ -154,14 +157,19 @@ def _cells(
 def _recorded(telemetry: Telemetry, usable: Mapping[int, Standing]) -> list[tuple[int, str, str, float]]:
     """(step, measure, address, value) of every number that can be computed again; NaN where it was undefined."""
     found = []
-    known = {row.name for row in telemetry.measures()}
-    for measure in (name for name in _AGAIN if name in known):
+    for measure in (name for name in _AGAIN if name not in _otherwise(telemetry)):
         for grid in grids(telemetry, measure):
             for column, step in enumerate(grid.step.tolist()):
                 if step in usable:
                     cells = zip(grid.addresses, grid.value[:, column].tolist(), strict=True)
                     found += [(step, measure, address, value) for address, value in cells if not math.isnan(value)]
     return found
+
+
+def _otherwise(telemetry: Telemetry) -> list[str]:
+    """Measures that were not recorded, or by another formula than today's: an older version took them."""
+    formulas = {row.name: row.formula for row in telemetry.measures()}
+    return [name for name in _AGAIN if formulas.get(name) != MEASURES[name].formula]
 
 
 def grids(telemetry: Telemetry, measure: str) -> list[Grid]:
@@ -213,7 +221,14 @@ class _Weights:
         """A measure of what an address names, None where it is undefined."""
         if address.rpartition(".")[2] in ("QK", "OV"):
             return self._circuit(measure, address)
-        return _AGAIN[measure](self._matrix(address), begin._matrix(address))
+        return _AGAIN[measure](self._matrix(address), begin._matrix(address), self._n_in(address))
+
+    def _n_in(self, address: str) -> int:
+        """The input width of the matrix that an address names a part of; 0 where it names all of one."""
+        if address in self._stored or self._catalogue is None:
+            return 0
+        shape = self._catalogue.part(address).entry.shape
+        return shape[0] if len(shape) > 1 else 0
 
     def _matrix(self, address: str) -> Tensor:
         if address in self._stored:

@@ -98,6 +98,8 @@ class Watcher:
             best = val_loss < self._best[0]
             self._best = (val_loss, self.step) if best else self._best
             self._mirror.refresh()
+            if best:
+                write_atomically(self.folder.best, streamed(self._mirror.catalogue.state()))
             self._recorder.on_evaluation(
                 EvaluationRecord(
                     step=self.step, loss=float(val_loss), n_targets=1, is_best=best, seconds=0.0,
@@ -118,7 +120,8 @@ class Watcher:
         self._recorder.on_end(outcome)
         self._store.close()
         self._save(self.folder.path)
-        link(self.folder.model, self.folder.best)
+        if self._best[1] in (-1, self.step):  # no validation loss was logged, or the last is the lowest
+            link(self.folder.model, self.folder.best)
         self.folder.seal(
             machine_facts(self._config) | {"parent": "", "watched": True, "summary": self._summary(outcome)}
         )

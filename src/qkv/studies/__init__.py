@@ -6,7 +6,8 @@ streams, tables     the user's text, or made tokens whose truth is known; tables
 training, probes    one training to one row; what is measured on the trained model
 workers, cluster    where they are made: here, in several processes, on the machines of a Ray cluster
 runner              many small trainings, killed at any moment without loss
-statistics          exact and t intervals, equivalence, Holm, power; the rule of the verdict
+statistics, power   exact and t intervals, equivalence, the rule of the verdict; what that rule would find
+comparison, families, verdicts    all that is said of one effect; of several asked at once; of a design
 questions/          one module per study
 """
 

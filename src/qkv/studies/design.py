@@ -82,7 +82,7 @@ class Scale:
 
 @dataclass(frozen=True, kw_only=True)
 class Grid:
-    """Learning rates centre * ratio^k: `points` around the arm's own centre, then on, past whichever edge is best."""
+    """Learning rates centre * ratio^k: `points` around an arm's own, then past the edge that is best, to `reach`."""
 
     ratio: float = 3.0
     points: int = 3
@@ -160,6 +160,8 @@ class Contrast:
     """The same number whatever a replicate's seed is: of the text, or by algebra. It is told, not tested."""
     needs: str = ""
     """The contrast that has to come out above 0, and not trivially, for this one to say anything."""
+    beside: tuple[str, ...] = ()
+    """The same of designs that were hashed before it was asked for: a rule of judging, and no part of the protocol."""
 
     def __post_init__(self) -> None:
         if not 0 < self.margin < float("inf"):
@@ -167,6 +169,11 @@ class Contrast:
                 f"the margin of {self.name} is {self.margin:g}; expected a number above 0: the largest difference that"
                 " would not matter"
             )
+
+    @property
+    def gates(self) -> tuple[str, ...]:
+        """All that it needs, however that was said."""
+        return tuple(filter(None, (self.needs, *self.beside)))
 
     @property
     def arms(self) -> tuple[str, ...]:
@@ -180,15 +187,16 @@ def cost(name: str, what: str, arm: str, baseline: str, margin: float, **more: A
 
 
 _LATER = ("d_head", "d_mlp", "before", "needs")
+_JUDGED = ("constant", "beside")
 
 
 def _plain(part: "Arm | Scale | Contrast") -> dict[str, Any]:
     """Its fields, but for later ones at the value that they had before they were there: keys of old runs stay.
 
-    What is constant is no choice: it is seen in the values.
+    What is constant is no choice: it is seen in the values. Nor are rules that only judge them.
     """
     fields = dataclasses.asdict(part).items()
-    return {name: value for name, value in fields if name != "constant" and (name not in _LATER or value)}
+    return {name: value for name, value in fields if name not in _JUDGED and (name not in _LATER or value)}
 
 
 @lru_cache(maxsize=4096)
@@ -293,10 +301,8 @@ class Design:
             for arm in contrast.arms:
                 if arm not in names:
                     raise ConfigError(f"the contrast {contrast.name!r} reads {arm!r}, which is no arm of the design")
-            if contrast.needs and contrast.needs not in [other.name for other in self.contrasts]:
-                raise ConfigError(
-                    f"the contrast {contrast.name!r} needs {contrast.needs!r}, which is none of the design"
-                )
+            for gate in set(contrast.gates) - {other.name for other in self.contrasts}:
+                raise ConfigError(f"the contrast {contrast.name!r} needs {gate!r}, which is none of the design")
 
     @property
     def primary(self) -> Contrast:

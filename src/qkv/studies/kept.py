@@ -4,16 +4,17 @@ What was trained stays what it was; what may be said of it is a matter of the ru
 was judged by. So whoever shows a kept verdict beside that rule judges it first.
 """
 
+import dataclasses
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from qkv.errors import ConfigError
-from qkv.studies.design import Contrast, Design
+from qkv.studies.design import Arm, Contrast, Design
 from qkv.studies.question import Ask, Question
-from qkv.studies.sentences import arm_words, effect_row, intervals, scale_words, sentence
+from qkv.studies.sentences import arm_words, effect_row, intervals, judged_by, notes, scale_words, sentence
 from qkv.studies.statistics import how_exact
-from qkv.studies.verdicts import Findings, judged
+from qkv.studies.verdicts import ONLY_ALONE, Findings, Values, judged, numbered
 
 __all__ = ["judged_anew", "was_judged"]
 
@@ -29,8 +30,17 @@ def judged_anew(question: Question, kept: Mapping[str, Any]) -> dict[str, Any]:
     source, seeds = kept["source"], _replicates(kept) // _contrast(kept["contrasts"][0]).tries
     named, labelled = (source["name"], source["sha256"]), source.get("labelled", False)
     design = question.design(Ask(named=named, labelled=labelled, quick=kept["quick"], seeds=seeds))
+    _same_scale(question, design, kept)
+    design = dataclasses.replace(design, arms=tuple(_as_sized(arm, kept["arms"]) for arm in design.arms))
     today = {contrast.name: contrast for contrast in design.contrasts}
-    effects = judged([(_contrast(row, today.get(row["name"])), row["values"]) for row in kept["contrasts"]])
+    effects = tuple(
+        dataclasses.replace(effect, diverged=row.get("diverged", 0))
+        for effect, row in zip(
+            judged([(_contrast(row, today.get(row["name"])), _values(row)) for row in kept["contrasts"]]),
+            kept["contrasts"],
+            strict=True,
+        )
+    )
     names = {effect.contrast.name for effect in effects}
     if effects[0].contrast.name != design.primary.name:
         raise ConfigError(
@@ -39,17 +49,12 @@ def judged_anew(question: Question, kept: Mapping[str, Any]) -> dict[str, Any]:
         )
     found = Findings(
         design=design,
-        effects=(*effects, *judged([(c, ()) for c in design.contrasts if c.name not in names])),
+        effects=(*effects, *judged([(c, {}) for c in design.contrasts if c.name not in names])),
         arms=(),
         not_reached=tuple(kept["not_reached"]),
         trainings=kept["trainings"],
         earlier=tuple(kept["earlier_designs"]),
     )
-    if scale_words(found) != kept["scale"]:
-        raise ConfigError(
-            f"the kept run of {question.name} was made at another scale than the question has now ({kept['scale']};"
-            f" now: {scale_words(found)}); run the study again and keep that"
-        )
     result = found.primary.result
     return {
         **kept,
@@ -60,10 +65,41 @@ def judged_anew(question: Question, kept: Mapping[str, Any]) -> dict[str, Any]:
         "high": result.high,
         "p": result.p,
         "intervals": intervals(found.primary),
+        "scale": scale_words(found),
         "contrasts": [effect_row(effect) for effect in effects],
+        "notes": [
+            *filter(None, [kept.get("counted"), judged_by(kept.get("earlier_margins", ()))]),
+            *notes(effects, {name: contrast.arms for name, contrast in today.items()}, kept["arms"]),
+        ],
         "arms": [{**row, "what": _whole_words(design, row)} for row in kept["arms"]],
         "literature": question.literature,
     }
+
+
+_SCALE = re.compile(
+    r"of (?P<n_layers>\d+) layers?, d_model (?P<d_model>\d+), (?P<n_heads>\d+) heads?, context (?P<n_ctx>\d+),"
+    r" (?P<steps>[\d,]+) steps of (?P<batch_size>\d+) windows"
+)
+"""The scale of a design as files of an older form have it, in words only."""
+
+
+def _same_scale(question: Question, design: Design, kept: Mapping[str, Any]) -> None:
+    """Make sure that a kept run was made at the scale of today's design. Raises ConfigError."""
+    words = _SCALE.search(kept["scale"])
+    then = kept.get("sizes") or (words and {k: int(v.replace(",", "")) for k, v in words.groupdict().items()}) or {}
+    now = dataclasses.asdict(design.scale)
+    if not then or any(now[name] != value for name, value in then.items()):
+        told, today = (", ".join(f"{name} {of[name]}" for name in then) for of in (then, now))
+        raise ConfigError(
+            f"the kept run of {question.name} was made at another scale than the question has now"
+            f" ({told or kept['scale']}; now: {today or now}); run the study again and keep that"
+        )
+
+
+def _as_sized(arm: Arm, rows: Sequence[Mapping[str, Any]]) -> Arm:
+    """An arm with the sizes that it had; some follow from the text, which is not read here."""
+    own = next((row["sizes"] for row in rows if row["name"] == arm.name and "sizes" in row), None)
+    return arm if own is None else dataclasses.replace(arm, sizes=tuple(own.items()))
 
 
 def _whole_words(design: Design, row: Mapping[str, Any]) -> str:
@@ -76,14 +112,15 @@ def was_judged(kept: Mapping[str, Any], anew: Mapping[str, Any]) -> str:
     turned = [
         f"*{now['name']}* is {now['verdict']} and was {then['verdict']}"
         for then, now in zip(kept["contrasts"], anew["contrasts"], strict=True)
-        if then["verdict"] != now["verdict"]
+        if then["verdict"].removesuffix(ONLY_ALONE) != now["verdict"].removesuffix(ONLY_ALONE)
     ]
     if not turned:
         return ""
     rule = kept.get("intervals", how_exact(2))  # files of an older form do not say it
+    other = "" if rule == anew["intervals"] else f", with intervals {rule}"
     return (
-        "Judged anew from the values of the run by the rule of today; by that of the day when it was made, with"
-        f" intervals {rule}, it said otherwise: {'; '.join(turned)}."
+        "Judged anew from the values of the run by the rule of today; by that of the day when it was made"
+        f"{other}, it said otherwise: {'; '.join(turned)}."
     )
 
 
@@ -113,4 +150,12 @@ def _contrast(row: Mapping[str, Any], today: Contrast | None = None) -> Contrast
         tries=row["n"] // len(values) if is_rate else 1,
         constant=row.get("verdict") == "constant" or (today is not None and today.constant),
         needs=row.get("needs") or ("" if today is None else today.needs),
+        beside=tuple(row.get("beside") or (() if today is None else today.beside)),
     )
+
+
+def _values(row: Mapping[str, Any]) -> Values:
+    """By replicate; of the first ones where a row does not say which."""
+    if "replicates" in row:
+        return dict(zip(row["replicates"], row["values"], strict=True))
+    return numbered(row["values"])

@@ -88,6 +88,8 @@ class Question:
     """The answer in words, without the scale, for a primary effect that has an interval."""
     derive: Derive | None = None
     """Measures that need all replicates to be known."""
+    counted: Callable[[Ask, Design], str] | None = None
+    """A sentence on what was counted on the text, without a training, that its figures have to be read with."""
 
 
 def make_design(

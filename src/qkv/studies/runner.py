@@ -20,8 +20,8 @@ from qkv.studies.question import FULL_MINUTES, QUICK_MINUTES, Ask, Question
 from qkv.studies.questions import find
 from qkv.studies.sentences import verdict_file
 from qkv.studies.statistics import scipy
-from qkv.studies.store import StudyFolder, folder_of, full_answer, read_rows
-from qkv.studies.tuning import Job, expected_runs, pending
+from qkv.studies.store import StudyFolder, folder_of, folders_beside, full_answer, read_rows
+from qkv.studies.tuning import Job, every_key, expected_runs, pending
 from qkv.studies.verdicts import findings
 from qkv.studies.workers import Workers, places
 from qkv.training.interrupt import StopSignals
@@ -82,21 +82,28 @@ def run_study(
         raise ConfigError(f"workers is {workers}; expected at least 1")
     is_cluster(on)  # a place that there is none of is said before anything is read
     source = whole_source(source)
-    design = question.design(Ask(source=source, seeds=seeds, quick=quick, margin=margin, cache=cache))
+    ask = Ask(source=source, seeds=seeds, quick=quick, margin=margin, cache=cache)
+    design = question.design(ask)
     told.say(f"{question.name}: {question.asks}")
     budget = minutes or (QUICK_MINUTES if quick else FULL_MINUTES)
     with places(on, workers, cache) as (size, make):
         expected = estimate(design, source, cache, size)
-        begun = any("arm" in row for row in read_rows(folder_of(design, within)))
+        beside = folders_beside(design, within)
+        keys = every_key(design, source) if beside else frozenset()
+        begun = any("arm" in row for row in read_rows(folder_of(design, within))) or any(
+            row["key"] in keys for folder in beside for row in read_rows(folder)
+        )
         partly = "" if minutes is None or begun else expected.check(design, minutes)
         told.say(_plan(design, expected, budget))
         if partly:
             told.say(partly)
         with StudyFolder.begin(design, within) as folder:
+            folder.adopt(design, keys)
             told.say(f"The design stands in {folder.path}.")
             with make(_expected(design)) as pool:
                 _train(design, source, folder, pool, started + 60 * budget - expected.slowest, told)
-            return _conclude(question, design, source, folder, budget)
+            counted = question.counted(ask, design) if question.counted else ""
+            return _conclude(question, design, source, folder, budget, counted)
 
 
 def _plan(design: Design, expected: Estimate, budget: float) -> str:
@@ -160,11 +167,13 @@ def _stopped(folder: StudyFolder, status: int) -> Interrupted:
     )
 
 
-def _conclude(question: Question, design: Design, source: str, folder: StudyFolder, budget: float) -> dict[str, Any]:
+def _conclude(
+    question: Question, design: Design, source: str, folder: StudyFolder, budget: float, counted: str
+) -> dict[str, Any]:
     """Work out what was found and write it down."""
     found = findings(design, folder, source, question.derive)
     full = full_answer(design, folder.path.parent) if design.quick else ""
-    verdict = verdict_file(question, found, str(folder.path), full)
+    verdict = verdict_file(question, found, str(folder.path), full, counted)
     verdict |= {"budget_minutes": budget, "planned_trainings": _expected(design)}
     folder.conclude(verdict)
     return verdict

@@ -4,18 +4,29 @@ A sentence never says more than its verdict: what is unresolved is said to be so
 have seen and the replicates that would resolve it.
 """
 
+import dataclasses
 import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from qkv.studies.design import Arm, Design
+from qkv.studies.design import Arm
 from qkv.studies.question import Question
+from qkv.studies.setting import setting_words
 from qkv.studies.statistics import how_exact
 from qkv.studies.verdicts import ArmFigures, Effect, Findings
 
-__all__ = ["amount", "arm_words", "described", "effect_row", "intervals", "scale_words", "sentence", "verdict_file"]
-
-_STREAMS = {"digits": "On the handwritten digits that come with scikit-learn"}
-_OPTIMIZERS = {"adamw": "AdamW", "sgd": "SGD", "muon": "Muon"}
+__all__ = [
+    "amount",
+    "arm_words",
+    "described",
+    "effect_row",
+    "intervals",
+    "judged_by",
+    "notes",
+    "scale_words",
+    "sentence",
+    "verdict_file",
+]
 
 
 def amount(value: float | None, signed: bool = True) -> str:
@@ -37,20 +48,8 @@ def described(effect: Effect) -> str:
 
 
 def scale_words(findings: Findings) -> str:
-    """Scale, optimizer and start: what the claim holds for."""
-    design, scale = findings.design, findings.design.scale
-    optimizers = dict.fromkeys(_OPTIMIZERS[design.arm(name).optimizer] for name in design.primary.arms)
-    tuned = any(design.arm(name).tune == "own" for name in design.main_arms)
-    return (
-        f"{source_words(design)}; textbook layout of {_count(scale.n_layers, 'layer')},"
-        f" d_model {scale.d_model},"
-        f" {_count(scale.n_heads, 'head')}, context {scale.n_ctx}, {scale.steps:,} steps of"
-        f" {scale.batch_size} windows, start"
-        " N(0, 0.02) where an arm does not say otherwise;"
-        f" {' and '.join(optimizers)}"
-        + (", the learning rate tuned afresh in every replicate" if tuned else "")
-        + f"; {_replicates(findings)}"
-    )
+    """What the claim holds for, and of how many replicates."""
+    return f"{setting_words(findings.design)}; {_replicates(findings)}"
 
 
 def _replicates(findings: Findings) -> str:
@@ -61,27 +60,13 @@ def _replicates(findings: Findings) -> str:
     return f"{primary.result.n} of {meant} paired replicates"
 
 
-def _count(n: int, what: str) -> str:
-    return f"{n} {what}{'s' * (n != 1)}"
-
-
-def source_words(design: Design) -> str:
-    """The tokens that the primary contrast was measured on."""
-    texts = dict(design.texts)
-    text = texts[design.arm(design.primary.arms[0]).text]
-    if text.stream != "text":
-        return _STREAMS.get(text.stream, f"On made sentences ({text.stream})")
-    vocabulary = f" (vocabulary {text.vocab})" if text.vocab else ""
-    return f"On {design.source_name} in {text.tokenizer} tokens{vocabulary}"
-
-
 def sentence(question: Question, findings: Findings) -> str:
     """The answer, its verdict, what it holds for, and how weak it is."""
     primary = findings.primary
     result, margin = primary.result, primary.contrast.margin
     if result.n == 0:
         return f"Nothing can be said yet: no replicate of {question.name} was completed in the time."
-    words = [f"{question.claim(findings)}: {described(primary)}."]
+    words = [f"{question.claim(findings)}{'' if result.effect is None else f': {described(primary)}'}."]
     words.append(f"Verdict: {result.verdict} (margin {amount(margin, signed=False)} {primary.contrast.unit}).")
     words.append(f"{scale_words(findings)}.")
     if result.verdict == "unresolved":
@@ -90,7 +75,7 @@ def sentence(question: Question, findings: Findings) -> str:
         seen = (
             ""
             if result.detectable is None
-            else f": it sees effects of about {amount(result.detectable, False)} and more"
+            else f": a true effect of {amount(result.detectable, False)} it would find four times in five"
         )
         words.append(f"A quick run is weak{seen}; drop --quick for the full one.")
     return " ".join(words)
@@ -103,8 +88,8 @@ def _unresolved(findings: Findings) -> str:
     if result.needed <= result.n:
         return "The effect is too close to the margin to call; more replicates would tell."
     return (
-        f"To find an effect as large as the margin it would take about {result.needed} replicates"
-        f" (--seeds {result.needed})."
+        f"To find an effect as large as the margin four times in five it would take {result.needed} replicates of this"
+        f" spread (--seeds {result.needed})."
     )
 
 
@@ -122,24 +107,63 @@ def effect_row(effect: Effect) -> dict[str, Any]:
         "unit": effect.contrast.unit,
         "margin": effect.contrast.margin,
         "expected": effect.contrast.expected,
-        "verdict": r.verdict,
+        "verdict": effect.verdict,
         "effect": r.effect,
         "low": r.low,
         "high": r.high,
         "sd": r.sd,
         "n": r.n,
         "p": r.p,
-        "p_holm": effect.p_holm,
-        "p_signs": r.p_signs,
+        "p_corrected": effect.p_corrected,
         "p_equivalent": r.p_equivalent,
         "detectable": r.detectable,
         "needed": r.needed,
         "values": list(effect.values),
-    } | ({"needs": effect.contrast.needs} if effect.contrast.needs else {})
+    } | _more(effect)
+
+
+def _more(effect: Effect) -> dict[str, Any]:
+    """What few contrasts have: one that they need, and replicates that are missing or diverged."""
+    whole = effect.replicates == tuple(range(1, len(effect.values) + 1))
+    more = {
+        "needs": effect.contrast.needs,
+        "beside": list(effect.contrast.beside),
+        "replicates": [] if whole else list(effect.replicates),
+        "diverged": effect.diverged,
+    }
+    return {name: value for name, value in more.items() if value}
+
+
+def judged_by(margins: Sequence[float]) -> str:
+    """That the same trainings had other margins, empty where they had none."""
+    told = " and ".join(amount(margin, signed=False) for margin in margins)
+    return f"The same trainings were judged before, by a margin of {told}" if margins else ""
+
+
+def notes(
+    effects: Sequence[Effect], reads: Mapping[str, Sequence[str]], arms: Sequence[Mapping[str, Any]]
+) -> list[str]:
+    """What has to be known beside a table: rates at the edge of what is tried, and measures that are missing.
+
+    reads: contrast -> the arms it reads; arms: rows of a file.
+    """
+    found = []
+    for arm in arms:
+        names = [effect.contrast.name for effect in effects if arm["name"] in reads.get(effect.contrast.name, ())]
+        if arm["at_edge"] and names:
+            found.append(
+                f"In {arm['at_edge']} of {len(arm['losses'])} replicates the best learning rate of {arm['name']} had no"
+                f" worse one on one side, so a better one may lie beyond what was tried; it bears on {'; '.join(names)}"
+            )
+    for effect in effects:
+        if effect.diverged:
+            which = "a replicate" if effect.diverged == 1 else f"{effect.diverged} replicates"
+            found.append(f"{effect.contrast.name} lacks {which} that diverged: there is no such measure then")
+    return found
 
 
 def arm_words(arm: Arm) -> str:
-    """What an arm does, and where its layout is not the textbook's, which `scale_words` leaves to it."""
+    """What an arm does, and where its layout is not the textbook's."""
     return "; ".join((arm.what, *([", ".join(f"{name} {value}" for name, value in arm.layout)] if arm.layout else [])))
 
 
@@ -154,6 +178,7 @@ def _arm_row(figures: ArmFigures) -> dict[str, Any]:
         "text": figures.arm.text,
         "changes": list(figures.arm.changes),
         "frozen": list(figures.frozen),
+        "sizes": dict(figures.arm.sizes),
         "optimizer": figures.arm.optimizer,
         "loss": mean,
         "sd": sd,
@@ -166,10 +191,15 @@ def _arm_row(figures: ArmFigures) -> dict[str, Any]:
     }
 
 
-def verdict_file(question: Question, findings: Findings, run: str, full: str = "") -> dict[str, Any]:
-    """What `verdict.json` holds and `qkv study --json` prints; no clock in it. `full`: what a full run said."""
+def verdict_file(question: Question, findings: Findings, run: str, full: str = "", counted: str = "") -> dict[str, Any]:
+    """What `verdict.json` holds and `qkv study --json` prints; no clock in it.
+
+    full: what a full run said; counted: what was counted on the text.
+    """
     primary = findings.primary
     r = primary.result
+    arms = [_arm_row(figures) for figures in findings.arms]
+    reads = {contrast.name: contrast.arms for contrast in findings.design.contrasts}
     return {
         "study": question.name,
         "asks": question.asks,
@@ -186,7 +216,10 @@ def verdict_file(question: Question, findings: Findings, run: str, full: str = "
         "quick": findings.design.quick,
         "full_answer": full,
         "contrasts": [effect_row(effect) for effect in findings.effects],
-        "arms": [_arm_row(figures) for figures in findings.arms],
+        "arms": arms,
+        "notes": [*filter(None, [counted, judged_by(findings.margins)]), *notes(findings.effects, reads, arms)],
+        "earlier_margins": list(findings.margins),
+        "counted": counted,
         "not_reached": list(findings.not_reached),
         "trainings": findings.trainings,
         "intervals": intervals(primary),
@@ -194,6 +227,7 @@ def verdict_file(question: Question, findings: Findings, run: str, full: str = "
         "falsified_by": question.falsified_by,
         "literature": question.literature,
         "scale": scale_words(findings),
+        "sizes": dataclasses.asdict(findings.design.scale),
         "design": findings.design.hash,
         "protocol": findings.design.protocol,
         "software": findings.design.software,

@@ -10,9 +10,10 @@ A line is whole or it is not there: what a killed process left of one is cut off
 at a time; the lock dies with it.
 """
 
+import glob
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +21,13 @@ from qkv.errors import RunFolderError
 from qkv.folder import RunFolder, storage_errors, sync_folder, write_atomically
 from qkv.studies.design import Design, canonical
 
-__all__ = ["CLOCKS", "StudyFolder", "folder_of", "full_answer", "read_rows"]
+__all__ = ["CLOCKS", "StudyFolder", "folder_of", "folders_beside", "full_answer", "read_rows"]
 
 CLOCKS = ("seconds",)
 """Keys of a row that tell the time and not the outcome."""
 _RUNS, _VERDICT = "runs.jsonl", "verdict.json"
+_FROM = "from "
+"""Before the name of a folder, in the key of the row that says what was taken over from it."""
 
 
 def folder_of(design: Design, within: Path) -> Path:
@@ -53,7 +56,7 @@ def read_rows(folder: Path) -> Iterator[dict[str, Any]]:
 def full_answer(design: Design, within: Path) -> str:
     """The sentence of the latest full run of a design's question on the same text, empty where there is none."""
     found = []
-    for path in within.glob(f"study-{design.study}-{design.source_name}-*/{_VERDICT}"):
+    for path in within.glob(f"study-{design.study}-{glob.escape(design.source_name)}-*/{_VERDICT}"):
         try:
             verdict = json.loads(path.read_text(encoding="utf-8"))
         except (OSError, ValueError):
@@ -61,6 +64,22 @@ def full_answer(design: Design, within: Path) -> str:
         if not verdict["quick"] and verdict["source"]["sha256"] == design.source_sha256 and verdict["seeds"]:
             found.append((path.stat().st_mtime_ns, verdict["sentence"]))
     return max(found)[1] if found else ""
+
+
+def folders_beside(design: Design, within: Path) -> list[Path]:
+    """Folders of the same question and kind of run on a text of that name, by name, without the design's own."""
+    own = folder_of(design, within)
+    name = glob.escape(own.name.removesuffix(design.protocol[:8]))
+    return sorted(path for path in within.glob(f"{name}{'[0-9a-f]' * 8}") if path != own)
+
+
+def _margins(folder: Path, contrast: str) -> list[float]:
+    """Those that designs in a folder gave their first contrast, where it is the one of that name."""
+    found = set()
+    for path in folder.glob("design-*.json"):
+        first = json.loads(path.read_text(encoding="utf-8"))["contrasts"][0]
+        found |= {first["margin"]} if first["name"] == contrast else set()
+    return sorted(found)
 
 
 class StudyFolder(RunFolder):
@@ -97,6 +116,26 @@ class StudyFolder(RunFolder):
             folder.close()
             raise
         return folder
+
+    def adopt(self, design: Design, keys: Collection[str]) -> None:
+        """Take over the trainings of those keys from the folders of the same question and text beside this one.
+
+        A design with another margin, or of another day, asks for the same trainings. The log says where they come from,
+        and by which margins of the same first contrast they were judged.
+        """
+        for folder in folders_beside(design, self.path.parent):
+            rows = [row for row in read_rows(folder) if row["key"] in keys and row["key"] not in self.rows]
+            for row in rows:
+                self.append(row)
+            if rows:
+                name = f"{_FROM}{folder.name}"
+                self.append({"key": name, "margins": _margins(folder, design.primary.name)})
+
+    @property
+    def margins(self) -> tuple[float, ...]:
+        """Margins of the first contrast that trainings which were taken over had been judged by."""
+        taken = [row["margins"] for key, row in self.rows.items() if key.startswith(_FROM)]
+        return tuple(sorted({margin for margins in taken for margin in margins}))
 
     def __enter__(self) -> "StudyFolder":
         return self

@@ -5,7 +5,8 @@ serves for nothing else, and is then reported at that rate on the replicate's se
 the spread between replicates, where the interval sees it. (Simulated: sharing one tuned rate makes a paired test of a
 true null reject in 17, 12, 10 or 8 % of cases with 1, 2, 3 or 5 tuning seeds, where 5 % was promised.)
 
-The optimum must lie inside the grid: where the best rate is at an edge the grid grows past it.
+The optimum should lie inside the grid: where the best rate is at an edge the grid grows past it, to `Grid.reach` steps
+from its centre and no further. A rate that is best at the last edge is taken, and counted as such (`Choice.interior`).
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 
 from qkv.studies.design import Arm, Design, Grid, Trial
 
-__all__ = ["Choice", "Job", "choice", "fewest_runs", "next_point", "pending", "report_key"]
+__all__ = ["Choice", "Job", "choice", "every_key", "fewest_runs", "next_point", "pending", "report_key"]
 
 Losses = Callable[[str], float | None]
 """Key of a run -> its loss at the last step in nats, None where it is not there yet."""
@@ -86,6 +87,21 @@ def choice(design: Design, arm: Arm, replicate: int, source: str, losses: Losses
     best = _best(tried)
     worse = [tried[k] > tried[best] for k in (best - 1, best + 1) if k in tried]
     return Choice(k=best, rate=design.grid.rate(arm.lr, best), interior=len(worse) == 2 and all(worse))
+
+
+def every_key(design: Design, source: str) -> frozenset[str]:
+    """The key of every training that the design could come to ask for, at whatever rate."""
+    ks = range(-design.grid.reach, design.grid.reach + 1)
+    return frozenset(
+        key
+        for arm in design.arms
+        for replicate in range(1, design.replicates + 1)
+        for k in ks
+        for key in (
+            design.trial(arm, replicate, k, source=source, report=False).key,
+            _report(design, arm, replicate, k, source).key,
+        )
+    )
 
 
 def report_key(design: Design, arm: Arm, replicate: int, source: str, losses: Losses) -> str | None:

@@ -5,19 +5,37 @@ it was killed on the way.
 """
 
 import dataclasses
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from qkv.studies.comparison import Comparison, compare, compare_rate, constant, left_out
 from qkv.studies.design import OF_TRAININGS, Arm, Contrast, Design
-from qkv.studies.statistics import Comparison, compare, compare_rate, constant, holm, left_out
+from qkv.studies.families import corrected
+from qkv.studies.statistics import beyond_rounding
 from qkv.studies.store import StudyFolder
 from qkv.studies.tuning import choice, report_key
 
-__all__ = ["ArmFigures", "Derive", "Effect", "Findings", "findings", "is_there", "judged"]
+__all__ = [
+    "ONLY_ALONE",
+    "ArmFigures",
+    "Derive",
+    "Effect",
+    "Findings",
+    "Values",
+    "findings",
+    "is_there",
+    "judged",
+    "numbered",
+]
 
+
+ALPHA = 0.05
+ONLY_ALONE = " (not after correction)"
+"""Behind the verdict of an effect that differs one at a time, and not where all others are asked too."""
 
 Derive = Callable[[Sequence[Mapping[str, float]]], Sequence[Mapping[str, float]]]
 """Measures of every reported run -> more measures of each, from all of them together."""
@@ -30,9 +48,36 @@ class Effect:
     contrast: Contrast
     values: tuple[float, ...]
     """One per replicate in which all its arms were reported."""
+    replicates: tuple[int, ...] = ()
+    """Which those are."""
+    diverged: int = 0
+    """Replicates without a value, since a training that diverged has no such measure."""
     result: Comparison
-    p_holm: float | None
-    """p over all contrasts of the design that are tested (Holm); None where there is no p."""
+    """Of this effect alone."""
+    p_corrected: float | None
+    """p of the first effect, which was chosen beforehand, and of all others p corrected for their being asked at once;
+    None where there is no p."""
+
+    @property
+    def only_alone(self) -> bool:
+        """Whether it differs one at a time, and not where all others are asked too."""
+        return self.result.verdict.startswith("differs") and (self.p_corrected or 0.0) >= ALPHA
+
+    @property
+    def verdict(self) -> str:
+        """The verdict of this effect alone, and whether it stands where all others are asked too, for a table."""
+        return self.result.verdict + ONLY_ALONE * self.only_alone
+
+    @property
+    def told(self) -> Comparison:
+        """What a sentence may say of it beside others: what differs only where nothing else is asked is not settled.
+
+        An interval inside the margin still shows that it does not matter.
+        """
+        if not self.only_alone:
+            return self.result
+        instead = "unresolved" if self.result.verdict == "differs" else "equivalent"
+        return dataclasses.replace(self.result, verdict=instead)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -68,6 +113,8 @@ class Findings:
     """Every training of every design of this protocol that was ever made."""
     earlier: tuple[int, ...]
     """Numbers of replicates of designs of this protocol that were written down before this one."""
+    margins: tuple[float, ...] = ()
+    """Other margins by which the same trainings were judged before."""
 
     @property
     def primary(self) -> Effect:
@@ -92,7 +139,10 @@ def findings(design: Design, folder: StudyFolder, source: str, derive: Derive | 
             key: {**row, "measures": {**row["measures"], **more}}
             for (key, row), more in zip(reported.items(), extra, strict=True)
         }
-    effects = judged([(c, _values(c, design.replicates, reported)) for c in design.contrasts])
+    effects = tuple(
+        dataclasses.replace(effect, diverged=_lost(effect, design, reported))
+        for effect in judged([(c, _values(c, design, reported)) for c in design.contrasts])
+    )
     missing = Counter(
         arm.name for arm in design.arms for r in range(1, design.replicates + 1) if (arm.name, r) not in reported
     )
@@ -103,30 +153,52 @@ def findings(design: Design, folder: StudyFolder, source: str, derive: Derive | 
         not_reached=tuple(f"{name}: {n} of {design.replicates} replicates" for name, n in missing.items()),
         trainings=len(folder.trainings),
         earlier=_earlier(design, folder),
+        margins=tuple(margin for margin in folder.margins if margin != design.primary.margin),
     )
 
 
-def judged(measured: Sequence[tuple[Contrast, Sequence[float]]]) -> tuple[Effect, ...]:
-    """What the values of each contrast say, one per replicate.
+Values = Mapping[int, float]
+"""Replicate -> value of a contrast."""
 
-    All that are tested are asked at once; constants are not, nor what needs a contrast that did not come out above 0.
+
+def numbered(values: Sequence[float]) -> Values:
+    """Values of the first replicates, in their order."""
+    return dict(enumerate(values, start=1))
+
+
+def judged(measured: Sequence[tuple[Contrast, Values]]) -> tuple[Effect, ...]:
+    """What the values of each contrast say.
+
+    The first is asked alone and all others that are tested at once; constants are not tested, nor what needs a contrast
+    that did not come out above 0.
     """
-    results = [_compared(contrast, values) for contrast, values in measured]
+    results = [_compared(contrast, tuple(values.values())) for contrast, values in measured]
     there = {contrast.name: is_there(result) for (contrast, _), result in zip(measured, results, strict=True)}
     results = [
-        result if there.get(contrast.needs, True) else left_out(values)
+        result if all(there.get(gate, True) for gate in contrast.gates) else left_out(tuple(values.values()))
         for (contrast, values), result in zip(measured, results, strict=True)
     ]
-    adjusted = iter(holm([result.p for result in results if result.p is not None]))
+    tested = [i for i, result in enumerate(results) if result.p is not None]
+    p = {i: results[i].p or 0.0 for i in tested}
+    others = [i for i in tested if i > 0]
+    p |= zip(others, corrected([p[i] for i in others], [_flippable(*measured[i]) for i in others]), strict=True)
     return tuple(
         Effect(
             contrast=contrast,
-            values=tuple(values),
+            values=tuple(values.values()),
+            replicates=tuple(values),
             result=result,
-            p_holm=None if result.p is None else next(adjusted),
+            p_corrected=p.get(i),
         )
-        for (contrast, values), result in zip(measured, results, strict=True)
+        for i, ((contrast, values), result) in enumerate(zip(measured, results, strict=True))
     )
+
+
+def _flippable(contrast: Contrast, values: Values) -> Values | None:
+    """Values as they are tested; None of a rate, which has no signs to flip."""
+    if contrast.nominal is not None or contrast.unit == OF_TRAININGS:
+        return None
+    return dict(zip(values, beyond_rounding(tuple(values.values()), contrast.margin), strict=True))
 
 
 def is_there(result: Comparison) -> bool:
@@ -163,19 +235,55 @@ def _reported(design: Design, folder: StudyFolder, source: str) -> Reported:
     return found
 
 
-def _quantity(row: Mapping[str, Any], name: str) -> float | None:
-    return row["loss"] if name == "loss" else row["measures"].get(name)
+def _quantity(row: Mapping[str, Any], name: str, steps: int) -> float | None:
+    """What a training measured; of one that diverged what blind guessing would, where that says what it is."""
+    if name == "loss":
+        return row["loss"]
+    return row["measures"].get(name, blind(name, row["loss"], steps) if row["diverged"] else None)
 
 
-def _values(contrast: Contrast, replicates: int, reported: Reported) -> list[float]:
-    """Its value in every replicate that has all it reads; a diverged training has what its loss tells."""
-    values = []
-    for replicate in range(1, replicates + 1):
-        rows = [(weight, reported.get((arm, replicate)), quantity) for weight, arm, quantity in contrast.terms]
-        read = [None if row is None else _quantity(row, quantity) for _, row, quantity in rows]
+def blind(name: str, loss: float, steps: int) -> float | None:
+    """A measure of who guesses blindly, at that loss in nats, and gets nowhere in so many steps; None of any other.
+
+    A training that diverged counts as that, in measures as in its loss.
+    """
+    if name.startswith("loss "):  # on some of the tokens or places
+        return loss
+    if name.startswith("step of "):
+        return float(steps)
+    if name.startswith("reached "):
+        return 0.0
+    return 100 * math.exp(-loss) if name in ("accuracy", "answers", "by heart") else None
+
+
+def _values(contrast: Contrast, design: Design, reported: Reported) -> Values:
+    """Its value in every replicate that has all it reads; a diverged training has what blind guessing would."""
+    values = {}
+    for replicate in range(1, design.replicates + 1):
+        read = _read(contrast, design, replicate, reported)
         if None not in read:
-            values.append(sum(weight * x for (weight, _, _), x in zip(rows, read, strict=True) if x is not None))
+            weights = [weight for weight, _, _ in contrast.terms]
+            values[replicate] = sum(weight * x for weight, x in zip(weights, read, strict=True) if x is not None)
     return values
+
+
+def _read(contrast: Contrast, design: Design, replicate: int, reported: Reported) -> list[float | None]:
+    """What each term reads in a replicate; None where it is not there."""
+    found = []
+    for _, arm, quantity in contrast.terms:
+        row = reported.get((arm, replicate))
+        steps: int = dict(design.arm(arm).sizes).get("steps", design.scale.steps)
+        found.append(None if row is None else _quantity(row, quantity, steps))
+    return found
+
+
+def _lost(effect: Effect, design: Design, reported: Reported) -> int:
+    """Replicates all of whose arms were reported, and one of them diverged and has no such measure."""
+    lost = 0
+    for replicate in set(range(1, design.replicates + 1)) - set(effect.replicates):
+        rows = [reported.get((arm, replicate)) for arm in effect.contrast.arms]
+        lost += None not in rows and any(row["diverged"] for row in rows if row)
+    return lost
 
 
 def _figures(design: Design, arm: Arm, folder: StudyFolder, source: str, reported: Reported) -> ArmFigures:

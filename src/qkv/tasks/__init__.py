@@ -19,9 +19,12 @@ from qkv.tasks.task import (
     Figure,
     PredictOptions,
     Scores,
+    Standing,
     Task,
     TaskDefaults,
     Yardsticks,
+    standing,
+    worse_than_nothing,
 )
 from qkv.tasks.translate import Translate
 
@@ -39,12 +42,15 @@ __all__ = [
     "Masked",
     "PredictOptions",
     "Scores",
+    "Standing",
     "Task",
     "TaskDefaults",
     "Translate",
     "Yardsticks",
     "evaluate",
     "find_task",
+    "standing",
+    "worse_than_nothing",
     "validation_loss",
 ]
 

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from qkv.data.buckets import filled
 from qkv.errors import ConfigError
+from qkv.tasks.task import check_length_penalty
 
 __all__ = ["DEFAULT_BEAMS", "DEFAULT_PENALTY", "Found", "Search", "search"]
 
@@ -48,8 +49,7 @@ class Search:
     def __post_init__(self) -> None:
         if self.beams < 1:
             raise ConfigError(f"beams is {self.beams}; expected 1 (greedy) or more")
-        if not 0 <= self.length_penalty < math.inf:
-            raise ConfigError(f"length_penalty is {self.length_penalty}; expected a number of at least 0")
+        check_length_penalty(self.length_penalty)
 
     def score(self, log_probability: float, length: int) -> float:
         """What finished translations are ranked by."""

@@ -3,7 +3,8 @@
 Loss is in nats per token and, through the bytes of the original text, in bits per byte. Training windows overlap by one
 token, so that inside an epoch each token is a target once; validation predicts every token after the first exactly
 once. A window begins without context: its first targets see little of what stood before, in training and validation
-alike.
+alike. Where a text is several documents, windows run on over their ends as GPT-2's did, an [END] between them: what
+follows can see what came before it. Masked models and classifiers keep documents apart.
 """
 
 import dataclasses

@@ -7,7 +7,8 @@ and go into dh and dW_U at once. So the forward pass already makes the gradient,
 nothing is computed twice, and memory for logits is bounded by a chunk (about 32 MiB) however many rows and words there
 are. Chunking of this kind: Wijmans et al. 2024 (arXiv 2411.09009), Hsu et al. 2024 (arXiv 2410.10989). Where all rows
 are one or two chunks, G itself is kept, and the backward pass makes the products, with the factor that it is given in
-them: dW_U is then written once, and with many words that is what takes the time.
+them: dW_U is then written once, and with many words that is what takes the time. The softmax, half a dozen passes over
+the logits, goes by strips of rows that stay in a core's cache; the products do not: they are slower by strips.
 
 With label smoothing e (Szegedy et al. 2016, arXiv 1512.00567) the target is (1 - e) onehot(t) + e / d_vocab: the loss
 is log sum exp(logits) - (1 - e) logits[t] - e mean(logits), and G = softmax(logits) - (1 - e) onehot(t) - e / d_vocab.
@@ -17,6 +18,7 @@ The softmax is always in float32 (float64 for float64 input), products in the ty
 to 1.6 times for 8 k, and 1.5 times for 30 k.
 """
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -25,6 +27,9 @@ from torch.autograd.function import once_differentiable
 
 __all__ = ["chunk_rows", "linear_cross_entropy", "token_scores"]
 
+_STRIP_BYTES = 4 << 20
+"""Of logits that are read and written half a dozen times: so many stay in the caches of a core or two."""
+_FEWEST_STRIP = 64
 _CHUNK_BYTES = 32 << 20
 _FEWEST_ROWS = 256
 """Below this many rows the products lose more speed than the cache gives back."""
@@ -73,13 +78,15 @@ def _score(h: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, corr
     with torch.no_grad():
         matrix = weight.to(_product_type(h))
         for first in range(0, len(targets), rows):
-            part = slice(first, first + rows)
-            logits, target = _logits(h[part].to(matrix.dtype), matrix, bias), targets[part, None]
-            highest, at_target = logits.amax(dim=1, keepdim=True), logits.gather(1, target)
-            if correct is not None:
-                correct[part] = _is_first(logits, highest, at_target, target)
-            mass = logits.sub_(highest).exp_().sum(dim=1)
-            nats[part] = mass.log() - (at_target - highest)[:, 0]
+            products = h[first : first + rows].to(matrix.dtype) @ matrix
+            for strip, logits in _strips(products, bias):
+                part = slice(first + strip.start, first + strip.stop)
+                target = targets[part, None]
+                highest, at_target = logits.amax(dim=1, keepdim=True), logits.gather(1, target)
+                if correct is not None:
+                    correct[part] = _is_first(logits, highest, at_target, target)
+                mass = logits.sub_(highest).exp_().sum(dim=1)
+                nats[part] = mass.log() - (at_target - highest)[:, 0]
     return nats
 
 
@@ -112,9 +119,8 @@ class _LinearCrossEntropy(torch.autograd.Function):
         if ctx.is_whole:
             matrix = weight.to(_product_type(h))
             x = h.to(matrix.dtype)
-            slope = _logits(x, matrix, bias)
-            total = _loss_into_slope(slope, targets[:, None], smoothing)
-            ctx.save_for_backward(x, matrix, slope.to(matrix.dtype), None if bias is None else slope.sum(dim=0))
+            total, slope, dbias = _loss_and_slope(x, matrix, bias, targets, smoothing)
+            ctx.save_for_backward(x, matrix, slope, dbias)
             return total
         need_h, need_weight, need_bias, *_ = ctx.needs_input_grad
         wide = _wide(h)
@@ -127,11 +133,10 @@ class _LinearCrossEntropy(torch.autograd.Function):
         for first in range(0, h.shape[0], rows):
             part = slice(first, first + rows)
             x = h[part].to(matrix.dtype)
-            slope = _logits(x, matrix, bias)
-            total += _loss_into_slope(slope, targets[part, None], smoothing)
-            if dbias is not None:
-                dbias += slope.sum(dim=0)
-            slope = slope.to(matrix.dtype)
+            loss, slope, of_bias = _loss_and_slope(x, matrix, bias, targets[part], smoothing)
+            total += loss
+            if dbias is not None and of_bias is not None:
+                dbias += of_bias
             if dh is not None:
                 dh[part] = slope @ matrix.t()
             if dweight is not None:
@@ -193,14 +198,35 @@ def _product_type(h: Tensor) -> torch.dtype:
     return h.dtype
 
 
-def _logits(x: Tensor, matrix: Tensor, bias: Tensor | None) -> Tensor:
-    """x matrix + bias [rows, d_vocab], widened after the product; always fresh memory."""
-    wide = _wide(x)
-    if bias is None:
-        return (x @ matrix).to(wide)
-    if x.dtype == wide:
-        return torch.addmm(bias.to(wide), x, matrix)
-    return (x @ matrix).to(wide).add_(bias)
+def _strips(products: Tensor, bias: Tensor | None) -> Iterator[tuple[slice, Tensor]]:
+    """Rows, and their logits: `products` [rows, d_vocab] widened, plus the bias; of few rows, that fit a cache.
+
+    Of one type the logits are the memory of the products themselves. All rows where no core's cache is at stake.
+    """
+    n, d_vocab = products.shape
+    rows = max(_FEWEST_STRIP, _STRIP_BYTES // (4 * d_vocab))
+    if products.device.type != "cpu" or torch.compiler.is_compiling():
+        rows = max(1, n)
+    for first in range(0, n, rows):
+        strip = slice(first, min(n, first + rows))
+        logits = products[strip].to(_wide(products))
+        yield strip, logits if bias is None else logits.add_(bias)
+
+
+def _loss_and_slope(
+    x: Tensor, matrix: Tensor, bias: Tensor | None, targets: Tensor, smoothing: float
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """The rows' summed loss; its slope by the logits [rows, d_vocab], in the type of x; that summed over the rows."""
+    kept, wide = x @ matrix, _wide(x)
+    total = torch.zeros((), dtype=wide, device=x.device)
+    dbias = None if bias is None else torch.zeros(matrix.shape[1], dtype=wide, device=x.device)
+    for strip, slope in _strips(kept, bias):
+        total += _loss_into_slope(slope, targets[strip, None], smoothing)
+        if dbias is not None:
+            dbias += slope.sum(dim=0)
+        if slope.dtype != kept.dtype:
+            kept[strip] = slope
+    return total, kept, dbias
 
 
 def _loss_into_slope(logits: Tensor, target: Tensor, smoothing: float) -> Tensor:

@@ -20,7 +20,7 @@ from qkv.tasks.task import AtPosition, Evaluation, Figure, Scores, Task, places_
 _STRETCHES = 32
 """More than a window of any length has."""
 
-__all__ = ["evaluate", "ratio_interval", "student_t", "validation_loss", "wilson"]
+__all__ = ["evaluate", "loss_interval", "ratio_interval", "student_t", "validation_loss", "wilson"]
 
 
 def validation_loss(model: Any, task: Task, corpus: Any, batch_size: int) -> float:
@@ -55,15 +55,15 @@ def evaluate(model: Any, task: Task, corpus: Any, batch_size: int = 16) -> Evalu
         accuracy_interval = wilson(accuracy, len(targets))
     elif accuracy_interval is not None:
         accuracy_interval = max(0.0, accuracy_interval[0]), min(1.0, accuracy_interval[1])
-    loss, loss_interval = ratio_interval(nats, targets)
+    loss, interval = loss_interval(nats, targets)
     bits = task.bits_per_byte(corpus, float(nats.sum()))
     bits_interval = None
-    if bits is not None and loss_interval is not None:
-        low, high = (task.bits_per_byte(corpus, bound * float(targets.sum())) for bound in loss_interval)
+    if bits is not None and interval is not None:
+        low, high = (task.bits_per_byte(corpus, bound * float(targets.sum())) for bound in interval)
         bits_interval = None if low is None or high is None else (low, high)
     return Evaluation(
         loss=loss,
-        loss_interval=loss_interval,
+        loss_interval=interval,
         figures={
             "bits_per_byte": Figure(bits, bits_interval, "bits per byte"),
             "accuracy": Figure(accuracy, accuracy_interval, "accuracy"),
@@ -97,7 +97,7 @@ class _ByPosition:
         out = []
         for k in np.flatnonzero(targets.sum(0)):
             there = targets[:, k] > 0
-            loss, interval = ratio_interval(nats[there, k], targets[there, k])
+            loss, interval = loss_interval(nats[there, k], targets[there, k])
             first = 1 if k == 0 else 2 ** (int(k) - 1) + 1
             out.append(AtPosition(first, 2 ** int(k), loss, interval, int(targets[:, k].sum())))
         return tuple(out)
@@ -108,6 +108,12 @@ def _by_row(scores: Scores) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     rows = scores.rows.cpu().numpy()
     nats, correct = (part.cpu().numpy().astype(np.float64) for part in (scores.nats, scores.correct))
     return np.bincount(rows, nats), np.bincount(rows, correct), np.bincount(rows).astype(np.float64)
+
+
+def loss_interval(nats: np.ndarray, targets: np.ndarray) -> tuple[float, tuple[float, float] | None]:
+    """`ratio_interval` of a loss, which is nowhere below 0."""
+    loss, interval = ratio_interval(nats, targets)
+    return loss, interval and (max(0.0, interval[0]), interval[1])
 
 
 def ratio_interval(amounts: np.ndarray, sizes: np.ndarray) -> tuple[float, tuple[float, float] | None]:

@@ -6,6 +6,7 @@ are pure functions of (seed, step, global example indices), so that arms of a st
 no stored state. This module makes no batch and computes no loss itself.
 """
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,12 +33,16 @@ __all__ = [
     "Progress",
     "Scores",
     "Stack",
+    "Standing",
     "Task",
     "TaskDefaults",
     "Yardsticks",
+    "check_length_penalty",
     "n_positions",
     "places_of",
     "rows_of",
+    "standing",
+    "worse_than_nothing",
 ]
 
 Stack = Literal["decoder", "encoder", "encoder-decoder"]
@@ -91,6 +96,31 @@ class Batch(NamedTuple):
     def n_targets(self) -> int:
         """How many answers the loss sums over."""
         return self.targets.numel()
+
+
+MOST_PENALTY = 10.0
+"""Of the length of a translation; 1 divides by the length, above that long ones win whatever they say."""
+
+
+def check_length_penalty(value: float) -> None:
+    """Raises ConfigError for one out of range."""
+    if not 0 <= value <= MOST_PENALTY:
+        raise ConfigError(f"length_penalty is {value:g}; expected a number from 0 to {MOST_PENALTY:g} (0.6 is usual)")
+
+
+Standing = Literal["better", "level", "worse"]
+
+
+def standing(own: float, interval: tuple[float, float] | None, other: float, *, higher_is_better: bool) -> Standing:
+    """How a figure stands beside another's: level where the other lies inside its 95 % interval, or where they tie."""
+    if own == other or (interval is not None and interval[0] <= other <= interval[1]):
+        return "level"
+    return "better" if (own > other) == higher_is_better else "worse"
+
+
+def worse_than_nothing(loss: float, n_answers: int) -> bool:
+    """Whether a loss (nats) is clearly above ln n_answers, what the same probability for every answer costs."""
+    return n_answers > 1 and loss > 1.02 * math.log(n_answers)
 
 
 def n_positions(batch: Batch, each: int) -> int:
@@ -154,8 +184,8 @@ class PredictOptions:
             raise ConfigError(f"temperature is {self.temperature}; expected 0 (greedy) or a number above it")
         if self.beams is not None and self.beams < 1:
             raise ConfigError(f"beams is {self.beams}; expected 1 (greedy) or more")
-        if self.length_penalty is not None and not (np.isfinite(self.length_penalty) and self.length_penalty >= 0):
-            raise ConfigError(f"length_penalty is {self.length_penalty}; expected a number of at least 0")
+        if self.length_penalty is not None:
+            check_length_penalty(self.length_penalty)
         if self.top_k < 0:
             raise ConfigError(f"top_k is {self.top_k}; expected 0 (off) or a number of tokens")
         if not 0 < self.top_p <= 1:
@@ -179,9 +209,9 @@ class AtPosition(NamedTuple):
     """The loss of the targets that stand at some places of their windows."""
 
     first: int
-    """The fewest positions that were read for one of them, its own included, from 1."""
+    """The first of these places, from 1: where a model reads to the left alone, so many tokens were read."""
     last: int
-    """The most."""
+    """The last."""
     loss: float
     """Nats per target."""
     interval: tuple[float, float] | None

@@ -226,6 +226,8 @@ class Translate(TaskDefaults):
                 f" 0 is greedy, and --beams N keeps N open"
             )
         greedy = options.temperature == 0
+        if greedy and options.beams not in (None, 1):
+            raise ConfigError(f"temperature 0 is greedy, which keeps one translation open, not {options.beams} beams")
         lines = [" ".join(text.split()) for text in texts]
         ids, lengths = encode_lines(tokenizer.of_source, lines)
         sources = np.split(ids, np.cumsum(lengths)[:-1]) if len(lines) else []

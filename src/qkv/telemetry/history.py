@@ -1,6 +1,7 @@
 """A measure over the steps, of several addresses: as series, NumPy arrays, a pandas table, a CSV or Parquet file.
 
-Holds what `Telemetry.series` read; reads nothing itself. Undefined numbers are NaN in arrays and empty in files.
+Holds what `Telemetry.series` read; reads nothing itself. Undefined numbers are NaN in arrays on common steps, and
+left out of files.
 """
 
 import csv

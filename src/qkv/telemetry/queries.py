@@ -42,6 +42,10 @@ MOST_REMEMBERED = 64_000_000
 MANY = 16_384
 """Updates that are read at a time where a run is read from end to end."""
 BLOCK = 4096
+_HAVING_LISTS = (
+    "SELECT a.address FROM addresses a WHERE a.id IN (SELECT address FROM vectors WHERE measure ="
+    " (SELECT id FROM measures WHERE name = ?)) ORDER BY a.id LIMIT 1"
+)
 """Rows of a long result that are Python objects at a time: a tuple takes several times the room of its numbers."""
 
 
@@ -250,7 +254,7 @@ class Telemetry:
         return {a: _series(a, measure, arm, grid.step, grid.value[i]) for i, a in enumerate(chosen)}
 
     def everything(self, arm: int = RUN_ARM) -> Iterator[dict[str, Series]]:
-        """Every series of every measure, heads and circuits included, one measure after another."""
+        """Every series of every measure of one number, heads and circuits included, one measure after another."""
         for row in self.measures():
             known = self._recorded_addresses(row.name, arm)
             if known:
@@ -414,6 +418,12 @@ class Telemetry:
 
     def _select(self, selector: str, known: dict[str, int], measure: str) -> list[str]:
         if not known:
+            having = [row[0] for row in self._rows(_HAVING_LISTS, measure)]
+            if having:
+                raise AddressError(
+                    f"measure {measure!r} is a list of numbers for each matrix, not one number; type:"
+                    f" run.telemetry().vectors({having[0]!r}, {measure!r}), which gives it by step"
+                )
             raise AddressError(f"measure {measure!r} has no values in this arm of {self.path.name}")
         sites = {row.address: row.site for row in self.addresses()}
         return select(selector, list(known), sites)

@@ -21,11 +21,14 @@ class OptimizerConfig:
     """How gradients become updates. Raises ConfigError for a value out of range."""
 
     kind: Literal["muon", "adamw", "sgd"] = "muon"
-    """Muon for hidden matrices with AdamW for the rest, AdamW for all, or SGD for all."""
+    """Muon for hidden matrices with AdamW for the rest, AdamW for all, or SGD for all. Another kind than the preset's
+    comes with settings of its own for all that follow."""
     lr: float = 3e-3
     """Peak learning rate of AdamW or SGD; under Muon that of everything but the hidden matrices."""
     muon_lr: float = 0.02
     """Peak learning rate of the hidden matrices under Muon; before the factor sqrt(max(1, d_out / d_in))."""
+    embed_factor: float = 1.0
+    """Rate of the tables and projections that enter the stack (W_E, W_pos), as a multiple of `lr`."""
     beta1: float = 0.9
     """AdamW's decay of the first moment."""
     beta2: float = 0.95
@@ -40,7 +43,7 @@ class OptimizerConfig:
     """Largest global norm of the gradient, scaled down beyond it; 0 is off."""
 
     def __post_init__(self) -> None:
-        for name in ("lr", "muon_lr", "eps"):
+        for name in ("lr", "muon_lr", "embed_factor", "eps"):
             value = getattr(self, name)
             _require(0 < value < float("inf"), f"optimizer.{name}", value, "a number above 0")
         for name in ("beta1", "beta2", "momentum"):

@@ -46,7 +46,7 @@ class Dropping:
 
     def __init__(self, p: float, seed: int, step: int, examples: Tensor, places: Tensor | None = None) -> None:
         self._p, self._seed, self._step, self._examples, self._places = p, seed, step, examples, places
-        self._threshold = round(p * _LEVELS)
+        self._threshold = min(round(p * _LEVELS), _LEVELS - 1)
 
     def placed(self, owners: Tensor, places: Tensor) -> "Dropping":
         """The same for x [batch, pos, ...] whose rows hold several examples, one behind another.

@@ -77,6 +77,7 @@ def run(
     resume: Checkpoint | None = None,
     deadline_seconds: float | None = None,
     random_labels: bool = False,
+    scores_start: bool = False,
     stop_after: int = 0,
     ranks: Ranks = ALONE,
 ) -> Outcome:
@@ -86,10 +87,11 @@ def run(
     the optimizer, `checkpoint.latest_valid(folder)` the checkpoint to resume from (its weights and optimizer state are
     loaded here; one that is finished is returned as it is). `folder` None writes nothing. `deadline_seconds` is the
     wall time this loop may take, final work of others already taken off; a run without `schedule.steps` needs it, a
-    resumed one ignores it where its horizon is known. Dropout is `model.config.layout.dropout`. `random_labels` trains
-    on the null of `Task.train_batch`, and does not validate. `stop_after` ends the run after so many updates of the
-    horizon's schedule. `ranks` are the processes that share each batch: all make the same call, each with the same
-    parts; rank 0 alone writes into `folder`, and it alone should be given observers.
+    resumed one ignores it where its horizon is settled. Dropout is `model.config.layout.dropout`. `random_labels`
+    trains on the null of `Task.train_batch`, and does not validate. `scores_start` validates the weights of step 0 as
+    well, so that they are the best ones where no update makes them better. `stop_after` ends the run after so many
+    updates of the horizon's schedule. `ranks` are the processes that share each batch: all make the same call, each
+    with the same parts; rank 0 alone writes into `folder`, and it alone should be given observers.
 
     A spike of the loss (`spikes`) is met as `config.on_spike` says; going back is a resume inside this session.
 
@@ -116,6 +118,7 @@ def run(
                 constraint=constraint,
                 watchers=Watchers(observers),
                 random_labels=random_labels,
+                scores_start=scores_start,
                 stop_after=stop_after,
                 ranks=ranks,
                 signals=signals,
@@ -162,6 +165,7 @@ class _Training:
     constraint: Constraint | None
     watchers: Watchers
     random_labels: bool
+    scores_start: bool
     stop_after: int
     ranks: Ranks
     signals: StopSignals
@@ -215,7 +219,7 @@ class _Training:
         if self.was_finished:
             return True
         state = self.state
-        self.evaluate()
+        self.evaluate(always=self.scores_start and state.step == 0)
         reason = self.reason_to_stop()
         if reason:
             self.evaluate(always=True)
@@ -345,7 +349,7 @@ class _Training:
     def reason_to_stop(self) -> str:
         """Why this step is the last one; empty where it is not."""
         state, config = self.state, self.config
-        evaluated = state.evaluated_step == state.step
+        evaluated = 0 < state.step == state.evaluated_step
         if config.until_loss and evaluated and state.last_loss is not None and state.last_loss <= config.until_loss:
             self.tell("target", f"validation loss {state.last_loss:.4f} is at the target of {config.until_loss:g}")
             return "loss"
@@ -357,7 +361,8 @@ class _Training:
         if state.horizon and state.step >= state.horizon:
             return "steps" if state.horizon in (config.schedule.steps, config.schedule.most_steps) else "minutes"
         if self.pace.is_over(self.clock(), self.validation.seconds):
-            self.tell("horizon", f"the time is up at step {state.step} of {state.horizon}")
+            of = f" of {state.horizon}" if state.horizon else ""
+            self.tell("horizon", f"the time is up at step {state.step}{of}")
             return "minutes"
         return ""
 

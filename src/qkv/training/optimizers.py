@@ -6,6 +6,7 @@ the elementwise work; they are deterministic, and torch's own optimizer classes 
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -187,7 +188,8 @@ def make_optimizer(
     """The optimizer of that kind over every parameter of the catalogue.
 
     Under Muon the updates of attention's and MLP's 2-D matrices are made orthogonal, head by head (in bfloat16 where
-    `precision` is bf16), and the rest goes by AdamW. Biases, gains and scalars form a group without decay. `held` gives
+    `precision` is bf16), and the rest goes by AdamW. Biases, gains and scalars form a group without decay, and matrices
+    that enter the stack one of their own where `config.embed_factor` is not 1. `held` gives
     what is updated in the place of each parameter, by address: the rows of it that a process holds, with their `grad`.
     `muon` makes the rule of the hidden matrices, `zeros` the room for what is kept.
     """
@@ -207,10 +209,15 @@ def make_optimizer(
         entries = [e for e in entries if e.address not in hidden]
     rule = Sgd if config.kind == "sgd" else AdamW
     name = "sgd" if config.kind == "sgd" else "adamw"
-    matrices = {e.address: own[e.address] for e in entries if e.parameter.ndim == 2}
+    entering = [e.address for e in entries if e.site == "embed" and e.parameter.ndim == 2]
+    tables = {address: own[address] for address in entering if config.embed_factor != 1}
+    matrices = {e.address: own[e.address] for e in entries if e.parameter.ndim == 2 and e.address not in tables}
     others = {e.address: own[e.address] for e in entries if e.parameter.ndim != 2}
     if matrices:
         rules[name] = rule(matrices, config, weight_decay=config.weight_decay, zeros=zeros)
+    if tables:
+        theirs = replace(config, lr=config.lr * config.embed_factor)
+        rules[f"{name}_embed"] = rule(tables, theirs, weight_decay=config.weight_decay, zeros=zeros)
     if others:
         rules[f"{name}_no_decay"] = rule(others, config, weight_decay=0.0, zeros=zeros)
     return Optimizer(catalogue, rules, held)

@@ -26,7 +26,8 @@ class Pace:
     """Watches the clock of one session.
 
     `deadline` is in seconds after the session's start, None for no limit of time. `validation_share` is what
-    validation is expected to add to the updates' own time. A state that brings a horizon keeps it.
+    validation is expected to add to the updates' own time. A state that brings a settled horizon keeps it, whatever
+    the time: its decay has begun. One whose horizon is still a guess goes on being measured.
     """
 
     def __init__(
@@ -36,9 +37,16 @@ class Pace:
         state.horizon = schedule.steps or resumed_horizon
         assert state.horizon or deadline is not None, "a run needs a number of steps or a time"
         self._schedule, self._validation_share = schedule, validation_share
-        self._deadline = None if resumed_horizon else deadline
-        self._settled = state.horizon > 0
+        self._settled = bool(schedule.steps) or (
+            resumed_horizon > 0 and (deadline is None or state.step >= decay_start(resumed_horizon, schedule))
+        )
+        self._deadline = None if resumed_horizon and self._settled else deadline
         self._marks: list[tuple[int, float]] = []
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether the horizon will not be changed any more."""
+        return self._settled
 
     def measure(self, state: TrainingState, seconds: float, reserve: Callable[[], float]) -> bool:
         """After an update, `seconds` into the session: estimate or settle `state.horizon`; True where it changed.

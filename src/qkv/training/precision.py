@@ -7,6 +7,7 @@ mode give the same bits.
 
 import contextlib
 import os
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -16,7 +17,7 @@ import torch
 from qkv.errors import ConfigError
 from qkv.training.memory import hand_back_freed_memory, keep_freed_memory
 
-__all__ = ["Machine", "has_bf16_units", "resolve"]
+__all__ = ["Machine", "check_compiler", "check_device", "has_bf16_units", "resolve"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,6 +110,18 @@ def check_device(device: str, instead: str) -> None:
         raise ConfigError(f"device is {device!r}; expected auto, {', '.join(there)}")
     if not there[device]:
         raise ConfigError(f"there is no {device} device here; {instead}")
+
+
+def check_compiler(machine: Machine) -> None:
+    """Make sure that what shall be compiled can be. Raises ConfigError with what the compiler said."""
+    if not machine.compile:
+        return
+    try:
+        with warnings.catch_warnings(action="ignore"):
+            machine.compiled(lambda x: x.exp() + 1)(torch.ones(2, device=machine.device))
+    except Exception as error:  # of torch, of the compiler that it starts, or of the files that this one needs
+        said = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise ConfigError(f"machine.compile is true, but nothing can be compiled here ({said}); leave it out") from None
 
 
 def has_bf16_units() -> bool:

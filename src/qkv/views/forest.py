@@ -1,4 +1,4 @@
-"""The effects of a study as a picture file: an SVG of intervals, one axis for each unit, drawn without a browser.
+"""The effects of a study as a picture file: an SVG of intervals on as few axes as can be read, without a browser.
 
 What the room of a study draws on a page (`static/study.js`), for places where no script runs. Colours are those of the
 page, light or dark as the reader's system is.
@@ -8,11 +8,14 @@ import html
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
+from operator import itemgetter
 from typing import Any
+
+from qkv.views.study_room import axes
 
 __all__ = ["forest_svg"]
 
-_WIDTH, _ROW, _RIGHT, _TOP, _BOTTOM = 860, 26, 190, 30, 34
+_WIDTH, _ROW, _RIGHT, _TOP, _BOTTOM = 920, 26, 250, 30, 34
 _LETTER = 7.3
 """Pixels that a letter of the names takes, about."""
 _DOT = 4
@@ -34,15 +37,15 @@ svg { --paper: #fcfbf8; --ink: #1d1e22; --soft: #4d4f57; --faint: #6f717a; --ban
 def forest_svg(verdict: Mapping[str, Any]) -> str:
     """Every effect of a verdict that has an interval: its mean, its 95 % interval, its replicates, and its margin.
 
-    One axis for each unit; the first effect, which is the study's own question, stands out. Empty where there is none.
+    Effects that `axes` puts together share one; the first effect, which is the study's own question, stands out. Empty
+    where there is none.
     """
     rows = [row for row in verdict["contrasts"] if row["low"] is not None]
-    units = list(dict.fromkeys(row["unit"] for row in rows))
-    rows.sort(key=lambda row: units.index(row["unit"]))
+    placed = sorted(zip(axes(rows), rows, strict=True), key=itemgetter(0))
     parts, y = [], 0.0
-    for unit, group in groupby(rows, key=lambda row: row["unit"]):
-        panel = list(group)
-        parts += _panel(unit, panel, y, first=rows[0])
+    for _, group in groupby(placed, key=itemgetter(0)):
+        panel = [row for _, row in group]
+        parts += _panel(panel, y, first=rows[0])
         y += _TOP + _ROW * len(panel) + _BOTTOM
     if not parts:
         return ""
@@ -54,8 +57,8 @@ def forest_svg(verdict: Mapping[str, Any]) -> str:
     return "\n".join([opening, _STYLE, f'<rect class="paper" width="{_WIDTH}" height="{y:g}"/>', *parts, "</svg>\n"])
 
 
-def _panel(unit: str, rows: Sequence[Mapping[str, Any]], top: float, first: Mapping[str, Any]) -> list[str]:
-    """The effects of one unit on one axis, from `top` down."""
+def _panel(rows: Sequence[Mapping[str, Any]], top: float, first: Mapping[str, Any]) -> list[str]:
+    """The effects of one axis, from `top` down."""
     margins = sorted({row["margin"] for row in rows})
     ends = [bound for row in rows for bound in (row["low"], row["high"], *row["values"])]
     low, high = min(-margins[-1], *ends), max(margins[-1], *ends)
@@ -68,7 +71,7 @@ def _panel(unit: str, rows: Sequence[Mapping[str, Any]], top: float, first: Mapp
     under = top + _TOP + _ROW * len(rows)
     said = " or ".join(f"{margin:g}" for margin in margins)
     parts = [
-        f'<text class="head" x="8" y="{top + 19:g}">{html.escape(unit)} (band: the margin, {said})</text>',
+        f'<text class="head" x="8" y="{top + 19:g}">{html.escape(rows[0]["unit"])} (band: the margin, {said})</text>',
         *(
             f'<rect class="band" x="{x(-row["margin"])}" y="{top + _TOP + _ROW * number:g}"'
             f' width="{2 * row["margin"] * scale:.1f}" height="{_ROW}"/>'

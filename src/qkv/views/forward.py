@@ -69,6 +69,7 @@ def forward(
         n_all=words.n_all,
         step=looker.nearest(step),
         changes=tuple(changes),
+        changed=looker.changed(step, changes),
         causal=looker.causal,
         n_layers=sizes.n_layers,
         n_heads=sizes.n_heads if attention else 0,

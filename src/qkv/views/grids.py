@@ -153,12 +153,13 @@ def _name(kind: str, heads: dict[str, int]) -> str:
 
 def _heads(values: Values, stem: str, kind: str, step: int, now: np.ndarray, start: np.ndarray | None) -> None:
     """Measures of each head of one matrix."""
+    n_in = now.shape[1] * (len(now) if kind == "W_O" else 1)
     for head, weights in enumerate(torch.from_numpy(now)):
         address = f"{stem}{head}.{kind}"
         values["norm"][address][step] = measures.norm(weights)
         if start is not None:
             before = torch.from_numpy(start[head])
-            values["drift"][address][step] = measures.drift(weights, before)
+            values["drift"][address][step] = measures.drift(weights, before, n_in)
             turn = measures.turn(weights, before)
             if turn is not None:
                 values["turn"][address][step] = turn

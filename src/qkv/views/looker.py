@@ -58,7 +58,7 @@ class Looker:
         self.folder, self._n_steps = folder, n_steps
         self.config = RunConfig.read(folder / "config.toml")
         self.turn = threading.RLock()
-        self._models: OrderedDict[tuple[str, int, tuple[str, ...]], Any] = OrderedDict()
+        self._models: OrderedDict[tuple[str, int, tuple[str, ...]], tuple[Any, tuple[str, ...]]] = OrderedDict()
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
@@ -106,6 +106,13 @@ class Looker:
 
         Raises ChangeError or AddressError for a change that does not fit, RunFolderError where no weights are there.
         """
+        return self._opened(step, changes)[0]
+
+    def changed(self, step: int | None, changes: Sequence[str]) -> tuple[str, ...]:
+        """A sentence for each change of `model(step, changes)`: which matrices, and who shares them."""
+        return self._opened(step, changes)[1]
+
+    def _opened(self, step: int | None, changes: Sequence[str]) -> tuple[Any, tuple[str, ...]]:
         path, written = self.file(step)
         key = (str(path), written, tuple(changes))
         with self.turn:
@@ -157,20 +164,22 @@ class Looker:
         """Every matrix of `model(step, changes)` by address."""
         return Catalogue(self.model(step, changes), self._vocabulary)
 
-    def _read(self, path: Path, changes: Sequence[str]) -> Any:
+    def _read(self, path: Path, changes: Sequence[str]) -> tuple[Any, tuple[str, ...]]:
         if not path.is_file():
             raise RunFolderError(f"{self.folder} holds no weights yet; wait for its first checkpoint")
         if not self.has_code:
             sizes = self.config.model.sizes
-            return shadow_of(load_weights(path), sizes.n_heads, sizes.n_kv_heads)
+            return shadow_of(load_weights(path), sizes.n_heads, sizes.n_kv_heads), ()
         model = build(self.config.model, self.config.seed)
         catalogue = Catalogue(model, self._vocabulary)
         plan = plan_changes(self.config.changes, catalogue, self.config.seed, run_matrix, resumed_at=1 << 60)
         catalogue = plan.at_start()
         catalogue.load_state(load_weights(path))
-        if changes:
-            plan_changes(changes, catalogue, self.config.seed, run_matrix, looking=True).at_start()
-        return model.eval()
+        if not changes:
+            return model.eval(), ()
+        plan = plan_changes(changes, catalogue, self.config.seed, run_matrix, looking=True)
+        plan.at_start()
+        return model.eval(), tuple(plan.sentences())
 
     def words(self, text: str, longest: int) -> Words:
         """The first `longest` tokens of a text, no more than the model reads at once.

@@ -251,6 +251,7 @@ class Rooms:
     def run(self, loss: LossRoom | None) -> RunFacts:
         """The head of the page."""
         kind = self.tokenizer.kind if self.tokenizer else ""
+        layout = self.settings.get("model", {}).get("layout", {})
         unit = collect.unit_of(kind) if self.task.target == "token" else self.task.target
         return RunFacts(
             name=self.folder.resolve().name,
@@ -267,7 +268,8 @@ class Rooms:
             machine=origins.machine_words(self.settings, self.manifest),
             facts=tuple(origins.head_facts(self.settings, self.manifest, kind, self.sizes.get("d_vocab"))),
             sizes=self.sizes,
-            tied=bool(self.settings.get("model", {}).get("layout", {}).get("tied", False)),
+            tied=bool(layout.get("tied", False)),
+            mixer=str(layout.get("mixer", "attention")),
         )
 
     def report(self, host: Host) -> Report:

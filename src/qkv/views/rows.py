@@ -52,7 +52,8 @@ def rows_room(
     ids = [i for i, _ in chosen]
     table = snapshots.token_table
     has_table = table in snapshots.shapes
-    last = snapshots.read(table, snapshots.steps[-1]) if has_table else None
+    last_step = snapshots.steps[-1] if has_table else 0
+    last = snapshots.read(table, last_step) if last_step else None
     start = snapshots.read(table, 0) if has_table and snapshots.has_start else None
     moved = _row_drift(start, last) if start is not None and last is not None else None
     return RowsRoom(
@@ -81,6 +82,7 @@ def rows_room(
         example=example,
         start=None if start is None else pack(start[ids]),
         last=None if last is None else pack(last[ids]),
+        last_step=last_step or None,
     )
 
 

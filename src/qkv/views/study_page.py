@@ -34,7 +34,7 @@ def study_page(verdict: Mapping[str, Any], rows: Iterable[Mapping[str, Any]] = (
 
 # words and cells that the terminal and the Markdown share
 
-EFFECT_COLUMNS = ("effect", "mean", "95 % interval", "verdict", "n", "p (Holm)", "would see", "expected")
+EFFECT_COLUMNS = ("effect", "mean", "95 % interval", "verdict", "n", "p (corrected)", "would see", "expected")
 ARM_COLUMNS = ("arm", "what", "frozen, to the bit", "loss", "sd", "learning rates", "best rate at the edge", "diverged")
 
 
@@ -54,7 +54,7 @@ def effect_cells(row: Mapping[str, Any]) -> tuple[str, ...]:
         bounds,
         row["verdict"],
         str(row["n"]),
-        number(row["p_holm"]),
+        number(row["p_corrected"]),
         number(row["detectable"]),
         row["expected"],
     )
@@ -81,6 +81,8 @@ def answer_text(verdict: Mapping[str, Any], picture: str = "") -> str:
     lines = [f"**{verdict['sentence']}**", ""]
     lines += [f"![Effects with their 95 % intervals]({picture})", ""] if picture else []
     lines += [*_markdown(EFFECT_COLUMNS, effects), ""]
+    lines += [f"- {note}." for note in verdict.get("notes", ())]
+    lines += [""] if verdict.get("notes") else []
     if verdict["not_reached"]:
         lines += [f"Not reached in the time: {'; '.join(verdict['not_reached'])}.", ""]
     if verdict["arms"]:

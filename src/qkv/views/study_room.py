@@ -6,6 +6,7 @@ and `StudyRoom.missing` says how far it is. Runs nothing and estimates nothing.
 
 import dataclasses
 import json
+import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -24,6 +25,7 @@ __all__ = [
     "StudyPayload",
     "StudyRoom",
     "StudyRun",
+    "axes",
     "effort",
     "is_study",
     "read_study",
@@ -41,7 +43,7 @@ _EFFECT = (
     "low",
     "high",
     "n",
-    "p_holm",
+    "p_corrected",
     "detectable",
 )
 _ARM = ("name", "what", "loss", "sd", "at_edge", "diverged", "trainings")
@@ -63,10 +65,12 @@ class StudyEffect:
     """Of the 95 % interval; `StudyRoom.effort` says of which kind."""
     high: float | None
     n: int
-    p_holm: float | None
+    p_corrected: float | None
     detectable: float | None
     values: tuple[float, ...]
     """One per replicate."""
+    axis: int
+    """Effects with the same number are drawn together; `axes` says which those are."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -94,6 +98,8 @@ class StudyArm:
     highs: tuple[float | None, ...]
     in_curve: int
     """Replicates in the curve."""
+    of: str
+    """What its loss is of, in the design's words for text and task; losses of one thing share an axis."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -120,6 +126,8 @@ class StudyRoom:
     effects: tuple[StudyEffect, ...]
     arms: tuple[StudyArm, ...]
     not_reached: tuple[str, ...]
+    notes: tuple[str, ...]
+    """What has to be known beside the table of effects."""
     falsified_by: str
     literature: str
     design: str
@@ -167,9 +175,12 @@ def study_room(verdict: Mapping[str, Any], rows: Iterable[Mapping[str, Any]] = (
         sentence=verdict["sentence"],
         full_answer=verdict.get("full_answer", ""),
         quick=bool(verdict.get("quick")),
-        effects=tuple(_effect(row) for row in verdict["contrasts"]),
-        arms=tuple(_arm(arm, reported[arm["name"]]) for arm in verdict["arms"]),
+        effects=tuple(map(_effect, verdict["contrasts"], axes(verdict["contrasts"]))),
+        arms=tuple(
+            _arm(arm, reported[arm["name"]], of) for arm, of in zip(verdict["arms"], _of(verdict["arms"]), strict=True)
+        ),
         not_reached=tuple(verdict["not_reached"]),
+        notes=tuple(verdict.get("notes", ())),
         falsified_by=verdict["falsified_by"],
         literature=verdict["literature"],
         design=verdict["design"],
@@ -190,11 +201,43 @@ def effort(verdict: Mapping[str, Any]) -> str:
     return f"{made}; intervals: {verdict.get('intervals', how_exact(2))}"
 
 
-def _effect(row: Mapping[str, Any]) -> StudyEffect:
-    return StudyEffect(**{name: row[name] for name in _EFFECT}, values=tuple(row["values"]))
+def axes(contrasts: Sequence[Mapping[str, Any]]) -> tuple[int, ...]:
+    """The number of the axis that each effect is drawn on, in their order; effects on one axis have one unit.
+
+    Those of a unit share an axis, but for any that is more than `_LARGER` times the middle one: these have a second,
+    for beside them the others would be points. The axes of a unit follow each other.
+    """
+    sizes: dict[str, list[float]] = defaultdict(list)
+    for row in contrasts:
+        sizes[row["unit"]].append(_size(row))
+    middle = {unit: statistics.median_low(values) for unit, values in sizes.items()}
+    keys = [(row["unit"], _size(row) > _LARGER * middle[row["unit"]]) for row in contrasts]
+    units = list(middle)
+    order = sorted(set(keys), key=lambda key: (units.index(key[0]), keys.index(key)))
+    return tuple(map(order.index, keys))
 
 
-def _arm(arm: Mapping[str, Any], runs: Sequence[Mapping[str, Any]]) -> StudyArm:
+_LARGER = 5
+
+
+def _size(row: Mapping[str, Any]) -> float:
+    """The furthest from 0 that anything drawn of an effect lies."""
+    return max(abs(value) for value in (row["margin"], row["low"] or 0, row["high"] or 0, *row["values"]))
+
+
+def _effect(row: Mapping[str, Any], axis: int) -> StudyEffect:
+    return StudyEffect(**{name: row[name] for name in _EFFECT}, values=tuple(row["values"]), axis=axis)
+
+
+def _of(arms: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What each arm's loss is of: its task, and the text where the study has several for that task."""
+    texts: dict[str, set[str]] = defaultdict(set)
+    for arm in arms:
+        texts[arm["task"]].add(arm["text"])
+    return [arm["task"] + f", {arm['text']}" * (len(texts[arm["task"]]) > 1) for arm in arms]
+
+
+def _arm(arm: Mapping[str, Any], runs: Sequence[Mapping[str, Any]], of: str) -> StudyArm:
     low, high = _interval(arm["losses"])
     steps, mean, lows, highs, n = _curve(runs)
     if not steps and arm["curve"]:  # a verdict without its log
@@ -212,6 +255,7 @@ def _arm(arm: Mapping[str, Any], runs: Sequence[Mapping[str, Any]]) -> StudyArm:
         lows=lows,
         highs=highs,
         in_curve=n,
+        of=of,
     )
 
 
@@ -289,6 +333,7 @@ def _unfinished(folder: Path, rows: Sequence[Mapping[str, Any]]) -> StudyRoom:
         effects=(),
         arms=(),
         not_reached=(),
+        notes=(),
         falsified_by="",
         literature="",
         design=design["hash"],

@@ -22,7 +22,7 @@ def verdict(loss: LossRoom | None, what: str, steps: int | None, metric: str = "
     `what` is what the model predicts, in words such as "the next word of text"; `metric` what its task is judged by,
     such as "accuracy 0.84". Baselines are named with their nats.
     """
-    trained = f"After {steps:,} updates" if steps else "Before its first update"
+    trained = f"After {steps:,} update{'s' * (steps != 1)}" if steps else "Before its first update"
     if loss is None or loss.best is None:
         return f"{trained} there is no validation loss to judge this run by."
     size = f"{loss.best:.3f} nats"

@@ -211,7 +211,7 @@ def _numbers(findings: Findings) -> str:
 
 def _of_context(findings: Findings) -> str:
     """Which of the two gains more from context within a window."""
-    result = findings.effect("gain from context").result
+    result = findings.effect("gain from context").told
     if result.verdict == "unresolved":
         return " (which of them gains more from context is open)"
     if result.verdict == "equivalent":

@@ -149,8 +149,8 @@ def _full(ask: Ask) -> Design:
 
 def _claim(findings: Findings) -> str:
     verdict, effect = findings.primary.result.verdict, findings.primary.result.effect or 0.0
-    shared = findings.effect("shared -> cos(e, e) (causal)").result
-    other = "" if shared.effect is None else f" (sharing contexts alone does {amount(shared.effect)})"
+    shared = findings.effect("shared -> cos(e, e) (causal)").told
+    other = f" (sharing contexts alone does {amount(shared.effect)})" if shared.verdict == "differs" else ""
     if verdict == "unresolved":
         return (
             "Whether words that occur together get similar rows of W_E is not settled by this"

@@ -23,6 +23,8 @@ __all__ = ["QUESTION"]
 
 MARGIN = 0.1
 _UNIT = "rank correlation"
+_CEILED = ("causal", "masked")
+"""The tasks whose ceiling is an effect of its own; of others each task's agreement with itself is."""
 _PRIMARY = "W_U"
 """Where two seeds of either task agree at all at the size of a quick study (a first look, in LOG.md); W_E and
 contextual means of a masked model do not there, and stand beside."""
@@ -64,6 +66,7 @@ def _beside_ceiling(space: str, some: str, other: str, expected: str = "") -> Co
         margin=MARGIN,
         unit=_UNIT,
         expected=expected,
+        beside=(ceiling,) if (some, other) == _CEILED else tuple(f"{space}: {task} ~ {task}" for task in (some, other)),
     )
 
 
@@ -160,10 +163,10 @@ def _claim(findings: Findings) -> str:
     verdict, effect = findings.primary.result.verdict, findings.primary.result.effect or 0.0
     more = _across(findings)
     ends = "agreement of causal and masked models, less the most that noise between seeds would let it be, is"
+    if verdict == "left out":
+        return "Of the end task nothing can be said, for two seeds of one task share next to nothing in W_U"
     if verdict == "unresolved":
         return f"Whether the end task decides which words become alike in W_U is not settled by this run{more}; {ends}"
-    if verdict == "equivalent" and not _something_shared(findings):
-        return f"Of the end task nothing can be said, for two seeds of one task share next to nothing in W_U: {ends}"
     if verdict == "equivalent":
         return (
             f"Which words become alike in W_U does not depend on the end task beyond noise between seeds{more}: {ends}"
@@ -178,13 +181,13 @@ def _claim(findings: Findings) -> str:
 
 def _something_shared(findings: Findings) -> bool:
     """Whether tasks had anything to agree on."""
-    result = findings.effect(f"{_PRIMARY}: ceiling causal ~ masked").result
+    result = findings.effect(f"{_PRIMARY}: ceiling causal ~ masked").told
     return result.verdict == "differs" and (result.effect or 0.0) > 0
 
 
 def _across(findings: Findings) -> str:
     """How far two tasks agree at all, in brackets; empty where that is not settled, or seeds agree on nothing."""
-    result = findings.effect(f"{_PRIMARY}: causal ~ masked").result
+    result = findings.effect(f"{_PRIMARY}: causal ~ masked").told
     if result.effect is None or result.verdict == "unresolved" or not _something_shared(findings):
         return ""
     if result.verdict == "equivalent":

@@ -283,7 +283,7 @@ def _claim(findings: Findings) -> str:
 def _after_all(findings: Findings) -> str:
     """What holding W_E costs a pretrained model that is trained on classes, in brackets; empty where nobody asked."""
     name = "fine-tuned, W_E frozen - fine-tuned"
-    result = next((effect.result for effect in findings.effects if effect.contrast.name == name), None)
+    result = next((effect.told for effect in findings.effects if effect.contrast.name == name), None)
     if result is None or result.effect is None or result.verdict == "unresolved":
         return ""
     if result.verdict == "equivalent":

@@ -104,8 +104,8 @@ def _design(ask: Ask) -> Design:
 
 def _claim(findings: Findings) -> str:
     verdict, effect = findings.primary.result.verdict, findings.primary.result.effect or 0.0
-    larger = findings.effect("around (large rows)").result.effect
-    but = "" if larger is None else f" (with large rows, N(0, 1), that share is {amount(larger)})"
+    larger = findings.effect("around (large rows)").told
+    but = f" (with large rows, N(0, 1), that share is {amount(larger.effect)})" if larger.verdict == "differs" else ""
     if verdict == "unresolved":
         return "Whether gradient reaches the embeddings around all layers is not settled by this run; that share is"
     if verdict == "equivalent":

@@ -221,7 +221,7 @@ def _claim(findings: Findings) -> str:
 
 def _of_scale(findings: Findings) -> str:
     """What leaving the division out costs where q and k start with unit variance, each at its own rate."""
-    result = findings.effect(f"{_GLOROT_ONE}, undivided - {_GLOROT_ONE}").result
+    result = findings.effect(f"{_GLOROT_ONE}, undivided - {_GLOROT_ONE}").told
     where = "where q and k start with unit variance"
     if result.verdict == "unresolved":
         return f" (what not dividing scores by sqrt(d_head) does {where} is open)"

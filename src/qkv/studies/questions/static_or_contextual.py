@@ -242,7 +242,7 @@ def _claim(findings: Findings) -> str:
 
 def _like_the_table(findings: Findings) -> str:
     """How far neighbours are still those of W_E, in brackets; empty where that is not settled."""
-    result = findings.effect(_BEYOND).result
+    result = findings.effect(_BEYOND).told
     if result.effect is None or result.verdict == "unresolved":
         return ""
     if result.verdict == "equivalent":

@@ -109,7 +109,7 @@ def _claim(findings: Findings) -> str:
 
 def _together(findings: Findings) -> str:
     """What all techniques are worth together, in brackets; empty where that is not settled."""
-    result = findings.effect("textbook - all").result
+    result = findings.effect("textbook - all").told
     if result.effect is None or result.verdict == "unresolved":
         return ""
     if result.verdict == "equivalent":

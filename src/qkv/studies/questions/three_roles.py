@@ -164,7 +164,7 @@ def _claim(findings: Findings) -> str:
 
 def _parameters(findings: Findings) -> str:
     """Whether that is a matter of roles or of parameters, as the arm with as few of them says."""
-    result = findings.effect("Q = K = V - narrow").result
+    result = findings.effect("Q = K = V - narrow").told
     if result.verdict == "unresolved":
         return " (whether that is a matter of parameters alone is open)"
     if result.verdict == "equivalent":

@@ -176,7 +176,7 @@ def _claim(findings: Findings) -> str:
 
 def _beyond_chance(findings: Findings) -> str:
     """How many tokens are still named there; empty where that is not settled."""
-    named = findings.effect("named at layer 1 (causal)").result
+    named = findings.effect("named at layer 1 (causal)").told
     if named.effect is None or named.verdict != "differs" or named.effect < 0:
         return ""
     return f"there it names {amount(named.effect, False)} in 100 more than it does without looking; "
@@ -184,7 +184,7 @@ def _beyond_chance(findings: Findings) -> str:
 
 def _of_masked(findings: Findings) -> str:
     """What the first layer of a masked model does."""
-    result = findings.effect("identity 1 - 0 (masked)").result
+    result = findings.effect("identity 1 - 0 (masked)").told
     if result.effect is None or result.verdict == "unresolved":
         return "of a masked one that is open"
     if result.verdict == "equivalent":

@@ -7,9 +7,15 @@ the number of steps. *Equal compute*: as many floating-point operations of train
 with its larger vocabulary among them (steps of as many tokens would not do: words would get three times the operations
 of characters). *Equal text*: as many bytes read. Each arm says what it gets of the other budget.
 
+What a tokenizer loses (a word that it does not know, the kind of a space) no model has to predict. It is charged in
+bits per byte, by a model of bytes that is counted on the training part and costs no compute; how much of each figure
+that charge is stands beside the table.
+
 What comes with a tokenizer is not held equal: parameters (rows of W_E, columns of W_U), bytes in a window, and its
 vocabulary and the model of what it loses, which are counted on the whole training part.
 """
+
+import math
 
 from qkv.studies.design import Arm, Contrast, Design, Grid, Scale, Text
 from qkv.studies.question import Ask, Question, make_design
@@ -168,13 +174,33 @@ def _claim(findings: Findings) -> str:
 def _of_equal_text(findings: Findings) -> str:
     """How it stands where both have seen as much text."""
     name = findings.primary.contrast.name.replace("equal compute", "equal text")
-    result = findings.effect(name).result
+    result = findings.effect(name).told
     if result.verdict == "unresolved":
         return " (from as much text that is open)"
     if result.verdict == "equivalent":
         return " (and from as much text equally good ones)"
     little = "a little " if result.verdict == "differs but trivially" else ""
     return f" (from as much text BPE's is {little}{'worse' if (result.effect or 0.0) > 0 else 'better'})"
+
+
+def _charges(ask: Ask, design: Design) -> str:
+    """How much of the bits per byte of each tokenizer is the charge for what it loses."""
+    charged, unknown, n_lossless = [], [], 0
+    for name, text in design.texts:
+        corpus = ask.corpus(text, design.scale.val_tokens)
+        if corpus.charge_nats is None:
+            unknown.append(name)
+        elif corpus.charge_nats:
+            charged.append((name, corpus.charge_nats / math.log(2) / corpus.val.n_bytes))
+        else:
+            n_lossless += 1
+    said = "No tokenizer is charged for anything"
+    if charged:
+        (first, most), *rest = sorted(charged, key=lambda of: -of[1])
+        said = " and ".join([f"{most:.3f} bits per byte of {first}", *(f"{bits:.3f} of {name}" for name, bits in rest)])
+        said += " are a charge for what the tokenizer loses, made by a counted model of bytes at no compute"
+        said += f"; the other {n_lossless} tokenizers lose nothing" * (n_lossless > 0)
+    return said + (f"; what {' and '.join(unknown)} loses cannot be charged" if unknown else "")
 
 
 QUESTION = Question(
@@ -196,4 +222,5 @@ QUESTION = Question(
     ),
     design=_design,
     claim=_claim,
+    counted=_charges,
 )

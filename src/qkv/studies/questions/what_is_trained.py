@@ -2,15 +2,17 @@
 
 Every matrix is watched under AdamW, SGD and Muon, on real text and on labels that no input can tell (the null), tied
 and untied, with learned and with sinusoidal positions (which are no parameters, so truly fixed). Movement alone
-proves nothing: the null moves too. So the primary measure is what the movement of W_E is worth: the loss with W_E set
-back to its start, less the loss.
+proves nothing: the null moves too. So the primary measure is what the finished model loses without it: the loss with
+W_E set back to its start, less the loss. The rest of the model was trained to fit the rows as they are, so that this
+shows that it depends on them and not how much was learned in them. Of learning is spoken where W_E moved further than
+in the null and its movement earned some of the fall of the loss.
 """
 
+from qkv.studies.comparison import Comparison
 from qkv.studies.design import Arm, Contrast, Design, Grid, Scale, Text
 from qkv.studies.question import Ask, Question, make_design
 from qkv.studies.sentences import amount
-from qkv.studies.statistics import Comparison
-from qkv.studies.verdicts import Findings
+from qkv.studies.verdicts import Findings, is_there
 
 __all__ = ["QUESTION"]
 
@@ -133,40 +135,48 @@ def _full(ask: Ask) -> Design:
 
 def _claim(findings: Findings) -> str:
     verdict, effect = findings.primary.result.verdict, findings.primary.result.effect or 0.0
-    more = _beside_the_null(findings.effect("W_E moved (adamw)").result)
+    more = _learned(findings.effect("W_E moved (adamw)").told, findings.effect("W_E earned (adamw)").told)
+    ends = "set back to their start the loss changes by"
     if verdict == "unresolved":
-        return (
-            "Whether what the input embeddings learned is worth anything is not settled by this"
-            f" run{more}; set back to their start the loss changes by"
-        )
+        return f"Whether the finished model depends on its trained embeddings is not settled by this run{more}; {ends}"
     if verdict == "equivalent":
-        return (
-            f"Training moves the input embeddings, but to no use here{more}: set back to their start the"
-            " loss changes by"
-        )
+        return f"Training moves the input embeddings, but the finished model does as well without that{more}: {ends}"
     small = ", less than would matter" if verdict == "differs but trivially" else ""
     if effect < 0:
-        return (
-            f"Training moves the input embeddings, and that did harm here{small}{more}: set back to their start the"
-            " loss changes by"
-        )
+        return f"Training moves the input embeddings, and that did harm here{small}{more}: {ends}"
     return (
-        f"Training changes the input embeddings too, and that is learning{small}{more}: set back to their"
-        " start it costs"
+        f"Training changes the input embeddings too, and the finished model depends on it{small}{more}: set back to"
+        " their start they cost"
     )
 
 
-def _beside_the_null(result: Comparison) -> str:
-    """How far W_E moved beside its null, in brackets; empty where no replicate says."""
-    if result.effect is None:
+def _learned(moved: Comparison, earned: Comparison) -> str:
+    """How far W_E moved beside its null and what that earned, in brackets; empty where no replicate says.
+
+    Learning is both of them above 0.
+    """
+    if moved.effect is None or earned.effect is None:
         return ""
+    learned = "that is learning: " * (is_there(moved) and is_there(earned))
+    return f" ({learned}{_beside_the_null(moved)}, and {_of_the_fall(earned)})"
+
+
+def _beside_the_null(moved: Comparison) -> str:
     null = "on labels that nothing could tell"
-    if result.verdict == "unresolved":
-        return f" (whether W_E moved further than {null} is not settled)"
-    if result.verdict == "equivalent":
-        return f" (W_E moved as far as {null})"
-    way = "further" if result.effect > 0 else "less far"
-    return f" (W_E moved {way} than {null}, by {amount(abs(result.effect), False)} of its start's norm)"
+    if moved.verdict == "unresolved":
+        return f"whether W_E moved further than {null} is not settled"
+    if moved.verdict == "equivalent":
+        return f"W_E moved as far as {null}"
+    way = "further" if (moved.effect or 0.0) > 0 else "less far"
+    return f"W_E moved {way} than {null}, by {amount(abs(moved.effect or 0.0), False)} of its start's norm"
+
+
+def _of_the_fall(earned: Comparison) -> str:
+    if earned.verdict == "unresolved":
+        return "what its movement earned is open"
+    if earned.verdict == "equivalent":
+        return "its movement earned next to nothing"
+    return f"its movement earned {amount(earned.effect)} nats of the fall of the loss"
 
 
 QUESTION = Question(

@@ -68,8 +68,8 @@ def _design(ask: Ask) -> Design:
 
 def _claim(findings: Findings) -> str:
     verdict, effect = findings.primary.result.verdict, findings.primary.result.effect or 0.0
-    both = findings.effect("L0.q: both together (adamw)").result.effect
-    more = "" if both is None else f" (and {both:.0%} of the change needs both to have moved)"
+    both = findings.effect("L0.q: both together (adamw)").told
+    more = f" (and {both.effect:.0%} of the change needs both to have moved)" if both.verdict == "differs" else ""
     if verdict == "unresolved":
         return (
             "Whether queries of the first layer changed by their encodings or by W_Q is not"

@@ -9,6 +9,7 @@ trained, the cost of setting each matrix back to its start and the ledger stand 
 from qkv.presets import find as find_preset
 from qkv.studies.design import Arm, Contrast, Design, Grid, Scale, Text, cost
 from qkv.studies.question import LEARNS_RECALL, RECALLED, Ask, Question, make_design
+from qkv.studies.sentences import amount
 from qkv.studies.verdicts import Findings
 
 __all__ = ["QUESTION"]
@@ -169,6 +170,11 @@ def _full(ask: Ask) -> Design:
             changes=_ALL_IDENTITY, **tutorial,  # type: ignore[arg-type]
         ),
     )  # fmt: skip
+    glorot = {"layout": (("start", "xavier"),)}
+    large = (
+        Arm(name="glorot trained", what="everything trained from Glorot's start", **glorot),  # type: ignore[arg-type]
+        *_frozen_arms(("QK", "VO"), prefix="glorot ", **glorot),
+    )
     recall_arms = (
         Arm(name="recall trained", what="associative recall, everything trained", **LEARNS_RECALL),
         *_frozen_arms(("QK", "VO"), prefix="recall ", **LEARNS_RECALL),
@@ -180,7 +186,7 @@ def _full(ask: Ask) -> Design:
         texts={"text": Text(), "recall": RECALLED},
         scale=Scale(d_model=64, n_layers=2, n_heads=2, n_ctx=64, batch_size=16, steps=1000, val_tokens=32_768),
         grid=Grid(ratio=3.0, points=3),
-        arms=(*text_arms, *no_skip, *bloem, *recall_arms),
+        arms=(*text_arms, *no_skip, *bloem, *recall_arms, *large),
         contrasts=(
             _order(),
             *_costs(others),
@@ -201,22 +207,52 @@ def _full(ask: Ask) -> Design:
             _order("recall ", "below 0: recall has to look up"),
             *_costs(("QK frozen", "VO frozen"), "recall ", unit="nats per answer"),
             *_accounts(),
+            *_costs(("QK frozen", "VO frozen"), "glorot "),
+            _order("glorot ", "near 0: random scores and values of order one are of use as they are"),
         ),
         replicates=8,
     )  # fmt: skip
 
 
+_WHERE = "frozen at N(0, 0.02), where scores are near 0 and attention is nearly an even mean,"
+_GLOROT = "glorot "
+"""Before the names of arms and contrasts of a design that asks the same from Glorot's start too."""
+
+
 def _claim(findings: Findings) -> str:
     verdict, effect = findings.primary.result.verdict, findings.primary.result.effect or 0.0
     difference = "the cost of freezing W_V and W_O less that of freezing W_Q and W_K is"
+    more = _from_glorot(findings)
     if verdict == "unresolved":
-        return f"Whether W_V and W_O matter more than W_Q and W_K is not settled by this run; {difference}"
+        return f"Whether, {_WHERE} W_V and W_O are missed more is not settled by this run{more}; {difference}"
+    where = f"{_WHERE[0].upper()}{_WHERE[1:]}"
     if verdict == "equivalent":
-        return f"Freezing W_V and W_O costs as much as freezing W_Q and W_K: {difference}"
+        return f"{where} W_V and W_O are missed as much as W_Q and W_K{more}: {difference}"
     small = ", by less than would matter" if verdict == "differs but trivially" else ""
     if effect > 0:
-        return f"Training W_V and W_O matters more than training W_Q and W_K{small}: freezing the former costs more by"
-    return f"Training W_Q and W_K matters more than training W_V and W_O{small}: {difference}"
+        return f"{where} W_V and W_O are missed more than W_Q and W_K{small}{more}: freezing the former costs more by"
+    return f"{where} W_Q and W_K are missed more than W_V and W_O{small}{more}: {difference}"
+
+
+def _from_glorot(findings: Findings) -> str:
+    """What freezing costs from Glorot's start, in brackets; empty where nobody asked."""
+    costs = []
+    for pair in ("QK", "VO"):
+        name = f"{_GLOROT}{_name(pair)} - trained"
+        result = next((effect.told for effect in findings.effects if effect.contrast.name == name), None)
+        if result is None or result.effect is None:
+            return ""
+        costs.append(f"freezing {_matrices(pair)} {_costs_what(result.verdict, result.effect)}")
+    return f" (from Glorot's start, where scores are not, {' and '.join(costs)})"
+
+
+def _costs_what(verdict: str, effect: float) -> str:
+    """What a frozen pair costs, in words by the verdict."""
+    if verdict == "unresolved":
+        return "costs nothing that this run can tell"
+    if verdict == "equivalent":
+        return "costs nothing that matters"
+    return f"{'costs' if effect > 0 else 'saves'} {amount(abs(effect), False)} nats"
 
 
 QUESTION = Question(
@@ -227,7 +263,8 @@ QUESTION = Question(
     ),
     falsified_by=(
         "Freezing W_Q and W_K costs more than freezing W_V and W_O on text; either interaction is negative beyond the"
-        " margin; W_V = W_O = I is free with skip connections."
+        " margin; W_V = W_O = I is free with skip connections. The order is of matrices frozen at N(0, 0.02); the rows"
+        " from Glorot's start say whether it is of the start."
     ),
     literature=(
         "Without skip connections, W_V = W_O = I matched a standard block with its learning rate tuned (evaluation loss"
@@ -236,7 +273,8 @@ QUESTION = Question(
         " again lost 8 %, relatively (Hassid et al. 2022). Sharing W_K and W_V costs less than sharing W_Q and W_K in"
         " language models (Kayyam 2026, arXiv 2606.04032). No paper was found that sets the cost of freezing a"
         " matrix beside the cost of"
-        " setting it back, on the same models."
+        " setting it back, on the same models. The arms from Glorot's start were added after the others, when their"
+        " losses on two of the seeds had been seen at one learning rate."
     ),
     design=_design,
     claim=_claim,

@@ -170,7 +170,7 @@ def _claim(findings: Findings) -> str:
 
 def _of_order(findings: Findings) -> str:
     """Which product costs a model of pixels more when it is frozen."""
-    result = findings.effect("pixels: VO - QK").result
+    result = findings.effect("pixels: VO - QK").told
     if result.verdict == "unresolved":
         return " (which of QK and VO costs pixels more when frozen is open)"
     if result.verdict == "equivalent":

@@ -31,6 +31,8 @@ class RunFacts:
     facts: tuple[Fact, ...] = ()
     sizes: dict[str, int] = dataclasses.field(default_factory=dict)
     tied: bool = False
+    mixer: str = "attention"
+    """What the layers mix positions by: attention, or what stands in its place."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -136,6 +136,8 @@ class ForwardText:
     """Tokens of the whole text."""
     step: int
     changes: tuple[str, ...]
+    changed: tuple[str, ...]
+    """A sentence for each change: which matrices, and who shares them."""
     causal: bool
     n_layers: int
     n_heads: int

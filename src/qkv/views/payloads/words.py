@@ -47,7 +47,9 @@ class RowsRoom:
     start: Packed | None = None
     """[row of `shown`, d_model]: before training, bit for bit."""
     last: Packed | None = None
-    """The same after it."""
+    """The same at `last_step`; None where no weights after an update were kept."""
+    last_step: int | None = None
+    """The last step whose weights were kept: before `step` where a run was stopped, or still trains."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

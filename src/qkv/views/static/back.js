@@ -2,7 +2,7 @@
 // of gradient descent would buy. Asked for by a button, since it costs a backward pass in float64.
 
 import { d3, Plot } from "./vendor.js";
-import { add, clear, h, together } from "./dom.js";
+import { add, clear, h, say, together } from "./dom.js";
 import { number, percent, token, whole } from "./format.js";
 import { unpack } from "./decode.js";
 import { chart, figure, plot } from "./figure.js";
@@ -55,7 +55,7 @@ export function wayBack(ask, question, off) {
       byPath(body, back);
       byMatrix(body, back);
     } catch (error) {
-      said.textContent = error.message;
+      say(said, error.message);
     }
   } }, "the way back: follow the gradient");
   off.add(parts);

@@ -20,8 +20,9 @@ function predictions(base, text, position) {
 export function compared(off, { base, text, layer, head, colours }) {
   const panels = base.n_heads ? patterns(off, { base, text, layer, head, colours }) : null;
   const moved = text.loss === null ? null : h("p.sentence", null, `With ${text.changes.join(", ")} the loss of this text goes from ${number(base.loss, 4)} to ${number(text.loss, 4)} nats per token (${text.loss >= base.loss ? "+" : ""}${number(text.loss - base.loss)}).`);
+  const made = text.changed.map((sentence) => h("p.small", null, sentence));
   const said = h("div");
-  return { el: h("div.compared", null, moved, said, panels), follow: (position) => said.replaceChildren(predictions(base, text, position)) };
+  return { el: h("div.compared", null, moved, made, said, panels), follow: (position) => said.replaceChildren(predictions(base, text, position)) };
 }
 
 // The pattern of one head before, now, and their difference.

@@ -3,10 +3,10 @@
 
 import { d3, Plot } from "./vendor.js";
 import { add, choice, clear, h, inSight, s, together } from "./dom.js";
-import { number, whole } from "./format.js";
+import { number, tick, tickOfSteps, whole } from "./format.js";
 import { unpack } from "./decode.js";
 import { watch } from "./model.js";
-import { chart, figure, plot } from "./figure.js";
+import { chart, figure, plot, series } from "./figure.js";
 
 // [{ step, value }] of one address in a room (map or grid), null arm or not.
 export function seriesOf(room, measure, address, isNull) {
@@ -49,7 +49,7 @@ function render({ model, el }) {
     const address = model.get("address");
     const base = baseOf(address);
     const heads = (model.get("grid")?.rows ?? []).filter((row) => baseOf(row.address) === base && row.address !== address)
-      .map((row) => ({ address: row.address, points: all(row.address, false) })).filter((line) => line.points.length > 1);
+      .map((row) => ({ address: row.address, points: all(row.address, false) })).filter((line) => line.points.length);
     const own = all(address, false);
     const parent = base === address ? [] : all(base, false);
     const null_ = all(address, true).length ? all(address, true) : all(base, true);
@@ -62,16 +62,16 @@ function render({ model, el }) {
     const named = [[own, base === address ? "this run" : address.split(".").at(-2), colour], [parent, "all heads", colours.soft], [null_, "random labels", colours.faint]].filter(([points]) => points.length);
     plotted = plot(colours, `${label} of ${address} over steps, ${number(own[0]?.value)} to ${number(own.at(-1)?.value)}`, {
       width, height: 210, marginLeft: 52, marginRight: width < 520 ? 92 : 130, marginBottom: 30, marginTop: 10,
-      x: { type: "log", domain: [1, end], label: null, tickSize: 0, ticks: width < 520 ? 3 : 5, tickFormat: (v) => whole(v) },
-      y: { label: null, ticks: 4, tickSize: 0, tickFormat: (v) => number(v, 2), zero: measure === "drift" },
+      x: { type: "log", domain: [1, end], label: null, tickSize: 0, ticks: width < 520 ? 3 : 5, tickFormat: tickOfSteps },
+      y: { label: null, ticks: 4, tickSize: 0, tickFormat: tick, zero: measure === "drift" },
       marks: [
         Plot.gridY({ stroke: colours.line, strokeOpacity: 1, ticks: 4 }),
-        heads.map((line) => Plot.line(line.points, { x: "step", y: "value", stroke: colour, strokeOpacity: 0.35, strokeWidth: 1 })),
+        heads.map((line) => series(line.points, { x: "step", y: "value", stroke: colour, strokeOpacity: 0.35, strokeWidth: 1 })),
         Plot.ruleY(untrained, { y: "value", stroke: colours.faint, strokeDasharray: "1 4" }),
         Plot.text(untrained, { y: "value", frameAnchor: "right", dx: -4, dy: -6, textAnchor: "end", text: () => "no training", fill: colours.faint, fontSize: 10 }),
-        Plot.line(null_, { x: "step", y: "value", stroke: colours.faint, strokeWidth: 1.5, strokeDasharray: "4 3" }),
-        Plot.line(parent, { x: "step", y: "value", stroke: colours.soft, strokeWidth: 1.4 }),
-        Plot.line(own, { x: "step", y: "value", stroke: colour, strokeWidth: 2.2 }),
+        series(null_, { x: "step", y: "value", stroke: colours.faint, strokeWidth: 1.5, strokeDasharray: "4 3" }),
+        series(parent, { x: "step", y: "value", stroke: colours.soft, strokeWidth: 1.4 }),
+        series(own, { x: "step", y: "value", stroke: colour, strokeWidth: 2.2 }),
         Plot.dot(own, { x: "step", y: "value", r: 1.8, fill: colour, title: (p) => `step ${whole(p.step)}: ${number(p.value)}`, tip: true }),
         named.map(([points, text, fill], i) => Plot.text(points.slice(-1), { x: "step", y: "value", text: () => text, dx: 7, dy: i === 0 ? -2 : points === null_ ? -9 : i * 9, textAnchor: "start", fill, stroke: colours.paper, strokeWidth: 4 })),
       ],

@@ -1,5 +1,7 @@
 // Elements from plain values. Text becomes text nodes, so no string of a run (tokens, file names, samples) is ever read
-// as markup; there is deliberately no way to pass any.
+// as markup; there is deliberately no way to pass any. Nor does one hide or turn what stands beside it: `visible`.
+
+import { visible } from "./format.js";
 
 const SVG = "http://www.w3.org/2000/svg";
 
@@ -16,7 +18,7 @@ function fill(element, attributes, children) {
 export function add(element, children) {
   for (const child of children.flat(Infinity)) {
     if (child === null || child === undefined || child === false) continue;
-    element.append(child instanceof Node ? child : document.createTextNode(String(child)));
+    element.append(child instanceof Node ? child : document.createTextNode(visible(String(child))));
   }
   return element;
 }
@@ -37,6 +39,9 @@ export function clear(element) {
   element.replaceChildren();
   return element;
 }
+
+// What an element says now, in place of what it said.
+export const say = (element, ...children) => add(clear(element), children);
 
 // Listeners that leave together: const off = together(); off.add(stop); ... return off;
 export function together() {

@@ -1,6 +1,6 @@
 // A place to type a text; `typed(text)` gives a promise whose failure is told below it.
 
-import { h, newId } from "./dom.js";
+import { h, newId, say } from "./dom.js";
 
 export const MOST = 20000;
 
@@ -17,7 +17,7 @@ export function entry(typed, { value = "", label = "Your own text", button = "lo
       await typed(input.value);
       said.textContent = "";
     } catch (error) {
-      said.textContent = error.message;
+      say(said, error.message);
     }
   };
   input.addEventListener("keydown", (event) => event.key === "Enter" && !event.shiftKey && send(event));

@@ -50,6 +50,9 @@ export function plot(colours, label, options) {
   return made;
 }
 
+// For Plot: a series as a line, one that is a single point as a dot.
+export const series = (points, options) => points.length === 1 ? Plot.dot(points, { x: options.x, y: options.y, r: 3, fill: options.stroke }) : Plot.line(points, options);
+
 // A label in so many pixels: as it is, else without what stands in brackets, else cut with an ellipsis.
 export function fitted(label, pixels, each = 6.6) {
   const most = Math.max(4, Math.floor(pixels / each));
@@ -59,6 +62,17 @@ export function fitted(label, pixels, each = 6.6) {
 
 // Pixels that the longest of some labels takes, at most `most`.
 export const widthOf = (labels, most, each = 6.6) => Math.min(most, Math.ceil(each * Math.max(0, ...labels.map((label) => label.length))));
+
+// For Plot.text: a label in the middle over its point that would reach over an edge of the picture is drawn back into it.
+export function inside(index, scales, values, dimensions, context, next) {
+  const group = next(index, scales, values, dimensions, context);
+  for (const text of group.children) {
+    const [x] = text.getAttribute("transform").match(/-?[\d.]+/g).map(Number);
+    const half = 3.6 * text.textContent.length;
+    text.setAttribute("dx", Math.max(half - x, Math.min(0, dimensions.width - half - x)));
+  }
+  return group;
+}
 
 // Put labels at least `gap` pixels apart, moving each as little as the order allows; gives the new pixel positions.
 export function apart(positions, gap, low, high) {

@@ -18,12 +18,17 @@ export function number(value, digits = 3) {
 }
 
 export function fixed(value, places = 2) {
+  if (Math.abs(value) >= 1e6) return number(value);
   return present(value) ? value.toFixed(places).replace("-", MINUS) : DASH;
 }
 
 export function whole(value) {
   return present(value) ? Math.round(value).toLocaleString("en-US").replace("-", MINUS) : DASH;
 }
+
+// Numbers along an axis: round ones, that differ by a digit which may be the fourth; steps are whole, or not said.
+export const tick = (value) => number(value, Math.abs(value) >= 1e5 || Math.abs(value) < 1e-3 ? 2 : 6);
+export const tickOfSteps = (value) => (Number.isInteger(value) ? whole(value) : "");
 
 export function percent(share) {
   if (!present(share)) return DASH;
@@ -42,16 +47,18 @@ export function duration(seconds) {
 export const large = (value) => !present(value) ? DASH
   : value >= 1e9 ? `${number(value / 1e9)} billion` : value >= 1e6 ? `${number(value / 1e6)} million` : whole(value);
 
-const SEEN = { " ": "␣", "\n": "⏎", "\t": "⇥", "\r": "␍", "": "∅" };
+const SEEN = new Map([[" ", "␣"], ["\n", "⏎"], ["\t", "⇥"], ["\r", "␍"], ["", "∅"]]);
 // Characters without a shape of their own, or that would turn the text around them: shown by number.
 const UNSEEN = /[\u0000-\u001f\u007f-\u00a0\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff0-\uffff]/g;
+const WRITTEN = "\n\r\t\u00a0\u200c\u200d\ufffd"; // those that a text is written with: its space, joiners of its letters, and the mark of a lost one
+
+const shown = (text, kept) => text.replace(UNSEEN, (c) => (kept.includes(c) ? c : `‹${c.codePointAt(0).toString(16).padStart(2, "0")}›`));
+
+// A running text in which nothing is hidden and nothing turns what stands beside it.
+export const visible = (text) => shown(text, WRITTEN);
 
 // A token with its white space made visible.
-export function token(text) {
-  if (text in SEEN) return SEEN[text];
-  return text.replace(/^ /, "␣").replaceAll("\n", "⏎").replaceAll("\t", "⇥")
-    .replace(UNSEEN, (c) => `‹${c.codePointAt(0).toString(16).padStart(2, "0")}›`);
-}
+export const token = (text) => SEEN.get(text) ?? shown(text.replace(/^ /, "␣").replaceAll("\n", "⏎").replaceAll("\t", "⇥"), "");
 
 export const shape = (sizes) => sizes.map(whole).join(" × ");
 

@@ -2,7 +2,7 @@
 // z, back to d_model by W_O, the residual sum, the MLP, and what is predicted. One token is followed through all of it.
 // Where Python stands behind the page, a matrix can be changed to see pattern, prediction and loss change.
 
-import { add, choice, clear, h, inSight, lastOnly, together } from "./dom.js";
+import { add, choice, clear, h, inSight, lastOnly, say, together } from "./dom.js";
 import { fixed, number, token, whole } from "./format.js";
 import { headAt, stepIndex, unpack } from "./decode.js";
 import { watch } from "./model.js";
@@ -51,7 +51,7 @@ function stages(text, layer, head) {
 export function prediction(text, position) {
   const probabilities = unpack(text.top).part(position);
   return h("ol.predictions", null, text.top_tokens[position].map((name, rank) => h("li", null,
-    h("code", null, token(name)), h("span.bar-of", null, h("span", { style: `width:${probabilities[rank] * 100}%` })), h("span.amount", null, fixed(probabilities[rank], 3)))));
+    h("code", { title: token(name) }, token(name)), h("span.bar-of", null, h("span", { style: `width:${probabilities[rank] * 100}%` })), h("span.amount", null, fixed(probabilities[rank], 3)))));
 }
 
 function render({ model, el }) {
@@ -80,7 +80,7 @@ function render({ model, el }) {
       Object.assign(state, { text: changed ?? base, base: changed ? base : null });
       draw();
     }, (error) => {
-      said.textContent = error.message;
+      say(said, error.message);
       if (state.changes.length) state.changes = state.changes.slice(0, -1);
       changeBox?.refresh();
     });

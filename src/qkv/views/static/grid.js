@@ -15,13 +15,16 @@ const GROWS = new Set(["drift", "turn"]); // from 0 at the start: a square-root 
 const CIRCUITS = new Set(["QK", "OV", "pattern"]);
 const SOURCE = { function: "of the function: no change of basis inside a head alters it", parametrisation: "of this parametrisation: another basis inside a head could give another value" };
 
-// Numbers of one arm: value(address, step) -> [value, the step it was taken at], the last at or before `step`.
+// Numbers of one arm: value(address, step) -> [value, the step it was taken at], the last at or before `step`. What was only
+// looked at before the first update, in a run that made some, is left out.
 export function arm(map, grid, measure, isNull) {
   const sources = [];
+  const [stepsOf, updated] = [(room) => (isNull ? room.null_steps : room.steps), (step) => step > 0];
+  const trained = [map, grid].some((room) => room && stepsOf(room).some(updated));
   for (const room of [grid, map]) {
     const values = room && unpack((isNull ? room.null_values : room.values)[measure]);
-    const steps = room && (isNull ? room.null_steps : room.steps);
-    const index = values && new Map(room.rows.map((row, i) => [row.address, i]).filter(([, i]) => values.part(i).some(Number.isFinite)));
+    const steps = room && stepsOf(room);
+    const index = values && new Map(room.rows.map((row, i) => [row.address, i]).filter(([, i]) => values.part(i).some((v, at) => Number.isFinite(v) && (!trained || updated(steps[at])))));
     if (index?.size) sources.push({ values, steps, index, at: new Map() });
   }
   const column = ({ steps, at }, step) => {
@@ -113,6 +116,7 @@ function render({ model, el }) {
   const hold = h("button.quiet", { type: "button", onclick: () => (Object.assign(state, { held: model.get("step") }), build()) }, "hold this step");
   let [columns, rows, panels, numbers, none, another, scale, chosen] = [[], [], [], null, null, null, null, null];
   let isHead = () => false;
+  const every = () => (model.get("grid")?.rows.length ? "every matrix and head" : "every matrix");
   const rowHeight = () => (rows.length > 16 ? 13 : rows.length > 9 ? 17 : 24);
 
   function drawControls() {
@@ -157,7 +161,7 @@ function render({ model, el }) {
     panels = names.map((name, i) => {
       const heading = h("p.panel-name");
       const heads = h("div.cell-heads", { "aria-hidden": "true" });
-      const made_ = cells({ label: `${state.measure.label} of every matrix and head, ${name}`, rowHeight: rowHeight(), tell: (cell) => tell(cell), pick: (cell) => model.set("address", cell.address), leave: rest,
+      const made_ = cells({ label: `${state.measure.label} of ${every()}, ${name}`, rowHeight: rowHeight(), tell: (cell) => tell(cell), pick: (cell) => model.set("address", cell.address), leave: rest,
         arranged: (placed) => {
           heads.classList.toggle("slanted", placed.some((column) => column.label.length * 7 > column.width));
           heads.replaceChildren(...placed.map((column) => h("span", { style: `left:${column.x}px;--role:var(--role-${column.role})` }, column.label)));
@@ -200,7 +204,7 @@ function render({ model, el }) {
     }
     clear(legend).append(h("div.bars", null, bars));
     const grid = model.get("grid");
-    add(clear(caption), [h("b", null, state.measure.label), `: ${state.measure.meaning || state.measure.formula} ${panels.length > 1 ? "The difference is this run less what stands beside it. " : ""}Cells inside a matrix are its heads. Colours hold for all steps, so that play shows growth. `,
+    add(clear(caption), [h("b", null, state.measure.label), `: ${state.measure.meaning || state.measure.formula} ${panels.length > 1 ? "The difference is this run less what stands beside it. " : ""}${grid?.rows.length ? "Cells inside a matrix are its heads. " : ""}Colours hold for all steps, so that play shows growth. `,
       state.beside === "null" ? none.any ? "The null is the same training on random labels: what movement looks like with nothing to learn; it is only ever compared at an equal step, for each cell the last that both were looked at. " : "This run has no random-label arm to stand beside it. " : "",
       state.beside === "run" ? "Two runs have other bases inside their heads: head by head, only measures of the function compare. " : "",
       grid?.rows.length ? `Numbers of heads: ${grid.origin}. ` : "", `A property ${SOURCE[state.measure.property_of] ?? ""}.`]);
@@ -210,7 +214,7 @@ function render({ model, el }) {
     for (const panel of panels) {
       panel.heading.textContent = panel.kind === "run" ? `this run, step ${whole(step)}` : panel.kind === "other" ? beside.name : `difference at step ${whole(beside.equal)}`;
     }
-    title.textContent = `${state.measure.label[0].toUpperCase()}${state.measure.label.slice(1)} of every matrix and head at step ${whole(step)}`;
+    title.textContent = `${state.measure.label[0].toUpperCase()}${state.measure.label.slice(1)} of ${every()} at step ${whole(step)}`;
     rest();
   }
   // Another step: other values on the same places.

@@ -1,7 +1,7 @@
 // One head on one text, large: token to token with hover both ways, what each token receives, the entropy of each row, and
 // the text itself shaded by what a token reads or by who reads it.
 
-import { add, choice, clear, h, together } from "./dom.js";
+import { add, choice, clear, h, say, together } from "./dom.js";
 import { fixed, number, percent, token, whole } from "./format.js";
 import { unpack } from "./decode.js";
 import { takeAway } from "./keep.js";
@@ -66,7 +66,7 @@ export function head(el, { text, at, state, note, ask, scale }) {
     const size = cells();
     hint.textContent = n <= CELLS ? "" : zoomed() ? `Queries ${view.top}–${view.top + size - 1}, keys ${view.left}–${view.left + size - 1}, every number. Click for the whole.`
       : `A cell is the largest share among ${view.block} × ${view.block}. Click to look closer.`;
-    far.region(text, view.top, view.left, size, view.block, (found) => panel.update({ values: found, rows: size, columns: size }), (error) => (readout.textContent = error.message));
+    far.region(text, view.top, view.left, size, view.block, (found) => panel.update({ values: found, rows: size, columns: size }), (error) => say(readout, error.message));
   }
 
   // sums along both sides
@@ -106,7 +106,7 @@ export function head(el, { text, at, state, note, ask, scale }) {
     const mine = ++asked;
     if (!pair) pointed = null;
     const found = line(i);
-    if (found instanceof Promise) found.then((row) => mine === asked && shade(i, row, pair, stay), (error) => (readout.textContent = error.message));
+    if (found instanceof Promise) found.then((row) => mine === asked && shade(i, row, pair, stay), (error) => say(readout, error.message));
     else shade(i, found, pair, stay);
   }
   function hidden(i, j) {

@@ -2,9 +2,9 @@
 
 import { d3, Plot } from "./vendor.js";
 import { choice, h, perFrame } from "./dom.js";
-import { fixed, number, whole } from "./format.js";
+import { fixed, number, tick, tickOfSteps, whole } from "./format.js";
 import { watch } from "./model.js";
-import { apart, chart, figure, fitted, plot, widthOf } from "./figure.js";
+import { apart, chart, figure, fitted, plot, series, widthOf } from "./figure.js";
 
 const SMOOTH = 0.03; // of the number of points
 
@@ -74,11 +74,11 @@ function render({ model, el }) {
     const x = log ? (p) => Math.max(1, p.step) : "step";
     const end = log ? Math.max(2, lastStep) : lastStep;
     return plot(colours, `loss from ${fixed(train[0]?.loss)} to ${fixed(loss.last)} nats over ${lastStep} steps`, {
-      width, height, marginTop: top, marginBottom: bottom, marginRight: right, marginLeft: 40,
-      x: { type: log ? "log" : "linear", domain: [log ? 1 : 0, end], label: null, ticks: width < 520 ? 4 : 6, tickSize: 0, tickFormat: (v) => whole(v) },
-      y: { domain, label: null, ticks: 6, tickSize: 0, nice: false },
+      width, height, marginTop: top, marginBottom: bottom, marginRight: right, marginLeft: 46,
+      x: { type: log ? "log" : "linear", domain: [log ? 1 : 0, end], label: null, ticks: width < 520 ? 4 : 6, tickSize: 0, tickFormat: tickOfSteps },
+      y: { domain, label: null, ticks: 6, tickSize: 0, tickFormat: tick, nice: false },
       marks: [
-        Plot.line(train, { x, y: scaled, stroke: colours.mute, strokeOpacity: smooth.length ? 0.45 : 1, strokeWidth: 1, clip: true }),
+        series(train, { x, y: scaled, stroke: colours.mute, strokeOpacity: smooth.length ? 0.45 : 1, strokeWidth: 1, clip: true }),
         Plot.line(smooth, { x, y: scaled, stroke: colours.soft, strokeWidth: 1.6, clip: true }),
         Plot.ruleY(lines, { y: "y", stroke: colours.faint, strokeDasharray: "5 4" }),
         Plot.text(lines, { x: () => end, y: "y", frameAnchor: "right", text: said, textAnchor: "start", dx: 12, fill: colours.soft, render: shifted(places, lines.map((l) => pixel(l.y))) }),

@@ -28,7 +28,7 @@ function make(model, el) {
   const layers = [...new Set(places.map((p) => p.layer))].filter(Boolean);
   const kinds = [...new Set(places.filter((p) => p.layer).map((p) => p.kind))];
   const tables = places.filter((p) => !p.layer);
-  const hasChange = room.items.some((item) => item.change);
+  const hasChange = room.steps.length > 1 && room.items.some((item) => item.change);
   let mode = hasChange ? "change" : "size";
   const scales = { size: scaleOf(room.items, "size"), change: hasChange ? scaleOf(room.items, "change") : null };
   const index = () => stepIndex(room.steps, model.get("step"));

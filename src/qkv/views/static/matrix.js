@@ -4,7 +4,7 @@
 
 import { d3, Plot } from "./vendor.js";
 import { add, atMostEvery, clear, h, inSight, lastOnly, together } from "./dom.js";
-import { number, shape, whole } from "./format.js";
+import { number, shape, tick, tickOfSteps, whole } from "./format.js";
 import { stepIndex, unpack } from "./decode.js";
 import { watch } from "./model.js";
 import { chart, figure, plot } from "./figure.js";
@@ -42,7 +42,7 @@ function carried(off, model, item, address, colours) {
   const [rows, columns] = item.size.shape.slice(1);
   const digits = unpack(item.size).digits;
   const parts = [["size", 0, "size at the start"], ["size", now, `size at step ${whole(room.steps[now])}`], ["change", now, `change by step ${whole(room.steps[now])}`]]
-    .filter(([kind, at], i) => item[kind] && !(i === 0 && (now === 0 || room.steps[0] !== 0)))
+    .filter(([kind, at], i) => item[kind] && !(i === 0 && (now === 0 || room.steps[0] !== 0)) && (kind === "size" || room.steps.length > 1))
     .map(([kind, at, name]) => [name, unpack(item[kind]).part(at), robust([unpack(item[kind]).values])]);
   const span = (i, block, n) => (block === 1 ? `${i}` : `${i * block}–${Math.min(n, (i + 1) * block) - 1}`);
   const head = headOf(address);
@@ -50,15 +50,16 @@ function carried(off, model, item, address, colours) {
   const overlay = share && (item.head_axis ? `left:${share[0]}%;width:${share[1]}%;top:0;bottom:0` : `top:${share[0]}%;height:${share[1]}%;left:0;right:0`);
   const cellName = (row, column) => `rows ${span(row, item.block[0], item.shape[0])}, columns ${span(column, item.block[1], item.shape[1])}`;
   return [h("p.small", null, item.reduction, overlay ? ` Outlined: ${address.split(".").at(-2)}.` : ""),
-    ...panels(off, { address: item.address, rows, columns, parts, digits, colours, cellName, overlay }), exactBlock(off, item, colours)];
+    ...panels(off, { address: item.address, rows, columns, parts, digits, colours, cellName, overlay }), exactBlock(off, model, item, colours)];
 }
 
-function exactBlock(off, item, colours) {
+function exactBlock(off, model, item, colours) {
   const block = item.exact;
   if (!block) return null;
   const [start, last] = [unpack(block.start), unpack(block.last)];
   const scale = robust([last.values, ...(start ? [start.values] : [])], true);
-  const parts = [start && ["start", start.values, scale], ["last step", last.values, scale]].filter(Boolean);
+  const step = model.get("matrices").steps.at(-1);
+  const parts = [start && step > 0 && ["start", start.values, scale], [`step ${whole(step)}${step < model.get("run").n_steps ? ", the last kept" : ""}`, last.values, scale]].filter(Boolean);
   return h("div.exact", null, h("h4", null, "Weights, one by one"), h("p.small", null, block.chosen),
     panels(off, { address: "exact weights", rows: block.rows.length, columns: block.columns.length, parts, digits: last.digits, colours, cellName: (row, column) => `${item.address}[${block.rows[row]}, ${block.columns[column]}]` }));
 }
@@ -81,7 +82,7 @@ function spectrum(off, el, address, lines) {
     const points = lines.flatMap(([label, values, now]) => [...values].map((value, i) => ({ label, now, rank: i + 1, value })));
     return plot(colours, `singular values of ${address}, largest ${number(lines.at(-1)[1][0])}`, {
       width, height: 200, marginLeft: 44, marginRight: 70, marginBottom: 34, marginTop: 8,
-      x: { label: "rank →", tickSize: 0, ticks: 5, domain: [1, Math.max(2, d3.max(points, (p) => p.rank))] }, y: { label: null, tickSize: 0, ticks: 4, zero: true },
+      x: { label: "rank →", tickSize: 0, ticks: 5, tickFormat: tickOfSteps, domain: [1, Math.max(2, d3.max(points, (p) => p.rank))] }, y: { label: null, tickSize: 0, ticks: 4, tickFormat: tick, zero: true },
       marks: [Plot.gridY({ stroke: colours.line, strokeOpacity: 1, ticks: 4 }),
         d3.groups(points, (p) => p.label).map(([, own]) => Plot.line(own, { x: "rank", y: "value", stroke: own[0].now ? colours.accent : colours.faint, strokeWidth: own[0].now ? 2.2 : 1.4, strokeDasharray: own[0].now ? null : "4 3" })),
         d3.groups(points, (p) => p.label).map(([label, own], i, all) => Plot.text(own.slice(-1), { x: "rank", y: "value", text: () => label, dx: 7, dy: all.length < 2 ? 0 : own[0].now ? -7 : 8, textAnchor: "start", fill: own[0].now ? colours.accent : colours.soft }))],

@@ -3,7 +3,7 @@
 
 import { d3, Plot } from "./vendor.js";
 import { add, choice, clear, h } from "./dom.js";
-import { fixed, number, whole } from "./format.js";
+import { fixed, number, tick, whole } from "./format.js";
 import { unpack } from "./decode.js";
 import { chart, figure, plot, widthOf } from "./figure.js";
 
@@ -62,7 +62,7 @@ function render({ model, el }) {
     const nulls = points.filter((p) => p.null !== null);
     return plot(colours, `${title.textContent}, by kind of matrix`, {
       width, height: 34 * kinds.length + 34, marginLeft: widthOf(kinds, 0.4 * width, 8.4) + 14, marginRight: nulls.length ? 54 : 16, marginBottom: 26, marginTop: 6,
-      x: { domain: [0, (d3.max(points, (p) => Math.max(p.run, p.null ?? 0)) || 1) * 1.03], ticks: 5, label: null, tickSize: 0 },
+      x: { domain: [0, (d3.max(points, (p) => Math.max(p.run, p.null ?? 0)) || 1) * 1.03], ticks: width < 420 ? 3 : 5, label: null, tickSize: 0, tickFormat: tick },
       y: { domain: kinds, label: null, tickSize: 0, tickFormat: () => "" },
       marks: [
         Plot.gridX({ stroke: colours.line, strokeOpacity: 1, ticks: 5 }),

@@ -3,11 +3,12 @@
 
 import { d3, Plot } from "./vendor.js";
 import { h } from "./dom.js";
-import { whole } from "./format.js";
+import { tickOfSteps, whole } from "./format.js";
 import { chart, figure, plot, widthOf } from "./figure.js";
 
 function render({ model, el }) {
-  const kinds = model.get("map")?.moving ?? [];
+  // a median over an even number of layers can lie between two steps: by the next one it was done
+  const kinds = (model.get("map")?.moving ?? []).map((k) => ({ ...k, tenth: Math.ceil(k.tenth), half: Math.ceil(k.half), nine_tenths: Math.ceil(k.nine_tenths) }));
   if (kinds.length < 2) return () => {};
   const last = d3.max(model.get("map").steps);
   const frame = figure(el, {
@@ -16,7 +17,7 @@ function render({ model, el }) {
   });
   chart(frame, (width, colours) => plot(colours, `steps by which half of the drift was done: ${kinds.map((k) => `${k.kind} ${k.half}`).join(", ")}`, {
     width, height: 26 * kinds.length + 36, marginLeft: widthOf(kinds.map((k) => k.kind), 0.4 * width, 8.4) + 14, marginRight: 54, marginTop: 6, marginBottom: 30,
-    x: { type: "log", domain: [Math.max(1, d3.min(kinds, (k) => k.tenth)), last], label: null, tickSize: 0, ticks: width < 420 ? 3 : 5, tickFormat: (v) => whole(v) },
+    x: { type: "log", domain: [Math.max(1, d3.min(kinds, (k) => k.tenth)), last], label: null, tickSize: 0, ticks: width < 420 ? 3 : 5, tickFormat: tickOfSteps },
     y: { domain: kinds.map((k) => k.kind), label: null, tickSize: 0, tickFormat: () => "" },
     marks: [
       Plot.gridX({ stroke: colours.line, strokeOpacity: 1 }),

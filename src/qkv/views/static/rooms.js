@@ -25,16 +25,20 @@ import tour from "./tour.js";
 import vocabulary from "./vocabulary.js";
 import words from "./words.js";
 
-// [id, heading, short name, key (or keys) without which the room is empty, lead (or what makes it of the payload), views]
+const attends = ({ run }) => run.mixer === "attention";
+const MIXERS = { lstm: "the LSTM", mean: "the mean" }; // in attention's place
+
+// [id, heading, short name, key (or keys, or what says it of the payload) without which the room is empty, lead (or what makes
+// it of the payload), views]
 const ROOMS = [
-  ["answers", "Answers", "Answers", "answers", "What everyone asks of a model, answered from this very run: a question leads to its picture and its numbers. L1.H0 is head 0 of layer 1, both counted from 0.", [answers]],
-  ["which-q", null, null, "run", "", [words]],
+  ["answers", "Answers", "Answers", "answers", (payload) => `What everyone asks of a model, answered from this very run: a question leads to its picture and its numbers. ${attends(payload) ? "L1.H0 is head 0 of layer 1, both" : "L1 is layer 1,"} counted from 0.`, [answers]],
+  ["which-q", null, null, attends, "", [words]],
   ["loss", "Is it learning?", "Loss", "loss", "How surprised the model is by each new batch, and by what it never trained on, beside what simpler means achieve there.", [loss]],
-  ["grid", "What training did to every matrix", "Matrices", ["grid", "map"], "Layers down, matrices across, heads as cells. Press play below, or drag the step, to watch it from the first update to the last; click a cell to open it.", [grid, curve, matrix]],
+  ["grid", "What training did to every matrix", "Matrices", ["grid", "map"], (payload) => `Layers down, matrices across${attends(payload) ? ", heads as cells" : ""}. Press play below, or drag the step, to watch it from the first update to the last; click a cell to open it.`, [grid, curve, matrix]],
   ["map", "Every step at once", "Every step", "map", "The same as a score: each row is one matrix, each column a recorded step.", [map]],
   ["matrices", "The weights themselves", "Weights", "matrices", "Every matrix as a picture, at the steps whose weights were kept; a click opens one among the matrices above.", [matrices, table]],
   ["attention", "Where the heads look", "Attention", "attention", (payload) => (payload.attention?.[0]?.picture ? "Every head on images that it never trained on: which patches its answer is read from. Choose a head, then point at a patch." : "Every head on one text: how much each token reads of each other. Choose a head, then point at a token."), [attention]],
-  ["forward", "Forward and backward", "Forward", "forward", "One sentence through this very model, left to right. x is what enters, W what is learned, q, k and v what comes out; every number is the model's own.", [forward]],
+  ["forward", "Forward and backward", "Forward", "forward", (payload) => `One sentence through this very model, left to right. x is what enters, W what is learned, ${attends(payload) ? "q, k and v what comes out" : `mix_out what ${MIXERS[payload.run.mixer]} in attention's place makes of it`}; every number is the model's own.`, [forward]],
   ["words", "What became of the words", "Words", "words", "Each token has a row in W_E. Rows that training moved alike end up alike: who is near whom, at the step of the slider.", [vocabulary]],
   ["play", "Go on training it yourself", "Playground", "play", "The same model in this page: change a matrix, train on, and watch what becomes of it.", [playroom]],
   ["made", "How it was made", "How it was made", "made", "The command that makes this run again, and the versions and hashes to check it by.", [made]],
@@ -140,13 +144,13 @@ export function openPage(main, payload, ask = null, numbers = null) {
   const model = createModel({ ...payload, ask, steps, step: steps[steps.length - 1] ?? 0, room: "", address: first?.address ?? payload.matrices?.items[0]?.address ?? null });
   const asked = fromAddress(model);
 
-  const holds = (keys) => [keys].flat().some((key) => !empty(payload[key]));
+  const holds = (keys) => typeof keys === "function" ? keys(payload) : [keys].flat().some((key) => !empty(payload[key]));
   const asks = (id) => ask !== null && payload.host.can.includes(id); // a room that needs no data of its own
 
   const head = h("header.page-head");
   main.append(head);
   attempt(head, () => header.render({ model, el: head }));
-  const shown = ROOMS.filter(([id, heading, , key]) => !(id === "measures" && empty(payload.map)) && (heading === null || holds(key) || asks(id) || payload.missing[id]));
+  const shown = ROOMS.filter(([id, heading, , key]) => !(id === "measures" && empty(payload.map)) && (holds(key) || asks(id) || payload.missing[id]));
   main.append(navigation(shown, model));
   const turn = inTurn(() => numbers);
   model.set("later", turn.add); // how a view leaves some of its pictures for later

@@ -3,9 +3,9 @@
 
 import { d3, Plot } from "./vendor.js";
 import { choice, h, newId, together } from "./dom.js";
-import { number, plural, token, whole } from "./format.js";
+import { number, plural, tick, token, whole } from "./format.js";
 import { largest, unpack } from "./decode.js";
-import { chart, figure, plot } from "./figure.js";
+import { chart, figure, fitted, inside, plot } from "./figure.js";
 import { raster } from "./raster.js";
 import { bar, robust } from "./scale.js";
 import { onTheme, theme } from "./theme.js";
@@ -44,7 +44,7 @@ function scatter(el, rows) {
     return plot(colours, `${title.textContent}, against how often its token was met`, {
       width, height: Math.max(220, Math.min(300, width * 0.55)), marginLeft: 40, marginBottom: 36, marginTop: 30, marginRight: 18,
       x: { type: "log", label: "times in the training text →", ticks: width < 420 ? 3 : 5, tickSize: 0, tickFormat: "~s" },
-      y: { label: "↑ drift", ticks: 5, tickSize: 0, domain: [0, (d3.max(points, (p) => Math.max(p.drift, p.null ?? 0)) || 1) * 1.05] },
+      y: { label: "↑ drift", ticks: 5, tickSize: 0, tickFormat: tick, domain: [0, (d3.max(points, (p) => Math.max(p.drift, p.null ?? 0)) || 1) * 1.05] },
       marks: [
         Plot.gridY({ stroke: colours.line, strokeOpacity: 1, ticks: 5 }),
         beside ? Plot.dot(points, { x: place, y: "null", r: 2, fill: colours.mute }) : null,
@@ -54,7 +54,7 @@ function scatter(el, rows) {
         Plot.dot(points, { x: place, y: "drift", r: points.length > 400 ? 2 : 3, fill: colours.role.E, fillOpacity: 0.75,
           channels: { token: (p) => token(p.text), met: (p) => whole(p.count), drift: (p) => number(p.drift), "random labels": (p) => number(p.null) },
           tip: { format: { x: false, y: false } } }),
-        Plot.text(named, { x: place, y: "drift", text: (p) => token(p.text), dy: -9, fill: colours.ink, stroke: colours.paper, strokeWidth: 4 }),
+        Plot.text(named, { x: place, y: "drift", text: (p) => fitted(token(p.text), width / 5), dy: -9, fill: colours.ink, stroke: colours.paper, strokeWidth: 4, render: inside }),
       ],
     });
   }, "rows-of-W_E");
@@ -68,7 +68,7 @@ function apart(points) {
   return points.filter((p, i) => p.count > 0 && !points.slice(0, i).some((other) => close(p, other)));
 }
 
-function strips(el, rows) {
+function strips(model, el, rows) {
   const [start, last] = [unpack(rows.start), unpack(rows.last)];
   if (!last || !rows.shown.length) return null;
   const width = last.shape[1];
@@ -87,13 +87,14 @@ function strips(el, rows) {
   let current = first;
   const panels = together();
   frame.off.add(panels);
+  const by = rows.last_step === rows.step && !(rows.step < model.get("run").n_steps) ? "" : ` by step ${whole(rows.last_step)}, the last whose weights were kept`;
 
   function show(index) {
     current = index;
     const row = rows.shown[index];
     const colours = theme(el);
     const after = last.part(index);
-    const parts = [["after", after]];
+    const parts = [[by ? `step ${whole(rows.last_step)}` : "after", after]];
     if (start) {
       const before = start.part(index);
       parts.unshift(["before", before]);
@@ -112,7 +113,7 @@ function strips(el, rows) {
     };
     body.replaceChildren(...parts.flatMap(strip), h("span"), bar(scale, colours, "one weight"));
     const summary = [row.count === null ? "" : row.count === 0 ? "Never in the training text. " : `Stands ${plural(row.count, "time")} in the training text. `,
-      !start ? "Its start was not kept." : same ? "Not one of its numbers changed." : row.drift === null ? "" : `Moved by ${number(row.drift)} of its first length.`].join("");
+      !start ? "Its start was not kept." : same ? `Not one of its numbers changed${by}.` : row.drift === null ? "" : `Moved by ${number(row.drift)} of its first length${by}.`].join("");
     readout.textContent = summary;
   }
   frame.off.add(onTheme(() => show(current)));
@@ -124,7 +125,7 @@ function strips(el, rows) {
 function make(model, el) {
   const rows = model.get("rows");
   if (!rows) return () => {};
-  const offs = [scatter(el, rows), strips(el, rows)];
+  const offs = [scatter(el, rows), strips(model, el, rows)];
   return () => offs.forEach((off) => off?.());
 }
 

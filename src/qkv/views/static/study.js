@@ -3,12 +3,13 @@
 
 import { d3, Plot } from "./vendor.js";
 import { h, together } from "./dom.js";
-import { DASH, fixed, number, plural, whole } from "./format.js";
-import { apart, chart, figure, plot } from "./figure.js";
+import { DASH, fixed, number, plural, tick, tickOfSteps, whole } from "./format.js";
+import { apart, chart, figure, fitted, plot, series, widthOf } from "./figure.js";
 
 const COLOURS = ["Q", "K", "V", "O", "E", "MLP"]; // of the roles: told apart by everyone, in light and dark
 const colourOf = (colours, i) => colours.role[COLOURS[i % COLOURS.length]];
-const dashOf = (i) => (i < COLOURS.length ? null : "5 3");
+const DASHES = [null, "6 3", "1.5 3", "9 3 1.5 3"]; // one more each time that the colours begin again
+const dashOf = (i) => DASHES[Math.floor(i / COLOURS.length) % DASHES.length];
 const signed = (v) => (v === null ? DASH : `${v > 0 ? "+" : ""}${Math.abs(v) >= 0.001 || v === 0 ? fixed(v, 3) : number(v, 2)}`);
 const between = (low, high) => (low === null ? DASH : `${signed(low)} to ${signed(high)}`);
 
@@ -18,53 +19,64 @@ function table(label, columns, rows) {
     h("tbody", null, rows.map((row) => h("tr", null, row.map((cell) => h("td", null, cell)))))));
 }
 
-// Effects of one unit on one axis; each one's band is its margin.
-function forest(off, el, effects, unit) {
-  const rows = effects.filter((e) => e.unit === unit && e.low !== null);
-  if (!rows.length) return;
+// The furthest from 0 that anything drawn of some effects lies.
+const reach = (rows) => d3.max(rows.flatMap((r) => [r.margin, r.low, r.high, ...r.values]), Math.abs);
+
+// Effects that share an axis, and so a unit; each one's band is its margin.
+function forest(off, el, rows, title, first) {
   const margins = [...new Set(rows.map((r) => r.margin))].sort((a, b) => a - b);
-  const frame = figure(el, { wide: true, title: `Effects in ${unit}`, caption: `A dot is the mean over paired replicates, the line its 95 % interval, small dots single replicates. The band is the margin of ${margins.map((m) => number(m)).join(" or ")}, below which a difference was called trivial before the first training.` });
-  chart(frame, (width, colours) => plot(colours, rows.map((r) => `${r.name} ${signed(r.effect)}, ${between(r.low, r.high)}`).join("; "), {
-    width, height: 30 * rows.length + 40, marginLeft: Math.min(width * 0.42, 8 + 7 * d3.max(rows, (r) => r.name.length)), marginRight: 16, marginTop: 8, marginBottom: 28,
-    x: { label: null, tickSize: 0, ticks: width < 520 ? 3 : 6, nice: true, domain: d3.extent([-margins.at(-1), margins.at(-1), ...rows.flatMap((r) => [r.low, r.high, ...r.values])]) },
-    y: { domain: rows.map((r) => r.name), label: null, tickSize: 0, padding: 0 },
-    marks: [
-      Plot.barX(rows, { x1: (r) => -r.margin, x2: "margin", y: "name", fill: colours.mute, fillOpacity: 0.16 }),
-      Plot.ruleX([0], { stroke: colours.faint }),
-      Plot.dot(rows.flatMap((r) => r.values.map((value) => ({ name: r.name, value }))), { x: "value", y: "name", r: 2, fill: colours.mute }),
-      Plot.ruleY(rows, { x1: "low", x2: "high", y: "name", stroke: (r) => (r === rows[0] ? colours.accent : colours.soft), strokeWidth: 2 }),
-      Plot.dot(rows, { x: "effect", y: "name", r: 5, fill: (r) => (r === rows[0] ? colours.accent : colours.soft) }),
-    ],
-  }));
+  const frame = figure(el, { wide: true, title, caption: `A dot is the mean over paired replicates, the line its 95 % interval, small dots single replicates. The band is the margin of ${margins.map((m) => number(m)).join(" or ")}, below which a difference was called trivial before the first training.` });
+  chart(frame, (width, colours) => {
+    const names = rows.map((r) => r.name);
+    const left = widthOf(names, 0.42 * width, 7.4); // a longer one takes another line
+    const row = Math.max(30, 8 + 13 * Math.ceil((10 * d3.max(names, (name) => name.length)) / left));
+    return plot(colours, rows.map((r) => `${r.name} ${signed(r.effect)}, ${between(r.low, r.high)}`).join("; "), {
+      width, height: row * rows.length + 40, marginLeft: left + 8, marginRight: 16, marginTop: 8, marginBottom: 28,
+      x: { label: null, tickSize: 0, ticks: width < 520 ? 3 : 6, tickFormat: tick, nice: true, domain: d3.extent([-margins.at(-1), margins.at(-1), ...rows.flatMap((r) => [r.low, r.high, ...r.values])]) },
+      y: { domain: names, label: null, axis: null, padding: 0 },
+      marks: [
+        Plot.axisY({ label: null, tickSize: 0, lineWidth: left / 15 }),
+        Plot.barX(rows, { x1: (r) => -r.margin, x2: "margin", y: "name", fill: colours.mute, fillOpacity: 0.16 }),
+        Plot.ruleX([0], { stroke: colours.faint }),
+        Plot.dot(rows.flatMap((r) => r.values.map((value) => ({ name: r.name, value }))), { x: "value", y: "name", r: 2, fill: colours.mute }),
+        Plot.ruleY(rows, { x1: "low", x2: "high", y: "name", stroke: (r) => (r === first ? colours.accent : colours.soft), strokeWidth: 2 }),
+        Plot.dot(rows, { x: "effect", y: "name", r: 5, fill: (r) => (r === first ? colours.accent : colours.soft) }),
+      ],
+    });
+  });
   off.add(frame.off);
 }
 
-// Mean validation loss of each arm with the t interval around it.
+// Mean validation loss of each arm with the t interval around it; arms that predict different things have an axis each.
 function curves(off, el, arms) {
-  const shown = arms.map((arm, i) => ({ arm, i })).filter(({ arm }) => arm.steps.length > 1);
-  if (!shown.length) return;
+  const groups = d3.groups(arms.filter((arm) => arm.steps.length), (arm) => arm.of);
+  groups.forEach(([of, shown]) => curvesOf(off, el, groups.length > 1 ? `Loss while training, nats (${of})` : "Loss while training, nats", shown.map((arm, i) => ({ arm, i }))));
+}
+
+function curvesOf(off, el, title, shown) {
   const banded = shown.some(({ arm }) => arm.lows.some((v) => v !== null));
-  const frame = figure(el, { wide: true, title: "Loss while training, nats",
+  const frame = figure(el, { wide: true, title,
     caption: `Mean validation loss of each arm's reported trainings, by step. ${banded ? "The band is the 95 % t interval of the mean; replicates that diverged are in the table." : "There are too few replicates for intervals, or no log to take them from."}` });
   chart(frame, (width, colours) => {
     const points = shown.flatMap(({ arm, i }) => arm.steps.map((step, j) => ({ i, name: arm.name, step, mean: arm.mean[j], low: arm.lows[j], high: arm.highs[j] })));
-    const domain = d3.extent(points.flatMap((p) => [p.mean, p.low, p.high]).filter((v) => v !== null));
+    const [low, high] = d3.extent(points.flatMap((p) => [p.mean, p.low, p.high]).filter((v) => v !== null));
+    const domain = low < high ? [low, high] : [low - 0.5, high + 0.5];
     const [height, top, bottom] = [Math.max(300, 20 * shown.length + 50), 12, 32];
     const y = d3.scaleLinear(domain, [height - bottom, top]);
     const ends = shown.map(({ arm }) => y(arm.mean.at(-1)));
     const places = apart(ends, 14, top, height - bottom);
-    const made = plot(colours, `mean loss at the end: ${shown.map(({ arm }) => `${arm.name} ${fixed(arm.mean.at(-1), 3)}`).join(", ")}`, {
-      width, height, marginTop: top, marginBottom: bottom, marginLeft: 42, marginRight: width < 520 ? 110 : 190,
-      x: { label: null, tickSize: 0, ticks: 5, tickFormat: (v) => whole(v) }, y: { label: null, tickSize: 0, ticks: 5, domain, nice: false },
+    const right = width < 520 ? 110 : 190;
+    return plot(colours, `mean loss at the end: ${shown.map(({ arm }) => `${arm.name} ${fixed(arm.mean.at(-1), 3)}`).join(", ")}`, {
+      width, height, marginTop: top, marginBottom: bottom, marginLeft: 42, marginRight: right,
+      x: { label: null, tickSize: 0, ticks: width < 520 ? 3 : 5, tickFormat: tickOfSteps }, y: { label: null, tickSize: 0, ticks: 5, tickFormat: tick, domain, nice: false },
       marks: [
         Plot.gridY({ stroke: colours.line, strokeOpacity: 1, ticks: 5 }),
         shown.map(({ i }) => Plot.areaY(points.filter((p) => p.i === i && p.low !== null), { x: "step", y1: "low", y2: "high", fill: colourOf(colours, i), fillOpacity: 0.16 })),
-        shown.map(({ i }) => Plot.line(points.filter((p) => p.i === i), { x: "step", y: "mean", stroke: colourOf(colours, i), strokeWidth: 2, strokeDasharray: dashOf(i) })),
+        shown.map(({ i }) => series(points.filter((p) => p.i === i), { x: "step", y: "mean", stroke: colourOf(colours, i), strokeWidth: 2, strokeDasharray: dashOf(i) })),
         Plot.dot(points, { x: "step", y: "mean", r: 2.2, fill: (p) => colourOf(colours, p.i), tip: true, title: (p) => `${p.name}, step ${whole(p.step)}: ${fixed(p.mean, 3)} nats${p.low === null ? "" : ` (${fixed(p.low, 3)} to ${fixed(p.high, 3)})`}` }),
-        shown.map(({ arm, i }, k) => Plot.text([points.findLast((p) => p.i === i)], { x: "step", y: "mean", text: () => arm.name, dx: 8, dy: places[k] - ends[k], textAnchor: "start", fill: colourOf(colours, i) })),
+        shown.map(({ arm, i }, k) => Plot.text([points.findLast((p) => p.i === i)], { x: "step", y: "mean", text: () => fitted(arm.name, right - 10), dx: 8, dy: places[k] - ends[k], textAnchor: "start", fill: colourOf(colours, i) })),
       ],
     });
-    return made;
   });
   off.add(frame.off);
 }
@@ -80,8 +92,8 @@ function armTable(arms) {
     whole(arm.n), rates(arm.rates), `${arm.at_edge} of ${arm.n}`, `${arm.diverged} of ${arm.trainings}`]));
 }
 
-const effectTable = (effects) => table("effects of the study", ["effect", "mean", "95 % interval", "verdict", "n", "p (Holm)", "would see", "expected"], effects.map((e) => [
-  h("span", { title: e.what }, `${e.name} (${e.unit})`), signed(e.effect), between(e.low, e.high), e.verdict, whole(e.n), number(e.p_holm, 2), number(e.detectable, 2), e.expected]));
+const effectTable = (effects) => table("effects of the study", ["effect", "mean", "95 % interval", "verdict", "n", "p (corrected)", "would see", "expected"], effects.map((e) => [
+  h("span", { title: e.what }, `${e.name} (${e.unit})`), signed(e.effect), h("span.together", null, between(e.low, e.high)), e.verdict, whole(e.n), number(e.p_corrected, 2), number(e.detectable, 2), e.expected]));
 
 function log(study) {
   if (!study.runs.length) return null;
@@ -108,8 +120,15 @@ function render({ model, el }) {
       .filter(([, value]) => value).map(([name, value]) => h("div", null, h("dt", null, name), h("dd", null, value))))].filter(Boolean));
   if (study.effects.length) {
     el.append(h("h2", null, "Effects"));
-    d3.groups(study.effects, (e) => e.unit).forEach(([unit]) => forest(off, el, study.effects, unit));
-    el.append(effectTable(study.effects), ...study.not_reached.map((what) => h("p.small", null, `Not reached in the time: ${what}.`)));
+    const drawn = study.effects.filter((e) => e.low !== null);
+    const axes = d3.groups(d3.sort(drawn, (e) => e.axis), (e) => e.axis).map(([, rows]) => rows);
+    for (const rows of axes) {
+      const { unit } = rows[0];
+      const isLarger = axes.some((other) => other[0].unit === unit && reach(other) < reach(rows)); // of two axes of a unit
+      forest(off, el, rows, `${isLarger ? "Larger effects" : "Effects"} ${unit.startsWith("of ") ? "as a share" : "in"} ${unit}`, drawn[0]);
+    }
+    el.append(effectTable(study.effects), ...study.notes.map((note) => h("p.small", null, `${note}.`)),
+      ...study.not_reached.map((what) => h("p.small", null, `Not reached in the time: ${what}.`)));
   }
   if (study.arms.length) {
     el.append(h("h2", null, "Arms"));

@@ -1,7 +1,7 @@
 // Rows of W_E, the token table: frequent tokens, those that moved furthest and those never met, before and after.
 
 import { h, together } from "./dom.js";
-import { number, token } from "./format.js";
+import { number, token, whole } from "./format.js";
 import { unpack } from "./decode.js";
 import { figure } from "./figure.js";
 import { raster } from "./raster.js";
@@ -20,7 +20,7 @@ function make(model, el) {
   const readout = h("p.readout", { "aria-live": "polite" });
   const frame = figure(el, { wide: true, title: "Rows of W_E, weight by weight",
     caption: `One row per token, ${width} numbers each, every one as stored. Frequent tokens first, then rows that moved furthest${rows.shown.some((r) => r.why === "unseen") ? ", then tokens never met in training" : ""}.` });
-  const arms = [start && ["before training", start], ["after", last]].filter(Boolean);
+  const arms = [start && ["before training", start], [rows.last_step === rows.step && !(rows.step < model.get("run").n_steps) ? "after" : `step ${whole(rows.last_step)}, the last kept`, last]].filter(Boolean);
   const legend = h("div");
   const off = together();
   const panels = arms.map(([name, array]) => {

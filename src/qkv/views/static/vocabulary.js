@@ -6,7 +6,7 @@ import { add, choice, clear, h, inSight, lastOnly, newId, together } from "./dom
 import { fixed, number, percent, token, whole } from "./format.js";
 import { stepIndex, unpack } from "./decode.js";
 import { remade, watch } from "./model.js";
-import { chart, figure, plot } from "./figure.js";
+import { chart, figure, fitted, inside, plot } from "./figure.js";
 import { raster } from "./raster.js";
 import { bar, linear } from "./scale.js";
 import { onTheme, theme } from "./theme.js";
@@ -31,7 +31,7 @@ function near(model, room, state, el, off) {
   const select = h("select", { id, onchange: () => state.choose(Number(select.value)) }, room.tokens.map((t, i) => h("option", { value: i }, token(t))));
   const [start, now, other] = [h("div"), h("div"), h("div")];
   const frame = figure(el, { title: h("span", null, h("label", { for: id }, "Neighbours in W_E of "), select),
-    caption: `Rows of W_E with the largest cosine to this one, among the ${whole(room.tokens.length)} most frequent of ${whole(room.n_rows)} tokens. Static: one row per token, whatever the text. As many random directions of that width would give up to ${fixed(room.null_cosine)}: the null.` });
+    caption: `Rows of W_E with the largest cosine to this one, among the ${whole(room.tokens.length)} most frequent of ${whole(room.n_rows)} tokens. Static: one row per token, whatever the text. The nearest of as many random directions of that width has about ${fixed(room.null_cosine)}: the null.` });
   frame.body.append(h("div.near-columns", null, start, now, other));
   const latest = lastOnly();
   const draw = () => {
@@ -53,14 +53,15 @@ function near(model, room, state, el, off) {
 
 // Of labels that would cover each other only the more frequent stays.
 function uncovered(index, scales, values, dimensions, context, next) {
-  const group = next(index, scales, values, dimensions, context);
+  const group = inside(index, scales, values, dimensions, context, next);
   const kept = [];
   for (const text of [...group.children]) {
     const [x, y] = text.getAttribute("transform").match(/-?[\d.]+/g).map(Number);
-    const box = [x, y, 3.6 * text.textContent.length + 2, 7];
+    const chosen = text.getAttribute("fill") === "none"; // its place is kept for the larger label that is drawn of it
+    const box = chosen ? [x, y - 7, 4.4 * text.textContent.length + 2, 15] : [x + Number(text.getAttribute("dx")), y, 3.6 * text.textContent.length + 2, 7];
     if (kept.some(([a, b, w, height]) => Math.abs(a - box[0]) < w + box[2] && Math.abs(b - box[1]) < height + box[3])) text.remove();
     else kept.push(box);
-    if (text.getAttribute("fill") === "none") text.remove(); // it only keeps its place
+    if (chosen) text.remove();
   }
   return group;
 }
@@ -73,13 +74,13 @@ function mapOf(model, room, state, el, off) {
   const redraw = chart(frame, (width, colours) => {
     const at = stepIndex(room.steps, model.get("step"));
     frame.el.querySelector(".figure-title span").textContent = `The rows of W_E at step ${whole(room.steps[at])}`;
-    const points = room.tokens.map((name, i) => ({ name: token(name), i, x: places.at(at, i, 0), y: places.at(at, i, 1), count: room.counts?.[i] }));
+    const points = room.tokens.map((name, i) => ({ name: token(name), label: fitted(token(name), width / 4), i, x: places.at(at, i, 0), y: places.at(at, i, 1), count: room.counts?.[i] }));
     return plot(colours, `map of ${points.length} tokens at step ${room.steps[at]}`, {
       width, height: Math.max(260, Math.min(440, width * 0.62)), margin: 18, x: { domain: domains[0], axis: null }, y: { domain: domains[1], axis: null },
       marks: [Plot.dot(points, { x: "x", y: "y", r: 2.2, fill: colours.role.E, fillOpacity: 0.5, channels: { token: "name", met: (p) => whole(p.count) }, tip: { format: { x: false, y: false } } }),
-        Plot.text([...points.filter((p) => p.i === state.token), ...points.slice(0, LABELLED).filter((p) => p.i !== state.token)], { x: "x", y: "y", text: "name", dy: -7, fill: (p) => (p.i === state.token ? "none" : colours.soft), fontSize: 11, render: uncovered }),
+        Plot.text([...points.filter((p) => p.i === state.token), ...points.slice(0, LABELLED).filter((p) => p.i !== state.token)], { x: "x", y: "y", text: "label", dy: -7, fill: (p) => (p.i === state.token ? "none" : colours.soft), fontSize: 11, render: uncovered }),
         Plot.dot(points.filter((p) => p.i === state.token), { x: "x", y: "y", r: 7, stroke: colours.accent, strokeWidth: 2 }),
-        Plot.text(points.filter((p) => p.i === state.token), { x: "x", y: "y", text: "name", dy: -14, fill: colours.accent, fontWeight: 700, fontSize: 13 })],
+        Plot.text(points.filter((p) => p.i === state.token), { x: "x", y: "y", text: "label", dy: -14, fill: colours.accent, fontWeight: 700, fontSize: 13, render: inside })],
     });
   }, "map-of-W_E");
   off.add(frame.off);

@@ -1,0 +1,66 @@
+"""What a training says of itself at its end, beside what needs no Transformer."""
+
+import re
+
+import pytest
+
+from qkv import cli
+from qkv.commands.gradient_table import row_address
+from qkv.commands.outcome import loss_rows
+from qkv.data.tokenizers import fit_tokenizer
+from qkv.tasks import find_task, standing
+
+
+@pytest.mark.parametrize(
+    ("own", "interval", "other", "expected"),
+    [
+        (0.59, (0.43, 0.73), 0.56, "level"),
+        (0.59, (0.57, 0.61), 0.56, "better"),
+        (0.50, (0.45, 0.55), 0.56, "worse"),
+        (1.0, None, 1.0, "level"),
+    ],
+)
+def test_a_figure_stands_beside_another_by_its_interval(own, interval, other, expected):
+    assert standing(own, interval, other, higher_is_better=True) == expected
+    mirrored = interval and (1 - interval[1], 1 - interval[0])
+    assert standing(1 - own, mirrored, 1 - other, higher_is_better=False) == expected
+
+
+def test_a_tie_is_no_defeat_and_an_interval_no_victory():
+    summary = {"val_loss": 0.5, "accuracy": 0.83, "accuracy_interval": (0.80, 0.86)}
+    summary |= {"baselines": {"majority": 0.51, "tfidf": 0.84}, "baselines_nats": {"majority": 0.69, "tfidf": 0.49}}
+    marks = {name: mark for name, _, _, mark in loss_rows(summary, find_task("classify"))}
+    assert sorted(marks.values()) == ["", "beaten", "not told apart"]
+    assert marks["this model"] == ""
+    summary |= {"accuracy": 0.84, "accuracy_interval": None}
+    assert [row[3] for row in loss_rows(summary, find_task("classify"))].count("not told apart") == 1
+
+
+def test_a_rows_address_means_that_row():
+    tokenizer = fit_tokenizer("bpe", ["the cat at the hat, bathe that hat; theatre the the at"] * 30, 300)
+    named = {row_address(i, tokenizer): i for i in range(tokenizer.d_vocab)}
+    assert len(named) == tokenizer.d_vocab
+    for address, i in named.items():
+        number = re.match(r"W_E\[(\d+)\] '", address)
+        assert int(number[1]) == i if number else tokenizer.readable[address[4:-1]] == i
+
+
+def test_a_run_in_which_nothing_moved_is_shown(tmp_path, small_text, capsys):
+    sizes = "d_model=16,n_layers=1,n_heads=1,n_ctx=16,optimizer.lr=1e-30,optimizer.weight_decay=0"
+    words = f"--tokenizer char --preset textbook --only L0.W_Q --steps 64 --threads 1 --json --set {sizes}".split()
+    assert cli.main(["train", str(small_text), *words, "--out", str(tmp_path / "still")]) == 0
+    capsys.readouterr()
+    assert cli.main(["show", str(tmp_path / "still")]) == 0
+    assert "drift exactly 0" in capsys.readouterr().out
+
+
+def test_a_training_that_ends_worse_than_knowing_nothing_says_so(tmp_path, small_text, capsys):
+    sizes = "d_model=16,n_layers=1,n_heads=1,n_ctx=16,lr=5,muon_lr=2"
+    words = f"--tokenizer char --steps 40 --threads 1 --set {sizes}".split()
+    assert cli.main(["train", str(small_text), *words, "--out", str(tmp_path / "wild")]) == 0
+    said = capsys.readouterr().out
+    assert "Worse than knowing nothing (" in said and "a tenth of it is --set lr=0.5 --set muon_lr=0.2" in said
+    assert cli.main(["show", str(tmp_path / "wild")]) == 0
+    said = capsys.readouterr().out
+    assert "It is worse than knowing nothing: the learning rate may be too high." in said
+    assert re.search(r"moved by more than [\d,]+ times their length", said)

@@ -1,0 +1,127 @@
+"""What was typed becomes the training that it says, or a sentence; nothing is trained here."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from qkv.errors import ChangeError, ConfigError
+from qkv.folder import RunFolder
+from qkv.presets import OTHER_OPTIMIZERS, PRESETS
+from qkv.recipe.assemble import assemble, check_reached
+from qkv.recipe.request import OPTIONS, Request, RunConfig, resolve, same_run
+from qkv.recipe.training import Listening, _loop
+from qkv.training import loop
+from qkv.training.checkpoint import Checkpoint, TrainingState
+from qkv.training.ranks import ALONE
+
+SMALL = {"d_model": 16, "n_layers": 2, "n_heads": 2, "n_ctx": 16, "batch_size": 4}
+
+
+def resolved(text: Path, **given):
+    """(configuration, data) of a request on a text."""
+    asked = {"source": str(text), "tokenizer": "char", "steps": 24, **given}
+    return resolve(Request(**asked), None)[:2]
+
+
+@pytest.mark.parametrize(
+    ("preset", "kind"), [("modern", "adamw"), ("modern", "sgd"), ("gpt2", "muon"), ("gpt2", "sgd")]
+)
+def test_another_optimizer_comes_with_rates_of_its_own(small_text: Path, preset: str, kind: str) -> None:
+    usual = resolved(small_text, preset=preset)[0].training.optimizer
+    found = resolved(small_text, preset=preset, set={"optimizer.kind": kind})[0].training.optimizer
+    expected = OTHER_OPTIMIZERS[kind]
+    assert found.kind == kind != usual.kind and found.clip == expected.clip
+    assert found.lr == (0.03 if kind == "muon" else expected.lr) != usual.lr  # the law of sizes knows Muon's
+    chosen = resolved(small_text, preset=preset, set={"optimizer.kind": kind, "lr": 0.5})[0].training.optimizer
+    assert chosen == dataclasses.replace(found, lr=0.5)
+
+
+def test_a_preset_s_own_optimizer_keeps_the_preset_s_rates(small_text: Path) -> None:
+    for name in ("modern", "gpt2"):
+        usual = resolved(small_text, preset=name)[0]
+        kind = PRESETS[name].optimizer.kind
+        assert resolved(small_text, preset=name, set={"training.optimizer.kind": kind})[0] == usual
+
+
+@pytest.mark.parametrize("name", [*OPTIONS, "schedule.steps", "until_loss", "device"])
+def test_what_laws_read_first_is_given_by_its_option(name: str) -> None:
+    option = next(option for path, option in OPTIONS.items() if path.endswith(name))
+    with pytest.raises(ConfigError, match=f"{option} x" if option else "leave it out"):
+        Request(set={name: "x"})
+
+
+@pytest.mark.parametrize("there", ["manifest.json", "source.json"])
+def test_a_run_folder_is_not_trained_on(tmp_path: Path, there: str) -> None:
+    for name in ("config.toml", there):
+        (tmp_path / name).write_text("", encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"is a run folder.* --out .* --resume; .* --from"):
+        resolve(Request(source=str(tmp_path)), None)
+
+
+@pytest.mark.parametrize("changes", [("L1.**=only",), ("W_U=freeze",), ("W_E,W_U=freeze", "L0.W_Q=freeze@..5")])
+def test_an_output_that_stays_at_zero_is_refused(small_text: Path, changes: tuple[str, ...]) -> None:
+    with pytest.raises(ChangeError, match=r"W_U starts at zero .* --change 'W_U=random\(0.02\)'"):
+        check_reached(assemble(*resolved(small_text, set=SMALL, changes=changes)))
+
+
+@pytest.mark.parametrize(
+    ("preset", "changes"),
+    [
+        ("modern", ("L1.**,W_U=only",)),
+        ("modern", ("W_U=random(0.02)", "L1.**=only")),
+        ("modern", ("W_U=freeze@..5",)),
+        ("modern", ("W_U=freeze", "W_U=random(0.02)@5..")),
+        ("llama", ("W_U=freeze",)),
+        ("shared", ("W_E=freeze",)),
+    ],
+)
+def test_an_output_that_is_something_or_moves_later_lets_gradients_through(small_text: Path, preset, changes) -> None:
+    check_reached(assemble(*resolved(small_text, preset=preset, set=SMALL, changes=changes)))
+
+
+def test_a_classifier_s_head_is_an_output_too(tmp_path: Path) -> None:
+    table = tmp_path / "labels.tsv"
+    rows = "".join(f"the {'good' if i % 2 else 'bad'} one of {i}\t{i % 2}\n" for i in range(200))
+    table.write_text("text\tlabel\n" + rows, encoding="utf-8")
+    found = resolved(table, task="classify", tokenizer="word", label_column="label", changes=("W_cls=freeze",))
+    with pytest.raises(ChangeError, match="W_cls starts at zero"):
+        check_reached(assemble(*found))
+
+
+def test_a_warm_up_is_there_whatever_the_budget_and_known_before_the_first_update(small_text: Path) -> None:
+    by_steps, by_clock, by_default = (
+        resolved(small_text, preset="gpt2", **{"steps": None} | budget)[0].training
+        for budget in ({"steps": 400}, {"minutes": 3.0}, {})
+    )
+    assert by_steps.schedule.warmup_steps == 20
+    assert by_clock.schedule.most_steps == by_default.schedule.most_steps == 200  # more than the time is good for
+    assert by_clock.schedule.warmup_steps == by_default.schedule.warmup_steps == 10
+    short = resolved(small_text, preset="gpt2", steps=None, minutes=0.2)[0].training.schedule
+    assert (short.steps, short.most_steps) == (0, 0) and 5 <= short.warmup_steps <= 20
+    assert resolved(small_text, steps=None, minutes=3.0)[0].training.schedule.warmup_steps == 0
+
+
+def test_resuming_with_another_setting_names_both(small_text: Path) -> None:
+    config: RunConfig = resolved(small_text, set=SMALL)[0]
+    same_run(Request(set=SMALL), config)
+    for asked, words in (
+        ({"set": {"lr": 0.5}}, r"--set lr is 0.5, but the run was made with 0.03;"),
+        ({"set": {"n_ctx": 16, "clip": 1}}, r"--set clip is 1, but the run was made with none;"),
+        ({"changes": ("W_E=freeze",)}, r"--change is W_E=freeze, but the run was made with none;"),
+        ({"parameters": 10**6}, r"--parameters is 1000000, but the run was made with \d+;"),
+        ({"minutes": 2.0}, r"--minutes is 2.0, but the run was made with none;"),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            same_run(Request(**asked), config)
+
+
+@pytest.mark.parametrize(("spent", "left"), [(0.0, 54.0), (20.0, 34.0), (70.0, 1.0)])
+def test_a_resumed_run_has_the_minutes_that_are_left(small_text: Path, monkeypatch, spent: float, left: float) -> None:
+    given: dict[str, Any] = {}
+    monkeypatch.setattr(loop, "run", lambda **asked: given.update(asked))
+    parts = assemble(*resolved(small_text, set=SMALL, steps=None, minutes=1.0))
+    found = Checkpoint(path=Path(), state=TrainingState(step=9, horizon=900, train_seconds=spent))
+    _loop(parts, RunFolder("nowhere"), Listening(null=False), [], found, ALONE)
+    assert given["deadline_seconds"] == pytest.approx(left, abs=0.1) and not given["scores_start"]

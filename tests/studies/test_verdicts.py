@@ -1,0 +1,96 @@
+"""From rows to effects: what a training that diverged counts as, and what has to be known beside a table."""
+
+import dataclasses
+import json
+import math
+
+import pytest
+
+from qkv.studies.design import Contrast
+from qkv.studies.question import Ask
+from qkv.studies.questions import find
+from qkv.studies.sentences import effect_row, notes
+from qkv.studies.store import folder_of, full_answer
+from qkv.studies.verdicts import ArmFigures, _lost, _values, judged, numbered
+
+TEXT = ("a text", "0" * 64)
+
+
+def row(loss: float = 2.0, diverged: bool = False, **measures: float) -> dict:
+    return {"loss": loss, "diverged": diverged, "measures": {name.replace("_", " "): x for name, x in measures.items()}}
+
+
+def test_a_training_that_diverged_has_reached_nothing_and_its_end_counts():
+    """Two of five diverge: three in five copied, not all; and the two count with the steps that they had."""
+    design = find("dynamics").design(Ask(named=TEXT, quick=True))
+    shares, delay = (
+        next(c for c in design.contrasts if c.name == name)
+        for name in ("VO held: copying reached", design.primary.name)
+    )
+    reported = {
+        (arm, r): row(diverged=True) if arm == "VO held" and r < 3 else row(reached_copying=1.0, step_of_copying=100.0)
+        for arm in ("VO held", "QK held")
+        for r in range(1, 6)
+    }
+    assert _values(shares, design, reported) == {1: 0.0, 2: 0.0, 3: 1.0, 4: 1.0, 5: 1.0}
+    assert list(_values(delay, design, reported).values()) == [design.scale.steps - 100.0] * 2 + [0.0] * 3
+
+
+@pytest.mark.parametrize(
+    ("quantity", "value"),
+    [
+        ("accuracy", 25.0),
+        ("answers", 25.0),
+        ("loss rare", math.log(4)),
+        ("loss at 17-32", math.log(4)),
+        ("reset W_E", None),
+    ],
+)
+def test_a_training_that_diverged_measures_what_blind_guessing_does_or_nothing(quantity, value):
+    base = find("which-matrix").design(Ask(named=TEXT, quick=True))
+    contrast = Contrast(name="c", what="", terms=((1.0, "trained", quantity),), margin=0.1)
+    design = dataclasses.replace(base, contrasts=(contrast,), replicates=2)
+    measured = {"loss": 1.0, "diverged": False, "measures": {quantity: 7.0}}
+    reported = {("trained", 1): measured, ("trained", 2): row(math.log(4), diverged=True)}
+    found = _values(contrast, design, reported)
+    assert found[1] == 7.0 and found.get(2) == (None if value is None else pytest.approx(value))
+    (effect,) = judged([(contrast, found)])
+    assert _lost(effect, design, reported) == (value is None)
+    assert _lost(effect, design, {("trained", 1): measured}) == 0, "what was not reached did not diverge"
+
+
+def test_a_note_names_effects_whose_arm_was_best_at_the_edge_and_those_without_what_diverged():
+    design = find("only-embeddings").design(Ask(named=TEXT, quick=True))
+    effects = [*judged([(c, numbered((0.7, 0.8, 0.75, 0.7, 0.8))) for c in design.contrasts])]
+    effects[1] = dataclasses.replace(effects[1], replicates=(1, 2, 4, 5, 6), diverged=1)
+    assert effect_row(effects[1])["replicates"] == [1, 2, 4, 5, 6] and effect_row(effects[1])["diverged"] == 1
+    assert not {"replicates", "diverged"} & set(effect_row(effects[0]))
+    arms = [{"name": arm.name, "losses": [1.0] * 6, "at_edge": 6 * (arm.name == "W_E")} for arm in design.arms]
+    edge, lacks = notes(effects, {c.name: c.arms for c in design.contrasts}, arms)
+    assert edge.startswith(
+        "In 6 of 6 replicates the best learning rate of W_E had no worse one on one side, so a better"
+    )
+    assert edge.endswith("; it bears on W_E - everything") and lacks.startswith(
+        "W_E and W_U - everything lacks a replicate that div"
+    )
+
+
+def test_the_full_answer_is_found_whatever_signs_the_texts_name_has(tmp_path):
+    for name in ("play", "play[1]", "p*y?"):
+        full, quick = (find("which-matrix").design(Ask(named=(name, "abc"), quick=quick)) for quick in (False, True))
+        folder = folder_of(full, tmp_path)
+        folder.mkdir()
+        verdict = {"quick": False, "source": {"sha256": "abc"}, "seeds": 8, "sentence": f"Of {name}."}
+        (folder / "verdict.json").write_text(json.dumps(verdict))
+        assert full_answer(quick, tmp_path) == f"Of {name}."
+        (folder / "verdict.json").unlink()
+
+
+def test_figures_of_an_arm_are_told_with_the_sizes_that_it_had():
+    from qkv.studies.sentences import _arm_row
+
+    arm = find("end-task").design(Ask(named=TEXT, quick=True)).arm("masked")
+    figures = ArmFigures(
+        arm=arm, losses=(), rates=(), at_edge=0, diverged=0, trainings=0, frozen=(), curve=()
+    )  # fmt: skip
+    assert _arm_row(figures)["sizes"] == {"steps": 900}
