@@ -1,5 +1,7 @@
 """Wall time turned into a horizon."""
 
+import random
+
 import pytest
 
 from qkv.training.checkpoint import TrainingState
@@ -67,6 +69,47 @@ def test_the_updates_are_those_of_a_run_that_was_given_the_number(later: float) 
         state.step += 1
         pace.measure(state, clock, float)
     assert rates == [lr_scale(s, schedule, state.horizon) for s in range(state.horizon)]
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_every_rate_follows_from_what_the_state_keeps_however_uneven_the_machine(seed: int) -> None:
+    """On machines that halt and change speed, with any share of decay: the rates are those of `horizon` and
+    `decays_from` of the last state, which is all that a replay knows."""
+    rng = random.Random(seed)
+    for share in (0.3, 0.5, 0.8, 0.95, 1.0):
+        schedule = ScheduleConfig(decay_share=share, warmup_steps=rng.choice([0, 10]))
+        state, clock, rates = TrainingState(), 0.5, []
+        pace, base = Pace(schedule, state, 15.0, validation_share=rng.choice([0.0, 0.5])), 10 ** rng.uniform(-3, -1)
+        while not (state.horizon and state.step >= state.horizon) and not pace.is_over(clock, 0.3):
+            rates.append(lr_scale(state.step, schedule, state.horizon, state.decays_from))
+            base *= rng.choice([0.5, 2, 3]) if rng.random() < 0.01 else 1
+            clock += base * rng.uniform(0.8, 1.2) + (rng.uniform(0, 2) if rng.random() < 0.005 else 0)
+            state.step += 1
+            pace.measure(state, clock, lambda: 0.3)
+        again = [lr_scale(step, schedule, state.horizon, state.decays_from) for step in range(len(rates))]
+        assert rates == again, share
+        assert pace.is_over(clock, 0.3) or rates[-1] < 1 or warm(schedule, state), "it ends decayed"
+
+
+def warm(schedule: ScheduleConfig, state: TrainingState) -> bool:
+    """Whether there were too few updates for any decay."""
+    return state.horizon - max(state.decays_from, decay_start(state.horizon, schedule)) < 2
+
+
+def test_a_decay_that_begins_where_the_machine_was_last_measured_is_settled_there() -> None:
+    """Step 768 is one at which the speed is marked (3, 6, 12, ...): the first update of the decay leads from it."""
+    schedule = ScheduleConfig(decay_share=0.5)
+    state, rates, clock = TrainingState(), [], 0.0
+    pace = Pace(schedule, state, 15.0)
+    while not state.horizon or state.step < state.horizon:
+        rates.append(lr_scale(state.step, schedule, state.horizon, state.decays_from))
+        state.step += 1
+        if state.step == 700:
+            state.horizon = 2 * 768
+        clock += 0.0097 if state.step < 760 else 0.005  # it seems that more would fit
+        pace.measure(state, clock, float)
+    assert pace.is_settled
+    assert rates == [lr_scale(step, schedule, state.horizon, state.decays_from) for step in range(state.horizon)]
 
 
 def test_steps_given_are_the_horizon() -> None:

@@ -202,8 +202,13 @@ def _horizon(segment: Segment) -> int:
 
 
 def _without_ends(training: TrainingConfig, segment: Segment) -> TrainingConfig:
-    """The training without what could end it early, its horizon that of the run: no update depends on the rest."""
+    """The training without what could end it early, its horizon and its decay those of the run: no update depends on
+    the rest."""
+    state = segment.stops[-1].state
     schedule = dataclasses.replace(training.schedule, steps=training.schedule.steps or _horizon(segment))
+    if state is not None and state.decays_from:  # half an update more: the share is rounded down
+        share = min(1.0, (schedule.steps - state.decays_from + 0.5) / schedule.steps)
+        schedule = dataclasses.replace(schedule, decay_share=share)
     return dataclasses.replace(training, until_loss=0.0, minutes=0.0, patience=0, on_spike="ignore", schedule=schedule)
 
 

@@ -74,6 +74,8 @@ class TrainingState:
     """Real positions seen."""
     horizon: int = 0
     """Updates the schedule is made for; 0 while it is being measured."""
+    decays_from: int = 0
+    """The step whose update is the first of the decay, where the clock settled it; 0 where the horizon alone does."""
     best_loss: float | None = None
     """Lowest full-validation loss so far."""
     best_step: int = -1

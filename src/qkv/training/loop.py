@@ -241,7 +241,7 @@ class _Training:
         if not (math.isfinite(loss) and math.isfinite(grad_norm)):
             raise self.lost_numbers(f"the loss is {loss:g} and the gradient norm {grad_norm:g}", step + 1)
         self.look_for_spike(loss, each)
-        scale = lr_scale(step, self.config.schedule, state.horizon) * self.rates
+        scale = lr_scale(step, self.config.schedule, state.horizon, state.decays_from) * self.rates
         watching = self.watchers.wanting(step + 1)
         record = self.record(step + 1, state.tokens + tokens, loss, scale, grad_norm)
         is_shown = self.held.agree(any(observer.reads(step + 1) for observer in watching))

@@ -1,8 +1,9 @@
 """Wall time turned into a horizon: estimated from the first updates, settled where the decay begins, then fixed.
 
 With a warm-up and a plateau the rate does not depend on the horizon until the decay begins, so settling it there costs
-nothing in exactness: a run whose horizon came out as N makes the very updates of one that was given N steps. From then
-on only the clock itself can end the run early.
+nothing in exactness: a run whose horizon came out as N makes the very updates of one that was given N steps. Where the
+machine became slower, or the first estimate came late, the decay of N would have begun before: it then begins at the
+step where that is seen, which the state keeps (`decays_from`). From then on only the clock itself can end the run early.
 """
 
 from collections.abc import Callable
@@ -40,6 +41,8 @@ class Pace:
         self._settled = bool(schedule.steps) or (
             resumed_horizon > 0 and (deadline is None or state.step >= decay_start(resumed_horizon, schedule))
         )
+        if not self._settled:
+            state.decays_from = 0
         self._deadline = None if resumed_horizon and self._settled else deadline
         self._marks: list[tuple[int, float]] = []
 
@@ -55,18 +58,19 @@ class Pace:
         """
         if self._settled or self._deadline is None:
             return False
-        if not self._marks or state.step >= 2 * self._marks[-1][0]:
-            if state.step >= _WARM:
-                self._marks.append((state.step, seconds))
-            return False
+        if state.step >= _WARM and (not self._marks or state.step >= 2 * self._marks[-1][0]):
+            self._marks.append((state.step, seconds))
         first = state.horizon == 0
+        begins = not first and state.step >= decay_start(state.horizon, self._schedule)
+        if not self._marks or self._marks[0][0] == state.step:  # nothing to tell the speed by: a guess stands
+            self._settled = begins
+            return False
         if first and seconds - self._marks[0][1] < min(_FIRST_LOOK_SECONDS, _FIRST_LOOK * self._deadline):
             return False
         horizon = self._affordable(state, seconds, reserve(), 1 + self._validation_share if first else 1.0)
         if state.step >= decay_start(horizon, self._schedule):  # the next update is the first of the decay
-            self._settled = True
-            horizon = self._without_late_decay(state.step, horizon)
-        elif not first and state.step < decay_start(state.horizon, self._schedule):
+            self._settled, state.decays_from = True, state.step
+        elif not first and not begins:
             return False
         before, state.horizon = state.horizon, horizon
         return state.horizon != before
@@ -74,17 +78,6 @@ class Pace:
     def is_over(self, seconds: float, reserve: float) -> bool:
         """Whether the time is up but for `reserve` seconds (the last validation)."""
         return self._deadline is not None and seconds + reserve >= self._deadline
-
-    def _without_late_decay(self, step: int, horizon: int) -> int:
-        """The least horizon, up to twice this one, whose decay has not begun before `step`; this one if none.
-
-        Where the machine has become slower, the clock then ends the run within the decay: that costs a little, and the
-        updates stay those of the horizon that is written down.
-        """
-        for longer in range(horizon, 2 * horizon + 3):
-            if decay_start(longer, self._schedule) >= step:
-                return longer
-        return horizon
 
     def _affordable(self, state: TrainingState, seconds: float, reserve: float, dearer: float) -> int:
         """Updates in all, at the speed of the later half of those so far."""

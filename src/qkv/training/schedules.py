@@ -14,16 +14,16 @@ def decay_start(horizon: int, schedule: ScheduleConfig) -> int:
     return horizon - int(schedule.decay_share * horizon)
 
 
-def lr_scale(step: int, schedule: ScheduleConfig, horizon: int = 0) -> float:
+def lr_scale(step: int, schedule: ScheduleConfig, horizon: int = 0, decays_from: int = 0) -> float:
     """The factor, above 0 and at most 1, of the update that leads from `step` to `step + 1`.
 
     (step + 1) / (warmup_steps + 1) while warming up; from `decay_start` on a line from 1 down to `floor`, which it
     would reach at the horizon. Where both apply the smaller counts. `horizon` 0 takes `schedule.steps`; where that is 0
-    as well (not yet measured) there is no decay.
+    as well (not yet measured) there is no decay. A decay that the clock settled late begins at `decays_from`.
     """
     horizon = horizon or schedule.steps
     warming = min(1.0, (step + 1) / (schedule.warmup_steps + 1))
-    start = decay_start(horizon, schedule)
+    start = max(decays_from, decay_start(horizon, schedule))
     if horizon == 0 or step < start:
         return warming
     left = max(0.0, (horizon - step) / (horizon - start + 1))
