@@ -3,7 +3,8 @@
 With a warm-up and a plateau the rate does not depend on the horizon until the decay begins, so settling it there costs
 nothing in exactness: a run whose horizon came out as N makes the very updates of one that was given N steps. Where the
 machine became slower, or the first estimate came late, the decay of N would have begun before: it then begins at the
-step where that is seen, which the state keeps (`decays_from`). From then on only the clock itself can end the run early.
+step where that is seen, which the state keeps (`decays_from`). From then on only the clock itself can end the run
+early.
 """
 
 from collections.abc import Callable
