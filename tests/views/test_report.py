@@ -188,6 +188,15 @@ def test_a_place_that_cannot_be_written_is_a_clear_error(run_folder, tmp_path):
         write_report(run_folder.folder, tmp_path / "missing" / "r.html")
 
 
+def test_a_file_that_is_no_page_is_never_written_over(run_folder, tmp_path):
+    before = (run_folder.folder / "config.toml").read_bytes()
+    with pytest.raises(UserError, match="is there already and is no page"):
+        write_report(run_folder.folder, run_folder.folder / "config.toml")
+    assert (run_folder.folder / "config.toml").read_bytes() == before
+    for _ in range(2):  # a page of before is
+        assert write_report(run_folder.folder, tmp_path / "r.html").is_file()
+
+
 def test_home_folder_is_not_told(run_folder, tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", "/data")
     monkeypatch.setenv("USERPROFILE", "/data")

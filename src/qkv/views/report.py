@@ -3,9 +3,11 @@
 `read_report` makes the payload, `write_report` the file.
 """
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from qkv.errors import UserError
 from qkv.folder import RunFolder, check_place, write_atomically
 from qkv.views.page import render_page
 from qkv.views.payloads import Host, Report
@@ -23,6 +25,8 @@ def write_report(run: str | Path, out: str | Path | None = None, texts: Sequence
     """
     if out is not None:
         check_place(out)
+        if os.path.isfile(out) and Path(out).suffix.lower() not in (".html", ".htm"):
+            raise UserError(f"{out} is there already and is no page; choose another place, such as report.html")
     folder = RunFolder.open(run)
     page = render_page(folder.steadily(lambda: read_report(folder.path, texts))).encode()
     path = folder.report if out is None else Path(out)
