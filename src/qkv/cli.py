@@ -51,6 +51,10 @@ class Parser(argparse.ArgumentParser):
         end = "" if message.endswith(("?", ".")) else "."
         raise UserError(f"{message}{end} Type '{self.prog} --help' for what it takes.")
 
+    def _get_values(self, action: argparse.Action, arg_strings: list[str]) -> Any:
+        """`read` keeps a bare `--` to itself: one here is a value, `--text=--`, that argparse would take away."""
+        return self._get_value(action, "--") if arg_strings == ["--"] else super()._get_values(action, arg_strings)
+
     def read(self, argv: Sequence[str]) -> argparse.Namespace:
         """The options of `argv`; options and texts may come in any order, and after `--` everything is a text.
 

@@ -139,6 +139,13 @@ def test_options_and_texts_come_in_any_order():
     assert (args.run, args.texts, args.tokens, args.json) == ("run", ["some text", "more"], 5, True)
 
 
+def test_two_dashes_can_be_the_value_of_an_option():
+    assert cli.command_parser("show").read(["run", "--text=--"]).text == "--"
+    assert cli.command_parser("report").read(["--text=--", "run", "--text=a"]).text == ["--", "a"]
+    with pytest.raises(UserError, match="'--' is not a whole number"):
+        cli.command_parser("predict").read(["run", "--tokens=--"])
+
+
 def test_after_two_dashes_everything_is_a_text_or_a_name(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     args = cli.command_parser("predict").read(["run", "--json", "--", "-x", "--seed", "--"])
