@@ -385,3 +385,13 @@ def test_a_damaged_run_is_a_sentence(runs, tmp_path, capsys):
         assert cli.main([str(w) for w in words]) == 2
         err = capsys.readouterr().err
         assert "Traceback" not in err and str(broken) in err
+
+
+def test_a_task_without_positions_refuses_them_before_it_prints(tmp_path, capsys):
+    table = "text\tlabel\n" + "".join(f"{'the cat' if i % 2 else 'a dog'} {i}\t{i % 2}\n" for i in range(60))
+    (tmp_path / "a.tsv").write_text(table)
+    settings = [*SMALL[2:], "--task", "classify", "--steps", 1, "--no-report", "--out", tmp_path / "run"]
+    said(capsys, "train", tmp_path / "a.tsv", *settings)
+    for form in ([], ["--json"]):
+        assert cli.main(["eval", str(tmp_path / "run"), "--by-position", *form]) == 2
+        assert capsys.readouterr().out == ""

@@ -13,6 +13,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 from qkv.commands.arguments import one_of, split_changes
+from qkv.errors import UserError
 
 if TYPE_CHECKING:
     from qkv.tasks.task import AtPosition, Task
@@ -38,6 +39,9 @@ def run(args: argparse.Namespace) -> int:
     changes = split_changes(args.change)
     loaded = api.load(args.run, weights=args.weights)
     result = loaded.evaluate(args.source, changes=changes)
+    if args.by_position and not result.by_position:
+        name = loaded.task.name
+        raise UserError(f"--by-position is for the tokens of a text; the targets of the task {name} have no order")
     made = loaded.changed(changes)[1] if changes else []
     if args.json:
         about = {"run": str(loaded.path), "task": loaded.task.name, "weights": args.weights, "changes": changes}
@@ -62,12 +66,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _print_places(places: "tuple[AtPosition, ...]", task: "Task") -> None:
-    """Raises UserError for a task whose targets have no place in a window."""
     from qkv.commands import screen
-    from qkv.errors import UserError
 
-    if not places:
-        raise UserError(f"--by-position is for the tokens of a text; the targets of the task {task.name} have no order")
     rows = [
         (str(place.first) if place.first == place.last else f"{place.first} to {place.last}",
          screen.number(place.loss), _interval(place.interval), f"{place.n_targets:,}")
