@@ -39,6 +39,11 @@ def asked(model, text="abcabdcab", task="causal"):
     return one_text(find_task(task), TOKENIZER, model.sizes, text)
 
 
+def test_a_byte_that_is_no_utf8_is_a_token_like_another(monkeypatch):
+    monkeypatch.setattr(TOKENIZER, "encode", lambda text: [LETTERS.find(c) % 10 for c in text])
+    assert asked(made(), "ab\udce9").n_targets == 2  # as a terminal hands on a byte of latin-1
+
+
 def test_gradient_descent_buys_minus_rate_times_the_squared_gradient_to_first_order():
     model = made()
     text, errors = asked(model), []

@@ -50,7 +50,7 @@ def one_text(task: Task, tokenizer: Any, sizes: Any, text: str) -> OneText:
     most = sizes.n_ctx + causal
     if not 2 <= len(ids) <= most:
         raise UserError(f"the text has {len(ids)} tokens; expected 2 to {most}, which one window of this model holds")
-    part = Tokens(ids=ids, offsets=np.array([0, len(ids)]), n_bytes=len(text.encode()))
+    part = Tokens(ids=ids, offsets=np.array([0, len(ids)]), n_bytes=len(text.encode(errors="replace")))
     batch = next(task.val_batches(SimpleNamespace(val=part, tokenizer=tokenizer), sizes, 1))  # type: ignore[arg-type]
     if not batch.n_targets:
         raise UserError(f"the text holds nothing that {task.name} would ask for; give a longer one")
