@@ -34,6 +34,7 @@ from qkv.instruments import (
     turn,
     update_ratio,
 )
+from qkv.instruments.spectra import circuit_reading, participation_ranks
 
 shapes = st.tuples(st.integers(1, 12), st.integers(1, 12))
 
@@ -191,6 +192,23 @@ def test_angles_between_read_spaces_are_those_of_scipy():
     assert subspace_angle(a, b) == pytest.approx(expected, abs=1e-6)
     assert subspace_angle(matrix((5, 5), 0), matrix((5, 5), 1)) is None
     assert subspace_angle(torch.zeros(20, 5), b) is None
+    assert subspace_angle(matrix((20, 1), 2) @ matrix((1, 5), 3), b) is None  # of rank 1, up to its rounding
+
+
+def test_a_product_of_nothing_has_norm_zero_and_is_no_gap():
+    """A B = 0 of factors that are not 0: the trace of their Gram matrices is rounding, of either sign."""
+    for seed in range(40):
+        basis = torch.linalg.qr(matrix((4, 4), seed))[0]
+        a, b = matrix((12, 1), seed + 100) @ basis[:1], basis[1:].T @ matrix((3, 12), seed + 200)
+        found = circuit_reading((a[None], b[None]), None, (a[None], b[None]))
+        assert 0 <= found.norm[0] < 1e-2 and 0 <= found.start_norm[0] < 1e-2
+
+
+def test_participation_ranks_do_not_depend_on_the_unit():
+    weights = matrix((8, 6), 0)
+    usual = participation_rank(weights)
+    for scale in (1e-15, 1e-11, 1e11):
+        assert participation_ranks(scale * weights[None])[0] == pytest.approx(usual, rel=1e-4)
 
 
 def test_the_nulls_of_ranks_shares_and_angles_hold_for_random_matrices():

@@ -150,7 +150,7 @@ def participation_rank(weights: Tensor) -> float | None:
 def participation(gram: np.ndarray) -> np.ndarray:
     """tr(G)^2 / |G|_F^2 of Gram matrices [..., n, n]; NaN for zeros."""
     trace = np.trace(gram, axis1=-2, axis2=-1, dtype=np.float64)
-    return ratio(trace**2, np.square(gram).sum((-2, -1), dtype=np.float64))
+    return ratio(trace**2, np.square(gram, dtype=np.float64).sum((-2, -1)))
 
 
 def symmetric_share(product: Tensor) -> float | None:
@@ -186,7 +186,7 @@ def subspace_angle(a: Tensor, b: Tensor) -> float | None:
     """
     if a.shape[-1] >= a.shape[-2] or b.shape[-1] >= b.shape[-2]:
         return None
-    if any(torch.linalg.matrix_rank(m.double()) < m.shape[-1] for m in (a, b)):
+    if any(torch.linalg.matrix_rank(m.double(), rtol=1e-6) < m.shape[-1] for m in (a, b)):
         return None
     return float(between(*(torch.linalg.qr(m.detach().double())[0] for m in (a, b))))
 

@@ -228,7 +228,7 @@ Factors = tuple[Tensor, Tensor]
 def circuit_norm(factors: Factors) -> np.ndarray:
     """|AB|_F of n circuits, float64 [n]; exactly 0 where a factor is."""
     a, b = factors
-    return np.sqrt(_numpy(_trace(_product(a.mT, a), _product(b, b.mT))))
+    return np.sqrt(np.maximum(_numpy(_trace(_product(a.mT, a), _product(b, b.mT))), 0))
 
 
 def circuit_reading(
@@ -242,7 +242,7 @@ def circuit_reading(
     a, b = now
     grams = _product(a.mT, a), _product(b, b.mT)
     small, turned = grams[0] @ grams[1], _product(b, a)
-    squares, nothing = _numpy(_trace(*grams)), np.full(len(a), np.nan)
+    squares, nothing = np.maximum(_numpy(_trace(*grams)), 0), np.full(len(a), np.nan)  # rounding may fall below 0
     update = nothing if before is None else _way(now, grams, before)[0]
     distance, inner, start_norm = nothing, nothing, start_norm if start is not None else nothing
     if start is not None:
