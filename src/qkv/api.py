@@ -22,6 +22,7 @@ from torch import Tensor
 
 from qkv import recipe
 from qkv.changes import Plan, freeze_changes, plan_changes
+from qkv.config import from_dict
 from qkv.data.tokenizers import Tokenizer, load_tokenizer
 from qkv.errors import ConfigError, RunFolderError, UserError, unknown
 from qkv.folder import RunFolder
@@ -119,11 +120,12 @@ def _request(
     **request: Any,
 ) -> recipe.Request:
     """The arguments of `train` and `plan` as one object. Raises ConfigError for one that there is not."""
-    names = [field.name for field in dataclasses.fields(recipe.Request)]
+    names = [f.name for f in dataclasses.fields(recipe.Request) if f.name not in ("source", "set", "changes")]
     if other := [name for name in request if name not in names]:
         raise ConfigError(unknown("option of qkv.train", other[0], names))
     changes = (*change, *map(str, freeze_changes(list(freeze), list(only))))
-    return recipe.Request(source=str(source), set=dict(set or {}), changes=changes, **request)
+    asked = from_dict(recipe.Request, request)  # a value of another kind is refused before anything is made
+    return dataclasses.replace(asked, source=str(source), set=dict(set or {}), changes=changes)
 
 
 def load(path: str | Path, *, weights: str = "best") -> "Run":

@@ -83,7 +83,7 @@ def _convert(value: Any, hint: Any, where: str) -> Any:
         raise wrong
     try:
         converted = hint(value)
-    except (TypeError, ValueError):
+    except (OverflowError, TypeError, ValueError):
         raise wrong from None
     if hint is int and isinstance(value, float) and value != converted:
         raise wrong

@@ -1,11 +1,15 @@
 """What was typed becomes the training that it says, or a sentence; nothing is trained here."""
 
 import dataclasses
+import math
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+import qkv
+from qkv import api
 from qkv.errors import ChangeError, ConfigError
 from qkv.folder import RunFolder
 from qkv.presets import OTHER_OPTIMIZERS, PRESETS
@@ -125,3 +129,31 @@ def test_a_resumed_run_has_the_minutes_that_are_left(small_text: Path, monkeypat
     found = Checkpoint(path=Path(), state=TrainingState(step=9, horizon=900, train_seconds=spent))
     _loop(parts, RunFolder("nowhere"), Listening(null=False), [], found, ALONE)
     assert given["deadline_seconds"] == pytest.approx(left, abs=0.1) and not given["scores_start"]
+
+
+@pytest.mark.parametrize("name", ["n_layers", "d_model", "batch_size"])
+def test_a_digit_that_is_no_number_is_refused(small_text: Path, name: str) -> None:
+    with pytest.raises(ConfigError, match=f"{name} is '²'; expected a whole number"):
+        resolved(small_text, set={name: "²"})
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [({"steps": 1.5}, "steps is 1.5; expected a whole number"), ({"seed": "a"}, "seed is 'a'; expected a whole"),
+     ({"steps": 1, "set": {"d_model": math.inf}}, "d_model is inf; expected a whole"),
+     ({"steps": 1, "vocab": [3]}, "vocab is .3.; expected a whole")],
+)  # fmt: skip
+def test_a_value_of_another_kind_is_refused_and_nothing_is_made(
+    small_text: Path, tmp_path: Path, wrong: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(ConfigError, match=said):
+        qkv.train(small_text, out=tmp_path / "run", tokenizer="char", **wrong)
+    assert not (tmp_path / "run").exists()
+
+
+def test_values_of_a_kind_that_fits_are_taken() -> None:
+    asked = api._request(Path("a.txt"), steps=100.0, seed=np.int64(3), val=Path("b.txt"), change=["W_E=freeze"])
+    assert (asked.source, asked.steps, asked.seed, asked.val) == ("a.txt", 100, 3, "b.txt")
+    assert isinstance(asked.steps, int) and asked.changes == ("W_E=freeze",)
+    with pytest.raises(ConfigError, match="unknown option of qkv.train 'changes'"):
+        api._request("", changes=["W_E=freeze"])

@@ -31,6 +31,8 @@ def test_a_selector_picks_the_matrices_that_the_catalogue_picks(catalogue, selec
 def test_heads_are_picked_where_a_term_names_them():
     names = ["L0.W_Q", *[f"L0.H{h}.W_Q" for h in range(4)], "L0.KV0.W_K", "L0.H0.QK", "L0.H0"]
     assert select("L0.H[1-2].W_Q", names) == ["L0.H1.W_Q", "L0.H2.W_Q"]
+    with pytest.raises(AddressError, match="matches nothing"):
+        select("L0.H[²].W_Q", names)
     assert select("**.H*.W_Q", names) == [f"L0.H{h}.W_Q" for h in range(4)]
     assert select("L0.KV*.W_K", names) == ["L0.KV0.W_K"]
     assert select("**", names) == ["L0.W_Q"]

@@ -181,7 +181,7 @@ def resolve(request: Request, cache: Path | None) -> tuple[RunConfig, Data, Scal
     scale = SIZE_LAWS[task.size_law](data.n_train, budget, yardstick)
     model = _model(request, task, preset, data, scale, parent)
     examples = str(_settings_of(request, "training").get("batch_size", ""))
-    if examples.isdigit():  # the law's own batch may be cut into more parts than this one has examples
+    if examples.isdecimal():  # the law's own batch may be cut into more parts than this one has examples
         scale = dataclasses.replace(scale, accumulate=max(1, min(scale.accumulate, int(examples))))
     config = RunConfig(
         task=task.name,
@@ -279,7 +279,7 @@ def _model(
             layout = dataclasses.replace(layout, tied=False, head_transform=False, dropout=scale.dropout)
         return dataclasses.replace(model, kind=kind, layout=layout, classes=classes)
     pinned = dict(task.model_sizes(data)) | {
-        name: int(value) for name, value in _settings_of(request, "model.sizes").items() if str(value).isdigit()
+        name: int(value) for name, value in _settings_of(request, "model.sizes").items() if str(value).isdecimal()
     }
     scale = dataclasses.replace(scale, n_ctx=task.longest(data) or scale.n_ctx)
     d_vocab, patches = pinned.get("d_vocab", 0), task.patches(data)
@@ -372,7 +372,7 @@ def _shortened(model: ModelConfig, n_ctx: Any) -> ModelConfig:
 
     Raises ConfigError where it has such rows, or the context would be longer.
     """
-    if n_ctx is None or str(n_ctx) == str(model.sizes.n_ctx) or not str(n_ctx).isdigit():
+    if n_ctx is None or str(n_ctx) == str(model.sizes.n_ctx) or not str(n_ctx).isdecimal():
         return model
     if model.layout.positions == "learned" or int(n_ctx) > model.sizes.n_ctx:
         raise ConfigError(

@@ -92,6 +92,6 @@ def _numbers(ranges: str) -> list[int]:
     numbers: list[int] = []
     for item in ranges.split(","):
         low, _, high = item.strip().partition("-")
-        if low.isdigit() and (not high or high.isdigit()):
+        if low.isdecimal() and (not high or high.isdecimal()):
             numbers += range(int(low), min(int(high or low), 9999) + 1)
     return numbers

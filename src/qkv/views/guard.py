@@ -67,7 +67,7 @@ class Guard:
             return 403, "A page from elsewhere may not ask this server."
         if headers.get("sec-fetch-site", "none") not in ("none", "same-origin") and not _is_visit(scope, headers):
             return 403, "A page from elsewhere may not ask this server."
-        if not headers.get("content-length", "0").isdigit() or int(headers.get("content-length", "0")) > MOST_BYTES:
+        if not headers.get("content-length", "0").isdecimal() or int(headers.get("content-length", "0")) > MOST_BYTES:
             return 413, f"The request is larger than {MOST_BYTES:,} bytes; shorten the text."
         if self._token and not self._holds_token(scope, headers):
             given = parse_qs(scope.get("query_string", b"").decode("latin-1")).get("token", [""])[0]
