@@ -123,6 +123,22 @@ def test_every_preset_is_written_for_a_class_of_transformers_or_with_a_file_of_o
     assert gap[mask].abs().max() < 1e-5 * max(1.0, float(own.abs().max()))
 
 
+@pytest.mark.parametrize(("norm_eps", "family"), [(1e-12, "distilbert"), (1e-5, None)])
+def test_a_model_without_types_of_segments_is_no_bert_since_every_token_of_one_has_a_type(norm_eps, family, tmp_path):
+    import transformers
+
+    layout = dataclasses.replace(PRESETS["bert"].layout, head_transform=True, norm_eps=norm_eps)
+    sizes = dataclasses.replace(SIZES, n_kv_heads=0)
+    model = build(ModelConfig(kind="MaskedLM", sizes=sizes, layout=layout), 3).eval()
+    fit = exporting.write_checkpoint(model.config, Catalogue(model).state(), None, tmp_path / "out", card="")
+    assert (fit.family.name if fit.family else None) == family
+    loader = transformers.AutoModelForMaskedLM if family else own_module().QkvForMaskedLM
+    ids, _ = ids_and_mask(37)
+    with torch.no_grad():
+        gap = loader.from_pretrained(tmp_path / "out").eval()(ids).logits - model(ids)
+    assert gap.abs().max() < 1e-5
+
+
 @pytest.mark.parametrize("name", ["lstm", "bag"])
 def test_a_model_without_attention_is_refused(name):
     config = ModelConfig(kind="CausalLM", sizes=dataclasses.replace(SIZES, n_kv_heads=0), layout=PRESETS[name].layout)

@@ -375,7 +375,7 @@ def _bert_pieces(*pieces: Piece) -> tuple[Piece, ...]:
         Setting("num_hidden_layers", "sizes.n_layers", 12),
         Setting("num_attention_heads", "sizes.n_heads", 12),
         Setting("intermediate_size", "sizes.d_mlp", 3072),
-        Setting("type_vocab_size", "sizes.n_types", 2),
+        Setting("type_vocab_size", "sizes.n_types", 2, least=1),  # every token has one
         Setting("layer_norm_eps", "layout.norm_eps", 1e-12),
         _TIED_USUALLY,
         Dropout(("hidden_dropout_prob",), ("attention_probs_dropout_prob",), 0.1),

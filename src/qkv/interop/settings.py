@@ -95,6 +95,8 @@ class Setting:
     """Pairs (theirs, ours); the first pair of one of ours is the one that is written."""
     plus: int = 0
     """Theirs is ours and this."""
+    least: int = 0
+    """The least of ours that their model can have."""
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -119,8 +121,8 @@ class Setting:
         real = isinstance(self.default, float)
         if isinstance(value, bool) or not isinstance(value, int | float if real else int):
             raise reading.refuse(self.key, "expected a number" if real else "expected a whole number")
-        if not math.isfinite(value) or value - self.plus < 0:
-            raise reading.refuse(self.key, f"expected a number of at least {self.plus}")
+        if not math.isfinite(value) or value - self.plus < self.least:
+            raise reading.refuse(self.key, f"expected a number of at least {self.plus + self.least}")
         return float(value) if real else value - self.plus
 
     def write(self, config: ModelConfig, out: dict[str, Any]) -> None:
