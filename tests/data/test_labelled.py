@@ -79,6 +79,11 @@ def test_numbers_and_truth_values_are_labels_too(tmp_path: Path) -> None:
     assert read_labelled(write(tmp_path / "t.jsonl", truth)).labels == ["true", "false", "true", "false"]
 
 
+def test_half_a_surrogate_pair_in_a_label_becomes_the_replacement_character(tmp_path: Path) -> None:
+    rows = '{"text": "a 1", "label": "b"}\n{"text": "a 2", "label": "a\\ud83d"}\n' * 2
+    assert read_labelled(write(tmp_path / "s.jsonl", rows)).labels == ["b", "a\ufffd", "b", "a\ufffd"]
+
+
 def test_classes_are_ordered_by_value_or_by_letter() -> None:
     assert class_order(["10", "9", "10", "-1"]) == ("-1", "9", "10")
     assert class_order(["pos", "neg", "pos"]) == ("neg", "pos")

@@ -163,9 +163,13 @@ def _table_rows(path: Path, layout: TableFormat, label: str) -> Iterator[tuple[i
             )
         if text is not None and not isinstance(text, str):
             raise SourceError(f"{str(path)!r} line {number}: {layout.text!r} is {type(text).__name__}; expected text")
-        # JSON may name half of a surrogate pair, which is no character.
-        clean = (text or "").encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-        yield number, clean, str(value).lower() if isinstance(value, bool) else str(value).strip()
+        name = str(value).lower() if isinstance(value, bool) else str(value).strip()
+        yield number, _characters(text or ""), _characters(name)
+
+
+def _characters(text: str) -> str:
+    """JSON may name half of a surrogate pair, which is no character."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def _line_rows(path: Path) -> Iterator[tuple[int, str, str]]:
