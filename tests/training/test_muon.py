@@ -62,6 +62,26 @@ def test_zero_stays_zero() -> None:
     assert not orthogonalise(torch.zeros(2, 4, 4)).any()
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(("rows", "columns"), [(1, 5), (8, 8), (8, 16), (24, 8)])
+def test_the_tiniest_gradients_count_as_zero(rows: int, columns: int, dtype: torch.dtype) -> None:
+    stack = torch.randn(2, rows, columns, generator=torch.Generator().manual_seed(3))
+    for exponent in range(-45, -15):
+        assert orthogonalise((stack * 10.0**exponent).to(dtype)).norm(dim=(1, 2)).max() < 5
+    assert not orthogonalise((stack * 1e-20).to(dtype)).any()
+
+
+def test_a_matrix_that_gets_no_gradient_any_more_stays_finite() -> None:
+    parameter = torch.nn.Parameter(torch.ones(8, 8))
+    muon_rule = Muon({"W": Piecewise(parameter)}, lr=0.01, momentum=0.85, weight_decay=0.0)
+    parameter.grad = torch.randn(8, 8, generator=torch.Generator().manual_seed(4))
+    for _ in range(450):
+        with torch.no_grad():
+            muon_rule.step(1.0)
+        parameter.grad = torch.zeros(8, 8)
+    assert torch.isfinite(parameter).all()
+
+
 @pytest.mark.parametrize("on_rows", [False, True])
 def test_pieces_are_heads_and_share_memory(on_rows: bool) -> None:
     parameter = torch.arange(8.0 * 12).reshape(8, 12)

@@ -46,6 +46,7 @@ def orthogonalise(stack: Tensor) -> Tensor:
     gram_only = stack.shape[2] >= _WIDE * stack.shape[1] and stack.dtype == torch.float32
     gram = torch.bmm(stack, stack.mT)
     length = _lengths(gram)
+    length = torch.where(length > _TINY, length, torch.inf)  # of products of what is smaller no digit is left
     gram /= length.to(gram.dtype)
     squared = torch.bmm(gram, gram)
     top = _lengths(squared).sqrt()  # at least the largest eigenvalue of the Gram matrix, which has length 1
