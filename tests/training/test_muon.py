@@ -82,6 +82,14 @@ def test_a_matrix_that_gets_no_gradient_any_more_stays_finite() -> None:
     assert torch.isfinite(parameter).all()
 
 
+@pytest.mark.parametrize(("rows", "columns"), [(1, 5), (5, 1), (16, 16), (16, 64), (64, 16)])
+def test_a_gradient_of_rank_one_is_no_longer_than_others_in_bfloat16(rows: int, columns: int) -> None:
+    draws = torch.randn(64, rows + columns, 1, generator=torch.Generator().manual_seed(5))
+    stack = draws[:, :rows] @ draws[:, rows:].mT
+    lengths = torch.linalg.matrix_norm(orthogonalise(stack.bfloat16()).float(), 2)
+    assert 0.7 < lengths.min() and lengths.max() < 1.55
+
+
 @pytest.mark.parametrize("on_rows", [False, True])
 def test_pieces_are_heads_and_share_memory(on_rows: bool) -> None:
     parameter = torch.arange(8.0 * 12).reshape(8, 12)

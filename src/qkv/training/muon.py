@@ -33,13 +33,15 @@ _WIDE = 1.5
 """From this ratio of the sides on, iterating on the (smaller) Gram matrix alone needs fewer products."""
 _TINY = 1e-30
 """Below this squared length a piece counts as zero, and stays zero."""
+_ROUNDING = 1.02
+"""Room for the rounding of bfloat16: beyond the largest singular value that they are made for, the steps grow fast."""
 
 
 def orthogonalise(stack: Tensor) -> Tensor:
     """The nearest matrix with orthonormal rows (columns, where it is tall) to each matrix of a stack, approximately.
 
     stack: [count, rows, columns], any float type. Returns the same shape and type: singular values in 0.73..1.27 where
-    those of the input are above 1/100 of its largest, less below; a zero matrix stays zero.
+    those of the input are above 1/100 of its largest (up to 1.5 in bfloat16), less below; a zero matrix stays zero.
     """
     tall = stack.shape[1] > stack.shape[2]
     stack = stack.mT if tall else stack
@@ -50,6 +52,8 @@ def orthogonalise(stack: Tensor) -> Tensor:
     gram /= length.to(gram.dtype)
     squared = torch.bmm(gram, gram)
     top = _lengths(squared).sqrt()  # at least the largest eigenvalue of the Gram matrix, which has length 1
+    if stack.dtype == torch.bfloat16:
+        top *= _ROUNDING
     factor = _factor(STEPS[0], gram, squared, top)
     root = (length * top).sqrt().to(stack.dtype)
     if gram_only:
