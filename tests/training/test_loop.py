@@ -306,6 +306,25 @@ def test_a_signal_finishes_the_step_saves_and_says_how_to_go_on(
     )
 
 
+def test_a_run_that_was_stopped_where_it_is_validated_keeps_its_best_weights(tiny: ModuleType, tmp_path: Path) -> None:
+    class Send(Noted):
+        def after_update(self, record: Any) -> None:
+            if record.step == 13:
+                os.kill(os.getpid(), signal.SIGINT)
+
+        def before_update(self, record: Any) -> None:
+            pass
+
+    with pytest.raises(Interrupted), new_folder(tmp_path / "run") as folder:
+        run(**tiny.parts(steps=16, eval_every=13), folder=folder, observers=[Send()])
+    resumed = tiny.train(tmp_path / "run", resume=True, steps=16, eval_every=13)
+    folder = RunFolder(tmp_path / "run")
+    assert resumed.best_step in (13, 16)
+    assert folder.best.read_bytes() == folder.weights()[resumed.best_step].read_bytes()
+    found, _ = latest_valid(folder, before=13)
+    assert found is not None and found.state.evaluated_step == found.state.best_step == 13
+
+
 def test_training_imports_no_compiler(tiny_script: Path, tmp_path: Path) -> None:
     script = (
         "import sys; sys.path.insert(0, sys.argv[1]); import pathlib, tiny;"

@@ -334,6 +334,7 @@ class _Training:
             state.best_loss, state.best_step = loss, state.step
         state.last_loss, state.evaluated_step = loss, state.step
         state.stale = 0 if is_best else state.stale + 1
+        self.saved_step = -1  # a checkpoint of this step, left by an interruption, knows nothing of it
         self.validation.seconds = self.ranks.of_first(time.perf_counter() - began)
         evaluation = EvaluationRecord(
             step=state.step,
