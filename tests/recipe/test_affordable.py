@@ -83,6 +83,12 @@ def test_a_run_with_a_share_writes_its_schedule_down_and_trains_the_same_weights
         assert set(due) <= set(telemetry.recorded_steps("norm").tolist())
 
 
+def test_a_run_of_one_update_has_a_share_too(text: Path, tmp_path: Path):
+    request = Request(source=str(text), steps=1, watch="3%", tokenizer="char", threads=1, set=SMALL)
+    out = train(request, out=tmp_path / "one", listening=Listening(null=False), cache=tmp_path / "cache")
+    assert RunConfig.read(out / "config.toml").watching in LADDER
+
+
 def test_levels_are_written_down_too(text: Path, tmp_path: Path):
     request = Request(source=str(text), steps=2, watch="full", tokenizer="char", threads=1, set=SMALL)
     out = train(request, out=tmp_path / "full", listening=Listening(null=False), cache=tmp_path / "cache")

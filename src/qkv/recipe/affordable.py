@@ -91,7 +91,10 @@ def afford(percent: float, steps: int, costs: Costs) -> tuple[WatchConfig, float
 
 def measure_costs(parts: Parts, percent: float, *, updates: int = _UPDATES, ranks: Ranks = ALONE) -> Costs:
     """Time a few updates of a copy on random labels, with every kind of look after each; what rank 0 measured."""
-    scratch = assemble(parts.config, parts.corpus)
+    scratch, training = assemble(parts.config, parts.corpus), parts.config.training
+    if training.schedule.steps:  # the time between two updates is what is looked for
+        steps = max(updates, training.schedule.steps)
+        training = dataclasses.replace(training, schedule=dataclasses.replace(training.schedule, steps=steps))
     everything = _sparse(1, 1, 1, 1, 1 if percent >= _DEAR else 0)
     with tempfile.TemporaryDirectory() as folder, Store(Path(folder) / "telemetry.sqlite") as store:
         recorder = Recorder(store, "calibration", watching=everything, start=scratch.start)
@@ -101,7 +104,7 @@ def measure_costs(parts: Parts, percent: float, *, updates: int = _UPDATES, rank
             catalogue=scratch.catalogue,
             task=scratch.task,
             corpus=scratch.corpus,
-            config=parts.config.training,
+            config=training,
             optimizer=scratch.optimizer,
             machine=parts.config.machine,
             seed=parts.config.seed,
