@@ -165,7 +165,10 @@ def test_the_size_law_gives_a_model_that_can_be_built(name: str, budget: Budget)
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_every_even_width_gets_heads_that_can_be_built(name: str) -> None:
-    scale, kind = scale_law(10**6, Budget(steps=10), 2.4), "CausalLM" if "decoder" in PRESETS[name].stacks else "MaskedLM"
+    scale, kind = (
+        scale_law(10**6, Budget(steps=10), 2.4),
+        "CausalLM" if "decoder" in PRESETS[name].stacks else "MaskedLM",
+    )
     for d_model in range(2, 1026, 2):
         sizes = model_config(PRESETS[name], kind, 60, scale, {"d_model": d_model}).resolved().sizes
         assert sizes.n_heads * sizes.d_head == d_model
