@@ -77,6 +77,17 @@ def test_the_exact_interval_holds_what_the_sign_flip_test_does_not_reject(n):
         assert p is not None and (p >= 0.05) == (low <= centre <= high)
 
 
+@pytest.mark.parametrize("step", [0.1, 1 / 3, 100 / 256])
+def test_a_subset_whose_sum_is_0_leaves_0_in_however_its_values_round(step):
+    """Points of accuracy and shares lie on a lattice, where sums of other signs tie; last bits are no evidence."""
+    draws = np.random.default_rng(7)
+    for _ in range(300):
+        values = step * draws.integers(-2, 8, size=8)
+        low, high = ours.interval(values)
+        assert (low > 0 or high < 0) == (ours.p_value(values) < 0.05), values
+        assert ours.judge(values, 0.3) == ours.judge(values[::-1], 0.3), values
+
+
 def test_the_exact_interval_of_six_values_is_their_range():
     assert ours.interval(VALUES[:6]) == pytest.approx((VALUES[:6].min(), VALUES[:6].max()), rel=1e-12)
 

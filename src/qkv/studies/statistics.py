@@ -47,6 +47,8 @@ MOST_FLIPS = 16
 """Up to this many replicates every sign is tried; beyond, 2^n is not worth it and t is close to exact."""
 NOTHING = 1e-3
 """Share of the margin below which a difference counts as none: there the last bits of a loss decide its sign."""
+_ROUNDING = 1e-12
+"""What sums of a few numbers are off by at most; by no more than that, two of them are the same."""
 
 
 def scipy() -> ModuleType:
@@ -77,6 +79,7 @@ def interval(values: Sequence[float], confidence: float = 0.95) -> tuple[float, 
     if not is_exact(len(x)):
         return t_interval(values, confidence)
     means = np.sort(subsets(len(x)) @ x)
+    means[np.abs(means) <= _ROUNDING * max(1.0, float(np.abs(x).max()))] = 0.0  # a tie with 0 leaves it in, as in p
     outside = max(1, math.floor((1 - confidence) / 2 * 2 ** len(x)))
     return float(means[outside - 1]), float(means[-outside])
 
@@ -128,7 +131,7 @@ def sign_flip(values: Sequence[float]) -> float | None:
     if not is_exact(len(x)):
         return None
     sums, observed = np.abs(_flipped(x)), abs(float(x.sum()))
-    return float(np.mean(sums >= observed - 1e-12 * max(1.0, observed)))
+    return float(np.mean(sums >= observed - _ROUNDING * max(1.0, observed)))
 
 
 def _flipped(x: np.ndarray) -> np.ndarray:
@@ -162,7 +165,7 @@ def tost(values: Sequence[float], margin: float) -> float:
 def _one_sided(x: np.ndarray) -> float:
     """Exact p of the sign-flip test against a centre of 0 or less."""
     observed = float(x.sum())
-    return float(np.mean(_flipped(x) >= observed - 1e-12 * max(1.0, abs(observed))))
+    return float(np.mean(_flipped(x) >= observed - _ROUNDING * max(1.0, abs(observed))))
 
 
 def bounds_of_rate(hits: int, n: int, confidence: float = 0.95) -> tuple[float, float]:
@@ -195,7 +198,7 @@ def judge(values: Sequence[float], margin: float) -> str:
     values = beyond_rounding(values, margin)
     low, high = interval(values)
     if low > 0 or high < 0:
-        return "differs but trivially" if -margin < low and high < margin else "differs"
+        return "differs but trivially" if max(-low, high) < margin * (1 - _ROUNDING) else "differs"
     return "equivalent" if tost(values, margin) < 0.05 else "unresolved"
 
 
