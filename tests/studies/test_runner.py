@@ -198,6 +198,19 @@ def test_another_margin_judges_the_same_trainings_and_names_the_first(tiny, smal
     assert first["earlier_margins"] == []
 
 
+def test_a_third_margin_names_both_before_it_and_so_does_a_study_killed_while_it_takes_over(tiny, small_text, tmp_path):
+    for margin in (0.05, 0.2):
+        tiny.answer(small_text, tmp_path / "runs", margin=margin)
+    third = tiny.answer(small_text, tmp_path / "runs", margin=0.3)
+    assert third["earlier_margins"] == [0.05, 0.2]
+    folder = Path(third["run"])
+    log, verdict = (folder / "runs.jsonl").read_bytes().splitlines(keepends=True), verdict_of(folder, folder.parent)
+    for n in range(1, len(log)):
+        (folder / "runs.jsonl").write_bytes(b"".join(log[:n]))
+        tiny.answer(small_text, tmp_path / "runs", margin=0.3)
+        assert verdict_of(folder, folder.parent) == verdict, n
+
+
 def test_trainings_on_another_text_of_that_name_are_not_taken_over(tiny, small_text, tmp_path):
     tiny.answer(small_text, tmp_path / "runs")
     (tmp_path / "other").mkdir()

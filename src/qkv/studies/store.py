@@ -124,12 +124,12 @@ class StudyFolder(RunFolder):
         and by which margins of the same first contrast they were judged.
         """
         for folder in folders_beside(design, self.path.parent):
-            rows = [row for row in read_rows(folder) if row["key"] in keys and row["key"] not in self.rows]
-            for row in rows:
-                self.append(row)
-            if rows:
-                name = f"{_FROM}{folder.name}"
+            shared, name = [row for row in read_rows(folder) if row["key"] in keys], f"{_FROM}{folder.name}"
+            if shared and name not in self.rows:  # before they are taken over: a kill on the way does not hide it
                 self.append({"key": name, "margins": _margins(folder, design.primary.name)})
+            for row in shared:
+                if row["key"] not in self.rows:
+                    self.append(row)
 
     @property
     def margins(self) -> tuple[float, ...]:
