@@ -64,6 +64,11 @@ def sentence(question: Question, findings: Findings) -> str:
     """The answer, its verdict, what it holds for, and how weak it is."""
     primary = findings.primary
     result, margin = primary.result, primary.contrast.margin
+    if result.n == 0 and primary.diverged:
+        return (
+            f"Nothing can be said: in every replicate of {question.name} that was completed a training diverged"
+            f" ({primary.diverged} of {findings.design.replicates}), and there is no such measure then."
+        )
     if result.n == 0:
         return f"Nothing can be said yet: no replicate of {question.name} was completed in the time."
     words = [f"{question.claim(findings)}{'' if result.effect is None else f': {described(primary)}'}."]

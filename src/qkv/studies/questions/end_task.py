@@ -164,6 +164,8 @@ def _claim(findings: Findings) -> str:
     more = _across(findings)
     ends = "agreement of causal and masked models, less the most that noise between seeds would let it be, is"
     if verdict == "left out":
+        if findings.effect(f"{_PRIMARY}: ceiling causal ~ masked").result.verdict == "unresolved":
+            return "Of the end task nothing can be said: whether two seeds of one task share anything in W_U is open"
         return "Of the end task nothing can be said, for two seeds of one task share next to nothing in W_U"
     if verdict == "unresolved":
         return f"Whether the end task decides which words become alike in W_U is not settled by this run{more}; {ends}"

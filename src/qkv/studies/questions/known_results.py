@@ -194,7 +194,9 @@ def _claim(findings: Findings) -> str:
     as_expected = sum((result.effect or 0.0) > 0 for result in told)
     unresolved, left = (sum(result.verdict == what for result in results) for what in ("unresolved", "left out"))
     small = len(results) - len(told) - unresolved - left
-    not_learned = f", {left} would need what was not learned here" if left else ""
+    is_open = any(e.result.verdict == "unresolved" for e in findings.effects if e.contrast.name == _ADDS)
+    not_learned = f", {left} would need what {'is not shown to be' if is_open else 'was not'} learned here"
+    not_learned *= left > 0
     return (
         f"Of {len(results)} known results {as_expected} show here as published, {len(told) - as_expected} the other way"
         f" round, {small} are too small to matter, {unresolved} cannot be told at this scale{not_learned};"

@@ -263,8 +263,12 @@ def _unlearned(findings: Findings) -> str:
     """Of which arms nothing is said, for they learned nothing."""
     asked = {arm: f"learned ({arm})" for arm in _ASKED_FIRST}
     results = [(arm, e.result) for arm, name in asked.items() for e in findings.effects if e.contrast.name == name]
-    idle = [arm for arm, result in results if result.n and not is_there(result)]
-    return f"; nothing is said of the arm {' or '.join(idle)}, which learned nothing beyond frequencies" if idle else ""
+    idle = [(arm, result.verdict == "unresolved") for arm, result in results if result.n and not is_there(result)]
+    said = ""
+    for is_open, why in ((False, "learned nothing"), (True, "is not shown to have learned anything")):
+        if arms := [arm for arm, unsure in idle if unsure == is_open]:
+            said += f"; nothing is said of the arm {' or '.join(arms)}, which {why} beyond frequencies"
+    return said
 
 
 QUESTION = Question(
