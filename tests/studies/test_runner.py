@@ -172,15 +172,16 @@ def test_a_budget_for_the_main_question_alone_is_taken_and_says_so(tiny, small_t
         found.check(design, 2)
 
 
-def test_a_study_that_was_begun_takes_any_budget_and_says_what_there_is(tiny, small_text, tmp_path):
+@pytest.mark.parametrize("minutes", [1e-6, 0.0])
+def test_a_study_that_was_begun_takes_any_budget_and_says_what_there_is(tiny, small_text, tmp_path, minutes):
     def stop(made):
         if made.done == 12:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         tiny.answer(small_text, tmp_path / "runs", told=Told(progress=stop))
-    found = tiny.answer(small_text, tmp_path / "runs", minutes=1e-6)
-    assert found["trainings"] == 12 and found["budget_minutes"] == 1e-6
+    found = tiny.answer(small_text, tmp_path / "runs", minutes=minutes)
+    assert found["trainings"] == 12 and found["budget_minutes"] == minutes
     assert found["not_reached"] and found["seeds"] < 3 and found["verdict"] == "unresolved"
     whole = tiny.answer(small_text, tmp_path / "runs", minutes=2)
     assert whole["not_reached"] == [] and whole["seeds"] == 3 and whole["trainings"] > 12

@@ -85,7 +85,7 @@ def run_study(
     ask = Ask(source=source, seeds=seeds, quick=quick, margin=margin, cache=cache)
     design = question.design(ask)
     told.say(f"{question.name}: {question.asks}")
-    budget = minutes or (QUICK_MINUTES if quick else FULL_MINUTES)
+    budget = (QUICK_MINUTES if quick else FULL_MINUTES) if minutes is None else minutes
     with places(on, workers, cache) as (size, make):
         expected = estimate(design, source, cache, size)
         beside = folders_beside(design, within)
