@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import math
+from types import SimpleNamespace
 
 import pytest
 
@@ -11,7 +12,8 @@ from qkv.studies.question import Ask
 from qkv.studies.questions import find
 from qkv.studies.sentences import effect_row, notes
 from qkv.studies.store import folder_of, full_answer
-from qkv.studies.verdicts import ArmFigures, _lost, _values, judged, numbered
+from qkv.studies.tuning import pending
+from qkv.studies.verdicts import ArmFigures, _lost, _values, findings, judged, numbered
 
 TEXT = ("a text", "0" * 64)
 
@@ -57,6 +59,28 @@ def test_a_training_that_diverged_measures_what_blind_guessing_does_or_nothing(q
     (effect,) = judged([(contrast, found)])
     assert _lost(effect, design, reported) == (value is None)
     assert _lost(effect, design, {("trained", 1): measured}) == 0, "what was not reached did not diverge"
+
+
+def test_a_training_that_two_arms_share_counts_for_both_whoever_asked_first():
+    """At the same rate the arm with a rate of its own and the one that takes over another's are one training."""
+    design = find("heads-and-scale").design(Ask(named=TEXT, quick=True, seeds=2))
+
+    def figures(late: str) -> tuple[ArmFigures, ...]:
+        rows: dict[str, dict] = {}
+
+        def loss(key: str | None) -> float | None:
+            return rows[key]["loss"] if key in rows else None
+
+        while jobs := list(pending(design, "", loss)):
+            trial = min(jobs, key=lambda job: job.trial.arm.name == late).trial
+            more = {"key": trial.key, "arm": trial.arm.name, "lr": trial.lr, "frozen": [], "curve": []}
+            rows[trial.key] = row(2 + abs(math.log(trial.lr / trial.arm.lr)), trial.seed == 1) | more
+        folder = SimpleNamespace(rows=rows, trainings=list(rows.values()), loss=loss, designs=[], margins=())
+        return findings(design, folder, "").arms
+
+    first, last = figures(""), figures("1 head, Glorot, undivided")
+    assert [each.trainings for each in first] == [each.trainings for each in last]
+    assert first == last and {each.trainings for each in first if each.arm.tune == "own"} == {8}
 
 
 def test_a_note_names_effects_whose_arm_was_best_at_the_edge_and_those_without_what_diverged():

@@ -290,7 +290,8 @@ def _figures(design: Design, arm: Arm, folder: StudyFolder, source: str, reporte
     replicates = [r for r in range(1, design.replicates + 1) if (arm.name, r) in reported]
     rows = [reported[arm.name, r] for r in replicates]
     choices = [choice(design, arm, r, source, folder.loss) for r in replicates]
-    made = [row for row in folder.trainings if row["arm"] == arm.name]
+    told = {row["key"] for row in rows}  # arms that come to the same rate share a training, whoever asked first
+    made = [row for row in folder.trainings if row["arm"] == arm.name or row["key"] in told]
     return ArmFigures(
         arm=arm,
         losses=tuple(row["loss"] for row in rows),
