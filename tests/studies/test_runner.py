@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -288,10 +289,14 @@ def test_a_study_in_use_is_not_entered(tiny, whole, small_text):
         tiny.answer(small_text, whole.parent)
 
 
-def test_a_log_that_was_changed_is_not_trusted(tiny, small_text, tmp_path):
-    verdict = tiny.answer(small_text, tmp_path / "runs", seeds=2)
-    log = Path(verdict["run"]) / "runs.jsonl"
-    log.write_bytes(log.read_bytes().replace(b'"arm"', b'"arm', 1))
+@pytest.mark.parametrize(
+    "line", [b'{"arm: 1}', b"17", b"[]", b"null", b""], ids=["torn", "number", "list", "null", "empty"]
+)
+def test_a_log_that_was_changed_is_not_trusted(line, tiny, small_text, whole, tmp_path):
+    shutil.copytree(whole, tmp_path / "runs" / whole.name)
+    log = tmp_path / "runs" / whole.name / "runs.jsonl"
+    first, _, *rest = log.read_bytes().split(b"\n")
+    log.write_bytes(b"\n".join([first, line, *rest]))
     with pytest.raises(RunFolderError, match="line 2 of .* is damaged"):
         tiny.answer(small_text, tmp_path / "runs", seeds=2)
 

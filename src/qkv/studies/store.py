@@ -39,18 +39,21 @@ def folder_of(design: Design, within: Path) -> Path:
 def read_rows(folder: Path) -> Iterator[dict[str, Any]]:
     """Every whole line of the log, oldest first.
 
-    Raises RunFolderError for a line in the middle that is no JSON: somebody changed the log.
+    Raises RunFolderError for a line in the middle that is no object of JSON: somebody changed the log.
     """
     path = folder / _RUNS
     if not path.is_file():
         return
     for number, line in enumerate(path.read_bytes().split(b"\n")[:-1], start=1):
         try:
-            yield json.loads(line)
+            row = json.loads(line)
         except ValueError:
+            row = None
+        if not isinstance(row, dict):
             raise RunFolderError(
                 f"line {number} of {path} is damaged; delete that line and the training that it held is made again"
-            ) from None
+            )
+        yield row
 
 
 def full_answer(design: Design, within: Path) -> str:
