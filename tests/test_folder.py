@@ -5,6 +5,7 @@ import hashlib
 import json
 import os
 import shutil
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -29,6 +30,29 @@ def test_a_written_file_has_the_bytes_and_the_hash(tmp_path: Path) -> None:
     assert (tmp_path / "a").read_bytes() == b"onetwo"
     assert digest == hashlib.sha256(b"onetwo").hexdigest() == sha256_of(tmp_path / "a")
     assert names(tmp_path) == {"a"}
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
+def test_what_is_no_file_is_written_to_and_not_replaced(tmp_path: Path) -> None:
+    """`--out /dev/null`, typed by root, would otherwise leave the machine a file of that name."""
+    os.mkfifo(tmp_path / "pipe")
+    reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        digest = write_atomically(tmp_path / "pipe", [b"one", b"two"])
+        assert os.read(reader, 100) == b"onetwo"
+    finally:
+        os.close(reader)
+    assert stat.S_ISFIFO((tmp_path / "pipe").stat().st_mode) and names(tmp_path) == {"pipe"}
+    assert digest == hashlib.sha256(b"onetwo").hexdigest()
+
+
+def test_a_link_stays_a_link(tmp_path: Path) -> None:
+    (tmp_path / "to").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "to" / "a")
+    for data in (b"first", b"second"):
+        write_atomically(tmp_path / "link", data)
+        assert (tmp_path / "link").is_symlink() and (tmp_path / "to" / "a").read_bytes() == data
+    assert names(tmp_path) == {"to", "link"} and names(tmp_path / "to") == {"a"}
 
 
 def test_a_full_disk_leaves_the_old_file_and_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -91,16 +91,21 @@ def check_place(path: str | Path, *, folder: bool = False) -> None:
 def write_atomically(path: Path, chunks: bytes | Iterable[bytes | memoryview]) -> str:
     """Write a file so that it is there whole or not at all; returns its sha256 in hex.
 
-    Raises StorageError; then an older file of that name is untouched and nothing of the new one is left.
+    What is no file (/dev/null, /dev/stdout, a pipe) is written to and never replaced, and a link stays a link. Raises
+    StorageError; then an older file of that name is untouched and nothing of the new one is left.
     """
+    is_special = os.path.exists(path) and not os.path.isfile(path)
+    path = path if is_special else Path(os.path.realpath(path))
     temporary = path.with_name(f"{_TEMPORARY}{path.name}")
     digest = hashlib.sha256()
     with storage_errors(path):
         try:
-            with open(temporary, "wb", buffering=0) as file:
+            with open(path if is_special else temporary, "wb", buffering=0) as file:
                 for chunk in [chunks] if isinstance(chunks, bytes) else chunks:
                     digest.update(chunk)
                     _write(file.fileno(), memoryview(chunk).cast("B"))
+                if is_special:
+                    return digest.hexdigest()
                 os.fsync(file.fileno())
             os.replace(temporary, path)
         except BaseException:
