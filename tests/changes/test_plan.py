@@ -341,6 +341,33 @@ def test_only_trains_what_it_names_under_every_name():
     assert "L0.W_V" not in plan.frozen(0) and plan.held_part() == "L0.W_V"
 
 
+@pytest.mark.parametrize(
+    ("named", "trained"),
+    [
+        ("L0.H0.W_Q,L0.H1.W_K", [0, 1]),  # heads of one storage, by either name
+        ("L0.W_Q,L0.H1.W_K", [0, 1, 2, 3]),
+        ("L0.H0.W_Q,L0.W_K", [0, 1, 2, 3]),
+        ("L0.H1.W_K", [1]),
+    ],
+)
+def test_only_adds_up_what_it_names_of_one_shared_matrix(named: str, trained: list[int]) -> None:
+    catalogue = make()
+    plan = plan_changes(["L0.W_K=share(L0.W_Q)", f"{named}=only"], catalogue, 0)
+    plan.at_start()
+    matrix = plan.catalogue.entry("L0.W_Q")
+    before = matrix.parameter.detach().clone()
+    plan.before_step(0)
+    with torch.no_grad():
+        matrix.parameter.add_(1.0)
+    plan.after_step(0)
+    moved = [
+        part.piece
+        for part in plan.catalogue.select("L0.H*.W_Q")
+        if not torch.equal(part.of(matrix.parameter), part.of(before))
+    ]
+    assert moved == trained
+
+
 def test_heads_of_a_storage_that_is_cut_otherwise_are_refused():
     with pytest.raises(ChangeError, match="L0.H1.W_O lies in L0.W_V now, whose heads are cut otherwise"):
         plan_changes(["L0.W_O=share(L0.W_V)", "L0.H1.W_O=zero"], make(), 0)

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import qkv
 from qkv import api
@@ -83,6 +84,29 @@ def test_an_output_that_stays_at_zero_is_refused(small_text: Path, changes: tupl
 )
 def test_an_output_that_is_something_or_moves_later_lets_gradients_through(small_text: Path, preset, changes) -> None:
     check_reached(assemble(*resolved(small_text, preset=preset, set=SMALL, changes=changes)))
+
+
+@pytest.mark.parametrize(
+    ("changes", "step"),
+    [
+        (("norm_f=stop_gradient", "W_U=random(0.02)", "W_E=only"), 0),
+        (("L1.resid_pre=stop_gradient@3..", "W_E,W_U=only"), None),
+        (("L1.resid_pre=stop_gradient@3..", "W_U=random(0.02)", "L0.W_Q=only"), 3),
+        (("L1.resid_pre=stop_gradient", "W_U=random(0.02)", "L1.W_Q=only"), None),
+        (("L1.resid_pre=stop_gradient", "W_U=random(0.02)", "W_E,norm_f.gain=freeze", "L1.**=freeze@4..6"), 4),
+        (("norm_f=stop_gradient",), None),
+    ],
+)
+def test_something_that_trains_lies_after_what_is_stopped(small_text: Path, changes, step) -> None:
+    parts = assemble(*resolved(small_text, set=SMALL, changes=changes))
+    before = {address: values.clone() for address, values in parts.catalogue.state().items()}
+    if step is None:
+        check_reached(parts)
+    else:
+        with pytest.raises(ChangeError, match=f"lets no gradient reach anything that trains from step {step};"):
+            check_reached(parts)
+    assert all(torch.equal(values, before[address]) for address, values in parts.catalogue.state().items())
+    assert not parts.model.stops and all(entry.parameter.requires_grad for entry in parts.catalogue)
 
 
 def test_a_classifier_s_head_is_an_output_too(tmp_path: Path) -> None:

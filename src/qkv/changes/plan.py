@@ -110,6 +110,10 @@ class Plan:
                 new = self._values(write.change, write.entry, write.parts, stored, write.read)
                 for part, values in zip(write.parts, new, strict=True):
                     part.of(stored).copy_(values)
+        self.hold(step)
+
+    def hold(self, step: int) -> None:
+        """Take gradients away from what is stopped or frozen during this step, and write nothing."""
         self._stop_gradients(step)
         self._freezer.enter(step)
 
@@ -120,6 +124,11 @@ class Plan:
     def acts_at(self, step: int) -> bool:
         """Whether a change begins or ends with this step."""
         return any(step in (change.start, change.stop) for change, _ in self._made)
+
+    def stops_at(self) -> list[int]:
+        """Where gradients are stopped inside the model: every step at which that, or what is frozen, changes; or []."""
+        spans = {step for change, *_ in self._stops for step in (change.start, change.stop)}
+        return sorted({*self._freezer.boundaries, *spans} - {None}) if spans else []
 
     def at_end(self) -> None:
         """Let everything train again that did before."""
@@ -178,9 +187,9 @@ class Plan:
             return
         parts = self.catalogue.select(change.selector)
         if change.op == "only":
-            kept = {self._root(part): part.entry.address for part in parts}
-            others = self.catalogue.others(parts)  # less what shares the storage of a named matrix under another name
-            parts = [p for p in others if kept.get(self._root(p), p.entry.address) == p.entry.address]
+            self._check_cuts(change, parts)
+            named = [Part(part.address, self._entries[self._root(part)], part.piece) for part in parts]
+            parts = [part for part in self.catalogue.others(named) if self._root(part) == part.entry.address]
         self._check_cuts(change, parts)
         effect = change.start < self._resumed_at
         if change.op == "share":

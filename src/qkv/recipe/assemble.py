@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
@@ -88,10 +89,42 @@ def assemble(
 
 
 def check_reached(parts: Parts) -> None:
-    """Make sure that a gradient can come through the output.
+    """Make sure that a gradient can come through the output and gets to something that trains.
 
-    Raises ChangeError where an output matrix starts at zero and stays there.
+    Raises ChangeError where an output matrix starts at zero and stays there, and where activations that let no gradient
+    through cut off all that trains.
     """
+    _check_output(parts)
+    steps = parts.plan.stops_at()
+    if not steps:
+        return
+    config, sizes = parts.config, parts.model.config.sizes
+    first = np.arange(max(1, config.training.batch_size // config.training.accumulate), dtype=np.int64)
+    batch = parts.task.train_batch(parts.corpus, sizes, config.seed, 0, first).to(config.machine.device)
+    weights = [entry.parameter for entry in parts.catalogue]
+    zeros = [weight for weight in weights if not weight.count_nonzero()]
+    anything = torch.Generator().manual_seed(0)
+    try:
+        for zero in zeros:  # it will be something by the time that counts
+            zero.data.copy_(0.02 * torch.randn(zero.shape, generator=anything))
+        for step in steps:
+            parts.plan.hold(step)
+            loss, _ = parts.task.loss(parts.model, batch)
+            trained = [weight for weight in weights if weight.requires_grad]
+            gradients = torch.autograd.grad(loss, trained, allow_unused=True)
+            if not any(gradient is not None and gradient.count_nonzero() for gradient in gradients):
+                made = ", ".join(config.changes)
+                raise ChangeError(
+                    f"{made} lets no gradient reach anything that trains from step {step}; stop it further from the"
+                    " output, or let something train that lies after it"
+                )
+    finally:
+        for zero in zeros:
+            zero.data.zero_()
+        parts.plan.at_end()
+
+
+def _check_output(parts: Parts) -> None:
     changes = [change for text in parts.config.changes for change in parse_changes(text)]
     if any(change.start and OPS[change.op].writes for change in changes):
         return
