@@ -7,6 +7,7 @@ of ours is written to a file which is named.
 """
 
 import argparse
+import errno
 import importlib
 import io
 import itertools
@@ -20,7 +21,7 @@ from typing import Any
 
 from qkv import __version__
 from qkv.commands import COMMANDS
-from qkv.errors import QkvError, UserError, unknown
+from qkv.errors import QkvError, UserError, too_long, unknown
 
 __all__ = ["Parser", "command_parser", "main"]
 
@@ -116,6 +117,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except OSError as error:
         if error.errno is None:
             return _bug(error)
+        if error.errno == errno.ENAMETOOLONG:
+            return _say(str(too_long(str(error.filename))), UserError.exit_status)
         what = f"{error.strerror}: {error.filename}" if error.filename else str(error.strerror)
         return _say(f"the system refused: {what}", 1)
     except MemoryError:

@@ -37,6 +37,7 @@ __all__ = [
     "StorageError",
     "UserError",
     "nearest",
+    "too_long",
     "unknown",
 ]
 
@@ -118,3 +119,8 @@ def unknown(what: str, given: str, options: Iterable[str], n: int = 3) -> str:
         return f"unknown {what} {given!r}; did you mean {' or '.join(repr(c) for c in close)}?"
     shown = ", ".join(options[:12]) + (", ..." if len(options) > 12 else "")
     return f"unknown {what} {given!r}; expected one of: {shown}"
+
+
+def too_long(name: str) -> UserError:
+    """For a name of a file or folder that the file system does not take (ENAMETOOLONG)."""
+    return UserError(f"{name[:40]}... is too long for the name of a file or folder here; give a shorter one")

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
-from qkv.errors import RunFolderError, StorageError, UserError
+from qkv.errors import RunFolderError, StorageError, UserError, too_long
 
 __all__ = [
     "FINAL_FILES",
@@ -54,7 +54,7 @@ R = TypeVar("R")
 
 @contextlib.contextmanager
 def storage_errors(path: Path) -> Iterator[None]:
-    """Turn an OSError into a StorageError that says what happened to `path` and what to do."""
+    """Turn an OSError into a StorageError, or a UserError for a name, that says what became of `path` and what to do."""
     try:
         yield
     except OSError as error:
@@ -63,6 +63,8 @@ def storage_errors(path: Path) -> Iterator[None]:
             raise StorageError(f"{message} then type the same again (a training goes on with --resume)") from error
         if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
             raise StorageError(f"no permission to write {path}; what was saved before is kept") from error
+        if error.errno == errno.ENAMETOOLONG:
+            raise too_long(path.name) from error
         raise StorageError(f"{path} could not be written: {error.strerror or error}") from error
 
 

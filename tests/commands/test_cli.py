@@ -105,6 +105,11 @@ def test_a_mistake_is_one_clear_message_and_exit_2(typed, said, capsys):
             1,
             "qkv: the system refused: No space left on device: runs/a\n",
         ),
+        (
+            OSError(36, "File name too long", "a" * 300),
+            2,
+            f"qkv: {'a' * 40}... is too long for the name of a file or folder here; give a shorter one\n",
+        ),
     ],
 )
 def test_every_outcome_has_its_exit_status(error, status, said, monkeypatch, capsys):
