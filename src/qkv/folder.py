@@ -54,7 +54,7 @@ R = TypeVar("R")
 
 @contextlib.contextmanager
 def storage_errors(path: Path) -> Iterator[None]:
-    """Turn an OSError into a StorageError, or a UserError for a name, that says what became of `path` and what to do."""
+    """Turn an OSError into a StorageError (a UserError for a name) that says what happened to `path` and what to do."""
     try:
         yield
     except OSError as error:
