@@ -98,7 +98,7 @@ def check_reached(parts: Parts) -> None:
     steps = parts.plan.stops_at()
     if not steps:
         return
-    config, sizes = parts.config, parts.model.config.sizes
+    config, sizes = parts.config, parts.config.model.sizes
     first = np.arange(max(1, config.training.batch_size // config.training.accumulate), dtype=np.int64)
     batch = parts.task.train_batch(parts.corpus, sizes, config.seed, 0, first).to(config.machine.device)
     weights = [entry.parameter for entry in parts.catalogue]

@@ -69,7 +69,10 @@ def _design(ask: Ask) -> Design:
 def _claim(findings: Findings) -> str:
     verdict, effect = findings.primary.result.verdict, findings.primary.result.effect or 0.0
     both = findings.effect("L0.q: both together (adamw)").told
-    more = f" (and {both.effect:.0%} of the change needs both to have moved)" if both.verdict == "differs" else ""
+    share, more = both.effect or 0.0, ""
+    if both.verdict == "differs":
+        more = f"{share:.0%} of the change needs" if share > 0 else f"{-share:.0%} of it is taken back by what needs"
+        more = f" (and {more} both to have moved)"
     if verdict == "unresolved":
         return (
             "Whether queries of the first layer changed by their encodings or by W_Q is not"
