@@ -304,11 +304,24 @@ def answer_page(question: Question) -> str:
         else:
             turned = was_judged(found[1], found[0])
             lines += [f"{turned} [Why](../studies.md#the-verdict).", ""] if turned else []
-            lines += [answer_text(found[0], f"{name}.svg" if forest_svg(found[0]) else "")]
+            lines += [answer_text(found[0], f"{name}.svg" if forest_svg(found[0]) else ""), *_log_of(found[1])]
     if not any(_result(name) for name in _result_names(question.name)):
         lines += [f"What would show the expectation to be wrong: {question.falsified_by}", ""]
         lines += [f"What has been published: {question.literature}", ""]
     return "\n".join(lines)
+
+
+def _log_of(kept: dict[str, Any]) -> list[str]:
+    """Where every training of a kept run stands, and how more are added to them; nothing where that is not kept."""
+    folder = Path(kept["run"]).name
+    if not (HERE / "answers" / "runs" / folder / "runs.jsonl").is_file():
+        return []
+    return [
+        f"[Its log](runs/{folder}/runs.jsonl) has a line for every training. More replicates add to them: copy",
+        f"`docs/answers/runs/{folder}` into `runs/`, then type, with the same text,",
+        f"`qkv study {kept['study']} TEXT --seeds {kept['seeds'] + 2}`.",
+        "",
+    ]
 
 
 def _result_names(study: str) -> list[str]:

@@ -1,11 +1,13 @@
 """The documentation is what the code says."""
 
+import dataclasses
 import importlib.util
 import inspect
 import json
 import pkgutil
 import re
 import shlex
+import shutil
 import tomllib
 from pathlib import Path
 
@@ -19,6 +21,7 @@ from qkv.errors import QkvError
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 RESULTS = sorted((DOCS / "answers" / "results").glob("*.json"))
+LOGS = sorted((DOCS / "answers" / "runs").glob("study-*"))
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 MODULES = sorted(m.name for m in pkgutil.walk_packages(qkv.__path__, "qkv.") if m.name != "qkv.__main__")
 
@@ -87,6 +90,30 @@ def test_every_verdict_of_an_answer_is_that_of_its_values_by_the_rule_of_today(p
         turned = re.search(rf"\*{re.escape(row['name'])}\* is {wanted}( \(not after correction\))? and was", text)
         assert bool(turned) == (wanted != row["verdict"].removesuffix(" (not after correction)"))
         assert place or row["sd"] is None or f"intervals: {how_exact(row['n'])};" in text
+
+
+@pytest.mark.parametrize("log", LOGS, ids=lambda path: path.name)
+def test_a_kept_log_gives_the_kept_verdict_without_one_training(log, tmp_path):
+    pytest.importorskip("scipy.stats", reason="SciPy is in the extra study")
+    from qkv.studies.question import Ask
+    from qkv.studies.questions import find
+    from qkv.studies.store import StudyFolder
+    from qkv.studies.tuning import every_key, pending
+    from qkv.studies.verdicts import findings
+
+    (kept,) = [r for r in map(json.loads, (p.read_text("utf-8") for p in RESULTS)) if Path(r["run"]).name == log.name]
+    source = kept["source"]
+    question, named = find(kept["study"]), (source["name"], source["sha256"])
+    ask = Ask(named=named, labelled=source.get("labelled", False), quick=kept["quick"], seeds=kept["seeds"])
+    design = dataclasses.replace(question.design(ask), software=kept["software"])
+    shutil.copytree(log, tmp_path / log.name)
+    with StudyFolder.begin(design, tmp_path) as folder:
+        folder.adopt(design, every_key(design, ""))
+        assert kept["not_reached"] or not list(pending(design, "", folder.loss)), "nothing is left to train"
+        found = findings(design, folder, "", question.derive)
+    told = [[effect.contrast.name, list(effect.values)] for effect in found.effects]
+    assert told == [[row["name"], row["values"]] for row in kept["contrasts"]]
+    assert found.trainings == kept["trainings"]
 
 
 def test_the_answers_that_an_older_rule_gave_are_judged_anew():
