@@ -14,7 +14,7 @@ from pathlib import Path
 
 from command import fresh, machine, qkv, spread
 
-from qkv.benchmarks.time_to_loss import nanogpt_seconds
+from qkv.benchmarks.time_to_loss import ends_there, nanogpt_command
 
 
 def main() -> None:
@@ -28,7 +28,7 @@ def main() -> None:
     parser.add_argument("--tokenizer", default="char")
     args = parser.parse_args()
     print(machine())
-    theirs = nanogpt_seconds(args.nanogpt, args.text) if args.nanogpt else None
+    theirs = nanogpt_command(args.nanogpt, args.text) if args.nanogpt else None
     seconds, losses, results = [], [], {}
     for seed in range(args.first_seed, args.first_seed + args.seeds):
         words = ["train", str(args.text), "--tokenizer", args.tokenizer, "--until-loss", str(args.until)]
@@ -42,7 +42,10 @@ def main() -> None:
         )
     print(f"{results['parameters']:,} parameters; whole process, seconds: {spread(seconds)}; losses: {spread(losses)}")
     if theirs:
-        print(f"nanoGPT's CPU command: {theirs:.1f} s; ratio {theirs / sorted(seconds)[len(seconds) // 2]:.1f}")
+        took, loss = theirs
+        compares = max(losses) <= args.until and ends_there(loss, args.until)
+        ratio = f"ratio {took / sorted(seconds)[len(seconds) // 2]:.1f}" if compares else "times do not compare"
+        print(f"nanoGPT's CPU command: {took:.1f} s, ended at {loss:.4f}; {ratio}")
     if max(losses) > args.until:
         sys.exit(f"the target of {args.until} was missed by a seed")
 

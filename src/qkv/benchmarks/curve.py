@@ -12,6 +12,7 @@ from typing import Any
 from qkv.benchmarks.nanogpt import NanoGPT
 from qkv.benchmarks.processes import fresh, qkv
 from qkv.benchmarks.session import Session
+from qkv.errors import ConfigError
 
 __all__ = ["BUDGETS", "RATES", "measure"]
 
@@ -72,6 +73,11 @@ def _budget(session: Session, name: str, words: Sequence[str], minutes: float, p
     for seed in session.seeds:
         typed = [*words, "--minutes", f"{minutes:.6g}", "--seed", str(seed), "--out", str(fresh() / "run")]
         taken, found = qkv("train", *typed)
+        if found["bits_per_byte"] is None:
+            raise ConfigError(
+                f"the tokenizer {session.asked.tokenizer} changes letters, so its losses are no bits per byte; choose"
+                " another --tokenizer"
+            )
         ours.append(found)
         session.say(
             f"{name}, {60 * minutes:.0f} s, seed {seed}: {found['bits_per_byte']:.4f} bits a byte, {taken:.1f} s"

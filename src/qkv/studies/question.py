@@ -1,5 +1,6 @@
 """What a question of `studies/questions/` is: words, a design for a text and a budget, and the claim it ends in."""
 
+import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +12,17 @@ from qkv.studies.design import Arm, Contrast, Design, Grid, Scale, Text
 from qkv.studies.training import software
 from qkv.studies.verdicts import Derive, Findings
 
-__all__ = ["ANSWERS", "LEARNS_MASKED", "LEARNS_RECALL", "RECALLED", "Ask", "Question", "make_design"]
+__all__ = [
+    "ANSWERS",
+    "LEARNS_MASKED",
+    "LEARNS_RECALL",
+    "RECALLED",
+    "Ask",
+    "Question",
+    "learned",
+    "make_design",
+    "of_learned",
+]
 
 QUICK_MINUTES, FULL_MINUTES = 3.0, 150.0
 """Wall time of a study on two cores, by design."""
@@ -37,6 +48,8 @@ LEARNS_RECALL: dict[str, Any] = {
 }
 """Of arms on it: 1,000 steps recall all of it, d_model 64. Sixteen keys from N(0, 0.02) stay near what one gets who
 knows which values were told but not where, and there a share of what was recalled is a share of nothing (LOG.md)."""
+_LEARNED_NATS = 0.05
+"""Beyond frequencies: who saves no more has learned nothing."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,6 +105,25 @@ class Question:
     """A sentence on what was counted on the text, without a training, that its figures have to be read with."""
 
 
+def learned(arm: str) -> Contrast:
+    """Whether an arm, which has the probe `learned`, ended better than who knows how often each answer is one."""
+    return Contrast(
+        name=f"learned ({arm})", what="nats that the model saves whoever knows how often each answer is one",
+        terms=((1.0, arm, "beyond frequencies"),), margin=_LEARNED_NATS, unit="nats per answer",
+        expected="above 0, else nothing is said of the arm",
+    )  # fmt: skip
+
+
+def of_learned(contrasts: tuple[Contrast, ...], arms: tuple[str, ...]) -> tuple[Contrast, ...]:
+    """The same, and of each of those arms whether it learned anything, which all that reads it needs."""
+
+    def of(contrast: Contrast) -> Contrast:
+        needs = [learned(arm).name for arm in contrast.arms if arm in arms]
+        return dataclasses.replace(contrast, needs=needs[0]) if needs else contrast
+
+    return (*map(of, contrasts), *map(learned, arms))
+
+
 def make_design(
     ask: Ask,
     *,
@@ -130,11 +162,12 @@ def make_design(
 
 def _read(ask: Ask, texts: dict[str, Text], scale: Scale, arms: tuple[Arm, ...]) -> tuple[str, str]:
     """Name and sha256 of the text, once every arm is seen to have enough of it. Raises SourceError."""
-    name, sha256 = "made", "made"
+    name, sha256 = "made", "made"  # of a table, what its texts are known by, which may say how they were split
     for key, text in texts.items():
         made = ask.corpus(text)
         if text.stream in ("text", "labelled"):
-            name, sha256 = made.name, made.sha256
+            if name == "made" or text.stream == "text":
+                name, sha256 = made.name, made.sha256
             sizes = [(arm.task, {**vars(scale), **dict(arm.sizes)}) for arm in arms if arm.text == key]
             for task, s in sizes or [("causal", vars(scale))]:
                 steps = s["steps"] // ANSWERS if task == "masked" else s["steps"]  # by what it is asked

@@ -46,11 +46,14 @@ def _corpus(text: Text, source: str, val_tokens: int, cache: Path | None, stamp:
     made = STREAMS[text.stream](text, source, cache)
     if not (val_tokens and isinstance(made, Corpus)) or len(made.val) <= val_tokens:
         return made
-    ids = made.val.ids[:val_tokens]
-    share = val_tokens / len(made.val)
-    val = Tokens(ids=ids, offsets=np.array([0, len(ids)]), n_bytes=round(share * made.val.n_bytes))
-    charge = None if made.charge_nats is None else share * made.charge_nats
-    return dataclasses.replace(made, val=val, charge_nats=charge)
+    charge = None if made.charge_nats is None else val_tokens / len(made.val) * made.charge_nats
+    return dataclasses.replace(made, val=_first(made.val, val_tokens), charge_nats=charge)
+
+
+def _first(tokens: Tokens, n: int) -> Tokens:
+    """The first n of more tokens, whose documents stay apart."""
+    offsets = np.append(tokens.offsets[tokens.offsets < n], n)
+    return Tokens(ids=tokens.ids[:n], offsets=offsets, n_bytes=round(n / len(tokens) * tokens.n_bytes))
 
 
 def _own_text(text: Text, source: str, cache: Path | None) -> Corpus:
@@ -63,12 +66,7 @@ def _own_text(text: Text, source: str, cache: Path | None) -> Corpus:
 
 def _trained_on(made: Corpus, n: int) -> Corpus:
     """The same corpus with the first `n` training tokens alone; its vocabulary stays that of the whole text."""
-    train = made.train
-    if len(train) <= n:
-        return made
-    offsets = np.append(train.offsets[train.offsets < n], n)
-    cut = Tokens(ids=train.ids[:n], offsets=offsets, n_bytes=round(n / len(train) * train.n_bytes))
-    return dataclasses.replace(made, train=cut)
+    return made if len(made.train) <= n else dataclasses.replace(made, train=_first(made.train, n))
 
 
 def _labelled(text: Text, source: str, cache: Path | None) -> Any:

@@ -97,6 +97,8 @@ def _design(ask: Ask) -> Design:
 
 def derive(rows: Sequence[Mapping[str, float]]) -> list[dict[str, float]]:
     """Of each row the share of its little studies that said so; the true planted effect is the mean of all others."""
+    if not rows:
+        return []
     effects, nulls = (_values(rows, name) for name in ("effect", "null"))
     n, total, known = effects[:, :, 0].size, effects.sum(), known_effect()
     found = []

@@ -228,12 +228,25 @@ def _full(ask: Ask) -> Design:
         ),
         Contrast(
             name="more pieces cost more",
-            what="cost with 2,048 pieces less cost with 512, the same d_model",
+            what="cost with 2,048 pieces less cost with 512, the same d_model (2,048 are longer, so that as much a byte"
+            " is more a token)",
             terms=(
                 (1.0, "many pieces frozen", "loss"),
                 (-1.0, "many pieces trained", "loss"),
                 (-1.0, "frozen", "loss"),
                 (1.0, "trained", "loss"),
+            ),
+            margin=MARGIN,
+            expected="above 0",
+        ),
+        Contrast(
+            name="narrower models pay more",
+            what="cost at d_model 32 less cost at 128, the same 512 pieces",
+            terms=(
+                (1.0, "narrow frozen", "loss"),
+                (-1.0, "narrow trained", "loss"),
+                (-1.0, "wide frozen", "loss"),
+                (1.0, "wide trained", "loss"),
             ),
             margin=MARGIN,
             expected="above 0",
@@ -300,7 +313,7 @@ QUESTION = Question(
     falsified_by=(
         f"With characters (d_vocab near d_model) a cost above {amount(MARGIN_CHARACTERS, False)}"
         " nats; with word pieces a"
-        " cost that does not grow with d_vocab / d_model."
+        " cost that does not grow with d_vocab / d_model, the pieces held (narrower models pay no more)."
     ),
     literature=(
         "At 17 B tokens a 32-layer model over fixed 16-bit token codes reached a validation perplexity of 2.36 against"
@@ -308,7 +321,7 @@ QUESTION = Question(
         " 2605.09751). That cost at"
         " small scale, with a learning rate tuned for each arm, has not been found published. If d_vocab <= d_model and"
         " the frozen rows are independent, every reader of the first layer can undo the freezing exactly (a short proof"
-        " in docs/answers)."
+        " in docs/answers). That narrower models pay more was asked when four replicates of the kept run had been seen."
     ),
     design=_design,
     claim=_claim,

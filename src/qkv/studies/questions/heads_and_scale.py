@@ -10,7 +10,7 @@ of rows and the share of them that one key takes whole, at the start and at the 
 from typing import Any
 
 from qkv.studies.design import Arm, Contrast, Design, Grid, Scale, Text, cost
-from qkv.studies.question import Ask, Question, make_design
+from qkv.studies.question import LEARNS_RECALL, RECALLED, Ask, Question, make_design
 from qkv.studies.verdicts import Findings
 
 __all__ = ["QUESTION"]
@@ -160,12 +160,10 @@ def _pruned() -> Contrast:
 
 
 def _full(ask: Ask) -> Design:
-    recall = {"text": "recall", "task": "recall", "lr": 0.003}
-
     def of_recall(n: int) -> Arm:
-        return Arm(
-            name=f"recall, {_count(n)}", what=f"associative recall with {_count(n)}", sizes=(("n_heads", n),), **recall
-        )  # fmt: skip
+        sizes = (*LEARNS_RECALL["sizes"], ("n_heads", n))
+        more: dict[str, Any] = {**LEARNS_RECALL, "sizes": sizes}
+        return Arm(name=f"recall, {_count(n)}", what=f"associative recall with {_count(n)}", **more)
 
     arms = (
         _split(4, probes=("ablation",)), _split(1, probes=("patterns",)), _split(2), _split(8), _split(16),
@@ -176,7 +174,7 @@ def _full(ask: Ask) -> Design:
     return make_design(
         ask,
         study="heads-and-scale",
-        texts={"text": Text(), "recall": Text(stream="recall", settings=(("keys", 32), ("values", 32)))},
+        texts={"text": Text(), "recall": RECALLED},
         scale=Scale(d_model=64, n_layers=2, n_heads=4, n_ctx=64, batch_size=16, steps=1000, val_tokens=32_768),
         grid=Grid(),
         arms=arms,

@@ -73,9 +73,19 @@ def _full(ask: Ask) -> Design:
             *(_cost(name) for name in ("W_E", "W_E and W_U", "tables")),
             _cost("tables and norms", "wide ", expected="below that of d_model 64"),
             _cost("tables and norms", "recall ", unit="nats per answer"),
+            Contrast(
+                name="width lowers the cost",
+                what="cost of training only tables and norms at d_model 64, less that at 128",
+                terms=(
+                    (1.0, "tables and norms", "loss"), (-1.0, "everything", "loss"),
+                    (-1.0, "wide tables and norms", "loss"), (1.0, "wide everything", "loss"),
+                ),
+                margin=MARGIN,
+                expected="above 0",
+            ),
         ),
         replicates=8,
-    )
+    )  # fmt: skip
 
 
 def _claim(findings: Findings) -> str:

@@ -14,7 +14,6 @@ warning that needs no statistics: W_Q and W_K can be exchanged for another pair 
 among queries, so likeness in q and k is no property of what the model does.
 """
 
-import dataclasses
 from typing import Any
 
 import numpy as np
@@ -22,7 +21,7 @@ import numpy as np
 from qkv.studies.analogies import FEWEST_ASKED, N_QUESTIONS, n_askable
 from qkv.studies.design import Arm, Contrast, Design, Grid, Scale, Text
 from qkv.studies.probes_contextual import MOST_TOKENS
-from qkv.studies.question import ANSWERS, LEARNS_MASKED, Ask, Question, make_design
+from qkv.studies.question import ANSWERS, LEARNS_MASKED, Ask, Question, make_design, of_learned
 from qkv.studies.sentences import amount
 from qkv.studies.verdicts import Findings, is_there
 
@@ -32,8 +31,6 @@ MARGIN = 0.05
 """Of a cosine."""
 _COSINE, _RANKS, _SHARE, _POINTS = "cosine", "rank correlation", "of all", "points of accuracy"
 _MARGINS = {_COSINE: MARGIN, _RANKS: 0.1, _SHARE: 0.05, _POINTS: 5.0}
-MARGIN_NATS = 0.05
-"""Beyond frequencies: who saves no more has learned nothing."""
 _UNTRAINED, _TRAINED = ("contextual",), ("contextual", "change of basis", "analogies")
 
 
@@ -72,24 +69,6 @@ def _change(arm: str, measure: str, what: str, last: int, expected: str = "") ->
         f"{measure}, layer {last} - 0 ({arm})", f"{what} after the last layer, less the same at layer 0", _COSINE,
         (1.0, arm, f"{measure} {last}"), (-1.0, arm, f"{measure} 0"), expected=expected,
     )  # fmt: skip
-
-
-def _learned(arm: str) -> Contrast:
-    return Contrast(
-        name=f"learned ({arm})", what="nats that the model saves whoever knows how often each answer is one",
-        terms=((1.0, arm, "beyond frequencies"),), margin=MARGIN_NATS, unit="nats per answer",
-        expected="above 0, else nothing is said of the arm",
-    )  # fmt: skip
-
-
-def _of_learned(contrasts: tuple[Contrast, ...], arms: tuple[str, ...]) -> tuple[Contrast, ...]:
-    """The same, and of each of those arms whether it learned anything, which all that reads it needs."""
-
-    def of(contrast: Contrast) -> Contrast:
-        needs = [_learned(arm).name for arm in contrast.arms if arm in arms]
-        return dataclasses.replace(contrast, needs=needs[0]) if needs else contrast
-
-    return (*map(of, contrasts), *map(_learned, arms))
 
 
 _SELF = "how alike one word's vectors in different contexts are, beyond those of different words,"
@@ -221,7 +200,7 @@ def _design(ask: Ask) -> Design:
         scale=scale,
         grid=Grid(),
         arms=arms,
-        contrasts=_of_learned(contrasts, _ASKED_FIRST if labelled else _ASKED_FIRST[:1]),
+        contrasts=of_learned(contrasts, _ASKED_FIRST if labelled else _ASKED_FIRST[:1]),
         replicates=6 if quick else 8,
     )
 

@@ -7,8 +7,19 @@ W_Q W_K^T that is symmetric (so that a asks b as b asks a), and what it costs to
 beside the same model untrained.
 """
 
+from typing import Any
+
 from qkv.studies.design import Arm, Contrast, Design, Grid, Scale, Text, cost
-from qkv.studies.question import Ask, Question, make_design
+from qkv.studies.question import (
+    ANSWERS,
+    LEARNS_MASKED,
+    LEARNS_RECALL,
+    RECALLED,
+    Ask,
+    Question,
+    make_design,
+    of_learned,
+)
 from qkv.studies.verdicts import Findings
 
 __all__ = ["QUESTION"]
@@ -24,20 +35,20 @@ _SHARED = {
 }
 
 
-def _arm(name: str, prefix: str = "", **more: object) -> Arm:
+def _arm(name: str, prefix: str = "", changes: tuple[str, ...] = (), **more: Any) -> Arm:
     what, (first, *others) = _SHARED[name]
-    changes = tuple(f"L{i}.W_{other}=share(L{i}.W_{first})" for i in range(_LAYERS) for other in others)
-    return Arm(name=f"{prefix}{name}", what=what, changes=changes, **more)  # type: ignore[arg-type]
+    shared = tuple(f"L{i}.W_{other}=share(L{i}.W_{first})" for i in range(_LAYERS) for other in others)
+    return Arm(name=f"{prefix}{name}", what=what, changes=(*shared, *changes), **more)
 
 
-def _trained(prefix: str = "", what: str = "three matrices of their own, all trained", **more: object) -> Arm:
-    return Arm(name=f"{prefix}three matrices", what=what, **more)  # type: ignore[arg-type]
+def _trained(prefix: str = "", what: str = "three matrices of their own, all trained", **more: Any) -> Arm:
+    return Arm(name=f"{prefix}three matrices", what=what, **more)
 
 
-def _untrained(prefix: str = "", **more: object) -> Arm:
+def _untrained(prefix: str = "", **more: Any) -> Arm:
     return Arm(
         name=f"{prefix}untrained", what="the same model at its start", trainer="none", tune="none", probes=("roles",),
-        **more,  # type: ignore[arg-type]
+        **more,
     )  # fmt: skip
 
 
@@ -117,7 +128,8 @@ def _quick(ask: Ask) -> Design:
 
 
 def _full(ask: Ask) -> Design:
-    masked, recall = {"task": "masked"}, {"text": "recall", "task": "recall", "lr": 0.003}
+    steps = 1000
+    masked: dict[str, Any] = {"task": "masked", "lr": 0.003, **LEARNS_MASKED, "sizes": (("steps", ANSWERS * steps),)}
     names = ("Q = K = V", "Q = K", "K = V")
     sharing = cost(
         "Q = K - K = V", "cost of W_Q = W_K, less that of W_K = W_V", "Q = K", "K = V", MARGIN,
@@ -126,23 +138,28 @@ def _full(ask: Ask) -> Design:
     return make_design(
         ask,
         study="three-roles",
-        texts={"text": Text(), "recall": Text(stream="recall", settings=(("keys", 32), ("values", 32)))},
-        scale=Scale(d_model=64, n_layers=_LAYERS, n_heads=2, n_ctx=64, batch_size=16, steps=1000, val_tokens=32_768),
+        texts={"text": Text(), "recall": RECALLED},
+        scale=Scale(d_model=64, n_layers=_LAYERS, n_heads=2, n_ctx=64, batch_size=16, steps=steps, val_tokens=32_768),
         grid=Grid(),
         arms=(
             _trained(probes=("roles",)), *(_arm(name) for name in _SHARED), _narrow(32), _untrained(),
-            _trained("masked ", "predicts masked tokens, three matrices", probes=("roles",), **masked),
+            _trained("masked ", "predicts masked tokens, three matrices", probes=("roles", "learned"), **masked),
             *(_arm(name, "masked ", **masked) for name in names), _untrained("masked ", **masked),
-            _trained("recall ", "associative recall, three matrices", **recall),
-            *(_arm(name, "recall ", **recall) for name in names),
+            _trained("recall ", "associative recall, three matrices", **LEARNS_RECALL),
+            *(_arm(name, "recall ", **LEARNS_RECALL) for name in names),
         ),
         contrasts=(
             *(_cost(name) for name in ("Q = K = V", "Q = K", "K = V", "Q = V")),
             _against_narrow(),
             sharing,
             *_read(),
-            *(_cost(name, "masked ", "near 0 where both sides are seen" if name == "Q = K" else "") for name in names),
-            *_read("masked "),
+            *of_learned(
+                (
+                    *(_cost(n, "masked ", "near 0 where both sides are seen" if n == "Q = K" else "") for n in names),
+                    *_read("masked "),
+                ),
+                ("masked three matrices",),
+            ),
             *(_cost(name, "recall ", unit="nats per answer") for name in names),
         ),
         replicates=8,

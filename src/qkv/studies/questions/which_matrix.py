@@ -8,7 +8,7 @@ trained, the cost of setting each matrix back to its start and the ledger stand 
 
 from qkv.presets import find as find_preset
 from qkv.studies.design import Arm, Contrast, Design, Grid, Scale, Text, cost
-from qkv.studies.question import LEARNS_RECALL, RECALLED, Ask, Question, make_design
+from qkv.studies.question import LEARNS_RECALL, RECALLED, Ask, Question, make_design, of_learned
 from qkv.studies.sentences import amount
 from qkv.studies.verdicts import Findings
 
@@ -148,9 +148,12 @@ def _full(ask: Ask) -> Design:
         _TRAINED, *_frozen_arms(names), _MLP, _QK_IDENTITY, _VO_IDENTITY, everything,
         _shared("Q", "K", 2), _shared("K", "V", 2),
     )  # fmt: skip
-    skipless = {"layout": (("skip", False),)}
+    skipless = {"layout": (("skip", False), ("start", "xavier")), "probes": ("learned",)}
     no_skip = (
-        Arm(name="skipless trained", what="no skip connections, everything trained", **skipless),  # type: ignore[arg-type]
+        Arm(
+            name="skipless trained", what="no skip connections, everything trained from Glorot's start",
+            **skipless,  # type: ignore[arg-type]
+        ),
         Arm(
             name="skipless VO identity", what="no skip connections, W_V = W_O = I", changes=_VO_IDENTITY.changes,
             **skipless,  # type: ignore[arg-type]
@@ -196,9 +199,15 @@ def _full(ask: Ask) -> Design:
                 "sharing: Q = K - K = V", "cost of W_Q = W_K less cost of W_K = W_V", "Q = K", "K = V", MARGIN,
                 expected="above 0 in causal models",
             ),
-            cost(
-                "skipless VO identity - skipless trained", "what W_V = W_O = I costs without skip connections",
-                "skipless VO identity", "skipless trained", MARGIN, expected="near 0, unlike with skip connections",
+            *of_learned(
+                (
+                    cost(
+                        "glorot skipless: VO identity - trained", "what W_V = W_O = I costs without skip connections",
+                        "skipless VO identity", "skipless trained", MARGIN,
+                        expected="near 0, unlike with skip connections",
+                    ),
+                ),
+                ("skipless trained",),
             ),
             cost(
                 "bloem identity - bloem trained", "what W = I costs where there is one attention and nothing else",

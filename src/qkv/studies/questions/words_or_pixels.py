@@ -4,8 +4,9 @@ Patches of an image enter where tokens do: the patch projection is its W_E, and 
 matrices are frozen in a model of pixels (the handwritten digits that come with scikit-learn) and in one of words, the
 user's own text, and the costs are set side by side. A nat per image and a nat per token are not one unit, so costs are
 shares of what the frequencies of answers leave open. A frozen patch projection should cost next to nothing: it has
-fewer rows than the model is wide, so whatever reads it linearly can undo it. A frozen table of many tokens cannot be
-undone. The matrices themselves are read by the same measures.
+fewer rows than the model is wide, so whatever reads it linearly can undo it. A frozen table of many word pieces cannot
+be undone. Both start at N(0, 1), trained or frozen: frozen at N(0, 0.02) rows drown in what the blocks add to them,
+which is another question. The matrices themselves are read by the same measures.
 """
 
 from typing import Any
@@ -19,18 +20,19 @@ __all__ = ["QUESTION"]
 MARGIN = 0.02
 """Of what the frequencies of answers leave open."""
 _UNIT = "of what frequencies leave open"
+_START = "W_E=random(1.0,train=true)"
 _CHANGES = {
-    "W_E frozen": ("W_E=freeze",),
+    "W_E frozen": ("W_E=random(1.0)",),
     "QK frozen": ("L*.W_[QK]=freeze",),
     "VO frozen": ("L*.W_[VO]=freeze",),
     "MLP frozen": ("L*.W_in,L*.W_out=freeze",),
     "identity": ("L*.W_[QKVO]=identity",),
 }
 _WORDS = {
-    "W_E frozen": "W_E frozen at the start",
-    "QK frozen": "W_Q and W_K frozen at the start",
-    "VO frozen": "W_V and W_O frozen at the start",
-    "MLP frozen": "W_in and W_out frozen at the start",
+    "W_E frozen": "W_E frozen at N(0, 1), where it starts in all arms",
+    "QK frozen": "W_Q and W_K frozen at N(0, 0.02)",
+    "VO frozen": "W_V and W_O frozen at N(0, 0.02)",
+    "MLP frozen": "W_in and W_out frozen at N(0, 0.02)",
     "identity": "W_Q = W_K = W_V = W_O = I: q = k = v = x",
 }
 _KINDS: dict[str, dict[str, Any]] = {
@@ -41,20 +43,19 @@ _READ = ("told", "roles", "accuracy")
 
 
 def _trained(kind: str) -> Arm:
-    return Arm(name=f"{kind}, trained", what="everything trained", probes=_READ, **_KINDS[kind])
+    return Arm(name=f"{kind}, trained", what="everything trained", changes=(_START,), probes=_READ, **_KINDS[kind])
 
 
 def _untrained(kind: str) -> Arm:
     return Arm(
-        name=f"{kind}, untrained", what="the same model at its start", trainer="none", tune="none", probes=("roles",),
-        **_KINDS[kind],
+        name=f"{kind}, untrained", what="the same model at its start", changes=(_START,), trainer="none", tune="none",
+        probes=("roles",), **_KINDS[kind],
     )  # fmt: skip
 
 
 def _changed(kind: str, what: str) -> Arm:
-    return Arm(
-        name=f"{kind}, {what}", what=_WORDS[what], changes=_CHANGES[what], probes=("told",), **_KINDS[kind]
-    )  # fmt: skip
+    changes = _CHANGES[what] if what == "W_E frozen" else (_START, *_CHANGES[what])
+    return Arm(name=f"{kind}, {what}", what=_WORDS[what], changes=changes, probes=("told",), **_KINDS[kind])
 
 
 def _terms(kind: str, what: str, sign: float = 1.0) -> tuple[tuple[float, str, str], ...]:
@@ -108,7 +109,7 @@ def _quick(ask: Ask) -> Design:
     return make_design(
         ask,
         study="words-or-pixels",
-        texts={"digits": Text(stream="digits"), "text": Text()},
+        texts={"digits": Text(stream="digits"), "text": Text(tokenizer="bpe", vocab=512)},
         scale=Scale(
             d_model=32, n_layers=2, n_heads=2, n_ctx=32, batch_size=16, steps=300, val_tokens=8_192, evaluations=2
         ),
@@ -134,7 +135,7 @@ def _full(ask: Ask) -> Design:
     return make_design(
         ask,
         study="words-or-pixels",
-        texts={"digits": Text(stream="digits"), "text": Text()},
+        texts={"digits": Text(stream="digits"), "text": Text(tokenizer="bpe", vocab=512)},
         scale=Scale(d_model=64, n_layers=2, n_heads=2, n_ctx=64, batch_size=16, steps=1000, val_tokens=32_768),
         grid=Grid(),
         arms=(
@@ -174,9 +175,10 @@ def _of_order(findings: Findings) -> str:
     if result.verdict == "unresolved":
         return " (which of QK and VO costs pixels more when frozen is open)"
     if result.verdict == "equivalent":
-        return " (frozen QK and frozen VO cost pixels alike)"
+        return " (QK and VO frozen at N(0, 0.02) cost pixels alike)"
     little = "a little " if result.verdict == "differs but trivially" else ""
-    return f" (frozen VO costs pixels {little}{'more' if (result.effect or 0.0) > 0 else 'less'} than frozen QK)"
+    way = "more" if (result.effect or 0.0) > 0 else "less"
+    return f" (VO frozen at N(0, 0.02) costs pixels {little}{way} than QK)"
 
 
 QUESTION = Question(
