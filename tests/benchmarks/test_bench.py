@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from qkv import cli
-from qkv.benchmarks import BENCHMARKS
+from qkv.benchmarks import BENCHMARKS, time_to_loss
 from qkv.benchmarks.curve import _text
 from qkv.benchmarks.nanogpt import prepare
 from qkv.benchmarks.session import DATA, Asked, Session, alternate
@@ -130,6 +130,25 @@ def test_nanogpt_gets_the_same_split_in_characters(tmp_path, small_text):
         prepare(tmp_path / f"many-{many}", train, val)
         ids = np.fromfile(tmp_path / f"many-{many}" / "val.bin", dtype=np.uint16)
         assert "".join(sorted(set(train + val))[i] for i in ids[:200]) == val[:200]
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours", "until", "compares"),
+    [(1.89, 1.87, 1.88, True), (1.89, 1.55, 1.558, False), (1.89, 1.95, 1.88, False), (3.1, 1.87, 1.88, False)],
+)
+def test_times_are_compared_where_both_sides_end_at_the_target(
+    theirs, ours, until, compares, tmp_path, small_text, monkeypatch
+):
+    for place in ("train.py", "data/shakespeare_char/prepare.py"):
+        (tmp_path / "nano" / place).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "nano" / place).write_text(f"print('step 2000: train loss 1.7, val loss {theirs:.4f}')")
+    found = {"val_loss": ours, "steps": 1, "tokens": 1, "train_seconds": 1.0, "stopped_because": "loss"}
+    monkeypatch.setattr(time_to_loss, "qkv", lambda *words: (2.0, found))
+    asked = Asked(source=str(small_text), nanogpt=tmp_path / "nano", until=until, seeds=1)
+    session = Session(asked, print)
+    time_to_loss.measure(session)
+    nano, qkv = session.figures
+    assert (qkv.ratio is not None) == compares and f"ended at {theirs:.4f}" in nano.note
 
 
 WRONG = {
