@@ -26,6 +26,7 @@ from qkv.config import from_dict
 from qkv.data.tokenizers import Tokenizer, load_tokenizer
 from qkv.errors import ConfigError, RunFolderError, UserError, unknown
 from qkv.folder import RunFolder
+from qkv.inspection.onetext import float64_copy, one_text
 from qkv.models import build
 from qkv.models.factored import FactoredMatrix
 from qkv.models.matrices import Catalogue
@@ -346,22 +347,17 @@ class Run:
         return self._with_weights(path)
 
     def _with_weights(self, path: Path) -> Any:
-        if self.config.watched == "names":
-            return self._shadow(path)
+        if self.config.watched == "names":  # the matrices of a model whose code is not ours
+            from qkv.interop.mirror import shadow_of
+
+            sizes = self.config.model.sizes
+            return shadow_of(recipe.load_weights(path), sizes.n_heads, sizes.n_kv_heads)
         model = build(self.config.model, self.config.seed)
         self._planned(model, self.config.changes, resumed_at=1 << 60).at_start().load_state(recipe.load_weights(path))
         return model.eval()
 
     def _planned(self, model: Any, changes: Sequence[str], **how: Any) -> Plan:
-        catalogue = Catalogue(model, self._readable)
-        return plan_changes(changes, catalogue, self.config.seed, recipe.run_matrix, **how)
-
-    def _shadow(self, path: Path) -> Any:
-        """The matrices of a model whose code is not ours."""
-        from qkv.interop.mirror import shadow_of
-
-        sizes = self.config.model.sizes
-        return shadow_of(recipe.load_weights(path), sizes.n_heads, sizes.n_kv_heads)
+        return plan_changes(changes, Catalogue(model, self._readable), self.config.seed, recipe.run_matrix, **how)
 
     @cached_property
     def tokenizer(self) -> Tokenizer | None:
@@ -488,18 +484,23 @@ class Run:
 
     def gradient_path(self, text: str, at: int | None = None) -> Any:
         """How the gradient of `text`'s loss reaches every block and embedding row; see `instruments.gradients`."""
-        from qkv.inspection.onetext import float64_copy, one_text
         from qkv.instruments.gradients import gradient_path
 
-        batch = one_text(self.task, self.tokenizer, self.config.model.sizes, text).batch
+        batch = self._one_text(text).batch
         return gradient_path(float64_copy(self.model_at(at)), self.task, batch)
 
     def logit_lens(self, text: str, at: int | None = None) -> Any:
         """What the model would answer to `text` if it ended after each layer; see `qkv.inspection.lens`."""
         from qkv.inspection.lens import logit_lens
-        from qkv.inspection.onetext import one_text
 
-        return logit_lens(self.model_at(at), one_text(self.task, self.tokenizer, self.config.model.sizes, text))
+        return logit_lens(self.model_at(at), self._one_text(text))
+
+    def _one_text(self, text: str) -> Any:
+        """`text` as the task asks it; an error where there is no tokenizer, or no code of the model."""
+        self._reads_text()
+        if self.config.watched == "names":
+            self.model.forward()  # raises what it says
+        return one_text(self.task, self.tokenizer, self.config.model.sizes, text)
 
     def ledger(self, first: int = 0, last: int | None = None) -> Any:
         """Which matrix earned the loss from step `first` to `last`; None where no ledger was kept.
@@ -552,9 +553,8 @@ class Run:
         where the newest checkpoint holds its state and the weights are the last ones.
         """
         from qkv.inspection.onestep import one_step
-        from qkv.inspection.onetext import one_text
 
-        asked = one_text(self.task, self.tokenizer, self.config.model.sizes, text)
+        asked = self._one_text(text)
         own = recipe.own_step(self.folder, self.config) if self.weights == "last" else None
         return one_step(self.model, self.task, asked, on, vocabulary=self._readable, rate=rate, own=own)
 

@@ -3,7 +3,7 @@
 import pytest
 
 from qkv.commands.measured import measured
-from qkv.telemetry import NULL_ARM, Store, Telemetry
+from qkv.telemetry import NULL_ARM, RUN_ARM, AddressRow, Store, Telemetry
 
 AT = ["L0.W_Q", "L0.H1.QK"]
 
@@ -41,3 +41,18 @@ def test_a_step_in_between_shows_what_was_known_then(telemetry):
     assert [s.step.tolist() for s in found.series if s.measure == "drift"] == [[0, 1]]
     assert found.null["drift"].step == 1
     assert measured(telemetry, "L9.W_Q").series == []
+
+
+def test_a_pair_of_another_step_than_the_heading_s_says_so(tmp_path, capsys):
+    with Store(tmp_path / "t.sqlite") as store:
+        store.register_addresses([AddressRow(address="W_E", tied_to="W_U")])
+        for arm in (RUN_ARM, NULL_ARM):
+            store.add_values(8, "drift", ["W_E"], [0.25], arm=arm)
+            store.add_values(4, "rotation", ["W_E"], [30.0], arm=arm)
+    with Telemetry(tmp_path / "t.sqlite") as telemetry:
+        for name in ("W_E", "W_U"):  # the two names of one matrix
+            measured(telemetry, name).print()
+            lines = capsys.readouterr().out.splitlines()
+            assert "at step 8" in lines[0]
+            drift, rotation = (next(line for line in lines if word in line) for word in ("drift", "rotation"))
+            assert "(step 4)" in rotation and "step" not in drift

@@ -74,3 +74,15 @@ def test_the_picture_of_a_circuit_is_that_of_its_product(run):
     expected = [[np.sqrt(np.square(product[np.ix_(a, b)]).mean()) for b in parts] for a in parts]
     np.testing.assert_allclose(found.picture, expected, rtol=1e-4, atol=1e-12)
     assert found.step == 16 and found.norm == pytest.approx(np.linalg.norm(product), rel=1e-5)
+
+
+def test_rows_of_other_tables_than_tokens_are_shown_by_number(small_text, tmp_path, capsys):
+    out = tmp_path / "bert"
+    qkv.train(small_text, task="masked", preset="bert", tokenizer="word", steps=1, out=out, set=SET, report=False)
+    capsys.readouterr()
+    assert cli.main(["show", str(out), "b_U[the]"]) == 2
+    assert "is one number and no row of a table" in capsys.readouterr().err
+    for address, numbered in (("W_pos[3]", True), ("W_E[the]", False)):
+        told = shown(capsys, "show", out, address)
+        assert (told["count"] is None) == numbered
+        assert all((near["token"] == str(near["id"])) == numbered for near in told["neighbours"]["after"])

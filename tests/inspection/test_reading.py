@@ -10,6 +10,7 @@ from qkv.errors import RunFolderError
 from qkv.inspection import read
 from qkv.inspection.answer import apart
 from qkv.inspection.answers_loss import loss as loss_answer
+from qkv.inspection.answers_matrices import _together
 from qkv.inspection.reading import QUESTIONS
 from qkv.instruments.ledger import EARNED
 from qkv.telemetry import LEDGER_ARM, AddressRow, Store
@@ -96,6 +97,12 @@ def test_what_moved_first_is_told_by_kind_with_what_got_no_gradient(made):
     )
 
 
+def test_of_a_model_of_one_stack_a_layer_is_no_stack():
+    assert _together({"L0.W_O": True, "L1.W_O": False, "W_E": False}) == ["L0.W_O"]
+    so = {"enc.L0.W_O": True, "enc.L1.W_O": True, "dec.L0.W_O": False, "dec.L1.W_O": True}
+    assert _together(so) == ["enc.**.W_O", "dec.L1.W_O"]
+
+
 def test_matrices_that_did_not_move_are_named(made):
     told = answer(made.with_drifts({"W_E": 0.0, "L0.W_Q": 0.0, "L1.W_Q": 0.5}), "frozen")
     assert told.sentence == "W_E, L0.W_Q did not move: drift exactly 0 at step 64."
@@ -151,6 +158,12 @@ def test_accuracy_is_read_against_baselines_as_far_as_its_interval_tells_them_ap
 
 def test_a_loss_without_baselines_is_told_alone(made):
     assert answer(made.with_losses(FALLING), "loss").sentence.startswith("The lowest loss is 1.5000 nats per word")
+
+
+@pytest.mark.parametrize(("task", "over"), [("classify", "texts"), ("image", "images"), ("translate", "pairs")])
+def test_a_loss_of_no_text_is_not_said_to_be_of_one(made, task, over):
+    (made.path / "config.toml").write_text(f'task = "{task}"\n')  # while it trains there is no summary
+    assert f"on all validation {over}, at step 30" in answer(made.with_losses(FALLING), "loss").sentence
 
 
 @pytest.mark.parametrize(
@@ -210,10 +223,11 @@ def test_two_evaluations_are_too_few_to_speak_of_over_fitting(made):
 def test_trouble_comes_first(made):
     run = made.with_losses(FALLING)
     with run.store() as store:
-        store.add_event(12, "nan", "the loss is nan; L0.W_Q was first", address="L0.W_Q")
+        store.add_event(12, "nan", "the loss is nan at step 13; L0.W_Q was first", address="L0.W_Q")
         store.add_sample(30, "The cat", "sees\nthe   dog")
     told = read(run.path)
-    assert told[0].key == "trouble" and told[0].address == "L0.W_Q" and "At step 12" in told[0].sentence
+    assert told[0].key == "trouble" and told[0].address == "L0.W_Q"
+    assert told[0].sentence == "The loss is nan at step 13; L0.W_Q was first."
     written = next(a for a in told if a.key == "samples")
     assert written.sentence == "At step 30, after \u201cThe cat\u201d: \u201csees the dog\u201d"
 

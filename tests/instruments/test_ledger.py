@@ -1,5 +1,7 @@
 """The ledger closes against the loss, falls apart into heads and rows exactly, and never touches the training."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
@@ -10,10 +12,12 @@ from qkv.models.matrices import Catalogue
 from qkv.randomness import generator
 from qkv.tasks import Batch
 from qkv.tasks.causal import Causal
-from qkv.telemetry import LEDGER_ARM, Telemetry
+from qkv.telemetry import LEDGER_ARM, Store, Telemetry
 from qkv.training.record import Observer
 
 EVERY = LedgerConfig(every=1)
+CHECKPOINTS = (8, 16, 17, 32, 34, 40)
+"""Of a training of 40 steps: its snapshots, its validations and its end."""
 IDS = torch.tensor([[3, 1, 4, 1, 5, 9, 2, 6, 5], [5, 3, 5, 8, 9, 7, 9, 3, 1]])
 BATCH = Batch(IDS[:, :-1], IDS[:, 1:].flatten())
 
@@ -157,13 +161,57 @@ def test_after_an_interrupt_and_a_resume_its_rows_are_those_of_an_undisturbed_ru
         assert all(np.array_equal(rows[table][s], rows_2[table][s]) for s in rows[table])
 
 
+class DieAt(StopAt):
+    """Ends a training as kill would: nothing is saved."""
+
+    def after_update(self, record) -> None:
+        raise RuntimeError("killed")
+
+
+def test_after_a_kill_a_longer_interval_is_whole_again(training):
+    whole, broken = training(), training()
+    config = LedgerConfig(every=12, panels=4)
+    whole(40, ledger=config)
+    with pytest.raises(RuntimeError, match="killed"):
+        broken(40, ledger=config, observers=(DieAt(20),))
+    broken(40, ledger=config, resume=True)  # from step 17, within an interval
+    assert broken.outcome.resumed_from_step == 17
+    (losses, earned, rows), (losses_2, earned_2, rows_2) = ledger_of(whole.path), ledger_of(broken.path)
+    assert losses == losses_2 and earned.keys() == earned_2.keys()
+    assert all(np.array_equal(earned[a], earned_2[a]) for a in earned)
+    for table in rows:
+        assert all(np.array_equal(rows[table][s], rows_2[table][s]) for s in rows[table])
+    fall = losses[-1].loss - losses[0].loss
+    assert sum(v.sum() for a, v in earned_2.items() if ".H" not in a) == pytest.approx(fall, rel=1e-3)
+
+
+class Context(Observer):
+    """Keeps what `on_start` was told."""
+
+    def on_start(self, context) -> None:
+        self.context = context
+
+
+def test_after_a_rollback_to_the_start_it_still_says_what_its_numbers_are(training):
+    run, kept = training(), Context()
+    run(1, observers=(kept,))
+    with Store(run.path / "telemetry.sqlite") as store:
+        ledger = Ledger(store, EVERY)
+        for _ in range(2):
+            ledger.on_start(kept.context)
+            store.drop_after(-1)  # as the recorder does
+            ledger.after_update(SimpleNamespace(step=1, catalogue=kept.context.catalogue))
+    with Telemetry(run.path / "telemetry.sqlite") as telemetry:
+        assert {m.name: m for m in telemetry.measures()}["earned"] == EARNED
+
+
 def test_a_longer_interval_with_more_panels_closes_too(training):
     errors = {}
     for panels in (1, 8):
         run = training()
         run(40, ledger=LedgerConfig(every=20, panels=panels, most_panels=panels))
         losses, earned, _ = ledger_of(run.path)
-        assert [e.step for e in losses] == [0, 20, 40]
+        assert [e.step for e in losses] == sorted({0, 20, *CHECKPOINTS})
         fall = losses[-1].loss - losses[0].loss
         errors[panels] = abs(sum(v.sum() for a, v in earned.items() if ".H" not in a) - fall) / abs(fall)
     assert errors[8] < 1e-3 and errors[8] < errors[1]
@@ -174,7 +222,7 @@ def test_the_last_entry_is_the_last_updates_wherever_it_falls(training, every):
     run = training()
     run(40, ledger=LedgerConfig(every=every, panels=8))
     losses, earned, rows = ledger_of(run.path)
-    assert [e.step for e in losses] == [0, *range(every, 40, every), 40]
+    assert [e.step for e in losses] == sorted({0, *range(every, 40, every), *CHECKPOINTS})
     fall = losses[-1].loss - losses[0].loss
     assert sum(v.sum() for a, v in earned.items() if ".H" not in a) == pytest.approx(fall, rel=1e-3)
     assert max(rows["W_E"]) == 40

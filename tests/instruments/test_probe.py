@@ -1,14 +1,18 @@
 """The probe of a model of two stacks: what it reads of self- and cross-attention is what the patterns hold."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
 
 from qkv.data.config import DataConfig
+from qkv.data.tokens import Tokens
 from qkv.instruments.attention_stats import STATISTICS
 from qkv.instruments.probe import Probe, fixed_batch
 from qkv.models import Layout, ModelConfig, Sizes, build
-from qkv.tasks import find_task
+from qkv.tasks import Batch, find_task
+from qkv.tasks.causal import Causal
 
 
 @pytest.fixture(scope="module")
@@ -59,3 +63,18 @@ def test_of_pairs_the_probe_is_one_of_middling_length(corpus):
     lengths = [batch.source.shape[1] for batch in task.val_batches(corpus, sizes, 1)]
     assert lengths[0] <= fixed_batch(task, corpus, sizes, 1).source.shape[1] <= lengths[-1]
     assert fixed_batch(task, corpus, sizes, 1).source.equal(fixed_batch(task, corpus, sizes, 1).source)
+
+
+def test_what_fills_a_short_window_is_no_text():
+    ids = np.arange(41, dtype=np.uint8) * 7 % 23
+    part = Tokens(ids=ids, offsets=np.array([0, 41]), n_bytes=41)
+    sizes = Sizes(d_vocab=23, d_model=16, n_layers=2, n_heads=4, n_ctx=64)
+    model = build(ModelConfig(kind="CausalLM", sizes=sizes, layout=Layout(positions="learned")).resolved(), 0)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(3)
+    probe = Probe.of(Causal(), SimpleNamespace(val=part, tokenizer=None), model, 0)
+    assert probe is not None and probe.batch.inputs.shape == (1, 64) and int(probe.batch.mask.sum()) == 40
+    real = torch.from_numpy(ids[:40].astype(np.int64))[None]
+    alone = Probe(Batch(inputs=real, targets=real), probe.repeated)
+    np.testing.assert_allclose(probe.read(model), alone.read(model), rtol=1e-4, atol=1e-6)

@@ -193,6 +193,31 @@ def test_a_killed_and_resumed_run_ends_with_the_rows_of_an_undisturbed_one(train
         assert torch.equal(values, broken.catalogue.state()[address]), address
 
 
+def test_a_finished_run_that_is_resumed_keeps_every_number(training):
+    run = training()
+    run(32, watching=EVERY_STEP)  # what follows it may be stopped: then it is resumed
+    before = content(run.path)
+    run(32, watching=EVERY_STEP, resume=True)
+    after = content(run.path)
+    for table in STEPPED:
+        assert after[table] == before[table], table
+    with opened(run.path) as telemetry:
+        assert telemetry.series("L0.H0.QK", "update_ratio")["L0.H0.QK"].step[-1] == 32
+
+
+def test_a_validation_that_was_stopped_and_made_after_a_resume_erases_no_number_of_its_step(training):
+    whole, broken = training(), training()
+    whole(20, watching=EVERY_STEP)
+    with pytest.raises(Interrupted):
+        broken(20, watching=EVERY_STEP, observers=(StopAt(17),))  # where a validation is due
+    with opened(broken.path) as telemetry:
+        assert 17 not in [evaluation.step for evaluation in telemetry.evaluations()]
+    broken(20, watching=EVERY_STEP, resume=True)
+    expected, got = content(whole.path), content(broken.path)
+    for table in STEPPED:
+        assert got[table] == expected[table], table
+
+
 def test_a_resume_without_the_weights_of_step_zero_goes_on_without_drift(training):
     run = training()
     with pytest.raises(Interrupted):

@@ -128,6 +128,16 @@ def test_an_unknown_place_and_a_missing_library_are_explained_and_nothing_is_mad
         assert not (tmp_path / "run").exists()
 
 
+def test_a_library_that_cannot_begin_is_explained_and_nothing_is_made(small_text, tmp_path, capsys, monkeypatch):
+    def refused(**how):
+        raise RuntimeError("api_key not configured (no-tty)\ncall wandb.login()")
+
+    monkeypatch.setitem(sys.modules, "wandb", types.SimpleNamespace(init=refused))
+    assert main(["train", str(small_text), "--out", str(tmp_path / "run"), "--log", "wandb", *WORDS]) == 2
+    assert "--log wandb could not begin: api_key not configured (no-tty); leave --log out" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_destination_that_breaks_ends_no_training(small_text, tmp_path, monkeypatch, capsys):
     def broken(self, step, values):
         raise OSError("the disk there is gone")

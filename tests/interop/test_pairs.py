@@ -172,6 +172,7 @@ def test_a_model_with_a_tokenizer_for_each_side_translates_texts_as_theirs_and_g
         json.loads((run.path / "manifest.json").read_text())["files"]
     )
     assert run.tokenizer.start == n - 1 == Looker(run.path).tokenizer.start
+    assert [found.ids.tolist() for found in run.embed(texts)] == [published(text).input_ids for text in texts]
     mine = run.predict(texts, PredictOptions(beams=1))
     for text, output in zip(texts, mine, strict=True):
         assert output.startswith(told(model, published, text)) and output

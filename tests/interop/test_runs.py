@@ -70,6 +70,7 @@ def test_what_an_imported_run_does_not_have_is_said(runs, capsys):
         (["predict", runs / "neox", "a"], "has no tokenizer"),
         (["embed", runs / "neox", "a"], "has no tokenizer"),
         (["show", runs / "neox", "--text", "a"], "has no tokenizer"),
+        (["step", runs / "neox", "a b"], "has no tokenizer"),
         (["train", "--from", runs / "neox", "--steps", 1], "came without a tokenizer"),
     ):
         capsys.readouterr()
@@ -80,6 +81,9 @@ def test_what_an_imported_run_does_not_have_is_said(runs, capsys):
 def test_a_run_without_tokenizer_takes_ids(runs):
     run = qkv.load(runs / "neox")
     assert run.tokenizer is None
+    for ask in (run.gradient_path, run.logit_lens, run.step):
+        with pytest.raises(RunFolderError, match="has no tokenizer"):
+            ask("a b")
     assert run.model(torch.tensor([[1, 2, 3]])).shape == (1, 3, 61)
 
 

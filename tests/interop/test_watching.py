@@ -13,6 +13,7 @@ from torch import nn
 import qkv
 from qkv.changes import RunMatrix
 from qkv.cli import main
+from qkv.data.tokenizers import fit_tokenizer
 from qkv.errors import ConfigError, RunFolderError
 from qkv.interop.mirror import mirror_of
 from qkv.models import Layout, ModelConfig, Sizes, build
@@ -240,6 +241,21 @@ def test_names_of_ones_own_model(tmp_path):
     head = qkv.load(tmp_path / "run").matrix("L0.H3.W_K")
     assert head.shape == (16, 4)
     assert run_matrix(RunMatrix(str(tmp_path / "run"), "L0.H3.W_K", None)).equal(head)  # as load(RUN:...) asks
+
+
+def test_a_text_cannot_be_asked_of_a_model_whose_code_is_elsewhere(tmp_path, capsys):
+    model = nn.ModuleDict({"tok": nn.Embedding(23, 16), "end": nn.Linear(16, 23)})
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    words = fit_tokenizer("char", ["the cat sat"], 0)
+    names = {"tok.weight": "W_E", "end.weight": "W_U", "end.bias": "b_U"}
+    qkv.watch(model, optimizer, tmp_path / "run", names=names, n_heads=1, tokenizer=words).close()
+    run = qkv.load(tmp_path / "run")
+    for ask in (run.gradient_path, run.logit_lens, run.step, lambda text: run.embed([text])):
+        with pytest.raises(ConfigError, match="not its code"):
+            ask("the cat")
+    for command in ("step", "embed"):
+        assert main([command, str(run.path), "the cat"]) == 2
+        assert "not its code" in capsys.readouterr().err
 
 
 def test_the_encoder_of_torch_is_known():

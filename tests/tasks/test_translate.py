@@ -15,7 +15,8 @@ from sacrebleu.metrics.bleu import BLEU
 
 from qkv import api
 from qkv.data.config import DataConfig
-from qkv.errors import ConfigError, MissingExtra
+from qkv.data.pairs import encode_lines
+from qkv.errors import ConfigError, MissingExtra, UserError
 from qkv.models import Layout, ModelConfig, Sizes, build
 from qkv.recipe.request import Request, resolve
 from qkv.tasks import PredictOptions, evaluate, find_task
@@ -260,6 +261,19 @@ def test_a_run_learns_to_translate_and_beats_its_baselines(run, small_pairs):
     assert found.loss == pytest.approx(summary["val_loss"], rel=1e-3) and found.n_windows == len(run.corpus().val)
     elsewhere = run.evaluate(":".join(map(str, small_pairs)))
     assert elsewhere.n_windows == 600
+
+
+def test_vectors_of_a_source_are_those_of_what_the_model_reads(run):
+    text = "zu Hause  sieht der König"
+    (found,) = run.embed([text])
+    ids, _ = encode_lines(run.tokenizer.of_source, [" ".join(text.split())])
+    assert found.ids.tolist() == ids.tolist() and found.text == text and found.ids[-1] == run.tokenizer.end_id
+    start = torch.tensor([[run.tokenizer.end_id]])
+    with torch.no_grad():
+        _, record = run.model.forward_recorded(torch.from_numpy(ids)[None], start)
+    np.testing.assert_allclose(found.at("L0.resid_post"), record["enc.L0.resid_post"][0].numpy(), atol=1e-5)
+    with pytest.raises(UserError, match="has no tokens"):
+        run.embed([" "])
 
 
 def test_cross_attention_is_shown_as_an_alignment(run, capsys):

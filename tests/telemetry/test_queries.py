@@ -56,6 +56,21 @@ def test_one_series_alone_and_the_same_among_others_agree(path):
             np.testing.assert_array_equal(alone.value, together[address].value)
 
 
+def test_a_tied_matrix_answers_to_its_second_name(tmp_path):
+    with Store(tmp_path / "t.sqlite") as store:
+        store.register_addresses([AddressRow(address="W_E", site="embed", tied_to="W_U, dec.W_E")])
+        for arm in (RUN_ARM, NULL_ARM):
+            store.add_values(3, "drift", ["W_E"], [0.5], arm=arm)
+    with Telemetry(tmp_path / "t.sqlite") as telemetry:
+        for name in ("W_U", "dec.W_E"):
+            assert telemetry.series(name, "drift")["W_E"].value.tolist() == [0.5]
+            assert [row.about.address for row in telemetry.latest(name)] == ["W_E"]
+            assert telemetry.grid("drift", name).addresses == ("W_E",)
+            assert [pair.address for pair in telemetry.against_null("drift", name)] == ["W_E"]
+        with pytest.raises(AddressError, match="matches nothing"):
+            telemetry.series("L0.W_E", "drift")
+
+
 def test_a_grid_marks_what_is_undefined(path):
     with Telemetry(path) as telemetry:
         grid = telemetry.grid("norm")

@@ -46,6 +46,17 @@ def test_what_names_nothing_is_an_error(selector):
         select(selector, ["W_E", "L0.W_Q"], {"W_E": "embed", "L0.W_Q": "attn"})
 
 
+@pytest.mark.parametrize("selector", ["W_U", "L1.W_Q", "L1.*", "**,-W_U", "W_[EU]", "L*.W_Q", "embed"])
+def test_a_second_name_of_a_shared_matrix_picks_what_was_recorded_of_it(selector):
+    sizes = Sizes(d_vocab=11, d_model=8, n_layers=2, n_heads=4, n_ctx=8)
+    tied = Catalogue(build(ModelConfig(kind="CausalLM", sizes=sizes, layout=Layout(tied=True)), seed=0))
+    tied.tie("L1.W_Q", tied.entry("L0.W_Q").parameter)
+    tied = Catalogue(tied.model)
+    sites = {entry.address: entry.site for entry in tied}
+    expected = [part.entry.storage for part in tied.select(selector)]
+    assert select(selector, tied.addresses, sites, tied.aliases) == expected
+
+
 def test_an_error_shows_the_nearest_addresses():
     with pytest.raises(AddressError, match="L0.W_Q"):
         select("L0.W_q", ["W_E", "L0.W_Q"])

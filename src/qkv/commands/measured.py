@@ -38,7 +38,7 @@ class Measured:
                 s.measure,
                 screen.number(s.value[0] if s.step[0] == 0 else None),
                 screen.number(s.value[-1]),
-                *self._pair(s.measure),
+                *self._pair(s.measure, step),
                 screen.sparkline(s.value.tolist(), 24),
                 self.belongs.get(s.measure, ""),
             )
@@ -47,11 +47,15 @@ class Measured:
         beside = [f"at step {step:,}", "random labels"] if self.null else []
         screen.print_table(["measure", "untrained", "last", *beside, "over steps", "property of the"], rows)
 
-    def _pair(self, measure: str) -> tuple[str, ...]:
+    def _pair(self, measure: str, step: int) -> tuple[str, ...]:
+        """Run and random labels under a heading that says `step`; where they are of another step, it is told."""
         if not self.null:
             return ()
         pair = self.null.get(measure)
-        return (screen.number(pair.value), screen.number(pair.null)) if pair else (screen.number(None),) * 2
+        if pair is None:
+            return (screen.number(None),) * 2
+        when = "" if pair.step == step else f" (step {pair.step:,})"
+        return screen.number(pair.value) + when, screen.number(pair.null)
 
 
 def measured(telemetry: Telemetry, address: str, at: int | None = None) -> Measured:
@@ -73,8 +77,8 @@ def measured(telemetry: Telemetry, address: str, at: int | None = None) -> Measu
 
 def _series(telemetry: Telemetry, address: str, measure: str) -> Series | None:
     try:
-        return telemetry.series(address, measure)[address]
-    except (AddressError, KeyError):  # this measure is not taken of this address
+        return next(iter(telemetry.series(address, measure).values()))  # of a shared matrix under its first name
+    except AddressError:  # this measure is not taken of this address
         return None
 
 

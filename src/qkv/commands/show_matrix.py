@@ -277,19 +277,23 @@ def _stored(values: np.ndarray, name: str) -> np.ndarray:
 
 def _row(run: "Run", address: str, at: int | None) -> RowShown:
     name = address.partition("[")[0]
-    row = run.catalogue().part(address).piece
+    part = run.catalogue().part(address)
+    row, of_tokens = part.piece, part.entry.kind in ("W_E", "W_U")
     assert row is not None
+    if len(part.entry.shape) < 2:
+        how = f"qkv show {shlex.quote(str(run.path))} {name}"
+        raise AddressError(f"{address} is one number and no row of a table; all of them: {how}")
     before, after = (_values(run, name, step) for step in (0, at))
-    if name == "W_U":
+    if part.entry.kind == "W_U":
         before, after = before.T, after.T
     counts = None
-    if name != "W_pos":
+    if of_tokens:
         with run.telemetry() as telemetry:
             table = name if name.endswith("W_E") else telemetry.token_table()
             counts = telemetry.vector(table, "row_count")
-    label = str if name == "W_pos" or run.tokenizer is None else run.tokenizer.token
+    label = run.tokenizer.token if of_tokens and run.tokenizer is not None else str
     near = neighbours(before, after, row, N_NEIGHBOURS)
-    earned = None if name == "W_pos" else show_rows.ledger_by_row(run, name, "earned_rows", at)
+    earned = show_rows.ledger_by_row(run, name, "earned_rows", at) if of_tokens else None
     return RowShown(
         address=address,
         story=row_story(before, after, row, counts),

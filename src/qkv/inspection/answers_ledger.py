@@ -88,7 +88,9 @@ def ledger(evidence: Evidence) -> Answer | None:
         more.append(f"{worst} moved against it, by {number(abs(found.earned[worst]))} nats.")
     every = (evidence.telemetry.fact("ledger.probe") or {}).get("every", 1)
     if every > 1:
-        more.append(f"Between entries, {every} updates apart, the straight line stands for the way training took.")
+        more.append(
+            f"Between entries, up to {every} updates apart, the straight line stands for the way training took."
+        )
     numbers: dict[str, float | None] = {"change of the probe's loss (nats)": found.change}
     numbers |= {"not accounted for (nats)": found.error}
     numbers |= {f"{address} earned (nats)": found.earned[address] for address in order[:NAMED]}

@@ -27,7 +27,7 @@ def loss(evidence: Evidence) -> Answer | None:
     beaten = [f"{name} ({number(nats)})" for name, nats in lines if best.loss < nats]
     ahead = [f"{name} ({number(nats)})" for name, nats in lines if best.loss >= nats]
     bits = "" if best.bits_per_byte is None else f" ({best.bits_per_byte:.3f} bits per byte)"
-    what = f"{best.loss:.4f} nats per {evidence.unit}{bits} on the whole validation text, at step {best.step:,}"
+    what = f"{best.loss:.4f} nats per {evidence.unit}{bits} on {_whole(evidence)}, at step {best.step:,}"
     brief = ""
     if not lines:
         nothing = f"; knowing nothing costs {math.log(evidence.n_answers):.3f}" if evidence.n_answers else ""
@@ -52,6 +52,12 @@ def loss(evidence: Evidence) -> Answer | None:
         null=_knowing_nothing(evidence),
         weight=0.5 if not lines else 0.9 if not beaten else 0.7,
     )
+
+
+def _whole(evidence: Evidence) -> str:
+    """What the validation loss is the mean over."""
+    task = evidence.task
+    return f"all validation {task.items or task.examples}" if task.judged else "the whole validation text"
 
 
 def _lost(evidence: Evidence, loss: float) -> str:
@@ -215,8 +221,8 @@ def trouble(evidence: Evidence) -> Answer | None:
     return Answer(
         key="trouble",
         question="What went wrong?",
-        sentence=f"At step {last.step:,}: {last.sentence}.",
-        more=tuple(f"Step {event.step:,}: {event.sentence}." for event in events[:-1][-5:]),
+        sentence=f"{last.sentence[:1].upper()}{last.sentence[1:]}.",  # each says its own step
+        more=tuple(f"{event.sentence[:1].upper()}{event.sentence[1:]}." for event in events[:-1][-5:]),
         address=last.address,
         weight=1.0,
     )

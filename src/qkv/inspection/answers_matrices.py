@@ -77,7 +77,9 @@ def _together(so: Mapping[str, bool]) -> list[str]:
             continue
         if all(other for a, other in so.items() if a.rpartition(".")[2] == kind):
             names.append(kind)
-        elif all(other for a, other in so.items() if a.startswith(f"{stack}.") and a.rpartition(".")[2] == kind):
+        elif stack in ("enc", "dec") and all(
+            other for a, other in so.items() if a.startswith(f"{stack}.") and a.rpartition(".")[2] == kind
+        ):
             names.append(f"{stack}.**.{kind}")
         else:
             names.append(address)

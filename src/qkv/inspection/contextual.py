@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from qkv.data.pairs import encode_lines
 from qkv.errors import AddressError, UserError, unknown
 
 __all__ = ["Contextual", "contextual_vectors"]
@@ -62,10 +63,16 @@ def contextual_vectors(model: Any, tokenizer: Any, texts: Sequence[str]) -> list
     """
     if tokenizer is None:
         raise UserError("this run reads no text, so there are no vectors of texts; qkv predict asks it about images")
-    before, after = tokenizer.around
-    encoded = [np.concatenate([before, tokenizer.encode(text), after]).astype(np.int64) for text in texts]
+    reader = model.reader
+    if reader is not model:  # a translation's encoder, which reads lines of the source
+        tokenizer = tokenizer.of_source
+        ids, lengths = encode_lines(tokenizer, [" ".join(text.split()) for text in texts])
+        encoded = np.split(ids, np.cumsum(lengths)[:-1]) if texts else []
+    else:
+        before, after = tokenizer.around
+        encoded = [np.concatenate([before, tokenizer.encode(text), after]).astype(np.int64) for text in texts]
     for text, ids in zip(texts, encoded, strict=True):
-        if not len(ids):
+        if not len(ids) or (reader is not model and not text.split()):
             raise UserError(f"{text!r} has no tokens, so there is no vector; give a text with at least one word")
     n_ctx, layers = model.config.sizes.n_ctx, _layers(model)
     windows = [(i, ids[a : a + n_ctx]) for i, ids in enumerate(encoded) for a in range(0, len(ids), n_ctx)]

@@ -88,7 +88,7 @@ class LedgerConfig:
     """Whether and how closely the ledger is kept. Raises ConfigError for a value out of range."""
 
     every: int = 0
-    """Updates between two entries; 0 keeps no ledger."""
+    """Updates between two entries, those at checkpoints aside; 0 keeps no ledger."""
     panels: int = 1
     """Panels of Simpson's rule that an entry begins with; each costs two passes over the probe batch."""
     most_panels: int = 8
@@ -189,11 +189,11 @@ def _simpson(
 
 class Ledger(Observer):
     """Keeps the ledger of one training in `store`: `earned` of every matrix and head at every entry, losses of the
-    probe batch, and `earned_rows` and `row_gradient` of the token tables at powers of two and at the end. The last
-    entry is the last update's, wherever it falls.
+    probe batch, and `earned_rows` and `row_gradient` of the token tables at powers of two and at the end. There is an
+    entry at every checkpoint too, and the last is the last update's, wherever they fall.
 
     It stands before the recorder among the observers, since both drop what is later than a resume. After a kill and a
-    resume its rows are equal where `every` is 1; with longer intervals one is cut in two at the resume.
+    resume its rows are equal; where an interruption saved a checkpoint of its own, one interval is cut in two there.
     """
 
     def __init__(self, store: Store, config: LedgerConfig) -> None:
@@ -219,7 +219,7 @@ class Ledger(Observer):
         self._tables = [i for i, e in enumerate(self._account.entries) if e.kind in ("W_E", "W_U")]
         self._account.begin(self._weights(context.catalogue))
         self._rows = self._restored(step)
-        self._step = step
+        self._step, self._registered = step, False  # what was named later than this step is forgotten
         if self._rows is None:
             self.store.add_session(step, "start", "the ledger's sums by token are lost: rows are not kept from here on")
         if step == 0:
@@ -264,7 +264,11 @@ class Ledger(Observer):
         return True
 
     def on_checkpoint(self, step: int) -> None:
-        """Keep the sums by token beside the checkpoint."""
+        """Enter what was earned up to here, where a resume begins; keep the sums by token beside the checkpoint."""
+        began = time.perf_counter()
+        if step > self._step:
+            self._enter(step)
+        self.seconds += time.perf_counter() - began
         if self._rows is None:
             return
         self._kept[str(step)] = {

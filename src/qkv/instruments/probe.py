@@ -95,6 +95,10 @@ class Probe:
         batch = fixed_batch(task, corpus, sizes, max(1, TOKENS // sizes.n_ctx))
         if batch is None:
             return None
+        if batch.mask is None and batch.positions is not None and all(attention.causal for attention in attentions):
+            real = torch.zeros(batch.inputs.shape, dtype=torch.bool)  # what fills a short window asks for nothing
+            real.view(-1)[batch.positions] = True
+            batch = batch._replace(mask=real)
         period, repeated = min(sizes.n_ctx, REPEATED) // 2, None
         alone = all(attention.itself for attention in attentions)
         if alone and sizes.d_vocab and period > 1 and not batch.inputs.is_floating_point():

@@ -94,7 +94,8 @@ class Recorder(Observer):
             self._looks = Looks(
                 self.store, context.catalogue, start, moments=_moments(context), probe=probe, arm=self.arm
             )
-            self._clip, self._last_look = context.config.optimizer.clip, -1
+            self._clip = context.config.optimizer.clip
+            self._last_look = self.store.last_recorded("norm", arm=self.arm)  # a look that a resume does not repeat
             if start is None:
                 sentence = "the weights of step 0 are gone: drift and turn are not measured in this session"
                 self.store.add_session(context.start_step, "start", sentence, arm=self.arm)

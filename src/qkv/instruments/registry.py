@@ -232,7 +232,7 @@ _MEASURES = (
         range="0 to 90 degrees; undefined where W or S is 0, or where k directions are all there are",
         source="Bjorck and Golub 1973 (principal angles); in training: Gur-Ari et al. 2018 (arXiv 1812.04754)",
         property_of="parametrisation",
-        null="acos sqrt(k / d_model) for unrelated directions: 75.5 degrees at d_model 128.",
+        null="acos sqrt(k / n_in) for unrelated directions, n_in the matrix's inputs: 75.5 degrees with 128 of them.",
         decision="Whether the start is worth care: near 0 its directions were kept, so a better start or --from pays; "
         "near the null they were thrown away.",
         looks="spectra",

@@ -119,7 +119,10 @@ class _Module:
             self._module: Any = importlib.import_module(self.library)
         except ImportError:
             raise MissingExtra(f"--log {self.library} needs that library; type: pip install {self.library}") from None
-        self._module.init(project="qkv", name=name, config=dict(config))
+        try:
+            self._module.init(project="qkv", name=name, config=dict(config))
+        except Exception as error:  # noqa: BLE001 - no login, no network: other people's libraries raise anything
+            raise ConfigError(f"--log {self.library} could not begin: {_first_line(error)}; leave --log out") from None
 
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
         """One row."""
@@ -128,6 +131,10 @@ class _Module:
     def close(self) -> None:
         """End the run there."""
         self._module.finish()
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0][:200]
 
 
 class _Wandb(_Module):
@@ -145,7 +152,7 @@ TRACKERS: Mapping[str, type] = {"tensorboard": EventFile, "wandb": _Wandb, "trac
 def open_tracker(name: str, run: Path, config: Mapping[str, Any]) -> Tracker:
     """The destination of that name for a run; TensorBoard's files lie in `RUN/tensorboard`.
 
-    Raises ConfigError for an unknown name, MissingExtra where its library is not installed.
+    Raises ConfigError for an unknown name or a library that does not begin, MissingExtra where it is not installed.
     """
     if name not in TRACKERS:
         raise ConfigError(unknown("place to --log to", name, TRACKERS))
@@ -198,8 +205,9 @@ class Sender(Observer):
             what()
         except Exception as error:  # noqa: BLE001 - other people's libraries raise anything
             self._broken = True
-            reason = (str(error).splitlines() or [type(error).__name__])[0][:200]
-            self._say(f"--log has stopped ({reason}); the run folder keeps everything, and training goes on")
+            self._say(
+                f"--log has stopped ({_first_line(error)}); the run folder keeps everything, and training goes on"
+            )
 
     def _looked(self, step: int) -> dict[str, float]:
         """Every number that the recorder wrote at exactly this step."""

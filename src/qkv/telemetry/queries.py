@@ -292,8 +292,7 @@ class Telemetry:
                         steps[address] = max(step, steps.get(address, 0))
         if not steps:
             return []
-        sites = {a: row.site for a, row in about.items()}
-        chosen = select(selector, [a for a in about if a in steps], sites)
+        chosen = self._chosen(selector, [a for a in about if a in steps])
         return [MatrixRow(about[a], steps[a], table[a]) for a in chosen]
 
     def against_null(
@@ -316,8 +315,7 @@ class Telemetry:
         by_address = {address: Compared(address, measure, step, value, null) for address, step, value, null in rows}
         if not by_address:
             return []
-        sites = {row.address: row.site for row in self.addresses()}
-        return [by_address[a] for a in select(selector, list(by_address), sites)]
+        return [by_address[a] for a in self._chosen(selector, list(by_address))]
 
     def vector(self, address: str, measure: str, *, at: int | None = None, arm: int = RUN_ARM) -> np.ndarray | None:
         """The newest list-valued measure [n] no later than step `at`; None where there is none."""
@@ -425,8 +423,12 @@ class Telemetry:
                     f" run.telemetry().vectors({having[0]!r}, {measure!r}), which gives it by step"
                 )
             raise AddressError(f"measure {measure!r} has no values in this arm of {self.path.name}")
-        sites = {row.address: row.site for row in self.addresses()}
-        return select(selector, list(known), sites)
+        return self._chosen(selector, list(known))
+
+    def _chosen(self, selector: str, known: Sequence[str]) -> list[str]:
+        """What a selector names of these; what was recorded of a shared matrix answers to its other names too."""
+        others = {name: row.address for row in self.addresses() if row.tied_to for name in row.tied_to.split(", ")}
+        return select(selector, known, {row.address: row.site for row in self.addresses()}, others)
 
     def _grid(self, number: int, measure: str, ids: Sequence[int], chosen: Sequence[str], arm: int) -> Grid:
         cells = self._cells(number, arm)

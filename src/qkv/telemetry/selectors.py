@@ -21,18 +21,25 @@ GROUPS = {"embed": "embed", "attn": "attn", "rnn": "rnn", "mlp": "mlp", "norms":
 _HEAD = re.compile(r"(?:^|\.)(?:H|KV)\d+(?:\.|$)")
 
 
-def select(selector: str, addresses: Sequence[str], sites: Mapping[str, str] | None = None) -> list[str]:
+def select(
+    selector: str,
+    addresses: Sequence[str],
+    sites: Mapping[str, str] | None = None,
+    others: Mapping[str, str] | None = None,
+) -> list[str]:
     """The addresses that `selector` names, in the order given.
 
-    `sites` maps an address to its site and gives group names their meaning. Raises AddressError where a term
-    matches nothing, with the nearest addresses.
+    `sites` maps an address to its site and gives group names their meaning; `others` maps a second name of a shared
+    matrix to its address. Raises AddressError where a term matches nothing, with the nearest addresses.
     """
     chosen: set[str] = set()
+    second = {name: a for name, a in (others or {}).items() if a in addresses and name not in addresses}
+    names = [*addresses, *second]
     for position, term in enumerate(_terms(selector)):
         subtract, name = term.startswith("-"), term.removeprefix("-").strip()
-        matched = _matching(name, addresses, sites or {})
+        matched = {second.get(found, found) for found in _matching(name, names, sites or {})}
         if not matched:
-            near = nearest(name, addresses) or list(addresses[:3])
+            near = nearest(name, names) or list(addresses[:3])
             hint = f"; nearest: {', '.join(near)}" if near else "; nothing was"
             raise AddressError(f"selector {name!r} matches nothing that was recorded{hint}")
         if subtract and position == 0:

@@ -229,6 +229,16 @@ class Store:
             sql = "SELECT coalesce(max(step), 0) FROM evaluations WHERE arm = ? AND step < ?"
             return self._open().execute(sql, (arm, before)).fetchone()[0]
 
+    def last_recorded(self, measure: str, *, arm: int = RUN_ARM) -> int:
+        """The newest step at which a measure was taken; -1 where there is none."""
+        self.flush()
+        with self._turn, explained(self.path, "read"):
+            sql = (
+                "SELECT coalesce(max(step), -1) FROM recorded"
+                " WHERE arm = ? AND measure = (SELECT id FROM measures WHERE name = ?)"
+            )
+            return self._open().execute(sql, (arm, measure)).fetchone()[0]
+
     def clock_fact(self, key: str) -> Any:
         """A fact that `set_clock_fact` wrote; None where there is none."""
         self.flush()

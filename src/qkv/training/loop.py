@@ -376,7 +376,8 @@ class _Training:
         state.train_seconds = self.seconds_before + self.seconds()
         state.recent_losses, state.gradient_logs = self.watch.losses(), self.watch.logs()
         self.saved_step = state.step
-        self.watchers.tell("on_checkpoint", state.step)
+        with self.at_rest():
+            self.watchers.tell("on_checkpoint", state.step)
         self.held.save(self.checkpoints, self.folder, state)
 
     @contextlib.contextmanager
