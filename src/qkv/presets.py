@@ -254,8 +254,10 @@ PRESETS: Mapping[str, Preset] = {
 """Name -> preset."""
 
 
-def find(name: str, task: str) -> Preset:
+def find(name: str, task: str, *, goes_on: bool = False) -> Preset:
     """The preset of that name, if it can be laid out as the task's stack; an empty name is the task's default.
+
+    A training that `goes_on` from a run has the preset of that run, whatever the task is that it now learns.
 
     Raises ConfigError for an unknown name, or one that was not made for such a stack.
     """
@@ -264,7 +266,7 @@ def find(name: str, task: str) -> Preset:
     if name not in PRESETS:
         raise ConfigError(unknown("preset", name, PRESETS))
     stacks = PRESETS[name].stacks
-    if wanted.stack not in stacks:
+    if wanted.stack not in stacks and not goes_on:
         fitting = ", ".join(p.name for p in PRESETS.values() if wanted.stack in p.stacks)
         made_for = " or ".join(t.name for t in TASKS.values() if t.stack in stacks)
         raise ConfigError(f"preset {name!r} is for --task {made_for}, not {task}; for {task} use one of: {fitting}")

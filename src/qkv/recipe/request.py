@@ -168,7 +168,7 @@ def resolve(request: Request, cache: Path | None) -> tuple[RunConfig, Data, Scal
     task = find_task(request.task or "causal")
     _check_no_run(request.source)
     parent = _parent(request, task)
-    preset = find(parent.preset if parent else request.preset or "", task.name)
+    preset = find(parent.preset if parent else request.preset or "", task.name, goes_on=parent is not None)
     settings = _data_config(request, task, parent)
     data: Data = task.load(settings, cache=cache)
     budget = Budget(
