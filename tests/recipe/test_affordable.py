@@ -60,8 +60,9 @@ def test_what_is_no_share_is_refused(typed):
 
 
 def test_a_share_and_its_own_intervals_are_a_contradiction():
-    with pytest.raises(ConfigError, match="--watch 2% chooses the intervals"):
-        Request(watch="2%", set={"watching.attention": "8"})
+    for name in ("watching.attention", "per_doubling", "watching.per_doubling"):
+        with pytest.raises(ConfigError, match="--watch 2% chooses the intervals"):
+            Request(watch="2%", set={name: "8"})
 
 
 def test_a_run_with_a_share_writes_its_schedule_down_and_trains_the_same_weights(text: Path, tmp_path: Path):

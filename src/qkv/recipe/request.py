@@ -16,7 +16,7 @@ from qkv.config import field_paths, flat, from_dict, load_toml, override, to_dic
 from qkv.data.config import DataConfig, ImageOptions, whole_source
 from qkv.errors import ConfigError, RunFolderError, unknown
 from qkv.instruments.ledger import LedgerConfig
-from qkv.instruments.schedule import KINDS, LEVELS, WatchConfig, watch_word
+from qkv.instruments.schedule import LEVELS, WatchConfig, watch_word
 from qkv.models.counting import n_parameters, with_parameters
 from qkv.models.layout import ModelConfig, Sizes
 from qkv.presets import (
@@ -109,7 +109,7 @@ class Request:
             raise ConfigError(f"seed is {self.seed}; expected a whole number of at least 0")
         if self.watch is not None:
             share = watch_word(self.watch) not in LEVELS
-            if share and any(name.rpartition(".")[2] in KINDS for name in self.set):
+            if share and any(path.startswith("watching.") for name in self.set for path in _paths_of(name)):
                 raise ConfigError(
                     f"--watch {self.watch} chooses the intervals of watching; set them with --watch light"
                 )
