@@ -285,6 +285,8 @@ class Budget:
     until_loss: float = 0.0
     goes_on: bool = False
     """Whether it goes on from the weights of another run."""
+    batch_size: int = 0
+    """Examples a step, where they were chosen."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -314,6 +316,14 @@ class Scale:
     def examples(self, n_ctx: int) -> int:
         """Examples a step, each of n_ctx positions where the law counts positions."""
         return self.batch_size or max(1, self.batch_tokens // n_ctx)
+
+    def of_batches(self, n: int, n_ctx: int) -> "Scale":
+        """The same for batches of `n` examples that were chosen: at most as many passes, but some hundred updates.
+
+        The law's own batch may be cut into more parts than this one has examples.
+        """
+        most = max(min(self.most_steps, SHORT // 2), round(self.most_steps * self.examples(n_ctx) / n))
+        return replace(self, batch_size=n, accumulate=max(1, min(self.accumulate, n)), most_steps=most)
 
 
 _USUAL = {"muon": {"lr": 0.03, "muon_lr": 0.01, "momentum": 0.85}}
@@ -467,7 +477,7 @@ def labelled_law(n_texts: int, budget: Budget, entropy: float) -> Scale:
     steps. The measurements are in LOG.md.
     """
     large = n_texts >= 200_000
-    batch_size = 256 if n_texts >= 20_000 else 64
+    batch_size = budget.batch_size or (256 if n_texts >= 20_000 else 64)
     d_model, n_layers = 128 if n_texts >= 2000 else 64, 2 if large else 1
     most_steps = max(500, round((2 if large else 5.7) * n_texts / batch_size))
     steps = budget.steps or most_steps

@@ -181,3 +181,24 @@ def test_values_of_a_kind_that_fits_are_taken() -> None:
     assert isinstance(asked.steps, int) and asked.changes == ("W_E=freeze",)
     with pytest.raises(ConfigError, match="unknown option of qkv.train 'changes'"):
         api._request("", changes=["W_E=freeze"])
+
+
+def test_laws_read_a_batch_that_was_set(small_text: Path, tmp_path: Path) -> None:
+    def training(batch: int | None, source: Path = small_text, **given):
+        asked = {"steps": None, "minutes": 5.0, "set": {"batch_size": batch} if batch else {}} | given
+        return resolved(source, **asked)[0].training
+
+    usual, large, small = (training(batch, preset="gpt2") for batch in (None, 128, 4))
+    assert training(usual.batch_size, preset="gpt2") == usual
+    assert (usual.batch_size, usual.schedule.most_steps) == (16, 200)  # the least that a law allows
+    assert large.schedule.most_steps == 200 and small.schedule.most_steps == 800
+    by_clock = training(128, preset="gpt2", minutes=0.2).schedule
+    assert by_clock.warmup_steps <= 1 < training(None, preset="gpt2", minutes=0.2).schedule.warmup_steps
+    assert training(128, preset="gpt2", steps=400, minutes=None).schedule.warmup_steps == 20
+    table = tmp_path / "labels.tsv"
+    rows = "".join(f"the {'good' if i % 2 else 'bad'} one of {i}\t{i % 2}\n" for i in range(6000))
+    table.write_text("text\tlabel\n" + rows, encoding="utf-8")
+    told = {"task": "classify", "tokenizer": "word", "label_column": "label", "minutes": 20.0}
+    fine = training(16, table, **told)
+    assert fine.schedule.most_steps > 1500
+    assert fine.optimizer.embed_factor == pytest.approx(500 / fine.schedule.most_steps)

@@ -172,17 +172,18 @@ def resolve(request: Request, cache: Path | None) -> tuple[RunConfig, Data, Scal
     settings = _data_config(request, task, parent)
     data: Data = task.load(settings, cache=cache)
     budget = Budget(
+    examples = str(_settings_of(request, "training").get("batch_size", ""))
         steps=request.steps or 0,
         minutes=request.minutes or 0.0,
         until_loss=request.until_loss or 0.0,
         goes_on=parent is not None,
     )
+        batch_size=int(examples) if examples.isdecimal() else 0,
     yardstick = task.yardstick_nats(data) if budget.until_loss else math.nan
     scale = SIZE_LAWS[task.size_law](data.n_train, budget, yardstick)
     model = _model(request, task, preset, data, scale, parent)
-    examples = str(_settings_of(request, "training").get("batch_size", ""))
-    if examples.isdecimal():  # the law's own batch may be cut into more parts than this one has examples
-        scale = dataclasses.replace(scale, accumulate=max(1, min(scale.accumulate, int(examples))))
+    if budget.batch_size:
+        scale = scale.of_batches(budget.batch_size, model.sizes.n_ctx)
     config = RunConfig(
         task=task.name,
         preset=preset.name,
