@@ -202,3 +202,14 @@ def test_laws_read_a_batch_that_was_set(small_text: Path, tmp_path: Path) -> Non
     fine = training(16, table, **told)
     assert fine.schedule.most_steps > 1500
     assert fine.optimizer.embed_factor == pytest.approx(500 / fine.schedule.most_steps)
+
+
+def test_the_source_that_nobody_gave_is_not_the_run_folder_that_one_is_in(tmp_path: Path, monkeypatch) -> None:
+    for name in ("config.toml", "manifest.json"):
+        (tmp_path / name).touch()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("qkv.recipe.request._data_config", lambda *_: pytest.fail("it is read"))
+    with pytest.raises(ConfigError, match="is a run folder"):
+        resolve(Request(source="."), None)
+    with pytest.raises(pytest.fail.Exception, match="it is read"):
+        resolve(Request(), None)

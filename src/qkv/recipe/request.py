@@ -221,7 +221,7 @@ def resolve(request: Request, cache: Path | None) -> tuple[RunConfig, Data, Scal
 def _check_no_run(source: str) -> None:
     """Make sure that what is to be read is not a run folder. Raises ConfigError that says what may have been meant."""
     folder = Path(source)
-    if not ((folder / "config.toml").is_file() and any((folder / name).is_file() for name in _OF_A_RUN)):
+    if not source or not ((folder / "config.toml").is_file() and any((folder / name).is_file() for name in _OF_A_RUN)):
         return
     run = shlex.quote(source)
     raise ConfigError(
