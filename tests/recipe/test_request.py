@@ -213,3 +213,19 @@ def test_the_source_that_nobody_gave_is_not_the_run_folder_that_one_is_in(tmp_pa
         resolve(Request(source="."), None)
     with pytest.raises(pytest.fail.Exception, match="it is read"):
         resolve(Request(), None)
+
+
+def test_a_setting_means_the_same_under_each_of_its_names(small_text: Path, tmp_path: Path, monkeypatch) -> None:
+    run = qkv.train(small_text, out=tmp_path / "run", tokenizer="char", steps=1, set=SMALL, report=False)
+    goes_on = {"from_run": str(run.path), "tokenizer": None}
+    for name in ("n_ctx", "sizes.n_ctx", "model.sizes.n_ctx"):
+        assert resolved(small_text, set={name: "8"}, **goes_on)[0].model.sizes.n_ctx == 8
+    for name, value in (("tokenizer", "char"), ("data.tokenizer", "char"), ("vocab", "300"), ("data.vocab", "300")):
+        with pytest.raises(ConfigError, match=f"leave --{name.rpartition('.')[2]} out"):
+            resolved(small_text, set={name: value}, **goes_on)
+    (tmp_path / "val.txt").write_text("the cat sees the king at home.\n" * 40, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    for name in ("val", "data.val"):
+        config = resolved(small_text, set={name: "val.txt"})[0]
+        assert config == resolved(small_text, val="val.txt")[0] and config.data.val == str(tmp_path / "val.txt")
+        same_run(Request(set={name: "val.txt"}), config)

@@ -99,6 +99,7 @@ class Request:
                 raise ConfigError(f"{name} is {value}; expected a number above 0")
         if self.on_spike is not None and self.on_spike not in ON_SPIKE:
             raise ConfigError(unknown("value of --on-spike", self.on_spike, ON_SPIKE))
+        object.__setattr__(self, "set", {name: _whole(name, value) for name, value in self.set.items()})
         for name in self.set:
             matches = _paths_of(name)
             if len(matches) == 1 and matches[0] in OPTIONS:
@@ -171,14 +172,14 @@ def resolve(request: Request, cache: Path | None) -> tuple[RunConfig, Data, Scal
     preset = find(parent.preset if parent else request.preset or "", task.name, goes_on=parent is not None)
     settings = _data_config(request, task, parent)
     data: Data = task.load(settings, cache=cache)
-    budget = Budget(
     examples = str(_settings_of(request, "training").get("batch_size", ""))
+    budget = Budget(
         steps=request.steps or 0,
         minutes=request.minutes or 0.0,
         until_loss=request.until_loss or 0.0,
         goes_on=parent is not None,
-    )
         batch_size=int(examples) if examples.isdecimal() else 0,
+    )
     yardstick = task.yardstick_nats(data) if budget.until_loss else math.nan
     scale = SIZE_LAWS[task.size_law](data.n_train, budget, yardstick)
     model = _model(request, task, preset, data, scale, parent)
@@ -258,6 +259,13 @@ def _paths_of(name: str) -> list[str]:
     return [path for path in paths if path == name] or [path for path in paths if path.endswith(f".{name}")]
 
 
+def _whole(name: str, value: Any) -> Any:
+    """A value of --set; a path as its option would write it down."""
+    whole = {"data.source": whole_source, "data.val": whole_source, "data.tokenizer": _absolute}
+    paths = _paths_of(name)
+    return whole[paths[0]](str(value)) if len(paths) == 1 and paths[0] in whole else value
+
+
 def _settings_of(request: Request, table: str) -> dict[str, Any]:
     """What --set says of one table of the configuration, by paths inside it; every other setting is left for later."""
     found = {}
@@ -274,7 +282,7 @@ def _model(
     """The parent's model under the task's own head, or one by the laws, with what was set taken as given."""
     classes = task.classes(data)
     if parent:
-        model = _shortened(parent.model, request.set.get("n_ctx", request.set.get("model.sizes.n_ctx")))
+        model = _shortened(parent.model, _settings_of(request, "model.sizes").get("n_ctx"))
         kind, layout = task.starts_from[model.kind], model.layout
         if kind != model.kind:  # another head over the body: its W_U stays behind, and what was tied to it
             layout = dataclasses.replace(layout, tied=False, head_transform=False, dropout=scale.dropout)
@@ -352,7 +360,7 @@ def _parent(request: Request, task: Task) -> _Parent | None:
             f" {' or '.join(task.starts_from) or 'no other run'}"
         )
     for name in ("preset", "tokenizer", "vocab", "parameters"):
-        if getattr(request, name):
+        if getattr(request, name) or name in _settings_of(request, "data"):
             raise ConfigError(f"--from goes on with the {name} of that run; leave --{name} out")
     if config.watched == "names":
         raise RunFolderError(
