@@ -538,8 +538,9 @@ def model_config(
     d_model = pinned.get("d_model", scale.d_model)
     head_width = preset.head_width * (2 if d_model >= WIDE else 1)  # half the patterns, and no worse where it is wide
     n_heads = max(1, d_model // head_width) if head_width else 1
-    pair = 2 if preset.layout.positions == "rotary" else 1  # rotary positions turn pairs of a head's coordinates
-    while n_heads > 1 and d_model % (n_heads * pair):
+    turned = 2 if patches is None else 4  # rotary positions turn pairs of a head's coordinates; of images, by two axes
+    turned = turned if preset.layout.positions == "rotary" else 1
+    while n_heads > 1 and d_model % (n_heads * turned):
         n_heads -= 1
     chosen: dict[str, int] = {
         "d_vocab": d_vocab,
