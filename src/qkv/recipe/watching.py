@@ -253,7 +253,7 @@ def _run_config(mirror: Mirror, level: str, reads_text: bool) -> RunConfig:
     model = mirror.config or _sizes_only(mirror)
     return RunConfig(
         task=next(task.name for task in TASKS.values() if task.model_kind == model.kind),
-        preset="gpt2" if model.kind == "CausalLM" else "bert",
+        preset={"CausalLM": "gpt2", "EncoderDecoderLM": "vaswani"}.get(model.kind, "bert"),
         seed=1,
         watch=level,
         watched="layout" if mirror.config is not None else "names",
