@@ -149,6 +149,15 @@ def test_every_sentence_holds_in_the_textbook_preset() -> None:
     assert all(sentence.holds for sentence in card(PRESETS["textbook"]))
 
 
+def test_gradient_reaches_every_weight_matrix_and_not_the_bias_that_softmax_does_not_see() -> None:
+    model, catalogue = small(PRESETS["gpt2"], generic=False)
+    torch.nn.functional.cross_entropy(model(IDS)[:, :-1].flatten(0, 1), IDS[:, 1:].flatten()).backward()
+    assert catalogue.entry("L0.b_K").parameter.grad.abs().max() < 1e-6 < catalogue.entry("L0.b_V").parameter.grad.norm()
+    assert (
+        "every weight matrix" in next(line for line in card(PRESETS["gpt2"]) if line.key == "gradient-reaches-all").text
+    )
+
+
 @pytest.mark.parametrize("name", PRESETS)
 @pytest.mark.parametrize("budget", [Budget(), Budget(steps=300), Budget(minutes=1), Budget(until_loss=1.5)])
 def test_the_size_law_gives_a_model_that_can_be_built(name: str, budget: Budget) -> None:
