@@ -163,6 +163,17 @@ def test_an_empty_folder_may_be_used(tmp_path: Path) -> None:
     assert folder.config.is_file()
 
 
+def test_a_folder_that_is_there_may_lie_in_one_that_is_not_ours(tmp_path: Path, monkeypatch) -> None:
+    (tmp_path / "out").mkdir()
+    monkeypatch.setattr(os, "access", lambda path, mode: path != tmp_path)
+    RunFolder(tmp_path / "out").check_vacant()
+    with pytest.raises(UserError, match=f"no permission to write in {tmp_path}; choose another place"):
+        RunFolder(tmp_path / "new").check_vacant()
+    monkeypatch.setattr(os, "access", lambda path, mode: path != tmp_path / "out")
+    with pytest.raises(UserError, match=f"no permission to write in {tmp_path}/out; choose another --out"):
+        RunFolder(tmp_path / "out").check_vacant()
+
+
 def test_a_users_mistake_leaves_nothing_behind(tmp_path: Path) -> None:
     with pytest.raises(ConfigError), RunFolder.create(tmp_path / "runs" / "new") as folder:
         folder.write("config.toml", "")

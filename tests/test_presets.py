@@ -6,7 +6,7 @@ import torch
 from qkv.cards import card
 from qkv.errors import ConfigError
 from qkv.models.counting import n_parameters
-from qkv.models.layout import Sizes
+from qkv.models.layout import Patches, Sizes
 from qkv.models.matrices import Catalogue
 from qkv.models.zoo import build
 from qkv.presets import (
@@ -149,6 +149,15 @@ def test_every_sentence_holds_in_the_textbook_preset() -> None:
     assert all(sentence.holds for sentence in card(PRESETS["textbook"]))
 
 
+def test_gradient_reaches_every_weight_matrix_and_not_the_bias_that_softmax_does_not_see() -> None:
+    model, catalogue = small(PRESETS["gpt2"], generic=False)
+    torch.nn.functional.cross_entropy(model(IDS)[:, :-1].flatten(0, 1), IDS[:, 1:].flatten()).backward()
+    assert catalogue.entry("L0.b_K").parameter.grad.abs().max() < 1e-6 < catalogue.entry("L0.b_V").parameter.grad.norm()
+    assert (
+        "every weight matrix" in next(line for line in card(PRESETS["gpt2"]) if line.key == "gradient-reaches-all").text
+    )
+
+
 @pytest.mark.parametrize("name", PRESETS)
 @pytest.mark.parametrize("budget", [Budget(), Budget(steps=300), Budget(minutes=1), Budget(until_loss=1.5)])
 def test_the_size_law_gives_a_model_that_can_be_built(name: str, budget: Budget) -> None:
@@ -172,6 +181,15 @@ def test_every_even_width_gets_heads_that_can_be_built(name: str) -> None:
     for d_model in range(2, 1026, 2):
         sizes = model_config(PRESETS[name], kind, 60, scale, {"d_model": d_model}).resolved().sizes
         assert sizes.n_heads * sizes.d_head == d_model
+
+
+@pytest.mark.parametrize("name", ["modern", "fast"])
+def test_images_get_heads_whose_coordinates_turn_by_row_and_column(name: str) -> None:
+    patches = Patches(height=8, width=8)
+    scale = Scale(d_model=64, n_layers=1, n_ctx=0, batch_size=8)
+    for d_model in range(4, 516, 4):
+        sizes = model_config(PRESETS[name], "ImageClassifier", 0, scale, {"d_model": d_model}, ("a", "b"), patches)
+        assert sizes.resolved().sizes.d_head % 4 == 0
 
 
 def test_a_preset_that_does_not_fit_the_task_is_named_with_those_that_do() -> None:

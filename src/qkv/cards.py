@@ -73,7 +73,7 @@ def card(preset: Preset) -> tuple[Sentence, ...]:
         ),
         Sentence(
             key="gradient-reaches-all",
-            text="From step 0 on, gradient reaches every matrix.",
+            text="From step 0 on, gradient reaches every weight matrix.",
             holds=not zero_out,
             why="W_O, W_out (and an untied W_U) start at zero, so at step 0 none reaches what lies behind them"
             if zero_out

@@ -199,12 +199,15 @@ class RunFolder:
 
         Raises RunFolderError where the place is taken, UserError where no folder can be made there.
         """
-        check_place(self.path, folder=True)
+        if not os.path.exists(self.path):
+            check_place(self.path, folder=True)
         if self.path.exists() and not self.path.is_dir():
             raise RunFolderError(f"{self.path} is a file; choose another --out")
         if self.path.exists() and not self._is_vacant():
             is_run = " (a training goes on with qkv train --resume --out)" if self.config.exists() else ""
             raise RunFolderError(f"{self.path} already exists; choose another --out{is_run}")
+        if self.path.exists() and not os.access(self.path, os.W_OK | os.X_OK):
+            raise UserError(f"no permission to write in {self.path}; choose another --out")
 
     @classmethod
     def open(cls, path: str | Path, *, writing: bool = False) -> "RunFolder":

@@ -254,8 +254,10 @@ PRESETS: Mapping[str, Preset] = {
 """Name -> preset."""
 
 
-def find(name: str, task: str) -> Preset:
+def find(name: str, task: str, *, goes_on: bool = False) -> Preset:
     """The preset of that name, if it can be laid out as the task's stack; an empty name is the task's default.
+
+    A training that `goes_on` from a run has the preset of that run, whatever the task is that it now learns.
 
     Raises ConfigError for an unknown name, or one that was not made for such a stack.
     """
@@ -264,7 +266,7 @@ def find(name: str, task: str) -> Preset:
     if name not in PRESETS:
         raise ConfigError(unknown("preset", name, PRESETS))
     stacks = PRESETS[name].stacks
-    if wanted.stack not in stacks:
+    if wanted.stack not in stacks and not goes_on:
         fitting = ", ".join(p.name for p in PRESETS.values() if wanted.stack in p.stacks)
         made_for = " or ".join(t.name for t in TASKS.values() if t.stack in stacks)
         raise ConfigError(f"preset {name!r} is for --task {made_for}, not {task}; for {task} use one of: {fitting}")
@@ -283,6 +285,8 @@ class Budget:
     until_loss: float = 0.0
     goes_on: bool = False
     """Whether it goes on from the weights of another run."""
+    batch_size: int = 0
+    """Examples a step, where they were chosen."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -312,6 +316,14 @@ class Scale:
     def examples(self, n_ctx: int) -> int:
         """Examples a step, each of n_ctx positions where the law counts positions."""
         return self.batch_size or max(1, self.batch_tokens // n_ctx)
+
+    def of_batches(self, n: int, n_ctx: int) -> "Scale":
+        """The same for batches of `n` examples that were chosen: at most as many passes, but some hundred updates.
+
+        The law's own batch may be cut into more parts than this one has examples.
+        """
+        most = max(min(self.most_steps, SHORT // 2), round(self.most_steps * self.examples(n_ctx) / n))
+        return replace(self, batch_size=n, accumulate=max(1, min(self.accumulate, n)), most_steps=most)
 
 
 _USUAL = {"muon": {"lr": 0.03, "muon_lr": 0.01, "momentum": 0.85}}
@@ -465,7 +477,7 @@ def labelled_law(n_texts: int, budget: Budget, entropy: float) -> Scale:
     steps. The measurements are in LOG.md.
     """
     large = n_texts >= 200_000
-    batch_size = 256 if n_texts >= 20_000 else 64
+    batch_size = budget.batch_size or (256 if n_texts >= 20_000 else 64)
     d_model, n_layers = 128 if n_texts >= 2000 else 64, 2 if large else 1
     most_steps = max(500, round((2 if large else 5.7) * n_texts / batch_size))
     steps = budget.steps or most_steps
@@ -526,8 +538,9 @@ def model_config(
     d_model = pinned.get("d_model", scale.d_model)
     head_width = preset.head_width * (2 if d_model >= WIDE else 1)  # half the patterns, and no worse where it is wide
     n_heads = max(1, d_model // head_width) if head_width else 1
-    pair = 2 if preset.layout.positions == "rotary" else 1  # rotary positions turn pairs of a head's coordinates
-    while n_heads > 1 and d_model % (n_heads * pair):
+    turned = 2 if patches is None else 4  # rotary positions turn pairs of a head's coordinates; of images, by two axes
+    turned = turned if preset.layout.positions == "rotary" else 1
+    while n_heads > 1 and d_model % (n_heads * turned):
         n_heads -= 1
     chosen: dict[str, int] = {
         "d_vocab": d_vocab,

@@ -273,6 +273,21 @@ def test_load_reads_files_whose_keys_are_addresses(tmp_path):
     assert torch.equal(changed([f"W_U=load({path})"], make(tied=True)).view("W_U"), column["W_U"])
 
 
+def test_load_reads_a_tied_matrix_by_the_name_that_was_given(tmp_path):
+    untied = {"W_E": torch.rand(11, 16), "W_U": torch.rand(16, 11)}
+    save_file(untied, tmp_path / "untied.safetensors")
+    for where, loader in (
+        (tmp_path / "untied.safetensors", None),
+        (f"{tmp_path / 'untied.safetensors'}:W_U", None),
+        (f"{tmp_path}:W_U", lambda wanted: untied[wanted.address]),
+        (tmp_path, lambda wanted: untied[wanted.address]),
+    ):
+        tied = changed([f"W_U=load({where})"], make(tied=True), loader=loader)
+        assert torch.equal(tied.view("W_U"), untied["W_U"]) and torch.equal(tied.view("W_E"), untied["W_U"].t())
+    both = changed([f"W_E,W_U=load({tmp_path})"], make(tied=True), loader=lambda wanted: untied[wanted.address])
+    assert torch.equal(both.view("W_E"), untied["W_E"])
+
+
 def test_load_gives_the_loader_what_to_find(tmp_path):
     asked = []
 

@@ -18,7 +18,8 @@ from qkv.errors import ConfigError, RunFolderError
 from qkv.interop.mirror import mirror_of
 from qkv.models import Layout, ModelConfig, Sizes, build
 from qkv.models.matrices import Catalogue
-from qkv.recipe import run_matrix
+from qkv.presets import find
+from qkv.recipe import RunConfig, run_matrix
 
 
 class NanoBlock(nn.Module):
@@ -349,3 +350,41 @@ def test_a_watched_model_of_our_own_parts_agrees_with_our_catalogue():
     ours = Catalogue(build(ModelConfig(kind="CausalLM", sizes=sizes, layout=layout), 0))
     assert mirror.catalogue.addresses == ours.addresses
     assert mirror.catalogue.view("L0.H3.W_K").equal(live.model.layers[0].self_attn.k_proj.weight[4:].t())
+
+
+def test_tokens_that_are_told_are_not_counted_again_where_they_are_seen(tmp_path):
+    model = Nano()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    watcher = qkv.watch(model, optimizer, tmp_path / "run")
+    for step, ids in enumerate(batches(4)):
+        model(ids[:, :-1]).sum().backward()
+        watcher.log(tokens=30 if step else 0)  # at first only the model's input is seen
+        optimizer.step()
+    run = qkv.load(watcher.close())
+    with run.telemetry() as telemetry:
+        assert telemetry.steps().tokens.tolist() == [32, 62, 92, 122]
+    assert run.summary["tokens"] == 122
+
+
+def test_a_validation_loss_may_be_a_tensor_and_one_that_is_no_number_is_an_event(tmp_path):
+    model = Nano()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with qkv.watch(model, optimizer, tmp_path / "run") as watcher:
+        loop(model, optimizer, 2)
+        watcher.log(val_loss=torch.tensor(2.5))
+        loop(model, optimizer, 1)
+        watcher.log(val_loss=float("nan"))
+        watcher.log(val_loss=torch.tensor(float("inf")))
+    run = qkv.load(tmp_path / "run")
+    assert run.folder.is_finished and run.summary["val_loss"] == 2.5 and run.summary["best_step"] == 2
+    with run.telemetry() as telemetry:
+        assert [found.step for found in telemetry.evaluations()] == [2]
+        assert [(event.step, event.kind) for event in telemetry.events()] == [(3, "nan")]
+
+
+def test_a_pair_model_that_is_watched_has_a_preset_for_pairs(theirs, tmp_path):
+    model = theirs.make_theirs("marian", torch.float32)
+    with qkv.watch(model, torch.optim.SGD(model.parameters(), lr=0.1), tmp_path / "run") as watcher:
+        pass
+    config = RunConfig.read(qkv.load(watcher.path).folder.config)
+    assert find(config.preset, config.task).name == "vaswani"

@@ -1,5 +1,6 @@
 """A share of the time buys looks: decided once, written down, and never decided again."""
 
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,9 @@ from qkv.config import load_toml
 from qkv.errors import ConfigError
 from qkv.instruments.schedule import KINDS, LEVELS, WatchConfig, share_of, watch_word
 from qkv.recipe import Listening, Request, RunConfig, train
-from qkv.recipe.affordable import LADDER, Costs, afford
+from qkv.recipe.affordable import LADDER, Costs, afford, with_affordable_watching
+from qkv.recipe.assemble import assemble
+from qkv.recipe.request import resolve
 from qkv.telemetry import Telemetry
 
 
@@ -60,8 +63,9 @@ def test_what_is_no_share_is_refused(typed):
 
 
 def test_a_share_and_its_own_intervals_are_a_contradiction():
-    with pytest.raises(ConfigError, match="--watch 2% chooses the intervals"):
-        Request(watch="2%", set={"watching.attention": "8"})
+    for name in ("watching.attention", "per_doubling", "watching.per_doubling"):
+        with pytest.raises(ConfigError, match="--watch 2% chooses the intervals"):
+            Request(watch="2%", set={name: "8"})
 
 
 def test_a_run_with_a_share_writes_its_schedule_down_and_trains_the_same_weights(text: Path, tmp_path: Path):
@@ -93,3 +97,12 @@ def test_levels_are_written_down_too(text: Path, tmp_path: Path):
     request = Request(source=str(text), steps=2, watch="full", tokenizer="char", threads=1, set=SMALL)
     out = train(request, out=tmp_path / "full", listening=Listening(null=False), cache=tmp_path / "cache")
     assert RunConfig.read(out / "config.toml").watching == LEVELS["full"]
+
+
+def test_what_is_afforded_is_planned_for_the_updates_that_will_be_made(text: Path, monkeypatch):
+    config, corpus, _ = resolve(Request(source=str(text), tokenizer="char", minutes=5.0, watch="2%", set=SMALL), None)
+    most = config.training.schedule.most_steps
+    costs = dataclasses.replace(COSTS, update=0.01)
+    monkeypatch.setattr("qkv.recipe.affordable.measure_costs", lambda *_, **__: costs)
+    assert 0 < most < 60 * 5 / costs.update
+    assert f"{most:,} updates" in with_affordable_watching(assemble(config, corpus))[1]

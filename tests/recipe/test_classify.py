@@ -16,6 +16,8 @@ import qkv
 from qkv import cli
 from qkv.errors import UserError
 from qkv.randomness import generator
+from qkv.recipe import RunConfig
+from qkv.views.command import command_of
 
 SMALL = {"d_model": 16, "n_layers": 2, "n_heads": 2, "d_mlp": 32, "batch_size": 16, "dropout": 0.1}
 GOOD, BAD, OTHER = "good fine great".split(), "bad poor awful".split(), "film plot cast score the a of and".split()
@@ -189,6 +191,18 @@ def test_the_body_of_another_run_is_taken_over_and_held_or_moved(parents, table,
     assert all(start[address].equal(body[address]) for address in start if address not in heads)
     moved = {address for address in start if not start[address].equal(end[address])}
     assert moved == (heads if only else set(start))
+
+
+@pytest.mark.parametrize("preset", ["gpt2", "llama"])
+def test_a_body_keeps_its_preset_whatever_was_made_for_the_task(table, tmp_path, preset) -> None:
+    lines = tmp_path / "lines.txt"
+    lines.write_text("\n".join(text for _, text in sentences(300, "lines")), encoding="utf-8")
+    sizes = {"d_model": 16, "n_layers": 1, "n_heads": 2, "n_ctx": 16, "batch_size": 4}
+    body = qkv.train(lines, out=tmp_path / "a", preset=preset, steps=2, set=sizes, tokenizer="word", report=False)
+    run = train(table, tmp_path / "b", from_run=str(body.path), steps=2, set={"batch_size": 16})
+    config = RunConfig.read(run.folder.config)
+    assert (config.preset, config.model.kind) == (preset, "CausalClassifier")
+    assert f"--from {body.path}" in command_of(config, None)
 
 
 def test_a_body_with_shared_matrices_is_taken_over_under_each_name(parents, table, tmp_path) -> None:

@@ -181,3 +181,51 @@ def test_values_of_a_kind_that_fits_are_taken() -> None:
     assert isinstance(asked.steps, int) and asked.changes == ("W_E=freeze",)
     with pytest.raises(ConfigError, match="unknown option of qkv.train 'changes'"):
         api._request("", changes=["W_E=freeze"])
+
+
+def test_laws_read_a_batch_that_was_set(small_text: Path, tmp_path: Path) -> None:
+    def training(batch: int | None, source: Path = small_text, **given):
+        asked = {"steps": None, "minutes": 5.0, "set": {"batch_size": batch} if batch else {}} | given
+        return resolved(source, **asked)[0].training
+
+    usual, large, small = (training(batch, preset="gpt2") for batch in (None, 128, 4))
+    assert training(usual.batch_size, preset="gpt2") == usual
+    assert (usual.batch_size, usual.schedule.most_steps) == (16, 200)  # the least that a law allows
+    assert large.schedule.most_steps == 200 and small.schedule.most_steps == 800
+    by_clock = training(128, preset="gpt2", minutes=0.2).schedule
+    assert by_clock.warmup_steps <= 1 < training(None, preset="gpt2", minutes=0.2).schedule.warmup_steps
+    assert training(128, preset="gpt2", steps=400, minutes=None).schedule.warmup_steps == 20
+    table = tmp_path / "labels.tsv"
+    rows = "".join(f"the {'good' if i % 2 else 'bad'} one of {i}\t{i % 2}\n" for i in range(6000))
+    table.write_text("text\tlabel\n" + rows, encoding="utf-8")
+    told = {"task": "classify", "tokenizer": "word", "label_column": "label", "minutes": 20.0}
+    fine = training(16, table, **told)
+    assert fine.schedule.most_steps > 1500
+    assert fine.optimizer.embed_factor == pytest.approx(500 / fine.schedule.most_steps)
+
+
+def test_the_source_that_nobody_gave_is_not_the_run_folder_that_one_is_in(tmp_path: Path, monkeypatch) -> None:
+    for name in ("config.toml", "manifest.json"):
+        (tmp_path / name).touch()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("qkv.recipe.request._data_config", lambda *_: pytest.fail("it is read"))
+    with pytest.raises(ConfigError, match="is a run folder"):
+        resolve(Request(source="."), None)
+    with pytest.raises(pytest.fail.Exception, match="it is read"):
+        resolve(Request(), None)
+
+
+def test_a_setting_means_the_same_under_each_of_its_names(small_text: Path, tmp_path: Path, monkeypatch) -> None:
+    run = qkv.train(small_text, out=tmp_path / "run", tokenizer="char", steps=1, set=SMALL, report=False)
+    goes_on = {"from_run": str(run.path), "tokenizer": None}
+    for name in ("n_ctx", "sizes.n_ctx", "model.sizes.n_ctx"):
+        assert resolved(small_text, set={name: "8"}, **goes_on)[0].model.sizes.n_ctx == 8
+    for name, value in (("tokenizer", "char"), ("data.tokenizer", "char"), ("vocab", "300"), ("data.vocab", "300")):
+        with pytest.raises(ConfigError, match=f"leave --{name.rpartition('.')[2]} out"):
+            resolved(small_text, set={name: value}, **goes_on)
+    (tmp_path / "val.txt").write_text("the cat sees the king at home.\n" * 40, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    for name in ("val", "data.val"):
+        config = resolved(small_text, set={name: "val.txt"})[0]
+        assert config == resolved(small_text, val="val.txt")[0] and config.data.val == str(tmp_path / "val.txt")
+        same_run(Request(set={name: "val.txt"}), config)

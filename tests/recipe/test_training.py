@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -17,7 +18,7 @@ from safetensors.torch import load_file
 
 import qkv
 from qkv.api import verify
-from qkv.errors import ChangeError, ConfigError, Interrupted, RunFolderError, UserError
+from qkv.errors import ChangeError, ConfigError, Interrupted, NonFiniteError, RunFolderError, UserError
 
 SMALL = {"d_model": 16, "n_layers": 2, "n_heads": 2, "n_ctx": 16, "batch_size": 4, "d_mlp": 32}
 SUMMARY = (
@@ -426,3 +427,52 @@ def test_other_data_may_have_other_columns(text: Path, tmp_path: Path) -> None:
     run = train(tmp_path / "one.csv", tmp_path / "run", text_column="review")
     assert run.evaluate(tmp_path / "two.csv").loss == pytest.approx(run.evaluate(tmp_path / "one.csv").loss)
     assert run.evaluate(text).loss > 0
+
+
+def test_a_run_that_ends_before_its_horizon_is_known_is_sealed_with_its_null(text, tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr("qkv.recipe.null.null_steps", lambda steps: steps)
+    options = {"steps": None, "minutes": 5, "until_loss": 100}
+    run = train(text, tmp_path / "run", report=True, change=["W_E=zero@500.."], **options)
+    assert (run.summary["stopped_because"], run.summary["steps"]) == ("loss", 1)
+    with run.telemetry() as telemetry:
+        assert len(telemetry.steps(1).step) == 1
+
+
+def test_a_training_that_is_done_does_without_a_null_that_cannot_be_made(text, tmp_path, monkeypatch) -> None:
+    def lost(**given: object) -> None:
+        raise NonFiniteError("the loss is nan at step 3")
+
+    said: list[str] = []
+    monkeypatch.setattr("qkv.recipe.null.loop", SimpleNamespace(run=lost))
+    run = train(text, tmp_path / "run", report=True, say=said.append)
+    assert run.folder.is_finished and "This run has no null" in " ".join(said) and "nan at step 3" in " ".join(said)
+    with run.telemetry() as telemetry:
+        assert not len(telemetry.steps(1).step) and not telemetry.against_null("drift")
+    monkeypatch.undo()
+    assert qkv.load(run.path).report(tmp_path / "again.html").is_file()
+
+
+def test_what_a_run_started_from_may_be_gone_once_it_has_begun(text: Path, tmp_path: Path) -> None:
+    first = train(text, tmp_path / "first")
+    table = tmp_path / "table.safetensors"
+    shutil.copy(first.folder.model, table)
+    options = {"from_run": str(first.path), "tokenizer": None, "set": {"batch_size": 4}}
+    options |= {"change": [f"L0.W_Q=load({table}:L0.W_K)"], "report": True}
+    whole = train(text, tmp_path / "whole", **options)
+    begun(text, tmp_path / "resumed", 18, **options)
+
+    def gone(told) -> None:
+        if getattr(told, "step", 0) == 20 and first.path.exists():
+            first.path.rename(tmp_path / "elsewhere")
+            table.unlink()
+
+    left = train(text, tmp_path / "left", progress=gone, **options)
+    assert not table.exists()
+    resumed = qkv.train(out=tmp_path / "resumed", resume=True)
+    assert resumed.summary["resumed_from_step"] == 16
+    for run in (left, resumed):
+        assert digest(run.folder.model) == digest(whole.folder.model)
+        for measure in ("drift", "norm"):
+            ours, theirs = (each.telemetry() for each in (run, whole))
+            with ours, theirs:
+                assert ours.against_null(measure) == theirs.against_null(measure) != []

@@ -302,3 +302,11 @@ def test_a_memory_reads_only_what_is_new_and_gives_what_a_fresh_reading_gives(tm
         connection.execute("DELETE FROM measurements WHERE step < 9")
     with Telemetry(path, memory) as again:
         assert again.grid("norm").value[0, 0] == 1.0  # remembered, not read
+
+
+def test_a_validation_loss_that_is_no_number_is_refused_before_it_spoils_what_follows(tmp_path: Path) -> None:
+    with Store(tmp_path / "t.sqlite") as store:
+        with pytest.raises(AssertionError):
+            store.add_evaluation(1, float("nan"), is_best=False)
+        a_step(store, 2)
+    assert len(content(tmp_path / "t.sqlite")["steps"]) == 1

@@ -270,16 +270,16 @@ class Plan:
 
     def _write(self, change: Change, parts: list[Part]) -> bool:
         """Work out new values, now or to see that it can be done later; whether any differ from the present ones."""
-        by_storage: dict[str, dict[int | None, Part]] = {}
+        by_storage: dict[str, dict[int | None, tuple[Part, Part]]] = {}  # each: in its storage, and as selected
         for part in parts:
             entry = self._entries[self._root(part)]
             root = Part(entry.address if part.piece is None else part.address, entry, part.piece)
-            by_storage.setdefault(entry.address, {}).setdefault(part.piece, root)
+            by_storage.setdefault(entry.address, {}).setdefault(part.piece, (root, part))
         differ = False
         for address, pieces in by_storage.items():
-            entry, roots = self._entries[address], list(pieces.values())
+            entry, roots = self._entries[address], [root for root, _ in pieces.values()]
             present = self._staged.get(address, entry.parameter.detach())
-            read = self._read(change, entry, roots)
+            read = self._read(change, entry, [selected for _, selected in pieces.values()])
             values = self._values(change, entry, roots, present, read)
             if change.start:
                 self._writes.append(_Write(change, entry, roots, read))

@@ -151,6 +151,7 @@ def with_affordable_watching(parts: Parts, ranks: Ranks = ALONE) -> tuple[Parts,
     costs = measure_costs(parts, percent, ranks=ranks)
     training = parts.config.training
     steps = training.schedule.steps or int(60 * training.minutes / costs.update)
+    steps = min(steps, training.schedule.most_steps or steps)
     watching, share = afford(percent, steps, costs)
     taken = time.perf_counter() - began
     when = f"every {watching.matrices:,} updates once regular"

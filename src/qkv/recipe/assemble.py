@@ -55,6 +55,8 @@ def assemble(
 ) -> Parts:
     """Build everything of a run, its weights those of step 0. The same arguments give the same bits.
 
+    A run that goes on from step `resumed_at` has its weights from a checkpoint: those of `from_run`, and what changes
+    wrote before that step, are not read again, and what is `new` or `parted` is not known.
     `keeps_start` False leaves `start` empty, where nobody measures from it. Where a process `shares` out weights and
     state with others, the optimizer has no room for state of its own.
 
@@ -63,7 +65,7 @@ def assemble(
     """
     model = build(config.model, config.seed)
     catalogue = Catalogue(model, None if corpus.tokenizer is None else corpus.tokenizer.readable)
-    new, shared = _take_over(config, catalogue) if config.from_run else ((), {})
+    new, shared = _take_over(config, catalogue) if config.from_run and not resumed_at else ((), {})
     n_steps = config.training.schedule.steps or None
     plan = plan_changes(config.changes, catalogue, config.seed, run_matrix, n_steps=n_steps, resumed_at=resumed_at)
     catalogue = plan.at_start()

@@ -6,18 +6,23 @@ same steps, so each drift can be read beside its null at an equal step.
 
 import dataclasses
 
+from qkv.errors import NonFiniteError, UserError
+from qkv.folder import RunFolder
 from qkv.instruments.recorder import Recorder
 from qkv.recipe.assemble import Parts, assemble
 from qkv.telemetry import NULL_ARM, Store
 from qkv.training import loop
 from qkv.training.ranks import ALONE, Ranks
 from qkv.training.record import Outcome
+from qkv.training.tensorfile import load_tensors
 
 __all__ = ["NULL_SHARE", "null_steps", "train_null"]
 
 NULL_SHARE = 0.07
 """Share of a training that its null may cost."""
 _MOST_STEPS = 256
+_FAR = 1 << 30
+"""Steps of a schedule whose decay does not begin within the null."""
 
 
 def null_steps(steps: int) -> int:
@@ -26,26 +31,40 @@ def null_steps(steps: int) -> int:
     return 1 << (most.bit_length() - 1) if most else 0
 
 
-def train_null(parts: Parts, outcome: Outcome, store: Store | None, ranks: Ranks = ALONE) -> None:
-    """Train from the same start on random labels and record it as arm 1; nothing else of the run is touched.
+def train_null(parts: Parts, outcome: Outcome, folder: RunFolder, store: Store | None, ranks: Ranks = ALONE) -> str:
+    """Train from the run's own weights of step 0 on random labels and record it as arm 1; nothing else is touched.
 
-    All ranks train it together; the one that watches gives the store.
+    All ranks train it together; the one that watches gives the store. Returns why there is none, in a sentence, where
+    it could not be made: a training that is done does not depend on it.
     """
     steps = null_steps(outcome.steps)
     if not steps:
-        return
+        return ""
+    try:
+        _train(parts, outcome, folder, store, ranks, steps)
+    except (NonFiniteError, UserError) as error:
+        if store is not None:
+            store.drop_after(-1, arm=NULL_ARM)
+        return f"This run has no null (the same training on random labels): {error}."
+    return ""
+
+
+def _train(parts: Parts, outcome: Outcome, folder: RunFolder, store: Store | None, ranks: Ranks, steps: int) -> None:
+    """Raises NonFiniteError where the numbers are lost, UserError where something that it starts from is gone."""
+    config = parts.config
     training = dataclasses.replace(
-        parts.config.training,
+        config.training,
         until_loss=0.0,
         minutes=0.0,
         patience=0,
         on_spike="ignore",
-        schedule=dataclasses.replace(parts.config.training.schedule, steps=outcome.horizon),
+        schedule=dataclasses.replace(config.training.schedule, steps=outcome.horizon or _FAR),
     )
-    config = dataclasses.replace(parts.config, training=training)
     shares = config.machine.shard and ranks.world > 1
-    null = assemble(config, parts.corpus, keeps_start=store is not None, shares=shares)
-    watching = {"watching": config.watching, "start": null.start, "arm": NULL_ARM}
+    null = assemble(config, parts.corpus, resumed_at=1, keeps_start=False, shares=shares)  # step 0 was made already
+    null.catalogue.load_state(load_tensors(folder.checkpoints / "step-00000000" / "model.safetensors"))
+    start = {} if store is None else {address: values.clone() for address, values in null.catalogue.state().items()}
+    watching = {"watching": config.watching, "start": start, "arm": NULL_ARM}
     loop.run(
         model=null.model,
         catalogue=null.catalogue,

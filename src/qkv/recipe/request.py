@@ -16,7 +16,7 @@ from qkv.config import field_paths, flat, from_dict, load_toml, override, to_dic
 from qkv.data.config import DataConfig, ImageOptions, whole_source
 from qkv.errors import ConfigError, RunFolderError, unknown
 from qkv.instruments.ledger import LedgerConfig
-from qkv.instruments.schedule import KINDS, LEVELS, WatchConfig, watch_word
+from qkv.instruments.schedule import LEVELS, WatchConfig, watch_word
 from qkv.models.counting import n_parameters, with_parameters
 from qkv.models.layout import ModelConfig, Sizes
 from qkv.presets import (
@@ -99,6 +99,7 @@ class Request:
                 raise ConfigError(f"{name} is {value}; expected a number above 0")
         if self.on_spike is not None and self.on_spike not in ON_SPIKE:
             raise ConfigError(unknown("value of --on-spike", self.on_spike, ON_SPIKE))
+        object.__setattr__(self, "set", {name: _whole(name, value) for name, value in self.set.items()})
         for name in self.set:
             matches = _paths_of(name)
             if len(matches) == 1 and matches[0] in OPTIONS:
@@ -109,7 +110,7 @@ class Request:
             raise ConfigError(f"seed is {self.seed}; expected a whole number of at least 0")
         if self.watch is not None:
             share = watch_word(self.watch) not in LEVELS
-            if share and any(name.rpartition(".")[2] in KINDS for name in self.set):
+            if share and any(path.startswith("watching.") for name in self.set for path in _paths_of(name)):
                 raise ConfigError(
                     f"--watch {self.watch} chooses the intervals of watching; set them with --watch light"
                 )
@@ -168,21 +169,22 @@ def resolve(request: Request, cache: Path | None) -> tuple[RunConfig, Data, Scal
     task = find_task(request.task or "causal")
     _check_no_run(request.source)
     parent = _parent(request, task)
-    preset = find(parent.preset if parent else request.preset or "", task.name)
+    preset = find(parent.preset if parent else request.preset or "", task.name, goes_on=parent is not None)
     settings = _data_config(request, task, parent)
     data: Data = task.load(settings, cache=cache)
+    examples = str(_settings_of(request, "training").get("batch_size", ""))
     budget = Budget(
         steps=request.steps or 0,
         minutes=request.minutes or 0.0,
         until_loss=request.until_loss or 0.0,
         goes_on=parent is not None,
+        batch_size=int(examples) if examples.isdecimal() else 0,
     )
     yardstick = task.yardstick_nats(data) if budget.until_loss else math.nan
     scale = SIZE_LAWS[task.size_law](data.n_train, budget, yardstick)
     model = _model(request, task, preset, data, scale, parent)
-    examples = str(_settings_of(request, "training").get("batch_size", ""))
-    if examples.isdecimal():  # the law's own batch may be cut into more parts than this one has examples
-        scale = dataclasses.replace(scale, accumulate=max(1, min(scale.accumulate, int(examples))))
+    if budget.batch_size:
+        scale = scale.of_batches(budget.batch_size, model.sizes.n_ctx)
     config = RunConfig(
         task=task.name,
         preset=preset.name,
@@ -220,7 +222,7 @@ def resolve(request: Request, cache: Path | None) -> tuple[RunConfig, Data, Scal
 def _check_no_run(source: str) -> None:
     """Make sure that what is to be read is not a run folder. Raises ConfigError that says what may have been meant."""
     folder = Path(source)
-    if not ((folder / "config.toml").is_file() and any((folder / name).is_file() for name in _OF_A_RUN)):
+    if not source or not ((folder / "config.toml").is_file() and any((folder / name).is_file() for name in _OF_A_RUN)):
         return
     run = shlex.quote(source)
     raise ConfigError(
@@ -257,6 +259,13 @@ def _paths_of(name: str) -> list[str]:
     return [path for path in paths if path == name] or [path for path in paths if path.endswith(f".{name}")]
 
 
+def _whole(name: str, value: Any) -> Any:
+    """A value of --set; a path as its option would write it down."""
+    whole = {"data.source": whole_source, "data.val": whole_source, "data.tokenizer": _absolute}
+    paths = _paths_of(name)
+    return whole[paths[0]](str(value)) if len(paths) == 1 and paths[0] in whole else value
+
+
 def _settings_of(request: Request, table: str) -> dict[str, Any]:
     """What --set says of one table of the configuration, by paths inside it; every other setting is left for later."""
     found = {}
@@ -273,7 +282,7 @@ def _model(
     """The parent's model under the task's own head, or one by the laws, with what was set taken as given."""
     classes = task.classes(data)
     if parent:
-        model = _shortened(parent.model, request.set.get("n_ctx", request.set.get("model.sizes.n_ctx")))
+        model = _shortened(parent.model, _settings_of(request, "model.sizes").get("n_ctx"))
         kind, layout = task.starts_from[model.kind], model.layout
         if kind != model.kind:  # another head over the body: its W_U stays behind, and what was tied to it
             layout = dataclasses.replace(layout, tied=False, head_transform=False, dropout=scale.dropout)
@@ -351,7 +360,7 @@ def _parent(request: Request, task: Task) -> _Parent | None:
             f" {' or '.join(task.starts_from) or 'no other run'}"
         )
     for name in ("preset", "tokenizer", "vocab", "parameters"):
-        if getattr(request, name):
+        if getattr(request, name) or name in _settings_of(request, "data"):
             raise ConfigError(f"--from goes on with the {name} of that run; leave --{name} out")
     if config.watched == "names":
         raise RunFolderError(

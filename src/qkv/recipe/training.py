@@ -260,7 +260,7 @@ def _run(
     if not ranks.is_first:
         outcome = _loop(parts, folder, listening, [], resume_from, ranks)
         if has_null:
-            train_null(parts, outcome, None, ranks)
+            train_null(parts, outcome, folder, None, ranks)
         return
     background = BackgroundBaselines(parts.task, corpus, cache)
     with Store(folder.telemetry) as store:
@@ -281,8 +281,9 @@ def _run(
                 f" ({outcome.best_loss:.4f} nats): the best weights are those of {config.from_run}."
             )
         with _afterwards(folder):
-            if has_null:
-                train_null(parts, outcome, store, ranks)
+            missing = train_null(parts, outcome, folder, store, ranks) if has_null else ""
+            if missing:
+                listening.say(missing)
             write_samples(parts, folder, store, outcome)
             judged = _judge(parts, folder)
             found = background.result()

@@ -31,7 +31,7 @@ from qkv.tasks.task import TaskDefaults
 from qkv.telemetry import Store
 from qkv.training.config import OptimizerConfig, TrainingConfig
 from qkv.training.precision import resolve as resolve_machine
-from qkv.training.record import EvaluationRecord, Outcome, RunContext, StepRecord
+from qkv.training.record import EvaluationRecord, Event, Outcome, RunContext, StepRecord
 from qkv.training.tensorfile import streamed
 
 __all__ = ["Watcher"]
@@ -63,7 +63,8 @@ class Watcher:
         self._config = _run_config(mirror, level, bool(tokenizer))
         self._loss: Tensor | float | None = None
         self._val: float | None = None
-        self._tokens, self._seconds, self._began = 0, 0.0, time.monotonic()
+        self._seconds, self._began = 0.0, time.monotonic()
+        self._before_step, self._told, self._seen = 0, 0, 0  # tokens: of earlier steps; of this one, told and seen
         self._best, self._norm = (math.inf, -1), math.nan
         folder.write("config.toml", dump_toml(to_dict(self._config)))
         if tokenizer is not None:
@@ -86,15 +87,22 @@ class Watcher:
     def __exit__(self, *error: object) -> None:
         self.close()
 
-    def log(self, *, loss: Tensor | float | None = None, val_loss: float | None = None, tokens: int = 0) -> None:
+    def log(
+        self, *, loss: Tensor | float | None = None, val_loss: Tensor | float | None = None, tokens: int = 0
+    ) -> None:
         """Tell what the loop knows: the training loss of this step and the tokens it saw, or a validation loss (nats).
 
         Without it, the loss is the `.loss` of the model's output where it has one, and tokens those of its inputs.
         """
         if loss is not None:
             self._loss = loss
-        self._tokens += tokens
+        self._told += tokens
         if val_loss is not None:
+            val_loss = float(val_loss)
+            if not math.isfinite(val_loss):
+                sentence = f"the validation loss is {val_loss:g}"
+                self._recorder.on_event(Event(step=self.step, kind="nan", sentence=sentence))
+                return
             best = val_loss < self._best[0]
             self._best = (val_loss, self.step) if best else self._best
             self._mirror.refresh()
@@ -102,7 +110,7 @@ class Watcher:
                 write_atomically(self.folder.best, streamed(self._mirror.catalogue.state()))
             self._recorder.on_evaluation(
                 EvaluationRecord(
-                    step=self.step, loss=float(val_loss), n_targets=1, is_best=best, seconds=0.0,
+                    step=self.step, loss=val_loss, n_targets=1, is_best=best, seconds=0.0,
                     wall_seconds=time.monotonic() - self._began,
                 )
             )  # fmt: skip
@@ -168,6 +176,7 @@ class Watcher:
             self._mirror.refresh()
         self._recorder.after_update(self._record(self.step, looked=looked))
         self._loss = None
+        self._before_step, self._told, self._seen = self._tokens, 0, 0
         self._seconds += time.monotonic() - began
 
     def _forward(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
@@ -179,9 +188,14 @@ class Watcher:
             self._loss = loss.detach()
         ids = args[0] if args else kwargs.get("input_ids")
         if isinstance(ids, Tensor) and not ids.is_floating_point():
-            self._tokens += ids.numel()
+            self._seen += ids.numel()
 
     # inside
+
+    @property
+    def _tokens(self) -> int:
+        """Tokens so far; of each step those that were told, else those that were seen."""
+        return self._before_step + (self._told or self._seen)
 
     def _record(self, step: int, *, looked: bool = True) -> StepRecord:
         loss = math.nan if self._loss is None else float(self._loss)
@@ -253,7 +267,7 @@ def _run_config(mirror: Mirror, level: str, reads_text: bool) -> RunConfig:
     model = mirror.config or _sizes_only(mirror)
     return RunConfig(
         task=next(task.name for task in TASKS.values() if task.model_kind == model.kind),
-        preset="gpt2" if model.kind == "CausalLM" else "bert",
+        preset={"CausalLM": "gpt2", "EncoderDecoderLM": "vaswani"}.get(model.kind, "bert"),
         seed=1,
         watch=level,
         watched="layout" if mirror.config is not None else "names",

@@ -134,6 +134,7 @@ class Store:
         arm: int = RUN_ARM,
     ) -> None:
         """The whole validation split at a step; `loss` in nats per token and finite."""
+        assert math.isfinite(loss), "a validation loss is a number"
         row = (arm, step, float(loss), _real(train_loss), _real(bits_per_byte), _real(metric), int(is_best))
         self._buffer("evaluations", row)
 

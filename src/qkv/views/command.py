@@ -41,7 +41,8 @@ def _quoted(word: str, home: str) -> str:
 
 def _words(config: RunConfig, steps: int | None) -> list[str]:
     """The words of `qkv train`."""
-    preset, goes_on = find(config.preset, config.task), bool(config.from_run)
+    goes_on = bool(config.from_run)
+    preset = find(config.preset, config.task, goes_on=goes_on)
     horizon = config.training.schedule.steps or steps or 0
     words = ["qkv", "train", *([config.data.source] if config.data.source else [])]
     options: list[tuple[str, Any, bool]] = [
