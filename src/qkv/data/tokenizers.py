@@ -79,7 +79,8 @@ class Tokenizer:
         """Token as spelled in tokenizer.json -> id, special tokens included."""
         self.d_vocab: int = max(self.vocabulary.values(), default=-1) + 1
         """Ids are 0 to d_vocab - 1."""
-        added = {token.content: i for i, token in hf.get_added_tokens_decoder().items() if token.special}
+        decoder = hf.get_added_tokens_decoder()
+        added = {token.content: i for i, token in decoder.items() if token.special}
         self.special: dict[str, int] = {}
         """Our name of each special token there is ([PAD] [UNK] [CLS] [SEP] [MASK] [END]) -> id."""
         for name, spellings in SPECIALS.items():
@@ -89,6 +90,7 @@ class Tokenizer:
                     break
         self._byte_level = _is_byte_level(form)
         self._added = added
+        self._matched = frozenset(i for i, token in decoder.items() if not token.special)
         self._special_ids = frozenset(added.values())
         self._by_id = {i: token for token, i in self.vocabulary.items()}
         self._two_sided = last is not None
@@ -186,7 +188,7 @@ class Tokenizer:
             return f"<{int(i)}>"
         if int(i) in self._special_ids:
             return raw
-        if self._byte_level:
+        if self._byte_level and int(i) not in self._matched:
             data = bytes(_BYTES.get(character, 0x3F) for character in raw)
             try:
                 return data.decode()
@@ -284,7 +286,7 @@ def _kind(form: dict[str, Any]) -> str:
     if model == "WordLevel":
         return "char" if before.get("pattern") == {"Regex": EVERY_CHARACTER} else "word"
     if model == "BPE" and _is_byte_level(form):
-        return "byte" if not form["model"]["merges"] and _bytes_are_ids(form) else "bpe"
+        return "byte" if not form["model"]["merges"] and _bytes_are_ids(form) and not _matches_first(form) else "bpe"
     return {"BPE": "bpe", "WordPiece": "wordpiece", "Unigram": "unigram"}.get(model, "other")
 
 
@@ -294,15 +296,21 @@ def _is_byte_level(form: dict[str, Any]) -> bool:
     return any(stage.get("type") == "ByteLevel" for stage in stages)
 
 
+def _matches_first(form: dict[str, Any]) -> bool:
+    """Whether it has added tokens that are not special: the library finds these in the raw text, before it is cut."""
+    return any(not token["special"] for token in form["added_tokens"])
+
+
 def _bytes_are_ids(form: dict[str, Any]) -> bool:
     vocabulary = form["model"]["vocab"]
     return all(vocabulary.get(character) == byte for byte, character in enumerate(BYTE_CHARACTERS))
 
 
 def _spells_every_byte(form: dict[str, Any]) -> bool:
-    """Byte-level BPE with all 256 bytes, nothing normalised, no space put in front."""
+    """Byte-level BPE with all 256 bytes, nothing normalised, no space put in front, no token matched first."""
     before = form.get("pre_tokenizer") or {}
     plain = form.get("normalizer") is None and "add_prefix_space" in before and not before["add_prefix_space"]
+    plain = plain and not _matches_first(form)
     decodes = (form.get("decoder") or {}).get("type") == "ByteLevel"
     return plain and decodes and all(c in form["model"]["vocab"] for c in BYTE_CHARACTERS)
 
@@ -315,6 +323,8 @@ def _codec(tokenizer: Tokenizer, form: dict[str, Any], plain: tokenizers.Tokeniz
     """The quickest way that gives the library's ids."""
     if tokenizer._two_sided:
         return _side_codec(tokenizer, plain)
+    if _matches_first(form):
+        return HfCodec(plain)
     if tokenizer.kind == "char" and form.get("normalizer") is None and "[UNK]" in tokenizer.special:
         letters = {token: i for token, i in tokenizer.vocabulary.items() if i not in tokenizer._special_ids}
         return CharCodec(letters, tokenizer.special["[UNK]"])
