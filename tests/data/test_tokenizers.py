@@ -341,6 +341,17 @@ def test_added_tokens_that_are_not_special_are_found_as_the_library_finds_them(a
         assert added.token(added.vocabulary[token]) == token
 
 
+def test_special_ids_are_those_of_all_special_tokens(plain_tokenizers: dict[str, Tokenizer]) -> None:
+    hf = tokenizers.Tokenizer.from_str(plain_tokenizers["bpe"].to_json())
+    hf.add_tokens(["plain"])
+    hf.add_special_tokens(["<|endoftext|>", "<|im_start|>"])
+    read = Tokenizer(hf)
+    assert set(read.special) == {"[END]"}
+    assert read.special_ids == {read.vocabulary[token] for token in ("<|endoftext|>", "<|im_start|>")}
+    word = plain_tokenizers["word"]
+    assert word.special_ids == {word.unknown_id}
+
+
 # Tokenizers that others published.
 
 

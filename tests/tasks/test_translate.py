@@ -311,6 +311,13 @@ def test_a_source_is_read_as_it_was_trained_on_wherever_it_is_read(run, monkeypa
     assert shown.source == list(pair.source_tokens) and shown.target == list(pair.written)
 
 
+def test_no_special_token_is_ever_chosen_but_the_end(run, monkeypatch):
+    asked = searched(monkeypatch)
+    monkeypatch.setattr(run.tokenizer, "special_ids", run.tokenizer.special_ids | {7})  # as imported ones have
+    run.predict(["hier"])
+    assert 7 in asked[0][1].banned and run.tokenizer.end_id not in asked[0][1].banned
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

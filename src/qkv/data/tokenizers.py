@@ -91,7 +91,8 @@ class Tokenizer:
         self._byte_level = _is_byte_level(form)
         self._added = added
         self._matched = frozenset(i for i, token in decoder.items() if not token.special)
-        self._special_ids = frozenset(added.values())
+        self.special_ids: frozenset[int] = frozenset({*added.values(), *self.special.values()})
+        """Ids of all special tokens, of those too that an imported one has beyond ours."""
         self._by_id = {i: token for token, i in self.vocabulary.items()}
         self._two_sided = last is not None
         marked = self.vocabulary.items() if self._two_sided else ()
@@ -173,7 +174,7 @@ class Tokenizer:
         """The text of some ids; special tokens are left out, save the unknown one, which shows as U+FFFD."""
         numbers = [int(i) for i in ids]
         if self.kind == "char":
-            marks = {i: "" for i in self._special_ids}
+            marks = {i: "" for i in self.special_ids}
             marks[self.special.get("[UNK]", -1)] = UNKNOWN_MARK
             return "".join(marks[i] if i in marks else self._by_id.get(i, "") for i in numbers)
         if self.kind == "byte":
@@ -186,7 +187,7 @@ class Tokenizer:
         raw = self._by_id.get(int(i))
         if raw is None:
             return f"<{int(i)}>"
-        if int(i) in self._special_ids:
+        if int(i) in self.special_ids:
             return raw
         if self._byte_level and int(i) not in self._matched:
             data = bytes(_BYTES.get(character, 0x3F) for character in raw)
@@ -326,7 +327,7 @@ def _codec(tokenizer: Tokenizer, form: dict[str, Any], plain: tokenizers.Tokeniz
     if _matches_first(form):
         return HfCodec(plain)
     if tokenizer.kind == "char" and form.get("normalizer") is None and "[UNK]" in tokenizer.special:
-        letters = {token: i for token, i in tokenizer.vocabulary.items() if i not in tokenizer._special_ids}
+        letters = {token: i for token, i in tokenizer.vocabulary.items() if i not in tokenizer.special_ids}
         return CharCodec(letters, tokenizer.special["[UNK]"])
     if tokenizer.kind == "byte" and form.get("normalizer") is None:
         return ByteCodec()

@@ -242,7 +242,7 @@ class Translate(TaskDefaults):
             start=start_of(tokenizer),
             beams=1 if greedy else options.beams or DEFAULT_BEAMS,
             length_penalty=DEFAULT_PENALTY if options.length_penalty is None else options.length_penalty,
-            banned=sorted(set(tokenizer.special.values()) - {tokenizer.end_id}),
+            banned=sorted(tokenizer.special_ids - {tokenizer.end_id}),
         )
         asked = [i for i, line in enumerate(lines) if line]
         outputs = [""] * len(lines)
