@@ -171,7 +171,7 @@ class Tokenizer:
             return self._codec.encode_many([_clean(text) for text in texts])
 
     def decode(self, ids: Sequence[int] | np.ndarray) -> str:
-        """The text of some ids; special tokens are left out, save the unknown one, which shows as U+FFFD."""
+        """The text of some ids; special tokens are left out, save the unknown one of `char`, which shows as U+FFFD."""
         numbers = [int(i) for i in ids]
         if self.kind == "char":
             marks = {i: "" for i in self.special_ids}
