@@ -6,6 +6,7 @@ import pytest
 
 import qkv
 from qkv.cli import main
+from qkv.data.vectors import read_vectors
 
 ANALOGIES = ": all\nking cat queen dog\ncat king dog queen\n"
 PAIRS = "cat\tdog\t9\nking\tqueen\t8\nsea\ttree\t3\ncat\tsea\t1\n"
@@ -29,6 +30,10 @@ def test_vectors_are_trained_the_same_twice_asked_and_loaded_into_a_frozen_table
     again = tmp_path / "again.txt"
     assert main([*words[:3], str(again), *words[4:]]) == 0
     assert out.read_bytes() == again.read_bytes()
+    binary = tmp_path / "vectors.bin.gz"
+    assert main([*words[:3], str(binary), *words[4:]]) == 0
+    one, two = read_vectors(out), read_vectors(binary)
+    assert one.words == two.words and two.values == pytest.approx(one.values, rel=1e-5)
     run = qkv.train(
         small_text, tokenizer="word", steps=4, out=tmp_path / "run", report=False, freeze=["W_E"],
         set={"d_model": 16, "n_layers": 1, "n_heads": 1}, change=[f"W_E=load({out})"],

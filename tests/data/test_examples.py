@@ -32,6 +32,13 @@ def test_a_tenth_of_every_class_is_held_out(tmp_path: Path) -> None:
     assert not set(data.val.texts) & set(data.train.texts)
 
 
+def test_a_share_of_less_than_a_tenth_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert load(table(tmp_path / "t.tsv")).rule.endswith("validation, a tenth of each class")
+    monkeypatch.setattr("qkv.data.examples.MOST_VAL_TEXTS", 7)
+    data = load(table(tmp_path / "t.tsv"))
+    assert data.rule.endswith("validation, 3.5% of each class") and len(data.val) == 6
+
+
 def test_the_split_does_not_depend_on_the_order_of_the_rows(tmp_path: Path) -> None:
     first = table(tmp_path / "t.tsv")
     head, *rows = first.read_text().splitlines()

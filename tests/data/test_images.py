@@ -84,6 +84,14 @@ def test_without_validation_files_a_tenth_of_each_class_is_held_out_and_copies_s
     assert {p.tobytes() for p in load_images(str(path)).val.pixels} == held  # whatever their order
 
 
+def test_a_share_of_less_than_a_tenth_is_said(tmp_path, monkeypatch):
+    path = pair(tmp_path, "digits", 300)
+    assert load_images(str(path)).rule.startswith("the tenth of each class whose")
+    monkeypatch.setattr("qkv.data.images._MOST_HELD_OUT", 12)
+    images = load_images(str(path))
+    assert images.rule.startswith("the 4% of each class whose") and len(images.val) == 12
+
+
 def test_labels_may_have_gaps_and_keep_their_numbers(tmp_path):
     pair(tmp_path, "train", 30)
     pair(tmp_path, "test", 6)

@@ -8,7 +8,7 @@ import pytest
 from qkv.data.buckets import bucket_edges, filled, n_buckets, train_bucket
 from qkv.data.config import DataConfig
 from qkv.data.dictionary import Dictionary, words
-from qkv.data.pairs import decode_line, encode_lines, load_pairs, split_pair
+from qkv.data.pairs import decode_line, encode_lines, line_of, load_pairs, split_pair
 from qkv.errors import ConfigError, SourceError
 
 
@@ -43,6 +43,14 @@ def test_a_word_has_the_same_tokens_first_and_later_in_a_line(corpus):
     assert len(ids) == lengths[0]
     first, last = (ids[: (len(ids) - 2) // 2], ids[len(ids) - 1 - (len(ids) - 2) // 2 : -1])
     assert first.tolist() == last.tolist()
+
+
+def test_a_line_is_read_as_training_read_it(corpus, tmp_path):
+    texts = ["die\u00a0Katze", "zu  Hause", "\u3000der\tHund ", "x\r\x85 y\u2028z"]
+    files = write(tmp_path, "".join(f"{text}\n" for text in texts * 9), "".join(f"b {i}\n" for i in range(36)))
+    found = corpus_of(files, val=":".join(map(str, files)))
+    assert found.lines("train")[0] == [text.strip() for text in texts] * 9 == [line_of(text) for text in texts] * 9
+    assert line_of(" zwei\n \n  Zeilen\r\n") == "zwei Zeilen" and line_of(" \n") == ""
 
 
 def test_a_tenth_is_held_out_and_equal_pairs_stay_on_one_side(corpus):

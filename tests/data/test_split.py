@@ -152,6 +152,17 @@ def test_a_few_long_documents_give_the_tail_of_each(tmp_path: Path) -> None:
     assert (again := split_of(tmp_path)).revision == 1 and texts(again.train) == train
 
 
+@pytest.mark.parametrize(("most", "said"), [(2000, "4%"), (700, "1.4%"), (183, "0.37%")])
+def test_a_share_of_less_than_a_tenth_is_said_with_two_digits(
+    tmp_path: Path, monkeypatch, most: int, said: str
+) -> None:
+    draws = random.Random(6)
+    for i in range(2):
+        (tmp_path / f"{i}.txt").write_text(article(draws, 9000)[:25_000])
+    monkeypatch.setattr("qkv.data.split.MOST_VAL_BYTES", most)
+    assert split_of(tmp_path).rule == f"the last {said} of each of 2 documents for validation"
+
+
 def test_of_near_copies_that_go_on_after_the_cut_the_longest_alone_is_used(tmp_path: Path) -> None:
     draws = random.Random(7)
     words = article(draws, 6000)

@@ -87,6 +87,17 @@ def plain_tokenizers(prose: str) -> dict[str, Tokenizer]:
     return {kind: fit_tokenizer(kind, [prose], SIZES[kind]) for kind in KINDS}
 
 
+MATCHED = ["C++", "<user>", "covid-19", "New York", "ü"]
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def added(request: pytest.FixtureRequest, plain_tokenizers: dict[str, Tokenizer]) -> Tokenizer:
+    """One of each kind to which somebody added tokens that are not special."""
+    hf = tokenizers.Tokenizer.from_str(plain_tokenizers[request.param].to_json())
+    hf.add_tokens(MATCHED)
+    return Tokenizer.from_json(hf.to_str())
+
+
 def library(tokenizer: Tokenizer) -> tokenizers.Tokenizer:
     """What its tokenizer.json gives in the hands of the library."""
     read = tokenizers.Tokenizer.from_str(tokenizer.to_json())
@@ -314,6 +325,31 @@ def test_units_fall_back_on_the_library_where_spaces_do_not_split(prose: str) ->
     assert not prefixed.always_lossless
     assert splitting_of(json.loads(prefixed.to_json())) is None
     assert prefixed.encode("the ka").tolist() == library(prefixed).encode("the ka").ids
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    pieces=st.lists(st.sampled_from([*MATCHED, "New", "+", " ", "\n", "ka", "the", "[MASK]", ".", "é"]), max_size=20)
+)
+def test_added_tokens_that_are_not_special_are_found_as_the_library_finds_them(added: Tokenizer, pieces: list) -> None:
+    text = "".join(pieces)
+    ids = added.encode(text).tolist()
+    assert ids == library(added).encode(text, add_special_tokens=False).ids
+    assert not added.always_lossless  # the library reads an added "ü" back as a byte
+    for token in MATCHED:
+        assert (added.vocabulary[token] in ids) == (token in text)
+        assert added.token(added.vocabulary[token]) == token
+
+
+def test_special_ids_are_those_of_all_special_tokens(plain_tokenizers: dict[str, Tokenizer]) -> None:
+    hf = tokenizers.Tokenizer.from_str(plain_tokenizers["bpe"].to_json())
+    hf.add_tokens(["plain"])
+    hf.add_special_tokens(["<|endoftext|>", "<|im_start|>"])
+    read = Tokenizer(hf)
+    assert set(read.special) == {"[END]"}
+    assert read.special_ids == {read.vocabulary[token] for token in ("<|endoftext|>", "<|im_start|>")}
+    word = plain_tokenizers["word"]
+    assert word.special_ids == {word.unknown_id}
 
 
 # Tokenizers that others published.

@@ -10,7 +10,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from qkv.errors import ConfigError
-from qkv.models import KVCache, MultiHeadAttention, SelfAttention, attend, attend_explicit
+from qkv.models import (
+    KVCache,
+    ModelConfig,
+    MultiHeadAttention,
+    SelfAttention,
+    Sizes,
+    attend,
+    attend_explicit,
+    build,
+)
 from qkv.models.masks import Visible, visible
 from qkv.models.positions import Rotary, positions_within, rotate
 
@@ -77,6 +86,17 @@ def test_explicit_attention_is_scaled_dot_product_attention(dtype, causal, kv_he
     torch.testing.assert_close(z, expected, rtol=0, atol=atol)
     torch.testing.assert_close(attend(q, k, v, Visible(causal, None), 8**-0.5), expected, rtol=0, atol=atol)
     torch.testing.assert_close(pattern, scores.softmax(-1))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_a_module_of_half_precision_attends_and_keeps_its_type(dtype):
+    x = normal(2, 5, 8)
+    for module in (SelfAttention(8, causal=True), MultiHeadAttention(8, 2)):
+        wide, found = module.double()(x), module.to(dtype).forward_recorded(x.to(dtype))[0]
+        assert found.dtype == dtype
+        torch.testing.assert_close(found.double(), wide, rtol=0, atol=0.05)
+    model = build(ModelConfig(kind="CausalLM", sizes=Sizes(d_vocab=9, d_model=8, n_layers=2, n_heads=2, n_ctx=4)), 0)
+    assert model.to(dtype).forward_recorded(torch.arange(4)[None])[0].dtype == dtype
 
 
 def test_shared_key_value_heads_are_heads_with_equal_matrices():

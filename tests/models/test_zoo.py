@@ -193,6 +193,21 @@ def test_a_layout_that_does_not_fit_is_refused_when_built(change, message):
         build(ModelConfig(kind="CausalLM", sizes=TOKENS, layout=Layout(**change)), 0)
 
 
+@pytest.mark.parametrize(
+    ("kind", "change", "message"),
+    [
+        ("Classifier", dict(pool="class"), "pool = class has no effect on a Classifier; set it to mean"),
+        ("EncoderDecoderLM", dict(pool="class"), "pool = class has no effect"),
+        ("CausalClassifier", dict(head_transform=True, mlp="relu"), "head_transform has no effect on a CausalClass"),
+        ("EncoderDecoderLM", dict(head_transform=True), "head_transform has no effect on a EncoderDecoderLM; set it"),
+    ],
+)
+def test_a_setting_without_an_effect_on_this_kind_of_model_is_refused(kind, change, message):
+    classes = ("a", "b") if kind.endswith("Classifier") else ()
+    with pytest.raises(ConfigError, match=message):
+        ModelConfig(kind=kind, sizes=TOKENS, layout=Layout(**change), classes=classes).resolved()
+
+
 def test_an_unknown_kind_of_model_is_refused():
     with pytest.raises(ConfigError, match="did you mean 'CausalLM'"):
         ModelConfig(kind="CasualLM", sizes=TOKENS)  # type: ignore[arg-type]

@@ -205,6 +205,18 @@ def test_a_body_keeps_its_preset_whatever_was_made_for_the_task(table, tmp_path,
     assert f"--from {body.path}" in command_of(config, None)
 
 
+def test_a_bias_on_the_logits_stays_behind(tmp_path: Path) -> None:
+    text = tmp_path / "films.txt"
+    text.write_text("".join(f"{words} .\n" for _, words in sentences(60, "biased")), encoding="utf-8")
+    sizes = {"d_model": 8, "n_layers": 1, "n_heads": 1, "n_ctx": 16, "head_bias": True}
+    parent = qkv.train(text, tokenizer="word", steps=1, set=sizes, out=tmp_path / "a", report=False)
+    labelled = tmp_path / "t.tsv"
+    rows = [f"{words}\t{label}" for label, words in sentences(60, "biased")]
+    labelled.write_text("text\tlabel\n" + "\n".join(rows) + "\n", encoding="utf-8")
+    run = qkv.train(labelled, task="classify", from_run=str(parent.path), steps=1, out=tmp_path / "b", report=False)
+    assert "b_U" in load_file(parent.folder.best) and "b_U" not in load_file(run.folder.best)
+
+
 def test_a_body_with_shared_matrices_is_taken_over_under_each_name(parents, table, tmp_path) -> None:
     shares = ["L1.W_Q=share(L0.W_Q)"]
     body = train(table, tmp_path / "body", from_run=str(parents["masked"]), set={"batch_size": 16}, change=shares)

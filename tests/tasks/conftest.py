@@ -26,6 +26,7 @@ class Letters:
     def __init__(self, specials: bool) -> None:
         names = SPECIALS if specials else ()
         self.special = {name: i for i, name in enumerate(names)}
+        self.special_ids = frozenset(self.special.values())
         self._first = len(names)
         self.d_vocab = self._first + len(LETTERS)
 

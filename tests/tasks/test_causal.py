@@ -155,6 +155,14 @@ def test_special_tokens_are_never_sampled(corpus_of, model_of):
     assert not any("[" in text for text in texts)
 
 
+def test_special_tokens_beyond_ours_are_never_sampled(corpus_of, model_of):
+    tokenizer = corpus_of(specials=True).tokenizer
+    tokenizer.special_ids |= set(tokenizer.encode("aeiou ").tolist())
+    model = model_of("CausalLM", tokenizer.d_vocab)
+    texts = TASK.predict(model, tokenizer, ["abc"] * 4, PredictOptions(tokens=50, temperature=2.0))
+    assert all(len(text) == 50 and not set("aeiou ") & set(text) for text in texts)
+
+
 @settings(max_examples=15, deadline=None)
 @given(st.lists(st.integers(0, 10_000), min_size=1, max_size=9), st.integers(0, 3), st.integers(0, 99), st.booleans())
 def test_batches_are_pure_functions_of_their_names(corpus_of, model_of, examples, seed, step, random_labels):

@@ -60,6 +60,12 @@ def test_the_loss_by_position_is_that_of_the_targets_that_stand_there(corpus_of,
         assert found.interval[0] < found.loss < found.interval[1]
 
 
+def test_the_last_place_is_inside_the_window(corpus_of, model_of):
+    corpus = corpus_of(specials=False)
+    found = evaluate(model_of("CausalLM", corpus.tokenizer.d_vocab, n_ctx=11), Causal(), corpus).by_position
+    assert [(place.first, place.last) for place in found] == [(1, 1), (2, 2), (3, 4), (5, 8), (9, 11)]
+
+
 def test_perplexity_by_words_is_the_text_s_nats_over_its_words_and_line_ends(corpus_of, model_of):
     corpus = corpus_of(specials=False)
     text = corpus.tokenizer.decode(corpus.val.ids)

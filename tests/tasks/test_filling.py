@@ -40,6 +40,7 @@ class Words:
 
     def __init__(self, vocabulary: list[str]) -> None:
         self.special = {"[PAD]": 0, "[MASK]": 1}
+        self.special_ids = frozenset(self.special.values())
         self.around = (np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64))
         self.vocabulary = ["[PAD]", "[MASK]", *vocabulary]
         self.d_vocab = len(self.vocabulary)

@@ -1,5 +1,6 @@
 """What the masked task hides, shows and asks for."""
 
+from collections import Counter
 from types import SimpleNamespace
 
 import numpy as np
@@ -106,6 +107,22 @@ def test_random_labels_change_targets_only(corpus, model):
     assert real.inputs.equal(null.inputs) and real.positions.equal(null.positions)
     p = np.bincount(corpus.train.ids) / len(corpus.train)
     assert abs((real.targets == null.targets).double().mean() - np.square(p).sum()) < 0.05
+
+
+def test_random_labels_are_never_what_no_target_is(corpus_of):
+    corpus = corpus_of(specials=True)
+    plain, ids = Counter(corpus.train.ids.tolist()), corpus.train.ids.repeat(2)
+    ids[::2] = corpus.tokenizer.special["[UNK]"]
+    sizes = Sizes(d_vocab=34, d_model=8, n_layers=1, n_heads=1, n_ctx=16)
+    null = {}
+    for name, each in (("plain", corpus.train.ids), ("half unknown", ids)):
+        corpus.train = Tokens(ids=each, offsets=np.array([0, len(each)]), n_bytes=len(each))
+        null[name] = TASK.train_batch(corpus, sizes, 0, 3, np.arange(500), random_labels=True).targets
+        assert not (null[name] < 5).any()
+        for token, n in plain.most_common(3):
+            assert abs((null[name] == token).double().mean() - n / plain.total()) < 0.02
+        again = TASK.train_batch(corpus, sizes, 0, 3, np.arange(400, 500), random_labels=True).targets
+        assert again.equal(null[name][-len(again) :])
 
 
 def test_validation_masks_are_the_same_whatever_the_run(corpus, model):

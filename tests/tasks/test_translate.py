@@ -6,6 +6,7 @@ import json
 import math
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ import torch.nn.functional as F
 from sacrebleu.metrics.bleu import BLEU
 
 from qkv import api
+from qkv.commands.show_pair import look
 from qkv.data.config import DataConfig
 from qkv.data.pairs import encode_lines
 from qkv.errors import ConfigError, MissingExtra, UserError
@@ -23,6 +25,8 @@ from qkv.tasks import PredictOptions, evaluate, find_task
 from qkv.tasks.beams import Search, search
 from qkv.tasks.bleu import bleu
 from qkv.tasks.crossentropy import linear_cross_entropy
+from qkv.views.looker import Looker
+from qkv.views.pairs import read_pair
 
 TASK = find_task("translate")
 
@@ -295,6 +299,36 @@ def test_cross_attention_is_shown_as_an_alignment(run, capsys):
     assert "dec.L0.cross.H1" in out and "looks most at" in out and "dec.L0.cross " in out
     assert main(["show", str(run.path), "--text", "=> the dog"]) == 2
     assert "empty side" in capsys.readouterr().err
+
+
+def searched(monkeypatch):
+    """What a translation is searched for from, and how: filled as it happens, nothing is searched."""
+    asked = []
+
+    def instead(model, sources, how):
+        asked.extend((ids.tolist(), how) for ids in sources)
+        return [SimpleNamespace(ids=ids) for ids in sources]
+
+    monkeypatch.setattr("qkv.tasks.translate.search", instead)
+    return asked
+
+
+def test_a_source_is_read_as_it_was_trained_on_wherever_it_is_read(run, monkeypatch):
+    text, asked = "hier  mag\u00a0die\tKatze", searched(monkeypatch)
+    wanted = encode_lines(run.tokenizer, [text])[0].tolist()
+    run.predict([f" {text}\n"])
+    assert [ids for ids, _ in asked] == [wanted]
+    pair = read_pair(Looker(run.path), f" {text} => the  dog", 32)
+    assert pair.source[0].tolist() == wanted
+    shown = look(run, f" {text} => the  dog", None)
+    assert shown.source == list(pair.source_tokens) and shown.target == list(pair.written)
+
+
+def test_no_special_token_is_ever_chosen_but_the_end(run, monkeypatch):
+    asked = searched(monkeypatch)
+    monkeypatch.setattr(run.tokenizer, "special_ids", run.tokenizer.special_ids | {7})  # as imported ones have
+    run.predict(["hier"])
+    assert 7 in asked[0][1].banned and run.tokenizer.end_id not in asked[0][1].banned
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ import re
 
 import pytest
 import torch
+from torch.nn.functional import gelu
 
 from qkv.models.layout import Layout
 from qkv.views.formulas import layer_formulas
@@ -20,6 +21,8 @@ LAYOUTS = {
     "post": LEARNED | {"norm": "layer", "norm_place": "post", "norm_e": True, "mlp": "gelu", "bias": True},
     "scaled": LEARNED | {"norm_place": "post", "embed_scale": True, "head_bias": True, "mlp": "relu"},
     "parallel": LEARNED | {"parallel": True, "qk_norm": True},
+    "transform": LEARNED | {"norm": "layer", "mlp": "gelu", "bias": True, "head_transform": True},
+    "transform alone": LEARNED | {"norm": "none", "mlp": "gelu", "head_transform": True},
     "bare": {"positions": "none", "norm": "none", "skip": False, "attention_bias": "qkv"},
 }
 
@@ -46,6 +49,7 @@ def test_each_formula_gives_the_numbers_of_its_stage(make, layout):
         logits, record = model.forward_recorded(ids)
         names = {"record": record, "token": ids, "position": torch.arange(len(TEXT)), "norm_f": model.norm_f}
         names |= {"norm_e": model.embedding.norm_e, "softmax": lambda scores: scores.softmax(-1)}
+        names |= {"norm_u": model.head.norm_u, "gelu": gelu}
         names |= dict([*model.embedding.named_parameters(), *model.head.named_parameters()])
         torch.testing.assert_close(evaluated(found.formulas["embed"], names), record["embed"])
         torch.testing.assert_close(evaluated(found.formulas["prediction"], names), logits.softmax(-1))

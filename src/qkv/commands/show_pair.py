@@ -12,7 +12,7 @@ import torch
 
 from qkv.commands import heat, screen
 from qkv.commands.show_text import ActivationShown, activation_values
-from qkv.data.pairs import ARROW, encode_lines, start_of
+from qkv.data.pairs import ARROW, encode_lines, line_of, start_of
 from qkv.errors import AddressError, UserError, unknown
 from qkv.models.addresses import Address, parse_address
 from qkv.tasks import PredictOptions
@@ -92,7 +92,7 @@ def look(run: "Run", text: str, address: str | None, at: int | None = None) -> A
     if not arrow:
         target = run.task.predict(model, tokenizer, [source], PredictOptions())[0]
     cut = ((source, tokenizer.of_source), (target, tokenizer))
-    sides = [encode_lines(cutter, [" ".join(side.split())])[0] for side, cutter in cut]
+    sides = [encode_lines(cutter, [line_of(side)])[0] for side, cutter in cut]
     n_ctx = run.config.model.sizes.n_ctx
     for side, name in zip(sides, ("source", "target"), strict=True):
         if len(side) > n_ctx:

@@ -39,7 +39,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="WHAT",
         help="ask of the words that this file or run has as well",
     )
-    parser.add_argument("--out", metavar="FILE", help="train skip-gram vectors on WHAT and write them here, as text")
+    parser.add_argument(
+        "--out", metavar="FILE", help="train skip-gram vectors on WHAT and write them here, as text (.bin: binary)"
+    )
     parser.add_argument("--width", type=whole(), metavar="N", help="numbers in a vector (100)")
     parser.add_argument("--window", type=whole(), metavar="N", help="words to each side, at most (5)")
     parser.add_argument("--negative", type=whole(), metavar="N", help="random words told from each true one (5)")

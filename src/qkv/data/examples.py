@@ -113,13 +113,15 @@ def load_examples(
     numbers = _numbers(source, classes)
     sketches = sketch(source.texts, compare=val is None)
     if val is None:
-        held_out = hold_out(numbers, group_copies(sketches), sketches.keys)
+        held_out = hold_out(numbers, group_copies(sketches), sketches.keys, MOST_VAL_TEXTS)
         sides = [
             (_chosen(source.texts, ~held_out), numbers[~held_out]),
             (_chosen(source.texts, held_out), numbers[held_out]),
         ]
         _check_sides(source, numbers, held_out)
-        rule = f"{int(held_out.sum()):,} of {len(numbers):,} texts held out for validation, a tenth of each class"
+        share = min(0.1, MOST_VAL_TEXTS / len(numbers))
+        part = "a tenth" if share == 0.1 else f"{100 * share:.2g}%"
+        rule = f"{int(held_out.sum()):,} of {len(numbers):,} texts held out for validation, {part} of each class"
     else:
         sides = [(source.texts, numbers), (val.texts, _numbers(val, classes, source.path))]
         rule = f"validation on {val.name}" + _repeated(sketches, val)

@@ -140,7 +140,9 @@ def load_images(
     if held_out is None:
         chosen = _tenth(train.pixels, labels)
         parts = [ImageSet(pixels=train.pixels[keep], labels=labels[keep]) for keep in (~chosen, chosen)]
-        rule = "the tenth of each class whose bytes have the smallest hashes is held out, equal images together"
+        share = min(_SPLIT_SHARE, _MOST_HELD_OUT / len(labels))
+        part = "tenth" if share == _SPLIT_SHARE else f"{100 * share:.2g}%"
+        rule = f"the {part} of each class whose bytes have the smallest hashes is held out, equal images together"
         if len(np.unique(parts[0].labels)) < len(known) or not len(parts[1]):
             raise SourceError(f"{source!r} has too few images of a class to hold some out; give more, or --val")
     else:

@@ -24,7 +24,17 @@ from qkv.data.tokenizers import KINDS, Tokenizer, fit_tokenizer, load_tokenizer,
 from qkv.data.tokens import Tokens, id_type
 from qkv.errors import ConfigError, SourceError, unknown
 
-__all__ = ["ARROW", "PairCorpus", "Pairs", "absolute_pair", "decode_line", "encode_lines", "load_pairs", "split_pair"]
+__all__ = [
+    "ARROW",
+    "PairCorpus",
+    "Pairs",
+    "absolute_pair",
+    "decode_line",
+    "encode_lines",
+    "line_of",
+    "load_pairs",
+    "split_pair",
+]
 
 ARROW = "=>"
 """Between a source and its target where both are typed in one line."""
@@ -180,6 +190,11 @@ def load_pairs(config: DataConfig) -> PairCorpus:
     )
 
 
+def line_of(text: str) -> str:
+    """A text as a line of a pair: without white space around it, line feeds a space; what is inside stays."""
+    return " ".join(filter(None, (line.strip() for line in text.split("\n"))))
+
+
 def encode_lines(tokenizer: Tokenizer, lines: list[str]) -> tuple[np.ndarray, np.ndarray]:
     """Ids of all lines one after another, each behind a space and with the end token after it; and their lengths."""
     ids, lengths = tokenizer.encode_many([" " + line for line in lines])
@@ -243,7 +258,7 @@ def _lines(part: "object") -> tuple[list[tuple[str, str]], int]:
     for document in whole_documents(part.read()):  # type: ignore[attr-defined]
         left, _, right = document.partition("\n")
         if left.strip() and right.strip():
-            found.append((left.strip(), right.strip()))
+            found.append((line_of(left), line_of(right)))
         else:
             empty += 1
     return found, empty

@@ -1,7 +1,8 @@
-"""Skip-gram with negative sampling (Mikolov et al. 2013, arXiv 1310.4546) by gensim, extra `static`, into a text file.
+"""Skip-gram with negative sampling (Mikolov et al. 2013, arXiv 1310.4546) by gensim, extra `static`, into a file.
 
 A document of the source is a line of words: runs of letters, digits and apostrophes, in lower case. One thread and a
-seed make the vectors the same each time. The file is word2vec text, which `load(...)` and gensim read.
+seed make the vectors the same each time. The file is word2vec text, or binary where its name ends in .bin
+or .bin.gz, which `load(...)` and gensim read.
 """
 
 import re
@@ -88,5 +89,5 @@ def train_vectors(source: Source, out: Path, options: SkipGram) -> int:
             f" smaller --least-count"
         )
     model.train(sentences, total_examples=model.corpus_count, epochs=options.epochs)
-    model.wv.save_word2vec_format(str(out))
+    model.wv.save_word2vec_format(str(out), binary=out.name.removesuffix(".gz").endswith(".bin"))
     return len(model.wv)

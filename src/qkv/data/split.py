@@ -223,7 +223,7 @@ def _split_tails(source: Source, survey: _Survey, group: np.ndarray, drawn_befor
     return Split(
         train=Part(read=lambda: _heads(source, cuts, used), n_bytes=total - val_bytes),
         val=Part(read=lambda: _tails(source, cuts, used), n_bytes=val_bytes),
-        rule=f"the last {share:.0%} of {each} for validation" + left_out,
+        rule=f"the last {100 * share:.2g}% of {each} for validation" + left_out,
         many_documents=True,
         revision=2 if n_copies or drawn_before else 1,
     )

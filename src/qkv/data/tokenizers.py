@@ -79,7 +79,8 @@ class Tokenizer:
         """Token as spelled in tokenizer.json -> id, special tokens included."""
         self.d_vocab: int = max(self.vocabulary.values(), default=-1) + 1
         """Ids are 0 to d_vocab - 1."""
-        added = {token.content: i for i, token in hf.get_added_tokens_decoder().items() if token.special}
+        decoder = hf.get_added_tokens_decoder()
+        added = {token.content: i for i, token in decoder.items() if token.special}
         self.special: dict[str, int] = {}
         """Our name of each special token there is ([PAD] [UNK] [CLS] [SEP] [MASK] [END]) -> id."""
         for name, spellings in SPECIALS.items():
@@ -89,7 +90,9 @@ class Tokenizer:
                     break
         self._byte_level = _is_byte_level(form)
         self._added = added
-        self._special_ids = frozenset(added.values())
+        self._matched = frozenset(i for i, token in decoder.items() if not token.special)
+        self.special_ids: frozenset[int] = frozenset({*added.values(), *self.special.values()})
+        """Ids of all special tokens, of those too that an imported one has beyond ours."""
         self._by_id = {i: token for token, i in self.vocabulary.items()}
         self._two_sided = last is not None
         marked = self.vocabulary.items() if self._two_sided else ()
@@ -168,10 +171,10 @@ class Tokenizer:
             return self._codec.encode_many([_clean(text) for text in texts])
 
     def decode(self, ids: Sequence[int] | np.ndarray) -> str:
-        """The text of some ids; special tokens are left out, save the unknown one, which shows as U+FFFD."""
+        """The text of some ids; special tokens are left out, save the unknown one of `char`, which shows as U+FFFD."""
         numbers = [int(i) for i in ids]
         if self.kind == "char":
-            marks = {i: "" for i in self._special_ids}
+            marks = {i: "" for i in self.special_ids}
             marks[self.special.get("[UNK]", -1)] = UNKNOWN_MARK
             return "".join(marks[i] if i in marks else self._by_id.get(i, "") for i in numbers)
         if self.kind == "byte":
@@ -184,9 +187,9 @@ class Tokenizer:
         raw = self._by_id.get(int(i))
         if raw is None:
             return f"<{int(i)}>"
-        if int(i) in self._special_ids:
+        if int(i) in self.special_ids:
             return raw
-        if self._byte_level:
+        if self._byte_level and int(i) not in self._matched:
             data = bytes(_BYTES.get(character, 0x3F) for character in raw)
             try:
                 return data.decode()
@@ -284,7 +287,7 @@ def _kind(form: dict[str, Any]) -> str:
     if model == "WordLevel":
         return "char" if before.get("pattern") == {"Regex": EVERY_CHARACTER} else "word"
     if model == "BPE" and _is_byte_level(form):
-        return "byte" if not form["model"]["merges"] and _bytes_are_ids(form) else "bpe"
+        return "byte" if not form["model"]["merges"] and _bytes_are_ids(form) and not _matches_first(form) else "bpe"
     return {"BPE": "bpe", "WordPiece": "wordpiece", "Unigram": "unigram"}.get(model, "other")
 
 
@@ -294,15 +297,21 @@ def _is_byte_level(form: dict[str, Any]) -> bool:
     return any(stage.get("type") == "ByteLevel" for stage in stages)
 
 
+def _matches_first(form: dict[str, Any]) -> bool:
+    """Whether it has added tokens that are not special: the library finds these in the raw text, before it is cut."""
+    return any(not token["special"] for token in form["added_tokens"])
+
+
 def _bytes_are_ids(form: dict[str, Any]) -> bool:
     vocabulary = form["model"]["vocab"]
     return all(vocabulary.get(character) == byte for byte, character in enumerate(BYTE_CHARACTERS))
 
 
 def _spells_every_byte(form: dict[str, Any]) -> bool:
-    """Byte-level BPE with all 256 bytes, nothing normalised, no space put in front."""
+    """Byte-level BPE with all 256 bytes, nothing normalised, no space put in front, no token matched first."""
     before = form.get("pre_tokenizer") or {}
     plain = form.get("normalizer") is None and "add_prefix_space" in before and not before["add_prefix_space"]
+    plain = plain and not _matches_first(form)
     decodes = (form.get("decoder") or {}).get("type") == "ByteLevel"
     return plain and decodes and all(c in form["model"]["vocab"] for c in BYTE_CHARACTERS)
 
@@ -315,8 +324,10 @@ def _codec(tokenizer: Tokenizer, form: dict[str, Any], plain: tokenizers.Tokeniz
     """The quickest way that gives the library's ids."""
     if tokenizer._two_sided:
         return _side_codec(tokenizer, plain)
+    if _matches_first(form):
+        return HfCodec(plain)
     if tokenizer.kind == "char" and form.get("normalizer") is None and "[UNK]" in tokenizer.special:
-        letters = {token: i for token, i in tokenizer.vocabulary.items() if i not in tokenizer._special_ids}
+        letters = {token: i for token, i in tokenizer.vocabulary.items() if i not in tokenizer.special_ids}
         return CharCodec(letters, tokenizer.special["[UNK]"])
     if tokenizer.kind == "byte" and form.get("normalizer") is None:
         return ByteCodec()

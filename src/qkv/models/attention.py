@@ -67,7 +67,7 @@ def attend_explicit(
     scores = tap(f"{name}.scores", scores) if tap else scores
     pattern = scores.softmax(dim=-1)
     pattern = tap(f"{name}.pattern", pattern) if tap else pattern
-    return pattern @ v, scores, pattern
+    return pattern.to(v.dtype) @ v, scores, pattern
 
 
 class SelfAttention(nn.Module):

@@ -175,7 +175,7 @@ class Layout:
     head_transform: bool = False
     """Before the logits of the way out, one more layer: norm(act(h W_transform + b_transform)), act that of the MLP."""
     pool: Literal["mean", "class"] = "mean"
-    """What a classifier reads: the mean over positions, or a class token put before them (W_token); else no effect."""
+    """What an image classifier reads: the mean over positions, or a class token put before them (W_token)."""
 
     def __post_init__(self) -> None:
         _among("mixer", self.mixer, MIXERS)
@@ -302,6 +302,10 @@ class ModelConfig:
             raise ConfigError(f"d_vocab is {sizes.d_vocab}; a {self.kind} needs at least 1 token type")
         if self.layout.head_bias and self.kind not in ("CausalLM", "EncoderDecoderLM"):
             raise ConfigError(f"head_bias has no effect on a {self.kind}; set it to false")
+        if self.layout.head_transform and self.kind not in ("CausalLM", "MaskedLM"):
+            raise ConfigError(f"head_transform has no effect on a {self.kind}; set it to false")
+        if self.layout.pool == "class" and self.kind != "ImageClassifier":
+            raise ConfigError(f"pool = class has no effect on a {self.kind}; set it to mean")
         check(sizes, self.layout)
         return dataclasses.replace(self, sizes=sizes)
 

@@ -285,7 +285,9 @@ def _model(
         model = _shortened(parent.model, _settings_of(request, "model.sizes").get("n_ctx"))
         kind, layout = task.starts_from[model.kind], model.layout
         if kind != model.kind:  # another head over the body: its W_U stays behind, and what was tied to it
-            layout = dataclasses.replace(layout, tied=False, head_transform=False, dropout=scale.dropout)
+            layout = dataclasses.replace(
+                layout, tied=False, head_bias=False, head_transform=False, dropout=scale.dropout
+            )
         return dataclasses.replace(model, kind=kind, layout=layout, classes=classes)
     pinned = dict(task.model_sizes(data)) | {
         name: int(value) for name, value in _settings_of(request, "model.sizes").items() if str(value).isdecimal()

@@ -158,7 +158,7 @@ class Causal(TextTask):
         token. An empty text is continued as a new document begins, or a new line, or a new sentence, whichever of these
         the tokenizer knows. No other special token is ever chosen.
         """
-        special = set(tokenizer.special.values())
+        special = set(tokenizer.special_ids)
         ends = {*tokenizer.ends, *([] if tokenizer.end_id is None else [tokenizer.end_id])}
         before = tokenizer.around[0]
         prompts = [np.concatenate([before, np.asarray(tokenizer.encode(text), dtype=np.int64)]) for text in texts]

@@ -79,18 +79,21 @@ class _ByPosition:
 
     def __init__(self) -> None:
         self._sums: list[tuple[np.ndarray, np.ndarray]] = []
+        self._last = 1
 
     def add(self, scores: Scores, places: Tensor) -> None:
         """The targets of one batch."""
         rows = scores.rows.cpu().numpy()
-        stretch = np.ceil(np.log2(places.cpu().numpy() + 1)).astype(np.int64)
+        at = places.cpu().numpy() + 1
+        self._last = max(self._last, int(at.max(initial=1)))
+        stretch = np.ceil(np.log2(at)).astype(np.int64)
         cells, shape = rows * _STRETCHES + stretch, (-1, _STRETCHES)
         n = (int(rows.max(initial=-1)) + 1) * _STRETCHES
         nats = np.bincount(cells, scores.nats.cpu().numpy().astype(np.float64), minlength=n)
         self._sums.append((nats.reshape(shape), np.bincount(cells, minlength=n).astype(np.float64).reshape(shape)))
 
     def found(self) -> tuple[AtPosition, ...]:
-        """Every stretch in which a target stands."""
+        """Every stretch in which a target stands; the last one ends where the last target stands."""
         if not self._sums:
             return ()
         nats, targets = (np.concatenate(column) for column in zip(*self._sums, strict=True))
@@ -99,7 +102,7 @@ class _ByPosition:
             there = targets[:, k] > 0
             loss, interval = loss_interval(nats[there, k], targets[there, k])
             first = 1 if k == 0 else 2 ** (int(k) - 1) + 1
-            out.append(AtPosition(first, 2 ** int(k), loss, interval, int(targets[:, k].sum())))
+            out.append(AtPosition(first, min(2 ** int(k), self._last), loss, interval, int(targets[:, k].sum())))
         return tuple(out)
 
 

@@ -143,7 +143,7 @@ def _joined(tokenizer: Any, text: str, before: np.ndarray, new: np.ndarray) -> s
 @torch.inference_mode()
 def _probabilities(model: Any, tokenizer: Any, blanks: Sequence[_Blank]) -> list[np.ndarray]:
     """softmax at every open mark: one float64 [open marks, d_vocab] per text; special tokens have 0."""
-    n_ctx, banned = model.config.sizes.n_ctx, list(tokenizer.special.values())
+    n_ctx, banned = model.config.sizes.n_ctx, sorted(tokenizer.special_ids)
     asked = [_windows(blank, n_ctx) for blank in blanks]
     flat = [(window, places) for windows in asked for window, places in windows]
     order = sorted(range(len(flat)), key=lambda i: len(flat[i][0]))

@@ -111,7 +111,7 @@ class Masked(TextTask):
             self._corrupt(shown, windows, hidden, streams, np.flatnonzero(~special))
         answers = windows
         if random_labels:
-            answers = random_targets(tokens, seed, step, examples, windows.shape[1])
+            answers = random_targets(tokens, seed, step, examples, windows.shape[1], special)
         return _batch(shown, answers, hidden, documents=_documents(tokens, starts, windows.shape[1]))
 
     def _corrupt(

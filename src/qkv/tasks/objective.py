@@ -62,12 +62,21 @@ def _rows(model: Any, ids: Tensor) -> Tensor:
     return F.embedding(ids, table, sparse=True)
 
 
-def random_targets(tokens: Tokens, seed: int, step: int, examples: np.ndarray, n: int) -> np.ndarray:
+def random_targets(
+    tokens: Tokens, seed: int, step: int, examples: np.ndarray, n: int, never: np.ndarray | None = None
+) -> np.ndarray:
     """Labels that no input can tell: int64 [batch, n] tokens, each taken from a uniformly random place in `tokens`.
 
+    A place of a token that is `never` a target (bool [d_vocab], not true of all tokens there are) is drawn anew.
     So they follow the unigram distribution of the training tokens exactly and independently of everything else; what is
     left to learn is that distribution. (A shuffle of a batch's own targets would not do: rare words of a window would
     stay likelier among its targets.) A pure function of (seed, step, global example index).
     """
-    places = [generator(seed, "random labels", step, int(e)).integers(len(tokens), size=n) for e in examples]
-    return tokens.ids.take(np.stack(places)).astype(np.int64)
+    rows = []
+    for example in examples:
+        stream = generator(seed, "random labels", step, int(example))
+        row = tokens.ids.take(stream.integers(len(tokens), size=n)).astype(np.int64)
+        while never is not None and (again := np.flatnonzero(never[row])).size:
+            row[again] = tokens.ids.take(stream.integers(len(tokens), size=again.size))
+        rows.append(row)
+    return np.stack(rows)

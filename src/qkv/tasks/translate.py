@@ -19,7 +19,7 @@ from torch import Tensor
 from qkv.data.buckets import bucket_edges, filled, n_buckets, train_bucket
 from qkv.data.config import DataConfig
 from qkv.data.dictionary import Dictionary
-from qkv.data.pairs import PairCorpus, Pairs, decode_line, encode_lines, end_of, load_pairs, start_of
+from qkv.data.pairs import PairCorpus, Pairs, decode_line, encode_lines, end_of, line_of, load_pairs, start_of
 from qkv.errors import ConfigError
 from qkv.randomness import generator
 from qkv.tasks.beams import DEFAULT_BEAMS, DEFAULT_PENALTY, Search, search
@@ -228,7 +228,7 @@ class Translate(TaskDefaults):
         greedy = options.temperature == 0
         if greedy and options.beams not in (None, 1):
             raise ConfigError(f"temperature 0 is greedy, which keeps one translation open, not {options.beams} beams")
-        lines = [" ".join(text.split()) for text in texts]
+        lines = [line_of(text) for text in texts]
         ids, lengths = encode_lines(tokenizer.of_source, lines)
         sources = np.split(ids, np.cumsum(lengths)[:-1]) if len(lines) else []
         n_ctx = model.config.sizes.n_ctx
@@ -242,7 +242,7 @@ class Translate(TaskDefaults):
             start=start_of(tokenizer),
             beams=1 if greedy else options.beams or DEFAULT_BEAMS,
             length_penalty=DEFAULT_PENALTY if options.length_penalty is None else options.length_penalty,
-            banned=sorted(set(tokenizer.special.values()) - {tokenizer.end_id}),
+            banned=sorted(tokenizer.special_ids - {tokenizer.end_id}),
         )
         asked = [i for i, line in enumerate(lines) if line]
         outputs = [""] * len(lines)

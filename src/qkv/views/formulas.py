@@ -62,6 +62,7 @@ def answer_formula(layout: Layout, n_layers: int, *, bias: bool) -> str:
     h = f"L{n_layers - 1}.resid_post"
     if layout.norm_place == "pre" and layout.norm != "none":
         h = f"norm_f({h})"
-    if layout.head_transform and layout.norm != "none":
-        h = f"norm_u({layout.mlp}({h} W_transform{' + b_transform' if layout.bias else ''}))"
+    if layout.head_transform:
+        h = f"{layout.mlp}({h} W_transform{' + b_transform' if layout.bias else ''})"
+        h = f"norm_u({h})" if layout.norm != "none" else h
     return f"softmax({h} W_U{' + b_U' if bias else ''})"

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from qkv.data.pairs import ARROW, encode_lines, end_of, start_of
+from qkv.data.pairs import ARROW, encode_lines, end_of, line_of, start_of
 from qkv.errors import UserError
 from qkv.tasks import PredictOptions
 from qkv.tasks.translate import Translate
@@ -51,7 +51,7 @@ def read_pair(looker: Looker, text: str, longest: int) -> Pair:
     Raises UserError as `read_source`.
     """
     tokenizer, source = looker.tokenizer, read_source(looker, text, longest)
-    line, _, target = (" ".join(side.split()) for side in text.partition(ARROW))
+    line, _, target = (line_of(side) for side in text.partition(ARROW))
     longest = min(longest, looker.config.model.sizes.n_ctx)
     written = _cut(encode_lines(tokenizer, [target or _translated(looker, line)])[0], longest, end_of(tokenizer))
     inputs = np.insert(written[:-1], 0, start_of(tokenizer))
@@ -72,7 +72,7 @@ def read_source(looker: Looker, text: str, longest: int) -> Words:
     """
     if len(text) > LONGEST_TEXT:
         raise UserError(f"the text has {len(text):,} characters; expected at most {LONGEST_TEXT:,}: shorten it")
-    tokenizer, line = looker.tokenizer, " ".join(text.partition(ARROW)[0].split())
+    tokenizer, line = looker.tokenizer, line_of(text.partition(ARROW)[0])
     whole = encode_lines(tokenizer.of_source, [line])[0]
     if not line or len(whole) < 2:
         raise UserError(f"the text has {len(whole) - 1} tokens; expected at least 1: type a longer one")

@@ -240,7 +240,7 @@ def _full(ask: Ask) -> Design:
             expected="above 0",
         ),
         Contrast(
-            name="narrower models pay more",
+            name=_BY_WIDTH,
             what="cost at d_model 32 less cost at 128, the same 512 pieces",
             terms=(
                 (1.0, "narrow frozen", "loss"),
@@ -279,7 +279,8 @@ def _claim(findings: Findings) -> str:
     verdict, effect = findings.primary.result.verdict, findings.primary.result.effect or 0.0
     vocabulary = dict(findings.design.texts)[findings.design.arm("trained").text].vocab
     ratio = vocabulary / findings.design.scale.d_model
-    where = f"with d_vocab / d_model = {ratio:g}, rows of N(0, 1) and W_U trained{_after_all(findings)}"
+    where = f"with d_vocab / d_model = {ratio:g}, rows of N(0, 1) and W_U trained"
+    where += f"{_by_width(findings)}{_after_all(findings)}"
     if verdict == "equivalent":
         return f"The embeddings need no training {where}: freezing W_E at random costs nothing that matters"
     if verdict == "unresolved":
@@ -291,6 +292,20 @@ def _claim(findings: Findings) -> str:
     if effect < 0:
         return f"Embeddings frozen at random do better than trained ones {where}{small}: freezing changes the loss by"
     return f"A model learns without training its embeddings, but {where} freezing W_E at random costs{small}"
+
+
+_BY_WIDTH = "narrower models pay more"
+
+
+def _by_width(findings: Findings) -> str:
+    """Whether the cost grows with d_vocab / d_model, the pieces held, in brackets; empty where nobody asked."""
+    result = next((effect.told for effect in findings.effects if effect.contrast.name == _BY_WIDTH), None)
+    if result is None or result.effect is None or result.verdict == "unresolved":
+        return ""
+    if result.verdict == "equivalent":
+        return " (a quarter of the width costs no more)"
+    slightly = " slightly" if result.verdict == "differs but trivially" else ""
+    return f" (a quarter of the width costs{slightly} {'more' if result.effect > 0 else 'less'})"
 
 
 def _after_all(findings: Findings) -> str:
