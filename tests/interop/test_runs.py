@@ -91,6 +91,16 @@ def test_a_hugging_face_folder_loads_as_a_run(runs, tmp_path, monkeypatch):
     assert qkv.load(runs / "bert-hf").path == run.path and len(list((tmp_path / "cache" / "imported").iterdir())) == 1
 
 
+def test_a_row_of_an_imported_table_is_shown_as_it_is(runs, capsys):
+    shown = json_of(capsys, "show", runs / "qwen2", "W_E[the]")
+    row = qkv.load(runs / "qwen2").matrix("W_E[the]")
+    assert shown["after"] == pytest.approx(row.tolist()) and shown["before"] is None and shown["drift"] is None
+    assert len(shown["neighbours"]["after"]) == 8 and shown["neighbours"]["before"] == []
+    assert main(["show", str(runs / "qwen2"), "W_E[the]"]) == 0
+    out = capsys.readouterr().out
+    assert "24 components; its start was not kept" in out and "drift" not in out and "before" not in out
+
+
 def test_a_folder_that_another_process_reads_in_is_left_to_it(runs, tmp_path, monkeypatch):
     monkeypatch.setattr(api, "cache_folder", lambda: tmp_path / "cache")
     place = qkv.load(runs / "bert-hf").path
