@@ -532,7 +532,7 @@ class Run:
             raise UserError(f"the task {self.task.name} has no plain validation text; give texts")
         corpus: Any = self.corpus()
         ids, n = corpus.val.ids, self.config.model.sizes.n_ctx
-        return [self.tokenizer.decode(ids[a : a + n]) for a in range(0, min(most * n, len(ids) - n + 1), n)]
+        return [self.tokenizer.decode(ids[a : a + n]) for a in range(0, min(most * n, max(1, len(ids) - n + 1)), n)]
 
     def what_moved(self, text: str, a: int, b: int, *, placed: bool = True) -> Any:
         """Why q, k, v and scores changed on `text` from step `a` to `b`; see `qkv.inspection.whatmoved`."""
