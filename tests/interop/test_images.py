@@ -1,5 +1,6 @@
 """A ViT is read and written as text models are: logits, hidden states and patterns of transformers, the same bytes."""
 
+import dataclasses
 import json
 
 import pytest
@@ -73,6 +74,14 @@ def test_export_import_export_gives_the_same_bytes_and_their_class_the_same_logi
 
 
 def test_the_run_of_a_vit_is_shown_and_its_live_model_mirrored(theirs, tmp_path, capsys):
+def test_a_stride_that_is_the_patch_is_none(theirs, tmp_path):
+    theirs.save_theirs(tmp_path / "them", "vit")
+    config = read_checkpoint(tmp_path / "them").config
+    patches = dataclasses.replace(config.patches, stride=config.patches.patch)
+    fit = exporting.find_family(dataclasses.replace(config, patches=patches))
+    assert fit.family is not None and fit.family.name == "vit"
+
+
     live = theirs.save_theirs(tmp_path / "them", "vit")
     assert main(["import", str(tmp_path / "them"), "--out", str(tmp_path / "run")]) == 0
     assert "preprocessor_config.json" in capsys.readouterr().out
