@@ -540,7 +540,7 @@ class Run:
 
         if self.tokenizer is None or not hasattr(self.model, "blocks"):
             raise UserError(f"{self.path} is no model of one stack that reads a text; there is nothing to compare")
-        ids = self.tokenizer.encode(text)
+        ids = self.tokenizer.encode_whole(text)
         if not 0 < len(ids) <= self.config.model.sizes.n_ctx:
             raise UserError(f"the text has {len(ids)} tokens; this model reads 1 to {self.config.model.sizes.n_ctx}")
         return what_moved(self.model_at(a), self.model_at(b), torch.tensor([list(map(int, ids))]), placed=placed)

@@ -9,6 +9,7 @@ import torch
 import qkv
 from qkv import api
 from qkv.cli import main
+from qkv.commands import show_moved
 from qkv.errors import RunFolderError
 from qkv.folder import RunFolder
 from qkv.tasks import PredictOptions
@@ -99,6 +100,14 @@ def test_a_row_of_an_imported_table_is_shown_as_it_is(runs, capsys):
     assert main(["show", str(runs / "qwen2"), "W_E[the]"]) == 0
     out = capsys.readouterr().out
     assert "24 components; its start was not kept" in out and "drift" not in out and "before" not in out
+
+
+def test_what_moved_on_a_text_has_the_frame_around_it(runs, monkeypatch):
+    run = qkv.load(runs / "bert")
+    monkeypatch.setattr(run, "model_at", lambda at: run.model)
+    tokens = show_moved.look(run, "the cat", None, 0, 1).tokens
+    assert (tokens[0], tokens[-1]) == ("[CLS]", "[SEP]")
+    assert run.what_moved("the cat", 0, 1)[0].before.shape[1] == len(tokens)
 
 
 def test_a_folder_that_another_process_reads_in_is_left_to_it(runs, tmp_path, monkeypatch):
