@@ -1,7 +1,6 @@
 """The grid of heads: the weights that were kept, by the instruments' own formulas, or what was recorded."""
 
 import base64
-
 import numpy as np
 import pytest
 import torch
@@ -103,3 +102,11 @@ def test_a_run_without_weights_or_heads_has_no_grid(make):
     run = make(telemetry=False, snapshots=False)
     (run.folder / "model.safetensors").unlink()
     assert grid_room(None, Snapshots(run.folder, None), HEADS) is None
+
+
+def test_heads_of_a_decoder_stand_before_those_that_look_across_in_every_process(tmp_path):
+    kinds = ("W_Q", "W_K", "W_V", "W_O")
+    weights = {f"dec.L0.{part}{kind}": np.eye(8, dtype=np.float32) for part in ("cross.", "") for kind in kinds}
+    save_file(weights, tmp_path / "model.safetensors")
+    rows = grid_room(None, Snapshots(tmp_path, 5), HEADS).rows
+    assert [row.place for row in rows] == ["dec.L0"] * 24 + ["dec.L0.cross"] * 24

@@ -81,10 +81,10 @@ def _parse(address: str) -> tuple[str, int, int, str]:
     return stem, layer, int(head.lstrip("HKV")), kind
 
 
-def _order(address: str) -> tuple[str, int, int, int]:
+def _order(address: str) -> tuple[str, int, str, int, int]:
     stem, layer, head, kind = _parse(address)
     scope = stem.rpartition(f"L{layer}")[0]
-    return scope, layer, KINDS.index(kind) if kind in KINDS else len(KINDS), head
+    return scope, layer, stem, KINDS.index(kind) if kind in KINDS else len(KINDS), head
 
 
 def _row(address: str) -> HeadRow:
