@@ -268,7 +268,7 @@ def verify(path: str | Path, *, updates: int | None = 256, seed: int = 0) -> rec
 
 def _cached_import(folder: Path) -> Path:
     """The run made of a Hugging Face folder, by its place and its files' sizes and times."""
-    files = sorted(p for p in folder.iterdir() if p.suffix in (".json", ".safetensors", ".txt") and p.is_file())
+    files = sorted(p for p in folder.iterdir() if p.is_file())
     stamps = [f"{p.name} {(s := p.stat()).st_size} {s.st_mtime_ns}" for p in files]
     key = hashlib.sha256("\n".join([str(folder.resolve()), *stamps]).encode()).hexdigest()[:16]
     place = cache_folder() / "imported" / key

@@ -92,6 +92,18 @@ def test_a_hugging_face_folder_loads_as_a_run(runs, tmp_path, monkeypatch):
     assert qkv.load(runs / "bert-hf").path == run.path and len(list((tmp_path / "cache" / "imported").iterdir())) == 1
 
 
+@pytest.mark.parametrize("name", ["model.safetensors", "source.spm", "vocab.bpe"])
+def test_a_folder_with_a_replaced_file_is_read_again(tmp_path, monkeypatch, name):
+    monkeypatch.setattr(api, "cache_folder", lambda: tmp_path / "cache")
+    monkeypatch.setattr(api, "import_checkpoint", lambda folder, place: None)
+    (tmp_path / "hf").mkdir()
+    places = set()
+    for content in ("a", "ab"):
+        (tmp_path / "hf" / name).write_text(content)
+        places |= {api._cached_import(tmp_path / "hf") for _ in range(2)}
+    assert len(places) == 2
+
+
 def test_a_row_of_an_imported_table_is_shown_as_it_is(runs, capsys):
     shown = json_of(capsys, "show", runs / "qwen2", "W_E[the]")
     row = qkv.load(runs / "qwen2").matrix("W_E[the]")
