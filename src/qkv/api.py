@@ -269,7 +269,7 @@ def verify(path: str | Path, *, updates: int | None = 256, seed: int = 0) -> rec
 
 def _cached_import(folder: Path) -> Path:
     """The run made of a Hugging Face folder, by its place and its files' sizes and times."""
-    files = sorted(p for p in folder.iterdir() if p.suffix in (".json", ".safetensors", ".txt") and p.is_file())
+    files = sorted(p for p in folder.iterdir() if p.is_file())
     stamps = [f"{p.name} {(s := p.stat()).st_size} {s.st_mtime_ns}" for p in files]
     key = hashlib.sha256("\n".join([str(folder.resolve()), *stamps]).encode()).hexdigest()[:16]
     place = cache_folder() / "imported" / key
@@ -533,7 +533,7 @@ class Run:
             raise UserError(f"the task {self.task.name} has no plain validation text; give texts")
         corpus: Any = self.corpus()
         ids, n = corpus.val.ids, self.config.model.sizes.n_ctx
-        return [self.tokenizer.decode(ids[a : a + n]) for a in range(0, min(most * n, len(ids) - n + 1), n)]
+        return [self.tokenizer.decode(ids[a : a + n]) for a in range(0, min(most * n, max(1, len(ids) - n + 1)), n)]
 
     def what_moved(self, text: str, a: int, b: int, *, placed: bool = True) -> Any:
         """Why q, k, v and scores changed on `text` from step `a` to `b`; see `qkv.inspection.whatmoved`."""
@@ -541,7 +541,7 @@ class Run:
 
         if self.tokenizer is None or not hasattr(self.model, "blocks"):
             raise UserError(f"{self.path} is no model of one stack that reads a text; there is nothing to compare")
-        ids = self.tokenizer.encode(text)
+        ids = self.tokenizer.encode_whole(text)
         if not 0 < len(ids) <= self.config.model.sizes.n_ctx:
             raise UserError(f"the text has {len(ids)} tokens; this model reads 1 to {self.config.model.sizes.n_ctx}")
         return what_moved(self.model_at(a), self.model_at(b), torch.tensor([list(map(int, ids))]), placed=placed)

@@ -35,7 +35,10 @@ def test_every_option_is_there_and_words_are_those_of_the_library():
     for shell in SCRIPTS:
         text = script(shell)
         assert [name for name in COMMANDS if name not in text] == []
-        assert [name for name in found if name.removeprefix("--") not in text] == []
+        names = [name for option in found.values() for name in option.names if name.startswith("--")]
+        spelled = {"bash": "{}", "zsh": "'*--{}[", "fish": " -l {} "}[shell]
+        assert "--shard" in names and "--no-shard" in names
+        assert [name for name in names if spelled.format(name[2 * (shell != "bash") :]) not in text] == []
 
 
 def bash(words, tmp_path):

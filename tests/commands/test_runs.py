@@ -265,6 +265,13 @@ def test_show_text_at_a_step_runs_the_weights_of_that_step(runs, capsys):
     assert json.loads(said(capsys, "show", runs[0], "--text", "the cat", "--at", "0", "--json"))["heads"]
 
 
+def test_layers_are_measured_over_a_validation_text_shorter_than_the_context(small_text, tmp_path, capsys):
+    (tmp_path / "short.txt").write_text("the cat sees a dog")
+    words = ["--val", tmp_path / "short.txt", "--steps", 2, "--out", tmp_path / "r", "--no-report"]
+    said(capsys, "train", small_text, *SMALL, *words)
+    assert json.loads(said(capsys, "embed", tmp_path / "r", "--measures", "--json"))
+
+
 def test_a_run_with_a_ledger_says_which_matrix_earned_the_loss(small_text, tmp_path, capsys):
     words = ["--steps", 6, "--set", "ledger.every=1,ledger.windows=2", "--out", tmp_path / "r", "--no-report"]
     said(capsys, "train", small_text, *SMALL, *words)

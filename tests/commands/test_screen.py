@@ -8,3 +8,11 @@ def test_brackets_and_colons_in_a_token_are_printed_as_they_are(capsys):
     screen.console().print("[red]x[/red]")
     out = capsys.readouterr().out
     assert all(word in out for word in ("W_E[e]", "[/b]", "[o]", ":smile:", "W_E[the]", "[red]x[/red]"))
+
+
+def test_in_a_pipe_no_figure_of_a_wide_table_is_cut(capsys):
+    rows = [(f"token {i}", *(screen.number(0.01 * i + 0.001 * j) for j in range(64))) for i in range(3)]
+    screen.print_table(["query", *(f"key{j}" for j in range(64))], rows)
+    header, *lines = capsys.readouterr().out.splitlines()
+    assert len(header.split()) == 65
+    assert [line.split()[2:] for line in lines] == [list(row[1:]) for row in rows]

@@ -248,6 +248,13 @@ def test_a_place_that_is_taken_and_a_full_disk_leave_nothing(trained, tmp_path, 
     (tmp_path / "taken" / "mine.txt").write_text("x")
     assert main(["export", str(trained), "--out", str(tmp_path / "taken")]) == 2
     assert "choose another --out" in capsys.readouterr().err
+    (tmp_path / "empty").mkdir()
+    monkeypatch.chdir(tmp_path / "empty")
+    for here in (".", "../empty", str(tmp_path / "empty")):
+        assert main(["export", str(trained), "--out", here]) == 2
+        assert "is the folder that you are in; choose another --out" in capsys.readouterr().err
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "empty").rmdir()
     with pytest.raises(RunFolderError):
         qkv.load(trained).export(tmp_path / "taken")
 

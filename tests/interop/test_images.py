@@ -1,5 +1,6 @@
 """A ViT is read and written as text models are: logits, hidden states and patterns of transformers, the same bytes."""
 
+import dataclasses
 import json
 
 import pytest
@@ -12,6 +13,7 @@ from qkv.interop import exporting, read_checkpoint
 from qkv.interop.mirror import mirror_of
 from qkv.models import build
 from qkv.models.matrices import Catalogue
+from qkv.views.rooms import Rooms
 
 NAMES = ("vit", "vit oblong")
 
@@ -72,12 +74,23 @@ def test_export_import_export_gives_the_same_bytes_and_their_class_the_same_logi
     assert loaded.config.id2label == model.config.id2label
 
 
+def test_a_stride_that_is_the_patch_is_none(theirs, tmp_path):
+    theirs.save_theirs(tmp_path / "them", "vit")
+    config = read_checkpoint(tmp_path / "them").config
+    patches = dataclasses.replace(config.patches, stride=config.patches.patch)
+    fit = exporting.find_family(dataclasses.replace(config, patches=patches))
+    assert fit.family is not None and fit.family.name == "vit"
+
+
 def test_the_run_of_a_vit_is_shown_and_its_live_model_mirrored(theirs, tmp_path, capsys):
     live = theirs.save_theirs(tmp_path / "them", "vit")
     assert main(["import", str(tmp_path / "them"), "--out", str(tmp_path / "run")]) == 0
     assert "preprocessor_config.json" in capsys.readouterr().out
     run = qkv.load(tmp_path / "run")
     assert run.model(pixels_for(run.model).float()).shape == (2, 3)
+    with Rooms(tmp_path / "run") as rooms:
+        axes = {item.address: item.axes for item in rooms.matrices().items}
+    assert axes["W_E"] == ("values of a patch", "d_model") and axes["L0.W_in"] == ("d_model", "d_mlp")
     assert main(["show", str(tmp_path / "run")]) == 0 and main(["report", str(tmp_path / "run")]) == 0
     mirror = mirror_of(live)
     assert mirror.unnamed == []

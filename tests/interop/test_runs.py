@@ -9,6 +9,7 @@ import torch
 import qkv
 from qkv import api
 from qkv.cli import main
+from qkv.commands import show_moved
 from qkv.errors import RunFolderError
 from qkv.folder import RunFolder
 from qkv.tasks import PredictOptions
@@ -93,6 +94,36 @@ def test_a_hugging_face_folder_loads_as_a_run(runs, tmp_path, monkeypatch):
     other = qkv.load(runs / "bert")
     assert all(torch.equal(a, b) for a, b in zip(run.model.parameters(), other.model.parameters(), strict=True))
     assert qkv.load(runs / "bert-hf").path == run.path and len(list((tmp_path / "cache" / "imported").iterdir())) == 1
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "source.spm", "vocab.bpe"])
+def test_a_folder_with_a_replaced_file_is_read_again(tmp_path, monkeypatch, name):
+    monkeypatch.setattr(api, "cache_folder", lambda: tmp_path / "cache")
+    monkeypatch.setattr(api, "import_checkpoint", lambda folder, place: None)
+    (tmp_path / "hf").mkdir()
+    places = set()
+    for content in ("a", "ab"):
+        (tmp_path / "hf" / name).write_text(content)
+        places |= {api._cached_import(tmp_path / "hf") for _ in range(2)}
+    assert len(places) == 2
+
+
+def test_a_row_of_an_imported_table_is_shown_as_it_is(runs, capsys):
+    shown = json_of(capsys, "show", runs / "qwen2", "W_E[the]")
+    row = qkv.load(runs / "qwen2").matrix("W_E[the]")
+    assert shown["after"] == pytest.approx(row.tolist()) and shown["before"] is None and shown["drift"] is None
+    assert len(shown["neighbours"]["after"]) == 8 and shown["neighbours"]["before"] == []
+    assert main(["show", str(runs / "qwen2"), "W_E[the]"]) == 0
+    out = capsys.readouterr().out
+    assert "24 components; its start was not kept" in out and "drift" not in out and "before" not in out
+
+
+def test_what_moved_on_a_text_has_the_frame_around_it(runs, monkeypatch):
+    run = qkv.load(runs / "bert")
+    monkeypatch.setattr(run, "model_at", lambda at: run.model)
+    tokens = show_moved.look(run, "the cat", None, 0, 1).tokens
+    assert (tokens[0], tokens[-1]) == ("[CLS]", "[SEP]")
+    assert run.what_moved("the cat", 0, 1)[0].before.shape[1] == len(tokens)
 
 
 def test_a_folder_that_another_process_reads_in_is_left_to_it(runs, tmp_path, monkeypatch):

@@ -70,6 +70,7 @@ def test_a_run_that_starts_from_another_leaves_to_that_what_is_its_own(text, tmp
     labelled.write_text("text,label\n" + "".join(f"the fox {i},{'ab'[i % 2]}\n" for i in range(300)), "utf-8")
     for words in (
         [text, "--from", str(first), "--steps", "9", "--set", "n_ctx=32"],
+        [text, "--from", str(first), "--steps", "9", "--set", "dropout=0.2"],
         [str(labelled), "--task", "classify", "--from", str(first), "--steps", "9", "--freeze", "W_E"],
     ):
         made = configuration([*words, "--precision", "fp32"])

@@ -1,6 +1,7 @@
 """The grid of heads: the weights that were kept, by the instruments' own formulas, or what was recorded."""
 
 import base64
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -8,7 +9,8 @@ import torch
 from safetensors.numpy import save_file
 
 from qkv.instruments import measures
-from qkv.telemetry import AddressRow, Store, Telemetry
+from qkv.instruments.registry import MEASURES
+from qkv.telemetry import AddressRow, Grid, Store, Telemetry
 from qkv.views.grids import grid_room
 from qkv.views.report import read_report
 from qkv.views.weights import Snapshots
@@ -103,3 +105,27 @@ def test_a_run_without_weights_or_heads_has_no_grid(make):
     run = make(telemetry=False, snapshots=False)
     (run.folder / "model.safetensors").unlink()
     assert grid_room(None, Snapshots(run.folder, None), HEADS) is None
+
+
+def test_heads_of_a_decoder_stand_before_those_that_look_across_in_every_process(tmp_path):
+    kinds = ("W_Q", "W_K", "W_V", "W_O")
+    weights = {f"dec.L0.{part}{kind}": np.eye(8, dtype=np.float32) for part in ("cross.", "") for kind in kinds}
+    save_file(weights, tmp_path / "model.safetensors")
+    rows = grid_room(None, Snapshots(tmp_path, 5), HEADS).rows
+    assert [row.place for row in rows] == ["dec.L0"] * 24 + ["dec.L0.cross"] * 24
+
+
+def test_a_step_recorded_while_it_is_read_waits_for_the_next_time():
+    found = {
+        "**.H*.*": Grid("norm", 0, ("L0.H0.W_Q",), np.array([0, 1]), np.array([[1.0, 2.0]])),
+        "**.KV*.*": Grid("norm", 0, ("L0.KV0.W_K",), np.array([0, 1, 2]), np.array([[3.0, 4.0, 5.0]])),
+    }
+    about = [SimpleNamespace(address=grid.addresses[0], head=0, kind=grid.addresses[0][-3:]) for grid in found.values()]
+    telemetry = SimpleNamespace(
+        addresses=lambda: about,
+        measures=lambda: [MEASURES["norm"].row()],
+        grid=lambda measure, selector, arm: found[selector],
+    )
+    room = grid_room(telemetry, None, {})
+    assert room.steps == (0, 1)
+    assert value(room, "norm", "L0.KV0.W_K", 1) == 4

@@ -151,7 +151,9 @@ def _zsh(commands: dict[str, str], options: dict[str, list[Option]]) -> str:
     cases = []
     for name, found in options.items():
         places = [option for option in found if not option.names]
-        specs = [_zsh_spec(option, places.index(option) + 1 if option in places else 0) for option in found]
+        specs = [
+            spec for option in found for spec in _zsh_specs(option, places.index(option) + 1 if option in places else 0)
+        ]
         cases += [
             f"    {name})",
             "      _arguments \\",
@@ -184,8 +186,10 @@ def _zsh(commands: dict[str, str], options: dict[str, list[Option]]) -> str:
     )
 
 
-def _zsh_spec(option: Option, place: int) -> str:
-    """One specification of `_arguments`, where brackets and colons have a meaning; `place` counts arguments from 1."""
+def _zsh_specs(option: Option, place: int) -> list[str]:
+    """Specifications of `_arguments`, where brackets and colons have a meaning, one for each long name; `place` counts
+    arguments from 1.
+    """
 
     def plain(text: str) -> str:
         return re.sub(r"([\[\]:\\])", r"\\\1", text)
@@ -195,9 +199,9 @@ def _zsh_spec(option: Option, place: int) -> str:
     if option.words and option.is_place:
         action = f"{{compadd -- {words}; _files}}"
     if place:
-        return _quoted(f"{'*' if option.repeats else place}:{plain(option.help)}:{action}")
+        return [_quoted(f"{'*' if option.repeats else place}:{plain(option.help)}:{action}")]
     value = f":{plain(option.value)}:{action}" if option.value else ""
-    return _quoted(f"*{option.names[-1]}[{plain(option.help)}]{value}")
+    return [_quoted(f"*{name}[{plain(option.help)}]{value}") for name in option.names if name.startswith("--")]
 
 
 def _fish(commands: dict[str, str], options: dict[str, list[Option]]) -> str:
@@ -211,13 +215,10 @@ def _fish(commands: dict[str, str], options: dict[str, list[Option]]) -> str:
                 words = f" -a {_quoted(' '.join(option.words), fish=True)}" if option.words else ""
                 lines += [here + (" -F" if option.is_place else words)] if option.is_place or words else []
                 continue
-            short = "".join(f" -s {n[1:]}" for n in option.names if not n.startswith("--"))
+            names = "".join(f" -l {n[2:]}" if n.startswith("--") else f" -s {n[1:]}" for n in option.names)
             takes = "" if not option.value else " -r -F" if option.is_place else " -x"
             words = f" -a {_quoted(' '.join(option.words), fish=True)}" if option.words else ""
-            lines.append(
-                f"{here}{short} -l {option.names[-1].removeprefix('--')}{takes}{words}"
-                f" -d {_quoted(option.help, fish=True)}"
-            )
+            lines.append(f"{here}{names}{takes}{words} -d {_quoted(option.help, fish=True)}")
     return "\n".join([*lines, ""])
 
 

@@ -73,7 +73,10 @@ def print_table(columns: Sequence[str], rows: Iterable["Sequence[str | Text]"], 
         table.add_column(column, justify=justify, no_wrap=not (is_words and any(" " in cell for cell in cells)))
     for row in rows:
         table.add_row(*row)
-    console().print(table)
+    page = console()
+    if not sys.stdout.isatty():
+        page.width = max(page.width, page.measure(table, options=page.options.update(width=1 << 20)).maximum)
+    page.print(table)
 
 
 def shown(text: str) -> str:

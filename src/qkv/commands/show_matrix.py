@@ -83,6 +83,8 @@ class RowShown:
     """At every step whose weights were kept."""
     earned: float | None
     """Nats, from the ledger; None where none was kept."""
+    started: bool
+    """Whether its start was kept; without it there is nothing to compare with, as of an imported model."""
 
     def as_json(self) -> dict[str, Any]:
         """Both rows whole, and the neighbours by cosine."""
@@ -93,6 +95,8 @@ class RowShown:
         story = self.story
         rows = {"id": story.id, "before": story.before, "after": story.after, "count": story.count}
         numbers = {"drift": story.drift, "turn": story.turn, "null_cosine": self.near.null_cosine}
+        if not self.started:
+            rows["before"], numbers["drift"], numbers["turn"], near["before"] = None, None, None, []
         numbers |= {"earned": self.earned}
         history = [vars(moment) for moment in self.history]
         return {"address": self.address, **rows, **numbers, "neighbours": near, "history": history}
@@ -102,9 +106,11 @@ class RowShown:
         console, story = screen.console(), self.story
         seen = "" if story.count is None else f"; it stands {story.count:,} times in the training text"
         turn = "" if story.turn is None else f", turned by {screen.number(story.turn)} degrees"
-        print(f"{self.address}: {len(story.after)} components, drift {screen.number(story.drift)}{turn}{seen}\n")
+        drift = f", drift {screen.number(story.drift)}{turn}" if self.started else "; its start was not kept"
+        print(f"{self.address}: {len(story.after)} components{drift}{seen}\n")
         moved = story.most_moved[:N_COMPONENTS]
-        sides = (("before", story.before, story.norm_before), ("after", story.after, story.norm_after))
+        sides = [("before", story.before, story.norm_before), ("after", story.after, story.norm_after)]
+        sides = sides if self.started else [("", *sides[1][1:])]
         rows = [(name, *map(screen.number, (norm, *row[moved].tolist()))) for name, row, norm in sides]
         screen.print_table(["", "norm", *(f"[{i}]" for i in moved)], rows)
         largest = float(max(np.abs(row).max() for _, row, _ in sides))
@@ -120,6 +126,8 @@ class RowShown:
             return
         chance = f"{self.near.null_cosine:.2f}"
         print(f"\nNearest rows by cosine; the nearest of as many random rows of this width has about {chance}:")
+        if not self.started:
+            return screen.print_table(["row", "cosine"], [self._near(near) for near in self.near.after])
         table = [
             (*self._near(before), *self._near(after))
             for before, after in zip_longest(self.near.before, self.near.after)
@@ -283,7 +291,7 @@ def _row(run: "Run", address: str, at: int | None) -> RowShown:
     if len(part.entry.shape) < 2:
         how = f"qkv show {shlex.quote(str(run.path))} {name}"
         raise AddressError(f"{address} is one number and no row of a table; all of them: {how}")
-    before, after = (_values(run, name, step) for step in (0, at))
+    before, after = (_values(run, name, step) for step in (0 if 0 in run.snapshots() else at, at))
     if part.entry.kind == "W_U":
         before, after = before.T, after.T
     counts = None
@@ -301,4 +309,5 @@ def _row(run: "Run", address: str, at: int | None) -> RowShown:
         label=label,
         history=show_rows.history(run, name, row, at),
         earned=None if earned is None else float(earned[row]),
+        started=0 in run.snapshots(),
     )

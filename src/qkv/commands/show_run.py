@@ -80,7 +80,7 @@ class RunShown:
         last = {address: float(curve[-1]) for address, curve in self.curves.items() if len(curve)}
         if not layers or not last:
             return
-        top = max((v for v in last.values() if np.isfinite(v)), default=0.0)
+        top = max((abs(v) for v in last.values() if np.isfinite(v)), default=0.0)
         rows = []
         for layer in layers:
             row: list[str | Text] = [layer]

@@ -10,7 +10,9 @@ import torch
 from qkv.commands import heat, screen
 from qkv.commands.gradient_table import path_json, print_lens, print_path
 from qkv.errors import AddressError, UserError, unknown
-from qkv.models.addresses import Address, parse_address
+from qkv.models.activations import parse_activation
+from qkv.models.addresses import ACTIVATIONS, parse_address
+from qkv.models.layout import Sizes
 from qkv.tasks.image import one_image
 from qkv.views.heads import head_notes
 
@@ -141,7 +143,7 @@ def look(run: "Run", text: str, address: str | None, at: int | None = None) -> H
     with torch.no_grad():
         _, record = run.model_at(at).forward_recorded(inputs)
     if address is not None:
-        return _activation(record, address, tokens)
+        return _activation(record, address, tokens, run.config.model.sizes)
     patterns = [record[name][0].float().numpy() for name in record if name.endswith(".pattern")]
     causal = run.model.reader.causal
     notes = [note for layer, pattern in enumerate(patterns) for note in head_notes(layer, pattern, causal)]
@@ -165,30 +167,25 @@ def _words(run: "Run", text: str) -> tuple[torch.Tensor, list[str]]:
     return torch.as_tensor(np.asarray(ids, dtype=np.int64))[None], [run.tokenizer.token(int(i)) for i in ids]
 
 
-def _activation(record: dict[str, torch.Tensor], address: str, tokens: list[str]) -> ActivationShown:
+def _activation(record: dict[str, torch.Tensor], address: str, tokens: list[str], sizes: Sizes) -> ActivationShown:
     parsed = parse_address(address)
     name = address if parsed.head is None else f"L{parsed.layer}.{parsed.name}"
     if name not in record:
         raise AddressError(f"{unknown('activation', address, record)} A matrix is shown without --text.")
-    values = activation_values(record[name][0].float(), parsed, name, address)
+    values = activation_values(record[name][0].float(), name, address, sizes)
     return ActivationShown(address, tokens, values, by_key=parsed.name in ("scores", "pattern"))
 
 
-def activation_values(value: torch.Tensor, parsed: Address, name: str, address: str) -> np.ndarray:
+def activation_values(value: torch.Tensor, name: str, address: str, sizes: Sizes) -> np.ndarray:
     """One activation of one text as [pos, components] or [query_pos, key_pos]; `name` is that of all its heads.
 
     Raises AddressError for a head that it has not, or where one must be named.
     """
-    per_head = parsed.name in ("q", "k", "v", "scores", "pattern", "z")
-    if parsed.head is not None:
-        if not per_head:
-            raise AddressError(f"{name} has no heads; type {name}")
-        if parsed.head[1] >= len(value):
-            raise AddressError(f"{name} has heads 0 to {len(value) - 1}; given: {address}")
-        value = value[parsed.head[1]]
-    elif per_head:
-        if parsed.name in ("scores", "pattern"):
-            first = name.removesuffix(parsed.name) + f"H0.{parsed.name}"
-            raise AddressError(f"{name} has {len(value)} heads; name one: {first}")
+    head, (stem, _, part) = parse_activation(address, [name], sizes)[1], name.rpartition(".")
+    if head is not None:
+        value = value[head]
+    elif part in ("scores", "pattern"):
+        raise AddressError(f"{name} has {len(value)} heads; name one: {stem}.H0.{part}")
+    elif ACTIVATIONS.get(part) == "head":
         value = value.transpose(0, 1).flatten(1)
     return value.numpy()

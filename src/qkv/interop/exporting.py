@@ -268,9 +268,11 @@ def _write_json(path: Path, value: Mapping[str, Any]) -> None:
 def check_export(out: Path) -> None:
     """Make sure that a model may be written to the folder `out`, before the work that leads up to it.
 
-    Raises RunFolderError where it is there and not empty, UserError where no folder can be made.
+    Raises RunFolderError where it is there and not empty, or where you are, UserError where no folder can be made.
     """
     check_place(out, folder=True)
+    if out.resolve() == Path.cwd():
+        raise RunFolderError(f"{out} is the folder that you are in; choose another --out")
     if out.exists() and not (out.is_dir() and not any(out.iterdir())):
         raise RunFolderError(f"{out} is there already; choose another --out")
 

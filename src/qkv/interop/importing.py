@@ -340,9 +340,12 @@ def _framed(tokenizer: Tokenizer, family: Family) -> Tokenizer:
 
 
 def neutral(config: ModelConfig) -> ModelConfig:
-    """The same without what no output depends on: dropout, and the name of the start."""
+    """The same without what no output depends on: dropout, the name of the start, a stride that patches have anyway."""
     layout = dataclasses.replace(config.layout, dropout=0.0, start="normal", attention_bias=_plain_bias(config.layout))
-    return dataclasses.replace(config, layout=layout).resolved()
+    patches = config.patches
+    if patches is not None and patches.stride == patches.patch:
+        patches = dataclasses.replace(patches, stride=0)
+    return dataclasses.replace(config, layout=layout, patches=patches).resolved()
 
 
 def _plain_bias(layout: Layout) -> Any:

@@ -21,6 +21,7 @@ __all__ = [
     "Stops",
     "activation_names",
     "joined",
+    "parse_activation",
     "recorder",
     "replacer",
     "select_activations",
@@ -71,7 +72,7 @@ def replacer(replace: Mapping[str, Tensor], names: Sequence[str], sizes: Sizes) 
     """
     by_name: dict[str, list[tuple[str, int | None, Tensor]]] = {}
     for address, value in replace.items():
-        name, head = _parse(address, names, sizes)
+        name, head = parse_activation(address, names, sizes)
         by_name.setdefault(name, []).append((address, head, value))
 
     def tap(name: str, tensor: Tensor) -> Tensor:
@@ -103,7 +104,7 @@ def select_activations(selector: str, names: Sequence[str], sizes: Sizes) -> dic
     chosen: dict[str, set[int | None]] = {}
     for term in parse_selector(selector):
         for name in names:
-            heads = [(address, _parse(address, names, sizes)[1]) for address in _head_names([name], sizes)]
+            heads = [(address, parse_activation(address, names, sizes)[1]) for address in _head_names([name], sizes)]
             whole = {head for _, head in heads} or {None}
             found = whole if not term.by_head and (term.matches(name, "") or term.text == name) else set()
             found |= {head for address, head in heads if term.by_head and term.matches(address, "")}
@@ -164,8 +165,11 @@ class _Stop(torch.autograd.Function):
         return gradient.index_fill(1, torch.tensor(sorted(ctx.heads), device=gradient.device), 0.0), None
 
 
-def _parse(address: str, names: Sequence[str], sizes: Sizes) -> tuple[str, int | None]:
-    """An address as the name of the whole activation and, where it says one, the head."""
+def parse_activation(address: str, names: Sequence[str], sizes: Sizes) -> tuple[str, int | None]:
+    """An address as the name of the whole activation and, where it says one, the head.
+
+    Raises AddressError for what is not in `names`, and for a head that it has not.
+    """
     found = re.search(r"\.(H|KV)(\d+)(?=\.)", address)
     name = address if found is None else address[: found.start()] + address[found.end() :]
     part = name.rsplit(".", 1)[-1]
@@ -174,7 +178,7 @@ def _parse(address: str, names: Sequence[str], sizes: Sizes) -> tuple[str, int |
     if found is None:
         return name, None
     kind, head = found[1], int(found[2])
-    if kind == "H" and part in PER_KV_HEAD and sizes.n_kv_heads != sizes.n_heads:
+    if kind == "H" and part in PER_KV_HEAD and sizes.n_kv_heads != sizes.n_heads and head < sizes.n_heads:
         shared = head // (sizes.n_heads // sizes.n_kv_heads)
         raise AddressError(f"query heads share {part} here: {address} is {address.replace(found[0], f'.KV{shared}')}")
     count = sizes.n_kv_heads if part in PER_KV_HEAD else sizes.n_heads

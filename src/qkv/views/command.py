@@ -69,7 +69,7 @@ def _words(config: RunConfig, steps: int | None) -> list[str]:
     chosen = [pair for pair in sizes if pair[0] != "model.sizes.d_vocab"]
     chosen += _differing("model.layout", config.model.layout, preset.layout, always=("dropout",))
     if goes_on:
-        chosen = [pair for pair in chosen if pair[0] == "model.sizes.n_ctx"]
+        chosen = [pair for pair in chosen if pair[0] in ("model.sizes.n_ctx", "model.layout.dropout")]
     if config.data.images is not None:
         chosen += _differing("data.images", config.data.images, ImageOptions())
     if config.model.patches is not None:

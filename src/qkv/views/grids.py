@@ -81,10 +81,10 @@ def _parse(address: str) -> tuple[str, int, int, str]:
     return stem, layer, int(head.lstrip("HKV")), kind
 
 
-def _order(address: str) -> tuple[str, int, int, int]:
+def _order(address: str) -> tuple[str, int, str, int, int]:
     stem, layer, head, kind = _parse(address)
     scope = stem.rpartition(f"L{layer}")[0]
-    return scope, layer, KINDS.index(kind) if kind in KINDS else len(KINDS), head
+    return scope, layer, stem, KINDS.index(kind) if kind in KINDS else len(KINDS), head
 
 
 def _row(address: str) -> HeadRow:
@@ -104,15 +104,16 @@ def _recorded(telemetry: Telemetry, arm: int) -> dict[str, Grid]:
                 parts.append(telemetry.grid(measure.name, selector, arm))
             except AddressError:  # this arm has no such value of it
                 continue
+        n = min((len(grid.step) for grid in parts), default=0)  # of a live run one may know a step more
         rows = [
-            (address, row)
+            (address, row[:n])
             for grid in parts
             for address, row in zip(grid.addresses, grid.value, strict=True)
             if address in known
         ]
         if any(np.isfinite(row).any() for _, row in rows):
             addresses, values = zip(*rows, strict=True)
-            found[measure.name] = Grid(measure.name, arm, addresses, parts[0].step, np.stack(values))
+            found[measure.name] = Grid(measure.name, arm, addresses, parts[0].step[:n], np.stack(values))
     return found
 
 

@@ -176,7 +176,8 @@ class Rooms:
 
     def matrices(self) -> MatricesRoom | None:
         """The weights as pictures."""
-        return matrices_room(self.snapshots, _heads(self.sizes))
+        inputs = "values of a patch" if self.task.reads == "images" else "tokens"
+        return matrices_room(self.snapshots, _heads(self.sizes), inputs=inputs)
 
     def rows(self) -> RowsRoom | None:
         """The token table row by row."""

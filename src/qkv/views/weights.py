@@ -33,7 +33,6 @@ SIDES = (48, 40, 36, 32, 28, 24, 20, 16, 12, 8)
 
 _ROLES = {"E": "E", "pos": "E", "type": "E", "cls": "E", "U": "E", "Q": "Q", "K": "K", "V": "V", "O": "O"}
 _AXES = {
-    "W_E": ("tokens", "d_model"),
     "W_pos": ("positions", "d_model"),
     "W_U": ("d_model", "tokens"),
     "W_O": ("heads × d_head", "d_model"),
@@ -135,11 +134,17 @@ def _side(sides: Sequence[int], shapes: Sequence[tuple[int, ...]], bytes_a_cell:
 
 
 def matrices_room(
-    snapshots: Snapshots, heads: dict[str, int], *, block_bytes: int = BLOCK_BYTES, exact_bytes: int = EXACT_BYTES
+    snapshots: Snapshots,
+    heads: dict[str, int],
+    *,
+    inputs: str = "tokens",
+    block_bytes: int = BLOCK_BYTES,
+    exact_bytes: int = EXACT_BYTES,
 ) -> MatricesRoom | None:
     """Pictures of every matrix at a few snapshots; None where no weights can be read.
 
-    `heads` is the number of heads by kind (W_Q, W_K, W_V, W_O). Shapes are as stored, [in, out].
+    `heads` is the number of heads by kind (W_Q, W_K, W_V, W_O), `inputs` what the rows of W_E stand for. Shapes are as
+    stored, [in, out].
     """
     addresses = [name for name, shape in snapshots.shapes.items() if len(shape) == 2 and min(shape) > 1]
     if not addresses:
@@ -150,7 +155,7 @@ def matrices_room(
     exact = _side(EXACT_SIDES, shapes, 2 * 4, exact_bytes)
     order = {name: i for i, name in enumerate(snapshots.shapes)}
     ordered = sorted(addresses, key=lambda a: _canonical(a, order))
-    items = tuple(_picture(snapshots, address, steps, side, exact, heads) for address in ordered)
+    items = tuple(_picture(snapshots, address, steps, side, exact, heads, inputs) for address in ordered)
     return MatricesRoom(steps=tuple(steps), items=items)
 
 
@@ -167,7 +172,7 @@ def _canonical(address: str, order: dict[str, int]) -> tuple[bool, int, int, int
 
 
 def _picture(
-    snapshots: Snapshots, address: str, steps: list[int], side: int, exact_side: int, heads: dict[str, int]
+    snapshots: Snapshots, address: str, steps: list[int], side: int, exact_side: int, heads: dict[str, int], inputs: str
 ) -> MatrixPicture:
     """One matrix at `steps`, in at most `side` blocks each way, and `exact_side` rows and columns exactly."""
     start = snapshots.read(address, 0) if snapshots.has_start else None
@@ -181,6 +186,7 @@ def _picture(
             change.append(blocks_rms(last - start, block))
     assert last is not None
     kind = short_kind(address)
+    axes = {**_AXES, "W_E": (inputs, "d_model")}
     reduction = (
         "one cell is one weight, its size"
         if block == (1, 1)
@@ -193,7 +199,7 @@ def _picture(
         block=block,
         size=_in_bytes(size),
         change=_in_bytes(change) if change else None,
-        axes=_AXES.get(kind.split(".")[-1], ("in", "heads × d_head" if role_of(kind) in "QKV" else "out")),
+        axes=axes.get(kind.split(".")[-1], ("in", "heads × d_head" if role_of(kind) in "QKV" else "out")),
         n_heads=heads.get(kind.split(".")[-1], 0),
         head_axis=0 if kind.endswith("W_O") else 1,
         exact=_exact(start, last, exact_side),

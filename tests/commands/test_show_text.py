@@ -1,0 +1,38 @@
+"""`qkv show RUN ADDR --text TEXT`: a head's address shows that head's part of the activation, or says whose it is."""
+
+import pytest
+import torch
+
+from qkv.commands.show_text import activation_values
+from qkv.errors import AddressError
+from qkv.models import Sizes
+
+SIZES = Sizes(d_vocab=5, d_model=8, n_layers=1, n_heads=4, n_kv_heads=2, n_ctx=6).resolved()
+
+
+@pytest.mark.parametrize(
+    ("address", "head"), [("L0.H3.q", 3), ("L0.KV1.k", 1), ("dec.L0.cross.KV0.v", 0), ("dec.L0.cross.H2.pattern", 2)]
+)
+def test_a_head_is_shown_by_its_own_number(address, head):
+    value = torch.arange(4.0)[:, None, None].expand(4, 3, 2)
+    name = address.replace(f"KV{head}.", "").replace(f"H{head}.", "")
+    found = activation_values(value, name, address, SIZES)
+    assert found.shape == (3, 2) and (found == head).all()
+
+
+@pytest.mark.parametrize(
+    ("address", "said"),
+    [
+        ("L0.H1.k", "L0.H1.k is L0.KV0.k"),
+        ("L0.H2.k", "L0.H2.k is L0.KV1.k"),
+        ("dec.L0.cross.H3.v", "is dec.L0.cross.KV1.v"),
+        ("L0.KV1.q", "L0.H1.q"),
+        ("L0.H4.k", "L0.KV"),
+        ("L0.H4.q", "L0.H3.q"),
+        ("L0.pattern", "has 4 heads; name one: L0.H0.pattern"),
+    ],
+)
+def test_a_head_that_there_is_not_is_refused_with_those_there_are(address, said):
+    name = address.replace(next((part for part in address.split(".") if part[-1].isdigit() and part[0] != "L"), ""), "")
+    with pytest.raises(AddressError, match=said):
+        activation_values(torch.zeros(4, 3, 2), name.replace("..", "."), address, SIZES)
