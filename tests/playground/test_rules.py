@@ -13,3 +13,43 @@ def test_values_below_0_have_a_scale_of_their_own_and_others_keep_theirs(run_nod
     assert signed["positions"] == pytest.approx([0, 0.5, 0.75, 1])
     assert not rising["diverging"] and rising["ends"] == [0, 1]
     assert not wide["diverging"] and wide["ends"] == [0.001, 1]
+
+
+SIZES = {
+    "d_vocab": 3,
+    "d_model": 8,
+    "n_layers": 2,
+    "n_heads": 2,
+    "n_ctx": 32,
+    "n_kv_heads": 2,
+    "d_head": 4,
+    "d_mlp": 16,
+}
+
+
+def shapes(without=()):
+    layer = dict.fromkeys(("W_Q", "W_K", "W_V", "W_O"), (8, 8)) | {"W_in": (8, 16), "W_out": (16, 8)}
+    layer |= {"norm1.gain": (8,), "norm2.gain": (8,)}
+    out = {"W_E": (3, 8), "W_pos": (32, 8), "norm_f.gain": (8,), "W_U": (8, 3)}
+    out |= {f"L{i}.{name}": shape for i in range(2) for name, shape in layer.items()}
+    return {address: shape for address, shape in out.items() if address not in without}
+
+
+def test_keys_that_are_queries_are_taken_so_and_any_other_sharing_is_refused(run_node):
+    both = ["L0.W_K=share(L0.W_Q)", "L1.W_K = share( L1.W_Q )"]
+    crossed = ["L0.W_K=share(L0.W_Q)", "L1.W_K=share(L0.W_Q)"]
+
+    def case(changes, without):
+        settings = SIZES | {"positions": "learned", "scale": True, "skip": True, "changes": ", ".join(changes)}
+        return {"ask": "loaded", "settings": settings, "tokens": list("abc"), "shapes": shapes(without)}
+
+    keys = ["L0.W_K", "L1.W_K"]
+    toml = 'changes = ["L0.W_K=share(L0.W_Q)", "L1.W_K=share(L1.W_Q)"]\n\n[model.sizes]\n'
+    toml += "".join(f"{name} = {size}\n" for name, size in SIZES.items())
+    toml += '\n[model.layout]\npositions = "learned"\nscale = true\nskip = true\n'
+    asked = [case([], ()), case(["W_E=freeze"], ()), case(both, keys), case(both[:1], keys[:1]), case(crossed, keys)]
+    asked.append({"ask": "loaded", "toml": toml, "tokens": list("abc"), "shapes": shapes(keys)})
+    plain, frozen, shared, one, other, read = run_node("rules.mjs", asked)
+    assert plain == frozen == {"positions": True, "scale": True, "skip": True, "shared": False}
+    assert shared == read == plain | {"shared": True}
+    assert "shares other matrices" in one and "shares other matrices" in other
