@@ -15,6 +15,13 @@ def test_values_below_0_have_a_scale_of_their_own_and_others_keep_theirs(run_nod
     assert not wide["diverging"] and wide["ends"] == [0.001, 1]
 
 
+def test_the_untrained_point_of_a_curve_is_step_0(run_node):
+    values = {"dtype": "float32", "shape": [1, 2], "scale": 1, "data": "AACAPwAAAEA="}
+    room = {"rows": [{"address": "W"}], "steps": [0, 4], "values": {"norm": values}}
+    (points,) = run_node("rules.mjs", [{"ask": "seriesOf", "room": room}])
+    assert [(p["step"], p["x"], p["value"]) for p in points] == [(0, 1, 1), (4, 4, 2)]
+
+
 SIZES = {
     "d_vocab": 3,
     "d_model": 8,
