@@ -1,7 +1,13 @@
 """The rules of the pages, alone: scales and their signs, what a curve says, which bars stand, where a key leads, which
 runs the playground takes, and the command that trains the same."""
 
+import shlex
+
 import pytest
+
+from qkv.cli import command_parser
+from qkv.commands.arguments import settings
+from qkv.recipe.request import Request, resolve
 
 
 def test_values_below_0_have_a_scale_of_their_own_and_others_keep_theirs(run_node):
@@ -60,3 +66,20 @@ def test_keys_that_are_queries_are_taken_so_and_any_other_sharing_is_refused(run
     assert plain == frozen == {"positions": True, "scale": True, "skip": True, "shared": False}
     assert shared == read == plain | {"shared": True}
     assert "shares other matrices" in one and "shares other matrices" in other
+
+
+def test_the_command_of_an_arm_trains_by_its_optimizer_at_its_rate(run_node, tmp_path):
+    arms = [{}, {"optimizer": "sgd", "rate": 0.3}, {"rate": 0.0003, "shared": True}]
+    commands = run_node("rules.mjs", [{"ask": "command", "arm": arm} for arm in arms])
+    text = tmp_path / "my.txt"
+    text.write_text("the cat sat on the mat and saw the dog. " * 100)
+    found = []
+    for command in commands:
+        given = command_parser("train").parse_args(shlex.split(command)[2:])
+        request = Request(
+            source=str(text), preset=given.preset, tokenizer=given.tokenizer, steps=8, set=settings(given.set)
+        )
+        found.append(resolve(request, None)[0].training.optimizer)
+    assert [(o.kind, o.lr) for o in found] == [("adamw", 0.003), ("sgd", 0.3), ("adamw", 0.0003)]
+    assert found[1].momentum == 0
+    assert "--change 'L0.W_K=share(L0.W_Q)' --change 'L1.W_K=share(L1.W_Q)'" in commands[2]

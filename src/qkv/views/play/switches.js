@@ -18,7 +18,7 @@ export const SWITCHES = [
   { name: "scale", label: "scores", role: "K", options: yes("divided by √d_k", "not divided"), usual: true, says: set("scale") },
   { name: "positions", label: "positions", role: "E", options: yes("learned", "none"), usual: true, says: (on) => (on ? "" : "--set positions=none") },
   { name: "skip", label: "skip connections", role: "norm", options: yes("yes", "no"), usual: true, says: set("skip") },
-  { name: "optimizer", label: "optimizer", role: "norm", options: [["adam", "Adam"], ["sgd", "SGD"]], usual: "adam", says: () => "" },
+  { name: "optimizer", label: "optimizer", role: "norm", options: [["adam", "Adam"], ["sgd", "SGD"]], usual: "adam", says: (kind) => (kind === "sgd" ? "--set optimizer.kind=sgd,optimizer.momentum=0" : "") },
 ];
 
 export const RATES = { adam: [3e-4, 1e-3, 3e-3, 1e-2], sgd: [0.03, 0.1, 0.3, 1] };
