@@ -28,6 +28,14 @@ def test_the_untrained_point_of_a_curve_is_step_0(run_node):
     assert [(p["step"], p["x"], p["value"]) for p in points] == [(0, 1, 1), (4, 4, 2)]
 
 
+def test_the_largest_bars_stand_even_where_most_earned_exactly_nothing(run_node):
+    nats = [-0.5, *[0.0] * 20, 0.2]
+    rows = [{"address": f"W{i}", "role": "Q", "nats": value} for i, value in enumerate(nats)]
+    (shown,) = run_node("rules.mjs", [{"ask": "largest", "rows": rows}])
+    assert len(shown) == 16 and [row["nats"] for row in shown[:15]] == [-0.5, *[0.0] * 13, 0.2]
+    assert shown[15]["address"] == "7 others" and sum(row["nats"] for row in shown) == pytest.approx(sum(nats))
+
+
 SIZES = {
     "d_vocab": 3,
     "d_model": 8,
