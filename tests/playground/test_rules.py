@@ -36,6 +36,13 @@ def test_the_largest_bars_stand_even_where_most_earned_exactly_nothing(run_node)
     assert shown[15]["address"] == "7 others" and sum(row["nats"] for row in shown) == pytest.approx(sum(nats))
 
 
+def test_the_arrow_keys_pass_a_row_without_cells_and_stay_at_the_ends(run_node):
+    placed = [{"row": 0, "x": 0}, {"row": 0, "x": 50}, {"row": 2, "x": 0}, {"row": 2, "x": 48}]
+    asked = [(1, 1), (3, -1), (2, -1), (0, -1), (2, 1)]
+    found = run_node("rules.mjs", [{"ask": "neighbour", "placed": placed, "at": at, "down": d} for at, d in asked])
+    assert found == [3, 1, 0, 0, 2]
+
+
 SIZES = {
     "d_vocab": 3,
     "d_model": 8,
