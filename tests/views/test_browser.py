@@ -8,6 +8,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from qkv.telemetry import Telemetry
+from qkv.views.looker import Looker
 from qkv.views.report import write_report
 
 pytestmark = pytest.mark.browser
@@ -154,6 +155,16 @@ def test_even_attention_shows_no_more_entropy_than_there_can_be(look, make, tmp_
     expected = f"{np.log(len(text)):.3g}"
     assert f"({len(text) - 1}): entropy {expected} nats; even attention would have {expected}" in said
     assert "two digits" not in page.locator("#attention .detail .margins").inner_text()
+
+
+def test_a_model_that_sees_both_sides_says_what_stands_at_a_token_and_not_after_it(
+    look, report, make, tmp_path, monkeypatch
+):
+    said = "#forward .answer-box h3"
+    assert look(report).locator(said).text_content().startswith("after ")
+    monkeypatch.setattr(Looker, "causal", False)
+    page = look(write_report(make().folder, tmp_path / "r.html", texts=["the day and the night"]))
+    assert page.locator(said).text_content().startswith("at ")
 
 
 def test_strings_of_a_run_are_shown_as_text(look, make, tmp_path):

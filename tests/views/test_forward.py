@@ -13,6 +13,7 @@ from qkv.models.matrices import Catalogue
 from qkv.views.forward import backward, forward, layers_that_fit
 from qkv.views.looker import Looker
 from qkv.views.report import read_report
+from qkv.views.vocabulary import in_context
 
 TEXT = "the day and the night"
 
@@ -118,6 +119,15 @@ def test_the_way_back_is_autograds(looker, model, ids):
     for path in found.paths:
         assert sum(path.shares.values()) == pytest.approx(1, abs=1e-9)
     assert found.actual == pytest.approx(found.first_order, rel=0.2) and found.actual < 0
+
+
+def test_a_mark_spelled_in_a_text_is_that_token_in_every_room(looker, run_folder, monkeypatch):
+    monkeypatch.setattr(Looker, "marks", True)  # as a masked model has it
+    for text in ("the [UNK] day", "the [UNK] day " * 12):  # the second does not fit
+        shown = forward(looker, text, None, layers=[0])
+        assert shown.tokens[4:6] == ("[UNK]", " ")
+        assert backward(looker, text, None).tokens == shown.tokens[:-1]
+        assert in_context(looker, text, 4, None).tokens[: len(shown.tokens)] == shown.tokens
 
 
 def test_a_report_carries_the_layers_that_fit(looker, run_folder, monkeypatch):

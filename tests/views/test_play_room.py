@@ -50,6 +50,12 @@ def test_a_small_run_travels_bit_for_bit(small):
         assert base64.b64decode(packed.data) == small.last[address].astype("<f4").tobytes()
 
 
+def test_the_changes_of_a_run_travel_with_its_settings(make):
+    changes = ("L0.W_K=share(L0.W_Q)", "L1.W_K=share(L1.W_Q)")
+    room = read_report(make(layout=TEXTBOOK, d_model=32, d_head=8, d_mlp=64, n_layers=2, changes=changes).folder).play
+    assert room.settings["changes"] == ", ".join(changes)
+
+
 def test_a_large_run_does_not_travel_and_the_limit_is_said_once(make):
     run = make(d_model=96, d_head=24, d_mlp=384, n_layers=3)
     room = read_report(run.folder).play
@@ -160,6 +166,26 @@ def test_files_of_a_run_and_files_saved_here_are_loaded(look, small, tmp_path):
     save_file({"x": np.zeros((600, 600), np.float32)}, torn)
     field.set_input_files([torn, *files[1:]])
     page.wait_for_function("() => document.querySelector('#load .wrong').textContent.includes('360,000 parameters')")
+    assert page.complaints == []
+
+
+@pytest.mark.browser
+def test_keys_that_are_queries_come_back_as_they_were_saved(look, tmp_path):
+    page = look(PAGE, fragment="#layers=2&a=&b=shared:true&step=2")
+    with page.expect_download() as waiting:
+        page.locator("[data-save=b]").click()
+    mine = tmp_path / "mine.safetensors"
+    waiting.value.save_as(mine)
+    assert "L0.W_K" not in load_file(mine)
+    last = page.evaluate(f"() => {RACE}.curves.b.losses.length")
+    page.locator("#load input[type=file]").set_input_files([mine])
+    page.wait_for_function(f"() => {RACE}.given && document.documentElement.dataset.ready === 'yes'")
+    assert last == 2 and page.evaluate("() => ['a', 'b'].map((arm) => playground.state[arm].shared)") == [True, True]
+    origin = page.evaluate(f"() => [...{RACE}.made.b.origin]")
+    saved = np.concatenate(
+        [load_file(mine)[e].ravel() for e in page.evaluate(f"() => {RACE}.made.b.entries.map((e) => e.address)")]
+    )
+    assert np.array_equal(np.float32(origin), saved)
     assert page.complaints == []
 
 

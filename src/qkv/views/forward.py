@@ -157,8 +157,7 @@ def backward(looker: Looker, text: str, step: int | None, changes: Sequence[str]
     """
     config = looker.config
     words = looker.words(text, LONGEST_FORWARD)
-    kept = text if words.n_all == len(words.tokens) else looker.tokenizer.decode(words.ids[0].tolist())
-    one = one_text(find_task(config.task), looker.tokenizer, config.model.sizes, kept)
+    one = one_text(find_task(config.task), looker.as_read(words), config.model.sizes, text)
     found = one_step(looker.model(step, changes), find_task(config.task), one, vocabulary=looker.tokenizer.readable)
     first = found.path.blocks[0]
     return Backward(

@@ -4,6 +4,7 @@ Weights are read from the folder and never from a trainer, so a run can be looke
 on a copy in memory only. A few models are kept, the last used. Everything may be called from several threads.
 """
 
+import copy
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
@@ -198,3 +199,10 @@ class Looker:
         kept = ids[: min(longest, self.config.model.sizes.n_ctx)]
         tokens = tuple(self.tokenizer.token(int(i)) for i in kept)
         return Words(torch.as_tensor(kept, dtype=torch.int64)[None], tokens, len(ids))
+
+    def as_read(self, words: Words) -> Tokenizer:
+        """The tokenizer as one to which any text is these words: for what cuts a text itself and knows no marks."""
+        read = copy.copy(self.tokenizer)
+        read.framed = False  # what belongs around a text is among its words
+        read.encode = lambda text, special=False: words.ids[0].numpy()
+        return read

@@ -20,14 +20,16 @@ LARGEST = 250_000
 """Parameters up to which weights travel with a page; `static/fits.js` says the same."""
 
 
-def play_room(folder: Path, model: Mapping[str, Any], tokenizer: Tokenizer | None, kept: Snapshots) -> PlayRoom | None:
+def play_room(folder: Path, config: Mapping[str, Any], tokenizer: Tokenizer | None, kept: Snapshots) -> PlayRoom | None:
     """The room of a run folder; None for what has no text to train on or no weights yet.
 
-    `model` is the table of that name in config.toml.
+    `config` are the tables of config.toml.
     """
+    model = config.get("model", {})
     if model.get("kind") != "CausalLM" or not kept.steps:
         return None
     settings = {"kind": model["kind"], **model.get("sizes", {}), **model.get("layout", {})}
+    settings["changes"] = ", ".join(config.get("changes", ()))
     parameters = sum(_product(shape) for shape in kept.shapes.values())
     step = kept.steps[-1]
     few = parameters <= LARGEST and tokenizer is not None and tokenizer.kind == "char"

@@ -237,7 +237,7 @@ class Rooms:
 
     def play(self) -> PlayRoom | None:
         """What the playground needs to go on training."""
-        return play_room(self.folder, self.settings.get("model", {}), self.tokenizer, self.snapshots)
+        return play_room(self.folder, self.settings, self.tokenizer, self.snapshots)
 
     def _steps_of_attention(self, looker: Looker) -> list[int]:
         """Kept steps at which the first text is shown: as many as fit, the last among them."""

@@ -186,8 +186,7 @@ def in_context(looker: Looker, text: str, position: int, step: int | None) -> Me
     """
     words = looker.words(text, LONGEST_CONTEXT)
     at = looker.nearest(step)
-    kept = text if words.n_all == len(words.tokens) else looker.tokenizer.decode(words.ids[0].tolist())
-    (found,) = contextual_vectors(looker.model(at), looker.tokenizer, [kept])
+    (found,) = contextual_vectors(looker.model(at), looker.as_read(words), [text])
     n = len(found.tokens)
     if position >= n:
         raise UserError(f"there is no token {position}; the text has {n}")

@@ -15,7 +15,7 @@ class PlayRoom:
     name: str
     step: int | None
     settings: dict[str, Any]
-    """The configuration's model: its kind, and the keys of its sizes and layout."""
+    """The configuration's model: its kind, the keys of its sizes and layout, and the run's changes as one text."""
     tokens: tuple[str, ...] | None
     """The vocabulary; None where tokens are not characters."""
     parameters: int

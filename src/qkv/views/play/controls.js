@@ -13,10 +13,10 @@ function select(label, options, value, pick, role) {
 }
 
 // The option of `qkv train` that asks for the same arm.
-function command(arm, state) {
+export function command(arm, state) {
   const sizes = `n_layers=${state.layers},d_model=32`;
   const parts = SWITCHES.map((s) => s.says(arm[s.name], state.layers)).filter(Boolean);
-  return ["qkv train my.txt --preset textbook --tokenizer char", `--set ${sizes}`, ...parts].join(" ");
+  return ["qkv train my.txt --preset textbook --tokenizer char", `--set ${sizes}`, ...parts, `--set optimizer.lr=${arm.rate}`].join(" ");
 }
 
 export function armControls(host, state, race, change) {

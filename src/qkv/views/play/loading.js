@@ -2,7 +2,7 @@
 // Every mistake is an Error whose sentence the page shows. safetensors hold names and numbers; nothing in them could run.
 
 import { unpack } from "./decode.js";
-import { why } from "./fits.js";
+import { sharesKeys, why } from "./fits.js";
 import { catalogue } from "./transformer.js";
 
 const LONGEST_HEADER = 1 << 20;
@@ -30,15 +30,15 @@ export function readSafetensors(buffer) {
   return { facts, tensors };
 }
 
-// The plain `key = value` lines of a config.toml that the playground asks for, whatever table they stand in.
+// The plain `key = value` lines of a config.toml that the playground asks for, whatever table they stand in; a list as text.
 export function readSettings(text) {
   const found = {};
   let table = "";
   for (const line of text.split("\n")) {
     table = line.match(/^\[([\w.]+)\]/)?.[1] ?? table;
     const [, key, value] = line.match(/^(\w+) = (.+?)\s*$/) ?? [];
-    if (!key || !["model", "model.sizes", "model.layout"].includes(table)) continue;
-    found[key] = value === "true" ? true : value === "false" ? false : value.startsWith('"') ? value.slice(1, -1) : Number(value);
+    if (!key || !(["model", "model.sizes", "model.layout"].includes(table) || (!table && key === "changes"))) continue;
+    found[key] = value === "true" ? true : value === "false" ? false : value.startsWith('"') ? value.slice(1, -1) : value.startsWith("[") ? value : Number(value);
   }
   return found;
 }
@@ -58,12 +58,13 @@ export function taken({ name, step, settings, tokens, weights }) {
   if (wrong) throw new Error(wrong);
   const { d_vocab, d_model, d_mlp, n_layers, n_heads, n_ctx, positions, scale, skip } = settings;
   const sizes = { d_vocab, d_model, d_mlp, n_layers, n_heads, n_ctx };
-  for (const { address, shape } of catalogue(sizes, { positions: positions === "learned", shared: false })) {
+  const wired = { positions: positions === "learned", shared: sharesKeys(settings) };
+  for (const { address, shape } of catalogue(sizes, wired)) {
     const found = weights[address]?.shape.join(" × ");
     if (found !== shape.join(" × ")) throw new Error(`${address} is ${found ?? "missing"}; its configuration says ${shape.join(" × ")}. Are these files of one run?`);
   }
   if (tokens.length !== d_vocab) throw new Error(`The tokenizer has ${tokens.length} tokens and the model ${d_vocab}. Are these files of one run?`);
-  return { name, step, tokens, sizes, arm: { positions: positions === "learned", scale, skip }, weights: Object.fromEntries(Object.entries(weights).map(([address, { values }]) => [address, values])) };
+  return { name, step, tokens, sizes, arm: { ...wired, scale, skip }, weights: Object.fromEntries(Object.entries(weights).map(([address, { values }]) => [address, values])) };
 }
 
 // The payload of a room (views/play_room.py).

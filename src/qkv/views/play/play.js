@@ -5,7 +5,7 @@ import { baselines, inputCounts } from "./baselines.js";
 import { h, inSight, newId } from "./dom.js";
 import { token } from "./format.js";
 import { save } from "./keep.js";
-import { FIXED } from "./fits.js";
+import { FIXED, sharing } from "./fits.js";
 import { LESSONS } from "./lessons.js";
 import { fromFiles, fromRoom } from "./loading.js";
 import { losses } from "./losses.js";
@@ -171,8 +171,8 @@ function lessons(host) {
 // What a file of saved weights has to say besides, so that it can be loaded again.
 function about(arm) {
   const { sizes } = race.made[arm];
-  const { positions, scale, skip } = state[arm];
-  const settings = { ...FIXED, positions: positions ? "learned" : "none", scale, skip, ...sizes, n_kv_heads: sizes.n_heads, d_head: sizes.d_model / sizes.n_heads };
+  const { positions, scale, skip, shared } = state[arm];
+  const settings = { ...FIXED, positions: positions ? "learned" : "none", scale, skip, changes: shared ? sharing(sizes.n_layers).join() : "", ...sizes, n_kv_heads: sizes.n_heads, d_head: sizes.d_model / sizes.n_heads };
   return JSON.stringify({ settings, tokens: state.task === "text" ? race.tokens : null });
 }
 

@@ -1,5 +1,7 @@
 // What can be changed about an arm: one row a switch, its choices, and the same in the change language of qkv.
 
+import { sharing } from "./fits.js";
+
 const HOW = [["train", "trained"], ["freeze", "frozen"]];
 const WITH_IDENTITY = [...HOW, ["identity", "identity"]];
 const yes = (on, off) => [[true, on], [false, off]];
@@ -11,12 +13,12 @@ export const SWITCHES = [
   { name: "W_K", label: "W_K", role: "K", options: WITH_IDENTITY, usual: "train", says: held("L*.W_K") },
   { name: "W_V", label: "W_V", role: "V", options: WITH_IDENTITY, usual: "train", says: held("L*.W_V") },
   { name: "W_O", label: "W_O", role: "O", options: WITH_IDENTITY, usual: "train", says: held("L*.W_O") },
-  { name: "shared", label: "keys", role: "K", options: [[false, "own W_K"], [true, "W_K = W_Q"]], usual: false, says: (on, layers) => (on ? Array.from({ length: layers }, (_, i) => `--change 'L${i}.W_K=share(L${i}.W_Q)'`).join(" ") : "") },
+  { name: "shared", label: "keys", role: "K", options: [[false, "own W_K"], [true, "W_K = W_Q"]], usual: false, says: (on, layers) => (on ? sharing(layers).map((change) => `--change '${change}'`).join(" ") : "") },
   { name: "heads", label: "heads", role: "Q", options: [[4, "four"], [1, "one"]], usual: 4, says: (n) => `--set n_heads=${n}` },
   { name: "scale", label: "scores", role: "K", options: yes("divided by √d_k", "not divided"), usual: true, says: set("scale") },
   { name: "positions", label: "positions", role: "E", options: yes("learned", "none"), usual: true, says: (on) => (on ? "" : "--set positions=none") },
   { name: "skip", label: "skip connections", role: "norm", options: yes("yes", "no"), usual: true, says: set("skip") },
-  { name: "optimizer", label: "optimizer", role: "norm", options: [["adam", "Adam"], ["sgd", "SGD"]], usual: "adam", says: () => "" },
+  { name: "optimizer", label: "optimizer", role: "norm", options: [["adam", "Adam"], ["sgd", "SGD"]], usual: "adam", says: (kind) => (kind === "sgd" ? "--set optimizer.kind=sgd,optimizer.momentum=0" : "") },
 ];
 
 export const RATES = { adam: [3e-4, 1e-3, 3e-3, 1e-2], sgd: [0.03, 0.1, 0.3, 1] };

@@ -23,6 +23,14 @@ function ink(colour) {
   return new Uint32Array(new Uint8ClampedArray([r, g, b, 255]).buffer)[0];
 }
 
+// The cell above or below (`down` -1 or 1) that is nearest to `placed[at]`, in the next row that has any; `at` where none has.
+export function neighbour(placed, at, down) {
+  const { row, x } = placed[at];
+  const ahead = d3.range(placed.length).filter((i) => (placed[i].row - row) * down > 0);
+  const next = placed[down > 0 ? ahead[0] : ahead.at(-1)]?.row;
+  return d3.least(ahead.filter((i) => placed[i].row === next), (i) => Math.abs(placed[i].x - x)) ?? at;
+}
+
 // rows: [{ label, cells: [{ column, part, parts, across, address }] }]; columns: [{ label, role, weight }]. A cell that
 // goes `across` belongs to no column and is as wide as all.
 // `arranged(columns)` is told where the columns stand whenever that changes.
@@ -107,10 +115,6 @@ export function cells({ label, rowHeight, tell, pick, leave, arranged }) {
     const [x, y] = [event.clientX - bounds.left, event.clientY - bounds.top];
     return placed.findIndex((cell) => x >= cell.x && x < cell.x + cell.w + 1 && y >= cell.y && y < cell.y + cell.h + LINE);
   }
-  function nearest(row, x) {
-    const row_ = placed.map((cell, i) => [cell, i]).filter(([cell]) => cell.row === row);
-    return row_.reduce((a, b) => (Math.abs(b[0].x - x) < Math.abs(a[0].x - x) ? b : a))[1];
-  }
   el.addEventListener("pointermove", (event) => point(under(event)));
   for (const end of ["pointerleave", "blur"]) el.addEventListener(end, () => (point(-1), leave()));
   el.addEventListener("click", (event) => {
@@ -125,7 +129,7 @@ export function cells({ label, rowHeight, tell, pick, leave, arranged }) {
     event.preventDefault();
     if (at < 0) return point(0);
     if (move) return point(Math.max(0, Math.min(placed.length - 1, at + move)));
-    return point(nearest(Math.max(0, Math.min(rows.length - 1, placed[at].row + down)), placed[at].x));
+    return point(neighbour(placed, at, down));
   });
   const observer = new ResizeObserver(arrange);
   observer.observe(el);

@@ -11,9 +11,9 @@ import { bar, robust, squareRoot } from "./scale.js";
 const side = (text) => unpack(text.top);
 
 function predictions(base, text, position) {
-  const after = ` after ${token(text.tokens[position])} (${position})`;
+  const where = `${text.causal ? "after" : "at"} ${token(text.tokens[position])} (${position})`;
   const row = (from) => from.top_tokens[position].slice(0, 5).map((name, rank) => `${token(name)} ${fixed(side(from).at(position, rank))}`).join("  ");
-  return h("dl.numbers", null, h("div", null, h("dt", null, `before,${after}`), h("dd", null, h("code", null, row(base)))), h("div", null, h("dt", null, `now,${after}`), h("dd", null, h("code", null, row(text)))));
+  return h("dl.numbers", null, h("div", null, h("dt", null, `before, ${where}`), h("dd", null, h("code", null, row(base)))), h("div", null, h("dt", null, `now, ${where}`), h("dd", null, h("code", null, row(text)))));
 }
 
 // -> { el, follow(position) }: the predictions are those of the token that is followed.

@@ -8,12 +8,12 @@ import { unpack } from "./decode.js";
 import { watch } from "./model.js";
 import { chart, figure, plot, series } from "./figure.js";
 
-// [{ step, value }] of one address in a room (map or grid), null arm or not.
+// [{ step, x, value }] of one address in a room (map or grid), null arm or not; `x` is where a logarithmic scale has it.
 export function seriesOf(room, measure, address, isNull) {
   const values = room && unpack((isNull ? room.null_values : room.values)[measure]);
   const row = values ? room.rows.findIndex((r) => r.address === address) : -1;
   const steps = room && (isNull ? room.null_steps : room.steps);
-  return row < 0 ? [] : steps.map((step, i) => ({ step: Math.max(1, step), value: values.at(row, i), untrained: step === 0 })).filter((p) => Number.isFinite(p.value));
+  return row < 0 ? [] : steps.map((step, i) => ({ step, x: Math.max(1, step), value: values.at(row, i), untrained: step === 0 })).filter((p) => Number.isFinite(p.value));
 }
 
 const baseOf = (address) => address.replace(/\.(?:H|KV)\d+\./, ".");
@@ -66,14 +66,14 @@ function render({ model, el }) {
       y: { label: null, ticks: 4, tickSize: 0, tickFormat: tick, zero: measure === "drift" },
       marks: [
         Plot.gridY({ stroke: colours.line, strokeOpacity: 1, ticks: 4 }),
-        heads.map((line) => series(line.points, { x: "step", y: "value", stroke: colour, strokeOpacity: 0.35, strokeWidth: 1 })),
+        heads.map((line) => series(line.points, { x: "x", y: "value", stroke: colour, strokeOpacity: 0.35, strokeWidth: 1 })),
         Plot.ruleY(untrained, { y: "value", stroke: colours.faint, strokeDasharray: "1 4" }),
         Plot.text(untrained, { y: "value", frameAnchor: "right", dx: -4, dy: -6, textAnchor: "end", text: () => "no training", fill: colours.faint, fontSize: 10 }),
-        series(null_, { x: "step", y: "value", stroke: colours.faint, strokeWidth: 1.5, strokeDasharray: "4 3" }),
-        series(parent, { x: "step", y: "value", stroke: colours.soft, strokeWidth: 1.4 }),
-        series(own, { x: "step", y: "value", stroke: colour, strokeWidth: 2.2 }),
-        Plot.dot(own, { x: "step", y: "value", r: 1.8, fill: colour, title: (p) => `step ${whole(p.step)}: ${number(p.value)}`, tip: true }),
-        named.map(([points, text, fill], i) => Plot.text(points.slice(-1), { x: "step", y: "value", text: () => text, dx: 7, dy: i === 0 ? -2 : points === null_ ? -9 : i * 9, textAnchor: "start", fill, stroke: colours.paper, strokeWidth: 4 })),
+        series(null_, { x: "x", y: "value", stroke: colours.faint, strokeWidth: 1.5, strokeDasharray: "4 3" }),
+        series(parent, { x: "x", y: "value", stroke: colours.soft, strokeWidth: 1.4 }),
+        series(own, { x: "x", y: "value", stroke: colour, strokeWidth: 2.2 }),
+        Plot.dot(own, { x: "x", y: "value", r: 1.8, fill: colour, title: (p) => `step ${whole(p.step)}: ${number(p.value)}`, tip: true }),
+        named.map(([points, text, fill], i) => Plot.text(points.slice(-1), { x: "x", y: "value", text: () => text, dx: 7, dy: i === 0 ? -2 : points === null_ ? -9 : i * 9, textAnchor: "start", fill, stroke: colours.paper, strokeWidth: 4 })),
       ],
     });
     now = s("line", { y1: 10, y2: 180, stroke: colours.accent, "stroke-opacity": 0.5 });

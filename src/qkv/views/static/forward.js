@@ -116,7 +116,7 @@ function render({ model, el }) {
       rows.forEach((mark) => (mark.style.cssText = `top:${(row / n) * 100}%;height:${100 / n}%`));
       words.forEach((word, i) => word.classList.toggle("on", i === row));
       beside?.follow(row);
-      answer.replaceChildren(h("h3", null, "after ", h("code", null, token(text.tokens[row])), ` (${row})`), prediction(text, row),
+      answer.replaceChildren(h("h3", null, text.causal ? "after " : "at ", h("code", null, token(text.tokens[row])), ` (${row})`), prediction(text, row),
         h("p.small", null, text.losses && row < n - 1 ? `Then comes ${token(text.tokens[row + 1])}: it cost ${number(unpack(text.losses).values[row])} nats.` : ""));
     };
     const words = text.tokens.map((t, i) => h("button.word", { type: "button", onclick: () => follow(i), onpointerenter: (event) => event.pointerType === "mouse" && follow(i) }, token(t)));

@@ -11,10 +11,9 @@ const MOST = 16;
 // The largest either way, in the order of what they earned; the rest as one sum, so that the bars still add up.
 export function largest(rows, most = MOST) {
   if (rows.length <= most) return rows;
-  const limit = rows.map((row) => Math.abs(row.nats)).sort(d3.descending)[most - 2];
-  const shown = rows.filter((row) => Math.abs(row.nats) >= limit).slice(0, most - 1);
-  const others = rows.filter((row) => !shown.includes(row));
-  return [...shown, { address: `${others.length} others`, role: "norm", nats: d3.sum(others, (row) => row.nats) }];
+  const chosen = new Set(d3.sort(rows, (row) => -Math.abs(row.nats)).slice(0, most - 1));
+  const others = rows.filter((row) => !chosen.has(row));
+  return [...rows.filter((row) => chosen.has(row)), { address: `${others.length} others`, role: "norm", nats: d3.sum(others, (row) => row.nats) }];
 }
 
 function render({ model, el }) {

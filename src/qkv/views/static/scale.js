@@ -54,10 +54,11 @@ export function root(top) {
   return { diverging: false, ticks: [0, hi / 4, hi], ends: [0, hi], position: (v) => Math.sqrt(Math.max(0, v) / hi) };
 }
 
-// Logarithmic where the positive values span more than a factor of 50, else linear from 0.
+// Signed where any value is below 0; else logarithmic where they span more than a factor of 50, or linear from 0.
 export function suited(values) {
   let [lo, hi] = [Infinity, 0];
   for (const v of values) {
+    if (v < 0) return robust([values], true);
     if (v > 0 && v < lo) lo = v;
     if (v > hi) hi = v;
   }

@@ -1,0 +1,40 @@
+// What the tests ask of the page's own rules: JSON of cases in, JSON of answers out. Both folders of modules lie side by side,
+// as the bundle has them.
+
+import { cpSync, mkdtempSync, readFileSync, rmSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { fileURLToPath, pathToFileURL } from "node:url";
+import { runInThisContext } from "node:vm";
+
+const source = fileURLToPath(process.argv[2]);
+const place = mkdtempSync(join(tmpdir(), "qkv-"));
+for (const folder of ["../static", "."]) cpSync(join(source, folder), place, { recursive: true });
+globalThis.document = { documentElement: {} };
+globalThis.matchMedia = () => ({ addEventListener() {} });
+runInThisContext(readFileSync(join(place, "vendor/d3.min.js"), "utf8"));
+const from = (name) => import(pathToFileURL(join(place, name)));
+const modules = ["scale.js", "curve.js", "ledger.js", "cells.js", "fits.js", "loading.js", "controls.js", "switches.js"];
+const [{ suited }, { seriesOf }, { largest }, { neighbour }, { why }, { readSettings, taken }, { command }, { sound }] = await Promise.all(modules.map(from));
+
+function loaded({ settings, toml, tokens, shapes }) {
+  const weights = Object.fromEntries(Object.entries(shapes).map(([a, shape]) => [a, { shape, values: new Float64Array(shape.reduce((x, y) => x * y, 1)) }]));
+  const all = toml ? readSettings(toml) : settings;
+  const wrong = why(all, tokens, 1000);
+  return wrong || taken({ settings: all, tokens, weights }).arm;
+}
+
+const ASKED = {
+  suited({ values }) {
+    const { position, ...scale } = suited(values);
+    return { ...scale, positions: values.map(position) };
+  },
+  seriesOf: ({ room }) => seriesOf(room, "norm", "W", false),
+  largest: ({ rows }) => largest(rows),
+  neighbour: ({ placed, at, down }) => neighbour(placed, at, down),
+  loaded,
+  command: ({ arm }) => command(sound(arm), { layers: 2 }),
+};
+const cases = JSON.parse(readFileSync(0, "utf8"));
+process.stdout.write(JSON.stringify(cases.map((asked) => ASKED[asked.ask](asked))));
+rmSync(place, { recursive: true });
