@@ -27,12 +27,12 @@ def test_a_head_is_shown_by_its_own_number(address, head):
         ("L0.H2.k", "L0.H2.k is L0.KV1.k"),
         ("dec.L0.cross.H3.v", "is dec.L0.cross.KV1.v"),
         ("L0.KV1.q", "L0.H1.q"),
-        ("L0.H4.k", "L0.KV"),
-        ("L0.H4.q", "L0.H3.q"),
+        ("L0.H4.k", "L0.k has heads 0 to 1"),
+        ("L0.H4.q", "L0.q has heads 0 to 3"),
         ("L0.pattern", "has 4 heads; name one: L0.H0.pattern"),
     ],
 )
 def test_a_head_that_there_is_not_is_refused_with_those_there_are(address, said):
     name = address.replace(next((part for part in address.split(".") if part[-1].isdigit() and part[0] != "L"), ""), "")
     with pytest.raises(AddressError, match=said):
-        activation_values(torch.zeros(4, 3, 2), name.replace("..", "."), address, SIZES)
+        activation_values(torch.zeros(2 if address[-1] in "kv" else 4, 3, 2), name.replace("..", "."), address, SIZES)

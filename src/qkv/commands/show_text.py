@@ -181,6 +181,9 @@ def activation_values(value: torch.Tensor, name: str, address: str, sizes: Sizes
 
     Raises AddressError for a head that it has not, or where one must be named.
     """
+    given = parse_address(address).head
+    if given is not None and given[1] >= sizes.n_heads:
+        raise AddressError(f"{name} has heads 0 to {len(value) - 1}; given: {address}")
     head, (stem, _, part) = parse_activation(address, [name], sizes)[1], name.rpartition(".")
     if head is not None:
         value = value[head]
