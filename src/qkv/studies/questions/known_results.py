@@ -203,7 +203,8 @@ def _design(ask: Ask) -> Design:
 def _claim(findings: Findings) -> str:
     """By how many rows went as expected; the primary one is about positions."""
     needed = {gate for effect in findings.effects for gate in effect.contrast.gates}
-    results = [effect.told for effect in findings.effects if effect.values and effect.contrast.name not in needed]
+    asked = [effect.told for effect in findings.effects if effect.contrast.name not in needed]
+    results = [result for result in asked if result.n or result.verdict == "left out"]
     told = [result for result in results if result.verdict == "differs"]
     as_expected = sum((result.effect or 0.0) > 0 for result in told)
     unresolved, left = (sum(result.verdict == what for result in results) for what in ("unresolved", "left out"))
