@@ -399,7 +399,10 @@ def test_a_page_says_how_the_layout_of_an_arm_differs_from_that_of_its_scale():
             "attention-or-lstm",
             "; attention: rotary positions) of 2 layers, d_model 38 and 32, d_mlp 124, 1 and 2 heads",
         ),
-        ("words-or-pixels", "On a text in bpe tokens (vocabulary 512) and on the handwritten digits that come with scikit-learn; "),
+        (
+            "words-or-pixels",
+            "On a text in bpe tokens (vocabulary 512) and on the handwritten digits that come with scikit-learn; ",
+        ),
         ("collocation", "On made sentences (pairs); textbook layout of 2 layers, "),
         (
             "calibrate",
