@@ -45,11 +45,19 @@ def test_automatic_threads_are_torchs() -> None:
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
 @pytest.mark.parametrize(
-    ("avx512", "amx", "expected"), [(0, 0, "fp32"), (1, 0, "bf16"), (0, 1, "bf16"), (1, 1, "bf16")]
+    ("capabilities", "expected"),
+    [
+        ({}, "fp32"),
+        ({"avx512_bf16": True, "cpu_name": "AMD EPYC"}, "bf16"),
+        ({"avx512_bf16": True, "amx_bf16": False, "cpu_name": "Intel Xeon"}, "fp32"),
+        ({"avx512_bf16": True, "amx_bf16": True, "cpu_name": "Intel Xeon"}, "bf16"),
+        ({"avx512_bf16": False, "amx_bf16": False, "cpu_name": "AMD EPYC"}, "fp32"),
+    ],
 )
-def test_the_processors_units_decide(monkeypatch: pytest.MonkeyPatch, avx512: int, amx: int, expected: str) -> None:
-    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: bool(avx512), raising=False)
-    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: bool(amx), raising=False)
+def test_the_processors_units_decide(
+    monkeypatch: pytest.MonkeyPatch, capabilities: dict[str, object], expected: str
+) -> None:
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: capabilities, raising=False)
     assert has_bf16_units() == (expected == "bf16")
     assert resolve(device="cpu").precision == expected
 

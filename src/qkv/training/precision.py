@@ -125,10 +125,13 @@ def check_compiler(machine: Machine) -> None:
 
 
 def has_bf16_units() -> bool:
-    """Whether this CPU has AVX-512-BF16 or AMX units; without them bfloat16 is emulated and slower.
+    """Whether this CPU multiplies bfloat16 faster than float32: it has AMX units, or AVX-512-BF16 and is not Intel's.
 
-    A timing would decide otherwise on a busy moment, and the same command would then give other numbers.
+    Without units bfloat16 is emulated and slower. Intel's AVX-512-BF16 alone (a virtual machine that hides AMX, say) is
+    no faster either: one thread multiplies at about half of its float32 speed there, where AMD's reaches twice that
+    (benchmarks/2026-11-25-xeon-2.md). A timing would decide otherwise on a busy moment, and the same command would then
+    give other numbers.
     """
-    return any(
-        bool(getattr(torch.cpu, name, bool)()) for name in ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
-    )
+    has = getattr(torch.cpu, "get_capabilities", dict)()
+    intel = str(has.get("cpu_name", "")).startswith("Intel")
+    return bool(has.get("amx_bf16") or (has.get("avx512_bf16") and not intel))
