@@ -34,6 +34,7 @@ from qkv.recipe.request import OPTIONS, RunConfig
 from qkv.studies.kept import judged_anew, was_judged
 from qkv.studies.question import Question
 from qkv.studies.questions import questions
+from qkv.studies.sentences import amount
 from qkv.training.config import OptimizerConfig
 from qkv.views.forest import forest_svg
 from qkv.views.playground import playground
@@ -254,47 +255,59 @@ def answers_page() -> str:
     lines += [
         "People who meet self-attention ask the same questions again and again, and public answers contradict one",
         "another. qkv answers them by training: arms that differ in one thing, the same batches and starts, each arm's",
-        "learning rate tuned afresh in every replicate, and an interval. Everything below is written from result files",
-        "of `qkv study`; no figure is typed, and every verdict is judged from the file's values by today's rule. A",
-        "*quick* run takes three minutes and is weak; a *full* one takes up to two and a half hours. Where no full run",
-        "is kept here, the page says so. Your own text: `qkv study NAME my.txt --quick`.",
+        "learning rate tuned afresh in every replicate, and an interval. Here are the short answers, for small models",
+        "on small texts; each leads to its page, with what is often said about it, every figure, and what would show",
+        "it to be wrong. Your own text: `qkv study NAME my.txt --quick`.",
         "",
-        "Three things need no experiment: [short proofs](proofs.md). Words: `W_E` is the table of input vectors,",
-        "a row for each token; `x` is what enters attention; `W_Q`, `W_K`, `W_V`, `W_O` are the matrices of",
-        "attention and `W_U` the output matrix ([which Q do you mean?](../which-q.md)). A *nat* is the unit of",
-        "loss: a model 0.69 nats better gives the right token twice the probability. An effect **differs** where",
-        "its interval leaves out 0, **but trivially** where all of the interval is smaller than the margin, is",
-        "**equivalent** to none where it is shown to be smaller than the margin, and else stays **unresolved**:",
-        "[why to believe this](../studies.md). What is no outcome of chance, a number of the text or an identity",
-        "of algebra, is told as a **constant** and not tested; what a model would have to learn something for that",
-        "it did not learn is **left out**. A verdict is of one row, as if it were the only one. The first row was",
-        "chosen before anything was trained (where not, the page says so), and the sentence is about it; the others",
-        "are asked all at once, and one that differs alone but not then is marked **(not after correction)**: a",
-        "hint, not a finding. In the tables, *would see* is the smallest true effect that so many replicates find",
-        "four times in five, and *p (corrected)* the chance of so large an effect where there is none: of the first",
-        "row alone, of any other with all of them asked at once.",
-        "",
-        "| question | answer so far |",
-        "|---|---|",
+        "`W_E` is the table of input vectors, a row for each token; `W_Q`, `W_K`, `W_V`, `W_O` are the matrices of",
+        "attention and `W_U` the output matrix ([which Q do you mean?](../which-q.md)). A *nat* is the unit of loss: a",
+        "model 0.69 nats better gives the right token twice the probability. Three things need no experiment:",
+        "[short proofs](proofs.md).",
     ]
     for question in questions().values():
         found = [pair for pair in map(_result, _result_names(question.name)) if pair]
-        answer = short_answer(*found[0]) if found else "not answered on shared data yet"
-        lines.append(f"| [{question.asks}]({question.name}.md) | {answer} |".replace("\n", " "))
-    return "\n".join([*lines, ""])
+        lines += ["", f"## [{question.asks}]({question.name}.md)", ""]
+        lines += [f"**{found[0][0]['plain']}**", measured(*found[0])] if found else ["Not answered on shared data yet."]
+    return "\n".join([*lines, "", *READING, ""])
 
 
-def short_answer(verdict: dict[str, Any], kept: dict[str, Any]) -> str:
-    """The answer and its verdict, without what it holds for."""
-    kind = "quick run" if verdict["quick"] else "full run"
-    anew = "" if verdict["verdict"] == kept["verdict"] else f", judged anew: it was {kept['verdict']}"
-    return f"{verdict['sentence'].partition(verdict['scale'])[0].strip()} ({kind}{anew})"
+READING = (
+    "## How to read the pages",
+    "",
+    "Everything is written from result files of `qkv study`; no figure is typed, and every verdict is judged from the",
+    "file's values by today's rule. A *quick* run takes three minutes and is weak; a *full* one takes up to two and a",
+    "half hours. Where no full run is kept here, the page says so.",
+    "",
+    "An effect **differs** where its interval leaves out 0, **but trivially** where all of the interval is smaller",
+    "than the margin, is **equivalent** to none where it is shown to be smaller than the margin, and else stays",
+    "**unresolved**: [why to believe this](../studies.md). What is no outcome of chance, a number of the text or an",
+    "identity of algebra, is told as a **constant** and not tested; what a model would have to learn something for",
+    "that it did not learn is **left out**. A verdict is of one row, as if it were the only one. The first row was",
+    "chosen before anything was trained (where not, the page says so), and the sentence is about it; the others",
+    "are asked all at once, and one that differs alone but not then is marked **(not after correction)**: a",
+    "hint, not a finding. In the tables, *would see* is the smallest true effect that so many replicates find",
+    "four times in five, and *p (corrected)* the chance of so large an effect where there is none: of the first",
+    "row alone, of any other with all of them asked at once.",
+)
+
+
+def measured(verdict: dict[str, Any], kept: dict[str, Any]) -> str:
+    """What a short answer rests on, in a line: the main effect, its interval and verdict, and the run."""
+    row = verdict["contrasts"][0]
+    anew = "" if verdict["verdict"] == kept["verdict"] else f" (judged anew; it was {kept['verdict']})"
+    bounds = "" if row["low"] is None else f" (95 % interval {amount(row['low'])} to {amount(row['high'])})"
+    number = "" if row["effect"] is None else f": {amount(row['effect'])} {row['unit']}{bounds}"
+    kind = "Weak, from a quick run" if verdict["quick"] else "From a full run"
+    return f"*{kind}. {row['what'][0].upper()}{row['what'][1:]}{number}; {verdict['verdict']}{anew}.*"
 
 
 def answer_page(question: Question) -> str:
     """One question with what its runs say."""
     lines = [f"# {question.asks}", NOTE, f"Asked by `qkv study {question.name}`; answered as {question.answer}."]
-    lines += ["Words, verdicts and columns are explained [here](README.md).", ""]
+    lines += ["Words, verdicts and columns are explained [here](README.md#how-to-read-the-pages).", ""]
+    found = [pair for pair in map(_result, _result_names(question.name)) if pair]
+    lines += [f"**In short.** {found[0][0]['plain']} {measured(*found[0])}", ""] if found else []
+    lines += [f"**What is often said.** {question.heard}", ""] if question.heard else []
     for name in _result_names(question.name):
         kind = "quick run" if name.endswith("-quick") else "full run"
         found = _result(name)

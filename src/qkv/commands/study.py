@@ -110,6 +110,8 @@ def _print(verdict: dict[str, Any]) -> None:
     from qkv.commands import screen
     from qkv.views.study_page import ARM_COLUMNS, EFFECT_COLUMNS, arm_cells, effect_cells
 
+    if verdict["plain"]:
+        print(verdict["plain"])
     print(verdict["sentence"] + "\n")
     screen.print_table(EFFECT_COLUMNS, map(effect_cells, verdict["contrasts"]))
     print()

@@ -12,7 +12,7 @@ from typing import Any
 from qkv.errors import ConfigError
 from qkv.studies.design import Arm, Contrast, Design
 from qkv.studies.question import Ask, Question
-from qkv.studies.sentences import arm_words, effect_row, intervals, judged_by, notes, scale_words, sentence
+from qkv.studies.sentences import arm_words, effect_row, intervals, judged_by, notes, plainly, scale_words, sentence
 from qkv.studies.statistics import how_exact
 from qkv.studies.verdicts import ONLY_ALONE, Findings, Values, judged, numbered
 
@@ -60,6 +60,7 @@ def judged_anew(question: Question, kept: Mapping[str, Any]) -> dict[str, Any]:
         **kept,
         "verdict": result.verdict,
         "sentence": sentence(question, found),
+        "plain": plainly(question, found),
         "effect": result.effect,
         "low": result.low,
         "high": result.high,

@@ -18,6 +18,7 @@ __all__ = [
     "LEARNS_RECALL",
     "RECALLED",
     "Ask",
+    "Plain",
     "Question",
     "learned",
     "make_design",
@@ -84,6 +85,23 @@ class Ask:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Plain:
+    """The answer for who meets attention for the first time: a sentence for each way that the main effect comes out.
+
+    It is about the main effect alone, and says no more than its verdict; `{effect}` becomes its size.
+    """
+
+    above: str
+    """It differs from 0, upwards."""
+    below: str
+    slightly: str
+    """It differs, by less than would matter."""
+    equivalent: str
+    unresolved: str
+    """Open, or left out for want of a model that learned what it is about."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Question:
     """One question that qkv answers by experiment; a module of `studies/questions` holds one as `QUESTION`."""
 
@@ -99,6 +117,10 @@ class Question:
     design: Callable[[Ask], Design]
     claim: Callable[[Findings], str]
     """The answer in words, without the scale, for a primary effect that has an interval."""
+    plain: Plain
+    """The same for a newcomer."""
+    heard: str = ""
+    """What is often said or read about it that is wrong or half of the truth, and what the whole is; no figures."""
     derive: Derive | None = None
     """Measures that need all replicates to be known."""
     counted: Callable[[Ask, Design], str] | None = None

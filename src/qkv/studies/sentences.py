@@ -23,6 +23,7 @@ __all__ = [
     "intervals",
     "judged_by",
     "notes",
+    "plainly",
     "scale_words",
     "sentence",
     "verdict_file",
@@ -84,6 +85,21 @@ def sentence(question: Question, findings: Findings) -> str:
         )
         words.append(f"A quick run is weak{seen}; drop --quick for the full one.")
     return " ".join(words)
+
+
+def plainly(question: Question, findings: Findings) -> str:
+    """The answer for a newcomer, of the main effect alone; empty where no replicate says anything."""
+    result = findings.primary.result
+    if result.n == 0 and result.verdict != "left out":
+        return ""
+    if result.verdict in ("unresolved", "left out"):
+        return question.plain.unresolved
+    if result.verdict == "equivalent":
+        return question.plain.equivalent
+    if result.verdict == "differs but trivially":
+        return question.plain.slightly
+    words = question.plain.above if (result.effect or 0.0) > 0 else question.plain.below
+    return words.format(effect=amount(abs(result.effect or 0.0), signed=False))
 
 
 def _unresolved(findings: Findings) -> str:
@@ -210,6 +226,7 @@ def verdict_file(question: Question, findings: Findings, run: str, full: str = "
         "asks": question.asks,
         "verdict": r.verdict,
         "sentence": sentence(question, findings),
+        "plain": plainly(question, findings),
         "effect": r.effect,
         "low": r.low,
         "high": r.high,

@@ -80,13 +80,13 @@ def answer_text(verdict: Mapping[str, Any], picture: str = "") -> str:
     )
     lines = [f"**{verdict['sentence']}**", ""]
     lines += [f"![Effects with their 95 % intervals]({picture})", ""] if picture else []
-    lines += [*_markdown(EFFECT_COLUMNS, effects), ""]
+    lines += [*_folded("Every effect, with its interval", _markdown(EFFECT_COLUMNS, effects)), ""]
     lines += [f"- {note}." for note in verdict.get("notes", ())]
     lines += [""] if verdict.get("notes") else []
     if verdict["not_reached"]:
         lines += [f"Not reached in the time: {'; '.join(verdict['not_reached'])}.", ""]
     if verdict["arms"]:
-        lines += [*_markdown(ARM_COLUMNS, map(arm_cells, verdict["arms"])), ""]
+        lines += [*_folded("Every arm", _markdown(ARM_COLUMNS, map(arm_cells, verdict["arms"]))), ""]
     lines += [f"What would show it to be wrong: {verdict['falsified_by']}", ""]
     lines += [f"What has been published: {verdict['literature']}", ""]
     lines += [
@@ -95,6 +95,11 @@ def answer_text(verdict: Mapping[str, Any], picture: str = "") -> str:
         "",
     ]
     return "\n".join(lines)
+
+
+def _folded(title: str, lines: Sequence[str]) -> list[str]:
+    """Behind a line that opens them."""
+    return [f'<details markdown="1"><summary>{title}</summary>', "", *lines, "", "</details>"]
 
 
 def _markdown(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:

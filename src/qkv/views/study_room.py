@@ -120,6 +120,8 @@ class StudyRoom:
 
     name: str
     asks: str
+    plain: str
+    """The answer for a newcomer; empty where no replicate says anything, and in files of an older form."""
     sentence: str
     full_answer: str
     quick: bool
@@ -172,6 +174,7 @@ def study_room(verdict: Mapping[str, Any], rows: Iterable[Mapping[str, Any]] = (
     return StudyRoom(
         name=verdict["study"],
         asks=verdict["asks"],
+        plain=verdict.get("plain", ""),
         sentence=verdict["sentence"],
         full_answer=verdict.get("full_answer", ""),
         quick=bool(verdict.get("quick")),
@@ -327,6 +330,7 @@ def _unfinished(folder: Path, rows: Sequence[Mapping[str, Any]]) -> StudyRoom:
     return StudyRoom(
         name=design["study"],
         asks="",
+        plain="",
         sentence="",
         full_answer="",
         quick=bool(design.get("quick")),

@@ -16,7 +16,7 @@ from qkv.models.counting import n_parameters, with_parameters
 from qkv.models.layout import ModelConfig, Sizes
 from qkv.presets import find as find_preset
 from qkv.studies.design import Arm, Contrast, Design, Grid, Scale, Text, cost
-from qkv.studies.question import LEARNS_RECALL, RECALLED, Ask, Question, make_design
+from qkv.studies.question import LEARNS_RECALL, RECALLED, Ask, Plain, Question, make_design
 from qkv.studies.verdicts import Findings
 
 __all__ = ["QUESTION"]
@@ -237,6 +237,25 @@ QUESTION = Question(
         " (Zhong and Andreas 2024, arXiv 2410.04368, abstract). That LSTMs keep up on the first tokens of a context and"
         " fall behind later, and that they do well on little data, is known to us from notes on papers that we have not"
         " read; none of their figures is printed."
+    ),
+    plain=Plain(
+        above="With as many parameters and a learning rate of its own each, attention does better than an LSTM.",
+        below=(
+            "With as many parameters and a learning rate of its own each, an LSTM does better than attention at this"
+            " size."
+        ),
+        slightly=(
+            "With as many parameters and a learning rate of its own each, attention and an LSTM do almost equally well."
+        ),
+        equivalent=(
+            "With as many parameters and a learning rate of its own each, attention and an LSTM do equally well."
+        ),
+        unresolved="Whether attention or an LSTM of as many parameters does better, this run cannot tell.",
+    ),
+    heard=(
+        "That attention is better than an LSTM, whatever the size. Small models on little text, as many parameters on"
+        " both sides and each rate tuned, are another matter than large ones on much; what this page tells holds for"
+        " the size it names."
     ),
     design=_design,
     claim=_claim,

@@ -14,7 +14,7 @@ import numpy as np
 
 from qkv.studies import streams
 from qkv.studies.design import Arm, Contrast, Design, Grid, Scale, Text
-from qkv.studies.question import Ask, Question, make_design
+from qkv.studies.question import Ask, Plain, Question, make_design
 from qkv.studies.statistics import interval, t_test, tost
 from qkv.studies.verdicts import Findings
 
@@ -150,6 +150,20 @@ QUESTION = Question(
         " paired tests of a true"
         " null reject in 17, 12, 10 and 8 % of cases with 1, 2, 3 and 5 tuning seeds. Here every replicate tunes for"
         " itself."
+    ),
+    plain=Plain(
+        above="Not quite: studies find effects where there are none more often than the promised 5 times in 100.",
+        below=(
+            "Yes, and they are careful: studies find effects where there are none more rarely than the promised 5"
+            " times in 100."
+        ),
+        slightly="Yes: studies find effects where there are none nearly as seldom as promised, 5 times in 100.",
+        equivalent="Yes: studies find effects where there are none as seldom as promised, 5 times in 100.",
+        unresolved="That cannot be told from so few little studies.",
+    ),
+    heard=(
+        "One run with and one without, and the better one is the finding. Two trainings that differ in nothing but"
+        " the seed differ too."
     ),
     design=_design,
     claim=_claim,

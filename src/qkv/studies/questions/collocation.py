@@ -8,7 +8,7 @@ makes neighbours alike on purpose. On the user's own text: the dot products of t
 """
 
 from qkv.studies.design import Arm, Contrast, Design, Grid, Scale, Text
-from qkv.studies.question import Ask, Question, make_design
+from qkv.studies.question import Ask, Plain, Question, make_design
 from qkv.studies.sentences import amount
 from qkv.studies.verdicts import Findings
 
@@ -183,6 +183,28 @@ QUESTION = Question(
         " 2601.19208, abstract). Skip-gram factorises shifted mutual information of words and"
         " contexts (Levy and Goldberg"
         " 2014)."
+    ),
+    plain=Plain(
+        above=(
+            "Yes, to a part: standing next to each other makes the input vectors of two words more alike, whatever"
+            " else they stand next to."
+        ),
+        below="No: standing next to each other makes the input vectors of two words less alike.",
+        slightly=(
+            "Hardly: standing next to each other changes how alike the input vectors of two words are by very little."
+        ),
+        equivalent=(
+            "Not by that alone: standing next to each other leaves the input vectors of two words as alike or unlike"
+            " as they were."
+        ),
+        unresolved=(
+            "Whether standing next to each other makes the input vectors of two words alike, this run cannot tell."
+        ),
+    ),
+    heard=(
+        "That words which occur together end up with similar vectors. Two things are mixed up in this: to stand next"
+        " to each other (*New* and *York*), and to stand in the same places (*cat* and *dog*). In real text they come"
+        " together; in made sentences, as here, each can be had without the other."
     ),
     design=_design,
     claim=_claim,

@@ -12,7 +12,7 @@ from typing import Any
 
 from qkv.studies.comparison import Comparison
 from qkv.studies.design import OF_TRAININGS, Arm, Contrast, Design, Grid, Scale, Text
-from qkv.studies.question import Ask, Question, make_design
+from qkv.studies.question import Ask, Plain, Question, make_design
 from qkv.studies.verdicts import Findings
 
 __all__ = ["QUESTION"]
@@ -222,6 +222,15 @@ QUESTION = Question(
         " to us from notes on papers that we have not read; none of their figures is printed. No paper was found that"
         " holds single matrices for a window and measures what that delays. How many steps trainings on text have was"
         " chosen after some on the same seeds had been seen to get to pairs near their end."
+    ),
+    plain=Plain(
+        above="To learn to copy, W_V and W_O are needed earlier than W_Q and W_K.",
+        below="To learn to copy, W_Q and W_K are needed earlier than W_V and W_O.",
+        slightly="To learn to copy, W_Q with W_K and W_V with W_O are needed almost equally early.",
+        equivalent="To learn to copy, W_Q with W_K and W_V with W_O are needed equally early.",
+        unresolved=(
+            "Whether W_V and W_O or W_Q and W_K have to move first for a model to learn to copy, this run cannot tell."
+        ),
     ),
     design=_design,
     claim=_claim,

@@ -15,7 +15,7 @@ about by `frozen-embeddings` on labelled texts.
 
 from qkv.studies.design import Arm, Contrast, Design, Grid, Scale, Text
 from qkv.studies.probes_relatedness import AGAIN, SPACES, compared
-from qkv.studies.question import ANSWERS, LEARNS_MASKED, Ask, Question, make_design
+from qkv.studies.question import ANSWERS, LEARNS_MASKED, Ask, Plain, Question, make_design
 from qkv.studies.sentences import amount
 from qkv.studies.verdicts import Findings
 
@@ -212,6 +212,28 @@ QUESTION = Question(
         "Models that predict the next token, hidden tokens or a translation do other things to the vectors of a token"
         " from layer to layer (Voita et al. 2019, arXiv 1909.01380, abstract). How far their agreement on words falls"
         " below that of two seeds of one task has not been found published for models of this size."
+    ),
+    plain=Plain(
+        above=(
+            "Not at all, it seems: two tasks agree on which words are alike even more than two trainings of one task."
+        ),
+        below=(
+            "Not entirely, but it has a part: models of two tasks agree less on which words are alike than two"
+            " trainings of one task do."
+        ),
+        slightly=(
+            "Hardly: models of two tasks agree on which words are alike almost as much as two trainings of one task do."
+        ),
+        equivalent="No: models of two tasks agree on which words are alike as much as two trainings of one task do.",
+        unresolved=(
+            "Whether models of two tasks agree less on which words are alike than two trainings of one task, this run"
+            " cannot tell."
+        ),
+    ),
+    heard=(
+        "Both that embeddings hold what words mean, and that they hold whatever the end task rewards. Which words two"
+        " models find alike can be counted; but so can how far two trainings of one and the same task agree, which is"
+        " far from fully, and without that number the first one says nothing."
     ),
     design=_design,
     claim=_claim,

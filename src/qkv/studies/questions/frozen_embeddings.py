@@ -13,7 +13,7 @@ N(0, 1), and the small start is a pair of its own.
 from typing import Any
 
 from qkv.studies.design import Arm, Contrast, Design, Grid, Scale, Text, cost
-from qkv.studies.question import ANSWERS, LEARNS_MASKED, Ask, Question, make_design
+from qkv.studies.question import ANSWERS, LEARNS_MASKED, Ask, Plain, Question, make_design
 from qkv.studies.sentences import amount
 from qkv.studies.verdicts import Findings
 
@@ -337,6 +337,26 @@ QUESTION = Question(
         " small scale, with a learning rate tuned for each arm, has not been found published. If d_vocab <= d_model and"
         " the frozen rows are independent, every reader of the first layer can undo the freezing exactly (a short proof"
         " in docs/answers). That narrower models pay more was asked when four replicates of the kept run had been seen."
+    ),
+    plain=Plain(
+        above=(
+            "They need not be, but it helps: over random input vectors that never change a model still learns, since"
+            " the matrices behind them are trained, and ends {effect} nats a token worse."
+        ),
+        below="They need not be: over random input vectors that never change the model did even better here.",
+        slightly=(
+            "They need not be: over random input vectors that never change the model does almost exactly as well."
+        ),
+        equivalent="They need not be: over random input vectors that never change the model does as well.",
+        unresolved=(
+            "A model learns over random input vectors that never change; whether it ends worse, this run cannot tell."
+        ),
+    ),
+    heard=(
+        "Both that a model with untrained embeddings could learn nothing, and that the W matrices can make good for"
+        " any embedding. The second is a theorem where the vocabulary is no larger than d_model and rows are"
+        " independent ([proof](proofs.md)); it says that a way to undo the freezing exists, not that training finds"
+        " it."
     ),
     design=_design,
     claim=_claim,

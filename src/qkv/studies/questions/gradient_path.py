@@ -11,7 +11,7 @@ gradient then comes through the blocks, and much of it through k. Rows of N(0, 1
 """
 
 from qkv.studies.design import Arm, Contrast, Design, Grid, Scale, Text, cost
-from qkv.studies.question import Ask, Question, make_design
+from qkv.studies.question import Ask, Plain, Question, make_design
 from qkv.studies.sentences import amount
 from qkv.studies.verdicts import Findings
 
@@ -150,6 +150,29 @@ QUESTION = Question(
         " q and k. A first quick run found the opposite for small rows, and next to nothing around the layers;"
         " an arm with large rows was added afterwards, for the reason is their size. Shares of paths at these sizes"
         " have not been found published."
+    ),
+    plain=Plain(
+        above=(
+            "It need not pass through the layers: a part of the error reaches the embeddings along the skip"
+            " connections alone."
+        ),
+        below="What reaches the embeddings along the skip connections alone works against the rest.",
+        slightly=(
+            "Nearly all of it passes through the layers: next to nothing reaches the embeddings along the skip"
+            " connections alone, where rows of W_E start small."
+        ),
+        equivalent=(
+            "It passes through the layers: next to nothing reaches the embeddings along the skip connections alone,"
+            " where rows of W_E start small."
+        ),
+        unresolved=(
+            "How much of the error reaches the embeddings along the skip connections alone, this run cannot tell."
+        ),
+    ),
+    heard=(
+        "That skip connections are a motorway on which the gradient passes all layers by. How much takes it is a"
+        " matter of size: a norm divides a vector by its length on its way into a layer, so short vectors get large"
+        " gradients through layers, and long ones small."
     ),
     design=_design,
     claim=_claim,

@@ -10,7 +10,7 @@ of rows and the share of them that one key takes whole, at the start and at the 
 from typing import Any
 
 from qkv.studies.design import Arm, Contrast, Design, Grid, Scale, Text, cost
-from qkv.studies.question import LEARNS_RECALL, RECALLED, Ask, Question, make_design
+from qkv.studies.question import LEARNS_RECALL, RECALLED, Ask, Plain, Question, make_design
 from qkv.studies.verdicts import Findings
 
 __all__ = ["QUESTION"]
@@ -248,6 +248,18 @@ QUESTION = Question(
         " measured. Of 48 encoder heads 38 could be pruned at a loss of 0.15 BLEU (Voita et al. 2019, arXiv 1905.09418,"
         " abstract). Heads narrower than a sequence is long are a bottleneck of rank (Bhojanapalli et al. 2020,"
         " arXiv 2002.07028, abstract). No paper was found that trains without the division, the rate tuned for it."
+    ),
+    plain=Plain(
+        above="Several heads do better than one.",
+        below="One head as wide as the model does better here than several.",
+        slightly="One head as wide as the model does almost exactly as well as several.",
+        equivalent="One head as wide as the model does as well as several, at this size.",
+        unresolved="Whether several heads do better than one, this run cannot tell.",
+    ),
+    heard=(
+        "That scores are divided by sqrt(d_k), or training fails. The argument is about variance one: a product of"
+        " d_k such terms has variance d_k. From a small start scores are near 0 with and without it, and a learning"
+        " rate of its own makes good for much; the rows below tell the two starts apart."
     ),
     design=_design,
     claim=_claim,

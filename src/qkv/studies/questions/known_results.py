@@ -11,7 +11,7 @@ from typing import Any
 
 from qkv.studies.comparison import Comparison
 from qkv.studies.design import Arm, Contrast, Design, Grid, Scale, Text, cost
-from qkv.studies.question import LEARNS_RECALL, RECALLED, Ask, Question, make_design, of_learned
+from qkv.studies.question import LEARNS_RECALL, RECALLED, Ask, Plain, Question, make_design, of_learned
 from qkv.studies.verdicts import Findings
 
 __all__ = ["QUESTION"]
@@ -246,6 +246,25 @@ QUESTION = Question(
         " arXiv 2606.04032, abstract). That Adam's lead on SGD comes from rare tokens, and that models with random"
         " frozen W_Q and W_K still recall, we know only from notes on papers that we have not read; none of their"
         " figures is printed."
+    ),
+    plain=Plain(
+        above=(
+            "The first of them does: without positions a model that sees both sides loses more than a causal one. The"
+            " table has the others."
+        ),
+        below=(
+            "The first of them comes out the other way round: without positions a model that sees both sides loses"
+            " less than a causal one. The table has the others."
+        ),
+        slightly=(
+            "The first of them hardly shows: without positions a model that sees both sides loses almost as much as a"
+            " causal one. The table has the others."
+        ),
+        equivalent=(
+            "The first of them does not show: without positions a model that sees both sides loses as much as a"
+            " causal one. The table has the others."
+        ),
+        unresolved="Of the first of them this run cannot tell. The table has the others.",
     ),
     design=_design,
     claim=_claim,

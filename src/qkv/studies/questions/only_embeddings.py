@@ -6,7 +6,7 @@ associative recall, which no table alone can do.
 """
 
 from qkv.studies.design import Arm, Contrast, Design, Grid, Scale, Text, cost
-from qkv.studies.question import LEARNS_RECALL, RECALLED, Ask, Question, make_design
+from qkv.studies.question import LEARNS_RECALL, RECALLED, Ask, Plain, Question, make_design
 from qkv.studies.verdicts import Findings
 
 __all__ = ["QUESTION"]
@@ -110,6 +110,21 @@ QUESTION = Question(
         "Over random bodies, embeddings alone learned modular addition, associative recall and other algorithms in wide"
         " models (Zhong and Andreas 2024, arXiv 2410.04368, abstract). A transformer pretrained on language and"
         " frozen but for norms, positions, input and output did well on other kinds of data (Lu et al. 2021, abstract)."
+    ),
+    plain=Plain(
+        above=(
+            "To a part: a model whose body stays random learns through its tables and norms alone, and ends {effect}"
+            " nats a token worse."
+        ),
+        below="Yes: a model whose body stays random, only its tables and norms trained, does even better here.",
+        slightly=(
+            "Yes: a model whose body stays random, only its tables and norms trained, does almost exactly as well."
+        ),
+        equivalent="Yes: a model whose body stays random, only its tables and norms trained, does as well.",
+        unresolved=(
+            "What is lost where a model's body stays random and only its tables and norms are trained, this run"
+            " cannot tell."
+        ),
     ),
     design=_design,
     claim=_claim,

@@ -13,7 +13,7 @@ only the frequencies of tokens are known, whatever its positions, and in short t
 from typing import Any
 
 from qkv.studies.design import Arm, Contrast, Design, Grid, Scale, Text, cost
-from qkv.studies.question import Ask, Question, make_design
+from qkv.studies.question import Ask, Plain, Question, make_design
 from qkv.studies.sentences import amount
 from qkv.studies.verdicts import Findings
 
@@ -219,6 +219,18 @@ QUESTION = Question(
         " orders apart without positions, which is a theorem (tests hold it). Their figures are known to us from notes"
         " only, so none is printed. That rotary positions come first here was chosen after a quick run had been seen in"
         " which learned ones did; a new quick run has its seeds again, so a full run is the test of it."
+    ),
+    plain=Plain(
+        above="A causal model does worse without positions than with rotary ones.",
+        below="A causal model does better here without positions than with rotary ones.",
+        slightly="A causal model does almost exactly as well without positions as with rotary ones.",
+        equivalent="A causal model does as well without positions as with rotary ones.",
+        unresolved="Whether a causal model needs positions, this run cannot tell.",
+    ),
+    heard=(
+        "That without positions a Transformer sees a bag of words. Of models that see both sides it is a theorem:"
+        " order of the input in, order of the output out, nothing else changed. A causal mask breaks it, for the"
+        " third token sees three and the fourth sees four."
     ),
     design=_design,
     claim=_claim,

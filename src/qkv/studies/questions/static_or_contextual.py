@@ -21,7 +21,7 @@ import numpy as np
 from qkv.studies.analogies import FEWEST_ASKED, N_QUESTIONS, n_askable
 from qkv.studies.design import Arm, Contrast, Design, Grid, Scale, Text
 from qkv.studies.probes_contextual import MOST_TOKENS
-from qkv.studies.question import ANSWERS, LEARNS_MASKED, Ask, Question, make_design, of_learned
+from qkv.studies.question import ANSWERS, LEARNS_MASKED, Ask, Plain, Question, make_design, of_learned
 from qkv.studies.sentences import amount
 from qkv.studies.verdicts import Findings, is_there
 
@@ -268,6 +268,29 @@ QUESTION = Question(
         " Ethayarajh 2019 (arXiv 1909.00512), whose models are far larger. In a table of word vectors most of what"
         " random pairs of rows share is one common shift (Bis et al. 2021). That the scores fix W_Q W_K^T only, and no"
         " cosine among queries, is exact algebra."
+    ),
+    plain=Plain(
+        above="Vectors of one word in different sentences become more alike on their way through a causal model.",
+        below=(
+            "A row of W_E is one vector for a word, whatever its sentence; its contextual vectors are many, and less"
+            " alike at the top of a causal model than at the bottom."
+        ),
+        slightly=(
+            "Vectors of one word in different sentences are almost as alike at the top of a causal model as at the"
+            " bottom."
+        ),
+        equivalent=(
+            "Vectors of one word in different sentences are as alike at the top of a causal model as at the bottom."
+        ),
+        unresolved=(
+            "Whether vectors of one word in different sentences become less alike through the layers, this run cannot"
+            " tell."
+        ),
+    ),
+    heard=(
+        "That *king* - *man* + *woman* is *queen*, of Transformers too. It was shown of static vectors. A contextual"
+        " model has as many vectors of *king* as there are sentences with it, so which one is meant has to be said;"
+        " and cosines between queries can be set to anything without any score changing ([proof](proofs.md))."
     ),
     design=_design,
     claim=_claim,

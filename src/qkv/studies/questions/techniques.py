@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from qkv.studies.design import Arm, Contrast, Design, Grid, Scale, Text, cost
-from qkv.studies.question import Ask, Question, make_design
+from qkv.studies.question import Ask, Plain, Question, make_design
 from qkv.studies.sentences import amount
 from qkv.studies.verdicts import Findings
 
@@ -127,6 +127,26 @@ QUESTION = Question(
         "Each technique was published with an ablation of its own, at other sizes, on other texts and mostly with one"
         " seed. A ladder of all of them at a million and ten million parameters, with a tuned rate for each arm and"
         " intervals over seeds, has not been found published."
+    ),
+    plain=Plain(
+        above=(
+            "Of today's techniques the optimizer comes first in the table: a model trained by Muon is better after as"
+            " many updates than one trained by AdamW, each at its own best rate."
+        ),
+        below=(
+            "A model trained by AdamW is better after as many updates than one trained by Muon, each at its own best"
+            " rate."
+        ),
+        slightly=(
+            "Models trained by Muon and by AdamW are almost exactly as good after as many updates, each at its own"
+            " best rate."
+        ),
+        equivalent="Models trained by Muon and by AdamW are as good after as many updates, each at its own best rate.",
+        unresolved="Whether Muon makes a better model than AdamW after as many updates, this run cannot tell.",
+    ),
+    heard=(
+        "A new technique, one seed, and a baseline whose learning rate nobody tuned again. Here every arm has a rate"
+        " of its own in every replicate, and what is left of each technique then stands in the table."
     ),
     design=_design,
     claim=_claim,

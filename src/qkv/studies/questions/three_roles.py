@@ -16,6 +16,7 @@ from qkv.studies.question import (
     LEARNS_RECALL,
     RECALLED,
     Ask,
+    Plain,
     Question,
     make_design,
     of_learned,
@@ -206,6 +207,18 @@ QUESTION = Question(
         "In language models sharing W_K and W_V costs less than sharing W_Q and W_K, which makes scores symmetric"
         " (Kayyam 2026, arXiv 2606.04032, abstract). No paper was found that sets the cost of sharing beside what"
         " exchanging trained W_Q and W_K costs, on the same models."
+    ),
+    plain=Plain(
+        above="Three matrices serve the three roles better than one in all of them.",
+        below="One matrix in all three roles does better here than three.",
+        slightly="One matrix in all three roles does almost exactly as well as three.",
+        equivalent="One matrix in all three roles does as well as three.",
+        unresolved="Whether one matrix can serve in all three roles, this run cannot tell.",
+    ),
+    heard=(
+        "That query, key and value are three *roles* of a word, so there must be three matrices. With W_Q = W_K"
+        " scores are symmetric: how much one token looks at another is how much that one looks at it, but for what"
+        " the softmax and the mask make of it. Whether that costs anything is no matter of principle."
     ),
     design=_design,
     claim=_claim,

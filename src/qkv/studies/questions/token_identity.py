@@ -12,7 +12,7 @@ for small rows of W_E, where it learns in the time of a study.
 from typing import Any
 
 from qkv.studies.design import Arm, Contrast, Design, Grid, Scale, Text
-from qkv.studies.question import ANSWERS, LEARNS_MASKED, Ask, Question, make_design
+from qkv.studies.question import ANSWERS, LEARNS_MASKED, Ask, Plain, Question, make_design
 from qkv.studies.sentences import amount
 from qkv.studies.verdicts import Findings
 
@@ -212,6 +212,28 @@ QUESTION = Question(
         " From the vectors of any layer the exact input could be found again, at the start and after training"
         " (Nikolaou et al. 2025, arXiv 2510.15511, abstract): what a linear probe does not read is not lost for every"
         " reader."
+    ),
+    plain=Plain(
+        above=(
+            "Not lost: after the first layer of a causal model a simple reader names the token more often than before"
+            " it."
+        ),
+        below=(
+            "Partly: after the first layer of a causal model a simple reader names the token less often than before it."
+        ),
+        slightly=(
+            "Hardly anything of it is lost: after the first layer of a causal model a simple reader names the token"
+            " almost as often as before it."
+        ),
+        equivalent=(
+            "Not lost: after the first layer of a causal model a simple reader names the token as often as before it."
+        ),
+        unresolved="Whether a simple reader names the token less often after the first layer, this run cannot tell.",
+    ),
+    heard=(
+        "That after one layer of attention a vector is a mixture of all others and the word itself is gone. That"
+        " leaves out the skip connection, which carries a token's own vector past the attention, to be added to what"
+        " comes out of it."
     ),
     design=_design,
     claim=_claim,

@@ -18,7 +18,7 @@ vocabulary and the model of what it loses, which are counted on the whole traini
 import math
 
 from qkv.studies.design import Arm, Contrast, Design, Grid, Scale, Text
-from qkv.studies.question import Ask, Question, make_design
+from qkv.studies.question import Ask, Plain, Question, make_design
 from qkv.studies.verdicts import Findings
 
 __all__ = ["QUESTION"]
@@ -219,6 +219,21 @@ QUESTION = Question(
         " or better afterwards (Bostrom and Durrett 2020, arXiv 2004.03720, abstract). Losses per token do not compare"
         " between tokenizers, which is why published perplexities of different vocabularies say little; figures of"
         " vocabulary sweeps are known to us from notes only, so none is printed."
+    ),
+    plain=Plain(
+        above="At equal compute characters make a better model of the same bytes than word pieces (BPE).",
+        below="At equal compute word pieces (BPE) make a better model of the same bytes than characters.",
+        slightly=(
+            "At equal compute word pieces (BPE) and characters make almost equally good models of the same bytes."
+        ),
+        equivalent="At equal compute word pieces (BPE) and characters make equally good models of the same bytes.",
+        unresolved=(
+            "Whether word pieces (BPE) or characters make the better model at equal compute, this run cannot tell."
+        ),
+    ),
+    heard=(
+        "Comparisons of losses *per token*. A token of one tokenizer is longer than that of another, so these say"
+        " nothing; what can be compared are bits per byte of the same text, what the tokenizer throws away charged."
     ),
     design=_design,
     claim=_claim,

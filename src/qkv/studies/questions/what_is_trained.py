@@ -10,7 +10,7 @@ in the null and its movement earned some of the fall of the loss.
 
 from qkv.studies.comparison import Comparison
 from qkv.studies.design import Arm, Contrast, Design, Grid, Scale, Text
-from qkv.studies.question import Ask, Question, make_design
+from qkv.studies.question import Ask, Plain, Question, make_design
 from qkv.studies.sentences import amount
 from qkv.studies.verdicts import Findings, is_there
 
@@ -197,6 +197,30 @@ QUESTION = Question(
         " word vectors most of what random pairs of rows share is one common shift (Bis et al."
         " 2021), so drift alone is no"
         " sign of meaning."
+    ),
+    plain=Plain(
+        above=(
+            "The input embeddings are trained like everything else, and the finished model needs what they learned:"
+            " with W_E put back to its random start it is {effect} nats a token worse."
+        ),
+        below=(
+            "The input embeddings are trained like everything else, but here that did harm: with W_E put back to its"
+            " random start the model is better."
+        ),
+        slightly="The input embeddings are trained like everything else, but hardly anything hangs on it here.",
+        equivalent=(
+            "The input embeddings are trained like everything else, but the finished model does as well with the"
+            " random ones that it started from."
+        ),
+        unresolved=(
+            "The input embeddings are trained like everything else; whether the finished model needs that, this run"
+            " cannot tell."
+        ),
+    ),
+    heard=(
+        "That the input vectors of BERT and its like are fixed, and only W_Q, W_K and W_V learn. The table of input"
+        " vectors is a parameter as they are: gradient reaches it, and it moves. What may be fixed are positions,"
+        " where they are sinusoidal, and word vectors that somebody made beforehand and chose to freeze."
     ),
     design=_design,
     claim=_claim,

@@ -6,7 +6,7 @@ to 1.
 """
 
 from qkv.studies.design import Arm, Contrast, Design, Grid, Scale, Text
-from qkv.studies.question import Ask, Question, make_design
+from qkv.studies.question import Ask, Plain, Question, make_design
 from qkv.studies.verdicts import Findings
 
 __all__ = ["QUESTION"]
@@ -96,6 +96,22 @@ QUESTION = Question(
     literature=(
         "The split is exact algebra; no published shares have been found. A share of q is a property of this"
         " parametrisation: a change of basis inside a head that alters no score alters it."
+    ),
+    plain=Plain(
+        above="In the first layer queries change more because the vectors that come in changed than because W_Q did.",
+        below="In the first layer queries change more because W_Q did than because the vectors that come in changed.",
+        slightly=(
+            "In the first layer queries change almost as much because of W_Q as because of the vectors that come in."
+        ),
+        equivalent="In the first layer queries change as much because of W_Q as because of the vectors that come in.",
+        unresolved=(
+            "Whether queries of the first layer change more by W_Q or by the vectors that come in, this run cannot"
+            " tell."
+        ),
+    ),
+    heard=(
+        'That *the query is learned*. A query is a product, x W_Q, and "Q" is said of the vectors x that come in, of'
+        " the matrix W_Q and of the product. What changes in it splits exactly into dx W_Q, x dW_Q and dx dW_Q."
     ),
     design=_design,
     claim=_claim,

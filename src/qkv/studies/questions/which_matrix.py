@@ -8,7 +8,7 @@ trained, the cost of setting each matrix back to its start and the ledger stand 
 
 from qkv.presets import find as find_preset
 from qkv.studies.design import Arm, Contrast, Design, Grid, Scale, Text, cost
-from qkv.studies.question import LEARNS_RECALL, RECALLED, Ask, Question, make_design, of_learned
+from qkv.studies.question import LEARNS_RECALL, RECALLED, Ask, Plain, Question, make_design, of_learned
 from qkv.studies.sentences import amount
 from qkv.studies.verdicts import Findings
 
@@ -284,6 +284,22 @@ QUESTION = Question(
         " matrix beside the cost of"
         " setting it back, on the same models. The arms from Glorot's start were added after the others, when their"
         " losses on two of the seeds had been seen at one learning rate."
+    ),
+    plain=Plain(
+        above="Frozen in pairs at a small random start, W_V and W_O are missed more than W_Q and W_K.",
+        below=(
+            "Frozen in pairs at a small random start, W_Q and W_K are missed more than W_V and W_O: attention then"
+            " stays nearly an even average, and nothing trained can point it anywhere."
+        ),
+        slightly="Frozen in pairs at a small random start, W_Q and W_K are missed almost as much as W_V and W_O.",
+        equivalent="Frozen in pairs at a small random start, W_Q and W_K are missed as much as W_V and W_O.",
+        unresolved="Which pair is missed more, W_Q with W_K or W_V with W_O, this run cannot tell.",
+    ),
+    heard=(
+        "That W_Q asks, W_K answers and W_V speaks, so that each does a thing of its own. A model sees them in"
+        " products only: scores in W_Q W_K^T, outputs in W_V W_O. So freezing one of two leaves the other free to"
+        " make good for it, and what a pair costs depends on the start that it is frozen at; the rows below tell of"
+        " both."
     ),
     design=_design,
     claim=_claim,

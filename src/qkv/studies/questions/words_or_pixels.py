@@ -12,7 +12,7 @@ which is another question. The matrices themselves are read by the same measures
 from typing import Any
 
 from qkv.studies.design import Arm, Contrast, Design, Grid, Scale, Text
-from qkv.studies.question import Ask, Question, make_design
+from qkv.studies.question import Ask, Plain, Question, make_design
 from qkv.studies.verdicts import Findings
 
 __all__ = ["QUESTION"]
@@ -196,6 +196,18 @@ QUESTION = Question(
         "An image is cut into patches, which one linear map brings to the model's width:"
         " that is the table of a text, for dense codes instead of one-hot ones (Dosovitskiy et al. 2020, arXiv"
         " 2010.11929). No paper was found that freezes it beside the table of a text."
+    ),
+    plain=Plain(
+        above="Freezing what its tokens are made of costs a model of images more than one of words.",
+        below="Freezing what its tokens are made of costs a model of images less than one of words.",
+        slightly=(
+            "Freezing what its tokens are made of costs a model of images almost exactly as much as one of words."
+        ),
+        equivalent="Freezing what its tokens are made of costs a model of images as much as one of words.",
+        unresolved=(
+            "Whether freezing what its tokens are made of costs a model of images less than one of words, this run"
+            " cannot tell."
+        ),
     ),
     design=_design,
     claim=_claim,

@@ -2,7 +2,7 @@
 // their t intervals, the arms as a table, and every training that was ever made for it.
 
 import { d3, Plot } from "./vendor.js";
-import { h, together } from "./dom.js";
+import { add, h, together } from "./dom.js";
 import { DASH, fixed, number, plural, tick, tickOfSteps, whole } from "./format.js";
 import { apart, chart, figure, fitted, plot, series, widthOf } from "./figure.js";
 
@@ -112,12 +112,12 @@ function times(study) {
 function render({ model, el }) {
   const study = model.get("study");
   const off = together();
-  el.append(...[study.missing ? h("p.missing", { role: "status" }, study.missing) : h("p.verdict.study-verdict", null, study.sentence),
+  add(el, [study.plain ? h("p.verdict.study-plain", null, study.plain) : null, study.missing ? h("p.missing", { role: "status" }, study.missing) : h(study.plain ? "p.study-verdict" : "p.verdict.study-verdict", null, study.sentence),
     study.full_answer ? h("p", null, `The full run on this text said: ${study.full_answer}`) : null,
     study.runs.length ? h("p", null, times(study)) : null,
     study.effort ? h("p.small", null, `${study.effort}.`) : null,
     h("dl.facts", null, [["design", study.design.slice(0, 12)], ["text", study.source], ["computed with", study.software], ["kind", study.quick ? "quick run" : "full run"]]
-      .filter(([, value]) => value).map(([name, value]) => h("div", null, h("dt", null, name), h("dd", null, value))))].filter(Boolean));
+      .filter(([, value]) => value).map(([name, value]) => h("div", null, h("dt", null, name), h("dd", null, value))))]);
   if (study.effects.length) {
     el.append(h("h2", null, "Effects"));
     const drawn = study.effects.filter((e) => e.low !== null);
