@@ -4,6 +4,7 @@ import importlib
 import inspect
 import json
 import math
+import re
 
 import numpy as np
 import pytest
@@ -151,6 +152,50 @@ def test_times_are_compared_where_both_sides_end_at_the_target(
     assert (qkv.ratio is not None) == compares and f"ended at {theirs:.4f}" in nano.note
 
 
+def test_a_gpu_is_compared_with_the_command_for_gpus(tmp_path, small_text, monkeypatch):
+    """What is typed on both sides; neither is run."""
+    (tmp_path / "train.py").touch()
+    typed = []
+    monkeypatch.setattr(time_to_loss, "nanogpt_command", lambda *words: typed.append(words) or (9.0, 1.47))
+    found = {"val_loss": 1.46, "steps": 1, "tokens": 1, "train_seconds": 1.0, "stopped_because": "loss"}
+    monkeypatch.setattr(time_to_loss, "qkv", lambda *words: typed.append(words) or (3.0, found))
+    asked = Asked(source=str(small_text), nanogpt=tmp_path, until=1.4697, seeds=1, device="cuda")
+    session = Session(asked, print)
+    time_to_loss.measure(session)
+    nano, ours = typed
+    assert nano[2] == "train.py config/train_shakespeare_char.py"
+    assert ours[ours.index("--device") + 1] == "cuda" and session.figures[1].ratio == 3.0
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
+def test_without_a_gpu_its_benchmark_says_so(capsys):
+    assert cli.main(["bench", "step", "--device", "cuda"]) == 2
+    assert "there is no cuda device here" in capsys.readouterr().err
+
+
+def test_a_step_on_a_named_device_is_the_step(monkeypatch):
+    """The CPU named as a device, and its share of the peak beside the tokens."""
+    from qkv.benchmarks import step
+
+    monkeypatch.setattr(step, "SLICE", 0.0)
+    session = Session(Asked(rounds=1), print)
+    step.measure_shape(session, step.Shape("small", 1, 2, 16, 8, 2, 11))
+    assert {figure.side.split(",")[0] for figure in session.figures} >= {"qkv gpt2", "qkv fast"}
+    assert all(re.fullmatch(r"[\d,]+ tokens/s, \d+ % of [\d,]+ GFLOP/s", f.note) for f in session.figures)
+    for figure in session.figures:
+        assert (figure.ratio is not None) == (figure.side.startswith("qkv") and len(session.figures) > 2)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device on this machine")
+def test_both_sides_step_on_a_gpu():
+    from qkv.benchmarks import step
+
+    session = Session(Asked(rounds=1, device="cuda"), print)
+    step.measure_shape(session, step.Shape("small", 1, 2, 16, 8, 2, 11))
+    assert {figure.side for figure in session.figures} >= {"qkv gpt2, bf16", "qkv gpt2, compiled, bf16"}
+
+
 WRONG = {
     "bench nonsense": "did you mean|expected one of",
     "bench step some.txt": "leave it out",
@@ -160,6 +205,8 @@ WRONG = {
     "bench curve --nanogpt .": "no train.py",
     "bench curve --minutes 0": "above 0",
     "bench step --rounds 0": "at least 1",
+    "bench masked --device cuda": "is of step and time-to-loss, not of masked; leave it out",
+    "bench step --device tpu": "invalid choice|expected",
 }
 
 
@@ -169,8 +216,6 @@ def test_a_wrong_bench_command_is_one_sentence(typed, tmp_path, monkeypatch, cap
     (tmp_path / "empty.txt").touch()
     assert cli.main(typed.split()) == 2
     out, err = capsys.readouterr()
-    import re
-
     assert out == "" and re.search(WRONG[typed], err) and "Traceback" not in err
 
 

@@ -48,6 +48,8 @@ class Asked:
     """Turns of each side that count."""
     seeds: int = 3
     """Trainings of each kind, seeds 1 to this."""
+    device: str = "cpu"
+    """Where `step` and `time-to-loss` compute: cpu or cuda, on both sides."""
     quick: bool = False
     """Small sizes, three rounds and one seed: shows that all runs, its figures are rough."""
 

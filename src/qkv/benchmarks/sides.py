@@ -25,9 +25,9 @@ ADAMW = OptimizerConfig(kind="adamw", lr=1e-4, beta1=0.9, beta2=0.95, weight_dec
 """On both sides."""
 
 
-def precisions() -> tuple[str, ...]:
-    """fp32, and bf16 where this processor multiplies it faster."""
-    return ("fp32", "bf16") if resolve().precision == "bf16" else ("fp32",)
+def precisions(device: str = "cpu") -> tuple[str, ...]:
+    """fp32, and bf16 where this processor, or a device, multiplies it faster."""
+    return ("fp32", "bf16") if resolve(device).precision == "bf16" else ("fp32",)
 
 
 def seconds(call: Callable[[], object], times: int) -> float:
@@ -39,18 +39,26 @@ def seconds(call: Callable[[], object], times: int) -> float:
 
 
 def our_step(
-    config: ModelConfig, task: Task, precision: str, optimizer: OptimizerConfig = ADAMW
+    config: ModelConfig,
+    task: Task,
+    precision: str,
+    optimizer: OptimizerConfig = ADAMW,
+    device: str = "cpu",
+    compile: bool = False,
 ) -> Callable[[Batch], float]:
-    """A new model of ours: `step(batch)` is one update, and returns the loss."""
-    model = build(config, 0)
+    """A new model of ours: `step(batch)` is one update, and returns the loss (so it has waited for a device)."""
+    model = build(config, 0).to(device)
     catalogue = Catalogue(model)
-    machine = Machine(precision=precision, threads=torch.get_num_threads())  # type: ignore[arg-type]
+    threads = torch.get_num_threads()
+    machine = Machine(device=device, precision=precision, threads=threads, compile=compile)  # type: ignore[arg-type]
     rule = make_optimizer(catalogue, optimizer, precision=precision)
+    task_loss = machine.compiled(lambda batch: task.loss(model, batch, None))
 
     def step(batch: Batch) -> float:
+        batch = batch.to(device)
         with machine.active():
             with machine.autocast():
-                nats, n = task.loss(model, batch, None)
+                nats, n = task_loss(batch)
             loss = nats / n
             loss.backward()
             clip_and_measure(rule.parameters, optimizer.clip)
@@ -61,18 +69,21 @@ def our_step(
     return step
 
 
-def their_step(model: Any, precision: str) -> Callable[[dict[str, Tensor]], float]:
+def their_step(
+    model: Any, precision: str, device: str = "cpu", compile: bool = False
+) -> Callable[[dict[str, Tensor]], float]:
     """A model of transformers: `step(batch)` is one update on what its collator made, and returns the loss."""
-    model.train()
+    model = model.to(device).train()
     parameters = list(model.parameters())
     rule = torch.optim.AdamW(
         parameters, lr=ADAMW.lr, betas=(ADAMW.beta1, ADAMW.beta2), weight_decay=ADAMW.weight_decay, fused=True
     )
-    fast = torch.autocast("cpu", dtype=torch.bfloat16) if precision == "bf16" else contextlib.nullcontext()
+    fast = torch.autocast(device, dtype=torch.bfloat16) if precision == "bf16" else contextlib.nullcontext()
+    called = torch.compile(model) if compile else model
 
     def step(batch: dict[str, Tensor]) -> float:
         with fast:
-            loss = model(**batch).loss
+            loss = called(**{name: tensor.to(device) for name, tensor in batch.items()}).loss
         loss.backward()
         torch.nn.utils.clip_grad_norm_(parameters, ADAMW.clip)
         rule.step()
@@ -82,8 +93,10 @@ def their_step(model: Any, precision: str) -> Callable[[dict[str, Tensor]], floa
     return step
 
 
-def gflops(precision: str, size: int = 1024) -> float:
+def gflops(precision: str, device: str = "cpu") -> float:
     """GFLOP/s of a square product, the best of five after one that does not count: the peak that a share is of."""
-    matrix = torch.ones(size, size, dtype=torch.bfloat16 if precision == "bf16" else torch.float32)
-    best = min(seconds(lambda: torch.mm(matrix, matrix), 1) for _ in range(6))
+    size = 1024 if device == "cpu" else 8192
+    dtype = torch.bfloat16 if precision == "bf16" else torch.float32
+    matrix = torch.ones(size, size, dtype=dtype, device=device)
+    best = min(seconds(lambda: float(torch.mm(matrix, matrix)[0, 0]), 1) for _ in range(6))  # reading waits for it
     return 2 * size**3 / best / 1e9

@@ -2,7 +2,8 @@
 
 The same architecture means the same number of parameters and the same products; a share of the peak is the products of
 a step (6 a parameter and position, and 12 d_model a layer and pair of positions for attention) over its time, against
-the best 1,024 x 1,024 product of the same precision on the same threads.
+the best 1,024 x 1,024 product of the same precision on the same threads (on a GPU the best 8,192 x 8,192 one, and a
+shape of GPT-2's own size beside the others, both sides compiled too).
 """
 
 import dataclasses
@@ -17,14 +18,14 @@ from qkv.presets import PRESETS
 from qkv.randomness import generator
 from qkv.tasks import Batch, Causal
 
-__all__ = ["SHAPES", "Shape", "measure", "our_model", "their_model"]
+__all__ = ["ON_GPU", "SHAPES", "Shape", "measure", "measure_shape", "our_model", "their_model"]
 
 SLICE = 1.0
 """Seconds of steps in a row that make one turn, about."""
 
 
 class Shape(NamedTuple):
-    """A model and its batch."""
+    """A model and its batch; `name` says both."""
 
     name: str
     n_layers: int
@@ -50,33 +51,48 @@ SHAPES = (
     Shape("nanoGPT's GPU shape: 6 x 384, 8 windows of 256", 6, 6, 384, 256, 8),
     Shape("4 x 256 over 8,192 words, 8 windows of 128", 4, 4, 256, 128, 8, 8192),
 )
+ON_GPU = Shape("GPT-2's own: 12 x 768 over 50,257 words, 16 windows of 1,024", 12, 12, 768, 1024, 16, 50257)
 
 
 def measure(session: Session) -> None:
     """Every shape in every precision that is worth it here."""
-    there = session.transformers() is not None
-    for shape in SHAPES[:1] if session.asked.quick else SHAPES:
-        ids = torch.from_numpy(generator("step").integers(shape.d_vocab, size=(shape.windows, shape.n_ctx + 1)))
-        sides: dict[str, Any] = {}
-        for precision in precisions():
+    device = session.asked.device
+    shapes = SHAPES if device == "cpu" else (*SHAPES, ON_GPU)
+    for shape in SHAPES[:1] if session.asked.quick else shapes:
+        measure_shape(session, shape)
+
+
+def measure_shape(session: Session, shape: Shape) -> None:
+    """Both sides on one shape, in turn; on a GPU each compiled as well."""
+    device, there = session.asked.device, session.transformers() is not None
+    ids = torch.from_numpy(generator("step").integers(shape.d_vocab, size=(shape.windows, shape.n_ctx + 1)))
+    theirs, ours = {"input_ids": ids[:, :-1], "labels": ids[:, :-1]}, Batch(ids[:, :-1], ids[:, 1:].flatten())
+    sides: dict[str, Any] = {}
+    for precision in precisions(device):
+        for compile in (False,) if device == "cpu" else (False, True):
+            how = f"{', compiled' * compile}, {precision}"
             if there:
-                step = their_step(their_model(shape), precision)
-                batch = {"input_ids": ids[:, :-1], "labels": ids[:, :-1]}
-                sides[f"HF GPT-2, {precision}"] = _timed(step, batch)
-            for name, layout in (("gpt2", _layout("gpt2")), ("fast", _layout("fast"))):
-                step = our_step(our_model(shape, layout), Causal(), precision)
-                batch = Batch(ids[:, :-1], ids[:, 1:].flatten())
-                sides[f"qkv {name}, {precision}"] = _timed(step, batch)
-        found = alternate(sides, session.rounds)
-        milliseconds = {side: [1e3 * value for value in values] for side, values in found.items()}
-        peers = {side: f"HF GPT-2, {side.rpartition(' ')[2]}" for side in sides if side.startswith("qkv")}
-        peaks = {precision: gflops(precision) for precision in precisions()}
-        notes = {
-            side: f"{100 * products(shape) / min(values) / 1e9 / peaks[side.rpartition(' ')[2]]:.0f} % of"
-            f" {peaks[side.rpartition(' ')[2]]:.0f} GFLOP/s"
-            for side, values in found.items()
-        }
-        session.record(shape.name, milliseconds, "ms a step", peers=peers, lower_is_better=True, notes=notes)
+                sides[f"HF GPT-2{how}"] = _timed(their_step(their_model(shape), precision, device, compile), theirs)
+            for name in ("gpt2", "fast"):
+                model = our_model(shape, PRESETS[name].layout)
+                step = our_step(model, Causal(), precision, device=device, compile=compile)
+                sides[f"qkv {name}{how}"] = _timed(step, ours)
+    found = alternate(sides, session.rounds)
+    peaks = {precision: gflops(precision, device) for precision in precisions(device)}
+    session.record(
+        shape.name,
+        {side: [1e3 * value for value in values] for side, values in found.items()},
+        "ms a step",
+        peers={side: f"HF GPT-2,{side.partition(',')[2]}" for side in sides if side.startswith("qkv")},
+        lower_is_better=True,
+        notes={side: _note(shape, min(values), peaks[side.rpartition(" ")[2]]) for side, values in found.items()},
+    )
+
+
+def _note(shape: Shape, best: float, peak: float) -> str:
+    """Tokens a second, and the share of the peak."""
+    tokens = shape.windows * shape.n_ctx / best
+    return f"{tokens:,.0f} tokens/s, {100 * products(shape) / best / 1e9 / peak:.0f} % of {peak:,.0f} GFLOP/s"
 
 
 def _timed(step: Any, batch: Any) -> Any:
@@ -84,10 +100,6 @@ def _timed(step: Any, batch: Any) -> Any:
     step(batch)
     times = max(1, min(20, round(SLICE / max(1e-4, seconds(lambda: step(batch), 1)))))
     return lambda: seconds(lambda: step(batch), times)
-
-
-def _layout(preset: str) -> Layout:
-    return PRESETS[preset].layout
 
 
 def products(shape: Shape) -> float:

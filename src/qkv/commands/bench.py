@@ -12,6 +12,7 @@ Example:
   qkv bench masked --data data --json
   qkv bench curve my.txt --minutes 1 --nanogpt nanoGPT --tune
   qkv bench time-to-loss --data data --until-loss 1.558 --minutes 4 --seeds 1
+  qkv bench step --device cuda
 """
 
 import argparse
@@ -44,6 +45,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--tune", action="store_true", help="curve: also search nanoGPT's learning rate")
     parser.add_argument("--rounds", type=whole(1), metavar="N", help="turns of each side that count (5)")
     parser.add_argument("--seeds", type=whole(1), metavar="N", help="trainings of curve and time-to-loss (3)")
+    parser.add_argument("--device", choices=("cpu", "cuda"), help="of step and time-to-loss, on both sides (cpu)")
     parser.add_argument("--quick", action="store_true", help="small sizes: shows that all runs, figures are rough")
     parser.add_argument("--json", action="store_true", help="print one JSON object on stdout")
 
@@ -64,6 +66,14 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError(f"{args.source} is a text, and {', '.join(names)} reads none that is given; leave it out")
     if args.source:
         open_source(DataConfig(source=args.source))  # tells of a text that cannot be read before anything is measured
+    if args.device and not {"step", "time-to-loss"} & set(names):
+        raise ConfigError(
+            f"--device {args.device} is of step and time-to-loss, not of {', '.join(names)}; leave it out"
+        )
+    if args.device == "cuda":
+        from qkv.training.precision import check_device
+
+        check_device("cuda", "leave --device out, or run this where there is one")
     asked = _asked(args)
     from qkv.benchmarks.processes import machine
     from qkv.benchmarks.session import Session
@@ -100,6 +110,7 @@ def _asked(args: argparse.Namespace):  # noqa: ANN202
         "until": args.until_loss,
         "rounds": args.rounds,
         "seeds": args.seeds,
+        "device": args.device,
     }
     return Asked(
         tune=args.tune, quick=args.quick, **{name: value for name, value in given.items() if value is not None}
