@@ -161,3 +161,20 @@ def test_after_two_dashes_everything_is_a_text_or_a_name(tmp_path, monkeypatch):
     (tmp_path / "-mine.txt").touch()
     with pytest.raises(UserError, match=r"unknown option '-mine.txt'.*\(a file of that name is ./-mine.txt\)"):
         cli.command_parser("train").read(["-mine.txt"])
+
+
+@pytest.mark.parametrize("given", [{}, {"GOMP_SPINCOUNT": "7"}, {"OMP_WAIT_POLICY": "passive"}])
+def test_threads_sleep_soon_where_the_environment_does_not_say(given, monkeypatch, capsys):
+    for name in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    assert cli.main(["--version"]) == 0
+    capsys.readouterr()
+    assert os.environ.get("GOMP_SPINCOUNT") == (given.get("GOMP_SPINCOUNT") if given else "12000")
+
+
+def test_nothing_loads_torch_before_the_environment_is_set():
+    """GNU's OpenMP reads it once, when torch is imported."""
+    words = "import sys, qkv.cli; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", words]).returncode == 0
