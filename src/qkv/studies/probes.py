@@ -26,6 +26,7 @@ from qkv.studies.probes_identity import hidden_identity, identity
 from qkv.studies.probes_pairs import common_word, pairs
 from qkv.studies.probes_positions import loss_by_position, order, position
 from qkv.studies.probes_relatedness import relatedness
+from qkv.studies.probes_words import word_relatedness
 from qkv.studies.trained import Finished
 from qkv.tasks import validation_loss
 from qkv.tasks.masked import Masked
@@ -267,6 +268,7 @@ PROBES: Mapping[str, Callable[[Finished], dict[str, float]]] = {
     "change of basis": change_of_basis,
     "analogies": analogies,
     "relatedness": relatedness,
+    "relatedness of words": word_relatedness,
     "identity": identity,
     "hidden identity": hidden_identity,
     "roles": roles,
