@@ -21,6 +21,7 @@ from qkv.instruments.tokens import count_tokens
 from qkv.models.matrices import Catalogue
 from qkv.studies.modular import Modular
 from qkv.studies.probes_attention import ablation, patterns, roles
+from qkv.studies.probes_collocations import collocations
 from qkv.studies.probes_contextual import analogies, change_of_basis, contextual
 from qkv.studies.probes_identity import hidden_identity, identity
 from qkv.studies.probes_pairs import common_word, pairs
@@ -264,6 +265,7 @@ PROBES: Mapping[str, Callable[[Finished], dict[str, float]]] = {
     "gradient path": _gradient_path,
     "pairs": pairs,
     "common word": common_word,
+    "collocations": collocations,
     "contextual": contextual,
     "change of basis": change_of_basis,
     "analogies": analogies,
