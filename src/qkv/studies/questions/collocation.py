@@ -234,8 +234,7 @@ def _full(ask: Ask) -> Design:
 
 def _claim(findings: Findings) -> str:
     verdict, effect = findings.primary.result.verdict, findings.primary.result.effect or 0.0
-    shared = findings.effect("shared -> cos(e, e) (causal)").told
-    other = f" (sharing contexts alone does {amount(shared.effect)})" if shared.verdict == "differs" else ""
+    other = _of_sharing(findings)
     if verdict == "unresolved":
         return (
             "Whether words that occur together get similar rows of W_E is not settled by this"
@@ -249,6 +248,14 @@ def _claim(findings: Findings) -> str:
     small = ", though by less than would matter" if verdict == "differs but trivially" else ""
     way = "more alike" if effect > 0 else "less alike"
     return f"Occurring together makes two words {way} in W_E{small}{other}: it changes their cosine by"
+
+
+def _of_sharing(findings: Findings) -> str:
+    """What sharing contexts does in made sentences, and in pairs of the text, in brackets; empty where that is open."""
+    made, own = (findings.there(f"shared -> cos(e, e) ({arm})") for arm in ("causal", "own text"))
+    said = [] if made is None else [f"sharing contexts alone does {amount(made)}"]
+    said += [] if own is None else [f"among pairs of the text, as frequent, sharing them goes with {amount(own)}"]
+    return f" ({'; '.join(said)})" if said else ""
 
 
 QUESTION = Question(

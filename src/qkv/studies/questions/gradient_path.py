@@ -183,8 +183,7 @@ def _of_shares(names: list[str]) -> tuple[Contrast, ...]:
 
 def _claim(findings: Findings) -> str:
     verdict, effect = findings.primary.result.verdict, findings.primary.result.effect or 0.0
-    larger = findings.effect("around (large rows)").told
-    but = f" (with large rows, N(0, 1), that share is {amount(larger.effect)})" if larger.verdict == "differs" else ""
+    but = _beside(findings)
     if verdict == "unresolved":
         return "Whether gradient reaches the embeddings around all layers is not settled by this run; that share is"
     if verdict == "equivalent":
@@ -204,6 +203,17 @@ def _claim(findings: Findings) -> str:
         f"The error need not pass through the layers to reach the embeddings{but}: along skip connections alone comes a"
         " share of"
     )
+
+
+def _beside(findings: Findings) -> str:
+    """What large rows do to the share, and what cuts cost, in brackets; empty where nothing of it is settled."""
+    larger = findings.there("around (large rows)")
+    said = [] if larger is None else [f"with large rows, N(0, 1), that share is {amount(larger)}"]
+    paths = {"cut V": "through v", "cut QK": "through q and k", "cut layers": "from the second layer to the first"}
+    for name, path in paths.items():
+        if (change := findings.there(f"{name} - trained")) is not None:
+            said.append(f"with no gradient {path} the loss changes by {amount(change)} nats")
+    return f" ({'; '.join(said)})" if said else ""
 
 
 QUESTION = Question(

@@ -29,12 +29,15 @@ import math
 from qkv.studies.design import Arm, Contrast, Design, Grid, Scale, Text
 from qkv.studies.probes_relatedness import AGAIN, UNTRAINED, compared
 from qkv.studies.question import Ask, Question, learned, make_design
+from qkv.studies.sentences import amount
 from qkv.studies.verdicts import Findings
 
 __all__ = ["QUESTION"]
 
 MARGIN = 0.03
 _AGREE_MARGIN = 0.1
+_WORDS = "words 4096"
+"""What relatedness under other tokenizers is held beside."""
 _SPACES = {
     "W_E": "by rows of W_E, of a word the mean of those of its pieces",
     "mean": "by mean vectors after the last layer, at the last piece of a word",
@@ -206,7 +209,7 @@ def _full(ask: Ask) -> Design:
     single, characters = _arm(ask, "bytes", texts, scale, "text"), _characters(scale)
     by_name = {arm.text: arm for arm in as_much_text}
     cuts = tuple(by_name.pop(name) for name in ("BPE 1024", "WordPiece 1024", "Unigram 1024"))
-    words, plain = by_name.pop("words 4096"), by_name.values()
+    words, plain = by_name.pop(_WORDS), by_name.values()
     which = "which cut of as many pieces is better at equal compute, and so in as many steps"
     return make_design(
         ask,
@@ -231,7 +234,7 @@ def _claim(findings: Findings) -> str:
     verdict, effect = findings.primary.result.verdict, findings.primary.result.effect or 0.0
     difference = "its bits per byte less theirs are"
     budget = "at equal compute (steps that take as many operations of training as those of characters)"
-    text = _of_equal_text(findings)
+    text = f" ({'; '.join(filter(None, [_of_equal_text(findings), _of_words(findings)]))})"
     if verdict == "unresolved":
         return (
             f"Whether BPE or characters make the better model {budget} is not settled by this run{text}; {difference}"
@@ -250,11 +253,21 @@ def _of_equal_text(findings: Findings) -> str:
     name = findings.primary.contrast.name.replace("equal compute", "equal text")
     result = findings.effect(name).told
     if result.verdict == "unresolved":
-        return " (from as much text that is open)"
+        return "from as much text that is open"
     if result.verdict == "equivalent":
-        return " (and from as much text equally good ones)"
+        return "and from as much text equally good ones"
     little = "a little " if result.verdict == "differs but trivially" else ""
-    return f" (from as much text BPE's is {little}{'worse' if (result.effect or 0.0) > 0 else 'better'})"
+    return f"from as much text BPE's is {little}{'worse' if (result.effect or 0.0) > 0 else 'better'}"
+
+
+def _of_words(findings: Findings) -> str:
+    """How far BPE's rows and those of words agree on which words are alike; empty where that is not settled."""
+    cut = findings.primary.contrast.name.partition(",")[0]
+    agree = findings.there(f"W_E: {cut} ~ {_WORDS}, less its start")
+    if agree is None:
+        return ""
+    by = f"by {amount(abs(agree), False)} {'more' if agree > 0 else 'less'} than at the start"
+    return f"BPE's rows agree with those of words on which words are alike {by}"
 
 
 def _charges(ask: Ask, design: Design) -> str:
