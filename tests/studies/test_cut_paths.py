@@ -8,7 +8,7 @@ import torch
 from qkv.studies.question import Ask
 from qkv.studies.questions import find
 from qkv.studies.streams import corpus
-from qkv.studies.training import TRAINERS, parts_of
+from qkv.studies.training import TRAINERS, parts_of, run_trial
 
 NAMED = Ask(named=("a text", "0" * 64))
 STAY = {
@@ -46,6 +46,29 @@ def test_behind_a_cut_matrices_stay_to_the_bit_and_all_others_learn(name, small_
         assert still == {a for a in state if a in ("W_E", "W_pos") or a.startswith("L0.")}
     else:
         assert still == {a for a in state if a.partition(".")[2] in STAY[name]}
+
+
+def test_a_row_names_what_stayed_behind_a_cut_beside_what_was_frozen(small_text):
+    design, found = designs()[1], {}
+    for name in ("trained", "held V", "cut V", "cut layers"):
+        trial = design.trial(design.arm(name), 1, 0, source=str(small_text), report=True)
+        small = dataclasses.replace(trial.scale, d_model=16, n_layers=2, n_ctx=16, batch_size=4, steps=3, val_tokens=64)
+        arm = dataclasses.replace(trial.arm, probes=())
+        sha256 = corpus(trial.text, str(small_text), 64, None).sha256
+        found[name] = run_trial(dataclasses.replace(trial, scale=small, arm=arm, source_sha256=sha256), None)["frozen"]
+    assert found["trained"] == [] and found["held V"] == found["cut V"] == ["L0.W_V", "L1.W_V"]
+    assert {"W_E", "W_pos", "L0.W_Q", "L0.W_out"} < set(found["cut layers"]) and "L1.W_V" not in found["cut layers"]
+
+
+def test_models_without_skip_connections_are_asked_only_where_they_learned():
+    quick, full = designs()
+    for design in (quick, full):
+        needs = {c.name: c.needs for c in design.contrasts}
+        assert needs["V - (Q + K) (skipless)"] == "learned (skipless)" in needs
+    assert needs["V - (Q + K) (skipless Glorot)"] == "learned (skipless Glorot)"
+    pair = [full.arm(name) for name in ("Glorot", "skipless Glorot")]
+    assert [dict(arm.layout) for arm in pair] == [{"start": "xavier"}, {"skip": False, "start": "xavier"}]
+    assert needs["skipless Glorot - Glorot"] == "learned (Glorot)"
 
 
 def test_a_cut_attention_takes_its_path_from_what_lies_below_and_nothing_from_its_own_matrices(small_text):

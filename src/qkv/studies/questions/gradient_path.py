@@ -21,11 +21,13 @@ Shares say where gradient comes along, not whether learning needs it there. So p
 What is held with a path has an arm of its own (`held V`, `held QK`), so the price of the path alone is the difference.
 What a cut takes from the gradient of all else is of the function: another basis inside a head changes nothing of it. A
 cost is of a training, from this start with this optimizer. The null is the model that cuts nothing, and nothing is said
-of a cut where that one learned no more than frequencies. --quick has `cut V` and `cut QK` only, and one depth.
+of a cut where that one learned no more than frequencies. Without skip connections a model from N(0, 0.02) learns no
+more than that; in full there is one from Glorot's start, which learns. --quick has `cut V` and `cut QK` only, one depth
+and one start.
 """
 
 from qkv.studies.design import Arm, Contrast, Design, Grid, Scale, Text, cost
-from qkv.studies.question import Ask, Question, learned, make_design
+from qkv.studies.question import Ask, Question, learned, make_design, of_learned
 from qkv.studies.sentences import amount
 from qkv.studies.verdicts import Findings
 
@@ -34,6 +36,7 @@ __all__ = ["QUESTION"]
 MARGIN = 0.1
 _COST_MARGIN = 0.03
 _PROBES = ("gradient path",)
+_LEARNING = (*_PROBES, "learned")
 _UNIT = "of the gradient"
 
 
@@ -127,11 +130,19 @@ def _costs(cuts: tuple[Arm, ...], held: tuple[Arm, ...]) -> tuple[Contrast, ...]
 
 
 _SHALLOW = Arm(name="2 layers", what="of 2 layers", sizes=(("n_layers", 2),), probes=_PROBES)
-_DEEP = Arm(name="8 layers", what="of 8 layers", sizes=(("n_layers", 8),), probes=_PROBES)
+_DEEP = Arm(name="6 layers", what="of 6 layers", sizes=(("n_layers", 6),), probes=_PROBES)
+_GLOROT = tuple(
+    Arm(name=name, what=what, layout=(*layout, ("start", "xavier")), probes=_LEARNING)
+    for name, what, layout in (
+        ("Glorot", "from Glorot's start", ()),
+        ("skipless Glorot", "no skip connections, from Glorot's start", (("skip", False),)),
+    )
+)
+"""With and without skip connections where both learn."""
 _DEPTH = Contrast(
-    name="around: 8 layers - 2 layers",
-    what="share around all sublayers of 8 layers, less that of 2",
-    terms=((1.0, "8 layers", "around"), (-1.0, "2 layers", "around")),
+    name="around: 6 layers - 2 layers",
+    what="share around all sublayers of 6 layers, less that of 2",
+    terms=((1.0, "6 layers", "around"), (-1.0, "2 layers", "around")),
     margin=MARGIN,
     unit=_UNIT,
     expected="below 0: there is more to go through",
@@ -140,13 +151,13 @@ _DEPTH = Contrast(
 
 def _design(ask: Ask) -> Design:
     quick = ask.quick
-    trained = Arm(name="trained", what="norm before each sublayer, skip connections", probes=(*_PROBES, "learned"))
+    trained = Arm(name="trained", what="norm before each sublayer, skip connections", probes=_LEARNING)
     untrained = Arm(name="untrained", what="the same at its start", trainer="none", tune="none", probes=_PROBES)
-    skipless = Arm(name="skipless", what="no skip connections", layout=(("skip", False),), probes=_PROBES)
+    skipless = Arm(name="skipless", what="no skip connections", layout=(("skip", False),), probes=_LEARNING)
     after = Arm(name="norm after", what="norm after each sum", layout=(("norm_place", "post"),), probes=_PROBES)
     sgd = Arm(name="sgd", what="trained by SGD", optimizer="sgd", lr=0.5, probes=_PROBES)
     common = (trained, _LARGE, untrained, skipless)
-    followed = common if quick else (*common, after, sgd, _SHALLOW, _DEEP)
+    followed = common if quick else (*common, after, sgd, _SHALLOW, _DEEP, *_GLOROT)
     cuts, held = (_QUICK_CUTS, ()) if quick else (_CUTS, _HELD)
     return make_design(
         ask,
@@ -164,13 +175,18 @@ def _design(ask: Ask) -> Design:
 
 def _of_shares(names: list[str]) -> tuple[Contrast, ...]:
     """Where gradient comes along, and what there is without skip connections."""
+    skipless = tuple(name for name in names if name.startswith("skipless"))
     return (
         _share("trained", "around", "share that reaches the embeddings through no sublayer", "small: rows are small"),
         _SIZE,
         *_paths("trained", 0),
-        *(_share(name, "around", "the same") for name in names if name not in ("trained", "skipless")),
+        *(_share(name, "around", "the same") for name in names if name != "trained" and name not in skipless),
         *([_DEPTH] if _DEEP.name in names else []),
-        *(_value_over_scores(name, "above 0" if name == "large rows" else "") for name in names),
+        *(
+            _value_over_scores(name, "above 0" if name == "large rows" else "")
+            for name in names
+            if name not in skipless
+        ),
         cost(
             "skipless - trained",
             "what removing the skip connections costs (from N(0, 0.02) such models hardly learn)",
@@ -178,7 +194,19 @@ def _of_shares(names: list[str]) -> tuple[Contrast, ...]:
             "trained",
             _COST_MARGIN,
         ),
+        *of_learned(tuple(_value_over_scores(name) for name in skipless), skipless),
+        *(_from_glorot() if _GLOROT[0].name in names else ()),
     )
+
+
+def _from_glorot() -> tuple[Contrast, ...]:
+    """What skip connections are worth where a model without them learns."""
+    plain, skipless = (arm.name for arm in _GLOROT)
+    return (
+        cost(f"{skipless} - {plain}", "what removing the skip connections costs from Glorot's start", skipless, plain,
+             _COST_MARGIN, needs=learned(plain).name),
+        learned(plain),
+    )  # fmt: skip
 
 
 def _claim(findings: Findings) -> str:
