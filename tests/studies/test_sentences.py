@@ -49,9 +49,9 @@ def comparison(verdict: str, effect: float, n: int = 8) -> Comparison:
     )  # fmt: skip
 
 
-def found(name: str, verdict: str, effect: float, others: str = "") -> Findings:
+def found(name: str, verdict: str, effect: float, others: str = "", *, quick: bool = True) -> Findings:
     """Findings of a question whose primary effect, and all others or those of another verdict, came out like that."""
-    design = find(name).design(Ask(named=("a text", "0" * 64), quick=True))
+    design = find(name).design(Ask(named=("a text", "0" * 64), quick=quick))
     effects = [
         Effect(contrast=c, values=(), result=comparison(others if i and others else verdict, effect), p_corrected=None)
         for i, c in enumerate(design.contrasts)
@@ -109,6 +109,29 @@ def test_a_claim_is_the_same_of_a_kept_verdict_whose_contrasts_name_no_arms(name
     findings = found(name, "differs", 0.25)
     kept = tuple(dataclasses.replace(e, contrast=dataclasses.replace(e.contrast, terms=())) for e in findings.effects)
     assert find(name).claim(dataclasses.replace(findings, effects=kept)) == find(name).claim(findings)
+
+
+BESIDE = {
+    "gradient-path": ("with no gradient through v the loss changes by {}",),
+    "tokenizers": ("BPE's rows agree with those of words on which words are alike by 0.250 {} than at the start",),
+    "collocation": ("among pairs of the text, as frequent, sharing them goes with {}",),
+}
+"""Question -> what a full run says in brackets of an effect that differs."""
+
+
+@pytest.mark.parametrize("sign", [1, -1], ids=["above", "below"])
+@pytest.mark.parametrize("verdict", [*VERDICTS, "left out"])
+@pytest.mark.parametrize("name", BESIDE)
+def test_brackets_tell_what_differs_beside_the_answer_with_its_sign_and_nothing_else(name, verdict, sign):
+    claim = find(name).claim(found(name, "differs", 0.25, "unresolved", quick=False))
+    told = found(name, "differs", 0.25, quick=False)
+    first, *others = told.effects
+    more = [dataclasses.replace(e, result=comparison(verdict, 0.25 * sign)) for e in others]
+    said = find(name).claim(dataclasses.replace(told, effects=(first, *more)))
+    way = ("more" if sign > 0 else "less") if name == "tokenizers" else amount(0.25 * sign)
+    for words in BESIDE[name]:
+        assert (words.format(way) in said) == (verdict == "differs") and words.format(way) not in claim
+    assert dataclasses.replace(told, effects=(first,)).there("cut V - trained") is None
 
 
 @pytest.mark.parametrize(

@@ -21,11 +21,13 @@ from qkv.instruments.tokens import count_tokens
 from qkv.models.matrices import Catalogue
 from qkv.studies.modular import Modular
 from qkv.studies.probes_attention import ablation, patterns, roles
+from qkv.studies.probes_collocations import collocations
 from qkv.studies.probes_contextual import analogies, change_of_basis, contextual
 from qkv.studies.probes_identity import hidden_identity, identity
 from qkv.studies.probes_pairs import common_word, pairs
 from qkv.studies.probes_positions import loss_by_position, order, position
 from qkv.studies.probes_relatedness import relatedness
+from qkv.studies.probes_words import word_relatedness
 from qkv.studies.trained import Finished
 from qkv.tasks import validation_loss
 from qkv.tasks.masked import Masked
@@ -263,10 +265,12 @@ PROBES: Mapping[str, Callable[[Finished], dict[str, float]]] = {
     "gradient path": _gradient_path,
     "pairs": pairs,
     "common word": common_word,
+    "collocations": collocations,
     "contextual": contextual,
     "change of basis": change_of_basis,
     "analogies": analogies,
     "relatedness": relatedness,
+    "relatedness of words": word_relatedness,
     "identity": identity,
     "hidden identity": hidden_identity,
     "roles": roles,

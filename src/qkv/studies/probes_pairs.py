@@ -5,6 +5,8 @@ rows reads that (Bis et al. 2021). Bilinear forms (QK, OV, output after input) a
 all pairs of words, so that they compare across arms.
 """
 
+from collections.abc import Mapping
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -14,7 +16,7 @@ from qkv.instruments.tokens import count_tokens
 from qkv.studies.streams import CELLS, PairCell, pair_words, word
 from qkv.studies.trained import Finished
 
-__all__ = ["common_word", "pairs"]
+__all__ = ["common_word", "effects", "likenesses", "of_pairs", "pairs"]
 
 _CONTEXTS = 64
 """Windows of the validation part that contextual vectors are averaged over."""
@@ -35,12 +37,14 @@ def pairs(finished: Finished) -> dict[str, float]:
     }
     everyone = torch.cat(list(places.values())).flatten()
     found: dict[str, float] = {}
-    for name, likeness in _measures(finished, everyone).items():
-        found |= _effects(name, {cell: float(_of_pairs(likeness, p).mean()) for cell, p in places.items()})
+    measures = likenesses(finished, everyone) | {"contextual cos": _cosines(_contextual(finished), everyone)}
+    for name, likeness in measures.items():
+        found |= effects(name, {cell: float(of_pairs(likeness, p).mean()) for cell, p in places.items()})
     return found
 
 
-def _effects(name: str, means: dict[PairCell, float]) -> dict[str, float]:
+def effects(name: str, means: Mapping[PairCell, float]) -> dict[str, float]:
+    """Main effects and interaction of a measure from its means over the cells."""
     both, together, shared, neither = (means[cell] for cell in CELLS)
     return {
         f"together {name}": (both + together) / 2 - (shared + neither) / 2,
@@ -49,15 +53,15 @@ def _effects(name: str, means: dict[PairCell, float]) -> dict[str, float]:
     }
 
 
-def _of_pairs(likeness: Tensor, places: Tensor) -> Tensor:
+def of_pairs(likeness: Tensor, places: Tensor) -> Tensor:
     """Likeness of each pair, both ways round, [n_pairs]."""
     a, b = places[:, 0], places[:, 1]
     return (likeness[a, b] + likeness[b, a]) / 2
 
 
 @torch.no_grad()
-def _measures(finished: Finished, everyone: Tensor) -> dict[str, Tensor]:
-    """Name -> likeness of every two tokens, [d_vocab, d_vocab] float64."""
+def likenesses(finished: Finished, everyone: Tensor) -> dict[str, Tensor]:
+    """Name -> likeness of every two tokens by rows of W_E and W_U and by circuits, [d_vocab, d_vocab] float64."""
     catalogue, sizes = finished.parts.catalogue, finished.model.config.sizes
     table, output = catalogue.view("W_E").double(), catalogue.view("W_U").double().T
     found = {
@@ -71,7 +75,6 @@ def _measures(finished: Finished, everyone: Tensor) -> dict[str, Tensor]:
         whole = sum(m.left.double() @ m.right.double() for m in maps)
         right = x if circuit == "QK" else output
         found[circuit] = _in_spread(x @ whole @ right.T, everyone)
-    found["contextual cos"] = _cosines(_contextual(finished), everyone)
     return found
 
 
@@ -88,6 +91,7 @@ def _in_spread(values: Tensor, everyone: Tensor) -> Tensor:
     return (values - among.mean()) / among.std().clamp_min(1e-12)
 
 
+@torch.no_grad()
 def _contextual(finished: Finished) -> Tensor:
     """Mean vector of each token after the last layer, over validation windows, float64 [d_vocab, d_model]."""
     model, corpus = finished.model, finished.corpus
@@ -107,8 +111,9 @@ def common_word(finished: Finished) -> dict[str, float]:
     """The commonest token of a text against all others: mean dot product, and how its size goes with frequency.
 
     `dot of the commonest`: mean over other tokens met of e . e_other, in root-mean-square dot products of two different
-    rows; a well-known tutorial expects it to be low. `dot by count`: rank correlation over tokens of a token's own mean
-    dot product with its count.
+    rows; a well-known tutorial expects it to be low. `dot of the commonest by count`: rank correlation over the other
+    tokens of that dot product with their count. `dot by count`: rank correlation over tokens of a token's own mean dot
+    product with its count.
     """
     corpus = finished.corpus
     counts = count_tokens(corpus.train.ids, corpus.tokenizer.d_vocab)
@@ -119,7 +124,9 @@ def common_word(finished: Finished) -> dict[str, float]:
     np.fill_diagonal(dots, np.nan)
     mean, spread = np.nanmean(dots, axis=1), np.sqrt(np.nanmean(dots**2))
     common = int(np.argmax(counts[seen]))
+    others = np.arange(len(seen)) != common
     return {
         "dot of the commonest": float(mean[common] / spread),
+        "dot of the commonest by count": rank_correlation(dots[common, others], counts[seen[others]]) or 0.0,
         "dot by count": rank_correlation(mean, counts[seen]) or 0.0,
     }

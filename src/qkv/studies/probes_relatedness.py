@@ -14,10 +14,12 @@ from qkv.studies.likeness import agreement, common_ids, means, pair_cosines
 from qkv.studies.occurrences import occurrences
 from qkv.studies.trained import Finished
 
-__all__ = ["AGAIN", "SPACES", "compared", "relatedness"]
+__all__ = ["AGAIN", "SPACES", "UNTRAINED", "compared", "relatedness", "written"]
 
 AGAIN = " again"
 """What the name of the same training on another seed ends in."""
+UNTRAINED = " untrained"
+"""What the name of a model at its start ends in; there is no second one of it."""
 SPACES = ("W_E", "W_U", "mean")
 """Rows of W_E, columns of W_U where there is one, and the mean vector of each word after the last layer."""
 _MOST_TOKENS, _FEWEST, _MOST_WORDS = 8192, 4, 40
@@ -53,9 +55,14 @@ def relatedness(finished: Finished) -> dict[str, float]:
     name = arm.task + (AGAIN if arm.trainer == "other seed" else "")
     found = {"replicate": float(finished.trial.seed)}
     for space, vectors in spaces.items():
-        for (i, j), cosine in zip(_pairs(len(words)), pair_cosines(vectors), strict=True):
-            found[_BETWEEN.join((space, name, words[i], words[j]))] = round(float(cosine), 6)
+        found |= written(space, name, words, vectors)
     return found
+
+
+def written(space: str, name: str, words: Sequence[str], vectors: np.ndarray) -> dict[str, float]:
+    """`space|training|word|word` -> centred cosine of every two of `words`, in the order of the alphabet."""
+    pairs = zip(_pairs(len(words)), pair_cosines(vectors), strict=True)
+    return {_BETWEEN.join((space, name, words[i], words[j])): round(float(cosine), 6) for (i, j), cosine in pairs}
 
 
 def _pairs(n: int) -> Iterator[tuple[int, int]]:
@@ -64,12 +71,14 @@ def _pairs(n: int) -> Iterator[tuple[int, int]]:
 
 
 def compared(rows: Sequence[Mapping[str, float]]) -> list[dict[str, float]]:
-    """Of each row what all rows of its replicate say together: `space: task ~ task`, rank correlations, -1 to 1.
+    """Of each row what all rows of its replicate say together: `space: some ~ other`, rank correlations, -1 to 1.
 
-    `causal ~ masked` is the mean of (causal, masked again) and (causal again, masked), `causal ~ causal` that of
-    (causal, causal again): always two seeds. `ceiling causal ~ masked` is the most that noise between seeds lets two
-    tasks agree, were they to mean the same: the geometric mean of what each agrees with itself, 0 where one of them
-    does not (Spearman 1904, on correlations of noisy measures). What was not trained is not compared.
+    Some and other are kinds of training: tasks, or texts cut by this and that tokenizer. `causal ~ masked` is the mean
+    of (causal, masked again) and (causal again, masked), `causal ~ causal` that of (causal, causal again): always two
+    seeds. `ceiling causal ~ masked` is the most that noise between seeds lets two tasks agree, were they to mean the
+    same: the geometric mean of what each agrees with itself, 0 where one of them does not (Spearman 1904, on
+    correlations of noisy measures). A model at its start, `some untrained`, is held beside `other again` alone. What
+    was not trained is not compared.
     """
     replicates: dict[float, dict[str, dict[str, float]]] = {}
     for row in rows:
@@ -87,10 +96,10 @@ def _agreements(kept: Kept) -> dict[str, float]:
     for space in SPACES:
         for some in tasks:
             for other in tasks:
-                sides = {(some, f"{other}{AGAIN}"), (other, f"{some}{AGAIN}")}
+                sides = {(a, f"{b}{AGAIN}") for a, b in ((some, other), (other, some)) if not b.endswith(UNTRAINED)}
                 values = [_agreement(kept[a], kept[b], space) for a, b in sorted(sides) if a in kept and b in kept]
                 known = [value for value in values if value is not None]
-                if len(known) == len(sides):
+                if sides and len(known) == len(sides):
                     found[f"{space}: {some} ~ {other}"] = float(np.mean(known))
         for some in tasks:
             for other in tasks:

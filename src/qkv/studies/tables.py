@@ -13,16 +13,16 @@ from torch import Tensor
 from qkv.data.corpus import Corpus
 from qkv.errors import ConfigError
 
-__all__ = ["TABLES", "ppmi"]
+__all__ = ["TABLES", "pair_counts", "ppmi"]
 
 _WINDOW = 2
 _MOST_ROWS = 8192
 
 
-def ppmi(ids: np.ndarray, d_vocab: int, window: int = _WINDOW) -> np.ndarray:
-    """Positive pointwise mutual information of tokens within `window` places, float64 [d_vocab, d_vocab].
+def pair_counts(ids: np.ndarray, d_vocab: int, window: int = _WINDOW) -> np.ndarray:
+    """How often two tokens stand within `window` places of one another, symmetric float64 [d_vocab, d_vocab].
 
-    max(0, ln p(a, b) / (p(a) p(b))), symmetric. Raises ConfigError for a vocabulary that would not fit memory.
+    Raises ConfigError for a vocabulary that would not fit memory.
     """
     if d_vocab > _MOST_ROWS:
         raise ConfigError(
@@ -33,7 +33,15 @@ def ppmi(ids: np.ndarray, d_vocab: int, window: int = _WINDOW) -> np.ndarray:
     for distance in range(1, window + 1):
         counts += np.bincount(ids[:-distance] * d_vocab + ids[distance:], minlength=d_vocab**2)
     counts = counts.reshape(d_vocab, d_vocab)
-    counts = counts + counts.T
+    return counts + counts.T
+
+
+def ppmi(ids: np.ndarray, d_vocab: int, window: int = _WINDOW) -> np.ndarray:
+    """Positive pointwise mutual information of tokens within `window` places, float64 [d_vocab, d_vocab].
+
+    max(0, ln p(a, b) / (p(a) p(b))), symmetric. Raises ConfigError for a vocabulary that would not fit memory.
+    """
+    counts = pair_counts(ids, d_vocab, window)
     total, single = counts.sum(), counts.sum(axis=1)
     with np.errstate(divide="ignore", invalid="ignore"):
         information = np.log(counts * total / np.outer(single, single))

@@ -103,6 +103,7 @@ def run_trial(trial: Trial, cache: Path | None) -> dict[str, Any]:
         with _MACHINE.active():
             trained = TRAINERS[trial.arm.trainer](trial, parts, corpus, ledger)
             _unmoved(parts, frozen)
+            row["frozen"] = sorted(frozen | _behind_cuts(trial, parts))
             loss = validation_loss(parts.model, parts.task, corpus, _batch(trial.scale))
             if not math.isfinite(loss):
                 raise NonFiniteError(f"the validation loss is {loss}")
@@ -134,6 +135,14 @@ def _unmoved(parts: Parts, frozen: set[str]) -> None:
     moved = [address for address in sorted(frozen) if not torch.equal(state[address], parts.start[address])]
     if moved:
         raise RunError(f"{', '.join(moved)} moved although frozen; this is a bug of qkv's, please report it")
+
+
+def _behind_cuts(trial: Trial, parts: Parts) -> set[str]:
+    """What kept the bits of its start because no gradient reached it, in an arm that stops some."""
+    if not any(change.partition("=")[2].startswith("stop_gradient") for change in trial.arm.changes):
+        return set()
+    state = parts.catalogue.state()
+    return {address for address in state if torch.equal(state[address], parts.start[address])}
 
 
 def _batch(scale: Scale) -> int:

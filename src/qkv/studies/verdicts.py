@@ -125,6 +125,14 @@ class Findings:
         """The effect of a contrast by its name."""
         return next(effect for effect in self.effects if effect.contrast.name == name)
 
+    def there(self, name: str) -> float | None:
+        """An effect that a sentence may tell in brackets: one that differs beside all others; None where it does not.
+
+        Nor where the design has no such contrast, or the run that is told about did not ask it.
+        """
+        results = [effect.told for effect in self.effects if effect.contrast.name == name]
+        return results[0].effect if results and results[0].verdict == "differs" else None
+
     def figures(self, name: str) -> ArmFigures:
         """An arm's figures by its name."""
         return next(figures for figures in self.arms if figures.arm.name == name)

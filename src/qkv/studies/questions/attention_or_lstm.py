@@ -7,6 +7,13 @@ the counts stand beside the effects. Each has what suits it (attention Glorot's 
 short trainings get furthest) and a learning rate of its own. Beside the loss over all: the loss by how much context a
 token has, since an LSTM has to carry everything in one vector where attention looks back; the loss where there is
 little text; and, in full, associative recall, which is looking back and nothing else.
+
+As contextual encoders the two are held beside each other on words, in full only (--quick has no room for two more arms
+that are tuned): how alike one word's vectors in different contexts are, beyond those of different words, and how alike
+the vectors of a window are to their mean, beyond windows dealt out anew (`studies.probes_contextual`, after Ethayarajh
+2019). Both are after the last layer, an LSTM's output h and the sum that a block of attention leaves behind; both are
+cosines, so they are of this parametrisation and tell nothing that a change of basis would keep. Their null is the same
+model at its start. Nothing is said of a model that learned no more than frequencies.
 """
 
 import dataclasses
@@ -16,21 +23,29 @@ from qkv.models.counting import n_parameters, with_parameters
 from qkv.models.layout import ModelConfig, Sizes
 from qkv.presets import find as find_preset
 from qkv.studies.design import Arm, Contrast, Design, Grid, Scale, Text, cost
-from qkv.studies.question import LEARNS_RECALL, RECALLED, Ask, Plain, Question, make_design
+from qkv.studies.question import LEARNS_RECALL, RECALLED, Ask, Plain, Question, learned, make_design
 from qkv.studies.verdicts import Findings
 
 __all__ = ["QUESTION"]
 
 MARGIN = 0.03
+_ALIKE_MARGIN = 0.05
 _TOLD = 70
-"""Tokens of the vocabulary of a text that is not read."""
+"""Tokens of the vocabulary of a text in characters that is not read."""
+_WORDS = Text(tokenizer="word", vocab=2000)
+_AT_START = " at its start"
+_ALIKE = {
+    "self-similarity": "how alike one word's vectors in different contexts are, beyond those of different words",
+    "in a window": "how alike vectors are to the mean of their window, beyond windows dealt out anew",
+}
+"""Measure of the probe `contextual` -> what it is."""
 _RECURRENT = tuple(
     (name, getattr(find_preset("lstm", "causal").layout, name))
     for name in ("mixer", "positions", "norm", "mlp", "skip", "start")
 )
 """What makes the preset `lstm`."""
 _KINDS = {"attention": (("start", "xavier"), ("positions", "rotary")), "LSTM": _RECURRENT}
-_PROBES = {"text": ("loss by position",), "recall": ("answers",)}
+_PROBES = {"text": ("loss by position",), "recall": ("answers",), "words": ("contextual", "learned")}
 _RECALL = {name: LEARNS_RECALL[name] for name in ("text", "task", "sizes")}
 _EARLY = "3-4"
 """How many tokens of its window have been read for a target that has a little context."""
@@ -78,7 +93,7 @@ def _matched(
     that where the tables are of thousands of tokens.
     """
     told = ask.named and text.stream == "text"
-    d_vocab = _TOLD if told else ask.corpus(text).tokenizer.d_vocab
+    d_vocab = (text.vocab or _TOLD) if told else ask.corpus(text).tokenizer.d_vocab
     given = vars(scale) | own
     shape: dict[str, int] = {name: given[name] for name in ("d_model", "n_layers", "n_heads", "n_ctx")}
 
@@ -126,6 +141,41 @@ def _recalled() -> Contrast:
     )  # fmt: skip
 
 
+def _still(arm: Arm) -> Arm:
+    """The same model before it learned anything."""
+    return dataclasses.replace(
+        arm, name=f"{arm.name}{_AT_START}", what=f"the same at its start ({arm.name})", trainer="none", tune="none",
+        probes=("contextual",),
+    )  # fmt: skip
+
+
+def _contextual(pair: tuple[Arm, Arm], last: int) -> tuple[Contrast, ...]:
+    """Of both after the last layer: each measure beyond that at the start, then the LSTM's less that of attention."""
+    attention, recurrent = (arm.name for arm in pair)
+
+    def of(name: str, what: str, measure: str, *terms: tuple[float, str], expected: str = "") -> Contrast:
+        gates = tuple(learned(arm).name for _, arm in terms if not arm.endswith(_AT_START))
+        return Contrast(
+            name=f"{measure}: {name}", what=f"{_ALIKE[measure]}, after the last layer: {what}",
+            terms=tuple((weight, arm, f"{measure} {last}") for weight, arm in terms), margin=_ALIKE_MARGIN,
+            unit="cosine", expected=expected, needs=gates[0], beside=gates[1:],
+        )  # fmt: skip
+
+    found = []
+    for measure in _ALIKE:
+        more = "above 0" if measure == "in a window" else ""
+        found += [
+            of("LSTM - attention", "LSTM less attention", measure, (1.0, recurrent), (-1.0, attention), expected=more),
+            *(of(arm, arm, measure, (1.0, arm)) for arm in (attention, recurrent)),
+            *(
+                of(f"{arm}, by training", f"{arm}, less the same at its start", measure, (1.0, arm),
+                   (-1.0, f"{arm}{_AT_START}"))
+                for arm in (attention, recurrent)
+            ),
+        ]  # fmt: skip
+    return (*found, learned(attention), learned(recurrent))
+
+
 def _design(ask: Ask) -> Design:
     return _quick(ask) if ask.quick else _full(ask)
 
@@ -157,7 +207,7 @@ def _quick(ask: Ask) -> Design:
 def _full(ask: Ask) -> Design:
     scale = Scale(d_model=64, n_layers=2, n_heads=2, n_ctx=128, batch_size=8, steps=1000, val_tokens=32_768)
     sizes = dict(_little(tokens) for tokens in (60_000, 250_000))
-    texts = {"text": Text(), **sizes, "recall": RECALLED}
+    texts = {"text": Text(), **sizes, "recall": RECALLED, "words": _WORDS}
     both, less = _pair(ask, texts, scale)
     little = [
         _pair(ask, texts, scale, f"{name} ", text=name, expected="below 0" if i == 0 else "")
@@ -166,6 +216,7 @@ def _full(ask: Ask) -> Design:
     recall, less_recall = _pair(
         ask, texts, scale, "recall ", unit="nats per answer", expected="above 0: recall is looking back", **_RECALL
     )
+    words, less_words = _pair(ask, texts, scale, "words ", text="words")
     return make_design(
         ask,
         study="attention-or-lstm",
@@ -176,6 +227,8 @@ def _full(ask: Ask) -> Design:
             *both,
             *(arm for arms, _ in little for arm in arms),
             *recall,
+            *words,
+            *map(_still, words),
         ),
         contrasts=(
             less,
@@ -183,6 +236,8 @@ def _full(ask: Ask) -> Design:
             *(contrast for _, contrast in little),
             less_recall,
             _recalled(),
+            less_words,
+            *_contextual(words, scale.n_layers),
         ),
         replicates=8,
     )
@@ -226,7 +281,7 @@ QUESTION = Question(
     asks="What does self-attention give over an LSTM as a contextual encoder?",
     answer=(
         "loss with as many parameters and tuned rates, over all, by how much context a token has, with little text, and"
-        " on associative recall"
+        " on associative recall; how contextual the vectors of words are in either"
     ),
     falsified_by=(
         "The LSTM gains as much from context as attention does; it recalls as well; attention is better already at the"
@@ -236,7 +291,9 @@ QUESTION = Question(
         "Random transformers whose embeddings alone are trained solve algorithmic tasks, associative recall among them"
         " (Zhong and Andreas 2024, arXiv 2410.04368, abstract). That LSTMs keep up on the first tokens of a context and"
         " fall behind later, and that they do well on little data, is known to us from notes on papers that we have not"
-        " read; none of their figures is printed."
+        " read; none of their figures is printed. Likewise that vectors of one sentence become more alike than chance"
+        " in the upper layers of a model of LSTMs, and not in one of attention that predicts the next word (Ethayarajh"
+        " 2019, arXiv 1909.00512)."
     ),
     plain=Plain(
         above="With as many parameters and a learning rate of its own each, attention does better than an LSTM.",

@@ -4,11 +4,20 @@ others?
 Made sentences hold pairs of words in a 2 x 2, {occur together} x {share contexts}, equally often, so that the two are
 told apart by design and not by regression. Likeness is measured on the rows of W_E and W_U, on both together, on the
 circuits QK and OV and on contextual vectors. Controls: the untrained model, W = I, and a contrastive objective that
-makes neighbours alike on purpose. On the user's own text: the dot products of the commonest word by frequency.
+makes neighbours alike on purpose.
+
+On the user's own text the 2 x 2 is one of chosen pairs (`studies.probes_collocations`): together by PPMI, shared by
+second-order similarity, matched in frequency, with the same controls; how well they are matched stands beside. That is
+of pairs as a text has them and no intervention; of rows it is of this parametrisation, of e.u, QK and OV of the
+function. It is left out where the model learned no more than frequencies, and not asked of a text with too few such
+pairs. And the dot products of the commonest word with all others, by frequency. --quick asks fewer measures of both.
 """
 
+import dataclasses
+
 from qkv.studies.design import Arm, Contrast, Design, Grid, Scale, Text
-from qkv.studies.question import Ask, Plain, Question, make_design
+from qkv.studies.probes_collocations import FEWEST_FOURS, chosen
+from qkv.studies.question import Ask, Plain, Question, learned, make_design
 from qkv.studies.sentences import amount
 from qkv.studies.verdicts import Findings
 
@@ -64,28 +73,95 @@ def _pairs(pairs: int, tokens: int, val_tokens: int) -> Text:
     return Text(stream="pairs", settings=settings)
 
 
+_OWN = Arm(
+    name="own text", what="predicts the next word of the text that was given", text="text",
+    probes=("common word", "collocations", "learned"),
+)  # fmt: skip
+_OWN_CONTROLS = (
+    Arm(
+        name="own text untrained", what="the same model at its start", text="text", trainer="none", tune="none",
+        probes=("collocations",),
+    ),
+    Arm(
+        name="own text contrastive", what="neighbours in the text made alike on purpose", text="text",
+        trainer="contrastive", tune="none", lr=0.02, probes=("collocations",),
+    ),
+)  # fmt: skip
+_OF_A_FOUR = {"log count": "ln counts, added", "PPMI": "nats", "second order": "cosine"}
+"""What was known of a pair -> its unit."""
+
+
+def _of_text(arm: str, measures: tuple[str, ...], *, gated: bool = False, **expected: str) -> tuple[Contrast, ...]:
+    """Both effects of the pairs of the text that was given."""
+    which = {
+        "together": "pairs of the text that occur together, less pairs as frequent that do not",
+        "shared": "pairs of the text that share contexts, less pairs as frequent that do not",
+    }
+    return tuple(
+        dataclasses.replace(
+            effect, what=f"{measure} of {which[factor]}", needs=learned(arm).name if gated else "",
+        )
+        for measure in measures
+        for factor in which
+        for effect in [_effect(arm, factor, measure, expected.get(factor, ""))]
+    )  # fmt: skip
+
+
+def _fours() -> tuple[Contrast, ...]:
+    """How many pairs there are, and what else their choice makes differ."""
+    arm = _OWN.name
+    number = Contrast(
+        name="fours of pairs", what="how many fours of pairs of the text, one of each kind, are as frequent",
+        terms=((1.0, arm, "fours"),), margin=0.5, unit="fours", constant=True,
+    )  # fmt: skip
+    return number, *(
+        Contrast(
+            name=f"{factor} -> {known}", what=f"by how much the choice of pairs alone makes {known} differ",
+            terms=((1.0, arm, f"{factor} {known}"),), margin=0.1, unit=unit, constant=True,
+            expected="" if (factor, known) in (("together", "PPMI"), ("shared", "second order")) else "near 0",
+        )
+        for known, unit in _OF_A_FOUR.items()
+        for factor in ("together", "shared")
+    )  # fmt: skip
+
+
+def _own_text(ask: Ask, text: Text, measures: tuple[str, ...]) -> tuple[tuple[Arm, ...], tuple[Contrast, ...]]:
+    """Arms and contrasts on the user's own text; pairs only where it has enough of them."""
+    if not ask.named and len(chosen(ask.corpus(text))) < FEWEST_FOURS:
+        return (_OWN,), (*_common(), _fours()[0], learned(_OWN.name))
+    first = ("cos(e, e)",)
+    return (_OWN, *_OWN_CONTROLS), (
+        *_common(),
+        *_of_text("own text", first, gated=True, together="near 0", shared="above 0"),
+        *_of_text("own text", measures, gated=True),
+        *_of_text("own text contrastive", first, together="above 0, else the measure is blind"),
+        *_of_text("own text untrained", first, together="0", shared="0"),
+        *_fours(),
+        learned(_OWN.name),
+    )
+
+
 def _design(ask: Ask) -> Design:
     return _quick(ask) if ask.quick else _full(ask)
 
 
 def _quick(ask: Ask) -> Design:
-    common = Arm(
-        name="own text", what="predicts the next word of the text that was given", text="text", probes=("common word",)
-    )  # fmt: skip
+    text = Text(tokenizer="word", vocab=1000)
+    own, asked = _own_text(ask, text, ("e.u",))
     return make_design(
         ask,
         study="collocation",
-        texts={"pairs": _pairs(8, 100_000, 8_192), "text": Text(tokenizer="word", vocab=1000)},
+        texts={"pairs": _pairs(8, 100_000, 8_192), "text": text},
         scale=Scale(d_model=32, n_layers=2, n_heads=2, n_ctx=32, batch_size=16, steps=300, val_tokens=8_192),
         grid=Grid(ratio=3.0, points=3),
-        arms=(_CAUSAL, _UNTRAINED, _CONTRASTIVE, common),
+        arms=(_CAUSAL, _UNTRAINED, _CONTRASTIVE, *own),
         contrasts=(
             _PRIMARY,
             _effect("causal", "shared", "cos(e, e)", "above 0"),
             *_both("causal", ("e.u",), together="above 0: the bigram lives here"),
             *_both("contrastive", ("cos(e, e)",), together="above 0, else the measure is blind"),
             *_both("untrained", ("cos(e, e)",), together="0", shared="0"),
-            *_common(),
+            *asked,
         ),
         replicates=6,
     )
@@ -102,6 +178,14 @@ def _common() -> tuple[Contrast, ...]:
             margin=0.2,
             unit="root-mean-square dot products",
             expected="low, says a well-known tutorial",
+        ),
+        Contrast(
+            name="dot products of the commonest word by frequency",
+            what="rank correlation over all other tokens of their dot product with the commonest one with their count",
+            terms=((1.0, "own text", "dot of the commonest by count"),),
+            margin=0.1,
+            unit="rank correlation",
+            needs=learned("own text").name,
         ),
         Contrast(
             name="dot products by frequency",
@@ -125,14 +209,15 @@ def _full(ask: Ask) -> Design:
     null = Arm(
         name="null", what="labels that no one can tell", text="pairs", labels="random", tune="causal", probes=("pairs",)
     )  # fmt: skip
-    common = Arm(name="own text", what="predicts the next word of the text", text="text", probes=("common word",))
+    text = Text(tokenizer="word", vocab=2000)
+    own, asked = _own_text(ask, text, ("cos(u, u)", "e.u", "QK", "OV"))
     return make_design(
         ask,
         study="collocation",
-        texts={"pairs": _pairs(16, 400_000, 16_384), "text": Text(tokenizer="word", vocab=2000)},
+        texts={"pairs": _pairs(16, 400_000, 16_384), "text": text},
         scale=Scale(d_model=64, n_layers=2, n_heads=2, n_ctx=64, batch_size=16, steps=1000, val_tokens=16_384),
         grid=Grid(ratio=3.0, points=3),
-        arms=(_CAUSAL, _UNTRAINED, _CONTRASTIVE, masked, plain, tied, sgd, null, common),
+        arms=(_CAUSAL, _UNTRAINED, _CONTRASTIVE, masked, plain, tied, sgd, null, *own),
         contrasts=(
             _PRIMARY,
             _effect("causal", "shared", "cos(e, e)", "above 0"),
@@ -141,7 +226,7 @@ def _full(ask: Ask) -> Design:
             *_both("untrained", ("cos(e, e)", "contextual cos"), together="0 for rows"),
             *(c for arm in ("masked", "identity", "tied", "sgd", "null") for c in _both(arm, ("cos(e, e)",))),
             *_both("identity", ("contextual cos",)),
-            *_common(),
+            *asked,
         ),
         replicates=8,
     )
@@ -149,8 +234,7 @@ def _full(ask: Ask) -> Design:
 
 def _claim(findings: Findings) -> str:
     verdict, effect = findings.primary.result.verdict, findings.primary.result.effect or 0.0
-    shared = findings.effect("shared -> cos(e, e) (causal)").told
-    other = f" (sharing contexts alone does {amount(shared.effect)})" if shared.verdict == "differs" else ""
+    other = _of_sharing(findings)
     if verdict == "unresolved":
         return (
             "Whether words that occur together get similar rows of W_E is not settled by this"
@@ -166,11 +250,20 @@ def _claim(findings: Findings) -> str:
     return f"Occurring together makes two words {way} in W_E{small}{other}: it changes their cosine by"
 
 
+def _of_sharing(findings: Findings) -> str:
+    """What sharing contexts does in made sentences, and in pairs of the text, in brackets; empty where that is open."""
+    made, own = (findings.there(f"shared -> cos(e, e) ({arm})") for arm in ("causal", "own text"))
+    said = [] if made is None else [f"sharing contexts alone does {amount(made)}"]
+    said += [] if own is None else [f"among pairs of the text, as frequent, sharing them goes with {amount(own)}"]
+    return f" ({'; '.join(said)})" if said else ""
+
+
 QUESTION = Question(
     name="collocation",
     asks="Do words that occur together get similar vectors by self-attention alone?",
     answer=(
-        "effects of occurring together and of sharing contexts, told apart, on rows, circuits and contextual vectors"
+        "effects of occurring together and of sharing contexts, told apart, on rows, circuits and contextual vectors,"
+        " in made sentences and in pairs of the text; dot products of the commonest word by frequency"
     ),
     falsified_by=(
         "Occurring together raises cos(e_i, e_j) by half as much as sharing contexts does, or more;"

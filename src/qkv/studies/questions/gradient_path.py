@@ -8,17 +8,35 @@ The size of the rows decides. A norm stands before every sublayer and divides by
 way back the gradient through the first sublayers is divided by the size of the rows, that around them only by the size
 of what the last norm reads. Rows of N(0, 0.02) stay small while blocks write vectors twenty times as long: nearly all
 gradient then comes through the blocks, and much of it through k. Rows of N(0, 1) keep up, and more comes around.
+
+Shares say where gradient comes along, not whether learning needs it there. So paths are also cut while a model trains
+(`stop_gradient`), and what that costs is told in nats against the model that cuts nothing:
+
+    cut V          none passes v: nothing reaches what lies below along it, and W_V stays as it starts too
+    cut QK         the same of q and k, with W_Q and W_K
+    cut attention  none passes what an attention reads: its matrices learn (the gain of the norm before it does not),
+                   and what lies below hears from above by skip connections and MLPs alone
+    cut layers     none passes from the second layer to the first: W_E, W_pos and the first layer stay as they start
+
+What is held with a path has an arm of its own (`held V`, `held QK`), so the price of the path alone is the difference.
+What a cut takes from the gradient of all else is of the function: another basis inside a head changes nothing of it. A
+cost is of a training, from this start with this optimizer. The null is the model that cuts nothing, and nothing is said
+of a cut where that one learned no more than frequencies. Without skip connections a model from N(0, 0.02) learns no
+more than that; in full there is one from Glorot's start, which learns. --quick has `cut V` and `cut QK` only, one depth
+and one start.
 """
 
 from qkv.studies.design import Arm, Contrast, Design, Grid, Scale, Text, cost
-from qkv.studies.question import Ask, Plain, Question, make_design
+from qkv.studies.question import Ask, Plain, Question, learned, make_design, of_learned
 from qkv.studies.sentences import amount
 from qkv.studies.verdicts import Findings
 
 __all__ = ["QUESTION"]
 
 MARGIN = 0.1
+_COST_MARGIN = 0.03
 _PROBES = ("gradient path",)
+_LEARNING = (*_PROBES, "learned")
 _UNIT = "of the gradient"
 
 
@@ -69,16 +87,78 @@ _SIZE = Contrast(
 )
 
 
+def _cut(name: str, what: str, change: str) -> Arm:
+    return Arm(name=name, what=what, changes=(change,))
+
+
+_CUTS = (
+    _cut("cut V", "no gradient passes v, so W_V stays as it starts", "L*.v=stop_gradient"),
+    _cut("cut QK", "no gradient passes q and k, so W_Q and W_K stay as they start", "L*.[qk]=stop_gradient"),
+    _cut(
+        "cut attention", "no gradient passes what an attention reads; its matrices are trained", "L*.x=stop_gradient"
+    ),
+    _cut(
+        "cut layers", "no gradient passes into the first layer, so that and the embeddings stay as they start",
+        "L1.resid_pre=stop_gradient",
+    ),
+)  # fmt: skip
+_QUICK_CUTS = _CUTS[:2]
+_HELD = (
+    _cut("held V", "W_V stays as it starts; gradient passes v", "L*.W_V=freeze"),
+    _cut("held QK", "W_Q and W_K stay as they start; gradient passes q and k", "L*.W_[QK]=freeze"),
+)
+
+
+def _costs(cuts: tuple[Arm, ...], held: tuple[Arm, ...]) -> tuple[Contrast, ...]:
+    """Of each cut against cutting nothing, and against holding the same matrices; and whether there was anything to
+    lose."""
+    gate = learned("trained")
+    price = tuple(
+        cost(f"{arm.name} - trained", f"what it costs that {arm.what}", arm.name, "trained", _COST_MARGIN,
+             needs=gate.name)
+        for arm in (*cuts, *held)
+    )  # fmt: skip
+    of_path = tuple(
+        cost(
+            f"{arm.name.replace('held', 'cut')} - {arm.name}",
+            f"what the path alone is worth: cut, less its matrices held ({arm.name.removeprefix('held ')})",
+            arm.name.replace("held", "cut"), arm.name, _COST_MARGIN, needs=gate.name,
+        )
+        for arm in held
+    )  # fmt: skip
+    return (*price, *of_path, gate)
+
+
+_SHALLOW = Arm(name="2 layers", what="of 2 layers", sizes=(("n_layers", 2),), probes=_PROBES)
+_DEEP = Arm(name="6 layers", what="of 6 layers", sizes=(("n_layers", 6),), probes=_PROBES)
+_GLOROT = tuple(
+    Arm(name=name, what=what, layout=(*layout, ("start", "xavier")), probes=_LEARNING)
+    for name, what, layout in (
+        ("Glorot", "from Glorot's start", ()),
+        ("skipless Glorot", "no skip connections, from Glorot's start", (("skip", False),)),
+    )
+)
+"""With and without skip connections where both learn."""
+_DEPTH = Contrast(
+    name="around: 6 layers - 2 layers",
+    what="share around all sublayers of 6 layers, less that of 2",
+    terms=((1.0, "6 layers", "around"), (-1.0, "2 layers", "around")),
+    margin=MARGIN,
+    unit=_UNIT,
+    expected="below 0: there is more to go through",
+)
+
+
 def _design(ask: Ask) -> Design:
     quick = ask.quick
-    trained = Arm(name="trained", what="norm before each sublayer, skip connections", probes=_PROBES)
+    trained = Arm(name="trained", what="norm before each sublayer, skip connections", probes=_LEARNING)
     untrained = Arm(name="untrained", what="the same at its start", trainer="none", tune="none", probes=_PROBES)
-    skipless = Arm(name="skipless", what="no skip connections", layout=(("skip", False),), probes=_PROBES)
+    skipless = Arm(name="skipless", what="no skip connections", layout=(("skip", False),), probes=_LEARNING)
     after = Arm(name="norm after", what="norm after each sum", layout=(("norm_place", "post"),), probes=_PROBES)
     sgd = Arm(name="sgd", what="trained by SGD", optimizer="sgd", lr=0.5, probes=_PROBES)
     common = (trained, _LARGE, untrained, skipless)
-    arms = common if quick else (*common, after, sgd)
-    names = [arm.name for arm in arms]
+    followed = common if quick else (*common, after, sgd, _SHALLOW, _DEEP, *_GLOROT)
+    cuts, held = (_QUICK_CUTS, ()) if quick else (_CUTS, _HELD)
     return make_design(
         ask,
         study="gradient-path",
@@ -87,31 +167,51 @@ def _design(ask: Ask) -> Design:
         if quick
         else Scale(d_model=64, n_layers=4, n_heads=2, n_ctx=64, batch_size=16, steps=1000, val_tokens=32_768),
         grid=Grid(),
-        arms=arms,
-        contrasts=(
-            _share(
-                "trained", "around", "share that reaches the embeddings through no sublayer", "small: rows are small"
-            ),
-            _SIZE,
-            *_paths("trained", 0),
-            *(_share(name, "around", "the same") for name in names if name not in ("trained", "skipless")),
-            *(_value_over_scores(name, "above 0" if name == "large rows" else "") for name in names),
-            cost(
-                "skipless - trained",
-                "what removing the skip connections costs (from N(0, 0.02) such models hardly learn)",
-                "skipless",
-                "trained",
-                0.03,
-            ),
-        ),
+        arms=(*followed, *cuts, *held),
+        contrasts=(*_of_shares([arm.name for arm in followed]), *_costs(cuts, held)),
         replicates=6 if quick else 8,
     )
 
 
+def _of_shares(names: list[str]) -> tuple[Contrast, ...]:
+    """Where gradient comes along, and what there is without skip connections."""
+    skipless = tuple(name for name in names if name.startswith("skipless"))
+    return (
+        _share("trained", "around", "share that reaches the embeddings through no sublayer", "small: rows are small"),
+        _SIZE,
+        *_paths("trained", 0),
+        *(_share(name, "around", "the same") for name in names if name != "trained" and name not in skipless),
+        *([_DEPTH] if _DEEP.name in names else []),
+        *(
+            _value_over_scores(name, "above 0" if name == "large rows" else "")
+            for name in names
+            if name not in skipless
+        ),
+        cost(
+            "skipless - trained",
+            "what removing the skip connections costs (from N(0, 0.02) such models hardly learn)",
+            "skipless",
+            "trained",
+            _COST_MARGIN,
+        ),
+        *of_learned(tuple(_value_over_scores(name) for name in skipless), skipless),
+        *(_from_glorot() if _GLOROT[0].name in names else ()),
+    )
+
+
+def _from_glorot() -> tuple[Contrast, ...]:
+    """What skip connections are worth where a model without them learns."""
+    plain, skipless = (arm.name for arm in _GLOROT)
+    return (
+        cost(f"{skipless} - {plain}", "what removing the skip connections costs from Glorot's start", skipless, plain,
+             _COST_MARGIN, needs=learned(plain).name),
+        learned(plain),
+    )  # fmt: skip
+
+
 def _claim(findings: Findings) -> str:
     verdict, effect = findings.primary.result.verdict, findings.primary.result.effect or 0.0
-    larger = findings.effect("around (large rows)").told
-    but = f" (with large rows, N(0, 1), that share is {amount(larger.effect)})" if larger.verdict == "differs" else ""
+    but = _beside(findings)
     if verdict == "unresolved":
         return "Whether gradient reaches the embeddings around all layers is not settled by this run; that share is"
     if verdict == "equivalent":
@@ -133,16 +233,30 @@ def _claim(findings: Findings) -> str:
     )
 
 
+def _beside(findings: Findings) -> str:
+    """What large rows do to the share, and what cuts cost, in brackets; empty where nothing of it is settled."""
+    larger = findings.there("around (large rows)")
+    said = [] if larger is None else [f"with large rows, N(0, 1), that share is {amount(larger)}"]
+    paths = {"cut V": "through v", "cut QK": "through q and k", "cut layers": "from the second layer to the first"}
+    for name, path in paths.items():
+        if (change := findings.there(f"{name} - trained")) is not None:
+            said.append(f"with no gradient {path} the loss changes by {amount(change)} nats")
+    return f" ({'; '.join(said)})" if said else ""
+
+
 QUESTION = Question(
     name="gradient-path",
     asks=(
         "How does the error at the output reach each matrix and each token's embedding? Does it pass"
         " through all layers?"
     ),
-    answer="share of each path (skip, V, Q, K, MLP) at every layer, trained and untrained, with and without skip",
+    answer=(
+        "share of each path (skip, V, Q, K, MLP) at every layer, trained and untrained, with and without skip; and what"
+        " a training costs in which a path is cut"
+    ),
     falsified_by=(
         "Larger rows of W_E do not raise the share that comes around all layers; with large rows q and k carry more"
-        " than v."
+        " than v; cutting a path costs no more than holding the matrices that are cut off with it."
     ),
     literature=(
         "Theory of early training has W_U learn first, W_V next, W_Q and W_K last (Im et al. 2026, arXiv 2601.19208,"

@@ -13,17 +13,35 @@ that charge is stands beside the table.
 
 What comes with a tokenizer is not held equal: parameters (rows of W_E, columns of W_U), bytes in a window, and its
 vocabulary and the model of what it loses, which are counted on the whole training part.
+
+Is a word's relatedness still there under subwords? Of models that read as much text, each with a twin on another seed,
+it is asked which of the same common words are alike: by rows of W_E, where a word is the mean of the rows of its
+pieces, and by contextual vectors at its last piece (`studies.probes_words`). What matters is how far a tokenizer's
+answer agrees with that of words, in rank correlation over pairs, beside the most that noise between seeds lets it be,
+and beside what the same tokenizer agrees at its start: words that share pieces share rows, whatever was learned. That
+is of the words and of no coordinates. It is left out where a model learned no more than frequencies or two seeds share
+nothing. --quick does not ask it: words get a hundred steps there.
 """
 
+import dataclasses
 import math
 
 from qkv.studies.design import Arm, Contrast, Design, Grid, Scale, Text
-from qkv.studies.question import Ask, Plain, Question, make_design
+from qkv.studies.probes_relatedness import AGAIN, UNTRAINED, compared
+from qkv.studies.question import Ask, Plain, Question, learned, make_design
+from qkv.studies.sentences import amount
 from qkv.studies.verdicts import Findings
 
 __all__ = ["QUESTION"]
 
 MARGIN = 0.03
+_AGREE_MARGIN = 0.1
+_WORDS = "words 4096"
+"""What relatedness under other tokenizers is held beside."""
+_SPACES = {
+    "W_E": "by rows of W_E, of a word the mean of those of its pieces",
+    "mean": "by mean vectors after the last layer, at the last piece of a word",
+}
 _NAMES = {"bpe": "BPE", "wordpiece": "WordPiece", "unigram": "Unigram", "word": "words"}
 _TOLD_BYTES, _TOLD_VOCAB = 2.0, {"char": 70, "byte": 261}
 """Bytes of a token of several characters, and sizes of vocabularies, taken for a text that is not read."""
@@ -98,6 +116,61 @@ def _against_characters(arms: tuple[Arm, ...], expected: str = "") -> tuple[Cont
     )  # fmt: skip
 
 
+_RELATED = ("relatedness of words", "learned")
+
+
+def _in_twos(arms: tuple[Arm, ...]) -> tuple[Arm, ...]:
+    """Each arm with the probe, its twin on another seed at the same rate, and the same model at its start."""
+    found = []
+    for arm in arms:
+        more = {"text": arm.text, "sizes": arm.sizes, "probes": _RELATED[:1]}
+        found += [
+            dataclasses.replace(arm, probes=(*arm.probes, *_RELATED)),
+            Arm(
+                name=f"{arm.name}{AGAIN}", what=f"the same on another seed: start and batches ({arm.name})",
+                trainer="other seed", tune=arm.name, **more,
+            ),
+            Arm(
+                name=f"{arm.name}{UNTRAINED}", what=f"the same at its start ({arm.name})", trainer="none", tune="none",
+                **more,
+            ),
+        ]  # fmt: skip
+    return tuple(found)
+
+
+def _related(cut: Arm, words: Arm, space: str) -> tuple[Contrast, ...]:
+    """Whether a tokenizer's models hold the words alike that models of words do."""
+    across, ceiling = f"{space}: {cut.text} ~ {words.text}", f"{space}: ceiling {cut.text} ~ {words.text}"
+    null = f"{space}: {cut.text}{UNTRAINED} ~ {words.text}"
+    shared = {"margin": _AGREE_MARGIN, "unit": "rank correlation"}
+    learnt = (learned(cut.name).name, learned(words.name).name)
+    which = f"agreement of {cut.text} and words on which words are alike ({_SPACES[space]})"
+    level = tuple((0.5, arm.name, across) for arm in (cut, words))  # so that all that is compared is read
+    most = tuple((0.5, f"{arm.name}{AGAIN}", ceiling) for arm in (cut, words))
+    return (
+        Contrast(
+            name=f"{across}, less its start", what=f"{which}, less that of its model at the start",
+            terms=(*level, (-1.0, f"{cut.name}{UNTRAINED}", null)), expected="above 0", needs=ceiling, beside=learnt,
+            **shared,
+        ),
+        Contrast(
+            name=f"{across}, less its ceiling", what=f"{which}, less what noise between seeds would leave of 1",
+            terms=(*level, *((-weight, name, of) for weight, name, of in most)), needs=ceiling, beside=learnt, **shared,
+        ),
+        Contrast(
+            name=ceiling, what=f"the most that noise between seeds would let {cut.text} and words agree ({space})",
+            terms=most, expected="above 0, else there is nothing to compare", **shared,
+        ),
+    )  # fmt: skip
+
+
+def _relatedness(cuts: tuple[Arm, ...], words: Arm) -> tuple[Contrast, ...]:
+    return (
+        *(contrast for space in _SPACES for cut in cuts for contrast in _related(cut, words, space)),
+        *(learned(arm.name) for arm in (*cuts, words)),
+    )
+
+
 def _design(ask: Ask) -> Design:
     return _quick(ask) if ask.quick else _full(ask)
 
@@ -133,7 +206,10 @@ def _full(ask: Ask) -> Design:
         tuple(_arm(ask, _name(kind, vocab), texts, scale, budget) for kind, vocab in cut)
         for budget in ("compute", "text")
     )
-    single = _arm(ask, "bytes", texts, scale, "text")
+    single, characters = _arm(ask, "bytes", texts, scale, "text"), _characters(scale)
+    by_name = {arm.text: arm for arm in as_much_text}
+    cuts = tuple(by_name.pop(name) for name in ("BPE 1024", "WordPiece 1024", "Unigram 1024"))
+    words, plain = by_name.pop(_WORDS), by_name.values()
     which = "which cut of as many pieces is better at equal compute, and so in as many steps"
     return make_design(
         ask,
@@ -141,13 +217,14 @@ def _full(ask: Ask) -> Design:
         texts=texts,
         scale=scale,
         grid=Grid(),
-        arms=(_characters(scale), *as_much_compute, single, *as_much_text),
+        arms=(*_in_twos((characters,)), *as_much_compute, single, *plain, *_in_twos((*cuts, words))),
         contrasts=(
             *_against_characters(as_much_compute),
             *_against_characters((single,), "near 0"),
             *_against_characters(as_much_text),
             _less("Unigram 1024, equal compute", "BPE 1024, equal compute", which),
             _less("WordPiece 1024, equal compute", "BPE 1024, equal compute", which),
+            *_relatedness((*cuts, characters), words),
         ),
         replicates=8,
     )
@@ -157,7 +234,7 @@ def _claim(findings: Findings) -> str:
     verdict, effect = findings.primary.result.verdict, findings.primary.result.effect or 0.0
     difference = "its bits per byte less theirs are"
     budget = "at equal compute (steps that take as many operations of training as those of characters)"
-    text = _of_equal_text(findings)
+    text = f" ({'; '.join(filter(None, [_of_equal_text(findings), _of_words(findings)]))})"
     if verdict == "unresolved":
         return (
             f"Whether BPE or characters make the better model {budget} is not settled by this run{text}; {difference}"
@@ -176,11 +253,21 @@ def _of_equal_text(findings: Findings) -> str:
     name = findings.primary.contrast.name.replace("equal compute", "equal text")
     result = findings.effect(name).told
     if result.verdict == "unresolved":
-        return " (from as much text that is open)"
+        return "from as much text that is open"
     if result.verdict == "equivalent":
-        return " (and from as much text equally good ones)"
+        return "and from as much text equally good ones"
     little = "a little " if result.verdict == "differs but trivially" else ""
-    return f" (from as much text BPE's is {little}{'worse' if (result.effect or 0.0) > 0 else 'better'})"
+    return f"from as much text BPE's is {little}{'worse' if (result.effect or 0.0) > 0 else 'better'}"
+
+
+def _of_words(findings: Findings) -> str:
+    """How far BPE's rows and those of words agree on which words are alike; empty where that is not settled."""
+    cut = findings.primary.contrast.name.partition(",")[0]
+    agree = findings.there(f"W_E: {cut} ~ {_WORDS}, less its start")
+    if agree is None:
+        return ""
+    by = f"by {amount(abs(agree), False)} {'more' if agree > 0 else 'less'} than at the start"
+    return f"BPE's rows agree with those of words on which words are alike {by}"
 
 
 def _charges(ask: Ask, design: Design) -> str:
@@ -208,7 +295,8 @@ QUESTION = Question(
     asks="Words, subwords, characters, bytes: what changes?",
     answer=(
         "bits per byte of the same validation text by tokenizer and vocabulary, after as many floating-point operations"
-        " of training (equal compute) and from as many bytes (equal text)"
+        " of training (equal compute) and from as many bytes (equal text); and agreement with a model of words on which"
+        " words are alike"
     ),
     falsified_by=(
         "At equal compute characters are no worse than BPE; at equal text BPE is no worse than characters; WordPiece"
@@ -237,5 +325,6 @@ QUESTION = Question(
     ),
     design=_design,
     claim=_claim,
+    derive=compared,
     counted=_charges,
 )
