@@ -256,6 +256,26 @@ def test_rows_of_a_classifier_go_as_far_in_more_updates() -> None:
     assert by_clock == sorted(by_clock, reverse=True) and by_clock[0] == 1 and by_clock[-1] == pytest.approx(1 / 3)
 
 
+def test_a_classifier_is_taught_where_labels_are_many_enough_and_there_is_time() -> None:
+    def teachers(n_texts: int, **given) -> int:
+        return labelled_law(n_texts, Budget(**given), 0.7).teaching.teachers
+
+    assert teachers(67_349, minutes=10.0) == 3
+    assert teachers(67_349) == teachers(67_349, minutes=4.0) == teachers(67_349, steps=1500) == 0
+    assert teachers(67_349, minutes=10.0, until_loss=0.5) == teachers(67_349, minutes=10.0, goes_on=True) == 0
+    assert teachers(6_000, minutes=10.0) == teachers(300_000, minutes=60.0) == 0
+    assert teachers(67_349, minutes=10.0, teachers=0) == 0 and teachers(600, steps=100, teachers=5) == 5
+
+
+def test_teachers_are_trained_as_a_classifier_without_them_and_the_taught_drops_less() -> None:
+    alone, taught = (labelled_law(67_349, Budget(minutes=10.0, teachers=n), 0.7) for n in (0, 3))
+    assert taught.teaching.teacher_dropout == alone.dropout == 0.5 and taught.dropout == 0.1
+    assert taught.teaching.teacher_embed_factor == alone.optimizer["muon"]["embed_factor"] == pytest.approx(1 / 3)
+    assert taught.optimizer["muon"]["embed_factor"] == 1 and taught.most_steps == alone.most_steps
+    config = training_config(find("modern", "classify"), taught, Budget(minutes=10.0), SIZES, positions=9)
+    assert config.teaching == taught.teaching
+
+
 def test_a_target_loss_plans_no_more_passes_than_a_text_is_worth_and_says_so() -> None:
     bigram = 2.48195  # of tinyshakespeare's characters
     for target, steps in ((1.88, 250), (1.558, 1088), (1.4697, 3000)):
