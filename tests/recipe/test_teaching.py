@@ -146,7 +146,7 @@ def test_no_teachers_is_the_training_without_the_setting(table: Path, tmp_path: 
 
 @pytest.mark.parametrize("when", ["between teachers", "in the run"])
 def test_kill_and_resume_gives_the_same_bytes(table: Path, tmp_path: Path, cache: Path, when: str) -> None:
-    options = "--task classify --steps 400 --precision fp32 --threads 1 --no-report"
+    options = "--task classify --steps 200 --precision fp32 --threads 1 --no-report"
     settings = ",".join(f"{name}={value}" for name, value in (SMALL | {"teachers": 2}).items())
     command = [sys.executable, "-m", "qkv", "train", str(table), *options.split(), "--set", settings]
     whole, killed = tmp_path / "whole", tmp_path / "killed"
