@@ -19,6 +19,7 @@ from qkv.folder import RunFolder
 from qkv.randomness import generator
 from qkv.recipe import RunConfig
 from qkv.recipe.assemble import assemble
+from qkv.recipe.request import Request, resolve
 from qkv.recipe.teaching import taught, teacher_seed
 from qkv.recipe.verification import verify
 from qkv.tasks import find_task
@@ -201,9 +202,32 @@ def test_by_the_clock_teachers_and_run_share_the_time(table: Path, tmp_path: Pat
     assert {name.split("/")[0] for name in load_file(found.path / "teachers.safetensors")} == {"1", "2"}
 
 
+def test_the_law_of_many_texts_has_teachers_by_a_long_clock_unless_something_is_chosen(
+    tmp_path: Path, cache: Path
+) -> None:
+    draws, path = generator("tests", "many texts"), tmp_path / "many.tsv"
+    rows = [f"{' '.join(draws.choice(WORDS, size=4))} {i}\t{'ab'[i % 2]}\n" for i in range(23_000)]
+    path.write_text("text\tlabel\n" + "".join(rows), encoding="utf-8")
+
+    def asked(**given):
+        request = Request(source=str(path), task="classify", vocab=100, **({"minutes": 10.0} | given))
+        return resolve(request, cache)[0]
+
+    config = asked()
+    assert config.training.teaching.teachers == 3 and config.model.layout.dropout == 0.1
+    for one in (
+        asked(set={"teachers": 0}),
+        asked(set={"d_model": 64}),
+        asked(minutes=None),
+        asked(minutes=None, steps=9),
+    ):
+        assert one.training.teaching.teachers == 0 and one.model.layout.dropout == 0.5
+    assert asked(set={"teachers": 2, "d_model": 64}).training.teaching.teachers == 2
+
+
 @pytest.mark.parametrize(
     ("task", "teachers", "words"),
-    [("masked", 2, "does not learn from teachers"), ("classify", -1, "expected 0 to"), ("classify", 1000, "0 to 100")],
+    [("masked", 2, "does not learn from teachers"), ("classify", -1, "teachers is -1"), ("classify", 1000, "0 .no teaching. to 100")],
 )
 def test_a_mistake_is_one_sentence_and_makes_no_folder(table, tmp_path: Path, task, teachers, words) -> None:
     with pytest.raises(UserError, match=words):

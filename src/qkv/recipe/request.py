@@ -173,7 +173,8 @@ def resolve(request: Request, cache: Path | None) -> tuple[RunConfig, Data, Scal
     settings = _data_config(request, task, parent)
     data: Data = task.load(settings, cache=cache)
     examples = str(_settings_of(request, "training").get("batch_size", ""))
-    teachers = str(_settings_of(request, "training.teaching").get("teachers", ""))
+    is_sized = bool(request.parameters or _settings_of(request, "model.sizes"))  # what it costs is not the law's guess
+    teachers = str(_settings_of(request, "training.teaching").get("teachers", "0" if is_sized else ""))
     budget = Budget(
         steps=request.steps or 0,
         minutes=request.minutes or 0.0,
