@@ -227,7 +227,11 @@ def test_the_law_of_many_texts_has_teachers_by_a_long_clock_unless_something_is_
 
 @pytest.mark.parametrize(
     ("task", "teachers", "words"),
-    [("masked", 2, "does not learn from teachers"), ("classify", -1, "teachers is -1"), ("classify", 1000, "0 .no teaching. to 100")],
+    [
+        ("masked", 2, "does not learn from teachers"),
+        ("classify", -1, "teachers is -1"),
+        ("classify", 1000, "0 .no teaching. to 100"),
+    ],
 )
 def test_a_mistake_is_one_sentence_and_makes_no_folder(table, tmp_path: Path, task, teachers, words) -> None:
     with pytest.raises(UserError, match=words):

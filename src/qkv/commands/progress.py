@@ -66,8 +66,9 @@ class Display:
 
     def _step(self, record: Any) -> None:
         now = time.monotonic()
-        if self._began is None or record.step < self._step_seen:  # another training has begun
-            self._loss = None
+        if record.step < self._step_seen:  # another training has begun
+            self._began = self._loss = self._val = None
+        if self._began is None:
             self._began = (now, record.step, record.tokens)
         self._step_seen = record.step
         smooth = record.loss if self._loss is None else self._loss
