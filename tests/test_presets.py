@@ -252,8 +252,29 @@ def test_rows_of_a_classifier_go_as_far_in_more_updates() -> None:
     over_a_body = labelled_law(67_349, Budget(goes_on=True), 0.7).optimizer
     assert over_a_body["muon"]["embed_factor"] == pytest.approx(1 / 3)
     assert "eps" in some.optimizer["muon"] and "eps" not in over_a_body["muon"]
-    by_clock = [labelled_law(67_349, Budget(minutes=m), 0.7).optimizer["muon"]["embed_factor"] for m in (0.5, 1, 2, 20)]
+    clocks = [Budget(minutes=minutes, teachers=0) for minutes in (0.5, 1, 2, 20)]
+    by_clock = [labelled_law(67_349, clock, 0.7).optimizer["muon"]["embed_factor"] for clock in clocks]
     assert by_clock == sorted(by_clock, reverse=True) and by_clock[0] == 1 and by_clock[-1] == pytest.approx(1 / 3)
+
+
+def test_a_classifier_is_taught_where_labels_are_many_enough_and_there_is_time() -> None:
+    def teachers(n_texts: int, **given) -> int:
+        return labelled_law(n_texts, Budget(**given), 0.7).teaching.teachers
+
+    assert teachers(67_349, minutes=10.0) == 3
+    assert teachers(67_349) == teachers(67_349, minutes=4.0) == teachers(67_349, steps=1500) == 0
+    assert teachers(67_349, minutes=10.0, until_loss=0.5) == teachers(67_349, minutes=10.0, goes_on=True) == 0
+    assert teachers(6_000, minutes=10.0) == teachers(300_000, minutes=60.0) == 0
+    assert teachers(67_349, minutes=10.0, teachers=0) == 0 and teachers(600, steps=100, teachers=5) == 5
+
+
+def test_teachers_are_trained_as_a_classifier_without_them_and_the_taught_drops_less() -> None:
+    alone, taught = (labelled_law(67_349, Budget(minutes=10.0, teachers=n), 0.7) for n in (0, 3))
+    assert taught.teaching.teacher_dropout == alone.dropout == 0.5 and taught.dropout == 0.1
+    assert taught.teaching.teacher_embed_factor == alone.optimizer["muon"]["embed_factor"] == pytest.approx(1 / 3)
+    assert taught.optimizer["muon"]["embed_factor"] == 1 and taught.most_steps == alone.most_steps
+    config = training_config(find("modern", "classify"), taught, Budget(minutes=10.0), SIZES, positions=9)
+    assert config.teaching == taught.teaching
 
 
 def test_a_target_loss_plans_no_more_passes_than_a_text_is_worth_and_says_so() -> None:

@@ -38,6 +38,7 @@ FINAL_FILES = (
     "tokenizer.source.json",
     "model.safetensors",
     "best.safetensors",
+    "teachers.safetensors",
     "telemetry.sqlite",
     "report.html",
 )
@@ -237,6 +238,7 @@ class RunFolder:
     tokenizer = property(lambda self: self.path / "tokenizer.json")
     model = property(lambda self: self.path / "model.safetensors")
     best = property(lambda self: self.path / "best.safetensors")
+    teachers = property(lambda self: self.path / "teachers.safetensors")
     telemetry = property(lambda self: self.path / "telemetry.sqlite")
     report = property(lambda self: self.path / "report.html")
     checkpoints = property(lambda self: self.path / "checkpoints")

@@ -14,7 +14,7 @@ from qkv.errors import ConfigError, unknown
 from qkv.models.counting import n_parameters, with_parameters
 from qkv.models.layout import Layout, ModelConfig, Patches, Sizes
 from qkv.tasks import TASKS, find_task
-from qkv.training.config import OptimizerConfig, ScheduleConfig
+from qkv.training.config import OptimizerConfig, ScheduleConfig, TeachingConfig
 
 __all__ = [
     "DEFAULT_MINUTES",
@@ -287,6 +287,8 @@ class Budget:
     """Whether it goes on from the weights of another run."""
     batch_size: int = 0
     """Examples a step, where they were chosen."""
+    teachers: int | None = None
+    """Trainings that come first, where their number was chosen."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -306,6 +308,8 @@ class Scale:
     """The horizon that the law plans for a target loss; 0 where the budget decides."""
     most_steps: int = 0
     """The largest horizon that wall time may be turned into: beyond it data are learned by heart; 0 is no limit."""
+    teaching: TeachingConfig = TeachingConfig()
+    """Trainings by other seeds that come first."""
     dropout: float = 0.0
     """Dropout for data that will be seen many times."""
     note: str = ""
@@ -467,6 +471,10 @@ _A_TEXT = 26
 """Positions of a labelled text where a law has to guess, and what is computed beside them."""
 
 
+_TEACHERS = 3
+"""Trainings whose mean answers a classifier learns, where there is time (benchmarks/2026-11-25-xeon-2.md)."""
+
+
 def labelled_law(n_texts: int, budget: Budget, entropy: float) -> Scale:
     """Sizes, batch and horizon for `n_texts` labelled texts.
 
@@ -485,7 +493,14 @@ def labelled_law(n_texts: int, budget: Budget, entropy: float) -> Scale:
         minutes = budget.minutes or DEFAULT_MINUTES
         steps = min(most_steps, nominal_updates(minutes, batch_size * _A_TEXT, d_model, n_layers))
     slower = 1.0 if large else min(1.0, 500 / steps)
-    rates = {"lr": 3e-3, "muon_lr": 0.01, "weight_decay": 0.1, "embed_factor": slower}
+    dropout, teachers = 0.3 if large else 0.5, budget.teachers
+    if teachers is None:
+        affords = budget.minutes and not (budget.steps or budget.until_loss or budget.goes_on)
+        each = nominal_updates(budget.minutes, batch_size * _A_TEXT, d_model, n_layers) / most_steps
+        teachers = _TEACHERS if affords and 20_000 <= n_texts and not large and each >= _TEACHERS + 1 else 0
+    own = {"teacher_dropout": dropout, "teacher_embed_factor": slower} if teachers else {}
+    teaching = TeachingConfig(teachers=teachers, **own)
+    rates = {"lr": 3e-3, "muon_lr": 0.01, "weight_decay": 0.1, "embed_factor": 1.0 if teachers else slower}
     return Scale(
         d_model=d_model,
         n_layers=n_layers,
@@ -493,7 +508,8 @@ def labelled_law(n_texts: int, budget: Budget, entropy: float) -> Scale:
         batch_size=batch_size,
         steps=most_steps if budget.until_loss else 0,
         most_steps=most_steps,
-        dropout=0.3 if large else 0.5,
+        teaching=teaching,
+        dropout=0.1 if teachers else dropout,
         optimizer={"muon": rates, "adamw": {"lr": 3e-4}} if budget.goes_on else {"muon": rates | {"eps": 1e-4}},
     )
 

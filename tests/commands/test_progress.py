@@ -71,3 +71,20 @@ def test_a_reader_that_left_ends_no_training():
     with Display(Gone(), live=False) as display:
         display(step(1))
         display.say("a sentence")
+
+
+def test_another_training_begins_with_a_speed_and_losses_of_its_own(clock):
+    out = io.StringIO()
+    with Display(out, live=False) as display:
+        display(step(1))
+        clock.seconds += 1.0
+        display(step(100, loss=9.0))
+        display(SimpleNamespace(step=100, loss=1.5, is_best=True))
+        clock.seconds += 10.0
+        display(step(1, loss=4.0))
+        clock.seconds += 10.0
+        display(step(11, loss=4.0))
+    assert out.getvalue().splitlines()[2:] == [
+        "step 1/100  loss 4.000",
+        "step 11/100  loss 4.000  1000 tokens/s  1 min 29 s left",
+    ]

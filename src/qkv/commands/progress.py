@@ -31,6 +31,7 @@ class Display:
         self._drawn = float("-inf")
         self._began: tuple[float, int, int] | None = None  # clock, step and tokens at the first record seen
         self._line = ""
+        self._step_seen = 0
         self._loss: float | None = None
         self._val: float | None = None
 
@@ -65,8 +66,11 @@ class Display:
 
     def _step(self, record: Any) -> None:
         now = time.monotonic()
+        if record.step < self._step_seen:  # another training has begun
+            self._began = self._loss = self._val = None
         if self._began is None:
             self._began = (now, record.step, record.tokens)
+        self._step_seen = record.step
         smooth = record.loss if self._loss is None else self._loss
         self._loss = smooth + 0.05 * (record.loss - smooth)
         if now - self._drawn < self._every and record.step != record.steps:

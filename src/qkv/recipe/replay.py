@@ -24,6 +24,7 @@ from qkv.recipe.again import kept_data, same_data
 from qkv.recipe.assemble import Parts, assemble
 from qkv.recipe.facts import differences, machine_facts
 from qkv.recipe.request import RunConfig
+from qkv.recipe.teaching import taught
 from qkv.recipe.verdict import Check, Fault
 from qkv.recipe.verification_telemetry import grids
 from qkv.tasks import find_task
@@ -103,7 +104,7 @@ def check_replay(
             if not (config.training.schedule.steps or _horizon(segment)):
                 notes.append("updates before the number of steps that fit the minutes was known are not made again")
                 continue
-            parts = assemble(config, corpus, resumed_at=segment.first)
+            parts = taught(assemble(config, corpus, resumed_at=segment.first), folder)
             if segment.start is None:
                 faults += _start(parts, found, notes)
             else:  # what changes wrote at step 0 is not written again

@@ -173,12 +173,15 @@ def resolve(request: Request, cache: Path | None) -> tuple[RunConfig, Data, Scal
     settings = _data_config(request, task, parent)
     data: Data = task.load(settings, cache=cache)
     examples = str(_settings_of(request, "training").get("batch_size", ""))
+    is_sized = bool(request.parameters or _settings_of(request, "model.sizes"))  # what it costs is not the law's guess
+    teachers = str(_settings_of(request, "training.teaching").get("teachers", "0" if is_sized else ""))
     budget = Budget(
         steps=request.steps or 0,
         minutes=request.minutes or 0.0,
         until_loss=request.until_loss or 0.0,
         goes_on=parent is not None,
         batch_size=int(examples) if examples.isdecimal() else 0,
+        teachers=int(teachers) if teachers.isdecimal() else None,
     )
     yardstick = task.yardstick_nats(data) if budget.until_loss else math.nan
     scale = SIZE_LAWS[task.size_law](data.n_train, budget, yardstick)
@@ -216,6 +219,8 @@ def resolve(request: Request, cache: Path | None) -> tuple[RunConfig, Data, Scal
     for name, value in task.model_sizes(data).items():
         spare = parent is not None and name == "d_vocab" and model.sizes.d_vocab > value  # rows that no token has
         _dictated(name, getattr(config.model.sizes, name), model.sizes.d_vocab if spare else value)
+    if (teachers := config.training.teaching.teachers) and not task.taught:
+        raise ConfigError(f"teachers is {teachers}, but --task {task.name} does not learn from teachers; leave it out")
     return dataclasses.replace(config, model=config.model.resolved()), data, scale
 
 
@@ -332,6 +337,7 @@ def training_config(
         minutes=minutes,
         optimizer=optimizer_config(preset, scale, steps, kind),
         schedule=dataclasses.replace(schedule, most_steps=0 if steps else scale.most_steps),
+        teaching=scale.teaching,
     )
 
 

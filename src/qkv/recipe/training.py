@@ -32,6 +32,7 @@ from qkv.recipe.facts import BackgroundBaselines, machine_facts, note_machine, s
 from qkv.recipe.null import NULL_SHARE, train_null
 from qkv.recipe.request import Request, RunConfig, resolve, same_run
 from qkv.recipe.samples import write_samples
+from qkv.recipe.teaching import taught, train_teachers
 from qkv.tasks import Data, Evaluation, find_task
 from qkv.telemetry import Store
 from qkv.training import checkpoint as checkpoints
@@ -255,6 +256,7 @@ def _run(
     ranks: Ranks,
 ) -> None:
     """The loop and everything after it, into a folder that is ours; ranks but the first only compute."""
+    parts = _taught(parts, folder, listening, resume_from, ranks)
     config, corpus = parts.config, parts.corpus
     has_null = config.watch != "off" and listening.null
     if not ranks.is_first:
@@ -330,12 +332,7 @@ def _loop(
 ) -> Outcome:
     config, deadline = parts.config, None
     if config.training.minutes:
-        budget = 60 * config.training.minutes
-        afterwards = min(AFTERWARDS_SECONDS, 2 + budget / 15) + parts.task.afterwards_seconds
-        spent = listening.seconds() + (resume_from.state.train_seconds if resume_from else 0.0)
-        left = budget - spent - afterwards
-        has_null = config.watch != "off" and listening.null
-        deadline = ranks.of_first(max(1.0, left * (1 - (NULL_SHARE if has_null else 0))))
+        deadline = ranks.of_first(max(1.0, _left(parts, listening, resume_from)))
     with contextlib.ExitStack() as stack:
         stack.callback(parts.plan.at_end)
         return loop.run(
@@ -355,6 +352,36 @@ def _loop(
             deadline_seconds=deadline,
             ranks=ranks,
         )
+
+
+def _left(parts: Parts, listening: Listening, resume_from: checkpoints.Checkpoint | None) -> float:
+    """Seconds of the wall-time budget that are left for the loop, what follows it taken off."""
+    budget = 60 * parts.config.training.minutes
+    afterwards = min(AFTERWARDS_SECONDS, 2 + budget / 15) + parts.task.afterwards_seconds
+    spent = listening.seconds() + (resume_from.state.train_seconds if resume_from else 0.0)
+    has_null = parts.config.watch != "off" and listening.null
+    return (budget - spent - afterwards) * (1 - (NULL_SHARE if has_null else 0))
+
+
+def _taught(
+    parts: Parts,
+    folder: RunFolder,
+    listening: Listening,
+    resume_from: checkpoints.Checkpoint | None,
+    ranks: Ranks,
+) -> Parts:
+    """The parts with the teachers that the run is to learn from, trained where the folder has them not yet."""
+    if not parts.config.training.teaching.teachers:
+        return parts
+    train_teachers(
+        parts,
+        folder,
+        seconds=(lambda: _left(parts, listening, resume_from)) if parts.config.training.minutes else None,
+        observers=[_Progress(listening.progress)] if ranks.is_first else [],
+        say=listening.say,
+        ranks=ranks,
+    )
+    return taught(parts, folder)
 
 
 def _judge(parts: Parts, folder: RunFolder) -> Evaluation | None:
@@ -399,7 +426,9 @@ def _announcement(parts: Parts) -> str:
         f" {config.machine.precision} on {config.machine.threads} threads{_of_each(config.machine.ranks)}"
         f"{_shared_out(config.machine)}."
     )
-    came = ""
+    came, teaching = "", training.teaching
+    if teaching.teachers:
+        how += f"\nIt learns the mean answers of {teaching.teachers} trainings by other seeds, which come first."
     if config.from_run:
         new = f"; new: {', '.join(parts.new)}" if parts.new else ""
         came = f"\nIt goes on from the best weights of {config.from_run}{new}.{_parted(parts)}"

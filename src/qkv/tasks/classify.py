@@ -9,13 +9,17 @@ methods"). A share `disturbed` of texts gets a class drawn evenly from all (Xie 
 the mean is a smoothed label: the model may not be surer than that. So the training loss is above what the same texts
 cost undisturbed; validation disturbs nothing.
 
+With `teachers`, trainings of the same task by other seeds are asked what a text is once words are left out of it, and
+their mean probabilities are learned in the place of its class (`qkv.recipe.teaching`). A share `joined` of the texts
+then has another behind it: answers to what teachers were not trained on say most that the labels do not.
+
 With `--from` the body of a masked or causal run is taken over under a new head, and trained on (fine-tuned) or held
 with `--only head` (feature-based); the difference between the two was drawn by Devlin et al. 2018, section 5.3.
 """
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -54,6 +58,10 @@ class Classify(TaskDefaults):
     """Probability with which a token is left out of a training text; one token always stays."""
     disturbed: float = 0.2
     """Probability with which a training text gets a class drawn evenly from all instead of its own."""
+    teachers: Callable[[Batch], Tensor] | None = field(default=None, repr=False, compare=False)
+    """Gives the probabilities [n_texts, n_classes] that a training batch is to be answered with; None: its classes."""
+    joined: float = 0.0
+    """Probability with which a training text that teachers answer has another behind it, where n_ctx holds both."""
 
     size_law: ClassVar[str] = "labelled texts"
     starts_from: ClassVar[Mapping[str, str]] = {
@@ -68,6 +76,7 @@ class Classify(TaskDefaults):
     target: ClassVar[str] = "text"
     prompt: ClassVar[str] = "a text to label"
     judged: ClassVar[bool] = True
+    taught: ClassVar[bool] = True
     afterwards_seconds: ClassVar[float] = 2.0
     yardsticks: ClassVar[Mapping[str, str]] = {
         "majority": "the commonest class",
@@ -75,6 +84,8 @@ class Classify(TaskDefaults):
     }
 
     def __post_init__(self) -> None:
+        if not 0 <= self.joined <= 1:
+            raise ConfigError(f"joined is {self.joined}; expected a share from 0 to 1")
         for name in ("word_dropout", "disturbed"):
             if not 0 <= getattr(self, name) < 1:
                 raise ConfigError(f"{name} is {getattr(self, name)}; expected a share from 0 up to but not 1")
@@ -143,6 +154,8 @@ class Classify(TaskDefaults):
             inside = index // n == epoch
             texts[inside] = Permutation(n, seed, "texts", int(epoch))(index[inside] % n)
         ids, lengths = _cut(part, texts, sizes.n_ctx)
+        if self.joined and self.teachers is not None and not random_labels:
+            ids, lengths = self._behind(part, texts, lengths, sizes.n_ctx, seed, step, index)
         if self.word_dropout:
             ids, lengths = self._thinned(ids, lengths, seed, step, index)
         answers = texts
@@ -153,7 +166,30 @@ class Classify(TaskDefaults):
             other = uniforms(index, seed, "disturbed", step) < self.disturbed
             any_class = (uniforms(index, seed, "disturbed class", step) * len(corpus.classes)).astype(np.int64)
             classes = np.where(other, any_class, classes)
-        return _batch(ids, lengths, classes, sizes.n_ctx)
+        batch = _batch(ids, lengths, classes, sizes.n_ctx)
+        if self.teachers is None or random_labels:
+            return batch
+        return batch._replace(answers=self.teachers(batch))
+
+    def _behind(
+        self,
+        part: Labelled,
+        texts: np.ndarray,
+        lengths: np.ndarray,
+        n_ctx: int,
+        seed: int,
+        step: int,
+        examples: np.ndarray,
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """The texts, some with any other one behind them: tokens and lengths, as `_cut`."""
+        others = (uniforms(examples, seed, "behind", step) * len(part)).astype(np.int64)
+        both = uniforms(examples, seed, "joined", step) < self.joined
+        both &= lengths + np.minimum(part.lengths[others], n_ctx) <= n_ctx
+        pieces = np.repeat(texts, 1 + both)
+        firsts = np.arange(len(texts)) + np.cumsum(both) - both
+        pieces[firsts[both] + 1] = others[both]
+        ids, each = _cut(part, pieces, n_ctx)
+        return ids, np.add.reduceat(each, firsts)
 
     def _thinned(
         self, ids: np.ndarray, lengths: np.ndarray, seed: int, step: int, examples: np.ndarray
@@ -178,7 +214,12 @@ class Classify(TaskDefaults):
         """(sum of nats, number of texts); see `Task.loss`."""
         logits = _logits(model, batch, drop)
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
-        return F.cross_entropy(logits, batch.targets, reduction="sum"), batch.n_targets
+        wanted = batch.targets if batch.answers is None else batch.answers
+        return F.cross_entropy(logits, wanted, reduction="sum"), batch.n_targets
+
+    def answers(self, model: Any, batch: Batch) -> Tensor:
+        """The probability of each class for each text of a batch: float32 [n_texts, n_classes]."""
+        return _logits(model, batch, None).float().softmax(-1)
 
     def score(self, model: Any, batch: Batch) -> Scores:
         """Each text's nats, and whether its class is the most probable one."""

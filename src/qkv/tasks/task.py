@@ -87,6 +87,8 @@ class Batch(NamedTuple):
     """Share of each target that is spread over all answers while training (Szegedy et al. 2015, arXiv 1512.00567)."""
     examples: Tensor | None = None
     """int64 [batch]: the name of each row in draws of dropout; None where row i is the i-th example asked for."""
+    answers: Tensor | None = None
+    """float32 [n_targets, n_classes]: probabilities that are learned in the place of targets; None: targets are."""
 
     def to(self, device: torch.device | str) -> "Batch":
         """The same batch on another device."""
@@ -354,6 +356,9 @@ class Task(Protocol):
     """Of that figure."""
     judged: ClassVar[bool]
     """Whether a training ends with an evaluation of the best weights: its metric does not follow from the loss."""
+    taught: ClassVar[bool]
+    """Whether it can learn from the answers of teachers (`training.teaching`): it has fields `teachers` and `joined`,
+    and a method `answers(model, batch)` that gives probabilities [n_targets, n_classes]."""
     afterwards_seconds: ClassVar[float]
     """What that may take of a wall-time budget."""
     ordered: ClassVar[bool]
@@ -481,6 +486,7 @@ class TaskDefaults:
     metric: ClassVar[str] = "accuracy"
     higher_is_better: ClassVar[bool] = True
     judged: ClassVar[bool] = False
+    taught: ClassVar[bool] = False
     afterwards_seconds: ClassVar[float] = 0.0
     ordered: ClassVar[bool] = False
     yardsticks: ClassVar[Mapping[str, str]] = {}

@@ -1,4 +1,4 @@
-"""What a training is asked to do: three frozen dataclasses, validated at construction, written to `config.toml`.
+"""What a training is asked to do: four frozen dataclasses, validated at construction, written to `config.toml`.
 
 Laws that turn a corpus and a machine into these numbers live in `presets` and `recipe`; nothing is decided here.
 """
@@ -8,7 +8,10 @@ from typing import Literal
 
 from qkv.errors import ConfigError
 
-__all__ = ["OptimizerConfig", "ScheduleConfig", "TrainingConfig"]
+__all__ = ["MOST_TEACHERS", "OptimizerConfig", "ScheduleConfig", "TeachingConfig", "TrainingConfig"]
+
+MOST_TEACHERS = 100
+"""Of a training: their weights are all held while it learns from them."""
 
 
 def _require(ok: bool, name: str, value: object, expected: str) -> None:
@@ -78,6 +81,29 @@ class ScheduleConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class TeachingConfig:
+    """Trainings of the same task by other seeds that come first. Raises ConfigError for a value out of range."""
+
+    teachers: int = 0
+    """How many there are, of whose mean answers the run learns instead of the labels; 0 learns the labels."""
+    teacher_dropout: float = 0.5
+    """Dropout of the teachers, who learn the labels; that of the run is `model.layout.dropout`."""
+    teacher_embed_factor: float = 1.0
+    """Rate of the teachers' tables that enter the stack; that of the run is `training.optimizer.embed_factor`."""
+    joined: float = 0.5
+    """Share of the run's training texts that are read with another text behind them, where n_ctx holds both."""
+
+    def __post_init__(self) -> None:
+        teachers = self.teachers
+        _require(0 <= teachers <= MOST_TEACHERS, "teaching.teachers", teachers, f"0 (no teaching) to {MOST_TEACHERS}")
+        dropout = self.teacher_dropout
+        _require(0 <= dropout < 1, "teaching.teacher_dropout", dropout, "a share from 0 up to but not 1")
+        factor = self.teacher_embed_factor
+        _require(0 < factor < float("inf"), "teaching.teacher_embed_factor", factor, "a number above 0")
+        _require(0 <= self.joined <= 1, "teaching.joined", self.joined, "a share from 0 to 1")
+
+
+@dataclass(frozen=True, kw_only=True)
 class TrainingConfig:
     """One training: how much, how often it is checked, when it ends. Raises ConfigError for a value out of range."""
 
@@ -99,6 +125,8 @@ class TrainingConfig:
     """How gradients become updates."""
     schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
     """How the learning rate moves."""
+    teaching: TeachingConfig = field(default_factory=TeachingConfig)
+    """Whether other trainings come first, whose answers are learned."""
 
     def __post_init__(self) -> None:
         _require(self.batch_size >= 1, "training.batch_size", self.batch_size, "1 or more")
