@@ -18,7 +18,7 @@ _READ_AT_LEAST = 2_100_000
 _SMALLER = ((128, 4), (128, 2), (96, 2), (64, 2), (64, 1))
 """d_model and layers for a time so short that a validation counts."""
 
-_VALIDATED = 0.2
+_VALIDATED = 0.165
 """Share of such a time that the validation may take."""
 
 _A_SECOND = 100_000_000_000
@@ -35,7 +35,7 @@ def bytes_worth_reading(minutes: float) -> int:
 def size_validated_in_time(
     d_model: int, n_layers: int, minutes: float, val_tokens: int, d_vocab: int
 ) -> tuple[int, int]:
-    """(d_model, n_layers) as given, or the largest smaller ones whose validation takes a fifth of a brief time.
+    """(d_model, n_layers) as given, or the largest smaller ones whose validation takes a sixth of a brief time.
 
     A position that is scored costs as much as 12 n_layers d_model (d_model + 160) + d_vocab (d_model + 100)
     multiplications: the second terms are what is no product.
