@@ -289,3 +289,15 @@ def test_a_target_loss_plans_no_more_passes_than_a_text_is_worth_and_says_so() -
     assert small.steps == small.most_steps == 469 and "100 passes" not in small.note and "--steps" in small.note
     assert scale_law(21_000, Budget(until_loss=1.0), 2.5).steps == 400
     assert scale_law(60_000, Budget(until_loss=1.0, steps=9000), 2.5).note == ""
+
+
+def test_a_short_time_gets_a_model_whose_validation_leaves_some_of_it() -> None:
+    def size(minutes: float, val_tokens: int, d_vocab: int) -> tuple[int, int]:
+        found = scale_law(700_000, Budget(minutes=minutes, val_tokens=val_tokens, d_vocab=d_vocab), float("nan"))
+        return found.d_model, found.n_layers
+
+    assert size(1 / 6, 76_116, 1_984) == (128, 2)
+    assert size(1 / 6, 640_000, 2_048) == (64, 1)
+    assert size(0.5, 590_000, 2_816) == (64, 2)
+    assert size(1.0, 76_000, 1_984) == (192, 4) and size(1.0, 540_000, 3_968) == (128, 2)
+    assert size(2.0, 540_000, 3_968) == (192, 4)  # from here on the size is that of the passes alone

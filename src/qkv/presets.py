@@ -14,6 +14,7 @@ from qkv.errors import ConfigError, unknown
 from qkv.models.counting import n_parameters, with_parameters
 from qkv.models.layout import Layout, ModelConfig, Patches, Sizes
 from qkv.tasks import TASKS, find_task
+from qkv.training.brief import bytes_worth_reading, size_validated_in_time
 from qkv.training.config import OptimizerConfig, ScheduleConfig, TeachingConfig
 
 __all__ = [
@@ -21,6 +22,7 @@ __all__ = [
     "OTHER_OPTIMIZERS",
     "PRESETS",
     "SIZE_LAWS",
+    "TEXT_LAWS",
     "Budget",
     "Preset",
     "Scale",
@@ -29,6 +31,7 @@ __all__ = [
     "nominal_updates",
     "optimizer_config",
     "scale_law",
+    "text_law",
 ]
 
 
@@ -289,6 +292,10 @@ class Budget:
     """Examples a step, where they were chosen."""
     teachers: int | None = None
     """Trainings that come first, where their number was chosen."""
+    val_tokens: int = 0
+    """Tokens that a validation scores; 0 where that plays no part."""
+    d_vocab: int = 0
+    """Tokens that each of them is chosen from."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -373,6 +380,15 @@ def nominal_updates(minutes: float, positions: int, d_model: int, n_layers: int)
     return max(1, int(60 * minutes / (_AN_UPDATE + positions * cost * 60 / _A_MINUTE)))
 
 
+TEXT_LAWS = ("text", "hidden text")
+"""Size laws of the tasks whose data are one plain text."""
+
+
+def text_law(size_law: str, minutes: float) -> int:
+    """Bytes of a training text that are read at most for `minutes` of wall time; 0 is all of it."""
+    return bytes_worth_reading(minutes) if size_law in TEXT_LAWS else 0
+
+
 def scale_law(n_tokens: int, budget: Budget, bigram_loss: float) -> Scale:
     """Sizes and batch for a text of `n_tokens` training tokens.
 
@@ -387,8 +403,13 @@ def scale_law(n_tokens: int, budget: Budget, bigram_loss: float) -> Scale:
         scale = _scale_for_target(budget.until_loss / bigram_loss)
         return scale if budget.steps else _within_passes(scale, n_tokens)
     if budget.steps or 0 < budget.minutes < 1:
-        return Scale(d_model=128, n_layers=4, n_ctx=128, batch_tokens=1024, optimizer=_USUAL)
-    return _scale_for_minutes(n_tokens, budget.minutes or DEFAULT_MINUTES)
+        scale = Scale(d_model=128, n_layers=4, n_ctx=128, batch_tokens=1024, optimizer=_USUAL)
+    else:
+        scale = _scale_for_minutes(n_tokens, budget.minutes or DEFAULT_MINUTES)
+    d_model, n_layers = size_validated_in_time(
+        scale.d_model, scale.n_layers, budget.minutes, budget.val_tokens, budget.d_vocab
+    )
+    return replace(scale, d_model=d_model, n_layers=n_layers)
 
 
 def _scale_for_minutes(n_tokens: int, minutes: float) -> Scale:

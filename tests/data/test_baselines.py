@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from qkv.data.baselines import baselines
+from qkv.data.baselines import baselines, expected_seconds
 from qkv.data.config import DataConfig
 from qkv.data.corpus import load_corpus
 from qkv.data.ngrams import ngram_losses
@@ -96,3 +96,10 @@ def test_tinyshakespeare_has_its_known_figures(tinyshakespeare: Path, tmp_path: 
     assert found.ngram_order == 6 and found.ngram == pytest.approx(1.558, abs=0.003)
     assert found.unigram == pytest.approx(3.347, abs=0.002) and found.bigram == pytest.approx(2.484, abs=0.002)
     assert found.bits_per_byte["xz"] == pytest.approx(2.516, abs=0.01)
+
+
+def test_what_is_kept_takes_no_time_and_what_is_not_takes_it_by_its_size(corpus, tmp_path: Path) -> None:
+    text = corpus.train.n_bytes + corpus.val.n_bytes
+    assert expected_seconds(corpus, None) == expected_seconds(corpus, tmp_path) >= 0.85e-6 * text
+    baselines(corpus, tmp_path)
+    assert expected_seconds(corpus, tmp_path) == 0.0

@@ -222,3 +222,25 @@ def test_a_single_document_or_a_tiny_text_cannot_be_split(tmp_path: Path) -> Non
     (tmp_path / "a.txt").write_text("hi\n")
     with pytest.raises(SourceError, match="3 bytes; too small"):
         split_of(tmp_path / "a.txt")
+
+
+def test_bins_are_the_least_hashes_of_twelve_bytes_of_one_document() -> None:
+    """Against the definition, letter by letter: running sums and batches change nothing."""
+    base, draws = 0x9E3779B97F4A7C15, random.Random(10)
+    mask, inverse = (1 << 64) - 1, pow(0x9E3779B97F4A7C15, -1, 1 << 64)
+
+    def mixed(value: int) -> int:
+        value = (value ^ value >> 30) * 0xBF58476D1CE4E5B9 & mask
+        value = (value ^ value >> 27) * 0x94D049BB133111EB & mask
+        return value ^ value >> 31
+
+    documents = [article(draws, n) for n in (0, 1, 2, 3, 40, 200)] + ["Abc, d", "x" * 11, "y" * 12]
+    found = sketch(documents).bins
+    for row, text in zip(found, documents, strict=True):
+        letters = "".join(c for c in text.lower() if c.isalnum()).encode()
+        least = [0xFFFFFFFF] * 16
+        for i in range(len(letters) - 11):
+            value = mixed(sum(letter * pow(base, j, 1 << 64) for j, letter in enumerate(letters[i : i + 12])) & mask)
+            least[value >> 60] = min(least[value >> 60], value & 0xFFFFFFFE)
+        assert row.tolist() == least
+    assert inverse * base & mask == 1

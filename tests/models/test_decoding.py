@@ -49,9 +49,19 @@ def test_single_steps_give_the_logits_of_the_forward_pass(layout, split, monkeyp
             torch.testing.assert_close(single.step(ids[:, pos]), whole[:, pos], rtol=0, atol=1e-11)
     assert bool(single.cache.settled) == split
     for layer, (parts, store) in enumerate(zip(single.cache.recent(), cache.store, strict=True)):
-        older = single.cache.settled[layer] if split else [store.new_empty(len(parts[0]), 0, 6)] * 2
-        held = [torch.cat(pair, dim=1)[:, :9] for pair in zip(older, parts, strict=True)]
+        rows = len(parts[0])
+        older = single.cache.settled[layer] if split else (store.new_empty(rows, 6, 0), store.new_empty(rows, 0, 6))
+        held = [torch.cat((older[0], parts[0]), dim=2)[:, :, :9].mT, torch.cat((older[1], parts[1]), dim=1)[:, :9]]
         torch.testing.assert_close(torch.stack(held).view(store.shape), store, rtol=0, atol=1e-11)
+
+
+@pytest.mark.parametrize("mlp", ["relu", "gelu", "gelu_tanh", "relu2"])
+def test_the_bias_behind_an_mlp_is_the_weight_of_a_neuron_that_reads_nothing(mlp):
+    model = randomised(positions="learned", norm="layer", qk_norm=False, mlp=mlp, bias=True, tied=True)
+    layer, block = Decoding(model)._layers[0], model.blocks[0]
+    assert layer.b_out is None and len(layer.W_out) % 16 == len(block.mlp.W_out) % 16
+    x = torch.randn(3, 12, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
+    torch.testing.assert_close(layer._mlp(x.clone()), x + block.mlp(block.norm2(x)), rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize(

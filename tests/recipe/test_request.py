@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import time
 from pathlib import Path
 from typing import Any
 
@@ -151,8 +152,27 @@ def test_a_resumed_run_has_the_minutes_that_are_left(small_text: Path, monkeypat
     monkeypatch.setattr(loop, "run", lambda **asked: given.update(asked))
     parts = assemble(*resolved(small_text, set=SMALL, steps=None, minutes=1.0))
     found = Checkpoint(path=Path(), state=TrainingState(step=9, horizon=900, train_seconds=spent))
-    _loop(parts, RunFolder("nowhere"), Listening(null=False), [], found, ALONE)
+    _loop(parts, RunFolder("nowhere"), Listening(null=False), [], found, ALONE, None)
     assert given["deadline_seconds"] == pytest.approx(left, abs=0.1) and not given["scores_start"]
+
+
+@pytest.mark.parametrize(("minutes", "least"), [(0.1, 2.4), (1 / 6, 4.0), (1.0, 4.0)])
+def test_a_budget_that_reading_used_up_leaves_time_to_train(small_text: Path, monkeypatch, minutes, least) -> None:
+    given: dict[str, Any] = {}
+    monkeypatch.setattr(loop, "run", lambda **asked: given.update(asked))
+    parts = assemble(*resolved(small_text, set=SMALL, steps=None, minutes=minutes))
+    late = Listening(null=False, started=time.monotonic() - 60 * minutes)
+    _loop(parts, RunFolder("nowhere"), late, [], None, ALONE, None)
+    assert given["deadline_seconds"] == pytest.approx(least)
+
+
+def test_a_short_time_reads_a_part_of_a_long_text_and_says_so_in_the_configuration(small_text: Path) -> None:
+    def read(**given: Any) -> int:
+        return resolved(small_text, **{"steps": None} | given)[0].data.train_bytes
+
+    assert read(minutes=0.1) == read(minutes=0.2) == 2_100_000 and read(minutes=1.5) == 12_000_000
+    assert read(minutes=2.0) == read() == read(steps=5) == read(minutes=0.1, until_loss=1.0) == 0
+    assert read(minutes=0.1, set={"train_bytes": 7000}) == 7000
 
 
 @pytest.mark.parametrize("name", ["n_layers", "d_model", "batch_size"])

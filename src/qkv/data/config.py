@@ -48,7 +48,7 @@ class ImageOptions:
 class DataConfig:
     """Where text comes from and which tokenizer cuts it.
 
-    Raises ConfigError for a vocabulary of fewer than 0 tokens.
+    Raises ConfigError for a vocabulary of fewer than 0 tokens, or fewer than 0 bytes to train on.
     """
 
     source: str = ""
@@ -59,6 +59,8 @@ class DataConfig:
     """Size of the vocabulary to fit, special tokens included; 0 means the law of `tokenizers.vocabulary_law`."""
     val: str = ""
     """A source of its own for validation; empty means a part of `source` held out by `split`."""
+    train_bytes: int = 0
+    """Bytes of the training part that are read at most, in pieces spread evenly over it; 0 means all of it."""
     text_column: str = ""
     """The column of a table that holds the text; empty means it is found by name, then by length."""
     label_column: str = ""
@@ -74,3 +76,5 @@ class DataConfig:
     def __post_init__(self) -> None:
         if self.vocab < 0:
             raise ConfigError(f"vocab is {self.vocab}; expected 0 (chosen by a law) or the number of tokens to fit")
+        if self.train_bytes < 0:
+            raise ConfigError(f"train_bytes is {self.train_bytes}; expected 0 (all of the text) or a number of bytes")

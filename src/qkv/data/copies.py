@@ -11,6 +11,7 @@ count as copies where their letters and digits are equal.
 import hashlib
 import string
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -23,6 +24,8 @@ ALIKE = 0.5
 
 _EMPTY = np.uint32(0xFFFFFFFF)
 _COMPARED = 1 << 15
+_BATCH = (1 << 20) + _COMPARED
+"""Bytes that are hashed at a time, at most."""
 _UPPER = string.ascii_uppercase.encode()
 _LOWER = bytes(byte | 0x20 if byte in _UPPER else byte for byte in range(256))
 _DROPPED = bytes(byte for byte in range(128) if not chr(byte).isalnum())
@@ -56,33 +59,45 @@ def _fill_bins(bins: np.ndarray, plain: list[bytes]) -> None:
     first, size = 0, 0
     for i, letters in enumerate(plain):
         size += len(letters)
-        if size > 1 << 20 or i == len(plain) - 1:
+        if size > _BATCH - _COMPARED or i == len(plain) - 1:
             _fill_batch(bins[first : i + 1], plain[first : i + 1])
             first, size = i + 1, 0
 
 
 def _fill_batch(bins: np.ndarray, plain: list[bytes]) -> None:
-    data = np.frombuffer(b"".join(plain), dtype=np.uint8).astype(np.uint64)
-    lengths = np.array([len(letters) for letters in plain])
-    n_shingles = np.maximum(lengths - SHINGLE + 1, 0)
-    owner = np.repeat(np.arange(len(plain)), n_shingles)
-    if not len(owner):
+    """The hash of every 12 bytes in a row of one document, by differences of one running sum over all of them."""
+    data = np.frombuffer(b"".join(plain), dtype=np.uint8)
+    n = len(data) - SHINGLE + 1
+    if n <= 0:
         return
-    starts = np.arange(len(owner)) + np.repeat(
-        np.cumsum(lengths) - lengths - (np.cumsum(n_shingles) - n_shingles), n_shingles
-    )
+    owner = np.repeat(np.arange(len(plain), dtype=np.int32), [len(letters) for letters in plain])
+    powers, inverses = _powers(_BASE, len(data)), _powers(_INVERSE, len(data))
+    sums = np.zeros(len(data) + 1, np.uint64)
     with np.errstate(over="ignore"):
-        sums = np.concatenate([np.zeros(1, np.uint64), np.cumsum(data * _powers(_BASE, len(data)), dtype=np.uint64)])
-        hashes = (sums[starts + SHINGLE] - sums[starts]) * _powers(_INVERSE, len(data))[starts]
-        hashes = (hashes ^ (hashes >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        hashes = (hashes ^ (hashes >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        np.cumsum(data * powers, dtype=np.uint64, out=sums[1:])
+        hashes = sums[SHINGLE:] - sums[:-SHINGLE]
+        hashes *= inverses[:n]
+        hashes ^= hashes >> np.uint64(30)
+        hashes *= np.uint64(0xBF58476D1CE4E5B9)
+        hashes ^= hashes >> np.uint64(27)
+        hashes *= np.uint64(0x94D049BB133111EB)
         hashes ^= hashes >> np.uint64(31)
-    places = owner * BINS + (hashes >> np.uint64(60)).astype(np.int64)
-    np.minimum.at(bins.reshape(-1), places, (hashes & np.uint64(0xFFFFFFFE)).astype(np.uint32))
+    whole = owner[:n] == owner[SHINGLE - 1 :]  # the others end in the next document
+    places = (owner[:n] * np.int64(BINS) + (hashes >> np.uint64(60)).astype(np.int64))[whole]
+    np.minimum.at(bins.reshape(-1), places, (hashes & np.uint64(0xFFFFFFFE)).astype(np.uint32)[whole])
 
 
 def _powers(base: int, n: int) -> np.ndarray:
-    """base^0 ... base^(n-1) modulo 2^64."""
+    """base^0 ... base^(n-1) modulo 2^64; those of a usual batch are kept."""
+    return (_kept_powers(base) if n <= _BATCH else _all_powers(base, n))[:n]
+
+
+@lru_cache(maxsize=2)
+def _kept_powers(base: int) -> np.ndarray:
+    return _all_powers(base, _BATCH)
+
+
+def _all_powers(base: int, n: int) -> np.ndarray:
     factors = np.full(n, base, dtype=np.uint64)
     factors[:1] = 1
     return np.cumprod(factors, dtype=np.uint64)

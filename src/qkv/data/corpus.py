@@ -19,6 +19,7 @@ from qkv.data.config import DataConfig
 from qkv.data.encoders import most_workers
 from qkv.data.fitting import FITTED_SAMPLE
 from qkv.data.lost import charge_nats
+from qkv.data.sampling import evenly, held, sampled
 from qkv.data.sources import Chunk, Source, open_source
 from qkv.data.split import Part, Split, split_source
 from qkv.data.tokenising import IN_MEMORY_BYTES, keep_tokens, kept_tokens, tokenise, whole_words
@@ -138,10 +139,14 @@ def load_corpus(
     digest = source.sha256 if val is None else joined_hash(source.sha256, val.sha256)
     columns = (config.text_column, config.label_column) if source.text_file is None else ()
     reading = (*columns, *_reading(source), *(_reading(val) if val is not None else ()))
+    reading = (*reading, *([f"train {config.train_bytes}"] if config.train_bytes else ()))
 
     @lru_cache(maxsize=1)
     def split() -> Split:
-        return split_source(source, val)
+        if not config.train_bytes:
+            return split_source(source, val)
+        with held(source, IN_MEMORY_BYTES) as quick:
+            return sampled(split_source(quick, val), config.train_bytes)
 
     told = progress or (lambda what, share: None)
     tokenizer = fitted_tokenizer(config, split, cache_key(digest, *reading), many, task_specials, cache, told)
@@ -233,25 +238,10 @@ def fitted_tokenizer(
     told(f"fitting {kind} vocabulary", 0.0)
     train = split().train
     vocab = config.vocab or vocabulary_law(kind, train.n_bytes)
-    texts = _sample(train, None if kind == "char" else FITTED_SAMPLE)
+    texts = (chunk.text for chunk in evenly(train, None if kind == "char" else FITTED_SAMPLE))
     tokenizer = fit_tokenizer(kind, texts, vocab, specials=specials, end=many)
     write_cached(cache, name, tokenizer.to_json().encode())
     return tokenizer
-
-
-def _sample(part: Part, most_bytes: int | None) -> Iterator[str]:
-    """The texts of a part, or evenly spread chunks of it that come to about `most_bytes`."""
-    chunks = whole_words(part.read())
-    if most_bytes is None or part.n_bytes <= most_bytes:
-        yield from (chunk.text for chunk in chunks)
-        return
-    step = part.n_bytes / most_bytes
-    seen = taken = 0
-    for chunk in chunks:
-        seen += len(chunk.text)
-        if seen >= taken * step:
-            taken += len(chunk.text)
-            yield chunk.text
 
 
 def _tokens(

@@ -10,6 +10,7 @@ taken whole, and all of the first is trained on.
 
 from array import array
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,6 +26,8 @@ __all__ = ["MOST_VAL_BYTES", "Part", "Split", "repeated", "split_source"]
 MOST_VAL_BYTES = 2_000_000
 MOST_VAL_DOCUMENTS = 1 / 3
 """Share of the documents that a tenth of the text may take: more are the short ones alone, as long ones do not fit."""
+_AHEAD = 2
+"""Batches of documents that may be read before they are sketched."""
 MOST_SKETCHED = 2_000_000
 """Beyond this many documents only equal ones (letters and digits) are kept together. At its peak a split takes about
 190 bytes for each document up to here (380 MB in all) and 95 for each beyond."""
@@ -113,32 +116,35 @@ class _Survey:
 def _survey(source: Source) -> _Survey:
     """Sizes and sketches of all documents; a long document is sketched by its beginning."""
     sizes = array("q")  # bytes and characters of each document in turn
-    sketches: list[Sketches] = []
+    sketches: list[Future[Sketches]] = []
     heads: list[str] = []
     waiting = 0
     n_bytes = n_chars = 0
     head = ""
+    with ThreadPoolExecutor(1) as pool:  # it sketches while the next ones are read
 
-    def flush() -> None:
-        nonlocal waiting
-        sketches.append(sketch(heads, compare=len(sizes) <= 2 * MOST_SKETCHED))
-        heads.clear()
-        waiting = 0
+        def flush() -> None:
+            nonlocal heads, waiting
+            if len(sketches) >= _AHEAD:
+                sketches[-_AHEAD].result()
+            sketches.append(pool.submit(sketch, heads, compare=len(sizes) <= 2 * MOST_SKETCHED))
+            heads, waiting = [], 0
 
-    for text, ends in source.chunks():
-        if not n_chars:
-            head = text[: 1 << 17]
-        n_chars += len(text)
-        n_bytes += len(text) if text.isascii() else len(text.encode("utf-8", "replace"))
-        if ends:
-            sizes.extend((n_bytes, n_chars))
-            heads.append(head)
-            waiting += len(head)
-            n_bytes = n_chars = 0
-            if waiting > 1 << 21:
-                flush()
-    if heads:
-        flush()
+        for text, ends in source.chunks():
+            if not n_chars:
+                head = text[: 1 << 17]
+            n_chars += len(text)
+            n_bytes += len(text) if text.isascii() else len(text.encode("utf-8", "replace"))
+            if ends:
+                sizes.extend((n_bytes, n_chars))
+                heads.append(head)
+                waiting += len(head)
+                n_bytes = n_chars = 0
+                if waiting > 1 << 21:
+                    flush()
+        if heads:
+            flush()
+        found = [each.result() for each in sketches]
     table = np.array(sizes, dtype=np.int64).reshape(-1, 2)
     if not len(table):
         raise SourceError(f"{source.name!r} holds no text")
@@ -146,7 +152,7 @@ def _survey(source: Source) -> _Survey:
         n_bytes=table[:, 0],
         n_chars=table[:, 1],
         sketches=Sketches(
-            keys=np.concatenate([part.keys for part in sketches]), bins=np.concatenate([part.bins for part in sketches])
+            keys=np.concatenate([part.keys for part in found]), bins=np.concatenate([part.bins for part in found])
         ),
     )
 

@@ -99,11 +99,12 @@ class SplitCache:
         self.n_settled = self.length if split else 0
         self._recent = held.new_zeros(n_layers, 2, batch, n_kv, ROOM if split else n_ctx, d_head)
         self._rows = self._recent.flatten(2, 3)
+        self._keys, self._values = self._rows[:, 0].mT, self._rows[:, 1]
         self.settled: list[tuple[Tensor, ...]] = []
-        """Keys and values of each layer, [row, n_settled, d_head]; no layer where the cache is small."""
+        """Keys [row, d_head, n_settled] and values [row, n_settled, d_head] of each layer; none where it is small."""
         self._memory = [held.new_empty(2 * size) for _ in range(n_layers + 1)] if split else []
         if split:
-            self.settled = [layer.flatten(1, 2).unbind() for layer in held]
+            self.settled = [_transposed(layer.flatten(1, 2)) for layer in held]
         else:
             self._recent[:, :, :, :, : self.length] = held
 
@@ -112,9 +113,10 @@ class SplitCache:
         return self._recent.select(4, self.length - self.n_settled).unbind()
 
     def recent(self) -> list[tuple[Tensor, Tensor]]:
-        """Keys and values that are not settled, the next position's among them: for each layer [row, pos, d_head]."""
-        seen = self._rows[:, :, :, : self.length - self.n_settled + 1]
-        return list(zip(seen[:, 0].unbind(), seen[:, 1].unbind(), strict=True))
+        """Keys and values that are not settled, the next position's among them, of each layer; shapes as of settled."""
+        n = self.length - self.n_settled + 1
+        keys, values = self._keys[:, :, :, :n].unbind(), self._values[:, :, :n].unbind()
+        return list(zip(keys, values, strict=True))
 
     def advance(self) -> None:
         """Count one position as read, after every layer has stored it."""
@@ -128,9 +130,14 @@ class SplitCache:
         n, self.n_settled = self.n_settled, self.length
         for layer, (keys, values) in enumerate(self.settled):
             joined = self._memory[-1][: 2 * rows * self.length * d_head].view(2, rows, self.length, d_head)
-            joined[0, :, :n], joined[1, :, :n], joined[:, :, n:] = keys, values, self._rows[layer]
-            self.settled[layer] = joined.unbind()
+            joined[0, :, :n], joined[1, :, :n], joined[:, :, n:] = keys.mT, values, self._rows[layer]
+            self.settled[layer] = _transposed(joined)
             self._memory[-1], self._memory[layer] = self._memory[layer], self._memory[-1]
+
+
+def _transposed(both: Tensor) -> tuple[Tensor, Tensor]:
+    """[2, row, pos, d_head] as keys [row, d_head, pos] and values [row, pos, d_head], views both."""
+    return both[0].mT, both[1]
 
 
 class StateCache:

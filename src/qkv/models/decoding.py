@@ -23,6 +23,9 @@ from qkv.models.norms import LayerNorm, RMSNorm
 
 __all__ = ["Decoding", "serves"]
 
+_LINE = 16
+"""Numbers of a cache line."""
+
 MOST_TURNS = 1 << 25
 """Numbers in the tables of turns of all layers; a context of 100,000 positions would need gigabytes of them."""
 
@@ -99,6 +102,8 @@ class _Heads:
         self._q_from = heads[:, :n_heads]
         self._q = self._q_from if batch == 1 else like.new_empty(batch, n_heads, d_head)
         self._q_rows = self._q.view(rows)
+        self.z = like.new_empty(batch * n_kv, n_heads // n_kv, d_head)
+        self.z_of_row = self.z.view(batch, n_heads * d_head)
         self._halves, self._swapped = self.qk.tensor_split(2, dim=2), like.new_empty(self.qk.shape)
         self._others = self._swapped.tensor_split(2, dim=2)
 
@@ -139,9 +144,24 @@ class _Layer:
         if mlp is not None:
             weights = [mlp.W_in] if mlp.W_gate is None else [mlp.W_gate, mlp.W_in]
             biases = [mlp.b_in] if mlp.W_gate is None else [None, mlp.b_in]
-            self.mlp_in = _into(block.norm2, weights, biases)
             self.W_out = mlp.W_out.detach()
             self.b_out = None if mlp.b_out is None else mlp.b_out.detach()
+            if self.b_out is not None and mlp.W_gate is None and mlp.b_in is not None:
+                weights, biases = self._constant_neuron(weights[0], mlp.b_in)
+            self.mlp_in = _into(block.norm2, weights, biases)
+
+    def _constant_neuron(self, W_in: Tensor, b_in: Tensor) -> tuple[list[Tensor], list[Tensor | None]]:
+        """W_in and b_in with neurons that read nothing; the first is always act(1), and writes b_out / act(1).
+
+        So that adding b_out is a part of the product before it. There are as many as keep rows at whole cache lines.
+        """
+        assert self.b_out is not None
+        one = b_in.new_zeros(_LINE)
+        one[0] = 1.0
+        rows = self.W_out.new_zeros(_LINE, self.W_out.shape[1])
+        rows[0] = self.b_out / ACTIVATIONS[self.mlp_kind or ""](one)[0]
+        self.W_out, self.b_out = torch.cat((self.W_out, rows)), None
+        return [W_in, W_in.new_zeros(W_in.shape[0], _LINE)], [b_in, one]
 
     def _turns(self, attention: Any, n_ctx: int) -> tuple[Tensor, Tensor | None]:
         """Tables [n_ctx, n_qk, d_head] with q' = u along + swapped(u) across.
@@ -171,8 +191,8 @@ class _Layer:
     ) -> Tensor:
         """x [batch, d_model] at position n -> the same after this block; its key and value go into `place`.
 
-        place [2, batch, kv_head, d_head]; recent and settled are keys and values [batch * kv_head, pos, d_head], the
-        recent ones with `place` among them. x is overwritten.
+        place [2, batch, kv_head, d_head]; recent and settled are keys [batch * kv_head, d_head, pos] and values
+        [batch * kv_head, pos, d_head], the recent ones with `place` among them. x is overwritten.
         """
         self.qkv(x, heads.joined)
         if self.qk_rms is not None:
@@ -183,8 +203,8 @@ class _Layer:
         elif self.along is not None:
             heads.qk.mul_(self.along[n])
         place.copy_(heads.kv)
-        z = _attended(heads.queries(), recent, settled)
-        x = x.addmm_(z.view(x.shape[0], -1), self.W_O)
+        _attended(heads.queries(), recent, settled, heads.z)
+        x = x.addmm_(heads.z_of_row, self.W_O)
         x = x if self.b_O is None else x.add_(self.b_O)
         return x if self.mlp_kind is None else self._mlp(x)
 
@@ -199,19 +219,21 @@ class _Layer:
         return x if self.b_out is None else x.add_(self.b_out)
 
 
-def _attended(q: Tensor, recent: tuple[Tensor, Tensor], settled: tuple[Tensor, ...]) -> Tensor:
-    """z [row, group, d_head] of queries that are scaled; one query is batched products.
+def _attended(q: Tensor, recent: tuple[Tensor, Tensor], settled: tuple[Tensor, ...], z: Tensor) -> None:
+    """Write into z [row, group, d_head] what queries that are scaled get; one query is batched products.
 
-    The fused operator, made for long rows of queries, takes up to three times as long for it.
+    Keys are [row, d_head, pos], values [row, pos, d_head]. The fused operator, made for long rows of queries, takes up
+    to three times as long for it.
     """
     keys, values = recent
-    scores = torch.bmm(q, keys.mT)
+    scores = torch.bmm(q, keys)
     if not settled:
-        return torch.bmm(scores.softmax(-1), values)
+        torch.bmm(scores.softmax(-1), values, out=z)
+        return
     older_keys, older_values = settled
-    pattern = torch.cat((torch.bmm(q, older_keys.mT), scores), dim=2).softmax(-1)
-    n = older_keys.shape[1]
-    return torch.bmm(pattern[:, :, :n], older_values).baddbmm_(pattern[:, :, n:], values)
+    pattern = torch.cat((torch.bmm(q, older_keys), scores), dim=2).softmax(-1)
+    n = older_keys.shape[2]
+    torch.bmm(pattern[:, :, :n], older_values, out=z).baddbmm_(pattern[:, :, n:], values)
 
 
 class Decoding:
@@ -220,10 +242,20 @@ class Decoding:
     def __init__(self, model: Any) -> None:
         assert serves(model)
         self._embedding, self._n_ctx = model.embedding, model.sizes.n_ctx
+        e = model.embedding
+        self._is_plain = e.factor == 1.0 and e.sines is None and e.norm_e is None and e.W_type is None
+        self._W_E, self._W_pos = e.W_E.detach(), None if e.W_pos is None else e.W_pos.detach()
         self._layers = [_Layer(block, self._n_ctx) for block in model.blocks]
         head = model.head
         W_U = head.W_U if head.W_U is not None else model.embedding.W_E.t()
         self._out = _into(model.norm_f, [W_U], [head.b_U])
+
+    def _embedded(self, ids: Tensor, n: int) -> Tensor:
+        """ids [batch] at position n -> [batch, d_model], in memory of its own."""
+        if not self._is_plain:
+            return self._embedding(ids[:, None], None, n)[:, 0]
+        x = F.embedding(ids, self._W_E)
+        return x if self._W_pos is None else x.add_(self._W_pos[n])
 
     def begin(self, cache: KVCache) -> None:
         """Go on from the positions in `cache`, which is not needed any more."""
@@ -234,7 +266,7 @@ class Decoding:
     def step(self, ids: Tensor) -> Tensor:
         """ids int64 [batch], the next token of each sequence -> logits [batch, d_vocab] for the one after it."""
         cache = self.cache
-        x = self._embedding(ids[:, None], None, cache.length)[:, 0]
+        x = self._embedded(ids, cache.length)
         settled = cache.settled or ((),) * len(self._layers)
         for layer, place, recent, older in zip(self._layers, cache.places(), cache.recent(), settled, strict=True):
             x = layer.step(x, cache.length, self._heads, place, recent, older)

@@ -23,6 +23,7 @@ from qkv.presets import (
     DEFAULT_MINUTES,
     OTHER_OPTIMIZERS,
     SIZE_LAWS,
+    TEXT_LAWS,
     Budget,
     Preset,
     Scale,
@@ -30,6 +31,7 @@ from qkv.presets import (
     model_config,
     nominal_updates,
     optimizer_config,
+    text_law,
 )
 from qkv.tasks import Data, Task, find_task
 from qkv.training.config import TrainingConfig
@@ -182,6 +184,8 @@ def resolve(request: Request, cache: Path | None) -> tuple[RunConfig, Data, Scal
         goes_on=parent is not None,
         batch_size=int(examples) if examples.isdecimal() else 0,
         teachers=int(teachers) if teachers.isdecimal() else None,
+        val_tokens=_val_tokens(task, data),
+        d_vocab=task.model_sizes(data).get("d_vocab", 0),
     )
     yardstick = task.yardstick_nats(data) if budget.until_loss else math.nan
     scale = SIZE_LAWS[task.size_law](data.n_train, budget, yardstick)
@@ -224,6 +228,11 @@ def resolve(request: Request, cache: Path | None) -> tuple[RunConfig, Data, Scal
     return dataclasses.replace(config, model=config.model.resolved()), data, scale
 
 
+def _val_tokens(task: Task, data: Any) -> int:
+    """Tokens of the validation text of a task on plain text; 0 elsewhere."""
+    return len(data.val) if task.size_law in TEXT_LAWS else 0
+
+
 def _check_no_run(source: str) -> None:
     """Make sure that what is to be read is not a run folder. Raises ConfigError that says what may have been meant."""
     folder = Path(source)
@@ -251,6 +260,7 @@ def _data_config(request: Request, task: Task, parent: "_Parent | None") -> Data
         tokenizer=_absolute(request.tokenizer or (parent.tokenizer if parent else task.tokenizer)),
         vocab=request.vocab or 0,
         val=whole_source(request.val or ""),
+        train_bytes=0 if request.until_loss else text_law(task.size_law, request.minutes or 0.0),
         text_column=request.text_column or "",
         label_column=request.label_column or "",
         images=ImageOptions() if task.reads == "images" else None,

@@ -37,6 +37,7 @@ from qkv.tasks import Data, Evaluation, find_task
 from qkv.telemetry import Store
 from qkv.training import checkpoint as checkpoints
 from qkv.training import loop
+from qkv.training.brief import BRIEF_SECONDS
 from qkv.training.precision import Machine, check_compiler, check_device
 from qkv.training.ranks import Ranks, check_shares, join
 from qkv.training.record import Observer, Outcome, StepRecord
@@ -46,7 +47,10 @@ __all__ = ["Listening", "next_folder", "resume", "train"]
 
 AFTERWARDS_SECONDS = 6.0
 """What is kept of a wall-time budget for baselines, samples, the manifest and the report: of a minute and more, all of
-it, of less a share and two seconds."""
+it, of less a share and one second."""
+
+LEAST_SECONDS = 4.0
+"""A training and its validation have this long however long its text took to read, of less than 10 s four tenths."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -256,15 +260,17 @@ def _run(
     ranks: Ranks,
 ) -> None:
     """The loop and everything after it, into a folder that is ours; ranks but the first only compute."""
-    parts = _taught(parts, folder, listening, resume_from, ranks)
+    parts = _taught(parts, folder, listening, resume_from, ranks, cache)
     config, corpus = parts.config, parts.corpus
     has_null = config.watch != "off" and listening.null
     if not ranks.is_first:
-        outcome = _loop(parts, folder, listening, [], resume_from, ranks)
+        outcome = _loop(parts, folder, listening, [], resume_from, ranks, cache)
         if has_null:
             train_null(parts, outcome, folder, None, ranks)
         return
-    background = BackgroundBaselines(parts.task, corpus, cache)
+    is_brief = 0 < 60 * config.training.minutes < BRIEF_SECONDS
+    # Of little time they come after the training: taking a core by turns they would make its pace a guess.
+    background = None if is_brief else BackgroundBaselines(parts.task, corpus, cache)
     with Store(folder.telemetry) as store:
         observers: list[Observer] = [Ledger(store, config.ledger)] if config.ledger.every else []
         start = parts.start if resume_from is None or resume_from.state.step == 0 else None  # else the kept ones
@@ -276,12 +282,13 @@ def _run(
         elsewhere = note_machine(store, config, resume_from.state.step if resume_from else 0)
         if elsewhere:
             listening.say(elsewhere)
-        outcome = _loop(parts, folder, listening, observers, resume_from, ranks)
-        if outcome.best_step == 0:
+        outcome = _loop(parts, folder, listening, observers, resume_from, ranks, cache)
+        if outcome.best_step == 0 and config.from_run:
             listening.say(
                 f"No validation after an update was better than that of the weights it started from"
                 f" ({outcome.best_loss:.4f} nats): the best weights are those of {config.from_run}."
             )
+        background = background or BackgroundBaselines(parts.task, corpus, cache)
         with _afterwards(folder):
             missing = train_null(parts, outcome, folder, store, ranks) if has_null else ""
             if missing:
@@ -329,10 +336,12 @@ def _loop(
     observers: list[Observer],
     resume_from: checkpoints.Checkpoint | None,
     ranks: Ranks,
+    cache: Path | None,
 ) -> Outcome:
     config, deadline = parts.config, None
     if config.training.minutes:
-        deadline = ranks.of_first(max(1.0, _left(parts, listening, resume_from)))
+        least = 1.0 if resume_from else max(1.0, min(LEAST_SECONDS, 0.4 * 60 * config.training.minutes))
+        deadline = ranks.of_first(max(least, _left(parts, listening, resume_from, cache)))
     with contextlib.ExitStack() as stack:
         stack.callback(parts.plan.at_end)
         return loop.run(
@@ -354,10 +363,12 @@ def _loop(
         )
 
 
-def _left(parts: Parts, listening: Listening, resume_from: checkpoints.Checkpoint | None) -> float:
+def _left(parts: Parts, listening: Listening, resume_from: checkpoints.Checkpoint | None, cache: Path | None) -> float:
     """Seconds of the wall-time budget that are left for the loop, what follows it taken off."""
     budget = 60 * parts.config.training.minutes
-    afterwards = min(AFTERWARDS_SECONDS, 2 + budget / 15) + parts.task.afterwards_seconds
+    afterwards = min(AFTERWARDS_SECONDS, 1 + budget / 12) + parts.task.afterwards_seconds
+    if budget < BRIEF_SECONDS:
+        afterwards += parts.task.baselines_seconds(parts.corpus, cache)
     spent = listening.seconds() + (resume_from.state.train_seconds if resume_from else 0.0)
     has_null = parts.config.watch != "off" and listening.null
     return (budget - spent - afterwards) * (1 - (NULL_SHARE if has_null else 0))
@@ -369,6 +380,7 @@ def _taught(
     listening: Listening,
     resume_from: checkpoints.Checkpoint | None,
     ranks: Ranks,
+    cache: Path | None,
 ) -> Parts:
     """The parts with the teachers that the run is to learn from, trained where the folder has them not yet."""
     if not parts.config.training.teaching.teachers:
@@ -376,7 +388,7 @@ def _taught(
     train_teachers(
         parts,
         folder,
-        seconds=(lambda: _left(parts, listening, resume_from)) if parts.config.training.minutes else None,
+        seconds=(lambda: _left(parts, listening, resume_from, cache)) if parts.config.training.minutes else None,
         observers=[_Progress(listening.progress)] if ranks.is_first else [],
         say=listening.say,
         ranks=ranks,

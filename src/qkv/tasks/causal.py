@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from qkv.data.baselines import baselines
+from qkv.data.baselines import baselines, expected_seconds
 from qkv.data.packing import train_window, val_windows
 from qkv.tasks.evaluation import evaluate
 from qkv.tasks.generation import Sampling, generate
@@ -72,6 +72,10 @@ class Causal(TextTask):
             facts=dataclasses.asdict(found),
             note=found.note,
         )
+
+    def baselines_seconds(self, data: "Corpus", cache: Path | None) -> float:
+        """By `qkv.data.baselines.expected_seconds`."""
+        return expected_seconds(data, cache)
 
     def train_batch(
         self,

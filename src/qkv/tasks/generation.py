@@ -102,8 +102,12 @@ def _continued(model: Any, prompts: Sequence[np.ndarray], draws: np.ndarray, how
         draw_of[row, len(prompt) : len(prompt) + tokens] = draws[row]
     read, ends = _Reader(model, ids), list(how.ends)
     stop = given + tokens  # where each row is complete
+    alike = range(0) if ends else range(int(given.max()), int(stop.min()))  # where every row has a token due
     for length in range(int(given.min()), ids.shape[1]):
         logits = read(length)
+        if length in alike:
+            ids[:, length] = choose(logits, draw_of[:, length], how)
+            continue
         due = (length >= given) & (length < stop)  # before that a row is still reading its prompt
         if due.any():
             if ends and (given == length).any():

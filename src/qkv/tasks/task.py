@@ -407,6 +407,10 @@ class Task(Protocol):
         """What needs no Transformer reaches; made in a thread beside the training. None where there is none."""
         ...
 
+    def baselines_seconds(self, data: Any, cache: Path | None) -> float:
+        """About how long that takes on a core of its own, by sizes alone; 0 where it is kept or hardly anything."""
+        ...
+
     # batches and losses
 
     def train_batch(
@@ -518,6 +522,10 @@ class TaskDefaults:
     def baselines(self, data: Any, cache: Path | None) -> Yardsticks | None:
         """None."""
         return None
+
+    def baselines_seconds(self, data: Any, cache: Path | None) -> float:
+        """Hardly anything."""
+        return 0.0
 
     def evaluate(self, model: Any, data: Any) -> Evaluation:
         """By `qkv.tasks.evaluation.evaluate`."""

@@ -361,7 +361,7 @@ class _Training:
             return "steps"
         if state.horizon and state.step >= state.horizon:
             return "steps" if state.horizon in (config.schedule.steps, config.schedule.most_steps) else "minutes"
-        if self.pace.is_over(self.clock(), self.validation.seconds):
+        if state.step and self.pace.is_over(self.clock(), self.validation.seconds):
             of = f" of {state.horizon}" if state.horizon else ""
             self.tell("horizon", f"the time is up at step {state.step}{of}")
             return "minutes"
