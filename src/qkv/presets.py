@@ -14,7 +14,7 @@ from qkv.errors import ConfigError, unknown
 from qkv.models.counting import n_parameters, with_parameters
 from qkv.models.layout import Layout, ModelConfig, Patches, Sizes
 from qkv.tasks import TASKS, find_task
-from qkv.training.brief import bytes_worth_reading, size_validated_in_time
+from qkv.training.brief import size_validated_in_time
 from qkv.training.config import OptimizerConfig, ScheduleConfig, TeachingConfig
 
 __all__ = [
@@ -22,7 +22,6 @@ __all__ = [
     "OTHER_OPTIMIZERS",
     "PRESETS",
     "SIZE_LAWS",
-    "TEXT_LAWS",
     "Budget",
     "Preset",
     "Scale",
@@ -31,7 +30,6 @@ __all__ = [
     "nominal_updates",
     "optimizer_config",
     "scale_law",
-    "text_law",
 ]
 
 
@@ -378,15 +376,6 @@ def nominal_updates(minutes: float, positions: int, d_model: int, n_layers: int)
     """
     cost = n_layers * d_model**2 / (4 * WIDE**2)
     return max(1, int(60 * minutes / (_AN_UPDATE + positions * cost * 60 / _A_MINUTE)))
-
-
-TEXT_LAWS = ("text", "hidden text")
-"""Size laws of the tasks whose data are one plain text."""
-
-
-def text_law(size_law: str, minutes: float) -> int:
-    """Bytes of a training text that are read at most for `minutes` of wall time; 0 is all of it."""
-    return bytes_worth_reading(minutes) if size_law in TEXT_LAWS else 0
 
 
 def scale_law(n_tokens: int, budget: Budget, bigram_loss: float) -> Scale:

@@ -23,7 +23,6 @@ from qkv.presets import (
     DEFAULT_MINUTES,
     OTHER_OPTIMIZERS,
     SIZE_LAWS,
-    TEXT_LAWS,
     Budget,
     Preset,
     Scale,
@@ -31,9 +30,9 @@ from qkv.presets import (
     model_config,
     nominal_updates,
     optimizer_config,
-    text_law,
 )
 from qkv.tasks import Data, Task, find_task
+from qkv.training.brief import bytes_worth_reading
 from qkv.training.config import TrainingConfig
 from qkv.training.precision import Machine
 from qkv.training.precision import resolve as resolve_machine
@@ -228,9 +227,19 @@ def resolve(request: Request, cache: Path | None) -> tuple[RunConfig, Data, Scal
     return dataclasses.replace(config, model=config.model.resolved()), data, scale
 
 
+_OF_TEXT = ("text", "hidden text")
+"""Size laws of the tasks whose data are one plain text."""
+
+
+def _train_bytes(task: Task, request: Request) -> int:
+    """Bytes of a training text that are read at most; 0 is all of it."""
+    brief = task.size_law in _OF_TEXT and not request.until_loss
+    return bytes_worth_reading(request.minutes or 0.0) if brief else 0
+
+
 def _val_tokens(task: Task, data: Any) -> int:
     """Tokens of the validation text of a task on plain text; 0 elsewhere."""
-    return len(data.val) if task.size_law in TEXT_LAWS else 0
+    return len(data.val) if task.size_law in _OF_TEXT else 0
 
 
 def _check_no_run(source: str) -> None:
@@ -260,7 +269,7 @@ def _data_config(request: Request, task: Task, parent: "_Parent | None") -> Data
         tokenizer=_absolute(request.tokenizer or (parent.tokenizer if parent else task.tokenizer)),
         vocab=request.vocab or 0,
         val=whole_source(request.val or ""),
-        train_bytes=0 if request.until_loss else text_law(task.size_law, request.minutes or 0.0),
+        train_bytes=_train_bytes(task, request),
         text_column=request.text_column or "",
         label_column=request.label_column or "",
         images=ImageOptions() if task.reads == "images" else None,
