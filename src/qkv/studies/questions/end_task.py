@@ -232,8 +232,8 @@ QUESTION = Question(
     ),
     heard=(
         "Both that embeddings hold what words mean, and that they hold whatever the end task rewards. Which words two"
-        " models find alike can be counted; but so can how far two trainings of one and the same task agree, which is"
-        " far from fully, and without that number the first one says nothing."
+        " models find alike can be counted; but two trainings of one and the same task do not agree fully either, and"
+        " without that number the first one says nothing."
     ),
     design=_design,
     claim=_claim,
