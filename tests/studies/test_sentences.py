@@ -9,7 +9,7 @@ from qkv.studies.comparison import Comparison
 from qkv.studies.design import OF_TRAININGS, Contrast
 from qkv.studies.question import Ask
 from qkv.studies.questions import find, questions
-from qkv.studies.sentences import amount, effect_row, plainly, sentence
+from qkv.studies.sentences import amount, effect_row, sentence
 from qkv.studies.statistics import VERDICTS, bounds_of_rate
 from qkv.studies.verdicts import ArmFigures, Effect, Findings, judged, numbered
 
@@ -77,31 +77,6 @@ def test_a_sentence_agrees_with_its_verdict_and_its_sign(name, verdict, sign):
     whole = sentence(find(name), findings)
     assert whole.startswith(f"{claim}: {amount(0.25 * sign)} ") and f" Verdict: {verdict} (margin" in whole
     assert ("it would take 20 replicates" in whole) == (verdict == "unresolved")
-
-
-@pytest.mark.parametrize("sign", [1, -1], ids=["above", "below"])
-@pytest.mark.parametrize("verdict", VERDICTS)
-@pytest.mark.parametrize("name", questions())
-def test_what_is_told_to_newcomers_is_the_verdict_and_no_more(name, verdict, sign):
-    words = plainly(find(name), found(name, verdict, 0.25 * sign))
-    says = find(name).plain
-    ways = {
-        "differs": says.above if sign > 0 else says.below,
-        "differs but trivially": says.slightly,
-        "equivalent": says.equivalent,
-        "unresolved": says.unresolved,
-    }
-    assert words == ways[verdict].replace("{effect}", "0.250") and words.endswith(".")
-    assert "{effect}" not in says.slightly + says.equivalent + says.unresolved  # what is not there has no size
-    assert re.search(r"\d", words.replace("0.250", "").replace("5 times in 100", "")) is None
-    assert ("cannot tell" in words or "cannot be told" in words) == (verdict == "unresolved")
-    assert len({says.above, says.below, says.slightly, says.equivalent, says.unresolved}) == 5
-
-
-def test_newcomers_are_told_nothing_where_no_replicate_was_completed():
-    findings = found("frozen-embeddings", "unresolved", 0.25)
-    first = dataclasses.replace(findings.effects[0], result=dataclasses.replace(findings.effects[0].result, n=0))
-    assert plainly(find("frozen-embeddings"), dataclasses.replace(findings, effects=(first,))) == ""
 
 
 @pytest.mark.parametrize("name", questions())

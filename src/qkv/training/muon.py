@@ -47,15 +47,17 @@ def orthogonalise(stack: Tensor) -> Tensor:
     stack = stack.mT if tall else stack
     gram_only = stack.shape[2] >= _WIDE * stack.shape[1] and stack.dtype == torch.float32
     gram = torch.bmm(stack, stack.mT)
-    length = _lengths(gram)
-    length = torch.where(length > _TINY, length, torch.inf)  # of products of what is smaller no digit is left
+    largest = gram.diagonal(dim1=1, dim2=2).amax(1)[:, None, None]  # of a Gram matrix it lies there
+    largest = torch.where(largest > _TINY, largest, torch.inf)  # of products of what is smaller no digit is left
+    gram /= largest
+    length = _lengths(gram)  # its squares would vanish where the gradient is below 1e-11, but for that
     gram /= length.to(gram.dtype)
     squared = torch.bmm(gram, gram)
     top = _lengths(squared).sqrt()  # at least the largest eigenvalue of the Gram matrix, which has length 1
     if stack.dtype == torch.bfloat16:
         top *= _ROUNDING
     factor = _factor(STEPS[0], gram, squared, top)
-    root = (length * top).sqrt().to(stack.dtype)
+    root = (length * top).mul_(largest).sqrt_().to(stack.dtype)
     if gram_only:
         gram /= top.to(gram.dtype)
         product = _times_later_factors(factor, gram) / root

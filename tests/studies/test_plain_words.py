@@ -1,0 +1,46 @@
+"""What a newcomer is told: the main effect's verdict in plain words, and no more than it says."""
+
+import re
+
+import pytest
+
+from qkv.studies.comparison import Comparison
+from qkv.studies.question import Ask
+from qkv.studies.questions import find, questions
+from qkv.studies.sentences import plainly
+from qkv.studies.statistics import VERDICTS
+from qkv.studies.verdicts import Effect, Findings
+
+
+def first(name: str, verdict: str, effect: float, n: int = 8) -> Findings:
+    """Findings of a question of which only the main effect is known, as it came out."""
+    design = find(name).design(Ask(named=("a text", "0" * 64), quick=True))
+    result = Comparison(
+        n=n, effect=effect, low=effect - 0.1, high=effect + 0.1, sd=0.1, p=0.01, p_equivalent=None, verdict=verdict,
+        detectable=0.2, needed=20,
+    )  # fmt: skip
+    main = Effect(contrast=design.primary, values=(), result=result, p_corrected=None)
+    return Findings(design=design, effects=(main,), arms=(), not_reached=(), trainings=0, earlier=())
+
+
+@pytest.mark.parametrize("sign", [1, -1], ids=["above", "below"])
+@pytest.mark.parametrize("verdict", VERDICTS)
+@pytest.mark.parametrize("name", questions())
+def test_what_is_told_to_newcomers_is_the_verdict_and_no_more(name, verdict, sign):
+    words = plainly(find(name), first(name, verdict, 0.25 * sign))
+    says = find(name).plain
+    ways = {
+        "differs": says.above if sign > 0 else says.below,
+        "differs but trivially": says.slightly,
+        "equivalent": says.equivalent,
+        "unresolved": says.unresolved,
+    }
+    assert words == ways[verdict].replace("{effect}", "0.250") and words.endswith(".")
+    assert "{effect}" not in says.slightly + says.equivalent + says.unresolved  # what is not there has no size
+    assert re.search(r"\d", words.replace("0.250", "").replace("5 times in 100", "")) is None
+    assert ("cannot tell" in words or "cannot be told" in words) == (verdict == "unresolved")
+    assert len({says.above, says.below, says.slightly, says.equivalent, says.unresolved}) == 5
+
+
+def test_newcomers_are_told_nothing_where_no_replicate_was_completed():
+    assert plainly(find("frozen-embeddings"), first("frozen-embeddings", "unresolved", 0.25, n=0)) == ""
