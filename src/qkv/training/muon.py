@@ -41,23 +41,22 @@ def orthogonalise(stack: Tensor) -> Tensor:
     """The nearest matrix with orthonormal rows (columns, where it is tall) to each matrix of a stack, approximately.
 
     stack: [count, rows, columns], any float type. Returns the same shape and type: singular values in 0.73..1.27 where
-    those of the input are above 1/100 of its largest (up to 1.5 in bfloat16), less below; a zero matrix stays zero.
+    those of the input are above 1/100 of its largest (up to 1.5 in bfloat16), less below; a zero matrix stays zero, and
+    one of entries below 1e-11 may count as zero in float32, where squares of its products vanish.
     """
     tall = stack.shape[1] > stack.shape[2]
     stack = stack.mT if tall else stack
     gram_only = stack.shape[2] >= _WIDE * stack.shape[1] and stack.dtype == torch.float32
     gram = torch.bmm(stack, stack.mT)
-    largest = gram.diagonal(dim1=1, dim2=2).amax(1)[:, None, None]  # of a Gram matrix it lies there
-    largest = torch.where(largest > _TINY, largest, torch.inf)  # of products of what is smaller no digit is left
-    gram /= largest
-    length = _lengths(gram)  # its squares would vanish where the gradient is below 1e-11, but for that
+    length = _lengths(gram)
+    length = torch.where(length > _TINY, length, torch.inf)  # of products of what is smaller no digit is left
     gram /= length.to(gram.dtype)
     squared = torch.bmm(gram, gram)
     top = _lengths(squared).sqrt()  # at least the largest eigenvalue of the Gram matrix, which has length 1
     if stack.dtype == torch.bfloat16:
         top *= _ROUNDING
     factor = _factor(STEPS[0], gram, squared, top)
-    root = (length * top).mul_(largest).sqrt_().to(stack.dtype)
+    root = (length * top).sqrt().to(stack.dtype)
     if gram_only:
         gram /= top.to(gram.dtype)
         product = _times_later_factors(factor, gram) / root
