@@ -204,7 +204,7 @@ def in_child(work: Work, place: Path, moments: Moments | None, said: Path) -> in
         return os.waitpid(child, 0)[1]
     status = 1
     try:
-        os.environ["HOME"] = str(place / "home")
+        os.environ["HOME"], os.environ["XDG_CACHE_HOME"] = str(place / "home"), ""
         sink = os.open(said, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         for stream in (1, 2):
             os.dup2(sink, stream)

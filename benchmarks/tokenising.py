@@ -92,7 +92,7 @@ def main() -> None:
         words += ["--vocab", args.vocab, "--steps", "20", "--watch", "off", "--set", sizes]
         for round_ in range(args.kills + 1):
             began, most, cache = time.monotonic(), 0, place / ".cache" / "qkv"
-            environment = {**os.environ, "HOME": str(place)}  # the cache lies in the home folder
+            environment = {**os.environ, "HOME": str(place), "XDG_CACHE_HOME": ""}  # a cache of its own
             process = subprocess.Popen([*words, "--out", str(place / f"run-{round_}")], env=environment)
             share = (round_ + 1) / (args.kills + 1)
             while process.poll() is None:

@@ -1,14 +1,14 @@
 """The Python face: `train` a model, `load` a run, and ask the `Run` that comes back.
 
     run = qkv.train("my.txt", freeze=["W_E"], minutes=3)
-    run.model, run.tokenizer, run.loss
-    run.predict(["the cat"]); run.history("L*.W_Q", "drift"); run.matrix("L0.H1.OV")
+    run.loss, run.predict(["the cat"]), run.history("L*.W_Q", "drift"), run.matrix("L0.H1.OV")
 
 A `Run` reads its folder and never a live trainer, so one that is training elsewhere can be read too.
 """
 
 import dataclasses
 import hashlib
+import os
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -54,8 +54,8 @@ __all__ = [
 
 
 def cache_folder() -> Path:
-    """Where tokenised texts and baselines are kept between runs; deleting it costs only time."""
-    return Path.home() / ".cache" / "qkv"
+    """Where tokenised texts and baselines are kept, by $XDG_CACHE_HOME or in ~/.cache; deleting it costs only time."""
+    return Path.home() / ".cache" / os.environ.get("XDG_CACHE_HOME", "") / "qkv"  # an absolute path replaces the rest
 
 
 def train(

@@ -5,10 +5,11 @@ import io
 import json
 import re
 import shutil
+from pathlib import Path
 
 import pytest
 
-from qkv import cli
+from qkv import api, cli
 
 SMALL = ["--tokenizer", "char", "--set", "d_model=32,n_layers=2,n_heads=2,n_ctx=32", "--threads", "1"]
 KEYS = {
@@ -381,6 +382,16 @@ def test_doctor_says_what_there_is(capsys):
     found = json.loads(said(capsys, "doctor", "--json"))
     assert found["versions"]["torch"] and "cpu" in found["devices"] and found["precision"] in ("fp32", "bf16")
     assert "GFLOP/s" in said(capsys, "doctor")
+
+
+def test_what_can_be_made_again_lies_where_the_environment_says(tmp_path, monkeypatch):
+    monkeypatch.setattr(Path, "home", lambda: tmp_path / "home")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "caches"))
+    assert api.cache_folder() == tmp_path / "caches" / "qkv"
+    monkeypatch.setenv("XDG_CACHE_HOME", "")
+    assert api.cache_folder() == tmp_path / "home" / ".cache" / "qkv"
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    assert api.cache_folder() == tmp_path / "home" / ".cache" / "qkv"
 
 
 def test_a_damaged_run_is_a_sentence(runs, tmp_path, capsys):
