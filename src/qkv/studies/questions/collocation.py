@@ -296,8 +296,9 @@ QUESTION = Question(
     ),
     heard=(
         "That words which occur together end up with similar vectors. Two things are mixed up in this: to stand next"
-        " to each other (*New* and *York*), and to stand in the same places (*cat* and *dog*). In real text they come"
-        " together; in made sentences, as here, each can be had without the other."
+        " to each other (*New* and *York*), and to stand in the same places (*cat* and *dog*). They mostly come"
+        " together; in made sentences, and among pairs of a text that are chosen for it, each can be had without the"
+        " other."
     ),
     design=_design,
     claim=_claim,
