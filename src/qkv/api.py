@@ -2,7 +2,6 @@
 
     run = qkv.train("my.txt", freeze=["W_E"], minutes=3)
     run.loss, run.predict(["the cat"]), run.history("L*.W_Q", "drift"), run.matrix("L0.H1.OV")
-
 A `Run` reads its folder and never a live trainer, so one that is training elsewhere can be read too.
 """
 
@@ -54,8 +53,9 @@ __all__ = [
 
 
 def cache_folder() -> Path:
-    """Where tokenised texts and baselines are kept, by $XDG_CACHE_HOME or in ~/.cache; deleting it costs only time."""
-    return Path.home() / ".cache" / os.environ.get("XDG_CACHE_HOME", "") / "qkv"  # an absolute path replaces the rest
+    """Where tokenised texts and baselines are kept: in $XDG_CACHE_HOME (absolute, else it is ignored) or ~/.cache."""
+    named = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    return (named if named.is_absolute() else Path.home() / ".cache") / "qkv"
 
 
 def train(

@@ -388,8 +388,9 @@ def test_what_can_be_made_again_lies_where_the_environment_says(tmp_path, monkey
     monkeypatch.setattr(Path, "home", lambda: tmp_path / "home")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "caches"))
     assert api.cache_folder() == tmp_path / "caches" / "qkv"
-    monkeypatch.setenv("XDG_CACHE_HOME", "")
-    assert api.cache_folder() == tmp_path / "home" / ".cache" / "qkv"
+    for ignored in ("", "caches", "../caches"):  # as the specification of these names says
+        monkeypatch.setenv("XDG_CACHE_HOME", ignored)
+        assert api.cache_folder() == tmp_path / "home" / ".cache" / "qkv"
     monkeypatch.delenv("XDG_CACHE_HOME")
     assert api.cache_folder() == tmp_path / "home" / ".cache" / "qkv"
 
