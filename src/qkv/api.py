@@ -1,8 +1,7 @@
-"""The Python face: `train` a model, `load` a run, and ask the `Run` that comes back.
+"""The Python face: `train` a model, `load` a run, and ask the `Run`, which reads its folder and no live trainer.
 
-    run = qkv.train("my.txt", freeze=["W_E"], minutes=3)
-    run.loss, run.predict(["the cat"]), run.history("L*.W_Q", "drift"), run.matrix("L0.H1.OV")
-A `Run` reads its folder and never a live trainer, so one that is training elsewhere can be read too.
+run = qkv.train("my.txt", freeze=["W_E"], minutes=3)
+run.loss, run.predict(["the cat"]), run.history("L*.W_Q", "drift"), run.matrix("L0.H1.OV")
 """
 
 import dataclasses
