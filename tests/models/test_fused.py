@@ -90,6 +90,24 @@ def test_fused_mlp_sublayer_equals_its_formula_in_values_and_gradients(kind, nor
     assert_same(fast, slow)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_fused_gelu_tanh_keeps_its_values_and_slopes_where_it_is_a_line_or_nothing(dtype):
+    mlp = MLP("gelu_tanh", 1, 1, bias=False).to(dtype)
+    torch.nn.init.ones_(mlp.W_in)
+    torch.nn.init.ones_(mlp.W_out)
+    x = torch.tensor([-1e4, -30.0, -8.0, -1e-3, -0.0, 1e-3, 8.0, 30.0, 1e4], dtype=dtype)[
+        :, None, None
+    ].requires_grad_()
+    y = mlp.mix(x, skip=False)
+    y.sum().backward()
+    wide = x.detach().double().requires_grad_()
+    expected = torch.nn.functional.gelu(wide, approximate="tanh")
+    expected.sum().backward()
+    close = {"rtol": 2e-6, "atol": 2e-6} if dtype == torch.float32 else {"rtol": 2**-7, "atol": 2**-9}
+    torch.testing.assert_close(y.double(), expected, **close)
+    torch.testing.assert_close(x.grad.double(), wide.grad, **close)
+
+
 def test_fused_rms_norm_equals_its_formula_in_values_and_gradients():
     norm = randomised(RMSNorm(7, 1e-3))
     x = torch.randn(2, 3, 7, dtype=torch.float64)

@@ -10,6 +10,7 @@ tap), the formulas run. Products are in autocast's dtype where that is on; norms
 float32.
 """
 
+import math
 from typing import Any, NamedTuple
 
 import torch
@@ -378,7 +379,7 @@ class _MLP(Function):
     """relu^2: a = relu(y W_in + b_in), s = a a, da = 2 a ds, the factor inside the product that makes ds.
 
     swiglu: a = silu(g), g = y W_gate, c = y W_in, s = a c, dc = a ds, dg = silu'(g) c ds.
-    gelu: s = gelu(c), dc = gelu'(c) ds.
+    gelu: s = gelu(c), dc = gelu'(c) ds; of gelu_tanh the slope gelu'(c) is made beside s and kept, in c's place.
     """
 
     @staticmethod
@@ -410,8 +411,11 @@ class _MLP(Function):
         elif kind == "relu2":
             a = c.relu_()
             s = a * a
+        elif kind == "gelu_tanh":
+            s, a = _gelu_tanh(c)
+            c = None
         else:
-            s = F.gelu(c, approximate=_APPROXIMATE[kind])
+            s = F.gelu(c)
         ctx.save_for_backward(gain, u, r, y, a, g, c, s, w_in, gate, w_out)
         ctx.residual, ctx.shape, ctx.kind = residual, x.shape, kind
         return _plus_product(x if residual else None, s, w_out, b_out).view(x.shape)
@@ -431,8 +435,10 @@ class _MLP(Function):
             dg = torch.ops.aten.silu_backward(ds.mul_(c), g)
         elif ctx.kind == "relu2":
             dc = torch.addmm(d.new_empty(()), d, w_out.t(), beta=0, alpha=2).mul_(a)
+        elif ctx.kind == "gelu_tanh":
+            dc = (d @ w_out.t()).mul_(a)
         else:
-            dc = torch.ops.aten.gelu_backward(d @ w_out.t(), c, approximate=_APPROXIMATE[ctx.kind])
+            dc = torch.ops.aten.gelu_backward(d @ w_out.t(), c)
         d_gate = y.t() @ dg if dg is not None and need_gate else None
         d_in = y.t() @ dc if need_in else None
         dx = rows if ctx.residual else None
@@ -450,5 +456,20 @@ class _MLP(Function):
         return d_x, d_gain, d_in, d_gate, d_out, d_b_in, d_b_out, None, None, None, None
 
 
-_APPROXIMATE = {"gelu": "none", "gelu_tanh": "tanh"}
-"""Kind of MLP -> what torch calls the way its GELU is computed."""
+_TANH_RATE = math.sqrt(8 / math.pi)
+_TANH_CUBE = 0.044715 * _TANH_RATE
+
+
+def _gelu_tanh(x: Tensor) -> tuple[Tensor, Tensor]:
+    """x (1 + tanh(v / 2)) / 2 and its slope, v = sqrt(8 / pi) (x + 0.044715 x^3), each of x's shape and dtype.
+
+    (1 + tanh(v / 2)) / 2 is sigmoid(v), for which torch has a vectorised operator as it has none for tanh; the slope is
+    g + x v' g (1 - g) with g = sigmoid(v) and x v' = 3 v - 2 sqrt(8 / pi) x.
+    """
+    wide = x.to(_wide_dtype(x.dtype))
+    line = wide * _TANH_RATE
+    v = torch.addcmul(line, wide.square(), wide, value=_TANH_CUBE)
+    w = torch.lerp(line, v, 3.0)
+    g = v.sigmoid_()
+    slope = torch.addcmul(g, w.addcmul_(w, g, value=-1), g, out=w)
+    return torch.mul(g, wide, out=line).to(x.dtype), slope.to(x.dtype)
