@@ -464,12 +464,11 @@ def _gelu_tanh(x: Tensor) -> tuple[Tensor, Tensor]:
     """x (1 + tanh(v / 2)) / 2 and its slope, v = sqrt(8 / pi) (x + 0.044715 x^3), each of x's shape and dtype.
 
     (1 + tanh(v / 2)) / 2 is sigmoid(v), for which torch has a vectorised operator as it has none for tanh; the slope is
-    g + x v' g (1 - g) with g = sigmoid(v) and x v' = 3 v - 2 sqrt(8 / pi) x.
+    g + 3 w g (1 - g) with g = sigmoid(v) and w = x v' / 3 = v - 2/3 sqrt(8 / pi) x.
     """
     wide = x.to(_wide_dtype(x.dtype))
-    line = wide * _TANH_RATE
-    v = torch.addcmul(line, wide.square(), wide, value=_TANH_CUBE)
-    w = torch.lerp(line, v, 3.0)
+    v = torch.addcmul(wide.new_tensor(_TANH_RATE), wide, wide, value=_TANH_CUBE).mul_(wide)
+    w = torch.sub(v, wide, alpha=2 / 3 * _TANH_RATE)
     g = v.sigmoid_()
-    slope = torch.addcmul(g, w.addcmul_(w, g, value=-1), g, out=w)
-    return torch.mul(g, wide, out=line).to(x.dtype), slope.to(x.dtype)
+    slope = torch.addcmul(g, w.addcmul_(w, g, value=-1), g, value=3, out=w)
+    return g.mul(wide).to(x.dtype), slope.to(x.dtype)
