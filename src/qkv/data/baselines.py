@@ -158,6 +158,8 @@ def _note(corpus: Corpus) -> str:
         notes.append(f"n-grams scored on the first {MOST_SCORED:,} validation tokens")
     if corpus.train.n_bytes > XZ_WINDOW:
         notes.append(f"xz given the last {XZ_WINDOW:,} bytes of the training text")
+    if corpus.val.n_bytes > XZ_WINDOW:
+        notes.append(f"xz measured on the first {XZ_WINDOW:,} bytes of the validation text")
     return "; ".join(notes)
 
 
