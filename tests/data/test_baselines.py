@@ -44,6 +44,19 @@ def test_both_units_tell_the_same(corpus) -> None:
     assert corpus.bits_per_byte(found.xz) == pytest.approx(found.bits_per_byte["xz"])
 
 
+def test_the_ends_of_documents_are_coded_and_are_no_bytes_of_the_text(tmp_path: Path) -> None:
+    draws = np.random.default_rng(0)
+    words = [" ".join(draws.choice(["sea", "king", "cat", "mat", "sat"], 2)) + f" {i}" for i in range(900)]
+    (tmp_path / "short.jsonl").write_text("".join(f'{{"text": "{text}"}}\n' for text in words))
+    corpus = load_corpus(DataConfig(source=str(tmp_path / "short.jsonl"), tokenizer="byte"), cache=None)
+    found = baselines(corpus)
+    train, val = ("".join(corpus.text(part)).encode() for part in ("train", "val"))
+    bits = 8 * (len(lzma.compress(train + val, preset=6)) - len(lzma.compress(train, preset=6)))
+    assert len(val) == corpus.val.n_bytes + corpus.val.n_documents > 1.05 * corpus.val.n_bytes
+    assert found.bits_per_byte["xz"] == pytest.approx(bits / corpus.val.n_bytes)
+    assert found.xz == pytest.approx(bits * math.log(2) / len(corpus.val))
+
+
 def test_the_search_ends_after_two_orders_that_do_worse(tmp_path: Path) -> None:
     draws = np.random.default_rng(0)
     (tmp_path / "noise.txt").write_text("".join(draws.choice(list("abcdef"), 8000)))
