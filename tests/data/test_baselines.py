@@ -44,6 +44,19 @@ def test_both_units_tell_the_same(corpus) -> None:
     assert corpus.bits_per_byte(found.xz) == pytest.approx(found.bits_per_byte["xz"])
 
 
+def test_the_ends_of_documents_are_coded_and_are_no_bytes_of_the_text(tmp_path: Path) -> None:
+    draws = np.random.default_rng(0)
+    words = [" ".join(draws.choice(["sea", "king", "cat", "mat", "sat"], 2)) + f" {i}" for i in range(900)]
+    (tmp_path / "short.jsonl").write_text("".join(f'{{"text": "{text}"}}\n' for text in words))
+    corpus = load_corpus(DataConfig(source=str(tmp_path / "short.jsonl"), tokenizer="byte"), cache=None)
+    found = baselines(corpus)
+    train, val = ("".join(corpus.text(part)).encode() for part in ("train", "val"))
+    bits = 8 * (len(lzma.compress(train + val, preset=6)) - len(lzma.compress(train, preset=6)))
+    assert len(val) == corpus.val.n_bytes + corpus.val.n_documents > 1.05 * corpus.val.n_bytes
+    assert found.bits_per_byte["xz"] == pytest.approx(bits / corpus.val.n_bytes)
+    assert found.xz == pytest.approx(bits * math.log(2) / len(corpus.val))
+
+
 def test_the_search_ends_after_two_orders_that_do_worse(tmp_path: Path) -> None:
     draws = np.random.default_rng(0)
     (tmp_path / "noise.txt").write_text("".join(draws.choice(list("abcdef"), 8000)))
@@ -72,6 +85,7 @@ def test_long_texts_are_sampled_and_say_so(corpus, monkeypatch: pytest.MonkeyPat
         "counted on 6,400 of" in found.note
         and "first 500 validation" in found.note
         and "last 2,000 bytes" in found.note
+        and "xz measured on the first 2,000 bytes of the validation text" in found.note
     )
     whole = module._spread(np.arange(100_000), 6400)
     assert len(whole) == 6400 and whole[0] == 0 and whole[-1] == 99_999 and (np.diff(whole) > 0).all()

@@ -9,7 +9,7 @@ import pytest
 
 from qkv.data import image_baselines
 from qkv.data.config import ImageOptions
-from qkv.data.images import load_images, read_idx
+from qkv.data.images import Images, ImageSet, load_images, read_idx
 from qkv.data.picture_files import read_pictures
 from qkv.errors import ConfigError, SourceError
 from qkv.randomness import generator
@@ -190,6 +190,19 @@ def test_the_linear_model_is_asked_about_a_few_images_at_a_time(tmp_path, monkey
     monkeypatch.setattr(image_baselines, "MOST_VALUES", 30 * 20 + 7)
     assert image_baselines.image_baselines(images) == pytest.approx(whole[:-1] + ("",))
     assert asked == [60, 20, 20, 10]
+
+
+def test_an_image_unlike_all_others_leaves_the_linear_model_a_figure():
+    """Low contrast makes large weights: white, labelled as the darker class, has probability 0 in float32."""
+    pytest.importorskip("sklearn", reason="needs the extra `study` (scikit-learn)")
+    draws, labels = np.random.default_rng(0), np.repeat([0, 1], 500)
+    pixels = draws.normal(124 + 6 * labels[:, None, None, None], 2, (1000, 1, 28, 28)).astype(np.uint8)
+    white = np.full((1, 1, 28, 28), 255, dtype=np.uint8)
+    val = ImageSet(pixels=np.concatenate([pixels[[0, -1]], white]), labels=np.array([0, 1, 0]))
+    train = ImageSet(pixels=pixels, labels=labels)
+    images = Images(name="low", kind="idx", sha256="", classes=("a", "b"), train=train, val=val, rule="")
+    found = image_baselines.image_baselines(images)
+    assert found.linear == pytest.approx(2 / 3) and found.linear_nats == pytest.approx(-np.log(1e-9) / 3, rel=0.02)
 
 
 # mistakes

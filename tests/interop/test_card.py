@@ -33,3 +33,7 @@ def test_the_figures_are_those_of_the_weights_that_are_exported():
 def test_the_unit_is_that_of_the_task_and_rows_that_are_not_there_are_not_explained(kind, unit):
     assert f"| | nats per {unit} |" in card(kind) and "The other rows need no Transformer" in card(kind)
     assert "other rows" not in card(kind, baselines_nats={})
+
+
+def test_validation_data_are_not_called_unseen():  # `--val` may name the very text that is trained on, or the parent's
+    assert "not trained on" not in card() and "On the data that it was validated on, nats per token" in card()

@@ -76,6 +76,14 @@ def test_wrong_shapes_missing_and_extra_tensors_are_named_with_their_file(folder
     refused(folder, KEY + "s", "model.safetensors", "did you mean", KEY)
 
 
+@pytest.mark.parametrize("value", [float("nan"), float("-inf")])
+def test_weights_that_are_no_numbers_are_refused_and_nothing_is_made(value, folder, tmp_path, capsys):
+    change_tensors(folder, lambda tensors: tensors[KEY].flatten()[:1].fill_(value))
+    refused(folder, KEY, "model.safetensors", "NaN or infinity")
+    assert main(["import", str(folder), "--out", str(tmp_path / "run")]) == 2 and not (tmp_path / "run").exists()
+    assert KEY in capsys.readouterr().err
+
+
 def test_a_truncated_file_is_named(folder):
     path = folder / "model.safetensors"
     path.write_bytes(path.read_bytes()[:-100])

@@ -8,8 +8,9 @@ import torch
 
 import qkv
 from qkv.cli import main
+from qkv.data.pairs import start_of
 from qkv.data.sentencepiece import OTHER
-from qkv.data.tokenizers import fit_tokenizer
+from qkv.data.tokenizers import fit_tokenizer, load_tokenizer
 from qkv.errors import SourceError
 from qkv.interop import exporting, read_checkpoint
 from qkv.models import build
@@ -192,6 +193,16 @@ def test_a_model_with_a_tokenizer_for_each_side_translates_texts_as_theirs_and_g
     )
     assert one == two
     capsys.readouterr()
+
+
+def test_a_model_that_was_trained_further_goes_out_with_the_start_that_its_targets_had(theirs, tmp_path):
+    place = theirs.save_sides(tmp_path / "hf", theirs.side(theirs.GERMAN, 1), theirs.side(theirs.ENGLISH, 2))
+    n = len(json.loads((place / "vocab.json").read_text()))
+    theirs.save_theirs(place, "marian", vocab_size=n, pad_token_id=n - 1, decoder_start_token_id=n - 1)
+    read, tokenizer = read_checkpoint(place), load_tokenizer(place, end=True)  # as a training reads it
+    exporting.write_checkpoint(read.config, read.state, tokenizer, tmp_path / "out", card="")
+    written = json.loads((tmp_path / "out" / "config.json").read_text())
+    assert start_of(tokenizer) == written["decoder_start_token_id"] == n - 1 != written["eos_token_id"]
 
 
 def test_sentencepiece_files_are_named_and_not_taken_for_a_tokenizer(theirs, tmp_path):

@@ -17,6 +17,8 @@ __all__ = ["ImageBaselines", "image_baselines"]
 MOST_VALUES = 10_000_000
 """Pixel values (images x pixels) that the linear model is fitted on, and that it is asked about at a time."""
 _ROUNDS = 100
+_LEAST = float(np.log(1e-9))
+"""Log-probability that the linear model gives any class at least."""
 
 
 class ImageBaselines(NamedTuple):
@@ -47,11 +49,12 @@ def image_baselines(images: Images) -> ImageBaselines:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that it has not converged after so many rounds is meant
         model = LogisticRegression(max_iter=_ROUNDS, C=0.1).fit(x, y)
-    known = np.full((len(wanted), n_classes), -np.inf, dtype=np.float64)
+    known = np.full((len(wanted), n_classes), _LEAST, dtype=np.float64)
     step = max(1, MOST_VALUES // int(np.prod(images.shape)))
     for first in range(0, len(wanted), step):
-        logs = model.predict_log_proba(_flat(images.val.pixels[first : first + step]))
-        known[first : first + step, model.classes_] = logs
+        with np.errstate(divide="ignore"):  # beside an image unlike all others a class has probability 0 in float32
+            logs = model.predict_log_proba(_flat(images.val.pixels[first : first + step]))
+        known[first : first + step, model.classes_] = np.maximum(logs, _LEAST)
     right = float((known.argmax(axis=1) == wanted).mean())
     return ImageBaselines(majority, majority_nats, right, float(-known[np.arange(len(wanted)), wanted].mean()), note)
 

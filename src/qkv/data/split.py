@@ -2,10 +2,11 @@
 
 One text: its last tenth, at most 2 MB, cut at a character. Documents: whole groups of near-copies are drawn, in the
 order of a hash of their words, until a tenth of the text (at most 2 MB) is held out. So the split depends on the
-documents alone, not on their order nor on any seed, and two studies measure on the same text. Where documents are so
-few or so long that no such draw comes near a tenth, or so unequal that it takes more than a third of them, the last
-tenth of each is held out instead, and of near-copies only the longest is used. A source of its own for validation is
-taken whole, and all of the first is trained on.
+documents and on no seed, and two studies measure on the same text; on their order it depends where so many share a
+passage that not all pairs are looked at (see `copies`). Where documents are so few or so long that no such draw comes
+near a tenth, or so unequal that it takes more than a third of them, the last tenth of each is held out instead, and of
+near-copies only the longest is used. A source of its own for validation is taken whole, and all of the first is trained
+on.
 """
 
 from array import array

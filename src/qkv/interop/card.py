@@ -100,7 +100,7 @@ def _figures(summary: Mapping[str, Any], weights: str, unit: str) -> list[str]:
     loss = summary.get("val_loss") if best else summary.get("last_val_loss")
     if loss is None:
         return []
-    lines = ["## How good it is", "", f"On data that it was not trained on, nats per {unit} (less is better):", ""]
+    lines = ["## How good it is", "", f"On the data that it was validated on, nats per {unit} (less is better):", ""]
     others = [(name, v) for name, v in (summary.get("baselines_nats") or {}).items() if isinstance(v, float)]
     lines += [f"| | nats per {unit} |", "|---|---|"]
     lines += [f"| {name} | {value:.4f} |" for name, value in [("this model", loss), *others]]

@@ -207,12 +207,13 @@ def _no_tokens(config: ModelConfig) -> dict[str, None]:
 
 
 def _token_ids(tokenizer: Tokenizer | None, config: ModelConfig) -> dict[str, int]:
-    """The ids of a tokenizer's special tokens; a target of ours begins from its end token."""
+    """The ids of a tokenizer's special tokens; a target of ours begins from its end token, unless it says another."""
     names = {"[PAD]": "pad_token_id", "[END]": "eos_token_id"}
     found = {key: tokenizer.special[name] for name, key in names.items() if tokenizer and name in tokenizer.special}
     if config.kind == "EncoderDecoderLM":
         end = found.get("eos_token_id", 0)
-        return {"eos_token_id": end, "pad_token_id": end, "decoder_start_token_id": end} | found
+        start = tokenizer.start if tokenizer and tokenizer.start is not None else end
+        return {"eos_token_id": end, "pad_token_id": end, "decoder_start_token_id": start} | found
     return found
 
 

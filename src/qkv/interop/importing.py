@@ -213,7 +213,10 @@ def _read_state(
         _check_shape(item, weights)
         stored = weights.read(item.row.stored, dtype)
         if not stored.isfinite().all():
-            notes.append(f"{item.row.stored} in {weights.place(item.row.stored)} holds NaN or infinity")
+            raise SourceError(
+                f"{item.row.stored} in {weights.place(item.row.stored)} holds NaN or infinity: it was saved"
+                " after its training had broken down, or is damaged; give another checkpoint of the model"
+            )
         parts = [stored] if item.tied else item.row.form.split(stored, item.shapes)
         for address, part in zip(item.addresses, parts, strict=True):
             if address in state and not torch.equal(state[address], part):
