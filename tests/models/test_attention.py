@@ -186,6 +186,19 @@ def test_a_cache_refuses_more_positions_than_it_was_made_for():
         cache.append(0, torch.zeros(1, 1, 2, 2), torch.zeros(1, 1, 2, 2))
 
 
+@pytest.mark.parametrize("mask", [torch.ones(2, 3), torch.ones(2, 3, dtype=torch.int64), torch.ones(2, 1) > 0])
+def test_a_mask_that_is_not_bool_or_not_of_all_keys_is_refused_with_what_was_expected(mask):
+    for module in (SelfAttention(8), MultiHeadAttention(8, 2, causal=True)):
+        with pytest.raises(ConfigError, match=r"expected bool \[batch, 3\], True for real tokens"):
+            module(normal(2, 3, 8).float(), mask=mask)
+
+
+@pytest.mark.parametrize("setting", [dict(bias="q"), dict(rope_base=-10000.0), dict(rope_base=1.0)])
+def test_a_setting_of_an_attention_alone_is_checked_as_in_a_model(setting):
+    with pytest.raises(ConfigError, match="unknown value for attention_bias 'q'|expected a number above 1"):
+        MultiHeadAttention(8, 2, **setting)
+
+
 def test_scores_are_divided_by_the_root_of_d_head_unless_told_otherwise():
     scaled, plain = MultiHeadAttention(8, 2).double(), MultiHeadAttention(8, 2, scale=False).double()
     x = normal(1, 4, 8)

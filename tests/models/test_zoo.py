@@ -89,6 +89,18 @@ def test_a_tied_encoder_decoder_has_one_table():
     assert [path for path, _ in model.named_parameters() if "W_E" in path or "W_U" in path] == ["enc.embedding.W_E"]
 
 
+def test_a_decoder_is_given_a_context_exactly_where_it_reads_one():
+    """Without one cross-attention would read the decoder's own positions, those to come among them."""
+    ids, context = torch.zeros(1, 3, dtype=torch.int64), normal(1, 2, 8)
+    assert Decoder(TOKENS, cross=True)(ids, context).shape == (1, 3, 8)
+    with pytest.raises(ConfigError, match="was given no context to read"):
+        Decoder(TOKENS, cross=True)(ids)
+    with pytest.raises(ConfigError, match="a stack that reads none"):
+        Decoder(TOKENS)(ids, context)
+    with pytest.raises(ConfigError, match="parallel leaves no place"):
+        Decoder(TOKENS, Layout(parallel=True), cross=True)
+
+
 @pytest.fixture
 def shared() -> CausalLM:
     sizes = Sizes(d_vocab=9, d_model=8, n_layers=2, n_heads=4, n_kv_heads=2, n_ctx=6)
@@ -200,6 +212,7 @@ def test_a_layout_that_does_not_fit_is_refused_when_built(change, message):
         ("EncoderDecoderLM", dict(pool="class"), "pool = class has no effect"),
         ("CausalClassifier", dict(head_transform=True, mlp="relu"), "head_transform has no effect on a CausalClass"),
         ("EncoderDecoderLM", dict(head_transform=True), "head_transform has no effect on a EncoderDecoderLM; set it"),
+        ("EncoderDecoderLM", dict(parallel=True), "parallel leaves no place .* where a decoder reads the encoder"),
     ],
 )
 def test_a_setting_without_an_effect_on_this_kind_of_model_is_refused(kind, change, message):

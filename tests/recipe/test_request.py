@@ -132,6 +132,16 @@ def test_a_warm_up_is_there_whatever_the_budget_and_known_before_the_first_updat
     assert resolved(small_text, steps=None, minutes=3.0)[0].training.schedule.warmup_steps == 0
 
 
+@pytest.mark.parametrize(("name", "value"), [("n_heads", 2), ("d_mlp", 100), ("n_kv_heads", 4)])
+def test_a_width_that_is_set_is_not_laid_over_the_one_that_a_number_of_parameters_chose(small_text, name, value):
+    """The model would have another number of parameters, and the run could not be resumed by its own command."""
+    pinned = {name: value} if name != "n_kv_heads" else {"n_heads": 8, "d_head": 16, name: value}
+    with pytest.raises(ConfigError, match=f"--parameters chooses .* it was set to {pinned.get('n_heads', value)};"):
+        resolved(small_text, parameters=200_000, set=pinned)
+    asked = {"parameters": 200_000, "set": {"d_head": 16, "n_layers": 2}}
+    same_run(Request(**asked), resolved(small_text, **asked)[0])
+
+
 def test_resuming_with_another_setting_names_both(small_text: Path) -> None:
     config: RunConfig = resolved(small_text, set=SMALL)[0]
     same_run(Request(set=SMALL), config)

@@ -115,6 +115,8 @@ class MultiHeadAttention(nn.Module):
     `qk_norm`. `rope_base` turns q and k by rotary positions (0: none), `rope_share` of each head's coordinates, slowed
     by `rope_scaling`. Query head h reads key/value head h // (n_heads / n_kv_heads). A `seed` of None leaves the
     parameters unwritten, for a larger module to start them by their full address.
+
+    Raises ConfigError for sizes or settings that do not fit.
     """
 
     def __init__(
@@ -139,8 +141,10 @@ class MultiHeadAttention(nn.Module):
         sizes = Sizes(
             d_vocab=0, d_model=d_model, n_layers=1, n_heads=n_heads, n_ctx=1, n_kv_heads=n_kv_heads, d_head=d_head
         ).resolved()
-        check(sizes, Layout(rope_share=rope_share) if rope_base else Layout(positions="none"))
-        biased = bias in (True, "qkv", "all")
+        given = bias if isinstance(bias, str) else "all" if bias else "none"
+        turns = {"rope_base": rope_base, "rope_share": rope_share} if rope_base else {"positions": "none"}
+        check(sizes, Layout(attention_bias=given, **turns))  # type: ignore[arg-type]
+        biased = given in ("qkv", "all")
         self.causal, self.n_heads, self.n_kv_heads, self.d_head = causal, n_heads, sizes.n_kv_heads, sizes.d_head
         self.scale = 1 / math.sqrt(self.d_head) if scale else 1.0
         inner, inner_kv = n_heads * self.d_head, self.n_kv_heads * self.d_head
@@ -151,7 +155,7 @@ class MultiHeadAttention(nn.Module):
         self.b_Q = nn.Parameter(torch.empty(inner)) if biased else None
         self.b_K = nn.Parameter(torch.empty(inner_kv)) if biased else None
         self.b_V = nn.Parameter(torch.empty(inner_kv)) if biased else None
-        self.b_O = nn.Parameter(torch.empty(d_model)) if biased and bias != "qkv" else None
+        self.b_O = nn.Parameter(torch.empty(d_model)) if given == "all" else None
         self.qnorm = RMSNorm(self.d_head, norm_eps) if qk_norm else None
         self.knorm = RMSNorm(self.d_head, norm_eps) if qk_norm else None
         self.rotary = Rotary(self.d_head, rope_base, rope_share, rope_scaling) if rope_base else None

@@ -287,8 +287,8 @@ class ModelConfig:
 
         Raises ConfigError for a combination that cannot be built or whose setting would have no effect.
         """
-        if self.kind == "EncoderDecoderLM" and self.layout.mixer != "attention":
-            raise ConfigError(f"an encoder-decoder needs mixer = attention; it is {self.layout.mixer}")
+        if self.kind == "EncoderDecoderLM":
+            check_cross(self.layout)
         if self.kind.endswith("Classifier") != bool(self.classes) or len(self.classes) == 1:
             raise ConfigError(
                 f"a {self.kind} was given {len(self.classes)} classes; a classifier needs at least 2, others have none"
@@ -335,6 +335,16 @@ def check(sizes: Sizes, layout: Layout) -> None:
         raise ConfigError(
             f"start 'identity' needs one head as wide as the model (W_Q is d_model x d_model); "
             f"n_heads is {sizes.n_heads}, d_head {sizes.d_head}, d_model {sizes.d_model}"
+        )
+
+
+def check_cross(layout: Layout) -> None:
+    """Make sure that a block of this layout can read a context between attention and MLP. Raises ConfigError."""
+    if layout.mixer != "attention":
+        raise ConfigError(f"an encoder-decoder needs mixer = attention; it is {layout.mixer}")
+    if layout.parallel:
+        raise ConfigError(
+            "parallel leaves no place between attention and MLP, where a decoder reads the encoder; set it to false"
         )
 
 

@@ -9,6 +9,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from qkv.errors import ConfigError
+
 __all__ = ["Visible", "visible"]
 
 
@@ -42,7 +44,14 @@ def visible(
     continuation; queries of another sequence than the keys give their own `query_documents` [batch, query_pos]. A query
     that would see nothing at all (padding before the first real token) sees everything causality allows, which keeps
     its meaningless result finite. `like` gives dtype and device of the bias.
+
+    Raises ConfigError for keys that are not bool or not of all positions.
     """
+    if keys is not None and (keys.dtype != torch.bool or keys.shape[1:] != (n_key,)):
+        given = f"{list(keys.shape)} of {keys.dtype}"
+        raise ConfigError(
+            f"a mask {given} was given; expected bool [batch, {n_key}], True for real tokens, such as mask.bool()"
+        )
     offset = n_key - n_query
     if keys is None and documents is None:
         if not causal or n_query == 1:

@@ -16,7 +16,7 @@ from qkv.models.attention import Drop, Tap
 from qkv.models.blocks import Block
 from qkv.models.cache import KVCache, StateCache
 from qkv.models.embedding import ClassHead, Embedding, Head, PatchEmbedding, pool
-from qkv.models.layout import ADDED, Layout, ModelConfig, Sizes, check
+from qkv.models.layout import ADDED, Layout, ModelConfig, Sizes, check, check_cross
 from qkv.models.masks import visible
 from qkv.models.norms import make_norm
 from qkv.models.positions import Rotary2D, positions_within
@@ -51,6 +51,8 @@ class _Stack(nn.Module):
         super().__init__()
         self.sizes, self.layout, self.scope = sizes.resolved(), layout, scope
         check(self.sizes, layout)
+        if self.cross:
+            check_cross(layout)
         self.stops: Stops = {}
         """Activations that let no gradient through, while a gradient is computed."""
         self.embedding = Embedding(self.sizes, layout)
@@ -85,8 +87,12 @@ class _Stack(nn.Module):
         `see(block, x)` with what enters each block, by the fast one. `types` [batch, pos] int64 are rows of W_type, all
         0 where not given.
 
-        Raises ConfigError for a sequence longer than n_ctx.
+        Raises ConfigError for a sequence longer than n_ctx, cross-attention without a context, or a context without it.
         """
+        if self.cross and context is None:
+            raise ConfigError("this decoder has cross-attention and was given no context to read; give context=")
+        if context is not None and not self.cross:
+            raise ConfigError("a context was given to a stack that reads none; build it with Decoder(..., cross=True)")
         if self.stops and torch.is_grad_enabled():
             tap = stopper(self.stops, tap)
         past, n = cache.length if cache is not None else 0, self.n_positions(ids)
@@ -198,8 +204,7 @@ class EncoderDecoder(nn.Module):
         super().__init__()
         layout = layout or Layout()
         self.sizes, self.layout = sizes.resolved(), layout
-        if layout.mixer != "attention":
-            raise ConfigError(f"an encoder-decoder needs mixer = attention; it is {layout.mixer}")
+        check_cross(layout)
         self.enc = Encoder(sizes, layout, seed=None, scope="enc.")
         self.dec = Decoder(sizes, layout, cross=True, seed=None, scope="dec.")
         self._tie()

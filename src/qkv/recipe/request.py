@@ -323,7 +323,14 @@ def _model(
         return model
     if "d_model" in pinned:
         raise ConfigError("--parameters chooses d_model; give it, or --set d_model, not both")
-    return with_parameters(model, request.parameters)
+    model = with_parameters(model, request.parameters)
+    for name, value in pinned.items():
+        if value and (chosen := getattr(model.sizes, name)) != value:
+            raise ConfigError(
+                f"--parameters chooses {name} with the width, {chosen} for {request.parameters:,}, and it was set to"
+                f" {value}; leave one of them out, or give --set d_model instead of --parameters"
+            )
+    return model
 
 
 def _dictated(name: str, given: int, needed: int) -> None:
