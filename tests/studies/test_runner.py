@@ -18,7 +18,7 @@ from qkv.studies import runner
 from qkv.studies.design import Design
 from qkv.studies.estimate import Estimate
 from qkv.studies.runner import Told
-from qkv.studies.store import StudyFolder, read_rows
+from qkv.studies.store import StudyFolder, read_rows, unlike
 from qkv.studies.training import run_trial
 
 
@@ -186,6 +186,20 @@ def test_a_study_that_was_begun_takes_any_budget_and_says_what_there_is(tiny, sm
     assert found["not_reached"] and found["seeds"] < 3 and found["verdict"] == "unresolved"
     whole = tiny.answer(small_text, tmp_path / "runs", minutes=2)
     assert whole["not_reached"] == [] and whole["seeds"] == 3 and whole["trainings"] > 12
+
+
+def test_trainings_of_another_text_or_version_are_said_to_be_of_no_use(tiny, small_text, tmp_path, monkeypatch):
+    text, said = tmp_path / "play" / "input.txt", []
+    text.parent.mkdir()
+    shutil.copy(small_text, text)
+    first = tiny.answer(text.parent, tmp_path / "runs", seeds=2)
+    second = tiny.answer(text, tmp_path / "runs", seeds=2, told=Told(say=said.append))
+    hashes = [verdict["source"]["sha256"][:16] for verdict in (first, second)]
+    words = f"No training in {first['run']} can be used: its text has the sha256 {hashes[0]}, yours {hashes[1]}."
+    assert said.count(words) == 1 and second["trainings"] == first["trainings"]
+    monkeypatch.setattr("qkv.studies.question.software", lambda: "torch 0.0")
+    other = tiny.design(runner.Ask(source=str(text), quick=True))
+    assert unlike(other, Path(second["run"])) == f"it was made by {second['software']}, and this is torch 0.0"
 
 
 def test_another_margin_judges_the_same_trainings_and_names_the_first(tiny, small_text, tmp_path, monkeypatch):
