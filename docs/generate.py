@@ -347,8 +347,9 @@ def _log_of(kept: dict[str, Any]) -> list[str]:
     if not (HERE / "answers" / "runs" / folder / "runs.jsonl").is_file():
         return []
     return [
-        f"[Its log](runs/{folder}/runs.jsonl) has a line for every training. More replicates add to them: copy",
-        f"`docs/answers/runs/{folder}` into `runs/`, then type, with the same text,",
+        f"[Its log](runs/{folder}/runs.jsonl) has a line for every training. More replicates add to them, with",
+        f"{kept['software']} and a TEXT of the sha256 above (a folder has another than the one file in it): copy",
+        f"`docs/answers/runs/{folder}` into `runs/`, then type",
         f"`qkv study {kept['study']} TEXT --seeds {kept['seeds'] + 2}`.",
         "",
     ]

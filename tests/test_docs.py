@@ -128,6 +128,22 @@ def test_the_answers_that_an_older_rule_gave_are_judged_anew(generate):
     assert generate.measured(anew, anew) == turned.replace(" (judged anew; it was equivalent)", "")
 
 
+def test_counts_in_sentences_have_no_more_digits_than_they_bear():
+    pages = [
+        (DOCS / "answers" / f"{name}.md").read_text("utf-8") for name in ("static-or-contextual", "token-identity")
+    ]
+    assert "nearest to a word's mean 5.7 more are so" in pages[0] and "there it names 91.1 in 100 more" in pages[1]
+
+
+def test_a_page_with_a_log_says_which_text_and_version_add_to_it():
+    for log in LOGS:
+        name = re.match("study-(.*)-tinyshakespeare", log.name)[1]
+        page = (DOCS / "answers" / f"{name}.md").read_text("utf-8")
+        design = json.loads(next(log.glob("design-*.json")).read_text("utf-8"))
+        assert f"{design['software']} and a TEXT of the sha256 above" in page
+        assert f"sha256 {design['source_sha256'][:16]}" in page.partition("[Its log]")[0]
+
+
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_option_has_help(name):
     assert [a.dest for a in command_parser(name)._actions if not a.help] == []

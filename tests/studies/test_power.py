@@ -22,6 +22,12 @@ def test_power_equals_the_share_of_simulated_intervals_without_0(effect, n):
     assert power(effect, 1.0, n) == pytest.approx(found, abs=0.02)
 
 
+def test_two_replicates_find_what_they_are_said_to_find_and_power_is_never_undefined():
+    draws = np.random.default_rng(2).normal(detectable(1.0, 2), 1.0, size=(4000, 2))
+    assert np.mean([low > 0 or high < 0 for low, high in map(interval, draws)]) == pytest.approx(0.8, abs=0.02)
+    assert all(0 <= power(effect, 1.0, n) <= 1 for n in (2, 3, 5, 20) for effect in np.linspace(0.1, 26, 60))
+
+
 @pytest.mark.parametrize("effect", [0.5, 1.0, 1.8, 2.5])
 def test_power_of_six_is_the_chance_that_all_have_one_sign(effect):
     one = scipy_stats.norm.cdf(effect)

@@ -13,7 +13,7 @@ from qkv.studies.probes_collocations import FEWEST_FOURS, chosen, collocations, 
 from qkv.studies.question import Ask
 from qkv.studies.questions import find
 from qkv.studies.streams import CELLS, corpus
-from qkv.studies.tables import pair_counts, ppmi
+from qkv.studies.tables import offsets_of, pair_counts, ppmi
 
 WORDS = Text(tokenizer="word", vocab=400)
 
@@ -47,6 +47,17 @@ def test_counts_of_pairs_are_those_of_a_loop():
                 found[int(ids[i]), int(ids[j])] += 1
                 found[int(ids[j]), int(ids[i])] += 1
     assert np.array_equal(pair_counts(ids, 7), [[found[a, b] for b in range(7)] for a in range(7)])
+
+
+def test_pairs_are_not_counted_across_the_ends_of_documents(labelled, kept):
+    for stream in ("text", "labelled"):
+        made = corpus(Text(stream=stream, tokenizer="word", vocab=400), str(labelled), 0, kept)
+        ids, offsets, d_vocab = made.train.ids, offsets_of(made), made.tokenizer.d_vocab
+        counted = sum(pair_counts(ids[a:b], d_vocab) for a, b in zip(offsets, offsets[1:], strict=False))
+        assert np.array_equal(pair_counts(ids, d_vocab, offsets), counted)
+        assert counted.sum() < 0.95 * pair_counts(ids, d_vocab).sum()
+        words = chosen(made).words
+        assert np.array_equal(chosen(made).known["PPMI"], ppmi(ids, d_vocab, offsets)[np.ix_(words, words)])
 
 
 def test_second_order_similarity_is_the_cosine_without_the_pairs_own_cells():

@@ -317,6 +317,13 @@ def test_less_of_a_text_is_trained_on_under_the_same_vocabulary(small_text):
     assert len(more.train) == len(whole.train)
 
 
+def test_a_folder_whose_text_changed_is_read_anew_within_one_process(tmp_path):
+    for text in ("abcd efgh " * 400, "ponm lkji " * 400):
+        (tmp_path / "a.txt").write_text(text, encoding="utf-8")
+        made = streams.corpus(Text(), str(tmp_path), 0, None)
+        assert "".join(made.tokenizer.token(int(i)) for i in made.train.ids[:10]) == text[:10]
+
+
 def test_a_validation_part_that_is_cut_keeps_its_documents(tmp_path):
     rows = [f"{i * 7919 % 9973} apples, {i * i % 997} pears" for i in range(600)]
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps({"text": row}) + "\n" for row in rows))

@@ -91,7 +91,7 @@ def test_a_model_agrees_with_itself_turned_and_not_with_another_start(untrained,
 def test_too_few_words_are_refused_in_a_sentence(untrained, tmp_path, draws):
     path = tmp_path / "numbers.txt"
     path.write_text(" ".join(str(i) for i in draws.integers(30, size=8000)))
-    with pytest.raises(SourceError, match="0 words stand 4 times or more"):
+    with pytest.raises(SourceError, match="0 words of letters stand 4 times or more"):
         relatedness(untrained(path, "causal", tokenizer="word"))
 
 

@@ -15,10 +15,10 @@ import pytest
 
 from qkv.errors import ConfigError, Interrupted, MissingExtra, RunFolderError, SourceError
 from qkv.studies import runner
-from qkv.studies.design import Design
+from qkv.studies.design import Design, Text
 from qkv.studies.estimate import Estimate
 from qkv.studies.runner import Told
-from qkv.studies.store import StudyFolder, read_rows
+from qkv.studies.store import StudyFolder, read_rows, unlike
 from qkv.studies.training import run_trial
 
 
@@ -186,6 +186,36 @@ def test_a_study_that_was_begun_takes_any_budget_and_says_what_there_is(tiny, sm
     assert found["not_reached"] and found["seeds"] < 3 and found["verdict"] == "unresolved"
     whole = tiny.answer(small_text, tmp_path / "runs", minutes=2)
     assert whole["not_reached"] == [] and whole["seeds"] == 3 and whole["trainings"] > 12
+
+
+def test_a_text_that_a_probe_finds_nothing_in_is_refused_before_anything_is_made(tiny, tmp_path, monkeypatch):
+    numbers, runs = tmp_path / "numbers.txt", tmp_path / "runs"
+    numbers.write_text(" ".join(str(random.Random(1).randrange(90) * i % 97) for i in range(9000)))
+
+    def design(ask):
+        words = (("text", Text(tokenizer="word", vocab=100)),)
+        asks = dataclasses.replace(made.arms[0], probes=("relatedness",))
+        return dataclasses.replace(made, texts=words, arms=(asks, made.arms[1]))
+
+    made = tiny.design(runner.Ask(source=str(numbers), quick=True))
+    monkeypatch.setattr(tiny, "QUESTION", dataclasses.replace(tiny.QUESTION, design=design))
+    with pytest.raises(SourceError, match="0 words of letters stand 4 times or more in its validation text"):
+        tiny.answer(numbers, runs)
+    assert not runs.exists()
+
+
+def test_trainings_of_another_text_or_version_are_said_to_be_of_no_use(tiny, small_text, tmp_path, monkeypatch):
+    text, said = tmp_path / "play" / "input.txt", []
+    text.parent.mkdir()
+    shutil.copy(small_text, text)
+    first = tiny.answer(text.parent, tmp_path / "runs", seeds=2)
+    second = tiny.answer(text, tmp_path / "runs", seeds=2, told=Told(say=said.append))
+    hashes = [verdict["source"]["sha256"][:16] for verdict in (first, second)]
+    words = f"No training in {first['run']} can be used: its text has the sha256 {hashes[0]}, yours {hashes[1]}."
+    assert said.count(words) == 1 and second["trainings"] == first["trainings"]
+    monkeypatch.setattr("qkv.studies.question.software", lambda: "torch 0.0")
+    other = tiny.design(runner.Ask(source=str(text), quick=True))
+    assert unlike(other, Path(second["run"])) == f"it was made by {second['software']}, and this is torch 0.0"
 
 
 def test_another_margin_judges_the_same_trainings_and_names_the_first(tiny, small_text, tmp_path, monkeypatch):

@@ -20,7 +20,7 @@ from qkv.data.reading import examine, missing_file, read_text, sniff
 from qkv.data.tables import is_table, read_rows, table_format
 from qkv.errors import SourceError
 
-__all__ = ["Chunk", "Source", "open_source", "source_name", "text_chunks", "whole_documents"]
+__all__ = ["Chunk", "Source", "files_below", "open_source", "source_name", "text_chunks", "whole_documents"]
 
 TEXT_SUFFIXES = (".txt", ".text", ".md", ".rst", ".tex", ".html", ".xml", ".log")
 """A file in a folder that is named like text must be text; any other that is not is passed over."""
@@ -209,7 +209,7 @@ def _folder(folder: Path, config: DataConfig) -> Source:
     refused: list[SourceError] = []
     layouts = {}
     made: list[Path] = []
-    for path in _files(folder, made):
+    for path in files_below(folder, made):
         named_text = path.name.lower().removesuffix(".gz").endswith(TEXT_SUFFIXES)
         found = sniff(path)
         if found == "blank" or (found == "other" and not named_text):
@@ -270,7 +270,7 @@ def _folder(folder: Path, config: DataConfig) -> Source:
     )
 
 
-def _files(folder: Path, made: list[Path]) -> Iterator[Path]:
+def files_below(folder: Path, made: list[Path]) -> Iterator[Path]:
     """Regular files below the folder, sorted; hidden names are passed over and links to folders are not followed.
 
     Nor are folders below it that hold what was made of texts; these are put into `made`. Raises SourceError where the

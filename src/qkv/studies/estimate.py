@@ -11,6 +11,7 @@ from pathlib import Path
 
 from qkv.errors import ConfigError
 from qkv.studies.design import Arm, Design, Trial
+from qkv.studies.probes import OF_A_TEXT
 from qkv.studies.training import run_trial
 from qkv.studies.tuning import expected_runs
 
@@ -73,13 +74,19 @@ class Estimate:
 def estimate(design: Design, source: str, cache: Path | None, workers: int) -> Estimate:
     """Time a few steps of every different kind of training of a design on this machine; takes seconds.
 
-    Raises UserError where an arm does not fit its text or model, before anything is made.
+    Raises UserError where an arm does not fit its text or model, or a text holds too little of what its probes ask for,
+    before anything is made.
     """
     measured: dict[str, float] = {}
-    found = {}
+    found, probed = {}, set()
     for arm in design.arms:
         trial = design.trial(arm, 1, 0, source=source, report=True)
         kind = _kind(trial)
+        asked = tuple(name for name in arm.probes if name in OF_A_TEXT)
+        if asked and (trial.text, arm.task, trial.scale, asked) not in probed:
+            probed.add((trial.text, arm.task, trial.scale, asked))
+            still = dataclasses.replace(arm, trainer="none", before=(), probes=asked)
+            run_trial(dataclasses.replace(trial, arm=still), cache)
         if kind not in measured:
             measured[kind] = _seconds(trial, cache)
         else:

@@ -33,7 +33,7 @@ from qkv.tasks import validation_loss
 from qkv.tasks.masked import Masked
 from qkv.tasks.task import Batch
 
-__all__ = ["KINDS", "OF_THE_LOSS", "PROBES"]
+__all__ = ["KINDS", "OF_A_TEXT", "OF_THE_LOSS", "PROBES"]
 
 KINDS: Mapping[str, tuple[str, ...]] = {
     "W_E": ("W_E",),
@@ -283,3 +283,5 @@ PROBES: Mapping[str, Callable[[Finished], dict[str, float]]] = {
 """Name -> probe. A new probe is one function and one line here."""
 OF_THE_LOSS = ("bits", "told", "learned")
 """Those that read the loss and no weights: a training that diverged has them too."""
+OF_A_TEXT = ("contextual", "identity", "hidden identity", "relatedness", "relatedness of words", "ablation")
+"""Those that raise SourceError for a text that holds too little, whatever a model learned of it."""

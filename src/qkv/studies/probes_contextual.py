@@ -15,7 +15,7 @@ from qkv.inspection.word_tests import answered
 from qkv.studies.analogies import N_QUESTIONS, SECTIONS
 from qkv.studies.likeness import agreement, common_ids, first_components, means, pair_cosines
 from qkv.studies.occurrences import Occurrences, occurrences
-from qkv.studies.tables import ppmi
+from qkv.studies.tables import offsets_of, ppmi
 from qkv.studies.trained import Finished
 
 __all__ = ["MOST_TOKENS", "analogies", "change_of_basis", "contextual"]
@@ -46,7 +46,8 @@ def contextual(finished: Finished) -> dict[str, float]:
             f" its validation text; expected more than {_NEIGHBOURS}. Give a longer text"
         )
     table = finished.parts.catalogue.view("W_E").detach().numpy()[words]
-    information = ppmi(finished.corpus.train.ids, finished.corpus.tokenizer.d_vocab)[words]
+    corpus = finished.corpus
+    information = ppmi(corpus.train.ids, corpus.tokenizer.d_vocab, offsets_of(corpus))[words]
     rows, counts = pair_cosines(table), pair_cosines(information, centred=False)
     found = {"W_E ~ counts": agreement(rows, counts)}
     for i in range(seen.n_layers):
@@ -136,7 +137,7 @@ def analogies(finished: Finished) -> dict[str, float]:
     tables = {
         "W_E": finished.parts.catalogue.view("W_E").detach().numpy()[ids],
         "mean": means(seen, seen.n_layers - 1, ids),
-        "counts": ppmi(finished.corpus.train.ids, tokenizer.d_vocab)[ids],
+        "counts": ppmi(finished.corpus.train.ids, tokenizer.d_vocab, offsets_of(finished.corpus))[ids],
     }
     found: dict[str, float] = {}
     for name, rows in tables.items():

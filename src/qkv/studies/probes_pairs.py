@@ -2,7 +2,8 @@
 
 Cosines are between rows less the mean row of the table: every table drifts as a whole, and the raw cosine of any two
 rows reads that (Bis et al. 2021). Bilinear forms (QK, OV, output after input) are taken relative to their spread over
-all pairs of words, so that they compare across arms.
+all pairs of words, so that they compare across arms. They are of the matrices alone: rows pass through the norm before
+attention without its gain, positions and the last norm are left out; so they change where a gain is folded into W_Q.
 """
 
 from collections.abc import Mapping

@@ -39,8 +39,8 @@ def relatedness(finished: Finished) -> dict[str, float]:
     ids = [i for i in common_ids(seen.ids, _FEWEST, len(seen.ids)) if token(int(i)).isalpha()][:_MOST_WORDS]
     if len(ids) < _FEWEST_WORDS:
         raise SourceError(
-            f"{finished.corpus.name!r} is too small for this study: {len(ids)} words stand {_FEWEST} times or more in"
-            f" its validation text; expected at least {_FEWEST_WORDS}. Give a longer text"
+            f"{finished.corpus.name!r} is too small for this study: {len(ids)} words of letters stand {_FEWEST} times"
+            f" or more in its validation text; expected at least {_FEWEST_WORDS}. Give a longer text"
         )
     ids.sort(key=lambda i: token(int(i)))
     words, rows = [token(int(i)) for i in ids], np.array(ids)

@@ -1,9 +1,9 @@
 """Associative recall: a table of keys and values is told once, then asked for in another order.
 
 `k3 v9 k1 v4 ... | k1 v4 k3 v9 ...`: in the second half each key stands again and its value is to be answered, so a
-model that answers has looked the key up in its context. Loss is in nats per answer: ln(values) for guessing,
-ln(pairs) for a model that knows which values were told but not where, 0 for one that recalls. Used by studies only;
-it needs no text.
+model that answers has looked the key up in its context. Loss is in nats per answer: ln(values) for guessing, at most
+ln(pairs) for a model that knows which values were told but not where (less, for some are told twice: 1.56 of 8 pairs
+and 8 values), 0 for one that recalls. Used by studies only; it needs no text.
 """
 
 from collections.abc import Iterator

@@ -20,7 +20,7 @@ from qkv.studies.question import FULL_MINUTES, QUICK_MINUTES, Ask, Question
 from qkv.studies.questions import find
 from qkv.studies.sentences import verdict_file
 from qkv.studies.statistics import scipy
-from qkv.studies.store import StudyFolder, folder_of, folders_beside, full_answer, read_rows
+from qkv.studies.store import StudyFolder, folder_of, folders_beside, full_answer, read_rows, unlike
 from qkv.studies.tuning import Job, every_key, expected_runs, pending
 from qkv.studies.verdicts import findings
 from qkv.studies.workers import Workers, places
@@ -94,6 +94,9 @@ def run_study(
             row["key"] in keys for folder in beside for row in read_rows(folder)
         )
         partly = "" if minutes is None or begun else expected.check(design, minutes)
+        for other in beside:
+            if why := unlike(design, other):
+                told.say(f"No training in {other} can be used: {why}.")
         told.say(_plan(design, expected, budget))
         if partly:
             told.say(partly)

@@ -21,7 +21,7 @@ from qkv.errors import RunFolderError
 from qkv.folder import RunFolder, storage_errors, sync_folder, write_atomically
 from qkv.studies.design import Design, canonical
 
-__all__ = ["CLOCKS", "StudyFolder", "folder_of", "folders_beside", "full_answer", "read_rows"]
+__all__ = ["CLOCKS", "StudyFolder", "folder_of", "folders_beside", "full_answer", "read_rows", "unlike"]
 
 CLOCKS = ("seconds",)
 """Keys of a row that tell the time and not the outcome."""
@@ -74,6 +74,17 @@ def folders_beside(design: Design, within: Path) -> list[Path]:
     own = folder_of(design, within)
     name = glob.escape(own.name.removesuffix(design.protocol[:8]))
     return sorted(path for path in within.glob(f"{name}{'[0-9a-f]' * 8}") if path != own)
+
+
+def unlike(design: Design, folder: Path) -> str:
+    """Why no training in a folder beside can be one of a design: another text or version; empty where neither is."""
+    for path in sorted(folder.glob("design-*.json")):
+        made = json.loads(path.read_text(encoding="utf-8"))
+        if made["source_sha256"] != design.source_sha256:
+            return f"its text has the sha256 {made['source_sha256'][:16]}, yours {design.source_sha256[:16]}"
+        if made["software"] != design.software:
+            return f"it was made by {made['software']}, and this is {design.software}"
+    return ""
 
 
 def _margins(folder: Path, contrast: str) -> list[float]:

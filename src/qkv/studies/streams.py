@@ -19,6 +19,7 @@ from qkv.data.config import DataConfig
 from qkv.data.corpus import Corpus, load_corpus, measured_on
 from qkv.data.examples import Examples, load_examples
 from qkv.data.images import Images, ImageSet
+from qkv.data.sources import files_below
 from qkv.data.tokenizers import Tokenizer, fit_tokenizer
 from qkv.data.tokens import Tokens, id_type
 from qkv.errors import MissingExtra, SourceError
@@ -35,14 +36,19 @@ def corpus(text: Text, source: str, val_tokens: int, cache: Path | None) -> Any:
 
     Raises SourceError or ConfigError for a text that cannot be read or cut as asked.
     """
+    return _corpus(text, source, val_tokens, cache, _stamp(source))
+
+
+def _stamp(source: str) -> tuple[tuple[str, int, int], ...]:
+    """Name, time and size of the file of a source, or of every file that its folder is read from."""
     path = Path(source)
-    stamp = (path.stat().st_mtime_ns, path.stat().st_size) if source and path.is_file() else None
-    return _corpus(text, source, val_tokens, cache, stamp)
+    files = files_below(path, []) if source and path.is_dir() else [path] if path.is_file() else []
+    return tuple((str(file), facts.st_mtime_ns, facts.st_size) for file in files for facts in [file.stat()])
 
 
 @lru_cache(maxsize=8)
-def _corpus(text: Text, source: str, val_tokens: int, cache: Path | None, stamp: tuple[int, int] | None) -> Any:
-    """The same, remembered for as long as the file does not change."""
+def _corpus(text: Text, source: str, val_tokens: int, cache: Path | None, stamp: tuple[Any, ...]) -> Any:
+    """The same, remembered for as long as no file changes."""
     made = STREAMS[text.stream](text, source, cache)
     if not (val_tokens and isinstance(made, Corpus)) or len(made.val) <= val_tokens:
         return made

@@ -5,6 +5,7 @@ pure function of the training tokens. `TABLES` is the registry.
 """
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,14 +14,22 @@ from torch import Tensor
 from qkv.data.corpus import Corpus
 from qkv.errors import ConfigError
 
-__all__ = ["TABLES", "pair_counts", "ppmi"]
+__all__ = ["TABLES", "offsets_of", "pair_counts", "ppmi"]
 
 _WINDOW = 2
 _MOST_ROWS = 8192
 
 
-def pair_counts(ids: np.ndarray, d_vocab: int, window: int = _WINDOW) -> np.ndarray:
+def offsets_of(corpus: Any) -> np.ndarray:
+    """Where the training documents of a corpus, or its labelled texts, begin and end: int64 [n_documents + 1]."""
+    train = corpus.train
+    return getattr(train, "tokens", train).offsets
+
+
+def pair_counts(ids: np.ndarray, d_vocab: int, offsets: np.ndarray | None = None, window: int = _WINDOW) -> np.ndarray:
     """How often two tokens stand within `window` places of one another, symmetric float64 [d_vocab, d_vocab].
+
+    Both in one document, where `offsets` says where these begin; without it all is one.
 
     Raises ConfigError for a vocabulary that would not fit memory.
     """
@@ -30,18 +39,24 @@ def pair_counts(ids: np.ndarray, d_vocab: int, window: int = _WINDOW) -> np.ndar
         )
     ids = np.asarray(ids, dtype=np.int64)
     counts = np.zeros(d_vocab * d_vocab)
+    document = np.zeros(len(ids), dtype=np.int64)
+    if offsets is not None:
+        document = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
     for distance in range(1, window + 1):
-        counts += np.bincount(ids[:-distance] * d_vocab + ids[distance:], minlength=d_vocab**2)
+        inside = document[:-distance] == document[distance:]
+        counts += np.bincount((ids[:-distance] * d_vocab + ids[distance:])[inside], minlength=d_vocab**2)
     counts = counts.reshape(d_vocab, d_vocab)
     return counts + counts.T
 
 
-def ppmi(ids: np.ndarray, d_vocab: int, window: int = _WINDOW) -> np.ndarray:
+def ppmi(ids: np.ndarray, d_vocab: int, offsets: np.ndarray | None = None, window: int = _WINDOW) -> np.ndarray:
     """Positive pointwise mutual information of tokens within `window` places, float64 [d_vocab, d_vocab].
 
-    max(0, ln p(a, b) / (p(a) p(b))), symmetric. Raises ConfigError for a vocabulary that would not fit memory.
+    max(0, ln p(a, b) / (p(a) p(b))), symmetric; `offsets` as in `pair_counts`.
+
+    Raises ConfigError for a vocabulary that would not fit memory.
     """
-    counts = pair_counts(ids, d_vocab, window)
+    counts = pair_counts(ids, d_vocab, offsets, window)
     total, single = counts.sum(), counts.sum(axis=1)
     with np.errstate(divide="ignore", invalid="ignore"):
         information = np.log(counts * total / np.outer(single, single))
@@ -52,7 +67,7 @@ def _count_vectors(corpus: Corpus, before: Tensor) -> Tensor:
     """Rows from the d_model largest singular vectors of PPMI, at the root mean square of the start they replace.
 
     Levy and Goldberg 2014: skip-gram with negative sampling factorises this matrix, shifted; U sqrt(S) is the symmetric
-    split of Levy, Goldberg and Dagan 2015.
+    split of Levy, Goldberg and Dagan 2015. Documents are counted as one text, as ever: kept trainings start so.
     """
     d_vocab, d_model = before.shape
     u, s, _ = np.linalg.svd(ppmi(corpus.train.ids, d_vocab), hermitian=True)

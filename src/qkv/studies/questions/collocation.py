@@ -8,9 +8,10 @@ makes neighbours alike on purpose.
 
 On the user's own text the 2 x 2 is one of chosen pairs (`studies.probes_collocations`): together by PPMI, shared by
 second-order similarity, matched in frequency, with the same controls; how well they are matched stands beside. That is
-of pairs as a text has them and no intervention; of rows it is of this parametrisation, of e.u, QK and OV of the
-function. It is left out where the model learned no more than frequencies, and not asked of a text with too few such
-pairs. And the dot products of the commonest word with all others, by frequency. --quick asks fewer measures of both.
+of pairs as a text has them and no intervention; and of this parametrisation, of e.u, QK and OV too, since they leave
+the gains of norms out. It is left out where the model learned no more than frequencies, and not asked of a text with
+too few such pairs. And the dot products of the commonest word with all others, by frequency. --quick asks fewer
+measures of both.
 """
 
 import dataclasses

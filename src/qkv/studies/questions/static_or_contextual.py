@@ -22,7 +22,6 @@ from qkv.studies.analogies import FEWEST_ASKED, N_QUESTIONS, n_askable
 from qkv.studies.design import Arm, Contrast, Design, Grid, Scale, Text
 from qkv.studies.probes_contextual import MOST_TOKENS
 from qkv.studies.question import ANSWERS, LEARNS_MASKED, Ask, Plain, Question, make_design, of_learned
-from qkv.studies.sentences import amount
 from qkv.studies.verdicts import Findings, is_there
 
 __all__ = ["QUESTION"]
@@ -227,7 +226,7 @@ def _like_the_table(findings: Findings) -> str:
     if result.verdict == "equivalent":
         return " (and which words their means are near has nothing to do with W_E)"
     way = "more" if result.effect > 0 else "fewer"
-    n = amount(10 * abs(result.effect), False)
+    n = f"{10 * abs(result.effect):.2g}"
     return f" (of the ten words nearest to a word's mean {n} {way} are so by W_E than by chance)"
 
 

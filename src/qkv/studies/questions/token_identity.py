@@ -13,7 +13,6 @@ from typing import Any
 
 from qkv.studies.design import Arm, Contrast, Design, Grid, Scale, Text
 from qkv.studies.question import ANSWERS, LEARNS_MASKED, Ask, Plain, Question, make_design
-from qkv.studies.sentences import amount
 from qkv.studies.verdicts import Findings
 
 __all__ = ["QUESTION"]
@@ -179,7 +178,7 @@ def _beyond_chance(findings: Findings) -> str:
     named = findings.effect("named at layer 1 (causal)").told
     if named.effect is None or named.verdict != "differs" or named.effect < 0:
         return ""
-    return f"there it names {amount(named.effect, False)} in 100 more than it does without looking; "
+    return f"there it names {named.effect:.3g} in 100 more than it does without looking; "
 
 
 def _of_masked(findings: Findings) -> str:
@@ -190,9 +189,7 @@ def _of_masked(findings: Findings) -> str:
     if result.verdict == "equivalent":
         return "of a masked one it names as many after the first layer as before"
     way = "more" if result.effect > 0 else "fewer"
-    return (
-        f"of a masked one it names {amount(abs(result.effect), False)} in 100 {way} after the first layer than before"
-    )
+    return f"of a masked one it names {abs(result.effect):.3g} in 100 {way} after the first layer than before"
 
 
 QUESTION = Question(
