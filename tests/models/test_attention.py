@@ -213,3 +213,16 @@ def test_a_table_made_under_inference_mode_serves_training_later():
         attention(x)
     attention(x).sum().backward()
     assert attention.W_Q.grad is not None
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (dict(d_head=-1), "d_head is -1"),
+        (dict(d_head=3, start="identity"), "needs one head as wide as the model"),
+        (dict(start="xaver"), "did you mean 'xavier'"),
+    ],
+)
+def test_self_attention_refuses_what_does_not_fit_in_one_sentence(given, message):
+    with pytest.raises(ConfigError, match=message):
+        SelfAttention(8, **given)

@@ -186,6 +186,8 @@ def test_sizes_that_cannot_be_built_are_refused_in_one_sentence(change, message)
         (dict(dropout=1.0), "expected 0 <= dropout < 1"),
         (dict(rope_base=0.5), "rope_base is 0.5"),
         (dict(norm_eps=-1.0), "norm_eps"),
+        (dict(norm_eps=float("nan")), "norm_eps is nan"),
+        (dict(rope_base=float("inf")), "rope_base is inf"),
     ],
 )
 def test_a_layout_out_of_range_is_refused_at_construction(change, message):

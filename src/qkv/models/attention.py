@@ -74,6 +74,8 @@ class SelfAttention(nn.Module):
     """One head of self-attention, as short as its formula: softmax(x W_Q (x W_K)^T / sqrt(d_head)) x W_V W_O.
 
     Parameters W_Q, W_K, W_V [d_model, d_head] and W_O [d_head, d_model], each started by name from `seed`.
+
+    Raises ConfigError for sizes or a start that do not fit.
     """
 
     def __init__(
@@ -87,7 +89,9 @@ class SelfAttention(nn.Module):
         seed: int = 0,
     ) -> None:
         super().__init__()
-        d_head = d_head or d_model
+        sizes = Sizes(d_vocab=0, d_model=d_model, n_layers=1, n_heads=1, n_ctx=1, d_head=d_head).resolved()
+        check(sizes, Layout(positions="none", start=start))
+        d_head = sizes.d_head
         self.causal, self.scale = causal, 1 / math.sqrt(d_head) if scale else 1.0
         self.W_Q = nn.Parameter(torch.empty(d_model, d_head))
         self.W_K = nn.Parameter(torch.empty(d_model, d_head))

@@ -6,6 +6,7 @@ name.
 """
 
 import dataclasses
+import math
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -190,9 +191,9 @@ class Layout:
         _among("pool", self.pool, POOLS)
         if not 0 <= self.dropout < 1:
             raise ConfigError(f"dropout is {self.dropout}; expected 0 <= dropout < 1")
-        if self.norm_eps < 0:
+        if not 0 <= self.norm_eps < math.inf:
             raise ConfigError(f"norm_eps is {self.norm_eps}; expected a number of at least 0")
-        if self.rope_base <= 1:
+        if not 1 < self.rope_base < math.inf:
             raise ConfigError(f"rope_base is {self.rope_base}; expected a number above 1 (10000 is usual)")
 
     @property
@@ -227,7 +228,7 @@ class Patches:
         for name, least in (("height", 1), ("width", 1), ("channels", 1), ("patch", 1), ("stride", 0)):
             if getattr(self, name) < least:
                 raise ConfigError(f"{name} is {getattr(self, name)}; expected a whole number of at least {least}")
-        if not self.std > 0:
+        if not 0 < self.std < math.inf:
             raise ConfigError(f"std is {self.std}; expected a number above 0")
         if self.step > self.patch:
             raise ConfigError(f"stride {self.stride} is larger than patch {self.patch}: pixels would never be seen")
