@@ -70,10 +70,16 @@ def row_address(i: int, tokenizer: "Tokenizer") -> str:
     return f"W_E[{shown}]" if means_it else f"W_E[{i}] '{shown}'"
 
 
-def print_lens(layers: "Sequence[LensLayer]", tokenizer: "Tokenizer") -> None:
-    """How good each layer's answer would be, and what it would be at the last position."""
+def print_lens(layers: "Sequence[LensLayer]", tokenizer: "Tokenizer", tokens: Sequence[str]) -> None:
+    """How good each layer's answer would be, and what it would be at the last of `tokens` that is read.
+
+    A causal model is asked for the last token and does not read it.
+    """
+    n = len(layers[0].top)
+    last = screen.shown(repr(tokens[n - 1]))
     print(
-        "Logit lens: what the model would answer if it ended after each layer; at the last position, likeliest first:"
+        "Logit lens: what the model would answer if it ended after each layer;"
+        f" at {last}, token {n} of {len(tokens)}, likeliest first:"
     )
     rows = []
     for layer in layers:
