@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from qkv import api, cli
+from qkv.errors import UserError
 
 SMALL = ["--tokenizer", "char", "--set", "d_model=32,n_layers=2,n_heads=2,n_ctx=32", "--threads", "1"]
 KEYS = {
@@ -75,6 +76,20 @@ def test_predict_continues_every_text(runs, capsys):
     assert plain.startswith("the cat")
     greedy = [said(capsys, "predict", runs[0], "the cat", "--temperature", 0, "--seed", s) for s in (1, 2)]
     assert greedy[0] == greedy[1]
+
+
+def test_one_string_is_no_list_of_them(runs, small_text, tmp_path):
+    run = api.load(runs[0])
+    asked = {
+        "texts": [run.predict, run.embed, run.layer_measures, lambda text: run.report(tmp_path / "r.html", texts=text)],
+        "changes": [run.changed, lambda change: run.evaluate(changes=change)],
+        "freeze": [lambda name: api.train(small_text, freeze=name, out=tmp_path / "never")],
+    }
+    for what, asks in asked.items():
+        for ask in asks:
+            with pytest.raises(UserError, match=f"{what} is the string 'W_E'; expected a list"):
+                ask("W_E")
+    assert not list(tmp_path.iterdir())
 
 
 def test_predict_reads_one_text_a_line_from_stdin(runs, capsys, monkeypatch):
