@@ -83,8 +83,8 @@ def print_lens(layers: "Sequence[LensLayer]", tokenizer: "Tokenizer", tokens: Se
     )
     rows = []
     for layer in layers:
-        tokens = zip(layer.top[-1].tolist(), layer.top_probability[-1].tolist(), strict=True)
-        words = [f"{screen.shown(repr(tokenizer.token(i))[1:-1])} {p:.2f}" for i, p in tokens]
+        likeliest = zip(layer.top[-1].tolist(), layer.top_probability[-1].tolist(), strict=True)
+        words = [f"{screen.shown(repr(tokenizer.token(i))[1:-1])} {p:.2f}" for i, p in likeliest]
         rows.append((layer.address, f"{layer.loss:.4f}", f"{layer.kl:.4f}", f"{layer.agreement:.2f}", *words))
     columns = ["after", "loss, nats", "KL from the last", "same first token", *[""] * len(layers[0].top[-1])]
     screen.print_table(columns, rows)
