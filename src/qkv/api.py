@@ -22,7 +22,7 @@ from qkv import recipe
 from qkv.changes import Plan, freeze_changes, plan_changes
 from qkv.config import from_dict
 from qkv.data.tokenizers import Tokenizer, load_tokenizer
-from qkv.errors import ConfigError, RunFolderError, UserError, unknown
+from qkv.errors import ConfigError, RunFolderError, UserError, several, unknown
 from qkv.folder import RunFolder
 from qkv.inspection.onetext import float64_copy, one_text
 from qkv.models import build
@@ -123,7 +123,8 @@ def _request(
     names = [f.name for f in dataclasses.fields(recipe.Request) if f.name not in ("source", "set", "changes")]
     if other := [name for name in request if name not in names]:
         raise ConfigError(unknown("option of qkv.train", other[0], names))
-    changes = (*change, *map(str, freeze_changes(list(freeze), list(only))))
+    frozen = freeze_changes(several("freeze", freeze), several("only", only))
+    changes = (*several("change", change), *map(str, frozen))
     asked = from_dict(recipe.Request, request)  # a value of another kind is refused before anything is made
     return dataclasses.replace(asked, source=str(source), set=dict(set or {}), changes=changes)
 
@@ -444,7 +445,7 @@ class Run:
     def predict(self, texts: Sequence[str], options: PredictOptions | None = None) -> list[str]:
         """One output per input, by its task: a continuation, the text with every [MASK] filled, a label."""
         self._reads_text()
-        return self.task.predict(self.model, self.tokenizer, list(texts), options or PredictOptions())
+        return self.task.predict(self.model, self.tokenizer, several("texts", texts), options or PredictOptions())
 
     def corpus(self, source: str | Path | None = None) -> Data:
         """The data it was trained and validated on, or others, all for validation, under its tokenizer and classes."""
@@ -470,7 +471,7 @@ class Run:
         Raises ChangeError or AddressError for one that does not fit.
         """
         model = self._with_weights(self.folder.best if self.weights == "best" else self.folder.model)
-        plan = self._planned(model, changes, looking=True)
+        plan = self._planned(model, several("changes", changes), looking=True)
         plan.at_start()
         return model, plan.sentences()
 
@@ -479,7 +480,7 @@ class Run:
         from qkv.inspection.contextual import contextual_vectors
 
         self._reads_text()
-        return contextual_vectors(self.model, self.tokenizer, list(texts))
+        return contextual_vectors(self.model, self.tokenizer, several("texts", texts))
 
     def gradient_path(self, text: str, at: int | None = None) -> Any:
         """How the gradient of `text`'s loss reaches every block and embedding row; see `instruments.gradients`."""
@@ -521,7 +522,7 @@ class Run:
 
         if self.tokenizer is None:
             raise UserError(f"{self.path} reads no text")
-        texts = list(texts) or self._validation_windows()
+        texts = several("texts", texts) or self._validation_windows()
         return layer_measures(contextual_vectors(self.model_at(at), self.tokenizer, texts))
 
     def _validation_windows(self, most: int = 64) -> list[str]:
@@ -596,4 +597,4 @@ class Run:
         """Write the self-contained HTML report; returns its path."""
         from qkv.views.report import write_report
 
-        return write_report(self.path, out=Path(out) if out else None, texts=tuple(texts))
+        return write_report(self.path, out=Path(out) if out else None, texts=tuple(several("texts", texts)))

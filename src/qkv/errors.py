@@ -37,6 +37,7 @@ __all__ = [
     "StorageError",
     "UserError",
     "nearest",
+    "several",
     "too_long",
     "unknown",
 ]
@@ -124,3 +125,10 @@ def unknown(what: str, given: str, options: Iterable[str], n: int = 3) -> str:
 def too_long(name: str) -> UserError:
     """For a name of a file or folder that the file system does not take (ENAMETOOLONG)."""
     return UserError(f"{name[:40]}... is too long for the name of a file or folder here; give a shorter one")
+
+
+def several(what: str, given: Iterable[str]) -> list[str]:
+    """`given` as a list. Raises UserError for one string alone, which Python would take letter by letter."""
+    if isinstance(given, str):
+        raise UserError(f"{what} is the string {given[:40]!r}; expected a list of them: [{given[:40]!r}]")
+    return list(given)

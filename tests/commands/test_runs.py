@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from qkv import api, cli
+from qkv.errors import UserError
 
 SMALL = ["--tokenizer", "char", "--set", "d_model=32,n_layers=2,n_heads=2,n_ctx=32", "--threads", "1"]
 KEYS = {
@@ -75,6 +76,20 @@ def test_predict_continues_every_text(runs, capsys):
     assert plain.startswith("the cat")
     greedy = [said(capsys, "predict", runs[0], "the cat", "--temperature", 0, "--seed", s) for s in (1, 2)]
     assert greedy[0] == greedy[1]
+
+
+def test_one_string_is_no_list_of_them(runs, small_text, tmp_path):
+    run = api.load(runs[0])
+    asked = {
+        "texts": [run.predict, run.embed, run.layer_measures, lambda text: run.report(tmp_path / "r.html", texts=text)],
+        "changes": [run.changed, lambda change: run.evaluate(changes=change)],
+        "freeze": [lambda name: api.train(small_text, freeze=name, out=tmp_path / "never")],
+    }
+    for what, asks in asked.items():
+        for ask in asks:
+            with pytest.raises(UserError, match=f"{what} is the string 'W_E'; expected a list"):
+                ask("W_E")
+    assert not list(tmp_path.iterdir())
 
 
 def test_predict_reads_one_text_a_line_from_stdin(runs, capsys, monkeypatch):
@@ -299,11 +314,30 @@ def test_show_text_has_the_lens_and_a_row_its_history(runs, capsys):
     shown = json.loads(said(capsys, "show", runs[0], "--text", "the cat", "--json"))
     assert [layer["address"] for layer in shown["logit_lens"]] == ["embed", "L0.resid_post", "L1.resid_post"]
     assert shown["logit_lens"][-1]["kl"] == pytest.approx(0, abs=1e-12)
-    assert "Logit lens" in said(capsys, "show", runs[0], "--text", "the cat")
+    shown = said(capsys, "show", runs[0], "--text", "the cat")
+    assert "Logit lens" in shown and "at 'a', token 6 of 7, likeliest first" in shown, "the last is asked for, not read"
     row = json.loads(said(capsys, "show", runs[0], "W_E[t]", "--json"))
     assert [moment["step"] for moment in row["history"]] == [0, 8, 12]
     assert row["history"][-1]["drift"] == pytest.approx(row["drift"]) and row["earned"] is None
     assert "rows that moved most" in said(capsys, "show", runs[0], "W_E")
+
+
+def test_a_row_of_an_output_matrix_is_counted_where_its_token_is_written(tmp_path, capsys):
+    for side, lines in (("a", ["le chat", "le chien"]), ("b", ["the cat", "the dog"])):
+        (tmp_path / f"text.{side}").write_text("\n".join(f"{lines[i % 2]} {i}" for i in range(60)) + "\n")
+    settings = ["--task", "translate", "--tokenizer", "word", "--set", "tied=false", *SMALL[2:], "--steps", 1]
+    pair = f"{tmp_path / 'text.a'}:{tmp_path / 'text.b'}"
+    said(capsys, "train", pair, *settings, "--no-report", "--out", tmp_path / "run")
+    rows = [json.loads(said(capsys, "show", tmp_path / "run", a, "--json")) for a in ("dec.W_E[the]", "W_U[the]")]
+    assert rows[0]["count"] == rows[1]["count"] > 40
+    table = json.loads(said(capsys, "show", tmp_path / "run", "W_U", "--json"))["rows"]
+    assert table["count"][rows[1]["id"]] == rows[1]["count"]
+
+
+def test_the_row_of_a_mark_is_not_called_never_met(tmp_path, small_text, capsys):
+    settings = [*SMALL[2:], "--tokenizer", "word", "--task", "masked", "--steps", 2, "--no-report"]
+    said(capsys, "train", small_text, *settings, "--out", tmp_path / "run")
+    assert "[MASK]" not in said(capsys, "show", tmp_path / "run", "W_E")
 
 
 def test_compare_names_what_differs_and_warns_about_seeds(runs, capsys):

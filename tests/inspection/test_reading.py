@@ -73,6 +73,7 @@ def test_embeddings_are_answered_from_weights_alone_where_nothing_was_watched(ma
     Store(run.path / "telemetry.sqlite").close()
     told = answer(run, "embeddings")
     assert told.numbers["median row drift"] == pytest.approx(np.median(run.drift)) and told.null == ""
+    assert "half of the rows of W_E moved" in told.sentence, "tokens were not counted, so all rows are meant"
 
 
 def test_matrices_are_ranked_and_read_against_random_labels(made):

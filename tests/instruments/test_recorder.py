@@ -174,8 +174,9 @@ def test_a_zero_started_output_gives_q_k_and_v_no_gradient_in_the_first_update(t
             assert series.value[0] == 0 and series.step[0] == 1
 
 
-def test_a_killed_and_resumed_run_ends_with_the_rows_of_an_undisturbed_one(training):
-    whole, broken = training(), training()
+@pytest.mark.parametrize("model", [{}, dict(d_model=32, n_heads=2, start="gpt2")], ids=["small", "followed"])
+def test_a_killed_and_resumed_run_ends_with_the_rows_of_an_undisturbed_one(training, model):
+    whole, broken = training(**model), training(**model)  # directions are followed from d_head 9 and W_O not 0 on
     whole(40, level="full")
     with pytest.raises(Interrupted):
         broken(40, level="full", observers=(StopAt(22),))

@@ -70,15 +70,21 @@ def row_address(i: int, tokenizer: "Tokenizer") -> str:
     return f"W_E[{shown}]" if means_it else f"W_E[{i}] '{shown}'"
 
 
-def print_lens(layers: "Sequence[LensLayer]", tokenizer: "Tokenizer") -> None:
-    """How good each layer's answer would be, and what it would be at the last position."""
+def print_lens(layers: "Sequence[LensLayer]", tokenizer: "Tokenizer", tokens: Sequence[str]) -> None:
+    """How good each layer's answer would be, and what it would be at the last of `tokens` that is read.
+
+    A causal model is asked for the last token and does not read it.
+    """
+    n = len(layers[0].top)
+    last = screen.shown(repr(tokens[n - 1]))
     print(
-        "Logit lens: what the model would answer if it ended after each layer; at the last position, likeliest first:"
+        "Logit lens: what the model would answer if it ended after each layer;"
+        f" at {last}, token {n} of {len(tokens)}, likeliest first:"
     )
     rows = []
     for layer in layers:
-        tokens = zip(layer.top[-1].tolist(), layer.top_probability[-1].tolist(), strict=True)
-        words = [f"{screen.shown(repr(tokenizer.token(i))[1:-1])} {p:.2f}" for i, p in tokens]
+        likeliest = zip(layer.top[-1].tolist(), layer.top_probability[-1].tolist(), strict=True)
+        words = [f"{screen.shown(repr(tokenizer.token(i))[1:-1])} {p:.2f}" for i, p in likeliest]
         rows.append((layer.address, f"{layer.loss:.4f}", f"{layer.kl:.4f}", f"{layer.agreement:.2f}", *words))
     columns = ["after", "loss, nats", "KL from the last", "same first token", *[""] * len(layers[0].top[-1])]
     screen.print_table(columns, rows)

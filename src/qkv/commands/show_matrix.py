@@ -294,11 +294,7 @@ def _row(run: "Run", address: str, at: int | None) -> RowShown:
     before, after = (_values(run, name, step) for step in (0 if 0 in run.snapshots() else at, at))
     if part.entry.kind == "W_U":
         before, after = before.T, after.T
-    counts = None
-    if of_tokens:
-        with run.telemetry() as telemetry:
-            table = name if name.endswith("W_E") else telemetry.token_table()
-            counts = telemetry.vector(table, "row_count")
+    counts = show_rows.counts_of(run, name) if of_tokens else None
     label = run.tokenizer.token if of_tokens and run.tokenizer is not None else str
     near = neighbours(before, after, row, N_NEIGHBOURS)
     earned = show_rows.ledger_by_row(run, name, "earned_rows", at) if of_tokens else None

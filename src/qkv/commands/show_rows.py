@@ -14,7 +14,7 @@ from qkv.inspection.snapshots import stored
 if TYPE_CHECKING:
     from qkv.api import Run
 
-__all__ = ["RowsTable", "history", "ledger_by_row", "print_history", "rows_table"]
+__all__ = ["RowsTable", "counts_of", "history", "ledger_by_row", "print_history", "rows_table"]
 
 N_ROWS = 8
 
@@ -32,6 +32,8 @@ class RowsTable:
     gradient: np.ndarray | None
     """Seen in training, from the ledger."""
     label: Callable[[int], str]
+    specials: tuple[int, ...] = ()
+    """Tokens such as [MASK], which are met by other ways than the text."""
 
     def as_json(self) -> dict[str, Any]:
         """Every row's numbers, by id."""
@@ -54,8 +56,8 @@ class RowsTable:
                 ],
                 [self._row(i) for i in moved(self.drift, N_ROWS, least=least, among=met)],
             )
-        if met is not None and not met.all():
-            never = np.flatnonzero(~met)
+        never = () if met is None else np.setdiff1d(np.flatnonzero(~met), self.specials)
+        if len(never):
             largest = int(never[self.drift[never].argmax()])
             print(f"{len(never):,} rows were never met; of them {self._name(largest)} moved most: "
                   f"{screen.number(float(self.drift[largest]))}")  # fmt: skip
@@ -74,10 +76,20 @@ class RowsTable:
 def rows_table(run: "Run", name: str, before: np.ndarray, after: np.ndarray, at: int | None) -> RowsTable:
     """Rows of W_E or columns of W_U, both given as [n_rows, d_model]."""
     with run.telemetry() as telemetry:
-        counts = telemetry.vector("W_E", "row_count")
+        specials = tuple((telemetry.fact("special_tokens") or {}).values())
     label = str if run.tokenizer is None else run.tokenizer.token
     earned, seen = (ledger_by_row(run, name, measure, at) for measure in ("earned_rows", "row_gradient"))
-    return RowsTable(counts, drifts(before, after), turns(before, after), earned, seen, label)
+    return RowsTable(counts_of(run, name), drifts(before, after), turns(before, after), earned, seen, label, specials)
+
+
+def counts_of(run: "Run", name: str) -> np.ndarray | None:
+    """How often each token of a table stands in the training text; None where it was not counted.
+
+    Of pairs in the side that the table reads, of W_U in the target, which it writes.
+    """
+    table = name if name.endswith("W_E") else "dec.W_E" if run.task.stack == "encoder-decoder" else "W_E"
+    with run.telemetry() as telemetry:
+        return telemetry.vector(run.catalogue().aliases.get(table, table), "row_count")
 
 
 def ledger_by_row(run: "Run", name: str, measure: str, at: int | None) -> np.ndarray | None:

@@ -70,7 +70,7 @@ class HeadsShown:
             print()
             print_path(self.path, self.tokenizer)
             print()
-            print_lens(self.lens, self.tokenizer)
+            print_lens(self.lens, self.tokenizer, self.tokens)
 
     def _print_heads(self) -> None:
         from rich.columns import Columns

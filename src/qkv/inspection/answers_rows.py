@@ -24,7 +24,7 @@ def embeddings(evidence: Evidence) -> Answer | None:
         return answer(sentence=sentence, numbers={"largest row drift": 0.0}, address=table, weight=0.6)
     rows = summary(drift, counts, evidence.specials)
     example, words, figures = _example_row(evidence, counts)
-    half = f"Yes: half of the rows of {table} {_whose(evidence)} moved by more than {_lengths(rows.median)}"
+    half = f"Yes: half of the rows of {table}{_whose(evidence, rows)} moved by more than {_lengths(rows.median)}"
     sentence = f"{half}, the furthest ({evidence.token(rows.furthest)}) by {_amount(rows.largest)}{words}."
     figures |= {"median row drift": rows.median, "largest row drift": rows.largest}
     more, (null, far) = [_unseen(evidence, rows), _by_count(rows)], _row_null(evidence)
@@ -51,10 +51,11 @@ def _lengths(drift: float) -> str:
     return f"{_amount(drift)}{' of' if drift < 10 else ''} their length"
 
 
-def _whose(evidence: Evidence) -> str:
-    """What a row stands for: a token of a text, or one value of a patch."""
-    of_patches = "patches" in evidence.settings.get("model", {})
-    return "(one for each value of a patch)" if of_patches else "whose token is in the training text"
+def _whose(evidence: Evidence, rows: RowSummary) -> str:
+    """What a row stands for: one value of a patch, or a token of a text, those met where they were counted."""
+    if "patches" in evidence.settings.get("model", {}):
+        return " (one for each value of a patch)"
+    return "" if rows.n_seen is None else " whose token is in the training text"
 
 
 def _row_drift(evidence: Evidence) -> np.ndarray | None:

@@ -6,6 +6,7 @@ what a look costs, is the recorder's; what each number means is in `registry.py`
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 import torch
@@ -170,18 +171,20 @@ class Looks:
             pairs: dict[tuple[int, int], list[int]] = {}
             for i in chosen:
                 pairs.setdefault((self._circuits[i].left, self._circuits[i].right), []).append(i)
-            blocks = self._blocks(self.passes.weights, [i for pair in pairs for i in pair])
+            named = [i for pair in pairs for i in pair]
+            blocks = self._blocks(self.passes.weights, named)
+            then = cache(lambda named=named: self._blocks(self.passes.start, named))
             for i, each in blocks.items():
                 stored = self._stored[i]
                 if self._named[i].address == self.entries[stored].address and stored not in seen:
-                    self._spectra_of_heads(step, stored, each)
+                    self._spectra_of_heads(step, stored, each, lambda i=i, then=then: then()[i])
                     seen.add(stored)
-            for (left, right), group in pairs.items():
-                self._spectra_of_circuits(step, group, blocks[left], blocks[right])
+            for group in pairs.values():
+                self._spectra_of_circuits(step, group, blocks, then)
             self._angles(step, chosen, blocks)
         for i in self._headed:
             if i not in seen:
-                self._spectra_of_heads(step, i, None)
+                self._spectra_of_heads(step, i)
 
     def rows(self, step: int) -> None:
         """How far each token's row has moved, for each table of tokens."""
@@ -234,24 +237,35 @@ class Looks:
         k = self._n_followed(next(iter(columns.values())).shape[-2:])
         return dict(zip(columns, blocks_of(list(columns.values()), k=k), strict=True))
 
-    def _spectra_of_heads(self, step: int, i: int, known: Blocks | None) -> None:
-        """Of one entry; `known` are its heads as columns where somebody has them."""
+    def _spectra_of_heads(
+        self, step: int, i: int, known: Blocks | None = None, then: Callable[[], Blocks] | None = None
+    ) -> None:
+        """Of one entry; `known` are its heads as columns where somebody has them, and `then` gives those at the start.
+
+        The start goes the very way that its look at step 0 went: another order of sums is another last bit, and a
+        resumed run writes the rows of an undisturbed one.
+        """
         entry = self.entries[i]
-        blocks, is_output = head_blocks(entry, self.passes.weights(i)), entry.kind == "W_O"
-        k, name = self._n_followed(blocks.shape[-2:]), f"{entry.address} by head"
-        if known is not None and known.columns.shape[-2] > known.columns.shape[-1]:
-            values, top = own_spectra(known, k, is_wide=is_output)
-        else:
-            values, top = spectra(blocks, None, k)
-        turned = self._turned(step, name, top, lambda: spectra(head_blocks(entry, self._at_start(i)), None, k)[1])
+        k, name = self._n_followed(head_blocks(entry, self.passes.weights(i)).shape[-2:]), f"{entry.address} by head"
+
+        def found(stored: Tensor, known: Blocks | None) -> tuple[np.ndarray, Tensor]:
+            if known is not None and known.columns.shape[-2] > known.columns.shape[-1]:
+                return own_spectra(known, k, is_wide=entry.kind == "W_O")
+            return spectra(head_blocks(entry, stored), None, k)
+
+        values, top = found(self.passes.weights(i), known)
+        turned = self._turned(step, name, top, lambda: found(self._at_start(i), then() if then else None)[1])
         for address in self._head_names(i):
             self._add_spectra(step, self._head_ids[address], values, turned)
 
-    def _spectra_of_circuits(self, step: int, group: Sequence[int], left: Blocks, right: Blocks) -> None:
-        """Of the circuits that take their factors from two matrices."""
+    def _spectra_of_circuits(
+        self, step: int, group: Sequence[int], blocks: Mapping[int, Blocks], then: Callable[[], Mapping[int, Blocks]]
+    ) -> None:
+        """Of the circuits that take their factors from two matrices; `then` gives `blocks` at the start."""
         circuits = [self._circuits[i] for i in group]
+        first, second = circuits[0].left, circuits[0].right
         pieces = [c.left_piece for c in circuits], [c.right_piece for c in circuits]
-        k = self._n_followed(left.columns.shape[-2:])
+        k = self._n_followed(blocks[first].columns.shape[-2:])
 
         def product(left: Blocks, right: Blocks) -> tuple[np.ndarray, Tensor]:
             columns = self._stretched(circuits[0], left.columns)
@@ -259,11 +273,9 @@ class Looks:
             return product_spectra(left.pick(pieces[0]), right.pick(pieces[1]), k)
 
         def start() -> Tensor:
-            first, second = circuits[0].left, circuits[0].right
-            then = self._blocks(self.passes.start, [first, second])
-            return product(then[first], then[second])[1]
+            return product(then()[first], then()[second])[1]
 
-        values, top = product(left, right)
+        values, top = product(blocks[first], blocks[second])
         turned = self._turned(step, circuits[0].address, top, start)
         self._add_spectra(step, [self._circuit_ids[i] for i in group], values, turned)
         for circuit, row in zip(circuits, values, strict=True):
