@@ -312,3 +312,14 @@ def test_heads_without_a_habit_are_not_given_one(made):
 def test_a_brief_answer_is_a_line(made):
     told = read(made.with_rows().path)
     assert told and all(len(a.brief) < 200 and "\n" not in a.brief for a in told)
+
+
+def test_rows_of_a_text_that_was_counted_in_part_are_told_of_that_part(made):
+    counts, scale = np.full(made.n, 7), np.ones(made.n)
+    counts[-2:] = scale[-2:] = 0
+    run = made.with_rows(scale, counts)
+    with run.store() as store:
+        store.set_fact("tokens_counted", {"counted": 1000, "of": 5000})
+    told = answer(run, "embeddings")
+    assert "whose token is in the first 1,000 tokens of the training text" in told.sentence
+    assert any("never stand in the first 1,000 tokens of the training text" in line for line in told.more)

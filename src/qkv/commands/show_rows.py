@@ -10,6 +10,7 @@ from qkv.commands import screen
 from qkv.errors import AddressError, RunFolderError
 from qkv.inspection.rows import RowMoment, drifts, moved, row_history, turns
 from qkv.inspection.snapshots import stored
+from qkv.instruments.tokens import counted_in
 
 if TYPE_CHECKING:
     from qkv.api import Run
@@ -34,6 +35,7 @@ class RowsTable:
     label: Callable[[int], str]
     specials: tuple[int, ...] = ()
     """Tokens such as [MASK], which are met by other ways than the text."""
+    counted_in: str = "the training text"
 
     def as_json(self) -> dict[str, Any]:
         """Every row's numbers, by id."""
@@ -59,8 +61,9 @@ class RowsTable:
         never = () if met is None else np.setdiff1d(np.flatnonzero(~met), self.specials)
         if len(never):
             largest = int(never[self.drift[never].argmax()])
-            print(f"{len(never):,} rows were never met; of them {self._name(largest)} moved most: "
-                  f"{screen.number(float(self.drift[largest]))}")  # fmt: skip
+            most, furthest = self._name(largest), screen.number(float(self.drift[largest]))
+            where = f"never stand in {self.counted_in}"
+            print(f"{len(never):,} rows are of tokens that {where}; of them {most} moved most: {furthest}")
 
     def _name(self, i: int) -> str:
         return screen.shown(repr(self.label(i)))
@@ -77,9 +80,12 @@ def rows_table(run: "Run", name: str, before: np.ndarray, after: np.ndarray, at:
     """Rows of W_E or columns of W_U, both given as [n_rows, d_model]."""
     with run.telemetry() as telemetry:
         specials = tuple((telemetry.fact("special_tokens") or {}).values())
+        where = counted_in(telemetry.fact("tokens_counted"))
     label = str if run.tokenizer is None else run.tokenizer.token
     earned, seen = (ledger_by_row(run, name, measure, at) for measure in ("earned_rows", "row_gradient"))
-    return RowsTable(counts_of(run, name), drifts(before, after), turns(before, after), earned, seen, label, specials)
+    return RowsTable(
+        counts_of(run, name), drifts(before, after), turns(before, after), earned, seen, label, specials, where
+    )
 
 
 def counts_of(run: "Run", name: str) -> np.ndarray | None:

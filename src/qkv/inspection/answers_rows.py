@@ -6,6 +6,7 @@ import numpy as np
 
 from qkv.inspection.answer import Answer, Evidence, apart, many, number, percent
 from qkv.inspection.rows import RowSummary, drifts, row_story, summary
+from qkv.instruments.tokens import counted_in
 from qkv.telemetry import NULL_ARM
 
 __all__ = ["embeddings"]
@@ -55,7 +56,11 @@ def _whose(evidence: Evidence, rows: RowSummary) -> str:
     """What a row stands for: one value of a patch, or a token of a text, those met where they were counted."""
     if "patches" in evidence.settings.get("model", {}):
         return " (one for each value of a patch)"
-    return "" if rows.n_seen is None else " whose token is in the training text"
+    return "" if rows.n_seen is None else f" whose token is in {_counted_in(evidence)}"
+
+
+def _counted_in(evidence: Evidence) -> str:
+    return counted_in(evidence.telemetry.fact("tokens_counted"))
 
 
 def _row_drift(evidence: Evidence) -> np.ndarray | None:
@@ -94,12 +99,12 @@ def _example_row(evidence: Evidence, counts: np.ndarray | None) -> tuple[str, st
 
 
 def _unseen(evidence: Evidence, rows: RowSummary) -> str:
-    """What became of rows whose token the training text never holds."""
+    """What became of rows whose token never stands in the training text."""
     if rows.n_unseen is None:
         return ""
     if not rows.n_unseen or rows.largest_unseen is None:
         return "Every token of the vocabulary occurs in the training text, so there is no row that was never met."
-    whose = f"{many(rows.n_unseen, 'row')} of tokens that the training text never holds"
+    whose = f"{many(rows.n_unseen, 'row')} of tokens that never stand in {_counted_in(evidence)}"
     if rows.largest_unseen == 0:
         return f"{whose} moved by exactly 0: no gradient ever reached them."
     table, tied = evidence.telemetry.token_table(), _is_tied(evidence)

@@ -4,12 +4,12 @@ A token with count 0 was never an input. A row of an untied W_E for such a token
 weight decay it must not have moved; a tied W_E is the output matrix too, and every prediction pulls at all its rows.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-__all__ = ["MOST_COUNTED", "count_tokens", "ids_read", "specials"]
+__all__ = ["MOST_COUNTED", "count_tokens", "counted_in", "ids_read", "specials"]
 
 MOST_COUNTED = 200_000_000
 """Of a longer corpus only that many tokens are counted (a second or two); who reports a count must say so."""
@@ -23,6 +23,13 @@ def count_tokens(ids: np.ndarray, d_vocab: int, most: int = MOST_COUNTED) -> np.
     for start in range(0, min(len(ids), most), _BLOCK):
         counts += np.bincount(ids[start : min(start + _BLOCK, most)], minlength=d_vocab)
     return counts
+
+
+def counted_in(fact: Mapping[str, int] | None) -> str:
+    """Words for what was counted, by the fact `tokens_counted` of a run: the training text, or its first tokens."""
+    if fact and fact["counted"] < fact["of"]:
+        return f"the first {fact['counted']:,} tokens of the training text"
+    return "the training text"
 
 
 def ids_read(part: Any, names: Sequence[str]) -> np.ndarray:
