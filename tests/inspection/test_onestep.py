@@ -127,3 +127,9 @@ def test_a_text_that_does_not_fit_is_refused(text):
 def test_a_selector_that_matches_nothing_is_refused():
     with pytest.raises(AddressError):
         one_step(made(), find_task("causal"), asked(made()), "L7.W_Q")
+
+
+@pytest.mark.parametrize("rate", [0.0, -1.0, float("nan"), float("inf")])
+def test_a_rate_that_is_no_step_down_is_refused(rate):
+    with pytest.raises(UserError, match=f"rate is {rate}; expected a number above 0"):
+        one_step(made(), find_task("causal"), asked(made(), "abcab"), rate=rate)

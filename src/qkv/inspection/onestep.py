@@ -11,6 +11,7 @@ curvature: the loss is computed again after each step, in float64, so both numbe
 matrix and holds the others; the first orders of parts sum to that of all, what they buy in fact need not.
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from qkv.errors import UserError
 from qkv.inspection.onetext import OneText, float64_copy
 from qkv.instruments.gradients import GradientPath, gradient_path
 from qkv.models.matrices import Catalogue, Part
@@ -95,8 +97,10 @@ def one_step(
     `vocabulary` (token -> row) lets `on` name rows by token. `rate` None is the one at which gradient descent on all of
     them buys `BUYS` nats to first order (1 where g is 0).
 
-    Raises AddressError for a selector that matches nothing.
+    Raises AddressError for a selector that matches nothing, UserError for a rate that is no step down.
     """
+    if rate is not None and not 0 < rate < math.inf:
+        raise UserError(f"rate is {rate}; expected a number above 0")
     copied = float64_copy(model)
     path = gradient_path(copied, task, text.batch)
     catalogue = Catalogue(copied, vocabulary)
