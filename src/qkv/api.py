@@ -189,7 +189,7 @@ def watch(
 
     mirror = mirror_of(model, names=names, n_heads=n_heads, n_kv_heads=n_kv_heads)
     optimizers = list(optimizer) if isinstance(optimizer, list | tuple) else [optimizer]
-    folder = RunFolder.create(out or recipe.next_folder("watched"))
+    folder = RunFolder.create(Path(out or recipe.next_folder("watched")).absolute())  # the loop may go elsewhere
     try:
         return recipe.Watcher(
             mirror,

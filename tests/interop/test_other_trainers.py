@@ -157,3 +157,22 @@ def test_a_closure_changes_no_bit_and_its_loss_comes_back(tmp_path):
     assert losses[0] == losses[1]
     assert all(torch.equal(a, b) for a, b in zip(one.parameters(), two.parameters(), strict=True))
     assert min(qkv.load(tmp_path / "run").history("L0.W_Q", "grad_norm")["L0.W_Q"].value) > 0
+
+
+@pytest.mark.parametrize("summed", [True, False])
+def test_the_loss_of_a_step_is_that_of_all_its_passes(live, tmp_path, summed):
+    """A Trainer that accumulates divides each pass by the targets of all (num_items_in_batch); plain loops do not."""
+    model, examples = live
+    ids = torch.stack([one["input_ids"] for one in examples[:4]])
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    how = {"num_items_in_batch": torch.tensor(ids[:, 1:].numel())} if summed else {}
+    with qkv.watch(model, optimizer, tmp_path / "run") as watcher:
+        expected = float(model(ids, labels=ids).loss.detach())
+        for step in range(3):  # the first is skipped, as a GradScaler does
+            optimizer.zero_grad()
+            for part in ids.split(1):
+                model(part, labels=part, **how).loss.backward()
+            if step:
+                optimizer.step()
+    with qkv.load(watcher.path).telemetry() as telemetry:
+        np.testing.assert_allclose(telemetry.steps().loss, [expected] * 2, rtol=1e-5)

@@ -1,6 +1,8 @@
 """A training in somebody else's loop gives the same run folder, and the same numbers, as a training of ours."""
 
 import copy
+import io
+import math
 import subprocess
 import sys
 
@@ -388,3 +390,69 @@ def test_a_pair_model_that_is_watched_has_a_preset_for_pairs(theirs, tmp_path):
         pass
     config = RunConfig.read(qkv.load(watcher.path).folder.config)
     assert find(config.preset, config.task).name == "vaswani"
+
+
+def test_a_model_that_is_watched_can_be_copied_and_saved_whole(tmp_path):
+    model = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16), 1, enable_nested_tensor=False)
+    with qkv.watch(model, torch.optim.SGD(model.parameters(), lr=0.1), tmp_path / "run") as watcher:
+        copy.deepcopy(model)(torch.randint(0, 5, (2, 3, 8)).float())
+        torch.save(model, io.BytesIO())
+    assert watcher.step == 0
+
+
+def test_what_goes_wrong_in_watching_ends_it_and_not_the_training(tmp_path):
+    model = Nano()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    watcher = qkv.watch(model, optimizer, tmp_path / "run")
+    loop(model, optimizer, 2)
+    n_ctx, d_model = model.transformer.wpe.weight.shape
+    model.transformer.wpe = nn.Embedding(n_ctx + 1, d_model)  # another shape than was watched
+    with pytest.warns(UserWarning, match=rf"ended at step 2 .* was \[{n_ctx}, "):
+        loop(model, optimizer, 2)
+    watcher.log(val_loss=1.0)
+    assert watcher.close() == tmp_path / "run" and watcher.step == 2
+    with qkv.load(tmp_path / "run").telemetry() as telemetry:
+        assert telemetry.steps().step.tolist() == [1, 2]
+
+
+def test_a_parameter_in_anothers_place_is_followed(tmp_path):
+    model = Nano()
+    with qkv.watch(model, torch.optim.SGD(model.parameters(), lr=0.1), tmp_path / "run"):
+        new = nn.Parameter(torch.randn_like(model.transformer.h[0].attn.c_proj.weight))
+        model.transformer.h[0].attn.c_proj.weight = new
+    assert qkv.load(tmp_path / "run").catalogue().entry("L0.W_O").parameter.equal(new.t())
+
+
+def test_sparse_gradients_and_weights_that_blew_up_are_watched(tmp_path):
+    model = nn.Sequential(nn.Embedding(5, 4, sparse=True), nn.Linear(4, 4), nn.Linear(4, 4))
+    names = {"0.weight": "W_E", "1.weight": "L0.W_Q", "2.weight": "L0.W_K"}
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with qkv.watch(model, optimizer, tmp_path / "run", level="full", names=names, n_heads=2):
+        for scale in (1.0, math.nan):
+            optimizer.zero_grad()
+            (scale * model(torch.tensor([[1, 2, 2]])).square().sum()).backward()
+            seen = float(model[0].weight.grad.to_dense().norm())
+            optimizer.step()
+            if scale == 1.0:
+                first = seen
+    run = qkv.load(tmp_path / "run")
+    assert run.folder.is_finished
+    assert run.history("W_E", "grad_norm")["W_E"].value.tolist() == [pytest.approx(first)]
+
+
+def test_a_loop_that_changes_its_folder_or_forks_leaves_one_run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    model = Nano()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    watcher = qkv.watch(model, optimizer, "run")
+    (tmp_path / "other").mkdir()
+    monkeypatch.chdir(tmp_path / "other")
+    monkeypatch.setattr("qkv.recipe.watching.os.getpid", lambda: -1)  # as a forked process has another
+    loop(model, optimizer, 1)
+    watcher_in_fork_left = watcher.step == 0 and not watcher.folder.is_finished
+    monkeypatch.undo()
+    monkeypatch.chdir(tmp_path / "other")
+    loop(model, optimizer, 1)
+    watcher.close()
+    assert watcher_in_fork_left and qkv.load(tmp_path / "run").summary["steps"] == 1
+    assert not any((tmp_path / "other").iterdir())

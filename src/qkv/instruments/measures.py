@@ -121,8 +121,11 @@ def singular_values(weights: Tensor) -> Tensor:
 
 
 def roots(gram: Tensor) -> Tensor:
-    """Square roots of the eigenvalues of symmetric [..., n, n], falling, what rounding made negative as 0."""
-    return torch.linalg.eigvalsh(gram).clamp_min(0).sqrt().flip(-1)
+    """Square roots of the eigenvalues of symmetric [..., n, n], falling, what rounding made negative as 0; NaN where a
+    number of it is not finite."""
+    finite = gram.isfinite().all(-1).all(-1)[..., None]
+    found = torch.linalg.eigvalsh(torch.where(finite[..., None], gram, 0.0)).clamp_min(0).sqrt().flip(-1)
+    return torch.where(finite, found, torch.nan)
 
 
 def spectral_norm(weights: Tensor) -> float:

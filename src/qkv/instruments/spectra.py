@@ -180,9 +180,11 @@ def product_spectra(left: Blocks, right: Blocks, k: int = 0) -> tuple[np.ndarray
 
 
 def _eigh(gram: Tensor) -> tuple[Tensor, Tensor]:
-    """Roots of the eigenvalues of symmetric [n, r, r], falling, and the eigenvectors, rising."""
-    values, vectors = torch.linalg.eigh(gram)
-    return values.clamp_min(0).sqrt().flip(-1), vectors
+    """Roots of the eigenvalues of symmetric [n, r, r], falling, and the eigenvectors, rising; NaN where a number
+    of it is not finite."""
+    finite = gram.isfinite().all(-1).all(-1)[..., None]
+    values, vectors = torch.linalg.eigh(torch.where(finite[..., None], gram, 0.0))
+    return torch.where(finite, values.clamp_min(0).sqrt().flip(-1), torch.nan), vectors
 
 
 def _normal(columns: Tensor) -> Tensor:

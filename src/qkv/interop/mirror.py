@@ -7,7 +7,7 @@ the live model is touched.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -115,18 +115,20 @@ def shadow_of(state: Mapping[str, Tensor], n_heads: int, n_kv_heads: int) -> Sha
 class _Link:
     """One live parameter (or buffer: Marian's `final_logits_bias`), and the mirror's that hold its matrices."""
 
+    name: str
     live: Tensor
     form: Form
     shapes: tuple[tuple[int, ...], ...]
     held: tuple[nn.Parameter, ...]
+    stored_shape: tuple[int, ...]
 
 
 class Mirror:
     """Our copy of a live model; `refresh` brings it up to date."""
 
     def __init__(self, live: nn.Module, rows: Sequence[Placed], model: nn.Module, config: ModelConfig | None) -> None:
-        held_by_name = (live.named_buffers(), live.named_parameters(remove_duplicate=False))
-        parameters: dict[str, Tensor] = {name: values for pairs in held_by_name for name, values in pairs}
+        self._live = live
+        parameters = self._tensors()
         self.model: Any = model
         """Ours: a model of our own where the layout is known, else a `Shadow`."""
         self.config = config
@@ -144,7 +146,7 @@ class Mirror:
                     f"{item.row.stored} is {list(parameter.shape)}; by its configuration it is {expected}"
                 )
             held = tuple(self.catalogue.entry(address).parameter for address in item.addresses)
-            self._links.append(_Link(parameter, item.row.form, item.shapes, held))
+            self._links.append(_Link(item.row.stored, parameter, item.row.form, item.shapes, held, item.stored_shape))
             seen |= set(item.addresses)
         missing = set(self.catalogue.addresses) - seen
         if missing:
@@ -156,7 +158,11 @@ class Mirror:
 
     @torch.no_grad()
     def refresh(self, *, gradients: bool = False) -> None:
-        """Copy the weights as they are now, and with `gradients` their gradients."""
+        """Copy the weights as they are now, and with `gradients` their gradients.
+
+        Raises ConfigError where a parameter has another shape than when the mirror was made.
+        """
+        self._follow()
         for link in self._links:
             for held, part in zip(link.held, link.form.split(link.live.detach(), link.shapes), strict=True):
                 held.copy_(part)
@@ -166,16 +172,42 @@ class Mirror:
                 for held in link.held:
                     held.grad = None
                 continue
-            for held, part in zip(link.held, link.form.split(link.live.grad, link.shapes), strict=True):
+            for held, part in zip(link.held, link.form.split(_dense(link.live.grad), link.shapes), strict=True):
                 held.grad = torch.empty_like(held) if held.grad is None else held.grad
                 held.grad.copy_(part)
 
     def gradient_norm(self) -> float:
         """The global 2-norm of the live gradients of what is watched."""
-        gradients = [link.live.grad for link in self._links if link.live.grad is not None]
+        gradients = [_dense(link.live.grad) for link in self._links if link.live.grad is not None]
         if not gradients:
             return 0.0
         return float(torch.stack(torch._foreach_norm(gradients)).norm())  # type: ignore[attr-defined]
+
+    def has_gradients(self) -> bool:
+        """Whether a backward pass was made since gradients were last set to None."""
+        return any(link.live.grad is not None for link in self._links)
+
+    def _tensors(self) -> dict[str, Tensor]:
+        """The live model's parameters and buffers as they are now, by name."""
+        held = (self._live.named_buffers(), self._live.named_parameters(remove_duplicate=False))
+        return {name: values for pairs in held for name, values in pairs}
+
+    def _follow(self) -> None:
+        """Take what the model holds now under each name: a parameter may have been put in another's place."""
+        now = self._tensors()
+        for i, link in enumerate(self._links):
+            live = now.get(link.name, link.live)
+            if live.shape != link.stored_shape:
+                raise ConfigError(
+                    f"{link.name} is {list(live.shape)} and was {list(link.stored_shape)}: the model was changed"
+                )
+            if live is not link.live:
+                self._links[i] = replace(link, live=live)
+
+
+def _dense(gradient: Tensor) -> Tensor:
+    """A gradient as a table of all rows; that of an embedding may hold only those that were met."""
+    return gradient.to_dense() if gradient.is_sparse else gradient
 
 
 def unwrapped(model: nn.Module) -> nn.Module:

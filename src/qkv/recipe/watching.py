@@ -2,13 +2,17 @@
 
 The optimizer calls back before and after each of its steps (hooks of `torch.optim`); nothing of the model, its graph or
 its random numbers is touched. What is read is copied into a mirror with our addresses, at the steps at which our own
-trainer would look. Gradients are those that the optimizer sees, after whatever clipping the loop does.
+trainer would look. Gradients are those that the optimizer sees, after whatever clipping the loop does. What goes wrong
+here (a full disk, a model that was given other shapes) ends the watching with a warning, never the training.
 """
 
 import atexit
+import contextlib
 import math
+import os
 import time
-from collections.abc import Callable, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +65,10 @@ class Watcher:
         """Parameters that have no address and are not watched."""
         self._mirror, self._optimizers = mirror, list(optimizers)
         self._config = _run_config(mirror, level, bool(tokenizer))
-        self._loss: Tensor | float | None = None
+        self._loss: Tensor | float | None = None  # of this step, as told
+        self._losses: list[Tensor] = []  # of the passes of this step, as seen
+        self._summed = False  # those of a trainer that divides each by the targets of all
+        self._pid, self._ended = os.getpid(), False
         self._val: float | None = None
         self._seconds, self._began = 0.0, time.monotonic()
         self._before_step, self._told, self._seen = 0, 0, 0  # tokens: of earlier steps; of this one, told and seen
@@ -77,7 +84,7 @@ class Watcher:
         self._handles = [
             self._optimizers[0].register_step_pre_hook(self._before),
             self._optimizers[-1].register_step_post_hook(self._after),
-            unwrapped(live).register_forward_hook(self._forward, with_kwargs=True),
+            unwrapped(live).register_forward_hook(_Seeing(self._forward), with_kwargs=True),
         ]
         atexit.register(self.close)
 
@@ -92,55 +99,84 @@ class Watcher:
     ) -> None:
         """Tell what the loop knows: the training loss of this step and the tokens it saw, or a validation loss (nats).
 
-        Without it, the loss is the `.loss` of the model's output where it has one, and tokens those of its inputs.
+        Without it, the loss is the `.loss` of the model's output where it has one (the mean of all passes of a step,
+        or their sum where a trainer divides each by the targets of all), and tokens those of its inputs.
         """
-        if loss is not None:
-            self._loss = loss
-        self._told += tokens
-        if val_loss is not None:
-            val_loss = float(val_loss)
-            if not math.isfinite(val_loss):
-                sentence = f"the validation loss is {val_loss:g}"
-                self._recorder.on_event(Event(step=self.step, kind="nan", sentence=sentence))
-                return
-            best = val_loss < self._best[0]
-            self._best = (val_loss, self.step) if best else self._best
-            self._mirror.refresh()
-            if best:
-                write_atomically(self.folder.best, streamed(self._mirror.catalogue.state()))
-            self._recorder.on_evaluation(
-                EvaluationRecord(
-                    step=self.step, loss=val_loss, n_targets=1, is_best=best, seconds=0.0,
-                    wall_seconds=time.monotonic() - self._began,
-                )
-            )  # fmt: skip
+        if not self._watches:
+            return
+        with self._sparing():
+            if loss is not None:
+                self._loss = loss.detach() if isinstance(loss, Tensor) else loss
+            self._told += tokens
+            if val_loss is not None:
+                self._evaluated(float(val_loss))
+
+    def _evaluated(self, val_loss: float) -> None:
+        if not math.isfinite(val_loss):
+            sentence = f"the validation loss is {val_loss:g}"
+            self._recorder.on_event(Event(step=self.step, kind="nan", sentence=sentence))
+            return
+        best = val_loss < self._best[0]
+        self._best = (val_loss, self.step) if best else self._best
+        self._mirror.refresh()
+        if best:
+            write_atomically(self.folder.best, streamed(self._mirror.catalogue.state()))
+        self._recorder.on_evaluation(
+            EvaluationRecord(
+                step=self.step, loss=val_loss, n_targets=1, is_best=best, seconds=0.0,
+                wall_seconds=time.monotonic() - self._began,
+            )
+        )  # fmt: skip
 
     def close(self) -> Path:
         """Take the last look, write the weights, seal the folder; once more does nothing. Returns the folder."""
-        if not self._handles:
-            return self.path
         for handle in self._handles:
             handle.remove()
-        self._handles = []
-        atexit.unregister(self.close)
-        self._mirror.refresh()
-        outcome = self._outcome()
-        self._recorder.on_end(outcome)
-        self._store.close()
-        self._save(self.folder.path)
-        if self._best[1] in (-1, self.step):  # no validation loss was logged, or the last is the lowest
-            link(self.folder.model, self.folder.best)
-        self.folder.seal(
-            machine_facts(self._config) | {"parent": "", "watched": True, "summary": self._summary(outcome)}
-        )
-        self.folder.close()
+        if not self._watches:
+            return self.path
+        with self._sparing():
+            self._mirror.refresh()
+            outcome = self._outcome()
+            self._recorder.on_end(outcome)
+            self._store.close()
+            self._save(self.folder.path)
+            if self._best[1] in (-1, self.step):  # no validation loss was logged, or the last is the lowest
+                link(self.folder.model, self.folder.best)
+            self.folder.seal(
+                machine_facts(self._config) | {"parent": "", "watched": True, "summary": self._summary(outcome)}
+            )
+            self._let_go()
         return self.path
+
+    @contextlib.contextmanager
+    def _sparing(self) -> Iterator[None]:
+        """Let what goes wrong inside end the watching, and not the training that is watched."""
+        try:
+            yield
+        except Exception as error:
+            self._let_go()
+            sentence = (
+                f"qkv.watch ended at step {self.step} of {self.path}, and your training goes on without it: {error}"
+            )
+            warnings.warn(sentence, stacklevel=2)
+
+    @property
+    def _watches(self) -> bool:
+        """Whether this has not ended, and is not the copy of it in a forked process."""
+        return not self._ended and os.getpid() == self._pid
+
+    def _let_go(self) -> None:
+        self._ended = True  # the hooks stay: torch may be going through them
+        atexit.unregister(self.close)
+        with contextlib.suppress(Exception):
+            self._store.close()
+        self.folder.close()
 
     # the hooks
 
     def _before(self, optimizer: Any, args: Any, kwargs: Any) -> Any:
         """Look at gradients; where the step is given a closure that makes them, as Lightning does, once it has."""
-        if not self._recorder.looks_at(self.step + 1):
+        if not (self._watches and self._recorder.looks_at(self.step + 1)):
             return None
         closure = kwargs.get("closure") or (args[1] if len(args) > 1 else None)
         if closure is None:
@@ -164,28 +200,35 @@ class Watcher:
 
     def _look(self) -> None:
         began = time.monotonic()
-        self._mirror.refresh(gradients=True)
-        self._norm = self._mirror.gradient_norm()
-        self._recorder.before_update(self._record(self.step + 1))
+        with self._sparing():
+            self._mirror.refresh(gradients=True)
+            self._norm = self._mirror.gradient_norm()
+            self._recorder.before_update(self._record(self.step + 1))
         self._seconds += time.monotonic() - began
 
     def _after(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        if not self._watches:
+            return
         began, self.step = time.monotonic(), self.step + 1
-        looked = self._recorder.looks_at(self.step)
-        if looked:
-            self._mirror.refresh()
-        self._recorder.after_update(self._record(self.step, looked=looked))
-        self._loss = None
+        with self._sparing():
+            looked = self._recorder.looks_at(self.step)
+            if looked:
+                self._mirror.refresh()
+            self._recorder.after_update(self._record(self.step, looked=looked))
+        self._loss, self._losses = None, []
         self._before_step, self._told, self._seen = self._tokens, 0, 0
         self._seconds += time.monotonic() - began
 
     def _forward(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
         """See the loss and the tokens of a training pass, where the model's inputs and output tell them."""
-        if not module.training or not torch.is_grad_enabled():
+        if not (self._watches and module.training and torch.is_grad_enabled()):
             return
         loss = output.get("loss") if isinstance(output, dict) else getattr(output, "loss", None)
         if isinstance(loss, Tensor) and loss.numel() == 1:
-            self._loss = loss.detach()
+            if not self._mirror.has_gradients():  # the first pass of a step, also after one that was skipped
+                self._losses = []
+            self._losses.append(loss.detach())
+            self._summed = kwargs.get("num_items_in_batch") is not None
         ids = args[0] if args else kwargs.get("input_ids")
         if isinstance(ids, Tensor) and not ids.is_floating_point():
             self._seen += ids.numel()
@@ -199,6 +242,8 @@ class Watcher:
 
     def _record(self, step: int, *, looked: bool = True) -> StepRecord:
         loss = math.nan if self._loss is None else float(self._loss)
+        if self._loss is None and self._losses:
+            loss = sum(map(float, self._losses)) / (1 if self._summed else len(self._losses))
         return StepRecord(
             step=step,
             steps=0,
@@ -260,6 +305,20 @@ class Watcher:
     def _save(self, folder: Path) -> None:
         folder.mkdir(exist_ok=True)
         write_atomically(folder / "model.safetensors", streamed(self._mirror.catalogue.state()))
+
+
+class _Seeing:
+    """A hook that a copy of the model, made by deepcopy or pickle, does not take along."""
+
+    def __init__(self, see: Callable[..., None] | None = None) -> None:
+        self._see = see
+
+    def __call__(self, *passed: Any) -> None:
+        if self._see is not None:
+            self._see(*passed)
+
+    def __reduce__(self) -> Any:
+        return _Seeing, ()
 
 
 def _run_config(mirror: Mirror, level: str, reads_text: bool) -> RunConfig:
