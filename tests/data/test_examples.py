@@ -39,6 +39,19 @@ def test_a_share_of_less_than_a_tenth_is_said(tmp_path: Path, monkeypatch: pytes
     assert data.rule.endswith("validation, 3.5% of each class") and len(data.val) == 6
 
 
+def test_a_class_of_near_copies_that_are_not_held_out_is_said(tmp_path: Path) -> None:
+    path = table(tmp_path / "t.tsv", classes=("up", "down", "same"))
+    rows = path.read_text().splitlines()
+    alike = "the printer on the second floor does not print any more since this morning, please help, ticket"
+    rows = [f"{alike} {i}\tsame" if row.endswith("\tsame") else row for i, row in enumerate(rows)]
+    path.write_text("\n".join(rows) + "\n", encoding="utf-8")
+    data = load(path)
+    held = dict(zip(data.classes, np.bincount(data.val.classes, minlength=3).tolist(), strict=True))
+    assert held == {"up": 5, "down": 5, "same": 0}
+    said = "validation, a tenth of each class at most, since near-copies stay together (none of 'same')"
+    assert data.rule.endswith(said)
+
+
 def test_the_split_does_not_depend_on_the_order_of_the_rows(tmp_path: Path) -> None:
     first = table(tmp_path / "t.tsv")
     head, *rows = first.read_text().splitlines()

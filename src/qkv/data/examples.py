@@ -120,9 +120,7 @@ def load_examples(
             (_chosen(source.texts, held_out), numbers[held_out]),
         ]
         _check_sides(source, numbers, held_out)
-        share = min(0.1, MOST_VAL_TEXTS / len(numbers))
-        part = "a tenth" if share == 0.1 else f"{100 * share:.2g}%"
-        rule = f"{int(held_out.sum()):,} of {len(numbers):,} texts held out for validation, {part} of each class"
+        rule = _rule(numbers, held_out, classes)
     else:
         sides = [(source.texts, numbers), (val.texts, _numbers(val, classes, source.path))]
         rule = f"validation on {val.name}" + _repeated(sketches, val)
@@ -144,6 +142,25 @@ def load_examples(
     )
 
 
+def _rule(numbers: np.ndarray, held_out: np.ndarray, classes: Sequence[str]) -> str:
+    """What is held out, in words: of each class as much as was wanted, or less where near-copies stay together."""
+    counts, held = (np.bincount(some, minlength=len(classes)) for some in (numbers, numbers[held_out]))
+    share = min(0.1, MOST_VAL_TEXTS / len(numbers))
+    part = "a tenth" if share == 0.1 else f"{100 * share:.2g}%"
+    rule = f"{int(held.sum()):,} of {len(numbers):,} texts held out for validation, {part} of each class"
+    if (held == _wanted(counts, MOST_VAL_TEXTS)).all():
+        return rule
+    none = [repr(name) for name, n in zip(classes, held, strict=True) if not n]
+    told = f" (none of {', '.join(none[:3])}{' and others' * (len(none) > 3)})" if none else ""
+    return f"{rule} at most, since near-copies stay together{told}"
+
+
+def _wanted(counts: np.ndarray, most: int) -> np.ndarray:
+    """How many of each class are to be held out, of so many: int64 [n_classes]."""
+    share = min(0.1, most / counts.sum())
+    return np.where(counts > 1, np.maximum(1, np.floor(counts * share)), 0).astype(np.int64)
+
+
 def hold_out(classes: np.ndarray, groups: np.ndarray, keys: np.ndarray, most: int = MOST_VAL_TEXTS) -> np.ndarray:
     """Which texts are held out, bool [n]: whole groups, a tenth of each class, at most `most` in all.
 
@@ -152,9 +169,7 @@ def hold_out(classes: np.ndarray, groups: np.ndarray, keys: np.ndarray, most: in
     one, if its groups allow it, and always keeps one.
     """
     n = len(classes)
-    counts = np.bincount(classes)
-    share = min(0.1, most / n)
-    left = np.where(counts > 1, np.maximum(1, np.floor(counts * share)), 0).astype(np.int64)
+    left = _wanted(np.bincount(classes), most)
     least = np.full(n, np.iinfo(np.uint64).max, dtype=np.uint64)
     np.minimum.at(least, groups, keys)
     order = np.argsort(groups, kind="stable")

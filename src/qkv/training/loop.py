@@ -263,7 +263,7 @@ class _Training:
             self.held.hide()
         self.held.zero_grad()
         if self.pace.measure(state, self.clock(), self.reserve):
-            self.tell("horizon", f"{state.horizon} updates fit into the time")
+            self.tell("horizon", f"about {state.horizon:,} updates fit into the time, at the pace so far")
 
     def end(self) -> Outcome:
         """Everything on disk, everyone told."""
