@@ -2,7 +2,9 @@
 
 import re
 
+from qkv.studies.statistics import how_exact
 from qkv.views.study_page import answer_text, study_page
+from qkv.views.study_room import effort
 
 ROWS = [
     {"arm": "frozen", "role": "tune", "replicate": 1, "lr": 0.01, "diverged": False, "loss": 2.6},
@@ -31,3 +33,10 @@ def test_a_page_says_which_budget_was_had_and_what_was_not_reached(verdict):
     for page in (answer_text(found), study_page(found)):
         assert "9 trainings (about 60 planned; budget 12 minutes); intervals: exact, by sign flips" in page
         assert "frozen: 2 of 4 replicates" in page and "other: 4 of 4 replicates" in page
+
+
+def test_intervals_of_few_replicates_are_said_to_be_of_another_kind():
+    verdict = {"trainings": 9, "intervals": how_exact(6), "contrasts": [{"n": 6}, {"n": 1}]}
+    assert effort(verdict) == "9 trainings; intervals: exact, by sign flips"
+    verdict["contrasts"].append({"n": 2})
+    assert effort(verdict) == "9 trainings; intervals: exact, by sign flips; of fewer than 6 replicates Student's t"

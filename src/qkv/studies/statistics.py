@@ -19,6 +19,7 @@ import numpy as np
 from qkv.errors import ConfigError, MissingExtra
 
 __all__ = [
+    "FEWEST_FLIPS",
     "MOST_FLIPS",
     "NOTHING",
     "VERDICTS",

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from qkv.errors import MissingExtra, RunFolderError
-from qkv.studies.statistics import how_exact, t_interval
+from qkv.studies.statistics import FEWEST_FLIPS, how_exact, t_interval
 from qkv.studies.store import read_rows
 from qkv.views.payloads import VERSION, Host
 
@@ -201,7 +201,10 @@ def effort(verdict: Mapping[str, Any]) -> str:
     made = f"{verdict['trainings']:,} trainings"
     if "budget_minutes" in verdict:
         made += f" (about {verdict['planned_trainings']:,} planned; budget {verdict['budget_minutes']:g} minutes)"
-    return f"{made}; intervals: {verdict.get('intervals', how_exact(2))}"
+    rule = verdict.get("intervals", how_exact(2))
+    few = rule == how_exact(FEWEST_FLIPS) and any(1 < row.get("n", 0) < FEWEST_FLIPS for row in verdict["contrasts"])
+    other = f"; of fewer than {FEWEST_FLIPS} replicates {how_exact(2)}" if few else ""
+    return f"{made}; intervals: {rule}{other}"
 
 
 def axes(contrasts: Sequence[Mapping[str, Any]]) -> tuple[int, ...]:

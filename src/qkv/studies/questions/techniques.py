@@ -130,8 +130,8 @@ QUESTION = Question(
     ),
     plain=Plain(
         above=(
-            "Of today's techniques the optimizer comes first in the table: a model trained by Muon is better after as"
-            " many updates than one trained by AdamW, each at its own best rate."
+            "A model trained by Muon is better after as many updates than one trained by AdamW, each at its own best"
+            " rate; what the other techniques are worth stands in the table."
         ),
         below=(
             "A model trained by AdamW is better after as many updates than one trained by Muon, each at its own best"
