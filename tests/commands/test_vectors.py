@@ -2,7 +2,10 @@
 
 import json
 
+import numpy as np
 import pytest
+import torch
+from safetensors.torch import save_file
 
 import qkv
 from qkv.cli import main
@@ -51,6 +54,27 @@ def test_vectors_are_trained_the_same_twice_asked_and_loaded_into_a_frozen_table
         found = json.loads(capsys.readouterr().out)
         assert found["words"] == 5 and found["similarity"]["n_scored"] == 2
         assert found["analogies"][-1]["chance"] == 0.5
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram"])
+def test_a_word_of_a_run_whose_tokens_hold_the_space_is_asked_about_once(kind, small_text, files, tmp_path, capsys):
+    sizes = {"d_model": 16, "n_layers": 1, "n_heads": 1}
+    run = qkv.train(small_text, tokenizer=kind, steps=1, out=tmp_path / "run", report=False, set=sizes)
+    table = np.zeros((run.tokenizer.d_vocab, 16), np.float32)
+    table[:, 0] = -1
+    planted = {"king": (1, 0, 0), "queen": (1, 0.1, 0), "cat": (0, 0, 1), "dog": (0, 0.6, 1)}  # cat - king + queen: cat
+    for word, values in planted.items():
+        table[run.tokenizer.readable[word], :3] = values
+    save_file({"W_E": torch.from_numpy(table)}, tmp_path / "planted.safetensors")
+    held = [f"W_E=load({tmp_path / 'planted.safetensors'})"]
+    run = qkv.train(
+        small_text, tokenizer=kind, steps=1, out=tmp_path / "held", report=False, set=sizes, change=held, freeze=["W_E"]
+    )
+    (tmp_path / "one.txt").write_text("king cat queen dog\n")
+    assert main(["vectors", str(run.path), "--analogies", str(tmp_path / "one.txt"), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert len(planted) < found["words"] <= run.tokenizer.d_vocab
+    assert found["analogies"][-1]["n_asked"] == found["analogies"][-1]["add"] == 1  # and no other name of "cat"
 
 
 @pytest.mark.parametrize(

@@ -110,8 +110,9 @@ def _vectors(path: Path) -> "Vectors":
     loaded = api.load(path)
     if loaded.tokenizer is None:
         raise UserError(f"{path} reads no text, so its W_E has no words")
-    special = set(loaded.tokenizer.special.values())
-    words = {word.strip(): row for word, row in loaded.tokenizer.readable.items() if row not in special}
+    special, named = set(loaded.tokenizer.special.values()), loaded.tokenizer.readable
+    bare = {row: loaded.tokenizer.token(row).strip() for row in set(named.values()) - special}
+    words = {word: row for row, word in bare.items() if named.get(word) == row}  # each once, by one of its names
     table = loaded.catalogue().view("W_E").float().numpy()
     return Vectors(words=tuple(words), values=table[list(words.values())])
 
