@@ -160,7 +160,13 @@ def settings_page() -> str:
         "What has an option beside its type is given by that option alone; what has *found* there cannot be set.",
     ]
     for path, table in _tables(RunConfig):
-        lines += ["", f"## {path or 'The run'}", "", inspect.cleandoc(table.__doc__ or "").split("\n")[0], ""]
+        lines += [
+            "",
+            f"## {path or 'The run'}",
+            "",
+            " ".join(inspect.cleandoc(table.__doc__ or "").split("\n\n")[0].split()),
+            "",
+        ]
         lines += ["| setting | type | default | |", "|---|---|---|---|"]
         said = _sentences(table)
         for field in dataclasses.fields(table):

@@ -76,11 +76,11 @@ def train(
     """Train a model on `source` and return the finished run.
 
     `source` is a text file, folder or table; empty is the text inside your own Python. Further keywords are those of
-    `qkv.recipe.Request`: task, preset, from_run, steps, minutes, until_loss, seed, val, tokenizer, vocab, text_column,
-    label_column, watch ("off", "light", "full", "2%"), device, precision, threads, shard, on_spike. `set` overrides
-    single settings (`{"d_model": 128}`), `change` takes changes in the change language, `freeze` and `only` selectors.
-    With `resume`, `out` names the run to go on with. `log` is a place that telemetry is sent to as well (tensorboard,
-    wandb or trackio). `progress` is called with each step, `say` with sentences.
+    `qkv.recipe.Request`: task, preset, from_run, parameters, steps, minutes, until_loss, seed, val, tokenizer, vocab,
+    text_column, label_column, watch ("off", "light", "full", "2%"), device, precision, threads, shard, on_spike. `set`
+    overrides single settings (`{"d_model": 128}`), `change` takes changes in the change language, `freeze` and `only`
+    selectors. With `resume`, `out` names the run to go on with. `log` is a place that telemetry is sent to as well
+    (tensorboard, wandb or trackio). `progress` is called with each step, `say` with sentences.
 
     A script that torchrun starts in several processes makes this call in each; the first one watches and writes.
     Raises UserError for what cannot be done as asked (nothing is made then), RunError where the run broke off.
@@ -368,7 +368,9 @@ class Run:
         return recipe.tokenizer_of(self.folder, self.config)
 
     def _reads_text(self) -> None:
-        """Raises RunFolderError where an imported model came without a tokenizer."""
+        """Raises RunFolderError where a model came without a tokenizer, ConfigError where it came without its code."""
+        if self.config.watched == "names":
+            self.model.forward()  # raises what it says
         if self.tokenizer is None and self.task.tokenizer:
             raise RunFolderError(
                 f"{self.path} has no tokenizer, since {self.config.imported or 'qkv.watch'} gave none: the model takes"
@@ -498,8 +500,6 @@ class Run:
     def _one_text(self, text: str) -> Any:
         """`text` as the task asks it; an error where there is no tokenizer, or no code of the model."""
         self._reads_text()
-        if self.config.watched == "names":
-            self.model.forward()  # raises what it says
         return one_text(self.task, self.tokenizer, self.config.model.sizes, text)
 
     def ledger(self, first: int = 0, last: int | None = None) -> Any:

@@ -107,7 +107,7 @@ def test_two_lines_in_a_loop_of_nanogpt_give_a_run_with_split_matrices(tmp_path,
     assert main(["show", str(run.path)]) == 0 and main(["report", str(run.path)]) == 0
     for step in ((), ("--at", "0"), ("--at", "6"), ("--at", "4")):
         assert main(["show", str(run.path), "L0.W_Q", *step]) == 0
-    assert main(["predict", str(run.path), "a"]) == 2
+    assert main(["predict", str(run.path), "a"]) == 2 and "not its code" in capsys.readouterr().err
     assert main(["export", str(run.path), "--out", str(tmp_path / "out")]) == 2 and not (tmp_path / "out").exists()
     with pytest.raises(ConfigError, match="not its code"):
         run.model(torch.zeros(1, 3, dtype=torch.int64))

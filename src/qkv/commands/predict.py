@@ -24,7 +24,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", metavar="RUN", help="a run folder")
     parser.add_argument("texts", nargs="*", metavar="TEXT", help="what to continue, fill, label or translate")
     parser.add_argument("--tokens", type=whole(), metavar="N", help="how many tokens to add (200)")
-    parser.add_argument("--temperature", type=at_least_zero, metavar="T", help="0 is the most probable token each time")
+    parser.add_argument(
+        "--temperature",
+        type=at_least_zero,
+        metavar="T",
+        help="0 is the most probable token each time (0.8 where a text is continued, else 0)",
+    )
     parser.add_argument("--top-k", type=whole(0), metavar="K", help="choose among the K most probable tokens only")
     parser.add_argument("--top-p", type=share, metavar="P", help="choose among the fewest tokens with this share")
     parser.add_argument("--beams", type=whole(), metavar="N", help="translations kept open (5); 1 is greedy")

@@ -1,8 +1,8 @@
 """When to look: pure functions of the step and of settings that are in `config.toml`, never of the clock.
 
 So a resumed run looks where the first did. Each kind of look has a regular interval; dense at first, where everything
-happens at once, then regular, then at most 16 times per doubling: at 8 that is 61 looks in 320 updates, 88 in 1,000,
-124 in 5,000. Nothing here knows how long a run will be; with `--minutes` nobody does.
+happens at once, then regular, then at most 16 times per doubling: at 8 that is 61 looks in 320 updates, 89 in 1,000,
+125 in 5,000, with that at the end. Nothing here knows how long a run will be; with `--minutes` nobody does.
 """
 
 from dataclasses import dataclass, fields

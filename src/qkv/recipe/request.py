@@ -59,6 +59,7 @@ OPTIONS = {
     "training.until_loss": "--until-loss",
     "training.schedule.steps": "--steps",
     "machine.device": "--device",
+    "machine.ranks": "--nproc",
 }
 """Settings that laws read before others are set -> the option that says them; empty: they follow from others."""
 

@@ -112,8 +112,6 @@ def train(request: Request, *, out: Path | None, listening: Listening, cache: Pa
                 RunFolder(out).check_vacant()
             config, corpus, scale = resolve(request, cache)
             notes = (scale.note,) if scale.note else ()
-            if config.machine.ranks != ranks.world:
-                raise ConfigError(f"machine.ranks is {config.machine.ranks}; it follows from --nproc, leave it out")
             check_shares(config.training, ranks.world, find_task(config.task).examples)
             check_shard(config.machine)
             check_compiler(config.machine)
