@@ -51,7 +51,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help="send telemetry on as well: tensorboard, wandb or trackio",
     )
-    place.add_argument("--no-report", dest="report", action="store_false", default=None, help="write no report.html")
+    place.add_argument(
+        "--no-report",
+        dest="report",
+        action="store_false",
+        default=None,
+        help="write no report.html, and train no null (the same on random labels) for drifts to be read beside",
+    )
     place.add_argument("--json", action="store_true", help="print one JSON object on stdout")
 
 

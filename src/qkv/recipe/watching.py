@@ -99,6 +99,8 @@ class Watcher:
     ) -> None:
         """Tell what the loop knows: the training loss of this step and the tokens it saw, or a validation loss (nats).
 
+        Told before the optimizer's step, loss and tokens are of that step; behind it they are of the next one.
+
         Without it, the loss is the `.loss` of the model's output where it has one (the mean of all passes of a step,
         or their sum where a trainer divides each by the targets of all), and tokens those of its inputs.
         """
