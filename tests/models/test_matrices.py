@@ -175,7 +175,7 @@ def test_selectors_pick_what_the_language_says():
     ("selector", "says"),
     [
         ("L9.W_Q", "did you mean 'L2.W_Q'"),
-        ("W_Q", "'**.W_Q' (L0.W_Q, L1.W_Q, L2.W_Q)"),
+        ("W_Q", "did you mean L0.W_Q, L1.W_Q, L2.W_Q (or, where several are taken, '**.W_Q')?"),
         ("L0.W_X", "L0.W_"),
         ("L0.H4.W_Q", "L0.H3.W_Q"),
         ("L0.H0.W_in", "unknown address"),

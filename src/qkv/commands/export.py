@@ -1,7 +1,8 @@
 """Write a run as a Hugging Face folder: config.json, safetensors, tokenizer files, a model card.
 
 Where a class of transformers has the run's layout, AutoModelForCausalLM or AutoModelForMaskedLM loads it as it is; else
-a small modelling file of ours lies beside the weights, and the command says so.
+a small modelling file of ours lies beside the weights, and the command says so. Classifiers of texts, models without
+attention, and image or translation models in another layout than ViT's or Marian's cannot be exported.
 
 Example:
   qkv export runs/my-1 --out my-model

@@ -277,7 +277,8 @@ class Catalogue:
         deeper = [] if text.startswith("*") else self._candidates(parse_selector(f"**.{text}")[0])
         if deeper:
             return AddressError(
-                f"unknown address {text!r}; did you mean '**.{text}' ({_some([p.address for p in deeper])})?"
+                f"unknown address {text!r}; did you mean {_some([p.address for p in deeper])}"
+                f" (or, where several are taken, '**.{text}')?"
             )
         return AddressError(unknown("address", text, options))
 
