@@ -134,8 +134,8 @@ def load(path: str | Path, *, weights: str = "best") -> "Run":
 
     Of a Hugging Face folder a run is made in `cache_folder()`, once; `import_checkpoint` makes one where you want it.
 
-    Raises RunFolderError where there is no run, or it has no weights yet, SourceError for a checkpoint that cannot be
-    read as it stands.
+    Raises RunFolderError where there is no run, SourceError for a checkpoint that cannot be read as it stands. A run that
+    has no weights yet is there, and raises RunFolderError where its `model` is asked for.
     """
     if weights not in ("best", "last"):
         raise ConfigError(f"weights is {weights!r}; expected best or last")
