@@ -134,8 +134,8 @@ def load(path: str | Path, *, weights: str = "best") -> "Run":
 
     Of a Hugging Face folder a run is made in `cache_folder()`, once; `import_checkpoint` makes one where you want it.
 
-    Raises RunFolderError where there is no run, SourceError for a checkpoint that cannot be read as it stands. A run that
-    has no weights yet is there, and raises RunFolderError where its `model` is asked for.
+    Raises RunFolderError where there is no run (one without weights yet raises it when asked for its `model`),
+    SourceError for a checkpoint that cannot be read as it stands.
     """
     if weights not in ("best", "last"):
         raise ConfigError(f"weights is {weights!r}; expected best or last")
@@ -529,8 +529,8 @@ class Run:
         """The first windows of the validation text, as texts."""
         from qkv.tasks.text import TextTask
 
-        if not isinstance(self.task, TextTask) or self.tokenizer is None:
-            raise UserError(f"the task {self.task.name} has no plain validation text; give texts")
+        if self.config.imported or self.config.watched or not isinstance(self.task, TextTask) or not self.tokenizer:
+            raise UserError(f"{self.path} has no plain validation text of its own; give texts")
         corpus: Any = self.corpus()
         ids, n = corpus.val.ids, self.config.model.sizes.n_ctx
         return [self.tokenizer.decode(ids[a : a + n]) for a in range(0, min(most * n, max(1, len(ids) - n + 1)), n)]

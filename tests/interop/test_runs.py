@@ -68,6 +68,7 @@ def test_commands_that_show_the_matrices_answer(runs, name, capsys):
 def test_what_an_imported_run_does_not_have_is_said(runs, capsys):
     for words, said in (
         (["eval", runs / "qwen2"], "has no text of its own"),
+        (["embed", runs / "qwen2", "--measures"], "no plain validation text of its own; give texts"),
         (["predict", runs / "neox", "a"], "has no tokenizer"),
         (["embed", runs / "neox", "a"], "has no tokenizer"),
         (["show", runs / "neox", "--text", "a"], "has no tokenizer"),
