@@ -155,6 +155,9 @@ def test_train_help_names_every_preset_and_task():
 
     text = " ".join(command_parser("train").format_help().split())
     assert [name for name in (*PRESETS, *TASKS) if not re.search(rf"\b{name}\b", text)] == []
+    for usual, of in (("preset", lambda task: task.preset), ("tokenizer", lambda task: task.tokenizer)):
+        others = [f"{t.name}: {of(t)}" for t in TASKS.values() if of(t) not in ("", of(TASKS["causal"]))]
+        assert f"{of(TASKS['causal'])} (the default; {', '.join(others)})" in text, usual
 
 
 def test_every_dependency_is_named_with_its_reason_and_nothing_else_is():

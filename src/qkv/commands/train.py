@@ -78,7 +78,8 @@ def describe(parser: argparse.ArgumentParser) -> "argparse._ArgumentGroup":
             "modern", "fast", "shared", "gpt2", "bert", "llama", "vaswani", "textbook", "bloem", "lstm", "bag"
         ),
         metavar="NAME",
-        help="modern, fast, shared, gpt2, bert, llama, vaswani, textbook or bloem; without attention: lstm or bag",
+        help="modern (the default; image: fast, translate: shared), fast, shared, gpt2, bert, llama, vaswani, textbook"
+        " or bloem; without attention: lstm or bag",
     )
     what.add_argument("--from", dest="from_run", metavar="RUN", help="start from the weights of this run")
     what.add_argument("--set", action="append", metavar="PATH=VALUE", help="a setting of config.toml, e.g. d_model=128")
@@ -101,7 +102,8 @@ def describe(parser: argparse.ArgumentParser) -> "argparse._ArgumentGroup":
         "--tokenizer",
         type=usually("char", "byte", "word", "bpe", "wordpiece", "unigram"),
         metavar="KIND",
-        help="char, byte, word, bpe, wordpiece, unigram, or a file or folder",
+        help="char, byte, word, bpe (the default; masked: wordpiece, classify: word), wordpiece, unigram, or a file or"
+        " folder",
     )
     text.add_argument("--vocab", type=whole(2), metavar="N", help="vocabulary size of a fitted tokenizer")
     text.add_argument("--text-column", metavar="NAME", help="the column of a table that holds the text")
