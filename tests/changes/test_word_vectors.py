@@ -39,6 +39,13 @@ def test_tokens_of_the_file_get_its_rows_and_the_others_keep_their_start(vectors
     assert torch.equal(after[[0, 2]], before[[0, 2]])
 
 
+def test_a_token_is_found_by_any_of_its_names(vectors):
+    matrices = catalogue()
+    matrices.vocabulary = {"the": 3, " the": 3, "Ġthe": 3, "Ġsat": 1, "sat": 1}
+    after = at_start([f"W_E=load({vectors})"], matrices).view("W_E")
+    assert after[[3, 1]].tolist() == [[1, 2, 3, 4], [5, 6, 7, 8]]
+
+
 def test_tokens_that_the_file_lacks_keep_what_an_earlier_change_made_of_their_start(vectors):
     changed = at_start(["W_E=random(3,train=true)"], catalogue()).view("W_E").clone()
     after = at_start(["W_E=random(3,train=true)", f"W_E=load({vectors})"], catalogue()).view("W_E")

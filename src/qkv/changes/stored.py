@@ -134,7 +134,9 @@ def _of_words(path: Path, part: Part, catalogue: Catalogue) -> Stored:
             f"the vectors of {path} have {vectors.width} numbers, rows of {entry.address} have {width};"
             f" give --set d_model={vectors.width}, or a file of that width"
         )
-    found = {row: vectors.row(token.strip()) for token, row in catalogue.vocabulary.items()}
+    found: dict[int, int | None] = {}
+    for token, row in catalogue.vocabulary.items():  # a token may have several names, as "the" and "Ġthe"
+        found[row] = vectors.row(token.strip()) if found.get(row) is None else found[row]
     pairs = [(row, there) for row, there in found.items() if there is not None and part.piece in (None, row)]
     if not pairs:
         whose = f"the {len(found):,} tokens of {entry.address}; is it of another language?"
