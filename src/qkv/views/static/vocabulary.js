@@ -130,23 +130,20 @@ function trio(model, room, el, off) {
 function context(model, el, off) {
   const ask = model.get("ask");
   const body = h("div");
-  const state = { text: "", position: 0 };
+  let [asked, shown] = [null, null];
   const latest = lastOnly();
-  const show = () => new Promise((done, failed) => latest(() => ask("context", { text: state.text, position: state.position, step: model.get("step") }), (found) => {
+  const show = (next) => new Promise((done, failed) => latest(() => ask("context", { ...(asked = next), step: model.get("step") }), (found) => {
+    shown = next;
     const [nearest, cosines, means] = [unpack(found.nearest), unpack(found.cosines), unpack(found.mean_cosine)];
-    add(clear(body), [h("div.words", { role: "group", "aria-label": "tokens of the text" }, found.tokens.map((t, i) => h("button", { type: "button", class: i === found.position ? "word on" : "word", onclick: () => ((state.position = i), show()) }, token(t)))),
+    add(clear(body), [h("div.words", { role: "group", "aria-label": "tokens of the text" }, found.tokens.map((t, i) => h("button", { type: "button", class: i === found.position ? "word on" : "word", onclick: () => show({ ...next, position: i }).catch(() => {}) }, token(t)))),
       h("div.scroll", { tabindex: "0", role: "region", "aria-label": "contextual neighbours by layer" }, h("table.context", null,
         h("thead", null, h("tr", null, h("th", { scope: "col" }, `layer, step ${whole(found.step)}`), h("th", { scope: "col" }, "nearest tokens of this text, by cosine"), h("th", { scope: "col" }, "mean of all pairs"))),
         h("tbody", null, found.layers.map((layer, l) => h("tr", null, h("td", null, h("code", null, layer)), h("td", null, [...nearest.part(l)].map((j, rank) => [h("code", null, `${token(found.tokens[j])} (${j})`), ` ${fixed(cosines.at(l, rank))}  `])), h("td", null, number(means.values[l])))))))]);
-    done();
-  }, failed));
-  const form = entry((text) => {
-    Object.assign(state, { text, position: 0 });
-    return show();
-  }, { label: "A text: what does each of its tokens become?" });
+  }, (error) => ((asked = shown), failed(error))).then(done));
+  const form = entry((text) => show({ text, position: 0 }), { label: "A text: what does each of its tokens become?" });
   const frame = figure(el, { title: "Contextual neighbours", caption: "Contextual vectors are what a token has become after each layer, different in every text. Hold a cosine against the mean of all pairs: deep vectors of one text are often all alike." });
   frame.body.append(form, body);
-  const again = inSight(el, () => state.text && show().catch(() => {}));
+  const again = inSight(el, () => asked && show(asked).catch(() => {}));
   off.add(again.off);
   off.add(watch(model, "step", again));
   off.add(frame.off);
