@@ -125,7 +125,7 @@ def _desk_of(folder: Path) -> Desk | None:
     """Who answers about a run; None where its model cannot be shown a text, or not yet."""
     try:
         looker = Looker(folder)
-        if not looker.reads_images:
+        if looker.has_code and not looker.reads_images:
             looker.tokenizer  # noqa: B018 - a run without one cannot be shown a text
         return Desk(looker)
     except QkvError:  # a page of matrices is better than none
