@@ -182,7 +182,7 @@ def test_forward_shows_the_models_activations_and_a_change_shows(live, model, ru
     assert all(" 422 " in complaint for complaint in page.complaints) and len(page.complaints) == 2
 
 
-def test_words_follow_the_slider_and_any_token_can_be_asked(live):
+def test_words_follow_the_slider_and_any_token_can_be_asked(live, run_folder):
     from playwright.sync_api import expect
 
     page = live(fragment="#step=1000&room=words")
@@ -192,7 +192,9 @@ def test_words_follow_the_slider_and_any_token_can_be_asked(live):
     expect(page.locator("#words .figure-title", has_text="at step 0")).to_be_visible()
     page.locator("#words textarea").first.fill("e")
     page.keyboard.press("Enter")
-    expect(page.locator("#words .near-columns")).to_contain_text("among all")
+    expect(page.locator("#words .near-columns")).to_contain_text(re.compile(r"among all: null 0\.\d"))
+    drawn = f"The {len(run_folder.counts[run_folder.counts > 0])} most frequent of {len(run_folder.counts)} rows of W_E"
+    expect(page.locator("#words figcaption", has_text="of all their variance")).to_contain_text(drawn)
     page.locator("#words textarea").last.fill(TEXT)
     page.keyboard.press("Enter")
     expect(page.locator("#words .context tbody tr")).to_have_count(5)

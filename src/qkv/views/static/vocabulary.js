@@ -43,7 +43,7 @@ function near(model, room, state, el, off) {
   };
   if (ask) {
     el.append(entry((text) => new Promise((done, failed) => latest(() => ask("near", { text, step: model.get("step") }), (found) => {
-      add(clear(other), [h("p.small", null, h("code", null, token(found.token)), `, step ${whole(found.step)}, among all`), listed(found.tokens.map((t, i) => [t, unpack(found.cosines).values[i]]), "a row of zeros is near nothing")]);
+      add(clear(other), [h("p.small", null, h("code", null, token(found.token)), `, step ${whole(found.step)}, among all: null ${fixed(found.null_cosine)}`), listed(found.tokens.map((t, i) => [t, unpack(found.cosines).values[i]]), "a row of zeros is near nothing")]);
       done();
     }, failed)), { label: "Any other token of the vocabulary", button: "find" }));
   }
@@ -70,7 +70,7 @@ function mapOf(model, room, state, el, off) {
   const places = unpack(room.places);
   const extent = (k) => d3.extent(places.values.filter((_, i) => i % 2 === k));
   const domains = [extent(0), extent(1)];
-  const frame = figure(el, { title: h("span"), caption: `Each row of W_E on the two directions of largest variance at the last step (${percent(room.shares[0])} and ${percent(room.shares[1])} of all variance there); the same directions at every step, so that movement is movement. What lies close here may lie far apart in the other directions.` });
+  const frame = figure(el, { title: h("span"), caption: `${room.tokens.length < room.n_rows ? `The ${whole(room.tokens.length)} most frequent of ${whole(room.n_rows)} rows of W_E, each` : "Each row of W_E"} on the two directions of their largest variance at the last step (${percent(room.shares[0])} and ${percent(room.shares[1])} of all their variance there); the same directions at every step, so that movement is movement. What lies close here may lie far apart in the other directions.` });
   const redraw = chart(frame, (width, colours) => {
     const at = stepIndex(room.steps, model.get("step"));
     frame.el.querySelector(".figure-title span").textContent = `The rows of W_E at step ${whole(room.steps[at])}`;
