@@ -192,7 +192,7 @@ def test_the_best_weights_are_those_of_the_lowest_loss_that_was_logged(theirs, t
     assert torch.equal(qkv.load(folder, weights="last").catalogue().view("W_E"), kept[4])
 
 
-def test_names_of_ones_own_model(tmp_path):
+def test_names_of_ones_own_model(tmp_path, capsys):
     class Own(nn.Module):
         def __init__(self):
             super().__init__()
@@ -244,6 +244,9 @@ def test_names_of_ones_own_model(tmp_path):
     head = qkv.load(tmp_path / "run").matrix("L0.H3.W_K")
     assert head.shape == (16, 4)
     assert run_matrix(RunMatrix(str(tmp_path / "run"), "L0.H3.W_K", None)).equal(head)  # as load(RUN:...) asks
+    assert main(["show", str(tmp_path / "run"), "L0.H3.QK"]) == 0
+    told = capsys.readouterr().out
+    assert "not known" in told and "Positions turn" not in told  # it has none
 
 
 def test_a_text_cannot_be_asked_of_a_model_whose_code_is_elsewhere(tmp_path, capsys):

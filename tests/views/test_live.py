@@ -13,6 +13,8 @@ from qkv.instruments.registry import MEASURES
 from qkv.models import build
 from qkv.models.matrices import Catalogue
 from qkv.telemetry import AddressRow, Store
+from qkv.views.heads import attention_text
+from qkv.views.packed import to_json
 
 pytestmark = pytest.mark.browser
 TEXT = "the day and the night"
@@ -100,6 +102,27 @@ def test_attention_on_a_typed_text_is_the_models(live, model, run_folder):
         assert len(shown.partition(".")[2]) <= 2  # what 256 steps hold
 
 
+def test_shares_without_the_first_token_are_told_as_what_they_are(live):
+    pattern = np.full((1, 4, 4), 0.25, np.float32)
+    pattern[0, 2] = [0.9, 0.06, 0.04, 0]
+    pattern[0, 3] = [0.9965, 0.0021, 0.0014, 0]  # one and none of 256 steps: they were told as 1.00 and 0.00
+    text = to_json(attention_text("abcd", [[pattern]], steps=[0], origin="", causal=False))
+    told = """async ([text, query]) => {
+      const [{ head }, { squareRoot }] = [await import("./static/head.js"), await import("./static/scale.js")];
+      const [el, state] = [document.createElement("div"), { layer: 0, head: 0, query, way: "reads", first: false }];
+      document.body.append(el);
+      head(el, { text, at: 0, state, note: null, ask: null, scale: squareRoot(1) });
+      const said = [el.querySelector(".readout").textContent];
+      el.querySelector(".raster").dispatchEvent(new KeyboardEvent("keydown", { key: "ArrowLeft" }));
+      return [...said, el.querySelector(".readout").textContent];
+    }"""  # what is said of a row, and of its cell left of the diagonal
+    page = live()
+    of_cell = "c (2) gives 0.6 of what it leaves for others than the first (0.10) to b (1)"
+    assert page.evaluate(told, [text, 2]) == ["c (2) reads b (1) 0.6, c (2) 0.4", of_cell]
+    little = "d (3) leaves 0.00 for others than the first: too little to tell where it goes"
+    assert page.evaluate(told, [text, 3]) == [little, little]
+
+
 def test_forward_shows_the_models_activations_and_a_change_shows(live, model, run_folder):
     from playwright.sync_api import expect
 
@@ -146,12 +169,20 @@ def test_forward_shows_the_models_activations_and_a_change_shows(live, model, ru
     page.locator("#forward .change-form input").fill("L0.W_Q=sing")
     page.locator("#forward .change-form button").click()
     expect(page.locator("#forward [role=status]", has_text="sing")).to_be_visible()
+    page.locator("#forward textarea").fill("a")  # too short: it takes neither the change nor the text that is shown
+    page.locator("#forward form.entry button").click()
+    expect(page.locator("#forward [role=status]", has_text="expected at least 2")).to_be_visible()
+    expect(page.locator("#forward .chip.on")).to_contain_text("L1.H0.W_V=zero")
+    page.locator("input[type=range]").focus()
+    page.keyboard.press("Home")
+    expect(page.locator("#forward .small.keep")).to_contain_text("Weights of step 0.")
+    expect(page.locator("#forward .compared")).to_contain_text("L1.H0.W_V=zero")
     page.get_by_role("button", name=re.compile("the way back")).click()
     expect(page.locator("#forward .way-back table")).to_be_visible(timeout=60_000)  # a pass for every matrix
-    assert all(" 422 " in complaint for complaint in page.complaints) and len(page.complaints) == 1
+    assert all(" 422 " in complaint for complaint in page.complaints) and len(page.complaints) == 2
 
 
-def test_words_follow_the_slider_and_any_token_can_be_asked(live):
+def test_words_follow_the_slider_and_any_token_can_be_asked(live, run_folder):
     from playwright.sync_api import expect
 
     page = live(fragment="#step=1000&room=words")
@@ -161,10 +192,21 @@ def test_words_follow_the_slider_and_any_token_can_be_asked(live):
     expect(page.locator("#words .figure-title", has_text="at step 0")).to_be_visible()
     page.locator("#words textarea").first.fill("e")
     page.keyboard.press("Enter")
-    expect(page.locator("#words .near-columns")).to_contain_text("among all")
+    expect(page.locator("#words .near-columns")).to_contain_text(re.compile(r"among all: null 0\.\d"))
+    drawn = f"The {len(run_folder.counts[run_folder.counts > 0])} most frequent of {len(run_folder.counts)} rows of W_E"
+    expect(page.locator("#words figcaption", has_text="of all their variance")).to_contain_text(drawn)
     page.locator("#words textarea").last.fill(TEXT)
     page.keyboard.press("Enter")
     expect(page.locator("#words .context tbody tr")).to_have_count(5)
+    page.locator("#words textarea").last.fill("a")  # too short: what is shown can still be asked
+    page.keyboard.press("Enter")
+    expect(page.locator("#words form.entry [role=status]").last).to_contain_text("expected at least 2")
+    page.locator("#words .words .word").nth(2).click()
+    expect(page.locator("#words .words .word.on")).to_have_text(TEXT[2].replace(" ", "␣"))
+    page.locator("input[type=range]").focus()
+    page.keyboard.press("End")
+    expect(page.locator("#words .context th").first).to_have_text("layer, step 1,000")
+    assert all(" 422 " in complaint for complaint in page.complaints)
 
 
 def test_a_training_that_has_just_begun_shows_its_losses(look, make, serving):

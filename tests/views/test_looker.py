@@ -73,3 +73,8 @@ def test_a_model_without_its_code_is_shown_as_matrices_and_says_why_it_reads_no_
     assert page.host.can == ("matrix",) and page.words.trio is None
     answer = Desk(looker).answer("matrix", {"address": "L1.H2.W_Q"})
     assert answer.step == 1000 and answer.start_step == 0 and answer.shape == (48, 12)
+    assert report.play is None and page.play is None  # of what layout it is nobody said
+    (folder / "tokenizer.json").unlink()  # most such models come without one
+    assert Page(folder).payload().host.can == ("matrix",)
+    (note,) = Desk(looker).answer("matrix", {"address": "L1.H2.QK"}).notes
+    assert "not known" in note

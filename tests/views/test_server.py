@@ -28,7 +28,7 @@ from qkv.views.long import LongText, largest_in_blocks
 from qkv.views.looker import Looker
 from qkv.views.packed import pack, wire
 from qkv.views.rooms import Rooms
-from qkv.views.server import Page
+from qkv.views.server import Page, _answer
 from qkv.views.serving import _listen, _names, serve
 
 TEXT = "the day and the night"
@@ -365,6 +365,8 @@ def test_a_page_shows_the_run_that_is_in_its_folder_now(make):
     assert page.desk is None and pulse_of(first.folder).edition == ""
     with pytest.raises(RunFolderError, match="not there"):
         page.payload()
+    with pytest.raises(RunFolderError, match="not there"):  # and not that its model cannot be shown a text
+        _answer(page, "attention", b'{"text": "the day"}')
     second = make(n_layers=2, seed=11, rare="€%")
     payload, rooms = page.payload(), page.rooms(["map", "grid"])
     assert pulse_of(second.folder).edition not in (told.edition, "")

@@ -254,7 +254,7 @@ def _circuit(run: "Run", address: str, at: int | None, asked: int | None) -> Cir
         norm=float(circuit.norm()),
         trace=float(circuit.trace()),
         singular_values=circuit.singular_values().tolist(),
-        caveats=circuit.caveats(run.config.model.layout),
+        caveats=circuit.caveats(None if run.config.watched == "names" else run.config.model.layout),
         picture=_blocks(circuit.left.detach().double().numpy(), circuit.right.detach().double().numpy()),
         measured=found,
     )

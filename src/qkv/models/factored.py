@@ -84,8 +84,11 @@ class FactoredMatrix:
         r_right = torch.linalg.qr(self.right.mT, mode="r").R
         return r_left @ r_right.mT
 
-    def caveats(self, layout: "Layout") -> list[str]:
-        """What this product leaves out of the head's real map in a model of that layout, one sentence each."""
+    def caveats(self, layout: "Layout | None") -> list[str]:
+        """What this product leaves out of the head's real map in a model of that layout, one sentence each; None is a
+        layout that is not known."""
+        if layout is None:
+            return ["The code of this model is not here: what its positions, norms or biases add to this is not known."]
         circuit = self.address.rpartition(".")[2]
         if circuit == "QK":
             return [sentence for holds, sentence in _qk_caveats(layout) if holds]

@@ -64,7 +64,7 @@ def matrix_of(looker: Looker, address: str, step: int | None) -> MatrixAnswer:
 def _read(catalogue: Catalogue, looker: Looker, address: str) -> tuple[torch.Tensor | FactoredMatrix, tuple[str, ...]]:
     if address.rpartition(".")[2] in ("QK", "OV"):
         circuit = catalogue.circuit(address)
-        return circuit, tuple(circuit.caveats(looker.config.model.layout))
+        return circuit, tuple(circuit.caveats(looker.config.model.layout if looker.has_code else None))
     part = catalogue.part(address)
     values = (part.entry.parameter if part.piece is None else part.view()).detach()
     if values.ndim > 2:

@@ -21,12 +21,12 @@ LARGEST = 250_000
 
 
 def play_room(folder: Path, config: Mapping[str, Any], tokenizer: Tokenizer | None, kept: Snapshots) -> PlayRoom | None:
-    """The room of a run folder; None for what has no text to train on or no weights yet.
+    """The room of a run folder; None for what has no text to train on or no weights yet, or whose layout is not known.
 
     `config` are the tables of config.toml.
     """
     model = config.get("model", {})
-    if model.get("kind") != "CausalLM" or not kept.steps:
+    if model.get("kind") != "CausalLM" or not kept.steps or config.get("watched") == "names":
         return None
     settings = {"kind": model["kind"], **model.get("sizes", {}), **model.get("layout", {})}
     settings["changes"] = ", ".join(config.get("changes", ()))

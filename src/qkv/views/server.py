@@ -125,7 +125,7 @@ def _desk_of(folder: Path) -> Desk | None:
     """Who answers about a run; None where its model cannot be shown a text, or not yet."""
     try:
         looker = Looker(folder)
-        if not looker.reads_images:
+        if looker.has_code and not looker.reads_images:
             looker.tokenizer  # noqa: B018 - a run without one cannot be shown a text
         return Desk(looker)
     except QkvError:  # a page of matrices is better than none
@@ -186,7 +186,7 @@ def application(page: Shown, hosts: Iterable[str] | None, token: str = "") -> Ap
 
     async def ask(request: Request) -> Response:
         body = await request.body()
-        return await _answered(page, lambda: _answer(page.desk, request.path_params["name"], body))
+        return await _answered(page, lambda: _answer(page, request.path_params["name"], body))
 
     @contextlib.asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
@@ -227,8 +227,9 @@ def _static(name: str) -> Response:
     return Response(place.read_bytes(), media_type=kind, headers=_HEADERS)
 
 
-def _answer(desk: Desk | None, name: str, body: bytes) -> Response:
-    if desk is None:
+def _answer(page: Shown, name: str, body: bytes) -> Response:
+    if (desk := page.desk) is None:
+        RunFolder.open(page.folder)  # says so where the run was taken away
         raise UserError("the model of this run cannot be shown a text")
     try:
         question = json.loads(body)

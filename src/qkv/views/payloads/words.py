@@ -77,9 +77,9 @@ class WordsRoom:
     counts: tuple[int, ...] | None
     n_rows: int
     places: Packed
-    """[step, token, 2]: on the two directions of largest variance at the last step."""
+    """[step, token, 2]: on the two directions of their largest variance at the last step."""
     shares: tuple[float, float]
-    """Of all variance at the last step, on these directions."""
+    """Of all variance of the drawn tokens at the last step, on these directions."""
     nearest: Packed
     """int32 [step, token, rank]: numbers of the nearest tokens."""
     cosines: Packed

@@ -81,8 +81,9 @@ function render({ model, el }) {
       draw();
     }, (error) => {
       say(said, error.message);
-      if (state.changes.length) state.changes = state.changes.slice(0, -1);
-      changeBox?.refresh();
+      const { text } = state; // what is asked next is asked of what is shown
+      Object.assign(state, text ? { source: text.text, changes: [...text.changes] } : { changes: [] });
+      changeBox.refresh();
     });
   }
   const changeBox = ask ? change({ model, state, apply: () => fetchAgain("Changing …") }) : null;

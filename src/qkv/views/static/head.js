@@ -8,7 +8,7 @@ import { takeAway } from "./keep.js";
 import { raster } from "./raster.js";
 import { margins } from "./margins.js";
 import { theme } from "./theme.js";
-import { headName, longHead, square, sumsOf, withoutFirst } from "./reading.js";
+import { LEAST, headName, longHead, square, sumsOf, withoutFirst } from "./reading.js";
 
 const STRIP = 128; // tokens of the text that stand beside the picture at once
 const CELLS = 512; // along a side of a long text's picture
@@ -129,15 +129,22 @@ export function head(el, { text, at, state, note, ask, scale }) {
     if (!pair && !long) panel.point(...(state.way === "reads" ? [i, i] : [i, i]));
     readout.textContent = pair ? sayPair(...pair, row) : sayRow(i, row);
   }
+  // A share in words: of all that a token gives, or of what it leaves for others than the first, of which a small part holds one digit.
+  const all = () => long || state.first;
+  const left = (q) => 1 - every[q * n];
+  const share = (q, p, places = 2) => fixed(p, all() ? places : left(q) < 0.2 ? 1 : 2);
+  const little = (q) => `${called(q)} leaves ${fixed(left(q))} for others than the first: too little to tell where it goes`;
   function sayPair(q, k, row) {
     if (text.causal && k > q) return `${called(q)} may not see ${called(k)}: it is in the future`;
     const p = state.way === "reads" ? row[k] : row[q];
-    return Number.isNaN(p) ? `${called(k)} is left out` : `${called(q)} gives ${fixed(p, long ? 4 : 2)} of its attention to ${called(k)}`;
+    if (Number.isNaN(p)) return k === 0 ? `${called(k)} is left out` : little(q);
+    return `${called(q)} gives ${share(q, p, long ? 4 : 2)} of ${all() ? "its attention" : `what it leaves for others than the first (${fixed(left(q))})`} to ${called(k)}`;
   }
   function sayRow(i, row) {
     const most = [...row.keys()].filter((j) => !hidden(i, j) && row[j] > 0.005).sort((a, b) => row[b] - row[a]).slice(0, 3);
-    const said = most.map((j) => `${called(j)} ${fixed(row[j])}`).join(", ");
-    return state.way === "reads" ? `${called(i)} reads ${said}` : `${called(i)} is read by ${said || "no one"}`;
+    const said = most.map((j) => `${called(j)} ${share(state.way === "reads" ? i : j, row[j])}`).join(", ");
+    if (state.way !== "reads") return `${called(i)} is ${all() || i ? `read by ${said || "no one"}` : "left out"}`;
+    return !all() && left(i) < LEAST ? little(i) : `${called(i)} reads ${said || "all of them a little"}`;
   }
 
   const again = () => {

@@ -38,12 +38,15 @@ function hideFuture(values, rows, columns, causal, block, top = 0, left = 0) {
   return values;
 }
 
-// Every row without its first key, as shares of what is left: what a head does besides resting on the first token.
+// Every row without its first key, as shares of what is left: what a head does besides resting on the first token. A row that
+// leaves less than `LEAST` has none: of so small a part the 256 steps of the whole tell nothing.
+export const LEAST = 0.04;
+
 export function withoutFirst(values, n) {
   const out = new Float32Array(values.length).fill(NaN);
   for (let q = 0; q < n; q++) {
     const left = 1 - values[q * n];
-    for (let k = 1; k < n; k++) out[q * n + k] = left > 1e-6 ? values[q * n + k] / left : values[q * n + k];
+    if (left >= LEAST) for (let k = 1; k < n; k++) out[q * n + k] = values[q * n + k] / left;
   }
   return out;
 }

@@ -43,7 +43,7 @@ function near(model, room, state, el, off) {
   };
   if (ask) {
     el.append(entry((text) => new Promise((done, failed) => latest(() => ask("near", { text, step: model.get("step") }), (found) => {
-      add(clear(other), [h("p.small", null, h("code", null, token(found.token)), `, step ${whole(found.step)}, among all`), listed(found.tokens.map((t, i) => [t, unpack(found.cosines).values[i]]), "a row of zeros is near nothing")]);
+      add(clear(other), [h("p.small", null, h("code", null, token(found.token)), `, step ${whole(found.step)}, among all: null ${fixed(found.null_cosine)}`), listed(found.tokens.map((t, i) => [t, unpack(found.cosines).values[i]]), "a row of zeros is near nothing")]);
       done();
     }, failed)), { label: "Any other token of the vocabulary", button: "find" }));
   }
@@ -70,7 +70,7 @@ function mapOf(model, room, state, el, off) {
   const places = unpack(room.places);
   const extent = (k) => d3.extent(places.values.filter((_, i) => i % 2 === k));
   const domains = [extent(0), extent(1)];
-  const frame = figure(el, { title: h("span"), caption: `Each row of W_E on the two directions of largest variance at the last step (${percent(room.shares[0])} and ${percent(room.shares[1])} of all variance there); the same directions at every step, so that movement is movement. What lies close here may lie far apart in the other directions.` });
+  const frame = figure(el, { title: h("span"), caption: `${room.tokens.length < room.n_rows ? `The ${whole(room.tokens.length)} most frequent of ${whole(room.n_rows)} rows of W_E, each` : "Each row of W_E"} on the two directions of their largest variance at the last step (${percent(room.shares[0])} and ${percent(room.shares[1])} of all their variance there); the same directions at every step, so that movement is movement. What lies close here may lie far apart in the other directions.` });
   const redraw = chart(frame, (width, colours) => {
     const at = stepIndex(room.steps, model.get("step"));
     frame.el.querySelector(".figure-title span").textContent = `The rows of W_E at step ${whole(room.steps[at])}`;
@@ -130,23 +130,20 @@ function trio(model, room, el, off) {
 function context(model, el, off) {
   const ask = model.get("ask");
   const body = h("div");
-  const state = { text: "", position: 0 };
+  let [asked, shown] = [null, null];
   const latest = lastOnly();
-  const show = () => new Promise((done, failed) => latest(() => ask("context", { text: state.text, position: state.position, step: model.get("step") }), (found) => {
+  const show = (next) => new Promise((done, failed) => latest(() => ask("context", { ...(asked = next), step: model.get("step") }), (found) => {
+    shown = next;
     const [nearest, cosines, means] = [unpack(found.nearest), unpack(found.cosines), unpack(found.mean_cosine)];
-    add(clear(body), [h("div.words", { role: "group", "aria-label": "tokens of the text" }, found.tokens.map((t, i) => h("button", { type: "button", class: i === found.position ? "word on" : "word", onclick: () => ((state.position = i), show()) }, token(t)))),
+    add(clear(body), [h("div.words", { role: "group", "aria-label": "tokens of the text" }, found.tokens.map((t, i) => h("button", { type: "button", class: i === found.position ? "word on" : "word", onclick: () => show({ ...next, position: i }).catch(() => {}) }, token(t)))),
       h("div.scroll", { tabindex: "0", role: "region", "aria-label": "contextual neighbours by layer" }, h("table.context", null,
         h("thead", null, h("tr", null, h("th", { scope: "col" }, `layer, step ${whole(found.step)}`), h("th", { scope: "col" }, "nearest tokens of this text, by cosine"), h("th", { scope: "col" }, "mean of all pairs"))),
         h("tbody", null, found.layers.map((layer, l) => h("tr", null, h("td", null, h("code", null, layer)), h("td", null, [...nearest.part(l)].map((j, rank) => [h("code", null, `${token(found.tokens[j])} (${j})`), ` ${fixed(cosines.at(l, rank))}  `])), h("td", null, number(means.values[l])))))))]);
-    done();
-  }, failed));
-  const form = entry((text) => {
-    Object.assign(state, { text, position: 0 });
-    return show();
-  }, { label: "A text: what does each of its tokens become?" });
+  }, (error) => ((asked = shown), failed(error))).then(done));
+  const form = entry((text) => show({ text, position: 0 }), { label: "A text: what does each of its tokens become?" });
   const frame = figure(el, { title: "Contextual neighbours", caption: "Contextual vectors are what a token has become after each layer, different in every text. Hold a cosine against the mean of all pairs: deep vectors of one text are often all alike." });
   frame.body.append(form, body);
-  const again = inSight(el, () => state.text && show().catch(() => {}));
+  const again = inSight(el, () => asked && show(asked).catch(() => {}));
   off.add(again.off);
   off.add(watch(model, "step", again));
   off.add(frame.off);
