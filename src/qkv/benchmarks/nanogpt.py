@@ -18,10 +18,8 @@ import numpy as np
 
 from qkv.benchmarks.processes import fresh, python
 
-__all__ = ["DOCUMENTED", "NanoGPT", "Trained"]
+__all__ = ["NanoGPT", "Trained"]
 
-DOCUMENTED = 2000
-"""Iterations of the README's command for a CPU."""
 BLOCK = 64
 COMMAND = (
     "train.py config/train_shakespeare_char.py --dataset=qkv --device=cpu --compile=False --eval_iters=20"
