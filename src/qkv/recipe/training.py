@@ -147,7 +147,7 @@ def resume(request: Request, *, out: Path, listening: Listening, cache: Path | N
         request = _shared(request, ranks)
         config, corpus, data = None, None, None
         if ranks.is_first:
-            config = _reread(request, folder, ranks, listening)
+            config = _reread(request, folder, ranks)
         if ranks.tell({"finished": folder.is_finished})["finished"]:
             listening.say(f"{folder.path} is finished; nothing is left to do")
             return folder.path
@@ -201,7 +201,7 @@ def _shared(request: Request, ranks: Ranks) -> Request:
     return dataclasses.replace(request, nproc=ranks.world)
 
 
-def _reread(request: Request, folder: RunFolder, ranks: Ranks, listening: Listening) -> RunConfig:
+def _reread(request: Request, folder: RunFolder, ranks: Ranks) -> RunConfig:
     """The configuration of a run that is gone on with, with what may differ from it written down.
 
     Raises ConfigError where an option differs from the run's.
