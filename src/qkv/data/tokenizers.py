@@ -239,13 +239,13 @@ class Tokenizer:
 
 
 def fit_tokenizer(
-    kind: str, texts: Iterable[str], vocab: int = 0, *, specials: bool = False, end: bool = False, n_bytes: int = 0
+    kind: str, texts: Iterable[str], vocab: int = 0, *, specials: bool = False, end: bool = False
 ) -> Tokenizer:
     """A tokenizer of that kind fitted to the texts.
 
-    vocab: its size with special tokens; 0 takes `vocabulary_law(kind, n_bytes)`. With `specials` it has [PAD] [UNK]
-    [CLS] [SEP] [MASK], else [UNK] where it is needed; `end` adds [END], the mark between documents, unless [SEP] is
-    there.
+    vocab: its size with special tokens; 0 takes the least that `vocabulary_law` gives. With `specials` it has [PAD]
+    [UNK] [CLS] [SEP] [MASK], else [UNK] where it is needed; `end` adds [END], the mark between documents, unless [SEP]
+    is there.
 
     Raises ConfigError for an unknown kind or a vocabulary too small.
     """
@@ -253,7 +253,7 @@ def fit_tokenizer(
     names: list[str] = [*TASK_SPECIALS] if specials else ["[UNK]"] * needs_unknown
     if end and not specials:
         names.append("[END]")
-    hf = fit(kind, texts, vocab or vocabulary_law(kind, n_bytes), names)
+    hf = fit(kind, texts, vocab or vocabulary_law(kind, 0), names)
     return Tokenizer.from_json(hf.to_str())  # as it will be read, to the last digit of a score
 
 
