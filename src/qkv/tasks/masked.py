@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from qkv.data.config import DataConfig
 from qkv.data.packing import train_starts, window_documents
@@ -29,8 +28,8 @@ from qkv.data.tokens import Tokens
 from qkv.errors import ConfigError, SourceError
 from qkv.randomness import generator
 from qkv.tasks.filling import Candidate, fill, rank
-from qkv.tasks.objective import batch_loss, batch_scores, random_targets
-from qkv.tasks.task import Batch, Drop, PredictOptions, Progress, Scores
+from qkv.tasks.objective import random_targets
+from qkv.tasks.task import Batch, PredictOptions, Progress
 from qkv.tasks.text import TextTask
 
 if TYPE_CHECKING:
@@ -138,14 +137,6 @@ class Masked(TextTask):
             keys = np.stack([generator("mask", "validation", i).random(windows.shape[1]) for i in names])
             hidden = _hidden(keys, windows, real, special, VALIDATION_RATE)
             yield _batch(np.where(hidden, mask_id, windows), windows, hidden, None if real.all() else real, documents)
-
-    def loss(self, model: Any, batch: Batch, drop: Drop | None = None) -> tuple[Tensor, int]:
-        """(sum of nats, number of hidden tokens); see `Task.loss`."""
-        return batch_loss(model, batch, drop)
-
-    def score(self, model: Any, batch: Batch) -> Scores:
-        """Each hidden token's nats, and whether it is the most probable answer."""
-        return batch_scores(model, batch)
 
     def bits_per_byte(self, corpus: "Corpus", nats: float) -> float | None:
         """None: hidden tokens are predicted with their surroundings known, which is no code for the text."""
