@@ -27,7 +27,7 @@ from qkv.data.packing import train_starts, window_documents
 from qkv.data.tokens import Tokens
 from qkv.errors import ConfigError, SourceError
 from qkv.randomness import generator
-from qkv.tasks.filling import Candidate, fill, rank
+from qkv.tasks.filling import fill
 from qkv.tasks.objective import random_targets
 from qkv.tasks.task import Batch, PredictOptions, Progress
 from qkv.tasks.text import TextTask
@@ -150,12 +150,6 @@ class Masked(TextTask):
     def predict(self, model: Any, tokenizer: Any, texts: Sequence[str], options: PredictOptions) -> list[str]:
         """Each text with every [MASK] typed in it filled; see `qkv.tasks.filling.fill`."""
         return fill(model, tokenizer, texts, options)
-
-    def predict_ranked(
-        self, model: Any, tokenizer: Any, texts: Sequence[str], k: int = 5
-    ) -> list[list[list[Candidate]]]:
-        """Per text, per [MASK], the k likeliest tokens with probabilities; see `qkv.tasks.filling.rank`."""
-        return rank(model, tokenizer, texts, k)
 
 
 def _window(sizes: "Sizes") -> int:
