@@ -41,7 +41,6 @@ from qkv.models.matrices import Catalogue
 from qkv.recipe.assemble import assemble
 from qkv.recipe.request import Request, RunConfig, resolve
 from qkv.tasks import Data, find_task
-from qkv.training import loop
 from qkv.training.optimizers import make_optimizer
 from qkv.training.precision import check_compiler
 from qkv.training.ranks import check_shares
@@ -381,20 +380,6 @@ def _timed(config: RunConfig, flop: float) -> tuple[RunConfig, str]:
 def _time(config: RunConfig, corpus: Data) -> float:
     """The quickest of a few updates on random labels, in seconds; the model is thrown away."""
     parts, clock = assemble(config, corpus), _Clock()
-    loop.run(
-        model=parts.model,
-        catalogue=parts.catalogue,
-        task=parts.task,
-        corpus=corpus,
-        config=config.training,
-        optimizer=parts.optimizer,
-        machine=config.machine,
-        seed=config.seed,
-        constraint=parts.plan,
-        observers=[clock],
-        random_labels=True,
-        stop_after=_UPDATES,
-        deadline_seconds=3600.0,
-    )
+    parts.train(observers=[clock], random_labels=True, stop_after=_UPDATES, deadline_seconds=3600.0)
     parts.plan.at_end()
     return min(after - before for before, after in zip(clock.marks, clock.marks[1:], strict=False))

@@ -38,7 +38,6 @@ from qkv.studies.tables import TABLES
 from qkv.studies.trained import Finished, Trained
 from qkv.tasks import find_task, validation_loss
 from qkv.tasks.causal import Causal
-from qkv.training import loop
 from qkv.training.config import TrainingConfig
 from qkv.training.precision import Machine
 from qkv.training.record import Constraint, EvaluationRecord, Observer, StepRecord
@@ -217,17 +216,8 @@ def _loop(
     watchers: Sequence[Observer] = (),
 ) -> Trained:
     """The training loop of `qkv train`, to its horizon; the changes of the arm hold, or what stands around them."""
-    config = parts.config
-    curve = _Curve(config.training.schedule.steps)
-    outcome = loop.run(
-        model=parts.model,
-        catalogue=parts.catalogue,
-        task=parts.task,
-        corpus=corpus,
-        config=config.training,
-        optimizer=parts.optimizer,
-        machine=config.machine,
-        seed=config.seed,
+    curve = _Curve(parts.config.training.schedule.steps)
+    outcome = parts.train(
         constraint=constraint or parts.plan,
         observers=[curve, *([ledger] if ledger else []), *watchers],
         random_labels=trial.arm.labels == "random",
