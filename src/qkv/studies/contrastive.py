@@ -11,7 +11,6 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from qkv.data.corpus import Corpus
 from qkv.randomness import generator
 from qkv.recipe import Parts
 from qkv.studies.design import Trial
@@ -23,10 +22,10 @@ __all__ = ["train_contrastive"]
 _NEGATIVES = 4
 
 
-def train_contrastive(trial: Trial, parts: Parts, corpus: Corpus, ledger: Ledger | None) -> Trained:
+def train_contrastive(trial: Trial, parts: Parts, ledger: Ledger | None) -> Trained:
     """Train W_E alone, as long and on as many tokens as a training of the loop; the rest stays at its start."""
     table = parts.catalogue.entry("W_E").parameter
-    ids = np.asarray(corpus.train.ids, dtype=np.int64)
+    ids = np.asarray(parts.corpus.train.ids, dtype=np.int64)
     scale, losses = trial.scale, []
     optimizer = torch.optim.Adam([table], lr=trial.lr)
     for step in range(scale.steps):
