@@ -250,7 +250,6 @@ class Watcher:
             tokens=self._tokens,
             loss=loss,
             lr=float(self._optimizers[0].param_groups[0]["lr"]),
-            lr_scale=1.0,
             grad_norm=self._norm if looked else math.nan,
             wall_seconds=time.monotonic() - self._began,
             catalogue=self._mirror.catalogue,
