@@ -5,8 +5,6 @@ negative sampling, Mikolov et al. 2013, arXiv 1310.4546, with input and output v
 trained to predict, which asks no such thing; if the measure of a study cannot see collocation here, it is blind.
 """
 
-import math
-
 import numpy as np
 import torch
 import torch.nn.functional as F
@@ -43,6 +41,4 @@ def train_contrastive(trial: Trial, parts: Parts, ledger: Ledger | None) -> Trai
         losses.append(float(loss.detach()))
     table.grad = None
     last = losses[-max(1, len(losses) // 10) :]
-    return Trained(
-        best_loss=math.inf, best_step=0, curve=(), train_loss=sum(last) / len(last), steps=scale.steps
-    )  # fmt: skip
+    return Trained(train_loss=sum(last) / len(last), steps=scale.steps)

@@ -106,13 +106,13 @@ def run_trial(trial: Trial, cache: Path | None) -> dict[str, Any]:
             loss = validation_loss(parts.model, parts.task, corpus, _batch(trial.scale))
             if not math.isfinite(loss):
                 raise NonFiniteError(f"the validation loss is {loss}")
-            finished = Finished(trial=trial, parts=parts, model=parts.model, corpus=corpus, loss=loss, ledger=ledger)
+            finished = Finished(trial=trial, parts=parts, loss=loss, ledger=ledger)
             row["measures"] |= trained.measures
             for name in trial.arm.probes:
                 row["measures"] |= PROBES[name](finished)
     except NonFiniteError:
         row |= {"diverged": True, "loss": worst, "best_loss": worst, "best_step": 0, "curve": [], "steps": 0}
-        blind = Finished(trial=trial, parts=parts, model=parts.model, corpus=corpus, loss=worst, ledger=None)
+        blind = Finished(trial=trial, parts=parts, loss=worst, ledger=None)
         for name in trial.arm.probes:
             row["measures"] |= PROBES[name](blind) if name in OF_THE_LOSS else {}
     else:
@@ -246,7 +246,7 @@ def _timed(trial: Trial, parts: Parts, ledger: Ledger | None) -> Trained:
 
 def _nothing(trial: Trial, parts: Parts, ledger: Ledger | None) -> Trained:
     """No step at all: the model as it starts."""
-    return Trained(best_loss=math.inf, best_step=0, curve=(), train_loss=math.nan, steps=0)
+    return Trained()
 
 
 _OTHER_SEED = 500_000
@@ -298,9 +298,7 @@ def _pretrained(trial: Trial, parts: Parts, ledger: Ledger | None) -> Trained:
 
 def _inner_study(trial: Trial, parts: Parts, ledger: Ledger | None) -> Trained:
     """A little study of its own instead of a training."""
-    return Trained(
-        best_loss=math.inf, best_step=0, curve=(), train_loss=math.nan, steps=0, measures=inner_study(trial, None)
-    )
+    return Trained(measures=inner_study(trial, None))
 
 
 TRAINERS: Mapping[str, Callable[[Trial, Parts, Ledger | None], Trained]] = {
