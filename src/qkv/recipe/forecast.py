@@ -120,8 +120,8 @@ def plan(request: Request, place: Place, cache: Path | None) -> Forecast:
     return dataclasses.replace(forecast(config, corpus, place=place), note=scale.note)
 
 
-def forecast(config: RunConfig, corpus: Data, *, watched: bool = True, place: Place | None = None) -> Forecast:
-    """What the training of a configuration takes. `watched` counts the null and the instruments of its level."""
+def forecast(config: RunConfig, corpus: Data, *, place: Place | None = None) -> Forecast:
+    """What the training of a configuration takes."""
     place = place or Place()
     process = resident_bytes()
     count = _Count.of(config, corpus)
@@ -135,7 +135,7 @@ def forecast(config: RunConfig, corpus: Data, *, watched: bool = True, place: Pl
     if world > 1 and place.gigabytes_per_second:
         sent = count.sent_shared(_micro_batches(config)) if shared else 2 * count.gradients  # a ring: there and back
         sums = (world - 1) / world * sent / (place.gigabytes_per_second * 1e9)
-    watched = watched and config.watch != "off"
+    watched = config.watch != "off"
     held = count.shared(world, watched) if shared else count.held(watched)
     training = config.training
     updates = training.schedule.steps or int(60 * training.minutes / (seconds + sums))
