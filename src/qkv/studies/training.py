@@ -18,7 +18,6 @@ from torch import Tensor
 
 from qkv.data.config import DataConfig
 from qkv.data.corpus import Corpus, joined_hash
-from qkv.data.examples import Examples
 from qkv.errors import NonFiniteError, RunError, SourceError
 from qkv.models.layout import ModelConfig, Sizes
 from qkv.presets import find
@@ -148,7 +147,7 @@ def _batch(scale: Scale) -> int:
     return max(1, 2048 // scale.n_ctx)
 
 
-def parts_of(trial: Trial, corpus: Corpus) -> Parts:
+def parts_of(trial: Trial, corpus: Any) -> Parts:
     """Model, plan and optimizer of a trial, its weights those of step 0."""
     parts = assemble(config_of(trial, corpus), corpus)
     if trial.arm.task in MADE_TASKS:
@@ -278,7 +277,7 @@ def before(trial: Trial) -> Trial:
 
 
 @lru_cache(maxsize=64)
-def _trained_before(trial: Trial, corpus: Examples) -> dict[str, Tensor]:
+def _trained_before(trial: Trial, corpus: Any) -> dict[str, Tensor]:
     """Weights of the training that comes before others, by address. Arms and rates of a replicate share it."""
     texts = streams.without_labels(corpus)
     parts = parts_of(trial, texts)
