@@ -525,15 +525,15 @@ class Run:
         texts = several("texts", texts) or self._validation_windows()
         return layer_measures(contextual_vectors(self.model_at(at), self.tokenizer, texts))
 
-    def _validation_windows(self, most: int = 64) -> list[str]:
-        """The first windows of the validation text, as texts."""
+    def _validation_windows(self) -> list[str]:
+        """The first 64 windows of the validation text, as texts."""
         from qkv.tasks.text import TextTask
 
         if self.config.imported or self.config.watched or not isinstance(self.task, TextTask) or not self.tokenizer:
             raise UserError(f"{self.path} has no plain validation text of its own; give texts")
         corpus: Any = self.corpus()
         ids, n = corpus.val.ids, self.config.model.sizes.n_ctx
-        return [self.tokenizer.decode(ids[a : a + n]) for a in range(0, min(most * n, max(1, len(ids) - n + 1)), n)]
+        return [self.tokenizer.decode(ids[a : a + n]) for a in range(0, min(64 * n, max(1, len(ids) - n + 1)), n)]
 
     def what_moved(self, text: str, a: int, b: int, *, placed: bool = True) -> Any:
         """Why q, k, v and scores changed on `text` from step `a` to `b`; see `qkv.inspection.whatmoved`."""

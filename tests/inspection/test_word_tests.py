@@ -5,7 +5,8 @@ import pytest
 
 from qkv.data.vectors import Vectors, read_vectors
 from qkv.errors import SourceError
-from qkv.inspection.word_tests import analogies, ranks, similarity
+from qkv.inspection.rows import ranks
+from qkv.inspection.word_tests import analogies, similarity
 from qkv.randomness import generator
 
 stats = pytest.importorskip("scipy.stats", reason="needs the dev extra (scipy)")

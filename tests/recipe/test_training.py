@@ -10,7 +10,6 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -19,6 +18,7 @@ from safetensors.torch import load_file
 import qkv
 from qkv.api import verify
 from qkv.errors import ChangeError, ConfigError, Interrupted, NonFiniteError, RunFolderError, UserError
+from qkv.recipe.assemble import Parts
 
 SMALL = {"d_model": 16, "n_layers": 2, "n_heads": 2, "n_ctx": 16, "batch_size": 4, "d_mlp": 32}
 SUMMARY = (
@@ -439,11 +439,13 @@ def test_a_run_that_ends_before_its_horizon_is_known_is_sealed_with_its_null(tex
 
 
 def test_a_training_that_is_done_does_without_a_null_that_cannot_be_made(text, tmp_path, monkeypatch) -> None:
-    def lost(**given: object) -> None:
-        raise NonFiniteError("the loss is nan at step 3")
+    def lost(parts: Parts, trained=Parts.train, **how):
+        if how.get("random_labels"):
+            raise NonFiniteError("the loss is nan at step 3")
+        return trained(parts, **how)
 
     said: list[str] = []
-    monkeypatch.setattr("qkv.recipe.null.loop", SimpleNamespace(run=lost))
+    monkeypatch.setattr(Parts, "train", lost)
     run = train(text, tmp_path / "run", report=True, say=said.append)
     assert run.folder.is_finished and "This run has no null" in " ".join(said) and "nan at step 3" in " ".join(said)
     with run.telemetry() as telemetry:

@@ -34,6 +34,11 @@ def strengthened(finished, *kinds: str, factor: float = 8.0):
     return finished
 
 
+def with_vectors(finished, vectors):
+    """The same with a model of which these are the vectors."""
+    return dataclasses.replace(finished, parts=dataclasses.replace(finished.parts, model=Planted(vectors)))
+
+
 def test_a_position_that_stands_in_the_vectors_is_read_and_one_that_does_not_is_not(finish):
     finished = finish()
     places = torch.arange(16.0).expand(64, 16)
@@ -42,15 +47,15 @@ def test_a_position_that_stands_in_the_vectors_is_read_and_one_that_does_not_is_
     def along_a_line(windows):
         return torch.cat([places[: len(windows), :, None] * 0.3 - 2, noise[: len(windows)]], dim=-1)
 
-    found = position(dataclasses.replace(finished, model=Planted(along_a_line)))
+    found = position(with_vectors(finished, along_a_line))
     assert found["position 0"] == pytest.approx(1.0, abs=1e-6) == found["position 1"]
     one_hot = torch.eye(16).expand(64, 16, 16)
-    found = position(dataclasses.replace(finished, model=Planted(lambda windows: one_hot[: len(windows)])))
+    found = position(with_vectors(finished, lambda windows: one_hot[: len(windows)]))
     assert found["position 1"] == pytest.approx(1.0, abs=1e-6) and found["named 1"] == 1.0
-    found = position(dataclasses.replace(finished, model=Planted(lambda windows: noise[: len(windows)])))
+    found = position(with_vectors(finished, lambda windows: noise[: len(windows)]))
     assert abs(found["position 1"]) < 0.1 and found["named 1"] < 0.12
     halves = (places > 7.5).float()[..., None]
-    found = position(dataclasses.replace(finished, model=Planted(lambda windows: halves[: len(windows)])))
+    found = position(with_vectors(finished, lambda windows: halves[: len(windows)]))
     assert found["position 0"] == pytest.approx(0.5), "which half it is in: off by 2 places instead of 4"
 
 

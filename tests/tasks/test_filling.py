@@ -1,4 +1,4 @@
-"""Filling and ranking typed [MASK]s, with a rule instead of a trained model as the oracle."""
+"""Filling typed [MASK]s, with a rule instead of a trained model as the oracle."""
 
 from types import SimpleNamespace
 
@@ -9,6 +9,7 @@ from torch import nn
 
 from qkv.errors import UserError
 from qkv.tasks import Masked, PredictOptions
+from qkv.tasks.filling import _probabilities, _read
 
 TASK = Masked()
 
@@ -84,6 +85,10 @@ def fill(model, tokenizer, *texts, **options):
     return TASK.predict(model, tokenizer, texts, PredictOptions(**options))
 
 
+def probabilities(model, tokenizer, texts):
+    return _probabilities(model, tokenizer, [_read(tokenizer, text) for text in texts])
+
+
 def test_every_mask_is_filled_in_its_place_and_the_rest_stays_as_typed(tokenizer):
     model = Rule(tokenizer)
     assert fill(model, tokenizer, "ab[MASK]d x", "[MASK]", "mn[MASK]", "q [MASK]b") == ["abcd x", "a", "mno", "q ab"]
@@ -112,25 +117,18 @@ def test_a_text_without_a_mask_is_the_users_mistake(tokenizer):
 def test_padding_does_not_change_an_answer(corpus_of, model_of, tokenizer):
     model = model_of("MaskedLM", tokenizer.d_vocab)
     texts = ["ab[MASK]d", "the [MASK] sat.", "[MASK]", "x[MASK]y[MASK]z"]
-    together = TASK.predict_ranked(model, tokenizer, texts, k=3)
+    together = probabilities(model, tokenizer, texts)
     for text, expected in zip(texts, together, strict=True):
-        (alone,) = TASK.predict_ranked(model, tokenizer, [text], k=3)
-        assert [[c.id for c in mark] for mark in alone] == [[c.id for c in mark] for mark in expected]
-        np.testing.assert_allclose(
-            [c.probability for mark in alone for c in mark],
-            [c.probability for mark in expected for c in mark],
-            rtol=1e-4,
-        )
+        (alone,) = probabilities(model, tokenizer, [text])
+        assert np.array_equal(alone.argmax(1), expected.argmax(1))
+        np.testing.assert_allclose(alone, expected, rtol=1e-4)
 
 
-def test_ranked_candidates_are_the_softmax_over_ordinary_tokens(tokenizer):
+def test_a_mark_is_filled_by_the_softmax_over_ordinary_tokens(tokenizer):
     logits = torch.randn(tokenizer.d_vocab, generator=torch.Generator().manual_seed(0))
     logits[: len(tokenizer.special)] += 10
-    ((ranked,),) = TASK.predict_ranked(Fixed(logits.tolist()), tokenizer, ["a[MASK]"], k=tokenizer.d_vocab - 5)
-    p = logits[5:].double().softmax(0)
-    assert sum(c.probability for c in ranked) == pytest.approx(1)
-    assert [c.probability for c in ranked] == pytest.approx(sorted(p.tolist(), reverse=True))
-    assert ranked[0].text == tokenizer.decode(np.array([ranked[0].id]))
+    (p,) = probabilities(Fixed(logits.tolist()), tokenizer, ["a[MASK]"])
+    assert p[0] == pytest.approx([0] * 5 + logits[5:].double().softmax(0).tolist())
 
 
 def test_sampled_fills_follow_seed_and_temperature(tokenizer):

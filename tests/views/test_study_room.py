@@ -61,7 +61,7 @@ def test_only_losses_of_one_thing_share_an_axis(verdict):
 def test_curves_have_the_t_interval_of_their_own_replicates(folder):
     arm = read_study(folder, Host()).study.arms[0]
     losses = np.array([[point[1] for point in curve] for curve in CURVES])
-    assert arm.steps == (10, 20) and arm.in_curve == 3
+    assert arm.steps == (10, 20)
     np.testing.assert_allclose(arm.mean, losses.mean(0))
     for column, low, high in zip(losses.T, arm.lows, arm.highs, strict=True):
         expected = stats.t.interval(0.95, 2, loc=column.mean(), scale=stats.sem(column))
@@ -77,7 +77,7 @@ def test_every_training_and_every_design_counts(folder):
 
 def test_a_verdict_without_its_log_has_a_curve_and_no_interval(verdict):
     arm, untrained = study_room(verdict()).arms
-    assert arm.mean == (3.0, 2.5) and arm.lows == (None, None) and arm.in_curve == 0
+    assert arm.mean == (3.0, 2.5) and arm.lows == (None, None)
     assert untrained.steps == () and study_room(verdict(seeds=3)).designs == (4, 3)
 
 

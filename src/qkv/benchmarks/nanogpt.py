@@ -9,7 +9,6 @@ in bits per byte of the same validation text as ours. The checkpoint is read wit
 
 import json
 import math
-import re
 import shutil
 from pathlib import Path
 from typing import NamedTuple
@@ -18,10 +17,8 @@ import numpy as np
 
 from qkv.benchmarks.processes import fresh, python
 
-__all__ = ["DOCUMENTED", "NanoGPT", "Trained"]
+__all__ = ["NanoGPT", "Trained"]
 
-DOCUMENTED = 2000
-"""Iterations of the README's command for a CPU."""
 BLOCK = 64
 COMMAND = (
     "train.py config/train_shakespeare_char.py --dataset=qkv --device=cpu --compile=False --eval_iters=20"
@@ -64,8 +61,6 @@ class Trained(NamedTuple):
     iterations: int
     bits_per_byte: float
     """Of the weights it kept, on the whole validation text."""
-    printed: dict[int, float]
-    """Iteration -> validation loss as it printed it, nats a character over 20 random windows."""
 
 
 class NanoGPT:
@@ -88,9 +83,8 @@ class NanoGPT:
         if learning_rate is not None:
             words += f" --learning_rate={learning_rate} --min_lr={learning_rate / 10}"
         shutil.rmtree(self._folder / "out", ignore_errors=True)
-        seconds, said = python(*COMMAND.split(), *words.split(), cwd=self._folder)
-        printed = {int(step): float(loss) for step, loss in re.findall(r"step (\d+): .*val loss ([\d.]+)", said)}
-        return Trained(seconds, iterations, self.score(), printed)
+        seconds, _ = python(*COMMAND.split(), *words.split(), cwd=self._folder)
+        return Trained(seconds, iterations, self.score())
 
     def score(self, most: int = 0) -> float:
         """Bits per byte of the saved weights on the validation text, or about that on its first `most` characters."""

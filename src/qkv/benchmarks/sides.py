@@ -42,7 +42,6 @@ def our_step(
     config: ModelConfig,
     task: Task,
     precision: str,
-    optimizer: OptimizerConfig = ADAMW,
     device: str = "cpu",
     compile: bool = False,
 ) -> Callable[[Batch], float]:
@@ -51,7 +50,7 @@ def our_step(
     catalogue = Catalogue(model)
     threads = torch.get_num_threads()
     machine = Machine(device=device, precision=precision, threads=threads, compile=compile)  # type: ignore[arg-type]
-    rule = make_optimizer(catalogue, optimizer, precision=precision)
+    rule = make_optimizer(catalogue, ADAMW, precision=precision)
     task_loss = machine.compiled(lambda batch: task.loss(model, batch, None))
 
     def step(batch: Batch) -> float:
@@ -61,7 +60,7 @@ def our_step(
                 nats, n = task_loss(batch)
             loss = nats / n
             loss.backward()
-            clip_and_measure(rule.parameters, optimizer.clip)
+            clip_and_measure(rule.parameters, ADAMW.clip)
             rule.step(1.0)
             rule.zero_grad()
             return float(loss.detach())

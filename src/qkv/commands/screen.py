@@ -58,13 +58,11 @@ def number(value: float | None) -> str:
     return f"{value:.2e}"
 
 
-def print_table(columns: Sequence[str], rows: Iterable["Sequence[str | Text]"], *, title: str = "") -> None:
+def print_table(columns: Sequence[str], rows: Iterable["Sequence[str | Text]"]) -> None:
     """A table whose first column is names (left), whose others are words (left; sentences fold) or figures (right)."""
     from rich.table import Table
 
-    table = Table(
-        title=title or None, title_justify="left", box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0)
-    )
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     rows = list(rows)
     for index, column in enumerate(columns):
         cells = [str(row[index]) for row in rows]

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from qkv.data.config import DataConfig
-from qkv.data.reading import examine, missing_file, read_text
+from qkv.data.reading import examine, missing_file, read_text, whole_characters
 from qkv.data.sources import source_name
 from qkv.data.tables import TableFormat, columns_of, is_table, numbered_rows, table_format
 from qkv.errors import SourceError, nearest
@@ -164,12 +164,7 @@ def _table_rows(path: Path, layout: TableFormat, label: str) -> Iterator[tuple[i
         if text is not None and not isinstance(text, str):
             raise SourceError(f"{str(path)!r} line {number}: {layout.text!r} is {type(text).__name__}; expected text")
         name = str(value).lower() if isinstance(value, bool) else str(value).strip()
-        yield number, _characters(text or ""), _characters(name)
-
-
-def _characters(text: str) -> str:
-    """JSON may name half of a surrogate pair, which is no character."""
-    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+        yield number, whole_characters(text or ""), whole_characters(name)
 
 
 def _line_rows(path: Path) -> Iterator[tuple[int, str, str]]:

@@ -28,7 +28,6 @@ __all__ = [
     "ARROW",
     "PairCorpus",
     "Pairs",
-    "absolute_pair",
     "decode_line",
     "encode_lines",
     "line_of",
@@ -141,12 +140,6 @@ def split_pair(source: str) -> tuple[Path, Path]:
         if not path.is_file():
             raise missing_file(path, "file")
     raise AssertionError("one of them was missing")
-
-
-def absolute_pair(source: str) -> str:
-    """The same pair with whole paths. Raises SourceError as `split_pair` does."""
-    left, right = split_pair(source)
-    return f"{left.absolute()}:{right.absolute()}"
 
 
 def load_pairs(config: DataConfig) -> PairCorpus:

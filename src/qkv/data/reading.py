@@ -19,7 +19,16 @@ from typing import BinaryIO
 
 from qkv.errors import SourceError, nearest
 
-__all__ = ["FileFacts", "character_start", "examine", "missing_file", "open_bytes", "read_text", "sniff"]
+__all__ = [
+    "FileFacts",
+    "character_start",
+    "examine",
+    "missing_file",
+    "open_bytes",
+    "read_text",
+    "sniff",
+    "whole_characters",
+]
 
 BLOCK = 1 << 20
 """Bytes read at a time."""
@@ -191,3 +200,8 @@ def sniff(path: Path) -> str:
     if "\0" in text:
         return "other"
     return "text" if text.strip() else "blank"
+
+
+def whole_characters(text: str) -> str:
+    """The same with U+FFFD for each half of a surrogate pair, which JSON may name and which is no character."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-from qkv.data.reading import read_text
+from qkv.data.reading import read_text, whole_characters
 from qkv.errors import SourceError, unknown
 
 __all__ = ["TableFormat", "choose_text", "columns_of", "is_table", "numbered_rows", "read_rows", "table_format"]
@@ -227,8 +227,7 @@ def read_rows(path: Path, layout: TableFormat) -> Iterator[str]:
             if not isinstance(value, str):
                 kind = type(value).__name__
                 raise SourceError(f"{str(path)!r} line {number}: {layout.text!r} is {kind}; expected text")
-            # JSON may name half of a surrogate pair, which is no character.
-            yield value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+            yield whole_characters(value)
         return
     at = layout.columns.index(layout.text)
     for _, row in _rows(path, layout):

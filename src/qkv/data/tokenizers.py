@@ -32,6 +32,7 @@ from qkv.data.encoding import (
 )
 from qkv.data.fitting import KINDS, fit, vocabulary_law
 from qkv.data.pretrained import SOURCE_FILE, read_tokenizer
+from qkv.data.reading import whole_characters
 from qkv.data.sentencepiece import OTHER, is_side
 
 __all__ = ["KINDS", "Tokenizer", "fit_tokenizer", "load_tokenizer", "vocabulary_law"]
@@ -154,8 +155,8 @@ class Tokenizer:
         if special and self._added:
             if self.kind not in ("char", "byte"):
                 if self._two_sided:
-                    return _side_codec(self, self.hf).encode_many([_clean(text)])[0]
-                return np.array(self.hf.encode(_clean(text), add_special_tokens=False).ids, dtype=np.int64)
+                    return _side_codec(self, self.hf).encode_many([whole_characters(text)])[0]
+                return np.array(self.hf.encode(whole_characters(text), add_special_tokens=False).ids, dtype=np.int64)
             parts = re.split("(" + "|".join(map(re.escape, self._added)) + ")", text)
             found = [np.array([self._added[part]]) if i % 2 else self.encode(part) for i, part in enumerate(parts)]
             return np.concatenate(found)
@@ -168,7 +169,7 @@ class Tokenizer:
         try:
             return self._codec.encode_many(texts)
         except (UnicodeEncodeError, TypeError):  # half of a surrogate pair is no character
-            return self._codec.encode_many([_clean(text) for text in texts])
+            return self._codec.encode_many([whole_characters(text) for text in texts])
 
     def decode(self, ids: Sequence[int] | np.ndarray) -> str:
         """The text of some ids; special tokens are left out, save the unknown one of `char`, which shows as U+FFFD."""
@@ -239,13 +240,13 @@ class Tokenizer:
 
 
 def fit_tokenizer(
-    kind: str, texts: Iterable[str], vocab: int = 0, *, specials: bool = False, end: bool = False, n_bytes: int = 0
+    kind: str, texts: Iterable[str], vocab: int = 0, *, specials: bool = False, end: bool = False
 ) -> Tokenizer:
     """A tokenizer of that kind fitted to the texts.
 
-    vocab: its size with special tokens; 0 takes `vocabulary_law(kind, n_bytes)`. With `specials` it has [PAD] [UNK]
-    [CLS] [SEP] [MASK], else [UNK] where it is needed; `end` adds [END], the mark between documents, unless [SEP] is
-    there.
+    vocab: its size with special tokens; 0 takes the least that `vocabulary_law` gives. With `specials` it has [PAD]
+    [UNK] [CLS] [SEP] [MASK], else [UNK] where it is needed; `end` adds [END], the mark between documents, unless [SEP]
+    is there.
 
     Raises ConfigError for an unknown kind or a vocabulary too small.
     """
@@ -253,7 +254,7 @@ def fit_tokenizer(
     names: list[str] = [*TASK_SPECIALS] if specials else ["[UNK]"] * needs_unknown
     if end and not specials:
         names.append("[END]")
-    hf = fit(kind, texts, vocab or vocabulary_law(kind, n_bytes), names)
+    hf = fit(kind, texts, vocab or vocabulary_law(kind, 0), names)
     return Tokenizer.from_json(hf.to_str())  # as it will be read, to the last digit of a score
 
 
@@ -275,10 +276,6 @@ def load_tokenizer(path: Path | str, *, specials: bool = False, end: bool = Fals
         tokenizer.source = Tokenizer(source)
         tokenizer.start = tokenizer.special.get("[PAD]")
     return tokenizer
-
-
-def _clean(text: str) -> str:
-    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def _kind(form: dict[str, Any]) -> str:

@@ -21,7 +21,7 @@ from qkv.inspection.snapshots import stored
 from qkv.tasks import Task, find_task
 from qkv.telemetry import Telemetry
 
-__all__ = ["Answer", "Evidence", "apart", "listed", "many", "number", "percent"]
+__all__ = ["Answer", "Evidence", "apart", "listed", "many", "number", "percent", "unit_of"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,11 +89,8 @@ class Evidence:
 
     @property
     def unit(self) -> str:
-        """What one target of the loss is, in the singular; of a text's tokens, what a token is."""
-        if self.task.target != "token":
-            return self.task.target
-        kind = self.tokenizer.kind if self.tokenizer is not None else ""
-        return {"char": "character", "byte": "byte", "word": "word"}.get(kind, "token")
+        """What one target of the loss is, in the singular."""
+        return unit_of(self.task, self.tokenizer)
 
     @property
     def weight_decay(self) -> float:
@@ -126,6 +123,14 @@ class Evidence:
             return None
         ordinary = np.array([i not in self.specials for i in range(len(counts))])
         return int(np.argmax(np.where(ordinary, counts, -1)))
+
+
+def unit_of(task: Task, tokenizer: Tokenizer | None) -> str:
+    """What one target of the loss is, in the singular; of a text's tokens, what a token is."""
+    if task.target != "token":
+        return task.target
+    kind = tokenizer.kind if tokenizer is not None else ""
+    return {"char": "character", "byte": "byte", "word": "word"}.get(kind, "token")
 
 
 def number(value: float | None) -> str:

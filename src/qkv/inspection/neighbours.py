@@ -1,8 +1,7 @@
 """Which tokens a token is close to: nearest rows of a table by cosine, static, before and after training.
 
-Cosines are taken as the rows stand, or after the mean row is taken off (`centred`): trained tables share one large
-common direction that makes every cosine look high (Mu and Viswanath 2018, arXiv 1702.01417). What random rows of that
-width would give stands beside: the null.
+Cosines are taken as the rows stand, though trained tables share one large common direction that makes every cosine look
+high (Mu and Viswanath 2018, arXiv 1702.01417). What random rows of that width would give stands beside: the null.
 """
 
 import math
@@ -10,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-__all__ = ["Neighbour", "Neighbours", "nearest", "neighbours"]
+__all__ = ["Neighbour", "Neighbours", "largest_by_chance", "nearest", "neighbours"]
 
 
 @dataclass(frozen=True)
@@ -34,11 +33,9 @@ class Neighbours:
     """The largest cosine among as many random directions of that width: its median, exactly."""
 
 
-def nearest(table: np.ndarray, row: int, k: int = 10, *, centred: bool = False) -> tuple[Neighbour, ...]:
+def nearest(table: np.ndarray, row: int, k: int = 10) -> tuple[Neighbour, ...]:
     """The k rows of `table` [n_rows, d_model] with the largest cosine to row `row`, itself and zero rows left out."""
     rows = np.asarray(table, dtype=np.float64)
-    if centred:
-        rows = rows - rows.mean(axis=0)
     norms = np.linalg.norm(rows, axis=1)
     if norms[row] == 0:
         return ()
@@ -49,9 +46,9 @@ def nearest(table: np.ndarray, row: int, k: int = 10, *, centred: bool = False) 
     return tuple(Neighbour(int(i), float(np.clip(cosines[i], -1, 1))) for i in order if np.isfinite(cosines[i]))
 
 
-def neighbours(before: np.ndarray, after: np.ndarray, row: int, k: int = 10, *, centred: bool = False) -> Neighbours:
+def neighbours(before: np.ndarray, after: np.ndarray, row: int, k: int = 10) -> Neighbours:
     """The nearest rows of token `row` in both tables [n_rows, d_model]."""
-    first, last = nearest(before, row, k, centred=centred), nearest(after, row, k, centred=centred)
+    first, last = nearest(before, row, k), nearest(after, row, k)
     n, d_model = after.shape
     return Neighbours(
         before=first,

@@ -16,6 +16,7 @@ __all__ = [
     "drifts",
     "moved",
     "rank_correlation",
+    "ranks",
     "row_history",
     "row_story",
     "summary",
@@ -156,13 +157,14 @@ def summary(drift: np.ndarray, counts: np.ndarray | None = None, specials: froze
 
 def rank_correlation(x: np.ndarray, y: np.ndarray) -> float | None:
     """Spearman's rank correlation, -1 to 1, ties at their mean rank; None where one of them is constant."""
-    a, b = _ranks(x), _ranks(y)
+    a, b = ranks(x), ranks(y)
     a, b = a - a.mean(), b - b.mean()
     size = float(np.sqrt((a @ a) * (b @ b)))
     return float(a @ b) / size if size > 0 else None
 
 
-def _ranks(values: np.ndarray) -> np.ndarray:
+def ranks(values: np.ndarray) -> np.ndarray:
+    """Ranks from 1, equal values sharing the mean of theirs: float64 [n]."""
     _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
     last = np.cumsum(counts)
     return ((last - counts + 1 + last) / 2)[inverse]

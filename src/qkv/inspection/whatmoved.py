@@ -32,10 +32,7 @@ from torch import Tensor
 from qkv.inspection.onetext import float64_copy
 from qkv.models.layout import require_attention
 
-__all__ = ["PRODUCTS", "ProductChange", "what_moved"]
-
-PRODUCTS = ("q", "k", "v", "scores")
-"""What attention makes of x and its matrices, before softmax."""
+__all__ = ["ProductChange", "what_moved"]
 
 
 @dataclass(frozen=True, eq=False)

@@ -17,8 +17,9 @@ import numpy as np
 
 from qkv.data.vectors import Vectors
 from qkv.errors import SourceError
+from qkv.inspection.rows import ranks
 
-__all__ = ["Section", "Similarity", "analogies", "answered", "ranks", "similarity"]
+__all__ = ["Section", "Similarity", "analogies", "answered", "similarity"]
 
 _EPSILON = 0.001
 _AT_ONCE = 256
@@ -104,13 +105,6 @@ def similarity(vectors: Vectors, path: Path) -> Similarity:
     return Similarity(
         n_pairs=len(pairs), n_scored=n, spearman=rho, interval=(math.tanh(z - reach), math.tanh(z + reach))
     )
-
-
-def ranks(values: np.ndarray) -> np.ndarray:
-    """Ranks from 1, equal values sharing the mean of theirs: float64 [n]."""
-    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
-    last = np.cumsum(counts)
-    return ((last - counts + 1 + last) / 2)[inverse]
 
 
 def _scores(sections: list[Section]) -> tuple[list[tuple[Section, float | None]], ...]:

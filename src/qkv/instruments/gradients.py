@@ -123,7 +123,7 @@ def gradient_path(model: Any, task: Task, batch: Batch) -> GradientPath:
         row_ids = batch.inputs.unique()
         by_path = {name: _back(record["embed"], table, part)[row_ids] for name, part in blocks[0].parts.items()}
         if model.head.W_U is None:
-            by_path[OUTPUT] = _output_part(model, task, batch, record["norm_f"], loss)[row_ids]
+            by_path[OUTPUT] = _output_part(model, task, batch, record["norm_f"])[row_ids]
     return GradientPath(float(loss.detach()), blocks, crossed, row_ids, Parts("W_E", at_table[row_ids], by_path))
 
 
@@ -235,7 +235,7 @@ def _n_sublayers(model: Any) -> int:
     return sum(1 + (block.mlp is not None and not block.parallel) for block in model.blocks)
 
 
-def _output_part(model: Any, task: Task, batch: Batch, h: Tensor, loss: Tensor) -> Tensor:
+def _output_part(model: Any, task: Task, batch: Batch, h: Tensor) -> Tensor:
     """The gradient of a tied W_E as output matrix alone, its inputs held."""
     nats, n_targets = task.loss(Instead(model, hidden=h.detach()), batch)
     return torch.autograd.grad(nats / n_targets, model.embedding.W_E)[0]

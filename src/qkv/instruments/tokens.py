@@ -17,11 +17,11 @@ MOST_COUNTED = 200_000_000
 _BLOCK = 4_000_000
 
 
-def count_tokens(ids: np.ndarray, d_vocab: int, most: int = MOST_COUNTED) -> np.ndarray:
-    """How often each id occurs among the first `most` of `ids` (any integer array or memory map): int64 [d_vocab]."""
+def count_tokens(ids: np.ndarray, d_vocab: int) -> np.ndarray:
+    """How often each id occurs among the first `MOST_COUNTED` of `ids` (any array or memory map): int64 [d_vocab]."""
     counts = np.zeros(d_vocab, dtype=np.int64)
-    for start in range(0, min(len(ids), most), _BLOCK):
-        counts += np.bincount(ids[start : min(start + _BLOCK, most)], minlength=d_vocab)
+    for start in range(0, min(len(ids), MOST_COUNTED), _BLOCK):
+        counts += np.bincount(ids[start : min(start + _BLOCK, MOST_COUNTED)], minlength=d_vocab)
     return counts
 
 

@@ -172,7 +172,7 @@ def _gated_rows(config: ModelConfig) -> list[Row]:
     ]
 
 
-def _gated(name: str, title: str, *pieces: Piece, head_dim: int | None = None, **layout: Any) -> Family:
+def _gated(name: str, title: str, *pieces: Piece, **layout: Any) -> Family:
     """A family of the layout of Llama: RMSNorm before each sublayer, rotary positions, SwiGLU."""
     even_heads = layout.pop("even_heads", False)
     return Family(

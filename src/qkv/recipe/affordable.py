@@ -16,7 +16,6 @@ from qkv.instruments.recorder import Recorder
 from qkv.instruments.schedule import KINDS, LEVELS, WatchConfig, share_of
 from qkv.recipe.assemble import Parts, assemble
 from qkv.telemetry import Store
-from qkv.training import loop
 from qkv.training.ranks import ALONE, Ranks
 from qkv.training.record import Observer, StepRecord
 
@@ -99,16 +98,8 @@ def measure_costs(parts: Parts, percent: float, *, updates: int = _UPDATES, rank
     with tempfile.TemporaryDirectory() as folder, Store(Path(folder) / "telemetry.sqlite") as store:
         recorder = Recorder(store, "calibration", watching=everything, start=scratch.start)
         meter = _Meter(recorder)
-        loop.run(
-            model=scratch.model,
-            catalogue=scratch.catalogue,
-            task=scratch.task,
-            corpus=scratch.corpus,
+        scratch.train(
             config=training,
-            optimizer=scratch.optimizer,
-            machine=parts.config.machine,
-            seed=parts.config.seed,
-            constraint=scratch.plan,
             observers=[meter, recorder],
             random_labels=True,
             stop_after=updates,

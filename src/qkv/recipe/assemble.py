@@ -1,11 +1,13 @@
 """From a configuration to the parts of a training: model, catalogue, plan of changes, optimizer.
 
-The one place where the rooms meet. Nothing is decided here (see `request`) and nothing is trained (see `training`).
+The one place where the rooms meet. Nothing is decided here (see `request`); when and how the parts are trained is for
+others to say (see `training`).
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,6 +21,7 @@ from qkv.models import build
 from qkv.models.matrices import Catalogue
 from qkv.recipe.request import RunConfig
 from qkv.tasks import Data, Task, find_task
+from qkv.training import loop
 from qkv.training.optimizers import Optimizer, make_optimizer
 from qkv.training.shards import hollow_like
 from qkv.training.tensorfile import load_tensors
@@ -48,6 +51,21 @@ class Parts:
     def goes_on(self) -> bool:
         """Whether every weight is another run's, so that what it had learned can be scored before the first update."""
         return bool(self.config.from_run) and not self.new
+
+    def train(self, **how: Any) -> loop.Outcome:
+        """Hand them to `qkv.training.loop.run`; `how` is what else it is told, or told instead."""
+        own: dict[str, Any] = {
+            "model": self.model,
+            "catalogue": self.catalogue,
+            "task": self.task,
+            "corpus": self.corpus,
+            "config": self.config.training,
+            "optimizer": self.optimizer,
+            "machine": self.config.machine,
+            "seed": self.config.seed,
+            "constraint": self.plan,
+        }
+        return loop.run(**own | how)
 
 
 def assemble(

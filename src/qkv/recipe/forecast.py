@@ -41,7 +41,6 @@ from qkv.models.matrices import Catalogue
 from qkv.recipe.assemble import assemble
 from qkv.recipe.request import Request, RunConfig, resolve
 from qkv.tasks import Data, find_task
-from qkv.training import loop
 from qkv.training.optimizers import make_optimizer
 from qkv.training.precision import check_compiler
 from qkv.training.ranks import check_shares
@@ -121,8 +120,8 @@ def plan(request: Request, place: Place, cache: Path | None) -> Forecast:
     return dataclasses.replace(forecast(config, corpus, place=place), note=scale.note)
 
 
-def forecast(config: RunConfig, corpus: Data, *, watched: bool = True, place: Place | None = None) -> Forecast:
-    """What the training of a configuration takes. `watched` counts the null and the instruments of its level."""
+def forecast(config: RunConfig, corpus: Data, *, place: Place | None = None) -> Forecast:
+    """What the training of a configuration takes."""
     place = place or Place()
     process = resident_bytes()
     count = _Count.of(config, corpus)
@@ -136,7 +135,7 @@ def forecast(config: RunConfig, corpus: Data, *, watched: bool = True, place: Pl
     if world > 1 and place.gigabytes_per_second:
         sent = count.sent_shared(_micro_batches(config)) if shared else 2 * count.gradients  # a ring: there and back
         sums = (world - 1) / world * sent / (place.gigabytes_per_second * 1e9)
-    watched = watched and config.watch != "off"
+    watched = config.watch != "off"
     held = count.shared(world, watched) if shared else count.held(watched)
     training = config.training
     updates = training.schedule.steps or int(60 * training.minutes / (seconds + sums))
@@ -381,20 +380,6 @@ def _timed(config: RunConfig, flop: float) -> tuple[RunConfig, str]:
 def _time(config: RunConfig, corpus: Data) -> float:
     """The quickest of a few updates on random labels, in seconds; the model is thrown away."""
     parts, clock = assemble(config, corpus), _Clock()
-    loop.run(
-        model=parts.model,
-        catalogue=parts.catalogue,
-        task=parts.task,
-        corpus=corpus,
-        config=config.training,
-        optimizer=parts.optimizer,
-        machine=config.machine,
-        seed=config.seed,
-        constraint=parts.plan,
-        observers=[clock],
-        random_labels=True,
-        stop_after=_UPDATES,
-        deadline_seconds=3600.0,
-    )
+    parts.train(observers=[clock], random_labels=True, stop_after=_UPDATES, deadline_seconds=3600.0)
     parts.plan.at_end()
     return min(after - before for before, after in zip(clock.marks, clock.marks[1:], strict=False))

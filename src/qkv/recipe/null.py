@@ -11,7 +11,6 @@ from qkv.folder import RunFolder
 from qkv.instruments.recorder import Recorder
 from qkv.recipe.assemble import Parts, assemble
 from qkv.telemetry import NULL_ARM, Store
-from qkv.training import loop
 from qkv.training.ranks import ALONE, Ranks
 from qkv.training.record import Outcome
 from qkv.training.tensorfile import load_tensors
@@ -65,16 +64,8 @@ def _train(parts: Parts, outcome: Outcome, folder: RunFolder, store: Store | Non
     null.catalogue.load_state(load_tensors(folder.checkpoints / "step-00000000" / "model.safetensors"))
     start = {} if store is None else {address: values.clone() for address, values in null.catalogue.state().items()}
     watching = {"watching": config.watching, "start": start, "arm": NULL_ARM}
-    loop.run(
-        model=null.model,
-        catalogue=null.catalogue,
-        task=null.task,
-        corpus=null.corpus,
+    null.train(
         config=training,
-        optimizer=null.optimizer,
-        machine=config.machine,
-        seed=config.seed,
-        constraint=null.plan,
         observers=[] if store is None else [Recorder(store, config.watch, **watching)],
         random_labels=True,
         stop_after=steps,

@@ -29,7 +29,6 @@ from qkv.recipe.verdict import Check, Fault
 from qkv.recipe.verification_telemetry import grids
 from qkv.tasks import find_task
 from qkv.telemetry import Store, Telemetry
-from qkv.training import loop
 from qkv.training.checkpoint import Checkpoint, Standing
 from qkv.training.config import TrainingConfig
 from qkv.training.precision import check_device
@@ -167,16 +166,8 @@ def _replay(folder: RunFolder, parts: Parts, segment: Segment, notes: list[str],
             recorder = Recorder(store, parts.config.watch, watching=parts.config.watching, start=parts.start, ends=ends)
             resume = None if start is None or start.state is None else Checkpoint(path=start.path, state=start.state)
             try:
-                loop.run(
-                    model=parts.model,
-                    catalogue=parts.catalogue,
-                    task=parts.task,
-                    corpus=parts.corpus,
+                parts.train(
                     config=_without_ends(parts.config.training, segment),
-                    optimizer=parts.optimizer,
-                    machine=parts.config.machine,
-                    seed=parts.config.seed,
-                    constraint=parts.plan,
                     observers=[recorder, watched],
                     resume=None if resume is None else _unfinished(resume),
                     stop_after=segment.last,

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from qkv.config import field_paths, flat, from_dict, load_toml, override, to_dict
+from qkv.config import field_paths, flat, from_dict, load_toml, override
 from qkv.data.config import DataConfig, ImageOptions, whole_source
 from qkv.errors import ConfigError, RunFolderError, unknown
 from qkv.instruments.ledger import LedgerConfig
@@ -474,8 +474,3 @@ def _other(option: str, given: Any, made: Any) -> ConfigError:
     return ConfigError(
         f"{option} is {given}, but the run was made with {was or 'none'}; leave it out to resume that run"
     )
-
-
-def as_toml(config: RunConfig) -> dict[str, Any]:
-    """The tables of `config.toml`."""
-    return to_dict(config)

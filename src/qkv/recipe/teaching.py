@@ -24,7 +24,6 @@ from qkv.randomness import key
 from qkv.recipe.assemble import Parts, assemble
 from qkv.recipe.request import RunConfig
 from qkv.tasks import Batch
-from qkv.training import loop
 from qkv.training.config import TeachingConfig
 from qkv.training.ranks import ALONE, Ranks
 from qkv.training.record import Observer
@@ -144,20 +143,8 @@ def _train(
     config = _config(parts, number)
     shares = config.machine.shard and ranks.world > 1
     teacher = assemble(config, parts.corpus, keeps_start=False, shares=shares)
-    loop.run(
-        model=teacher.model,
-        catalogue=teacher.catalogue,
-        task=teacher.task,
-        corpus=parts.corpus,
-        config=config.training,
-        optimizer=teacher.optimizer,
-        machine=config.machine,
-        seed=config.seed,
-        constraint=teacher.plan,
-        observers=observers,
-        deadline_seconds=None if seconds is None else max(1.0, seconds),
-        ranks=ranks,
-    )
+    deadline = None if seconds is None else max(1.0, seconds)
+    teacher.train(observers=observers, deadline_seconds=deadline, ranks=ranks)
     weights = {address: values.clone().cpu() for address, values in teacher.catalogue.state().items()}
     teacher.plan.at_end()
     return weights

@@ -36,7 +36,6 @@ from qkv.recipe.teaching import taught, train_teachers
 from qkv.tasks import Data, Evaluation, find_task
 from qkv.telemetry import Store
 from qkv.training import checkpoint as checkpoints
-from qkv.training import loop
 from qkv.training.brief import BRIEF_SECONDS
 from qkv.training.precision import Machine, check_compiler, check_device
 from qkv.training.ranks import Ranks, check_shares, join
@@ -145,7 +144,7 @@ def resume(request: Request, *, out: Path, listening: Listening, cache: Path | N
         request = _shared(request, ranks)
         config, corpus, data = None, None, None
         if ranks.is_first:
-            config = _reread(request, folder, ranks, listening)
+            config = _reread(request, folder, ranks)
         if ranks.tell({"finished": folder.is_finished})["finished"]:
             listening.say(f"{folder.path} is finished; nothing is left to do")
             return folder.path
@@ -199,7 +198,7 @@ def _shared(request: Request, ranks: Ranks) -> Request:
     return dataclasses.replace(request, nproc=ranks.world)
 
 
-def _reread(request: Request, folder: RunFolder, ranks: Ranks, listening: Listening) -> RunConfig:
+def _reread(request: Request, folder: RunFolder, ranks: Ranks) -> RunConfig:
     """The configuration of a run that is gone on with, with what may differ from it written down.
 
     Raises ConfigError where an option differs from the run's.
@@ -340,25 +339,17 @@ def _loop(
     if config.training.minutes:
         least = 1.0 if resume_from else max(1.0, min(LEAST_SECONDS, 0.4 * 60 * config.training.minutes))
         deadline = ranks.of_first(max(least, _left(parts, listening, resume_from, cache)))
-    with contextlib.ExitStack() as stack:
-        stack.callback(parts.plan.at_end)
-        return loop.run(
-            model=parts.model,
-            catalogue=parts.catalogue,
-            task=parts.task,
-            corpus=parts.corpus,
-            config=config.training,
-            optimizer=parts.optimizer,
-            machine=config.machine,
-            seed=config.seed,
+    try:
+        return parts.train(
             folder=folder,
-            constraint=parts.plan,
             observers=observers,
             resume=resume_from,
             scores_start=parts.goes_on,
             deadline_seconds=deadline,
             ranks=ranks,
         )
+    finally:
+        parts.plan.at_end()
 
 
 def _left(parts: Parts, listening: Listening, resume_from: checkpoints.Checkpoint | None, cache: Path | None) -> float:

@@ -58,7 +58,7 @@ def check_telemetry(folder: RunFolder, config: RunConfig, found: list[Standing],
             faults += [Fault(file=_FILE, sentence=sentence) for sentence in telemetry.faults()]
             compared += _rows(telemetry, folder, found, faults)
             usable = {one.step: one for one in found if one.has_weights}
-            compared += _weights_as_read(folder, usable, cells, seed, faults)
+            compared += _weights_as_read(folder, usable, seed, faults)
             compared += _cells(telemetry, config, usable, cells, seed, faults)
             older = set(_otherwise(telemetry)) & {row.name for row in telemetry.measures()}
     except RunFolderError as error:
@@ -101,9 +101,7 @@ def _rows(telemetry: Telemetry, folder: RunFolder, found: list[Standing], faults
     return len(steps.step) + len(evaluations)
 
 
-def _weights_as_read(
-    folder: RunFolder, usable: Mapping[int, Standing], cells: int, seed: int, faults: list[Fault]
-) -> int:
+def _weights_as_read(folder: RunFolder, usable: Mapping[int, Standing], seed: int, faults: list[Fault]) -> int:
     """Random weights, as reports and pages read them, against the bytes of the file."""
     if not usable:
         return 0

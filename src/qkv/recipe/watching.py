@@ -64,7 +64,7 @@ class Watcher:
         self.unnamed: list[str] = mirror.unnamed
         """Parameters that have no address and are not watched."""
         self._mirror, self._optimizers = mirror, list(optimizers)
-        self._config = _run_config(mirror, level, bool(tokenizer))
+        self._config = _run_config(mirror, level)
         self._loss: Tensor | float | None = None  # of this step, as told
         self._losses: list[Tensor] = []  # of the passes of this step, as seen
         self._summed = False  # those of a trainer that divides each by the targets of all
@@ -252,7 +252,6 @@ class Watcher:
             tokens=self._tokens,
             loss=loss,
             lr=float(self._optimizers[0].param_groups[0]["lr"]),
-            lr_scale=1.0,
             grad_norm=self._norm if looked else math.nan,
             wall_seconds=time.monotonic() - self._began,
             catalogue=self._mirror.catalogue,
@@ -323,7 +322,7 @@ class _Seeing:
         return _Seeing, ()
 
 
-def _run_config(mirror: Mirror, level: str, reads_text: bool) -> RunConfig:
+def _run_config(mirror: Mirror, level: str) -> RunConfig:
     """What config.toml says of a training that was not ours."""
     model = mirror.config or _sizes_only(mirror)
     return RunConfig(

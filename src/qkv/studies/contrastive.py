@@ -5,13 +5,10 @@ negative sampling, Mikolov et al. 2013, arXiv 1310.4546, with input and output v
 trained to predict, which asks no such thing; if the measure of a study cannot see collocation here, it is blind.
 """
 
-import math
-
 import numpy as np
 import torch
 import torch.nn.functional as F
 
-from qkv.data.corpus import Corpus
 from qkv.randomness import generator
 from qkv.recipe import Parts
 from qkv.studies.design import Trial
@@ -23,10 +20,10 @@ __all__ = ["train_contrastive"]
 _NEGATIVES = 4
 
 
-def train_contrastive(trial: Trial, parts: Parts, corpus: Corpus, ledger: Ledger | None) -> Trained:
+def train_contrastive(trial: Trial, parts: Parts, ledger: Ledger | None) -> Trained:
     """Train W_E alone, as long and on as many tokens as a training of the loop; the rest stays at its start."""
     table = parts.catalogue.entry("W_E").parameter
-    ids = np.asarray(corpus.train.ids, dtype=np.int64)
+    ids = np.asarray(parts.corpus.train.ids, dtype=np.int64)
     scale, losses = trial.scale, []
     optimizer = torch.optim.Adam([table], lr=trial.lr)
     for step in range(scale.steps):
@@ -44,6 +41,4 @@ def train_contrastive(trial: Trial, parts: Parts, corpus: Corpus, ledger: Ledger
         losses.append(float(loss.detach()))
     table.grad = None
     last = losses[-max(1, len(losses) // 10) :]
-    return Trained(
-        best_loss=math.inf, best_step=0, curve=(), train_loss=sum(last) / len(last), steps=scale.steps
-    )  # fmt: skip
+    return Trained(train_loss=sum(last) / len(last), steps=scale.steps)

@@ -27,13 +27,11 @@ _FAR = 37
 """Standard errors beyond which the noncentral distribution underflows and the power is 1."""
 
 
-def power(effect: float, sd: float, n: int) -> float:
-    """Chance that n differences with that mean and sd give a 95 % interval without 0."""
+def power(effect: float, n: int) -> float:
+    """Chance that n differences whose mean is `effect` times their sd give a 95 % interval without 0."""
     if n < 2:
         return 0.0
-    if sd == 0.0:
-        return 1.0 if effect else 0.0
-    shift = abs(effect) / sd * math.sqrt(n)
+    shift = abs(effect) * math.sqrt(n)
     if shift > _FAR:
         return 1.0
     stats = scipy()
@@ -70,11 +68,11 @@ def detectable(sd: float, n: int) -> float:
 def _detectable(n: int) -> float:
     """The same in units of the sd."""
     low, high = 0.0, 1.0
-    while power(high, 1.0, n) < _CHANCE:
+    while power(high, n) < _CHANCE:
         low, high = high, 2 * high
     for _ in range(40):
         middle = (low + high) / 2
-        low, high = (middle, high) if power(middle, 1.0, n) < _CHANCE else (low, middle)
+        low, high = (middle, high) if power(middle, n) < _CHANCE else (low, middle)
     return high
 
 

@@ -107,13 +107,13 @@ def t_interval(values: Sequence[float], confidence: float = 0.95) -> tuple[float
     return float(x.mean()) - reach, float(x.mean()) + reach
 
 
-def t_test(values: Sequence[float], null: float = 0.0) -> float:
-    """Two-sided p of Student's one-sample t test of the mean against `null`; 1 or 0 where all values are equal."""
+def t_test(values: Sequence[float]) -> float:
+    """Two-sided p of Student's one-sample t test of the mean against 0; 1 or 0 where all values are equal."""
     x = _several(values)
-    sd, distance = float(x.std(ddof=1)), float(x.mean()) - null
+    sd, mean = float(x.std(ddof=1)), float(x.mean())
     if sd == 0.0:
-        return 1.0 if distance == 0.0 else 0.0
-    return float(2 * scipy().t.sf(abs(distance) / sd * math.sqrt(len(x)), len(x) - 1))
+        return 1.0 if mean == 0.0 else 0.0
+    return float(2 * scipy().t.sf(abs(mean) / sd * math.sqrt(len(x)), len(x) - 1))
 
 
 def p_value(values: Sequence[float]) -> float:

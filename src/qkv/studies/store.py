@@ -21,10 +21,8 @@ from qkv.errors import RunFolderError
 from qkv.folder import RunFolder, storage_errors, sync_folder, write_atomically
 from qkv.studies.design import Design, canonical
 
-__all__ = ["CLOCKS", "StudyFolder", "folder_of", "folders_beside", "full_answer", "read_rows", "unlike"]
+__all__ = ["StudyFolder", "folder_of", "folders_beside", "full_answer", "read_rows", "unlike"]
 
-CLOCKS = ("seconds",)
-"""Keys of a row that tell the time and not the outcome."""
 _RUNS, _VERDICT = "runs.jsonl", "verdict.json"
 _FROM = "from "
 """Before the name of a folder, in the key of the row that says what was taken over from it."""

@@ -26,8 +26,8 @@ def offsets_of(corpus: Any) -> np.ndarray:
     return getattr(train, "tokens", train).offsets
 
 
-def pair_counts(ids: np.ndarray, d_vocab: int, offsets: np.ndarray | None = None, window: int = _WINDOW) -> np.ndarray:
-    """How often two tokens stand within `window` places of one another, symmetric float64 [d_vocab, d_vocab].
+def pair_counts(ids: np.ndarray, d_vocab: int, offsets: np.ndarray | None = None) -> np.ndarray:
+    """How often two tokens stand within `_WINDOW` places of one another, symmetric float64 [d_vocab, d_vocab].
 
     Both in one document, where `offsets` says where these begin; without it all is one.
 
@@ -42,21 +42,21 @@ def pair_counts(ids: np.ndarray, d_vocab: int, offsets: np.ndarray | None = None
     document = np.zeros(len(ids), dtype=np.int64)
     if offsets is not None:
         document = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
-    for distance in range(1, window + 1):
+    for distance in range(1, _WINDOW + 1):
         inside = document[:-distance] == document[distance:]
         counts += np.bincount((ids[:-distance] * d_vocab + ids[distance:])[inside], minlength=d_vocab**2)
     counts = counts.reshape(d_vocab, d_vocab)
     return counts + counts.T
 
 
-def ppmi(ids: np.ndarray, d_vocab: int, offsets: np.ndarray | None = None, window: int = _WINDOW) -> np.ndarray:
-    """Positive pointwise mutual information of tokens within `window` places, float64 [d_vocab, d_vocab].
+def ppmi(ids: np.ndarray, d_vocab: int, offsets: np.ndarray | None = None) -> np.ndarray:
+    """Positive pointwise mutual information of tokens within `_WINDOW` places, float64 [d_vocab, d_vocab].
 
     max(0, ln p(a, b) / (p(a) p(b))), symmetric; `offsets` as in `pair_counts`.
 
     Raises ConfigError for a vocabulary that would not fit memory.
     """
-    counts = pair_counts(ids, d_vocab, offsets, window)
+    counts = pair_counts(ids, d_vocab, offsets)
     total, single = counts.sum(), counts.sum(axis=1)
     with np.errstate(divide="ignore", invalid="ignore"):
         information = np.log(counts * total / np.outer(single, single))

@@ -1,5 +1,6 @@
 """What a trainer hands back and what a probe is handed: two records between the parts of a study."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,16 +14,16 @@ __all__ = ["Finished", "Trained"]
 
 @dataclass(frozen=True, kw_only=True)
 class Trained:
-    """How a trainer left the model."""
+    """How a trainer left the model; by default untouched."""
 
-    best_loss: float
+    best_loss: float = math.inf
     """Lowest validation loss that was measured on the way; infinity where none was."""
-    best_step: int
-    curve: tuple[tuple[int, float], ...]
+    best_step: int = 0
+    curve: tuple[tuple[int, float], ...] = ()
     """(step, validation loss)."""
-    train_loss: float
+    train_loss: float = math.nan
     """Mean over the last tenth of the steps; NaN where there were none."""
-    steps: int
+    steps: int = 0
     measures: Mapping[str, float] = field(default_factory=dict)
     """What the trainer measured itself."""
 
@@ -33,11 +34,17 @@ class Finished:
 
     trial: Trial
     parts: Parts
-    model: Any
-    """The model of `parts`, evaluated as it stands."""
-    corpus: Any
-    """What it was trained on."""
     loss: float
     """On the validation part, nats per target."""
     ledger: Ledger | None
     """Which matrix earned the loss, where the arm asks for it."""
+
+    @property
+    def model(self) -> Any:
+        """The model, evaluated as it stands."""
+        return self.parts.model
+
+    @property
+    def corpus(self) -> Any:
+        """What it was trained on."""
+        return self.parts.corpus

@@ -18,7 +18,6 @@ from torch import Tensor
 
 from qkv.data.config import DataConfig
 from qkv.data.corpus import Corpus, joined_hash
-from qkv.data.examples import Examples
 from qkv.errors import NonFiniteError, RunError, SourceError
 from qkv.models.layout import ModelConfig, Sizes
 from qkv.presets import find
@@ -38,7 +37,6 @@ from qkv.studies.tables import TABLES
 from qkv.studies.trained import Finished, Trained
 from qkv.tasks import find_task, validation_loss
 from qkv.tasks.causal import Causal
-from qkv.training import loop
 from qkv.training.config import TrainingConfig
 from qkv.training.precision import Machine
 from qkv.training.record import Constraint, EvaluationRecord, Observer, StepRecord
@@ -101,19 +99,19 @@ def run_trial(trial: Trial, cache: Path | None) -> dict[str, Any]:
     row["frozen"] = sorted(frozen)
     try:
         with _MACHINE.active():
-            trained = TRAINERS[trial.arm.trainer](trial, parts, corpus, ledger)
+            trained = TRAINERS[trial.arm.trainer](trial, parts, ledger)
             _unmoved(parts, frozen)
             row["frozen"] = sorted(frozen | _behind_cuts(trial, parts))
             loss = validation_loss(parts.model, parts.task, corpus, _batch(trial.scale))
             if not math.isfinite(loss):
                 raise NonFiniteError(f"the validation loss is {loss}")
-            finished = Finished(trial=trial, parts=parts, model=parts.model, corpus=corpus, loss=loss, ledger=ledger)
+            finished = Finished(trial=trial, parts=parts, loss=loss, ledger=ledger)
             row["measures"] |= trained.measures
             for name in trial.arm.probes:
                 row["measures"] |= PROBES[name](finished)
     except NonFiniteError:
         row |= {"diverged": True, "loss": worst, "best_loss": worst, "best_step": 0, "curve": [], "steps": 0}
-        blind = Finished(trial=trial, parts=parts, model=parts.model, corpus=corpus, loss=worst, ledger=None)
+        blind = Finished(trial=trial, parts=parts, loss=worst, ledger=None)
         for name in trial.arm.probes:
             row["measures"] |= PROBES[name](blind) if name in OF_THE_LOSS else {}
     else:
@@ -149,7 +147,7 @@ def _batch(scale: Scale) -> int:
     return max(1, 2048 // scale.n_ctx)
 
 
-def parts_of(trial: Trial, corpus: Corpus) -> Parts:
+def parts_of(trial: Trial, corpus: Any) -> Parts:
     """Model, plan and optimizer of a trial, its weights those of step 0."""
     parts = assemble(config_of(trial, corpus), corpus)
     if trial.arm.task in MADE_TASKS:
@@ -211,23 +209,13 @@ def config_of(trial: Trial, corpus: Corpus) -> RunConfig:
 def _loop(
     trial: Trial,
     parts: Parts,
-    corpus: Corpus,
     ledger: Ledger | None,
     constraint: Constraint | None = None,
     watchers: Sequence[Observer] = (),
 ) -> Trained:
     """The training loop of `qkv train`, to its horizon; the changes of the arm hold, or what stands around them."""
-    config = parts.config
-    curve = _Curve(config.training.schedule.steps)
-    outcome = loop.run(
-        model=parts.model,
-        catalogue=parts.catalogue,
-        task=parts.task,
-        corpus=corpus,
-        config=config.training,
-        optimizer=parts.optimizer,
-        machine=config.machine,
-        seed=config.seed,
+    curve = _Curve(parts.config.training.schedule.steps)
+    outcome = parts.train(
         constraint=constraint or parts.plan,
         observers=[curve, *([ledger] if ledger else []), *watchers],
         random_labels=trial.arm.labels == "random",
@@ -242,36 +230,36 @@ def _loop(
     )
 
 
-def _mapped_rows(trial: Trial, parts: Parts, corpus: Corpus, ledger: Ledger | None) -> Trained:
+def _mapped_rows(trial: Trial, parts: Parts, ledger: Ledger | None) -> Trained:
     """The same, W_E frozen but for one trained map."""
     table = parts.catalogue.entry("W_E").parameter
-    return _loop(trial, parts, corpus, ledger, MappedRows(parts.plan, table, parts.config.training))
+    return _loop(trial, parts, ledger, MappedRows(parts.plan, table, parts.config.training))
 
 
-def _timed(trial: Trial, parts: Parts, corpus: Corpus, ledger: Ledger | None) -> Trained:
+def _timed(trial: Trial, parts: Parts, ledger: Ledger | None) -> Trained:
     """The same with looks at a few windows on the way, for the steps at which it passes its stages."""
     onsets = Onsets()
-    trained = _loop(trial, parts, corpus, ledger, watchers=(onsets,))
+    trained = _loop(trial, parts, ledger, watchers=(onsets,))
     return dataclasses.replace(trained, measures=onsets.found())
 
 
-def _nothing(trial: Trial, parts: Parts, corpus: Corpus, ledger: Ledger | None) -> Trained:
+def _nothing(trial: Trial, parts: Parts, ledger: Ledger | None) -> Trained:
     """No step at all: the model as it starts."""
-    return Trained(best_loss=math.inf, best_step=0, curve=(), train_loss=math.nan, steps=0)
+    return Trained()
 
 
 _OTHER_SEED = 500_000
 """Above every seed that is reported, below those that are tuned on."""
 
 
-def _other_seed(trial: Trial, parts: Parts, corpus: Corpus, ledger: Ledger | None) -> Trained:
+def _other_seed(trial: Trial, parts: Parts, ledger: Ledger | None) -> Trained:
     """The loop on a seed of its own: other starts, other batches in the same replicate, to see what noise alone does.
 
     The model, and what counts as its start, are those of that training.
     """
     other = dataclasses.replace(trial, seed=trial.seed + _OTHER_SEED)
-    made = parts_of(other, corpus)
-    trained = _loop(other, made, corpus, ledger)
+    made = parts_of(other, parts.corpus)
+    trained = _loop(other, made, ledger)
     parts.catalogue.load_state(made.catalogue.state())
     parts.start.update(made.start)
     return trained
@@ -289,32 +277,30 @@ def before(trial: Trial) -> Trial:
 
 
 @lru_cache(maxsize=64)
-def _trained_before(trial: Trial, corpus: Examples) -> dict[str, Tensor]:
+def _trained_before(trial: Trial, corpus: Any) -> dict[str, Tensor]:
     """Weights of the training that comes before others, by address. Arms and rates of a replicate share it."""
     texts = streams.without_labels(corpus)
     parts = parts_of(trial, texts)
-    _loop(trial, parts, texts, None)
+    _loop(trial, parts, None)
     return parts.catalogue.state()
 
 
-def _pretrained(trial: Trial, parts: Parts, corpus: Any, ledger: Ledger | None) -> Trained:
+def _pretrained(trial: Trial, parts: Parts, ledger: Ledger | None) -> Trained:
     """The loop from a body that learned another task on the same texts first; its head is as it starts.
 
     What counts as the start of the arm is where the second training began.
     """
-    take_body(parts.catalogue, _trained_before(before(trial), corpus))
+    take_body(parts.catalogue, _trained_before(before(trial), parts.corpus))
     parts.start.update({address: values.clone() for address, values in parts.catalogue.state().items()})
-    return _loop(trial, parts, corpus, ledger)
+    return _loop(trial, parts, ledger)
 
 
-def _inner_study(trial: Trial, parts: Parts, corpus: Corpus, ledger: Ledger | None) -> Trained:
+def _inner_study(trial: Trial, parts: Parts, ledger: Ledger | None) -> Trained:
     """A little study of its own instead of a training."""
-    return Trained(
-        best_loss=math.inf, best_step=0, curve=(), train_loss=math.nan, steps=0, measures=inner_study(trial, None)
-    )
+    return Trained(measures=inner_study(trial, None))
 
 
-TRAINERS: Mapping[str, Callable[[Trial, Parts, Any, Ledger | None], Trained]] = {
+TRAINERS: Mapping[str, Callable[[Trial, Parts, Ledger | None], Trained]] = {
     "loop": _loop,
     "timed": _timed,
     "mapped rows": _mapped_rows,

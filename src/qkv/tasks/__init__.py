@@ -8,7 +8,6 @@ from qkv.errors import ConfigError, unknown
 from qkv.tasks.causal import Causal
 from qkv.tasks.classify import Classify
 from qkv.tasks.evaluation import evaluate, validation_loss
-from qkv.tasks.filling import Candidate
 from qkv.tasks.image import Image
 from qkv.tasks.masked import Masked
 from qkv.tasks.task import (
@@ -31,7 +30,6 @@ from qkv.tasks.translate import Translate
 __all__ = [
     "TASKS",
     "Batch",
-    "Candidate",
     "Causal",
     "Classify",
     "Data",

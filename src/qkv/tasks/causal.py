@@ -22,8 +22,8 @@ from qkv.data.baselines import baselines, expected_seconds
 from qkv.data.packing import train_window, val_windows
 from qkv.tasks.evaluation import evaluate
 from qkv.tasks.generation import Sampling, generate
-from qkv.tasks.objective import batch_loss, batch_scores, random_targets
-from qkv.tasks.task import Batch, Drop, Evaluation, Figure, PredictOptions, Scores, Stack, Yardsticks
+from qkv.tasks.objective import random_targets
+from qkv.tasks.task import Batch, Evaluation, Figure, PredictOptions, Stack, Yardsticks
 from qkv.tasks.text import TextTask
 
 if TYPE_CHECKING:
@@ -103,14 +103,6 @@ class Causal(TextTask):
             else:  # what fills a short window stands after its real tokens, which cannot see it
                 positions = _tensor(np.flatnonzero(real))
                 yield Batch(inputs, targets[positions], positions)
-
-    def loss(self, model: Any, batch: Batch, drop: Drop | None = None) -> tuple[Tensor, int]:
-        """(sum of nats, number of targets); see `Task.loss`."""
-        return batch_loss(model, batch, drop)
-
-    def score(self, model: Any, batch: Batch) -> Scores:
-        """Each target's nats, and whether it is the most probable next token."""
-        return batch_scores(model, batch)
 
     def bits_per_byte(self, corpus: "Corpus", nats: float) -> float | None:
         """By `Corpus.bits_per_byte`: nats / ln 2 / bytes of the original text, with what the tokenizer lost charged."""

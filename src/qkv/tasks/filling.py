@@ -1,4 +1,4 @@
-"""Filling every [MASK] that a user typed in a text, and ranking what else could stand there.
+"""Filling every [MASK] that a user typed in a text.
 
 The literal string "[MASK]" is the mark; any other special-token string in a text is plain text, as the tokenizer reads
 it. The text between marks is encoded piece by piece. Where spaces belong to the word behind them (bpe, unigram), a
@@ -8,7 +8,7 @@ tokens around each mark. Special tokens are never an answer.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,23 +19,12 @@ from qkv.randomness import generator
 from qkv.tasks.generation import Sampling, choose
 from qkv.tasks.task import PredictOptions
 
-__all__ = ["MARK", "Candidate", "fill", "rank"]
+__all__ = ["MARK", "fill"]
 
 MARK = "[MASK]"
 _SPACE_IS_A_TOKEN = ("char", "byte")
 _SPACE_IS_DROPPED = ("word", "wordpiece")
 _TEXTS_AT_ONCE = 32
-
-
-class Candidate(NamedTuple):
-    """What could stand at a mark."""
-
-    text: str
-    """As the tokenizer names it, without the space before it; the end of a word keeps its "##"."""
-    id: int
-    """Its token id."""
-    probability: float
-    """softmax over all ordinary tokens, 0..1, all marks of the text still open."""
 
 
 def fill(model: Any, tokenizer: Any, texts: Sequence[str], options: PredictOptions) -> list[str]:
@@ -60,23 +49,6 @@ def fill(model: Any, tokenizer: Any, texts: Sequence[str], options: PredictOptio
             chosen = choose(logits, draw, how)
             blank.ids[blank.open.pop(surest)] = chosen[0]
     return [_write(tokenizer, blank) for blank in blanks]
-
-
-def rank(model: Any, tokenizer: Any, texts: Sequence[str], k: int) -> list[list[list[Candidate]]]:
-    """For each text, for each of its marks in order, the k most probable tokens, best first.
-
-    Raises UserError for a text without a mark.
-    """
-    out = []
-    for p in _probabilities(model, tokenizer, [_read(tokenizer, text) for text in texts]):
-        best = np.argsort(-p, axis=1, kind="stable")[:, :k]
-        out.append([[_candidate(tokenizer, int(i), row) for i in ids] for row, ids in zip(p, best, strict=True)])
-    return out
-
-
-def _candidate(tokenizer: Any, token: int, p: np.ndarray) -> Candidate:
-    text = tokenizer.token(token)
-    return Candidate(text.strip(" ") or text, token, float(p[token]))
 
 
 @dataclass

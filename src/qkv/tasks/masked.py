@@ -21,16 +21,15 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from qkv.data.config import DataConfig
 from qkv.data.packing import train_starts, window_documents
 from qkv.data.tokens import Tokens
 from qkv.errors import ConfigError, SourceError
 from qkv.randomness import generator
-from qkv.tasks.filling import Candidate, fill, rank
-from qkv.tasks.objective import batch_loss, batch_scores, random_targets
-from qkv.tasks.task import Batch, Drop, PredictOptions, Progress, Scores
+from qkv.tasks.filling import fill
+from qkv.tasks.objective import random_targets
+from qkv.tasks.task import Batch, PredictOptions, Progress
 from qkv.tasks.text import TextTask
 
 if TYPE_CHECKING:
@@ -139,14 +138,6 @@ class Masked(TextTask):
             hidden = _hidden(keys, windows, real, special, VALIDATION_RATE)
             yield _batch(np.where(hidden, mask_id, windows), windows, hidden, None if real.all() else real, documents)
 
-    def loss(self, model: Any, batch: Batch, drop: Drop | None = None) -> tuple[Tensor, int]:
-        """(sum of nats, number of hidden tokens); see `Task.loss`."""
-        return batch_loss(model, batch, drop)
-
-    def score(self, model: Any, batch: Batch) -> Scores:
-        """Each hidden token's nats, and whether it is the most probable answer."""
-        return batch_scores(model, batch)
-
     def bits_per_byte(self, corpus: "Corpus", nats: float) -> float | None:
         """None: hidden tokens are predicted with their surroundings known, which is no code for the text."""
         return None
@@ -159,12 +150,6 @@ class Masked(TextTask):
     def predict(self, model: Any, tokenizer: Any, texts: Sequence[str], options: PredictOptions) -> list[str]:
         """Each text with every [MASK] typed in it filled; see `qkv.tasks.filling.fill`."""
         return fill(model, tokenizer, texts, options)
-
-    def predict_ranked(
-        self, model: Any, tokenizer: Any, texts: Sequence[str], k: int = 5
-    ) -> list[list[list[Candidate]]]:
-        """Per text, per [MASK], the k likeliest tokens with probabilities; see `qkv.tasks.filling.rank`."""
-        return rank(model, tokenizer, texts, k)
 
 
 def _window(sizes: "Sizes") -> int:

@@ -7,10 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from torch import Tensor
+
 from qkv.data.baselines import bigram_loss
 from qkv.data.config import DataConfig
 from qkv.data.corpus import load_corpus
-from qkv.tasks.task import Progress, TaskDefaults
+from qkv.tasks.objective import batch_loss, batch_scores
+from qkv.tasks.task import Batch, Drop, Progress, Scores, TaskDefaults
 
 if TYPE_CHECKING:
     from qkv.data.corpus import Corpus
@@ -55,6 +58,14 @@ class TextTask(TaskDefaults):
     def yardstick_nats(self, data: "Corpus") -> float:
         """Nats per validation token under the bigram counts of the training part."""
         return bigram_loss(data)
+
+    def loss(self, model: Any, batch: Batch, drop: Drop | None = None) -> tuple[Tensor, int]:
+        """(sum of nats, number of targets); see `Task.loss`."""
+        return batch_loss(model, batch, drop)
+
+    def score(self, model: Any, batch: Batch) -> Scores:
+        """Each target's nats, and whether it is the most probable token."""
+        return batch_scores(model, batch)
 
     def prose(self, data: Any, n: int) -> list[str]:
         """The first `n` words in a row of the validation text that read like a sentence's beginning.

@@ -179,14 +179,14 @@ class Telemetry:
         )
         return Steps(step.astype(np.int64), tokens.astype(np.int64), loss, lr, grad_norm)
 
-    def steps_by_block(self, arm: int = RUN_ARM, rows: int = MANY) -> Iterator[Steps]:
-        """`steps`, at most `rows` updates at a time: what reads a long run needs no more room than for a short one."""
+    def steps_by_block(self, arm: int = RUN_ARM) -> Iterator[Steps]:
+        """`steps`, at most `MANY` updates at a time: what reads a long run needs no more room than for a short one."""
         after = -1
         while True:
             columns = self._columns(
                 5,
                 "SELECT step, tokens, loss, lr, grad_norm FROM steps WHERE arm = ? AND step > ? ORDER BY step LIMIT ?",
-                arm, after, rows,
+                arm, after, MANY,
             )  # fmt: skip
             if not columns[0].size:
                 return

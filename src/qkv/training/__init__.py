@@ -4,7 +4,7 @@
     precision    where and how numbers are computed      validation  when the validation split is scored
     optimizers   gradients into updates (muon)           pace        wall time into a horizon
     schedules    the rate's factor at a step             checkpoint  what a resume needs (tensorfile)
-    dropout      masks by name                           nonfinite   which matrix lost its numbers first
+    dropout      masks by name                           weights     how they are held (shards)
     record       what observers are told                 interrupt   Ctrl-C and SIGTERM
 
 Nothing is imported here, so that reading a configuration does not load torch.

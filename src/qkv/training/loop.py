@@ -517,7 +517,6 @@ class _Training:
             tokens=tokens,
             loss=loss,
             lr=self.config.optimizer.lr * scale,
-            lr_scale=scale,
             grad_norm=grad_norm,
             wall_seconds=self.seconds_before + self.seconds(),
             catalogue=self.catalogue,

@@ -71,9 +71,7 @@ class StepRecord:
     loss: float
     """Mean nats per target of this update's batch, at the weights before it."""
     lr: float
-    """The base learning rate (`optimizer.lr`) times `lr_scale`."""
-    lr_scale: float
-    """The schedule's factor, 0 to 1, the same for every group."""
+    """The base learning rate (`optimizer.lr`) times the schedule's factor."""
     grad_norm: float
     """Global 2-norm of the gradient before clipping."""
     wall_seconds: float

@@ -167,16 +167,12 @@ class Shards(Weights):
         """Whole weights on every rank, without optimizer state."""
         self._fill(self._weights())
 
-    def first_non_finite(self) -> str:
-        """The first address, in the catalogue's order, with weights that are not finite on some rank."""
-        return self._first_non_finite(list(self.rows.values()))
-
-    def culprit(self) -> tuple[str, str]:
-        """The same words as of one process."""
-        weights = self.first_non_finite()
-        gradient = self._first_non_finite([rows.grad for rows in self.rows.values()])
-        words = f"the first matrix with a non-finite gradient is {gradient}" if gradient else "every gradient is finite"
-        return gradient or weights, words + (f", and the weights of {weights} are not finite" if weights else "")
+    def first_non_finite(self, *, gradients: bool = False) -> str:
+        """The first address, in the catalogue's order, with weights (or a gradient) not finite on some rank, or ""."""
+        tensors = [rows.grad if gradients else rows for rows in self.rows.values()]
+        broken = [float(t is not None and not bool(torch.isfinite(t).all())) for t in tensors]
+        anywhere = self.ranks.sum(*broken)
+        return next((a for a, n in zip(self.catalogue.addresses, anywhere, strict=True) if n), "")
 
     def compare(self, step: int) -> None:
         """Nothing is held twice, so there is nothing to compare."""
@@ -251,11 +247,6 @@ class Shards(Weights):
                 _all_gather(every.view(-1), flat)
             for part, whole in zip(every.split(heights, dim=1), bucket if here else (), strict=here):
                 whole.copy_(part.reshape(-1)[: whole.numel()].view(whole.shape))
-
-    def _first_non_finite(self, tensors: Sequence[Tensor | None]) -> str:
-        broken = [float(t is not None and not bool(torch.isfinite(t).all())) for t in tensors]
-        anywhere = self.ranks.sum(*broken)
-        return next((a for a, n in zip(self.catalogue.addresses, anywhere, strict=True) if n), "")
 
 
 _all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor  # its name before torch 2.13

@@ -3,13 +3,14 @@
 `shards.Shards` answers the same where weights, gradients and optimizer state are shared out among processes.
 """
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from qkv.training.checkpoint import Checkpoint, Checkpoints, TrainingState
-from qkv.training.nonfinite import culprit, first_non_finite
 from qkv.training.optimizers import Optimizer, clip_and_measure
 from qkv.training.ranks import Ranks
 from qkv.training.record import Constraint
@@ -76,13 +77,23 @@ class Weights:
     def put_back(self) -> None:
         """Give the model that was handed in the weights of now, for whoever goes on with it."""
 
-    def first_non_finite(self) -> str:
-        """The first address whose weights are not all finite, or ""."""
-        return first_non_finite(self.catalogue, gradients=False)
+    def first_non_finite(self, *, gradients: bool = False) -> str:
+        """The first address, in the catalogue's order, whose weights (or gradient) are not all finite, or ""."""
+        for address in self.catalogue.addresses:
+            parameter = self.catalogue.entry(address).parameter
+            tensor = parameter.grad if gradients else parameter.detach()
+            # A finite sum proves the whole tensor finite; only where it is not is every element looked at.
+            if tensor is not None and not math.isfinite(float(tensor.sum())) and not bool(torch.isfinite(tensor).all()):
+                return address
+        return ""
 
     def culprit(self) -> tuple[str, str]:
-        """(address, words): where numbers were lost first."""
-        return culprit(self.catalogue)
+        """(address, words for a person): where numbers were lost first; the address is "" where all are finite."""
+        weights, gradient = self.first_non_finite(), self.first_non_finite(gradients=True)
+        words = f"the first matrix with a non-finite gradient is {gradient}" if gradient else "every gradient is finite"
+        if weights:
+            words += f", and the weights of {weights} are not finite"
+        return gradient or weights, words
 
     def compare(self, step: int) -> None:
         """Make sure that no rank computed wrongly, as far as that shows in the weights."""

@@ -26,7 +26,6 @@ __all__ = [
     "settings_of",
     "sizes_of",
     "tokens_seen",
-    "unit_of",
 ]
 
 N_TRAIN_POINTS = 700
@@ -64,11 +63,6 @@ def sizes_of(settings: Mapping[str, Any]) -> dict[str, int]:
     if sizes.get("n_heads") and not sizes.get("n_kv_heads"):
         sizes["n_kv_heads"] = sizes["n_heads"]
     return sizes
-
-
-def unit_of(kind: str) -> str:
-    """What one token of that tokenizer is, in the singular."""
-    return {"char": "character", "byte": "byte", "word": "word"}.get(kind, "token")
 
 
 def _finite(value: Any) -> float | None:

@@ -5,6 +5,7 @@ The weights travel only where they are few; which layouts the browser's engine k
 """
 
 import json
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,7 @@ def play_room(folder: Path, config: Mapping[str, Any], tokenizer: Tokenizer | No
         return None
     settings = {"kind": model["kind"], **model.get("sizes", {}), **model.get("layout", {})}
     settings["changes"] = ", ".join(config.get("changes", ()))
-    parameters = sum(_product(shape) for shape in kept.shapes.values())
+    parameters = sum(math.prod(shape) for shape in kept.shapes.values())
     step = kept.steps[-1]
     few = parameters <= LARGEST and tokenizer is not None and tokenizer.kind == "char"
     return PlayRoom(
@@ -47,10 +48,3 @@ def _vocabulary(folder: Path) -> tuple[str, ...]:
     """Tokens as tokenizer.json spells them, in order."""
     vocabulary = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))["model"]["vocab"]
     return tuple(sorted(vocabulary, key=vocabulary.__getitem__))
-
-
-def _product(shape: tuple[int, ...]) -> int:
-    size = 1
-    for n in shape:
-        size *= n
-    return size

@@ -4,6 +4,7 @@ A folder of a run that is still training, was interrupted or was not watched giv
 None and `missing` says why. Use a `Rooms` as a context manager: it holds the telemetry open.
 """
 
+import math
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
@@ -16,6 +17,7 @@ from torch import Tensor
 from qkv.data.tokenizers import Tokenizer, load_tokenizer
 from qkv.errors import QkvError, UserError
 from qkv.folder import RunFolder
+from qkv.inspection.answer import unit_of
 from qkv.models.layout import RopeScaling
 from qkv.models.positions import Rotary
 from qkv.tasks import Task, find_task
@@ -253,7 +255,7 @@ class Rooms:
         """The head of the page."""
         kind = self.tokenizer.kind if self.tokenizer else ""
         layout = self.settings.get("model", {}).get("layout", {})
-        unit = collect.unit_of(kind) if self.task.target == "token" else self.task.target
+        unit = unit_of(self.task, self.tokenizer)
         return RunFacts(
             name=self.folder.resolve().name,
             task=str(self.settings.get("task", "")),
@@ -262,7 +264,7 @@ class Rooms:
             if self.settings.get("imported")
             else verdict(loss, f"{self.task.asked.format(unit=unit)} of {self.task.reads}", self.n_steps, self.metric),
             unit=unit,
-            n_parameters=sum(_product(shape) for shape in self.snapshots.shapes.values()) or None,
+            n_parameters=sum(math.prod(shape) for shape in self.snapshots.shapes.values()) or None,
             n_tokens=collect.tokens_seen(self.telemetry),
             n_steps=self.n_steps,
             train_seconds=collect.seconds(self.telemetry, self.manifest),
@@ -325,10 +327,3 @@ def _stretch(settings: dict[str, Any], sizes: dict[str, int]) -> Tensor | None:
     if layout.get("positions") != "rotary" or not sizes.get("d_head"):
         return None
     return Rotary(sizes["d_head"], 10000.0, layout.get("rope_share", 1.0), scaling).stretch(sizes["d_head"])
-
-
-def _product(shape: tuple[int, ...]) -> int:
-    size = 1
-    for n in shape:
-        size *= n
-    return size

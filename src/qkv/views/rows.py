@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from qkv.inspection.rows import drifts
 from qkv.telemetry import NULL_ARM, RUN_ARM, Telemetry
 from qkv.views.packed import pack
 from qkv.views.payloads import RowsRoom, TokenRow
@@ -55,7 +56,7 @@ def rows_room(
     last_step = snapshots.steps[-1] if has_table else 0
     last = snapshots.read(table, last_step) if last_step else None
     start = snapshots.read(table, 0) if has_table and snapshots.has_start else None
-    moved = _row_drift(start, last) if start is not None and last is not None else None
+    moved = drifts(start, last) if start is not None and last is not None else None
     return RowsRoom(
         tokens=tuple(tokens[i] for i in drawn),
         token_ids=pack(np.asarray(drawn)),
@@ -94,7 +95,7 @@ def _drifts(telemetry: Telemetry | None, snapshots: Snapshots) -> dict[int, np.n
         return {step: values.astype(np.float64) for step, values in recorded.items()}
     if table in snapshots.shapes and snapshots.has_start and len(snapshots.steps) > 1:
         step = snapshots.steps[-1]
-        return {step: _row_drift(snapshots.read(table, 0), snapshots.read(table, step))}
+        return {step: drifts(snapshots.read(table, 0), snapshots.read(table, step))}
     return {}
 
 
@@ -108,12 +109,6 @@ def _beside_null(
         return None, None, None
     step = max(both)
     return step, found[step], null[step].astype(np.float64)
-
-
-def _row_drift(start: np.ndarray, last: np.ndarray) -> np.ndarray:
-    """|W[t] - S[t]| / |S[t]| for each row; where S[t] is 0, 1 stands for |S[t]| (as the instruments have it)."""
-    size = np.linalg.norm(start.astype(np.float64), axis=1)
-    return np.linalg.norm(last.astype(np.float64) - start, axis=1) / np.where(size > 0, size, 1.0)
 
 
 def _drawn(ids: list[int], counts: np.ndarray | None) -> tuple[list[int], str]:

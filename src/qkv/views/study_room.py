@@ -96,8 +96,6 @@ class StudyArm:
     """Validation loss by step, over the replicates that did not diverge."""
     lows: tuple[float | None, ...]
     highs: tuple[float | None, ...]
-    in_curve: int
-    """Replicates in the curve."""
     of: str
     """What its loss is of, in the design's words for text and task; losses of one thing share an axis."""
 
@@ -245,7 +243,7 @@ def _of(arms: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def _arm(arm: Mapping[str, Any], runs: Sequence[Mapping[str, Any]], of: str) -> StudyArm:
     low, high = _interval(arm["losses"])
-    steps, mean, lows, highs, n = _curve(runs)
+    steps, mean, lows, highs = _curve(runs)
     if not steps and arm["curve"]:  # a verdict without its log
         steps, mean = (tuple(column) for column in zip(*arm["curve"], strict=True))
         lows = highs = (None,) * len(steps)
@@ -260,7 +258,6 @@ def _arm(arm: Mapping[str, Any], runs: Sequence[Mapping[str, Any]], of: str) -> 
         mean=mean,
         lows=lows,
         highs=highs,
-        in_curve=n,
         of=of,
     )
 
@@ -278,20 +275,20 @@ def _interval(values: Sequence[float]) -> Bounds:
         return None, None
 
 
-Curve = tuple[tuple[int, ...], tuple[float, ...], tuple[float | None, ...], tuple[float | None, ...], int]
+Curve = tuple[tuple[int, ...], tuple[float, ...], tuple[float | None, ...], tuple[float | None, ...]]
 
 
 def _curve(runs: Sequence[Mapping[str, Any]]) -> Curve:
-    """(steps, mean, low, high, replicates) of the validation loss of reported runs that have a curve."""
+    """(steps, mean, low, high) of the validation loss of reported runs that have a curve."""
     curves = [row["curve"] for row in runs if row.get("curve")]
     if not curves:
-        return (), (), (), (), 0
+        return (), (), (), ()
     steps = tuple(int(point[0]) for point in curves[0])
     curves = [curve for curve in curves if tuple(int(point[0]) for point in curve) == steps]
     losses = np.array([[point[1] for point in curve] for curve in curves])
     bounds = [_interval(column.tolist()) for column in losses.T]
     lows, highs = zip(*bounds, strict=True)
-    return steps, tuple(losses.mean(0).tolist()), tuple(lows), tuple(highs), len(curves)
+    return steps, tuple(losses.mean(0).tolist()), tuple(lows), tuple(highs)
 
 
 def _reported(rows: Iterable[Mapping[str, Any]]) -> dict[str, list[Mapping[str, Any]]]:

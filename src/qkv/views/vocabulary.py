@@ -13,7 +13,7 @@ import torch
 
 from qkv.errors import UserError
 from qkv.inspection.contextual import contextual_vectors
-from qkv.inspection.neighbours import nearest, neighbours
+from qkv.inspection.neighbours import largest_by_chance, nearest
 from qkv.randomness import generator
 from qkv.views.looker import Looker
 from qkv.views.packed import Packed, pack
@@ -61,7 +61,7 @@ def words_room(
         shares=share,
         nearest=pack(np.stack([ranked for ranked, _ in near])),
         cosines=pack(np.stack([cosines for _, cosines in near])),
-        null_cosine=neighbours(tables[steps[-1]], tables[steps[-1]], 0, 1).null_cosine,
+        null_cosine=largest_by_chance(len(ids) - 1, snapshots.shapes[table][1]),
         trio=None
         if looker is None or looker.config.model.layout.mixer != "attention"
         else _trio(looker, steps, ids[:N_TRIO]),
@@ -153,13 +153,13 @@ def near_token(looker: Looker, text: str, step: int | None) -> Nearby:
         row = int(ids[0])
     at = looker.nearest(step)
     table = looker.reader(at).embedding.W_E.detach().numpy()
-    found = neighbours(table, table, row, 12)
+    found = nearest(table, row, 12)
     return Nearby(
         token=looker.tokenizer.token(row),
         step=at,
-        tokens=tuple(looker.tokenizer.token(n.id) for n in found.after),
-        cosines=pack(np.array([n.cosine for n in found.after])),
-        null_cosine=found.null_cosine,
+        tokens=tuple(looker.tokenizer.token(n.id) for n in found),
+        cosines=pack(np.array([n.cosine for n in found])),
+        null_cosine=largest_by_chance(len(table) - 1, table.shape[1]),
     )
 
 

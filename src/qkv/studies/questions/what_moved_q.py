@@ -15,14 +15,13 @@ MARGIN = 0.1
 _UNIT = "of the change"
 
 
-def _more_by_encodings(arm: str, product: str, expected: str = "") -> Contrast:
+def _more_by_encodings(arm: str, product: str) -> Contrast:
     return Contrast(
         name=f"{product}: encodings - matrix ({arm})",
         what=f"share of the change of {product} that the encodings made, less the share of its matrix",
         terms=((1.0, arm, f"{product} encodings"), (-1.0, arm, f"{product} matrix")),
         margin=MARGIN,
         unit=_UNIT,
-        expected=expected,
     )
 
 

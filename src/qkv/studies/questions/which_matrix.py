@@ -45,16 +45,16 @@ def _matrices(letters: str) -> str:
     return " and ".join(f"W_{letter}" for letter in letters)
 
 
-def _interaction(pair: str, prefix: str = "") -> Contrast:
+def _interaction(pair: str) -> Contrast:
     a, b = pair
     return Contrast(
-        name=f"{prefix}{a} x {b}",
+        name=f"{a} x {b}",
         what=f"cost of freezing both W_{a} and W_{b}, less the two costs of freezing one",
         terms=(
-            (1.0, f"{prefix}{_name(pair)}", "loss"),
-            (-1.0, f"{prefix}{_name(a)}", "loss"),
-            (-1.0, f"{prefix}{_name(b)}", "loss"),
-            (1.0, f"{prefix}trained", "loss"),
+            (1.0, _name(pair), "loss"),
+            (-1.0, _name(a), "loss"),
+            (-1.0, _name(b), "loss"),
+            (1.0, "trained", "loss"),
         ),
         margin=MARGIN,
         expected="above 0: either factor can make good for the other",

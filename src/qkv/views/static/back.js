@@ -1,7 +1,7 @@
 // The way back: how much of this text's gradient reaches each token and each matrix, by which path, and what one small step
 // of gradient descent would buy. Asked for by a button, since it costs a backward pass in float64.
 
-import { d3, Plot } from "./vendor.js";
+import { Plot } from "./vendor.js";
 import { add, clear, h, say, together } from "./dom.js";
 import { number, percent, token, whole } from "./format.js";
 import { unpack } from "./decode.js";

@@ -7,7 +7,7 @@ import { fixed, number, token, whole } from "./format.js";
 import { headAt, stepIndex, unpack } from "./decode.js";
 import { watch } from "./model.js";
 import { raster } from "./raster.js";
-import { bar, linear, robust, squareRoot } from "./scale.js";
+import { bar, robust, squareRoot } from "./scale.js";
 import { onTheme, theme } from "./theme.js";
 import { wayBack } from "./back.js";
 import { change } from "./change.js";

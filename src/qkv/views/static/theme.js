@@ -5,10 +5,6 @@ import { d3 } from "./vendor.js";
 
 export const ROLES = ["E", "Q", "K", "V", "O", "MLP", "norm"];
 
-export const ROLE_NAMES = {
-  E: "tables in and out", Q: "queries", K: "keys", V: "values", O: "output of attention", MLP: "MLP", norm: "gains and biases",
-};
-
 const dark = () => matchMedia("(prefers-color-scheme: dark)");
 
 const made = new Map();

@@ -13,7 +13,6 @@ import { onTheme, theme } from "./theme.js";
 import { entry } from "./entry.js";
 
 const LABELLED = 60;
-const SPACES = [["x", "x"], ["q", "q"], ["k", "k"], ["v", "v"]];
 
 // What a reader would call a word: 2, a letter: 1, anything else: 0.
 const wordlike = (text) => (/^\s*\p{L}{2,}$/u.test(text) ? 2 : /^\s*\p{L}$/u.test(text) ? 1 : 0);
