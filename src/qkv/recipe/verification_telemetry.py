@@ -211,8 +211,10 @@ class _Weights:
 
     def __init__(self, config: RunConfig, one: Standing) -> None:
         self._stored = load_tensors(one.path / "model.safetensors")
-        catalogue = Catalogue(build(config.model, config.seed, materialise=False).to_empty(device="cpu"))
         self._catalogue: Catalogue | None = None
+        if config.watched == "names":  # matrices of a model whose code is not ours: its heads are not known here
+            return
+        catalogue = Catalogue(build(config.model, config.seed, materialise=False).to_empty(device="cpu"))
         if set(catalogue.addresses) == set(self._stored):  # a matrix that is shared with another is stored once
             catalogue.load_state(self._stored)
             self._catalogue = catalogue
