@@ -247,6 +247,17 @@ def test_a_run_that_is_not_finished_is_not_called_damaged(copy: Path) -> None:
     assert check(verdict, "replay").compared == 40
 
 
+def test_a_run_that_was_killed_between_its_first_files_is_not_called_damaged(copy: Path) -> None:
+    for path in copy.iterdir():
+        if path.name not in ("config.toml", "source.json", "tokenizer.json", "checkpoints"):
+            path.unlink()
+    assert not verify(copy).is_whole, "there are checkpoints, so there was telemetry"
+    shutil.rmtree(copy / "checkpoints")
+    verdict = verify(copy)
+    assert verdict.is_whole, verdict.faults
+    assert "before anything was recorded" in check(verdict, "telemetry").unchecked[0]
+
+
 def test_a_training_that_was_watched_elsewhere_is_not_called_damaged(tmp_path: Path) -> None:
     model = torch.nn.TransformerEncoder(torch.nn.TransformerEncoderLayer(16, 2, 32, batch_first=True), 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

@@ -53,6 +53,11 @@ def check_telemetry(folder: RunFolder, config: RunConfig, found: list[Standing],
     what = "numbers of the telemetry against checkpoints and snapshots"
     faults: list[Fault] = []
     compared = 0
+    begun = folder.is_finished or any(one.step or not config.watched for one in found)
+    if not begun and not (
+        folder.telemetry.exists() and folder.telemetry.stat().st_size
+    ):  # killed between its first files
+        return Check(name="telemetry", compared=0, what=what, unchecked=("it ended before anything was recorded",))
     try:
         with Telemetry(folder.telemetry) as telemetry:
             faults += [Fault(file=_FILE, sentence=sentence) for sentence in telemetry.faults()]
