@@ -343,7 +343,7 @@ class Run:
         """The model, a plain `torch.nn.Module` in evaluation mode: `model(ids [batch, pos]) -> logits`."""
         path = self.folder.best if self.weights == "best" else self.folder.model
         if not path.is_file():
-            raise RunFolderError(f"{self.path} has no {path.name} yet; let it train on with --resume")
+            raise recipe.no_weights(self.folder, self.config, path.name)
         return self._with_weights(path)
 
     def _with_weights(self, path: Path) -> Any:

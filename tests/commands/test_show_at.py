@@ -62,6 +62,14 @@ def test_of_a_text_too_the_nearest_is_shown_and_named(run, capsys):
     assert "kept no weights of step 21" in capsys.readouterr().err
 
 
+def test_answers_of_the_whole_run_are_not_those_of_a_step(run, capsys):
+    whole, then = shown(capsys, "show", run.path), shown(capsys, "show", run.path, "--at", 8)
+    assert whole["answers"] and then["answers"] == [] and then["asked"] == 8
+    assert {row["step"] for row in then["matrices"].values()} == {8}
+    assert cli.main(["show", str(run.path), "--at", "8"]) == 0
+    assert capsys.readouterr().out.startswith("The answers are of the whole run (qkv show without --at)")
+
+
 def test_a_step_beyond_the_last_is_a_mistake(run, capsys):
     assert cli.main(["show", str(run.path), "L0.H1.QK", "--at", "21"]) == 2
     assert "kept no weights of step 21; steps with weights: 0, 8, 16, 20" in capsys.readouterr().err

@@ -247,6 +247,17 @@ def test_a_run_that_is_not_finished_is_not_called_damaged(copy: Path) -> None:
     assert check(verdict, "replay").compared == 40
 
 
+def test_a_run_that_was_killed_between_its_first_files_is_not_called_damaged(copy: Path) -> None:
+    for path in copy.iterdir():
+        if path.name not in ("config.toml", "source.json", "tokenizer.json", "checkpoints"):
+            path.unlink()
+    assert not verify(copy).is_whole, "there are checkpoints, so there was telemetry"
+    shutil.rmtree(copy / "checkpoints")
+    verdict = verify(copy)
+    assert verdict.is_whole, verdict.faults
+    assert "before anything was recorded" in check(verdict, "telemetry").unchecked[0]
+
+
 def test_a_training_that_was_watched_elsewhere_is_not_called_damaged(tmp_path: Path) -> None:
     model = torch.nn.TransformerEncoder(torch.nn.TransformerEncoderLayer(16, 2, 32, batch_first=True), 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -259,6 +270,31 @@ def test_a_training_that_was_watched_elsewhere_is_not_called_damaged(tmp_path: P
     verdict = verify(watcher.close())
     assert verdict.is_whole, verdict.faults
     assert "no checkpoints" in check(verdict, "checkpoints").unchecked[0]
+    assert check(verdict, "checkpoints").compared == 2 and check(verdict, "telemetry").compared > 100
+    (tmp_path / "run/checkpoints/step-00000000/model.safetensors").write_bytes(b"no weights")
+    assert not verify(tmp_path / "run").is_whole
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_a_watched_training_that_was_killed_is_told_as_what_it_is(tmp_path: Path, capsys, named: bool) -> None:
+    model = torch.nn.TransformerEncoder(torch.nn.TransformerEncoderLayer(16, 2, 32, batch_first=True), 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    names = {"names": {"layers.{L}.linear1.weight": "L{L}.W_in"}, "n_heads": 1} if named else {}
+    watcher = qkv.watch(model, optimizer, tmp_path / "run", **names)
+    for _ in range(4):
+        model(torch.ones(2, 3, 16)).square().mean().backward()
+        optimizer.step()
+    with pytest.raises(RunFolderError, match="is being trained by a program of its own"):
+        _ = qkv.load(tmp_path / "run").model
+    watcher._let_go()  # what is left of it where the process was killed
+    verdict = verify(tmp_path / "run")
+    assert verdict.is_whole, verdict.faults
+    said = check(verdict, "files").unchecked[0]
+    assert "without closing it; what it recorded reaches step 4" in said and "--resume" not in said
+    assert cli.main(["train", "--out", str(tmp_path / "run"), "--resume"]) == 2
+    assert "cannot go on with it. To read it: qkv show" in capsys.readouterr().err
+    with pytest.raises(RunFolderError, match="the weights of its start, not those of its end"):
+        _ = qkv.load(tmp_path / "run").model
 
 
 def test_a_run_in_training_is_refused(copy: Path) -> None:

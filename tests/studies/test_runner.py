@@ -50,6 +50,12 @@ def test_without_scipy_nothing_is_trained(tiny, small_text, tmp_path, monkeypatc
     assert not (tmp_path / "runs").exists()
 
 
+def test_a_study_with_one_thread_says_why_it_trains_one_model_at_a_time(monkeypatch):
+    for cores, workers, says in ((1, 1, False), (2, 1, True), (2, 2, False), (16, 2, True), (16, 8, False)):
+        monkeypatch.setattr(runner.os, "sched_getaffinity", lambda _, n=cores: set(range(n)), raising=False)
+        assert (f"OMP_NUM_THREADS={cores} " in runner._few_threads(workers)) == says
+
+
 def test_the_verdict_follows_from_the_rows(whole):
     verdict = json.loads((whole / "verdict.json").read_text())
     rows = [row for row in read_rows(whole) if row.get("role") == "report"]

@@ -19,6 +19,7 @@ _STOPPED = {
     "minutes": "its time was up",
     "loss": "it reached the target loss",
     "budget": "validation had stopped falling",
+    "watched": "it was watched in a program of its own",
 }
 _LONGEST_SAMPLE = 300
 _SHORT_EXAMPLE = 80
@@ -45,7 +46,7 @@ def print_outcome(run: "Run") -> None:
     folder = shlex.quote(str(run.path))
     report = run.path / "report.html"
     print(f"The run is in {run.path}" + (f", the report in {report}" if report.exists() else ""))
-    example = _example(run, samples)
+    example = "" if run.config.watched == "names" else _example(run, samples)
     again = f"\n       qkv predict {folder} {shlex.quote(example)}" if example else ""
     print(f"\nNext:  qkv show {folder}{again}")
 

@@ -1,7 +1,7 @@
 """What training did, in the terminal: the answers read from this run, the most telling first, then its matrices.
 
 Or one matrix, token or head. --at shows the weights of a step that was kept; of any other, those of the nearest, and
-says so.
+says so. Of the whole run --at shows the tables of its matrices alone: the answers are of all its steps.
 ADDR is a matrix (L0.W_Q), one head of it (L0.H3.W_V), a token's row (W_E[the]), a circuit (L0.H3.QK), or with --text
 an activation (L0.x, L0.H3.q, L0.H3.pattern). --text alone shows where every head looks on that text; of a translation
 model which source tokens each target token looks at ("SOURCE => TARGET", or a source, which is then translated).

@@ -39,11 +39,14 @@ class RunShown:
     null: dict[str, tuple[int, float, float]]
     """Address -> (step, value, value on random labels) where both were measured at one step."""
     rows: list[MatrixRow]
+    at: int | None = None
+    """The step that was asked for; then there are no answers, which are of the whole run."""
 
     def as_json(self) -> dict[str, Any]:
         """The answers, and the last value of every measure by address."""
         return {
             "run": str(self.run.path),
+            **({} if self.at is None else {"asked": self.at}),
             "summary": self.run.summary,
             "answers": [vars(answer) for answer in self.answers],
             "matrices": {row.about.address: {"step": row.step, **row.values} for row in self.rows},
@@ -57,6 +60,8 @@ class RunShown:
         """Answers first, the most telling on top, then the layer x matrix table, then every matrix."""
         for rank, answer in enumerate(self.answers, 1):
             _print_answer(rank, answer)
+        if self.at is not None:
+            print(f"The answers are of the whole run (qkv show without --at); the tables are as at step {self.at:,}.\n")
         self._print_layers()
         columns = COLUMNS_AT_REST if self.run.config.imported else COLUMNS
         names = [name for name in columns if any(name in row.values for row in self.rows)]
@@ -135,5 +140,5 @@ def look(run: "Run", measure: str, at: int | None) -> RunShown:
             except AddressError:
                 pairs = []
             null = {pair.address: (pair.step, pair.value, pair.null) for pair in pairs}
-        answers = read(run.path, telemetry)
-    return RunShown(run, answers, measure, steps, curves, null, rows)
+        answers = read(run.path, telemetry) if at is None else []
+    return RunShown(run, answers, measure, steps, curves, null, rows, at)

@@ -6,6 +6,7 @@ from qkv.recipe.imported import import_run, origin_of, tokenizer_of
 from qkv.recipe.ownstep import own_step
 from qkv.recipe.request import Request, RunConfig, resolve
 from qkv.recipe.training import Listening, next_folder, resume, train
+from qkv.recipe.unclosed import no_weights
 from qkv.recipe.verdict import Verdict
 from qkv.recipe.verification import verify
 from qkv.recipe.watching import Watcher
@@ -22,6 +23,7 @@ __all__ = [
     "import_run",
     "load_weights",
     "next_folder",
+    "no_weights",
     "origin_of",
     "own_step",
     "resolve",

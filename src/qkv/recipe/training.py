@@ -33,6 +33,7 @@ from qkv.recipe.null import NULL_SHARE, train_null
 from qkv.recipe.request import Request, RunConfig, resolve, same_run
 from qkv.recipe.samples import write_samples
 from qkv.recipe.teaching import taught, train_teachers
+from qkv.recipe.unclosed import not_ours
 from qkv.tasks import Data, Evaluation, find_task
 from qkv.telemetry import Store
 from qkv.training import checkpoint as checkpoints
@@ -149,6 +150,8 @@ def resume(request: Request, *, out: Path, listening: Listening, cache: Path | N
             listening.say(f"{folder.path} is finished; nothing is left to do")
             return folder.path
         if config is not None:
+            if config.watched:
+                raise not_ours(folder, held=True)
             begun = (folder.path / "source.json").exists() or any(folder.checkpoints.glob("step-*"))
             data = kept_data(folder, config) if begun else config.data
             corpus = find_task(config.task).load(data, cache=cache)

@@ -14,6 +14,7 @@ from qkv.errors import RunFolderError
 from qkv.folder import FINAL_FILES, RunFolder, sha256_of
 from qkv.recipe.replay import check_replay
 from qkv.recipe.request import RunConfig
+from qkv.recipe.unclosed import unclosed
 from qkv.recipe.verdict import Check, Fault, Verdict
 from qkv.recipe.verification_telemetry import check_telemetry
 from qkv.training.checkpoint import Standing, TrainingState, is_snapshot, most_snapshots, standing
@@ -27,6 +28,7 @@ _CELLS = 2000
 """Numbers of the telemetry that are computed again from snapshots."""
 _NEEDED = ("config.toml", "model.safetensors", "telemetry.sqlite")
 """What every finished run has."""
+_RESHAPED = "it is of another shape than at earlier steps"
 
 
 def verify(
@@ -42,35 +44,57 @@ def verify(
     folder = RunFolder.open(path)
     if folder.in_use():
         raise RunFolderError(f"{folder.path} is being written to; verify it when its training has stopped")
-    checks = [_files(folder)]
     try:
         config = RunConfig.read(folder.config)
     except RunFolderError as error:
         fault = Fault(file="config.toml", sentence=str(error))
+        checks = [_files(folder, watched=False)]
         checks.append(Check(name="checkpoints", compared=0, what="checkpoints", faults=(fault,)))
         return Verdict(run=folder.path, checks=tuple(checks))
-    found = [] if _was_watched(folder) else standing(folder)
-    checks.append(_checkpoints(folder, config, found))
+    watched = bool(config.watched)
+    found = _weights_of_watched(folder) if watched else standing(folder)
+    checks = [_files(folder, watched), _watched(found) if watched else _checkpoints(folder, config, found)]
     checks.append(check_telemetry(folder, config, found, cells=cells, seed=seed))
-    if found and updates != 0:
+    if found and updates != 0 and not watched:
         checks.append(check_replay(folder, config, found, updates=updates, cache=cache))
     return Verdict(run=folder.path, checks=tuple(checks))
 
 
-def _was_watched(folder: RunFolder) -> bool:
-    """Whether it was recorded in another program's loop, which keeps the weights of its start and end only."""
-    try:
-        return folder.is_finished and bool(folder.read_manifest().get("watched"))
-    except RunFolderError:
-        return False
+def _weights_of_watched(folder: RunFolder) -> list[Standing]:
+    """The weights that were kept of a training in another program's loop: those of its start, and of its end."""
+    found = []
+    for step, path in folder.weights().items():
+        try:
+            load_tensors(path)
+            trouble = ""
+        except RunFolderError as error:
+            trouble = str(error)
+        found.append(Standing(step=step, path=path.parent, state=None, files={}, trouble=trouble))
+    return found
 
 
-def _files(folder: RunFolder) -> Check:
+def _watched(found: list[Standing]) -> Check:
+    """That they can be read and are of one model; whether they are finite was up to its loop."""
+    faults = [
+        Fault(file=_name(one, "model.safetensors"), step=one.step, sentence=one.trouble) for one in found if one.trouble
+    ]
+    faults += [fault for fault in _weights(found) if fault.sentence == _RESHAPED]
+    if not found or found[0].step:
+        faults.append(Fault(file="checkpoints/step-00000000", step=0, sentence="this snapshot is missing"))
+    words = "it was trained by a program of its own, so there are no checkpoints to go on from and no update to replay"
+    what = "weights that are kept of a watched training: readable, of one model"
+    return Check(name="checkpoints", compared=len(found), what=what, faults=tuple(faults), unchecked=(words,))
+
+
+def _files(folder: RunFolder, watched: bool) -> Check:
     """The hash of every final file."""
     faults: list[Fault] = []
     if not folder.is_finished:
         words = (
-            "the run is not finished, so nothing holds the hashes of its final files yet (continue it with --resume)"
+            f"{unclosed(folder)}, so nothing holds the hashes of its files; what it recorded can be read (qkv show)"
+            if watched
+            else "the run is not finished, so nothing holds the hashes of its final files yet (continue it with"
+            " --resume)"
         )
         return Check(name="files", compared=0, what="final files against their hashes", unchecked=(words,))
     try:
@@ -112,7 +136,8 @@ def _checkpoints(folder: RunFolder, config: RunConfig, found: list[Standing]) ->
 
 
 def _name(one: Standing, file: str = "") -> str:
-    return f"checkpoints/{one.path.name}" + (f"/{file}" if file else "")
+    place = f"checkpoints/{one.path.name}/" if one.path.parent.name == "checkpoints" else ""
+    return (place + file).removesuffix("/")
 
 
 def _one(one: Standing) -> list[Fault]:
@@ -136,7 +161,7 @@ def _weights(found: list[Standing]) -> list[Fault]:
         where: dict[str, Any] = {"file": _name(one, "model.safetensors"), "step": one.step}
         mine = {address: tuple(tensor.shape) for address, tensor in weights.items()}
         for address in sorted({address for address, _ in (shapes or mine).items() ^ mine.items()}):
-            faults.append(Fault(**where, address=address, sentence="it is of another shape than at earlier steps"))
+            faults.append(Fault(**where, address=address, sentence=_RESHAPED))
         shapes = shapes or mine
         for address, tensor in weights.items():
             if not bool(torch.isfinite(tensor).all()):

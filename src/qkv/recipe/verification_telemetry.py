@@ -53,6 +53,11 @@ def check_telemetry(folder: RunFolder, config: RunConfig, found: list[Standing],
     what = "numbers of the telemetry against checkpoints and snapshots"
     faults: list[Fault] = []
     compared = 0
+    begun = folder.is_finished or any(one.step or not config.watched for one in found)
+    if not begun and not (
+        folder.telemetry.exists() and folder.telemetry.stat().st_size
+    ):  # killed between its first files
+        return Check(name="telemetry", compared=0, what=what, unchecked=("it ended before anything was recorded",))
     try:
         with Telemetry(folder.telemetry) as telemetry:
             faults += [Fault(file=_FILE, sentence=sentence) for sentence in telemetry.faults()]
@@ -209,8 +214,10 @@ class _Weights:
 
     def __init__(self, config: RunConfig, one: Standing) -> None:
         self._stored = load_tensors(one.path / "model.safetensors")
-        catalogue = Catalogue(build(config.model, config.seed, materialise=False).to_empty(device="cpu"))
         self._catalogue: Catalogue | None = None
+        if config.watched == "names":  # matrices of a model whose code is not ours: its heads are not known here
+            return
+        catalogue = Catalogue(build(config.model, config.seed, materialise=False).to_empty(device="cpu"))
         if set(catalogue.addresses) == set(self._stored):  # a matrix that is shared with another is stored once
             catalogue.load_state(self._stored)
             self._catalogue = catalogue

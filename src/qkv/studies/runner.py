@@ -5,6 +5,7 @@ the first training, every training is appended to the log when it ends, and the 
 missing, so a study may be killed at any moment and is never worse off than one training.
 """
 
+import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -97,7 +98,7 @@ def run_study(
         for other in beside:
             if why := unlike(design, other):
                 told.say(f"No training in {other} can be used: {why}.")
-        told.say(_plan(design, expected, budget))
+        told.say(_plan(design, expected, budget) + ("" if is_cluster(on) else _few_threads(size)))
         if partly:
             told.say(partly)
         with StudyFolder.begin(design, within) as folder:
@@ -115,6 +116,17 @@ def _plan(design: Design, expected: Estimate, budget: float) -> str:
         f"{len(design.arms)} arms x {design.replicates} replicates, about {_expected(design):,} trainings:"
         f" {expected.minutes(design.replicates):.1f} minutes on {expected.workers}"
         f" core{'s' * (expected.workers > 1)} of the {budget:g} there are."
+    )
+
+
+def _few_threads(workers: int) -> str:
+    """Why so few trainings run at a time here, where many more could, and how to have more."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if workers >= min(cores, max(2, cores // 2)):
+        return ""
+    return (
+        f" That is one training for each thread torch may use; this machine has {cores} processors, and"
+        f" OMP_NUM_THREADS={cores} (in Python torch.set_num_threads({cores})) lets a study use them all."
     )
 
 

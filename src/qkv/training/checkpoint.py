@@ -158,7 +158,7 @@ class Standing:
     @property
     def has_weights(self) -> bool:
         """Whether its weights are those that it was written with."""
-        return self.state is not None and self.trouble in ("", "thinned")
+        return self.trouble in ("", "thinned")
 
 
 def standing(folder: RunFolder) -> list[Standing]:
