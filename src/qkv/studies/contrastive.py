@@ -5,6 +5,8 @@ negative sampling, Mikolov et al. 2013, arXiv 1310.4546, with input and output v
 trained to predict, which asks no such thing; if the measure of a study cannot see collocation here, it is blind.
 """
 
+from typing import Any
+
 import numpy as np
 import torch
 import torch.nn.functional as F
@@ -23,7 +25,8 @@ _NEGATIVES = 4
 def train_contrastive(trial: Trial, parts: Parts, ledger: Ledger | None) -> Trained:
     """Train W_E alone, as long and on as many tokens as a training of the loop; the rest stays at its start."""
     table = parts.catalogue.entry("W_E").parameter
-    ids = np.asarray(parts.corpus.train.ids, dtype=np.int64)
+    corpus: Any = parts.corpus
+    ids = np.asarray(corpus.train.ids, dtype=np.int64)
     scale, losses = trial.scale, []
     optimizer = torch.optim.Adam([table], lr=trial.lr)
     for step in range(scale.steps):
