@@ -73,6 +73,8 @@ def test_answers_of_the_whole_run_are_not_those_of_a_step(run, capsys):
 def test_a_step_beyond_the_last_is_a_mistake(run, capsys):
     assert cli.main(["show", str(run.path), "L0.H1.QK", "--at", "21"]) == 2
     assert "kept no weights of step 21; steps with weights: 0, 8, 16, 20" in capsys.readouterr().err
+    assert cli.main(["show", str(run.path), "--at", "21"]) == 2
+    assert "has no step 21: what it recorded reaches step 20" in capsys.readouterr().err
 
 
 def test_the_picture_of_a_circuit_is_that_of_its_product(run):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from qkv.commands import heat, screen
-from qkv.errors import AddressError
+from qkv.errors import AddressError, UserError
 from qkv.inspection.reading import Answer, read
 from qkv.telemetry import MatrixRow, Telemetry
 
@@ -61,7 +61,10 @@ class RunShown:
         for rank, answer in enumerate(self.answers, 1):
             _print_answer(rank, answer)
         if self.at is not None:
-            print(f"The answers are of the whole run (qkv show without --at); the tables are as at step {self.at:,}.\n")
+            print(
+                "The answers are of the whole run (qkv show without --at); the tables show what was last measured up to"
+                f" step {self.at:,}.\n"
+            )
         self._print_layers()
         columns = COLUMNS_AT_REST if self.run.config.imported else COLUMNS
         names = [name for name in columns if any(name in row.values for row in self.rows)]
@@ -123,9 +126,14 @@ def _print_answer(rank: int, answer: Answer) -> None:
 def look(run: "Run", measure: str, at: int | None) -> RunShown:
     """Read what `print` shows, as it was at step `at` or at the end.
 
-    Raises AddressError for a measure that was not recorded.
+    Raises AddressError for a measure that was not recorded, UserError for a step that the run has not reached.
     """
     with Telemetry(run.path / "telemetry.sqlite") as telemetry:
+        last = telemetry.ends()[1]
+        if at is not None and at > last:
+            raise UserError(
+                f"{run.path} has no step {at:,}: what it recorded reaches step {last:,}; give a step up to it"
+            )
         rows = telemetry.latest(at=at)
         known = [m.name for m in telemetry.measures()]
         curves: dict[str, np.ndarray] = {}
