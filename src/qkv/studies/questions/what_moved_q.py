@@ -97,12 +97,22 @@ QUESTION = Question(
         " parametrisation: a change of basis inside a head that alters no score alters it."
     ),
     plain=Plain(
-        above="In the first layer queries change more because the vectors that come in changed than because W_Q did.",
-        below="In the first layer queries change more because W_Q did than because the vectors that come in changed.",
-        slightly=(
-            "In the first layer queries change almost as much because of W_Q as because of the vectors that come in."
+        above=(
+            "Under AdamW queries of the first layer change more because the vectors that come in changed than because"
+            " W_Q did; the table says how much needs both, and what other optimizers do."
         ),
-        equivalent="In the first layer queries change as much because of W_Q as because of the vectors that come in.",
+        below=(
+            "Under AdamW queries of the first layer change more because W_Q did than because the vectors that come in"
+            " changed; the table says how much needs both, and what other optimizers do."
+        ),
+        slightly=(
+            "Under AdamW queries of the first layer change almost as much because of W_Q as because of the vectors that"
+            " come in."
+        ),
+        equivalent=(
+            "Under AdamW queries of the first layer change as much because of W_Q as because of the vectors that come"
+            " in."
+        ),
         unresolved=(
             "Whether queries of the first layer change more by W_Q or by the vectors that come in, this run cannot"
             " tell."
