@@ -357,6 +357,40 @@ def test_a_watched_model_of_our_own_parts_agrees_with_our_catalogue():
     assert mirror.catalogue.view("L0.H3.W_K").equal(live.model.layers[0].self_attn.k_proj.weight[4:].t())
 
 
+@pytest.mark.parametrize(
+    ("kind", "layout"),
+    [
+        ("CausalLM", Layout(tied=True, positions="sinusoidal")),
+        ("MaskedLM", Layout(tied=False, positions="rotary", qk_norm=True)),
+        ("EncoderDecoderLM", Layout(positions="learned")),
+    ],
+)
+def test_a_model_that_we_built_is_watched_in_a_loop_of_ones_own(kind, layout, tmp_path):
+    """The run folder holds the very weights, and the model that reads them answers as the live one does."""
+    sizes = Sizes(d_vocab=23, d_model=16, n_layers=2, n_heads=2, d_mlp=24, n_ctx=12)
+    live = build(ModelConfig(kind=kind, sizes=sizes, layout=layout), 3)
+    optimizer = torch.optim.AdamW(live.parameters(), lr=1e-2)
+    watcher = qkv.watch(live, optimizer, tmp_path / "run")
+    ids = torch.randint(4, 23, (4, 12), generator=torch.Generator().manual_seed(1))
+    inputs = (ids, ids) if kind == "EncoderDecoderLM" else (ids,)
+    for _ in range(5):
+        optimizer.zero_grad()
+        loss = F.cross_entropy(live(*inputs)[:, :-1].flatten(0, 1), ids[:, 1:].flatten())
+        loss.backward()
+        watcher.log(loss=loss)
+        optimizer.step()
+    watcher.close()
+    run = qkv.load(tmp_path / "run")
+    assert watcher.unnamed == [] and run.catalogue().addresses == Catalogue(live).addresses
+    with torch.no_grad():
+        assert torch.equal(run.model(*inputs), live.eval()(*inputs))
+    for entry in Catalogue(live):
+        series = run.history(entry.address, "norm")[entry.address]
+        assert series.step[-1] == 5 and series.value[-1] == pytest.approx(
+            float(entry.parameter.detach().norm()), rel=1e-5
+        )
+
+
 def test_tokens_that_are_told_are_not_counted_again_where_they_are_seen(tmp_path):
     model = Nano()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

@@ -1,11 +1,12 @@
 """A live PyTorch model in our names: which of its parameters hold which matrices, brought up to date when one looks.
 
-Known are the families of `families`, and two layouts of other people's code (`NAMES`); for a model of your own, names
-are given in the same way, one line for each kind of parameter. The mirror holds copies: fused parameters (`c_attn`,
-`in_proj_weight`, `qkv_proj`) are split into matrices that each have a norm, a gradient and a spectrum, and nothing of
-the live model is touched.
+Known are our own models, the families of `families`, and two layouts of other people's code (`NAMES`); for a model of
+your own, names are given in the same way, one line for each kind of parameter. The mirror holds copies: fused
+parameters (`c_attn`, `in_proj_weight`, `qkv_proj`) are split into matrices that each have a norm, a gradient and a
+spectrum, and nothing of the live model is touched.
 """
 
+import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -16,12 +17,13 @@ from torch import Tensor, nn
 from qkv.errors import ConfigError, SourceError, nearest
 from qkv.interop.families import FAMILIES
 from qkv.interop.importing import Placed, as_model, rows_of_model
-from qkv.interop.rows import BESIDE, SAME, STACKED, TRANSPOSED, Form
+from qkv.interop.rows import BESIDE, SAME, STACKED, TRANSPOSED, Form, Row
 from qkv.interop.settings import Reading, read_config
 from qkv.models import build
 from qkv.models.layout import ModelConfig
 from qkv.models.matrices import Catalogue
 from qkv.models.parts import KINDS
+from qkv.models.zoo import MODELS
 
 __all__ = ["NAMES", "Mirror", "Shadow", "mirror_of", "shadow_of", "unwrapped"]
 
@@ -224,12 +226,14 @@ def unwrapped(model: nn.Module) -> nn.Module:
 def mirror_of(
     model: nn.Module, *, names: Mapping[str, str] | None = None, n_heads: int = 0, n_kv_heads: int = 0
 ) -> Mirror:
-    """The mirror of a live model: of a family of transformers, of a known layout, or by the names given.
+    """The mirror of a live model: one of ours, of a family of transformers, of a known layout, or by the names given.
 
     Raises ConfigError where the model is not known and no names are given, or names do not fit it.
     """
     model = unwrapped(model)
     config = getattr(model, "config", None)
+    if names is None and type(model) in MODELS.values():
+        return _of_ours(model)
     kind = getattr(config, "model_type", None)
     if names is None and kind in FAMILIES and hasattr(config, "to_dict"):
         return _of_family(model, config)
@@ -241,6 +245,18 @@ def mirror_of(
         names = known[0]
     n_heads = n_heads or _count_heads(model)
     return _by_names(model, parameters, names, n_heads, n_kv_heads or n_heads)
+
+
+def _of_ours(model: nn.Module) -> Mirror:
+    """Of a model that `qkv.models.build` made: a copy of it, parameter by parameter."""
+    ours: Any = copy.deepcopy(model).to("cpu").eval()
+    ours.zero_grad()
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    rows = []
+    for entry in Catalogue(model):
+        address, shape = (entry.address,), tuple(entry.parameter.shape)
+        rows.append(Placed(Row(names[id(entry.parameter)], address), address, (shape,), False))
+    return Mirror(model, rows, ours, ours.config)
 
 
 def _of_family(model: nn.Module, config: Any) -> Mirror:
@@ -266,8 +282,6 @@ def _by_names(
     model: nn.Module, parameters: Mapping[str, nn.Parameter], names: Mapping[str, str], n_heads: int, n_kv_heads: int
 ) -> Mirror:
     """Of any model, by a table from names to addresses."""
-    from qkv.interop.rows import Row
-
     placed: list[Placed] = []
     shapes: dict[str, tuple[int, ...]] = {}
     owners = dict(model.named_modules())
