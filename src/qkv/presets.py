@@ -433,11 +433,11 @@ def hidden_law(n_tokens: int, budget: Budget, bigram_loss: float) -> Scale:
 
 
 def _scale_for_target(ratio: float) -> Scale:
-    """A size, and a horizon that is just long enough: the rate has to fall for the loss to arrive."""
+    """A size, and a horizon that is long enough with little to spare: the rate has to fall for the loss to arrive."""
     if ratio > 0.7:
         return Scale(d_model=128, n_layers=2, n_ctx=64, batch_tokens=1024, steps=250, optimizer=_SWIFT)
     if ratio > 0.61:
-        steps = round(1100 * math.exp(15 * (0.627 - ratio)))
+        steps = round(1200 * math.exp(15 * (0.627 - ratio)))
         return Scale(
             d_model=192, n_layers=4, n_ctx=256, batch_tokens=1024, steps=steps, most_steps=steps, optimizer=_CALM
         )  # fmt: skip
