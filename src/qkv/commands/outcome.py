@@ -39,6 +39,9 @@ def print_outcome(run: "Run") -> None:
         shown = _cut(run.task.shown(sample.prompt, sample.text))
         print(f"\nIt {'answers' if run.task.judged else 'writes'}:  {screen.shown(shown)}")
     stopped = _STOPPED.get(summary["stopped_because"], f"it stopped because of {summary['stopped_because']}")
+    target = run.config.training.until_loss
+    if target and summary["stopped_because"] in ("steps", "minutes", "budget"):
+        stopped += f", and the target of {target:g} was not reached (more updates: --steps {2 * summary['steps']})"
     print(
         f"\n{summary['steps']:,} steps, {summary['tokens']:,} tokens, {summary['parameters']:,} parameters, "
         f"{summary['train_seconds']:.0f} s of training; {stopped}."
