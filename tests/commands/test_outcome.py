@@ -68,7 +68,7 @@ def test_a_training_that_ends_worse_than_knowing_nothing_says_so(tmp_path, small
 
 @pytest.mark.parametrize(("target", "missed"), [("0.01", True), ("9", False)])
 def test_a_target_that_was_not_reached_is_told(target, missed, tmp_path, small_text, capsys):
-    words = f"--tokenizer char --steps 12 --until-loss {target} --threads 1 --set d_model=16,n_layers=1,n_ctx=16".split()
+    words = f"--tokenizer char --steps 12 --until-loss {target} --threads 1 --set d_model=16,n_layers=1".split()
     assert cli.main(["train", str(small_text), *words, "--out", str(tmp_path / "run")]) == 0
     said = capsys.readouterr().out
     assert ("the target of 0.01 was not reached (more updates: --steps 24)" in said) == missed

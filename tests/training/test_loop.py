@@ -186,6 +186,26 @@ def test_a_missed_target_ends_at_the_horizon(tiny: ModuleType) -> None:
     assert (outcome.stopped_because, outcome.steps) == ("steps", 20)
 
 
+def test_a_missed_target_is_gone_on_for_while_there_is_time(tiny: ModuleType) -> None:
+    """The first 20 updates are those of a run of 20; decay by decay it goes on, until the target is met."""
+    noted, plain = Noted(), Noted()
+    run(**tiny.parts(steps=20, dropout=0.0), observers=[plain])
+    how = {"steps": 20, "dropout": 0.0, "until_loss": 1.8}
+    outcome = run(**tiny.parts(**how), observers=[noted], deadline_seconds=600.0)
+    assert outcome.stopped_because == "loss" and outcome.last_loss <= 1.8
+    assert outcome.horizon == 20 < outcome.steps
+    assert {20, 25, 31, 39} & set(range(outcome.steps)) <= set(noted.evaluations)
+    assert plain.losses == {step: noted.losses[step] for step in range(1, 21)}
+    first = next(event for event in noted.events if event.kind == "horizon")
+    assert first.step == 20 and "above the target of 1.8: 5 updates more" in first.sentence
+
+
+def test_a_missed_target_is_not_gone_on_for_where_a_decay_brought_nothing(tiny: ModuleType) -> None:
+    how = {"steps": 20, "kind": "sgd", "lr": 1e-12, "dropout": 0.0, "until_loss": 0.01}
+    outcome = run(**tiny.parts(**how), deadline_seconds=600.0)
+    assert (outcome.stopped_because, outcome.steps) == ("steps", 25)
+
+
 def test_patience_ends_a_run_that_gets_no_better(tiny: ModuleType) -> None:
     noted = Noted()
     outcome = run(**tiny.parts(steps=200, kind="sgd", lr=1e-12, eval_every=2, patience=3), observers=[noted])
@@ -304,6 +324,28 @@ def test_a_signal_finishes_the_step_saves_and_says_how_to_go_on(
     assert sorted(p.name for p in (tmp_path / "run" / "checkpoints").iterdir()) == sorted(
         p.name for p in (tmp_path / "whole" / "checkpoints").iterdir()
     )
+
+
+def test_a_run_stopped_beyond_its_horizon_ends_with_the_bytes_of_one_that_was_not(
+    tiny: ModuleType, tmp_path: Path
+) -> None:
+    class Send(Noted):
+        def after_update(self, record: Any) -> None:
+            if record.step == 22:
+                os.kill(os.getpid(), signal.SIGINT)
+
+        def before_update(self, record: Any) -> None:
+            pass
+
+    how = {"steps": 20, "until_loss": 0.01}
+    with pytest.raises(Interrupted, match="step 22"), new_folder(tmp_path / "run") as folder:
+        run(**tiny.parts(**how), folder=folder, observers=[Send()], deadline_seconds=600.0)
+    with new_folder(tmp_path / "whole") as folder:
+        run(**tiny.parts(**how), folder=folder, stop_after=25)
+    outcome = tiny.train(tmp_path / "run", resume=True, **how)
+    assert (outcome.resumed_from_step, outcome.steps, outcome.stopped_because) == (22, 25, "steps")
+    for name in ("model.safetensors", "best.safetensors"):
+        assert (tmp_path / "run" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
 
 
 def test_a_run_that_was_stopped_where_it_is_validated_keeps_its_best_weights(tiny: ModuleType, tmp_path: Path) -> None:

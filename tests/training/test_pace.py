@@ -71,6 +71,16 @@ def test_the_updates_are_those_of_a_run_that_was_given_the_number(later: float) 
     assert rates == [lr_scale(s, schedule, state.horizon) for s in range(state.horizon)]
 
 
+def test_a_longer_plan_needs_the_time_for_all_of_it() -> None:
+    state = TrainingState()
+    pace = Pace(ScheduleConfig(steps=100), state, 60.0)
+    assert not pace.has_time_for(1, state, 0.0, 0.0)
+    state.step = 100
+    assert pace.has_time_for(45, state, 40.0, 0.0) and not pace.has_time_for(50, state, 40.0, 0.0)
+    assert not pace.has_time_for(45, state, 40.0, 5.0)
+    assert not Pace(ScheduleConfig(steps=100), state, None).has_time_for(1, state, 40.0, 0.0)
+
+
 @pytest.mark.parametrize("seed", range(40))
 def test_every_rate_follows_from_what_the_state_keeps_however_uneven_the_machine(seed: int) -> None:
     """On machines that halt and change speed, with any share of decay: the rates are those of `horizon` and

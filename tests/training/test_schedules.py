@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from qkv.training.config import ScheduleConfig
-from qkv.training.schedules import decay_start, lr_scale
+from qkv.training.schedules import decay_end, decay_start, lr_scale
 
 SHAPE = ScheduleConfig(steps=100, warmup_steps=9, decay_share=0.4, floor=0.1)
 
@@ -23,6 +23,14 @@ def test_a_decay_of_the_whole_run_begins_at_once() -> None:
     schedule = ScheduleConfig(steps=10, decay_share=1.0)
     assert decay_start(10, schedule) == 0
     assert [lr_scale(s, schedule) for s in range(10)] == pytest.approx([(10 - s) / 11 for s in range(10)])
+
+
+def test_beyond_the_horizon_the_rate_is_that_of_a_later_end_and_falls_again() -> None:
+    assert [decay_end(step, 100) for step in (0, 99, 100, 124, 125, 156)] == [100, 100, 125, 125, 156, 195]
+    assert [lr_scale(step, SHAPE) for step in range(100, 125)] == [lr_scale(s, SHAPE, 125) for s in range(100, 125)]
+    assert lr_scale(99, SHAPE) < lr_scale(100, SHAPE) < 1 and lr_scale(124, SHAPE) == pytest.approx(0.1 + 0.9 / 51)
+    assert lr_scale(110, SHAPE, 100, 90) == lr_scale(110, SHAPE)  # a decay that began late was that of the horizon
+    assert [decay_end(step, 1) for step in range(5)] == [1, 2, 3, 4, 5]
 
 
 def test_an_unmeasured_horizon_has_no_decay() -> None:

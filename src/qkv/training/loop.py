@@ -45,7 +45,7 @@ from qkv.training.record import (
     StopReason,
     Watchers,
 )
-from qkv.training.schedules import lr_scale
+from qkv.training.schedules import decay_end, lr_scale
 from qkv.training.shards import Shards
 from qkv.training.spikes import MOST_ROLLBACKS, ONSET, Rollback, Watch, rate_factor, skipped
 from qkv.training.validation import Validation
@@ -359,13 +359,28 @@ class _Training:
             return "budget"
         if self.stop_after and state.step >= self.stop_after:
             return "steps"
-        if state.horizon and state.step >= state.horizon:
+        if state.horizon and state.step >= state.horizon and not self.goes_on():
             return "steps" if state.horizon in (config.schedule.steps, config.schedule.most_steps) else "minutes"
         if state.step and self.pace.is_over(self.clock(), self.validation.seconds):
             of = f" of {state.horizon}" if state.horizon else ""
             self.tell("horizon", f"the time is up at step {state.step}{of}")
             return "minutes"
         return ""
+
+    def goes_on(self) -> bool:
+        """Whether there is an update more at the horizon or beyond it.
+
+        Where `stop_after` says so, or where the target was missed, this decay has brought the lowest loss and there is
+        time for another.
+        """
+        state, target = self.state, self.config.until_loss
+        if self.stop_after or state.step < decay_end(state.step - 1, state.horizon):
+            return True
+        more = decay_end(state.step, state.horizon) - state.step
+        if not target or state.stale or not self.pace.has_time_for(more, state, self.clock(), self.reserve()):
+            return False
+        self.tell("horizon", f"{state.last_loss:.4f} is above the target of {target:g}: {more:,} updates more")
+        return True
 
     def save(self) -> None:
         """One checkpoint, of finite weights, after what was measured up to here is durable."""
@@ -497,7 +512,7 @@ class _Training:
         return RunContext(
             seed=self.seed,
             start_step=self.state.step,
-            steps=self.state.horizon,
+            steps=self.ends_at(self.state.step),
             tokens_per_step=self.tokens_per_step,
             model=self.model,
             catalogue=self.catalogue,
@@ -509,11 +524,15 @@ class _Training:
             folder=None if self.folder is None else self.folder.path,
         )
 
+    def ends_at(self, step: int) -> int:
+        """The end that the update to `step` is on the way to; 0 where it is not known yet."""
+        return decay_end(max(0, step - 1), self.state.horizon) if self.state.horizon else 0
+
     def record(self, step: int, tokens: int, loss: float, scale: float, grad_norm: float) -> StepRecord:
         """One update, for observers."""
         return StepRecord(
             step=step,
-            steps=self.state.horizon,
+            steps=self.ends_at(step),
             tokens=tokens,
             loss=loss,
             lr=self.config.optimizer.lr * scale,

@@ -45,6 +45,7 @@ class Pace:
         if not self._settled:
             state.decays_from = 0
         self._deadline = None if resumed_horizon and self._settled else deadline
+        self._first = state.step
         self._marks: list[tuple[int, float]] = []
 
     @property
@@ -79,6 +80,13 @@ class Pace:
     def is_over(self, seconds: float, reserve: float) -> bool:
         """Whether the time is up but for `reserve` seconds (the last validation)."""
         return self._deadline is not None and seconds + reserve >= self._deadline
+
+    def has_time_for(self, updates: int, state: TrainingState, seconds: float, reserve: float) -> bool:
+        """Whether so many updates more fit into the time, `seconds` into the session, at its pace so far."""
+        made = state.step - self._first
+        if self._deadline is None or not made:
+            return False
+        return seconds + updates * seconds / made <= _MARGIN * (self._deadline - reserve)
 
     def _affordable(self, state: TrainingState, seconds: float, reserve: float, dearer: float) -> int:
         """Updates in all, at the speed of the later half of those so far."""

@@ -24,6 +24,7 @@ from qkv.training.checkpoint import TrainingState
 from qkv.training.config import TrainingConfig
 from qkv.training.precision import Machine
 from qkv.training.ranks import ALONE, Ranks
+from qkv.training.schedules import decay_end
 
 __all__ = ["Validation", "evaluation_steps"]
 
@@ -122,8 +123,8 @@ class Validation:
         return (time.perf_counter() - began) * len(self._batches) / n if n else 0.0
 
     def _is_due(self, state: TrainingState) -> bool:
-        """By law, by `eval_every`, or at the horizon."""
-        if state.step == 0 or state.step == state.horizon:
+        """By law, by `eval_every`, or where the rate has fallen to its end."""
+        if state.step == 0 or (state.horizon and state.step == decay_end(state.step - 1, state.horizon)):
             return state.step > 0
         if self._config.eval_every:
             return state.step % self._config.eval_every == 0

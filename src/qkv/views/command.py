@@ -55,6 +55,7 @@ def _words(config: RunConfig, steps: int | None) -> list[str]:
         ("--text-column", config.data.text_column, bool(config.data.text_column)),
         ("--label-column", config.data.label_column, bool(config.data.label_column)),
         ("--steps", horizon, horizon > 0),
+        ("--minutes", f"{config.training.minutes:g}", not horizon and config.training.minutes > 0),
         ("--until-loss", config.training.until_loss, config.training.until_loss > 0),
         ("--seed", config.seed, True),
         ("--watch", config.watch if config.watch in LEVELS else "light", True),

@@ -63,13 +63,22 @@ def made_room(folder: Path, manifest: Mapping[str, Any], telemetry: Telemetry | 
     ]
     events = telemetry.events(RUN_ARM) if telemetry else []
     return Made(
-        command=_command(path, summary.get("horizon") or summary.get("steps") or steps),
+        command=_command(path, _planned(summary, steps)),
         config=_home(path.read_text(encoding="utf-8")) if path.is_file() else "",
         files=tuple(_files(folder)),
         facts=tuple(fact for fact in facts if fact is not None),
         events=tuple(Fact(label=f"step {event.step:,}", value=event.sentence) for event in events),
         written_by=_written_by(),
     )
+
+
+def _planned(summary: Mapping[str, Any], steps: int | None) -> int | None:
+    """The steps to plan for the same updates; None where the run went beyond its plan, which no number of steps says.
+
+    `steps` is what there is of a run without a summary.
+    """
+    horizon, made = summary.get("horizon") or 0, summary.get("steps") or 0
+    return None if 0 < horizon < made else horizon or made or steps
 
 
 def _fact(label: str, value: Any) -> Fact | None:
