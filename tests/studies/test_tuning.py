@@ -121,6 +121,17 @@ def test_arms_of_the_primary_contrast_come_first():
     assert "c" not in names[: names.index("c")] and names.index("c") == 2 * 3 * 4
 
 
+def test_models_at_their_start_come_before_what_has_to_be_trained():
+    arms = (
+        *design().arms,
+        Arm(name="c", what="c", changes=("W_U=freeze",)),
+        Arm(name="start", what="", trainer="none", tune="none"),
+    )
+    run_all(design(arms=(arms[2], arms[3], *arms[:2])))
+    names = [job.trial.arm.name for job in run_all.order]
+    assert set(names[:24]) == {"a", "b"} and names[24:27] == ["start"] * 3 and "start" not in names[27:]
+
+
 def test_an_arm_whose_rate_the_primary_contrast_takes_comes_first_too():
     arms = (
         Arm(name="free", what="", optimizer="sgd"),

@@ -125,11 +125,13 @@ def pending(design: Design, source: str, losses: Losses, *, only: int | None = N
     """Every training that can be made now, the most useful first.
 
     Arms of the primary contrast, and those whose rates they take, come before all others, replicate by replicate, so
-    that whatever is not reached in the time is what matters least. `only` looks at one replicate alone.
+    that whatever is not reached in the time is what matters least; then models at their start, which take next to no
+    time. `only` looks at one replicate alone.
     """
     first = [arm for arm in design.arms if arm.name in design.main_arms]
-    rest = [arm for arm in design.arms if arm not in first]
-    for tier in (first, rest):
+    untrained = [arm for arm in design.arms if arm not in first and arm.trainer == "none"]
+    rest = [arm for arm in design.arms if arm not in (*first, *untrained)]
+    for tier in (first, untrained, rest):
         for replicate in range(1, design.replicates + 1) if only is None else (only,):
             for arm in tier:
                 yield from _due(design, arm, replicate, source, losses)
