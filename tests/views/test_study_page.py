@@ -4,7 +4,7 @@ import re
 
 from qkv.studies.statistics import how_exact
 from qkv.views.study_page import answer_text, study_page
-from qkv.views.study_room import effort
+from qkv.views.study_room import effort, study_room
 
 ROWS = [
     {"arm": "frozen", "role": "tune", "replicate": 1, "lr": 0.01, "diverged": False, "loss": 2.6},
@@ -33,6 +33,25 @@ def test_a_page_says_which_budget_was_had_and_what_was_not_reached(verdict):
     for page in (answer_text(found), study_page(found)):
         assert "9 trainings (about 60 planned; budget 12 minutes); intervals: exact, by sign flips" in page
         assert "frozen: 2 of 4 replicates" in page and "other: 4 of 4 replicates" in page
+
+
+def test_rows_that_are_empty_for_want_of_time_are_named_in_one_place(verdict):
+    found = verdict()
+    main, other = found["contrasts"]
+    arm = found["arms"][0]
+    found["contrasts"] = [main | {"n": 0}, other | {"name": "there"}, other | {"name": "gone", "n": 0}]
+    found["arms"] = [arm, arm | {"name": "begun", "losses": []}, arm | {"name": "not begun", "trainings": 0}]
+    found["not_reached"] = ["not begun: 4 of 4 replicates"]
+    text = answer_text(found)
+    assert "Not reached in the time: not begun: 4 of 4 replicates; effects that no replicate tells: gone." in text
+    assert [line.split(" | ")[0] for line in text.splitlines() if line.startswith("| cost")] == [
+        "| cost: frozen - trained (nats per token)", "| cost: there (nats per token)",
+    ]  # fmt: skip
+    assert "| begun |" in text and "| not begun |" not in text
+    assert "| not begun |" in answer_text(found | {"not_reached": []}), "nothing is hidden where all was reached"
+    room = study_room(found)
+    assert [effect.name for effect in room.effects] == ["frozen - trained", "there"]
+    assert [arm.name for arm in room.arms] == ["frozen", "begun"] and "gone" in room.not_reached[-1]
 
 
 def test_intervals_of_few_replicates_are_said_to_be_of_another_kind():

@@ -15,6 +15,7 @@ Example:
 import argparse
 import sys
 import time
+from collections.abc import Mapping
 from typing import Any
 
 from qkv.commands.arguments import at_least_zero, positive, whole
@@ -105,11 +106,12 @@ class _Line:
         self.say(f"training {made.done} of about {made.expected}: {made.arm}, {made.role}, loss {made.loss:.3f}")
 
 
-def _print(verdict: dict[str, Any]) -> None:
+def _print(verdict: Mapping[str, Any]) -> None:
     """The sentence, then what it rests on."""
     from qkv.commands import screen
-    from qkv.views.study_page import ARM_COLUMNS, EFFECT_COLUMNS, arm_cells, effect_cells
+    from qkv.views.study_page import ARM_COLUMNS, EFFECT_COLUMNS, arm_cells, as_shown, effect_cells
 
+    verdict = as_shown(verdict)
     if verdict["plain"]:
         print(verdict["plain"])
     print(verdict["sentence"] + "\n")

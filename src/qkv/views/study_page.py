@@ -13,9 +13,9 @@ from qkv.folder import write_atomically
 from qkv.studies.store import read_rows
 from qkv.views.page import page_of
 from qkv.views.payloads import Host
-from qkv.views.study_room import StudyPayload, effort, study_room
+from qkv.views.study_room import StudyPayload, as_shown, effort, study_room
 
-__all__ = ["answer_text", "effort", "study_page", "write_study_page"]
+__all__ = ["answer_text", "as_shown", "effort", "study_page", "write_study_page"]
 
 
 def write_study_page(folder: Path) -> Path:
@@ -75,6 +75,7 @@ def arm_cells(row: Mapping[str, Any]) -> tuple[str, ...]:
 
 def answer_text(verdict: Mapping[str, Any], picture: str = "") -> str:
     """The answer of a verdict as Markdown: sentence, effects (and a `picture` of them), arms, falsifier, literature."""
+    verdict = as_shown(verdict)
     effects = (
         (f"{row['what']}: {cells[0]}", *cells[1:]) for row in verdict["contrasts"] for cells in [effect_cells(row)]
     )

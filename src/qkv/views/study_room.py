@@ -25,6 +25,7 @@ __all__ = [
     "StudyPayload",
     "StudyRoom",
     "StudyRun",
+    "as_shown",
     "axes",
     "effort",
     "is_study",
@@ -167,7 +168,7 @@ def read_study(folder: Path, host: Host) -> StudyPayload:
 
 def study_room(verdict: Mapping[str, Any], rows: Iterable[Mapping[str, Any]] = ()) -> StudyRoom:
     """A verdict and the log it rests on. Without the log there are mean curves and no intervals around them."""
-    rows = list(rows)
+    rows, verdict = list(rows), as_shown(verdict)
     reported = _reported(rows)
     return StudyRoom(
         name=verdict["study"],
@@ -192,6 +193,25 @@ def study_room(verdict: Mapping[str, Any], rows: Iterable[Mapping[str, Any]] = (
         effort=effort(verdict),
         missing="",
     )
+
+
+def as_shown(verdict: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The verdict without rows that are empty for want of time.
+
+    Effects that no replicate tells are named among what was not reached, where arms without a training stand already.
+    The main effect always has its row.
+    """
+    if not verdict["not_reached"]:
+        return verdict
+    first, *others = verdict["contrasts"]
+    untold = [row["name"] for row in others if not row["n"]]
+    effects = [f"effects that no replicate tells: {', '.join(untold)}"] if untold else []
+    return {
+        **verdict,
+        "contrasts": [first, *(row for row in others if row["n"])],
+        "arms": [arm for arm in verdict["arms"] if arm["trainings"]],
+        "not_reached": [*verdict["not_reached"], *effects],
+    }
 
 
 def effort(verdict: Mapping[str, Any]) -> str:
