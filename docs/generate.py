@@ -352,11 +352,14 @@ def _log_of(kept: dict[str, Any]) -> list[str]:
     folder = Path(kept["run"]).name
     if not (HERE / "answers" / "runs" / folder / "runs.jsonl").is_file():
         return []
+    what, seeds = (
+        ("What was not reached adds", "") if kept["not_reached"] else ("More replicates add", kept["seeds"] + 2)
+    )
     return [
-        f"[Its log](runs/{folder}/runs.jsonl) has a line for every training. More replicates add to them, with",
+        f"[Its log](runs/{folder}/runs.jsonl) has a line for every training. {what} to them, with",
         f"{kept['software']} and a TEXT of the sha256 above (a folder has another than the one file in it): copy",
         f"`docs/answers/runs/{folder}` into `runs/`, then type",
-        f"`qkv study {kept['study']} TEXT --seeds {kept['seeds'] + 2}`.",
+        f"`qkv study {kept['study']} TEXT{seeds and f' --seeds {seeds}'}`.",
         "",
     ]
 
