@@ -353,7 +353,7 @@ def _log_of(kept: dict[str, Any]) -> list[str]:
     if not (HERE / "answers" / "runs" / folder / "runs.jsonl").is_file():
         return []
     what, seeds = (
-        ("What was not reached adds", "") if kept["not_reached"] else ("More replicates add", kept["seeds"] + 2)
+        ("What was not reached is added", "") if kept["not_reached"] else ("More replicates add", kept["seeds"] + 2)
     )
     return [
         f"[Its log](runs/{folder}/runs.jsonl) has a line for every training. {what} to them, with",
