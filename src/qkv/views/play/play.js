@@ -134,6 +134,7 @@ async function oneStep() {
 
 async function pause() {
   race.playing = false;
+  bar.draw(race);
   await busy;
   await (busy = advance(0, true));
   controls();
