@@ -4,8 +4,8 @@ import { readFileSync } from "node:fs";
 
 const [source] = process.argv.slice(2);
 const from = (name) => import(new URL(name, source));
-const [{ Transformer }, { OPTIMIZERS }, { start, trained }, { erf, exp, normalProduct }, { hasVectors }, { kneserNey, rows }] =
-  await Promise.all(["transformer.js", "optimizer.js", "start.js", "special.js", "linear.js", "baselines.js"].map(from));
+const [{ Transformer }, { OPTIMIZERS }, { start, trained }, { erf, exp, normalProduct }, { hasVectors }, { baselines, kneserNey, rows }, { makeTask }] =
+  await Promise.all(["transformer.js", "optimizer.js", "start.js", "special.js", "linear.js", "baselines.js", "tasks.js"].map(from));
 
 function made({ sizes, wiring, weights, held = {}, rows, vectors = true }) {
   const model = new Transformer(sizes, wiring, rows, vectors);
@@ -49,6 +49,14 @@ function ngrams({ train, val, d_vocab, most }) {
   return kneserNey(whole(train), val.flatMap(whole), d_vocab, most);
 }
 
-const ASKED = { gradients, curve, gelu, ngrams, erf: ({ points }) => points.map((x) => erf(x)), exp: ({ points }) => points.map((x) => exp(x)) };
+const plain = ({ ids, targets, length }) => ({ ids: [...ids], targets: [...targets], length });
+
+// The lines of a task, the data that they are counted on, and the data that they are scored on.
+function lines({ task, seed }) {
+  const made = makeTask(task, seed);
+  return { lines: baselines(made), counted: made.counted().map(plain), validation: plain(made.validation), d_vocab: made.tokens.length };
+}
+
+const ASKED = { lines, gradients, curve, gelu, ngrams, erf: ({ points }) => points.map((x) => erf(x)), exp: ({ points }) => points.map((x) => exp(x)) };
 const cases = JSON.parse(readFileSync(0, "utf8"));
 process.stdout.write(JSON.stringify(cases.map((asked) => ASKED[asked.ask](asked))));

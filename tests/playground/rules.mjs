@@ -14,8 +14,8 @@ globalThis.document = { documentElement: {} };
 globalThis.matchMedia = () => ({ addEventListener() {} });
 runInThisContext(readFileSync(join(place, "vendor/d3.min.js"), "utf8"));
 const from = (name) => import(pathToFileURL(join(place, name)));
-const modules = ["scale.js", "curve.js", "ledger.js", "cells.js", "fits.js", "loading.js", "controls.js", "switches.js"];
-const [{ suited }, { seriesOf }, { largest }, { neighbour }, { why }, { readSettings, taken }, { command }, { sound }] = await Promise.all(modules.map(from));
+const modules = ["scale.js", "curve.js", "ledger.js", "cells.js", "fits.js", "loading.js", "controls.js", "switches.js", "arm.js", "tasks.js", "text.js"];
+const [{ suited }, { seriesOf }, { largest }, { neighbour }, { why }, { readSafetensors, readSettings, readTokens, taken }, { command }, { sound }, { Arm }, { charactersIn }, { TEXT }] = await Promise.all(modules.map(from));
 
 function loaded({ settings, toml, tokens, shapes }) {
   const weights = Object.fromEntries(Object.entries(shapes).map(([a, shape]) => [a, { shape, values: new Float64Array(shape.reduce((x, y) => x * y, 1)) }]));
@@ -24,7 +24,35 @@ function loaded({ settings, toml, tokens, shapes }) {
   return wrong || taken({ settings: all, tokens, weights }).arm;
 }
 
+// What an arm shows before its first step and after some, and what it writes when its weights are no numbers.
+function watched({ layers, steps }) {
+  const arm = new Arm({ task: "text", text: TEXT, seed: 1, layers }, sound({}));
+  const before = arm.look(arm.task.sentence).gradients;
+  arm.run(steps);
+  const { weights, moved, sentence } = arm.look(arm.task.sentence);
+  const named = (numbers) => Object.fromEntries(arm.model.entries.map((e) => [e.address, [...numbers.subarray(e.start, e.start + e.size)]]));
+  const shown = { none: before.every(Number.isNaN), sizes: arm.model.sizes, first: named(arm.origin), now: named(weights), moved, sentence };
+  arm.model.weights.fill(NaN);
+  return { ...shown, written: arm.write(sentence, 5) };
+}
+
+function refused({ header, tokenizer }) {
+  try {
+    if (tokenizer) return readTokens(tokenizer);
+    const text = new TextEncoder().encode(header);
+    const bytes = new Uint8Array(8 + text.length + 16);
+    new DataView(bytes.buffer).setBigUint64(0, BigInt(text.length), true);
+    bytes.set(text, 8);
+    return readSafetensors(bytes.buffer);
+  } catch (error) {
+    return error.message;
+  }
+}
+
 const ASKED = {
+  watched,
+  refused,
+  characters: ({ text, tokens }) => [charactersIn(text, tokens), charactersIn(text, tokens, false)],
   suited({ values }) {
     const { position, ...scale } = suited(values);
     return { ...scale, positions: values.map(position) };

@@ -207,6 +207,23 @@ def test_exp_and_gelu_hold_fifteen_digits(run_node):
     np.testing.assert_allclose(slopes, x.grad.numpy(), rtol=1e-15, atol=2e-15)
 
 
+@pytest.mark.parametrize("task", ["recall", "sort", "addition", "words"])
+def test_the_lines_of_a_task_are_what_counting_its_asked_for_tokens_gives(run_node, task):
+    """Uniform, unigram and bigram by their formulas in baselines.js, in NumPy."""
+    (got,) = run_node("engine.mjs", [{"ask": "lines", "task": task, "seed": 5}])
+    n = got["d_vocab"]
+    double = np.zeros((n, n))
+    for batch in got["counted"]:
+        ids, targets = np.array(batch["ids"]), np.array(batch["targets"])
+        np.add.at(double, (ids[targets >= 0], targets[targets >= 0]), 1)
+    ids, targets = (np.array(got["validation"][name]) for name in ("ids", "targets"))
+    ids, targets = ids[targets >= 0], targets[targets >= 0]
+    unigram = (double.sum(0) + 1) / (double.sum() + n)
+    bigram = (double + 2 * unigram) / (double.sum(1, keepdims=True) + 2)
+    wanted = [math.log(n), -np.log(unigram[targets]).mean(), -np.log(bigram[ids, targets]).mean()]
+    assert [line["nats"] for line in got["lines"][:3]] == pytest.approx(wanted, rel=1e-12)
+
+
 def test_ngrams_count_as_qkv_does(run_node):
     """The dashed line of the chart is the best order of the same Kneser-Ney models as in a report."""
     draws = generator("tests", "playground", "ngrams")

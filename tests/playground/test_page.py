@@ -429,8 +429,11 @@ def test_reset_seed_and_speed_do_what_they_say(look):
     page.get_by_label("speed").select_option("5 steps a second")
     page.locator("button.play").click()
     page.wait_for_timeout(2400)
+    until(page, "document.querySelector('.speed-now').textContent")
+    assert float(page.locator(".speed-now").inner_text().split()[0]) <= 5.1
     page.locator("button.play").click()
     until(page, "!playground.race.playing")
+    assert page.locator(".speed-now").inner_text() == ""
     assert 2 <= page.evaluate("playground.race.taken") <= 13 and "speed=5" in page.url
 
 
@@ -497,3 +500,67 @@ def test_each_lesson_is_a_question_of_qkv_and_shows_what_it_promises(look):
     assert size("gradient-path", "b", "W_E", 2) < 0.1 * size("gradient-path", "a", "W_E", 2)
     start, now, _ = found["what-moved-q"][0]["b"]["L0.W_Q"]
     assert np.array_equal(start, now) and page.evaluate("playground.race.seen.b.moved[0].all") > 0
+
+
+@pytest.mark.browser
+def test_no_frame_mixes_two_tasks_and_whoever_turns_a_switch_by_keyboard_stays_at_it(look):
+    page = tall(look("#layers=1&a=&b="))
+    for task in ("recall", "sort", "clock addition", "words that share contexts", "next character"):
+        page.locator("[data-switch=task] select").select_option(label=task)
+        page.wait_for_timeout(200)  # frames while the new arms are made
+        page.wait_for_selector("html[data-ready=yes]")
+    assert page.complaints == []
+    page.locator("#switches .arm-b [data-switch=W_Q] select").focus()
+    page.keyboard.press("ArrowDown")
+    page.wait_for_timeout(100)
+    page.wait_for_selector("html[data-ready=yes]")
+    assert page.evaluate("document.activeElement.closest('[data-switch]').dataset.switch") == "W_Q"
+    page.get_by_role("button", name="arm A, layer 0, head 2").focus()
+    page.keyboard.press("Enter")
+    page.wait_for_timeout(200)
+    assert page.evaluate("document.activeElement.ariaLabel") == "arm A, layer 0, head 2"
+    assert page.evaluate("playground.state.b.W_Q") == "freeze"
+
+
+@pytest.mark.browser
+def test_what_is_typed_stays_until_it_is_used_and_a_refusal_goes_with_its_text(look):
+    page = look("#layers=1&a=&b=&lesson=frozen-embeddings")
+    assert "no longer those of this question" in page.locator(".lesson").inner_text()
+    page.locator("details.own summary").click()
+    area, button = page.locator("details.own textarea"), page.get_by_role("button", name="train on this text")
+    area.fill("😀😁😂🤣😃😄😅😆😉😊" * 25)  # 250 characters, each of two code units
+    button.click()
+    assert page.locator(".own .wrong").inner_text().startswith("This text has 250 characters; at least 400")
+    page.locator("#switches .arm-a summary").click()
+    turn(page, "a", "W_Q", "frozen")
+    assert area.input_value().startswith("😀😁") and page.locator("#switches .arm-a details").evaluate("(e) => e.open")
+    area.fill("ab" * 400)
+    assert page.locator(".own .wrong").inner_text() == ""
+    page.evaluate("Object.defineProperty(navigator, 'clipboard', { value: undefined })")
+    page.get_by_role("button", name="copy a link").click()
+    page.wait_for_function("() => document.querySelector('#keep [role=status]').textContent")
+    page.evaluate("() => { location.hash = '#task=recall&layers=1&a=&b=W_V:freeze&step=3000'; }")
+    until(page, "document.querySelector('[data-switch=task] select').selectedOptions[0].textContent === 'recall'")
+    assert page.evaluate("playground.race.taken") < 3000 and page.complaints == []
+
+
+@pytest.mark.browser
+def test_drawing_again_and_again_keeps_nothing_and_no_curve_leaves_its_frame(look):
+    page = tall(look("#layers=1&a=&b="))
+    steps(page, 1)
+    talk = page.context.new_cdp_session(page)
+
+    def listeners():
+        talk.send("HeapProfiler.collectGarbage")
+        return talk.send("Memory.getDOMCounters")["jsEventListeners"]
+
+    before = listeners()
+    page.evaluate("playground.race.curves.b.losses.push(1e40, NaN)")
+    for i in range(6):
+        if i == 5:  # after the validation of step 5
+            page.evaluate("playground.race.curves.b.validations.push({ step: 6, loss: NaN, accuracy: 0 })")
+        steps(page, 1)
+        page.wait_for_timeout(200)
+    assert "arm B: its loss is no number at step 6: it has diverged" in page.locator("#race .readout").inner_text()
+    assert page.complaints == []
+    assert listeners() < before + 20

@@ -1,12 +1,16 @@
 """The rules of the pages, alone: scales and their signs, what a curve says, which bars stand, where a key leads, which
 runs the playground takes, and the command that trains the same."""
 
+import json
 import shlex
 
 import pytest
+import torch
 
 from qkv.cli import command_parser
 from qkv.commands.arguments import settings
+from qkv.models import Layout, ModelConfig, Sizes, build
+from qkv.models.matrices import Catalogue
 from qkv.recipe.request import Request, resolve
 
 
@@ -94,7 +98,57 @@ def test_the_command_of_an_arm_trains_by_its_optimizer_at_its_rate(run_node, tmp
         request = Request(
             source=str(text), preset=given.preset, tokenizer=given.tokenizer, steps=8, set=settings(given.set)
         )
-        found.append(resolve(request, None)[0].training.optimizer)
+        config = resolve(request, None)[0]
+        found.append(config.training.optimizer)
+        assert (config.model.sizes.n_ctx, config.model.sizes.d_model, config.training.batch_size) == (32, 32, 32)
+        schedule = config.training.schedule
+        assert (schedule.warmup_steps, schedule.decay_share, found[-1].clip, found[-1].weight_decay) == (0, 0, 0, 0)
     assert [(o.kind, o.lr) for o in found] == [("adamw", 0.003), ("sgd", 0.3), ("adamw", 0.0003)]
-    assert found[1].momentum == 0
+    assert found[1].momentum == 0 and (found[0].beta1, found[0].beta2, found[0].eps) == (0.9, 0.999, 1e-8)
     assert "--change 'L0.W_K=share(L0.W_Q)' --change 'L1.W_K=share(L1.W_Q)'" in commands[2]
+
+
+def test_an_arm_shows_no_gradient_before_its_first_step_and_writes_nothing_without_probabilities(run_node):
+    (got,) = run_node("rules.mjs", [{"ask": "watched", "layers": 1, "steps": 1}])
+    assert got["none"] and got["written"] == []
+
+
+def test_what_moved_q_splits_its_change_in_every_layer(run_node):
+    """By what enters each layer's W_Q in our model, in float64, with the weights of the start and of now."""
+    (got,) = run_node("rules.mjs", [{"ask": "watched", "layers": 2, "steps": 3}])
+    layout = Layout(positions="learned", norm="layer", norm_eps=1e-5, mlp="gelu", tied=False, start="gpt2")
+    model = build(ModelConfig(kind="CausalLM", sizes=Sizes(**got["sizes"]), layout=layout), 0).double()
+    x, weights = [], []
+    for when in ("first", "now"):
+        state = Catalogue(model).state()
+        Catalogue(model).load_state(
+            {a: torch.tensor(v, dtype=torch.float64).view(state[a].shape) for a, v in got[when].items()}
+        )
+        with torch.no_grad():
+            _, record = model.forward_recorded(torch.tensor([got["sentence"]]))
+        x.append([record[f"L{i}.x"][0] for i in range(2)])
+        weights.append([torch.tensor(got[when][f"L{i}.W_Q"], dtype=torch.float64).view(32, 32) for i in range(2)])
+    for i, moved in enumerate(got["moved"]):
+        dx, dw = x[1][i] - x[0][i], weights[1][i] - weights[0][i]
+        parts = {"encodings": dx @ weights[0][i], "matrix": x[0][i] @ dw, "both": dx @ dw}
+        parts["all"] = x[1][i] @ weights[1][i] - x[0][i] @ weights[0][i]
+        first = (x[0][i] @ weights[0][i]).norm()
+        assert moved == pytest.approx({name: float(part.norm() / first) for name, part in parts.items()}, rel=1e-8)
+
+
+def test_characters_are_counted_as_a_reader_counts_and_those_that_a_run_knows_apart(run_node):
+    cases = [("😀b😀", None), ("a😀b", ["a", "b"]), ("a😀b", ["[UNK]", "a"]), ("ab", ["a", "\ufffd"])]
+    found = run_node("rules.mjs", [{"ask": "characters", "text": text, "tokens": tokens} for text, tokens in cases])
+    assert found == [[3, 3], [2, 2], [3, 1], [2, 1]]
+
+
+def test_a_damaged_file_is_told_in_a_sentence(run_node):
+    row = {"dtype": "F32", "shape": [4], "data_offsets": [0, 16]}
+    headers = ["[", "null", '{"a": null}', '{"a": {"dtype": "F32"}}', json.dumps({"a": row | {"shape": 3}})]
+    asked = [{"ask": "refused", "header": header} for header in headers]
+    asked.append({"ask": "refused", "header": json.dumps({"a": row | {"data_offsets": [-200, -184]}})})
+    asked.append({"ask": "refused", "tokenizer": "{"})
+    *plain, before, tokenizer = run_node("rules.mjs", asked)
+    assert plain == ["This is no safetensors file."] * len(headers)
+    assert before == "a is cut short: the file is damaged."
+    assert tokenizer == "tokenizer.json is no JSON: the file is damaged."

@@ -103,3 +103,25 @@ def test_an_axis_goes_no_further_than_its_numbers_and_the_margin(low, high):
     (name,) = (float(t.get("x")) for t in svg.iter(f"{SVG}text") if t.get("text-anchor") == "end")
     assert min(band, left) == pytest.approx(name + 8, abs=0.2)
     assert len(ticks) > 1 and min(band, left) - 0.2 < min(ticks) and max(ticks) < right + 0.2
+
+
+def test_replicates_of_a_rate_stand_at_what_they_are_less_the_promised_one():
+    rate = effect("rate", "of all", [0.0, 0.25, 0.0, 0.25], -0.02, 0.18) | {"sd": None, "effect": 0.075}
+    svg = ElementTree.fromstring(forest_svg({"study": "x", "contrasts": [rate]}))
+    (value,) = axes(svg)
+    circles = [c for g in svg.iter(f"{SVG}g") for c in g.iter(f"{SVG}circle")]
+    ones = [value(c.get("cx")) for c in circles if c.get("class") == "one"]
+    assert ones == pytest.approx([-0.05, 0.2, -0.05, 0.2], abs=0.005)
+    assert value(circles[-1].get("cx")) == pytest.approx(0.075, abs=0.005)
+
+
+def test_what_an_effect_comes_to_is_never_cut_nor_rounded_to_nothing():
+    row = effect("x", "nats", [4e-5, 6e-5], -1e-4, 2e-4) | {"verdict": "differs but trivially (not after correction)"}
+    other = row | {"name": "first", "low": None, "high": None, "effect": None}
+    svg = ElementTree.fromstring(forest_svg({"study": "x", "contrasts": [other, row]}))
+    (group,) = svg.iter(f"{SVG}g")
+    *_, said = group.iter(f"{SVG}text")
+    told = "".join(said.itertext())
+    assert told == "+5.0e-05 differs but trivially (not after correction)"
+    assert float(said.get("x")) + 6 * len(told) <= float(svg.get("width"))
+    assert group.find(f"{SVG}line").get("class") == "other"  # the question's own effect is not among these

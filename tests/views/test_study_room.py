@@ -107,6 +107,11 @@ def test_a_pulse_changes_with_the_log_and_with_the_verdict(folder):
     assert after.log_bytes > before.log_bytes and after.verdict == before.verdict > 0
 
 
+def test_replicates_of_a_rate_are_less_the_promised_one_as_the_effect_is(verdict):
+    rate = verdict()["contrasts"][0] | {"sd": None, "effect": 0.02, "values": [0.0, 0.14]}
+    assert study_room(verdict(contrasts=[rate])).effects[0].values == pytest.approx([-0.05, 0.09])
+
+
 @pytest.mark.browser
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [1280, 380])
@@ -120,7 +125,7 @@ def test_the_page_is_read_without_fault(look, folder, width, scheme, faults, sho
     assert BAD in page.locator("h1").inner_text()
     text = page.locator("#study").inner_text()
     assert "It was designed 2 times" in text and "trained 4 times in all" in text and "dddddddddddd" in text
-    assert "+0.080 to +0.160" in text and "2.383 to 2.637" in text
+    assert "+0.080 to +0.160" in text and "2.383 to 2.637" in text and "cost" in text
     assert page.locator("#study svg").count() == 2
 
 
@@ -183,9 +188,13 @@ def test_the_live_page_of_a_study_follows_its_log(look, folder, serving):
     server = serving(folder)
     page = look(f"http://127.0.0.1:{next(server)}/", offline=False)
     expect(page.locator("#study")).to_contain_text("trained 4 times in all")
+    page.locator("#study summary").click()
+    page.evaluate("() => scrollTo(0, 700)")
     with open(folder / "runs.jsonl", "a", encoding="utf-8") as log:
         log.write(json.dumps(report(4, CURVES[0])) + "\n")
-    expect(page.locator("#study")).to_contain_text("trained 5 times in all", timeout=5_000)
+    expect(page.locator("#study")).to_contain_text("trained 5 times in all", timeout=15_000)
+    assert page.locator("#study details").evaluate("(e) => e.open") and page.evaluate("() => scrollY") == 700
+    assert page.evaluate("() => document.activeElement.tagName") == "SUMMARY"
     assert page.complaints == []
     page.close()
     assert list(server) == []

@@ -11,13 +11,13 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Any
 
-from qkv.views.study_room import axes
+from qkv.views.study_room import axes, values_of
 
 __all__ = ["forest_svg"]
 
 _WIDTH, _ROW, _RIGHT, _TOP, _BOTTOM = 920, 26, 250, 30, 34
-_LETTER = 7.3
-"""Pixels that a letter of the names takes, about."""
+_LETTER, _SAID = 7.3, 6.1
+"""Pixels that a letter of the names takes, and of what an effect comes to, about."""
 _DOT = 4
 """Radius of a mean, which may be the highest value of all."""
 _TICKS = 6
@@ -42,10 +42,11 @@ def forest_svg(verdict: Mapping[str, Any]) -> str:
     """
     rows = [row for row in verdict["contrasts"] if row["low"] is not None]
     placed = sorted(zip(axes(rows), rows, strict=True), key=itemgetter(0))
+    right = max([_RIGHT, *(math.ceil(22 + _SAID * len(f"{_signed(row['effect'])} {row['verdict']}")) for row in rows)])
     parts, y = [], 0.0
     for _, group in groupby(placed, key=itemgetter(0)):
         panel = [row for _, row in group]
-        parts += _panel(panel, y, first=rows[0])
+        parts += _panel(panel, y, right, first=verdict["contrasts"][0])
         y += _TOP + _ROW * len(panel) + _BOTTOM
     if not parts:
         return ""
@@ -57,13 +58,13 @@ def forest_svg(verdict: Mapping[str, Any]) -> str:
     return "\n".join([opening, _STYLE, f'<rect class="paper" width="{_WIDTH}" height="{y:g}"/>', *parts, "</svg>\n"])
 
 
-def _panel(rows: Sequence[Mapping[str, Any]], top: float, first: Mapping[str, Any]) -> list[str]:
-    """The effects of one axis, from `top` down."""
+def _panel(rows: Sequence[Mapping[str, Any]], top: float, right: int, first: Mapping[str, Any]) -> list[str]:
+    """The effects of one axis, from `top` down; what each comes to stands in the last `right` pixels."""
     margins = sorted({row["margin"] for row in rows})
-    ends = [bound for row in rows for bound in (row["low"], row["high"], *row["values"])]
+    ends = [bound for row in rows for bound in (row["low"], row["high"], *values_of(row))]
     low, high = min(-margins[-1], *ends), max(margins[-1], *ends)
     left = min(0.42 * _WIDTH, 16 + _LETTER * max(len(row["name"]) for row in rows))
-    scale = (_WIDTH - _RIGHT - left - _DOT) / (high - low)
+    scale = (_WIDTH - right - left - _DOT) / (high - low)
 
     def x(value: float) -> str:
         return f"{left + (value - low) * scale:.1f}"
@@ -81,24 +82,30 @@ def _panel(rows: Sequence[Mapping[str, Any]], top: float, first: Mapping[str, An
         *(f'<text class="tick" x="{x(tick)}" y="{under + 16:g}">{_said(tick)}</text>' for tick in _ticks(low, high)),
     ]
     for number, row in enumerate(rows):
-        parts += _effect(row, top + _TOP + _ROW * (number + 0.5), x, left, "main" if row is first else "other")
+        role = "main" if row is first else "other"
+        parts += _effect(row, top + _TOP + _ROW * (number + 0.5), x, (left, _WIDTH - right), role)
     return parts
 
 
-def _effect(row: Mapping[str, Any], y: float, x: Any, left: float, role: str) -> Iterable[str]:
-    """One line: name, replicates, interval, mean, and what it comes to in words."""
+def _effect(row: Mapping[str, Any], y: float, x: Any, ends: tuple[float, float], role: str) -> Iterable[str]:
+    """One line: name, replicates, interval, mean, and what it comes to in words; `ends` are those of the axis."""
+    left, right = ends
     name, most = row["name"], int((left - 16) / _LETTER)
     shown = name if len(name) <= most else name[: most - 1] + "…"
     told = html.escape(f"{row['what']}: {row['effect']:+.3g}, {row['low']:+.3g} to {row['high']:+.3g}")
     middle = f"{y:g}"
     yield f"<g><title>{told}</title>"
     yield f'<text x="{left - 8:.1f}" y="{y + 4:g}" text-anchor="end">{html.escape(shown)}</text>'
-    yield from (f'<circle class="one" cx="{x(value)}" cy="{middle}" r="2"/>' for value in row["values"])
-    ends = f'x1="{x(row["low"])}" x2="{x(row["high"])}" y1="{middle}" y2="{middle}"'
-    yield f'<line class="{role}" {ends} stroke-width="2"/>'
+    yield from (f'<circle class="one" cx="{x(value)}" cy="{middle}" r="2"/>' for value in values_of(row))
+    interval = f'x1="{x(row["low"])}" x2="{x(row["high"])}" y1="{middle}" y2="{middle}"'
+    yield f'<line class="{role}" {interval} stroke-width="2"/>'
     yield f'<circle class="{role}" cx="{x(row["effect"])}" cy="{middle}" r="{_DOT}"/>'
-    said = f'<tspan class="said">{row["effect"]:+.3f}</tspan> {html.escape(row["verdict"])}'
-    yield f'<text x="{_WIDTH - _RIGHT + 14}" y="{y + 4:g}">{said}</text></g>'
+    said = f'<tspan class="said">{_signed(row["effect"])}</tspan> {html.escape(row["verdict"])}'
+    yield f'<text x="{right + 14}" y="{y + 4:g}">{said}</text></g>'
+
+
+def _signed(value: float) -> str:
+    return f"{value:+.3f}" if value == 0 or abs(value) >= 0.001 else f"{value:+.1e}"
 
 
 def _ticks(low: float, high: float) -> list[float]:

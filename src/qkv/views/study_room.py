@@ -31,6 +31,7 @@ __all__ = [
     "is_study",
     "read_study",
     "study_room",
+    "values_of",
 ]
 
 _EFFECT = (
@@ -69,7 +70,7 @@ class StudyEffect:
     p_corrected: float | None
     detectable: float | None
     values: tuple[float, ...]
-    """One per replicate."""
+    """One per replicate, of what the effect is of."""
     axis: int
     """Effects with the same number are drawn together; `axes` says which those are."""
 
@@ -246,11 +247,23 @@ _LARGER = 5
 
 def _size(row: Mapping[str, Any]) -> float:
     """The furthest from 0 that anything drawn of an effect lies."""
-    return max(abs(value) for value in (row["margin"], row["low"] or 0, row["high"] or 0, *row["values"]))
+    return max(abs(value) for value in (row["margin"], row["low"] or 0, row["high"] or 0, *values_of(row)))
+
+
+def values_of(row: Mapping[str, Any]) -> tuple[float, ...]:
+    """What a contrast came to in each replicate; a rate less the one that was promised, as its effect is.
+
+    A rate has no spread of its own.
+    """
+    values = tuple(row["values"])
+    if row.get("sd", 0) is not None or row["effect"] is None or not values:
+        return values
+    promised = statistics.fmean(values) - row["effect"]
+    return tuple(value - promised for value in values)
 
 
 def _effect(row: Mapping[str, Any], axis: int) -> StudyEffect:
-    return StudyEffect(**{name: row[name] for name in _EFFECT}, values=tuple(row["values"]), axis=axis)
+    return StudyEffect(**{name: row[name] for name in _EFFECT}, values=values_of(row), axis=axis)
 
 
 def _of(arms: Sequence[Mapping[str, Any]]) -> list[str]:

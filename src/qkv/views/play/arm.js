@@ -5,9 +5,8 @@ import { Transformer } from "./transformer.js";
 import { start, trained } from "./start.js";
 import { heldKinds, wiring } from "./switches.js";
 import { stream } from "./random.js";
-import { BATCH, N_CTX, makeTask } from "./tasks.js";
+import { BATCH, D_MODEL, N_CTX, makeTask } from "./tasks.js";
 
-export const D_MODEL = 32;
 const VALIDATED_EVERY = 25;
 const VALIDATED_TOO = [5, 10, 15]; // where a loss falls fastest
 
@@ -63,7 +62,8 @@ export class Arm {
     model.forward(ids, 1, ids.length, ids.map(() => -1));
     const n = ids.length;
     const patterns = model.layers.map((layer) => layer.pattern.slice(0, model.sizes.n_heads * n * n));
-    return { step: this.taken, weights: model.weights.slice(), gradients: model.gradients.slice(), patterns, sentence: [...ids], moved: this.moved(ids) };
+    const gradients = this.taken ? model.gradients.slice() : model.gradients.slice().fill(NaN); // none yet, which is not zero
+    return { step: this.taken, weights: model.weights.slice(), gradients, patterns, sentence: [...ids], moved: this.moved(ids) };
   }
 
   // What it writes after the sentence: `count` tokens, each drawn by its probability; the same for the same step and seed.
@@ -75,6 +75,7 @@ export class Arm {
       const ids = Int32Array.from(all.slice(-N_CTX));
       this.model.forward(ids, 1, ids.length, ids.map(() => -1));
       const at = (ids.length - 1) * V;
+      if (!(this.model.top.out[at] >= 0)) break; // it has diverged: no probabilities to draw by
       let [rest, id] = [uniform(), 0];
       while (id < V - 1 && (rest -= this.model.top.out[at + id]) > 0) id++;
       all.push(id);

@@ -2,7 +2,7 @@
 
 import { h, newId } from "./dom.js";
 import { RATES, SWITCHES, USUAL_RATE, differences, sound } from "./switches.js";
-import { TASKS } from "./tasks.js";
+import { BATCH, D_MODEL, N_CTX, TASKS } from "./tasks.js";
 import { ARMS, pair } from "./pair.js";
 
 function select(label, options, value, pick, role) {
@@ -12,15 +12,28 @@ function select(label, options, value, pick, role) {
   return h("div.switch", { style: role ? `--role:var(--role-${role})` : null }, h("label", { for: id }, label), field);
 }
 
-// The option of `qkv train` that asks for the same arm.
+// Draw anew what stands in `host`; who was at one of its fields stays there.
+function stay(host, redraw) {
+  const at = host.contains(document.activeElement) ? document.activeElement.closest("[data-switch]")?.dataset.switch : null;
+  redraw();
+  if (at) host.querySelector(`[data-switch=${at}] select`)?.focus();
+}
+
+// The `qkv train` of the same arm: its sizes and switches, and what this page does otherwise than the preset.
 export function command(arm, state) {
-  const sizes = `n_layers=${state.layers},d_model=32`;
+  const sizes = `n_layers=${state.layers},d_model=${D_MODEL},n_ctx=${N_CTX},batch_size=${BATCH}`;
   const parts = SWITCHES.map((s) => s.says(arm[s.name], state.layers)).filter(Boolean);
-  return ["qkv train my.txt --preset textbook --tokenizer char", `--set ${sizes}`, ...parts, `--set optimizer.lr=${arm.rate}`].join(" ");
+  const constant = "optimizer.clip=0,schedule.warmup_steps=0,schedule.decay_share=0";
+  return ["qkv train my.txt --preset textbook --tokenizer char", `--set ${sizes}`, ...parts, `--set optimizer.lr=${arm.rate},${constant}`].join(" ");
 }
 
 export function armControls(host, state, race, change) {
   const columns = pair(host, "switches", (arm) => h("span.differs", { "data-arm": arm }));
+  const fieldsOf = Object.fromEntries(ARMS.map((arm) => [arm, h("div.switches")]));
+  const codes = Object.fromEntries(ARMS.map((arm) => [arm, h("pre.code", { tabindex: "0" })]));
+  const same = Object.fromEntries(ARMS.map((arm) => [arm, h("details", null, h("summary", null, "this arm in qkv"), codes[arm],
+    h("p.small", null, "From other random numbers, and float32: its losses will be close to these, not the same."))]));
+  ARMS.forEach((arm) => columns[arm].append(fieldsOf[arm], same[arm]));
   function draw() {
     for (const arm of ARMS) {
       const now = state[arm];
@@ -35,8 +48,9 @@ export function armControls(host, state, race, change) {
       const rates = [...new Set([...RATES[now.optimizer], now.rate])].sort((a, b) => a - b).map((r) => [r, String(r)]);
       const rate = select("learning rate", rates, now.rate, pick("rate"));
       rate.dataset.switch = "rate";
-      columns[arm].replaceChildren(h("div.switches", null, fields, rate),
-        state.task === "text" && !race.given ? h("details", null, h("summary", null, "the same in qkv"), h("pre.code", { tabindex: "0" }, command(now, state))) : "");
+      stay(fieldsOf[arm], () => fieldsOf[arm].replaceChildren(...fields, rate));
+      same[arm].hidden = state.task !== "text" || race.given !== null;
+      codes[arm].textContent = command(now, state);
       const says = differences(now);
       host.querySelector(`.differs[data-arm=${arm}]`).textContent = says.length ? says.join(", ") : "everything as usual";
     }
@@ -64,7 +78,7 @@ export function playBar(host, state, on) {
       pace.value = state.speed;
       step.disabled = race.playing;
       now.textContent = `step ${race.taken.toLocaleString("en-US")}`;
-      speed.textContent = race.pace ? `${race.pace.toFixed(race.pace < 10 ? 1 : 0)} steps/s, both arms` : "";
+      speed.textContent = race.playing && race.pace ? `${race.pace.toFixed(race.pace < 10 ? 1 : 0)} steps/s, both arms` : "";
     },
   };
 }
@@ -73,30 +87,36 @@ export function playBar(host, state, on) {
 export function sharedControls(host, state, race, change, refuse) {
   const seedId = newId("seed");
   const seed = h("input", { id: seedId, type: "number", min: 0, max: 999999, step: 1, value: state.seed,
-    onchange: () => change({ seed: Math.max(0, Math.min(999999, Math.round(Number(seed.value)) || 0)) }) });
+    onchange: () => {
+      seed.value = Math.max(0, Math.min(999999, Math.round(Number(seed.value)) || 0));
+      change({ seed: Number(seed.value) });
+    } });
   const textId = newId("text");
-  const area = h("textarea", { id: textId, rows: 5, spellcheck: "false" });
   const wrong = h("p.wrong", { role: "alert" });
+  const area = h("textarea", { id: textId, rows: 5, spellcheck: "false", oninput: () => (wrong.textContent = "") });
   const use = h("button.primary", { type: "button", onclick: () => {
     wrong.textContent = refuse(area.value);
     if (!wrong.textContent) change({ text: area.value, sentence: "", token: null });
   } }, "train on this text");
   const own = h("details.own", null, h("summary", null, "your own text"), h("div.entry", null, h("label", { for: textId }, "Paste any text, best some thousand characters; it stays on this page."), area, wrong, use));
-  const fields = h("div.switches.shared");
+  const fields = h("div.switches.shared", null, h("div"), h("div"), h("div.switch", null, h("label", { for: seedId }, "seed"), seed));
   const about = h("p.about");
   host.append(fields, about, own);
+  const said = {}; // of the state, so that what the reader is typing stays
   function draw() {
-    fields.replaceChildren(
-      select("task", Object.entries(TASKS).map(([name, task]) => [name, task.label]), state.task, (task) => change({ task, sentence: "", token: null })),
-      select("layers", race.given ? [[state.layers, String(state.layers)]] : [[1, "one"], [2, "two"]], state.layers, (layers) => change({ layers })),
-      h("div.switch", null, h("label", { for: seedId }, "seed"), seed));
-    fields.firstChild.dataset.switch = "task";
-    fields.children[1].dataset.switch = "layers";
-    for (const field of [...fields.children].slice(0, 2)) field.querySelector("select").disabled = race.given !== null; // a run brings its own
-    seed.value = state.seed;
+    const choices = {
+      task: select("task", Object.entries(TASKS).map(([name, task]) => [name, task.label]), state.task, (task) => change({ task, sentence: "", token: null })),
+      layers: select("layers", race.given ? [[state.layers, String(state.layers)]] : [[1, "one"], [2, "two"]], state.layers, (layers) => change({ layers })),
+    };
+    stay(fields, () => Object.entries(choices).forEach(([name, field], i) => {
+      field.dataset.switch = name;
+      field.querySelector("select").disabled = race.given !== null; // a run brings its own
+      fields.children[i].replaceWith(field);
+    }));
     about.textContent = TASKS[state.task].about;
     own.hidden = state.task !== "text";
-    area.value = state.text;
+    if (said.seed !== state.seed) seed.value = said.seed = state.seed;
+    if (said.text !== state.text) [area.value, wrong.textContent] = [said.text = state.text, ""];
   }
   draw();
   return { draw };

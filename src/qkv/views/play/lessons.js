@@ -9,7 +9,7 @@ export const LESSONS = {
   "frozen-embeddings": {
     question: "If the W matrices are trained, must the embeddings be?",
     turn: "Arm B keeps its embeddings W_E frozen at random; arm A trains them.",
-    look: "Both losses fall, and within some 150 steps both pass the bigram, for W_Q, W_K, W_V and the MLP can learn to read random rows. See how far B stays behind A. In “one row”, B's row is the same before and after, to the last bit.",
+    look: "Both losses fall, and within some 200 steps both pass the bigram, for W_Q, W_K, W_V and the MLP can learn to read random rows. See how far B stays behind A up to there. In “one row”, B's row is the same before and after, to the last bit.",
     scale: "At this size there are about as many kinds of characters as a row has numbers; with a vocabulary of thousands, random rows have to crowd. The text is short: a count of longer n-grams stays ahead of both, and after some 300 steps A, which has more to adapt, begins to know the text by heart: its validation loss turns up before B's.",
     state: { task: "text", layers: 2, a: arm({}), b: arm({ W_E: "freeze" }) },
   },

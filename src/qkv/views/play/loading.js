@@ -6,25 +6,33 @@ import { sharesKeys, why } from "./fits.js";
 import { catalogue } from "./transformer.js";
 
 const LONGEST_HEADER = 1 << 20;
+const NO_SAFETENSORS = "This is no safetensors file.";
 const WANTED = "Choose the files model.safetensors, config.toml and tokenizer.json of a run's folder, all three together.";
+
+// What a text of JSON holds; an Error that says `wrong` where it is none, or no object.
+function json(text, wrong) {
+  try {
+    const found = JSON.parse(text);
+    if (found !== null && typeof found === "object") return found;
+  } catch {
+    // told below
+  }
+  throw new Error(wrong);
+}
 
 // bytes of a safetensors file -> { facts, tensors: address -> { shape, values } }
 export function readSafetensors(buffer) {
   const view = new DataView(buffer);
   const length = buffer.byteLength >= 8 ? Number(view.getBigUint64(0, true)) : Infinity;
-  if (length > LONGEST_HEADER || 8 + length > buffer.byteLength) throw new Error("This is no safetensors file.");
-  let header;
-  try {
-    header = JSON.parse(new TextDecoder().decode(new Uint8Array(buffer, 8, length)));
-  } catch {
-    throw new Error("This is no safetensors file.");
-  }
-  const { __metadata__: facts = {}, ...rows } = header;
+  if (length > LONGEST_HEADER || 8 + length > buffer.byteLength) throw new Error(NO_SAFETENSORS);
+  const { __metadata__: facts = {}, ...rows } = json(new TextDecoder().decode(new Uint8Array(buffer, 8, length)), NO_SAFETENSORS);
   const tensors = {};
-  for (const [address, { dtype, shape, data_offsets: [from, to] }] of Object.entries(rows)) {
+  for (const [address, row] of Object.entries(rows)) {
+    const { dtype, shape, data_offsets: [from, to] = [] } = row ?? {};
+    if (!Array.isArray(shape) || !Number.isInteger(from)) throw new Error(NO_SAFETENSORS);
     const size = shape.reduce((a, b) => a * b, 1);
     if (dtype !== "F32") throw new Error(`${address} is stored as ${dtype}; the playground reads F32.`);
-    if (to - from !== 4 * size || 8 + length + to > buffer.byteLength) throw new Error(`${address} is cut short: the file is damaged.`);
+    if (from < 0 || to - from !== 4 * size || 8 + length + to > buffer.byteLength) throw new Error(`${address} is cut short: the file is damaged.`);
     tensors[address] = { shape, values: Float64Array.from({ length: size }, (_, i) => view.getFloat32(8 + length + from + 4 * i, true)) };
   }
   return { facts, tensors };
@@ -45,7 +53,7 @@ export function readSettings(text) {
 
 // The vocabulary of a tokenizer.json in order, null where its tokens are not single characters.
 export function readTokens(text) {
-  const { model, added_tokens: added = [] } = JSON.parse(text);
+  const { model, added_tokens: added = [] } = json(text, "tokenizer.json is no JSON: the file is damaged.");
   const special = new Set(added.map((token) => token.content));
   const rows = Object.entries(model?.vocab ?? {}).sort((a, b) => a[1] - b[1]).map(([token]) => token);
   return model?.type === "WordLevel" && rows.every((token) => special.has(token) || [...token].length === 1) ? rows : null;
@@ -79,7 +87,7 @@ export async function fromFiles(files) {
   const [weightsFile, config, tokenizer] = [".safetensors", ".toml", "tokenizer.json"].map(named);
   if (!weightsFile) throw new Error(WANTED);
   const { facts, tensors } = readSafetensors(await weightsFile.arrayBuffer());
-  const own = facts.playground ? JSON.parse(facts.playground) : null;
+  const own = facts.playground ? json(facts.playground, `What ${weightsFile.name} says of itself cannot be read: the file is damaged.`) : null;
   if (!own && !(config && tokenizer)) throw new Error(`${weightsFile.name} alone does not say how many heads there are and which character each row is. ${WANTED}`);
   const settings = own?.settings ?? readSettings(await config.text());
   const tokens = own?.tokens ?? readTokens(await tokenizer.text());

@@ -27,21 +27,24 @@ function summary(race) {
     const last = all.at(-1);
     if (!last) return "";
     const best = all.reduce((a, b) => (b.loss < a.loss ? b : a));
+    if (!Number.isFinite(last.loss)) return `${NAMES[arm]}: its loss is no number at step ${whole(last.step)}: it has diverged`;
     const lower = best === last ? "" : `; lowest ${fixed(best.loss, 3)} at step ${whole(best.step)}`;
     return `${NAMES[arm]}: validation ${fixed(last.loss, 3)} nats, ${percent(last.accuracy)} right at step ${whole(last.step)}${lower}`;
   }).filter(Boolean);
 }
 
-function marks(race, colours, span, place, inside) {
+// `most`: what lies beyond is drawn no further off; a path cannot hold every number.
+function marks(race, colours, span, place, inside, top, most) {
   const colour = { a: colours.arm.a, b: colours.arm.b };
-  const lines = ARMS.map((arm) => ({ arm, train: thinned(race.curves[arm].losses), val: race.curves[arm].validations }));
+  const bounded = (points) => points.map((p) => ({ ...p, loss: Math.min(p.loss, most) }));
+  const lines = ARMS.map((arm) => ({ arm, train: bounded(thinned(race.curves[arm].losses)), val: bounded(race.curves[arm].validations) }));
   return [
     Plot.ruleY(race.baselines, { y: "nats", stroke: colours.faint, strokeDasharray: "5 4" }),
     Plot.text(race.baselines, { x: () => span, y: "nats", text: (b) => `${b.label} ${fixed(b.nats)}`, textAnchor: "start", dx: 8, fill: colours.soft, render: place }),
     ...lines.map(({ arm, train }) => Plot.line(train, { x: "step", y: "loss", stroke: colour[arm], strokeWidth: 1, strokeOpacity: 0.45, clip: true })),
     ...lines.map(({ arm, val }) => Plot.line(val, { x: "step", y: "loss", stroke: colour[arm], strokeWidth: 2.2, clip: true })),
     ...(race.taken ? [] : [Plot.text([BEGIN], { frameAnchor: "middle", fontSize: 15, fill: colours.ink, stroke: colours.paper, strokeWidth: 9, lineWidth: Math.min(34, inside / 15) })]),
-    ...lines.map(({ arm, val }) => Plot.dot(val.slice(-1), { x: "step", y: "loss", fill: colour[arm], r: 4 })),
+    ...lines.map(({ arm, val }) => Plot.dot(val.slice(-1).filter((v) => v.loss <= top), { x: "step", y: "loss", fill: colour[arm], r: 4 })),
   ];
 }
 
@@ -70,7 +73,7 @@ export function losses(host, race, armColours) {
       width, height, marginTop, marginBottom, marginLeft, marginRight,
       x: { domain: [0, span], label: "step", labelArrow: "none", labelAnchor: "center", ticks: width < 520 ? 4 : 7, tickSize: 0, tickFormat: (v) => whole(v) },
       y: { domain: [low, top], label: null, ticks: 5, tickSize: 0 },
-      marks: marks(race, { ...colours, arm: armColours(frame.el) }, span, place, width - marginLeft - marginRight),
+      marks: marks(race, { ...colours, arm: armColours(frame.el) }, span, place, width - marginLeft - marginRight, top, top + 9 * (top - low)),
     });
   });
   frame.body.append(readout);

@@ -1,7 +1,7 @@
 // What moved q, cosines of rows of W_E where words have kinds, and what the model writes. What a task has nothing for is hidden
 // by `build`, at every new task: a drawing that hid itself would be out of sight, and never be asked to draw again.
 
-import { clear, h } from "./dom.js";
+import { clear, h, together } from "./dom.js";
 import { fixed, number } from "./format.js";
 import { figure } from "./figure.js";
 import { raster } from "./raster.js";
@@ -45,10 +45,12 @@ function means(numbers, d, { kinds, beside }) {
 export function cosineView(host, race) {
   const frame = figure(host, { wide: true, title: "Which rows of W_E are similar?", caption: "Cosines between rows of W_E, words in the order of their kinds: animals, people, drinks, foods, places. Of this parametrisation: a change of basis inside the model would leave its output as it is and these cosines not." });
   const columns = pair(frame.body, "cosines");
+  const off = together();
   function draw() {
     const { kinds, beside } = race.task;
     if (!race.seen || !kinds) return;
     const [ids, colours, scale] = [kinds.flat(), theme(host), linear(1, true)];
+    off();
     for (const arm of ARMS) {
       const d = race.made[arm].sizes.d_model;
       const [now, first] = [values(race, arm, "W_E", "weights").numbers, race.made[arm].origin];
@@ -57,6 +59,7 @@ export function cosineView(host, race) {
       const readout = h("p.readout", { "aria-live": "polite" });
       const panel = raster({ label: `${NAMES[arm]}, cosines of rows of W_E`, rows: ids.length, columns: ids.length, values: table, scale,
         tell: (i, j) => (readout.textContent = `${race.show(ids[i])} and ${race.show(ids[j])}: ${fixed(table[i * ids.length + j])}`) });
+      off.add(panel.off);
       panel.el.style.aspectRatio = "1";
       const [before, after] = [means(first, d, { kinds, beside }), means(now, d, { kinds, beside })];
       const line = (label, key) => h("div", null, h("dt", null, label), h("dd", { "data-mean": key }, `${fixed(before[key])} → ${fixed(after[key])}`));

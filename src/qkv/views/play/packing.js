@@ -11,12 +11,11 @@ export async function packText(text) {
   return btoa(letters).replaceAll("+", "-").replaceAll("/", "_").replace(/=+$/, "");
 }
 
-// -> the text, "" where the letters are none of ours or hold more than `most` characters
-export async function unpackText(letters, most) {
+// -> the text, "" where the letters are none of ours
+export async function unpackText(letters) {
   try {
     const bytes = Uint8Array.from(atob(letters.replaceAll("-", "+").replaceAll("_", "/")), (c) => c.charCodeAt(0));
-    const text = new TextDecoder("utf-8", { fatal: true }).decode(await through(new DecompressionStream("deflate-raw"), bytes));
-    return text.length <= most ? text : "";
+    return new TextDecoder("utf-8", { fatal: true }).decode(await through(new DecompressionStream("deflate-raw"), bytes));
   } catch {
     return "";
   }

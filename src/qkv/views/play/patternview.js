@@ -1,6 +1,6 @@
 // Where each head looks on a sentence, both arms side by side.
 
-import { clear, h } from "./dom.js";
+import { clear, h, together } from "./dom.js";
 import { fixed } from "./format.js";
 import { figure } from "./figure.js";
 import { paint, raster } from "./raster.js";
@@ -23,6 +23,7 @@ export function patternView(host, race, watched, chosen) {
   const text = h("div.sentence-tokens");
   frame.body.append(text, legend);
   const columns = pair(frame.body, "attention");
+  const drawn = Object.fromEntries(ARMS.map((arm) => [arm, { shape: "", off: together() }]));
 
   function draw() {
     if (!race.seen) return;
@@ -34,21 +35,31 @@ export function patternView(host, race, watched, chosen) {
   function one(arm, colours) {
     const { n_layers, n_heads } = race.made[arm].sizes;
     const n = race.seen[arm].sentence.length;
-    const body = columns[arm];
-    if (race.playing && (body.contains(document.activeElement) || body.matches(":hover")) && body.dataset.shape === `${n_layers}x${n_heads}x${n}`) return;
-    body.dataset.shape = `${n_layers}x${n_heads}x${n}`;
+    const at = drawn[arm];
+    if (at.shape !== `${n_layers}x${n_heads}`) Object.assign(at, { shape: `${n_layers}x${n_heads}`, large: "" }, grid(arm, n_layers, n_heads));
     const [layer, head] = [Math.min(watched()[arm][0], n_layers - 1), Math.min(watched()[arm][1], n_heads - 1)];
-    const grid = h("div.heads", { style: `--heads:${n_heads}` }, h("span"), Array.from({ length: n_heads }, (_, i) => h("span.thumb-head", { "aria-hidden": "true" }, `H${i}`)));
-    for (let l = 0; l < n_layers; l++) {
-      grid.append(h("span.thumb-layer", null, `L${l}`));
-      for (let i = 0; i < n_heads; i++) {
-        const canvas = h("canvas", { "aria-hidden": "true" });
-        paint(canvas, square(race.seen[arm].patterns[l], i, n), n, n, scale, colours);
-        grid.append(h("button.thumb", { type: "button", "aria-label": `${NAMES[arm]}, layer ${l}, head ${i}`, "aria-pressed": String(l === layer && i === head),
-          onclick: () => ((watched()[arm] = [l, i]), chosen(), body.removeAttribute("data-shape"), draw()) }, canvas));
-      }
-    }
-    clear(body).append(grid, large(arm, layer, head, n));
+    at.thumbs.forEach(({ button, canvas, l, i }) => {
+      paint(canvas, square(race.seen[arm].patterns[l], i, n), n, n, scale, colours);
+      button.setAttribute("aria-pressed", String(l === layer && i === head));
+    });
+    const read = race.playing && (at.place.contains(document.activeElement) || at.place.matches(":hover"));
+    if (read && at.large === `${layer} ${head} ${n}`) return; // do not take away what is being read
+    at.large = `${layer} ${head} ${n}`;
+    at.off();
+    at.place.replaceChildren(...large(arm, layer, head, n));
+  }
+  // The small pictures of an arm, which stay as long as it has as many heads, so that a click or a key finds them.
+  function grid(arm, n_layers, n_heads) {
+    const thumbs = [];
+    const place = h("div.head-large");
+    const layers = Array.from({ length: n_layers }, (_, l) => [h("span.thumb-layer", null, `L${l}`), Array.from({ length: n_heads }, (_unused, i) => {
+      const canvas = h("canvas", { "aria-hidden": "true" });
+      const button = h("button.thumb", { type: "button", "aria-label": `${NAMES[arm]}, layer ${l}, head ${i}`, onclick: () => ((watched()[arm] = [l, i]), chosen(), draw()) }, canvas);
+      thumbs.push({ button, canvas, l, i });
+      return button;
+    })]);
+    clear(columns[arm]).append(h("div.heads", { style: `--heads:${n_heads}` }, h("span"), Array.from({ length: n_heads }, (_, i) => h("span.thumb-head", { "aria-hidden": "true" }, `H${i}`)), layers), place);
+    return { thumbs, place };
   }
   function large(arm, layer, head, n) {
     const numbers = square(race.seen[arm].patterns[layer], head, n);
@@ -56,8 +67,9 @@ export function patternView(host, race, watched, chosen) {
     const readout = h("p.readout", { "aria-live": "polite" });
     const panel = raster({ label: `${NAMES[arm]}, attention of L${layer}.H${head}`, rows: n, columns: n, values: numbers, scale,
       tell: (q, k) => (readout.textContent = k > q ? "in the future" : `${race.show(ids[q])} (${q}) gives ${fixed(numbers[q * n + k])} to ${race.show(ids[k])} (${k})`) });
+    drawn[arm].off.add(panel.off);
     panel.el.style.aspectRatio = "1";
-    return h("div.head-large", null, h("p.small", null, h("code", null, `L${layer}.H${head}`)), panel.el, readout);
+    return [h("p.small", null, h("code", null, `L${layer}.H${head}`)), panel.el, readout];
   }
   return { el: frame.el, draw };
 }

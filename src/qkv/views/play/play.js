@@ -3,7 +3,7 @@
 import { armControls, playBar, sharedControls } from "./controls.js";
 import { baselines, inputCounts } from "./baselines.js";
 import { h, inSight, newId } from "./dom.js";
-import { token } from "./format.js";
+import { plural, token, whole } from "./format.js";
 import { save } from "./keep.js";
 import { FIXED, sharing } from "./fits.js";
 import { LESSONS } from "./lessons.js";
@@ -18,25 +18,28 @@ import { safetensors } from "./safetensors.js";
 import { packText, unpackText } from "./packing.js";
 import { LONGEST_TEXT, SHORTEST_TEXT, fresh, fromHash, toHash } from "./state.js";
 import { sound, usual } from "./switches.js";
-import { N_CTX, makeTask } from "./tasks.js";
+import { N_CTX, charactersIn, makeTask } from "./tasks.js";
 import { onTheme } from "./theme.js";
 import { weightView } from "./weightview.js";
 
 const WRITES_EVERY = 1000; // milliseconds
 const state = fresh();
 const race = { given: null, playing: false, taken: 0, pace: 0, seen: null, curves: null, show: (id) => token(race.tokens[id]) };
-let threads, views, bar, arms, shared, lessonBox, loadBox;
-let [turn, wroteAt, busy, countedFor] = [0, 0, Promise.resolve(), ""];
+let threads, views, bar, arms, shared, lessonBox, loadBox, keepBox;
+let [turn, wroteAt, busy, countedFor] = [0, 0, Promise.resolve(), {}];
 
-function refuse(text) {
-  if (text.length < SHORTEST_TEXT) return `This text has ${text.length} characters; at least ${SHORTEST_TEXT} are needed, so that a tenth of it can be kept aside. Paste a longer one.`;
-  return text.length > LONGEST_TEXT ? `This text has ${text.length.toLocaleString("en-US")} characters; at most ${LONGEST_TEXT.toLocaleString("en-US")} fit here. Paste a part of it.` : "";
+// What is wrong with a text, or nothing; of a run that is gone on from only the characters count that are its tokens.
+function refuse(text, given = race.given) {
+  const [all, known] = [charactersIn(text), given ? charactersIn(text, given.tokens) : null];
+  const has = known === null || known === all ? `This text has ${plural(all, "character")}` : `Of this text ${plural(known, "character")} ${known === 1 ? "is" : "are"} known to the run`;
+  if ((known ?? all) < SHORTEST_TEXT) return `${has}; at least ${SHORTEST_TEXT} are needed, so that a tenth of it can be kept aside. Paste a longer one.`;
+  return all > LONGEST_TEXT ? `This text has ${plural(all, "character")}; at most ${whole(LONGEST_TEXT)} fit here. Paste a part of it.` : "";
 }
 
 // The sentence that heads look at: the reader's, in tokens the model knows, or the task's own.
-function sentence() {
-  const own = [...state.sentence].map((c) => race.tokens.indexOf(c)).filter((id) => id >= 0).slice(0, N_CTX);
-  return state.task === "text" && own.length > 1 ? own : race.task.sentence;
+function sentence(task = race.task) {
+  const own = [...state.sentence].map((c) => task.tokens.indexOf(c)).filter((id) => id >= 0).slice(0, N_CTX);
+  return task.name === "text" && own.length > 1 ? own : task.sentence;
 }
 
 // Everything from the start: new arms, empty curves. Only the last of several resets that overlap goes on.
@@ -46,40 +49,53 @@ async function reset(upTo = 0) {
   document.documentElement.dataset.ready = "no";
   await busy.catch(() => {});
   if (mine !== turn) return;
-  race.task = makeTask(state.task, state.seed, state.text, race.given?.tokens);
-  race.tokens = race.task.tokens;
-  count();
-  race.countsNote = state.task === "text" || state.task === "addition" ? "" : " of 64 batches";
-  const wanted = race.tokens.indexOf(state.token);
-  race.token = wanted >= 0 ? wanted : race.counts.indexOf(Math.max(...race.counts));
-  busy = (async () => {
-    race.made = await threads.make(state, race.given);
-    race.curves = Object.fromEntries(ARMS.map((arm) => [arm, { losses: [], validations: [] }]));
-    Object.assign(race, { taken: 0, pace: 0, written: null });
-    views.forEach((view) => view.build?.());
-    await advance(0, true);
-  })();
-  await busy;
+  await (busy = renew());
   race.playing = race.taken < upTo; // a link's steps are played too, and may be paused
-  while (mine === turn && race.playing && race.taken < upTo) await (busy = advance(Math.min(threads.stretch(), upTo - race.taken), false));
+  while (mine === turn && race.playing && race.taken < upTo) {
+    const [began, before] = [performance.now(), race.taken];
+    await (busy = advance(Math.min(threads.stretch(), upTo - before), false));
+    paced(race.taken - before, began);
+  }
   if (mine !== turn) return;
   race.playing = false;
   controls();
   document.documentElement.dataset.ready = "yes";
 }
 
+// New arms at step 0. All that is drawn is exchanged at once, when the last of it is there: a frame between would show the ids
+// of one task as tokens of another.
+async function renew() {
+  const [given, seed] = [race.given, state.seed];
+  const task = makeTask(state.task, seed, state.text, given?.tokens);
+  const counts = counted(task, seed);
+  const made = await threads.make(state, given);
+  const answers = await threads.advance(0, sentence(task), true);
+  const wanted = task.tokens.indexOf(state.token);
+  const curves = Object.fromEntries(ARMS.map((arm) => [arm, { losses: [], validations: [] }]));
+  Object.assign(race, counts, { task, tokens: task.tokens, made, curves, seed, first: given?.step ?? 0, pace: 0, written: null,
+    countsNote: ["text", "addition"].includes(task.name) ? "" : " of 64 batches", token: wanted >= 0 ? wanted : counts.counts.indexOf(Math.max(...counts.counts)) });
+  views.forEach((view) => view.build?.());
+  take(answers);
+}
+
 // What counting reaches, counted again only where there is something else to count.
-function count() {
-  const key = JSON.stringify([state.task, state.seed, race.tokens, state.task === "text" ? state.text : ""]);
-  if (key === countedFor) return;
-  countedFor = key;
-  race.baselines = baselines(race.task);
-  race.counts = inputCounts(race.task);
+function counted(task, seed) {
+  const key = JSON.stringify([task.name, seed, task.tokens, task.name === "text" ? state.text : ""]);
+  if (key !== countedFor.key) countedFor = { key, baselines: baselines(task), counts: inputCounts(task) };
+  return { baselines: countedFor.baselines, counts: countedFor.counts };
 }
 
 async function advance(steps, writes) {
-  const began = performance.now();
-  const answers = await threads.advance(steps, sentence(), writes || began - wroteAt > WRITES_EVERY);
+  take(await threads.advance(steps, sentence(), writes || performance.now() - wroteAt > WRITES_EVERY));
+}
+
+// Steps a second since `began`, waiting included, smoothed.
+function paced(steps, began) {
+  const pace = (1000 * steps) / (performance.now() - began);
+  race.pace = race.pace ? 0.8 * race.pace + 0.2 * pace : pace;
+}
+
+function take(answers) {
   for (const arm of ARMS) {
     race.curves[arm].losses.push(...answers[arm].losses);
     race.curves[arm].validations.push(...answers[arm].validations);
@@ -87,10 +103,6 @@ async function advance(steps, writes) {
   race.taken = answers.a.taken;
   race.seen = { a: answers.a.seen, b: answers.b.seen };
   if (answers.a.written) [race.written, wroteAt] = [{ a: answers.a.written, b: answers.b.written }, performance.now()];
-  if (steps) {
-    const pace = (1000 * steps) / (performance.now() - began);
-    race.pace = race.pace ? 0.8 * race.pace + 0.2 * pace : pace;
-  }
   state.step = race.taken;
   views.forEach((view) => view.soon());
   bar.draw(race);
@@ -106,10 +118,11 @@ async function play() {
   const waits = { 1: 1000, 5: 200 };
   while (race.playing && mine === turn) {
     const slow = waits[state.speed];
-    const began = performance.now();
+    const [began, before] = [performance.now(), race.taken];
     await (busy = advance(slow ? 1 : threads.stretch(), false));
     const rest = slow ? slow - (performance.now() - began) : 0;
     await new Promise((done) => setTimeout(done, Math.max(0, rest)));
+    if (mine === turn) paced(race.taken - before, began);
   }
   if (mine === turn) remember();
 }
@@ -121,6 +134,7 @@ async function oneStep() {
 
 async function pause() {
   race.playing = false;
+  bar.draw(race);
   await busy;
   await (busy = advance(0, true));
   controls();
@@ -136,6 +150,7 @@ function controls() {
   bar.draw(race);
   lessonBox.draw();
   loadBox.draw();
+  keepBox.draw();
   views.forEach((view) => view.soon());
   remember();
 }
@@ -156,13 +171,18 @@ function lessons(host) {
   const chips = Object.entries(LESSONS).map(([name, lesson]) => h("button.chip", { type: "button", "data-lesson": name,
     onclick: () => ((race.given = null), change({ sentence: "", token: null, ...lesson.state, a: sound(lesson.state.a), b: sound(lesson.state.b), lesson: name })) }, lesson.question));
   host.append(h("div.chips.lessons", { role: "group", "aria-label": "lessons" }, chips), box);
+  let said = "";
   return {
     draw() {
       const lesson = Object.hasOwn(LESSONS, state.lesson ?? "") ? LESSONS[state.lesson] : null;
+      const left = lesson !== null && ["task", "layers", "a", "b"].some((key) => JSON.stringify(state[key]) !== JSON.stringify(lesson.state[key]));
       chips.forEach((chip) => chip.setAttribute("aria-pressed", String(chip.dataset.lesson === state.lesson)));
       chips.forEach((chip) => chip.classList.toggle("on", chip.dataset.lesson === state.lesson));
+      if (said === `${state.lesson} ${left}`) return; // a live region speaks whenever it is filled
+      said = `${state.lesson} ${left}`;
       const paragraph = (name, text) => h("p", null, h("b", null, name), " ", text);
-      box.replaceChildren(...(lesson ? [h("h2", null, lesson.question), paragraph("The switch.", lesson.turn), paragraph("Look for.", lesson.look),
+      box.replaceChildren(...(lesson ? [h("h2", null, lesson.question), left ? h("p.left", null, "The settings are no longer those of this question; choose it again to go back to them.") : "",
+        paragraph("The switch.", lesson.turn), paragraph("Look for.", lesson.look),
         h("p", null, h("b", null, "Scale."), " ", lesson.scale, " ", answer(state.lesson))] : []));
     },
   };
@@ -170,17 +190,25 @@ function lessons(host) {
 
 // What a file of saved weights has to say besides, so that it can be loaded again.
 function about(arm) {
-  const { sizes } = race.made[arm];
-  const { positions, scale, skip, shared } = state[arm];
+  const { sizes, wiring: { positions, scale, skip, shared } } = race.made[arm];
   const settings = { ...FIXED, positions: positions ? "learned" : "none", scale, skip, changes: shared ? sharing(sizes.n_layers).join() : "", ...sizes, n_kv_heads: sizes.n_heads, d_head: sizes.d_model / sizes.n_heads };
-  return JSON.stringify({ settings, tokens: state.task === "text" ? race.tokens : null });
+  return JSON.stringify({ settings, tokens: race.task.name === "text" ? race.tokens : null });
 }
 
 // Both arms go on from the weights of a run: the same in both, until a switch differs.
 function goOn(given) {
+  const wrong = refuse(state.text, given);
+  if (wrong) throw new Error(`${wrong} That is done under “your own text”; then choose the files again.`);
   race.given = given;
   const arm = sound({ ...usual(), ...given.arm });
   return change({ task: "text", layers: given.sizes.n_layers, sentence: "", token: null, lesson: null, a: arm, b: sound({ ...arm, W_E: "freeze" }) });
+}
+
+// How much of the text is no token of the run, and what becomes of it.
+function strange() {
+  const [text, known] = [charactersIn(state.text), charactersIn(state.text, race.given.tokens, false)];
+  const rest = charactersIn(state.text, race.given.tokens) === text ? "read as one, unknown" : "left out";
+  return known < text ? ` Of the text, ${plural(text - known, "character")} in ${whole(text)} ${text - known === 1 ? "is" : "are"} none of these and ${rest}.` : "";
 }
 
 function load(host) {
@@ -202,22 +230,25 @@ function load(host) {
   return { draw() {
     forget.hidden = !race.given;
     const { sizes, step, name } = race.given ?? {};
-    said.textContent = race.given ? `Both arms go on from ${name}${step ? `, step ${step}` : ""}: ${sizes.n_layers} layer${sizes.n_layers === 1 ? "" : "s"}, d_model ${sizes.d_model}, ${sizes.n_heads} heads, ${sizes.d_vocab} characters. Optimizers start anew. A link does not carry the weights.` : "";
+    said.textContent = race.given ? `Both arms go on from ${name}${step ? `, step ${step}` : ""}: ${sizes.n_layers} layer${sizes.n_layers === 1 ? "" : "s"}, d_model ${sizes.d_model}, ${sizes.n_heads} heads, ${sizes.d_vocab} characters. Optimizers start anew. A link does not carry the weights.${strange()}` : "";
   } };
 }
 
 function keep(host) {
   const link = h("button.chip", { type: "button", onclick: async () => {
     remember();
-    await navigator.clipboard?.writeText(location.href).then(() => (said.textContent = "copied"), () => (said.textContent = "copy the address of this page"));
+    const copied = await navigator.clipboard?.writeText(location.href).then(() => true, () => false); // none where the page came over plain http
+    said.textContent = copied ? "copied" : "copy the address of this page";
   } }, "copy a link to this");
   const said = h("span.small", { role: "status" });
   const weights = (arm) => h("button.chip", { type: "button", "data-save": arm, onclick: () => {
-    const bytes = safetensors(race.made[arm].entries, race.seen[arm].weights, { made_by: "qkv playground", step: String((race.given?.step ?? 0) + race.taken), seed: String(state.seed), task: state.task, playground: about(arm) });
-    save(new Blob([bytes], { type: "application/octet-stream" }), `${state.task}-${arm}-step${race.taken}.safetensors`);
+    const [step, task] = [race.first + race.taken, race.task.name];
+    const bytes = safetensors(race.made[arm].entries, race.seen[arm].weights, { made_by: "qkv playground", step: String(step), seed: String(race.seed), task, playground: about(arm) });
+    save(new Blob([bytes], { type: "application/octet-stream" }), `${task}-${arm}-step${step}.safetensors`);
   } }, `weights of ${NAMES[arm]}`);
   host.append(h("h2", null, "Keep it"), h("p.small", null, "A link holds every setting, what you look at, your own text and the step: whoever opens it sees the same training, computed again in their own browser. A long text makes a long link. The weights are safetensors with the addresses of qkv."),
     h("div.chips", null, inFrame() ? null : link, ARMS.map(weights), said));
+  return { draw: () => (said.textContent = "") };
 }
 
 function sentenceField(host) {
@@ -230,7 +261,7 @@ function sentenceField(host) {
       await (busy = advance(0, true));
     } });
   host.append(h("div.sentence-field", null, field));
-  return { el: field, build: () => (field.hidden = state.task !== "text"), draw: () => document.activeElement === field || (field.value = state.sentence) };
+  return { el: field, build: () => (field.hidden = race.task.name !== "text"), draw: () => document.activeElement === field || (field.value = state.sentence) };
 }
 
 function pick(id) {
@@ -262,15 +293,15 @@ function build(main) {
     patternView(rooms.inside, race, watched, remember), sentenceField(rooms.inside), rowView(rooms.inside, race, pick), movedView(rooms.inside, race)];
   for (const view of views) view.soon = inSight(view.el, view.draw);
   loadBox = load(rooms.load);
-  keep(rooms.keep);
+  keepBox = keep(rooms.keep);
   onTheme(() => views.forEach((view) => view.soon()));
 }
 
 // The state that the address says.
 async function fromAddress() {
   const said = fromHash(location.hash);
-  const text = said.packed ? await unpackText(said.packed, LONGEST_TEXT) : "";
-  Object.assign(state, said, text.length >= SHORTEST_TEXT ? { text } : { packed: null });
+  const text = said.packed ? await unpackText(said.packed) : "";
+  Object.assign(state, said, text && !refuse(text, null) ? { text } : { packed: null });
 }
 
 // Another link was opened in this tab; an anchor such as that of the skip link says nothing about the state.
@@ -278,8 +309,9 @@ async function follow() {
   if (!location.hash.includes("=")) return remember();
   race.given = null;
   await fromAddress();
-  lessonBox.draw();
-  return reset(state.step);
+  const upTo = state.step;
+  controls();
+  return reset(upTo);
 }
 
 async function begin() {

@@ -1,6 +1,6 @@
 // One token's row of W_E before and now, and the gradient that reached it; then all rows' gradients in one strip.
 
-import { clear, h, newId } from "./dom.js";
+import { clear, h, newId, together } from "./dom.js";
 import { number, percent, plural } from "./format.js";
 import { figure } from "./figure.js";
 import { raster } from "./raster.js";
@@ -15,6 +15,7 @@ export function rowView(host, race, pick) {
   const frame = figure(host, { wide: true, title: h("span", null, h("label", { for: id }, "One row: W_E of "), select),
     caption: "The numbers of one token's row at the start, now, and what changed, on one scale; then the gradient that reached this row at the last step. The last strip: the length of the gradient of every row, tokens in the order of the list." });
   const columns = pair(frame.body, "one row");
+  const off = Object.fromEntries(ARMS.map((arm) => [arm, together()]));
 
   function build() {
     clear(select).append(...race.tokens.map((_, i) => h("option", { value: i }, race.show(i))));
@@ -29,6 +30,7 @@ export function rowView(host, race, pick) {
     const body = columns[arm];
     if (race.playing && (body.contains(document.activeElement) || body.matches(":hover")) && body.dataset.token === String(race.token)) return;
     body.dataset.token = race.token;
+    off[arm]();
     const row = (numbers) => numbers.slice(race.token * d, (race.token + 1) * d);
     const [now, change, gradient] = ["weights", "change", "gradient"].map((mode) => values(race, arm, "W_E", mode).numbers);
     const before = row(now).map((v, i) => v - row(change)[i]);
@@ -36,6 +38,7 @@ export function rowView(host, race, pick) {
     const strip = (name, numbers, scale, says) => {
       const panel = raster({ label: `${NAMES[arm]}, ${name}`, rows: 1, columns: numbers.length, values: numbers, scale,
         tell: (_, i) => (readout.textContent = says(i)), leave: () => (readout.textContent = summary) });
+      off[arm].add(panel.off);
       return [h("span.strip-name", null, name), panel.el];
     };
     const scale = linear(steady(robust([row(now), before], true).ends[1]), true);

@@ -6,7 +6,7 @@ const HOW = [["train", "trained"], ["freeze", "frozen"]];
 const WITH_IDENTITY = [...HOW, ["identity", "identity"]];
 const yes = (on, off) => [[true, on], [false, off]];
 
-// role: the colour; `says(value, layers)`: the option of `qkv train` that asks for the same, "" where it is the usual.
+// role: the colour; `says(value, layers)`: the option of `qkv train` that asks for the same, "" where that is the preset's.
 export const SWITCHES = [
   { name: "W_E", label: "W_E, the embeddings", role: "E", options: HOW, usual: "train", says: held("W_E") },
   { name: "W_Q", label: "W_Q", role: "Q", options: WITH_IDENTITY, usual: "train", says: held("L*.W_Q") },
@@ -18,7 +18,7 @@ export const SWITCHES = [
   { name: "scale", label: "scores", role: "K", options: yes("divided by √d_k", "not divided"), usual: true, says: set("scale") },
   { name: "positions", label: "positions", role: "E", options: yes("learned", "none"), usual: true, says: (on) => (on ? "" : "--set positions=none") },
   { name: "skip", label: "skip connections", role: "norm", options: yes("yes", "no"), usual: true, says: set("skip") },
-  { name: "optimizer", label: "optimizer", role: "norm", options: [["adam", "Adam"], ["sgd", "SGD"]], usual: "adam", says: (kind) => (kind === "sgd" ? "--set optimizer.kind=sgd,optimizer.momentum=0" : "") },
+  { name: "optimizer", label: "optimizer", role: "norm", options: [["adam", "Adam"], ["sgd", "SGD"]], usual: "adam", says: (kind) => `--set optimizer.${kind === "sgd" ? "kind=sgd,optimizer.momentum=0" : "beta2=0.999"}` },
 ];
 
 export const RATES = { adam: [3e-4, 1e-3, 3e-3, 1e-2], sgd: [0.03, 0.1, 0.3, 1] };

@@ -4,10 +4,12 @@
 
 import { below, shuffled, stream } from "./random.js";
 
+export const D_MODEL = 32;
 export const N_CTX = 32;
 export const BATCH = 32;
 const LARGEST_VOCABULARY = 120;
 const COUNTED_BATCHES = 64;
+const UNKNOWN = ["[UNK]", "\ufffd"]; // the token of all other characters: of a run, and of a text with too many kinds
 const LETTERS = [..."abcdefghijklmnopqrstuvwxyz"];
 
 // Rows of equal length, each { ids, targets }, as one batch.
@@ -35,12 +37,21 @@ function generated(seed, name, rows, make) {
 
 // The characters of a text as tokens: the text's own most frequent ones, or those that a model was given.
 function alphabet(all, given) {
-  if (given) return [given, given.indexOf("[UNK]")];
+  if (given) return [given, Math.max(...UNKNOWN.map((token) => given.indexOf(token)))];
   const counts = new Map();
   for (const c of all) counts.set(c, (counts.get(c) ?? 0) + 1);
   const kept = [...counts].sort((a, b) => b[1] - a[1]).slice(0, LARGEST_VOCABULARY - 1).map(([c]) => c).sort();
-  const tokens = counts.size > kept.length ? [...kept, "\ufffd"] : kept;
+  const tokens = counts.size > kept.length ? [...kept, UNKNOWN[1]] : kept;
   return [tokens, tokens.length - 1];
+}
+
+// How many characters of a text are tokens, of the `given` ones where there are such; with `unknown`, those too that become
+// the token of what is unknown.
+export function charactersIn(text, given = null, unknown = true) {
+  const all = [...text];
+  if (!given || (unknown && UNKNOWN.some((token) => given.includes(token)))) return all.length;
+  const tokens = new Set(given);
+  return all.filter((c) => tokens.has(c)).length;
 }
 
 function characters(seed, { text, given }) {

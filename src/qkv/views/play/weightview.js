@@ -1,6 +1,6 @@
 // Every matrix of both arms as a heat map: its weights, its change since the start, or the gradient that reached it.
 
-import { choice, clear, h } from "./dom.js";
+import { choice, clear, h, together } from "./dom.js";
 import { number, shape } from "./format.js";
 import { figure } from "./figure.js";
 import { paint, raster } from "./raster.js";
@@ -28,13 +28,14 @@ export function values(race, arm, address, mode) {
 // `watched`: { mode, address }, part of the state; `chosen` is called when the reader changes it.
 export function weightView(host, race, watched, chosen) {
   const legend = h("div");
-  const frame = figure(host, { wide: true, title: "The matrices", caption: "Rows down, columns across; one scale for all. Under each: its root mean square. A frozen matrix gets no update; the gradient drawn is the one that reached it at the last step, all the same. Choose one to read its numbers." });
+  const frame = figure(host, { wide: true, title: "The matrices", caption: "Rows down, columns across; all of these have one scale, the two large ones each its own. Under each: its root mean square. A frozen matrix gets no update; the gradient drawn is the one that reached it at the last step, all the same. Choose one to read its numbers." });
   const modes = choice("what is shown", MODES, watched().mode, (mode) => ((watched().mode = mode), chosen(), draw()));
   frame.body.append(h("div.controls", null, modes), legend);
   const columns = pair(frame.body, "matrices");
   const detail = h("div.detail");
   frame.body.append(detail);
   const thumbs = new Map();
+  const off = together();
 
   function thumb(arm, address) {
     const entry = race.made[arm].entries.find((e) => e.address === address);
@@ -77,6 +78,8 @@ export function weightView(host, race, watched, chosen) {
   }
   function large(colours) {
     const shown = watched();
+    if (race.playing && (detail.contains(document.activeElement) || detail.matches(":hover"))) return; // do not take away what is being read
+    off();
     const readout = h("p.readout", { "aria-live": "polite" }, "Point at a cell, or use the arrow keys, to read one number.");
     const panels = ARMS.map((arm) => {
       const found = values(race, arm, shown.address, shown.mode);
@@ -87,11 +90,10 @@ export function weightView(host, race, watched, chosen) {
       const line = (row) => (shown.address === "W_E" ? `row ${race.show(row)}` : `row ${row}`);
       const panel = raster({ label: `${NAMES[arm]}, ${shown.address}`, rows, columns: across, values: found.numbers, scale,
         tell: (row, column) => (readout.textContent = `${NAMES[arm]}, ${shown.address}, ${line(row)}, column ${column}: ${number(found.numbers[row * across + column], 4)}`) });
+      off.add(panel.off);
       panel.el.style.aspectRatio = `${across} / ${rows}`;
       return h("div.panel", null, h("p.small", null, `${NAMES[arm]}: ${shape(found.entry.shape)}`), panel.el, bar(scale, colours, shown.mode));
     });
-    const focused = detail.contains(document.activeElement) || detail.matches(":hover");
-    if (focused && race.playing) return; // do not take away what is being read
     clear(detail).append(h("h3", null, h("code.role", { style: `--role:var(--role-${ROLE[shown.address.replace(/^L\d\./, "")]})` }, shown.address)), h("div.panels", null, panels), readout);
   }
   return { el: frame.el, draw, build };

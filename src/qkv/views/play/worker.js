@@ -9,7 +9,7 @@ const WRITTEN = 90;
 function answer({ make, run, look, sentence, writes }) {
   if (make) {
     arm = new Arm(make.shared, make.arm, make.given);
-    return { entries: arm.model.entries, origin: arm.origin, sizes: arm.model.sizes, held: arm.held };
+    return { entries: arm.model.entries, origin: arm.origin, sizes: arm.model.sizes, wiring: arm.model.wiring, held: arm.held };
   }
   const began = performance.now();
   const out = arm.run(run);

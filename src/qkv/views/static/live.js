@@ -1,7 +1,7 @@
 // The live page's host: payload, rooms and answers come from the server that gave the page; its events say when the run
 // has gone on.
 
-import { h } from "./dom.js";
+import { h, lastOnly } from "./dom.js";
 import { openWire } from "./decode.js";
 import { allSteps, empty, openPage } from "./rooms.js";
 import { openStudy } from "./studied.js";
@@ -141,13 +141,19 @@ async function payload() {
   return response.json();
 }
 
-// A study is small: its page is drawn again whenever a training has ended.
-function followStudy(main) {
-  let told = null;
-  new EventSource("events").addEventListener("pulse", async (event) => {
-    const was = told;
-    told = event.data;
-    if (was !== null && was !== told) openStudy(main, await payload());
+// A study is small: its page is drawn again whenever a training has ended, one that ended before the first pulse too. Where
+// it cannot be read, the next pulse tries again.
+function followStudy(main, found) {
+  let [told, shown] = [null, JSON.stringify(found)];
+  const newest = lastOnly();
+  const draw = (study) => {
+    if (JSON.stringify(study) !== shown) openStudy(main, study);
+    shown = JSON.stringify(study);
+  };
+  new EventSource("events").addEventListener("pulse", ({ data }) => {
+    if (data === told) return;
+    told = data;
+    newest(payload, draw, () => (told = null));
   });
 }
 
@@ -157,7 +163,7 @@ async function start() {
     const found = await payload();
     if (found.study) {
       openStudy(main, found);
-      return followStudy(main);
+      return followStudy(main, found);
     }
     const model = openPage(main, found, ask);
     if (model) follow(model);

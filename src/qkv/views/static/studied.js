@@ -8,6 +8,7 @@ import { VERSION } from "./version.js";
 let off = () => {};
 
 export function openStudy(main, payload) {
+  const [isOpen, atIt, place] = [main.querySelector("details")?.open, document.activeElement?.matches("summary"), scrollY];
   off();
   main.replaceChildren();
   if (payload.version !== VERSION) {
@@ -17,5 +18,9 @@ export function openStudy(main, payload) {
   const room = h("section", { id: "study" });
   main.append(h("p.eyebrow", null, "qkv · study"), h("h1", null, payload.study.asks || payload.study.name), room);
   off = study.render({ model: createModel(payload), el: room });
+  const log = main.querySelector("details");
+  if (log && isOpen) log.open = true; // drawn again: what the reader had opened, and where they were
+  if (log && atIt) log.querySelector("summary").focus({ preventScroll: true });
+  scrollTo({ top: place, behavior: "instant" });
   document.documentElement.dataset.ready = "yes";
 }

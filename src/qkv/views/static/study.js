@@ -93,7 +93,7 @@ function armTable(arms) {
 }
 
 const effectTable = (effects) => table("effects of the study", ["effect", "mean", "95 % interval", "verdict", "n", "p (corrected)", "would see", "expected"], effects.map((e) => [
-  h("span", { title: e.what }, `${e.name} (${e.unit})`), signed(e.effect), h("span.together", null, between(e.low, e.high)), e.verdict, whole(e.n), number(e.p_corrected, 2), number(e.detectable, 2), e.expected]));
+  h("span", null, `${e.name} (${e.unit})`, h("span.what", null, e.what)), signed(e.effect), h("span.together", null, between(e.low, e.high)), e.verdict, whole(e.n), number(e.p_corrected, 2), number(e.detectable, 2), e.expected]));
 
 function log(study) {
   if (!study.runs.length) return null;
@@ -125,7 +125,7 @@ function render({ model, el }) {
     for (const rows of axes) {
       const { unit } = rows[0];
       const isLarger = axes.some((other) => other[0].unit === unit && reach(other) < reach(rows)); // of two axes of a unit
-      forest(off, el, rows, `${isLarger ? "Larger effects" : "Effects"} ${unit.startsWith("of ") ? "as a share" : "in"} ${unit}`, drawn[0]);
+      forest(off, el, rows, `${isLarger ? "Larger effects" : "Effects"} ${unit.startsWith("of ") ? "as a share" : "in"} ${unit}`, study.effects[0]);
     }
     el.append(effectTable(study.effects), ...study.notes.map((note) => h("p.small", null, `${note}.`)),
       ...study.not_reached.map((what) => h("p.small", null, `Not reached in the time: ${what}.`)));
