@@ -297,7 +297,8 @@ QUESTION = Question(
             "Held at a large random start for a while, W_Q with W_K put off learning to copy as much as W_V with W_O."
         ),
         unresolved=(
-            "Whether W_V and W_O or W_Q and W_K have to move first for a model to learn to copy, this run cannot tell."
+            "Which of them puts off learning to copy more, held at a large random start for a while, W_V with W_O or"
+            " W_Q with W_K, this run cannot tell."
         ),
     ),
     design=_design,
