@@ -1,14 +1,16 @@
 """Stages of a training: where a curve passes a level, what the levels are, and that looking changes nothing."""
 
 import dataclasses
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 
 from qkv.models.layout import Sizes
 from qkv.studies import streams
 from qkv.studies.design import Arm, Scale, Text, Trial
-from qkv.studies.onsets import crossing, look_steps, stages
+from qkv.studies.onsets import Onsets, crossing, look_steps, predictions, stages
 from qkv.studies.repeat import Repeat
 from qkv.studies.training import run_trial
 from qkv.tasks import find_task
@@ -17,6 +19,7 @@ CHAIN = Text(
     stream="markov",
     settings=(("states", 6), ("sharpness", 2.0), ("noise", 0.1), ("tokens", 60_000), ("val_tokens", 20_000)),
 )
+MATRIX = streams.markov_matrix(6, 2.0, 0.1)
 SIZES = Sizes(d_vocab=9, d_model=8, n_layers=1, n_heads=1, n_ctx=16)
 REPEAT = Text(stream="repeat", settings=(("letters", 8), ("shortest", 3), ("longest", 5)))
 
@@ -47,6 +50,45 @@ def test_stages_of_a_chain_are_its_entropies():
     assert found["beyond pairs"] == pytest.approx(found["bigram"], abs=0.01), "there is nothing beyond"
 
 
+def test_predictions_of_counting_are_distributions_whose_loss_is_that_of_the_stages():
+    """Of a chain the threes know no more than the pairs, and the pairs are its matrix."""
+    made = streams.corpus(CHAIN, "", 0, None)
+    inputs = np.asarray(made.val.ids[:800], dtype=np.int64).reshape(50, 16)
+    places, counted = predictions(made, inputs)
+    assert (places % 16 > 0).all() and len(places) == 50 * 15
+    assert np.exp(counted).sum(-1) == pytest.approx(np.ones((3, len(places))))
+    targets = np.asarray(made.val.ids[1:801], dtype=np.int64)[places]
+    loss = -counted[:, np.arange(len(places)), targets].mean(1)
+    assert loss[0] > loss[1] + 0.1 and loss[1] == pytest.approx(streams.markov_entropy(MATRIX), abs=0.05)
+    names = streams._ids(made.tokenizer, 6)
+    states = np.argmax(inputs.reshape(-1)[places][:, None] == names, axis=1)
+    off = np.abs(np.exp(counted[1:, :, names]) - MATRIX[states])
+    assert off[0].max() < 0.02 and off[1].mean() < 0.02, "threes are counted on fewer"
+
+
+def test_the_look_that_is_nearest_may_come_in_any_order():
+    """A model that says pairs first and frequencies later, which the order of losses could not tell."""
+    made = streams.corpus(CHAIN, "", 0, None)
+    ids = torch.from_numpy(np.asarray(made.val.ids[:256], dtype=np.int64).reshape(16, 16))
+    places, counted = predictions(made, ids.numpy())
+    said = torch.zeros(3, ids.numel(), made.tokenizer.d_vocab)
+    said[0, places], said[1, places] = (torch.from_numpy(counted[k]).float() for k in (1, 0))
+    turns = iter(said)
+
+    class Task:
+        def loss(self, model, batch):
+            return 1.0, 1
+
+    onsets = Onsets()
+    onsets._task, onsets._batch, onsets._steps = Task(), SimpleNamespace(inputs=ids), 9
+    onsets._model = lambda inputs: next(turns).view(*inputs.shape, -1)
+    onsets._counted = torch.from_numpy(places), torch.from_numpy(counted)
+    for step in (1, 5, 9):
+        onsets._look(step)
+    assert onsets.found()["nearest bigram"] == 1.0 and onsets.found()["nearest unigram"] == 5.0
+    assert onsets.distances[0][1] == pytest.approx(0.0, abs=1e-5)
+
+
 def trial(text: Text, source: str, **more) -> Trial:
     arm = {"name": "a", "what": "", "trainer": "timed"} | more
     scale = Scale(d_model=16, n_layers=1, n_heads=1, n_ctx=16, batch_size=16, steps=60, val_tokens=1024, evaluations=1)
@@ -63,6 +105,7 @@ def test_looking_changes_no_bit_of_a_training_and_finds_where_it_passed(small_te
     assert row["loss"] == plain["loss"] and row["curve"] == plain["curve"]
     m = row["measures"]
     assert m["reached unigram"] == 1.0 and 0 < m["step of unigram"] < m["step of bigram"] <= 60
+    assert 0 < m["nearest unigram"] < 60 and {"nearest bigram", "nearest trigram"} < set(m)
     assert m["reached beyond pairs"] == 0.0 and m["step of beyond pairs"] == 60.0, "not reached counts as the horizon"
 
 

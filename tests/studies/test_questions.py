@@ -446,6 +446,67 @@ def test_what_tokenizers_lose_and_are_charged_for_is_told_beside_their_bits(long
     assert f"; the other {sum(charge == 0 for charge in bits.values())} tokenizers lose nothing" in said
 
 
+def test_what_comes_with_a_tokenizer_is_told_beside_its_bits(long_text, kept):
+    """Parameters and bytes in a window are not held equal."""
+    from qkv.models.counting import n_parameters
+    from qkv.studies.training import config_of
+
+    question, ask = find("tokenizers"), Ask(source=str(long_text), quick=True, cache=kept)
+    design = question.design(ask)
+    said = question.counted(ask, design)
+    assert all(f" {name} " in said.partition("Not held equal are")[2] for name, _ in design.texts)
+    arm = design.arm("characters")
+    made = ask.corpus(dict(design.texts)["characters"], design.scale.val_tokens)
+    n = n_parameters(config_of(design.trial(arm, 1, 0, source=str(long_text), report=True), made).model)
+    assert f"characters {n:,} and {round(made.bytes_per_token * 32)}" in said
+
+
+def test_texts_that_stand_within_those_that_are_trained_on_are_told():
+    made = SimpleNamespace(
+        val=SimpleNamespace(texts=["a good film", "bad", "good a film", "a good film indeed it is so"]),
+        train=SimpleNamespace(texts=["this is a good film indeed", "not bad  at all"]),
+    )
+
+    class Table(Ask):
+        def corpus(self, text, val_tokens=0):
+            return made
+
+    question, named = find("frozen-embeddings"), ("a text", "0" * 64)
+    for labelled in (True, False):
+        ask = Table(named=named, labelled=labelled)
+        said = question.counted(ask, question.design(ask))
+        assert said.startswith("50 % of the validation texts stand word for word") if labelled else said == ""
+    made.train.texts = ["nothing of it"]
+    ask = Table(named=named, labelled=True)
+    assert question.counted(ask, question.design(ask)) == ""
+
+
+def test_an_estimate_is_not_moved_by_a_busy_moment(monkeypatch):
+    """The difference of two short trainings was timed once: a moment's work of another process made it 0 or tenfold."""
+    from qkv.studies import estimate as timed
+
+    design = find("words-or-pixels").design(Ask(named=("a text", "0" * 64), quick=True))
+    trial = design.trial(design.arm("words, trained"), 1, 0, source="", report=True)
+
+    def seconds(busy: set[int]) -> float:
+        calls = iter(range(100))
+        monkeypatch.setattr(
+            timed, "_clock", lambda trial, cache, steps: 1.0 + 0.1 * steps + 3.0 * (next(calls) in busy)
+        )
+        return timed._seconds(trial, None)
+
+    assert seconds({1, 4}) == seconds({2, 3}) == seconds({0}) == pytest.approx(seconds(set()))
+
+
+def test_the_margin_of_pixels_and_words_is_that_of_a_frozen_table_in_nats():
+    """A margin above the known cost of a frozen table would leave nothing to be found."""
+    from qkv.studies.questions import frozen_embeddings, words_or_pixels
+
+    known_cost, entropy = 0.086, 5.2  # of 512 pieces of Shakespeare: docs/answers, frozen-embeddings
+    assert words_or_pixels.MARGIN == pytest.approx(frozen_embeddings.MARGIN / entropy, rel=0.1)
+    assert words_or_pixels.MARGIN < known_cost / entropy / 2
+
+
 def test_two_budgets_that_come_to_as_many_steps_are_two_arms():
     from qkv.studies.questions.tokenizers import _arm
 

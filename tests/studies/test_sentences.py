@@ -30,7 +30,10 @@ SAID = {
     "heads-and-scale": ("^Several heads beat one", "as the model beats four"),
     "three-roles": ("served better by three matrices", "better than three do"),
     "positions": ("is better with rotary positions", "is better without positions"),
-    "dynamics": ("W_V and W_O are needed earlier", "W_Q and W_K are needed earlier"),
+    "dynamics": (
+        "^Holding W_V and W_O .* delays copying more than holding W_Q",
+        "^Holding W_Q and W_K .* delays copying more than holding W_V",
+    ),
     "words-or-pixels": ("projection costs a model of pixels more", "projection costs a model of pixels less"),
     "attention-or-lstm": ("^Attention does better", "^An LSTM does better"),
     "techniques": ("^Muon makes a better model", "^AdamW does better"),
@@ -482,12 +485,13 @@ LEARNED, ASKED = (0.3, 0.4, 0.3, 0.35, 0.3, 0.4), (0.5, 0.6, 0.4, 0.5, 0.55, 0.6
 def test_what_was_not_reached_is_said_with_the_steps_that_it_was_given():
     findings = found("dynamics", "unresolved", -60.0)
 
-    def claim(of_qk: float, of_pairs: float) -> str:
-        shares = dict.fromkeys(("QK held: copying reached", "VO held: copying reached"), of_qk)
-        shares["text, nothing held: bigram reached"] = of_pairs
+    def claim(of_qk: float, of_pairs: float, begins: float = 500.0) -> str:
+        known = dict.fromkeys(("QK held: copying reached", "VO held: copying reached"), of_qk)
+        known |= {"text, nothing held: bigram reached": of_pairs, "nothing held: copying": begins}
+        known["QK held: copying"] = 90.0
         effects = tuple(
-            dataclasses.replace(e, result=comparison("differs", shares[e.contrast.name], 5))
-            if e.contrast.name in shares
+            dataclasses.replace(e, result=comparison("differs", known[e.contrast.name], 5))
+            if e.contrast.name in known
             else e
             for e in findings.effects
         )
@@ -499,6 +503,35 @@ def test_what_was_not_reached_is_said_with_the_steps_that_it_was_given():
     )
     assert "did not get to what counting pairs gives within 450 steps)" in claim(0.8, 0.4)
     assert "(no training of the two copied within 400 steps, so the steps say nothing)" in claim(0.0, 1.0)
+    early = claim(1.0, 1.0, begins=100.0)  # 190 and 40 with them held, which ends at 133
+    assert "(with W_V and W_O held it begins at step 40, before they are let go at 133)" in early
+    assert "W_Q and W_K held it begins" not in early
+
+
+def test_two_arms_that_never_copy_are_not_equally_late():
+    """Both count with the horizon, so their difference is 0 by how they are counted."""
+    design = find("dynamics").design(Ask(named=("a text", "0" * 64)))
+    gate = next(c for c in design.contrasts if c.name == design.primary.needs)
+    free = next(c for c in design.contrasts if c.name == "QK held: copying").needs
+
+    def judge(shares: list[float]) -> tuple[Effect, ...]:
+        values = {design.primary.name: [0.0] * 8, gate.name: shares}
+        rows = [(c, numbered(values[c.name])) for c in design.contrasts if c.name in values]
+        return judged(rows)
+
+    never, once = judge([0.0] * 8), judge([0.5] * 8)
+    assert never[0].result.verdict == "left out" and once[0].result.verdict == "equivalent"
+    assert once[1].result.n == 16 and once[1].result.effect == 0.5, "of both arms' trainings"
+    assert free == "nothing held: copying reached"
+    others = [
+        Effect(contrast=c, values=(), result=comparison("differs", 0.0), p_corrected=None) for c in design.contrasts[1:]
+    ]
+    findings = Findings(
+        design=design, effects=(never[0], *others), arms=(), not_reached=(), trainings=0, earlier=()
+    )  # fmt: skip
+    said = sentence(find("dynamics"), findings)
+    assert "cannot be told (no training of the two copied within 1000 steps" in said and "needed" not in said
+    assert ": ?" not in said and "Verdict: left out" in said
 
 
 def test_nothing_is_said_of_an_arm_that_learned_nothing():

@@ -19,6 +19,8 @@ __all__ = ["Estimate", "estimate"]
 
 _SHORT, _LONG = 3, 9
 """Steps of the two trainings whose difference is timed."""
+_TIMES = 3
+"""How often each is timed."""
 _AROUND = 1.1
 """For probes, building models and waiting for the last training of a batch."""
 _WORKER_SECONDS = 5.0
@@ -91,7 +93,7 @@ def estimate(design: Design, source: str, cache: Path | None, workers: int) -> E
             measured[kind] = _seconds(trial, cache)
         else:
             _try(trial, cache)
-        found[arm.name] = measured[kind] * expected_runs(design, arm) + _first_seconds(trial, cache, measured)
+        found[arm.name] = measured[kind] * expected_runs(design, arm) + _first_seconds(trial, cache, measured, workers)
     return Estimate(
         seconds_per_replicate=found, primary=design.main_arms, workers=workers, slowest=max(measured.values())
     )
@@ -107,7 +109,7 @@ def _seconds(trial: Trial, cache: Path | None) -> float:
     if trial.arm.trainer == "none":
         return _clock(trial, cache, 1)
     _clock(trial, cache, 1)  # reads the text, warms everything up
-    short, long = _clock(trial, cache, _SHORT), _clock(trial, cache, _LONG)
+    short, long = _clocks(trial, cache)
     step = max(1e-5, (long - short) / (_LONG - _SHORT))
     scale = trial.scale
     tokens = scale.batch_size * scale.n_ctx
@@ -115,15 +117,25 @@ def _seconds(trial: Trial, cache: Path | None) -> float:
     return short + step * scale.steps + scoring * (scale.evaluations + 1) + _probing(trial.arm, scoring)
 
 
-def _first_seconds(trial: Trial, cache: Path | None, measured: dict[str, float]) -> float:
-    """Of what comes before a pretrained arm, once to tune on and once to report; arms and rates share it."""
+def _clocks(trial: Trial, cache: Path | None) -> tuple[float, float]:
+    """Seconds of the short and of the long training: the least of some each, for what else the machine does only adds.
+
+    By turns, so that a while in which it is busy falls on both.
+    """
+    timed = [[_clock(trial, cache, steps) for steps in (_SHORT, _LONG)] for _ in range(_TIMES)]
+    short, long = (min(each) for each in zip(*timed, strict=True))
+    return short, long
+
+
+def _first_seconds(trial: Trial, cache: Path | None, measured: dict[str, float], workers: int) -> float:
+    """Of what comes before a pretrained arm, once to tune on and once to report, in every worker; arms share it."""
     kind = f"before {trial.arm.before}"
     if not trial.arm.before or kind in measured:
         return 0.0
     short, long = (_clock(trial, cache, 1, before=steps) for steps in (_SHORT, _LONG))
     steps: int = dict(trial.arm.before).get("steps", trial.scale.steps)
     measured[kind] = max(1e-5, (long - short) / (_LONG - _SHORT)) * steps
-    return 2 * measured[kind]
+    return 2 * workers * measured[kind]
 
 
 def _probing(arm: Arm, scoring: float) -> float:

@@ -22,6 +22,8 @@ __all__ = ["QUESTION"]
 MARGIN = 0.03
 """Nats per token, of word pieces; half of the smallest published cost of freezing attention's W_Q and W_K."""
 MARGIN_CHARACTERS = 0.02
+_TOLD_SHARE = 0.01
+"""Of validation texts that stand within training texts: more is told beside the figures."""
 _BANDS = ("common", "middling", "rare")
 _LARGE = 1.0
 """Standard deviation of the rows of W_E at the start; that of the learned positions is 0.02."""
@@ -321,6 +323,26 @@ def _after_all(findings: Findings) -> str:
     return f" (holding W_E of a pretrained model{slightly} changes its accuracy on classes: {points} points)"
 
 
+def _stand_in_others(ask: Ask, design: Design) -> str:
+    """Of labelled texts, how many of those that are measured on stand word for word in one that is trained on."""
+    if not design.has_labels:
+        return ""
+    made = ask.corpus(dict(design.texts)["labelled"])
+    asked = [tuple(text.split()) for text in made.val.texts]
+    lengths = {len(words) for words in asked}
+    wanted, found = set(asked), set()
+    for words in (text.split() for text in made.train.texts):
+        for n in lengths:
+            found |= wanted.intersection(tuple(words[i : i + n]) for i in range(len(words) - n + 1))
+    share = sum(words in found for words in asked) / len(asked)
+    if share < _TOLD_SHARE:
+        return ""
+    return (
+        f"{100 * share:.0f} % of the validation texts stand word for word within a training text, as phrases of one"
+        " sentence do: no figure here is of sentences of which nothing was seen, and knowing texts by heart helps"
+    )
+
+
 QUESTION = Question(
     name="frozen-embeddings",
     asks="If the W matrices are trained, must the embeddings be?",
@@ -360,4 +382,5 @@ QUESTION = Question(
     ),
     design=_design,
     claim=_claim,
+    counted=_stand_in_others,
 )

@@ -240,12 +240,12 @@ QUESTION = Question(
         " attention that sees both sides cannot tell orders apart at all. Embeddings alone over random bodies"
         " learned modular addition in wide models (Zhong and Andreas 2024, arXiv 2410.04368, abstract); that row"
         " needs a model that tells sums it was not shown, asked for after a full run of 1,000 updates without weight"
-        " decay, where it had those of training by heart and hardly any other. Without skip connections W_V = W_O ="
-        " I matched a standard block, with them it was slightly worse (He and Hofmann 2023, arXiv 2311.01906; their"
-        " attention is shaped, ours is not). Sharing W_K and W_V costs less than sharing W_Q and W_K (Kayyam 2026,"
-        " arXiv 2606.04032, abstract). That Adam's lead on SGD comes from rare tokens, and that models with random"
-        " frozen W_Q and W_K still recall, we know only from notes on papers that we have not read; none of their"
-        " figures is printed."
+        " decay, where it had those of training by heart and hardly any other. Without the skip connection around"
+        " attention W_V = W_O = I matched a standard block, with it it was slightly worse (He and Hofmann 2023,"
+        " arXiv 2311.01906; their attention is shaped and their MLPs keep their skip connections, ours do neither)."
+        " Sharing W_K and W_V costs less than sharing W_Q and W_K (Kayyam 2026, arXiv 2606.04032, abstract). That"
+        " Adam's lead on SGD comes from rare tokens, and that models with random frozen W_Q and W_K still recall, we"
+        " know only from notes on papers that we have not read; none of their figures is printed."
     ),
     plain=Plain(
         above=(

@@ -26,10 +26,12 @@ nothing. --quick does not ask it: words get a hundred steps there.
 import dataclasses
 import math
 
+from qkv.models.counting import n_parameters
 from qkv.studies.design import Arm, Contrast, Design, Grid, Scale, Text
 from qkv.studies.probes_relatedness import AGAIN, UNTRAINED, compared
 from qkv.studies.question import Ask, Plain, Question, learned, make_design
 from qkv.studies.sentences import amount
+from qkv.studies.training import config_of
 from qkv.studies.verdicts import Findings
 
 __all__ = ["QUESTION"]
@@ -270,6 +272,22 @@ def _of_words(findings: Findings) -> str:
     return f"BPE's rows agree with those of words on which words are alike {by}"
 
 
+def _counted(ask: Ask, design: Design) -> str:
+    """What each figure has to be read with: what a tokenizer is charged, and what it brings beside the budget."""
+    return f"{_charges(ask, design)}. {_not_equal(ask, design)}"
+
+
+def _not_equal(ask: Ask, design: Design) -> str:
+    """Parameters, nearly all that differ in W_E and W_U, and bytes in a window, by tokenizer, most parameters last."""
+    rows = []
+    for arm in {arm.text: arm for arm in design.arms if arm.tune == "own"}.values():
+        trial = design.trial(arm, 1, 0, source=ask.source, report=True)
+        made = ask.corpus(trial.text, design.scale.val_tokens)
+        n = n_parameters(config_of(trial, made).model)
+        rows.append((n, f"{arm.text} {n:,} and {made.bytes_per_token * trial.scale.n_ctx:.0f}"))
+    return f"Not held equal are parameters and bytes in a window: {'; '.join(words for _, words in sorted(rows))}"
+
+
 def _charges(ask: Ask, design: Design) -> str:
     """How much of the bits per byte of each tokenizer is the charge for what it loses."""
     charged, unknown, n_lossless = [], [], 0
@@ -326,5 +344,5 @@ QUESTION = Question(
     design=_design,
     claim=_claim,
     derive=compared,
-    counted=_charges,
+    counted=_counted,
 )

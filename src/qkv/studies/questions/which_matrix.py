@@ -276,14 +276,16 @@ QUESTION = Question(
         " from Glorot's start say whether it is of the start."
     ),
     literature=(
-        "Without skip connections, W_V = W_O = I matched a standard block with its learning rate tuned (evaluation loss"
-        " 1.178; 1.194 where the two were trained), while with skip connections it was slightly worse (He and Hofmann"
-        " 2023, arXiv 2311.01906). Replacing all attention maps of pretrained models by constant means and probing"
-        " again lost 8 %, relatively (Hassid et al. 2022). Sharing W_K and W_V costs less than sharing W_Q and W_K in"
-        " language models (Kayyam 2026, arXiv 2606.04032). No paper was found that sets the cost of freezing a"
-        " matrix beside the cost of"
-        " setting it back, on the same models. The arms from Glorot's start were added after the others, when their"
-        " losses on two of the seeds had been seen at one learning rate."
+        "Without the skip connection around attention (that around the MLP was kept, and patterns of attention began"
+        " near the identity), W_V = W_O = I matched a standard block with its learning rate tuned (evaluation loss"
+        " 1.178; 1.194 where the two were trained), while with it the identity was slightly worse (He and Hofmann"
+        " 2023, arXiv 2311.01906). Here a model without skip connections has none around its MLPs either, and its"
+        " patterns begin anywhere, so that row asks a harder thing. Replacing all attention maps of pretrained models"
+        " by constant means and probing again lost 8 %, relatively (Hassid et al. 2022). Sharing W_K and W_V costs"
+        " less than sharing W_Q and W_K in language models (Kayyam 2026, arXiv 2606.04032). No paper was found that"
+        " sets the cost of freezing a matrix beside the cost of setting it back, on the same models. The arms from"
+        " Glorot's start were added after the others, when their losses on two of the seeds had been seen at one"
+        " learning rate."
     ),
     plain=Plain(
         above="Frozen in pairs at a small random start, W_V and W_O are missed more than W_Q and W_K.",
