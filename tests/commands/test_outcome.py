@@ -73,3 +73,15 @@ def test_a_target_that_was_not_reached_is_told(target, missed, tmp_path, small_t
     said = capsys.readouterr().out
     assert ("the target of 0.01 was not reached (more updates: --steps 24)" in said) == missed
     assert ("it reached the target loss" in said) != missed
+
+
+def test_a_validation_text_of_other_tokens_is_not_laid_on_the_learning_rate(tmp_path, small_text, capsys):
+    (tmp_path / "other.txt").write_text("zyxwvuqZYXWVU " * 300)
+    (tmp_path / "train.txt").write_text(small_text.read_text() + "zyxwvuqZYXWVU ")
+    sizes = "d_model=16,n_layers=1,n_heads=1,n_ctx=16"
+    words = f"--tokenizer char --steps 40 --no-report --watch off --threads 1 --set {sizes}".split()
+    where = [str(tmp_path / "train.txt"), "--val", str(tmp_path / "other.txt"), "--out", str(tmp_path / "run")]
+    assert cli.main(["train", *where, *words]) == 0
+    said = capsys.readouterr().out
+    assert "and so is counting the training text: the validation text is unlike it" in said
+    assert "learning rate" not in said

@@ -104,6 +104,21 @@ def test_predict_without_a_text_asks_for_one(runs, capsys, monkeypatch):
     assert "no text was given" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("words", "part"),
+    [
+        ("predict RUN the --beams 3", "--beams has no meaning for a run of the task causal, whose predictions go by"),
+        ("predict RUN the --length-penalty 1", "--length-penalty has no meaning"),
+        ("embed RUN the --measures --layer 1", "--measures tells of every layer and all tokens; leave --layer out"),
+        ("embed RUN --measures --per-token", "leave --per-token out"),
+    ],
+)
+def test_an_option_that_would_do_nothing_is_refused(runs, words, part, capsys):
+    capsys.readouterr()
+    assert cli.main([str(runs[0]) if word == "RUN" else word for word in words.split()]) == 2
+    assert part in capsys.readouterr().err
+
+
 def test_eval_repeats_the_loss_of_training_and_takes_changes(runs, capsys):
     same = json.loads(said(capsys, "eval", runs[0], "--json"))
     assert same["loss"] == pytest.approx(runs[2]["val_loss"], rel=1e-5)

@@ -16,3 +16,9 @@ def test_in_a_pipe_no_figure_of_a_wide_table_is_cut(capsys):
     header, *lines = capsys.readouterr().out.splitlines()
     assert len(header.split()) == 65
     assert [line.split()[2:] for line in lines] == [list(row[1:]) for row in rows]
+
+
+def test_joiners_are_printed_and_what_steers_a_terminal_is_spelled_out():
+    family, persian = "\U0001f469\u200d\U0001f467", "می\u200cخواهم"
+    assert screen.shown(family) == family and screen.shown(persian) == persian
+    assert screen.shown("\x1b[2J\u202e\r") == "\\x1b[2J\\u202e\\r"

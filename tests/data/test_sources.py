@@ -126,7 +126,12 @@ def test_a_file_whose_beginning_alone_is_text_is_passed_over_unless_its_name_say
     assert list(found.documents()) == ["first", "second"] and found.sha256 == before.sha256
     assert found.note == "2 files read, 2 that are not text passed over"
     (tmp_path / "dump").rename(tmp_path / "dump.txt")
-    assert "dump.txt' is not UTF-8 text: byte 17000 is 0xff" in refused(tmp_path)
+    assert refused(tmp_path).startswith(f"'{tmp_path / 'dump.txt'}' is not UTF-8 text: byte 17000 is 0xff")
+    for i in range(4):
+        (tmp_path / f"old{i}.txt").write_bytes(b"caf\xe9")
+    told = refused(tmp_path)
+    assert "5 files are named like text and are none" in told and "byte 17000 is 0xff" in told
+    assert all(f"old{i}.txt'" in told for i in range(3)) and "old3" not in told
 
 
 def test_rows_with_more_cells_than_the_header_are_refused_with_their_line(tmp_path: Path) -> None:
@@ -156,18 +161,19 @@ def test_empty_names_at_the_end_of_a_header_name_nothing(tmp_path: Path, header:
     [
         (
             "a few words, wide\n".encode("utf-16"),
-            "UTF-16 text; save it as UTF-8: iconv -f UTF-16 -t UTF-8 'my file",
+            "UTF-16 text; save it as UTF-8: iconv -f UTF-16 -t UTF-8 '{path}' > utf8.txt",
         ),
         ("漢字漢字".encode("utf-16"), "UTF-16 text"),
         ("a few words".encode("utf-32"), "UTF-32 text"),
         (gzip.compress(b"a few words", mtime=0), "a gzip file; give it a name that ends in .gz"),
         (b"PK\x03\x04\x14\0\x06\0\x08\0", "a zip archive, as .docx and .xlsx are too"),
-        (b"%PDF-1.7\n%\xe2\xe3\xcf\xd3\n", "a PDF; expected its text, in UTF-8: pdftotext 'my file.txt' text.txt"),
+        (b"%PDF-1.7\n%\xe2\xe3\xcf\xd3\n", "a PDF; expected its text, in UTF-8: pdftotext '{path}' text.txt"),
     ],
 )
 def test_a_file_of_another_kind_is_named_with_what_to_do(tmp_path: Path, data: bytes, words: str) -> None:
-    (tmp_path / "my file.txt").write_bytes(data)
-    assert f"my file.txt' is {words}" in refused(tmp_path / "my file.txt")
+    """And the command to type names the file as it can be found from here."""
+    (path := tmp_path / "my file.txt").write_bytes(data)
+    assert f"my file.txt' is {words.format(path=path)}" in refused(path)
 
 
 def test_a_column_that_is_there_twice_is_not_chosen(tmp_path: Path) -> None:

@@ -64,3 +64,15 @@ def test_more_than_the_widest_has_is_refused_with_what_that_has(config):
         with_parameters(config, 10**15)
     most = int(re.search(r"at most ([\d,]+)", str(refused.value))[1].replace(",", ""))
     assert with_parameters(config, most).sizes.d_model == 1 << 14
+
+
+@pytest.mark.parametrize("n", [20_000, 50_000, 70_000])
+def test_heads_of_another_width_come_near_to_a_small_number(n):
+    sizes = Sizes(d_vocab=65, d_model=64, n_layers=2, n_heads=2, n_ctx=32)
+    config = ModelConfig(kind="CausalLM", sizes=sizes, layout=Layout())
+    found = with_parameters(config, n, other_heads=True)
+    assert abs(n_parameters(found) - n) <= 0.15 * n
+    assert found.sizes.d_head % 4 == 0 and found.sizes.d_model == found.sizes.n_heads * found.sizes.d_head
+    assert n_parameters(found) == sum(p.numel() for p in build(found, 0).parameters())
+    exact = with_parameters(config, 1_000_000)
+    assert with_parameters(config, n_parameters(exact), other_heads=True) == exact

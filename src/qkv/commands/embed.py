@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from qkv.commands.arguments import one_of
 from qkv.commands.texts import read_texts
+from qkv.errors import UserError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -31,7 +32,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     parser.add_argument("run", metavar="RUN", help="a run folder")
     parser.add_argument("texts", nargs="*", metavar="TEXT", help="the texts; or one a line from stdin")
-    parser.add_argument("--layer", default="-1", metavar="N", help="0 is the first, -1 (default) the last; or 'all'")
+    parser.add_argument("--layer", metavar="N", help="0 is the first, -1 (default) the last; or 'all'")
     parser.add_argument("--per-token", action="store_true", help="one vector a token instead of their mean")
     parser.add_argument(
         "--measures",
@@ -48,11 +49,14 @@ def run(args: argparse.Namespace) -> int:
     from qkv.commands import screen
 
     loaded = api.load(args.run, weights=args.weights)
+    if args.measures and (args.layer is not None or args.per_token):
+        option = "--per-token" if args.layer is None else "--layer"
+        raise UserError(f"--measures tells of every layer and all tokens; leave {option} out")
     if args.measures:
         return _measures(loaded, args.texts, args.json)
     found = loaded.embed(read_texts(args.texts, f"qkv embed {shlex.quote(args.run)}"))
     names = found[0].layers
-    layers: list[int | str] = list(names) if args.layer == "all" else [_layer(args.layer)]
+    layers: list[int | str] = list(names) if args.layer == "all" else [_layer(args.layer or "-1")]
     outputs = []
     for item in found:
         by_layer = {_name(names, layer): item.at(layer) for layer in layers}

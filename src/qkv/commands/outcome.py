@@ -130,6 +130,12 @@ def _diverged(run: "Run") -> str:
     n_answers = len(model.classes) or model.sizes.d_vocab
     if run.task.judged or not worse_than_nothing(loss, n_answers):
         return ""
+    counted = (run.summary.get("baselines_nats") or {}).get("unigram")
+    if counted is not None and worse_than_nothing(counted, n_answers):
+        return (
+            f"Worse than knowing nothing ({screen.number(math.log(n_answers))} nats), and so is counting the training"
+            " text: the validation text is unlike it; --val FILE names another"
+        )
     rates = {"lr": optimizer.lr} | ({"muon_lr": optimizer.muon_lr} if optimizer.kind == "muon" else {})
     words = " ".join(f"--set {name}={rate / 10:g}" for name, rate in rates.items())
     return (

@@ -12,9 +12,14 @@ Example:
 
 import argparse
 import shlex
+from typing import TYPE_CHECKING
 
 from qkv.commands.arguments import at_least_zero, one_of, share, whole
 from qkv.commands.texts import read_texts
+from qkv.errors import UserError
+
+if TYPE_CHECKING:
+    from qkv.tasks import Task
 
 __all__ = ["configure", "run"]
 
@@ -47,7 +52,10 @@ def run(args: argparse.Namespace) -> int:
 
     loaded = api.load(args.run, weights=args.weights)
     names = ("tokens", "temperature", "top_k", "top_p", "seed", "beams", "length_penalty")
-    options = PredictOptions(**{name: getattr(args, name) for name in names if getattr(args, name) is not None})
+    given = {name: getattr(args, name) for name in names if getattr(args, name) is not None}
+    for name in (name for name in given if name not in loaded.task.predict_options):
+        raise UserError(_no_meaning(name, loaded.task))
+    options = PredictOptions(**given)
     texts = read_texts(args.texts, f"qkv predict {shlex.quote(args.run)}")
     outputs = loaded.predict(texts, options)
     if args.json:
@@ -56,3 +64,16 @@ def run(args: argparse.Namespace) -> int:
     for text, output in zip(texts, outputs, strict=True):
         print(screen.shown(loaded.task.shown(text, output)))
     return 0
+
+
+def _no_meaning(name: str, task: "Task") -> str:
+    """What is said of an option that predictions of the task do not go by."""
+    known = " or ".join(_option(one) for one in task.predict_options)
+    return (
+        f"{_option(name)} has no meaning for a run of the task {task.name}, whose predictions go by"
+        f" {known or 'no option'}; leave it out"
+    )
+
+
+def _option(name: str) -> str:
+    return "--" + name.replace("_", "-")

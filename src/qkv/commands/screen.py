@@ -78,9 +78,11 @@ def print_table(columns: Sequence[str], rows: Iterable["Sequence[str | Text]"]) 
 
 
 def shown(text: str) -> str:
-    """Text as a terminal may print it: new lines and tabs are kept, control characters are spelled out."""
+    """Text as a terminal may print it: new lines, tabs and joiners (of emoji, of Persian) are kept, control characters
+    are spelled out."""
     return "".join(
-        c if c.isprintable() or c in "\n\t" or (c.isspace() and ord(c) > 127) else repr(c)[1:-1] for c in text
+        c if c.isprintable() or c in "\n\t\u200c\u200d" or (c.isspace() and ord(c) > 127) else repr(c)[1:-1]
+        for c in text
     )
 
 

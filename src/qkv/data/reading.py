@@ -158,7 +158,7 @@ def _decode(
 
 
 def _no_text(path: Path, what: str) -> SourceError:
-    return SourceError(f"{str(path)!r} is {what.replace('{name}', shlex.quote(path.name))}")
+    return SourceError(f"{str(path)!r} is {what.replace('{name}', shlex.quote(str(path)))}")
 
 
 def character_start(path: Path, offset: int) -> int:

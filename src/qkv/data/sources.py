@@ -207,6 +207,7 @@ def _folder(folder: Path, config: DataConfig) -> Source:
     """
     texts, skipped, n_bytes, digest, content = [], 0, 0, hashlib.sha256(), hashlib.sha256()
     refused: list[SourceError] = []
+    no_text: list[tuple[Path, SourceError]] = []
     layouts = {}
     made: list[Path] = []
     for path in files_below(folder, made):
@@ -217,10 +218,11 @@ def _folder(folder: Path, config: DataConfig) -> Source:
             continue
         try:
             facts = examine(path)
-        except SourceError:
+        except SourceError as error:
             if named_text:
-                raise
-            skipped += 1  # its beginning alone is text
+                no_text.append((path, error))
+            else:
+                skipped += 1  # its beginning alone is text
             continue
         if is_table(path):
             try:
@@ -233,6 +235,8 @@ def _folder(folder: Path, config: DataConfig) -> Source:
         name = path.relative_to(folder).as_posix()
         digest.update(f"{name}\0{facts.sha256}\n".encode("utf-8", "surrogateescape"))
         content.update(f"{name.removesuffix('.gz')}\0{facts.content}\n".encode("utf-8", "surrogateescape"))
+    if no_text:
+        raise _no_texts(no_text)
     if refused and not layouts and (not texts or config.text_column or config.label_column):
         raise refused[0]
     if not texts:
@@ -268,6 +272,15 @@ def _folder(folder: Path, config: DataConfig) -> Source:
         read=read,
         note=note,
     )
+
+
+def _no_texts(found: list[tuple[Path, SourceError]]) -> SourceError:
+    """The error for files that are named like text and are none: the first in full, the next few by name."""
+    first, others = found[0][1], [repr(str(path)) for path, _ in found[1:4]]
+    if not others:
+        return first
+    names = ", ".join(others) + (", ..." if len(found) > 4 else "")
+    return SourceError(f"{len(found)} files are named like text and are none, here also {names}; the first: {first}")
 
 
 def files_below(folder: Path, made: list[Path]) -> Iterator[Path]:

@@ -52,6 +52,7 @@ class Causal(TextTask):
     starts_from: ClassVar[Mapping[str, str]] = {"CausalLM": "CausalLM"}
     asked: ClassVar[str] = "the next {unit}"
     prompt: ClassVar[str] = "The "
+    predict_options: ClassVar[tuple[str, ...]] = ("tokens", "temperature", "top_k", "top_p", "seed")
     continues: ClassVar[bool] = True
     metric: ClassVar[str] = "bits_per_byte"
     higher_is_better: ClassVar[bool] = False

@@ -65,6 +65,7 @@ class Masked(TextTask):
     tokenizer: ClassVar[str] = "wordpiece"
     asked: ClassVar[str] = "a hidden {unit}"
     prompt: ClassVar[str] = "the [MASK] of"
+    predict_options: ClassVar[tuple[str, ...]] = ("temperature", "top_k", "top_p", "seed")
     marks: ClassVar[bool] = True
     given: ClassVar[str] = "the text with gaps"
 

@@ -346,6 +346,8 @@ class Task(Protocol):
     """An input to type after `qkv predict RUN`."""
     continues: ClassVar[bool]
     """Whether an output goes on after its input."""
+    predict_options: ClassVar[tuple[str, ...]]
+    """The fields of `PredictOptions` that its predictions go by."""
     given: ClassVar[str]
     """What an input is called beside an output that does not go on after it."""
     marks: ClassVar[bool]
@@ -485,6 +487,7 @@ class TaskDefaults:
     asked: ClassVar[str] = "the class"
     prompt: ClassVar[str] = ""
     continues: ClassVar[bool] = False
+    predict_options: ClassVar[tuple[str, ...]] = ()
     given: ClassVar[str] = "the text"
     marks: ClassVar[bool] = False
     metric: ClassVar[str] = "accuracy"

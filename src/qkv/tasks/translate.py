@@ -98,6 +98,7 @@ class Translate(TaskDefaults):
     target: ClassVar[str] = "token"
     asked: ClassVar[str] = "the next {unit} of the translation"
     prompt: ClassVar[str] = "Ein Mann schläft."
+    predict_options: ClassVar[tuple[str, ...]] = ("temperature", "beams", "length_penalty")
     metric: ClassVar[str] = "bleu"
     judged: ClassVar[bool] = True
     afterwards_seconds: ClassVar[float] = 20.0
