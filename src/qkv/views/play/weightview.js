@@ -42,7 +42,7 @@ export function weightView(host, race, watched, chosen) {
     if (!entry) return h("span.dash", null, "–");
     const canvas = h("canvas", { "aria-hidden": "true" });
     const note = h("span.thumb-note");
-    const button = h("button.thumb", { type: "button", style: `--role:var(--role-${ROLE[entry.kind]})`, "data-address": address,
+    const button = h("button.thumb", { type: "button", style: `--role:var(--role-${ROLE[entry.kind]})`, "data-address": address, "aria-label": `${NAMES[arm]}, ${address}`,
       onclick: () => ((watched().address = address), chosen(), draw()) }, canvas, note);
     thumbs.set(`${arm} ${address}`, { arm, address, canvas, note, button });
     return button;
