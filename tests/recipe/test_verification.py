@@ -114,13 +114,14 @@ def test_every_update_of_a_run_is_made_again_bit_for_bit(text: Path, tmp_path: P
 def test_a_run_that_went_beyond_its_plan_for_a_target_is_made_again(text: Path, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr("qkv.training.pace._FIRST_LOOK_SECONDS", 0.0)
     settings = SMALL | {"schedule.most_steps": 30}
-    run = train(text, tmp_path / "run", steps=None, minutes=2.0, until_loss=1.6, set=settings)
-    assert run.summary["stopped_because"] == "loss" and run.summary["horizon"] == 30 < run.summary["steps"]
+    run = train(text, tmp_path / "run", steps=None, minutes=2.0, until_loss=1.3, set=settings)
+    assert run.summary["stopped_because"] == "loss" and run.summary["horizon"] == 30
+    assert run.summary["steps"] > 38, "the third decay or a later one: of them few rates agree by chance"
     verdict = verify(run.path, updates=None)
     assert verdict.is_whole, [str(fault) for fault in verdict.faults]
     assert (check(verdict, "replay").compared, check(verdict, "replay").unchecked) == (run.summary["steps"], ())
     page = run.report().read_text(encoding="utf-8")
-    assert "--minutes 2 --until-loss 1.6" in page and "--steps 30" not in page
+    assert "--minutes 2 --until-loss 1.3" in page and "--steps 30" not in page
 
 
 @pytest.mark.parametrize(

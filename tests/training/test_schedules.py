@@ -27,9 +27,11 @@ def test_a_decay_of_the_whole_run_begins_at_once() -> None:
 
 def test_beyond_the_horizon_the_rate_is_that_of_a_later_end_and_falls_again() -> None:
     assert [decay_end(step, 100) for step in (0, 99, 100, 124, 125, 156)] == [100, 100, 125, 125, 156, 195]
-    assert [lr_scale(step, SHAPE) for step in range(100, 125)] == [lr_scale(s, SHAPE, 125) for s in range(100, 125)]
-    assert lr_scale(99, SHAPE) < lr_scale(100, SHAPE) < 1 and lr_scale(124, SHAPE) == pytest.approx(0.1 + 0.9 / 51)
-    assert lr_scale(110, SHAPE, 100, 90) == lr_scale(110, SHAPE)  # a decay that began late was that of the horizon
+    rates = [lr_scale(step, SHAPE) for step in range(100, 125)]
+    assert rates == pytest.approx([0.1 + 0.9 * (125 - step) / 63 for step in range(100, 125)])
+    others = [ScheduleConfig(steps=100, warmup_steps=9, decay_share=share, floor=0.1) for share in (0.0, 0.41, 1.0)]
+    for other in others:  # nor does it matter where the decay to the horizon began
+        assert [lr_scale(step, other, 100, 90) for step in range(100, 125)] == rates
     assert [decay_end(step, 1) for step in range(5)] == [1, 2, 3, 4, 5]
 
 

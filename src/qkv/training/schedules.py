@@ -11,7 +11,12 @@ from qkv.training.config import ScheduleConfig
 __all__ = ["decay_end", "decay_start", "lr_scale"]
 
 _LONGER = 1.25
-"""Of a training that goes on: the next end by the one before."""
+"""Of a training that goes on: the next end by the one before, ..."""
+_BEYOND = 0.5
+"""... and the share of that end over which the rate falls to it, of which what lies beyond the one before is made.
+
+It is not that of the schedule, which the clock may have settled: horizon and step alone say every rate beyond.
+"""
 
 
 def decay_start(horizon: int, schedule: ScheduleConfig) -> int:
@@ -31,16 +36,16 @@ def lr_scale(step: int, schedule: ScheduleConfig, horizon: int = 0, decays_from:
     """The factor, above 0 and at most 1, of the update that leads from `step` to `step + 1`.
 
     (step + 1) / (warmup_steps + 1) while warming up; from `decay_start` on a line from 1 down to `floor`, which it
-    would reach at the horizon, and beyond that at each `decay_end`. Where both apply the smaller counts. `horizon` 0
-    takes `schedule.steps`; where that is 0 as well (not yet measured) there is no decay. A decay that the clock settled
-    late begins at `decays_from`.
+    would reach at the horizon; beyond that on lines from two fifths to each `decay_end`. Where both apply the smaller
+    counts. `horizon` 0 takes `schedule.steps`; where that is 0 as well (not yet measured) there is no decay. A decay
+    that the clock settled late begins at `decays_from`.
     """
     horizon = horizon or schedule.steps
     warming = min(1.0, (step + 1) / (schedule.warmup_steps + 1))
     if horizon == 0:
         return warming
     end = decay_end(step, horizon)
-    start = max(decays_from if end == horizon else 0, decay_start(end, schedule))
+    start = max(decays_from, decay_start(horizon, schedule)) if end == horizon else end - int(_BEYOND * end)
     if step < start:
         return warming
     left = (end - step) / (end - start + 1)
