@@ -84,3 +84,19 @@ def test_a_kept_rate_is_judged_by_what_was_promised():
     assert _contrast(row) == Contrast(
         name="r", what="", terms=(), margin=0.02, unit="of all", nominal=0.05, tries=8
     )  # fmt: skip
+
+
+@pytest.mark.parametrize("answers", [32.5, 98.0])
+@pytest.mark.parametrize("name", ["heads-and-scale", "attention-or-lstm", "three-roles"])
+def test_what_changes_in_recall_is_asked_of_a_model_that_recalls(name, answers):
+    """Who knows which values were told, but not where, is right about a third of the time (0.325, simulated)."""
+    design = find(name).design(Ask(named=("a text", "0" * 64)))
+    recalling = {arm.name for arm in design.arms if arm.task == "recall"}
+    asked = [c for c in design.contrasts if {arm for _, arm, _ in c.terms} & recalling]
+    gates = {gate for contrast in asked for gate in contrast.gates}
+    (gate,) = [contrast for contrast in asked if contrast.name in gates]
+    ((_, arm, measure),) = gate.terms
+    assert recalling and measure in next(a for a in design.arms if a.name == arm).probes
+    rows = [(c, numbered((answers,) * 8 if c == gate else ASKED)) for c in asked]
+    told = [effect.result.verdict != "left out" for effect in judged(rows) if effect.contrast != gate]
+    assert told and set(told) == {answers > 50}

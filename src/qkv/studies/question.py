@@ -23,6 +23,7 @@ __all__ = [
     "learned",
     "make_design",
     "of_learned",
+    "of_recalling",
 ]
 
 QUICK_MINUTES, FULL_MINUTES = 3.0, 150.0
@@ -144,6 +145,22 @@ def of_learned(contrasts: tuple[Contrast, ...], arms: tuple[str, ...]) -> tuple[
         return dataclasses.replace(contrast, needs=needs[0]) if needs else contrast
 
     return (*map(of, contrasts), *map(learned, arms))
+
+
+def recalls(arm: str) -> Contrast:
+    """Whether an arm, which has the probe `answers`, looks up what it is asked for, and does not only guess well.
+
+    Who knows which of 8 values were told, but not where, is right about a third of the time.
+    """
+    return Contrast(
+        name=f"recalls ({arm})", what="answers that it tells rightly", terms=((1.0, arm, "answers"),), margin=50.0,
+        unit="points of 100", expected="above 50, else nothing is said of the arm",
+    )  # fmt: skip
+
+
+def of_recalling(contrasts: tuple[Contrast, ...], arm: str) -> tuple[Contrast, ...]:
+    """The same, all of which need that arm to recall, and whether it does."""
+    return (*(dataclasses.replace(contrast, needs=recalls(arm).name) for contrast in contrasts), recalls(arm))
 
 
 def make_design(

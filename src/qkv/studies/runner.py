@@ -115,7 +115,7 @@ def _plan(design: Design, expected: Estimate, budget: float) -> str:
     return (
         f"{len(design.arms)} arms x {design.replicates} replicates, about {_expected(design):,} trainings:"
         f" {expected.minutes(design.replicates):.1f} minutes on {expected.workers}"
-        f" core{'s' * (expected.workers > 1)} of the {budget:g} there are."
+        f" core{'s' * (expected.workers > 1)} in all; the budget is {budget:g} minute{'s' * (budget != 1)}."
     )
 
 

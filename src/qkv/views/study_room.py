@@ -219,7 +219,9 @@ def effort(verdict: Mapping[str, Any]) -> str:
     """Trainings made and planned, the budget, and what the intervals are; files of an older form lack some of it."""
     made = f"{verdict['trainings']:,} trainings"
     if "budget_minutes" in verdict:
-        made += f" (about {verdict['planned_trainings']:,} planned; budget {verdict['budget_minutes']:g} minutes)"
+        minutes = verdict["budget_minutes"]
+        budget = f"budget of the last call {minutes:g} minute{'s' * (minutes != 1)}"
+        made += f" (about {verdict['planned_trainings']:,} planned; {budget})"
     rule = verdict.get("intervals", how_exact(2))
     few = rule == how_exact(FEWEST_FLIPS) and any(1 < row.get("n", 0) < FEWEST_FLIPS for row in verdict["contrasts"])
     other = f"; of fewer than {FEWEST_FLIPS} replicates {how_exact(2)}" if few else ""

@@ -23,7 +23,7 @@ from qkv.models.counting import n_parameters, with_parameters
 from qkv.models.layout import ModelConfig, Sizes
 from qkv.presets import find as find_preset
 from qkv.studies.design import Arm, Contrast, Design, Grid, Scale, Text, cost
-from qkv.studies.question import LEARNS_RECALL, RECALLED, Ask, Plain, Question, learned, make_design
+from qkv.studies.question import LEARNS_RECALL, RECALLED, Ask, Plain, Question, learned, make_design, of_recalling
 from qkv.studies.verdicts import Findings
 
 __all__ = ["QUESTION"]
@@ -234,8 +234,7 @@ def _full(ask: Ask) -> Design:
             less,
             *_by_context("65-128"),
             *(contrast for _, contrast in little),
-            less_recall,
-            _recalled(),
+            *of_recalling((less_recall, _recalled()), "recall attention"),
             less_words,
             *_contextual(words, scale.n_layers),
         ),

@@ -10,7 +10,7 @@ of rows and the share of them that one key takes whole, at the start and at the 
 from typing import Any
 
 from qkv.studies.design import Arm, Contrast, Design, Grid, Scale, Text, cost
-from qkv.studies.question import LEARNS_RECALL, RECALLED, Ask, Plain, Question, make_design
+from qkv.studies.question import LEARNS_RECALL, RECALLED, Ask, Plain, Question, make_design, of_recalling
 from qkv.studies.verdicts import Findings
 
 __all__ = ["QUESTION"]
@@ -162,7 +162,7 @@ def _pruned() -> Contrast:
 def _full(ask: Ask) -> Design:
     def of_recall(n: int) -> Arm:
         sizes = (*LEARNS_RECALL["sizes"], ("n_heads", n))
-        more: dict[str, Any] = {**LEARNS_RECALL, "sizes": sizes}
+        more: dict[str, Any] = {**LEARNS_RECALL, "sizes": sizes, "probes": ("answers",)}
         return Arm(name=f"recall, {_count(n)}", what=f"associative recall with {_count(n)}", **more)
 
     arms = (
@@ -185,12 +185,15 @@ def _full(ask: Ask) -> Design:
             _cost("1 x 16", _BASE, "above 0"),
             _cost("2 x 16", _BASE, "above 0"),
             _cost("8 x 16", _BASE, "below 0"),
-            *(
-                cost(
-                    f"recall, {_count(n)} - recall, {_BASE}", f"associative recall: cost of {_count(n)} against 4",
-                    f"recall, {_count(n)}", f"recall, {_BASE}", MARGIN, unit="nats per answer",
-                )
-                for n in (1, 16)
+            *of_recalling(
+                tuple(
+                    cost(
+                        f"recall, {_count(n)} - recall, {_BASE}", f"associative recall: cost of {_count(n)} against 4",
+                        f"recall, {_count(n)}", f"recall, {_BASE}", MARGIN, unit="nats per answer",
+                    )
+                    for n in (1, 16)
+                ),
+                f"recall, {_BASE}",
             ),
             *_undivided(_ONE, ("near 0: scores start small either way", "near 0")),
             *_undivided(_GLOROT_ONE, ("above 0", "above 0 if a new rate repairs it")),

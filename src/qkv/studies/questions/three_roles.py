@@ -20,6 +20,7 @@ from qkv.studies.question import (
     Question,
     make_design,
     of_learned,
+    of_recalling,
 )
 from qkv.studies.verdicts import Findings
 
@@ -146,7 +147,7 @@ def _full(ask: Ask) -> Design:
             _trained(probes=("roles",)), *(_arm(name) for name in _SHARED), _narrow(32), _untrained(),
             _trained("masked ", "predicts masked tokens, three matrices", probes=("roles", "learned"), **masked),
             *(_arm(name, "masked ", **masked) for name in names), _untrained("masked ", **masked),
-            _trained("recall ", "associative recall, three matrices", **LEARNS_RECALL),
+            _trained("recall ", "associative recall, three matrices", **LEARNS_RECALL, probes=("answers",)),
             *(_arm(name, "recall ", **LEARNS_RECALL) for name in names),
         ),
         contrasts=(
@@ -161,7 +162,9 @@ def _full(ask: Ask) -> Design:
                 ),
                 ("masked three matrices",),
             ),
-            *(_cost(name, "recall ", unit="nats per answer") for name in names),
+            *of_recalling(
+                tuple(_cost(name, "recall ", unit="nats per answer") for name in names), "recall three matrices"
+            ),
         ),
         replicates=8,
     )  # fmt: skip
