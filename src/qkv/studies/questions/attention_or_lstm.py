@@ -119,10 +119,10 @@ def _by_context(last: str) -> tuple[Contrast, ...]:
 
     where = tuple(
         Contrast(
-            name=f"at {stretch}", what=f"the same, of targets for which {stretch} tokens of their window are read",
+            name=f"at {stretch}", what=f"the same, of targets with {stretch} {unit} of their window before them",
             terms=terms(stretch), margin=MARGIN, expected=expected,
         )
-        for stretch, expected in (("1", ""), (_EARLY, "at or below 0"), (last, ""))
+        for stretch, unit, expected in (("1", "token", ""), (_EARLY, "tokens", "at or below 0"), (last, "tokens", ""))
     )  # fmt: skip
     return (
         *where,
