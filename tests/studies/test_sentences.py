@@ -530,6 +530,19 @@ def test_two_arms_that_never_copy_are_not_equally_late():
     assert ": ?" not in said and "Verdict: left out" in said
 
 
+@pytest.mark.parametrize(("reached", "verdict"), [(1.0, "differs"), (0.0, "differs"), (1.0, "unresolved")])
+def test_one_layer_below_the_level_of_copying_is_told_with_how_far_it_ends_from_two(reached, verdict):
+    design = find("dynamics").design(Ask(named=("a text", "0" * 64)))
+    told = {"1 layer: loss": comparison(verdict, 0.31), "1 layer: copying reached": comparison("differs", reached)}
+    rest = comparison("differs", 1.0)
+    effects = tuple(
+        Effect(contrast=c, values=(), result=told.get(c.name, rest), p_corrected=0.01) for c in design.contrasts
+    )
+    findings = Findings(design=design, effects=effects, arms=(), not_reached=(), trainings=0, earlier=())
+    words = "one layer gets below striking letters out too, and ends 0.310 nats a letter above two"
+    assert (words in sentence(find("dynamics"), findings)) == (reached == 1.0 and verdict == "differs")
+
+
 def test_nothing_is_said_of_an_arm_that_learned_nothing():
     findings = found("static-or-contextual", "differs", -0.1)
 
