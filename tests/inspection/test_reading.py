@@ -8,7 +8,7 @@ from safetensors.numpy import save_file
 
 from qkv.errors import RunFolderError
 from qkv.inspection import read
-from qkv.inspection.answer import apart
+from qkv.inspection.answer import apart, percent
 from qkv.inspection.answers_loss import loss as loss_answer
 from qkv.inspection.answers_matrices import _together
 from qkv.inspection.reading import QUESTIONS
@@ -323,3 +323,12 @@ def test_rows_of_a_text_that_was_counted_in_part_are_told_of_that_part(made):
     told = answer(run, "embeddings")
     assert "whose token is in the first 1,000 tokens of the training text" in told.sentence
     assert any("never stand in the first 1,000 tokens of the training text" in line for line in told.more)
+
+
+@pytest.mark.parametrize(
+    ("share", "words"),
+    [(0.05, "5 %"), (0.994, "99 %"), (0.995, "99.5 %"), (0.996, "99.6 %"), (0.9996, "99.96 %"), (1.0, "100 %"),
+     (1 - 1e-9, "100 %"), (1.003, "100.3 %"), (1.01, "101 %"), (-0.997, "-99.7 %"), (12.0, "1,200 %")],
+)  # fmt: skip
+def test_a_hundred_percent_is_a_whole_alone(share, words):
+    assert percent(share) == words
