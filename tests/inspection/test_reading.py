@@ -40,6 +40,16 @@ def test_trained_embeddings_are_told_with_their_rows_and_their_null(made):
     assert told.null.startswith("At step 4 rows had moved by") and told.measure == "row_drift"
 
 
+@pytest.mark.parametrize("is_recorded", [False, True])
+def test_a_run_of_which_only_the_start_is_known_is_not_said_to_have_stood_still(made, is_recorded):
+    start = {"W_E": np.ones((made.n, 4), dtype=np.float32)}
+    save_file(start, made.path / "checkpoints" / "step-00000000" / "model.safetensors")
+    with made.store() as store:
+        if is_recorded:
+            store.add_vector(0, "row_drift", "W_E", np.zeros(made.n, dtype=np.float32))
+    assert answer(made, "embeddings") is None
+
+
 def test_rows_never_met_are_said_to_have_moved_exactly_zero(made):
     counts, scale = np.full(made.n, 7), np.ones(made.n)
     counts[-2:] = scale[-2:] = 0
