@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from qkv.data.buckets import bucket_edges, filled, n_buckets, train_bucket
-from qkv.data.config import DataConfig
+from qkv.data.config import DataConfig, whole_source
 from qkv.data.dictionary import Dictionary, words
 from qkv.data.pairs import decode_line, encode_lines, line_of, load_pairs, split_pair
 from qkv.errors import ConfigError, SourceError
@@ -240,6 +240,14 @@ def test_one_long_pair_does_not_send_the_short_ones_to_validation(tmp_path):
     assert corpus.rule == "12 of 120 pairs for validation"
     even = corpus_of(write(tmp_path, text.replace(rows[60], rows[60][:23]), text.replace(rows[60], rows[60][:23])))
     assert len(even.val) == 12 and corpus.sha256 != even.sha256
+
+
+def test_half_a_pair_is_told_as_that(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path, "a\n", "b\n")
+    for half in (":a.de", "a.de:"):
+        with pytest.raises(SourceError, match="names one file; translate needs two"):
+            split_pair(whole_source(half))
 
 
 def test_a_table_of_pairs_is_told_how_to_become_two_files(tmp_path):
