@@ -1,12 +1,13 @@
 """What a training says of itself at its end, beside what needs no Transformer."""
 
 import re
+from types import SimpleNamespace
 
 import pytest
 
 from qkv import cli
 from qkv.commands.gradient_table import row_address
-from qkv.commands.outcome import loss_rows
+from qkv.commands.outcome import _example, loss_rows
 from qkv.data.tokenizers import fit_tokenizer
 from qkv.tasks import find_task, standing
 
@@ -34,6 +35,36 @@ def test_a_tie_is_no_defeat_and_an_interval_no_victory():
     assert marks["this model"] == ""
     summary |= {"accuracy": 0.84, "accuracy_interval": None}
     assert [row[3] for row in loss_rows(summary, find_task("classify"))].count("not told apart") == 1
+
+
+def sample(prompt):
+    return SimpleNamespace(prompt=prompt)
+
+
+@pytest.mark.parametrize(
+    ("task", "prompts", "expected"),
+    [
+        ("causal", ["Собака спит дома, а"], "Собака спит дома, а"),
+        ("causal", ["犬は家で寝ています。" * 20], "犬は家で寝ています。" * 8),
+        ("causal", ["one two\n three\x00four"], "one two three"),
+        ("causal", [], "The "),
+        ("masked", ["a [MASK] b", "no gap"], "a [MASK] b"),
+        ("masked", ["word " * 30 + "[MASK]"], "the [MASK] of"),
+        ("translate", ["犬は家で寝ています。", "猫。"], "猫。"),
+        ("translate", ["word " * 30], ("word " * 16).strip()),
+    ],
+)
+def test_what_is_proposed_to_predict_is_of_the_run_s_own_text(task, prompts, expected):
+    run = SimpleNamespace(task=find_task(task))
+    assert _example(run, [sample(prompt) for prompt in prompts]) == expected
+
+
+def test_a_table_has_no_empty_column(tmp_path, small_text, capsys):
+    words = "--task masked --steps 2 --no-report --watch off --threads 1 --set d_model=16,n_layers=1,n_heads=1".split()
+    assert cli.main(["train", str(small_text), *words, "--out", str(tmp_path / "run")]) == 0
+    said = capsys.readouterr().out
+    assert "accuracy" not in said and "\n\n\n" not in said
+    assert re.search(r"validation loss +nats per token\nthis model +[\d.]+\n", said)
 
 
 def test_a_rows_address_means_that_row():

@@ -54,6 +54,30 @@ def test_validation_and_events_are_told(clock):
     assert out.getvalue() == "step 4: the horizon is 900 steps\na word\nstep 100/100  loss 2.000  validation 1.500\n"
 
 
+@pytest.mark.parametrize("live", [False, True])
+def test_the_line_of_the_last_step_holds_the_validation_that_comes_after_it(clock, live):
+    out = io.StringIO()
+    with Display(out, live=live) as display:
+        display(step(99))
+        display(SimpleNamespace(step=99, loss=1.5, is_best=True))
+        clock.seconds += 1.0
+        display(step(100))
+        clock.seconds += 7.0
+        display(SimpleNamespace(step=100, loss=1.25, is_best=True))
+        display.say("writing the report")
+    told = out.getvalue()
+    assert "step 100/100  loss 2.000  validation 1.250  1000 token" in told
+    assert told.count("step 100/100") == (3 if live else 1) and told.index("1.250") < told.index("writing")
+
+
+def test_the_loss_shown_is_the_mean_of_the_steps_so_far_where_these_are_few(clock):
+    out = io.StringIO()
+    with Display(out, live=False) as display:
+        for n, loss in enumerate((9.0, 1.0, 2.0), start=1):
+            display(step(n, steps=3, loss=loss))
+    assert out.getvalue().splitlines()[-1].startswith("step 3/3  loss 4.000")
+
+
 def test_without_a_horizon_there_is_no_end_to_tell(clock):
     out = io.StringIO()
     with Display(out, live=False) as display:

@@ -52,6 +52,15 @@ def test_a_class_of_near_copies_that_are_not_held_out_is_said(tmp_path: Path) ->
     assert data.rule.endswith(said)
 
 
+def test_a_class_of_one_text_is_trained_on_alone_and_said_to_be(tmp_path: Path) -> None:
+    path = table(tmp_path / "t.tsv")
+    path.write_text(path.read_text() + "quite another kind of text\tlone\n", encoding="utf-8")
+    data = load(path)
+    assert np.bincount(data.val.classes, minlength=3).tolist() == [15, 0, 5] and data.classes[1] == "lone"
+    said = "a tenth of each class; none of 'lone', of which there is one text: its accuracy is not measured"
+    assert data.rule.endswith(said) and said in data.describe()
+
+
 def test_the_split_does_not_depend_on_the_order_of_the_rows(tmp_path: Path) -> None:
     first = table(tmp_path / "t.tsv")
     head, *rows = first.read_text().splitlines()

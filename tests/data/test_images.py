@@ -298,3 +298,11 @@ def test_fashion_mnist_is_read_whole(real_data):
     assert (len(images.train), len(images.val), images.shape) == (60_000, 10_000, (1, 28, 28))
     assert images.level == pytest.approx((0.2860, 0.3530), abs=5e-5)  # as published
     assert np.bincount(images.val.labels).tolist() == [1000] * 10
+
+
+def test_a_class_of_which_none_can_be_held_out_is_named(tmp_path):
+    folder = classes_of(tmp_path / "some", {"cat": "RGB", "dog": "L", "eel": "RGB"})
+    for file in sorted((folder / "eel").iterdir())[1:]:
+        file.unlink()
+    with pytest.raises(SourceError, match="too few images of 'eel' that differ .*with --val"):
+        load_images(str(folder))

@@ -1,5 +1,6 @@
 """Labelled files are read as they are meant; each thing that can be wrong with one is a sentence of its own."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -93,7 +94,7 @@ def test_classes_are_ordered_by_value_or_by_letter() -> None:
 
 def test_rows_without_text_are_left_out_and_counted(tmp_path: Path) -> None:
     found = read_labelled(write(tmp_path / "t.tsv", FORMS["table.tsv"] + " \tpos\n"))
-    assert len(found.texts) == 4 and "1 rows without text were left out" in found.note
+    assert len(found.texts) == 4 and "1 row without text left out" in found.note
 
 
 WRONG = {
@@ -161,3 +162,16 @@ def test_a_label_that_two_columns_claim_is_refused(tmp_path):
     for asked in ("", "label"):
         with pytest.raises(SourceError, match="has 2 columns called 'label'; give them names that differ"):
             read_labelled(DataConfig(source=str(tmp_path / "a.csv"), label_column=asked))
+
+
+@pytest.mark.parametrize("label", [["a", "b"], {"name": "a"}])
+def test_a_label_of_several_values_is_refused_with_its_line(tmp_path, label):
+    rows = [{"text": f"words {i}", "label": label if i == 2 else "a"} for i in range(5)]
+    with pytest.raises(SourceError, match=f"line 3: label 'label' is {type(label).__name__}; expected a word or a num"):
+        read_labelled(write(tmp_path / "t.jsonl", "".join(json.dumps(row) + "\n" for row in rows)))
+
+
+def test_lines_that_end_in_carriage_returns_alone_are_told_as_that(tmp_path):
+    (tmp_path / "mac.csv").write_bytes(b"text,label\rone two,a\rtwo three,b\r")
+    with pytest.raises(SourceError, match="line 1 has a carriage return without a line feed outside quotes; save"):
+        read_labelled(DataConfig(source=str(tmp_path / "mac.csv")))

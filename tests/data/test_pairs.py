@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 
 from qkv.data.buckets import bucket_edges, filled, n_buckets, train_bucket
-from qkv.data.config import DataConfig
+from qkv.data.config import DataConfig, whole_source
 from qkv.data.dictionary import Dictionary, words
 from qkv.data.pairs import decode_line, encode_lines, line_of, load_pairs, split_pair
 from qkv.errors import ConfigError, SourceError
+from qkv.randomness import generator
 
 
 def corpus_of(files, **settings):
@@ -224,3 +225,33 @@ def test_ibm_model_1_equals_its_formula_in_loops():
         best = max(v for (a, _), v in t.items() if a == word)
         assert t[word, dictionary.translate(word)] == pytest.approx(best, abs=1e-12)
     assert dictionary.translate("das kleine Buch zzz") == "the small book zzz"
+
+
+# odd pairs
+
+
+def test_one_long_pair_does_not_send_the_short_ones_to_validation(tmp_path):
+    draws = generator("tests", "long pair")
+    rows = [" ".join(draws.choice(list("abcdefghijklmnopqrstuvwxyz"), size=12)) for _ in range(120)]
+    rows[60] = " ".join(draws.choice(list("abcdefghijklmnopqrstuvwxyz"), size=20_000))
+    text = "".join(f"{row}\n" for row in rows)
+    corpus = corpus_of(write(tmp_path, text, text))
+    assert len(corpus.val) == 12 and len(corpus.train) == 108
+    assert corpus.rule == "12 of 120 pairs for validation"
+    even = corpus_of(write(tmp_path, text.replace(rows[60], rows[60][:23]), text.replace(rows[60], rows[60][:23])))
+    assert len(even.val) == 12 and corpus.sha256 != even.sha256
+
+
+def test_half_a_pair_is_told_as_that(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path, "a\n", "b\n")
+    for half in (":a.de", "a.de:"):
+        with pytest.raises(SourceError, match="names one file; translate needs two"):
+            split_pair(whole_source(half))
+
+
+def test_a_table_of_pairs_is_told_how_to_become_two_files(tmp_path):
+    table = tmp_path / "pairs.tsv"
+    table.write_text("ein Hund\ta dog\n")
+    with pytest.raises(SourceError, match="is not a pair of files; .*cut -f2 TABLE > right.txt"):
+        split_pair(str(table))

@@ -8,7 +8,7 @@ from safetensors.numpy import save_file
 
 from qkv.errors import RunFolderError
 from qkv.inspection import read
-from qkv.inspection.answer import apart
+from qkv.inspection.answer import apart, percent
 from qkv.inspection.answers_loss import loss as loss_answer
 from qkv.inspection.answers_matrices import _together
 from qkv.inspection.reading import QUESTIONS
@@ -38,6 +38,16 @@ def test_trained_embeddings_are_told_with_their_rows_and_their_null(made):
     assert any("no row that was never met" in line for line in told.more)
     assert any("rare tokens moved further" in line for line in told.more)  # drift grows as the count falls
     assert told.null.startswith("At step 4 rows had moved by") and told.measure == "row_drift"
+
+
+@pytest.mark.parametrize("is_recorded", [False, True])
+def test_a_run_of_which_only_the_start_is_known_is_not_said_to_have_stood_still(made, is_recorded):
+    start = {"W_E": np.ones((made.n, 4), dtype=np.float32)}
+    save_file(start, made.path / "checkpoints" / "step-00000000" / "model.safetensors")
+    with made.store() as store:
+        if is_recorded:
+            store.add_vector(0, "row_drift", "W_E", np.zeros(made.n, dtype=np.float32))
+    assert answer(made, "embeddings") is None
 
 
 def test_rows_never_met_are_said_to_have_moved_exactly_zero(made):
@@ -323,3 +333,12 @@ def test_rows_of_a_text_that_was_counted_in_part_are_told_of_that_part(made):
     told = answer(run, "embeddings")
     assert "whose token is in the first 1,000 tokens of the training text" in told.sentence
     assert any("never stand in the first 1,000 tokens of the training text" in line for line in told.more)
+
+
+@pytest.mark.parametrize(
+    ("share", "words"),
+    [(0.05, "5 %"), (0.994, "99 %"), (0.995, "99.5 %"), (0.996, "99.6 %"), (0.9996, "99.96 %"), (1.0, "100 %"),
+     (1 - 1e-9, "100 %"), (1.003, "100.3 %"), (1.01, "101 %"), (-0.997, "-99.7 %"), (12.0, "1,200 %")],
+)  # fmt: skip
+def test_a_hundred_percent_is_a_whole_alone(share, words):
+    assert percent(share) == words

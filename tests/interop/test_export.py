@@ -154,6 +154,16 @@ def test_the_gpt2_preset_is_gpt2_and_says_what_stands_in_the_way_otherwise():
     assert exporting.find_family(grouped).why_not == "the nearest known layout, GPT-2, has not n_kv_heads = 2"
 
 
+def test_a_family_that_cannot_read_the_settings_at_all_is_not_the_nearest():
+    sizes = dataclasses.replace(SIZES, n_kv_heads=0)
+    bert = ModelConfig(kind="MaskedLM", sizes=sizes, layout=PRESETS["bert"].layout).resolved()
+    said = exporting.find_family(bert).why_not
+    assert said == "the nearest known layout, DistilBERT, has not head_transform = False"
+    modern = ModelConfig(kind="MaskedLM", sizes=sizes, layout=PRESETS["modern"].layout).resolved()
+    said = exporting.find_family(modern).why_not
+    assert said.startswith("the nearest known layout, BERT, cannot hold it: type_vocab_size is 0; expected")
+
+
 @pytest.fixture(scope="module")
 def trained(small_text, tmp_path_factory):
     """A short run of the default preset."""
@@ -292,6 +302,7 @@ def test_the_file_of_ours_is_found_by_the_auto_classes(small_text, tmp_path):
     words = ["--task", "masked", "--steps", "2", "--vocab", "300", "--set", "d_model=32,n_layers=1,n_ctx=32"]
     assert main(["train", str(small_text), "--out", str(tmp_path / "run"), *words, "--no-report"]) == 0
     assert main(["export", str(tmp_path / "run"), "--out", str(tmp_path / "hf")]) == 0
+    assert (tmp_path / "hf" / "README.md").read_text().count('.from_pretrained("FOLDER", trust_remote_code=True)') == 2
     code = """
 import sys, json, torch, transformers
 model = transformers.AutoModelForMaskedLM.from_pretrained(sys.argv[1], trust_remote_code=True)

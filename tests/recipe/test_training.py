@@ -123,6 +123,10 @@ def test_a_run_starts_from_the_best_weights_of_another(text: Path, tmp_path: Pat
     run = qkv.train(text, from_run=str(first.path), steps=2, out=tmp_path / "second", report=False)
     start, best = load_file(run.snapshots()[0]), load_file(first.path / "best.safetensors")
     assert all(start[address].equal(best[address]) for address in best)
+    first.path.rename(tmp_path / "moved")
+    (replay,) = [check for check in verify(run.path).checks if check.name == "replay"]
+    assert f"it started from {first.path}, which is not there any more; put that run back" in replay.unchecked[0]
+    (tmp_path / "moved").rename(first.path)
     with pytest.raises(ConfigError, match="leave --preset out"):
         qkv.train(text, from_run=str(first.path), preset="modern", steps=2, out=tmp_path / "third")
     goes_on = dict(from_run=str(first.path), steps=2, report=False)

@@ -118,3 +118,18 @@ def test_tasks_are_found_by_name_and_misses_name_the_nearest():
     assert find_task("causal") is TASKS["causal"]
     with pytest.raises(ConfigError, match="did you mean 'masked'"):
         find_task("maskd")
+
+
+@pytest.mark.parametrize("right", [False, True])
+def test_an_accuracy_of_none_or_all_has_wilson_s_interval(corpus_of, model_of, right):
+    """Windows do not differ then: their spread says 0 to 0, or 1 to 1."""
+    corpus = corpus_of(specials=True)
+
+    class Always(Masked):
+        def score(self, model, batch):
+            found = super().score(model, batch)
+            return found._replace(correct=torch.full_like(found.correct, right))
+
+    found = evaluate(model_of("MaskedLM", corpus.tokenizer.d_vocab), Always(), corpus)
+    wanted = stats.binomtest(found.n_targets * right, found.n_targets).proportion_ci(method="wilson")
+    assert found.accuracy == right and found.accuracy_interval == pytest.approx((wanted.low, wanted.high))

@@ -209,6 +209,7 @@ def test_show_compare_and_report_know_the_run(run, tmp_path, capsys):
         (["--set", "n_ctx=5"], "n_ctx is 5; "),
         (["--set", "d_vocab=9"], "d_vocab is 9"),
         (["--set", "shift=0.9"], "shift is 0.9"),
+        (["--set", "patch=99"], "patch is 99; expected at most"),
         (["--text-column", "text"], "reads no text"),
     ],
 )

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import sacrebleu
 import torch
 import torch.nn.functional as F
 from sacrebleu.metrics.bleu import BLEU
@@ -17,13 +18,14 @@ from sacrebleu.metrics.bleu import BLEU
 from qkv import api
 from qkv.commands.show_pair import look
 from qkv.data.config import DataConfig
+from qkv.data.dictionary import Dictionary
 from qkv.data.pairs import encode_lines
 from qkv.errors import ConfigError, MissingExtra, UserError
 from qkv.models import Layout, ModelConfig, Sizes, build
 from qkv.recipe.request import Request, resolve
 from qkv.tasks import PredictOptions, evaluate, find_task
 from qkv.tasks.beams import Search, search
-from qkv.tasks.bleu import bleu
+from qkv.tasks.bleu import bleu, bleu_tokens
 from qkv.tasks.crossentropy import linear_cross_entropy
 from qkv.views.looker import Looker
 from qkv.views.pairs import read_pair
@@ -231,6 +233,18 @@ def test_bleu_is_sacrebleus_and_its_interval_holds_it():
     assert bleu(outputs, references) == (value, interval)
     assert bleu(references, references)[0] == 100
     assert bleu(["cat"], ["dog house"])[1] is None
+
+
+def test_bleu_counts_characters_where_words_have_no_spaces_or_lines_are_short():
+    japanese, short = ["犬は家で寝ています。", "猫は庭で走っています。"], ["Good day", "Run!", "Thank you"]
+    for lines in (japanese, short):
+        assert bleu_tokens(lines) == "char"
+        value, interval = bleu(lines, lines)
+        assert value == pytest.approx(100) and interval == pytest.approx((100, 100))
+        worse = [line[1:] for line in lines]
+        assert bleu(worse, lines)[0] == pytest.approx(sacrebleu.corpus_bleu(worse, [lines], tokenize="char").score)
+    assert bleu_tokens(["A man sees 犬 here."]) == bleu_tokens(["one two three four", "x"]) == "13a"
+    assert Dictionary(japanese, ["the dog", "the cat"]).translate("犬").split() == ["dog"]
 
 
 def test_without_sacrebleu_one_is_told_what_to_type(monkeypatch, small_pairs):

@@ -42,6 +42,6 @@ def run(args: argparse.Namespace) -> int:
         print(f"{args.out} is a {fit.family.title}: {fit.family.auto}.from_pretrained({str(args.out)!r})")
     else:
         print(f"No class of transformers has this layout: {fit.why_not}.")
-        print("modeling_qkv.py lies beside the weights; load it with trust_remote_code=True.")
+        print("modeling_qkv.py lies beside the weights; load model and tokenizer with trust_remote_code=True.")
     print("Files: " + ", ".join(files))
     return 0

@@ -1,5 +1,6 @@
 """What `qkv train` says to a person at the end: how good the loss is, one sample, where things are, what is next."""
 
+import itertools
 import math
 import shlex
 from collections.abc import Mapping
@@ -32,8 +33,11 @@ def print_outcome(run: "Run") -> None:
     if summary.get("val_loss") is not None:
         metric = run.task.metric.replace("_", " ")
         title = "validation" if run.task.judged else "validation loss"
-        screen.print_table([title, f"nats per {run.task.target}", metric, ""], loss_rows(summary, run.task))
-        print(_diverged(run) or _verdict(summary, run.task))
+        heads, rows = [title, f"nats per {run.task.target}", metric, ""], loss_rows(summary, run.task)
+        filled = [i for i, _ in enumerate(heads) if any(row[i] for row in rows)]
+        screen.print_table([heads[i] for i in filled], [[row[i] for i in filled] for row in rows])
+        if said := _diverged(run) or _verdict(summary, run.task):
+            print(said)
     samples = _last_samples(run)
     for sample in samples:
         shown = _cut(run.task.shown(sample.prompt, sample.text))
@@ -157,6 +161,15 @@ def _cut(text: str) -> str:
 
 
 def _example(run: "Run", samples: "list[Sample]") -> str:
-    """What a person can give to `qkv predict`: a short input of the run's own language, else the task's example."""
-    own = [one.prompt for one in samples if one.prompt.isprintable() and 0 < len(one.prompt) <= _SHORT_EXAMPLE]
-    return run.task.prompt if run.task.continues else min(own, key=len, default=run.task.prompt)
+    """What a person can give to `qkv predict`: a short input of the run's own text, else the task's example."""
+    own = [short for one in samples if (short := _beginning(one.prompt)) and ("[MASK]" in short or not run.task.marks)]
+    return min(own, key=len, default=run.task.prompt)
+
+
+def _beginning(text: str) -> str:
+    """Its first words, or letters where those are long; what cannot be printed ends it."""
+    line = "".join(itertools.takewhile(str.isprintable, " ".join(text.split())))
+    if len(line) <= _SHORT_EXAMPLE:
+        return line
+    whole, _, _ = line[: _SHORT_EXAMPLE + 1].rpartition(" ")
+    return whole or line[:_SHORT_EXAMPLE]

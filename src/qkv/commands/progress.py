@@ -32,8 +32,10 @@ class Display:
         self._began: tuple[float, int, int] | None = None  # clock, step and tokens at the first record seen
         self._line = ""
         self._step_seen = 0
-        self._loss: float | None = None
+        self._n_losses = 0
+        self._loss = 0.0
         self._val: float | None = None
+        self._last: tuple[Any, float] | None = None  # the last step and its clock, until its own validation is told
 
     def __enter__(self) -> "Display":
         return self
@@ -41,11 +43,13 @@ class Display:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._draw_last()
         self._line = ""
         self._write("\r\x1b[K" if self._live else "")
 
     def say(self, sentence: str) -> None:
         """One sentence on a line of its own, above the moving one."""
+        self._draw_last()
         self._write(f"\r\x1b[K{sentence}\n{self._line}" if self._live else f"{sentence}\n")
 
     def _write(self, text: str) -> None:
@@ -61,20 +65,36 @@ class Display:
             self.say(f"step {told.step:,}: {told.sentence}")
         elif hasattr(told, "is_best"):
             self._val = told.loss
+            self._draw_last()
         elif hasattr(told, "lr"):
             self._step(told)
 
     def _step(self, record: Any) -> None:
         now = time.monotonic()
         if record.step < self._step_seen:  # another training has begun
-            self._began = self._loss = self._val = None
+            self._draw_last()
+            self._began = self._val = None
+            self._n_losses = 0
         if self._began is None:
             self._began = (now, record.step, record.tokens)
         self._step_seen = record.step
-        smooth = record.loss if self._loss is None else self._loss
-        self._loss = smooth + 0.05 * (record.loss - smooth)
-        if now - self._drawn < self._every and record.step != record.steps:
+        self._n_losses += 1
+        self._loss += max(0.05, 1 / self._n_losses) * (record.loss - self._loss)  # the plain mean of the first 20
+        if record.step == record.steps:
+            self._last = record, now
+            if not self._live:
+                return
+        elif now - self._drawn < self._every:
             return
+        self._draw(record, now)
+
+    def _draw_last(self) -> None:
+        """The line of the last step again, or late: what was validated after it stands there then."""
+        if self._last is not None:
+            last, self._last = self._last, None
+            self._draw(*last)
+
+    def _draw(self, record: Any, now: float) -> None:
         self._drawn = now
         if not self._live:
             self.say(self._words(record, now))

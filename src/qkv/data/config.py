@@ -16,6 +16,8 @@ def whole_source(source: str) -> str:
     if not source or source.startswith("hf:"):
         return source
     left, colon, right = source.partition(":")
+    if colon and not left and not Path(source).exists():
+        return source  # half a pair, which is told as that
     if colon and left and right and not Path(source).exists() and (Path(left).exists() or Path(right).exists()):
         return f"{Path(left).absolute()}:{Path(right).absolute()}"
     return str(Path(source).absolute())

@@ -10,15 +10,21 @@ from collections.abc import Sequence
 
 import numpy as np
 
-__all__ = ["Dictionary", "words"]
+__all__ = ["UNSPACED", "Dictionary", "words"]
 
-_WORD = re.compile(r"\w+|[^\w\s]")
+UNSPACED = (
+    r"\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
+    r"\U00020000-\U0003ffff"
+)
+"""Letters of scripts without spaces between words (Thai, Lao, Burmese, Khmer, kana, Chinese), as a class of `re`."""
+
+_WORD = re.compile(rf"[{UNSPACED}]|(?:(?![{UNSPACED}])\w)+|[^\w\s]")
 _MOST_LINKS = 20_000_000
 """Word pairs that are counted at most; further training pairs are passed over."""
 
 
 def words(line: str) -> list[str]:
-    """Words and single marks, letters as they are."""
+    """Words and single marks, letters as they are; of scripts without spaces between words, single letters."""
     return _WORD.findall(line)
 
 

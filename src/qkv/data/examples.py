@@ -148,11 +148,17 @@ def _rule(numbers: np.ndarray, held_out: np.ndarray, classes: Sequence[str]) -> 
     share = min(0.1, MOST_VAL_TEXTS / len(numbers))
     part = "a tenth" if share == 0.1 else f"{100 * share:.2g}%"
     rule = f"{int(held.sum()):,} of {len(numbers):,} texts held out for validation, {part} of each class"
-    if (held == _wanted(counts, MOST_VAL_TEXTS)).all():
-        return rule
-    none = [repr(name) for name, n in zip(classes, held, strict=True) if not n]
-    told = f" (none of {', '.join(none[:3])}{' and others' * (len(none) > 3)})" if none else ""
-    return f"{rule} at most, since near-copies stay together{told}"
+    none = [(name, count) for name, count, n in zip(classes, counts, held, strict=True) if not n]
+    lonely, alike = ([repr(name) for name, count in none if (count == 1) == one] for one in (True, False))
+    if (held != _wanted(counts, MOST_VAL_TEXTS)).any():
+        rule += f" at most, since near-copies stay together{f' (none of {_some(alike)})' if alike else ''}"
+    if lonely:
+        rule += f"; none of {_some(lonely)}, of which there is one text: its accuracy is not measured"
+    return rule
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:3]) + " and others" * (len(names) > 3)
 
 
 def _wanted(counts: np.ndarray, most: int) -> np.ndarray:

@@ -143,8 +143,12 @@ def load_images(
         share = min(_SPLIT_SHARE, _MOST_HELD_OUT / len(labels))
         part = "tenth" if share == _SPLIT_SHARE else f"{100 * share:.2g}%"
         rule = f"the {part} of each class whose bytes have the smallest hashes is held out, equal images together"
-        if len(np.unique(parts[0].labels)) < len(known) or not len(parts[1]):
-            raise SourceError(f"{source!r} has too few images of a class to hold some out; give more, or --val")
+        gone = [str(name) for i, name in enumerate(known) if i not in parts[0].labels]
+        if gone:
+            raise SourceError(
+                f"{source!r} has too few images of {gone[0]!r} that differ to hold some out and train on others;"
+                " give more, or others for validation with --val"
+            )
     else:
         _same_shape(train.pixels, held_out.pixels, val or str(val_at))
         parts = [

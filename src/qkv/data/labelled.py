@@ -85,7 +85,7 @@ def read_labelled(config: DataConfig) -> LabelledTexts:
         labels=labels,
         lines=numbers,
         path=str(path),
-        note=note + (f"; {n_empty:,} rows without text were left out" if n_empty else ""),
+        note=note + (f"; {n_empty:,} row{'s' * (n_empty > 1)} without text left out" if n_empty else ""),
     )
 
 
@@ -163,6 +163,10 @@ def _table_rows(path: Path, layout: TableFormat, label: str) -> Iterator[tuple[i
             )
         if text is not None and not isinstance(text, str):
             raise SourceError(f"{str(path)!r} line {number}: {layout.text!r} is {type(text).__name__}; expected text")
+        if not isinstance(value, str | int | float):
+            raise SourceError(
+                f"{str(path)!r} line {number}: label {label!r} is {type(value).__name__}; expected a word or a number"
+            )
         name = str(value).lower() if isinstance(value, bool) else str(value).strip()
         yield number, whole_characters(text or ""), whole_characters(name)
 

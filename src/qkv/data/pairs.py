@@ -128,8 +128,10 @@ def split_pair(source: str) -> tuple[Path, Path]:
         if left.is_file() and right.is_file():
             return left, right
     if not cuts:
+        hint = "; of columns with tabs between: cut -f1 TABLE > left.txt; cut -f2 TABLE > right.txt"
         raise SourceError(
             f"{source!r} is not a pair of files; translate needs two of equally many lines, as train.de:train.en"
+            + (hint if _has_tabs(Path(source)) else "")
         )
     left, right = (Path(side) for side in source.split(":", 1))
     if not source.split(":", 1)[0] or not source.split(":", 1)[1]:
@@ -140,6 +142,13 @@ def split_pair(source: str) -> tuple[Path, Path]:
         if not path.is_file():
             raise missing_file(path, "file")
     raise AssertionError("one of them was missing")
+
+
+def _has_tabs(path: Path) -> bool:
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return b"\t" in file.readline(1 << 16)
 
 
 def load_pairs(config: DataConfig) -> PairCorpus:
@@ -167,13 +176,18 @@ def load_pairs(config: DataConfig) -> PairCorpus:
             f" at least {least} and 1 are needed"
         )
     tokenizer = _tokenizer(config, train)
+    revision = split().revision
     empty, known = train_empty + held_empty, set(train) if config.val else set()
     notes = [f"{empty} pair{'s' * (empty != 1)} with an empty side left out"] if empty else []
     notes.append(repeated(sum(pair in known for pair in held), len(held), "validation pairs"))
     return PairCorpus(
         name=source.name,
         kind="pairs",
-        sha256=source.sha256 if val is None else _digest(source.sha256, val.sha256),
+        sha256=_digest(source.sha256, val.sha256)
+        if val
+        else source.sha256
+        if revision == 1
+        else _digest(source.sha256, f"split {revision}"),
         tokenizer=tokenizer,
         train=_tokens(train, tokenizer),
         val=_tokens(held, tokenizer),

@@ -5,8 +5,8 @@ order of a hash of their words, until a tenth of the text (at most 2 MB) is held
 documents and on no seed, and two studies measure on the same text; on their order it depends where so many share a
 passage that not all pairs are looked at (see `copies`). Where documents are so few or so long that no such draw comes
 near a tenth, or so unequal that it takes more than a third of them, the last tenth of each is held out instead, and of
-near-copies only the longest is used. A source of its own for validation is taken whole, and all of the first is trained
-on.
+near-copies only the longest is used; where none may be cut (pairs) and they are so unequal, a tenth by number. A source
+of its own for validation is taken whole, and all of the first is trained on.
 """
 
 from array import array
@@ -165,7 +165,7 @@ def _split_documents(source: Source, cut: bool) -> Split:
         raise SourceError(f"{source.name!r} has one document with text; at least two are needed to hold one out")
     group = group_copies(survey.sketches)
     target = min(total // 10, MOST_VAL_BYTES)
-    held_out = _draw(survey, group, target)
+    held_out = _draw(survey.n_bytes, survey.sketches.keys, group, target)
     val_bytes = int(survey.n_bytes[held_out].sum())
     too_few, too_many = val_bytes < target // 2, held_out.mean() > MOST_VAL_DOCUMENTS
     if too_few and not cut:
@@ -175,6 +175,9 @@ def _split_documents(source: Source, cut: bool) -> Split:
         )
     if cut and (too_few or too_many):
         return _split_tails(source, survey, group, drawn_before=not too_few)
+    if too_many:
+        held_out = _draw(np.ones(n), survey.sketches.keys, group, max(1, n // 10))
+        val_bytes = int(survey.n_bytes[held_out].sum())
     copies = n - len(np.unique(group))
     return Split(
         train=Part(read=lambda: _chosen(source, ~held_out), n_bytes=total - val_bytes),
@@ -182,18 +185,19 @@ def _split_documents(source: Source, cut: bool) -> Split:
         rule=f"{int(held_out.sum()):,} of {n:,} documents for validation"
         + (f", {copies:,} near-copies kept on the side of their originals" if copies else ""),
         many_documents=True,
+        revision=2 if too_many else 1,
     )
 
 
-def _draw(survey: _Survey, group: np.ndarray, target: int) -> np.ndarray:
+def _draw(weights: np.ndarray, keys: np.ndarray, group: np.ndarray, target: int) -> np.ndarray:
     """Which documents are held out, bool [n]: groups in the order of their least key, each that still fits."""
     n = len(group)
-    sizes = np.bincount(group, weights=survey.n_bytes, minlength=n)
-    keys = np.full(n, np.iinfo(np.uint64).max, dtype=np.uint64)
-    np.minimum.at(keys, group, survey.sketches.keys)
+    sizes = np.bincount(group, weights=weights, minlength=n)
+    least = np.full(n, np.iinfo(np.uint64).max, dtype=np.uint64)
+    np.minimum.at(least, group, keys)
     chosen = np.zeros(n, dtype=bool)
     left = float(target)
-    for first in np.argsort(keys, kind="stable"):
+    for first in np.argsort(least, kind="stable"):
         if 0 < sizes[first] <= left:
             chosen[first] = True
             left -= sizes[first]

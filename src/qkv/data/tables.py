@@ -322,4 +322,9 @@ def _numbered_cells(path: Path, kind: str) -> Iterator[tuple[int, list[str]]]:
                 f"{str(path)!r} line {last + 1} begins a row with a quotation mark that is never closed; close it, or"
                 ' write two ("") for one that is meant'
             ) from None
+        if "new-line character" in str(error):
+            raise SourceError(
+                f"{str(path)!r} line {reader.line_num} has a carriage return without a line feed outside quotes; save"
+                " the table with line feeds"
+            ) from None
         raise SourceError(f"{str(path)!r} line {reader.line_num} is not CSV: {error}") from None

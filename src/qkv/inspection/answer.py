@@ -143,8 +143,13 @@ def number(value: float | None) -> str:
 
 
 def percent(share: float) -> str:
-    """A share as a percentage, of two significant digits where it is below ten."""
-    return f"{100 * share:,.0f} %" if abs(share) >= 0.0995 else f"{100 * share:.2g} %"
+    """A share as a percentage, of two significant digits where it is below ten; 100 is a whole alone, to rounding."""
+    if abs(share) < 0.0995:
+        return f"{100 * share:.2g} %"
+    places = 0
+    while abs(round(100 * share, places)) == 100 and abs(abs(share) - 1) > 1e-6:
+        places += 1
+    return f"{100 * share:,.{places}f} %"
 
 
 def apart(value: float, null: float) -> float:

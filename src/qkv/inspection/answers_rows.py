@@ -64,11 +64,13 @@ def _counted_in(evidence: Evidence) -> str:
 
 
 def _row_drift(evidence: Evidence) -> np.ndarray | None:
-    """Of every row of W_E at the end: as recorded, else from the weights."""
+    """Of every row of W_E at the end: as recorded, else from the weights; None where only the start is known."""
     table = evidence.telemetry.token_table()
     recorded = evidence.telemetry.vectors(table, "row_drift", newest_only=True)
-    if recorded:
+    if any(recorded):
         return next(iter(recorded.values()))
+    if not max(evidence.folder.weights(), default=1):  # a training that ended before its first checkpoint
+        return None
     start, last = evidence.matrix(table, 0), evidence.matrix(table)
     return None if start is None or last is None or start.shape != last.shape else drifts(start, last)
 

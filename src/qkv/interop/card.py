@@ -66,7 +66,7 @@ def _loading(config: ModelConfig, fit: Fit) -> list[str]:
         f"from transformers import {auto}, {reader[0]}",
         "",
         f'model = {auto}.from_pretrained("FOLDER"{more})',
-        f'{reader[1]} = {reader[0]}.from_pretrained("FOLDER")',
+        f'{reader[1]} = {reader[0]}.from_pretrained("FOLDER"{more})',
         "```",
     ]
 

@@ -35,6 +35,8 @@ LARGEST_FILE = 5_000_000_000
 """Bytes of tensors in one file; beyond, there are shards."""
 
 OWN_FILE = "modeling_qkv.py"
+_UNREADABLE = 1000
+"""So many settings away is a family that cannot even read what would be written."""
 _OWN_CLASSES = {"CausalLM": "AutoModelForCausalLM", "MaskedLM": "AutoModelForMaskedLM"}
 _TOKEN_NAMES = {"[PAD]": "pad_token", "[UNK]": "unk_token", "[CLS]": "cls_token", "[SEP]": "sep_token"}
 _TOKEN_NAMES |= {"[MASK]": "mask_token", "[END]": "eos_token"}
@@ -72,12 +74,16 @@ def find_family(config: ModelConfig, wanted: str = "") -> Fit:
     for family in order:
         if family.kind != config.kind:
             continue
-        obstacles = _obstacles(family, config)
-        if not obstacles:
+        try:
+            obstacles = _obstacles(family, config)
+        except SourceError as error:
+            distance, lacks = _UNREADABLE, f"cannot hold it: {str(error).removeprefix(': ')}"
+        else:
+            distance, lacks = len(obstacles), f"has not {', '.join(obstacles)}"
+        if not distance:
             return Fit(family, "")
-        words = f"the nearest known layout, {family.title}, has not {', '.join(obstacles)}"
-        if nearest is None or len(obstacles) < nearest[0]:
-            nearest = len(obstacles), words
+        if nearest is None or distance < nearest[0]:
+            nearest = distance, f"the nearest known layout, {family.title}, {lacks}"
     why_not = nearest[1] if nearest else f"no known layout is a {config.kind}"
     if config.kind not in _OWN_CLASSES:
         raise ConfigError(f"this {config.kind} cannot be exported: {why_not}")
@@ -85,19 +91,18 @@ def find_family(config: ModelConfig, wanted: str = "") -> Fit:
 
 
 def _obstacles(family: Family, config: ModelConfig) -> list[str]:
-    """What of a model a family cannot say; empty where it fits."""
+    """What of a model a family cannot say; empty where it fits.
+
+    Raises SourceError where what the family's map would write cannot be read at all.
+    """
     sizes = config.sizes
     if family.even_heads and sizes.d_model % sizes.n_heads:
         return [f"d_model {sizes.d_model} with n_heads {sizes.n_heads}"]
     reading = Reading("", _config_json(family, config))
     if config.patches is not None:
         reading.values |= {"patches.mean": config.patches.mean, "patches.std": config.patches.std}
-    try:
-        read_config(family.pieces, reading)
-        back = neutral(as_model(family, reading))
-    except SourceError as error:
-        return [str(error).removeprefix(": ")]
-    mine = neutral(config)
+    read_config(family.pieces, reading)
+    mine, back = neutral(config), neutral(as_model(family, reading))
     return [
         f"{name} = {value}"
         for part in ("sizes", "layout", *(["patches"] if mine.patches else []))

@@ -230,6 +230,10 @@ class Patches:
                 raise ConfigError(f"{name} is {getattr(self, name)}; expected a whole number of at least {least}")
         if not 0 < self.std < math.inf:
             raise ConfigError(f"std is {self.std}; expected a number above 0")
+        if self.patch > max(self.height, self.width):
+            raise ConfigError(
+                f"patch is {self.patch}; expected at most {self.width} x {self.height}, an image's own size"
+            )
         if self.step > self.patch:
             raise ConfigError(f"stride {self.stride} is larger than patch {self.patch}: pixels would never be seen")
 

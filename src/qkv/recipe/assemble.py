@@ -165,9 +165,11 @@ def _take_over(config: RunConfig, catalogue: Catalogue) -> tuple[tuple[str, ...]
     """Load the weights of `from_run`; of a run for another end, its body only. Returns the addresses that start anew,
     and what was one matrix there (second name -> first), whose values both names get.
 
-    Raises RunFolderError where the body is not whole there.
+    Raises RunFolderError where the run is gone, or the body is not whole there.
     """
     folder = Path(config.from_run)
+    if not (folder / "config.toml").is_file():
+        raise RunFolderError(f"it started from {folder}, which is not there any more; put that run back")
     parent, own = RunConfig.read(folder / "config.toml"), catalogue.state()
     weights = _by_every_name(parent, load_weights(folder / "best.safetensors"))
     if (parent.model.kind, parent.model.classes) == (config.model.kind, config.model.classes):

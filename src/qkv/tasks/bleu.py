@@ -1,21 +1,29 @@
 """BLEU of a set of translations by sacrebleu (13a tokens, cased), with a bootstrap interval over sentences.
 
+BLEU counts runs of up to four tokens, and 13a cuts at spaces and Western marks only: of Japanese a sentence is one
+token, and a perfect translation would have BLEU 0. So where most letters of the references are of a script without
+spaces between words, or no reference has four tokens, the tokens are characters (sacrebleu's `char`), which is said.
+
 BLEU is a figure of a whole set, so its interval comes from drawing the set's sentences anew with replacement, 1,000
 times, and adding up their n-gram counts (Koehn 2004, "Statistical significance tests for machine translation
 evaluation"); the counts and the formula are sacrebleu's (Post 2018, arXiv 1804.08771). Needs the extra `translate`.
 """
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+from qkv.data.dictionary import UNSPACED
 from qkv.errors import MissingExtra
 from qkv.randomness import generator
 
-__all__ = ["bleu", "require_sacrebleu"]
+__all__ = ["bleu", "bleu_tokens", "require_sacrebleu"]
 
 _DRAWS = 1000
+_UNSPACED = re.compile(f"[{UNSPACED}]")
+_LONGEST_RUN = 4
 
 
 def require_sacrebleu() -> Any:
@@ -27,13 +35,23 @@ def require_sacrebleu() -> Any:
     return BLEU
 
 
+def bleu_tokens(references: Sequence[str]) -> str:
+    """What BLEU counts for these references, by sacrebleu's name: "13a", or "char" where that would say nothing."""
+    letters = [letter for line in references for letter in line if letter.isalpha()]
+    if 2 * sum(_UNSPACED.match(letter) is not None for letter in letters) > len(letters):
+        return "char"
+    cut = require_sacrebleu()(tokenize="13a").tokenizer
+    return "13a" if any(len(cut(line).split()) >= _LONGEST_RUN for line in references) else "char"
+
+
 def bleu(outputs: Sequence[str], references: Sequence[str]) -> tuple[float, tuple[float, float] | None]:
     """(BLEU 0..100 of outputs against one reference each, its 95 % interval; None for a single sentence).
 
     Raises MissingExtra without sacrebleu.
     """
     assert len(outputs) == len(references) > 0
-    metric = require_sacrebleu()(effective_order=True)  # of a sentence; the set's own formula needs no such thing
+    made = require_sacrebleu()
+    metric = made(effective_order=True, tokenize=bleu_tokens(references))  # that order: of a sentence, not of the set
     found = [metric.sentence_score(out, [reference]) for out, reference in zip(outputs, references, strict=True)]
     table = np.array([[*s.counts, *s.totals, s.sys_len, s.ref_len] for s in found], dtype=np.float64)
     if len(table) == 1:

@@ -6,7 +6,9 @@ estimator has the standard error sqrt(k / (k - 1) * sum (x_i - r m_i)^2) / sum m
 chapter 6), and the interval is r +- t that, t from Student's distribution with k - 1 degrees of freedom. The same for
 accuracy. It says how far the figure may move on other text of this kind; neighbouring windows of one long text are
 taken as independent, which makes it a little narrow. It says nothing of another training seed. Where every item has one
-target (a text's or an image's class), the interval of accuracy is Wilson's.
+target (a text's or an image's class), the interval of accuracy is Wilson's. So it is where no target was answered
+rightly, or every one: windows then do not differ, which says nothing of other text, and targets are taken as
+independent.
 """
 
 from typing import Any
@@ -53,6 +55,8 @@ def evaluate(model: Any, task: Task, corpus: Any, batch_size: int = 16) -> Evalu
     accuracy, accuracy_interval = ratio_interval(correct, targets)
     if (targets == 1).all():
         accuracy_interval = wilson(accuracy, len(targets))
+    elif accuracy_interval is not None and accuracy in (0, 1):
+        accuracy_interval = wilson(accuracy, int(targets.sum()))
     elif accuracy_interval is not None:
         accuracy_interval = max(0.0, accuracy_interval[0]), min(1.0, accuracy_interval[1])
     loss, interval = loss_interval(nats, targets)

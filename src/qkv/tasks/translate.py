@@ -23,7 +23,7 @@ from qkv.data.pairs import PairCorpus, Pairs, decode_line, encode_lines, end_of,
 from qkv.errors import ConfigError
 from qkv.randomness import generator
 from qkv.tasks.beams import DEFAULT_BEAMS, DEFAULT_PENALTY, Search, search
-from qkv.tasks.bleu import bleu, require_sacrebleu
+from qkv.tasks.bleu import bleu, bleu_tokens, require_sacrebleu
 from qkv.tasks.crossentropy import linear_cross_entropy, token_scores
 from qkv.tasks.evaluation import evaluate
 from qkv.tasks.task import (
@@ -205,7 +205,8 @@ class Translate(TaskDefaults):
         sources, references = data.lines("val")
         outputs = self.predict(model, data.tokenizer, sources, PredictOptions(cut=True))
         value, interval = bleu(outputs, references)
-        figures = {"bleu": Figure(value, interval, "BLEU (13a, cased)"), "accuracy": found.figures["accuracy"]}
+        label = f"BLEU ({bleu_tokens(references)}, cased)"
+        figures = {"bleu": Figure(value, interval, label), "accuracy": found.figures["accuracy"]}
         return Evaluation(
             loss=found.loss,
             loss_interval=found.loss_interval,
