@@ -273,13 +273,17 @@ class Catalogue:
             )
         if name in CIRCUITS:
             return AddressError(f"{text} is a circuit, a product of matrices; name its factors, such as L0.H0.W_Q")
-        options = [*self._entries, *GROUPS, *heads]
-        deeper = [] if text.startswith("*") else self._candidates(parse_selector(f"**.{text}")[0])
-        if deeper:
-            return AddressError(
-                f"unknown address {text!r}; did you mean {_some([p.address for p in deeper])}"
-                f" (or, where several are taken, '**.{text}')?"
-            )
+        groups = [group for group, addresses in self.groups.items() if addresses]
+        if text in GROUPS:
+            return AddressError(f"this model has no matrices of the group {text}; its groups are {', '.join(groups)}")
+        options, stem = [*self._entries, *groups, *heads], text.removesuffix(name)
+        for pattern in (f"**.{text}", f"{stem}**.{name}"):
+            deeper = [] if text.startswith("*") else self._candidates(parse_selector(pattern)[0])
+            if deeper:
+                return AddressError(
+                    f"unknown address {text!r}; did you mean {_some([p.address for p in deeper])}"
+                    f" (or, where several are taken, '{pattern}')?"
+                )
         return AddressError(unknown("address", text, options))
 
 

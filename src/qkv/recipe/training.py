@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from qkv.changes import parse_changes
 from qkv.config import dump_toml, flat, from_dict, override, to_dict
 from qkv.data.config import DataConfig
 from qkv.errors import ConfigError, Interrupted, RunFolderError
@@ -435,7 +436,7 @@ def _announcement(parts: Parts) -> str:
         how += f"\nIt learns the mean answers of {teaching.teachers} trainings by other seeds, which come first."
     if config.from_run:
         new = f"; new: {', '.join(parts.new)}" if parts.new else ""
-        came = f"\nIt goes on from the best weights of {config.from_run}{new}.{_parted(parts)}"
+        came = f"\nIt goes on from the best weights of {config.from_run}{new}.{_parted(parts)}{_let_go(config)}"
     return f"{corpus.describe()}\n{model}{came}\n{how}"
 
 
@@ -448,6 +449,23 @@ def _parted(parts: Parts) -> str:
     return (
         f" {second} (one matrix with {first} there){more} starts as an equal copy and is trained by itself; to keep it"
         f" one give --change '{second}=share({first})'."
+    )
+
+
+def _let_go(config: RunConfig) -> str:
+    """What the run that this one goes on from held to its end, and is trained here."""
+    before = RunConfig.read(Path(config.from_run) / "config.toml").changes
+    held, again = (
+        [change for text in texts for change in parse_changes(text) if change.holds and change.stop is None]
+        for texts in (before, config.changes)
+    )
+    lost = [change for change in held if change.selector not in {other.selector for other in again}]
+    if not lost:
+        return ""
+    option = "--only" if lost[0].op == "only" else "--freeze"
+    return (
+        f" What was held there ({', '.join(map(str, lost))}) is trained here; to hold it as it is now give"
+        f" {option} '{lost[0].selector}'."
     )
 
 
