@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from qkv import api, cli
-from qkv.errors import UserError
+from qkv.errors import AddressError, UserError
 
 SMALL = ["--tokenizer", "char", "--set", "d_model=32,n_layers=2,n_heads=2,n_ctx=32", "--threads", "1"]
 KEYS = {
@@ -461,7 +461,7 @@ def test_a_task_without_positions_refuses_them_before_it_prints(tmp_path, capsys
     settings = [*SMALL[2:], "--task", "classify", "--steps", 1, "--no-report", "--out", tmp_path / "run"]
     said(capsys, "train", tmp_path / "a.tsv", *settings)
     for form in ([], ["--json"]):
-        assert cli.cli.main(["eval", str(tmp_path / "run"), "--by-position", *form]) == 2
+        assert cli.main(["eval", str(tmp_path / "run"), "--by-position", *form]) == 2
         assert capsys.readouterr().out == ""
 
 
@@ -493,5 +493,23 @@ def test_a_word_that_is_cut_is_told_how(small_text, tmp_path, capsys):
         assert cli.main(asked) == 2
         assert "cuts it into 3 tokens, each with a row of its own: W_E[t] W_E[h] W_E[e]" in capsys.readouterr().err
     run = api.load(tmp_path / "run")
+    with pytest.raises(AddressError, match="this run kept none; train with --set ledger.every=1"):
+        run.history("L0.W_Q", "earned")
     assert repr(run.matrix("L0.H0.OV")) == "FactoredMatrix(L0.H0.OV, [16, 16] of rank at most 8)"
     assert repr(run.history("L0.W_Q", "norm")) == "{'L0.W_Q': Series('L0.W_Q', 'norm', at 3 steps, 0 to 2)}"
+
+
+def test_one_of_a_thing_is_told_in_the_singular(small_text, tmp_path, capsys):
+    sizes = "d_model=16,n_layers=1,n_heads=1,n_ctx=16,batch_size=1"
+    small = ["--set", sizes, "--steps", "1", "--tokenizer", "char", "--threads", "1", "--no-report"]
+    assert cli.main(["train", str(small_text), "--out", str(tmp_path / "run"), *small]) == 0
+    told = "".join(capsys.readouterr())
+    for words in (
+        "1 layer, d_model 16, 1 head,",
+        "Up to 1 step, 1 window a step,",
+        "on 1 thread.",
+        "\n1 step, 16 tokens",
+    ):
+        assert words in told, words
+    assert cli.main(["step", str(tmp_path / "run"), "t"]) == 2 and "has 1 token;" in capsys.readouterr().err
+    assert "1 layer x 1 head" in repr(api.load(tmp_path / "run").attention("the"))

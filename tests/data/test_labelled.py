@@ -93,7 +93,7 @@ def test_classes_are_ordered_by_value_or_by_letter() -> None:
 
 def test_rows_without_text_are_left_out_and_counted(tmp_path: Path) -> None:
     found = read_labelled(write(tmp_path / "t.tsv", FORMS["table.tsv"] + " \tpos\n"))
-    assert len(found.texts) == 4 and "1 rows without text were left out" in found.note
+    assert len(found.texts) == 4 and "1 row without text left out" in found.note
 
 
 WRONG = {
