@@ -22,10 +22,9 @@ from qkv import recipe
 from qkv.changes import Plan, freeze_changes, plan_changes
 from qkv.config import from_dict
 from qkv.data.tokenizers import Tokenizer, load_tokenizer
-from qkv.errors import AddressError, ConfigError, RunFolderError, UserError, many, several, unknown
+from qkv.errors import ConfigError, RunFolderError, UserError, many, several, unknown
 from qkv.folder import RunFolder
 from qkv.inspection.onetext import float64_copy, one_text
-from qkv.instruments.ledger import LEDGER_MEASURES
 from qkv.models import build
 from qkv.models.factored import FactoredMatrix
 from qkv.models.matrices import Catalogue
@@ -406,8 +405,6 @@ class Run:
 
         Raises AddressError for a selector that matches nothing, a measure that was not recorded, or one that is a list.
         """
-        if measure in LEDGER_MEASURES and not self.config.ledger.every:
-            raise AddressError(f"{measure} is of the ledger, and this run kept none; train with --set ledger.every=1")
         with self.telemetry() as telemetry:
             return History(telemetry.series(selector, measure))
 
@@ -545,10 +542,8 @@ class Run:
         if self.tokenizer is None or not hasattr(self.model, "blocks"):
             raise UserError(f"{self.path} is no model of one stack that reads a text; there is nothing to compare")
         ids = self.tokenizer.encode_whole(text)
-        if not 0 < len(ids) <= self.config.model.sizes.n_ctx:
-            raise UserError(
-                f"the text has {many(len(ids), 'token')}; this model reads 1 to {self.config.model.sizes.n_ctx}"
-            )
+        if not 0 < len(ids) <= (most := self.config.model.sizes.n_ctx):
+            raise UserError(f"the text has {many(len(ids), 'token')}; this model reads 1 to {most}")
         return what_moved(self.model_at(a), self.model_at(b), torch.tensor([list(map(int, ids))]), placed=placed)
 
     def step(self, text: str, *, on: str = "**", rate: float | None = None) -> Any:

@@ -41,7 +41,7 @@ from qkv.tasks.task import Batch
 from qkv.telemetry import LEDGER_ARM, MeasureRow, Store
 from qkv.training.record import Observer, Outcome, RunContext, StepRecord
 
-__all__ = ["EARNED", "EARNED_ROWS", "LEDGER_MEASURES", "ROW_GRADIENT", "Account", "Ledger", "LedgerConfig"]
+__all__ = ["EARNED", "EARNED_ROWS", "ROW_GRADIENT", "Account", "Ledger", "LedgerConfig"]
 
 EARNED = MeasureRow(
     name="earned",
@@ -75,8 +75,6 @@ ROW_GRADIENT = MeasureRow(
     decision="Whether a rare token's row has had anything to learn from: with next to none it is still its start.",
 )
 
-LEDGER_MEASURES = (EARNED.name, EARNED_ROWS.name, ROW_GRADIENT.name)
-"""What is recorded by the ledger alone."""
 _BY_ROW = (EARNED_ROWS.name, ROW_GRADIENT.name)
 _Rows = dict[str, dict[str, np.ndarray]]
 """Measure -> table -> one number for each row; of `row_gradient` its square."""
