@@ -22,7 +22,7 @@ from qkv import recipe
 from qkv.changes import Plan, freeze_changes, plan_changes
 from qkv.config import from_dict
 from qkv.data.tokenizers import Tokenizer, load_tokenizer
-from qkv.errors import ConfigError, RunFolderError, UserError, several, unknown
+from qkv.errors import ConfigError, RunFolderError, UserError, many, several, unknown
 from qkv.folder import RunFolder
 from qkv.inspection.onetext import float64_copy, one_text
 from qkv.models import build
@@ -234,7 +234,7 @@ def attention(model: Any, tokenizer: Any, text: str) -> "Attention":
     ids = list(tokenizer(text)["input_ids"])
     n_ctx = mirror.config.sizes.n_ctx
     if not 0 < len(ids) <= n_ctx:
-        raise UserError(f"the text has {len(ids)} tokens; this model reads 1 to {n_ctx}")
+        raise UserError(f"the text has {many(len(ids), 'token')}; this model reads 1 to {n_ctx}")
     with torch.inference_mode():
         model_of_ours: Any = mirror.model
         _, record = model_of_ours.forward_recorded(torch.tensor([ids]))
@@ -253,7 +253,7 @@ class Attention:
 
     def __repr__(self) -> str:
         layers, heads, pos, _ = self.patterns.shape
-        return f"Attention({layers} layers, {heads} heads, {pos} tokens)"
+        return f"Attention({many(layers, 'layer')}, {many(heads, 'head')}, {many(pos, 'token')})"
 
 
 def verify(path: str | Path, *, updates: int | None = 256, seed: int = 0) -> recipe.Verdict:
@@ -542,8 +542,8 @@ class Run:
         if self.tokenizer is None or not hasattr(self.model, "blocks"):
             raise UserError(f"{self.path} is no model of one stack that reads a text; there is nothing to compare")
         ids = self.tokenizer.encode_whole(text)
-        if not 0 < len(ids) <= self.config.model.sizes.n_ctx:
-            raise UserError(f"the text has {len(ids)} tokens; this model reads 1 to {self.config.model.sizes.n_ctx}")
+        if not 0 < len(ids) <= (most := self.config.model.sizes.n_ctx):
+            raise UserError(f"the text has {many(len(ids), 'token')}; this model reads 1 to {most}")
         return what_moved(self.model_at(a), self.model_at(b), torch.tensor([list(map(int, ids))]), placed=placed)
 
     def step(self, text: str, *, on: str = "**", rate: float | None = None) -> Any:

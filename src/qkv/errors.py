@@ -122,6 +122,11 @@ def unknown(what: str, given: str, options: Iterable[str], n: int = 3) -> str:
     return f"unknown {what} {given!r}; expected one of: {shown}"
 
 
+def many(n: int, noun: str, plural: str = "") -> str:
+    """`1 row`, `2,000 rows`."""
+    return f"{n:,} {noun}" if n == 1 else f"{n:,} {plural or noun + 's'}"
+
+
 def too_long(name: str) -> UserError:
     """For a name of a file or folder that the file system does not take (ENAMETOOLONG)."""
     return UserError(f"{name[:40]}... is too long for the name of a file or folder here; give a shorter one")

@@ -387,3 +387,48 @@ def test_heads_of_a_storage_that_is_cut_otherwise_are_refused():
     with pytest.raises(ChangeError, match="L0.H1.W_O lies in L0.W_V now, whose heads are cut otherwise"):
         plan_changes(["L0.W_O=share(L0.W_V)", "L0.H1.W_O=zero"], make(), 0)
     plan_changes(["L0.W_K=share(L0.W_Q)", "L0.H1.W_K=zero"], make(), 0)
+
+
+def test_random_from_a_start_that_is_no_draw_says_so_instead_of_holding_zeros():
+    with pytest.raises(ChangeError, match=r"the start of L0.W_O is one number everywhere.*random\(0.02\)"):
+        plan_changes(["L0.W_O=random"], make(start="zero_out"), 0)
+    with pytest.raises(ChangeError, match="the start of L0.norm1.gain is one number"):
+        plan_changes(["L0.norm1.gain=random"], make(norm="rms"), 0)
+    assert changed(["attn=random"], make(start="zero_out")).view("L0.W_O").count_nonzero() == 0  # others are drawn
+
+
+def test_a_matrix_that_has_the_rank_is_not_cut_again():
+    with pytest.raises(ChangeError, match=r"L0.W_Q=rank\(5\) has no effect"):
+        plan_changes(["L0.W_Q=rank(3)", "L0.W_Q=rank(5)"], make(), 0)
+    assert torch.linalg.matrix_rank(changed(["L0.W_Q=rank(3)", "L0.W_Q=rank(2)"], make()).state()["L0.W_Q"]) == 2
+
+
+def test_an_op_of_matrices_on_an_activation_and_the_other_way_round_say_which_is_which():
+    with pytest.raises(AddressError, match="L0.v is an activation, and zero is of matrices; .*L0.v=stop_gradient"):
+        plan_changes(["L0.v=zero"], make(), 0)
+    with pytest.raises(AddressError, match="L0.v is an activation, and zero is of matrices$"):
+        plan_changes(["L0.v=zero"], make(), 0, looking=True)
+    with pytest.raises(
+        AddressError, match="L0.W_V is of matrices, and stop_gradient is of activations, such as L2.resid"
+    ):
+        plan_changes(["L0.W_V=stop_gradient"], make(), 0)
+    with pytest.raises(AddressError, match="query heads share v here: L0.H3.v is L0.KV1.v"):
+        plan_changes(["L0.H3.v=stop_gradient"], make(SHARED), 0)
+
+
+def test_a_shared_table_asks_for_tied_and_several_matrices_are_told_of_in_the_plural():
+    with pytest.raises(ChangeError, match="expected equal, or --set tied=true"):
+        plan_changes(["W_U=share(W_E)"], make(), 0)
+    assert "W_E: multiplied" in plan_changes(["W_E=scale(2)"], make(), 0).sentences()[0]
+    assert (
+        plan_changes(["L*.W_Q=reset@3.."], make(), 0).sentences()[0].endswith("set back to their start before step 3.")
+    )
+
+
+def test_a_group_that_a_model_has_nothing_of_is_not_proposed_and_a_pattern_is_proposed_deeper():
+    with pytest.raises(
+        AddressError, match="no matrices of the group rnn; its groups are embed, attn, mlp, norms, head$"
+    ):
+        make(norm="rms").select("rnn")
+    with pytest.raises(AddressError, match=r"did you mean L0.norm1.gain.*'L\*.\*\*.gain'"):
+        make(norm="rms").select("L*.gain")

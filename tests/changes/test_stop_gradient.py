@@ -183,3 +183,16 @@ def test_the_fast_path_and_the_cut_one_give_the_same_loss_in_training_precision(
     free, _ = gradients(catalogue)
     loss, _ = gradients(catalogue, ["L0.v=stop_gradient"])
     assert loss == pytest.approx(free, rel=1e-5)
+
+
+def test_a_stop_that_an_earlier_one_covers_has_no_effect_but_is_no_fault_of_a_run_that_has_it():
+    for first, second in (("L0.v", "L0.v"), ("L0.v", "L0.H1.v"), ("L*.[vq]", "L1.v@3..9")):
+        changes = [
+            f"{first}=stop_gradient",
+            "=stop_gradient@".join(second.split("@")) if "@" in second else f"{second}=stop_gradient",
+        ]
+        with pytest.raises(ChangeError, match="no gradient passes there already"):
+            plan_changes(changes, make(), 0)
+        plan_changes(changes, make(), 0, resumed_at=1 << 60)
+    plan_changes(["L0.H1.v=stop_gradient", "L0.v=stop_gradient"], make(), 0)
+    plan_changes(["L0.v=stop_gradient@..4", "L0.v=stop_gradient@3.."], make(), 0)

@@ -463,3 +463,51 @@ def test_a_task_without_positions_refuses_them_before_it_prints(tmp_path, capsys
     for form in ([], ["--json"]):
         assert cli.main(["eval", str(tmp_path / "run"), "--by-position", *form]) == 2
         assert capsys.readouterr().out == ""
+
+
+def test_compare_sets_a_matrix_under_two_names_beside_the_two_that_it_was(small_text, tmp_path, capsys):
+    small = ["--set", "d_model=16,n_layers=1,n_heads=2,n_ctx=16,batch_size=4", "--steps", "2", "--tokenizer", "char"]
+    kinds = {"two": [], "one": ["--change", "L0.W_K=share(L0.W_Q)"], "tied": ["--set", "tied=true"]}
+    for name, more in kinds.items():
+        assert cli.main(["train", str(small_text), "--out", str(tmp_path / name), "--no-report", *small, *more]) == 0
+    for other, second in (("one", "L0.W_K"), ("tied", "W_U")):
+        capsys.readouterr()
+        assert cli.main(["compare", str(tmp_path / "two"), str(tmp_path / other), "--json"]) == 0
+        rows = {row["address"]: row for row in json.loads(capsys.readouterr().out)["matrices"]}
+        assert all(row["words"] in ("", "identical") for row in rows.values()), rows
+        a, b = (api.load(tmp_path / name).catalogue().view(second).double() for name in ("two", other))
+        apart = float((a - b).norm() / ((a.norm() ** 2 + b.norm() ** 2) / 2).sqrt())
+        assert rows[second]["distance"] == pytest.approx(apart)
+    assert cli.main(["compare", str(tmp_path / "one"), str(tmp_path / "one"), "--json"]) == 0
+    assert "L0.W_K" not in capsys.readouterr().out
+
+
+def test_a_word_that_is_cut_is_told_how(small_text, tmp_path, capsys):
+    small = ["--set", "d_model=16,n_layers=1,n_heads=2,n_ctx=16,batch_size=4", "--steps", "2", "--tokenizer", "char"]
+    assert cli.main(["train", str(small_text), "--out", str(tmp_path / "run"), "--no-report", *small]) == 0
+    for asked in (
+        ["show", str(tmp_path / "run"), "W_E[the]"],
+        ["eval", str(tmp_path / "run"), "--change", "W_E[the]=zero"],
+    ):
+        capsys.readouterr()
+        assert cli.main(asked) == 2
+        assert "cuts it into 3 tokens, each with a row of its own: W_E[t] W_E[h] W_E[e]" in capsys.readouterr().err
+    run = api.load(tmp_path / "run")
+    assert repr(run.matrix("L0.H0.OV")) == "FactoredMatrix(L0.H0.OV, [16, 16] of rank at most 8)"
+    assert repr(run.history("L0.W_Q", "norm")) == "{'L0.W_Q': Series('L0.W_Q', 'norm', at 3 steps, 0 to 2)}"
+
+
+def test_one_of_a_thing_is_told_in_the_singular(small_text, tmp_path, capsys):
+    sizes = "d_model=16,n_layers=1,n_heads=1,n_ctx=16,batch_size=1"
+    small = ["--set", sizes, "--steps", "1", "--tokenizer", "char", "--threads", "1", "--no-report"]
+    assert cli.main(["train", str(small_text), "--out", str(tmp_path / "run"), *small]) == 0
+    told = "".join(capsys.readouterr())
+    for words in (
+        "1 layer, d_model 16, 1 head,",
+        "Up to 1 step, 1 window a step,",
+        "on 1 thread.",
+        "\n1 step, 16 tokens",
+    ):
+        assert words in told, words
+    assert cli.main(["step", str(tmp_path / "run"), "t"]) == 2 and "has 1 token;" in capsys.readouterr().err
+    assert "1 layer x 1 head" in repr(api.load(tmp_path / "run").attention("the"))

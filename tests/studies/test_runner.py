@@ -352,6 +352,6 @@ def test_ctrl_c_keeps_what_was_trained_and_says_how_to_go_on(tiny, small_text, t
         if made.done == 2:
             signal.raise_signal(signal.SIGINT)
 
-    with pytest.raises(Interrupted, match="2 trainings are kept.*the same command goes on") as caught:
+    with pytest.raises(Interrupted, match="2 trainings kept.*the same command goes on") as caught:
         tiny.answer(small_text, tmp_path / "runs", told=Told(progress=interrupt))
     assert caught.value.exit_status == 130

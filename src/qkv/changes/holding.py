@@ -14,7 +14,7 @@ from torch.utils.hooks import RemovableHandle
 
 from qkv.models.matrices import Entry
 
-__all__ = ["Freezer"]
+__all__ = ["Freezer", "covered"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class Freezer:
         """Freeze a matrix, or a head or row of it, from `start` up to and not with `stop`; whether it was not yet."""
         windows = self._windows.setdefault(address, {})
         earlier = windows.get(None, []) + (windows.get(piece, []) if piece is not None else [])
-        if address not in self.trainable or _covered(start, stop, earlier):
+        if address not in self.trainable or covered(start, stop, earlier):
             return False
         windows.setdefault(piece, []).append((start, stop))
         self._boundaries = sorted({*self._boundaries, start} | ({stop} if stop is not None else set()))
@@ -139,7 +139,7 @@ def _is_whole(pieces: set[int | None], entry: Entry) -> bool:
     return None in pieces or len(pieces) == entry.n_pieces
 
 
-def _covered(start: int, stop: int | None, windows: list[tuple[int, int | None]]) -> bool:
+def covered(start: int, stop: int | None, windows: list[tuple[int, int | None]]) -> bool:
     """Whether windows together last from `start` to `stop`."""
     reached = start
     for first, last in sorted(windows, key=lambda window: window[0]):

@@ -23,6 +23,10 @@ from qkv.randomness import generator, key
 __all__ = ["OPS", "Argument", "Op", "Target"]
 
 
+_ROUNDING = 1e-6
+"""Of the largest singular value: what is below that is none, in float32."""
+
+
 @dataclass(frozen=True, slots=True)
 class Target:
     """A matrix that an op is asked for new values of. All tensors here are as stored."""
@@ -91,6 +95,8 @@ def _rank(target: Target, part: Part) -> Tensor:
     if values.ndim != 2 or rank >= min(values.shape):
         raise ChangeError(f"rank({rank}) has no effect on {part.address}: it is {_by(values.shape)}")
     u, s, vh = torch.linalg.svd(values.double(), full_matrices=False)
+    if s[rank] <= _ROUNDING * s[0]:
+        return values
     return (u[:, :rank] * s[:rank]) @ vh[:rank]
 
 

@@ -5,6 +5,7 @@ plan is then a constraint of the training loop: `at_start`, `before_step`, `afte
 """
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,12 +13,12 @@ import torch
 from torch import Tensor, nn
 
 from qkv.changes.grammar import Change, parse_changes
-from qkv.changes.holding import Freezer
+from qkv.changes.holding import Freezer, covered
 from qkv.changes.ops import OPS, Target
 from qkv.changes.stored import Loader, Stored
 from qkv.errors import AddressError, ChangeError, unknown
-from qkv.models.activations import joined, select_activations, spelled
-from qkv.models.addresses import parse_selector
+from qkv.models.activations import Stops, joined, parse_activation, select_activations, spelled
+from qkv.models.addresses import ACTIVATIONS, parse_selector
 from qkv.models.matrices import Catalogue, Entry, Part
 from qkv.models.zoo import stacks_of
 
@@ -171,6 +172,7 @@ class Plan:
         said = [self._name(part) for part in named] or [
             address for made, stack, found in self._stops if made is change for address in spelled(found, stack.sizes)
         ]
+        what = what if len(said) == 1 else what.replace(" its ", " their ")
         names = said[:4] + [f"{len(said) - 4} more"] * (len(said) > 4)
         return f"{', '.join(names[:-1])}{' and ' * (len(names) > 1)}{names[-1]}: {what}{when}."
 
@@ -185,6 +187,7 @@ class Plan:
         if OPS[change.op].on_activations:
             self._add_stop(change)
             return
+        self._check_matrices(change)
         parts = self.catalogue.select(change.selector)
         if change.op == "only":
             self._check_cuts(change, parts)
@@ -196,12 +199,28 @@ class Plan:
             effect = self._share(change, parts)
         elif OPS[change.op].writes and not effect:
             effect = self._write(change, parts)
+            self._check_random(change, parts, effect)
         if change.holds and not self._looking:
             effect |= any([self._freezer.add(self._root(p), p.piece, change.start, change.stop) for p in parts])
         if not effect:
             why = {"share": "that is one matrix already", "freeze": "that is frozen already"}.get(change.op)
             raise ChangeError(f"{change} has no effect: {why or 'everything is so already'}")
         self._made.append((change, parts))
+
+    def _check_matrices(self, change: Change) -> None:
+        """Raises AddressError where what is selected is an activation, of which there is no such op."""
+        for term in parse_selector(change.selector):
+            if term.text.rpartition(".")[2] in ACTIVATIONS:
+                there = "" if self._looking else f"; of activations there is {term.text}=stop_gradient"
+                raise AddressError(f"{change}: {term.text} is an activation, and {change.op} is of matrices{there}")
+
+    def _check_random(self, change: Change, parts: list[Part], differ: bool) -> None:
+        """Raises ChangeError where a start is drawn again that is no draw, as that of a matrix of zeros."""
+        if change.op == "random" and not differ:
+            raise ChangeError(
+                f"{change} has no effect: the start of {parts[0].address} is one number everywhere and no draw; give a"
+                " standard deviation, as random(0.02), or type freeze to hold it"
+            )
 
     def _add_stop(self, change: Change) -> None:
         """Find the activations that are meant, in each stack of the model."""
@@ -212,9 +231,39 @@ class Plan:
         for selector in [*(term.text for term in parse_selector(change.selector)), change.selector]:
             made = [select_activations(selector, stack.activation_names(), stack.sizes) for stack in stacks]
             if not any(made):
-                raise AddressError(unknown("activation", selector, names))
+                raise self._no_activation(change, selector, names)
+        stopped = all(self._stopped(change, stack, found) for stack, found in zip(stacks, made, strict=True))
+        if stopped and change.start >= self._resumed_at:
+            raise ChangeError(f"{change} has no effect: no gradient passes there already")
         self._stops += [(change, stack, found) for stack, found in zip(stacks, made, strict=True) if found]
         self._made.append((change, []))
+
+    def _stopped(self, change: Change, stack: Any, found: Stops) -> bool:
+        """Whether changes before this one let no gradient through any of what is found, as long as it lasts."""
+
+        def windows(name: str, heads: frozenset[int] | None) -> list[tuple[int, int | None]]:
+            before = [(other, made[name]) for other, where, made in self._stops if where is stack and name in made]
+            return [
+                (other.start, other.stop)
+                for other, all_of in before
+                if all_of is None or (heads is not None and heads <= all_of)
+            ]
+
+        return all(covered(change.start, change.stop, windows(name, heads)) for name, heads in found.items())
+
+    def _no_activation(self, change: Change, selector: str, names: Sequence[str]) -> Exception:
+        """Why there is nothing to stop gradients at: a matrix, heads that are shared, or no such name."""
+        with suppress(AddressError):
+            self.catalogue.select(selector)
+            return AddressError(
+                f"{change}: {selector} is of matrices, and stop_gradient is of activations, such as {names[-2]};"
+                f" to hold a matrix as it is: {selector}=freeze"
+            )
+        try:
+            parse_activation(selector, names, stacks_of(self.catalogue.model)[0].sizes)
+        except AddressError as error:
+            return error
+        return AddressError(unknown("activation", selector, names))
 
     def _stop_gradients(self, step: int | None) -> None:
         """Let no gradient through what is stopped at a step; None lets all through."""
@@ -243,8 +292,10 @@ class Plan:
                 )
             if part.entry.shape != source.shape:
                 given, expected = list(part.entry.shape), list(source.shape)
+                tables = {part.entry.kind, source.kind} == {"W_E", "W_U"} and given == expected[::-1]
+                how = ", or --set tied=true, which makes W_U the transpose of W_E" if tables else ""
                 raise ChangeError(
-                    f"{change}: {part.address} is {given}, {source.address} is {expected}; expected equal"
+                    f"{change}: {part.address} is {given}, {source.address} is {expected}; expected equal{how}"
                 )
             self._storage[part.entry.address] = storage
             self._ties[part.entry.address] = self._entries[storage].parameter

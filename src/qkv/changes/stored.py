@@ -6,8 +6,8 @@ changes left it; later what training has made of it. Nothing is ever unpickled.
 """
 
 import re
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
@@ -31,6 +31,8 @@ class RunMatrix:
     address: str
     step: int | None
     """None for the run's last weights."""
+    vocabulary: Mapping[str, int] | None = field(default=None, repr=False)
+    """Token -> row of the table that it is for; None where it is for no whole table of tokens."""
 
 
 Loader = Callable[[RunMatrix], Tensor]
@@ -80,7 +82,9 @@ def stored_values(spec: str, part: Part, catalogue: Catalogue, loader: Loader | 
         raise ChangeError(f"load({spec}): no other run can be read here; expected FILE.safetensors")
     else:
         address = address or part.address
-        found = Stored(_fit(part, loader(RunMatrix(path, address, step)), f"{path}:{address}"))
+        is_table = part.entry.kind in ("W_E", "W_U") and part.piece is None
+        wanted = RunMatrix(path, address, step, catalogue.vocabulary if is_table else None)
+        found = Stored(_fit(part, loader(wanted), f"{path}:{address}"))
     if not found.values.is_floating_point() or not bool(torch.isfinite(found.values).all()):
         raise ChangeError(f"load({spec}): expected finite floating-point values for {part.address}")
     return found

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from qkv.api import Run
+    from qkv.models.parts import Entry
 
 __all__ = ["configure", "run"]
 
@@ -101,13 +102,15 @@ def _figures(a: "Run", b: "Run") -> dict[str, list[Any]]:
 
 
 def _matrices(a: "Run", b: "Run") -> list[dict[str, Any]]:
-    """One row per address of either run, in canonical order."""
+    """One row for each matrix of either run, in canonical order; one under two names stands with that which is two."""
     from qkv.models.matrices import Catalogue
 
-    left, right = Catalogue(a.model).state(), Catalogue(b.model).state()
+    sides = [Catalogue(run.model) for run in (a, b)]
+    first = {address for side in sides for address in side.addresses}
+    values = [{e.address: _in_out(e) for e in side.named() if e.address in first} for side in sides]
     rows = []
-    for address in {**left, **right}:
-        pair = [side.get(address) for side in (left, right)]
+    for address in {**values[0], **values[1]}:
+        pair = [side.get(address) for side in values]
         norms = [None if m is None else float(m.double().norm()) for m in pair]
         row = {"address": address, "norm": norms, "distance": None, "cosine": None, "words": ""}
         one, other = pair
@@ -121,6 +124,11 @@ def _matrices(a: "Run", b: "Run") -> list[dict[str, Any]]:
             row |= _apart(one.double(), other.double())
         rows.append(row)
     return rows
+
+
+def _in_out(entry: "Entry") -> "Tensor":
+    """Its values, [in, out] under this name."""
+    return (entry.parameter.T if entry.transposed else entry.parameter).detach()
 
 
 def _apart(one: "Tensor", other: "Tensor") -> dict[str, float | None]:

@@ -12,6 +12,8 @@ Example:
 
 import argparse
 
+from qkv.errors import many
+
 __all__ = ["configure", "run"]
 
 
@@ -39,8 +41,8 @@ def run(args: argparse.Namespace) -> int:
         screen.print_json(about | {"family": made.folder.read_manifest()["imported"]["family"]})
         return 0
     print(
-        f"{args.folder}: {made.config.model.kind} of {n / 1e6:.2f} M parameters, {sizes.n_layers} layers, d_model"
-        f" {sizes.d_model}, {sizes.n_heads} heads, context {sizes.n_ctx}, vocabulary {sizes.d_vocab:,}."
+        f"{args.folder}: {made.config.model.kind} of {n / 1e6:.2f} M parameters, {many(sizes.n_layers, 'layer')},"
+        f" d_model {sizes.d_model}, {many(sizes.n_heads, 'head')}, context {sizes.n_ctx}, vocabulary {sizes.d_vocab:,}."
     )
     for note in notes:
         print(f"Note: {screen.shown(note)}.")

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from qkv.commands import screen
+from qkv.errors import many
 
 if TYPE_CHECKING:
     from qkv.api import Run
@@ -47,8 +48,8 @@ def print_outcome(run: "Run") -> None:
     if target and summary["stopped_because"] in ("steps", "minutes", "budget"):
         stopped += f", and the target of {target:g} was not reached (more updates: --steps {2 * summary['steps']})"
     print(
-        f"\n{summary['steps']:,} steps, {summary['tokens']:,} tokens, {summary['parameters']:,} parameters, "
-        f"{summary['train_seconds']:.0f} s of training; {stopped}."
+        f"\n{many(summary['steps'], 'step')}, {many(summary['tokens'], 'token')},"
+        f" {summary['parameters']:,} parameters, {summary['train_seconds']:.0f} s of training; {stopped}."
     )
     folder = shlex.quote(str(run.path))
     report = run.path / "report.html"

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from qkv.commands import train
 from qkv.commands.arguments import positive
+from qkv.errors import many
 
 if TYPE_CHECKING:
     from qkv.recipe.forecast import Forecast
@@ -59,7 +60,7 @@ def _sentences(found: "Forecast") -> list[str]:
     return [
         f"{found.parameters:,} parameters; {found.flop:.3g} operations in the products of an update.",
         f"One update takes about {found.update_seconds:.3g} s ({found.rate}){sums}.",
-        f"{found.updates:,} updates, {found.tokens:,} positions: about {_duration(found.seconds)},"
+        f"{many(found.updates, 'update')}, {many(found.tokens, 'position')}: about {_duration(found.seconds)},"
         " validation and instruments not counted.",
         *([found.note] if found.note else []),
     ]

@@ -11,7 +11,7 @@ import numpy as np
 from qkv.commands import heat, screen, show_rows
 from qkv.commands.measured import Measured, measured
 from qkv.commands.nearest import Nearest, nearest, said
-from qkv.errors import AddressError
+from qkv.errors import AddressError, many
 from qkv.inspection.neighbours import Neighbour, Neighbours, neighbours
 from qkv.inspection.rows import RowMoment, RowStory, row_story
 from qkv.models.addresses import parse_address
@@ -104,7 +104,7 @@ class RowShown:
     def print(self) -> None:
         """Norms, the components that moved most, both rows as strips, neighbours before and after."""
         console, story = screen.console(), self.story
-        seen = "" if story.count is None else f"; it stands {story.count:,} times in the training text"
+        seen = "" if story.count is None else f"; it stands {many(story.count, 'time')} in the training text"
         turn = "" if story.turn is None else f", turned by {screen.number(story.turn)} degrees"
         drift = f", drift {screen.number(story.drift)}{turn}" if self.started else "; its start was not kept"
         print(f"{self.address}: {len(story.after)} components{drift}{seen}\n")

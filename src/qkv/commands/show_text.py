@@ -9,7 +9,7 @@ import torch
 
 from qkv.commands import heat, screen
 from qkv.commands.gradient_table import path_json, print_lens, print_path
-from qkv.errors import AddressError, UserError, unknown
+from qkv.errors import AddressError, UserError, many, unknown
 from qkv.models.activations import parse_activation
 from qkv.models.addresses import ACTIVATIONS, parse_address
 from qkv.models.layout import Sizes
@@ -163,7 +163,7 @@ def _words(run: "Run", text: str) -> tuple[torch.Tensor, list[str]]:
     ids = run.tokenizer.encode_whole(text)
     n_ctx = run.config.model.sizes.n_ctx
     if not 0 < len(ids) <= n_ctx:
-        raise UserError(f"the text has {len(ids)} tokens; this model reads 1 to {n_ctx}")
+        raise UserError(f"the text has {many(len(ids), 'token')}; this model reads 1 to {n_ctx}")
     return torch.as_tensor(np.asarray(ids, dtype=np.int64))[None], [run.tokenizer.token(int(i)) for i in ids]
 
 

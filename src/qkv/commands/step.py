@@ -13,6 +13,7 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from qkv.commands.arguments import positive
+from qkv.errors import many
 
 if TYPE_CHECKING:
     from qkv.inspection.onestep import Move, OneStep
@@ -64,7 +65,7 @@ def as_json(step: "OneStep") -> dict[str, Any]:
 def _print(step: "OneStep", kind: str) -> None:
     from qkv.commands import screen
 
-    print(f"Loss of the text: {step.loss:.4f} nats per target, {step.n_targets:,} targets.\n")
+    print(f"Loss of the text: {step.loss:.4f} nats per target, {many(step.n_targets, 'target')}.\n")
     print(
         f"Gradient descent at rate {screen.number(step.rate)} buys -rate |g|^2 = {step.descent.first_order:+.3g} nats"
         f" to first order; in fact the loss changes by {step.descent.actual:+.3g}."

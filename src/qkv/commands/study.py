@@ -19,6 +19,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from qkv.commands.arguments import at_least_zero, positive, whole
+from qkv.errors import many
 
 __all__ = ["configure", "run"]
 
@@ -126,4 +127,4 @@ def _print(verdict: Mapping[str, Any]) -> None:
         print(f"Not reached in the time: {missing}. The same command goes on.")
     print(f"\nIt would be wrong if: {verdict['falsified_by']}")
     print(f"Published: {verdict['literature']}")
-    print(f"Every one of {verdict['trainings']} trainings is logged in {verdict['run']}; open its page.html")
+    print(f"Every one of {many(verdict['trainings'], 'training')} is logged in {verdict['run']}; open its page.html")

@@ -15,7 +15,7 @@ from qkv.data.config import DataConfig
 from qkv.data.reading import examine, missing_file, read_text, whole_characters
 from qkv.data.sources import source_name
 from qkv.data.tables import TableFormat, columns_of, is_table, numbered_rows, table_format
-from qkv.errors import SourceError, nearest
+from qkv.errors import SourceError, many, nearest
 
 __all__ = ["LabelledTexts", "check_classes", "class_order", "read_labelled"]
 
@@ -85,7 +85,11 @@ def read_labelled(config: DataConfig) -> LabelledTexts:
         labels=labels,
         lines=numbers,
         path=str(path),
+<<<<<<< HEAD
         note=note + (f"; {n_empty:,} row{'s' * (n_empty > 1)} without text left out" if n_empty else ""),
+=======
+        note=note + (f"; {many(n_empty, 'row')} without text left out" if n_empty else ""),
+>>>>>>> hres
     )
 
 

@@ -18,7 +18,7 @@ from qkv.data.default_corpus import default_documents
 from qkv.data.hub import HubTexts
 from qkv.data.reading import examine, missing_file, read_text, sniff
 from qkv.data.tables import is_table, read_rows, table_format
-from qkv.errors import SourceError
+from qkv.errors import SourceError, many
 
 __all__ = ["Chunk", "Source", "files_below", "open_source", "source_name", "text_chunks", "whole_documents"]
 
@@ -261,7 +261,7 @@ def _folder(folder: Path, config: DataConfig) -> Source:
     passed = [f"{skipped} that are not text"] if skipped else []
     passed += [f"{len(refused)} table{'s' * (len(refused) > 1)} without text that can be read"] if refused else []
     passed += [f"{len(made)} folder{'s' * (len(made) > 1)} of runs, studies or exported models"] if made else []
-    note = f"{len(texts)} files read" + (f", {', '.join(passed)} passed over" if passed else "")
+    note = f"{many(len(texts), 'file')} read" + (f", {', '.join(passed)} passed over" if passed else "")
     return Source(
         name=source_name(folder / "all"),
         kind="folder",

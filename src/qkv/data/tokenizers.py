@@ -10,7 +10,7 @@ for the token.
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -52,6 +52,15 @@ TASK_SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
 UNKNOWN_MARK = "\ufffd"
 _BYTES = {character: byte for byte, character in enumerate(BYTE_CHARACTERS)}
+
+
+class Readable(dict[str, int]):
+    """Every name of a token -> id, and how a text that is no token is cut."""
+
+    def __init__(self, names: Mapping[str, int], cut: Callable[[str], list[str]]) -> None:
+        super().__init__(names)
+        self.cut = cut
+        """A text -> the tokens that it becomes, as a person reads them."""
 
 
 class Tokenizer:
@@ -201,7 +210,7 @@ class Tokenizer:
         return raw.replace("\u2581", " ") if self.kind == "unigram" else raw
 
     @cached_property
-    def readable(self) -> dict[str, int]:
+    def readable(self) -> "Readable":
         """Every way to name one token -> id: as in tokenizer.json, as read, and bare ("the" for " the").
 
         A bare name that could be several tokens means the one at the beginning of a word, for it is the word.
@@ -209,7 +218,7 @@ class Tokenizer:
         shown = {self.token(i): i for i in self._by_id}
         bare = {token.strip(): i for token, i in shown.items() if token.strip()}
         words = {token[1:]: i for token, i in shown.items() if len(token) > 1 and token[0] == " " and token[1] != " "}
-        return bare | shown | self.vocabulary | words
+        return Readable(bare | shown | self.vocabulary | words, lambda text: [self.token(i) for i in self.encode(text)])
 
     def is_lossless(self, text: str) -> bool:
         """Whether decode(encode(text)) gives the text back; [UNK], shown as U+FFFD, is not that character."""

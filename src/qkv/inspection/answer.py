@@ -15,7 +15,7 @@ import numpy as np
 
 from qkv.config import load_toml
 from qkv.data.tokenizers import Tokenizer, load_tokenizer
-from qkv.errors import QkvError
+from qkv.errors import QkvError, many
 from qkv.folder import RunFolder
 from qkv.inspection.snapshots import stored
 from qkv.tasks import Task, find_task
@@ -157,11 +157,6 @@ def apart(value: float, null: float) -> float:
     if not (value > 0 and null > 0):
         return 0.0
     return min(1.0, abs(math.log(value / null)) / math.log(4))
-
-
-def many(n: int, noun: str, plural: str = "") -> str:
-    """`1 row`, `2,000 rows`."""
-    return f"{n:,} {noun}" if n == 1 else f"{n:,} {plural or noun + 's'}"
 
 
 def listed(words: Sequence[str], last: str = "and") -> str:

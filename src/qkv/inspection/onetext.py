@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from qkv.data.tokens import Tokens
-from qkv.errors import UserError
+from qkv.errors import UserError, many
 from qkv.tasks.task import Batch, Task
 from qkv.tasks.text import TextTask
 
@@ -49,7 +49,9 @@ def one_text(task: Task, tokenizer: Any, sizes: Any, text: str) -> OneText:
     causal = task.model_kind == "CausalLM"
     most = sizes.n_ctx + causal
     if not 2 <= len(ids) <= most:
-        raise UserError(f"the text has {len(ids)} tokens; expected 2 to {most}, which one window of this model holds")
+        raise UserError(
+            f"the text has {many(len(ids), 'token')}; expected 2 to {most}, which one window of this model holds"
+        )
     part = Tokens(ids=ids, offsets=np.array([0, len(ids)]), n_bytes=len(text.encode(errors="replace")))
     batch = next(task.val_batches(SimpleNamespace(val=part, tokenizer=tokenizer), sizes, 1))  # type: ignore[arg-type]
     if not batch.n_targets:

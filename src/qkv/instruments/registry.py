@@ -297,7 +297,7 @@ _MEASURES = (
     Measure(
         name="largest_score",
         meaning="The largest score that a head gave any key on the probe, scaled, before the softmax.",
-        formula="max over rows and keys of q_i . k_j * scale",
+        formula="max over rows and keys of q_i . k_j * scale; causal rows from the second on",
         range="any number; with QK-norm at most the product of the gains times sqrt(d_head)",
         source="Wortsman et al. 2023 (arXiv 2309.14322): runs whose scores passed 1e4 diverged",
         property_of="function",
@@ -308,7 +308,7 @@ _MEASURES = (
     Measure(
         name="own_mass",
         meaning="How much of its attention a head keeps for the position itself.",
-        formula="mean over rows of p_ii",
+        formula="mean over rows of p_ii; causal rows from the second on",
         range="0 to 1; undefined in cross-attention",
         source="Clark et al. 2019 (arXiv 1906.04341)",
         property_of="function",
@@ -330,7 +330,7 @@ _MEASURES = (
     Measure(
         name="first_mass",
         meaning="How much a head attends to the first position, the usual place to attend to nothing.",
-        formula="mean over rows of p_i,0",
+        formula="mean over rows of p_i,0; causal rows from the second on",
         range="0 to 1",
         source="Xiao et al. 2024, attention sinks (arXiv 2309.17453)",
         property_of="function",
@@ -341,7 +341,7 @@ _MEASURES = (
     Measure(
         name="distance",
         meaning="How far back (or away) a head looks.",
-        formula="mean over rows of sum_j p_ij |i - j|",
+        formula="mean over rows of sum_j p_ij |i - j|; causal rows from the second on",
         range="0 to n_ctx - 1 positions; undefined in cross-attention",
         source="mean attention distance, Dosovitskiy et al. 2021 (arXiv 2010.11929), section 4.5",
         property_of="function",
@@ -353,7 +353,7 @@ _MEASURES = (
     Measure(
         name="dominant_rows",
         meaning="In how many rows one key takes nearly all of the attention.",
-        formula="share of rows with max_j p_ij > 0.9",
+        formula="share of rows with max_j p_ij > 0.9; causal rows from the second on",
         range="0 to 1",
         source="Zhai et al. 2023 (arXiv 2303.06296), as a count",
         property_of="function",

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from qkv.errors import many
 from qkv.interop.exporting import Fit
 from qkv.models.layout import ModelConfig
 
@@ -34,8 +35,8 @@ def model_card(
     title = fit.family.title if fit.family else "its own"
     what = _WHAT[config.kind]
     lines += [
-        f"A model that {what}: {summary.get('parameters', 0):,} parameters, {sizes.n_layers} layers, d_model"
-        f" {sizes.d_model}, {sizes.n_heads} heads"
+        f"A model that {what}: {summary.get('parameters', 0):,} parameters, {many(sizes.n_layers, 'layer')}, d_model"
+        f" {sizes.d_model}, {many(sizes.n_heads, 'head')}"
         + (f" ({sizes.n_kv_heads} of keys and values)" if sizes.n_kv_heads != sizes.n_heads else "")
         + f", context {sizes.n_ctx}, vocabulary {sizes.d_vocab:,}. Its layout is {title}."
         + f" Made with qkv {manifest.get('versions', {}).get('qkv', '')}, {weights} weights.",

@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Iterator
 
-from qkv.errors import ConfigError
+from qkv.errors import ConfigError, many
 from qkv.models.layout import ModelConfig
 from qkv.models.zoo import build
 
@@ -28,7 +28,7 @@ def with_parameters(config: ModelConfig, n: int, *, other_heads: bool = False) -
     """
     config = config.resolved()
     narrow, wide = 1, _WIDEST // _step(config)
-    asked = f"{n:,} parameters were asked for; a model of these {config.sizes.n_layers} layers has"
+    asked = f"{n:,} parameters were asked for; a model of these {many(config.sizes.n_layers, 'layer')} has"
     other_heads = other_heads and config.sizes.n_heads > 1
     smallest = next(_of_other_heads(config, narrow)) if other_heads else _of_width(config, narrow)
     if (least := n_parameters(smallest)) > 2 * n:

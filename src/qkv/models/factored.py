@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["FactoredMatrix"]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class FactoredMatrix:
     """The matrix left @ right, [..., n_in, n_out], of rank at most the width between them."""
 
@@ -31,6 +31,10 @@ class FactoredMatrix:
 
     def __post_init__(self) -> None:
         assert self.left.shape[-1] == self.right.shape[-2], (self.left.shape, self.right.shape)
+
+    def __repr__(self) -> str:
+        name = f"{self.address}, " if self.address else ""
+        return f"FactoredMatrix({name}{list(self.shape)} of rank at most {min(*self.shape[-2:], self.left.shape[-1])})"
 
     @property
     def shape(self) -> tuple[int, ...]:

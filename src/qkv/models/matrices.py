@@ -257,11 +257,21 @@ class Catalogue:
             if self.vocabulary is None or entry.kind in ("W_pos", "W_type"):
                 raise AddressError(f"{address}: here rows of {entry.address} have numbers only, as {entry.address}[0]")
             if token not in self.vocabulary:
-                raise AddressError(unknown("token", token[:80], self.vocabulary))
+                raise AddressError(unknown("token", token[:80], self.vocabulary) + self._cut(entry.address, token))
             token = self.vocabulary[token]
         if token >= entry.n_pieces:
             raise AddressError(f"{address}: {entry.address} has rows 0 to {entry.n_pieces - 1}")
         return Part(address, entry, token)
+
+    def _cut(self, table: str, text: str) -> str:
+        """Of a word that is no token: which tokens the tokenizer makes of it, each with a row of its own."""
+        cut = getattr(self.vocabulary, "cut", None)
+        pieces = cut(text) if cut and len(text) <= 80 else []
+        if len(pieces) < 2:
+            return ""
+        rows = [str(Address("", None, False, None, table, piece)) for piece in pieces[:8]]
+        more = f" and {len(pieces) - 8} more" if len(pieces) > 8 else ""
+        return f". The tokenizer cuts it into {len(pieces)} tokens, each with a row of its own: {' '.join(rows)}{more}"
 
     def _unknown(self, text: str, heads: Iterable[str] = ()) -> AddressError:
         """Why no matrix answers to `text`, and the nearest addresses."""
@@ -273,13 +283,17 @@ class Catalogue:
             )
         if name in CIRCUITS:
             return AddressError(f"{text} is a circuit, a product of matrices; name its factors, such as L0.H0.W_Q")
-        options = [*self._entries, *GROUPS, *heads]
-        deeper = [] if text.startswith("*") else self._candidates(parse_selector(f"**.{text}")[0])
-        if deeper:
-            return AddressError(
-                f"unknown address {text!r}; did you mean {_some([p.address for p in deeper])}"
-                f" (or, where several are taken, '**.{text}')?"
-            )
+        groups = [group for group, addresses in self.groups.items() if addresses]
+        if text in GROUPS:
+            return AddressError(f"this model has no matrices of the group {text}; its groups are {', '.join(groups)}")
+        options, stem = [*self._entries, *groups, *heads], text.removesuffix(name)
+        for pattern in (f"**.{text}", f"{stem}**.{name}"):
+            deeper = [] if text.startswith("*") else self._candidates(parse_selector(pattern)[0])
+            if deeper:
+                return AddressError(
+                    f"unknown address {text!r}; did you mean {_some([p.address for p in deeper])}"
+                    f" (or, where several are taken, '{pattern}')?"
+                )
         return AddressError(unknown("address", text, options))
 
 

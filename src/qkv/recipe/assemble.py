@@ -15,10 +15,11 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from qkv.changes import OPS, Plan, RunMatrix, parse_changes, plan_changes
-from qkv.errors import AddressError, ChangeError, RunFolderError, unknown
+from qkv.errors import AddressError, ChangeError, RunFolderError
 from qkv.folder import RunFolder
 from qkv.models import build
 from qkv.models.matrices import Catalogue
+from qkv.recipe.imported import tokenizer_of
 from qkv.recipe.request import RunConfig
 from qkv.tasks import Data, Task, find_task
 from qkv.training import loop
@@ -151,9 +152,12 @@ def _check_output(parts: Parts) -> None:
     steps = {0, *(change.stop for change in changes if change.stop is not None)}
     frozen = set.intersection(*(parts.plan.frozen(step) for step in steps))
     for entry in parts.catalogue:
-        if entry.site == "head" and entry.parameter.ndim == 2 and entry.address in frozen:
+        is_output = entry.site == "head" or "W_U" in parts.catalogue.names(entry.address)
+        if is_output and entry.parameter.ndim == 2 and entry.address in frozen:
             if not entry.parameter.count_nonzero():
-                name, is_only = entry.address, any(change.op == "only" for change in changes)
+                name, only = entry.address, [change for change in changes if change.op == "only"]
+                trained = [part.entry.address for change in only for part in parts.catalogue.select(change.selector)]
+                is_only = bool(only) and name not in trained
                 how = f"add {name} to --only" if is_only else f"leave {name} out of what is frozen"
                 raise ChangeError(
                     f"{name} starts at zero and is frozen there, so no gradient reaches any matrix; {how}, or hold it"
@@ -238,6 +242,13 @@ def run_matrix(wanted: RunMatrix) -> Tensor:
             f" load({wanted.run}:{wanted.address}@STEP)"
         )
     config = RunConfig.read(folder.config)
+    words = tokenizer_of(folder, config).readable if folder.tokenizer.is_file() else None
+    is_table = wanted.vocabulary is not None and wanted.address.rpartition(".")[2] in ("W_E", "W_U")
+    if is_table and words is not None and words != wanted.vocabulary:
+        raise ChangeError(
+            f"load({wanted.run}:{wanted.address}): its rows are of other tokens, for that run has another tokenizer;"
+            f" give --tokenizer {folder.tokenizer}, or take single rows, as W_E[the]=load({wanted.run})"
+        )
     try:
         with safe_open(path, framework="pt") as file:
             there = list(file.keys())
@@ -246,24 +257,24 @@ def run_matrix(wanted: RunMatrix) -> Tensor:
                 return file.get_tensor(name)
     except SafetensorError as error:
         raise ChangeError(f"{path} cannot be read as safetensors: {error}") from None
-    catalogue = _catalogue_of(config, _by_every_name(config, load_weights(path)))
+    catalogue = _catalogue_of(config, _by_every_name(config, load_weights(path)), words)
     try:
         with torch.no_grad():
             return catalogue.part(wanted.address).view().clone()
-    except AddressError:
-        raise ChangeError(f"{wanted.run}: {unknown('address', wanted.address, there)}") from None
+    except AddressError as error:
+        raise ChangeError(f"{wanted.run}: {error}") from None
 
 
 def _listed(snapshots: Mapping[int, Path]) -> str:
     return ", ".join(map(str, snapshots)) or "none"
 
 
-def _catalogue_of(config: RunConfig, weights: dict[str, Tensor]) -> Catalogue:
-    """The matrices of a run whose weights are given by every name."""
+def _catalogue_of(config: RunConfig, weights: dict[str, Tensor], words: Mapping[str, int] | None) -> Catalogue:
+    """The matrices of a run whose weights are given by every name, and its tokens' rows by theirs."""
     if config.watched == "names":
         from qkv.interop.mirror import shadow_of
 
-        return Catalogue(shadow_of(weights, config.model.sizes.n_heads, config.model.sizes.n_kv_heads))
-    catalogue = Catalogue(build(config.model, 0))
+        return Catalogue(shadow_of(weights, config.model.sizes.n_heads, config.model.sizes.n_kv_heads), words)
+    catalogue = Catalogue(build(config.model, 0), words)
     catalogue.load_state(weights)
     return catalogue

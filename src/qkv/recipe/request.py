@@ -219,7 +219,10 @@ def resolve(request: Request, cache: Path | None) -> tuple[RunConfig, Data, Scal
     config = override(config, dict(request.set) | ({"on_spike": request.on_spike} if request.on_spike else {}))
     dropped = dataclasses.replace(model.layout, dropout=config.model.layout.dropout)
     if parent and config.model != dataclasses.replace(model, layout=dropped):
-        raise ConfigError("--from goes on with the model of that run; of its sizes and layout only dropout can be set")
+        raise ConfigError(
+            "--from goes on with the model of that run; of its sizes and layout only dropout can be set, and a smaller"
+            " n_ctx"
+        )
     for name, value in task.model_sizes(data).items():
         spare = parent is not None and name == "d_vocab" and model.sizes.d_vocab > value  # rows that no token has
         _dictated(name, getattr(config.model.sizes, name), model.sizes.d_vocab if spare else value)

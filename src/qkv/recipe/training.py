@@ -17,9 +17,10 @@ from typing import Any
 
 import torch
 
+from qkv.changes import parse_changes
 from qkv.config import dump_toml, flat, from_dict, override, to_dict
 from qkv.data.config import DataConfig
-from qkv.errors import ConfigError, Interrupted, RunFolderError
+from qkv.errors import ConfigError, Interrupted, RunFolderError, many
 from qkv.folder import RunFolder
 from qkv.instruments.ledger import Ledger
 from qkv.instruments.recorder import Recorder
@@ -416,26 +417,29 @@ def next_folder(name: str) -> Path:
 
 def _announcement(parts: Parts) -> str:
     """What is about to be trained, in one line."""
-    config, corpus = parts.config, parts.corpus
+    config, corpus, examples = parts.config, parts.corpus, parts.task.examples
     sizes, training = config.model.sizes, config.training
     n = sum(entry.parameter.numel() for entry in parts.catalogue)
-    length = f"{training.schedule.steps:,} steps" if training.schedule.steps else f"{training.minutes:g} minutes"
+    length = many(training.schedule.steps, "step")
+    if not training.schedule.steps:
+        length = f"{training.minutes:g} minute{'s' * (training.minutes != 1)}"
     target = f" or a validation loss of {training.until_loss:g}" if training.until_loss else ""
     model = (
-        f"{config.preset} {config.model.kind}: {n / 1e6:.2f} M parameters, {sizes.n_layers} layers,"
-        f" d_model {sizes.d_model}, {sizes.n_heads} heads, context {sizes.n_ctx}."
+        f"{config.preset} {config.model.kind}: {n / 1e6:.2f} M parameters, {many(sizes.n_layers, 'layer')},"
+        f" d_model {sizes.d_model}, {many(sizes.n_heads, 'head')}, context {sizes.n_ctx}."
     )
     how = (
-        f"Up to {length}{target}, {training.batch_size} {parts.task.examples} a step,"
-        f" {config.machine.precision} on {config.machine.threads} threads{_of_each(config.machine.ranks)}"
+        f"Up to {length}{target}, {many(training.batch_size, examples[:-1], examples)} a step,"
+        f" {config.machine.precision} on {many(config.machine.threads, 'thread')}{_of_each(config.machine.ranks)}"
         f"{_shared_out(config.machine)}."
     )
     came, teaching = "", training.teaching
     if teaching.teachers:
-        how += f"\nIt learns the mean answers of {teaching.teachers} trainings by other seeds, which come first."
+        others = many(teaching.teachers, "training")
+        how += f"\nIt learns the mean answers of {others} by other seeds, made before it."
     if config.from_run:
         new = f"; new: {', '.join(parts.new)}" if parts.new else ""
-        came = f"\nIt goes on from the best weights of {config.from_run}{new}.{_parted(parts)}"
+        came = f"\nIt goes on from the best weights of {config.from_run}{new}.{_parted(parts)}{_let_go(config)}"
     return f"{corpus.describe()}\n{model}{came}\n{how}"
 
 
@@ -448,6 +452,23 @@ def _parted(parts: Parts) -> str:
     return (
         f" {second} (one matrix with {first} there){more} starts as an equal copy and is trained by itself; to keep it"
         f" one give --change '{second}=share({first})'."
+    )
+
+
+def _let_go(config: RunConfig) -> str:
+    """What the run that this one goes on from held to its end, and is trained here."""
+    before = RunConfig.read(Path(config.from_run) / "config.toml").changes
+    held, again = (
+        [change for text in texts for change in parse_changes(text) if change.holds and change.stop is None]
+        for texts in (before, config.changes)
+    )
+    lost = [change for change in held if change.selector not in {other.selector for other in again}]
+    if not lost:
+        return ""
+    option = "--only" if lost[0].op == "only" else "--freeze"
+    return (
+        f" What was held there ({', '.join(map(str, lost))}) is trained here; to hold it as it is now give"
+        f" {option} '{lost[0].selector}'."
     )
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from qkv.data.config import whole_source
-from qkv.errors import ConfigError, Interrupted
+from qkv.errors import ConfigError, Interrupted, many
 from qkv.studies.cluster import Cluster, is_cluster
 from qkv.studies.design import Design
 from qkv.studies.estimate import Estimate, estimate
@@ -114,8 +114,13 @@ def _plan(design: Design, expected: Estimate, budget: float) -> str:
     """What is about to be done, in one line."""
     return (
         f"{len(design.arms)} arms x {design.replicates} replicates, about {_expected(design):,} trainings:"
+<<<<<<< HEAD
         f" {expected.minutes(design.replicates):.1f} minutes on {expected.workers}"
         f" core{'s' * (expected.workers > 1)} in all; the budget is {budget:g} minute{'s' * (budget != 1)}."
+=======
+        f" {expected.minutes(design.replicates):.1f} minutes on {many(expected.workers, 'core')},"
+        f" of {budget:g} minutes that there are."
+>>>>>>> hres
     )
 
 
@@ -176,7 +181,7 @@ def _fill(design: Design, source: str, folder: StudyFolder, pool: Workers | Clus
 
 def _stopped(folder: StudyFolder, status: int) -> Interrupted:
     return Interrupted(
-        f"stopped; {len(folder.trainings)} trainings are kept in {folder.path}, and the same command"
+        f"stopped; {many(len(folder.trainings), 'training')} kept in {folder.path}, and the same command"
         " goes on from there",
         exit_status=status,
     )

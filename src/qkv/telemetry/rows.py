@@ -112,6 +112,10 @@ class Series:
     step: np.ndarray
     value: np.ndarray
 
+    def __repr__(self) -> str:
+        span = f", {self.step[0]} to {self.step[-1]}" if len(self.step) else ""
+        return f"Series({self.address!r}, {self.measure!r}, at {len(self.step)} steps{span})"
+
 
 @dataclass(frozen=True)
 class Grid:

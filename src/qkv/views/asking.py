@@ -11,7 +11,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from qkv.errors import UserError, unknown
+from qkv.errors import UserError, many, unknown
 from qkv.tasks import find_task
 from qkv.tasks.text import TextTask
 from qkv.views.forward import backward, forward
@@ -108,8 +108,8 @@ class Desk:
         sizes = self.looker.config.model.sizes
         if question.layer >= sizes.n_layers or question.head >= sizes.n_heads:
             raise UserError(
-                f"there is no L{question.layer}.H{question.head}; this model has {sizes.n_layers} layers of "
-                f"{sizes.n_heads} heads"
+                f"there is no L{question.layer}.H{question.head}; this model has {many(sizes.n_layers, 'layer')} of "
+                f"{many(sizes.n_heads, 'head')}"
             )
         step = self.looker.nearest(question.step)
         return self.long(question.text, step, question.changes, self.looker.file(step))

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from qkv.changes import plan_changes
 from qkv.data.tokenizers import Tokenizer
-from qkv.errors import RunFolderError, UserError
+from qkv.errors import RunFolderError, UserError, many
 from qkv.folder import RunFolder
 from qkv.interop.mirror import shadow_of
 from qkv.models import build
@@ -195,7 +195,7 @@ class Looker:
             raise UserError(f"the text has {len(text):,} characters; expected at most {LONGEST_TEXT:,}: shorten it")
         ids = self.tokenizer.encode_whole(text, special=self.marks)
         if len(ids) < 2:
-            raise UserError(f"the text has {len(ids)} tokens; expected at least 2: type a longer one")
+            raise UserError(f"the text has {many(len(ids), 'token')}; expected at least 2: type a longer one")
         kept = ids[: min(longest, self.config.model.sizes.n_ctx)]
         tokens = tuple(self.tokenizer.token(int(i)) for i in kept)
         return Words(torch.as_tensor(kept, dtype=torch.int64)[None], tokens, len(ids))

@@ -14,7 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from qkv.errors import ConfigError, QkvError
+from qkv.errors import ConfigError, QkvError, many
 from qkv.folder import check_place, write_atomically
 from qkv.views.asking import Desk
 from qkv.views.bundle import LIBRARIES, bundle, static_text
@@ -57,7 +57,9 @@ class AttentionView:
         return self.texts[0]
 
     def __repr__(self) -> str:
-        return f"AttentionView({self._source!r}, {self.text.n_layers} layers x {self.text.n_heads} heads)"
+        return (
+            f"AttentionView({self._source!r}, {many(self.text.n_layers, 'layer')} x {many(self.text.n_heads, 'head')})"
+        )
 
     def payload(self, can: tuple[str, ...] = ()) -> Alone:
         """What the page or widget is given; `can` names what it may ask."""

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from qkv.data.pairs import ARROW, encode_lines, end_of, line_of, start_of
-from qkv.errors import UserError
+from qkv.errors import UserError, many
 from qkv.tasks import PredictOptions
 from qkv.tasks.translate import Translate
 from qkv.views.heads import attention_text
@@ -75,7 +75,7 @@ def read_source(looker: Looker, text: str, longest: int) -> Words:
     tokenizer, line = looker.tokenizer, line_of(text.partition(ARROW)[0])
     whole = encode_lines(tokenizer.of_source, [line])[0]
     if not line or len(whole) < 2:
-        raise UserError(f"the text has {len(whole) - 1} tokens; expected at least 1: type a longer one")
+        raise UserError(f"the text has {many(len(whole) - 1, 'token')}; expected at least 1: type a longer one")
     ids = _cut(whole, min(longest, looker.config.model.sizes.n_ctx), end_of(tokenizer))
     return Words(torch.from_numpy(ids)[None], tuple(tokenizer.token(int(i)) for i in ids), len(whole))
 

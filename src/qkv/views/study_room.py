@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from qkv.errors import MissingExtra, RunFolderError
+from qkv.errors import MissingExtra, RunFolderError, many
 from qkv.studies.statistics import FEWEST_FLIPS, how_exact, t_interval
 from qkv.studies.store import read_rows
 from qkv.views.payloads import VERSION, Host
@@ -217,7 +217,7 @@ def as_shown(verdict: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def effort(verdict: Mapping[str, Any]) -> str:
     """Trainings made and planned, the budget, and what the intervals are; files of an older form lack some of it."""
-    made = f"{verdict['trainings']:,} trainings"
+    made = f"{many(verdict['trainings'], 'training')}"
     if "budget_minutes" in verdict:
         minutes = verdict["budget_minutes"]
         budget = f"budget of the last call {minutes:g} minute{'s' * (minutes != 1)}"

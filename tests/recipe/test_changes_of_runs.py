@@ -1,0 +1,59 @@
+"""Changes that speak of another run, or of one that ended: rows by token, other tokenizers, what was held there."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+import qkv
+from qkv.errors import ChangeError
+
+SMALL = {"d_model": 16, "n_layers": 1, "n_heads": 2, "n_ctx": 16, "batch_size": 4, "d_mlp": 32}
+
+
+def train(text: Path, out: Path, said: list[str] | None = None, **options):
+    given = {"tokenizer": "char", "steps": 4, "set": SMALL, "report": False, "threads": 1} | options
+    return qkv.train(text, out=out, say=[].append if said is None else said.append, **given)
+
+
+def test_a_row_of_another_run_is_found_by_its_token(small_text: Path, tmp_path: Path) -> None:
+    first = train(small_text, tmp_path / "first", seed=2)
+    change = [f"W_E[h]=load({first.path}:W_E[t])"]
+    run = train(small_text, tmp_path / "second", change=change, freeze=["W_E[h]"])
+    assert torch.equal(run.matrix("W_E[h]"), qkv.load(first.path, weights="last").matrix("W_E[t]"))
+    with pytest.raises(ChangeError, match=r"first: unknown token 'zz'"):
+        train(small_text, tmp_path / "none", change=[f"W_E[h]=load({first.path}:W_E[zz])"])
+
+
+def test_a_table_under_another_tokenizer_is_refused_and_a_row_of_it_is_not(small_text: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other.txt"
+    other.write_text(small_text.read_text(encoding="utf-8").replace("t", "z"), encoding="utf-8")
+    first = train(other, tmp_path / "first", seed=2)
+    assert first.matrix("W_E").shape == train(small_text, tmp_path / "same").matrix("W_E").shape
+    with pytest.raises(ChangeError, match=r"its rows are of other tokens.*give --tokenizer .*tokenizer.json"):
+        train(small_text, tmp_path / "table", change=[f"W_E=load({first.path})"])
+    run = train(small_text, tmp_path / "row", change=[f"W_E[h]=load({first.path})"], freeze=["W_E[h]"])
+    assert torch.equal(run.matrix("W_E[h]"), qkv.load(first.path, weights="last").matrix("W_E[h]"))
+    named = str(first.path / "tokenizer.json")
+    run = train(small_text, tmp_path / "given", tokenizer=named, change=[f"W_E=load({first.path})"], freeze=["W_E"])
+    assert torch.equal(run.matrix("W_E"), qkv.load(first.path, weights="last").matrix("W_E"))
+
+
+def test_a_run_that_goes_on_says_what_is_not_held_any_more(small_text: Path, tmp_path: Path) -> None:
+    held = train(small_text, tmp_path / "held", change=["L0.W_V=identity", "L0.W_Q=zero@..2"], freeze=["W_E"])
+    said: list[str] = []
+    qkv.train(small_text, from_run=str(held.path), steps=2, out=tmp_path / "on", report=False, say=said.append)
+    assert "What was held there (L0.W_V=identity, W_E=freeze) is trained here" in said[0]
+    assert "give --freeze 'L0.W_V'." in said[0]
+    more = {"freeze": ["L0.W_V", "W_E"], "report": False, "steps": 2}
+    n = len(said)
+    again = qkv.train(small_text, from_run=str(held.path), out=tmp_path / "again", say=said.append, **more)
+    assert not any("What was held" in sentence for sentence in said[n:])
+    assert torch.equal(again.catalogue().state()["L0.W_V"], torch.eye(16))
+
+
+def test_an_output_held_at_zero_is_refused_where_it_is_the_input_too(small_text: Path, tmp_path: Path) -> None:
+    with pytest.raises(ChangeError, match="W_E starts at zero and is frozen there, so no gradient reaches any matrix"):
+        train(small_text, tmp_path / "tied", set=SMALL | {"tied": True}, change=["W_U=zero"])
+    with pytest.raises(ChangeError, match="leave W_U out of what is frozen"):
+        train(small_text, tmp_path / "only", only=["L0.W_K", "head"], freeze=["head"])
