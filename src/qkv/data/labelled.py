@@ -85,11 +85,7 @@ def read_labelled(config: DataConfig) -> LabelledTexts:
         labels=labels,
         lines=numbers,
         path=str(path),
-<<<<<<< HEAD
-        note=note + (f"; {n_empty:,} row{'s' * (n_empty > 1)} without text left out" if n_empty else ""),
-=======
         note=note + (f"; {many(n_empty, 'row')} without text left out" if n_empty else ""),
->>>>>>> hres
     )
 
 

@@ -114,13 +114,8 @@ def _plan(design: Design, expected: Estimate, budget: float) -> str:
     """What is about to be done, in one line."""
     return (
         f"{len(design.arms)} arms x {design.replicates} replicates, about {_expected(design):,} trainings:"
-<<<<<<< HEAD
-        f" {expected.minutes(design.replicates):.1f} minutes on {expected.workers}"
-        f" core{'s' * (expected.workers > 1)} in all; the budget is {budget:g} minute{'s' * (budget != 1)}."
-=======
-        f" {expected.minutes(design.replicates):.1f} minutes on {many(expected.workers, 'core')},"
-        f" of {budget:g} minutes that there are."
->>>>>>> hres
+        f" {expected.minutes(design.replicates):.1f} minutes on {many(expected.workers, 'core')} in all;"
+        f" the budget is {budget:g} minute{'s' * (budget != 1)}."
     )
 
 
