@@ -257,7 +257,8 @@ class Catalogue:
             if self.vocabulary is None or entry.kind in ("W_pos", "W_type"):
                 raise AddressError(f"{address}: here rows of {entry.address} have numbers only, as {entry.address}[0]")
             if token not in self.vocabulary:
-                raise AddressError(unknown("token", token[:80], self.vocabulary) + self._cut(entry.address, token))
+                told, cut = unknown("token", token[:80], self.vocabulary), self._cut(entry.address, token)
+                raise AddressError(told + "." * bool(cut and not told.endswith("?")) + cut)
             token = self.vocabulary[token]
         if token >= entry.n_pieces:
             raise AddressError(f"{address}: {entry.address} has rows 0 to {entry.n_pieces - 1}")
@@ -271,7 +272,7 @@ class Catalogue:
             return ""
         rows = [str(Address("", None, False, None, table, piece)) for piece in pieces[:8]]
         more = f" and {len(pieces) - 8} more" if len(pieces) > 8 else ""
-        return f". The tokenizer cuts it into {len(pieces)} tokens, each with a row of its own: {' '.join(rows)}{more}"
+        return f" The tokenizer cuts it into {len(pieces)} tokens, each with a row of its own: {' '.join(rows)}{more}"
 
     def _unknown(self, text: str, heads: Iterable[str] = ()) -> AddressError:
         """Why no matrix answers to `text`, and the nearest addresses."""
