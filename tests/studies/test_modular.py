@@ -5,6 +5,8 @@ import pytest
 
 from qkv.studies.design import Text
 from qkv.studies.modular import Modular
+from qkv.studies.question import Ask
+from qkv.studies.questions import find
 from qkv.studies.streams import corpus
 
 TEXT = Text(stream="modular", settings=(("modulus", 31),))
@@ -36,3 +38,19 @@ def test_batches_are_pure_functions_of_seed_and_number():
     assert not (task.train_batch(made, None, 4, 0, np.arange(64)).inputs == one.inputs).all()
     labels = task.train_batch(made, None, 3, 0, np.arange(64), random_labels=True).targets
     assert not (labels == one.targets).all()
+
+
+def test_two_studies_ask_the_same_trainings_of_addition():
+    """So that whichever comes second takes them over from the folder of the first."""
+    ask = Ask(named=("text", "0" * 64))
+    keys = {
+        study: {
+            design.trial(arm, 1, 0, source="", report=True).key
+            for design in [find(study).design(ask)]
+            for arm in design.arms
+            if arm.task == "modular"
+        }
+        for study in ("only-embeddings", "known-results")
+    }
+    assert len(keys["only-embeddings"]) == 2
+    assert keys["only-embeddings"] == keys["known-results"]
