@@ -37,10 +37,10 @@ def long_text(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def finish(small_text: Path) -> Callable[..., Any]:
     """finish(task, changes=, layout=, text=, source=, **scale) -> a `Finished` of the model at its start, float32."""
+    from qkv.studies.assembly import parts_of
     from qkv.studies.design import Arm, Scale, Text, Trial
     from qkv.studies.streams import corpus
     from qkv.studies.trained import Finished
-    from qkv.studies.training import parts_of
     from qkv.tasks import validation_loss
 
     def make(task: str = "causal", text: Text | None = None, source: Path | None = None, **more: Any) -> Finished:
@@ -71,9 +71,9 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def untrained() -> Callable[..., Any]:
     """untrained(path, task, tokenizer=..., stream=..., **layout): a small model at its start, as probes get it."""
     from qkv.studies import streams
+    from qkv.studies.assembly import parts_of
     from qkv.studies.design import Arm, Scale, Text, Trial
     from qkv.studies.trained import Finished
-    from qkv.studies.training import parts_of
 
     scale = Scale(d_model=16, n_layers=2, n_heads=2, n_ctx=16, batch_size=4, steps=1, val_tokens=4096)
 

@@ -15,6 +15,7 @@ from qkv.data.corpus import joined_hash
 from qkv.errors import ConfigError, SourceError
 from qkv.randomness import generator
 from qkv.studies import streams
+from qkv.studies.assembly import parts_of
 from qkv.studies.design import Arm, Design, Grid, Scale, Text, Trial, cost
 from qkv.studies.estimate import _try, estimate
 from qkv.studies.probes import PROBES
@@ -22,7 +23,7 @@ from qkv.studies.question import FULL_MINUTES, RECALLED, Ask
 from qkv.studies.questions import find, questions
 from qkv.studies.questions.calibrate import derive
 from qkv.studies.questions.frozen_embeddings import _after_pretraining
-from qkv.studies.training import TRAINERS, before, parts_of, run_trial
+from qkv.studies.training import TRAINERS, before, run_trial
 
 NAMES = tuple(questions())
 
@@ -72,7 +73,7 @@ def test_no_matrix_of_a_study_starts_at_zero():
     """So no arm can freeze one that does."""
     from qkv.models.start import START
     from qkv.presets import PRESETS
-    from qkv.studies.training import PRESET
+    from qkv.studies.assembly import PRESET
 
     kinds = START[PRESETS[PRESET].layout.start]
     assert [kind for kind, draw in kinds.items() if draw.sentence == "0" and kind.startswith("W_")] == []
@@ -376,7 +377,7 @@ def test_an_lstm_has_as_many_parameters_as_the_attention_beside_it_and_the_contr
     Each letter but the space is a word too.
     """
     from qkv.models.counting import n_parameters
-    from qkv.studies.training import config_of
+    from qkv.studies.assembly import config_of
 
     letters = [chr(i) for i in range(0x100, 0x100 + n_letters - 1)]
     drawn = generator("tests", "letters").integers(n_letters - 1, size=60_000)
@@ -406,7 +407,7 @@ def test_an_lstm_has_as_many_parameters_as_the_attention_beside_it_and_the_contr
 def test_tokenizers_get_as_many_operations_or_as_many_bytes_as_they_say(quick, long_text, kept):
     """Operations as torch counts them in a step of training; all are scored in bits per byte of the same bytes."""
     from qkv.recipe.forecast import _Count
-    from qkv.studies.training import config_of
+    from qkv.studies.assembly import config_of
 
     design = find("tokenizers").design(Ask(source=str(long_text), quick=quick, cache=kept))
     operations, n_bytes, scored, of_a_step = {}, {}, set(), {}
@@ -449,7 +450,7 @@ def test_what_tokenizers_lose_and_are_charged_for_is_told_beside_their_bits(long
 def test_what_comes_with_a_tokenizer_is_told_beside_its_bits(long_text, kept):
     """Parameters and bytes in a window are not held equal."""
     from qkv.models.counting import n_parameters
-    from qkv.studies.training import config_of
+    from qkv.studies.assembly import config_of
 
     question, ask = find("tokenizers"), Ask(source=str(long_text), quick=True, cache=kept)
     design = question.design(ask)

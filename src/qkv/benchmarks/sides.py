@@ -14,7 +14,7 @@ from torch import Tensor
 
 from qkv.models import Catalogue, ModelConfig, build
 from qkv.tasks import Task
-from qkv.tasks.task import Batch
+from qkv.tasks.batch import Batch
 from qkv.training.config import OptimizerConfig
 from qkv.training.optimizers import clip_and_measure, make_optimizer
 from qkv.training.precision import Machine, resolve

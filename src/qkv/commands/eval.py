@@ -16,7 +16,8 @@ from qkv.commands.arguments import one_of, split_changes
 from qkv.errors import UserError
 
 if TYPE_CHECKING:
-    from qkv.tasks.task import AtPosition, Task
+    from qkv.tasks.figures import AtPosition
+    from qkv.tasks.task import Task
 
 __all__ = ["configure", "run"]
 

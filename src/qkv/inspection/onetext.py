@@ -13,7 +13,8 @@ import numpy as np
 
 from qkv.data.tokens import Tokens
 from qkv.errors import UserError, many
-from qkv.tasks.task import Batch, Task
+from qkv.tasks.batch import Batch
+from qkv.tasks.task import Task
 from qkv.tasks.text import TextTask
 
 __all__ = ["OneText", "float64_copy", "one_text"]

@@ -28,7 +28,8 @@ import torch
 from torch import Tensor
 
 from qkv.models.attention import Tap
-from qkv.tasks.task import Batch, Task
+from qkv.tasks.batch import Batch
+from qkv.tasks.task import Task
 
 __all__ = ["MIXED_PATHS", "PATHS", "GradientPath", "Instead", "Parts", "gradient_path", "shares"]
 

@@ -37,7 +37,7 @@ from qkv.instruments.schedule import is_by_row
 from qkv.models.matrices import Catalogue
 from qkv.models.parts import Entry
 from qkv.models.zoo import stacks_of
-from qkv.tasks.task import Batch
+from qkv.tasks.batch import Batch
 from qkv.telemetry import LEDGER_ARM, MeasureRow, Store
 from qkv.training.record import Observer, Outcome, RunContext, StepRecord
 

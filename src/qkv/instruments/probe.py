@@ -18,7 +18,7 @@ from torch import Tensor
 
 from qkv.instruments.attention_stats import INDUCTION, STATISTICS, attention_stats, induction_score
 from qkv.randomness import generator
-from qkv.tasks.task import Batch
+from qkv.tasks.batch import Batch
 
 __all__ = ["INDUCTION", "Probe", "fixed_batch"]
 

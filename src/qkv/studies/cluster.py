@@ -66,7 +66,7 @@ class Cluster:
 
     def start(self, job: Job) -> None:
         """Send a job; it waits there where no core is free."""
-        from qkv.studies.training import software
+        from qkv.studies.assembly import software
 
         self._running[self._remote.remote(job.trial.to_json(), self._cache, software())] = job
 
@@ -114,8 +114,8 @@ class Cluster:
 
 def made_there(trial: str, cache: str, wanted: str) -> str:
     """On a machine of the cluster: the row of a trial, or what went wrong, as JSON."""
-    from qkv.studies.training import software
-    from qkv.studies.workers import answer
+    from qkv.studies.assembly import software
+    from qkv.studies.worker import answer
 
     if software() != wanted:
         message = f"a machine of the cluster has {software()}, and this one {wanted}: its rows would be of other bits"

@@ -12,8 +12,8 @@ import numpy as np
 import torch
 
 from qkv.randomness import uniforms
+from qkv.tasks.batch import Batch
 from qkv.tasks.causal import Causal
-from qkv.tasks.task import Batch
 
 if TYPE_CHECKING:
     from qkv.data.corpus import Corpus

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from qkv.randomness import generator
 from qkv.studies.trained import Finished
+from qkv.tasks.batch import Batch
 from qkv.tasks.masked import Masked
-from qkv.tasks.task import Batch
 
 __all__ = ["Occurrences", "occurrences"]
 

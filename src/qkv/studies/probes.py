@@ -30,8 +30,8 @@ from qkv.studies.probes_relatedness import relatedness
 from qkv.studies.probes_words import word_relatedness
 from qkv.studies.trained import Finished
 from qkv.tasks import validation_loss
+from qkv.tasks.batch import Batch
 from qkv.tasks.masked import Masked
-from qkv.tasks.task import Batch
 
 __all__ = ["KINDS", "OF_A_TEXT", "OF_THE_LOSS", "PROBES"]
 

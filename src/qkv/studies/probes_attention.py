@@ -22,7 +22,7 @@ from qkv.instruments.measures import subspace_angle, symmetric_share
 from qkv.instruments.probe import Probe, fixed_batch
 from qkv.models.matrices import Catalogue
 from qkv.studies.trained import Finished
-from qkv.tasks.task import Batch
+from qkv.tasks.batch import Batch
 
 __all__ = ["ablation", "patterns", "ranked_and_scored", "roles"]
 

@@ -14,9 +14,9 @@ from torch import Tensor
 from qkv.inspection.representation import probe_accuracy
 from qkv.randomness import generator
 from qkv.studies.trained import Finished
+from qkv.tasks.batch import Batch
 from qkv.tasks.evaluation import evaluate
 from qkv.tasks.masked import Masked
-from qkv.tasks.task import Batch
 
 __all__ = ["loss_by_position", "order", "position"]
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from qkv.errors import SourceError
 from qkv.studies import streams
+from qkv.studies.assembly import software
 from qkv.studies.design import Arm, Contrast, Design, Grid, Scale, Text
-from qkv.studies.training import software
 from qkv.studies.verdicts import Derive, Findings
 
 __all__ = [

@@ -10,8 +10,8 @@ from typing import Any
 
 from qkv.models.layout import Layout
 from qkv.presets import find
+from qkv.studies.assembly import MADE_TASKS, PRESET
 from qkv.studies.design import Arm, Design, Scale
-from qkv.studies.training import MADE_TASKS, PRESET
 
 __all__ = ["setting_words"]
 

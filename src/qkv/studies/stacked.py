@@ -29,9 +29,9 @@ from qkv.models import build
 from qkv.models.layout import ModelConfig
 from qkv.recipe import Parts
 from qkv.studies import streams
+from qkv.studies.assembly import MACHINE, parts_of
 from qkv.studies.design import Trial
 from qkv.training.config import TrainingConfig
-from qkv.training.precision import Machine
 from qkv.training.schedules import lr_scale
 
 __all__ = ["losses_of"]
@@ -40,7 +40,6 @@ _SIZES = (24, 72, 192)
 """Models in a stack: each is traced once a process, and a stack is filled up to the next of them."""
 _VAL_WINDOWS = 16
 """Validation windows scored at a time."""
-_MACHINE = Machine(device="cpu", precision="fp32", threads=1)
 
 
 def losses_of(trials: Sequence[Trial], cache: Path | None) -> list[float]:
@@ -50,7 +49,7 @@ def losses_of(trials: Sequence[Trial], cache: Path | None) -> list[float]:
     counts as ln(d_vocab).
     """
     found: list[float] = []
-    with _MACHINE.active():
+    with MACHINE.active():
         for first in range(0, len(trials), _SIZES[-1]):
             found += _one_stack(trials[first : first + _SIZES[-1]], cache)
     return found
@@ -76,8 +75,6 @@ def _parts(trials: Sequence[Trial], cache: Path | None) -> list[Parts]:
 
 @lru_cache(maxsize=1024)
 def _built(trial: Trial, cache: Path | None) -> Parts:
-    from qkv.studies.training import parts_of  # it knows the trainer that this module serves
-
     parts = parts_of(trial, streams.corpus(trial.text, trial.source, trial.scale.val_tokens, cache))
     _check(trial, parts)
     return parts

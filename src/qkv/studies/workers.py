@@ -1,7 +1,6 @@
 """Where the trainings of a study run: in this process, or in several of one thread each.
 
-A worker is `python -m qkv.studies CACHE`: a trial a line on its stdin, a row a line on its stdout. It ends
-with its stdin, so it never outlives the process that started it. One thread per training and one training per core is
+What such a process does stands in `worker`. One thread per training and one training per core is
 both the fastest way through many small trainings and what makes each row the same bits wherever it is made. Several
 machines: `cluster`.
 """
@@ -10,7 +9,6 @@ import contextlib
 import json
 import os
 import queue
-import signal
 import subprocess
 import sys
 import threading
@@ -20,12 +18,11 @@ from types import TracebackType
 from typing import Any
 
 from qkv import errors
-from qkv.errors import Interrupted, QkvError, RunError
+from qkv.errors import Interrupted, RunError
 from qkv.studies.cluster import Cluster, is_cluster
-from qkv.studies.design import Trial
 from qkv.studies.tuning import Job
 
-__all__ = ["Here", "Pool", "Workers", "answer", "make_workers", "places", "serve"]
+__all__ = ["Here", "Pool", "Workers", "make_workers", "places"]
 
 Row = dict[str, Any]
 _GLANCE_SECONDS = 0.2
@@ -163,27 +160,3 @@ def places(on: str, size: int, cache: Path | None) -> Iterator[tuple[int, Callab
         return
     with Cluster(on, cache) as cluster:
         yield cluster.size, lambda most: cluster
-
-
-def answer(trial: str, cache: Path | None) -> Row:
-    """The row of a trial that was given as JSON, or the kind and the words of an error of ours."""
-    from qkv.studies.training import run_trial
-
-    try:
-        return run_trial(Trial.from_json(trial), cache)
-    except QkvError as error:
-        return {"error": type(error).__name__, "message": str(error)}
-
-
-def _work(cache: Path | None, write: Callable[[str], Any]) -> None:
-    """Answer every trial on stdin."""
-    for line in sys.stdin:
-        write(json.dumps(answer(line, cache)) + "\n")
-
-
-def serve() -> None:
-    """Be a worker: answer trials until stdin ends."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that started us decides
-    out = os.fdopen(os.dup(1), "w", encoding="utf-8", buffering=1)
-    os.dup2(2, 1)  # whatever prints goes to stderr
-    _work(Path(sys.argv[1]) if sys.argv[1] else None, out.write)

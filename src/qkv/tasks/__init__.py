@@ -5,19 +5,17 @@ A new task is one new module with a class that keeps the protocol `Task` (most o
 """
 
 from qkv.errors import ConfigError, unknown
+from qkv.tasks.batch import Batch
 from qkv.tasks.causal import Causal
 from qkv.tasks.classify import Classify
 from qkv.tasks.evaluation import evaluate, validation_loss
+from qkv.tasks.figures import Evaluation, Figure, Scores
 from qkv.tasks.image import Image
 from qkv.tasks.masked import Masked
 from qkv.tasks.task import (
-    Batch,
     Data,
     Drop,
-    Evaluation,
-    Figure,
     PredictOptions,
-    Scores,
     Standing,
     Task,
     TaskDefaults,

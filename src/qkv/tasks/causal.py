@@ -20,10 +20,12 @@ from torch import Tensor
 
 from qkv.data.baselines import baselines, expected_seconds
 from qkv.data.packing import train_window, val_windows
+from qkv.tasks.batch import Batch
 from qkv.tasks.evaluation import evaluate
+from qkv.tasks.figures import Evaluation, Figure
 from qkv.tasks.generation import Sampling, generate
 from qkv.tasks.objective import random_targets
-from qkv.tasks.task import Batch, Evaluation, Figure, PredictOptions, Stack, Yardsticks
+from qkv.tasks.task import PredictOptions, Stack, Yardsticks
 from qkv.tasks.text import TextTask
 
 if TYPE_CHECKING:

@@ -35,8 +35,10 @@ from qkv.errors import ConfigError
 from qkv.models.embedding import pool
 from qkv.models.layout import Sizes
 from qkv.randomness import Permutation, uniforms
+from qkv.tasks.batch import Batch
 from qkv.tasks.evaluation import evaluate, wilson
-from qkv.tasks.task import Batch, Drop, Evaluation, Figure, PredictOptions, Progress, Scores, TaskDefaults, Yardsticks
+from qkv.tasks.figures import Evaluation, Figure, Scores
+from qkv.tasks.task import Drop, PredictOptions, Progress, TaskDefaults, Yardsticks
 
 __all__ = ["Classify"]
 

@@ -11,13 +11,17 @@ rightly, or every one: windows then do not differ, which says nothing of other t
 independent.
 """
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from qkv.tasks.task import AtPosition, Evaluation, Figure, Scores, Task, places_of
+from qkv.tasks.batch import places_of
+from qkv.tasks.figures import AtPosition, Evaluation, Figure, Scores
+
+if TYPE_CHECKING:
+    from qkv.tasks.task import Task
 
 _STRETCHES = 32
 """More than a window of any length has."""
@@ -25,7 +29,7 @@ _STRETCHES = 32
 __all__ = ["evaluate", "loss_interval", "ratio_interval", "student_t", "validation_loss", "wilson"]
 
 
-def validation_loss(model: Any, task: Task, corpus: Any, batch_size: int) -> float:
+def validation_loss(model: Any, task: "Task", corpus: Any, batch_size: int) -> float:
     """Nats per target over the whole validation split, without anything else: what training asks for.
 
     Sums of batches are added in float64. The same to rounding for every batch_size >= 1.
@@ -40,7 +44,7 @@ def validation_loss(model: Any, task: Task, corpus: Any, batch_size: int) -> flo
     return total / n_targets
 
 
-def evaluate(model: Any, task: Task, corpus: Any, batch_size: int = 16) -> Evaluation:
+def evaluate(model: Any, task: "Task", corpus: Any, batch_size: int = 16) -> Evaluation:
     """Loss and accuracy over the whole validation split, with 95 % intervals; bits per byte where defined."""
     device = next(model.parameters()).device
     sums, places = [], _ByPosition()

@@ -25,7 +25,9 @@ from qkv.data.picture_files import read_pictures
 from qkv.errors import SourceError
 from qkv.models.layout import Patches
 from qkv.randomness import Permutation, generator
-from qkv.tasks.task import Batch, Drop, PredictOptions, Progress, Scores, TaskDefaults, Yardsticks
+from qkv.tasks.batch import Batch
+from qkv.tasks.figures import Scores
+from qkv.tasks.task import Drop, PredictOptions, Progress, TaskDefaults, Yardsticks
 
 if TYPE_CHECKING:
     from qkv.models.layout import ModelConfig, Sizes

@@ -27,9 +27,10 @@ from qkv.data.packing import train_starts, window_documents
 from qkv.data.tokens import Tokens
 from qkv.errors import ConfigError, SourceError
 from qkv.randomness import generator
+from qkv.tasks.batch import Batch
 from qkv.tasks.filling import fill
 from qkv.tasks.objective import random_targets
-from qkv.tasks.task import Batch, PredictOptions, Progress
+from qkv.tasks.task import PredictOptions, Progress
 from qkv.tasks.text import TextTask
 
 if TYPE_CHECKING:

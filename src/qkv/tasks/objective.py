@@ -14,8 +14,10 @@ from torch import Tensor
 
 from qkv.data.tokens import Tokens
 from qkv.randomness import generator
+from qkv.tasks.batch import Batch, rows_of
 from qkv.tasks.crossentropy import linear_cross_entropy, token_scores
-from qkv.tasks.task import Batch, Drop, Scores, rows_of
+from qkv.tasks.figures import Scores
+from qkv.tasks.task import Drop
 
 __all__ = ["batch_loss", "batch_scores", "output_matrix", "random_targets"]
 

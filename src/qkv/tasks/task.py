@@ -10,37 +10,31 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from qkv.errors import ConfigError
+from qkv.tasks.batch import Batch
+from qkv.tasks.evaluation import evaluate
+from qkv.tasks.figures import Evaluation, Scores
 
 if TYPE_CHECKING:
     from qkv.data.config import DataConfig
     from qkv.models.layout import Patches, Sizes
 
 __all__ = [
-    "AtPosition",
-    "Batch",
     "Data",
     "Drop",
-    "Evaluation",
-    "Figure",
     "PredictOptions",
     "Progress",
-    "Scores",
     "Stack",
     "Standing",
     "Task",
     "TaskDefaults",
     "Yardsticks",
     "check_length_penalty",
-    "n_positions",
-    "places_of",
-    "rows_of",
     "standing",
     "worse_than_nothing",
 ]
@@ -62,42 +56,6 @@ class Drop(Protocol):
     def placed(self, owners: Tensor, places: Tensor) -> "Drop":
         """The same where rows hold several examples: see `qkv.training.dropout.Dropping.placed`."""
         ...
-
-
-class Batch(NamedTuple):
-    """What a model sees in one forward pass, and what it is asked for.
-
-    Targets are flat, with the flat index of the position that must answer each of them, so that the output matrix is
-    applied only where an answer is wanted.
-    """
-
-    inputs: Tensor
-    """int64 [batch, pos]; token ids. Or uint8 [batch, channels, height, width]: images."""
-    targets: Tensor
-    """int64 [n_targets]; the ids that should be answered."""
-    positions: Tensor | None = None
-    """int64 [n_targets], increasing: index into batch * pos; None means that every position answers, in order."""
-    mask: Tensor | None = None
-    """bool [batch, pos], True = real token; None means that nothing is padded."""
-    documents: Tensor | None = None
-    """int64 [batch, pos]; positions attend only within equal numbers; None means that the whole row is one context."""
-    places: Tensor | None = None
-    """int64 [batch, pos]; where a row holds several examples: which position of its own example each one is."""
-    smoothing: float = 0.0
-    """Share of each target that is spread over all answers while training (Szegedy et al. 2015, arXiv 1512.00567)."""
-    examples: Tensor | None = None
-    """int64 [batch]: the name of each row in draws of dropout; None where row i is the i-th example asked for."""
-    answers: Tensor | None = None
-    """float32 [n_targets, n_classes]: probabilities that are learned in the place of targets; None: targets are."""
-
-    def to(self, device: torch.device | str) -> "Batch":
-        """The same batch on another device."""
-        return Batch(*(part.to(device) if isinstance(part, Tensor) else part for part in self))  # type: ignore
-
-    @property
-    def n_targets(self) -> int:
-        """How many answers the loss sums over."""
-        return self.targets.numel()
 
 
 MOST_PENALTY = 10.0
@@ -123,39 +81,6 @@ def standing(own: float, interval: tuple[float, float] | None, other: float, *, 
 def worse_than_nothing(loss: float, n_answers: int) -> bool:
     """Whether a loss (nats) is clearly above ln n_answers, what the same probability for every answer costs."""
     return n_answers > 1 and loss > 1.02 * math.log(n_answers)
-
-
-def n_positions(batch: Batch, each: int) -> int:
-    """How many positions a model sees of a batch, padding included; `each` is how many an image has."""
-    return len(batch.inputs) * each if batch.inputs.dim() == 4 else batch.inputs.numel()
-
-
-def rows_of(batch: Batch) -> Tensor:
-    """The row (window) that each target of a batch belongs to: int64 [n_targets]."""
-    width = batch.inputs.shape[1]
-    if batch.positions is None:
-        return torch.arange(batch.n_targets, device=batch.targets.device) // width
-    return batch.positions // width
-
-
-def places_of(batch: Batch) -> Tensor:
-    """Where in its window (or example) each target is asked for, from 0: int64 [n_targets]."""
-    width = batch.inputs.shape[1]
-    flat = (
-        torch.arange(batch.inputs.numel(), device=batch.targets.device) if batch.positions is None else batch.positions
-    )
-    return flat % width if batch.places is None else batch.places.flatten()[flat]
-
-
-class Scores(NamedTuple):
-    """What each target of a batch cost, one by one; the sum of `nats` is the loss that `Task.loss` gives."""
-
-    nats: Tensor
-    """float32 [n_targets], >= 0: minus the log-probability of the target."""
-    correct: Tensor
-    """bool [n_targets]: the most probable answer is the target."""
-    rows: Tensor
-    """int64 [n_targets]: the row of the batch that it belongs to."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -192,75 +117,6 @@ class PredictOptions:
             raise ConfigError(f"top_k is {self.top_k}; expected 0 (off) or a number of tokens")
         if not 0 < self.top_p <= 1:
             raise ConfigError(f"top_p is {self.top_p}; expected a share above 0 and up to 1 (off)")
-
-
-class Figure(NamedTuple):
-    """One number of an evaluation."""
-
-    value: float | None
-    """None where this run or its data have no such number."""
-    interval: tuple[float, float] | None = None
-    """95 % interval over the split's items; None where there is one item only."""
-    label: str = ""
-    """What it is called in a table."""
-    missing: str = ""
-    """Why there is no value, where that is worth a line."""
-
-
-class AtPosition(NamedTuple):
-    """The loss of the targets that stand at some places of their windows."""
-
-    first: int
-    """The first of these places, from 1: where a model reads to the left alone, so many tokens were read."""
-    last: int
-    """The last."""
-    loss: float
-    """Nats per target."""
-    interval: tuple[float, float] | None
-    """95 % interval over windows; None where there is one only."""
-    n_targets: int
-    """How many they are."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Evaluation:
-    """A model's figures on a whole split; how they are made stands in `qkv.tasks.evaluation`."""
-
-    loss: float
-    """Nats per target, over all targets of the split."""
-    loss_interval: tuple[float, float] | None
-    """95 % interval of `loss` over items; None where there is one item only."""
-    figures: Mapping[str, Figure]
-    """The task's metrics by name: `accuracy` 0..1, `bits_per_byte`, `bleu` 0..100."""
-    n_targets: int
-    """How many targets were scored (causal: every token after the first; masked: the masked ones)."""
-    n_windows: int
-    """How many items (windows, texts, pairs, images) they came from: the interval's sample size."""
-    by_position: tuple[AtPosition, ...] = ()
-    """The loss by place in the window, places 1, 2, 3-4, 5-8, ...; empty for a task whose targets have no order."""
-
-    @property
-    def accuracy(self) -> float | None:
-        """Share of targets, 0..1, whose most probable answer is right."""
-        return self.figures["accuracy"].value if "accuracy" in self.figures else None
-
-    @property
-    def accuracy_interval(self) -> tuple[float, float] | None:
-        """95 % interval of `accuracy`, inside 0..1."""
-        return self.figures["accuracy"].interval if "accuracy" in self.figures else None
-
-    @property
-    def bits_per_byte(self) -> float | None:
-        """Only of tasks that predict every token, and where the text's bytes can be accounted for; else None."""
-        return self.figures["bits_per_byte"].value if "bits_per_byte" in self.figures else None
-
-    def as_json(self) -> dict[str, Any]:
-        """Flat, as `eval --json` prints it: each figure by its name, its interval beside it."""
-        flat: dict[str, Any] = {"loss": self.loss, "loss_interval": self.loss_interval}
-        for name, figure in self.figures.items():
-            flat |= {name: figure.value, f"{name}_interval": figure.interval}
-        flat |= {"n_targets": self.n_targets, "n_windows": self.n_windows}
-        return flat | ({"by_position": [place._asdict() for place in self.by_position]} if self.by_position else {})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -532,8 +388,6 @@ class TaskDefaults:
 
     def evaluate(self, model: Any, data: Any) -> Evaluation:
         """By `qkv.tasks.evaluation.evaluate`."""
-        from qkv.tasks.evaluation import evaluate
-
         return evaluate(model, self, data)  # type: ignore[arg-type]
 
     def bits_per_byte(self, corpus: Any, nats: float) -> float | None:

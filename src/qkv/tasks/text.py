@@ -12,8 +12,10 @@ from torch import Tensor
 from qkv.data.baselines import bigram_loss
 from qkv.data.config import DataConfig
 from qkv.data.corpus import load_corpus
+from qkv.tasks.batch import Batch
+from qkv.tasks.figures import Scores
 from qkv.tasks.objective import batch_loss, batch_scores
-from qkv.tasks.task import Batch, Drop, Progress, Scores, TaskDefaults
+from qkv.tasks.task import Drop, Progress, TaskDefaults
 
 if TYPE_CHECKING:
     from qkv.data.corpus import Corpus

@@ -22,22 +22,13 @@ from qkv.data.dictionary import Dictionary
 from qkv.data.pairs import PairCorpus, Pairs, decode_line, encode_lines, end_of, line_of, load_pairs, start_of
 from qkv.errors import ConfigError
 from qkv.randomness import generator
+from qkv.tasks.batch import rows_of
 from qkv.tasks.beams import DEFAULT_BEAMS, DEFAULT_PENALTY, Search, search
 from qkv.tasks.bleu import bleu, bleu_tokens, require_sacrebleu
 from qkv.tasks.crossentropy import linear_cross_entropy, token_scores
 from qkv.tasks.evaluation import evaluate
-from qkv.tasks.task import (
-    Drop,
-    Evaluation,
-    Figure,
-    PredictOptions,
-    Progress,
-    Scores,
-    Stack,
-    TaskDefaults,
-    Yardsticks,
-    rows_of,
-)
+from qkv.tasks.figures import Evaluation, Figure, Scores
+from qkv.tasks.task import Drop, PredictOptions, Progress, Stack, TaskDefaults, Yardsticks
 
 if TYPE_CHECKING:
     from qkv.models.layout import Sizes

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from qkv.errors import Interrupted, NonFiniteError, RankLostError, RunError, SpikeError
-from qkv.tasks.task import n_positions
+from qkv.tasks.batch import n_positions
 from qkv.training.checkpoint import (
     Checkpoint,
     Checkpoints,

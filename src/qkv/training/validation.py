@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from qkv.tasks.task import n_positions
+from qkv.tasks.batch import n_positions
 from qkv.training.checkpoint import TrainingState
 from qkv.training.config import TrainingConfig
 from qkv.training.precision import Machine

@@ -27,11 +27,11 @@ import dataclasses
 import math
 
 from qkv.models.counting import n_parameters
+from qkv.studies.assembly import config_of
 from qkv.studies.design import Arm, Contrast, Design, Grid, Scale, Text
 from qkv.studies.probes_relatedness import AGAIN, UNTRAINED, compared
 from qkv.studies.question import Ask, Plain, Question, learned, make_design
 from qkv.studies.sentences import amount
-from qkv.studies.training import config_of
 from qkv.studies.verdicts import Findings
 
 __all__ = ["QUESTION"]

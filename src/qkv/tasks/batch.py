@@ -1,0 +1,66 @@
+"""What a model sees in one forward pass, and what it is asked for."""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+__all__ = ["Batch", "n_positions", "places_of", "rows_of"]
+
+
+class Batch(NamedTuple):
+    """What a model sees in one forward pass, and what it is asked for.
+
+    Targets are flat, with the flat index of the position that must answer each of them, so that the output matrix is
+    applied only where an answer is wanted.
+    """
+
+    inputs: Tensor
+    """int64 [batch, pos]; token ids. Or uint8 [batch, channels, height, width]: images."""
+    targets: Tensor
+    """int64 [n_targets]; the ids that should be answered."""
+    positions: Tensor | None = None
+    """int64 [n_targets], increasing: index into batch * pos; None means that every position answers, in order."""
+    mask: Tensor | None = None
+    """bool [batch, pos], True = real token; None means that nothing is padded."""
+    documents: Tensor | None = None
+    """int64 [batch, pos]; positions attend only within equal numbers; None means that the whole row is one context."""
+    places: Tensor | None = None
+    """int64 [batch, pos]; where a row holds several examples: which position of its own example each one is."""
+    smoothing: float = 0.0
+    """Share of each target that is spread over all answers while training (Szegedy et al. 2015, arXiv 1512.00567)."""
+    examples: Tensor | None = None
+    """int64 [batch]: the name of each row in draws of dropout; None where row i is the i-th example asked for."""
+    answers: Tensor | None = None
+    """float32 [n_targets, n_classes]: probabilities that are learned in the place of targets; None: targets are."""
+
+    def to(self, device: torch.device | str) -> "Batch":
+        """The same batch on another device."""
+        return Batch(*(part.to(device) if isinstance(part, Tensor) else part for part in self))  # type: ignore
+
+    @property
+    def n_targets(self) -> int:
+        """How many answers the loss sums over."""
+        return self.targets.numel()
+
+
+def n_positions(batch: Batch, each: int) -> int:
+    """How many positions a model sees of a batch, padding included; `each` is how many an image has."""
+    return len(batch.inputs) * each if batch.inputs.dim() == 4 else batch.inputs.numel()
+
+
+def rows_of(batch: Batch) -> Tensor:
+    """The row (window) that each target of a batch belongs to: int64 [n_targets]."""
+    width = batch.inputs.shape[1]
+    if batch.positions is None:
+        return torch.arange(batch.n_targets, device=batch.targets.device) // width
+    return batch.positions // width
+
+
+def places_of(batch: Batch) -> Tensor:
+    """Where in its window (or example) each target is asked for, from 0: int64 [n_targets]."""
+    width = batch.inputs.shape[1]
+    flat = (
+        torch.arange(batch.inputs.numel(), device=batch.targets.device) if batch.positions is None else batch.positions
+    )
+    return flat % width if batch.places is None else batch.places.flatten()[flat]
