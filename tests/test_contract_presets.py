@@ -11,9 +11,10 @@ import torch.nn.functional as F
 from qkv.changes import plan_changes
 from qkv.data.config import DataConfig
 from qkv.data.corpus import load_corpus
+from qkv.laws import Scale
 from qkv.models.matrices import Catalogue
 from qkv.models.zoo import build
-from qkv.presets import PRESETS, Preset, Scale, model_config
+from qkv.presets import PRESETS, Preset, model_config
 from qkv.randomness import generator
 from qkv.tasks import TASKS, PredictOptions, Task
 from qkv.tasks.text import TextTask

@@ -11,9 +11,10 @@ import torch
 
 from qkv.data.config import DataConfig
 from qkv.data.corpus import load_corpus
+from qkv.laws import Scale
 from qkv.models.matrices import Catalogue
 from qkv.models.zoo import build
-from qkv.presets import PRESETS, Preset, Scale, model_config
+from qkv.presets import PRESETS, Preset, model_config
 from qkv.tasks import find_task
 from qkv.training import loop
 from qkv.training.config import TrainingConfig

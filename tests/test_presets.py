@@ -5,24 +5,12 @@ import torch
 
 from qkv.cards import card
 from qkv.errors import ConfigError
+from qkv.laws import DEFAULT_MINUTES, SIZE_LAWS, Budget, Scale, image_law, labelled_law, nominal_updates, scale_law
 from qkv.models.counting import n_parameters
 from qkv.models.layout import Patches, Sizes
 from qkv.models.matrices import Catalogue
 from qkv.models.zoo import build
-from qkv.presets import (
-    DEFAULT_MINUTES,
-    PRESETS,
-    SIZE_LAWS,
-    Budget,
-    Preset,
-    Scale,
-    find,
-    image_law,
-    labelled_law,
-    model_config,
-    nominal_updates,
-    scale_law,
-)
+from qkv.presets import PRESETS, Preset, find, model_config
 from qkv.recipe.request import training_config
 
 IDS = torch.tensor([[3, 1, 4, 1, 5, 9, 2, 6, 5, 3], [5, 8, 9, 7, 9, 3, 2, 3, 8, 4]])

@@ -5,8 +5,9 @@ import pytest
 import torch
 
 from qkv.instruments.gradients import MIXED_PATHS, OUTPUT, PATHS, gradient_path
+from qkv.laws import Scale
 from qkv.models import Layout, ModelConfig, Sizes, build
-from qkv.presets import PRESETS, Scale, model_config
+from qkv.presets import PRESETS, model_config
 from qkv.randomness import generator
 from qkv.tasks import TASKS, Batch
 

@@ -5,11 +5,12 @@ import torch
 import torch.nn.functional as F
 
 from qkv.errors import ConfigError
+from qkv.laws import Scale
 from qkv.models import build
 from qkv.models.embedding import pool
 from qkv.models.layout import Layout, ModelConfig, Sizes
 from qkv.models.matrices import Catalogue
-from qkv.presets import PRESETS, Scale, model_config
+from qkv.presets import PRESETS, model_config
 
 SIZES = Sizes(d_vocab=11, d_model=16, n_layers=2, n_heads=2, n_ctx=12)
 IDS = torch.tensor([[3, 1, 4, 1, 5, 9], [2, 6, 5, 3, 5, 8]])

@@ -17,20 +17,10 @@ from qkv.data.config import DataConfig, ImageOptions, whole_source
 from qkv.errors import ConfigError, RunFolderError, unknown
 from qkv.instruments.ledger import LedgerConfig
 from qkv.instruments.schedule import LEVELS, WatchConfig, watch_word
+from qkv.laws import DEFAULT_MINUTES, SIZE_LAWS, Budget, Scale, nominal_updates
 from qkv.models.counting import n_parameters, with_parameters
 from qkv.models.layout import ModelConfig, Sizes
-from qkv.presets import (
-    DEFAULT_MINUTES,
-    OTHER_OPTIMIZERS,
-    SIZE_LAWS,
-    Budget,
-    Preset,
-    Scale,
-    find,
-    model_config,
-    nominal_updates,
-    optimizer_config,
-)
+from qkv.presets import OTHER_OPTIMIZERS, Preset, find, model_config, optimizer_config
 from qkv.tasks import Data, Task, find_task
 from qkv.training.brief import bytes_worth_reading
 from qkv.training.config import TrainingConfig

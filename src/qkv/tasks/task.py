@@ -181,7 +181,7 @@ class Task(Protocol):
     preset: ClassVar[str]
     """The preset where none is given."""
     size_law: ClassVar[str]
-    """The law of `qkv.presets.SIZE_LAWS` that chooses model and batch."""
+    """The law of `qkv.laws.SIZE_LAWS` that chooses model and batch."""
     starts_from: ClassVar[Mapping[str, str]]
     """Kind of a parent run's model -> kind of this task's model over the parent's body (`--from`)."""
     tokenizer: ClassVar[str]

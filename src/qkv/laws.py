@@ -1,0 +1,299 @@
+"""Laws of size: how much there is to train on and a budget in, a model's size and its batch out.
+
+There is no clock in them, so that the same command gives the same model everywhere. Which law a task has is said by
+`Task.size_law`; what they were measured on stands in benchmarks/laws.md and LOG.md.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+
+from qkv.training.brief import size_validated_in_time
+from qkv.training.config import TeachingConfig
+
+__all__ = ["DEFAULT_MINUTES", "SHORT", "SIZE_LAWS", "WIDE", "Budget", "Scale", "nominal_updates", "scale_law"]
+
+WIDE = 192
+"""From this d_model on, heads are twice as wide."""
+DEFAULT_MINUTES = 4.8
+"""Wall time of a training for which no budget was given."""
+PASSES = 4
+"""Passes over a text beyond which a model of some million parameters learns it by heart, unless values are dropped."""
+MOST_PASSES = 16
+"""Passes over a text beyond which nothing keeps such a model from that."""
+SHORT = 400
+"""A horizon of fewer updates than this is short for Muon's usual momentum."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Budget:
+    """How much training was asked for; 0 where it was not."""
+
+    steps: int = 0
+    minutes: float = 0.0
+    until_loss: float = 0.0
+    goes_on: bool = False
+    """Whether it goes on from the weights of another run."""
+    batch_size: int = 0
+    """Examples a step, where they were chosen."""
+    teachers: int | None = None
+    """Trainings that come first, where their number was chosen."""
+    val_tokens: int = 0
+    """Tokens that a validation scores; 0 where that plays no part."""
+    d_vocab: int = 0
+    """Tokens that each of them is chosen from."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scale:
+    """A model's size and the tokens it sees a step."""
+
+    d_model: int
+    n_layers: int
+    n_ctx: int
+    batch_tokens: int = 0
+    """Positions a step, cut into windows of n_ctx; 0 where `batch_size` says how many examples."""
+    batch_size: int = 0
+    """Examples a step, whatever their length."""
+    accumulate: int = 1
+    """Portions that a step is computed in."""
+    steps: int = 0
+    """The horizon that the law plans for a target loss; 0 where the budget decides."""
+    most_steps: int = 0
+    """The largest horizon that wall time may be turned into: beyond it data are learned by heart; 0 is no limit."""
+    teaching: TeachingConfig = TeachingConfig()
+    """Trainings by other seeds that come first."""
+    dropout: float = 0.0
+    """Dropout for data that will be seen many times."""
+    note: str = ""
+    """A sentence for people, where the law could not do what the budget asked for."""
+    optimizer: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    """Kind of optimizer -> settings that the law knows better than a preset: {"muon": {"weight_decay": 0.1}}."""
+
+    def examples(self, n_ctx: int) -> int:
+        """Examples a step, each of n_ctx positions where the law counts positions."""
+        return self.batch_size or max(1, self.batch_tokens // n_ctx)
+
+    def of_batches(self, n: int, n_ctx: int) -> "Scale":
+        """The same for batches of `n` examples that were chosen: at most as many passes, but some hundred updates.
+
+        The law's own batch may be cut into more parts than this one has examples.
+        """
+        most = max(min(self.most_steps, SHORT // 2), round(self.most_steps * self.examples(n_ctx) / n))
+        return replace(self, batch_size=n, accumulate=max(1, min(self.accumulate, n)), most_steps=most)
+
+
+_USUAL = {"muon": {"lr": 0.03, "muon_lr": 0.01, "momentum": 0.85}}
+"""Better than the rates of a preset from 100 to 1,500 updates, of characters and of pieces (benchmarks/laws.md)."""
+
+_A_MINUTE = 600_000
+"""Positions that a minute is good for where a law has to guess: two cores make half to twice as many, of four layers of
+192."""
+
+_AN_UPDATE = 0.01
+"""Seconds that an update takes, however few its positions."""
+
+_BY_PASSES = ((16, 256, 0.2, 16), (6, 192, 0.15, 12), (2, 192, 0.05, 5), (0, 192, 0.0, PASSES))
+"""(passes that there is time for at least, d_model, dropout, most passes), of a text of `_MEASURED` tokens; see
+benchmarks/laws.md."""
+
+_MEASURED = 670_000
+"""Training tokens of the text that `_BY_PASSES` was measured on: one that is n times as long stands n times as many
+passes before a model of that size learns it by heart."""
+
+_LONG_TIME = 24_000_000
+"""Positions from which a text that will be seen several times is learned better by d_model 256 (benchmarks/laws.md)."""
+
+_FEW = 200_000
+"""Tokens of a text that a smaller model, with more values dropped, is better for."""
+
+_SWIFT = {"muon": {"lr": 0.03}}
+"""Rates of a small model over some hundred updates (LOG.md, 2026-11-21)."""
+
+_CALM = {"muon": {"lr": 0.04, "muon_lr": 0.01, "momentum": 0.85}}
+"""Rates of a model of some million parameters over a thousand updates (LOG.md, 2026-11-21)."""
+
+_LONG = {"muon": {"lr": 0.03, "muon_lr": 0.01, "momentum": 0.85, "weight_decay": 0.1}}
+"""The same where decay and dropout keep it from learning the text by heart (benchmarks/laws.md)."""
+
+
+def nominal_updates(minutes: float, positions: int, d_model: int, n_layers: int) -> int:
+    """Updates of so many positions that `minutes` are good for, at the speed that every law guesses: it has no clock.
+
+    A position costs as the layers' matrices are large: n_layers d_model^2.
+    """
+    cost = n_layers * d_model**2 / (4 * WIDE**2)
+    return max(1, int(60 * minutes / (_AN_UPDATE + positions * cost * 60 / _A_MINUTE)))
+
+
+def scale_law(n_tokens: int, budget: Budget, bigram_loss: float) -> Scale:
+    """Sizes and batch for a text of `n_tokens` training tokens.
+
+    `bigram_loss` (nats per token, of the validation text under counts of the training text) is the yardstick of how
+    hard a target is: `until_loss / bigram_loss` near 0.75 is reached by a small model in 0.3 M tokens, near 0.6 it
+    takes a larger one and millions. The measurements are in benchmarks/laws.md.
+    """
+    tiny = n_tokens < 20_000
+    if tiny:
+        return Scale(d_model=64, n_layers=2, n_ctx=64, batch_tokens=512)
+    if budget.until_loss:
+        scale = _scale_for_target(budget.until_loss / bigram_loss)
+        return scale if budget.steps else _within_passes(scale, n_tokens)
+    if budget.steps or 0 < budget.minutes < 1:
+        scale = Scale(d_model=128, n_layers=4, n_ctx=128, batch_tokens=1024, optimizer=_USUAL)
+    else:
+        scale = _scale_for_minutes(n_tokens, budget.minutes or DEFAULT_MINUTES)
+    d_model, n_layers = size_validated_in_time(
+        scale.d_model, scale.n_layers, budget.minutes, budget.val_tokens, budget.d_vocab
+    )
+    return replace(scale, d_model=d_model, n_layers=n_layers)
+
+
+def _scale_for_minutes(n_tokens: int, minutes: float) -> Scale:
+    """A size for as many passes over the text as the time is good for, at a nominal speed: the law has no clock."""
+    passes = minutes * _A_MINUTE / n_tokens
+    _, d_model, dropout, most = next(row for row in _BY_PASSES if passes * _MEASURED / n_tokens >= row[0])
+    if dropout and minutes * _A_MINUTE >= _LONG_TIME:
+        d_model = 256
+    if n_tokens < _FEW:
+        d_model, dropout, most = 128, 0.3, 12
+    return Scale(
+        d_model=d_model,
+        n_layers=4,
+        n_ctx=128,
+        batch_tokens=2048,
+        most_steps=max(SHORT // 2, round(most * n_tokens / 2048)),
+        dropout=dropout,
+        optimizer=_LONG if dropout else _USUAL,
+    )
+
+
+def hidden_law(n_tokens: int, budget: Budget, bigram_loss: float) -> Scale:
+    """As `scale_law`, for texts whose tokens are hidden: by the clock without dropout and decay, in four passes.
+
+    What is hidden differs from pass to pass, so that there is less to learn by heart (benchmarks/laws.md).
+    """
+    scale = scale_law(n_tokens, budget, bigram_loss)
+    if budget.until_loss or not scale.most_steps:
+        return scale
+    most_steps = max(SHORT, round(PASSES * n_tokens / 2048))
+    return replace(scale, d_model=192, dropout=0.0, most_steps=most_steps, optimizer=_USUAL)
+
+
+def _scale_for_target(ratio: float) -> Scale:
+    """A size, and a horizon that is long enough with little to spare: the rate has to fall for the loss to arrive."""
+    if ratio > 0.7:
+        return Scale(d_model=128, n_layers=2, n_ctx=64, batch_tokens=1024, steps=250, optimizer=_SWIFT)
+    if ratio > 0.61:
+        steps = round(1200 * math.exp(15 * (0.627 - ratio)))
+        return Scale(
+            d_model=192, n_layers=4, n_ctx=256, batch_tokens=1024, steps=steps, most_steps=steps, optimizer=_CALM
+        )  # fmt: skip
+    steps = min(12_000, round(3000 * math.exp(70 * max(0.0, 0.592 - ratio))))
+    return Scale(
+        d_model=192, n_layers=5, n_ctx=256, batch_tokens=2048, steps=steps, most_steps=steps, dropout=0.15,
+        optimizer=_LONG,
+    )  # fmt: skip
+
+
+def _within_passes(scale: Scale, n_tokens: int) -> Scale:
+    """The same with a horizon of at most `MOST_PASSES` over the text, or some hundred updates, and a note where it is
+    shorter: the yardstick says little of a small text, and more passes only learn it by heart."""
+    most = max(SHORT, round(MOST_PASSES * n_tokens / scale.batch_tokens))
+    if scale.steps <= most:
+        return scale
+    passes = [steps * scale.batch_tokens / n_tokens for steps in (scale.steps, most)]
+    note = (
+        f"The law for this loss would plan {scale.steps:,} updates, {passes[0]:,.0f} passes over so small a text; more"
+        f" than {passes[1]:.0f} would only learn it by heart, so at most {most:,} are planned; --steps plans more."
+    )
+    return replace(scale, steps=most, most_steps=most if scale.most_steps else 0, note=note)
+
+
+def pair_law(n_pairs: int, budget: Budget, yardstick: float) -> Scale:
+    """Sizes and batch for `n_pairs` sentence pairs; an example is a bucket of 512 tokens a side.
+
+    Buckets of an update are computed one after another, each as tight as its lengths allow. Dropout is what few pairs
+    need: they are seen ten times and more.
+    """
+    if n_pairs < 5_000:
+        return Scale(d_model=128, n_layers=2, n_ctx=64, batch_size=2, accumulate=2, dropout=0.1)
+    return Scale(d_model=256, n_layers=3, n_ctx=64, batch_size=4, accumulate=4, dropout=0.2)
+
+
+SizeLaw = Callable[[int, Budget, float], Scale]
+"""(how much there is to train on, the budget, a yardstick in nats or NaN where no target was given) -> scale."""
+
+
+_A_TEXT = 26
+"""Positions of a labelled text where a law has to guess, and what is computed beside them."""
+
+
+_TEACHERS = 3
+"""Trainings whose mean answers a classifier learns, where there is time (benchmarks/2026-11-25-xeon-2.md)."""
+
+
+def labelled_law(n_texts: int, budget: Budget, entropy: float) -> Scale:
+    """Sizes, batch and horizon for `n_texts` labelled texts.
+
+    Labels are few beside words, and the loss of new texts soon rises while that of training texts falls: one block,
+    half of all values dropped, some passes. A large eps keeps Adam from moving the row of a rare word as far as that of
+    a common one, but over another run's body, whose rows are longer and have smaller gradients, it would hold them all.
+    The rate of W_E is the lower the more updates there are, or under a clock are expected: rows go as far, in smaller
+    steps. The measurements are in LOG.md.
+    """
+    large = n_texts >= 200_000
+    batch_size = budget.batch_size or (256 if n_texts >= 20_000 else 64)
+    d_model, n_layers = 128 if n_texts >= 2000 else 64, 2 if large else 1
+    most_steps = max(500, round((2 if large else 5.7) * n_texts / batch_size))
+    steps = budget.steps or most_steps
+    if not (budget.steps or budget.until_loss):
+        minutes = budget.minutes or DEFAULT_MINUTES
+        steps = min(most_steps, nominal_updates(minutes, batch_size * _A_TEXT, d_model, n_layers))
+    slower = 1.0 if large else min(1.0, 500 / steps)
+    dropout, teachers = 0.3 if large else 0.5, budget.teachers
+    if teachers is None:
+        affords = budget.minutes and not (budget.steps or budget.until_loss or budget.goes_on)
+        each = nominal_updates(budget.minutes, batch_size * _A_TEXT, d_model, n_layers) / most_steps
+        teachers = _TEACHERS if affords and 20_000 <= n_texts and not large and each >= _TEACHERS + 1 else 0
+    own = {"teacher_dropout": dropout, "teacher_embed_factor": slower} if teachers else {}
+    teaching = TeachingConfig(teachers=teachers, **own)
+    rates = {"lr": 3e-3, "muon_lr": 0.01, "weight_decay": 0.1, "embed_factor": 1.0 if teachers else slower}
+    return Scale(
+        d_model=d_model,
+        n_layers=n_layers,
+        n_ctx=64,
+        batch_size=batch_size,
+        steps=most_steps if budget.until_loss else 0,
+        most_steps=most_steps,
+        teaching=teaching,
+        dropout=0.1 if teachers else dropout,
+        optimizer={"muon": rates, "adamw": {"lr": 3e-4}} if budget.goes_on else {"muon": rates | {"eps": 1e-4}},
+    )
+
+
+def image_law(n_images: int, budget: Budget, yardstick: float) -> Scale:
+    """Sizes and batch for `n_images` training images; n_ctx is the grid of patches.
+
+    Some thousand images are seen many times in any budget: a small model with dropout. Without a budget it ends after
+    so many updates at the latest. The measurements, on 60,000 images of 28 x 28 pixels and two cores, stand in LOG.md.
+    """
+    if n_images < 2_000:
+        scale = Scale(d_model=64, n_layers=4, n_ctx=0, batch_size=32, most_steps=400, dropout=0.1)
+    elif n_images < 20_000 or 0 < budget.minutes < 2:
+        scale = Scale(d_model=96, n_layers=4, n_ctx=0, batch_size=64, most_steps=2000)
+    else:
+        scale = Scale(d_model=128, n_layers=6, n_ctx=0, batch_size=128, most_steps=3000)
+    if budget.until_loss:  # a target needs a horizon to fall towards, not a clock
+        return replace(scale, steps=scale.most_steps)
+    return replace(scale, most_steps=0) if budget.minutes else scale
+
+
+SIZE_LAWS: Mapping[str, SizeLaw] = {
+    "text": scale_law,
+    "hidden text": hidden_law,
+    "labelled texts": labelled_law,
+    "images": image_law,
+    "pairs": pair_law,
+}
+"""Name, as in `Task.size_law` -> law; what it counts is said by the task's data (`Data.n_train`)."""
