@@ -3,7 +3,8 @@
 `families` are the maps, `rows` and `settings` what a map is made of, `folders` how a stranger's files are read.
 """
 
-from qkv.interop.families import FAMILIES, Family
+from qkv.interop.families import FAMILIES
+from qkv.interop.family import Family
 from qkv.interop.importing import Imported, read_checkpoint
 
 __all__ = ["FAMILIES", "Family", "Imported", "read_checkpoint"]

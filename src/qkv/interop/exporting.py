@@ -22,7 +22,8 @@ from qkv.data.sentencepiece import END, PAD, UNKNOWN, sentencepiece_files
 from qkv.data.tokenizers import Tokenizer
 from qkv.errors import ConfigError, RunFolderError, SourceError
 from qkv.folder import check_place, storage_errors, write_atomically
-from qkv.interop.families import FAMILIES, Family
+from qkv.interop.families import FAMILIES
+from qkv.interop.family import Family
 from qkv.interop.folders import INDEX, OWN_TYPE, SINGLE
 from qkv.interop.importing import MARKS, as_model, neutral, rows_of_model
 from qkv.interop.settings import Reading, read_config

@@ -19,7 +19,8 @@ from qkv.data.pretrained import PAIRS
 from qkv.data.sentencepiece import FILES as SIDES
 from qkv.data.tokenizers import Tokenizer, load_tokenizer
 from qkv.errors import ConfigError, SourceError, nearest
-from qkv.interop.families import FAMILIES, Family
+from qkv.interop.families import FAMILIES
+from qkv.interop.family import Family
 from qkv.interop.folders import OWN_TYPE, Weights, no_model, read_json, within
 from qkv.interop.hub import fetch
 from qkv.interop.rows import Row

@@ -1,0 +1,92 @@
+"""What a family of checkpoints is, and what the files of most of them share."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from qkv.interop.rows import SAME, TRANSPOSED, Form, Row
+from qkv.interop.settings import Always, Piece, Setting
+from qkv.models.layout import ModelConfig
+
+__all__ = ["ACTS", "PLAIN", "TABLE", "TIED", "TIED_USUALLY", "Family", "idle", "linear", "norm", "row"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Family:
+    """How one kind of checkpoint is written."""
+
+    name: str
+    """`model_type` of its config.json."""
+    title: str
+    """As people call it."""
+    kind: str
+    """The kind of model it becomes: CausalLM, MaskedLM, ImageClassifier or EncoderDecoderLM."""
+    preset: str
+    """The preset whose optimizer fits it, for training it further."""
+    architecture: str
+    """The class of transformers that loads what we export."""
+    also: tuple[str, ...] = ()
+    """Other `architectures` whose files hold the same model."""
+    auto: str
+    """The class of transformers that finds it: AutoModelForCausalLM, AutoModelForSeq2SeqLM, ..."""
+    base: str
+    """What every name begins with, save those of the way out; some files leave it out."""
+    pieces: tuple[Piece, ...]
+    """Its config.json."""
+    layout: Mapping[str, Any]
+    """What of our layout is the same in all of them."""
+    rows: Callable[[ModelConfig], Sequence[Row]]
+    """Its tensors."""
+    buffers: tuple[str, ...] = ()
+    """Patterns of tensors that are constants, and not weights."""
+    left_out: Mapping[str, str] = field(default_factory=dict)
+    """Patterns of tensors that belong to another use of the model -> what they are, in words."""
+    frame: tuple[str, str] | None = None
+    """The special tokens that it puts around a text where its tokenizer files do not say so."""
+    even_heads: bool = False
+    """Whether transformers insists that d_model divides into n_heads."""
+
+
+def row(stored: str, *addresses: str, form: Form = SAME, copy: bool = False) -> Row:
+    """One stored tensor and the addresses that it holds."""
+    return Row(stored, addresses, form, copy)
+
+
+def linear(stored: str, weight: str, bias: str = "") -> list[Row]:
+    """The rows of a torch Linear: weight [out, in] and, where there may be one, a bias."""
+    rows = [row(f"{stored}.weight", weight, form=TRANSPOSED)]
+    return rows + ([row(f"{stored}.bias", bias)] if bias else [])
+
+
+def norm(stored: str, address: str) -> list[Row]:
+    """The rows of a norm; one without a bias has no second."""
+    return [row(f"{stored}.weight", f"{address}.gain"), row(f"{stored}.bias", f"{address}.bias")]
+
+
+TABLE = row("lm_head.weight", "W_U", form=TRANSPOSED)
+"""The output matrix of most."""
+TIED = Setting("tie_word_embeddings", "layout.tied", False, ((True, True), (False, False)))
+"""Whether it is W_E transposed, where a file that is silent means no."""
+TIED_USUALLY = Setting("tie_word_embeddings", "layout.tied", True, ((True, True), (False, False)))
+"""The same, where a file that is silent means yes."""
+ACTS = (
+    ("gelu", "gelu"),
+    ("gelu_new", "gelu_tanh"),
+    ("gelu_pytorch_tanh", "gelu_tanh"),
+    ("gelu_fast", "gelu_tanh"),
+    ("relu", "relu"),
+    ("relu2", "relu2"),
+)
+"""Name of a nonlinearity in their files -> ours."""
+
+
+def idle(**values: Any) -> tuple[Always, ...]:
+    """Keys that compute nothing where they have this value."""
+    return tuple(Always(key, value, written=False) for key, value in values.items())
+
+
+PLAIN = idle(
+    is_decoder=False, is_encoder_decoder=False, add_cross_attention=False, cross_attention_hidden_size=None,
+    tie_encoder_decoder=False, chunk_size_feed_forward=0, pruned_heads={},
+)  # fmt: skip
+"""What nearly every file says, and no model that is read here does."""
