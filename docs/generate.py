@@ -318,8 +318,9 @@ def measured(verdict: dict[str, Any], kept: dict[str, Any]) -> str:
     """What a short answer rests on, in a line: the main effect, its interval and verdict, and the run."""
     row = verdict["contrasts"][0]
     anew = "" if verdict["verdict"] == kept["verdict"] else f" (judged anew; it was {kept['verdict']})"
-    bounds = "" if row["low"] is None else f" (95 % interval {amount(row['low'])} to {amount(row['high'])})"
-    number = "" if row["effect"] is None else f": {amount(row['effect'])} {row['unit']}{bounds}"
+    effect, low, high = (amount(row[name], unit=row["unit"]) for name in ("effect", "low", "high"))
+    bounds = "" if row["low"] is None else f" (95 % interval {low} to {high})"
+    number = "" if row["effect"] is None else f": {effect} {row['unit']}{bounds}"
     kind = "Weak, from a quick run" if verdict["quick"] else "From a full run"
     return f"*{kind}. {row['what'][0].upper()}{row['what'][1:]}{number}; {verdict['verdict']}{anew}.*"
 

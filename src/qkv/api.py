@@ -66,7 +66,6 @@ def train(
     freeze: Sequence[str] = (),
     only: Sequence[str] = (),
     resume: bool = False,
-    report: bool = True,
     progress: Callable[[Any], None] = lambda told: None,
     say: Callable[[str], None] = lambda sentence: None,
     started: float | None = None,
@@ -77,16 +76,16 @@ def train(
 
     `source` is a text file, folder or table; empty is the text inside your own Python. Further keywords are those of
     `qkv.recipe.Request`: task, preset, from_run, parameters, steps, minutes, until_loss, seed, val, tokenizer, vocab,
-    text_column, label_column, watch ("off", "light", "full", "2%"), device, precision, threads, shard, on_spike. `set`
-    overrides single settings (`{"d_model": 128}`), `change` takes changes in the change language, `freeze` and `only`
-    selectors. With `resume`, `out` names the run to go on with. Without `report` no null is trained either. `log` sends
-    telemetry on as well (tensorboard, wandb or trackio). `progress` is called with each step, `say` with sentences.
+    text_column, label_column, watch ("off", "light", "full", "2%"), device, precision, threads, shard, on_spike, report
+    (False: nor a null). `set` overrides single settings (`{"d_model": 128}`), `change` takes changes in the change
+    language, `freeze` and `only` selectors. With `resume`, `out` names the run to go on with. `log` sends telemetry on
+    as well (tensorboard, wandb or trackio). `progress` is called with each step, `say` with sentences.
 
     A script that torchrun starts in several processes makes this call in each; the first one watches and writes.
     Raises UserError for what cannot be done as asked (nothing is made then), RunError where the run broke off.
     """
     began = time.monotonic() if started is None else started
-    listening = recipe.Listening(progress=progress, say=say, started=began, null=report, log=log)
+    listening = recipe.Listening(progress=progress, say=say, started=began, log=log)
     asked = _request(source, set, change, freeze, only, **request)
     if resume:
         if out is None:
@@ -95,7 +94,8 @@ def train(
     else:
         path = recipe.train(asked, out=Path(out) if out else None, listening=listening, cache=cache_folder())
     run = load(path)
-    if report and is_first_process() and not run.folder.report.is_file():
+    wanted = run.config.report if asked.report is None else asked.report
+    if wanted and is_first_process() and not run.folder.report.is_file():
         say("writing the report")
         run.report()
     return run

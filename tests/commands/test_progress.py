@@ -9,8 +9,8 @@ from qkv.commands import progress
 from qkv.commands.progress import Display
 
 
-def step(n, steps=100, loss=2.0):
-    return SimpleNamespace(step=n, steps=steps, tokens=1000 * n, loss=loss, lr=0.1)
+def step(n, steps=100, loss=2.0, left=None):
+    return SimpleNamespace(step=n, steps=steps, tokens=1000 * n, loss=loss, lr=0.1, seconds_left=left)
 
 
 @pytest.fixture
@@ -85,6 +85,18 @@ def test_without_a_horizon_there_is_no_end_to_tell(clock):
         clock.seconds += 20
         display(step(2, steps=0))
     assert out.getvalue().splitlines()[-1] == "step 2  loss 2.000  50 tokens/s"
+
+
+def test_no_more_time_is_left_than_the_clock_allows(clock):
+    """A first step that took long makes the mean pace a slow one."""
+    out = io.StringIO()
+    with Display(out, live=False) as display:
+        display(step(1, left=60.0))
+        clock.seconds += 20
+        display(step(11, left=40.0))
+        clock.seconds += 10
+        display(step(61, left=30.0))
+    assert [line.split("  ")[-1] for line in out.getvalue().splitlines()[1:]] == ["40 s left", "20 s left"]
 
 
 def test_a_reader_that_left_ends_no_training():

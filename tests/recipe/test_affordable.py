@@ -72,8 +72,8 @@ def test_a_run_with_a_share_writes_its_schedule_down_and_trains_the_same_weights
     said: list[str] = []
     weights = []
     for watch in ("off", "3%"):
-        request = Request(source=str(text), steps=12, watch=watch, tokenizer="char", threads=1, set=SMALL)
-        listening = Listening(say=said.append, null=False)
+        request = Request(source=str(text), steps=12, watch=watch, tokenizer="char", threads=1, set=SMALL, report=False)
+        listening = Listening(say=said.append)
         out = train(request, out=tmp_path / watch.strip("%"), listening=listening, cache=tmp_path / "cache")
         weights.append((out / "model.safetensors").read_bytes())
     assert weights[0] == weights[1]
@@ -88,14 +88,14 @@ def test_a_run_with_a_share_writes_its_schedule_down_and_trains_the_same_weights
 
 
 def test_a_run_of_one_update_has_a_share_too(text: Path, tmp_path: Path):
-    request = Request(source=str(text), steps=1, watch="3%", tokenizer="char", threads=1, set=SMALL)
-    out = train(request, out=tmp_path / "one", listening=Listening(null=False), cache=tmp_path / "cache")
+    request = Request(source=str(text), steps=1, watch="3%", tokenizer="char", threads=1, set=SMALL, report=False)
+    out = train(request, out=tmp_path / "one", listening=Listening(), cache=tmp_path / "cache")
     assert RunConfig.read(out / "config.toml").watching in LADDER
 
 
 def test_levels_are_written_down_too(text: Path, tmp_path: Path):
-    request = Request(source=str(text), steps=2, watch="full", tokenizer="char", threads=1, set=SMALL)
-    out = train(request, out=tmp_path / "full", listening=Listening(null=False), cache=tmp_path / "cache")
+    request = Request(source=str(text), steps=2, watch="full", tokenizer="char", threads=1, set=SMALL, report=False)
+    out = train(request, out=tmp_path / "full", listening=Listening(), cache=tmp_path / "cache")
     assert RunConfig.read(out / "config.toml").watching == LEVELS["full"]
 
 

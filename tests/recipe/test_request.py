@@ -160,9 +160,9 @@ def test_resuming_with_another_setting_names_both(small_text: Path) -> None:
 def test_a_resumed_run_has_the_minutes_that_are_left(small_text: Path, monkeypatch, spent: float, left: float) -> None:
     given: dict[str, Any] = {}
     monkeypatch.setattr(loop, "run", lambda **asked: given.update(asked))
-    parts = assemble(*resolved(small_text, set=SMALL, steps=None, minutes=1.0))
+    parts = assemble(*resolved(small_text, set=SMALL, steps=None, minutes=1.0, report=False))
     found = Checkpoint(path=Path(), state=TrainingState(step=9, horizon=900, train_seconds=spent))
-    _loop(parts, RunFolder("nowhere"), Listening(null=False), [], found, ALONE, None)
+    _loop(parts, RunFolder("nowhere"), Listening(), [], found, ALONE, None)
     assert given["deadline_seconds"] == pytest.approx(left, abs=0.1) and not given["scores_start"]
 
 
@@ -170,8 +170,8 @@ def test_a_resumed_run_has_the_minutes_that_are_left(small_text: Path, monkeypat
 def test_a_budget_that_reading_used_up_leaves_time_to_train(small_text: Path, monkeypatch, minutes, least) -> None:
     given: dict[str, Any] = {}
     monkeypatch.setattr(loop, "run", lambda **asked: given.update(asked))
-    parts = assemble(*resolved(small_text, set=SMALL, steps=None, minutes=minutes))
-    late = Listening(null=False, started=time.monotonic() - 60 * minutes)
+    parts = assemble(*resolved(small_text, set=SMALL, steps=None, minutes=minutes, report=False))
+    late = Listening(started=time.monotonic() - 60 * minutes)
     _loop(parts, RunFolder("nowhere"), late, [], None, ALONE, None)
     assert given["deadline_seconds"] == pytest.approx(least)
 

@@ -19,6 +19,7 @@ import qkv
 from qkv.api import verify
 from qkv.errors import ChangeError, ConfigError, Interrupted, NonFiniteError, RunFolderError, UserError
 from qkv.recipe.assemble import Parts
+from qkv.telemetry import NULL_ARM, Telemetry
 
 SMALL = {"d_model": 16, "n_layers": 2, "n_heads": 2, "n_ctx": 16, "batch_size": 4, "d_mlp": 32}
 SUMMARY = (
@@ -482,3 +483,21 @@ def test_what_a_run_started_from_may_be_gone_once_it_has_begun(text: Path, tmp_p
             ours, theirs = (each.telemetry() for each in (run, whole))
             with ours, theirs:
                 assert ours.against_null(measure) == theirs.against_null(measure) != []
+
+
+def test_a_resume_writes_a_report_where_the_start_asked_for_one(text, tmp_path) -> None:
+    """What was asked is in config.toml; typed beside --resume it may be otherwise."""
+    for name, at_start, typed, wanted in (
+        ("neither", False, None, False),
+        ("asked for", False, True, True),
+        ("as ever", True, None, True),
+        ("given up", True, False, False),
+    ):
+        cut = begun(text, tmp_path / name, 20, report=at_start)
+        run = qkv.train(out=cut, resume=True, report=typed)
+        assert (run.folder.report.is_file(), run.config.report) == (wanted, wanted), name
+        with Telemetry(run.folder.telemetry) as telemetry:
+            assert (telemetry.last_step(NULL_ARM) == 1) == wanted, name
+    finished = tmp_path / "neither"
+    assert not qkv.train(out=finished, resume=True).folder.report.is_file()
+    assert qkv.train(out=finished, resume=True, report=True).folder.report.is_file()

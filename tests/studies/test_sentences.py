@@ -78,7 +78,10 @@ def test_a_sentence_agrees_with_its_verdict_and_its_sign(name, verdict, sign):
     if not differs or sign < 0:  # then words that stand before the number promise no sign
         assert not re.search(r"\b(costs?|gains?|loses?|(more|less|better|worse)( by)?|lower by|higher by)$", claim)
     whole = sentence(find(name), findings)
-    assert whole.startswith(f"{claim}: {amount(0.25 * sign)} ") and f" Verdict: {verdict} (margin" in whole
+    assert (
+        whole.startswith(f"{claim}: {amount(0.25 * sign, unit=findings.primary.contrast.unit)} ")
+        and f" Verdict: {verdict} (margin" in whole
+    )
     assert ("it would take 20 replicates" in whole) == (verdict == "unresolved")
 
 
@@ -567,3 +570,14 @@ def test_all_that_reads_a_masked_model_needs_it_to_have_learned():
         of_classes = [c for c in design.contrasts if "classify" in c.arms and c.name != "learned (classify)"]
         assert {c.needs for c in of_classes} == {"learned (classify)"}
         assert not any(c.needs for c in design.contrasts if c not in (*of_masked, *of_classes))
+
+
+def test_steps_are_told_in_whole_numbers_and_none_becomes_zero():
+    assert [amount(x, unit="steps") for x in (-185.363, 50.0, 0.0, -0.887, 0.042)] == [
+        "-185", "+50", "+0", "-0.89", "+0.042",
+    ]  # fmt: skip
+    assert amount(-185.363) == "-185.363"
+    findings = found("dynamics", "differs", -185.363)
+    words = sentence(find("dynamics"), findings)
+    assert ": -185 steps (95 % interval -" in words and "(margin 20 steps)" in words
+    assert not re.search(r"\d\.\d+ steps", words)

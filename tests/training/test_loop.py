@@ -27,6 +27,7 @@ class Noted(Observer):
 
     def __init__(self, every: int = 1) -> None:
         self.every, self.losses, self.evaluations, self.events, self.calls = every, {}, {}, [], []
+        self.left: list[float | None] = []
 
     def wants(self, step: int) -> bool:
         return step % self.every == 0
@@ -38,6 +39,7 @@ class Noted(Observer):
     def after_update(self, record: Any) -> None:
         assert any(not torch.equal(t, self.before[a]) for a, t in record.catalogue.state().items())
         self.losses[record.step] = record.loss
+        self.left.append(record.seconds_left)
 
     def on_evaluation(self, evaluation: Any) -> None:
         self.evaluations[evaluation.step] = evaluation.loss
@@ -220,6 +222,7 @@ def test_minutes_become_a_horizon(tiny: ModuleType) -> None:
     assert outcome.train_seconds < 6
     assert noted.evaluations[outcome.steps] == outcome.last_loss
     assert any(e.kind == "horizon" for e in noted.events)
+    assert 0 <= noted.left[-1] < noted.left[0] < 3.0
 
 
 def test_a_time_that_is_up_before_a_horizon_is_known_names_none(tiny: ModuleType) -> None:

@@ -28,6 +28,12 @@ def simulate(
     return state, clock, horizons
 
 
+def test_what_is_left_of_the_time_is_never_below_zero_and_nothing_where_the_clock_ends_no_run() -> None:
+    pace = Pace(ScheduleConfig(), TrainingState(), 60.0)
+    assert [pace.left(0.0), pace.left(45.0), pace.left(61.0)] == [60.0, 15.0, 0.0]
+    assert Pace(ScheduleConfig(steps=10), TrainingState(), None).left(5.0) is None
+
+
 @pytest.mark.parametrize("decay_share", [0.2, 0.4, 1.0])
 def test_an_even_machine_fills_the_time(decay_share: float) -> None:
     schedule = ScheduleConfig(decay_share=decay_share)

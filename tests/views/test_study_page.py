@@ -3,6 +3,7 @@
 import re
 
 from qkv.studies.statistics import how_exact
+from qkv.views.forest import forest_svg
 from qkv.views.study_page import answer_text, study_page
 from qkv.views.study_room import effort, study_room
 
@@ -25,6 +26,21 @@ def test_the_answer_is_the_same_in_markdown(verdict):
     assert text.startswith("**It costs <something>.**")
     assert "| cost: frozen - trained (nats per token) | 0.120 | 0.080 to 0.160 | differs |" in text
     assert "9 trainings; intervals: Student's t" in text
+
+
+def test_steps_are_whole_in_table_and_picture(verdict):
+    found = verdict()
+    main = found["contrasts"][0] | {
+        "unit": "steps",
+        "effect": -185.4,
+        "low": -317.04,
+        "high": 0.04,
+        "detectable": 142.3,
+    }
+    found["contrasts"] = [main | {"values": [-180.2, -190.6]}]
+    assert "(steps) | -185 | -317 to 0.040 | differs |" in answer_text(found) and "| 142 |" in answer_text(found)
+    picture = forest_svg(found)
+    assert ">-185</tspan>" in picture and ": -185, -317 to +0.040</title>" in picture
 
 
 def test_a_page_says_which_budget_was_had_and_what_was_not_reached(verdict):

@@ -11,10 +11,18 @@ Example:
 """
 
 import argparse
+import unicodedata
+from typing import TYPE_CHECKING
 
 from qkv.errors import many
 
+if TYPE_CHECKING:
+    from qkv.data.tokenizers import Tokenizer
+
 __all__ = ["configure", "run"]
+
+_COMMON = 1000
+"""Words at the beginning of a vocabulary among which an example is chosen."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -48,6 +56,29 @@ def run(args: argparse.Namespace) -> int:
         print(f"Note: {screen.shown(note)}.")
     folder = shlex.quote(str(made.path))
     print(f"The run is in {made.path}\n\nNext:  qkv show {folder}")
-    if made.tokenizer is not None:
-        print(f"       qkv predict {folder} {shlex.quote(made.task.prompt)}")
+    if made.tokenizer is not None and (example := _example(made.task.prompt, made.tokenizer.of_source)):
+        print(f"       qkv predict {folder} {shlex.quote(example)}")
     return 0
+
+
+def _example(prompt: str, tokenizer: "Tokenizer") -> str:
+    """The task's example where its words are tokens of the model, else the longest of its commonest words.
+
+    Ids go by how common a token is, more or less. A model of letters has no words: the example where it can spell that.
+    Empty where there is nothing.
+    """
+    words = prompt.replace("[MASK]", "").split()
+    if all(word in tokenizer.readable for word in words):
+        return prompt
+    tokens = [tokenizer.token(i) for i in range(tokenizer.d_vocab) if i not in tokenizer.special_ids]
+    own = [t for t in tokens if _is_word(t.strip())]
+    spaced = [t for t in own if t[0] == " "]  # a token that begins a word, where tokens tell
+    if own:
+        word = max((spaced or own)[:_COMMON], key=len).strip()
+        return f"{word} [MASK]" if "[MASK]" in prompt else word
+    return prompt if tokenizer.is_lossless(prompt) else ""
+
+
+def _is_word(text: str) -> bool:
+    """Two letters or more, or one of a script without capitals, where it may be a word."""
+    return text.isalpha() and (len(text) > 1 or unicodedata.category(text) == "Lo")

@@ -116,7 +116,10 @@ class Display:
         if now > began and record.step > first:
             parts.append(f"{_short((record.tokens - tokens) / (now - began))} tokens/s")
             if record.steps:
-                parts.append(f"{_duration((record.steps - record.step) * (now - began) / (record.step - first))} left")
+                left = (record.steps - record.step) * (now - began) / (record.step - first)
+                if record.seconds_left is not None:  # the mean pace may promise more steps than the clock allows
+                    left = min(left, record.seconds_left)
+                parts.append(f"{_duration(left)} left")
         return "  ".join(parts)
 
 

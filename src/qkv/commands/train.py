@@ -52,11 +52,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="send telemetry on as well: tensorboard, wandb or trackio",
     )
     place.add_argument(
-        "--no-report",
-        dest="report",
-        action="store_false",
+        "--report",
+        action=argparse.BooleanOptionalAction,
         default=None,
-        help="write no report.html, and train no null (the same on random labels) for drifts to be read beside",
+        help="with --no-report, write no report.html and train no null (the same on random labels) for drifts to be"
+        " read beside. With --resume it may differ",
     )
     place.add_argument("--json", action="store_true", help="print one JSON object on stdout")
 

@@ -81,6 +81,7 @@ class Request:
     nproc: int | None = None
     shard: bool | None = None
     on_spike: str | None = None
+    report: bool | None = None
 
     def __post_init__(self) -> None:
         if self.steps is not None and self.minutes is not None:
@@ -126,6 +127,8 @@ class RunConfig:
     """The Hugging Face folder that it was read from; empty for what was trained here."""
     watched: str = ""
     """Trained by another program that qkv watched: layout where its layout is one of ours, names where it is not."""
+    report: bool = True
+    """Whether a report is written at the end, and the null is trained that its drifts are read beside."""
     changes: tuple[str, ...] = ()
     """Changes in the change language, those of the preset first."""
     data: DataConfig
@@ -204,9 +207,8 @@ def resolve(request: Request, cache: Path | None) -> tuple[RunConfig, Data, Scal
             request.device or "cpu", request.precision or "auto", request.threads or 0, ranks=request.nproc or 1
         ),
     )
-    if request.shard is not None:
-        config = override(config, {"machine.shard": request.shard})
-    config = override(config, dict(request.set) | ({"on_spike": request.on_spike} if request.on_spike else {}))
+    given = {"machine.shard": request.shard, "on_spike": request.on_spike, "report": request.report}
+    config = override(config, dict(request.set) | {name: value for name, value in given.items() if value is not None})
     dropped = dataclasses.replace(model.layout, dropout=config.model.layout.dropout)
     if parent and config.model != dataclasses.replace(model, layout=dropped):
         raise ConfigError(

@@ -64,8 +64,6 @@ class Listening:
     """Called with sentences for a person."""
     started: float = dataclasses.field(default_factory=time.monotonic)
     """`time.monotonic()` when the command was typed."""
-    null: bool = True
-    """Train the null as well: it is there for the report, so a run without one does without."""
     log: str = ""
     """Where telemetry is sent as well: a name of `qkv.instruments.trackers.TRACKERS`; empty is nowhere."""
 
@@ -214,6 +212,8 @@ def _reread(request: Request, folder: RunFolder, ranks: Ranks) -> RunConfig:
     changed: dict[str, Any] = {}
     if request.on_spike:  # an answer to what has happened, so it may be another one
         changed["on_spike"] = request.on_spike
+    if request.report is not None:
+        changed["report"] = request.report
     if config.machine.ranks != ranks.world:
         check_shares(config.training, ranks.world, find_task(config.task).examples)
         threads = max(1, config.machine.threads * config.machine.ranks // ranks.world)
@@ -263,7 +263,7 @@ def _run(
     """The loop and everything after it, into a folder that is ours; ranks but the first only compute."""
     parts = _taught(parts, folder, listening, resume_from, ranks, cache)
     config, corpus = parts.config, parts.corpus
-    has_null = config.watch != "off" and listening.null
+    has_null = config.watch != "off" and config.report
     if not ranks.is_first:
         outcome = _loop(parts, folder, listening, [], resume_from, ranks, cache)
         if has_null:
@@ -363,7 +363,7 @@ def _left(parts: Parts, listening: Listening, resume_from: checkpoints.Checkpoin
     if budget < BRIEF_SECONDS:
         afterwards += parts.task.baselines_seconds(parts.corpus, cache)
     spent = listening.seconds() + (resume_from.state.train_seconds if resume_from else 0.0)
-    has_null = parts.config.watch != "off" and listening.null
+    has_null = parts.config.watch != "off" and parts.config.report
     return (budget - spent - afterwards) * (1 - (NULL_SHARE if has_null else 0))
 
 

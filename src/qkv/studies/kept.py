@@ -69,7 +69,7 @@ def judged_anew(question: Question, kept: Mapping[str, Any]) -> dict[str, Any]:
         "scale": scale_words(found),
         "contrasts": [effect_row(effect) for effect in effects],
         "notes": [
-            *filter(None, [kept.get("counted"), judged_by(kept.get("earlier_margins", ()))]),
+            *filter(None, [kept.get("counted"), judged_by(kept.get("earlier_margins", ()), kept["unit"])]),
             *notes(effects, {name: contrast.arms for name, contrast in today.items()}, kept["arms"]),
         ],
         "arms": [{**row, "what": _whole_words(design, row)} for row in kept["arms"]],

@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from qkv.studies.design import Arm
+from qkv.studies.design import COUNTED, Arm
 from qkv.studies.question import Question
 from qkv.studies.setting import setting_words
 from qkv.studies.statistics import how_exact
@@ -30,13 +30,15 @@ __all__ = [
 ]
 
 
-def amount(value: float | None, signed: bool = True) -> str:
-    """Three decimals, or as many as show two digits; with its sign."""
+def amount(value: float | None, signed: bool = True, unit: str = "") -> str:
+    """Three decimals (none of a `COUNTED` unit), or as many as show two digits; with its sign."""
     if value is None:
         return "?"
     if math.isinf(value):
         return "beyond any number"
-    digits = 3 if value == 0 or abs(value) >= 0.01 else min(6, 1 - math.floor(math.log10(abs(value))))
+    digits, least = (0, 1) if unit in COUNTED else (3, 0.01)
+    if value != 0 and abs(value) < least:
+        digits = min(6, 1 - math.floor(math.log10(abs(value))))
     return f"{value:+.{digits}f}" if signed else f"{value:.{digits}f}"
 
 
@@ -44,8 +46,9 @@ def described(effect: Effect) -> str:
     """`+0.031 nats per token (95 % interval +0.012 to +0.050)`."""
     r, unit = effect.result, effect.contrast.unit
     if r.low is None:
-        return f"{amount(r.effect)} {unit} (no interval from {r.n} replicate{'s' * (r.n != 1)})"
-    return f"{amount(r.effect)} {unit} (95 % interval {amount(r.low)} to {amount(r.high)})"
+        return f"{amount(r.effect, unit=unit)} {unit} (no interval from {r.n} replicate{'s' * (r.n != 1)})"
+    mean, low, high = (amount(value, unit=unit) for value in (r.effect, r.low, r.high))
+    return f"{mean} {unit} (95 % interval {low} to {high})"
 
 
 def scale_words(findings: Findings) -> str:
@@ -64,7 +67,7 @@ def _replicates(findings: Findings) -> str:
 def sentence(question: Question, findings: Findings) -> str:
     """The answer, its verdict, what it holds for, and how weak it is."""
     primary = findings.primary
-    result, margin = primary.result, primary.contrast.margin
+    result, margin, unit = primary.result, primary.contrast.margin, primary.contrast.unit
     if result.n == 0 and primary.diverged:
         return (
             f"Nothing can be said: in every replicate of {question.name} that was completed a training diverged"
@@ -73,7 +76,7 @@ def sentence(question: Question, findings: Findings) -> str:
     if result.n == 0:
         return f"Nothing can be said yet: no replicate of {question.name} was completed in the time."
     words = [f"{question.claim(findings)}{'' if result.effect is None else f': {described(primary)}'}."]
-    words.append(f"Verdict: {result.verdict} (margin {amount(margin, signed=False)} {primary.contrast.unit}).")
+    words.append(f"Verdict: {result.verdict} (margin {amount(margin, signed=False, unit=unit)} {unit}).")
     words.append(f"{scale_words(findings)}.")
     if result.verdict == "unresolved":
         words.append(_unresolved(findings))
@@ -81,7 +84,7 @@ def sentence(question: Question, findings: Findings) -> str:
         seen = (
             ""
             if result.detectable is None
-            else f": a true effect of {amount(result.detectable, False)} it would find four times in five"
+            else f": a true effect of {amount(result.detectable, False, unit)} it would find four times in five"
         )
         words.append(f"A quick run is weak{seen}; drop --quick for the full one.")
     return " ".join(words)
@@ -99,7 +102,7 @@ def plainly(question: Question, findings: Findings) -> str:
     if result.verdict == "differs but trivially":
         return question.plain.slightly
     words = question.plain.above if (result.effect or 0.0) > 0 else question.plain.below
-    return words.format(effect=amount(abs(result.effect or 0.0), signed=False))
+    return words.format(effect=amount(abs(result.effect or 0.0), False, findings.primary.contrast.unit))
 
 
 def _unresolved(findings: Findings) -> str:
@@ -155,9 +158,9 @@ def _more(effect: Effect) -> dict[str, Any]:
     return {name: value for name, value in more.items() if value}
 
 
-def judged_by(margins: Sequence[float]) -> str:
+def judged_by(margins: Sequence[float], unit: str) -> str:
     """That the same trainings had other margins, empty where they had none."""
-    told = " and ".join(amount(margin, signed=False) for margin in margins)
+    told = " and ".join(amount(margin, signed=False, unit=unit) for margin in margins)
     return f"The same trainings were judged before, by a margin of {told}" if margins else ""
 
 
@@ -239,7 +242,10 @@ def verdict_file(question: Question, findings: Findings, run: str, full: str = "
         "full_answer": full,
         "contrasts": [effect_row(effect) for effect in findings.effects],
         "arms": arms,
-        "notes": [*filter(None, [counted, judged_by(findings.margins)]), *notes(findings.effects, reads, arms)],
+        "notes": [
+            *filter(None, [counted, judged_by(findings.margins, primary.contrast.unit)]),
+            *notes(findings.effects, reads, arms),
+        ],
         "earlier_margins": list(findings.margins),
         "counted": counted,
         "not_reached": list(findings.not_reached),

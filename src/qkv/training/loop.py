@@ -538,6 +538,7 @@ class _Training:
             lr=self.config.optimizer.lr * scale,
             grad_norm=grad_norm,
             wall_seconds=self.seconds_before + self.seconds(),
+            seconds_left=self.pace.left(self.seconds()),
             catalogue=self.catalogue,
             optimizer=self.optimizer,
         )

@@ -81,6 +81,10 @@ class Pace:
         """Whether the time is up but for `reserve` seconds (the last validation)."""
         return self._deadline is not None and seconds + reserve >= self._deadline
 
+    def left(self, seconds: float) -> float | None:
+        """Seconds until the time is up, `seconds` into the session; None without a limit of time."""
+        return None if self._deadline is None else max(0.0, self._deadline - seconds)
+
     def has_time_for(self, updates: int, state: TrainingState, seconds: float, reserve: float) -> bool:
         """Whether so many updates more fit into the time, `seconds` into the session, at its pace so far."""
         made = state.step - self._first

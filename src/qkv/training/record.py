@@ -76,6 +76,8 @@ class StepRecord:
     """Global 2-norm of the gradient before clipping."""
     wall_seconds: float
     """Seconds of training since step 0, earlier sessions of a resumed run included."""
+    seconds_left: float | None = None
+    """Until the clock ends the run, at 0 or above; None where it does not."""
     catalogue: "Catalogue"
     """Parameters and gradients by address: gradients after clipping; weights before or after, by the call."""
     optimizer: "Optimizer"

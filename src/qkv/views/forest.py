@@ -11,6 +11,8 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Any
 
+from qkv.studies.design import COUNTED
+from qkv.studies.sentences import amount
 from qkv.views.study_room import axes, values_of
 
 __all__ = ["forest_svg"]
@@ -42,7 +44,12 @@ def forest_svg(verdict: Mapping[str, Any]) -> str:
     """
     rows = [row for row in verdict["contrasts"] if row["low"] is not None]
     placed = sorted(zip(axes(rows), rows, strict=True), key=itemgetter(0))
-    right = max([_RIGHT, *(math.ceil(22 + _SAID * len(f"{_signed(row['effect'])} {row['verdict']}")) for row in rows)])
+    right = max(
+        [
+            _RIGHT,
+            *(math.ceil(22 + _SAID * len(f"{_signed(row['effect'], row['unit'])} {row['verdict']}")) for row in rows),
+        ]
+    )
     parts, y = [], 0.0
     for _, group in groupby(placed, key=itemgetter(0)):
         panel = [row for _, row in group]
@@ -92,7 +99,11 @@ def _effect(row: Mapping[str, Any], y: float, x: Any, ends: tuple[float, float],
     left, right = ends
     name, most = row["name"], int((left - 16) / _LETTER)
     shown = name if len(name) <= most else name[: most - 1] + "…"
-    told = html.escape(f"{row['what']}: {row['effect']:+.3g}, {row['low']:+.3g} to {row['high']:+.3g}")
+    effect, low, high = (
+        amount(row[name], unit=row["unit"]) if row["unit"] in COUNTED else f"{row[name]:+.3g}"
+        for name in ("effect", "low", "high")
+    )
+    told = html.escape(f"{row['what']}: {effect}, {low} to {high}")
     middle = f"{y:g}"
     yield f"<g><title>{told}</title>"
     yield f'<text x="{left - 8:.1f}" y="{y + 4:g}" text-anchor="end">{html.escape(shown)}</text>'
@@ -100,11 +111,13 @@ def _effect(row: Mapping[str, Any], y: float, x: Any, ends: tuple[float, float],
     interval = f'x1="{x(row["low"])}" x2="{x(row["high"])}" y1="{middle}" y2="{middle}"'
     yield f'<line class="{role}" {interval} stroke-width="2"/>'
     yield f'<circle class="{role}" cx="{x(row["effect"])}" cy="{middle}" r="{_DOT}"/>'
-    said = f'<tspan class="said">{_signed(row["effect"])}</tspan> {html.escape(row["verdict"])}'
+    said = f'<tspan class="said">{_signed(row["effect"], row["unit"])}</tspan> {html.escape(row["verdict"])}'
     yield f'<text x="{right + 14}" y="{y + 4:g}">{said}</text></g>'
 
 
-def _signed(value: float) -> str:
+def _signed(value: float, unit: str) -> str:
+    if unit in COUNTED:
+        return amount(value, unit=unit)
     return f"{value:+.3f}" if value == 0 or abs(value) >= 0.001 else f"{value:+.1e}"
 
 

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from qkv.folder import write_atomically
+from qkv.studies.design import COUNTED
+from qkv.studies.sentences import amount
 from qkv.studies.store import read_rows
 from qkv.views.page import page_of
 from qkv.views.payloads import Host
@@ -38,24 +40,27 @@ EFFECT_COLUMNS = ("effect", "mean", "95 % interval", "verdict", "n", "p (correct
 ARM_COLUMNS = ("arm", "what", "frozen, to the bit", "loss", "sd", "learning rates", "best rate at the edge", "diverged")
 
 
-def number(value: float | None) -> str:
-    """Three significant digits or three decimals; a dash for what is undefined."""
+def number(value: float | None, unit: str = "") -> str:
+    """Three decimals, or two digits; whole numbers of a `COUNTED` unit; a dash for what is undefined."""
     if value is None or not math.isfinite(value):
         return "–"
+    if unit in COUNTED:
+        return amount(value, signed=False, unit=unit)
     return f"{value:.3f}" if value == 0 or abs(value) >= 0.01 else f"{value:.1e}"
 
 
 def effect_cells(row: Mapping[str, Any]) -> tuple[str, ...]:
     """One contrast of a verdict."""
-    bounds = "–" if row["low"] is None else f"{number(row['low'])} to {number(row['high'])}"
+    unit = row["unit"]
+    bounds = "–" if row["low"] is None else f"{number(row['low'], unit)} to {number(row['high'], unit)}"
     return (
-        f"{row['name']} ({row['unit']})",
-        number(row["effect"]),
+        f"{row['name']} ({unit})",
+        number(row["effect"], unit),
         bounds,
         row["verdict"],
         str(row["n"]),
         number(row["p_corrected"]),
-        number(row["detectable"]),
+        number(row["detectable"], unit),
         row["expected"],
     )
 

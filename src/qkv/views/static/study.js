@@ -10,8 +10,10 @@ const COLOURS = ["Q", "K", "V", "O", "E", "MLP"]; // of the roles: told apart by
 const colourOf = (colours, i) => colours.role[COLOURS[i % COLOURS.length]];
 const DASHES = [null, "6 3", "1.5 3", "9 3 1.5 3"]; // one more each time that the colours begin again
 const dashOf = (i) => DASHES[Math.floor(i / COLOURS.length) % DASHES.length];
-const signed = (v) => (v === null ? DASH : `${v > 0 ? "+" : ""}${Math.abs(v) >= 0.001 || v === 0 ? fixed(v, 3) : number(v, 2)}`);
-const between = (low, high) => (low === null ? DASH : `${signed(low)} to ${signed(high)}`);
+const steps = (v) => (Math.abs(v) < 1 ? number(v, 2) : whole(v)); // they are counted
+const size = (v, unit) => (unit === "steps" ? steps(v) : Math.abs(v) >= 0.001 || v === 0 ? fixed(v, 3) : number(v, 2));
+const signed = (v, unit) => (v === null ? DASH : `${v > 0 ? "+" : ""}${size(v, unit)}`);
+const between = (low, high, unit) => (low === null ? DASH : `${signed(low, unit)} to ${signed(high, unit)}`);
 
 function table(label, columns, rows) {
   return h("div.scroll", { tabindex: "0", role: "region", "aria-label": label }, h("table", null,
@@ -30,7 +32,7 @@ function forest(off, el, rows, title, first) {
     const names = rows.map((r) => r.name);
     const left = widthOf(names, 0.42 * width, 7.4); // a longer one takes another line
     const row = Math.max(30, 8 + 13 * Math.ceil((10 * d3.max(names, (name) => name.length)) / left));
-    return plot(colours, rows.map((r) => `${r.name} ${signed(r.effect)}, ${between(r.low, r.high)}`).join("; "), {
+    return plot(colours, rows.map((r) => `${r.name} ${signed(r.effect, r.unit)}, ${between(r.low, r.high, r.unit)}`).join("; "), {
       width, height: row * rows.length + 40, marginLeft: left + 8, marginRight: 16, marginTop: 8, marginBottom: 28,
       x: { label: null, tickSize: 0, ticks: width < 520 ? 3 : 6, tickFormat: tick, nice: true, domain: d3.extent([-margins.at(-1), margins.at(-1), ...rows.flatMap((r) => [r.low, r.high, ...r.values])]) },
       y: { domain: names, label: null, axis: null, padding: 0 },
@@ -93,7 +95,7 @@ function armTable(arms) {
 }
 
 const effectTable = (effects) => table("effects of the study", ["effect", "mean", "95 % interval", "verdict", "n", "p (corrected)", "would see", "expected"], effects.map((e) => [
-  h("span", null, `${e.name} (${e.unit})`, h("span.what", null, e.what)), signed(e.effect), h("span.together", null, between(e.low, e.high)), e.verdict, whole(e.n), number(e.p_corrected, 2), number(e.detectable, 2), e.expected]));
+  h("span", null, `${e.name} (${e.unit})`, h("span.what", null, e.what)), signed(e.effect, e.unit), h("span.together", null, between(e.low, e.high, e.unit)), e.verdict, whole(e.n), number(e.p_corrected, 2), e.unit === "steps" ? steps(e.detectable) : number(e.detectable, 2), e.expected]));
 
 function log(study) {
   if (!study.runs.length) return null;
