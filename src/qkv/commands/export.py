@@ -1,8 +1,8 @@
 """Write a run as a Hugging Face folder: config.json, safetensors, tokenizer files, a model card.
 
-Where a class of transformers has the run's layout, AutoModelForCausalLM or AutoModelForMaskedLM loads it as it is; else
-a small modelling file of ours lies beside the weights, and the command says so. Classifiers of texts, models without
-attention, and image or translation models in another layout than ViT's or Marian's cannot be exported.
+Where a class of transformers has the run's layout (GPT-2, Llama, BERT, ViT, Marian, ...), it loads it as it is; else a
+small modelling file of ours lies beside the weights, and the command says so. Models without attention (an LSTM, a bag
+of words) cannot be exported.
 
 Example:
   qkv export runs/my-1 --out my-model
@@ -39,9 +39,9 @@ def run(args: argparse.Namespace) -> int:
         screen.print_json(about | {"why_not": fit.why_not, "files": files})
         return 0
     if fit.family is not None:
-        print(f"{args.out} is a {fit.family.title}: {fit.family.auto}.from_pretrained({str(args.out)!r})")
+        print(f"{args.out} is a {fit.family.title}: {fit.auto}.from_pretrained({str(args.out)!r})")
     else:
         print(f"No class of transformers has this layout: {fit.why_not}.")
-        print("modeling_qkv.py lies beside the weights; load model and tokenizer with trust_remote_code=True.")
+        print(f"modeling_qkv.py lies beside the weights; {fit.auto} loads it with trust_remote_code=True.")
     print("Files: " + ", ".join(files))
     return 0

@@ -11,17 +11,22 @@ __all__ = ["model_card"]
 
 _TASKS = {"CausalLM": "text-generation", "MaskedLM": "fill-mask", "ImageClassifier": "image-classification"}
 _TASKS |= {"EncoderDecoderLM": "translation"}
+_TASKS |= dict.fromkeys(("Classifier", "CausalClassifier"), "text-classification")
 _WHAT = {
     "CausalLM": "predicts the next token",
     "MaskedLM": "fills in hidden tokens",
     "ImageClassifier": "names the class of an image",
     "EncoderDecoderLM": "predicts the next token of a translation from its source",
+    "Classifier": "names the class of a text",
+    "CausalClassifier": "names the class of a text",
 }
 _UNIT = {
     "CausalLM": "token",
     "MaskedLM": "hidden token",
     "ImageClassifier": "image",
     "EncoderDecoderLM": "target token",
+    "Classifier": "text",
+    "CausalClassifier": "text",
 }
 
 
@@ -38,7 +43,7 @@ def model_card(
         f"A model that {what}: {summary.get('parameters', 0):,} parameters, {many(sizes.n_layers, 'layer')}, d_model"
         f" {sizes.d_model}, {many(sizes.n_heads, 'head')}"
         + (f" ({sizes.n_kv_heads} of keys and values)" if sizes.n_kv_heads != sizes.n_heads else "")
-        + f", context {sizes.n_ctx}, vocabulary {sizes.d_vocab:,}. Its layout is {title}."
+        + f", {_read(config)}. Its layout is {title}."
         + f" Made with qkv {manifest.get('versions', {}).get('qkv', '')}, {weights} weights.",
         "",
         *_loading(config, fit),
@@ -49,9 +54,17 @@ def model_card(
     return "\n".join(lines).rstrip("\n") + "\n"
 
 
+def _read(config: ModelConfig) -> str:
+    """What goes in, and which classes come out."""
+    cut, sizes = config.patches, config.sizes
+    what = f"context {sizes.n_ctx}, vocabulary {sizes.d_vocab:,}"
+    if cut is not None:
+        cuts = many(cut.n_patches, "patch", "patches")
+        what = f"images of {cut.height} x {cut.width} pixels in {cuts} of {cut.patch} x {cut.patch}"
+    return what + (f", {len(config.classes)} classes" if config.classes else "")
+
+
 def _loading(config: ModelConfig, fit: Fit) -> list[str]:
-    own = {"CausalLM": "AutoModelForCausalLM", "MaskedLM": "AutoModelForMaskedLM"}
-    auto = fit.family.auto if fit.family else own[config.kind]
     reader = ("AutoImageProcessor", "processor") if config.patches else ("AutoTokenizer", "tokenizer")
     more = "" if fit.family else ", trust_remote_code=True"
     lines = ["## Loading it", ""]
@@ -64,9 +77,9 @@ def _loading(config: ModelConfig, fit: Fit) -> list[str]:
     return [
         *lines,
         "```python",
-        f"from transformers import {auto}, {reader[0]}",
+        f"from transformers import {fit.auto}, {reader[0]}",
         "",
-        f'model = {auto}.from_pretrained("FOLDER"{more})',
+        f'model = {fit.auto}.from_pretrained("FOLDER"{more})',
         f'{reader[1]} = {reader[0]}.from_pretrained("FOLDER"{more})',
         "```",
     ]

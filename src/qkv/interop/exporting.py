@@ -27,7 +27,9 @@ from qkv.interop.family import Family
 from qkv.interop.folders import INDEX, OWN_TYPE, SINGLE
 from qkv.interop.importing import MARKS, as_model, neutral, rows_of_model
 from qkv.interop.settings import Reading, read_config
+from qkv.models import build
 from qkv.models.layout import ModelConfig, Patches
+from qkv.models.matrices import Catalogue
 from qkv.training.tensorfile import streamed
 
 __all__ = ["Fit", "check_export", "find_family", "write_checkpoint"]
@@ -38,7 +40,15 @@ LARGEST_FILE = 5_000_000_000
 OWN_FILE = "modeling_qkv.py"
 _UNREADABLE = 1000
 """So many settings away is a family that cannot even read what would be written."""
-_OWN_CLASSES = {"CausalLM": "AutoModelForCausalLM", "MaskedLM": "AutoModelForMaskedLM"}
+_OWN_CLASSES = {
+    "CausalLM": "AutoModelForCausalLM",
+    "MaskedLM": "AutoModelForMaskedLM",
+    "Classifier": "AutoModelForSequenceClassification",
+    "CausalClassifier": "AutoModelForSequenceClassification",
+    "ImageClassifier": "AutoModelForImageClassification",
+    "EncoderDecoderLM": "AutoModelForSeq2SeqLM",
+}
+"""Kind of model -> the class of transformers that finds the one of our own file."""
 _TOKEN_NAMES = {"[PAD]": "pad_token", "[UNK]": "unk_token", "[CLS]": "cls_token", "[SEP]": "sep_token"}
 _TOKEN_NAMES |= {"[MASK]": "mask_token", "[END]": "eos_token"}
 
@@ -49,23 +59,17 @@ class Fit:
 
     family: Family | None
     """None: a layout of its own."""
-    why_not: str
+    auto: str
+    """The class of transformers that loads it."""
+    why_not: str = ""
     """What stands in the way of the nearest family, where there is none."""
-
-    @property
-    def auto(self) -> str:
-        """The class of transformers that loads it."""
-        return self.family.auto if self.family is not None else "AutoModel"
 
 
 def find_family(config: ModelConfig, wanted: str = "") -> Fit:
     """The family that a model is of: `wanted` where that fits, else the first that does.
 
-    Raises ConfigError for a kind of model that cannot be exported.
+    Raises ConfigError for a model without attention.
     """
-    known = {*_OWN_CLASSES, *(family.kind for family in FAMILIES.values())}
-    if config.kind not in known:
-        raise ConfigError(f"a {config.kind} cannot be exported yet; expected {' or '.join(sorted(known))}")
     if config.layout.mixer != "attention":
         raise ConfigError(
             f"a model without attention (mixer = {config.layout.mixer}) cannot be exported: no class has it"
@@ -82,13 +86,11 @@ def find_family(config: ModelConfig, wanted: str = "") -> Fit:
         else:
             distance, lacks = len(obstacles), f"has not {', '.join(obstacles)}"
         if not distance:
-            return Fit(family, "")
+            return Fit(family, family.auto)
         if nearest is None or distance < nearest[0]:
             nearest = distance, f"the nearest known layout, {family.title}, {lacks}"
     why_not = nearest[1] if nearest else f"no known layout is a {config.kind}"
-    if config.kind not in _OWN_CLASSES:
-        raise ConfigError(f"this {config.kind} cannot be exported: {why_not}")
-    return Fit(None, why_not)
+    return Fit(None, _OWN_CLASSES[config.kind], why_not)
 
 
 def _obstacles(family: Family, config: ModelConfig) -> list[str]:
@@ -147,7 +149,8 @@ def write_checkpoint(
     if fit.family is not None:
         settings, tensors = _config_json(fit.family, config), _tensors(fit.family, config, state)
     else:
-        settings, tensors = _own_config(config), dict(state)
+        own = Catalogue(build(config, 0, materialise=False)).addresses
+        settings, tensors = _own_config(config), {address: state[address] for address in own}
     ids = _no_tokens(config) | _token_ids(tokenizer, config) | dict(marks or {})
     settings |= {key: value for key, value in ids.items() if key not in settings}
     with _new_folder(out) as folder:
@@ -156,7 +159,7 @@ def write_checkpoint(
         if config.patches is not None:
             _write_json(folder / "preprocessor_config.json", _pixels(config.patches))
         if tokenizer is not None:
-            _write_tokenizer(folder, tokenizer, config.sizes.n_ctx)
+            _write_tokenizer(folder, tokenizer, config)
         if fit.family is None:
             write_atomically(folder / OWN_FILE, files("qkv.interop").joinpath("standalone", OWN_FILE).read_bytes())
         write_atomically(folder / "README.md", card.encode())
@@ -176,6 +179,14 @@ def _own_config(config: ModelConfig) -> dict[str, Any]:
     """The config.json of a layout of its own: our sizes and layout as they are."""
     auto, name = _OWN_CLASSES[config.kind], f"Qkv{_OWN_CLASSES[config.kind].removeprefix('AutoModel')}"
     module = OWN_FILE.removesuffix(".py")
+    more: dict[str, Any] = {"causal": True} if config.kind == "CausalClassifier" else {}
+    if config.kind == "EncoderDecoderLM":
+        more |= {"is_encoder_decoder": True, "use_cache": False}
+    if config.patches is not None:
+        more |= {"patches": asdict(config.patches)}
+    if config.classes:
+        more |= {"id2label": {str(i): name for i, name in enumerate(config.classes)}}
+        more |= {"label2id": {name: i for i, name in enumerate(config.classes)}}
     return {
         "architectures": [name],
         "model_type": OWN_TYPE,
@@ -185,6 +196,7 @@ def _own_config(config: ModelConfig) -> dict[str, Any]:
         "tie_word_embeddings": False,  # where it is tied, there is one table only
         "sizes": asdict(config.sizes),
         "layout": asdict(config.layout),
+        **more,
     }
 
 
@@ -223,11 +235,13 @@ def _token_ids(tokenizer: Tokenizer | None, config: ModelConfig) -> dict[str, in
     return found
 
 
-def _write_tokenizer(folder: Path, tokenizer: Tokenizer, n_ctx: int) -> None:
+def _write_tokenizer(folder: Path, tokenizer: Tokenizer, config: ModelConfig) -> None:
     """tokenizer.json and what AutoTokenizer asks for; marks around a text only where the model learned them.
 
-    One of two sides becomes the files that it came from: transformers' class for it reads no tokenizer.json.
+    A line of a pair stands behind a space and ends with the end token, as `qkv.data.pairs` cuts it. One of two sides
+    becomes the files that it came from: transformers' class for it reads no tokenizer.json.
     """
+    n_ctx = config.sizes.n_ctx
     if tokenizer.source is not None:
         for name, data in sentencepiece_files(tokenizer.source.hf, tokenizer.hf).items():
             write_atomically(folder / name, data)
@@ -235,15 +249,36 @@ def _write_tokenizer(folder: Path, tokenizer: Tokenizer, n_ctx: int) -> None:
         about = {"tokenizer_class": "MarianTokenizer", "model_max_length": n_ctx, **marks}
         return _write_json(folder / "tokenizer_config.json", about)
     form = json.loads(tokenizer.to_json())
+    spelled = {i: token for token, i in tokenizer.vocabulary.items()}
     if not tokenizer.framed and any(len(ids) for ids in tokenizer.frame):
         form["post_processor"] = None
-    spelled = {i: token for token, i in tokenizer.vocabulary.items()}
+    if not tokenizer.framed and config.kind == "EncoderDecoderLM":
+        form |= _as_line(form, spelled[tokenizer.special["[END]"]], tokenizer.special["[END]"])
     names = {key: spelled[tokenizer.special[ours]] for ours, key in _TOKEN_NAMES.items() if ours in tokenizer.special}
     if tokenizer.framed and len(tokenizer.frame[0]) and "bos_token" not in names:
         names["bos_token"] = spelled[int(tokenizer.frame[0][0])]
+    if config.kind not in ("CausalLM", "MaskedLM"):  # several texts at a time are filled up with something
+        filler = names.get("eos_token") or names.get("unk_token")
+        names |= {"pad_token": filler} if filler and "pad_token" not in names else {}
     write_atomically(folder / "tokenizer.json", json.dumps(form, ensure_ascii=False).encode())
     about = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": n_ctx, **names}
     _write_json(folder / "tokenizer_config.json", about | {"clean_up_tokenization_spaces": False})
+
+
+def _as_line(form: Mapping[str, Any], end: str, end_id: int) -> dict[str, Any]:
+    """What of a tokenizer.json puts a space before a text and the end token behind it."""
+    before = [form["normalizer"]] if form.get("normalizer") else []
+    mark = {"SpecialToken": {"id": end, "type_id": 0}}
+    one, other = ([{"Sequence": {"id": name, "type_id": 0}}, mark] for name in "AB")
+    return {
+        "normalizer": {"type": "Sequence", "normalizers": [{"type": "Prepend", "prepend": " "}, *before]},
+        "post_processor": {
+            "type": "TemplateProcessing",
+            "single": one,
+            "pair": [*one, *other],
+            "special_tokens": {end: {"id": end, "ids": [end_id], "tokens": [end]}},
+        },
+    }
 
 
 def _write_tensors(folder: Path, tensors: Mapping[str, Tensor], largest: int) -> None:
