@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from qkv import api, cli
-from qkv.errors import UserError
+from qkv.errors import AddressError, UserError
 
 SMALL = ["--tokenizer", "char", "--set", "d_model=32,n_layers=2,n_heads=2,n_ctx=32", "--threads", "1"]
 KEYS = {
@@ -512,3 +512,12 @@ def test_one_of_a_thing_is_told_in_the_singular(small_text, tmp_path, capsys):
         assert words in told, words
     assert cli.main(["step", str(tmp_path / "run"), "t"]) == 2 and "has 1 token;" in capsys.readouterr().err
     assert "1 layer x 1 head" in repr(api.load(tmp_path / "run").attention("the"))
+
+
+def test_what_a_ledger_alone_has_is_told_with_what_keeps_one(runs, capsys):
+    run = api.load(runs[0])
+    for measure in ("earned", "earned_rows", "row_gradient"):
+        with pytest.raises(AddressError, match=rf"{measure} is of the ledger, .* --set ledger.every=1"):
+            run.history("W_E", measure)
+    assert cli.main(["show", str(runs[0]), "--measure", "earned"]) == 2
+    assert "this run kept none; train it with --set ledger.every=1" in capsys.readouterr().err
