@@ -521,3 +521,14 @@ def test_what_a_ledger_alone_has_is_told_with_what_keeps_one(runs, capsys):
             run.history("W_E", measure)
     assert cli.main(["show", str(runs[0]), "--measure", "earned"]) == 2
     assert "this run kept none; train it with --set ledger.every=1" in capsys.readouterr().err
+
+
+def test_results_that_hold_tensors_are_a_line_each_at_a_prompt(runs):
+    """They printed every number."""
+    run, text = api.load(runs[0], weights="last"), "the day and the"
+    path, change = run.gradient_path(text), run.what_moved(text, 0, 12)[0]
+    shown = [path, path.rows, *path.blocks, change, run.step(text), *run.logit_lens(text)]
+    for one in map(repr, shown):
+        assert len(one) < 300 and "tensor" not in one and "\n" not in one, one
+    assert re.match(r"GradientPath\(loss \d\.\d+; 2 blocks, \d+ rows of W_E; by sublayers crossed 0: ", repr(path))
+    assert re.match(r"ProductChange\('L0.q', \[2, 15, 16\], changed by .* of its size: encodings ", repr(change))
