@@ -25,6 +25,7 @@ from qkv.data.tokenizers import Tokenizer, load_tokenizer
 from qkv.errors import ConfigError, RunFolderError, UserError, many, several, unknown
 from qkv.folder import RunFolder
 from qkv.inspection.onetext import float64_copy, one_text
+from qkv.instruments.ledger import check_kept
 from qkv.models import build
 from qkv.models.factored import FactoredMatrix
 from qkv.models.matrices import Catalogue
@@ -84,8 +85,7 @@ def train(
     A script that torchrun starts in several processes makes this call in each; the first one watches and writes.
     Raises UserError for what cannot be done as asked (nothing is made then), RunError where the run broke off.
     """
-    began = time.monotonic() if started is None else started
-    listening = recipe.Listening(progress=progress, say=say, started=began, log=log)
+    listening = recipe.Listening(progress=progress, say=say, started=started or time.monotonic(), log=log)
     asked = _request(source, set, change, freeze, only, **request)
     if resume:
         if out is None:
@@ -402,9 +402,9 @@ class Run:
         """A measure over the steps: address -> series with arrays `.step` and `.value`.
 
         `.arrays()` gives it on common steps, `.frame()` as a pandas table, `.save("h.csv")` as a file.
-
         Raises AddressError for a selector that matches nothing, a measure that was not recorded, or one that is a list.
         """
+        check_kept(measure, self.config.ledger)
         with self.telemetry() as telemetry:
             return History(telemetry.series(selector, measure))
 
@@ -505,7 +505,7 @@ class Run:
     def ledger(self, first: int = 0, last: int | None = None) -> Any:
         """Which matrix earned the loss from step `first` to `last`; None where no ledger was kept.
 
-        See `qkv.inspection.answers_ledger.balance`; a ledger is kept with `set={"ledger.every": 1}`.
+        See `qkv.inspection.answers_ledger.balance`; `set={"ledger.every": 1}` keeps one.
         """
         from qkv.inspection.answers_ledger import balance
 

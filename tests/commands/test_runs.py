@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from qkv import api, cli
-from qkv.errors import UserError
+from qkv.errors import AddressError, UserError
 
 SMALL = ["--tokenizer", "char", "--set", "d_model=32,n_layers=2,n_heads=2,n_ctx=32", "--threads", "1"]
 KEYS = {
@@ -512,3 +512,23 @@ def test_one_of_a_thing_is_told_in_the_singular(small_text, tmp_path, capsys):
         assert words in told, words
     assert cli.main(["step", str(tmp_path / "run"), "t"]) == 2 and "has 1 token;" in capsys.readouterr().err
     assert "1 layer x 1 head" in repr(api.load(tmp_path / "run").attention("the"))
+
+
+def test_what_a_ledger_alone_has_is_told_with_what_keeps_one(runs, capsys):
+    run = api.load(runs[0])
+    for measure in ("earned", "earned_rows", "row_gradient"):
+        with pytest.raises(AddressError, match=rf"{measure} is of the ledger, .* --set ledger.every=1"):
+            run.history("W_E", measure)
+    assert cli.main(["show", str(runs[0]), "--measure", "earned"]) == 2
+    assert "this run kept none; train it with --set ledger.every=1" in capsys.readouterr().err
+
+
+def test_results_that_hold_tensors_are_a_line_each_at_a_prompt(runs):
+    """They printed every number."""
+    run, text = api.load(runs[0], weights="last"), "the day and the"
+    path, change = run.gradient_path(text), run.what_moved(text, 0, 12)[0]
+    shown = [path, path.rows, *path.blocks, change, run.step(text), *run.logit_lens(text)]
+    for one in map(repr, shown):
+        assert len(one) < 300 and "tensor" not in one and "\n" not in one, one
+    assert re.match(r"GradientPath\(loss \d\.\d+; 2 blocks, \d+ rows of W_E; by sublayers crossed 0: ", repr(path))
+    assert re.match(r"ProductChange\('L0.q', \[2, 15, 16\], changed by .* of its size: encodings ", repr(change))

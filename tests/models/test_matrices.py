@@ -198,6 +198,23 @@ def test_a_selector_that_picks_nothing_says_so_with_the_nearest(selector, says):
 
 
 @pytest.mark.parametrize(
+    ("selector", "says"),
+    [
+        ("W_E[the]", "did you mean enc.W_E[the], dec.W_E[the] (or, where several are taken, '**.W_E[the]')?"),
+        ("W_E[3]", "did you mean enc.W_E[3], dec.W_E[3] (or"),
+        ("W_E[teh]", "did you mean 'the'"),
+        ("W_Q[the]", "enc.L0.W_Q has no rows"),
+        ("W_E", "did you mean enc.W_E, dec.W_E (or"),
+    ],
+)
+def test_a_row_without_its_side_is_met_with_the_rows_that_there_are(selector, says):
+    catalogue = Catalogue(EncoderDecoder(SIZES, Layout()), vocabulary={"the": 3, "cat": 4})
+    with pytest.raises(AddressError) as caught:
+        catalogue.select(selector)
+    assert says in str(caught.value)
+
+
+@pytest.mark.parametrize(
     "address", ["L0", "L9.W_Q", "L0.x", "L0.H0.QK", "L0.H0.W_in", "L0.H4.W_Q", "L0.KV2.W_K", "W_E[99]"]
 )
 def test_an_address_this_model_does_not_have_is_an_error(address):

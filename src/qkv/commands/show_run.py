@@ -9,6 +9,7 @@ import numpy as np
 from qkv.commands import heat, screen
 from qkv.errors import AddressError, UserError
 from qkv.inspection.reading import Answer, read
+from qkv.instruments.ledger import check_kept
 from qkv.telemetry import MatrixRow, Telemetry
 
 if TYPE_CHECKING:
@@ -128,6 +129,7 @@ def look(run: "Run", measure: str, at: int | None) -> RunShown:
 
     Raises AddressError for a measure that was not recorded, UserError for a step that the run has not reached.
     """
+    check_kept(measure, run.config.ledger)
     with Telemetry(run.path / "telemetry.sqlite") as telemetry:
         last = telemetry.ends()[1]
         if at is not None and at > last:

@@ -6,7 +6,7 @@ bad reading early proves nothing; a good one does. Source: nostalgebraist 2020, 
 Null: an answer that ignores the text has the unigram entropy at best, and one that knows nothing ln d_vocab nats.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -31,9 +31,9 @@ class LensLayer:
     """Mean over positions of KL(last layer's answer || this one), nats, 0 and up."""
     agreement: float
     """Share of positions whose likeliest token is that of the last layer, 0 to 1."""
-    top: Tensor
+    top: Tensor = field(repr=False)
     """int64 [pos, 5]: the likeliest tokens, best first."""
-    top_probability: Tensor
+    top_probability: Tensor = field(repr=False)
     """float64 [pos, 5]."""
 
 

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from qkv.errors import UserError
+from qkv.errors import UserError, many
 from qkv.inspection.onetext import OneText, float64_copy
 from qkv.instruments.gradients import GradientPath, gradient_path
 from qkv.models.matrices import Catalogue, Part
@@ -80,6 +80,13 @@ class OneStep:
     """In falling order of |g|."""
     path: GradientPath
     """How the gradient reaches the embedding rows."""
+
+    def __repr__(self) -> str:
+        own = "" if self.own is None else f", own {self.own.actual:+.2e} nats"
+        return (
+            f"OneStep(loss {self.loss:.3f}; descent at rate {self.rate:.3g} {self.descent.actual:+.2e} nats{own};"
+            f" {many(len(self.parts), 'part')})"
+        )
 
 
 def one_step(

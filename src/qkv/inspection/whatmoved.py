@@ -30,6 +30,7 @@ import torch
 from torch import Tensor
 
 from qkv.inspection.onetext import float64_copy
+from qkv.instruments.gradients import shares_in_words
 from qkv.models.layout import require_attention
 
 __all__ = ["ProductChange", "what_moved"]
@@ -46,6 +47,10 @@ class ProductChange:
     after: Tensor
     terms: dict[str, Tensor]
     """encodings, matrix, both; of scores encodings, W_Q, W_K, W_Q and W_K, both. Each in the product's shape."""
+
+    def __repr__(self) -> str:
+        words = f"changed by {self.relative:.3g} of its size: {shares_in_words(self.shares)}"
+        return f"ProductChange({self.address!r}, {list(self.before.shape)}, {words})"
 
     @property
     def change(self) -> Tensor:

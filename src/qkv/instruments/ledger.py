@@ -30,7 +30,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from qkv.errors import ConfigError
+from qkv.errors import AddressError, ConfigError
 from qkv.instruments.pieces import entry_row, head_rows
 from qkv.instruments.probe import fixed_batch
 from qkv.instruments.schedule import is_by_row
@@ -41,7 +41,7 @@ from qkv.tasks.batch import Batch
 from qkv.telemetry import LEDGER_ARM, MeasureRow, Store
 from qkv.training.record import Observer, Outcome, RunContext, StepRecord
 
-__all__ = ["EARNED", "EARNED_ROWS", "ROW_GRADIENT", "Account", "Ledger", "LedgerConfig"]
+__all__ = ["EARNED", "EARNED_ROWS", "ROW_GRADIENT", "Account", "Ledger", "LedgerConfig", "check_kept"]
 
 EARNED = MeasureRow(
     name="earned",
@@ -106,6 +106,15 @@ class LedgerConfig:
                 )
         if not 0 <= self.tolerance < float("inf"):
             raise ConfigError(f"ledger.tolerance is {self.tolerance}; expected a number of nats of at least 0")
+
+
+def check_kept(measure: str, config: LedgerConfig) -> None:
+    """Raises AddressError where a ledger alone has the measure, and none was kept."""
+    if measure in (EARNED.name, *_BY_ROW) and not config.every:
+        raise AddressError(
+            f"{measure} is of the ledger, and this run kept none; train it with --set ledger.every=1"
+            ' (set={"ledger.every": 1})'
+        )
 
 
 class Account:

@@ -289,7 +289,11 @@ class Catalogue:
             return AddressError(f"this model has no matrices of the group {text}; its groups are {', '.join(groups)}")
         options, stem = [*self._entries, *groups, *heads], text.removesuffix(name)
         for pattern in (f"**.{text}", f"{stem}**.{name}"):
-            deeper = [] if text.startswith("*") else self._candidates(parse_selector(pattern)[0])
+            term = parse_selector(pattern)[0]
+            deeper = [] if text.startswith("*") else self._candidates(term)
+            if deeper and term.token is not None:  # rows are meant; of what has none it is said
+                tables = [part for part in deeper if part.entry.divides == "row"] or deeper
+                deeper = [self._row(part.entry, term.token) for part in tables]
             if deeper:
                 return AddressError(
                     f"unknown address {text!r}; did you mean {_some([p.address for p in deeper])}"

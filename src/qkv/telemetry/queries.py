@@ -391,7 +391,8 @@ class Telemetry:
         rows = self._rows("SELECT id FROM measures WHERE name = ?", measure)
         if not rows:
             names = [row[0] for row in self._rows("SELECT name FROM measures ORDER BY id")]
-            raise AddressError(unknown("measure", measure, names) if names else f"no measure {measure!r} was recorded")
+            nothing = f"no measure {measure!r} was recorded: nothing was measured in this run, as with --watch off"
+            raise AddressError(unknown("measure", measure, names) if names else nothing)
         return rows[0][0]
 
     def _at(self, step: int, measure: str, arm: int) -> list[tuple[str, float | None]]:
