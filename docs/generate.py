@@ -158,6 +158,7 @@ def settings_page() -> str:
         "them. A path may be shortened to its last parts where these name one setting: `--set d_model=128`. Where no",
         "default is written, a law of preset, text and machine finds the value, and `config.toml` holds what it was.",
         "What has an option beside its type is given by that option alone; what has *found* there cannot be set.",
+        "One that would change nothing beside the others is refused, with the reason and what to type.",
     ]
     for path, table in _tables(RunConfig):
         lines += [

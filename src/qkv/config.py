@@ -7,6 +7,7 @@ Only what TOML can hold is allowed in a field: bool, int, float, str, tuples of 
 import dataclasses
 import tomllib
 import types
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -101,7 +102,8 @@ def _inner(hint: Any) -> Any:
     return options[0] if optional and dataclasses.is_dataclass(options[0]) else hint
 
 
-def field_paths(cls: type) -> list[str]:
+@cache
+def field_paths(cls: type) -> tuple[str, ...]:
     """Every leaf setting of `cls` as a dotted path, in order of declaration."""
     hints = get_type_hints(cls)
     paths: list[str] = []
@@ -111,7 +113,7 @@ def field_paths(cls: type) -> list[str]:
             paths += [f"{field.name}.{inner}" for inner in field_paths(hint)]  # type: ignore[arg-type]
         else:
             paths.append(field.name)
-    return paths
+    return tuple(paths)
 
 
 def override(config: T, assignments: dict[str, Any]) -> T:
@@ -142,7 +144,7 @@ def _replaced(config: Any, values: dict[str, Any], above: str) -> Any:
         if not rest:
             new[name] = _convert(value, hints[name], above + name)
         elif (inner := getattr(config, name)) is None:
-            raise ConfigError(f"{above}{path} has no effect here: this run has no {name}")
+            raise ConfigError(f"{above}{path} has no effect here: this run has no {name}; leave it out")
         elif name not in new:
             own = {p.removeprefix(f"{name}."): v for p, v in values.items() if p.startswith(f"{name}.")}
             new[name] = _replaced(inner, own, f"{above}{name}.")

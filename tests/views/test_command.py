@@ -6,11 +6,15 @@ import pathlib
 import shlex
 import subprocess
 
+import numpy as np
 import pytest
 
 from qkv.changes import freeze_changes
 from qkv.cli import main
 from qkv.commands import train as command
+from qkv.config import flat, override
+from qkv.presets import PRESETS
+from qkv.recipe import idle_settings
 from qkv.recipe.request import Request, resolve
 from qkv.views.command import command_of
 
@@ -23,6 +27,12 @@ def configuration(words):
     changes = (*given.pop("change", ()), *map(str, freeze_changes(given.pop("freeze", []), given.pop("only", []))))
     source = parser.parse_args(words).source or ""
     return resolve(Request(source=source, changes=changes, **given), None)[0]
+
+
+def counting(config):
+    """Every setting that counts, by its path."""
+    idle = idle_settings(config)
+    return {path: value for path, value in flat(config).items() if path not in idle}
 
 
 @pytest.fixture(scope="module")
@@ -51,6 +61,55 @@ def test_command_resolves_to_the_same_configuration(text, options):
     again = command_of(made, None)
     assert again.startswith("qkv train ")
     assert configuration(shlex.split(again)[2:]) == made
+
+
+@pytest.mark.parametrize("kind", ["adamw", "sgd", "muon"])
+@pytest.mark.parametrize("preset", [*PRESETS])
+def test_the_command_of_every_preset_and_optimizer_can_be_typed_again(text, preset, kind):
+    """What changes nothing there is left out, since it would be refused; all that counts is the same."""
+    words = ["--preset", preset, "--steps", "9", "--tokenizer", "char", "--precision", "fp32", "--watch", "full"]
+    task = ["--task", "masked"] if preset == "bert" else []
+    made = configuration([text, *task, *words, "--set", f"optimizer.kind={kind}"])
+    again = configuration(shlex.split(command_of(made, None))[2:])
+    assert counting(again) == counting(made)
+
+
+@pytest.mark.parametrize(
+    ("task", "options"),
+    [
+        ("image", "--preset bag --set flip=true"),
+        ("image", "--set positions=learned,smoothing=0"),
+        ("classify", "--set optimizer.kind=adamw"),
+        ("classify", "--preset lstm --set teachers=1,joined=0.2"),
+        ("translate", "--preset vaswani --set optimizer.kind=sgd"),
+    ],
+)
+def test_the_command_of_other_tasks_can_be_typed_again(tmp_path, task, options):
+    source = str(tmp_path / "labels.tsv")
+    if task == "translate":
+        source = f"{tmp_path / 'a.de'}:{tmp_path / 'b.en'}"
+        for name in ("a.de", "b.en"):
+            (tmp_path / name).write_text("".join(f"one of {i}\n" for i in range(60)), encoding="utf-8")
+    if task == "classify":
+        rows = "".join(f"the {'good' if i % 2 else 'bad'} one of {i}\t{i % 2}\n" for i in range(200))
+        (tmp_path / "labels.tsv").write_text("text\tlabel\n" + rows, encoding="utf-8")
+    if task == "image":
+        source = str(tmp_path)
+        for kind, shape in (("images-idx3", (60, 12, 12)), ("labels-idx1", (60,))):
+            values = (np.arange(np.prod(shape)) % 3).astype(np.uint8)
+            head = bytes([0, 0, 8, len(shape)]) + b"".join(n.to_bytes(4, "big") for n in shape)
+            noise = np.arange(len(values)) // 100 % 7 if kind.startswith("images") else 0
+            (tmp_path / f"train-{kind}-ubyte").write_bytes(head + (values + noise).astype(np.uint8).tobytes())
+    words = [source, "--task", task, "--steps", "9", "--precision", "fp32"]
+    made = configuration([*words, *shlex.split(options)])
+    assert counting(configuration(shlex.split(command_of(made, None))[2:])) == counting(made)
+
+
+def test_what_an_earlier_version_took_and_changes_nothing_is_not_in_the_command(text):
+    made = configuration([text, "--preset", "textbook", "--steps", "9", "--tokenizer", "char", "--precision", "fp32"])
+    old = override(made, {"muon_lr": 0.5, "momentum": 0.1, "rope_base": 50.0, "ledger.windows": 2, "tolerance": 1.0})
+    assert command_of(old, None) == command_of(made, None)
+    assert configuration(shlex.split(command_of(old, None))[2:]) == made
 
 
 @pytest.mark.parametrize("options", ["--minutes 1", "", "--minutes 1 --until-loss 1.6", "--minutes 5 --preset gpt2"])

@@ -2,6 +2,7 @@
 
 from qkv.recipe.again import data_of
 from qkv.recipe.assemble import Parts, assemble, load_weights, run_matrix, take_body
+from qkv.recipe.idle import idle_settings
 from qkv.recipe.imported import import_run, origin_of, tokenizer_of
 from qkv.recipe.ownstep import own_step
 from qkv.recipe.request import Request, RunConfig, resolve
@@ -20,6 +21,7 @@ __all__ = [
     "Watcher",
     "assemble",
     "data_of",
+    "idle_settings",
     "import_run",
     "load_weights",
     "next_folder",

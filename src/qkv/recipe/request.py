@@ -21,6 +21,7 @@ from qkv.laws import DEFAULT_MINUTES, SIZE_LAWS, Budget, Scale, nominal_updates
 from qkv.models.counting import n_parameters, with_parameters
 from qkv.models.layout import ModelConfig, Sizes
 from qkv.presets import OTHER_OPTIMIZERS, Preset, find, model_config, optimizer_config
+from qkv.recipe.idle import refuse_idle
 from qkv.tasks import Data, Task, find_task
 from qkv.training.brief import bytes_worth_reading
 from qkv.training.config import TrainingConfig
@@ -45,6 +46,10 @@ OPTIONS = {
     "watched": "",
     "changes": "--change",
     "model.kind": "",
+    "model.classes": "",
+    "model.patches.height": "",
+    "model.patches.width": "",
+    "model.patches.channels": "",
     "training.minutes": "--minutes",
     "training.until_loss": "--until-loss",
     "training.schedule.steps": "--steps",
@@ -52,6 +57,21 @@ OPTIONS = {
     "machine.ranks": "--nproc",
 }
 """Settings that laws read before others are set -> the option that says them; empty: they follow from others."""
+
+BESIDE_SET = {
+    "source": "data.source",
+    "val": "data.val",
+    "tokenizer": "data.tokenizer",
+    "vocab": "data.vocab",
+    "text_column": "data.text_column",
+    "label_column": "data.label_column",
+    "precision": "machine.precision",
+    "threads": "machine.threads",
+    "shard": "machine.shard",
+    "on_spike": "training.on_spike",
+    "report": "report",
+}
+"""Field of a request that is an option -> the setting that it gives, which --set can give as well."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,6 +119,7 @@ class Request:
                 option = OPTIONS[matches[0]]
                 how = f"give {option} {self.set[name]}" if option else "leave it out"
                 raise ConfigError(f"{name} cannot be set by --set; {how}")
+        self.given()
         if self.seed is not None and self.seed < 0:
             raise ConfigError(f"seed is {self.seed}; expected a whole number of at least 0")
         if self.watch is not None:
@@ -107,6 +128,21 @@ class Request:
                 raise ConfigError(
                     f"--watch {self.watch} chooses the intervals of watching; set them with --watch light"
                 )
+
+    def given(self) -> dict[str, str]:
+        """Every setting that was given, by its whole path -> in which words: `muon_lr=0.02`, `--vocab 300`.
+
+        Raises ConfigError for one that was given twice, of which one would not count.
+        """
+        options = {path: (name, getattr(self, name)) for name, path in BESIDE_SET.items()}
+        found = {path: _option(*given) for path, given in options.items() if given[1] not in (None, "")}
+        for name, value in self.set.items():
+            matches, words = _paths_of(name), f"{name}={value}"
+            if len(matches) == 1:  # others are refused where they are set
+                if matches[0] in found:
+                    raise ConfigError(f"{found[matches[0]]} and {words} give one setting; leave one of them out")
+                found[matches[0]] = words
+        return found
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -218,9 +254,9 @@ def resolve(request: Request, cache: Path | None) -> tuple[RunConfig, Data, Scal
     for name, value in task.model_sizes(data).items():
         spare = parent is not None and name == "d_vocab" and model.sizes.d_vocab > value  # rows that no token has
         _dictated(name, getattr(config.model.sizes, name), model.sizes.d_vocab if spare else value)
-    if (teachers := config.training.teaching.teachers) and not task.taught:
-        raise ConfigError(f"teachers is {teachers}, but --task {task.name} does not learn from teachers; leave it out")
-    return dataclasses.replace(config, model=config.model.resolved()), data, scale
+    config = dataclasses.replace(config, model=config.model.resolved())
+    refuse_idle(config, request.given())
+    return config, data, scale
 
 
 _OF_TEXT = ("text", "hidden text")
@@ -252,14 +288,6 @@ def _check_no_run(source: str) -> None:
 
 def _data_config(request: Request, task: Task, parent: "_Parent | None") -> DataConfig:
     """Where the data come from. Raises ConfigError for an option that has no meaning for the task."""
-    for option, given in (("--tokenizer", request.tokenizer), ("--vocab", request.vocab)):
-        if given and not task.tokenizer:
-            raise ConfigError(f"{option} has no meaning for --task {task.name}, which reads no text; leave it out")
-    if request.label_column and not task.label_column:
-        raise ConfigError(
-            f"--label-column names what a classifier learns to tell, and --task {task.name} has no labels;"
-            " leave it out, or give --task classify"
-        )
     config = DataConfig(
         source=whole_source(request.source),
         tokenizer=_absolute(request.tokenizer or (parent.tokenizer if parent else task.tokenizer)),
@@ -270,7 +298,21 @@ def _data_config(request: Request, task: Task, parent: "_Parent | None") -> Data
         label_column=request.label_column or "",
         images=ImageOptions() if task.reads == "images" else None,
     )
-    return override(config, _settings_of(request, "data"))
+    config = override(config, _settings_of(request, "data"))
+    if config.label_column and not task.label_column:
+        raise ConfigError(
+            f"--label-column names what a classifier learns to tell, and --task {task.name} has no labels;"
+            " leave it out, or give --task classify"
+        )
+    return config
+
+
+def _option(name: str, value: Any) -> str:
+    """How an option was typed: `--text-column story`, `--no-shard`, or the source alone."""
+    option = f"--{name.replace('_', '-')}"
+    if isinstance(value, bool):
+        return option if value else option.replace("--", "--no-", 1)
+    return str(value) if name == "source" else f"{option} {value}"
 
 
 def _paths_of(name: str) -> list[str]:

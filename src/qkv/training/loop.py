@@ -481,7 +481,8 @@ class _Training:
         address, words = self.held.culprit()
         if self.config.on_spike == "rollback":
             self.roll_back(self.state.step, address)
-        how = "try a lower learning rate (--set lr=..., --set muon_lr=...)"
+        rates = ("lr", "muon_lr") if self.config.optimizer.kind == "muon" else ("lr",)
+        how = f"try a lower learning rate ({', '.join(f'--set {name}=...' for name in rates)})"
         return self.stopped("nan", f"{what} at step {step}; {words}", address, how, NonFiniteError)
 
     def lost_rank(self, error: RankLostError) -> RankLostError:

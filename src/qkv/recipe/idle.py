@@ -1,0 +1,277 @@
+"""Settings that change nothing beside the others: the one table of them, for who types one and for who repeats a run.
+
+A row names settings, when they are idle, why, and what would wake them. Only what a person gave himself is refused
+(`refuse_idle`): presets and laws fill in every setting of a configuration, and files of earlier runs are read as they
+are. A value that says of a part that it is not there (`tied=false`, `teachers=0`) is no idle setting but true.
+Settings that a model cannot have at all are refused where models are described (`qkv.models.layout`).
+"""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from qkv.errors import ConfigError
+from qkv.instruments.schedule import KINDS
+from qkv.tasks import find_task
+
+if TYPE_CHECKING:
+    from qkv.recipe.request import RunConfig
+
+__all__ = ["IDLE", "Idle", "idle_settings", "refuse_idle"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Idle:
+    """Some settings that change nothing in some configurations."""
+
+    settings: tuple[str, ...]
+    """Whole paths."""
+    when: "Callable[[RunConfig], Any]"
+    """Whether they are idle in a configuration."""
+    why: str
+    """Beside what, as it follows `has no effect with`; `{training.optimizer.kind}` stands for that setting's value."""
+    instead: str = ""
+    """What to type for them to count; empty: nothing would do."""
+
+
+def _table(prefix: str, names: str) -> tuple[str, ...]:
+    return tuple(f"{prefix}.{name}" for name in names.split())
+
+
+_CLASSIFIERS = ("Classifier", "CausalClassifier")
+_PLAIN_TEXT = ("CausalLM", "MaskedLM")
+_SCALING = _table("model.layout.rope_scaling", "factor slow fast original_ctx stretch whole_pairs")
+_OF_HEADS = _table("watching", "circuits attention head_spectra")
+_TEACHERS = _table("training.teaching", "teacher_dropout teacher_embed_factor joined")
+
+
+def _is_image(config: "RunConfig") -> bool:
+    return config.model.kind == "ImageClassifier"
+
+
+def _attends(config: "RunConfig") -> bool:
+    return config.model.layout.mixer == "attention"
+
+
+def _has_biases(config: "RunConfig") -> bool:
+    """Whether `bias` makes any parameter: in attention, an MLP, a LayerNorm, or where a kind of model has its own."""
+    layout = config.model.layout
+    inside = (_attends(config) and layout.attention_bias == "same") or layout.mlp != "none" or layout.norm == "layer"
+    return inside or config.model.kind in ("MaskedLM", "ImageClassifier")
+
+
+def _moves_by_pixels(config: "RunConfig") -> bool:
+    """Whether the largest shift of an image is a pixel."""
+    images, patches = config.data.images, config.model.patches
+    assert images is not None and patches is not None
+    return round(images.shift * max(patches.height, patches.width)) > 0
+
+
+def _looks(config: "RunConfig") -> bool:
+    """Whether any kind of look has an interval."""
+    kinds = KINDS if _attends(config) else [kind for kind in KINDS if f"watching.{kind}" not in _OF_HEADS]
+    return any(getattr(config.watching, kind) for kind in kinds)
+
+
+IDLE = (
+    # data
+    Idle(
+        settings=_table("data", "tokenizer vocab"),
+        when=_is_image,
+        why="--task image, which reads no text",
+    ),
+    Idle(
+        settings=("data.train_bytes",),
+        when=lambda c: c.data.train_bytes and c.model.kind not in _PLAIN_TEXT,
+        why="--task {task}, which reads its data whole",
+    ),
+    Idle(
+        settings=("data.classes",),
+        when=lambda c: c.data.classes and not c.model.classes,
+        why="--task {task}, which tells no classes",
+    ),
+    Idle(
+        settings=("data.pixels",),
+        when=lambda c: c.data.pixels and not _is_image(c),
+        why="--task {task}, which reads no images",
+    ),
+    Idle(
+        settings=("data.images.size",),
+        when=lambda c: c.data.images and c.data.pixels,
+        why="data.pixels={data.pixels}, which says how large images are",
+    ),
+    Idle(
+        settings=("data.images.shift",),
+        when=lambda c: c.data.images and c.data.images.shift and not _moves_by_pixels(c),
+        why="images of {model.patches.width} x {model.patches.height} pixels, of which that is less than half a pixel",
+        instead="give a larger one",
+    ),
+    # model
+    Idle(
+        settings=("model.sizes.d_mlp",),
+        when=lambda c: c.model.layout.mlp == "none",
+        why="mlp=none",
+        instead="add --set mlp=gelu",
+    ),
+    Idle(
+        settings=("model.sizes.n_types",),
+        when=lambda c: c.model.sizes.n_types and _is_image(c),
+        why="--task image, which reads no text",
+    ),
+    Idle(
+        settings=("model.layout.norm_place",),
+        when=lambda c: c.model.layout.norm == "none",
+        why="norm=none",
+        instead="add --set norm=layer",
+    ),
+    Idle(
+        settings=("model.layout.norm_eps",),
+        when=lambda c: c.model.layout.norm == "none" and not c.model.layout.qk_norm,
+        why="norm=none",
+        instead="add --set norm=layer",
+    ),
+    Idle(
+        settings=("model.layout.bias",),
+        when=lambda c: c.model.layout.bias and not _has_biases(c),
+        why="mixer={model.layout.mixer}, attention_bias={model.layout.attention_bias}, norm={model.layout.norm} and"
+        " mlp=none, none of which has a bias by it",
+    ),
+    Idle(
+        settings=("model.layout.tied",),
+        when=lambda c: c.model.layout.tied and c.model.kind in _CLASSIFIERS,
+        why="--task {task}, whose output is W_cls and not W_U",
+    ),
+    Idle(
+        settings=("model.layout.rope_base", *_SCALING),
+        when=lambda c: not _attends(c),
+        why="mixer={model.layout.mixer}, which has no rotary positions",
+    ),
+    Idle(
+        settings=("model.layout.rope_base", *_SCALING),
+        when=lambda c: c.model.layout.positions != "rotary",
+        why="positions={model.layout.positions}",
+        instead="add --set positions=rotary",
+    ),
+    Idle(settings=_SCALING, when=_is_image, why="--task image: it is for longer texts"),
+    Idle(
+        settings=("model.layout.rope_scaling.factor",),
+        when=lambda c: c.model.layout.rope_scaling.kind == "none",
+        why="rope_scaling.kind=none",
+        instead="add --set rope_scaling.kind=linear",
+    ),
+    Idle(
+        settings=_table("model.layout.rope_scaling", "slow fast original_ctx"),
+        when=lambda c: c.model.layout.rope_scaling.kind not in ("llama3", "yarn"),
+        why="rope_scaling.kind={model.layout.rope_scaling.kind}",
+        instead="set that to llama3 or yarn",
+    ),
+    Idle(
+        settings=("model.layout.rope_scaling.whole_pairs",),
+        when=lambda c: c.model.layout.rope_scaling.kind != "yarn",
+        why="rope_scaling.kind={model.layout.rope_scaling.kind}",
+        instead="set that to yarn",
+    ),
+    # training
+    Idle(
+        settings=_table("training.optimizer", "beta1 beta2 eps"),
+        when=lambda c: c.training.optimizer.kind == "sgd",
+        why="optimizer.kind=sgd",
+        instead="add --set optimizer.kind=adamw",
+    ),
+    Idle(
+        settings=("training.optimizer.momentum",),
+        when=lambda c: c.training.optimizer.kind == "adamw",
+        why="optimizer.kind=adamw",
+        instead="add --set optimizer.kind=sgd, or muon",
+    ),
+    Idle(
+        settings=("training.optimizer.muon_lr",),
+        when=lambda c: c.training.optimizer.kind != "muon",
+        why="optimizer.kind={training.optimizer.kind}",
+        instead="add --set optimizer.kind=muon",
+    ),
+    Idle(
+        settings=_table("training.optimizer", "muon_lr momentum"),
+        when=lambda c: c.training.optimizer.kind == "muon" and not _attends(c) and c.model.layout.mlp == "none",
+        why="mixer={model.layout.mixer} and mlp=none: Muon moves the matrices of attention and MLP, and AdamW the rest",
+        instead="set lr",
+    ),
+    Idle(
+        settings=("training.schedule.most_steps",),
+        when=lambda c: c.training.schedule.steps,
+        why="a horizon of {training.schedule.steps} steps, which no clock measures",
+        instead="give that many --steps",
+    ),
+    Idle(
+        settings=("training.schedule.floor",),
+        when=lambda c: not c.training.schedule.decay_share and not (c.training.until_loss and c.training.minutes),
+        why="schedule.decay_share=0",
+        instead="set that above 0",
+    ),
+    Idle(
+        settings=("training.teaching.teachers",),
+        when=lambda c: not find_task(c.task).taught and c.training.teaching.teachers,
+        why="--task {task}, which does not learn from teachers",
+    ),
+    Idle(
+        settings=_TEACHERS,
+        when=lambda c: not find_task(c.task).taught,
+        why="--task {task}, which does not learn from teachers",
+    ),
+    Idle(
+        settings=_TEACHERS,
+        when=lambda c: not c.training.teaching.teachers,
+        why="teaching.teachers=0",
+        instead="add --set teachers=3",
+    ),
+    # watching
+    Idle(
+        settings=_table("watching", f"{' '.join(KINDS)} per_doubling"),
+        when=lambda c: c.watch == "off",
+        why="--watch off",
+        instead="give --watch light",
+    ),
+    Idle(settings=_OF_HEADS, when=lambda c: not _attends(c), why="mixer={model.layout.mixer}, which has no heads"),
+    Idle(
+        settings=("watching.per_doubling",),
+        when=lambda c: not _looks(c),
+        why="intervals of 0 everywhere",
+        instead="set one of them",
+    ),
+    Idle(
+        settings=_table("ledger", "panels most_panels tolerance windows"),
+        when=lambda c: not c.ledger.every,
+        why="ledger.every=0",
+        instead="add --set ledger.every=1",
+    ),
+    Idle(
+        settings=("ledger.tolerance",),
+        when=lambda c: c.ledger.most_panels < 2 * c.ledger.panels,
+        why="ledger.panels={ledger.panels} and ledger.most_panels={ledger.most_panels}, since panels are never doubled",
+        instead="set most_panels higher",
+    ),
+)
+"""Every setting that changes nothing in some configurations; of several rows that hold the first one speaks."""
+
+
+def idle_settings(config: "RunConfig") -> dict[str, Idle]:
+    """Whole path -> the row that says why, of every setting that changes nothing in this configuration."""
+    found: dict[str, Idle] = {}
+    for row in IDLE:
+        if row.when(config):
+            found = dict.fromkeys(row.settings, row) | found
+    return found
+
+
+def refuse_idle(config: "RunConfig", given: Mapping[str, str]) -> None:
+    """Make sure that all that a person gave counts: whole path -> how it was given (`muon_lr=0.02`, `--vocab 300`).
+
+    Raises ConfigError for the first that does not: why not, and what to type.
+    """
+    idle = idle_settings(config)
+    for path, words in given.items():
+        if row := idle.get(path):
+            tables = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
+            instead = f", or {row.instead}" if row.instead else ""
+            raise ConfigError(f"{words} has no effect with {row.why.format(**tables)}; leave it out{instead}")
