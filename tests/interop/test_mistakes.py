@@ -116,7 +116,12 @@ def test_a_truncated_file_is_named(folder):
         ({"architectures": ["LlamaForSequenceClassification"]}, ("LlamaForSequenceClassification", "LlamaForCausalLM")),
         ({"model_type": "lama"}, ("model_type", "'lama'", "'llama'")),
         ({"model_type": None}, ("model_type", "None")),
-        ({"model_type": "qkv"}, ("exported by qkv in a layout of its own", "opens the run that it came from")),
+        ({"model_type": "qkv"}, ("architectures", "LlamaForCausalLM", "QkvForSeq2SeqLM")),
+        ({"model_type": "qkv", "architectures": ["QkvForCausalLM"], "sizes": 3}, ("config.json", "sizes is 3")),
+        (
+            {"model_type": "qkv", "architectures": ["QkvForCausalLM"], "sizes": {"d_modle": 3}},
+            ("config.json", "sizes.d_modle", "sizes.d_model"),
+        ),
     ],
 )
 def test_a_config_that_lies_or_asks_for_what_is_not_here_is_refused_by_name(folder, settings, words):

@@ -17,7 +17,7 @@ from qkv.cli import main
 from qkv.data.pairs import encode_lines
 from qkv.data.tokenizers import fit_tokenizer
 from qkv.errors import ConfigError
-from qkv.interop import exporting
+from qkv.interop import exporting, read_checkpoint
 from qkv.models import Layout, ModelConfig, Sizes, build
 from qkv.models.layout import Patches
 from qkv.models.matrices import Catalogue
@@ -38,6 +38,10 @@ def own_module():
     return module
 
 
+def contents(folder):
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
 def exported(config, folder, tokenizer=None):
     """A model with generic numbers, and what transformers makes of its export."""
     model = build(config, 3).eval()
@@ -46,6 +50,14 @@ def exported(config, folder, tokenizer=None):
         parameter.data += 0.2 * torch.randn(parameter.shape, generator=generator)
     fit = exporting.write_checkpoint(model.config, Catalogue(model).state(), tokenizer, folder, card="")
     assert fit.family is None and fit.why_not and fit.auto.startswith("AutoModelFor")
+    again = read_checkpoint(folder)
+    assert again.config == model.config and all(
+        torch.equal(again.state[a], v) for a, v in Catalogue(model).state().items()
+    )
+    exporting.write_checkpoint(
+        again.config, again.state, again.tokenizer, folder.with_name("again"), card="", marks=again.marks
+    )
+    assert contents(folder.with_name("again")) == contents(folder)
     stem = f"Qkv{fit.auto.removeprefix('AutoModel')}"
     loaded, report = getattr(own_module(), stem).from_pretrained(folder, output_loading_info=True)
     assert not any(report[kind] for kind in ("missing_keys", "unexpected_keys", "mismatched_keys")), report
@@ -165,6 +177,10 @@ def test_a_run_of_labels_and_one_of_pairs_are_found_by_the_auto_classes(tmp_path
     for name, auto in (("c", "AutoModelForSequenceClassification"), ("t", "AutoModelForSeq2SeqLM")):
         capsys.readouterr()
         assert main(["export", str(tmp_path / name), "--out", str(tmp_path / f"hf-{name}")]) == 0
+        assert main(["import", str(tmp_path / f"hf-{name}"), "--out", str(tmp_path / f"back-{name}")]) == 0
+        asked = ["the nice film", "de cat sees moon"]
+        mine, back = (qkv.load(tmp_path / run).predict(asked) for run in (name, f"back-{name}"))
+        assert mine == back
         assert auto in capsys.readouterr().out and auto in (tmp_path / f"hf-{name}" / "README.md").read_text()
     code = """
 import sys, json, transformers as t

@@ -12,7 +12,6 @@ import os
 import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +23,12 @@ from qkv.errors import ConfigError, RunFolderError, SourceError
 from qkv.folder import check_place, storage_errors, write_atomically
 from qkv.interop.families import FAMILIES
 from qkv.interop.family import Family
-from qkv.interop.folders import INDEX, OWN_TYPE, SINGLE
+from qkv.interop.folders import INDEX, SINGLE
 from qkv.interop.importing import MARKS, as_model, neutral, rows_of_model
+from qkv.interop.lines import as_line
+from qkv.interop.own import OWN_CLASSES, OWN_FILE, own_family, own_file, own_settings
 from qkv.interop.settings import Reading, read_config
-from qkv.models import build
 from qkv.models.layout import ModelConfig, Patches
-from qkv.models.matrices import Catalogue
 from qkv.training.tensorfile import streamed
 
 __all__ = ["Fit", "check_export", "find_family", "write_checkpoint"]
@@ -37,18 +36,8 @@ __all__ = ["Fit", "check_export", "find_family", "write_checkpoint"]
 LARGEST_FILE = 5_000_000_000
 """Bytes of tensors in one file; beyond, there are shards."""
 
-OWN_FILE = "modeling_qkv.py"
 _UNREADABLE = 1000
 """So many settings away is a family that cannot even read what would be written."""
-_OWN_CLASSES = {
-    "CausalLM": "AutoModelForCausalLM",
-    "MaskedLM": "AutoModelForMaskedLM",
-    "Classifier": "AutoModelForSequenceClassification",
-    "CausalClassifier": "AutoModelForSequenceClassification",
-    "ImageClassifier": "AutoModelForImageClassification",
-    "EncoderDecoderLM": "AutoModelForSeq2SeqLM",
-}
-"""Kind of model -> the class of transformers that finds the one of our own file."""
 _TOKEN_NAMES = {"[PAD]": "pad_token", "[UNK]": "unk_token", "[CLS]": "cls_token", "[SEP]": "sep_token"}
 _TOKEN_NAMES |= {"[MASK]": "mask_token", "[END]": "eos_token"}
 
@@ -90,7 +79,7 @@ def find_family(config: ModelConfig, wanted: str = "") -> Fit:
         if nearest is None or distance < nearest[0]:
             nearest = distance, f"the nearest known layout, {family.title}, {lacks}"
     why_not = nearest[1] if nearest else f"no known layout is a {config.kind}"
-    return Fit(None, _OWN_CLASSES[config.kind], why_not)
+    return Fit(None, OWN_CLASSES[config.kind], why_not)
 
 
 def _obstacles(family: Family, config: ModelConfig) -> list[str]:
@@ -149,8 +138,7 @@ def write_checkpoint(
     if fit.family is not None:
         settings, tensors = _config_json(fit.family, config), _tensors(fit.family, config, state)
     else:
-        own = Catalogue(build(config, 0, materialise=False)).addresses
-        settings, tensors = _own_config(config), {address: state[address] for address in own}
+        settings, tensors = own_settings(config), _tensors(own_family(config.kind), config, state)
     ids = _no_tokens(config) | _token_ids(tokenizer, config) | dict(marks or {})
     settings |= {key: value for key, value in ids.items() if key not in settings}
     with _new_folder(out) as folder:
@@ -161,7 +149,7 @@ def write_checkpoint(
         if tokenizer is not None:
             _write_tokenizer(folder, tokenizer, config)
         if fit.family is None:
-            write_atomically(folder / OWN_FILE, files("qkv.interop").joinpath("standalone", OWN_FILE).read_bytes())
+            write_atomically(folder / OWN_FILE, own_file())
         write_atomically(folder / "README.md", card.encode())
     return fit
 
@@ -172,31 +160,6 @@ def _tensors(family: Family, config: ModelConfig, state: Mapping[str, Tensor]) -
         item.row.stored: item.row.form.join([state[address] for address in item.addresses]).contiguous()
         for item in rows_of_model(family, config)
         if not item.tied and not item.row.alias
-    }
-
-
-def _own_config(config: ModelConfig) -> dict[str, Any]:
-    """The config.json of a layout of its own: our sizes and layout as they are."""
-    auto, name = _OWN_CLASSES[config.kind], f"Qkv{_OWN_CLASSES[config.kind].removeprefix('AutoModel')}"
-    module = OWN_FILE.removesuffix(".py")
-    more: dict[str, Any] = {"causal": True} if config.kind == "CausalClassifier" else {}
-    if config.kind == "EncoderDecoderLM":
-        more |= {"is_encoder_decoder": True, "use_cache": False}
-    if config.patches is not None:
-        more |= {"patches": asdict(config.patches)}
-    if config.classes:
-        more |= {"id2label": {str(i): name for i, name in enumerate(config.classes)}}
-        more |= {"label2id": {name: i for i, name in enumerate(config.classes)}}
-    return {
-        "architectures": [name],
-        "model_type": OWN_TYPE,
-        "dtype": "float32",
-        "auto_map": {"AutoConfig": f"{module}.QkvConfig", auto: f"{module}.{name}"},
-        "vocab_size": config.sizes.d_vocab,
-        "tie_word_embeddings": False,  # where it is tied, there is one table only
-        "sizes": asdict(config.sizes),
-        "layout": asdict(config.layout),
-        **more,
     }
 
 
@@ -252,8 +215,9 @@ def _write_tokenizer(folder: Path, tokenizer: Tokenizer, config: ModelConfig) ->
     spelled = {i: token for token, i in tokenizer.vocabulary.items()}
     if not tokenizer.framed and any(len(ids) for ids in tokenizer.frame):
         form["post_processor"] = None
-    if not tokenizer.framed and config.kind == "EncoderDecoderLM":
-        form |= _as_line(form, spelled[tokenizer.special["[END]"]], tokenizer.special["[END]"])
+    end, framed = tokenizer.end_id, any(len(ids) for ids in tokenizer.around)
+    if config.kind == "EncoderDecoderLM" and end is not None and not framed:
+        form |= as_line(form, spelled[end], end)
     names = {key: spelled[tokenizer.special[ours]] for ours, key in _TOKEN_NAMES.items() if ours in tokenizer.special}
     if tokenizer.framed and len(tokenizer.frame[0]) and "bos_token" not in names:
         names["bos_token"] = spelled[int(tokenizer.frame[0][0])]
@@ -263,22 +227,6 @@ def _write_tokenizer(folder: Path, tokenizer: Tokenizer, config: ModelConfig) ->
     write_atomically(folder / "tokenizer.json", json.dumps(form, ensure_ascii=False).encode())
     about = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": n_ctx, **names}
     _write_json(folder / "tokenizer_config.json", about | {"clean_up_tokenization_spaces": False})
-
-
-def _as_line(form: Mapping[str, Any], end: str, end_id: int) -> dict[str, Any]:
-    """What of a tokenizer.json puts a space before a text and the end token behind it."""
-    before = [form["normalizer"]] if form.get("normalizer") else []
-    mark = {"SpecialToken": {"id": end, "type_id": 0}}
-    one, other = ([{"Sequence": {"id": name, "type_id": 0}}, mark] for name in "AB")
-    return {
-        "normalizer": {"type": "Sequence", "normalizers": [{"type": "Prepend", "prepend": " "}, *before]},
-        "post_processor": {
-            "type": "TemplateProcessing",
-            "single": one,
-            "pair": [*one, *other],
-            "special_tokens": {end: {"id": end, "ids": [end_id], "tokens": [end]}},
-        },
-    }
 
 
 def _write_tensors(folder: Path, tensors: Mapping[str, Tensor], largest: int) -> None:

@@ -5,6 +5,7 @@ too few, a wrong shape, are errors that name it. Nothing is written here; `qkv.r
 """
 
 import dataclasses
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -23,6 +24,8 @@ from qkv.interop.families import FAMILIES
 from qkv.interop.family import Family
 from qkv.interop.folders import OWN_TYPE, Weights, no_model, read_json, within
 from qkv.interop.hub import fetch
+from qkv.interop.lines import without_line
+from qkv.interop.own import own_family, read_own
 from qkv.interop.rows import Row
 from qkv.interop.settings import Reading, read_config
 from qkv.models import build
@@ -79,10 +82,8 @@ def read_model_config(folder: Path) -> tuple[Family, ModelConfig, list[str]]:
     name = given.get("model_type")
     if not isinstance(name, str) or name not in FAMILIES:
         if name == OWN_TYPE:
-            raise SourceError(
-                f"{folder} was exported by qkv in a layout of its own, which transformers loads with"
-                " trust_remote_code=True; qkv opens the run that it came from"
-            )
+            config = read_own(given, path)
+            return own_family(config.kind), config, []
         near = nearest(str(name), FAMILIES)
         hint = f"; did you mean {near[0]!r}?" if near else ""
         raise SourceError(f"{path}: model_type is {name!r}; qkv reads {', '.join(FAMILIES)}{hint}")
@@ -313,6 +314,8 @@ def _read_tokenizer(folder: Path, family: Family, config: ModelConfig, notes: li
         notes.append(f"{folder} has no tokenizer that can be read{_unread(folder)}: the model takes ids, and no text")
         return None
     tokenizer = load_tokenizer(folder)
+    if config.kind == "EncoderDecoderLM" and (form := without_line(json.loads(tokenizer.to_json()))):
+        tokenizer = Tokenizer.from_json(json.dumps(form))
     tokenizer = tokenizer if "tokenizer.json" in there else _framed(tokenizer, family)
     tokenizer.framed = True
     rows = config.sizes.d_vocab

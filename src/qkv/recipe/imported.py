@@ -39,7 +39,7 @@ def import_run(imported: Imported, out: Path) -> Path:
     n_parameters = sum(values.numel() for values in imported.state.values())
     preset = PRESETS[imported.family.preset]
     config = RunConfig(
-        task=next(task.name for task in TASKS.values() if task.model_kind == imported.config.kind),
+        task=next(t.name for t in TASKS.values() if imported.config.kind in (t.model_kind, f"Causal{t.model_kind}")),
         preset=preset.name,
         seed=1,
         watch="full" if n_parameters <= LARGEST_MEASURED else "light",
