@@ -39,6 +39,7 @@ def run(args: argparse.Namespace) -> int:
 
     from qkv import api
     from qkv.commands import screen
+    from qkv.interop.card import what_it_reads
 
     notes: list[str] = []
     source = args.folder if args.folder.startswith("hf:") else Path(args.folder).expanduser()
@@ -50,7 +51,7 @@ def run(args: argparse.Namespace) -> int:
         return 0
     print(
         f"{args.folder}: {made.config.model.kind} of {n / 1e6:.2f} M parameters, {many(sizes.n_layers, 'layer')},"
-        f" d_model {sizes.d_model}, {many(sizes.n_heads, 'head')}, context {sizes.n_ctx}, vocabulary {sizes.d_vocab:,}."
+        f" d_model {sizes.d_model}, {many(sizes.n_heads, 'head')}, {what_it_reads(made.config.model)}."
     )
     for note in notes:
         print(f"Note: {screen.shown(note)}.")

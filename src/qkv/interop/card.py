@@ -7,7 +7,7 @@ from qkv.errors import many
 from qkv.interop.exporting import Fit
 from qkv.models.layout import ModelConfig
 
-__all__ = ["model_card"]
+__all__ = ["model_card", "what_it_reads"]
 
 _TASKS = {"CausalLM": "text-generation", "MaskedLM": "fill-mask", "ImageClassifier": "image-classification"}
 _TASKS |= {"EncoderDecoderLM": "translation"}
@@ -43,7 +43,7 @@ def model_card(
         f"A model that {what}: {summary.get('parameters', 0):,} parameters, {many(sizes.n_layers, 'layer')}, d_model"
         f" {sizes.d_model}, {many(sizes.n_heads, 'head')}"
         + (f" ({sizes.n_kv_heads} of keys and values)" if sizes.n_kv_heads != sizes.n_heads else "")
-        + f", {_read(config)}. Its layout is {title}."
+        + f", {what_it_reads(config)}. Its layout is {title}."
         + f" Made with qkv {manifest.get('versions', {}).get('qkv', '')}, {weights} weights.",
         "",
         *_loading(config, fit),
@@ -54,8 +54,8 @@ def model_card(
     return "\n".join(lines).rstrip("\n") + "\n"
 
 
-def _read(config: ModelConfig) -> str:
-    """What goes in, and which classes come out."""
+def what_it_reads(config: ModelConfig) -> str:
+    """`context 64, vocabulary 512`, or the images that go in; and how many classes come out."""
     cut, sizes = config.patches, config.sizes
     what = f"context {sizes.n_ctx}, vocabulary {sizes.d_vocab:,}"
     if cut is not None:
