@@ -581,3 +581,16 @@ def test_steps_are_told_in_whole_numbers_and_none_becomes_zero():
     words = sentence(find("dynamics"), findings)
     assert ": -185 steps (95 % interval -" in words and "(margin 20 steps)" in words
     assert not re.search(r"\d\.\d+ steps", words)
+
+
+@pytest.mark.parametrize("verdict", [*VERDICTS, "left out"])
+def test_sums_that_tables_alone_tell_are_told_where_width_helps(verdict):
+    told = found("only-embeddings", "differs", 0.25, quick=False)
+    rates = {"a wide random body adds": 96.0, "embeddings alone add when wide": 80.0}
+    effects = tuple(
+        dataclasses.replace(e, result=comparison(verdict, rates[e.contrast.name])) if e.contrast.name in rates else e
+        for e in told.effects
+    )
+    claim = find("only-embeddings").claim(dataclasses.replace(told, effects=effects))
+    words = "one of width 256 tell 96 of 100 sums that it was never shown, one of width 16 16)"
+    assert (words in claim) == (verdict == "differs")

@@ -45,7 +45,8 @@ def _cost(name: str, prefix: str = "", unit: str = "nats per token", expected: s
     )  # fmt: skip
 
 
-_ADDS = "a wide random body adds"
+_ADDS, _BY_WIDTH = "a wide random body adds", "embeddings alone add when wide"
+_WIDTHS = (256, 16)
 
 
 def addition(text: str) -> tuple[tuple[Arm, ...], tuple[Contrast, ...]]:
@@ -57,10 +58,10 @@ def addition(text: str) -> tuple[tuple[Arm, ...], tuple[Contrast, ...]]:
         what = f"addition; only {_SETS['tables']} trained over a random body of width {width}"
         return Arm(name=name, what=what, changes=(f"{_SETS['tables']}=only",), layout=_START, sizes=sizes, **known)
 
-    wide, narrow = arm("wide tables", 256), arm("narrow tables", 16)
+    wide, narrow = (arm(name, width) for name, width in zip(("wide tables", "narrow tables"), _WIDTHS, strict=True))
     return (wide, narrow), (
         Contrast(
-            name="embeddings alone add when wide",
+            name=_BY_WIDTH,
             what="held-out sums told rightly by a wide random body, less those by a narrow one",
             terms=((1.0, wide.name, "answers"), (-1.0, narrow.name, "answers")),
             margin=_POINTS,
@@ -133,7 +134,7 @@ def _full(ask: Ask) -> Design:
 
 def _claim(findings: Findings) -> str:
     verdict, effect = findings.primary.result.verdict, findings.primary.result.effect or 0.0
-    what = "training only the tables and norms over a random frozen body"
+    what = f"training only the tables and norms over a random frozen body{_sums(findings)}"
     if verdict == "unresolved":
         return f"What {what} costs is not settled by this run; the loss changes by"
     if verdict == "equivalent":
@@ -142,6 +143,19 @@ def _claim(findings: Findings) -> str:
     if effect < 0:
         return f"A model learns by {what}, and better than with everything trained{small}: the loss changes by"
     return f"A model learns by {what}, but not as well{small}: it costs"
+
+
+def _sums(findings: Findings) -> str:
+    """How many held-out sums a wide random body and a narrow one tell, in brackets; empty where that was not seen."""
+    told = {effect.contrast.name: effect.told for effect in findings.effects}
+    wide, more = (told.get(name) for name in (_ADDS, _BY_WIDTH))
+    if wide is None or more is None or wide.effect is None or more.effect is None or more.verdict != "differs":
+        return ""
+    rates = wide.effect, wide.effect - more.effect
+    return (
+        f" (tables alone make one of width {_WIDTHS[0]} tell {rates[0]:.0f} of 100 sums that it was never shown, one of"
+        f" width {_WIDTHS[1]} {rates[1]:.0f})"
+    )
 
 
 QUESTION = Question(
