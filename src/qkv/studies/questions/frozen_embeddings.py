@@ -311,16 +311,23 @@ def _by_width(findings: Findings) -> str:
 
 
 def _after_all(findings: Findings) -> str:
-    """What holding W_E costs a pretrained model that is trained on classes, in brackets; empty where nobody asked."""
-    name = "fine-tuned, W_E frozen - fine-tuned"
-    result = next((effect.told for effect in findings.effects if effect.contrast.name == name), None)
-    if result is None or result.effect is None or result.verdict == "unresolved":
+    """What holding W_E, and all but the head, costs a pretrained model that is trained on classes, in brackets.
+
+    Empty where nobody asked.
+    """
+    told = {effect.contrast.name: effect.told for effect in findings.effects}
+    held, all_held = (told.get(f"{name} - fine-tuned") for name in ("fine-tuned, W_E frozen", "feature-based"))
+    if held is None or held.effect is None or held.verdict == "unresolved":
         return ""
-    if result.verdict == "equivalent":
-        return " (a pretrained model learns classes as well with W_E held)"
-    slightly = " slightly" if result.verdict == "differs but trivially" else ""
-    points = amount(result.effect)
-    return f" (holding W_E of a pretrained model{slightly} changes its accuracy on classes: {points} points)"
+    if held.verdict == "equivalent":
+        words = "a pretrained model learns classes as well with W_E held"
+    else:
+        slightly = " slightly" if held.verdict == "differs but trivially" else ""
+        words = f"holding W_E of a pretrained model{slightly} changes its accuracy on classes"
+        words += f": {amount(held.effect)} points"
+    if all_held is not None and all_held.effect is not None and all_held.verdict == "differs":
+        words += f"; holding all but its head, {amount(all_held.effect)} points"
+    return f" ({words})"
 
 
 def _stand_in_others(ask: Ask, design: Design) -> str:
