@@ -53,6 +53,7 @@ def text(tmp_path_factory):
         "--task masked --steps 20 --preset bert --until-loss 3.5 --watch off --threads 1",
         "--steps 20 --preset bloem --tokenizer char",
         "--steps 20 --tokenizer char --nproc 2 --threads 1 --shard",
+        "--steps 20 --tokenizer char --set train_bytes=50000",
         "--steps 40 --tokenizer char --set dropout=0,batch_size=8,accumulate=1,ledger.every=4,compile=true",
     ],
 )
@@ -78,8 +79,8 @@ def test_the_command_of_every_preset_and_optimizer_can_be_typed_again(text, pres
     ("task", "options"),
     [
         ("image", "--preset bag --set flip=true"),
-        ("image", "--set positions=learned,smoothing=0"),
-        ("classify", "--set optimizer.kind=adamw"),
+        ("image", "--set positions=learned,smoothing=0,pixels=1,12,12"),
+        ("classify", "--set optimizer.kind=adamw,data.classes=1,0"),
         ("classify", "--preset lstm --set teachers=1,joined=0.2"),
         ("translate", "--preset vaswani --set optimizer.kind=sgd"),
     ],
@@ -112,11 +113,14 @@ def test_what_an_earlier_version_took_and_changes_nothing_is_not_in_the_command(
     assert configuration(shlex.split(command_of(old, None))[2:]) == made
 
 
-@pytest.mark.parametrize("options", ["--minutes 1", "", "--minutes 1 --until-loss 1.6", "--minutes 5 --preset gpt2"])
+@pytest.mark.parametrize(
+    "options", ["--minutes 1", "--minutes 0.2", "", "--minutes 1 --until-loss 1.6", "--minutes 5 --preset gpt2"]
+)
 def test_a_budget_of_minutes_becomes_the_steps_that_its_schedule_was_made_for(text, options):
     made = configuration([text, *options.split(), "--tokenizer", "char", "--precision", "fp32"])
     again = configuration(shlex.split(command_of(made, 77))[2:])
     assert again.training.schedule.steps == 77 and again.training.minutes == 0 and again.model == made.model
+    assert again.data == made.data
     schedule = dataclasses.replace(again.training.schedule, steps=0, most_steps=made.training.schedule.most_steps)
     assert dataclasses.replace(again.training, minutes=made.training.minutes, schedule=schedule) == made.training
 

@@ -17,6 +17,9 @@ from qkv.recipe import RunConfig, idle_settings
 
 __all__ = ["command_of"]
 
+_OF_DATA = ("train_bytes", "classes", "pixels")
+"""Settings of data without an option, which are empty where nobody and no law chose them."""
+
 
 def command_of(config: RunConfig, steps: int | None, home: str = "") -> str:
     """`qkv train ...` that resolves to the same model, data, schedule and seed; `qkv import` for an imported model;
@@ -71,6 +74,7 @@ def _words(config: RunConfig, steps: int | None) -> list[str]:
     chosen += _differing("model.layout", config.model.layout, preset.layout, always=("dropout",))
     if goes_on:
         chosen = [pair for pair in chosen if pair[0] in ("model.sizes.n_ctx", "model.layout.dropout")]
+    chosen += [(f"data.{name}", value) for name in _OF_DATA if (value := getattr(config.data, name))]
     if config.data.images is not None:
         chosen += _differing("data.images", config.data.images, ImageOptions())
     if config.model.patches is not None:
@@ -121,4 +125,6 @@ def _differing(prefix: str, config: Any, usual: Any, always: Sequence[str] = ())
 
 
 def _text(value: Any) -> str:
+    if isinstance(value, tuple):
+        return ",".join(map(str, value))
     return str(value).lower() if isinstance(value, bool) else str(value)
