@@ -12,6 +12,7 @@ import json
 import os
 import shlex
 import shutil
+import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
@@ -47,6 +48,7 @@ FINAL_FILES = (
 _LOCK = ".lock"
 _TEMPORARY = ".part-"
 _BLOCK = 1 << 20
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _TRIES = 3
 """How often a reading begins again that lost a checkpoint."""
 
@@ -59,7 +61,7 @@ def storage_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        if error.errno in _FULL:
             message = f"the disk is full: {path} could not be written. What was saved before is kept; free some space,"
             raise StorageError(f"{message} then type the same again (a training goes on with --resume)") from error
         if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
@@ -77,11 +79,12 @@ def check_place(path: str | Path, *, folder: bool = False) -> None:
     """
     path = Path(path)
     above = path.absolute().parents
-    there = next(parent for parent in above if os.path.exists(parent))
+    there = next(parent for parent in above if os.path.lexists(parent))
     if not folder and os.path.isdir(path):
         raise UserError(f"{path} is a folder; expected the name of a file, such as {path / 'my-file'}")
     if not there.is_dir():
-        raise UserError(f"{path} cannot be written: {there} is a file and no folder; choose another place")
+        what = "a file" if there.exists() else "a link to nothing"
+        raise UserError(f"{path} cannot be written: {there} is {what} and no folder; choose another place")
     if not folder and there != above[0]:
         raise UserError(
             f"{path} cannot be written: there is no folder {path.parent}; type mkdir -p"
@@ -89,6 +92,12 @@ def check_place(path: str | Path, *, folder: bool = False) -> None:
         )
     if not os.access(there, os.W_OK | os.X_OK):
         raise UserError(f"{path} cannot be written: no permission to write in {there}; choose another place")
+    try:  # root may do everything, and yet there are folders in which nothing can be made
+        tempfile.TemporaryFile(dir=there).close()
+    except OSError as error:
+        if error.errno not in _FULL:
+            why = f"nothing can be made in {there} ({error.strerror})"
+            raise UserError(f"{path} cannot be written: {why}; choose another place") from None
 
 
 def write_atomically(path: Path, chunks: bytes | Iterable[bytes | memoryview]) -> str:

@@ -1,6 +1,7 @@
 """The commands over one small run, as a person would use them."""
 
 import contextlib
+import errno
 import io
 import json
 import re
@@ -397,11 +398,25 @@ def test_report_is_written_where_asked(runs, tmp_path, capsys):
         ("report RUN --out HERE", "HERE is a folder; expected the name of a file"),
         ("report RUN --out HERE/file/x.html", "HERE/file is a file and no folder"),
         ("export RUN --out HERE/file/x", "HERE/file is a file and no folder"),
+        ("export RUN --out HERE/gone/x", "HERE/gone is a link to nothing and no folder"),
+        ("export RUN --out HERE/gone", "HERE/gone is there already; choose another --out"),
+        ("export RUN --out HERE/dead/x", "nothing can be made in HERE/dead (Read-only file system); choose another"),
+        ("report RUN --out HERE/dead/x.html", "nothing can be made in HERE/dead (Read-only file system)"),
         ("vectors HERE/file --out HERE/no/such/x.txt", "there is no folder HERE/no/such"),
     ],
 )
 def test_a_place_that_is_none_is_refused_before_the_work(words, expected, runs, tmp_path, capsys, monkeypatch):
     (tmp_path / "file").write_text("some words\n" * 100)
+    (tmp_path / "gone").symlink_to(tmp_path / "nowhere")
+    (tmp_path / "dead").mkdir()
+
+    def made(dir: Path) -> io.BytesIO:
+        """As in a folder whose rights say yes to root, and its file system no."""
+        if dir.name == "dead":
+            raise OSError(errno.EROFS, "Read-only file system")
+        return io.BytesIO()
+
+    monkeypatch.setattr("qkv.folder.tempfile.TemporaryFile", made)
     monkeypatch.setattr("qkv.views.report.read_report", lambda *given: pytest.fail("the report was begun"))
     monkeypatch.setattr("qkv.interop.exporting.find_family", lambda *given: pytest.fail("the export was begun"))
     before = sorted(tmp_path.rglob("*"))

@@ -263,7 +263,7 @@ def check_export(out: Path) -> None:
     check_place(out, folder=True)
     if out.resolve() == Path.cwd():
         raise RunFolderError(f"{out} is the folder that you are in; choose another --out")
-    if out.exists() and not (out.is_dir() and not any(out.iterdir())):
+    if os.path.lexists(out) and not (out.is_dir() and not any(out.iterdir())):
         raise RunFolderError(f"{out} is there already; choose another --out")
 
 
