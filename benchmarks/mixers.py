@@ -17,7 +17,8 @@ from typing import Any
 
 from command import fresh, machine, qkv, spread
 
-RATES = ("lr", "muon_lr")
+RATES = {"muon": ("lr", "muon_lr"), "adamw": ("lr",), "sgd": ("lr",)}
+"""Kind of optimizer -> its rates."""
 MOST_STEPS = 3
 """How often the grid of factors may grow at an end."""
 
@@ -68,7 +69,7 @@ def tuned(side: list[str], folder: Path, preset: str, factors: list[float]) -> t
         taken, tried[factor] = qkv(*side, *(_set(rates, factor) if rates else []), "--seed", "0", "--out", str(out))
         if not rates:
             optimizer = tomllib.loads((out / "config.toml").read_text())["training"]["optimizer"]
-            rates = {name: optimizer[name] for name in RATES}
+            rates = {name: optimizer[name] for name in RATES[optimizer["kind"]]}
         print(told(f"{preset}, rates times {factor:g}", taken, tried[factor]), flush=True)
         best = min(tried, key=lambda factor: tried[factor]["val_loss"])
         if not ahead and steps < MOST_STEPS and best in (min(tried), max(tried)):
