@@ -66,6 +66,12 @@ def test_what_is_no_address_is_an_error_that_repeats_it(text):
     assert repr(text) in str(caught.value)
 
 
+@pytest.mark.parametrize("text", ["L0", "L0.H3", "L0.KV1", "dec.L1.cross.H3"])
+def test_a_layer_or_head_is_answered_by_a_matrix_of_it(text):
+    with pytest.raises(AddressError, match=rf"holds several matrices; name one of them, such as {text}.W_V"):
+        parse_address(text)
+
+
 names = st.sampled_from(["W_E", "W_Q", "b_U", "norm1.gain", "qnorm.gain", "norm_cross.bias", "W_ih"])
 heads = st.none() | st.tuples(st.sampled_from(["H", "KV"]), st.integers(0, 10**9 - 1))
 tokens = st.none() | st.text(min_size=1) | st.integers(0, 10**9 - 1)

@@ -317,6 +317,41 @@ def test_the_page_follows_a_run_that_trains(look, make, serving):
     assert list(server) == []
 
 
+HIDE = """(hidden) => {
+  Object.defineProperty(document, "hidden", { get: () => hidden, configurable: true });
+  document.dispatchEvent(new Event("visibilitychange"));
+}"""
+
+
+def test_tabs_that_nobody_looks_at_keep_no_connection(look, make, serving):
+    """A browser has six for each host: with as many streams open the next tab would never come."""
+    from playwright.sync_api import expect
+
+    run = make()
+    (run.folder / "manifest.json").unlink()  # as while it trains
+    server = serving(run.folder)
+    address = f"http://127.0.0.1:{next(server)}/"
+    pages = [look(address, offline=False)]
+    for _ in range(6):
+        pages[-1].evaluate(HIDE, True)
+        page = pages[0].context.new_page()
+        page.goto(address, timeout=60_000)
+        page.wait_for_selector("html[data-ready=yes]", timeout=60_000)
+        pages.append(page)
+    first, last = (page.locator(".live") for page in (pages[0], pages[-1]))
+    with Store(run.folder / "telemetry.sqlite") as store:
+        store.add_step(1032, tokens=1032 * 4096, loss=1.5, lr=0.001, grad_norm=0.5)
+        store.flush()
+    expect(last).to_contain_text("Training: step 1,032", timeout=30_000)
+    expect(first).to_contain_text("Training: step 1,000")
+    pages[0].evaluate(HIDE, False)
+    expect(first).to_contain_text("Training: step 1,032", timeout=30_000)
+    assert pages[0].complaints == []
+    for page in pages:
+        page.close()
+    assert list(server) == []
+
+
 def test_a_page_opens_itself_again_for_another_run_in_its_folder(look, make, serving):
     from playwright.sync_api import expect
 

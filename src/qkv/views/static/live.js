@@ -82,6 +82,25 @@ function again(following, isAnother = false) {
   location.reload();
 }
 
+// Hear the server's pulses while the page is looked at: a browser has six connections for each host, and a hidden tab that
+// kept one would stand in the way of the next. Whoever comes back hears the newest pulse first.
+function listen(heard, stands = () => {}) {
+  let events = null;
+  const tune = () => {
+    if (document.hidden) {
+      events?.close();
+      events = null;
+    } else if (!events) {
+      events = new EventSource("events");
+      events.addEventListener("pulse", ({ data }) => heard(data));
+      events.onerror = () => stands(false);
+      events.onopen = () => stands(true);
+    }
+  };
+  document.addEventListener("visibilitychange", tune);
+  tune();
+}
+
 function follow(model) {
   const pending = new Set();
   const spend = purse();
@@ -119,9 +138,8 @@ function follow(model) {
     busy = false;
     timer = setTimeout(() => ((timer = 0), catchUp()), 1000 * Math.max(LEAST, wait));
   }
-  const events = new EventSource("events");
-  events.addEventListener("pulse", (event) => {
-    const pulse = JSON.parse(event.data);
+  listen((data) => {
+    const pulse = JSON.parse(data);
     const was = told;
     told = pulse;
     model.set("pulse", pulse);
@@ -130,9 +148,7 @@ function follow(model) {
     if (pulse.finished && was && !was.finished) return again(isFollowing()); // answers and baselines are written at the end
     (was ? changed(was, pulse) : pulse.finished ? [] : ["loss", "map"]).forEach((name) => pending.add(name));
     catchUp();
-  });
-  events.onerror = () => model.set("connected", false);
-  events.onopen = () => model.set("connected", true);
+  }, (stands) => model.set("connected", stands));
 }
 
 async function payload() {
@@ -150,7 +166,7 @@ function followStudy(main, found) {
     if (JSON.stringify(study) !== shown) openStudy(main, study);
     shown = JSON.stringify(study);
   };
-  new EventSource("events").addEventListener("pulse", ({ data }) => {
+  listen((data) => {
     if (data === told) return;
     told = data;
     newest(payload, draw, () => (told = null));
