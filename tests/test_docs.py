@@ -143,11 +143,11 @@ def test_counts_in_sentences_have_no_more_digits_than_they_bear():
 
 def test_a_page_with_a_log_says_which_text_and_version_add_to_it():
     for log in LOGS:
-        name = re.match("study-(.*)-tinyshakespeare", log.name)[1]
+        name = re.match("study-(.*)-[a-z0-9]+-[0-9a-f]{8}$", log.name)[1]
         page = (DOCS / "answers" / f"{name}.md").read_text("utf-8")
         design = json.loads(next(log.glob("design-*.json")).read_text("utf-8"))
         assert f"{design['software']} and a TEXT of the sha256 above" in page
-        assert f"sha256 {design['source_sha256'][:16]}" in page.partition("[Its log]")[0]
+        assert f"sha256 {design['source_sha256'][:16]}" in page.partition(f"runs/{log.name}/runs.jsonl")[0]
 
 
 @pytest.mark.parametrize("name", COMMANDS)
