@@ -60,3 +60,10 @@ def test_a_second_name_of_a_shared_matrix_picks_what_was_recorded_of_it(selector
 def test_an_error_shows_the_nearest_addresses():
     with pytest.raises(AddressError, match="L0.W_Q"):
         select("L0.W_q", ["W_E", "L0.W_Q"])
+
+
+def test_where_only_heads_were_recorded_they_are_said_to_be():
+    heads = ["L0.H0.QK", "L0.H1.QK"]
+    with pytest.raises(AddressError, match=r"only heads were, which 'L\*\.H\*\.\*\*' names, or L0\.H0\.QK"):
+        select("**", heads)
+    assert select("L*.H*.**", heads) == heads

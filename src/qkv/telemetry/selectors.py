@@ -41,6 +41,8 @@ def select(
         if not matched:
             near = nearest(name, names) or list(addresses[:3])
             hint = f"; nearest: {', '.join(near)}" if near else "; nothing was"
+            if names and all(_HEAD.search(known) for known in names):
+                hint = f": only heads were, which 'L*.H*.**' names, or {near[0]}"
             raise AddressError(f"selector {name!r} matches nothing that was recorded{hint}")
         if subtract and position == 0:
             chosen = {a for a in addresses if not _HEAD.search(a)}

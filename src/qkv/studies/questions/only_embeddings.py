@@ -141,8 +141,8 @@ def _claim(findings: Findings) -> str:
         return f"Nothing that matters is lost by {what}; the loss changes by"
     small = ", less than would matter" if verdict == "differs but trivially" else ""
     if effect < 0:
-        return f"A model learns by {what}, and better than with everything trained{small}: the loss changes by"
-    return f"A model learns by {what}, but not as well{small}: it costs"
+        return f"A model learns by {what}, and better than with everything trained{small}, so that the loss changes by"
+    return f"A model learns by {what}, but not as well{small}, which costs"
 
 
 def _sums(findings: Findings) -> str:
