@@ -401,3 +401,8 @@ def test_a_model_of_the_hub_is_fetched_without_code_or_pickles(folder, monkeypat
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     with pytest.raises(MissingExtra, match=r"pip install 'qkv\[hub\]'"):
         read_checkpoint("hf:org/known")
+
+
+def test_more_layers_than_the_files_have_tensors_are_refused_before_they_are_laid_out(folder):
+    change_config(folder, num_hidden_layers=100_000_000)
+    refused(folder, "100,000,000 layers", "tensors in all")

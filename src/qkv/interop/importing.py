@@ -19,7 +19,7 @@ from torch import Tensor
 from qkv.data.pretrained import PAIRS
 from qkv.data.sentencepiece import FILES as SIDES
 from qkv.data.tokenizers import Tokenizer, load_tokenizer
-from qkv.errors import ConfigError, SourceError, nearest
+from qkv.errors import ConfigError, SourceError, many, nearest
 from qkv.interop.families import FAMILIES
 from qkv.interop.family import Family
 from qkv.interop.folders import OWN_TYPE, Weights, no_model, read_json, within
@@ -204,6 +204,11 @@ def _read_state(
     family: Family, config: ModelConfig, weights: Weights, dtype: torch.dtype, notes: list[str]
 ) -> dict[str, Tensor]:
     """Every matrix by address. Raises SourceError naming tensor and file."""
+    if config.sizes.n_layers > len(weights.tensors):  # before anything of that size is laid out
+        raise SourceError(
+            f"{weights.folder}: config.json asks for {config.sizes.n_layers:,} layers, and the files hold"
+            f" {many(len(weights.tensors), 'tensor')} in all"
+        )
     rows = rows_of_model(family, config)
     _settle_names(family, rows, weights)
     _refuse_others(family, rows, weights, notes)

@@ -85,7 +85,7 @@ def parse_address(text: str) -> Address:
     match = _ADDRESS.fullmatch(text)
     if match is None:
         if re.search(r"(^|\.)(L|H|KV)\d+$", text) and _ADDRESS.fullmatch(f"{text}.W_V"):
-            raise AddressError(f"{_short(text)} holds several matrices; name one of them, such as {text}.W_V")
+            raise AddressError(f"{_short(text)} holds several matrices; add the name of one: .W_Q, .W_K, .W_V or .W_O")
         raise AddressError(
             f"{_short(text)} is not an address; expected [enc.|dec.][L0.][cross.][H3.|KV1.]NAME, "
             "for example W_E, L0.W_Q, L2.H3.W_V, L2.H3.QK or W_E[the]"
