@@ -6,16 +6,15 @@ ln(pairs) for a model that knows which values were told but not where (less, for
 and 8 values), 0 for one that recalls. Used by studies only; it needs no text.
 """
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 import torch
 
-from qkv.randomness import generator
+from qkv.studies.made import Made
 from qkv.tasks.batch import Batch
-from qkv.tasks.causal import Causal
 
 if TYPE_CHECKING:
     from qkv.data.corpus import Corpus
@@ -23,41 +22,21 @@ if TYPE_CHECKING:
 
 __all__ = ["Recall"]
 
-_VALIDATION = 512
-"""Windows of the fixed validation set."""
-
 
 @dataclass(frozen=True, kw_only=True)
-class Recall(Causal):
-    """A causal task whose batches are made by rule, each window by (seed, step, its number)."""
+class Recall(Made):
+    """Windows of n_ctx tokens, half a table and half its questions."""
 
     name: str = "recall"
+    n_validation: ClassVar[int] = 512
     keys: int
     """Different keys there are."""
     values: int
     """Different values there are."""
 
-    def train_batch(
-        self,
-        corpus: "Corpus",
-        sizes: "Sizes",
-        seed: int,
-        step: int,
-        examples: np.ndarray,
-        *,
-        random_labels: bool = False,
+    def _batch(
+        self, corpus: "Corpus", sizes: "Sizes", streams: Sequence[np.random.Generator], random_labels: bool
     ) -> Batch:
-        """Windows of n_ctx tokens, half a table and half its questions; see `Task.train_batch`."""
-        streams = [generator(seed, "recall", step, int(example)) for example in examples]
-        return self._batch(corpus, sizes, streams, random_labels)
-
-    def val_batches(self, corpus: "Corpus", sizes: "Sizes", batch_size: int) -> Iterator[Batch]:
-        """The same 512 windows for every run."""
-        for first in range(0, _VALIDATION, batch_size):
-            numbers = range(first, min(first + batch_size, _VALIDATION))
-            yield self._batch(corpus, sizes, [generator("recall", "validation", i) for i in numbers], False)
-
-    def _batch(self, corpus: "Corpus", sizes: "Sizes", streams: list, random_labels: bool) -> Batch:
         pairs = min(sizes.n_ctx // 4, self.keys)
         names = np.asarray(corpus.train.ids[: self.keys + self.values], dtype=np.int64)
         windows = np.stack([self._window(names, pairs, draws) for draws in streams])

@@ -7,16 +7,15 @@ text.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 import torch
 
-from qkv.randomness import generator
+from qkv.studies.made import Made
 from qkv.tasks.batch import Batch
-from qkv.tasks.causal import Causal
 
 if TYPE_CHECKING:
     from qkv.data.corpus import Corpus
@@ -24,15 +23,13 @@ if TYPE_CHECKING:
 
 __all__ = ["Repeat"]
 
-_VALIDATION = 256
-"""Windows of the fixed validation set."""
-
 
 @dataclass(frozen=True, kw_only=True)
-class Repeat(Causal):
-    """A causal task whose batches are made by rule, each window by (seed, step, its number)."""
+class Repeat(Made):
+    """Windows of n_ctx letters, asked for the next one after the first pass."""
 
     name: str = "repeat"
+    n_validation: ClassVar[int] = 256
     letters: int
     """Different letters there are."""
     shortest: int = 6
@@ -45,27 +42,9 @@ class Repeat(Causal):
         """Nats per letter of a model that knows the letters of the shortest block and strikes them out one by one."""
         return math.lgamma(self.shortest + 1) / self.shortest
 
-    def train_batch(
-        self,
-        corpus: "Corpus",
-        sizes: "Sizes",
-        seed: int,
-        step: int,
-        examples: np.ndarray,
-        *,
-        random_labels: bool = False,
+    def _batch(
+        self, corpus: "Corpus", sizes: "Sizes", streams: Sequence[np.random.Generator], random_labels: bool
     ) -> Batch:
-        """Windows of n_ctx letters, asked for the next one after the first pass; see `Task.train_batch`."""
-        streams = [generator(seed, "repeat", step, int(example)) for example in examples]
-        return self._batch(corpus, sizes, streams, random_labels)
-
-    def val_batches(self, corpus: "Corpus", sizes: "Sizes", batch_size: int) -> Iterator[Batch]:
-        """The same 256 windows for every run."""
-        for first in range(0, _VALIDATION, batch_size):
-            numbers = range(first, min(first + batch_size, _VALIDATION))
-            yield self._batch(corpus, sizes, [generator("repeat", "validation", i) for i in numbers], False)
-
-    def _batch(self, corpus: "Corpus", sizes: "Sizes", streams: list, random_labels: bool) -> Batch:
         names, places = np.asarray(corpus.train.ids[: self.letters], dtype=np.int64), np.arange(sizes.n_ctx + 1)
         windows, asked = [], []
         for draws in streams:
