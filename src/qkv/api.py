@@ -14,7 +14,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -26,6 +25,7 @@ from qkv.errors import ConfigError, RunFolderError, UserError, many, several, un
 from qkv.folder import RunFolder
 from qkv.inspection.onetext import float64_copy, one_text
 from qkv.instruments.ledger import check_kept
+from qkv.interop.live import Attention, attention
 from qkv.models import build
 from qkv.models.factored import FactoredMatrix
 from qkv.models.matrices import Catalogue
@@ -210,50 +210,6 @@ def _tokenizer(given: Any) -> Tokenizer:
         return given
     inside = getattr(given, "backend_tokenizer", None)
     return Tokenizer.from_json(inside.to_str()) if inside is not None else load_tokenizer(Path(given))
-
-
-def attention(model: Any, tokenizer: Any, text: str) -> "Attention":
-    """Where every head of a live model of transformers looks on a text, whatever attention it runs with.
-
-    The model's weights are copied into ours, which has a path that keeps patterns; the model itself stays as it is (no
-    `attn_implementation="eager"`, no hooks). `tokenizer` is the model's; the text is framed as it frames it.
-
-    Raises ConfigError for a model that `qkv import` does not read or that does not read one text (a translation's),
-    UserError for a text that is too long or empty.
-    """
-    from qkv.interop.mirror import mirror_of
-
-    mirror = mirror_of(model)
-    if mirror.config is None:
-        raise ConfigError(f"{type(model).__name__} has no layout that qkv can run; it shows models that it can import")
-    if mirror.config.kind not in ("CausalLM", "MaskedLM"):
-        raise ConfigError(
-            f"{type(model).__name__} reads more than one text, or none; qkv.attention shows models that read one."
-            " Save it, type qkv import FOLDER, and look at the run with qkv view"
-        )
-    ids = list(tokenizer(text)["input_ids"])
-    n_ctx = mirror.config.sizes.n_ctx
-    if not 0 < len(ids) <= n_ctx:
-        raise UserError(f"the text has {many(len(ids), 'token')}; this model reads 1 to {n_ctx}")
-    with torch.inference_mode():
-        model_of_ours: Any = mirror.model
-        _, record = model_of_ours.forward_recorded(torch.tensor([ids]))
-    patterns = [record[f"L{layer}.pattern"][0].numpy() for layer in range(mirror.config.sizes.n_layers)]
-    return Attention(tuple(tokenizer.convert_ids_to_tokens(ids)), np.stack(patterns))
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Attention:
-    """Every head's pattern on one text."""
-
-    tokens: tuple[str, ...]
-    """As the tokenizer spells them, [pos]."""
-    patterns: np.ndarray
-    """float32 [layer, head, query_pos, key_pos]; each row sums to 1."""
-
-    def __repr__(self) -> str:
-        layers, heads, pos, _ = self.patterns.shape
-        return f"Attention({many(layers, 'layer')}, {many(heads, 'head')}, {many(pos, 'token')})"
 
 
 def verify(path: str | Path, *, updates: int | None = 256, seed: int = 0) -> recipe.Verdict:
@@ -490,6 +446,28 @@ class Run:
 
         batch = self._one_text(text).batch
         return gradient_path(float64_copy(self.model_at(at)), self.task, batch)
+
+    def patch(
+        self,
+        text: str,
+        other: str,
+        *,
+        answers: Sequence[str] | None = None,
+        addresses: Sequence[str] = (),
+        at: int | None = None,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> Any:
+        """Which activations carry what tells `text` from `other`, two texts of as many tokens (or two image files):
+        each is taken from `other`, and the answer goes over or stays; see `qkv.inspection.patching`.
+
+        `answers` names two tokens or classes; `addresses` takes these activations alone (`L1.H0.z`).
+        """
+        from qkv.inspection.patching import asked, named, patch
+
+        self._reads_text()
+        of = self.task, self.tokenizer, self.config.model
+        first, second, which = asked(*of, text), asked(*of, other), named(*of, answers)
+        return patch(self.model_at(at), first, second, answers=which, addresses=addresses, progress=progress)
 
     def logit_lens(self, text: str, at: int | None = None) -> Any:
         """What the model would answer to `text` if it ended after each layer; see `qkv.inspection.lens`."""

@@ -1,8 +1,12 @@
 """`qkv show RUN ADDR --text TEXT`: a head's address shows that head's part of the activation, or says whose it is."""
 
+import json
+
 import pytest
 import torch
 
+import qkv
+from qkv import cli
 from qkv.commands.show_text import activation_values
 from qkv.errors import AddressError
 from qkv.models import Sizes
@@ -36,3 +40,31 @@ def test_a_head_that_there_is_not_is_refused_with_those_there_are(address, said)
     name = address.replace(next((part for part in address.split(".") if part[-1].isdigit() and part[0] != "L"), ""), "")
     with pytest.raises(AddressError, match=said):
         activation_values(torch.zeros(2 if address[-1] in "kv" else 4, 3, 2), name.replace("..", "."), address, SIZES)
+
+
+def test_patching_shows_where_the_answer_goes_over_and_says_what_is_missing(small_text, tmp_path, capsys):
+    sets = {"d_model": 32, "n_layers": 2, "n_heads": 2, "n_ctx": 16}
+    path = str(tmp_path / "run")
+    qkv.train(small_text, out=path, tokenizer="char", steps=6, set=sets, threads=1, report=False, watch="off")
+    words = ["show", path, "--text", "the cat", "--patch", "the rat"]
+    capsys.readouterr()
+    assert cli.main([*words, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["tokens"] == list("the cat") and found["others"] == list("the rat") and found["position"] == 6
+    stream = found["shares"]["stream"]
+    assert stream[0][4] == pytest.approx(1) and stream[0][:4] == pytest.approx([0] * 4, abs=1e-9)
+    assert cli.main(words) == 0
+    out = capsys.readouterr().out
+    assert "'c' < 'r'" in out and "nats for the first text" in out and "L1" in out
+    assert cli.main([*words[:2], "L1.H0.z", *words[2:], "--answers", "a", "e"]) == 0
+    out = capsys.readouterr().out
+    assert "L1.H0.z at all tokens at once:" in out and "'a' or 'e'?" in out
+    for more, said in (
+        (["show", path, "--patch", "the rat"], "give both texts"),
+        ([*words[:4], "--answers", "a", "e"], "add --patch OTHER"),
+        ([*words, "--answers", "a", "abc"], "unknown token 'abc'"),
+        ([*words[:4], "--patch", "the"], "expected as many"),
+        ([*words, "--measure", "drift"], "leave it out"),
+    ):
+        assert cli.main(more) == 2
+        assert said in capsys.readouterr().err

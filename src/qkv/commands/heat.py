@@ -11,7 +11,7 @@ import numpy as np
 if TYPE_CHECKING:
     from rich.text import Text
 
-__all__ = ["blocks", "heat", "strip"]
+__all__ = ["blocks", "heat", "hue", "strip"]
 
 _SHADES = " ░▒▓█"
 _COLD, _WARM, _GROUND = np.array([70, 130, 230]), np.array([240, 130, 50]), np.array([24, 24, 28])
@@ -43,7 +43,7 @@ def heat(values: np.ndarray, *, colour: bool, largest: float | None = None) -> "
     for upper, lower in zip(scaled[::2], scaled[1::2], strict=True):
         line = Text()
         for above, below in zip(upper, lower, strict=True):
-            line.append("▀", style=f"{_colour(above)} on {_colour(below)}")
+            line.append("▀", style=f"{hue(above)} on {hue(below)}")
         lines.append(line)
     return lines
 
@@ -56,11 +56,12 @@ def strip(values: np.ndarray, *, colour: bool, largest: float) -> "Text":
         return heat(values[None], colour=False, largest=largest)[0]
     line = Text()
     for value in values:
-        line.append("█", style=_colour(float(np.nan_to_num(value / (largest or 1.0)))))
+        line.append("█", style=hue(float(np.nan_to_num(value / (largest or 1.0)))))
     return line
 
 
-def _colour(value: float) -> str:
-    hue = _WARM if value >= 0 else _COLD
-    red, green, blue = (_GROUND + (hue - _GROUND) * min(1.0, abs(value)) ** 0.7).astype(int)
+def hue(value: float) -> str:
+    """The colour of a value, -1 to 1, as rich spells it."""
+    end = _WARM if value >= 0 else _COLD
+    red, green, blue = (_GROUND + (end - _GROUND) * min(1.0, abs(value)) ** 0.7).astype(int)
     return f"rgb({red},{green},{blue})"

@@ -5,6 +5,8 @@ says so. Of the whole run --at shows the tables of its matrices alone: the answe
 ADDR is a matrix (L0.W_Q), one head of it (L0.H3.W_V), a token's row (W_E[the]), a circuit (L0.H3.QK), or with --text
 an activation (L0.x, L0.H3.q, L0.H3.pattern). --text alone shows where every head looks on that text; of a translation
 model which source tokens each target token looks at ("SOURCE => TARGET", or a source, which is then translated).
+--patch OTHER takes one activation after another from a second text of as many tokens, and shows where the answer
+follows: which layer, position and head carries what tells the two apart.
 
 Example:
   qkv show runs/my-1
@@ -14,6 +16,7 @@ Example:
   qkv show runs/my-1 --text "the cat sat on the mat"
   qkv show runs/my-1 L0.H1.pattern --text "the cat sat on the mat" --at 64
   qkv show runs/my-1 L1.W_Q --text "the cat sat on the mat" --at 0..64
+  qkv show runs/my-1 --text "The king said to" --patch "The dog said to"
   qkv show runs/de-en --text "Ein Mann schläft. => A man sleeps."
   qkv show runs/de-en dec.L1.cross.H0.pattern --text "Ein Mann schläft."
 """
@@ -37,6 +40,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--text", metavar="TEXT", help="run the model on this text (or image file) and show attention or activations"
     )
+    parser.add_argument(
+        "--patch", metavar="OTHER", help="with --text: take activations from this text of as many tokens, one at a time"
+    )
+    parser.add_argument(
+        "--answers", nargs=2, metavar=("A", "B"), help="with --patch: the two answers (the likeliest to each text)"
+    )
     parser.add_argument("--measure", metavar="NAME", help="of the layer x matrix table (drift; norm if imported)")
     parser.add_argument("--weights", type=one_of("best", "last"), default="last", help="best or last (default)")
     parser.add_argument("--json", action="store_true", help="print one JSON object on stdout")
@@ -50,15 +59,21 @@ def run(args: argparse.Namespace) -> int:
     whens = span or (() if at is None else (at,))
     if args.text is None and span:
         raise UserError("two steps (--at A..B) ask what moved on a text; add --text TEXT")
+    if args.patch is not None and (args.text is None or span):
+        raise UserError("--patch takes activations from a second text into --text TEXT, at one step; give both texts")
+    if args.answers and args.patch is None:
+        raise UserError("--answers names the two answers that --patch compares; add --patch OTHER")
     from qkv import api
-    from qkv.commands import screen, show_matrix, show_moved, show_pair, show_run, show_text
+    from qkv.commands import screen, show_matrix, show_moved, show_pair, show_patched, show_run, show_text
     from qkv.commands.nearest import nearest, said
 
     loaded = api.load(args.run, weights=args.weights)
     if args.measure and (args.text is not None or args.address is not None):
         raise UserError("--measure chooses what the table of all matrices shows; leave it out here")
     steps = nearest(loaded, *whens) if args.text is not None else ()
-    if args.text is not None and loaded.task.stack == "encoder-decoder":
+    if args.patch is not None and args.text is not None:
+        shown = show_patched.look(loaded, args.text, args.patch, args.answers, args.address, *steps)
+    elif args.text is not None and loaded.task.stack == "encoder-decoder":
         if span:
             raise UserError(f"{args.run} reads pairs; what moved (--at A..B) is shown of runs that read one text")
         shown = show_pair.look(loaded, args.text, args.address, *steps)

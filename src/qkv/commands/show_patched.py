@@ -1,0 +1,129 @@
+"""`qkv show RUN [ADDR] --text TEXT --patch OTHER`: which activations carry what tells two texts apart."""
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from qkv.commands import heat, screen
+from qkv.inspection.patching import MIXER, MLP, STREAM
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+    from qkv.api import Run
+    from qkv.inspection.patching import Patching
+
+__all__ = ["PatchedShown", "look"]
+
+SHOWN_FROM = 0.005
+"""Positions whose shares are all nearer to 0 have no line."""
+KINDS = {
+    STREAM: "What enters a layer (the residual stream), at one token alone",
+    MIXER: "What attention adds, at one token alone",
+    MLP: "What the MLP adds, at one token alone",
+}
+
+
+@dataclass(frozen=True)
+class PatchedShown:
+    """The shares of every activation that was patched."""
+
+    patching: "Patching"
+    answers: tuple[str, str]
+    """a and b as a person reads them."""
+    mixes: str
+    """What the layers mix positions by: attention, or what stands in its place."""
+
+    def as_json(self) -> dict[str, Any]:
+        """Tokens of both, the two answers and their log-odds, and the shares."""
+        found = self.patching
+        shares = {name: values.tolist() for name, values in found.shares.items()}
+        return {
+            "tokens": found.tokens,
+            "others": found.others,
+            "position": found.position,
+            "answers": list(self.answers),
+            "log_odds": list(found.odds),
+            "shares": shares,
+            "heads": None if found.heads is None else found.heads.tolist(),
+            "activations": {
+                name: {"by_position": values[:-1].tolist(), "all": float(values[-1])}
+                for name, values in found.one.items()
+            },
+        }
+
+    def print(self) -> None:
+        """What is compared, then a table for each kind of activation."""
+        found = self.patching
+        a, b = (screen.shown(repr(answer)) for answer in self.answers)
+        where = "" if found.position is None else f" at {self._label(found.position)}, token {found.position + 1}"
+        print(f"Asked{where}: {a} or {b}? log p({a}) - log p({b}) is")
+        print(f"{found.odds[0]:+.3f} nats for the first text, {found.odds[1]:+.3f} for the other.")
+        print("Each share: how far the answer goes over where one activation is taken from the other text;")
+        print("0 stays, 1 becomes that of the other.")
+        for kind, title in KINDS.items():
+            if kind in found.shares:
+                print(f"\n{title.replace('attention', self.mixes)}:")
+                layers = [f"L{layer}" for layer in range(len(found.shares[kind]))]
+                self._table(layers, found.shares[kind].numpy().T)
+        if found.heads is not None:
+            print("\nWhat one head writes (z), at all tokens:")
+            values = found.heads.numpy()
+            names = [f"H{head}" for head in range(values.shape[1])]
+            screen.print_table(["", *names], [(f"L{i}", *map(_cell, row)) for i, row in enumerate(values)])
+        if found.one:
+            print()
+            self._table(list(found.one), np.stack([values[:-1].numpy() for values in found.one.values()], axis=1))
+            for name, values in found.one.items():
+                print(f"{name} at all tokens at once: {float(values[-1]):+.3f}")
+
+    def _table(self, columns: Sequence[str], values: np.ndarray) -> None:
+        """One line for each token at which some value [pos, column] is not next to 0."""
+        kept = [i for i, row in enumerate(values) if np.abs(row).max() >= SHOWN_FROM]
+        rows = [(self._label(i), *map(_cell, values[i])) for i in kept]
+        if rows:
+            screen.print_table(["token", *columns], rows)
+        if len(kept) < len(values):
+            print(f"({len(values) - len(kept)} of {len(values)} tokens are left out: nearer to 0 than {SHOWN_FROM:g})")
+
+    def _label(self, position: int) -> str:
+        """A token, and the other's where it differs."""
+        one, other = (screen.shown(repr(x[position])[1:-1]) for x in (self.patching.tokens, self.patching.others))
+        return f"'{one}'" if one == other else f"'{one}' < '{other}'"
+
+
+def _cell(value: float) -> "str | Text":
+    from rich.text import Text
+
+    written = f"{value + 0.0:.2f}" if abs(value) >= SHOWN_FROM else "0.00"
+    return Text(written, style=f"on {heat.hue(float(value))}" if sys.stdout.isatty() else "")
+
+
+def look(
+    run: "Run", text: str, other: str, answers: Sequence[str] | None, address: str | None, at: int | None = None
+) -> PatchedShown:
+    """Patch activations of `other` into `text` under the weights of step `at`: all layers, or one address.
+
+    Raises UserError and AddressError as `Run.patch` does.
+    """
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bar:
+        line = bar.add_task("patching", total=None)
+        found = run.patch(
+            text,
+            other,
+            answers=answers,
+            addresses=[address] if address else [],
+            at=at,
+            progress=lambda done, of: bar.update(line, completed=done, total=of),
+        )
+    classes = run.config.model.classes
+    name = classes.__getitem__ if classes else run.tokenizer.token  # type: ignore[union-attr]
+    a, b = found.answers
+    mixer = run.config.model.resolved().layout.mixer
+    return PatchedShown(found, (name(a), name(b)), "attention" if mixer == "attention" else f"the {mixer}")

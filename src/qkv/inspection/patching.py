@@ -1,0 +1,248 @@
+"""Activation patching: which activations carry what tells two inputs apart.
+
+Of two inputs of as many positions, the model answers one with a and the other with b. One activation of the first is
+replaced by what the second has in the same place, all that follows is computed anew, and the answer may go over:
+
+    share = (D(first) - D(patched)) / (D(first) - D(second)),    D = log p(a) - log p(b),
+
+0 where it stays, 1 where it becomes the second's; below 0 or above 1 where others had held against it. It is what the
+second's activation suffices for, in the surroundings of the first: two parts that do the same work can each have a high
+share, two that need each other none, so shares do not sum to 1, and swapping the inputs asks another question.
+
+Sources: Vig et al. 2020 (arXiv 2004.12265); Meng et al. 2022 (arXiv 2202.05262); with the log-odds of two answers Wang
+et al. 2022 (arXiv 2211.00593). Nulls: a position that has the same token and nothing different before it (or, in an
+encoder, anything at the embedding) carries 0; the whole stream at any layer 1.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from qkv.errors import UserError, many, unknown
+from qkv.inspection.onetext import float64_copy
+from qkv.models.activations import parse_activation
+from qkv.models.layout import ModelConfig
+from qkv.tasks import Task
+from qkv.tasks.image import one_image
+
+__all__ = ["MIXER", "MLP", "STREAM", "Asked", "Patching", "asked", "named", "patch"]
+
+STREAM, MIXER, MLP = "stream", "mixer", "mlp"
+_ROWS = 32
+"""Patched copies of the input that go through the model together."""
+_LEAST = 1e-6
+"""Nats of log-odds between the two inputs, below which float64 has little left to trace."""
+
+
+@dataclass(frozen=True, eq=False)
+class Asked:
+    """One of the two inputs."""
+
+    inputs: Tensor
+    """What the model takes, one row: ids int64 [1, pos], or pixels."""
+    tokens: list[str]
+    """The name of each position."""
+    position: int | None = None
+    """Where it is answered; None where all of the input gets one answer."""
+
+
+@dataclass(frozen=True, eq=False)
+class Patching:
+    """What each activation of the second input does to the answer to the first."""
+
+    tokens: list[str]
+    others: list[str]
+    """Of the second input, place for place."""
+    position: int | None
+    """Where both are answered; None where all of an input gets one answer."""
+    answers: tuple[int, int]
+    """a and b: tokens or classes."""
+    odds: tuple[float, float]
+    """log p(a) - log p(b), nats, for the first input and for the second."""
+    shares: dict[str, Tensor] = field(repr=False)
+    """float64 [layer, pos], the activation at that position alone: `stream` is what enters a layer, `mixer` what
+    attention (or what stands in its place) adds, `mlp` what the MLP adds, where there is one."""
+    heads: Tensor | None = field(repr=False)
+    """float64 [layer, head], z of one head at all positions; None without attention."""
+    one: dict[str, Tensor] = field(repr=False)
+    """The activations that were asked for by address -> float64 [pos + 1]: each position alone, then all at once."""
+
+
+def asked(task: Task, tokenizer: Any, config: ModelConfig, text: str) -> Asked:
+    """A text, or an image by its path, as a model of this task answers it.
+
+    A causal model is asked for what follows the last token, a masked one for its [MASK], a classifier for the class.
+
+    Raises UserError for a text that is empty or too long, or of which nothing or several things are asked.
+    """
+    if task.stack == "encoder-decoder":
+        raise UserError("a translation has two stacks and many answers; patching takes a model of one stack")
+    if task.reads == "images":
+        return Asked(*one_image(Path(text), config))
+    ids, n_ctx = tokenizer.encode_whole(text, special=task.marks), config.sizes.n_ctx
+    if not 0 < len(ids) <= n_ctx:
+        raise UserError(f"the text has {many(len(ids), 'token')}; this model reads 1 to {n_ctx}")
+    position = len(ids) - 1 if config.kind == "CausalLM" else None
+    if config.kind == "MaskedLM":
+        hidden = np.flatnonzero(ids == tokenizer.special["[MASK]"])
+        if len(hidden) != 1:
+            raise UserError(f"{text!r} has {many(len(hidden), '[MASK]', '[MASK]')}; put one where an answer is wanted")
+        position = int(hidden[0])
+    inputs = torch.as_tensor(np.asarray(ids, dtype=np.int64))[None]
+    return Asked(inputs, [tokenizer.token(int(i)) for i in ids], position)
+
+
+def named(task: Task, tokenizer: Any, config: ModelConfig, answers: Sequence[str] | None) -> tuple[int, int] | None:
+    """The numbers of two answers, tokens by their addresses' names or classes; None where none are given.
+
+    Raises UserError for another number of them, or for what is no token or class.
+    """
+    if answers is None:
+        return None
+    if isinstance(answers, str) or len(answers) != 2 or answers[0] == answers[1]:
+        raise UserError(f"two different answers are compared; given: {answers!r}")
+    places = dict(zip(config.classes, range(len(config.classes)), strict=True)) or tokenizer.readable
+    for answer in answers:
+        if answer not in places:
+            raise UserError(unknown("class" if config.classes else "token", answer, places))
+    return places[answers[0]], places[answers[1]]
+
+
+def patch(
+    model: Any,
+    first: Asked,
+    second: Asked,
+    *,
+    answers: tuple[int, int] | None = None,
+    addresses: Sequence[str] = (),
+    progress: Callable[[int, int], None] | None = None,
+) -> Patching:
+    """Every layer and position of one stack patched by itself, in float64; or the activations at `addresses` alone.
+
+    Without `answers`, a is the likeliest answer to the first input and b that to the second; where these are the same,
+    b is the one whose probability rises most from the first to the second. `progress(done, of)` is told how many passes
+    through the model are made.
+
+    Raises UserError for inputs of unlike length, that are the same, or that the model answers alike; AddressError for
+    what is no activation.
+    """
+    if len(first.tokens) != len(second.tokens):
+        cuts = " and ".join(f"{'|'.join(each.tokens)!r:.60}" for each in (first, second))
+        raise UserError(
+            f"the two have {len(first.tokens)} and {len(second.tokens)} tokens ({cuts}); expected as many, so that each"
+            " position has a counterpart"
+        )
+    if first.position != second.position:
+        raise UserError("the two are answered in different places; put [MASK] at the same token of both")
+    if first.inputs.equal(second.inputs):
+        raise UserError("the two inputs are the same, so there is nothing to trace; change a word in one of them")
+    passes = _Passes(float64_copy(model), first, second)
+    a, b = answers or passes.likeliest()
+    gap = float(passes.odds(a, b)[0] - passes.odds(a, b)[1])
+    if a == b or abs(gap) < _LEAST:
+        raise UserError(
+            f"the model tells the two answers apart by {abs(gap):.1g} nats between these inputs; expected {_LEAST:g} or"
+            " more: take inputs that it answers differently, or name other answers"
+        )
+    passes.ask(a, b, gap)
+    plan = passes.plan(addresses)
+    found: dict[str, Tensor] = {}
+    done, of = 0, sum(-(-len(places) // _ROWS) for _, places in plan.values())
+    for name, (activation, places) in plan.items():
+        parts = []
+        for start in range(0, len(places), _ROWS):
+            parts.append(passes.shares(activation, places[start : start + _ROWS]))
+            done += 1
+            if progress:
+                progress(done, of)
+        found[name] = torch.cat(parts)
+    return Patching(
+        tokens=first.tokens,
+        others=second.tokens,
+        position=first.position,
+        answers=(a, b),
+        odds=(float(passes.odds(a, b)[0]), float(passes.odds(a, b)[1])),
+        shares={} if addresses else passes.by_layer(found),
+        heads=None if addresses else passes.by_head(found),
+        one={address: found[address] for address in addresses},
+    )
+
+
+_Place = tuple[int | None, int | None]
+"""A head and a position, None for all."""
+
+
+class _Passes:
+    """Forward passes of the first input with activations of the second in it."""
+
+    def __init__(self, model: Any, first: Asked, second: Asked) -> None:
+        self._model, self._first, self._position = model.requires_grad_(False), first, first.position
+        logits, self._own = model.forward_recorded(first.inputs)
+        others, self._other = model.forward_recorded(second.inputs)
+        self._logs = [self._answered(each)[0].log_softmax(-1) for each in (logits, others)]
+        self._n, self._names = len(first.tokens), model.activation_names()
+
+    def _answered(self, logits: Tensor) -> Tensor:
+        """[batch, answer] of logits [batch, pos, answer] or [batch, answer]."""
+        return logits if self._position is None else logits[:, self._position]
+
+    def likeliest(self) -> tuple[int, int]:
+        """The two answers, where none are named."""
+        one, two = (logs.exp() for logs in self._logs)
+        a, b = int(one.argmax()), int(two.argmax())
+        if a == b:
+            rise = two - one
+            rise[a] = -torch.inf
+            b = int(rise.argmax())
+        return a, b
+
+    def odds(self, a: int, b: int) -> Tensor:
+        """log p(a) - log p(b) for the first input and for the second."""
+        return torch.stack([logs[a] - logs[b] for logs in self._logs])
+
+    def ask(self, a: int, b: int, gap: float) -> None:
+        """From now on shares are of these answers, which are `gap` apart."""
+        self._a, self._b, self._gap, self._from = a, b, gap, float(self.odds(a, b)[0])
+
+    def plan(self, addresses: Sequence[str]) -> dict[str, tuple[str, list[_Place]]]:
+        """What is asked -> the activation and the places at which it is patched, one pass each."""
+        along: list[int | None] = [*range(self._n)]
+        if addresses:
+            found = {address: parse_activation(address, self._names, self._model.sizes) for address in addresses}
+            return {address: (name, [(head, at) for at in [*along, None]]) for address, (name, head) in found.items()}
+        alone: list[_Place] = [(None, at) for at in along]
+        heads: list[_Place] = [(head, None) for head in range(self._model.sizes.n_heads)]
+        places = dict.fromkeys(("resid_pre", "attn_out", "mix_out", "mlp_out"), alone) | {"z": heads}
+        parts = {name: name.rpartition(".")[2] for name in self._names}
+        return {name: (name, places[part]) for name, part in parts.items() if part in places}
+
+    def shares(self, name: str, places: Sequence[_Place]) -> Tensor:
+        """The share of each place of one activation, float64 [place]."""
+        mixed = self._own[name].expand(len(places), *self._own[name].shape[1:]).clone()
+        other = self._other[name][0]
+        for row, (head, position) in enumerate(places):
+            target, source = (mixed[row], other) if head is None else (mixed[row, head], other[head])
+            where = slice(None) if position is None else slice(position, position + 1)
+            target[..., where, :] = source[..., where, :]
+        inputs = self._first.inputs.expand(len(places), *self._first.inputs.shape[1:])
+        logits = self._answered(self._model.forward_with(inputs, {name: mixed}))
+        return (self._from - (logits[:, self._a] - logits[:, self._b])) / self._gap
+
+    def by_layer(self, found: dict[str, Tensor]) -> dict[str, Tensor]:
+        """[layer, pos] of each kind of activation that there is."""
+        kinds = {STREAM: ("resid_pre",), MIXER: ("attn_out", "mix_out"), MLP: ("mlp_out",)}
+        rows = {
+            kind: [shares for name, shares in found.items() if name.split(".")[-1] in parts]
+            for kind, parts in kinds.items()
+        }
+        return {kind: torch.stack(each) for kind, each in rows.items() if each}
+
+    def by_head(self, found: dict[str, Tensor]) -> Tensor | None:
+        """[layer, head]."""
+        rows = [shares for name, shares in found.items() if name.endswith(".z")]
+        return torch.stack(rows) if rows else None
