@@ -8,10 +8,12 @@ import torch
 import torch.nn.functional as F
 
 from qkv.errors import ChangeError, UserError
+from qkv.inspection.patching import Asked, patch
 from qkv.models import build
 from qkv.models.matrices import Catalogue
 from qkv.views.forward import backward, forward, layers_that_fit
 from qkv.views.looker import Looker
+from qkv.views.patched import patched
 from qkv.views.report import read_report
 from qkv.views.vocabulary import in_context
 
@@ -135,3 +137,16 @@ def test_a_report_carries_the_layers_that_fit(looker, run_folder, monkeypatch):
     assert report.forward.text == TEXT and [layer.layer for layer in report.forward.layers] == [0, 1, 2]
     monkeypatch.setattr("qkv.views.forward.CARRIED_BYTES", 200_000)
     assert layers_that_fit(looker, 24) == [0, 2]
+
+
+def test_patching_on_a_page_is_the_instrument_s(looker, model):
+    other = TEXT.replace("day", "way")
+    shown = patched(looker, TEXT, other, None)
+    found = patch(model, *(Asked(looker.words(text, 99).ids, [*text], len(text) - 1) for text in (TEXT, other)))
+    assert shown.tokens == tuple(TEXT) and shown.others == tuple(other) and shown.position == len(TEXT) - 1
+    assert shown.odds == pytest.approx(found.odds) and shown.shares.keys() == found.shares.keys()
+    for kind, shares in found.shares.items():
+        np.testing.assert_allclose(array(shown.shares[kind]), shares.numpy(), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(array(shown.heads), found.heads.numpy(), rtol=1e-5, atol=1e-6)
+    with pytest.raises(UserError, match="expected as many"):
+        patched(looker, TEXT, TEXT[1:], None)

@@ -127,7 +127,7 @@ def test_forward_shows_the_models_activations_and_a_change_shows(live, model, ru
     from playwright.sync_api import expect
 
     page = live(fragment="#room=forward")
-    page.locator("#forward textarea").fill(TEXT)
+    page.locator("#forward textarea").first.fill(TEXT)
     page.keyboard.press("Enter")
     expect(page.locator("#forward .words .word")).to_have_count(len(TEXT))
     page.locator("#forward .choice[aria-label=layer] button").nth(1).click()
@@ -169,8 +169,8 @@ def test_forward_shows_the_models_activations_and_a_change_shows(live, model, ru
     page.locator("#forward .change-form input").fill("L0.W_Q=sing")
     page.locator("#forward .change-form button").click()
     expect(page.locator("#forward [role=status]", has_text="sing")).to_be_visible()
-    page.locator("#forward textarea").fill("a")  # too short: it takes neither the change nor the text that is shown
-    page.locator("#forward form.entry button").click()
+    page.locator("#forward textarea").first.fill("a")  # too short: neither the change nor the text is taken
+    page.locator("#forward form.entry button").first.click()
     expect(page.locator("#forward [role=status]", has_text="expected at least 2")).to_be_visible()
     expect(page.locator("#forward .chip.on")).to_contain_text("L1.H0.W_V=zero")
     page.locator("input[type=range]").focus()
@@ -179,7 +179,14 @@ def test_forward_shows_the_models_activations_and_a_change_shows(live, model, ru
     expect(page.locator("#forward .compared")).to_contain_text("L1.H0.W_V=zero")
     page.get_by_role("button", name=re.compile("the way back")).click()
     expect(page.locator("#forward .way-back table")).to_be_visible(timeout=60_000)  # a pass for every matrix
-    assert all(" 422 " in complaint for complaint in page.complaints) and len(page.complaints) == 2
+    page.locator("#forward textarea").last.fill(TEXT.replace("day", "way"))
+    page.locator("#forward form.entry button").last.click()
+    expect(page.locator("#forward .figure-title", has_text="What each head writes")).to_be_visible(timeout=60_000)
+    expect(page.locator("#forward .chart svg", has_text="d←w")).to_have_count(3)  # stream, attention, MLP
+    page.locator("#forward textarea").last.fill(TEXT[1:])
+    page.keyboard.press("Enter")
+    expect(page.locator("#forward [role=status]", has_text="expected as many")).to_be_visible()
+    assert all(" 422 " in complaint for complaint in page.complaints) and len(page.complaints) == 3
 
 
 def test_words_follow_the_slider_and_any_token_can_be_asked(live, run_folder):
@@ -476,7 +483,7 @@ def test_changes_are_offered_that_the_model_has(look, serving, tmp_path):
     page = look(f"http://127.0.0.1:{next(server)}/", offline=False)
     assert "an LSTM" in page.locator("#attention .missing").inner_text()
     assert page.locator("#grid .cells").count() > 0 and page.locator("#grid #matrix h3 code").count() == 1
-    page.locator("#forward textarea").fill("the cat sees")
+    page.locator("#forward textarea").first.fill("the cat sees")
     page.keyboard.press("Enter")
     page.locator("#forward [data-stage=mix_out]").wait_for()
     assert page.locator("#forward [data-stage=q], #forward [data-stage=pattern]").count() == 0

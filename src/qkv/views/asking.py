@@ -21,7 +21,8 @@ from qkv.views.looking import name_of, title_of, titled, whole
 from qkv.views.matrix import MatrixAnswer, matrix_of
 from qkv.views.packed import Packed
 from qkv.views.pairs import pair_attention, read_pair, read_source
-from qkv.views.payloads import Backward, ForwardText, Looks
+from qkv.views.patched import patched
+from qkv.views.payloads import Backward, ForwardText, Looks, Patched
 from qkv.views.vocabulary import Meanings, Nearby, in_context, near_token
 
 __all__ = ["ASKS", "Desk", "Question"]
@@ -37,6 +38,8 @@ class Question:
 
     text: str = ""
     """Of a model that writes one text of another `SOURCE => TARGET`, or a source whose target it writes itself."""
+    other: str = ""
+    """A second text, of as many tokens."""
     step: int | None = None
     """None is the newest weights."""
     changes: tuple[str, ...] = ()
@@ -67,7 +70,7 @@ def _checked(name: str, value: Any) -> Any:
         if not isinstance(value, list) or len(value) > MOST_CHANGES or not all(isinstance(v, str) for v in value):
             raise UserError(f"changes is a list of at most {MOST_CHANGES} texts")
         return tuple(value)
-    if name in ("text", "address"):
+    if name in ("text", "other", "address"):
         if not isinstance(value, str):
             raise UserError(f"{name} is a text")
         return value
@@ -198,6 +201,11 @@ def _backward(desk: Desk, question: Question) -> Backward:
     return backward(desk.looker, question.text, question.step, question.changes)
 
 
+def _patch(desk: Desk, question: Question) -> Patched:
+    """Which activation carries what tells a text from another."""
+    return patched(desk.looker, question.text, question.other, question.step, question.changes)
+
+
 def _near(desk: Desk, question: Question) -> Nearby:
     """The nearest rows of W_E of any token."""
     return near_token(desk.looker, question.text, question.step)
@@ -216,12 +224,13 @@ ASKS: dict[str, Callable[[Desk, Question], Any]] = {
     "matrix": _matrix,
     "forward": _forward,
     "backward": _backward,
+    "patch": _patch,
     "near": _near,
     "context": _context,
 }
 """Name -> what answers it. A new question is one function and one row here."""
 
 
-_NEED_PREDICTIONS = ("forward", "backward")
+_NEED_PREDICTIONS = ("forward", "backward", "patch")
 _NEED_ATTENTION = ("attention", "tile", "line", "sums")
 _NEED_TEXT = (*_NEED_ATTENTION, *_NEED_PREDICTIONS, "near", "context")

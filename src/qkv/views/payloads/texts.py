@@ -12,6 +12,7 @@ __all__ = [
     "ForwardText",
     "HeadNote",
     "Looks",
+    "Patched",
     "PathShare",
     "Picture",
     "StepPart",
@@ -206,3 +207,22 @@ class Backward:
     first_order: float
     """Nats, of all matrices moved at once."""
     actual: float
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Patched:
+    """Two texts of as many tokens, and which activations carry what tells them apart (`qkv.inspection.patching`)."""
+
+    tokens: tuple[str, ...]
+    others: tuple[str, ...]
+    position: int
+    """Where both are answered."""
+    causal: bool
+    answers: tuple[str, str]
+    """a and b."""
+    odds: tuple[float, float]
+    """log p(a) - log p(b), nats, of each text."""
+    shares: dict[str, Packed]
+    """stream, mixer, mlp -> [layer, pos]: how far the answer goes over, 0 to 1 and beyond."""
+    heads: Packed | None
+    """[layer, head]; None without attention."""

@@ -14,6 +14,7 @@ import { change } from "./change.js";
 import { compared } from "./compared.js";
 import { entry } from "./entry.js";
 import { takeAway } from "./keep.js";
+import { patching } from "./patching.js";
 
 const pattern = squareRoot(1);
 
@@ -168,7 +169,9 @@ function render({ model, el }) {
     fetchAgain("Reading …");
   };
   add(el, [ask ? entry(typed, { value: state.source.slice(0, 400) }) : null, changeBox?.el ?? null, said, controls, body, away]);
-  if (ask) away.append(wayBack(ask, () => ({ text: state.source, step: model.get("step"), changes: state.changes }), off));
+  const question = () => ({ text: state.source, step: model.get("step"), changes: state.changes });
+  if (ask) away.append(wayBack(ask, question, off));
+  if (ask && model.get("host").can.includes("patch")) away.append(patching(ask, question, off));
   off.add(followStep.off);
   off.add(pointedSoon.off);
   off.add(watch(model, "address", pointedSoon));

@@ -1,0 +1,84 @@
+// Another text beside the one that is shown: each activation is taken from it, one at a time, and the answer goes over or
+// stays. Asked for by a button, since it costs a pass through the model for each layer and token.
+
+import { Plot } from "./vendor.js";
+import { clear, h, newId, say, together } from "./dom.js";
+import { fixed, number, token } from "./format.js";
+import { unpack } from "./decode.js";
+import { chart, figure, plot, widthOf } from "./figure.js";
+import { MOST } from "./entry.js";
+
+const KINDS = [
+  ["stream", "What enters each layer", "The residual stream at one token alone: where the difference stands, layer by layer."],
+  ["mixer", "What attention adds", "Where attention brings it from other tokens."],
+  ["mlp", "What the MLP adds", "Where the MLP makes it out of what stands there already."],
+];
+const ROW = 26; // pixels
+const NARROW = 34; // pixels of a cell that has room for its number
+
+const cells = (packed) => {
+  const { values, shape } = unpack(packed);
+  return Array.from(values, (share, i) => ({ layer: `L${Math.floor(i / shape[1])}`, i: i % shape[1], share }));
+};
+
+// Cells of shares, layers from the last down; `name(i)` is a column's label, `told(i)` what a pointer is told of it.
+function picture(off, el, { title, caption, packed, name, told }) {
+  const rows = cells(packed);
+  const layers = [...new Set(rows.map((row) => row.layer))].reverse();
+  const columns = [...new Set(rows.map((row) => row.i))];
+  const frame = figure(el, { title, caption });
+  chart(frame, (width, colours) => {
+    const each = (width - 46) / columns.length;
+    const longest = widthOf(columns.map(name), 110);
+    const lies = longest < each - 6; // else labels stand aslant
+    const fill = (row) => colours.diverging((Math.max(-1, Math.min(1, row.share)) + 1) / 2);
+    return plot(colours, title, {
+      width, height: ROW * layers.length + (lies ? 32 : 14 + 0.8 * longest), marginLeft: 38, marginRight: 8, marginTop: 4, marginBottom: lies ? 28 : 10 + 0.8 * longest,
+      x: { domain: columns, tickFormat: name, label: null, tickSize: 0, padding: 0.06, tickRotate: lies ? 0 : -50 }, y: { domain: layers, label: null, tickSize: 0, padding: 0.06 },
+      marks: [
+        Plot.cell(rows, { x: "i", y: "layer", fill, stroke: colours.line, title: (row) => `${row.layer}, ${told(row.i)}: ${number(row.share)}`, tip: true }),
+        each >= NARROW ? Plot.text(rows.filter((row) => Math.abs(row.share) >= 0.05), { x: "i", y: "layer", text: (row) => fixed(row.share), fill: (row) => (Math.abs(row.share) > 0.6 ? colours.panel : colours.ink), pointerEvents: "none" }) : null,
+      ],
+    });
+  });
+  off.add(frame.off);
+}
+
+function draw(off, el, found) {
+  const [a, b] = found.answers.map(token);
+  const differs = (i) => found.tokens[i] !== found.others[i];
+  const name = (i) => (differs(i) ? `${token(found.tokens[i])}←${token(found.others[i])}` : token(found.tokens[i]));
+  el.append(h("p.sentence", null, found.causal ? "After " : "At ", h("code", null, token(found.tokens[found.position])), ": is it ", h("code", null, a), " or ", h("code", null, b),
+    `? Log p of the first less that of the second is ${number(found.odds[0])} nats for this text and ${number(found.odds[1])} for the other. One activation is taken from the other text and all that follows is computed anew: 0 leaves the answer, 1 makes it that of the other.`));
+  for (const [kind, title, caption] of KINDS) {
+    if (found.shares[kind]) picture(off, el, { title, caption, packed: found.shares[kind], name, told: (i) => `${name(i)} (${i})` });
+  }
+  if (found.heads) picture(off, el, { title: "What each head writes", caption: "z of one head, at all tokens at once: which heads bring it over. Shares of parts need not sum to 1.", packed: found.heads, name: (i) => `H${i}`, told: (i) => `H${i}` });
+}
+
+// -> an element; `question()` says on what.
+export function patching(ask, question, off) {
+  const parts = together();
+  const body = h("div");
+  const said = h("p.small", { role: "status" });
+  const id = newId("other");
+  const input = h("textarea", { id, rows: 1, maxlength: MOST, spellcheck: "false", placeholder: "the same text with a word changed, as many tokens" });
+  const send = async (event) => {
+    event.preventDefault();
+    if (!input.value) return;
+    said.textContent = "Patching …";
+    try {
+      const found = await ask("patch", { ...question(), other: input.value });
+      parts();
+      clear(body);
+      said.textContent = "";
+      draw(parts, body, found);
+    } catch (error) {
+      say(said, error.message);
+    }
+  };
+  input.addEventListener("keydown", (event) => event.key === "Enter" && !event.shiftKey && send(event));
+  off.add(parts);
+  return h("div.way-back", null,
+    h("form.entry", { onsubmit: send }, h("label.small", { for: id }, "Another text beside it: which layer, token and head carries the difference? (activation patching)"), input, h("button.primary", { type: "submit" }, "patch"), said), body);
+}
