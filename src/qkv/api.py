@@ -469,6 +469,18 @@ class Run:
         first, second, which = asked(*of, text), asked(*of, other), named(*of, answers)
         return patch(self.model_at(at), first, second, answers=which, addresses=addresses, progress=progress)
 
+    def attribution(self, text: str, *, answers: Sequence[str] | None = None, at: int | None = None) -> Any:
+        """Who writes the answer to `text`, in nats that sum to log p(a) - log p(b); see `qkv.inspection.attribution`.
+
+        `answers` names two tokens, a and b; without it they are the two likeliest.
+        """
+        from qkv.inspection.attribution import direct
+        from qkv.inspection.patching import asked, named
+
+        self._reads_text()
+        of = self.task, self.tokenizer, self.config.model
+        return direct(self.model_at(at), asked(*of, text), named(*of, answers))
+
     def logit_lens(self, text: str, at: int | None = None) -> Any:
         """What the model would answer to `text` if it ended after each layer; see `qkv.inspection.lens`."""
         from qkv.inspection.lens import logit_lens

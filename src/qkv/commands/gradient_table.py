@@ -1,4 +1,4 @@
-"""The gradient path and the logit lens of one text as tables and JSON, for the commands that show them."""
+"""Gradient path, logit lens and attribution of one text as tables and JSON, for the commands that show them."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -9,10 +9,11 @@ from qkv.commands import screen
 
 if TYPE_CHECKING:
     from qkv.data.tokenizers import Tokenizer
+    from qkv.inspection.attribution import Direct
     from qkv.inspection.lens import LensLayer
     from qkv.instruments.gradients import GradientPath
 
-__all__ = ["path_json", "print_lens", "print_path", "row_address"]
+__all__ = ["direct_json", "path_json", "print_direct", "print_lens", "print_path", "row_address"]
 
 N_ROWS = 8
 
@@ -88,6 +89,39 @@ def print_lens(layers: "Sequence[LensLayer]", tokenizer: "Tokenizer", tokens: Se
         rows.append((layer.address, f"{layer.loss:.4f}", f"{layer.kl:.4f}", f"{layer.agreement:.2f}", *words))
     columns = ["after", "loss, nats", "KL from the last", "same first token", *[""] * len(layers[0].top[-1])]
     screen.print_table(columns, rows)
+
+
+def direct_json(found: "Direct", tokenizer: "Tokenizer") -> dict[str, Any]:
+    """Nats of each part; they sum to `log_odds`."""
+    return {
+        "position": found.position,
+        "answers": [tokenizer.token(i) for i in found.answers],
+        "log_odds": found.log_odds,
+        "embed": found.embed,
+        "mixer": found.mixer.tolist(),
+        "heads": None if found.heads is None else found.heads.tolist(),
+        "mlp": None if found.mlp is None else found.mlp.tolist(),
+        "biases": found.biases,
+    }
+
+
+def print_direct(found: "Direct", tokenizer: "Tokenizer", tokens: Sequence[str]) -> None:
+    """What each head and MLP writes into the answer, a line for each layer."""
+    a, b = (screen.shown(repr(tokenizer.token(i))) for i in found.answers)
+    where = f"{screen.shown(repr(tokens[found.position]))}, token {found.position + 1} of {len(tokens)}"
+    print(f"Who writes the answer, at {where}: {a} rather than {b} by {found.log_odds:+.3f} nats, of which in all:")
+    heads = 0 if found.heads is None else found.heads.shape[1]
+    blank = ["" for _ in range(heads)]
+    rows: list[tuple[str, ...]] = [("rows of W_E", *blank, "", "", f"{found.embed:+.3f}")]
+    for layer, mixer in enumerate(found.mixer.tolist()):
+        each = [] if found.heads is None else [f"{value:+.3f}" for value in found.heads[layer].tolist()]
+        mlp = 0.0 if found.mlp is None else float(found.mlp[layer])
+        rows.append(
+            (f"L{layer}", *each, f"{mixer:+.3f}", f"{mlp:+.3f}" if found.mlp is not None else "", f"{mixer + mlp:+.3f}")
+        )
+    rows.append(("biases", *blank, "", "", f"{found.biases:+.3f}"))
+    mixes = "attention" if found.heads is not None else "mixer"
+    screen.print_table(["", *(f"H{head}" for head in range(heads)), mixes, "MLP", "in all"], rows)
 
 
 def _share(value: float) -> str:

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from qkv.commands import heat, screen
-from qkv.commands.gradient_table import path_json, print_lens, print_path
+from qkv.commands.gradient_table import direct_json, path_json, print_direct, print_lens, print_path
 from qkv.errors import AddressError, UserError, many, unknown
 from qkv.models.activations import parse_activation
 from qkv.models.addresses import ACTIVATIONS, parse_address
@@ -19,6 +19,7 @@ from qkv.views.heads import head_notes
 if TYPE_CHECKING:
     from qkv.api import Run
     from qkv.data.tokenizers import Tokenizer
+    from qkv.inspection.attribution import Direct
     from qkv.inspection.lens import LensLayer
     from qkv.instruments.gradients import GradientPath
     from qkv.views.payloads import HeadNote
@@ -41,6 +42,8 @@ class HeadsShown:
     """How the text's loss pulls at it; None where nothing is asked of so short a text, or by this task."""
     lens: "list[LensLayer]"
     """What each layer would answer; empty where there is no path."""
+    direct: "Direct | None"
+    """Who writes the answer; None where it is no sum of what the parts write, or nothing is asked."""
     tokenizer: "Tokenizer | None"
 
     def as_json(self) -> dict[str, Any]:
@@ -57,7 +60,14 @@ class HeadsShown:
         ]
         path = None if self.path is None or self.tokenizer is None else path_json(self.path, self.tokenizer)
         lens = [dict(vars(layer)) for layer in self.lens]
-        return {"tokens": self.tokens, "heads": heads, "gradient_path": path, "logit_lens": lens}
+        wrote = None if self.direct is None or self.tokenizer is None else direct_json(self.direct, self.tokenizer)
+        return {
+            "tokens": self.tokens,
+            "heads": heads,
+            "gradient_path": path,
+            "logit_lens": lens,
+            "direct_attribution": wrote,
+        }
 
     def print(self) -> None:
         """One small map per head, then the table of where each looks."""
@@ -71,6 +81,9 @@ class HeadsShown:
             print_path(self.path, self.tokenizer)
             print()
             print_lens(self.lens, self.tokenizer, self.tokens)
+        if self.direct is not None and self.tokenizer is not None:
+            print()
+            print_direct(self.direct, self.tokenizer, self.tokens)
 
     def _print_heads(self) -> None:
         from rich.columns import Columns
@@ -148,12 +161,16 @@ def look(run: "Run", text: str, address: str | None, at: int | None = None) -> H
     causal = run.model.reader.causal
     notes = [note for layer, pattern in enumerate(patterns) for note in head_notes(layer, pattern, causal)]
     if run.tokenizer is None:
-        return HeadsShown(tokens, patterns, notes, None, [], None)
+        return HeadsShown(tokens, patterns, notes, None, [], None, None)
     try:
         path, lens = run.gradient_path(text, at=at), run.logit_lens(text, at=at)
     except UserError:  # one token alone, or a task that asks nothing of tokens: there is attention, but no loss
         path, lens = None, []
-    return HeadsShown(tokens, patterns, notes, path, lens, run.tokenizer)
+    try:
+        wrote = run.attribution(text, at=at)
+    except UserError:  # a masked model is asked at one [MASK]
+        wrote = None
+    return HeadsShown(tokens, patterns, notes, path, lens, wrote, run.tokenizer)
 
 
 def _words(run: "Run", text: str) -> tuple[torch.Tensor, list[str]]:
