@@ -8,12 +8,13 @@ import torch
 import torch.nn.functional as F
 
 from qkv.errors import ChangeError, UserError
+from qkv.inspection.attribution import direct
 from qkv.inspection.patching import Asked, patch
 from qkv.models import build
 from qkv.models.matrices import Catalogue
 from qkv.views.forward import backward, forward, layers_that_fit
 from qkv.views.looker import Looker
-from qkv.views.patched import patched
+from qkv.views.patched import patched, written
 from qkv.views.report import read_report
 from qkv.views.vocabulary import in_context
 
@@ -150,3 +151,16 @@ def test_patching_on_a_page_is_the_instrument_s(looker, model):
     np.testing.assert_allclose(array(shown.heads), found.heads.numpy(), rtol=1e-5, atol=1e-6)
     with pytest.raises(UserError, match="expected as many"):
         patched(looker, TEXT, TEXT[1:], None)
+
+
+def test_who_writes_the_answer_on_a_page_is_the_instrument_s(looker, model):
+    shown = written(looker, TEXT, 6, None)
+    found = direct(model, Asked(looker.words(TEXT, 99).ids, [*TEXT], 6))
+    assert found is not None and found.heads is not None and found.mlp is not None
+    assert (shown.position, shown.tokens) == (6, tuple(TEXT)) and shown.log_odds == pytest.approx(found.log_odds)
+    for part, values in ((shown.heads, found.heads), (shown.mixer, found.mixer), (shown.mlp, found.mlp)):
+        np.testing.assert_allclose(array(part), values.numpy(), rtol=1e-5, atol=1e-6)
+    total = shown.embed + shown.biases + float(array(shown.heads).sum() + array(shown.mlp).sum())
+    assert total == pytest.approx(shown.log_odds, abs=1e-5)
+    with pytest.raises(UserError, match="there is no token 99"):
+        written(looker, TEXT, 99, None)

@@ -179,6 +179,8 @@ def test_forward_shows_the_models_activations_and_a_change_shows(live, model, ru
     expect(page.locator("#forward .compared")).to_contain_text("L1.H0.W_V=zero")
     page.get_by_role("button", name=re.compile("the way back")).click()
     expect(page.locator("#forward .way-back table")).to_be_visible(timeout=60_000)  # a pass for every matrix
+    page.get_by_role("button", name=re.compile("who writes the answer")).click()
+    expect(page.locator("#forward .way-back .sentence", has_text="the model prefers")).to_be_visible(timeout=60_000)
     page.locator("#forward textarea").last.fill(TEXT.replace("day", "way"))
     page.locator("#forward form.entry button").last.click()
     expect(page.locator("#forward .figure-title", has_text="What each head writes")).to_be_visible(timeout=60_000)

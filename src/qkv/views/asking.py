@@ -21,8 +21,8 @@ from qkv.views.looking import name_of, title_of, titled, whole
 from qkv.views.matrix import MatrixAnswer, matrix_of
 from qkv.views.packed import Packed
 from qkv.views.pairs import pair_attention, read_pair, read_source
-from qkv.views.patched import patched
-from qkv.views.payloads import Backward, ForwardText, Looks, Patched
+from qkv.views.patched import patched, written
+from qkv.views.payloads import Backward, ForwardText, Looks, Patched, Written
 from qkv.views.vocabulary import Meanings, Nearby, in_context, near_token
 
 __all__ = ["ASKS", "Desk", "Question"]
@@ -206,6 +206,11 @@ def _patch(desk: Desk, question: Question) -> Patched:
     return patched(desk.looker, question.text, question.other, question.step, question.changes)
 
 
+def _written(desk: Desk, question: Question) -> Written:
+    """Who writes the answer at one token."""
+    return written(desk.looker, question.text, question.position, question.step, question.changes)
+
+
 def _near(desk: Desk, question: Question) -> Nearby:
     """The nearest rows of W_E of any token."""
     return near_token(desk.looker, question.text, question.step)
@@ -225,12 +230,13 @@ ASKS: dict[str, Callable[[Desk, Question], Any]] = {
     "forward": _forward,
     "backward": _backward,
     "patch": _patch,
+    "written": _written,
     "near": _near,
     "context": _context,
 }
 """Name -> what answers it. A new question is one function and one row here."""
 
 
-_NEED_PREDICTIONS = ("forward", "backward", "patch")
+_NEED_PREDICTIONS = ("forward", "backward", "patch", "written")
 _NEED_ATTENTION = ("attention", "tile", "line", "sums")
 _NEED_TEXT = (*_NEED_ATTENTION, *_NEED_PREDICTIONS, "near", "context")

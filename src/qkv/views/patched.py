@@ -1,16 +1,17 @@
-"""Patching as a page shows it: two texts of as many tokens, every layer and position on its own."""
+"""Who carries and who writes an answer, as a page shows it: patching of two texts, and direct attribution of one."""
 
 from collections.abc import Sequence
 
 from qkv.errors import UserError
-from qkv.inspection.patching import asked, patch
+from qkv.inspection.attribution import direct
+from qkv.inspection.patching import Asked, asked, patch
 from qkv.tasks import find_task
 from qkv.views.forward import LONGEST_FORWARD
 from qkv.views.looker import Looker
 from qkv.views.packed import pack
-from qkv.views.payloads import Patched
+from qkv.views.payloads import Patched, Written
 
-__all__ = ["patched"]
+__all__ = ["patched", "written"]
 
 
 def patched(looker: Looker, text: str, other: str, step: int | None, changes: Sequence[str] = ()) -> Patched:
@@ -37,4 +38,34 @@ def patched(looker: Looker, text: str, other: str, step: int | None, changes: Se
         odds=found.odds,
         shares={kind: pack(shares.numpy()) for kind, shares in found.shares.items()},
         heads=None if found.heads is None else pack(found.heads.numpy()),
+    )
+
+
+def written(looker: Looker, text: str, position: int, step: int | None, changes: Sequence[str] = ()) -> Written:
+    """What each part writes into the answer at one token of a text, under the weights of a step, changed first.
+
+    Raises UserError for a token that is not there, or a model whose answer is no sum of what its parts write.
+    """
+    words = looker.words(text, LONGEST_FORWARD)
+    if position >= len(words.tokens):
+        raise UserError(f"there is no token {position}; the text has {len(words.tokens)}")
+    found = direct(looker.model(step, changes), Asked(words.ids, list(words.tokens), position))
+    if found is None:
+        raise UserError(
+            "what this model answers is no sum of what its parts write: its norms stand after the sublayers, it has no"
+            " skip connections, or a transform stands before its output"
+        )
+    a, b = (looker.tokenizer.token(i) for i in found.answers)
+    b_O = 0.0 if found.heads is None else float(found.mixer.sum() - found.heads.sum())
+    return Written(
+        tokens=words.tokens,
+        position=position,
+        causal=looker.causal,
+        answers=(a, b),
+        log_odds=found.log_odds,
+        embed=found.embed,
+        heads=None if found.heads is None else pack(found.heads.numpy()),
+        mixer=pack(found.mixer.numpy()),
+        mlp=None if found.mlp is None else pack(found.mlp.numpy()),
+        biases=found.biases + b_O,
     )

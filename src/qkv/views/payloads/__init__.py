@@ -36,6 +36,7 @@ from qkv.views.payloads.texts import (
     PathShare,
     Picture,
     StepPart,
+    Written,
 )
 from qkv.views.payloads.weights import ExactBlock, MatricesRoom, MatrixPicture
 from qkv.views.payloads.words import RowsRoom, TokenRow, TrioRoom, WordsRoom
@@ -81,4 +82,5 @@ __all__ = [
     "TrioRoom",
     "VERSION",
     "WordsRoom",
+    "Written",
 ]

@@ -16,6 +16,7 @@ __all__ = [
     "PathShare",
     "Picture",
     "StepPart",
+    "Written",
 ]
 
 
@@ -226,3 +227,24 @@ class Patched:
     """stream, mixer, mlp -> [layer, pos]: how far the answer goes over, 0 to 1 and beyond."""
     heads: Packed | None
     """[layer, head]; None without attention."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Written:
+    """Who writes the answer at one token, in nats that sum to `log_odds` (`qkv.inspection.attribution`)."""
+
+    tokens: tuple[str, ...]
+    position: int
+    causal: bool
+    answers: tuple[str, str]
+    """The likeliest and the next."""
+    log_odds: float
+    embed: float
+    heads: Packed | None
+    """[layer, head]; None without attention."""
+    mixer: Packed
+    """[layer]: attention with its bias, or what stands in its place."""
+    mlp: Packed | None
+    """[layer]; None without MLPs."""
+    biases: float
+    """b_O of every layer, where there are heads, the last norm's and the output's."""

@@ -14,7 +14,7 @@ import { change } from "./change.js";
 import { compared } from "./compared.js";
 import { entry } from "./entry.js";
 import { takeAway } from "./keep.js";
-import { patching } from "./patching.js";
+import { patching, writing } from "./patching.js";
 
 const pattern = squareRoot(1);
 
@@ -171,6 +171,7 @@ function render({ model, el }) {
   add(el, [ask ? entry(typed, { value: state.source.slice(0, 400) }) : null, changeBox?.el ?? null, said, controls, body, away]);
   const question = () => ({ text: state.source, step: model.get("step"), changes: state.changes });
   if (ask) away.append(wayBack(ask, question, off));
+  if (ask && model.get("host").can.includes("written")) away.append(writing(ask, () => ({ ...question(), position: state.position }), off));
   if (ask && model.get("host").can.includes("patch")) away.append(patching(ask, question, off));
   off.add(followStep.off);
   off.add(pointedSoon.off);

@@ -1,4 +1,4 @@
-// Another text beside the one that is shown: each activation is taken from it, one at a time, and the answer goes over or
+// Who writes the answer at the token that is followed, part by part; and another text beside the one that is shown: each activation is taken from it, one at a time, and the answer goes over or
 // stays. Asked for by a button, since it costs a pass through the model for each layer and token.
 
 import { Plot } from "./vendor.js";
@@ -21,9 +21,9 @@ const cells = (packed) => {
   return Array.from(values, (share, i) => ({ layer: `L${Math.floor(i / shape[1])}`, i: i % shape[1], share }));
 };
 
-// Cells of shares, layers from the last down; `name(i)` is a column's label, `told(i)` what a pointer is told of it.
-function picture(off, el, { title, caption, packed, name, told }) {
-  const rows = cells(packed);
+// Cells of values, layers from the last down; `name(i)` is a column's label, `told(i)` what a pointer is told of it; `top` has
+// the strongest colour, numbers from `least` of it on are written.
+function picture(off, el, { title, caption, rows, name, told, unit = "", top = 1, least = 0.05 }) {
   const layers = [...new Set(rows.map((row) => row.layer))].reverse();
   const columns = [...new Set(rows.map((row) => row.i))];
   const frame = figure(el, { title, caption });
@@ -31,13 +31,13 @@ function picture(off, el, { title, caption, packed, name, told }) {
     const each = (width - 46) / columns.length;
     const longest = widthOf(columns.map(name), 110);
     const lies = longest < each - 6; // else labels stand aslant
-    const fill = (row) => colours.diverging((Math.max(-1, Math.min(1, row.share)) + 1) / 2);
+    const fill = (row) => colours.diverging((Math.max(-1, Math.min(1, row.share / top)) + 1) / 2);
     return plot(colours, title, {
       width, height: ROW * layers.length + (lies ? 32 : 14 + 0.8 * longest), marginLeft: 38, marginRight: 8, marginTop: 4, marginBottom: lies ? 28 : 10 + 0.8 * longest,
       x: { domain: columns, tickFormat: name, label: null, tickSize: 0, padding: 0.06, tickRotate: lies ? 0 : -50 }, y: { domain: layers, label: null, tickSize: 0, padding: 0.06 },
       marks: [
-        Plot.cell(rows, { x: "i", y: "layer", fill, stroke: colours.line, title: (row) => `${row.layer}, ${told(row.i)}: ${number(row.share)}`, tip: true }),
-        each >= NARROW ? Plot.text(rows.filter((row) => Math.abs(row.share) >= 0.05), { x: "i", y: "layer", text: (row) => fixed(row.share), fill: (row) => (Math.abs(row.share) > 0.6 ? colours.panel : colours.ink), pointerEvents: "none" }) : null,
+        Plot.cell(rows, { x: "i", y: "layer", fill, stroke: colours.line, title: (row) => `${row.layer}, ${told(row.i)}: ${number(row.share)}${unit}`, tip: true }),
+        each >= NARROW ? Plot.text(rows.filter((row) => Math.abs(row.share) >= least * top), { x: "i", y: "layer", text: (row) => fixed(row.share), fill: (row) => (Math.abs(row.share) > 0.6 * top ? colours.panel : colours.ink), pointerEvents: "none" }) : null,
       ],
     });
   });
@@ -51,9 +51,43 @@ function draw(off, el, found) {
   el.append(h("p.sentence", null, found.causal ? "After " : "At ", h("code", null, token(found.tokens[found.position])), ": is it ", h("code", null, a), " or ", h("code", null, b),
     `? Log p of the first less that of the second is ${number(found.odds[0])} nats for this text and ${number(found.odds[1])} for the other. One activation is taken from the other text and all that follows is computed anew: 0 leaves the answer, 1 makes it that of the other.`));
   for (const [kind, title, caption] of KINDS) {
-    if (found.shares[kind]) picture(off, el, { title, caption, packed: found.shares[kind], name, told: (i) => `${name(i)} (${i})` });
+    if (found.shares[kind]) picture(off, el, { title, caption, rows: cells(found.shares[kind]), name, told: (i) => `${name(i)} (${i})` });
   }
-  if (found.heads) picture(off, el, { title: "What each head writes", caption: "z of one head, at all tokens at once: which heads bring it over. Shares of parts need not sum to 1.", packed: found.heads, name: (i) => `H${i}`, told: (i) => `H${i}` });
+  if (found.heads) picture(off, el, { title: "What each head writes", caption: "z of one head, at all tokens at once: which heads bring it over. Shares of parts need not sum to 1.", rows: cells(found.heads), name: (i) => `H${i}`, told: (i) => `H${i}` });
+}
+
+function drawWritten(off, el, found) {
+  const [a, b] = found.answers.map(token);
+  const [heads, mixer, mlp] = [found.heads, found.mixer, found.mlp].map((packed) => (packed ? unpack(packed) : null));
+  const n = heads ? heads.shape[1] : 0;
+  const of = (values, i, per) => Array.from(values, (share, at) => ({ layer: `L${Math.floor(at / per)}`, i: i + (at % per), share }));
+  const rows = [...(heads ? of(heads.values, 0, n) : of(mixer.values, 0, 1)), ...(mlp ? of(mlp.values, n || 1, 1) : [])];
+  const names = [...(heads ? Array.from({ length: n }, (_, i) => `H${i}`) : ["mixer"]), "MLP"];
+  el.append(h("p.sentence", null, found.causal ? "After " : "At ", h("code", null, token(found.tokens[found.position])), " the model prefers ", h("code", null, a), " to ", h("code", null, b),
+    ` by ${number(found.log_odds)} nats. That is a sum: the row of W_E writes ${number(found.embed)}, biases ${number(found.biases)}, and each head and MLP what stands here.`));
+  picture(off, el, { title: "Who writes the answer", caption: "Nats of log-odds that each part writes, the scale of the last norm held (direct logit attribution). It says who writes, not who makes it possible.",
+    rows, name: (i) => names[i], told: (i) => names[i], unit: " nats", top: Math.max(...rows.map((row) => Math.abs(row.share))) || 1, least: 0.02 });
+}
+
+// -> an element with a button; `question()` says on what, the followed token among it.
+export function writing(ask, question, off) {
+  const parts = together();
+  const body = h("div");
+  const said = h("p.small", { role: "status" });
+  const button = h("button.primary", { type: "button", onclick: async () => {
+    said.textContent = "Taking the answer apart …";
+    try {
+      const found = await ask("written", question());
+      parts();
+      clear(body);
+      said.textContent = "";
+      drawWritten(parts, body, found);
+    } catch (error) {
+      say(said, error.message);
+    }
+  } }, "who writes the answer at the followed token?");
+  off.add(parts);
+  return h("div.way-back", null, h("div", null, button, said), body);
 }
 
 // -> an element; `question()` says on what.
