@@ -25,7 +25,7 @@ from torch import Tensor
 
 from qkv.errors import UserError, many, unknown
 from qkv.inspection.onetext import float64_copy
-from qkv.models.activations import parse_activation
+from qkv.models.activations import parse_activation, replacer
 from qkv.models.layout import ModelConfig
 from qkv.tasks import Task
 from qkv.tasks.image import one_image
@@ -230,7 +230,9 @@ class _Passes:
             where = slice(None) if position is None else slice(position, position + 1)
             target[..., where, :] = source[..., where, :]
         inputs = self._first.inputs.expand(len(places), *self._first.inputs.shape[1:])
-        logits = self._answered(self._model.forward_with(inputs, {name: mixed}))
+        h = self._model.hidden(inputs, tap=replacer({name: mixed}, self._names, self._model.sizes))
+        at = self._position  # logits of all positions would take as long again where there are many tokens
+        logits = self._model.answer(h, None) if at is None else self._model.unembed(h[:, at])
         return (self._from - (logits[:, self._a] - logits[:, self._b])) / self._gap
 
     def by_layer(self, found: dict[str, Tensor]) -> dict[str, Tensor]:
