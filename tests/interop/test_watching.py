@@ -309,6 +309,16 @@ optimizer.step()
     assert run.summary["steps"] == 1 and run.folder.damaged_files() == {}
 
 
+@pytest.mark.parametrize(
+    "name", ["gpt2", "llama", "mistral", "qwen2", "qwen3", "neox", "bert", "roberta", "distilbert"]
+)
+def test_the_mirror_of_every_family_gives_the_live_model_s_logits(name, theirs):
+    live = theirs.make_theirs(name, torch.float32)
+    ids = torch.tensor([[3, 7, 5, 9, 4]])
+    with torch.no_grad():
+        torch.testing.assert_close(mirror_of(live).model(ids), live(ids).logits, atol=1e-4, rtol=1e-4)
+
+
 @pytest.mark.parametrize("name", ["llama", "bert", "gpt2"])
 def test_attention_of_a_live_model_under_sdpa_is_what_eager_gives(name, theirs, tmp_path):
     import transformers

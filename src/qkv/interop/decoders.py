@@ -1,5 +1,6 @@
 """Families of decoders: GPT-2, the gated ones (Llama, Mistral, Qwen), GPT-NeoX."""
 
+from dataclasses import replace
 from typing import Any
 
 from qkv.interop.family import ACTS, PLAIN, TABLE, TIED, TIED_USUALLY, Family, idle, linear, norm, row
@@ -172,6 +173,7 @@ def _neox_rows(config: ModelConfig) -> list[Row]:
         *linear(f"{block}mlp.dense_4h_to_h", "L{L}.W_out", "L{L}.b_out"),
         *norm("gpt_neox.final_layer_norm", "norm_f"),
         row("embed_out.weight", "W_U", form=TRANSPOSED),
+        replace(row("lm_head.weight", "W_U", form=TRANSPOSED), alias=True),  # its name in a live model since version 5
     ]
 
 
