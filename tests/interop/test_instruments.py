@@ -154,8 +154,10 @@ def test_every_question_of_the_page_is_answered(run):
     address = next(a for a in Catalogue(run.model).addresses if a.endswith("L0.W_Q"))
     asked = {"text": TEXT, "address": address, "position": 2, "layer": 1, "head": 1}
     assert {"attention", "matrix", "forward", "backward", "near", "context"} <= set(page.desk.can)
+    mask = " [MASK]" if run.config.model.kind == "MaskedLM" else ""
+    others = {"near": {"text": "cat"}, "patch": {"text": f"the cat{mask}", "other": f"a cat{mask}"}}
     for name in page.desk.can:
-        answer = page.desk.answer(name, asked | ({"text": "cat"} if name == "near" else {}))
+        answer = page.desk.answer(name, asked | others.get(name, {}))
         assert wire(answer), name
 
 

@@ -22,9 +22,10 @@ from torch import Tensor, nn
 
 from qkv.inspection.onetext import float64_copy
 from qkv.inspection.patching import Asked
+from qkv.models.layout import Layout
 from qkv.models.norms import LayerNorm, RMSNorm
 
-__all__ = ["Direct", "direct"]
+__all__ = ["Direct", "direct", "is_sum"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,14 +50,18 @@ class Direct:
     """Of the last norm and of the output."""
 
 
+def is_sum(layout: Layout) -> bool:
+    """Whether the answers of a language model of this layout are sums of what its parts write."""
+    return layout.norm_place == "pre" and layout.skip and not layout.head_transform
+
+
 def direct(model: Any, text: Asked, answers: tuple[int, int] | None = None) -> Direct | None:
     """Who writes the answer to a text; without `answers`, a is the likeliest and b the next.
 
     None where the answer is no such sum: norms after the sublayers, no skip connections, a transform before the output,
     an answer to all positions at once.
     """
-    layout = model.layout
-    if layout.norm_place == "post" or not layout.skip or layout.head_transform or text.position is None:
+    if not is_sum(model.layout) or text.position is None:
         return None
     model, at = float64_copy(model).requires_grad_(False), text.position
     logits, record = model.forward_recorded(text.inputs)

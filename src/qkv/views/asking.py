@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from qkv.errors import UserError, many, unknown
+from qkv.inspection.attribution import is_sum
 from qkv.tasks import find_task
 from qkv.tasks.text import TextTask
 from qkv.views.forward import backward, forward
@@ -90,8 +91,9 @@ class Desk:
     def can(self) -> tuple[str, ...]:
         """Names of what may be asked of this run."""
         predicts = isinstance(find_task(self.looker.config.task), TextTask)
-        attends = self.looker.config.model.layout.mixer == "attention"
-        cannot = (() if predicts else _NEED_PREDICTIONS) + (() if attends else _NEED_ATTENTION)
+        layout = self.looker.config.model.layout
+        cannot = (() if predicts else _NEED_PREDICTIONS) + (() if layout.mixer == "attention" else _NEED_ATTENTION)
+        cannot += () if is_sum(layout) else ("written",)
         cannot += _NEED_TEXT if self.looker.reads_images or not self.looker.has_code else ()
         return tuple(name for name in ASKS if name not in cannot)
 
