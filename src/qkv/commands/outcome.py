@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from qkv.commands import screen
 from qkv.errors import many
+from qkv.inspection.answers_loss import NOTHING
 
 if TYPE_CHECKING:
     from qkv.api import Run
@@ -41,7 +42,7 @@ def print_outcome(run: "Run") -> None:
             print(said)
     samples = _last_samples(run)
     for sample in samples:
-        shown = _cut(run.task.shown(sample.prompt, sample.text))
+        shown = _cut(run.task.shown(sample.prompt, sample.text if sample.text.strip() else f"({NOTHING})"))
         print(f"\nIt {'answers' if run.task.judged else 'writes'}:  {screen.shown(shown)}")
     stopped = _STOPPED.get(summary["stopped_because"], f"it stopped because of {summary['stopped_because']}")
     target = run.config.training.until_loss

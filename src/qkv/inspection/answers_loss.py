@@ -1,19 +1,24 @@
 """How good the run is: its loss beside baselines, over-fitting, what it writes, what went wrong, what watching cost."""
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 from qkv.inspection.answer import Answer, Evidence, listed, many, number, percent
 from qkv.tasks import Standing, standing, worse_than_nothing
-from qkv.telemetry import Evaluation
+from qkv.telemetry import Evaluation, Sample
 
-__all__ = ["loss", "over_fitting", "samples", "trouble", "watch"]
+__all__ = ["NOTHING", "followed", "loss", "over_fitting", "samples", "trouble", "watch"]
 
 OVER_FITTING = 0.01
 """The validation loss must have risen by this share above its lowest before it is called over-fitting."""
 
-DEAR = 0.03
-"""The default instruments should cost no more than this share of the training time."""
+DEAR, LONG = 0.03, 60.0
+"""The default instruments should cost no more than this share of the training time; what they cost below so many
+seconds is nothing to read first."""
+
+NOTHING = "nothing but an end"
+"""What a sample without a word is called."""
 
 
 def loss(evidence: Evidence) -> Answer | None:
@@ -173,14 +178,20 @@ def _train_losses(best: Evaluation, last: Evaluation) -> str:
     return f" while the training loss went from {best.train_loss:.3f} to {last.train_loss:.3f}"
 
 
+def followed(samples: Sequence[Sample]) -> list[Sample]:
+    """Those of the prompt that was used most, the first of equals: one text from step to step."""
+    prompts = [sample.prompt for sample in samples]
+    prompt = max(dict.fromkeys(prompts), key=prompts.count, default="")
+    return [sample for sample in samples if sample.prompt == prompt]
+
+
 def samples(evidence: Evidence) -> Answer | None:
     """What the model writes now, and wrote early on."""
-    found = evidence.telemetry.samples()
+    found = followed(evidence.telemetry.samples())
     if not found:
         return None
-    last = found[-1]
-    early = next((s for s in found if s.prompt == last.prompt and s.step < last.step), None)
-    more = () if early is None else (f"At step {early.step:,} it wrote: {_short(early.text)}",)
+    early, last = found[0], found[-1]
+    more = () if early.step == last.step else (f"At step {early.step:,} it wrote: {_short(early.text)}",)
     return Answer(
         key="samples",
         question="What does it answer?" if evidence.task.judged else "What does it write?",
@@ -193,6 +204,8 @@ def samples(evidence: Evidence) -> Answer | None:
 
 def _short(text: str, n: int = 160) -> str:
     flat = " ".join(text.split())
+    if not flat:
+        return NOTHING
     return f"\u201c{flat if len(flat) <= n else flat[: n - 1] + chr(0x2026)}\u201d"
 
 
@@ -208,7 +221,7 @@ def watch(evidence: Evidence) -> Answer | None:
         f"from {many(cost['looks'], 'look')} at every matrix.",
         numbers={"share of training time": cost["share"], "seconds": cost["seconds"]},
         null="Without watching the weights are the same, byte for byte.",
-        weight=0.5 if cost["level"] == "light" and cost["share"] > DEAR else 0.05,
+        weight=0.5 if cost["level"] == "light" and cost["share"] > DEAR and cost["seconds"] > LONG else 0.05,
     )
 
 
