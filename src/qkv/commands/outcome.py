@@ -52,12 +52,24 @@ def print_outcome(run: "Run") -> None:
         f"\n{many(summary['steps'], 'step')}, {many(summary['tokens'], 'token')},"
         f" {summary['parameters']:,} parameters, {summary['train_seconds']:.0f} s of training; {stopped}."
     )
-    folder = shlex.quote(str(run.path))
     report = run.path / "report.html"
-    print(f"The run is in {run.path}" + (f", the report in {report}" if report.exists() else ""))
+    where = f", the report in {report} (a page for any browser)" if report.exists() else ""
+    print(f"The run is in {run.path}{where}")
+    print(f"\nNext:  {_next(run, samples, has_report=report.exists())}")
+
+
+def _next(run: "Run", samples: "list[Sample]", *, has_report: bool) -> str:
+    """What to type to look at the run, and to ask it something; a line each."""
+    folder = shlex.quote(str(run.path))
+    looks = {f"qkv show {folder}": "what training did, in the terminal", f"qkv view {folder}": "the same in a browser"}
+    if not has_report:
+        looks[f"qkv report {folder}"] = "the same as one file"
+    width = max(map(len, looks))
+    lines = [f"{typed:{width}}   {about}" for typed, about in looks.items()]
     example = "" if run.config.watched == "names" else _example(run, samples)
-    again = f"\n       qkv predict {folder} {shlex.quote(example)}" if example else ""
-    print(f"\nNext:  qkv show {folder}{again}")
+    if example:
+        lines.append(f"qkv predict {folder} {shlex.quote(example)}")
+    return "\n       ".join(lines)
 
 
 def loss_rows(summary: Mapping[str, Any], task: "Task") -> list[tuple[str, str, str, str]]:
