@@ -1,14 +1,14 @@
 """How good the run is: its loss beside baselines, over-fitting, what it writes, what went wrong, what watching cost."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from qkv.inspection.answer import Answer, Evidence, listed, many, number, percent
-from qkv.tasks import Standing, standing, worse_than_nothing
+from qkv.tasks import Standing, Task, standing, worse_than_nothing
 from qkv.telemetry import Evaluation, Sample
 
-__all__ = ["NOTHING", "followed", "loss", "over_fitting", "samples", "trouble", "watch"]
+__all__ = ["NOTHING", "among", "followed", "loss", "over_fitting", "samples", "trouble", "watch"]
 
 OVER_FITTING = 0.01
 """The validation loss must have risen by this share above its lowest before it is called over-fitting."""
@@ -86,16 +86,9 @@ def _judged(evidence: Evidence, best: Evaluation) -> Answer:
     task, summary = evidence.task, evidence.summary
     name, own = task.metric.replace("bleu", "BLEU"), summary[task.metric]
     interval = summary.get(f"{task.metric}_interval")
-    lines = {words: (summary.get("baselines") or {}).get(line) for line, words in task.yardsticks.items()}
-    known = {words: value for words, value in lines.items() if isinstance(value, int | float)}
-    groups: dict[Standing, list[str]] = {"better": [], "level": [], "worse": []}
-    for words, value in known.items():
-        stands = standing(own, interval, value, higher_is_better=task.higher_is_better)
-        groups[stands].append(f"{words} ({number(value)})")
-    better, level, worse = groups.values()
-    parts = [f"better than {listed(better)}"] if better else []
-    parts += [f"not to be told from {listed(level)} by so many {task.items or task.examples}"] if level else []
-    parts += [f"not than {listed(worse, 'or')}" if better else f"no better than {listed(worse, 'or')}"] if worse else []
+    known = _known(task, summary)
+    better, level, worse = _groups(task, summary)
+    words = among(task, summary)
     start = ""
     if known:
         start = "Not yet: " if better and worse else "No: " if worse else "About as good: " if level else "Yes: "
@@ -106,13 +99,38 @@ def _judged(evidence: Evidence, best: Evaluation) -> Answer:
         key="loss",
         question="Is it good?",
         sentence=f"{start}{name} {number(own)}{within} on all validation {task.items or task.examples}"
-        f"{', ' if parts else ''}{', '.join(parts)}. The lowest loss is {loss_}.",
-        brief=f"{start}{name} {number(own)}{', ' if parts else ''}{', '.join(parts)}.",
-        numbers=numbers | {f"{words} ({name})": value for words, value in known.items()},
+        f"{', ' if words else ''}{words}. The lowest loss is {loss_}.",
+        brief=f"{start}{name} {number(own)}{', ' if words else ''}{words}.",
+        numbers=numbers | {f"{label} ({name})": value for label, value in known.items()},
         measure="loss",
         null=_knowing_nothing(evidence),
         weight=0.5 if not known else 0.9 if not better else 0.7,
     )
+
+
+def _known(task: Task, summary: Mapping[str, Any]) -> dict[str, float]:
+    """The task's metric of each baseline that was made, by what the baseline is called."""
+    lines = {words: (summary.get("baselines") or {}).get(line) for line, words in task.yardsticks.items()}
+    return {words: value for words, value in lines.items() if isinstance(value, int | float)}
+
+
+def _groups(task: Task, summary: Mapping[str, Any]) -> tuple[list[str], list[str], list[str]]:
+    """Baselines that the run is better than, level with and worse than, each with its metric."""
+    groups: dict[Standing, list[str]] = {"better": [], "level": [], "worse": []}
+    interval = summary.get(f"{task.metric}_interval")
+    for words, value in _known(task, summary).items():
+        stands = standing(summary[task.metric], interval, value, higher_is_better=task.higher_is_better)
+        groups[stands].append(f"{words} ({number(value)})")
+    return groups["better"], groups["level"], groups["worse"]
+
+
+def among(task: Task, summary: Mapping[str, Any]) -> str:
+    """Where the metric of a judged task stands among its baselines, as far as its interval tells; empty without any."""
+    better, level, worse = _groups(task, summary)
+    parts = [f"better than {listed(better)}"] if better else []
+    parts += [f"not to be told from {listed(level)} by so many {task.items or task.examples}"] if level else []
+    parts += [f"not than {listed(worse, 'or')}" if better else f"no better than {listed(worse, 'or')}"] if worse else []
+    return ", ".join(parts)
 
 
 def _baselines(evidence: Evidence) -> list[tuple[str, float]]:
