@@ -383,6 +383,15 @@ def test_heads_without_a_habit_are_not_given_one(made):
     assert told.sentence.startswith("Nothing that stands out: none of 2 heads") and "0.3 more" in told.more[-1]
 
 
+def test_one_head_is_not_spoken_of_as_many(made):
+    run = made.with_rows()
+    patterns(run, {"previous_mass": {"L0.H0": (0.1, 0.15)}, "entropy": {"L0.H0": (1.5, 1.0)}})
+    told = answer(run, "heads")
+    assert told.sentence.startswith("Nothing that stands out: the one head does not look at one place")
+    assert told.more[0] == "It looks as widely as 3 tokens in equal parts (at the start 4): entropy 1.00 nats."
+    assert told.null.endswith("where its entropy was 1.50 nats.")
+
+
 def test_a_brief_answer_is_a_line(made):
     told = read(made.with_rows().path)
     assert told and all(len(a.brief) < 200 and "\n" not in a.brief for a in told)

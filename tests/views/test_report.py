@@ -107,6 +107,15 @@ def test_shown_rows_are_those_of_the_table_bit_for_bit(run_folder):
     assert [row.token for row in rows.shown] == [run_folder.tokenizer.token(i) for i in ids]
 
 
+def test_the_rows_that_moved_furthest_are_among_those_drawn(run_folder, monkeypatch):
+    monkeypatch.setattr("qkv.views.rows.N_POINTS", 5)
+    rows = read_report(run_folder.folder).rows
+    ids = np.frombuffer(base64.b64decode(rows.token_ids.data), "<i4")
+    moved = {row.token_id for row in rows.shown if row.why == "moved"}
+    assert moved and moved <= set(ids.tolist()) and len(ids) < rows.n_rows
+    assert rows.drawn.startswith(f"{len(ids):,} of ") and "moved furthest" in rows.drawn
+
+
 def test_attention_is_the_models_own(run_folder):
     import torch
 
