@@ -59,6 +59,16 @@ def test_what_is_proposed_to_predict_is_of_the_run_s_own_text(task, prompts, exp
     assert _example(run, [sample(prompt) for prompt in prompts]) == expected
 
 
+def test_it_is_said_where_the_best_views_are(tmp_path, small_text, capsys):
+    words = "--tokenizer char --steps 2 --threads 1 --set d_model=16,n_layers=1,n_heads=1,n_ctx=16".split()
+    for report in (True, False):
+        out = str(tmp_path / f"run-{report}")
+        assert cli.main(["train", str(small_text), *words, "--out", out, *([] if report else ["--no-report"])]) == 0
+        lines = capsys.readouterr().out.partition("Next:  ")[2].splitlines()
+        asked = [line.partition(out)[0].strip() for line in lines]
+        assert asked == ["qkv show", "qkv view", *([] if report else ["qkv report"]), "qkv predict"]
+
+
 def test_a_table_has_no_empty_column(tmp_path, small_text, capsys):
     words = "--task masked --steps 2 --no-report --watch off --threads 1 --set d_model=16,n_layers=1,n_heads=1".split()
     assert cli.main(["train", str(small_text), *words, "--out", str(tmp_path / "run")]) == 0

@@ -13,7 +13,7 @@ from qkv.inspection.answers_loss import loss as loss_answer
 from qkv.inspection.answers_matrices import _together
 from qkv.inspection.reading import QUESTIONS
 from qkv.instruments.ledger import EARNED
-from qkv.telemetry import LEDGER_ARM, AddressRow, Store
+from qkv.telemetry import LEDGER_ARM, NULL_ARM, RUN_ARM, AddressRow, Store
 
 FALLING = [(10, 3.0, 3.1), (20, 2.0, 2.1), (30, 1.5, 1.6)]
 
@@ -77,6 +77,33 @@ def test_frozen_embeddings_are_told(made):
     assert told.sentence.startswith("No: all") and "bit for bit" in told.sentence
 
 
+@pytest.mark.parametrize(
+    ("gradient", "why"), [(0.0, "no gradient has come to it yet"), (None, "it was frozen")], ids=["zero", "none"]
+)
+def test_embeddings_that_did_not_move_are_told_why(made, gradient, why):
+    run = made.with_rows(0.0, np.full(made.n, 7))
+    with made.store() as store:
+        store.add_values(1, "grad_norm", ["W_E"], [gradient])
+    (run.path / "config.toml").write_text('changes = ["W_E=freeze"]\n')
+    assert answer(run, "embeddings").sentence.endswith(f"where they started: {why}.")
+
+
+def test_where_fewer_than_half_of_the_rows_moved_it_is_said_how_many(made):
+    told = answer(made.with_rows(np.arange(made.n) < 3, np.full(made.n, 7)), "embeddings")
+    assert told.sentence.startswith(f"In part: 3 of {made.n} rows of W_E whose token is in the training text moved, ")
+    assert " 0 %" not in told.sentence + told.brief
+
+
+def test_rows_that_moved_in_neither_arm_are_not_compared(made):
+    with made.store() as store:
+        for arm, last in ((RUN_ARM, 2), (NULL_ARM, 1)):
+            for step in range(last + 1):
+                drift = np.full(made.n, step // 2, dtype=np.float32)
+                store.add_vector(step, "row_drift", "W_E", drift, arm=arm)
+    told = answer(made, "embeddings")
+    assert told.sentence.startswith("Yes: ") and told.null == ""
+
+
 def test_embeddings_are_answered_from_weights_alone_where_nothing_was_watched(made):
     run = made.with_rows()
     (run.path / "telemetry.sqlite").unlink()
@@ -112,6 +139,26 @@ def test_of_a_model_of_one_stack_a_layer_is_no_stack():
     assert _together({"L0.W_O": True, "L1.W_O": False, "W_E": False}) == ["L0.W_O"]
     so = {"enc.L0.W_O": True, "enc.L1.W_O": True, "dec.L0.W_O": False, "dec.L1.W_O": True}
     assert _together(so) == ["enc.**.W_O", "dec.L1.W_O"]
+
+
+def test_matrices_level_with_random_labels_are_not_ranked(made):
+    with made.store() as store:
+        for arm in (RUN_ARM, NULL_ARM):
+            store.add_values(1, "drift", ["W_E", "L0.W_Q"], [0.25, 0.5], arm=arm)
+    told = answer(made, "matrices")
+    assert told.null.startswith(
+        "At step 1 the run had moved each matrix 1.00 times as far as random labels do. A drift"
+    )
+
+
+def test_what_the_first_gradient_did_not_reach_stands_with_what_did_not_move_in_a_short_run(made):
+    with made.store() as store:
+        for step in (0, 1):
+            store.add_values(step, "norm", ["W_E", "W_U"], [1.0, float(step)])
+            store.add_values(step, "drift", ["W_E", "W_U"], [0.0, 0.5 * step])
+        store.add_values(1, "grad_norm", ["W_E", "W_U"], [0.0, 1.0])
+    told = answer(made, "frozen")
+    assert told.more[1].startswith("The gradient of the first update was exactly 0 in W_E: no gradient comes back")
 
 
 def test_matrices_that_did_not_move_are_named(made):
@@ -243,6 +290,23 @@ def test_trouble_comes_first(made):
     assert written.sentence == "At step 30, after \u201cThe cat\u201d: \u201csees the dog\u201d"
 
 
+def test_one_prompt_is_followed_and_a_sample_without_a_word_is_said_to_be_one(made):
+    with made.store() as store:
+        for step, text in ((1, "the the"), (2, " ")):
+            for prompt in ("a king", "a dog"):
+                store.add_sample(step, prompt, text)
+    told = answer(made, "samples")
+    assert told.sentence == "At step 2, after “a king”: nothing but an end"
+    assert told.more == ("At step 1 it wrote: “the the”",)
+
+
+@pytest.mark.parametrize(("seconds", "first"), [(1.5, False), (90.0, True)])
+def test_a_dear_watching_is_read_first_only_where_it_took_a_while(made, seconds, first):
+    with made.store() as store:
+        store.set_fact("watch", {"level": "light", "seconds": seconds, "share": 0.08, "looks": 3, "numbers": 9})
+    assert (answer(made, "watch").weight > 0.3) == first
+
+
 def test_what_watching_cost_is_told(made):
     with made.store() as store:
         store.set_clock_fact(
@@ -317,6 +381,15 @@ def test_heads_without_a_habit_are_not_given_one(made):
     patterns(run, {"previous_mass": {"L0.H0": (0.1, 0.15), "L0.H1": (0.1, 0.05)}})
     told = answer(run, "heads")
     assert told.sentence.startswith("Nothing that stands out: none of 2 heads") and "0.3 more" in told.more[-1]
+
+
+def test_one_head_is_not_spoken_of_as_many(made):
+    run = made.with_rows()
+    patterns(run, {"previous_mass": {"L0.H0": (0.1, 0.15)}, "entropy": {"L0.H0": (1.5, 1.0)}})
+    told = answer(run, "heads")
+    assert told.sentence.startswith("Nothing that stands out: the one head does not look at one place")
+    assert told.more[0] == "It looks as widely as 3 tokens in equal parts (at the start 4): entropy 1.00 nats."
+    assert told.null.endswith("where its entropy was 1.50 nats.")
 
 
 def test_a_brief_answer_is_a_line(made):

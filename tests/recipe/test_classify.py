@@ -98,7 +98,7 @@ def test_predict_eval_embed_show_report_and_compare_take_it(run, table, tmp_path
     assert "W_cls" in said(capsys, "compare", run.path, other.path)
     page = (run.path / "report.html").read_text(encoding="utf-8")
     for words in (
-        "predicts the class of text it has never seen with accuracy",
+        "predicts the class of text it has never seen at",
         "Is it good?",
         "95 % interval",
         "TF-IDF + logistic regression",

@@ -534,6 +534,20 @@ def test_what_was_read_is_counted_in_tokens_where_a_loss_is_of_texts(live):
     assert found == ["tokens read", "tokens read", "characters read"]
 
 
+def test_what_comes_in_is_said_of_what_the_model_reads(live):
+    found = live().evaluate("""async () => {
+      const words = (await import("./static/words.js")).default;
+      return ["image", "text", "character"].map((unit) => {
+        const el = document.createElement("div");
+        words.render({ model: { get: () => ({ unit, sizes: {} }) }, el });
+        return el.textContent;
+      });
+    }""")
+    assert "n patches. In the first layer the values of a patch times the table W_E" in found[0]
+    assert "text" not in found[0] and "token" not in found[0] and "every image" in found[0]
+    assert all("n tokens. In the first layer a row of the table W_E" in said for said in found[1:])
+
+
 def test_arms_are_compared_at_the_last_step_that_both_were_looked_at(live):
     found = live().evaluate("""async () => {
       const { arm, difference } = await import("./static/grid.js");

@@ -10,8 +10,13 @@ import pytest
 
 from qkv.errors import RunFolderError, UserError
 from qkv.folder import RunFolder, link, sha256_of
+from qkv.inspection.answers_loss import among
+from qkv.tasks import find_task
 from qkv.telemetry import Telemetry
+from qkv.views.origins import head_facts
+from qkv.views.payloads import Baseline, Fact, LossRoom
 from qkv.views.report import read_report, write_report
+from qkv.views.verdict import verdict
 
 BAD = "</script><img src=x onerror=alert(1)><!--\u2028 '\"&"
 
@@ -102,6 +107,15 @@ def test_shown_rows_are_those_of_the_table_bit_for_bit(run_folder):
     assert [row.token for row in rows.shown] == [run_folder.tokenizer.token(i) for i in ids]
 
 
+def test_the_rows_that_moved_furthest_are_among_those_drawn(run_folder, monkeypatch):
+    monkeypatch.setattr("qkv.views.rows.N_POINTS", 5)
+    rows = read_report(run_folder.folder).rows
+    ids = np.frombuffer(base64.b64decode(rows.token_ids.data), "<i4")
+    moved = {row.token_id for row in rows.shown if row.why == "moved"}
+    assert moved and moved <= set(ids.tolist()) and len(ids) < rows.n_rows
+    assert rows.drawn.startswith(f"{len(ids):,} of ") and "moved furthest" in rows.drawn
+
+
 def test_attention_is_the_models_own(run_folder):
     import torch
 
@@ -132,6 +146,25 @@ def test_without_a_null_nothing_stands_in_for_it(make):
     report = read_report(make(null=False).folder)
     assert report.map.null_steps == () and report.map.null_values == {}
     assert report.rows.null_drift is None and report.rows.null_step is None
+
+
+def test_a_judged_run_is_told_by_its_metric_in_title_and_answers_alike():
+    line = Baseline(name="majority", label="the commonest class", meaning="", nats=0.69, bits_per_byte=None)
+    curve = {"train_steps": (), "train": (), "val_steps": (20,), "val": (0.68,), "last": 0.68}
+    loss = LossRoom(**curve, best_step=20, best=0.68, baselines=(line,))
+    interval = {"accuracy": 0.52, "accuracy_interval": (0.48, 0.56), "baselines": {"majority": 0.51, "tfidf": 0.82}}
+    words = among(find_task("classify"), interval)
+    said = verdict(loss, "the class of text", 20, "accuracy 0.52", words)
+    assert said == (
+        "After 20 updates this model predicts the class of text it has never seen at 0.680 nats, with accuracy 0.52: "
+        "not to be told from the commonest class (0.510) by so many texts, no better than TF-IDF + logistic regression "
+        "(0.820)."
+    )
+
+
+@pytest.mark.parametrize(("task", "label"), [("image", "images"), ("causal", "text")])
+def test_the_head_names_what_was_read(task, label):
+    assert head_facts({"task": task}, {"data": {"name": "set"}}, "", None)[0] == Fact(label=label, value="set")
 
 
 def test_without_telemetry_there_are_still_the_weights(make):

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.numpy import save_file
 
-from qkv.views.weights import Snapshots, blocks_rms, matrices_room, role_of, short_kind
+from qkv.views.weights import Snapshots, _exact, blocks_rms, matrices_room, role_of, short_kind
 
 HEADS = {"W_Q": 4, "W_K": 4, "W_V": 4, "W_O": 4}
 
@@ -101,6 +101,12 @@ def test_weights_one_by_one_fit_their_budget_and_say_what_is_not_there(run_folde
     for item in whole.items:
         assert (len(item.exact.rows), len(item.exact.columns)) == item.shape
         assert item.exact.chosen == "The whole matrix, every weight as stored."
+
+
+def test_rows_of_a_matrix_that_did_not_move_are_not_said_to_have_moved_furthest():
+    matrix = np.ones((30, 20), dtype=np.float32)
+    assert _exact(matrix, matrix, 16).chosen.startswith("The first 16 rows and 16 columns, every weight")
+    assert _exact(matrix, 2 * matrix, 16).chosen.startswith("The 16 rows and 16 columns that moved furthest")
 
 
 def test_every_kind_has_its_colour():

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from qkv.commands import screen
 from qkv.errors import many
+from qkv.inspection.answers_loss import NOTHING
 
 if TYPE_CHECKING:
     from qkv.api import Run
@@ -41,7 +42,7 @@ def print_outcome(run: "Run") -> None:
             print(said)
     samples = _last_samples(run)
     for sample in samples:
-        shown = _cut(run.task.shown(sample.prompt, sample.text))
+        shown = _cut(run.task.shown(sample.prompt, sample.text if sample.text.strip() else f"({NOTHING})"))
         print(f"\nIt {'answers' if run.task.judged else 'writes'}:  {screen.shown(shown)}")
     stopped = _STOPPED.get(summary["stopped_because"], f"it stopped because of {summary['stopped_because']}")
     target = run.config.training.until_loss
@@ -51,12 +52,24 @@ def print_outcome(run: "Run") -> None:
         f"\n{many(summary['steps'], 'step')}, {many(summary['tokens'], 'token')},"
         f" {summary['parameters']:,} parameters, {summary['train_seconds']:.0f} s of training; {stopped}."
     )
-    folder = shlex.quote(str(run.path))
     report = run.path / "report.html"
-    print(f"The run is in {run.path}" + (f", the report in {report}" if report.exists() else ""))
+    where = f", the report in {report} (a page for any browser)" if report.exists() else ""
+    print(f"The run is in {run.path}{where}")
+    print(f"\nNext:  {_next(run, samples, has_report=report.exists())}")
+
+
+def _next(run: "Run", samples: "list[Sample]", *, has_report: bool) -> str:
+    """What to type to look at the run, and to ask it something; a line each."""
+    folder = shlex.quote(str(run.path))
+    looks = {f"qkv show {folder}": "what training did, in the terminal", f"qkv view {folder}": "the same in a browser"}
+    if not has_report:
+        looks[f"qkv report {folder}"] = "the same as one file"
+    width = max(map(len, looks))
+    lines = [f"{typed:{width}}   {about}" for typed, about in looks.items()]
     example = "" if run.config.watched == "names" else _example(run, samples)
-    again = f"\n       qkv predict {folder} {shlex.quote(example)}" if example else ""
-    print(f"\nNext:  qkv show {folder}{again}")
+    if example:
+        lines.append(f"qkv predict {folder} {shlex.quote(example)}")
+    return "\n       ".join(lines)
 
 
 def loss_rows(summary: Mapping[str, Any], task: "Task") -> list[tuple[str, str, str, str]]:

@@ -102,11 +102,9 @@ class RunShown:
         ratios = sorted(((v / n, a) for a, (_, v, n) in self.null.items() if n > 0), reverse=True)
         if ratios:
             step = next(iter(self.null.values()))[0]
-            most, least = ratios[0], ratios[-1]
-            print(
-                f"At step {step:,} against the same training on random labels: "
-                f"most {most[1]} ({most[0]:.2f} times), least {least[1]} ({least[0]:.2f} times)."
-            )
+            most, least = (f"{ratio:.2f} times" for ratio in (ratios[0][0], ratios[-1][0]))
+            each = f"each {most}" if most == least else f"most {ratios[0][1]} ({most}), least {ratios[-1][1]} ({least})"
+            print(f"At step {step:,} against the same training on random labels: {each}.")
 
 
 def _print_answer(rank: int, answer: Answer) -> None:

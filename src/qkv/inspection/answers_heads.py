@@ -75,7 +75,8 @@ def _habit(measure: str, rows: list[tuple[float, str]]) -> str:
 def _none(n: int, saturated: int) -> str:
     if saturated:
         return f"{saturated} of {many(n, 'head')} look at one key alone in nearly every row: their softmax is saturated"
-    return f"Nothing that stands out: none of {many(n, 'head')} looks at one place much more than at the start"
+    which = f"none of {n} heads looks" if n > 1 else "the one head does not look"
+    return f"Nothing that stands out: {which} at one place much more than at the start"
 
 
 def _before(entropy: Series) -> str:
@@ -83,7 +84,8 @@ def _before(entropy: Series) -> str:
     if not entropy:
         return "Habits are counted from the first look."
     first = number(_entropies(entropy)["median entropy at the start (nats)"])
-    return f"Habits are counted from the first look, where the middle head's entropy was {first} nats."
+    whose = "its" if len(entropy) == 1 else "the middle head's"
+    return f"Habits are counted from the first look, where {whose} entropy was {first} nats."
 
 
 def _entropies(entropy: Series) -> dict[str, float | None]:
@@ -100,6 +102,8 @@ def _spread(entropy: Series) -> str:
     first, last = _entropies(entropy).values()
     assert first is not None and last is not None
     as_many = f"as widely as {many(round(np.exp(last)), 'token')} in equal parts (at the start {np.exp(first):.0f})"
+    if len(entropy) == 1:
+        return f"It looks {as_many}: entropy {number(last)} nats."
     sharpest = min(entropy, key=lambda head: entropy[head][1])
     return (
         f"The middle head looks {as_many}: entropy {number(last)} nats; the sharpest, {sharpest}, has "

@@ -1,19 +1,24 @@
 """How good the run is: its loss beside baselines, over-fitting, what it writes, what went wrong, what watching cost."""
 
 import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from qkv.inspection.answer import Answer, Evidence, listed, many, number, percent
-from qkv.tasks import Standing, standing, worse_than_nothing
-from qkv.telemetry import Evaluation
+from qkv.tasks import Standing, Task, standing, worse_than_nothing
+from qkv.telemetry import Evaluation, Sample
 
-__all__ = ["loss", "over_fitting", "samples", "trouble", "watch"]
+__all__ = ["NOTHING", "among", "followed", "loss", "over_fitting", "samples", "trouble", "watch"]
 
 OVER_FITTING = 0.01
 """The validation loss must have risen by this share above its lowest before it is called over-fitting."""
 
-DEAR = 0.03
-"""The default instruments should cost no more than this share of the training time."""
+DEAR, LONG = 0.03, 60.0
+"""The default instruments should cost no more than this share of the training time; what they cost below so many
+seconds is nothing to read first."""
+
+NOTHING = "nothing but an end"
+"""What a sample without a word is called."""
 
 
 def loss(evidence: Evidence) -> Answer | None:
@@ -81,16 +86,9 @@ def _judged(evidence: Evidence, best: Evaluation) -> Answer:
     task, summary = evidence.task, evidence.summary
     name, own = task.metric.replace("bleu", "BLEU"), summary[task.metric]
     interval = summary.get(f"{task.metric}_interval")
-    lines = {words: (summary.get("baselines") or {}).get(line) for line, words in task.yardsticks.items()}
-    known = {words: value for words, value in lines.items() if isinstance(value, int | float)}
-    groups: dict[Standing, list[str]] = {"better": [], "level": [], "worse": []}
-    for words, value in known.items():
-        stands = standing(own, interval, value, higher_is_better=task.higher_is_better)
-        groups[stands].append(f"{words} ({number(value)})")
-    better, level, worse = groups.values()
-    parts = [f"better than {listed(better)}"] if better else []
-    parts += [f"not to be told from {listed(level)} by so many {task.items or task.examples}"] if level else []
-    parts += [f"not than {listed(worse, 'or')}" if better else f"no better than {listed(worse, 'or')}"] if worse else []
+    known = _known(task, summary)
+    better, level, worse = _groups(task, summary)
+    words = among(task, summary)
     start = ""
     if known:
         start = "Not yet: " if better and worse else "No: " if worse else "About as good: " if level else "Yes: "
@@ -101,13 +99,38 @@ def _judged(evidence: Evidence, best: Evaluation) -> Answer:
         key="loss",
         question="Is it good?",
         sentence=f"{start}{name} {number(own)}{within} on all validation {task.items or task.examples}"
-        f"{', ' if parts else ''}{', '.join(parts)}. The lowest loss is {loss_}.",
-        brief=f"{start}{name} {number(own)}{', ' if parts else ''}{', '.join(parts)}.",
-        numbers=numbers | {f"{words} ({name})": value for words, value in known.items()},
+        f"{', ' if words else ''}{words}. The lowest loss is {loss_}.",
+        brief=f"{start}{name} {number(own)}{', ' if words else ''}{words}.",
+        numbers=numbers | {f"{label} ({name})": value for label, value in known.items()},
         measure="loss",
         null=_knowing_nothing(evidence),
         weight=0.5 if not known else 0.9 if not better else 0.7,
     )
+
+
+def _known(task: Task, summary: Mapping[str, Any]) -> dict[str, float]:
+    """The task's metric of each baseline that was made, by what the baseline is called."""
+    lines = {words: (summary.get("baselines") or {}).get(line) for line, words in task.yardsticks.items()}
+    return {words: value for words, value in lines.items() if isinstance(value, int | float)}
+
+
+def _groups(task: Task, summary: Mapping[str, Any]) -> tuple[list[str], list[str], list[str]]:
+    """Baselines that the run is better than, level with and worse than, each with its metric."""
+    groups: dict[Standing, list[str]] = {"better": [], "level": [], "worse": []}
+    interval = summary.get(f"{task.metric}_interval")
+    for words, value in _known(task, summary).items():
+        stands = standing(summary[task.metric], interval, value, higher_is_better=task.higher_is_better)
+        groups[stands].append(f"{words} ({number(value)})")
+    return groups["better"], groups["level"], groups["worse"]
+
+
+def among(task: Task, summary: Mapping[str, Any]) -> str:
+    """Where the metric of a judged task stands among its baselines, as far as its interval tells; empty without any."""
+    better, level, worse = _groups(task, summary)
+    parts = [f"better than {listed(better)}"] if better else []
+    parts += [f"not to be told from {listed(level)} by so many {task.items or task.examples}"] if level else []
+    parts += [f"not than {listed(worse, 'or')}" if better else f"no better than {listed(worse, 'or')}"] if worse else []
+    return ", ".join(parts)
 
 
 def _baselines(evidence: Evidence) -> list[tuple[str, float]]:
@@ -173,14 +196,20 @@ def _train_losses(best: Evaluation, last: Evaluation) -> str:
     return f" while the training loss went from {best.train_loss:.3f} to {last.train_loss:.3f}"
 
 
+def followed(samples: Sequence[Sample]) -> list[Sample]:
+    """Those of the prompt that was used most, the first of equals: one text from step to step."""
+    prompts = [sample.prompt for sample in samples]
+    prompt = max(dict.fromkeys(prompts), key=prompts.count, default="")
+    return [sample for sample in samples if sample.prompt == prompt]
+
+
 def samples(evidence: Evidence) -> Answer | None:
     """What the model writes now, and wrote early on."""
-    found = evidence.telemetry.samples()
+    found = followed(evidence.telemetry.samples())
     if not found:
         return None
-    last = found[-1]
-    early = next((s for s in found if s.prompt == last.prompt and s.step < last.step), None)
-    more = () if early is None else (f"At step {early.step:,} it wrote: {_short(early.text)}",)
+    early, last = found[0], found[-1]
+    more = () if early.step == last.step else (f"At step {early.step:,} it wrote: {_short(early.text)}",)
     return Answer(
         key="samples",
         question="What does it answer?" if evidence.task.judged else "What does it write?",
@@ -193,6 +222,8 @@ def samples(evidence: Evidence) -> Answer | None:
 
 def _short(text: str, n: int = 160) -> str:
     flat = " ".join(text.split())
+    if not flat:
+        return NOTHING
     return f"\u201c{flat if len(flat) <= n else flat[: n - 1] + chr(0x2026)}\u201d"
 
 
@@ -208,7 +239,7 @@ def watch(evidence: Evidence) -> Answer | None:
         f"from {many(cost['looks'], 'look')} at every matrix.",
         numbers={"share of training time": cost["share"], "seconds": cost["seconds"]},
         null="Without watching the weights are the same, byte for byte.",
-        weight=0.5 if cost["level"] == "light" and cost["share"] > DEAR else 0.05,
+        weight=0.5 if cost["level"] == "light" and cost["share"] > DEAR and cost["seconds"] > LONG else 0.05,
     )
 
 

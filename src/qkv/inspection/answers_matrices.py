@@ -12,6 +12,10 @@ from qkv.telemetry import Compared, Grid, Telemetry
 
 __all__ = ["frozen", "matrices", "order"]
 
+FEWEST_LOOKS = 8
+"""Recorded steps from which on it is told what moved first; with fewer, what the first gradient did not reach stands
+with what did not move."""
+
 
 def matrices(evidence: Evidence) -> Answer | None:
     """Which matrices moved most, beside what random labels would have moved."""
@@ -26,7 +30,8 @@ def matrices(evidence: Evidence) -> Answer | None:
     then = " and ".join(f"{a} ({number(v)})" for v, a in moving[1:3])
     size = _size(evidence.telemetry, most[1])
     sentence = f"{most[1]} moved most: by {number(most[0])} of {size}"
-    sentence += f", then {then}; {least[1]} least ({number(least[0])})." if len(moving) > 3 else "."
+    few = " of those that moved" if len(moving) < len(last) else ""
+    sentence += f", then {then}; {least[1]} least{few} ({number(least[0])})." if len(moving) > 3 else "."
     kinds = _median_by_kind(last)
     by_kind = ", ".join(f"{kind} {number(v)}" for kind, v in sorted(kinds.items(), key=lambda item: -item[1]))
     pairs = _pairs(evidence.telemetry, set(last))
@@ -105,13 +110,15 @@ def _null_sentence(pairs: Sequence[Compared]) -> str:
     if not pairs:
         return ""
     most, least = pairs[0], pairs[-1]
-    first = f"{most.address} {most.value / most.null:.2f} times as far as random labels do"
-    words = f"At step {most.step:,} the run had moved {first}"
-    if len(pairs) > 1:
-        words += f", {least.address} {least.value / least.null:.2f} times"
-    middle = float(np.median([p.value / p.null for p in pairs]))
+    ends = [f"{p.value / p.null:.2f} times" for p in (most, least)]
+    words = f"At step {most.step:,} the run had moved {most.address} {ends[0]} as far as random labels do"
+    if ends[0] == ends[1] and len(pairs) > 1:
+        words = f"At step {most.step:,} the run had moved each matrix {ends[0]} as far as random labels do"
+    elif len(pairs) > 1:
+        middle = float(np.median([p.value / p.null for p in pairs]))
+        words += f", {least.address} {ends[1]} (median of all {middle:.2f})"
     return (
-        f"{words} (median of all {middle:.2f}). A drift shows the optimizer as much as the learning; only what differs "
+        f"{words}. A drift shows the optimizer as much as the learning; only what differs "
         "from random labels was learned."
     )
 
@@ -119,7 +126,7 @@ def _null_sentence(pairs: Sequence[Compared]) -> str:
 def order(evidence: Evidence) -> Answer | None:
     """Which kinds of matrices went half of their way first."""
     grid = _grid(evidence.telemetry, "drift")
-    if grid is None or len(grid.step) < 8:
+    if grid is None or len(grid.step) < FEWEST_LOOKS:
         return None
     halfway: dict[str, list[int]] = defaultdict(list)
     for i, address in enumerate(grid.addresses):
@@ -170,12 +177,14 @@ def frozen(evidence: Evidence) -> Answer | None:
     still = [a for a, v in _last(grid).items() if v == 0]
     if not still:
         return None
+    moved = f"{many(len(grid.addresses) - len(still), 'other matrix', 'other matrices')} moved."
+    silent = "" if len(grid.step) >= FEWEST_LOOKS else _silent_at_first(evidence.telemetry)
     shown = ", ".join(still[:6]) + (f" and {len(still) - 6} more" if len(still) > 6 else "")
     return Answer(
         key="frozen",
         question="What stayed as it was?",
         sentence=f"{shown} did not move: drift exactly 0 at step {int(grid.step[-1]):,}.",
-        more=(f"{many(len(grid.addresses) - len(still), 'other matrix', 'other matrices')} moved.",),
+        more=(moved, silent) if silent else (moved,),
         numbers={"matrices that did not move": float(len(still))},
         address=still[0],
         measure="drift",

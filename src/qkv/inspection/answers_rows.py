@@ -4,6 +4,7 @@ from functools import partial
 
 import numpy as np
 
+from qkv.errors import AddressError
 from qkv.inspection.answer import Answer, Evidence, apart, many, number, percent
 from qkv.inspection.rows import RowSummary, drifts, row_story, summary
 from qkv.instruments.tokens import counted_in
@@ -21,12 +22,14 @@ def embeddings(evidence: Evidence) -> Answer | None:
         return None
     answer = partial(Answer, key="embeddings", question="Were the embeddings trained?", measure="row_drift")
     if not drift.any():
-        sentence = f"No: all {many(len(drift), 'row')} of {table} are bit for bit where they started."
+        sentence = f"No: all {many(len(drift), 'row')} of {table} are bit for bit where they started{_still(evidence)}."
         return answer(sentence=sentence, numbers={"largest row drift": 0.0}, address=table, weight=0.6)
     rows = summary(drift, counts, evidence.specials)
     example, words, figures = _example_row(evidence, counts)
     half = f"Yes: half of the rows of {table}{_whose(evidence, rows)} moved by more than {_lengths(rows.median)}"
-    sentence = f"{half}, the furthest ({evidence.token(rows.furthest)}) by {_amount(rows.largest)}{words}."
+    if not rows.median:
+        half = f"In part: {rows.n_moved:,} of {_of(rows):,} rows of {table}{_whose(evidence, rows)} moved"
+    sentence = f"{half}, the furthest ({_named(evidence, rows.furthest)}) by {_amount(rows.largest)}{words}."
     figures |= {"median row drift": rows.median, "largest row drift": rows.largest}
     more, (null, far) = [_unseen(evidence, rows), _by_count(rows)], _row_null(evidence)
     if rows.n_unseen is not None:
@@ -40,6 +43,28 @@ def embeddings(evidence: Evidence) -> Answer | None:
         address=example or table,
         weight=0.95 if _unexplained(evidence, rows) else 0.45 + 0.3 * far,
     )
+
+
+def _named(evidence: Evidence, row: int) -> str:
+    """The token of a row; the row where it stands for none, as in an image's table."""
+    return f"row {row}" if evidence.tokenizer is None else evidence.token(row)
+
+
+def _still(evidence: Evidence) -> str:
+    """Why no row moved, where what was recorded tells: the table was frozen, or no gradient has come to it."""
+    table = evidence.telemetry.token_table()
+    try:
+        gradients = evidence.telemetry.grid("grad_norm", table).value
+    except AddressError:
+        return ""
+    if np.isnan(gradients).all():
+        return ": it was frozen" if evidence.settings.get("changes") else ""
+    return "" if np.nan_to_num(gradients).any() else ": no gradient has come to it yet"
+
+
+def _of(rows: RowSummary) -> int:
+    """How many rows a summary's median is of."""
+    return rows.n_seen or rows.n_rows
 
 
 def _amount(drift: float) -> str:
@@ -145,6 +170,8 @@ def _row_null(evidence: Evidence) -> tuple[str, float]:
         return "", 0.0
     step = both[-1]
     here, there = float(run[step].mean()), float(null[step].mean())
+    if not (here or there):
+        return "", 0.0
     words = (
         f"At step {step:,} rows had moved by {_lengths(here)} on average; "
         f"in the same training on random labels by {_amount(there)}."

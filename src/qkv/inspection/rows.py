@@ -85,8 +85,10 @@ class RowSummary:
     n_rows: int
     n_seen: int | None
     """None where tokens were not counted."""
+    n_moved: int
+    """Of the rows seen (of all where not counted), those whose drift is not 0."""
     median: float
-    """Of the drift of rows seen (of all where not counted)."""
+    """Of the drift of the same rows."""
     largest: float
     furthest: int
     """The row that moved most."""
@@ -146,6 +148,7 @@ def summary(drift: np.ndarray, counts: np.ndarray | None = None, specials: froze
     return RowSummary(
         n_rows=len(drift),
         n_seen=None if counts is None else int(seen.sum()),
+        n_moved=int(np.count_nonzero(drift[among])),
         median=float(np.median(drift[among])),
         largest=float(drift[among].max()),
         furthest=moved(drift, 1, among=among)[0],

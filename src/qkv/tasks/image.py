@@ -64,7 +64,7 @@ class Image(TaskDefaults):
     afterwards_seconds: ClassVar[float] = 8.0
     yardsticks: ClassVar[Mapping[str, str]] = {
         "majority": "the most frequent class",
-        "linear": "linear model (logistic regression on pixels)",
+        "linear": "the linear model (logistic regression on pixels)",
     }
 
     # data and sizes

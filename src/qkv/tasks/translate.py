@@ -95,7 +95,7 @@ class Translate(TaskDefaults):
     afterwards_seconds: ClassVar[float] = 20.0
     yardsticks: ClassVar[Mapping[str, str]] = {
         "copy": "the source copied as it is",
-        "dictionary": "word for word (IBM Model 1, likeliest word)",
+        "dictionary": "the word-for-word translation (IBM Model 1, likeliest word)",
     }
 
     # data

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from qkv.config import load_toml
+from qkv.inspection.answers_loss import NOTHING, followed
 from qkv.telemetry import RUN_ARM, Telemetry
 from qkv.views.payloads import Baseline, LossRoom, SampleNote
 
@@ -161,17 +162,16 @@ def _thin(n: int) -> tuple[np.ndarray, str]:
 
 def samples(telemetry: Telemetry, *, continues: bool, given: str = "the text") -> tuple[SampleNote, ...]:
     """What the model wrote, in order of step, for the prompt that was used most; long ones are cut with an ellipsis."""
-    found = telemetry.samples(RUN_ARM)
-    prompts = [sample.prompt for sample in found]
-    if not prompts:
-        return ()
-    prompt = max(dict.fromkeys(prompts), key=prompts.count)
-    cut = [(s, s.text if len(s.text) <= LONGEST_SAMPLE else s.text[:LONGEST_SAMPLE] + " …") for s in found]
     return tuple(
-        SampleNote(step=s.step, prompt=s.prompt, text=text, continues=continues, given=given)
-        for s, text in cut
-        if s.prompt == prompt
+        SampleNote(step=s.step, prompt=s.prompt, text=_cut(s.text), continues=continues, given=given)
+        for s in followed(telemetry.samples(RUN_ARM))
     )
+
+
+def _cut(text: str) -> str:
+    if not text.strip():
+        return f"({NOTHING})"
+    return text if len(text) <= LONGEST_SAMPLE else text[:LONGEST_SAMPLE] + " …"
 
 
 def counts_of(telemetry: Telemetry | None) -> np.ndarray | None:

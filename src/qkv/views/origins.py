@@ -9,6 +9,7 @@ from typing import Any
 
 from qkv.errors import QkvError
 from qkv.folder import FINAL_FILES, sha256_of
+from qkv.tasks import find_task
 from qkv.telemetry import RUN_ARM, Telemetry
 from qkv.views.payloads import Fact, FileNote, Made
 
@@ -37,7 +38,7 @@ def head_facts(settings: Mapping[str, Any], manifest: Mapping[str, Any], kind: s
     source = str(settings.get("data", {}).get("source", ""))
     name = data.get("name") or Path(source).name
     if name:
-        facts.append(Fact(label="text", value=str(name)))
+        facts.append(Fact(label=find_task(settings.get("task", "causal")).reads, value=str(name)))
     if kind:
         size = f", {d_vocab:,} different" if d_vocab else ""
         facts.append(Fact(label="tokenizer", value=f"{kind}{size}"))

@@ -18,6 +18,7 @@ from qkv.data.tokenizers import Tokenizer, load_tokenizer
 from qkv.errors import QkvError, UserError
 from qkv.folder import RunFolder
 from qkv.inspection.answer import unit_of
+from qkv.inspection.answers_loss import among
 from qkv.models.layout import RopeScaling
 from qkv.models.positions import Rotary
 from qkv.tasks import Task, find_task
@@ -143,6 +144,11 @@ class Rooms:
         value = self.manifest.get("summary", {}).get(self.task.metric) if self.task.judged else None
         return f"{self.task.metric.replace('bleu', 'BLEU')} {value:.3g}" if isinstance(value, float) else ""
 
+    @property
+    def _among(self) -> str:
+        """Where that stands among the baselines, in words."""
+        return among(self.task, self.manifest["summary"]) if self.metric else ""
+
     @cached_property
     def task(self) -> Task:
         """What it was trained to do."""
@@ -262,7 +268,13 @@ class Rooms:
             preset=str(self.settings.get("preset", "")),
             verdict=_VERDICT_IMPORTED
             if self.settings.get("imported")
-            else verdict(loss, f"{self.task.asked.format(unit=unit)} of {self.task.reads}", self.n_steps, self.metric),
+            else verdict(
+                loss,
+                f"{self.task.asked.format(unit=unit)} of {self.task.reads}",
+                self.n_steps,
+                self.metric,
+                self._among,
+            ),
             unit=unit,
             n_parameters=sum(math.prod(shape) for shape in self.snapshots.shapes.values()) or None,
             n_tokens=collect.tokens_seen(self.telemetry),

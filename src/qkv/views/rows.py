@@ -45,12 +45,12 @@ def rows_room(
     if len(tokens) != n or (counts is not None and len(counts) != n):
         return None
     special = set(specials)
-    drawn, said = _drawn([i for i in range(n) if i not in special], counts)
     unseen = None if counts is None else (counts == 0) & ~np.isin(np.arange(n), specials)
     chosen = _chosen(drift, counts, special)
     if example is not None and example not in dict(chosen):
         chosen = [(example, "frequent"), *chosen]
     ids = [i for i, _ in chosen]
+    drawn, said = _drawn([i for i in range(n) if i not in special], counts, set(ids) - special)
     table = snapshots.token_table
     has_table = table in snapshots.shapes
     last_step = snapshots.steps[-1] if has_table else 0
@@ -111,8 +111,8 @@ def _beside_null(
     return step, found[step], null[step].astype(np.float64)
 
 
-def _drawn(ids: list[int], counts: np.ndarray | None) -> tuple[list[int], str]:
-    """Which of `ids` to draw as points: all, or evenly along the ranking by count, in order of id."""
+def _drawn(ids: list[int], counts: np.ndarray | None, shown: set[int]) -> tuple[list[int], str]:
+    """Which of `ids` to draw as points: all, or evenly by rank of count and all of `shown`, in order of id."""
     if len(ids) <= N_POINTS:
         return ids, ""
     ranked = np.array(ids)
@@ -120,8 +120,9 @@ def _drawn(ids: list[int], counts: np.ndarray | None) -> tuple[list[int], str]:
         ranked = ranked[np.argsort(-counts[ranked], kind="stable")]
     kept = ranked[np.unique(np.linspace(0, len(ids) - 1, N_POINTS).round().astype(int))]
     said = "by how often they are met" if counts is not None else "by number"
-    words = f"{len(kept):,} of {len(ids):,} rows are drawn, evenly along their ranking {said}."
-    return sorted(int(i) for i in kept), words
+    words = f"rows are drawn, evenly along their ranking {said}, and those shown below or that moved furthest."
+    every = sorted({int(i) for i in kept} | shown)
+    return every, f"{len(every):,} of {len(ids):,} {words}"
 
 
 def _chosen(drift: np.ndarray, counts: np.ndarray | None, special: set[int]) -> list[tuple[int, str]]:

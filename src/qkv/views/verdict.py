@@ -16,11 +16,11 @@ _WORDS = {
 }
 
 
-def verdict(loss: LossRoom | None, what: str, steps: int | None, metric: str = "") -> str:
+def verdict(loss: LossRoom | None, what: str, steps: int | None, metric: str = "", among: str = "") -> str:
     """The line under a report's title.
 
     `what` is what the model predicts, in words such as "the next word of text"; `metric` what its task is judged by,
-    such as "accuracy 0.84". Baselines are named with their nats.
+    such as "accuracy 0.84", and `among` where that stands among the baselines; without it they are named with nats.
     """
     trained = f"After {steps:,} update{'s' * (steps != 1)}" if steps else "Before its first update"
     if loss is None or loss.best is None:
@@ -28,8 +28,9 @@ def verdict(loss: LossRoom | None, what: str, steps: int | None, metric: str = "
     size = f"{loss.best:.3f} nats"
     if loss.best_bits_per_byte is not None:
         size += f" ({loss.best_bits_per_byte:.2f} bits per byte)"
-    judged = f"with {metric}, " if metric else ""
-    text = f"{trained} this model predicts {what} it has never seen {judged}at {size}"
+    text = f"{trained} this model predicts {what} it has never seen at {size}"
+    if metric:
+        return f"{text}, with {metric}{': ' if among else ''}{among}."
     lines = [line for line in loss.baselines if line.name != "uniform"]
     if not lines:
         return f"{text}."

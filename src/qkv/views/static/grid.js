@@ -103,7 +103,8 @@ function render({ model, el }) {
     return all.filter((m, i) => all.findIndex((other) => other.name === m.name) === i && rooms().some((room) => room?.values[m.name]));
   };
   if (!measures().length) return () => {};
-  const state = { measure: measures()[0], beside: "null", held: model.get("steps")[0] };
+  const hasNull = () => rooms().some((room) => room?.null_steps?.length);
+  const state = { measure: measures()[0], beside: hasNull() ? "null" : "alone", held: model.get("steps")[0] };
   const title = h("span");
   const caption = h("span");
   const frame = figure(el, { wide: true, title, caption });
@@ -122,7 +123,7 @@ function render({ model, el }) {
   function drawControls() {
     const list = measures();
     const run = model.get("other");
-    const offered = [["null", "beside the null"], ["held", "beside another step"], run ? ["run", `beside ${run.name}`] : null, ["alone", "alone"]].filter(Boolean);
+    const offered = [hasNull() || state.beside === "null" ? ["null", "beside the null"] : null, ["held", "beside another step"], run ? ["run", `beside ${run.name}`] : null, ["alone", "alone"]].filter(Boolean);
     add(clear(controls), [
       list.length > 5 ? h("select", { "aria-label": "measure", onchange: (event) => (Object.assign(state, { measure: measures()[event.target.selectedIndex] }), build()) }, list.map((m) => h("option", { selected: m.name === state.measure.name }, m.label)))
         : choice("measure", list.map((m) => [m.name, m.label]), state.measure.name, (name) => (Object.assign(state, { measure: measures().find((m) => m.name === name) }), build())),
@@ -205,7 +206,7 @@ function render({ model, el }) {
     clear(legend).append(h("div.bars", null, bars));
     const grid = model.get("grid");
     add(clear(caption), [h("b", null, state.measure.label), `: ${state.measure.meaning || state.measure.formula} ${panels.length > 1 ? "The difference is this run less what stands beside it. " : ""}${grid?.rows.length ? "Cells inside a matrix are its heads. " : ""}Colours hold for all steps, so that play shows growth. `,
-      state.beside === "null" ? none.any ? "The null is the same training on random labels: what movement looks like with nothing to learn; it is only ever compared at an equal step, for each cell the last that both were looked at. " : "This run has no random-label arm to stand beside it. " : "",
+      !hasNull() ? "This run has no random-label arm to stand beside it. " : state.beside === "null" ? none.any ? "The null is the same training on random labels: what movement looks like with nothing to learn; it is only ever compared at an equal step, for each cell the last that both were looked at. " : "It was not taken in the random-label arm. " : "",
       state.beside === "run" ? "Two runs have other bases inside their heads: head by head, only measures of the function compare. " : "",
       grid?.rows.length ? `Numbers of heads: ${grid.origin}. ` : "", `A property ${SOURCE[state.measure.property_of] ?? ""}.`]);
     label(step, beside);

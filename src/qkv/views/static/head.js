@@ -22,9 +22,9 @@ export function leading(note) {
 
 export function numbers(note) {
   const even = (text) => h("span.even", null, ` even: ${text}`);
-  return h("dl.numbers", null,
+  return h("div", null, h("p.small", null, "This head, a mean over its rows; even: the same of attention spread evenly."), h("dl.numbers", null,
     note.shares.map((share) => h("div", null, h("dt", null, `on ${share.name}`), h("dd", null, percent(share.share), even(percent(share.even))))),
-    h("div", null, h("dt", null, "entropy"), h("dd", null, `${number(note.entropy_nats)} nats`, even(number(note.even_entropy_nats)))));
+    h("div", null, h("dt", null, "entropy"), h("dd", null, `${number(note.entropy_nats)} nats`, even(number(note.even_entropy_nats))))));
 }
 
 // options: { text, at, state: { layer, head, query, way, first }, note, ask, scale }; gives how to stop.

@@ -31,7 +31,7 @@ function render({ model, el }) {
   if (!map || !map.values.drift) return () => {};
   const { last, both } = stepsToShow(map);
   if (last === undefined) return () => {};
-  let step = both ?? last;
+  let step = both > 1 ? both : last; // the optimizer alone sets the size of the first update, whatever the labels
   let points = pointsAt(map, step);
   const title = h("span");
   const caption = h("span");

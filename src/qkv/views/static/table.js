@@ -19,7 +19,7 @@ function make(model, el) {
   const scale = robust([last.values, ...(start ? [start.values] : [])], true);
   const readout = h("p.readout", { "aria-live": "polite" });
   const frame = figure(el, { wide: true, title: "Rows of W_E, weight by weight",
-    caption: `One row per token, ${width} numbers each, every one as stored. Frequent tokens first, then rows that moved furthest${rows.shown.some((r) => r.why === "unseen") ? ", then tokens never met in training" : ""}.` });
+    caption: `One row per token, ${width} numbers each, every one as stored. Frequent tokens first${rows.shown.some((r) => r.why === "moved") ? ", then rows that moved furthest" : ""}${rows.shown.some((r) => r.why === "unseen") ? ", then tokens never met in training" : ""}.` });
   const arms = [start && ["before training", start], [rows.last_step === rows.step && !(rows.step < model.get("run").n_steps) ? "after" : `step ${whole(rows.last_step)}, the last kept`, last]].filter(Boolean);
   const legend = h("div");
   const off = together();

@@ -6,8 +6,8 @@ import { h, wayTo } from "./dom.js";
 const STOPS = [
   ["answers", "What this run says of itself", "The questions that everyone asks, each with its numbers and its null."],
   ["which-q", "Three things called Q", "x comes in, W_Q is learned, q comes out. The rest of the page keeps to these names."],
-  ["grid", "Every matrix", "Press play at the bottom: watch which matrices leave their start, and beside them what random labels would have moved."],
-  ["attention", "Where the heads look", "Choose a head, point at a token: what does it read, and who reads it?"],
+  ["grid", "Every matrix", "Press play at the bottom: watch which matrices leave their start."],
+  ["attention", "Where the heads look", "Choose a head, then point at its picture: what is read there, and by what?"],
   ["forward", "One sentence, all the way through", "Follow one token from its row of W_E to the prediction, and the gradient back."],
   ["words", "What became of the words", "Drag the slider: tokens that are used alike come to lie together."],
 ];

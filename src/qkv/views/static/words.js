@@ -20,15 +20,16 @@ function picture(sizes) {
 }
 
 function render({ model, el }) {
-  const { sizes } = model.get("run");
+  const { sizes, unit } = model.get("run");
+  const [each, what, first] = unit === "image" ? ["n patches", "image", ["the values of a patch times the table ", h("code", null, "W_E")]] : ["n tokens", "text", ["a row of the table ", h("code", null, "W_E")]];
   el.append(h("div.aside", null,
     h("div", null, h("h2", null, "Which Q do you mean?"),
-      h("p", null, "Three different things are called “the query”. In this report each has its own name, and so for keys and values."),
+      h("p", null, "Three different things are called “the query”. On this page each has its own name, and so for keys and values."),
       h("dl.words-list", null,
-        h("div", null, h("dt", null, h("code", null, "x")), h("dd", null, "what comes in: an encoding for each of the n tokens. In the first layer a row of the table ", h("code", null, "W_E"), ", deeper what the layer below made of it. Computed, different for every text.")),
-        h("div", null, h("dt", null, h("code.q", null, "W_Q")), h("dd", null, "what is learned: a matrix of numbers that stays the same from text to text and that training changes. Likewise ", h("code.k", null, "W_K"), " and ", h("code.v", null, "W_V"), ".")),
-        h("div", null, h("dt", null, h("code.q", null, "q")), h("dd", null, "what comes out: the product x W_Q, computed afresh for every text. It changes in training because W_Q changed, or because x did."))),
-      h("p", null, "A token asks with its q and is found by its k: q · k is a ", h("b", null, "score"), ", and a softmax over the scores is the ", h("b", null, "pattern"), ", the shares of attention. What is then handed over is the v of the tokens that were found, brought back to width d_model by ", h("code.o", null, "W_O"), ".")),
+        h("div", null, h("dt", null, h("code", null, "x")), h("dd", null, "what comes in: an encoding for each of the ", each, ". In the first layer ", first, ", with its position where the model adds one; deeper what the layer below made of it. Computed, different for every ", what, ".")),
+        h("div", null, h("dt", null, h("code.q", null, "W_Q")), h("dd", null, "what is learned: a matrix of numbers that stays the same from ", what, " to ", what, " and that training changes. Likewise ", h("code.k", null, "W_K"), " and ", h("code.v", null, "W_V"), ".")),
+        h("div", null, h("dt", null, h("code.q", null, "q")), h("dd", null, "what comes out: the product x W_Q, computed afresh for every ", what, ". It changes in training because W_Q changed, or because x did."))),
+      h("p", null, unit === "image" ? "A patch" : "A token", " asks with its q and is found by its k: q · k is a ", h("b", null, "score"), ", and a softmax over the scores is the ", h("b", null, "pattern"), ", the shares of attention. What is then handed over is the v of the ", each.slice(2), " that were found, brought back to width d_model by ", h("code.o", null, "W_O"), ".")),
     sizes.d_model && sizes.d_head ? picture(sizes) : null));
 }
 
