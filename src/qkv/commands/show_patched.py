@@ -21,10 +21,11 @@ __all__ = ["PatchedShown", "look"]
 SHOWN_FROM = 0.005
 """Positions whose shares are all nearer to 0 have no line."""
 KINDS = {
-    STREAM: "What enters a layer (the residual stream), at one token alone",
-    MIXER: "What attention adds, at one token alone",
-    MLP: "What the MLP adds, at one token alone",
+    STREAM: "What enters a layer (the residual stream), at one {unit} alone",
+    MIXER: "What {mixes} adds, at one {unit} alone",
+    MLP: "What the MLP adds, at one {unit} alone",
 }
+MIXES = {"attention": "attention", "lstm": "the LSTM", "mean": "the mean"}
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,13 @@ class PatchedShown:
     """a and b as a person reads them."""
     mixes: str
     """What the layers mix positions by: attention, or what stands in its place."""
+    of: tuple[str, str] = ("text", "token")
+    """What is read, and what stands at a position."""
+
+    @property
+    def units(self) -> str:
+        """Several of them."""
+        return "patches" if self.of[1] == "patch" else "tokens"
 
     def as_json(self) -> dict[str, Any]:
         """Tokens of both, the two answers and their log-odds, and the shares."""
@@ -61,16 +69,17 @@ class PatchedShown:
         a, b = (screen.shown(repr(answer)) for answer in self.answers)
         where = "" if found.position is None else f" at {self._label(found.position)}, token {found.position + 1}"
         print(f"Asked{where}: {a} or {b}? log p({a}) - log p({b}) is")
-        print(f"{found.odds[0]:+.3f} nats for the first text, {found.odds[1]:+.3f} for the other.")
-        print("Each share: how far the answer goes over where one activation is taken from the other text;")
+        reads, unit = self.of
+        print(f"{found.odds[0]:+.3f} nats for the first {reads}, {found.odds[1]:+.3f} for the other.")
+        print(f"Each share: how far the answer goes over where one activation is taken from the other {reads};")
         print("0 stays, 1 becomes that of the other.")
         for kind, title in KINDS.items():
             if kind in found.shares:
-                print(f"\n{title.replace('attention', self.mixes)}:")
+                print(f"\n{title.format(mixes=self.mixes, unit=unit)}:")
                 layers = [f"L{layer}" for layer in range(len(found.shares[kind]))]
                 self._table(layers, found.shares[kind].numpy().T)
         if found.heads is not None:
-            print("\nWhat one head writes (z), at all tokens:")
+            print(f"\nWhat one head writes (z), at all {self.units}:")
             values = found.heads.numpy()
             names = [f"H{head}" for head in range(values.shape[1])]
             screen.print_table(["", *names], [(f"L{i}", *map(_cell, row)) for i, row in enumerate(values)])
@@ -78,16 +87,18 @@ class PatchedShown:
             print()
             self._table(list(found.one), np.stack([values[:-1].numpy() for values in found.one.values()], axis=1))
             for name, values in found.one.items():
-                print(f"{name} at all tokens at once: {float(values[-1]):+.3f}")
+                print(f"{name} at all {self.units} at once: {float(values[-1]):+.3f}")
 
     def _table(self, columns: Sequence[str], values: np.ndarray) -> None:
         """One line for each token at which some value [pos, column] is not next to 0."""
         kept = [i for i, row in enumerate(values) if np.abs(row).max() >= SHOWN_FROM]
         rows = [(self._label(i), *map(_cell, values[i])) for i in kept]
         if rows:
-            screen.print_table(["token", *columns], rows)
+            screen.print_table([self.of[1], *columns], rows)
         if len(kept) < len(values):
-            print(f"({len(values) - len(kept)} of {len(values)} tokens are left out: nearer to 0 than {SHOWN_FROM:g})")
+            print(
+                f"({len(values) - len(kept)} of {len(values)} {self.units} left out: nearer to 0 than {SHOWN_FROM:g})"
+            )
 
     def _label(self, position: int) -> str:
         """A token, and the other's where it differs."""
@@ -125,5 +136,5 @@ def look(
     classes = run.config.model.classes
     name = classes.__getitem__ if classes else run.tokenizer.token  # type: ignore[union-attr]
     a, b = found.answers
-    mixer = run.config.model.resolved().layout.mixer
-    return PatchedShown(found, (name(a), name(b)), "attention" if mixer == "attention" else f"the {mixer}")
+    of = ("image", "patch") if run.task.reads == "images" else ("text", "token")
+    return PatchedShown(found, (name(a), name(b)), MIXES[run.config.model.resolved().layout.mixer], of)

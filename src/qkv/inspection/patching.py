@@ -89,7 +89,7 @@ def asked(task: Task, tokenizer: Any, config: ModelConfig, text: str) -> Asked:
         raise UserError(f"the text has {many(len(ids), 'token')}; this model reads 1 to {n_ctx}")
     position = len(ids) - 1 if config.kind == "CausalLM" else None
     if config.kind == "MaskedLM":
-        hidden = np.flatnonzero(ids == tokenizer.special["[MASK]"])
+        hidden = np.flatnonzero(ids == tokenizer.special.get("[MASK]", -1))
         if len(hidden) != 1:
             raise UserError(f"{text!r} has {many(len(hidden), '[MASK]', '[MASK]')}; put one where an answer is wanted")
         position = int(hidden[0])
