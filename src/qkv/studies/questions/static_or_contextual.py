@@ -269,21 +269,25 @@ QUESTION = Question(
         " cosine among queries, is exact algebra."
     ),
     plain=Plain(
-        above="Vectors of one word in different sentences become more alike on their way through a causal model.",
+        above=(
+            "Vectors of one word in different sentences become more alike, beyond what different words are, on their"
+            " way through a causal model."
+        ),
         below=(
-            "A row of W_E is one vector for a word, whatever its sentence; its contextual vectors are many, and less"
-            " alike at the top of a causal model than at the bottom."
+            "A row of W_E is one vector for a word, whatever its sentence; its contextual vectors are many, and at the"
+            " top of a causal model they are less alike, beyond what different words are, than at the bottom."
         ),
         slightly=(
-            "Vectors of one word in different sentences are almost as alike at the top of a causal model as at the"
-            " bottom."
+            "Vectors of one word in different sentences are almost as alike, beyond what different words are, at the"
+            " top of a causal model as at the bottom."
         ),
         equivalent=(
-            "Vectors of one word in different sentences are as alike at the top of a causal model as at the bottom."
+            "Vectors of one word in different sentences are as alike, beyond what different words are, at the top of a"
+            " causal model as at the bottom."
         ),
         unresolved=(
-            "Whether vectors of one word in different sentences become less alike through the layers, this run cannot"
-            " tell."
+            "Whether vectors of one word in different sentences become less alike, beyond what different words are,"
+            " through the layers, this run cannot tell."
         ),
     ),
     heard=(
