@@ -229,3 +229,14 @@ def test_every_test_that_a_page_names_is_there(page):
     for file, name in named:
         assert (ROOT / file).is_file(), file
         assert not name or f"\ndef {name}(" in (ROOT / file).read_text(encoding="utf-8"), f"{file}::{name}"
+
+
+def test_what_a_migrant_is_told_to_type_is_there():
+    section = (DOCS / "coming-from.md").read_text("utf-8").partition("## nanoGPT")[2].partition("## TransformerLens")[0]
+    here = [row.split("|")[2] for row in section.splitlines() if row.startswith("| ")]
+    here.append(section.partition("    qkv train input.txt")[2].partition("\n\n")[0])
+    settings = set(re.findall(r"^\| `(\w+)` \|", (DOCS / "settings.md").read_text("utf-8"), flags=re.M))
+    options = set(re.findall(r"--[\w-]+", (DOCS / "cli.md").read_text("utf-8")))
+    told = {name for cell in here for name in re.findall(r"(\w+)=[\w.]", cell)} - {"from_run", "path"}
+    assert len(told) > 12 and told <= settings, told - settings
+    assert {option for cell in here for option in re.findall(r"--[\w-]+", cell)} <= options

@@ -531,7 +531,7 @@ class Run:
 
         if self.tokenizer is None or not hasattr(self.model, "blocks"):
             raise UserError(f"{self.path} is no model of one stack that reads a text; there is nothing to compare")
-        ids = self.tokenizer.encode_whole(text)
+        ids = self.tokenizer.encode_whole(text, special=self.task.marks)
         if not 0 < len(ids) <= (most := self.config.model.sizes.n_ctx):
             raise UserError(f"the text has {many(len(ids), 'token')}; this model reads 1 to {most}")
         return what_moved(self.model_at(a), self.model_at(b), torch.tensor([list(map(int, ids))]), placed=placed)

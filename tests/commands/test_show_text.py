@@ -68,3 +68,20 @@ def test_patching_shows_where_the_answer_goes_over_and_says_what_is_missing(smal
     ):
         assert cli.main(more) == 2
         assert said in capsys.readouterr().err
+
+
+def test_a_mark_that_is_typed_is_that_token_in_everything_that_is_shown(tmp_path, capsys):
+    text = tmp_path / "t.txt"
+    text.write_text("the cat sat on the mat and the dog ran to the king\n" * 200)
+    sets = {"d_model": 32, "n_layers": 2, "n_heads": 2, "n_ctx": 16}
+    how = {"tokenizer": "word", "steps": 3, "set": sets, "threads": 1, "report": False, "watch": "off"}
+    qkv.train(text, task="masked", out=tmp_path / "run", **how)
+    capsys.readouterr()
+    assert cli.main(["show", str(tmp_path / "run"), "--text", "the cat [MASK] on the mat", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["tokens"].count("[MASK]") == 1
+    wrote = found["direct_attribution"]
+    assert found["tokens"][wrote["position"]] == "[MASK]"
+    assert len(found["heads"][0]["pattern"]) == len(found["tokens"])
+    assert cli.main(["show", str(tmp_path / "run"), "--text", "the cat [MASK] on the mat"]) == 0
+    assert f"at '[MASK]', token {wrote['position'] + 1} of {len(found['tokens'])}" in capsys.readouterr().out

@@ -106,7 +106,7 @@ def look(run: "Run", text: str, address: str | None, a: int, b: int) -> MovedSho
         found = [_cut(p, head, run) for p in found if p.address == wanted]
         unplaced = [_cut(p, head, run) for p in unplaced if p.address == wanted]
     assert run.tokenizer is not None, "a run without one reads no text"
-    tokens = [run.tokenizer.token(int(i)) for i in run.tokenizer.encode_whole(text)]
+    tokens = [run.tokenizer.token(int(i)) for i in run.tokenizer.encode_whole(text, special=run.task.marks)]
     return MovedShown(tokens, (a, b), found, unplaced, None if head is None else head[1])
 
 

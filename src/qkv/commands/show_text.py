@@ -177,7 +177,7 @@ def _words(run: "Run", text: str) -> tuple[torch.Tensor, list[str]]:
     """Ids [1, pos] of a text, and its tokens."""
     if run.tokenizer is None:
         raise UserError(f"{run.path} has no tokenizer, so it cannot read a text; leave --text out")
-    ids = run.tokenizer.encode_whole(text)
+    ids = run.tokenizer.encode_whole(text, special=run.task.marks)
     n_ctx = run.config.model.sizes.n_ctx
     if not 0 < len(ids) <= n_ctx:
         raise UserError(f"the text has {many(len(ids), 'token')}; this model reads 1 to {n_ctx}")

@@ -46,7 +46,7 @@ def one_text(task: Task, tokenizer: Any, sizes: Any, text: str) -> OneText:
             f"the task {task.name} does not predict the tokens of a text; expected a causal or masked model"
         )
     before, after = tokenizer.around
-    ids = np.concatenate([before, tokenizer.encode(text), after]).astype(np.int64)
+    ids = np.concatenate([before, tokenizer.encode(text, special=task.marks), after]).astype(np.int64)
     causal = task.model_kind == "CausalLM"
     most = sizes.n_ctx + causal
     if not 2 <= len(ids) <= most:
