@@ -295,16 +295,21 @@ QUESTION = Question(
         " 2019, arXiv 1909.00512)."
     ),
     plain=Plain(
-        above="With as many parameters and a learning rate of its own each, attention does better than an LSTM.",
+        above=(
+            "With as many parameters and a learning rate of its own each, attention does better than an LSTM at this"
+            " size."
+        ),
         below=(
             "With as many parameters and a learning rate of its own each, an LSTM does better than attention at this"
             " size."
         ),
         slightly=(
-            "With as many parameters and a learning rate of its own each, attention and an LSTM do almost equally well."
+            "With as many parameters and a learning rate of its own each, attention and an LSTM do almost equally well"
+            " at this size."
         ),
         equivalent=(
-            "With as many parameters and a learning rate of its own each, attention and an LSTM do equally well."
+            "With as many parameters and a learning rate of its own each, attention and an LSTM do equally well at"
+            " this size."
         ),
         unresolved="Whether attention or an LSTM of as many parameters does better, this run cannot tell.",
     ),

@@ -253,9 +253,9 @@ QUESTION = Question(
         " arXiv 2002.07028, abstract). No paper was found that trains without the division, the rate tuned for it."
     ),
     plain=Plain(
-        above="Several heads do better than one.",
-        below="One head as wide as the model does better here than several.",
-        slightly="One head as wide as the model does almost exactly as well as several.",
+        above="Several heads do better than one, at this size.",
+        below="One head as wide as the model does better than several, at this size.",
+        slightly="One head as wide as the model does almost exactly as well as several, at this size.",
         equivalent="One head as wide as the model does as well as several, at this size.",
         unresolved="Whether several heads do better than one, this run cannot tell.",
     ),

@@ -293,7 +293,8 @@ QUESTION = Question(
     heard=(
         "That *king* - *man* + *woman* is *queen*, of Transformers too. It was shown of static vectors. A contextual"
         " model has as many vectors of *king* as there are sentences with it, so which one is meant has to be said;"
-        " and cosines between queries can be set to anything without any score changing ([proof](proofs.md))."
+        " and without rotary turns and QK-norm cosines between queries can be set to anything with no score changing"
+        " ([proof](proofs.md))."
     ),
     design=_design,
     claim=_claim,
