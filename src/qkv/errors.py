@@ -40,6 +40,7 @@ __all__ = [
     "several",
     "too_long",
     "unknown",
+    "which",
 ]
 
 
@@ -125,6 +126,11 @@ def unknown(what: str, given: str, options: Iterable[str], n: int = 3) -> str:
 def many(n: int, noun: str, plural: str = "") -> str:
     """`1 row`, `2,000 rows`."""
     return f"{n:,} {noun}" if n == 1 else f"{n:,} {plural or noun + 's'}"
+
+
+def which(index: int, n: int) -> str:
+    """` (text 2 of 7)`, to be put behind a text that is the second of seven; nothing where it is the only one."""
+    return f" (text {index + 1:,} of {n:,})" if n > 1 else ""
 
 
 def too_long(name: str) -> UserError:

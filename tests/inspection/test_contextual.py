@@ -67,8 +67,10 @@ def test_a_text_longer_than_the_context_is_read_in_windows_side_by_side(model):
 
 
 def test_a_text_without_tokens_and_an_unknown_layer_are_explained(model):
-    with pytest.raises(UserError, match="'' has no tokens"):
+    with pytest.raises(UserError, match=r"'' has no tokens \(text 2 of 2\), so"):
         contextual_vectors(model, Letters(), ["a", ""])
+    with pytest.raises(UserError, match="'' has no tokens, so"):
+        contextual_vectors(model, Letters(), [""])
     (found,) = contextual_vectors(model, Letters(), ["a"])
     with pytest.raises(AddressError, match="L0.resid_post"):
         found.at("L0.resid_pots")

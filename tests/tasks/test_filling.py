@@ -112,6 +112,8 @@ def test_only_the_mask_string_is_special(tokenizer):
 def test_a_text_without_a_mask_is_the_users_mistake(tokenizer):
     with pytest.raises(UserError, match=r"there is no \[MASK\] in 'abc'"):
         fill(Rule(tokenizer), tokenizer, "abc")
+    with pytest.raises(UserError, match=r"in 'abc' \(text 2 of 2\); type"):
+        fill(Rule(tokenizer), tokenizer, "a[MASK]", "abc")
 
 
 def test_padding_does_not_change_an_answer(corpus_of, model_of, tokenizer):

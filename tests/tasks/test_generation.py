@@ -1,5 +1,7 @@
 """Generation with a cache against the plain way: read everything anew for every token."""
 
+import threading
+
 import numpy as np
 import pytest
 import torch
@@ -10,6 +12,7 @@ from qkv.models import ModelConfig, Sizes, build
 from qkv.models import cache as caches
 from qkv.presets import PRESETS
 from qkv.randomness import generator
+from qkv.tasks import generation
 from qkv.tasks.generation import Sampling, choose, context_start, generate
 
 D_VOCAB = 29
@@ -131,3 +134,40 @@ def test_banned_and_impossible_tokens_are_never_chosen(values, draw):
     for temperature in (0.0, 1.0):
         (chosen,) = choose(logits, np.array([draw]), Sampling(temperature, banned=[0]))
         assert 0 < chosen < len(values)
+
+
+def test_two_threads_that_generate_at_once_leave_the_number_of_torch_threads_as_it_was(model_of, monkeypatch):
+    """Each put back what it had found, the later one the single thread that the earlier one had asked for."""
+    model, continued = model_of("CausalLM", D_VOCAB), generation._continued
+    both_inside, first_is_out, before = threading.Barrier(2, timeout=60), threading.Event(), torch.get_num_threads()
+    seen = []
+
+    def inside(*args):
+        first_inside.set()
+        both_inside.wait()
+        if threading.current_thread().name == "second":
+            first_is_out.wait(60)
+        return continued(*args)
+
+    def go():
+        generate(model, [np.array([1])], tokens=2, how=Sampling(0.0), seed=0)
+
+    def started(name, do):
+        thread = threading.Thread(name=name, target=do)
+        thread.start()
+        return thread
+
+    first_inside = threading.Event()
+    monkeypatch.setattr(generation, "_continued", inside)
+    try:
+        torch.set_num_threads(2)
+        first = started("first", go)
+        assert first_inside.wait(60)
+        second = started("second", go)
+        first.join()
+        first_is_out.set()
+        second.join()
+        started("later", lambda: seen.append(torch.get_num_threads())).join()
+        assert seen == [2]
+    finally:
+        torch.set_num_threads(before)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from qkv.data.pairs import encode_lines
-from qkv.errors import AddressError, UserError, unknown
+from qkv.errors import AddressError, UserError, unknown, which
 
 __all__ = ["Contextual", "contextual_vectors"]
 
@@ -71,9 +71,12 @@ def contextual_vectors(model: Any, tokenizer: Any, texts: Sequence[str]) -> list
     else:
         before, after = tokenizer.around
         encoded = [np.concatenate([before, tokenizer.encode(text), after]).astype(np.int64) for text in texts]
-    for text, ids in zip(texts, encoded, strict=True):
+    for i, (text, ids) in enumerate(zip(texts, encoded, strict=True)):
         if not len(ids) or (reader is not model and not text.split()):
-            raise UserError(f"{text!r} has no tokens, so there is no vector; give a text with at least one word")
+            raise UserError(
+                f"{text!r} has no tokens{which(i, len(texts))}, so there is no vector; give a text with at least"
+                " one word"
+            )
     n_ctx, layers = model.config.sizes.n_ctx, _layers(model)
     windows = [(i, ids[a : a + n_ctx]) for i, ids in enumerate(encoded) for a in range(0, len(ids), n_ctx)]
     order = sorted(range(len(windows)), key=lambda w: len(windows[w][1]))

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from qkv.errors import UserError
+from qkv.errors import UserError, which
 from qkv.randomness import generator
 from qkv.tasks.generation import Sampling, choose
 from qkv.tasks.task import PredictOptions
@@ -35,7 +35,7 @@ def fill(model: Any, tokenizer: Any, texts: Sequence[str], options: PredictOptio
 
     Raises UserError for a text without a mark.
     """
-    blanks = [_read(tokenizer, text) for text in texts]
+    blanks = [_read(tokenizer, text, which(i, len(texts))) for i, text in enumerate(texts)]
     draws = [generator(options.seed, "sample", i).random(len(blank.open)) for i, blank in enumerate(blanks)]
     how = Sampling(temperature=options.temperature or 0.0, top_k=options.top_k, top_p=options.top_p)
     while any(blank.open for blank in blanks):
@@ -65,11 +65,12 @@ class _Blank:
     """Positions of marks that are still to fill, increasing."""
 
 
-def _read(tokenizer: Any, text: str) -> _Blank:
+def _read(tokenizer: Any, text: str, which_text: str = "") -> _Blank:
     pieces = text.split(MARK)
     if len(pieces) == 1:
         raise UserError(
-            f"there is no {MARK} in {text!r}; type {MARK} where a word is to be filled in, as in 'the {MARK} sat'"
+            f"there is no {MARK} in {text!r}{which_text}; type {MARK} where a word is to be filled in, as in"
+            f" 'the {MARK} sat'"
         )
     before, after = tokenizer.around
     ids: list[int] = before.tolist()

@@ -11,6 +11,7 @@ are not made here.
 """
 
 import contextlib
+import threading
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -61,7 +62,14 @@ def generate(model: Any, prompts: Sequence[np.ndarray], *, tokens: int, how: Sam
 
 @contextlib.contextmanager
 def _threads_for(model: Any, rows: int) -> Iterator[None]:
-    """One thread inside where a step is so small that waking a second one costs more than it does."""
+    """One thread inside where a step is so small that waking a second one costs more than it does.
+
+    Asked from the main thread alone: torch hands the number on to threads that start meanwhile, and these would put
+    back one for good.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
     threads, weights = torch.get_num_threads(), sum(p.numel() for p in model.parameters())
     try:
         torch.set_num_threads(1 if rows * weights < _WORTH_A_THREAD else threads)
