@@ -42,5 +42,11 @@ def test_what_is_told_to_newcomers_is_the_verdict_and_no_more(name, verdict, sig
     assert len({says.above, says.below, says.slightly, says.equivalent, says.unresolved}) == 5
 
 
+@pytest.mark.parametrize("name", questions())
+def test_a_trivial_difference_is_told_without_a_direction(name):
+    # one sentence serves both signs, and "almost as much" holds for one of them alone
+    assert not re.search(r"almost as\b", find(name).plain.slightly)
+
+
 def test_newcomers_are_told_nothing_where_no_replicate_was_completed():
     assert plainly(find("frozen-embeddings"), first("frozen-embeddings", "unresolved", 0.25, n=0)) == ""

@@ -307,8 +307,8 @@ QUESTION = Question(
             "Held at a large random start for a while, W_Q and W_K put off learning to copy more than W_V and W_O do."
         ),
         slightly=(
-            "Held at a large random start for a while, W_Q with W_K put off learning to copy almost as much as W_V with"
-            " W_O."
+            "Held at a large random start for a while, W_Q with W_K put off learning to copy almost exactly as much as"
+            " W_V with W_O."
         ),
         equivalent=(
             "Held at a large random start for a while, W_Q with W_K put off learning to copy as much as W_V with W_O."

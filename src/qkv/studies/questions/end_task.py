@@ -222,7 +222,8 @@ QUESTION = Question(
             " trainings of one task do."
         ),
         slightly=(
-            "Hardly: models of two tasks agree on which words are alike almost as much as two trainings of one task do."
+            "Hardly: models of two tasks agree on which words are alike almost exactly as much as two"
+            " trainings of one task do."
         ),
         equivalent="No: models of two tasks agree on which words are alike as much as two trainings of one task do.",
         unresolved=(

@@ -224,8 +224,8 @@ QUESTION = Question(
             " less than a causal one. The table has the others."
         ),
         slightly=(
-            "The first of them hardly shows: without positions a model that sees both sides loses almost as much as a"
-            " causal one. The table has the others."
+            "The first of them hardly shows: without positions a model that sees both sides loses almost exactly as"
+            " much as a causal one. The table has the others."
         ),
         equivalent=(
             "The first of them does not show: without positions a model that sees both sides loses as much as a"

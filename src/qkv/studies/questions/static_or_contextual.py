@@ -278,8 +278,8 @@ QUESTION = Question(
             " top of a causal model they are less alike, beyond what different words are, than at the bottom."
         ),
         slightly=(
-            "Vectors of one word in different sentences are almost as alike, beyond what different words are, at the"
-            " top of a causal model as at the bottom."
+            "Vectors of one word in different sentences are almost exactly as alike, beyond what different words are,"
+            " at the top of a causal model as at the bottom."
         ),
         equivalent=(
             "Vectors of one word in different sentences are as alike, beyond what different words are, at the top of a"

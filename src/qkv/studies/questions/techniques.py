@@ -131,7 +131,7 @@ QUESTION = Question(
     plain=Plain(
         above=(
             "A model trained by Muon is better after as many updates than one trained by AdamW, each at its own best"
-            " rate; what the other techniques are worth stands in the table."
+            " rate; what this run can say of the other techniques stands in the table."
         ),
         below=(
             "A model trained by AdamW is better after as many updates than one trained by Muon, each at its own best"

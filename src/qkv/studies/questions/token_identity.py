@@ -220,7 +220,7 @@ QUESTION = Question(
         ),
         slightly=(
             "Hardly anything of it is lost: after the first layer of a causal model a simple reader names the token"
-            " almost as often as before it."
+            " almost exactly as often as before it."
         ),
         equivalent=(
             "Not lost: after the first layer of a causal model a simple reader names the token as often as before it."

@@ -106,8 +106,8 @@ QUESTION = Question(
             " changed; the table says how much needs both, and what other optimizers do."
         ),
         slightly=(
-            "Under AdamW queries of the first layer change almost as much because of W_Q as because of the vectors that"
-            " come in."
+            "Under AdamW queries of the first layer change almost exactly as much because of W_Q as because of the"
+            " vectors that come in."
         ),
         equivalent=(
             "Under AdamW queries of the first layer change as much because of W_Q as because of the vectors that come"

@@ -290,10 +290,12 @@ QUESTION = Question(
     plain=Plain(
         above="Frozen in pairs at a small random start, W_V and W_O are missed more than W_Q and W_K.",
         below=(
-            "Frozen in pairs at a small random start, W_Q and W_K are missed more than W_V and W_O: attention then"
-            " stays nearly an even average, and nothing trained can point it anywhere."
+            "Frozen in pairs at a small random start, W_Q and W_K are missed more than W_V and W_O: attention"
+            " starts there as nearly an even average, and only the vectors that come in can still change it."
         ),
-        slightly="Frozen in pairs at a small random start, W_Q and W_K are missed almost as much as W_V and W_O.",
+        slightly=(
+            "Frozen in pairs at a small random start, W_Q and W_K are missed almost exactly as much as W_V and W_O."
+        ),
         equivalent="Frozen in pairs at a small random start, W_Q and W_K are missed as much as W_V and W_O.",
         unresolved="Which pair is missed more, W_Q with W_K or W_V with W_O, this run cannot tell.",
     ),
