@@ -18,7 +18,7 @@ from qkv.training.optimizers import make_optimizer
 
 LETTERS = "abcdefghij"
 TOKENIZER = SimpleNamespace(
-    encode=lambda text: [LETTERS.index(c) for c in text],
+    encode=lambda text, special=False: [LETTERS.index(c) for c in text],
     token=lambda i: LETTERS[i],
     d_vocab=10,
     special={"[MASK]": 9},
