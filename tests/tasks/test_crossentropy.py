@@ -39,7 +39,7 @@ def gradients(loss_of, *tensors):
     ids=["one row a chunk", "seven rows a chunk", "strips of chunks", "strips of one chunk", "one chunk"],
 )
 def chunks(request, monkeypatch):
-    monkeypatch.setattr(crossentropy, "chunk_rows", lambda d_vocab: request.param[0])
+    monkeypatch.setattr(crossentropy, "chunk_rows", lambda *_: request.param[0])
     monkeypatch.setattr(crossentropy, "_STRIP_BYTES", 1)
     monkeypatch.setattr(crossentropy, "_FEWEST_STRIP", request.param[1])
 
@@ -115,6 +115,16 @@ def test_among_equal_logits_the_first_word_is_the_answer():
     assert correct.equal((h @ weight).argmax(1) == targets) and correct.any()
 
 
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_the_way_of_a_gpu_is_the_way_of_a_cpu(chunks, monkeypatch, smoothing):
+    h, weight, bias, targets = problem(23, 8, 31)
+    smooth = partial(linear_cross_entropy, smoothing=smoothing)
+    expected, expected_grads = gradients(smooth, h, weight, bias, targets)
+    monkeypatch.setattr(crossentropy, "_goes_by_strips", lambda x: False)
+    loss, grads = gradients(smooth, h, weight, bias, targets)
+    torch.testing.assert_close([loss, *grads], [expected, *expected_grads], rtol=1e-11, atol=1e-13)
+
+
 def test_huge_logits_stay_finite_and_exact():
     h = torch.tensor([[1e4, -1e4], [0.0, 0.0]], requires_grad=True)
     weight = torch.eye(2, requires_grad=True)
@@ -187,7 +197,7 @@ def test_one_chunk_of_logits_is_gone_before_the_next_is_made(monkeypatch):
         made.append(weakref.ref(found[1]))
         return found
 
-    monkeypatch.setattr(crossentropy, "chunk_rows", lambda d_vocab: 4)
+    monkeypatch.setattr(crossentropy, "chunk_rows", lambda *_: 4)
     monkeypatch.setattr(crossentropy, "_loss_and_slope", slope)
     h, weight, bias, targets = problem(23, 8, 31)
     linear_cross_entropy(h.requires_grad_(), weight.requires_grad_(), bias, targets).backward()

@@ -7,8 +7,9 @@ and go into dh and dW_U at once. So the forward pass already makes the gradient,
 nothing is computed twice, and memory for logits is bounded by a chunk (about 32 MiB) however many rows and words there
 are. Chunking of this kind: Wijmans et al. 2024 (arXiv 2411.09009), Hsu et al. 2024 (arXiv 2410.10989). Where all rows
 are one or two chunks, G itself is kept, and the backward pass makes the products, with the factor that it is given in
-them: dW_U is then written once, and with many words that is what takes the time. The softmax, half a dozen passes over
-the logits, goes by strips of rows that stay in a core's cache; the products do not: they are slower by strips.
+them: dW_U is then written once, and with many words that is what takes the time. On a CPU the softmax, half a dozen passes
+over the logits, goes by strips of rows that stay in a core's cache; the products do not: they are slower by strips. A
+GPU takes a larger chunk (512 MiB), as each adds to dW_U once more, and torch's log-softmax, one kernel.
 
 With label smoothing e (Szegedy et al. 2016, arXiv 1512.00567) the target is (1 - e) onehot(t) + e / d_vocab: the loss
 is log sum exp(logits) - (1 - e) logits[t] - e mean(logits), and G = softmax(logits) - (1 - e) onehot(t) - e / d_vocab.
@@ -22,6 +23,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
@@ -30,16 +32,19 @@ __all__ = ["chunk_rows", "linear_cross_entropy", "token_scores"]
 _STRIP_BYTES = 4 << 20
 """Of logits that are read and written half a dozen times: so many stay in the caches of a core or two."""
 _FEWEST_STRIP = 64
-_CHUNK_BYTES = 32 << 20
+_CHUNK_BYTES = {"cpu": 32 << 20}
+"""Of logits that are held at a time, by device."""
+_MOST_BYTES = 512 << 20
+"""The same on any other device."""
 _FEWEST_ROWS = 256
 """Below this many rows the products lose more speed than the cache gives back."""
 _WHOLE = 2
 """Up to so many chunks the slope of all rows is kept: about 64 MiB, less than a dW_U of 30 k words written twice."""
 
 
-def chunk_rows(d_vocab: int) -> int:
-    """How many rows of logits are held at a time."""
-    return max(_FEWEST_ROWS, _CHUNK_BYTES // (4 * d_vocab))
+def chunk_rows(d_vocab: int, device: str = "cpu") -> int:
+    """How many rows of logits are held at a time on a kind of device."""
+    return max(_FEWEST_ROWS, _CHUNK_BYTES.get(device, _MOST_BYTES) // (4 * d_vocab))
 
 
 def linear_cross_entropy(
@@ -73,7 +78,7 @@ def token_scores(h: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor
 
 def _score(h: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, correct: Tensor | None) -> Tensor:
     """Each row's loss [n], without gradient; fills `correct` [n], where it is given."""
-    rows = chunk_rows(weight.shape[1])
+    rows = chunk_rows(weight.shape[1], h.device.type)
     nats = torch.empty(targets.shape, dtype=_wide(h), device=h.device)
     with torch.no_grad():
         matrix = weight.to(_product_type(h))
@@ -114,7 +119,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
         ctx.is_table, weight = is_table, weight.t() if is_table else weight
         ctx.dtypes, ctx.is_whole = (
             (h.dtype, weight.dtype, weight.dtype),
-            h.shape[0] <= _WHOLE * chunk_rows(weight.shape[1]),
+            h.shape[0] <= _WHOLE * chunk_rows(weight.shape[1], h.device.type),
         )
         if ctx.is_whole:
             matrix = weight.to(_product_type(h))
@@ -128,7 +133,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
         dweight = torch.zeros_like(weight, dtype=wide) if need_weight else None  # keeps the strides of a tied W_E
         dbias = torch.zeros_like(bias, dtype=wide) if bias is not None and need_bias else None
         total = torch.zeros((), dtype=wide, device=h.device)
-        rows = chunk_rows(weight.shape[1])
+        rows = chunk_rows(weight.shape[1], h.device.type)
         matrix = weight.to(_product_type(h))
         for first in range(0, h.shape[0], rows):
             part = slice(first, first + rows)
@@ -180,7 +185,7 @@ def _products(
 
 def _times(left: Tensor, right: Tensor, grad: Tensor) -> Tensor:
     """grad left right, the factor inside the product where it can be read without waiting for a device."""
-    if left.device.type != "cpu" or torch.compiler.is_compiling():
+    if not _goes_by_strips(left):
         return (left @ right).to(grad.dtype) * grad
     return torch.addmm(left.new_empty(()), left, right, beta=0, alpha=float(grad))
 
@@ -205,7 +210,7 @@ def _strips(products: Tensor, bias: Tensor | None) -> Iterator[tuple[slice, Tens
     """
     n, d_vocab = products.shape
     rows = max(_FEWEST_STRIP, _STRIP_BYTES // (4 * d_vocab))
-    if products.device.type != "cpu" or torch.compiler.is_compiling():
+    if not _goes_by_strips(products):
         rows = max(1, n)
     for first in range(0, n, rows):
         strip = slice(first, min(n, first + rows))
@@ -216,8 +221,15 @@ def _strips(products: Tensor, bias: Tensor | None) -> Iterator[tuple[slice, Tens
 def _loss_and_slope(
     x: Tensor, matrix: Tensor, bias: Tensor | None, targets: Tensor, smoothing: float
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """The rows' summed loss; its slope by the logits [rows, d_vocab], in the type of x; that summed over the rows."""
+    """The rows' summed loss; its slope by the logits [rows, d_vocab], in the type of x; that summed over the rows.
+
+    The last is None without a bias.
+    """
     kept, wide = x @ matrix, _wide(x)
+    if not _goes_by_strips(kept):
+        logits = kept if bias is None else kept.to(wide) + bias
+        total, slope = _loss_and_slope_at_once(logits, targets, smoothing)
+        return total, slope.to(x.dtype), None if bias is None else slope.sum(dim=0)
     total = torch.zeros((), dtype=wide, device=x.device)
     dbias = None if bias is None else torch.zeros(matrix.shape[1], dtype=wide, device=x.device)
     for strip, slope in _strips(kept, bias):
@@ -227,6 +239,25 @@ def _loss_and_slope(
         if slope.dtype != kept.dtype:
             kept[strip] = slope
     return total, kept, dbias
+
+
+def _loss_and_slope_at_once(logits: Tensor, targets: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:
+    """(the rows' summed loss, its slope [rows, d_vocab]) from all logits, in as few kernels as there are."""
+    slope = F.log_softmax(logits, dim=1, dtype=_wide(logits))
+    at_target = slope.gather(1, targets[:, None])
+    total = -(1 - smoothing) * at_target.sum()
+    if smoothing:
+        total = total - smoothing * slope.mean(dim=1).sum()
+    slope = slope.exp_()
+    if smoothing:
+        slope = slope.sub_(smoothing / slope.shape[1])
+    slope = slope.scatter_(1, targets[:, None], slope.gather(1, targets[:, None]) - (1 - smoothing))
+    return total, slope
+
+
+def _goes_by_strips(x: Tensor) -> bool:
+    """Whether passes over logits go strip by strip: where a core's cache is at stake."""
+    return x.device.type == "cpu" and not torch.compiler.is_compiling()
 
 
 def _loss_into_slope(logits: Tensor, target: Tensor, smoothing: float) -> Tensor:
