@@ -116,11 +116,15 @@ def test_among_equal_logits_the_first_word_is_the_answer():
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
-def test_the_way_of_a_gpu_is_the_way_of_a_cpu(chunks, monkeypatch, smoothing):
+@pytest.mark.parametrize("layout", ["rows", "columns", "biased"])
+def test_the_way_of_a_gpu_is_the_way_of_a_cpu(chunks, monkeypatch, smoothing, layout):
     h, weight, bias, targets = problem(23, 8, 31)
+    weight = weight.t().contiguous().t() if layout == "columns" else weight
+    bias = bias if layout == "biased" else None
     smooth = partial(linear_cross_entropy, smoothing=smoothing)
     expected, expected_grads = gradients(smooth, h, weight, bias, targets)
     monkeypatch.setattr(crossentropy, "_goes_by_strips", lambda x: False)
+    monkeypatch.setattr(crossentropy, "_padded", lambda m: F.pad(m.t(), (0, 0, 0, 33)).t() if m.stride(0) == 1 else F.pad(m, (0, 33)))
     loss, grads = gradients(smooth, h, weight, bias, targets)
     torch.testing.assert_close([loss, *grads], [expected, *expected_grads], rtol=1e-11, atol=1e-13)
 

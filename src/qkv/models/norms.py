@@ -13,7 +13,7 @@ __all__ = ["ACTIVATIONS", "LayerNorm", "RMSNorm", "apply_norm", "make_norm"]
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": F.relu,
-    "relu2": lambda x: F.relu(x).square(),
+    "relu2": lambda x: (r := F.relu(x)) * r,  # the slope of a power costs a GPU six times that of a product
     "gelu": F.gelu,
     "silu": F.silu,
     "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),

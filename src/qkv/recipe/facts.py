@@ -9,6 +9,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from qkv import __version__
 from qkv.folder import RunFolder
 from qkv.recipe.request import RunConfig
 from qkv.tasks import Data, Evaluation, Task, Yardsticks
@@ -46,7 +47,7 @@ class BackgroundBaselines:
 def machine_facts(config: RunConfig) -> dict[str, Any]:
     """Library versions, processor and threads: what exactness depends on."""
     return {
-        "versions": {"qkv": version("qkv"), "python": platform.python_version()}
+        "versions": {"qkv": __version__, "python": platform.python_version()}
         | {name: version(name) for name in _LIBRARIES},
         "cpu": _cpu(),
         "platform": f"{sys.platform} {platform.machine()}",

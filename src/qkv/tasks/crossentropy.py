@@ -9,7 +9,9 @@ are. Chunking of this kind: Wijmans et al. 2024 (arXiv 2411.09009), Hsu et al. 2
 are one or two chunks, G itself is kept, and the backward pass makes the products, with the factor that it is given in
 them: dW_U is then written once, and with many words that is what takes the time. On a CPU the softmax, half a dozen passes
 over the logits, goes by strips of rows that stay in a core's cache; the products do not: they are slower by strips. A
-GPU takes a larger chunk (512 MiB), as each adds to dW_U once more, and torch's log-softmax, one kernel.
+GPU takes a larger chunk (512 MiB), as each adds to dW_U once more, and torch's log-softmax, one kernel; and it pads the
+words of a 16-bit matrix to a multiple of 64, by words of probability 0, since its fast products take rows of whole
+vectors alone: those of 50,257 words take 45 ms on an H100 as they are (benchmarks/2026-11-26-h100.md).
 
 With label smoothing e (Szegedy et al. 2016, arXiv 1512.00567) the target is (1 - e) onehot(t) + e / d_vocab: the loss
 is log sum exp(logits) - (1 - e) logits[t] - e mean(logits), and G = softmax(logits) - (1 - e) onehot(t) - e / d_vocab.
@@ -38,6 +40,8 @@ _MOST_BYTES = 512 << 20
 """The same on any other device."""
 _FEWEST_ROWS = 256
 """Below this many rows the products lose more speed than the cache gives back."""
+_PADDED_TO = 64
+"""Words that a 16-bit output matrix is padded to a multiple of on a GPU."""
 _WHOLE = 2
 """Up to so many chunks the slope of all rows is kept: about 64 MiB, less than a dW_U of 30 k words written twice."""
 
@@ -121,10 +125,11 @@ class _LinearCrossEntropy(torch.autograd.Function):
             (h.dtype, weight.dtype, weight.dtype),
             h.shape[0] <= _WHOLE * chunk_rows(weight.shape[1], h.device.type),
         )
+        d_vocab, matrix = weight.shape[1], _padded(weight.to(_product_type(h)))
+        ctx.d_vocab = d_vocab
         if ctx.is_whole:
-            matrix = weight.to(_product_type(h))
             x = h.to(matrix.dtype)
-            total, slope, dbias = _loss_and_slope(x, matrix, bias, targets, smoothing)
+            total, slope, dbias = _loss_and_slope(x, matrix, bias, targets, smoothing, d_vocab)
             ctx.save_for_backward(x, matrix, slope, dbias)
             return total
         need_h, need_weight, need_bias, *_ = ctx.needs_input_grad
@@ -133,19 +138,18 @@ class _LinearCrossEntropy(torch.autograd.Function):
         dweight = torch.zeros_like(weight, dtype=wide) if need_weight else None  # keeps the strides of a tied W_E
         dbias = torch.zeros_like(bias, dtype=wide) if bias is not None and need_bias else None
         total = torch.zeros((), dtype=wide, device=h.device)
-        rows = chunk_rows(weight.shape[1], h.device.type)
-        matrix = weight.to(_product_type(h))
+        rows = chunk_rows(d_vocab, h.device.type)
         for first in range(0, h.shape[0], rows):
             part = slice(first, first + rows)
             x = h[part].to(matrix.dtype)
-            loss, slope, of_bias = _loss_and_slope(x, matrix, bias, targets[part], smoothing)
+            loss, slope, of_bias = _loss_and_slope(x, matrix, bias, targets[part], smoothing, d_vocab)
             total += loss
             if dbias is not None and of_bias is not None:
                 dbias += of_bias
             if dh is not None:
                 dh[part] = slope @ matrix.t()
             if dweight is not None:
-                _add_product(dweight, x.t(), slope)
+                _add_product(dweight, x.t(), slope[:, :d_vocab])
             del slope  # before the next chunk's is made
         ctx.save_for_backward(dh, dweight, dbias)
         return total
@@ -155,7 +159,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         parts = ctx.saved_tensors
         if ctx.is_whole:
-            dh, dweight, dbias = _products(parts, grad, ctx.dtypes, ctx.needs_input_grad)
+            dh, dweight, dbias = _products(parts, grad, ctx.dtypes, ctx.needs_input_grad, ctx.d_vocab)
         else:
             dh, dweight, dbias = (
                 None if part is None else (part * grad).to(dtype) for part, dtype in zip(parts, ctx.dtypes, strict=True)
@@ -170,6 +174,7 @@ def _products(
     grad: Tensor,
     dtypes: tuple[torch.dtype, ...],
     needed: tuple[bool, ...],
+    d_vocab: int,
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
     """grad * (slope matrix^T, x^T slope, sum of slope): dh, dweight (with the strides of the matrix) and dbias."""
     x, matrix, slope, dbias = kept
@@ -177,9 +182,9 @@ def _products(
     if needed[0]:
         dh = _times(slope, matrix.t(), grad).to(dtypes[0])
     if needed[1] and matrix.stride(0) == 1:
-        dweight = _times(slope.t(), x, grad).to(dtypes[1]).t()
+        dweight = _times(slope.t(), x, grad)[:d_vocab].to(dtypes[1]).t()
     elif needed[1]:
-        dweight = _times(x.t(), slope, grad).to(dtypes[1])
+        dweight = _times(x.t(), slope, grad)[:, :d_vocab].to(dtypes[1])
     return dh, dweight, (dbias * grad).to(dtypes[2]) if dbias is not None and needed[2] else None
 
 
@@ -218,18 +223,26 @@ def _strips(products: Tensor, bias: Tensor | None) -> Iterator[tuple[slice, Tens
         yield strip, logits if bias is None else logits.add_(bias)
 
 
+def _padded(matrix: Tensor) -> Tensor:
+    """An output matrix [d_model, d_vocab] with columns of zeros after it, where a GPU multiplies it faster so."""
+    lacking = -matrix.shape[1] % _PADDED_TO
+    if matrix.device.type != "cuda" or matrix.element_size() != 2 or not lacking:
+        return matrix
+    if matrix.stride(0) == 1:
+        return F.pad(matrix.t(), (0, 0, 0, lacking)).t()
+    return F.pad(matrix, (0, lacking))
+
+
 def _loss_and_slope(
-    x: Tensor, matrix: Tensor, bias: Tensor | None, targets: Tensor, smoothing: float
+    x: Tensor, matrix: Tensor, bias: Tensor | None, targets: Tensor, smoothing: float, d_vocab: int
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """The rows' summed loss; its slope by the logits [rows, d_vocab], in the type of x; that summed over the rows.
 
-    The last is None without a bias.
+    The last is None without a bias. Columns of the matrix from `d_vocab` on are padding, with a slope of 0.
     """
     kept, wide = x @ matrix, _wide(x)
     if not _goes_by_strips(kept):
-        logits = kept if bias is None else kept.to(wide) + bias
-        total, slope = _loss_and_slope_at_once(logits, targets, smoothing)
-        return total, slope.to(x.dtype), None if bias is None else slope.sum(dim=0)
+        return _loss_and_slope_at_once(kept, bias, targets, smoothing, d_vocab)
     total = torch.zeros((), dtype=wide, device=x.device)
     dbias = None if bias is None else torch.zeros(matrix.shape[1], dtype=wide, device=x.device)
     for strip, slope in _strips(kept, bias):
@@ -241,18 +254,25 @@ def _loss_and_slope(
     return total, kept, dbias
 
 
-def _loss_and_slope_at_once(logits: Tensor, targets: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:
-    """(the rows' summed loss, its slope [rows, d_vocab]) from all logits, in as few kernels as there are."""
-    slope = F.log_softmax(logits, dim=1, dtype=_wide(logits))
-    at_target = slope.gather(1, targets[:, None])
-    total = -(1 - smoothing) * at_target.sum()
+def _loss_and_slope_at_once(
+    products: Tensor, bias: Tensor | None, targets: Tensor, smoothing: float, d_vocab: int
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """The same from all products [rows, d_vocab and padding], in as few kernels as there are."""
+    if products.shape[1] > d_vocab:
+        products[:, d_vocab:] = -torch.inf
+    logits, target = products, targets[:, None]
+    if bias is not None:
+        logits = products.to(_wide(products))
+        logits[:, :d_vocab] += bias
+    slope = F.log_softmax(logits, dim=1, dtype=_wide(products))
+    total = (smoothing - 1) * slope.gather(1, target).sum()
     if smoothing:
-        total = total - smoothing * slope.mean(dim=1).sum()
-    slope = slope.exp_()
+        total = total - smoothing / d_vocab * slope[:, :d_vocab].sum()
+    slope.exp_()
     if smoothing:
-        slope = slope.sub_(smoothing / slope.shape[1])
-    slope = slope.scatter_(1, targets[:, None], slope.gather(1, targets[:, None]) - (1 - smoothing))
-    return total, slope
+        slope[:, :d_vocab] -= smoothing / d_vocab
+    slope.scatter_(1, target, slope.gather(1, target) - (1 - smoothing))
+    return total, slope.to(products.dtype), None if bias is None else slope[:, :d_vocab].sum(dim=0)
 
 
 def _goes_by_strips(x: Tensor) -> bool:
