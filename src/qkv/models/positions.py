@@ -34,6 +34,10 @@ class _Tables:
                 kept = self._kept[key] = tuple(t.to(pairs if t.is_complex() else dtype).to(device) for t in made)
         return kept if len(kept[0]) == n else tuple(table[:n] for table in kept)
 
+    # As torch.compiler.assume_constant_result marks it, which imports the compiler: a graph would be made anew once the
+    # tables are kept.
+    tables._dynamo_marked_constant = True  # type: ignore[attr-defined]
+
 
 class Sinusoidal(_Tables):
     """Sines and cosines of geometric wavelengths, one table [n, d_model].

@@ -149,7 +149,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
             if dh is not None:
                 dh[part] = slope @ matrix.t()
             if dweight is not None:
-                _add_product(dweight, x.t(), slope[:, :d_vocab])
+                _add_product(dweight, x.t(), slope)
             del slope  # before the next chunk's is made
         ctx.save_for_backward(dh, dweight, dbias)
         return total
@@ -296,8 +296,10 @@ def _loss_into_slope(logits: Tensor, target: Tensor, smoothing: float) -> Tensor
 
 
 def _add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
-    """total += left right, in place where the types allow it."""
-    if left.dtype == total.dtype:
+    """total += left right, without its padding; in place where the types allow it."""
+    if left.dtype == total.dtype and right.shape[1] == total.shape[1]:
         total.addmm_(left, right)
+    elif total.stride(0) == 1:  # a tied table: its rows are words
+        total += (right.t() @ left.t())[: total.shape[1]].t()
     else:
-        total += left @ right
+        total += (left @ right)[:, : total.shape[1]]

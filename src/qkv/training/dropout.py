@@ -37,6 +37,25 @@ def _mix(z: Tensor) -> Tensor:
     return z
 
 
+def _streams(examples: Tensor, seed: int, step: int, site: str) -> Tensor:
+    """Where each example's stream of bits starts: int64, in the shape of `examples`, on the CPU like them."""
+    name = key(seed, "dropout", step, site)
+    # Two rounds between the example's number and its stream, so that neighbours' streams start far apart.
+    streams = _mix((examples + _signed(name)) * _signed(_GOLDEN))
+    return _mix(streams ^ _signed(name >> 64))
+
+
+@torch.library.custom_op("qkv::dropout_streams", mutates_args=())
+def _compiled_streams(examples: Tensor, seed: int, step: Tensor, site: str) -> Tensor:
+    """The same for a compiler, which looks neither into it nor at the number of the step."""
+    return _streams(examples, seed, int(step), site)
+
+
+@_compiled_streams.register_fake
+def _(examples: Tensor, seed: int, step: Tensor, site: str) -> Tensor:
+    return torch.empty_like(examples)
+
+
 class Dropping:
     """`drop(site, x)` for the examples of one (micro-)batch; x [batch, ...] of any shape, one row an example.
 
@@ -44,8 +63,17 @@ class Dropping:
     are divided by their share, so the mean is kept.
     """
 
-    def __init__(self, p: float, seed: int, step: int, examples: Tensor, places: Tensor | None = None) -> None:
-        self._p, self._seed, self._step, self._examples, self._places = p, seed, step, examples, places
+    def __init__(
+        self,
+        p: float,
+        seed: int,
+        step: Tensor,
+        examples: Tensor,
+        owners: Tensor | None = None,
+        places: Tensor | None = None,
+    ) -> None:
+        self._p, self._seed, self._step, self._examples = p, seed, step, examples
+        self._owners, self._places = owners, places
         self._threshold = min(round(p * _LEVELS), _LEVELS - 1)
 
     def placed(self, owners: Tensor, places: Tensor) -> "Dropping":
@@ -55,14 +83,17 @@ class Dropping:
         it is. Where a position's values come in fours, each has the fate it would have in a row of its own. Positions
         of no example may name any.
         """
-        return Dropping(self._p, self._seed, self._step, self._examples.to(owners.device)[owners], places)
+        return Dropping(self._p, self._seed, self._step, self._examples, owners, places)
 
     def __call__(self, site: str, x: Tensor) -> Tensor:
         """x with a share of its values 0."""
-        name = key(self._seed, "dropout", self._step, site)
-        # Two rounds between the example's number and its stream, so that neighbours' streams start far apart.
-        streams = _mix((self._examples.to(x.device) + _signed(name)) * _signed(_GOLDEN))
-        streams = _mix(streams ^ _signed(name >> 64))
+        if torch.compiler.is_compiling():
+            streams = _compiled_streams(self._examples, self._seed, self._step, site)
+        else:
+            streams = _streams(self._examples, self._seed, int(self._step), site)
+        streams = streams.to(x.device)
+        if self._owners is not None:
+            streams = streams[self._owners.to(x.device)]
         width = x[(0,) * streams.ndim].numel()
         draws = torch.arange(1, -(-width // 4) + 1, device=x.device)
         if self._places is not None:
@@ -80,4 +111,5 @@ def make_drop(p: float, seed: int, step: int, example_ids: np.ndarray) -> Droppi
     if p == 0:
         return None
     assert 0 < p < 1
-    return Dropping(p, seed, step, torch.from_numpy(np.ascontiguousarray(example_ids, dtype=np.int64)))
+    examples = torch.from_numpy(np.ascontiguousarray(example_ids, dtype=np.int64))
+    return Dropping(p, seed, torch.tensor(step), examples)
