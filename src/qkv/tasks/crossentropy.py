@@ -7,11 +7,13 @@ and go into dh and dW_U at once. So the forward pass already makes the gradient,
 nothing is computed twice, and memory for logits is bounded by a chunk (about 32 MiB) however many rows and words there
 are. Chunking of this kind: Wijmans et al. 2024 (arXiv 2411.09009), Hsu et al. 2024 (arXiv 2410.10989). Where all rows
 are one or two chunks, G itself is kept, and the backward pass makes the products, with the factor that it is given in
-them: dW_U is then written once, and with many words that is what takes the time. On a CPU the softmax, half a dozen passes
-over the logits, goes by strips of rows that stay in a core's cache; the products do not: they are slower by strips. A
-GPU takes a larger chunk (512 MiB), as each adds to dW_U once more, and torch's log-softmax, one kernel; and it pads the
-words of a 16-bit matrix to a multiple of 64, by words of probability 0, since its fast products take rows of whole
-vectors alone: those of 50,257 words take 45 ms on an H100 as they are (benchmarks/2026-11-26-h100.md).
+them: dW_U is then written once, and with many words that is what takes the time.
+
+On a CPU the softmax, half a dozen passes over the logits, goes by strips of rows that stay in a core's cache; the
+products do not: they are slower by strips. A GPU takes larger chunks (512 MiB), as each adds to dW_U once more, and
+torch's log-softmax, one kernel. It pads the words of a 16-bit matrix to a multiple of 64, by words of probability 0:
+its fast products take rows of whole vectors alone, and 50,257 words took an H100 45 ms as they are, of 98 ms for a step
+of GPT-2's size.
 
 With label smoothing e (Szegedy et al. 2016, arXiv 1512.00567) the target is (1 - e) onehot(t) + e / d_vocab: the loss
 is log sum exp(logits) - (1 - e) logits[t] - e mean(logits), and G = softmax(logits) - (1 - e) onehot(t) - e / d_vocab.

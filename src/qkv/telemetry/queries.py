@@ -196,8 +196,8 @@ class Telemetry:
 
     def ends(self, arm: int = RUN_ARM) -> tuple[int, int]:
         """(first, last) update that was written down; (0, 0) before the first."""
-        first, last = (f"(SELECT {end}(step) FROM steps WHERE arm = ?1)" for end in ("min", "max"))  # each one look-up
-        return self._rows(f"SELECT coalesce({first}, 0), coalesce({last}, 0)", arm)[0]
+        first, last = (f"(SELECT {end}(step) FROM steps WHERE arm = ?)" for end in ("min", "max"))  # each one look-up
+        return self._rows(f"SELECT coalesce({first}, 0), coalesce({last}, 0)", arm, arm)[0]
 
     def updates(self, arm: int = RUN_ARM) -> tuple[int, int, int]:
         """(how many updates were written down, the first, the last); (0, 0, 0) before the first."""
@@ -305,12 +305,12 @@ class Telemetry:
         number = self._measure_id(measure)
         rows = self._rows(
             "SELECT a.address, x.step, x.value, y.value FROM "
-            "(SELECT max(p.step) AS step FROM recorded p JOIN recorded q ON q.arm = ?2 AND q.measure = p.measure "
-            " AND q.step = p.step WHERE p.arm = ?1 AND p.measure = ?3 AND p.step <= ?4) r "
-            "JOIN measurements x ON x.arm = ?1 AND x.step = r.step AND x.measure = ?3 "
-            "JOIN measurements y ON y.arm = ?2 AND y.step = r.step AND y.measure = ?3 AND y.address = x.address "
+            "(SELECT max(p.step) AS step FROM recorded p JOIN recorded q ON q.arm = ? AND q.measure = p.measure "
+            " AND q.step = p.step WHERE p.arm = ? AND p.measure = ? AND p.step <= ?) r "
+            "JOIN measurements x ON x.arm = ? AND x.step = r.step AND x.measure = ? "
+            "JOIN measurements y ON y.arm = ? AND y.step = r.step AND y.measure = ? AND y.address = x.address "
             "JOIN addresses a ON a.id = x.address WHERE x.value IS NOT NULL AND y.value IS NOT NULL ORDER BY a.id",
-            RUN_ARM, null_arm, number, 2**62 if at is None else at,
+            null_arm, RUN_ARM, number, 2**62 if at is None else at, RUN_ARM, number, null_arm, number,
         )  # fmt: skip
         by_address = {address: Compared(address, measure, step, value, null) for address, step, value, null in rows}
         if not by_address:
@@ -364,7 +364,7 @@ class Telemetry:
     def fact(self, key: str, default: Any = None) -> Any:
         """One fact, or `default`."""
         rows = self._rows(
-            "SELECT value FROM facts WHERE key = ?1 UNION ALL SELECT value FROM clock_facts WHERE key = ?1", key
+            "SELECT value FROM facts WHERE key = ? UNION ALL SELECT value FROM clock_facts WHERE key = ?", key, key
         )
         return json.loads(rows[0][0]) if rows else default
 
