@@ -56,7 +56,8 @@ def test_every_arm_of_a_question_fits_its_text_and_model(name, quick, long_text,
 def test_the_main_question_of_a_full_study_fits_its_budget_with_room_to_spare(name, tinyshakespeare, kept):
     """By the study's own estimate, on this machine; a machine half as fast would still answer it.
 
-    Whether all arms fit depends on the machine's speed, so it is printed and only a far excess fails.
+    Whether all arms fit depends on the machine's speed, so it is printed and only a far excess fails: cores of half the
+    usual speed that others use as well have shown 370 minutes for what takes 150.
     """
     source = str(tinyshakespeare)
     design = find(name).design(Ask(source=source, cache=kept))
@@ -66,7 +67,7 @@ def test_the_main_question_of_a_full_study_fits_its_budget_with_room_to_spare(na
     print(f"{name}: {len(design.arms)} arms, {minutes:.0f} minutes on two cores; the main question alone {main:.0f}")
     assert main <= minutes and design.grid.points >= 3
     assert main <= FULL_MINUTES / 2
-    assert minutes <= 2 * FULL_MINUTES
+    assert minutes <= 5 * FULL_MINUTES
 
 
 def test_no_matrix_of_a_study_starts_at_zero():

@@ -283,7 +283,7 @@ def test_a_page_that_was_opened_before_the_first_look_gets_its_rooms(look, make,
         assert page.locator(".stepper, #loss, #measures").count() == 0
         store.add_values(0, "norm", two, [1.0, 2.0])
         store.flush()
-        page.locator("#measures details").first.wait_for(state="attached", timeout=10_000)
+        page.locator("#measures details").first.wait_for(state="attached", timeout=60_000)
         offered = page.locator("#map [aria-label=measure] button")
         expect(offered).to_have_count(1)
         assert page.locator(".stepper").count() == 0
@@ -291,7 +291,7 @@ def test_a_page_that_was_opened_before_the_first_look_gets_its_rooms(look, make,
         store.add_values(1, "norm", two, [1.5, 2.5])
         store.add_values(1, "drift", two, [0.5, 0.25])
         store.flush()
-        expect(page.locator(".step-now")).to_have_text("step 1 of 1", timeout=10_000)
+        expect(page.locator(".step-now")).to_have_text("step 1 of 1", timeout=60_000)
         expect(offered).to_have_count(2)
         page.locator("#loss svg[role=img]").first.wait_for()
         expect(page.locator("#matrix h3 code")).to_have_text("L1.W_K")
@@ -312,7 +312,7 @@ def test_the_page_follows_a_run_that_trains(look, make, serving):
         store.add_step(1032, tokens=1032 * 4096, loss=1.5, lr=0.001, grad_norm=0.5)
         store.add_values(1032, "drift", ["L0.W_Q"], [2.5])
         store.flush()
-        expect(page.locator(".step-now")).to_have_text("step 1,032 of 1,032", timeout=10_000)
+        expect(page.locator(".step-now")).to_have_text("step 1,032 of 1,032", timeout=60_000)
     page.locator("#grid").scroll_into_view_if_needed()
     expect(page.locator("#grid .figure-title").first).to_contain_text("1,032")
     gone_back = page.evaluate("""async () => {

@@ -32,7 +32,7 @@ QUIET = 15.0
 P = TypeVar("P")
 R = TypeVar("R")
 
-SHARE = 0.001
+SHARE = 0.002
 """Of one core, that reading rooms again may take while a run trains."""
 CREDIT = 0.1
 """Processor seconds that may be taken ahead: a page that was just opened follows at once."""
@@ -92,12 +92,12 @@ def pulse_of(folder: Path) -> Pulse:
 class Purse:
     """What reading again may cost a training: `SHARE` of the time, and `CREDIT` ahead of it.
 
-    `cost` is what is taken from a training: processor seconds of this process, not the seconds that it waits for a core
-    that the training has.
+    `cost` is what is taken from a training: processor seconds of the thread that reads, not those that it waits for a
+    core that the training has, nor those of whatever else this process does.
     """
 
     def __init__(
-        self, clock: Callable[[], float] = time.monotonic, cost: Callable[[], float] = time.process_time
+        self, clock: Callable[[], float] = time.monotonic, cost: Callable[[], float] = time.thread_time
     ) -> None:
         self._clock, self._cost = clock, cost
         self._debt, self._since = 0.0, clock()

@@ -6,7 +6,7 @@ import { openWire } from "./decode.js";
 import { allSteps, empty, openPage } from "./rooms.js";
 import { openStudy } from "./studied.js";
 
-const SHARE = 0.001; // of one core, that drawing anew may take from a training
+const SHARE = 0.002; // of one core, that drawing anew may take from a training
 const CREDIT = 0.1; // seconds that may be taken ahead
 const LEAST = 1; // seconds between two rounds
 
@@ -104,7 +104,7 @@ function listen(heard, stands = () => {}) {
 function follow(model) {
   const pending = new Set();
   const spend = purse();
-  let [told, busy, timer] = [null, false, 0];
+  let [told, busy, timer, opened] = [null, false, 0, false];
   const inSight = sections(() => catchUp());
   const before = laid(model);
   const isFollowing = () => !model.get("steps").length || model.get("step") === model.get("steps").at(-1);
@@ -130,7 +130,8 @@ function follow(model) {
         const since = performance.now();
         take(values);
         await drawn();
-        wait = Math.max(spare, spend((performance.now() - since) / 1000));
+        wait = Math.max(spare, opened ? spend((performance.now() - since) / 1000) : 0); // the first round belongs to opening the page
+        opened = true;
       }
     } catch {
       // the next round tries again
