@@ -131,6 +131,17 @@ def test_the_way_of_a_gpu_is_the_way_of_a_cpu(chunks, monkeypatch, smoothing, la
     torch.testing.assert_close([loss, *grads], [expected, *expected_grads], rtol=1e-11, atol=1e-13)
 
 
+@pytest.mark.slow
+@pytest.mark.filterwarnings("default")  # the compiler warns of itself
+def test_compiled_chunks_have_their_gradients(monkeypatch):
+    """What torch 2.11 made of a sum in place had gradients of 0."""
+    monkeypatch.setattr(crossentropy, "chunk_rows", lambda *_: 7)
+    h, weight, bias, targets = problem(23, 8, 31)
+    expected, expected_grads = gradients(linear_cross_entropy, h, weight, bias, targets)
+    loss, grads = gradients(torch.compile(linear_cross_entropy), h, weight, bias, targets)
+    torch.testing.assert_close([loss, *grads], [expected, *expected_grads], rtol=1e-9, atol=1e-11)
+
+
 def test_huge_logits_stay_finite_and_exact():
     h = torch.tensor([[1e4, -1e4], [0.0, 0.0]], requires_grad=True)
     weight = torch.eye(2, requires_grad=True)

@@ -145,7 +145,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
             part = slice(first, first + rows)
             x = h[part].to(matrix.dtype)
             loss, slope, of_bias = _loss_and_slope(x, matrix, bias, targets[part], smoothing, d_vocab)
-            total += loss
+            total = total + loss  # not in place: what torch 2.11 compiles of that gives gradients of 0
             if dbias is not None and of_bias is not None:
                 dbias += of_bias
             if dh is not None:
