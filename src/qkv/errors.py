@@ -18,6 +18,7 @@
 A broken internal invariant is an `assert`, never one of these. This module imports nothing of ours.
 """
 
+import shlex
 from collections.abc import Iterable
 from difflib import get_close_matches
 
@@ -39,6 +40,7 @@ __all__ = [
     "nearest",
     "several",
     "too_long",
+    "typed",
     "unknown",
     "which",
 ]
@@ -126,6 +128,12 @@ def unknown(what: str, given: str, options: Iterable[str], n: int = 3) -> str:
 def many(n: int, noun: str, plural: str = "") -> str:
     """`1 row`, `2,000 rows`."""
     return f"{n:,} {noun}" if n == 1 else f"{n:,} {plural or noun + 's'}"
+
+
+def typed(path: object) -> str:
+    """A path as it is typed in a shell, where a command may be told: quoted, and never like an option."""
+    text = str(path)
+    return shlex.quote(f"./{text}" if text.startswith("-") else text)
 
 
 def which(index: int, n: int) -> str:

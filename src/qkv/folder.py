@@ -10,7 +10,6 @@ import errno
 import hashlib
 import json
 import os
-import shlex
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -18,7 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
-from qkv.errors import RunFolderError, StorageError, UserError, too_long
+from qkv.errors import RunFolderError, StorageError, UserError, too_long, typed
 
 __all__ = [
     "FINAL_FILES",
@@ -88,7 +87,7 @@ def check_place(path: str | Path, *, folder: bool = False) -> None:
     if not folder and there != above[0]:
         raise UserError(
             f"{path} cannot be written: there is no folder {path.parent}; type mkdir -p"
-            f" {shlex.quote(str(path.parent))}, or choose another place"
+            f" {typed(path.parent)}, or choose another place"
         )
     if not os.access(there, os.W_OK | os.X_OK):
         raise UserError(f"{path} cannot be written: no permission to write in {there}; choose another place")

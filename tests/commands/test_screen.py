@@ -1,6 +1,11 @@
 """What is printed is what was given."""
 
+import io
+
+import pytest
+
 from qkv.commands import screen
+from qkv.errors import typed
 
 
 def test_brackets_and_colons_in_a_token_are_printed_as_they_are(capsys):
@@ -22,3 +27,19 @@ def test_joiners_are_printed_and_what_steers_a_terminal_is_spelled_out():
     family, persian = "\U0001f469\u200d\U0001f467", "می\u200cخواهم"
     assert screen.shown(family) == family and screen.shown(persian) == persian
     assert screen.shown("\x1b[2J\u202e\r") == "\\x1b[2J\\u202e\\r"
+
+
+def test_a_reader_who_leaves_ends_it_well(monkeypatch):
+    """As in `qkv show RUN | head -1`: rich's own answer is an exit status of 1."""
+
+    class Gone(io.StringIO):
+        def write(self, text: str) -> int:
+            raise BrokenPipeError
+
+    monkeypatch.setattr("sys.stdout", Gone())
+    with pytest.raises(BrokenPipeError):
+        screen.console().print("a row")
+
+
+def test_a_path_is_told_as_it_can_be_typed():
+    assert [typed(p) for p in ("runs/a", "-x", "my runs/b")] == ["runs/a", "./-x", "'my runs/b'"]

@@ -343,6 +343,7 @@ def test_a_file_that_may_not_be_read_is_refused(tmp_path: Path) -> None:
         ),
         ("a.json", '[{"text": "x"},\n{"text": "y"}]\n', "array"),
         ("a.jsonl", '{"n": 1}\n{"n": 2}\n', "no column of text (columns: n)"),
+        ("a.jsonl", '{"turns": [{"content": "Hi"}]}\n' * 2, "jq -r '.turns[] | .role + \": \" + .content' "),
         ("a.csv", 'text\n"never closed\nx\n', "line 2 begins a row with a quotation mark that is never closed"),
     ],
 )

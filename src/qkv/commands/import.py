@@ -14,7 +14,7 @@ import argparse
 import unicodedata
 from typing import TYPE_CHECKING
 
-from qkv.errors import many
+from qkv.errors import many, typed
 
 if TYPE_CHECKING:
     from qkv.data.tokenizers import Tokenizer
@@ -55,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
     )
     for note in notes:
         print(f"Note: {screen.shown(note)}.")
-    folder = shlex.quote(str(made.path))
+    folder = typed(made.path)
     print(f"The run is in {made.path}\n\nNext:  qkv show {folder}")
     if made.tokenizer is not None and (example := _example(made.task.prompt, made.tokenizer.of_source)):
         print(f"       qkv predict {folder} {shlex.quote(example)}")

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from qkv.commands import screen
-from qkv.errors import many
+from qkv.errors import many, typed
 from qkv.inspection.answers_loss import NOTHING
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def print_outcome(run: "Run") -> None:
 
 def _next(run: "Run", samples: "list[Sample]", *, has_report: bool) -> str:
     """What to type to look at the run, and to ask it something; a line each."""
-    folder = shlex.quote(str(run.path))
+    folder = typed(run.path)
     looks = {f"qkv show {folder}": "what training did, in the terminal", f"qkv view {folder}": "the same in a browser"}
     if not has_report:
         looks[f"qkv report {folder}"] = "the same as one file"

@@ -43,9 +43,13 @@ def console() -> "Console":
     """Stdout; in a pipe wide enough that no row is folded. Text is text: brackets in a token are no markup."""
     from rich.console import Console
 
+    class Stdout(Console):
+        def on_broken_pipe(self) -> None:
+            raise BrokenPipeError  # `qkv.cli` ends well then; the default is an exit status of 1
+
     wide = {} if sys.stdout.isatty() else {"width": 160}
     plain = {"highlight": False, "markup": False, "emoji": False}
-    return Console(soft_wrap=not sys.stdout.isatty(), **plain, **wide)  # type: ignore[arg-type]
+    return Stdout(soft_wrap=not sys.stdout.isatty(), **plain, **wide)  # type: ignore[arg-type]
 
 
 def number(value: float | None) -> str:

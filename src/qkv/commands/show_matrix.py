@@ -1,6 +1,5 @@
 """`qkv show RUN ADDR`: one matrix, head, row or circuit, now and at its start."""
 
-import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import zip_longest
@@ -11,7 +10,7 @@ import numpy as np
 from qkv.commands import heat, screen, show_rows
 from qkv.commands.measured import Measured, measured
 from qkv.commands.nearest import Nearest, nearest, said
-from qkv.errors import AddressError, many
+from qkv.errors import AddressError, many, typed
 from qkv.inspection.neighbours import Neighbour, Neighbours, neighbours
 from qkv.inspection.rows import RowMoment, RowStory, row_story
 from qkv.models.addresses import parse_address
@@ -221,7 +220,7 @@ def _pattern(run: "Run", address: str, at: int | None) -> PatternShown:
         found = measured(telemetry, address, at)
     if found.series:
         return PatternShown(address, found)
-    how = f"qkv show {shlex.quote(str(run.path))} {address} --text TEXT"
+    how = f"qkv show {typed(run.path)} {address} --text TEXT"
     raise AddressError(f"{address} is an activation, computed from a text: {how}")
 
 
@@ -289,7 +288,7 @@ def _row(run: "Run", address: str, at: int | None) -> RowShown:
     row, of_tokens = part.piece, part.entry.kind in ("W_E", "W_U")
     assert row is not None
     if len(part.entry.shape) < 2:
-        how = f"qkv show {shlex.quote(str(run.path))} {name}"
+        how = f"qkv show {typed(run.path)} {name}"
         raise AddressError(f"{address} is one number and no row of a table; all of them: {how}")
     before, after = (_values(run, name, step) for step in (0 if 0 in run.snapshots() else at, at))
     if part.entry.kind == "W_U":

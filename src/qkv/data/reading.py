@@ -9,7 +9,6 @@ import codecs
 import gzip
 import hashlib
 import os
-import shlex
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from itertools import islice
 from pathlib import Path
 from typing import BinaryIO
 
-from qkv.errors import SourceError, nearest
+from qkv.errors import SourceError, nearest, typed
 
 __all__ = [
     "FileFacts",
@@ -131,6 +130,8 @@ def read_text(
         at = done + mark + first
         if b"\0" in wanted:
             binary = f"binary (a NUL byte at byte {at + wanted.index(bytes(1))}); expected UTF-8 text"
+            if path.suffix in (".bin", ".npy", ".pt"):
+                binary += "; of token ids give the text that they were made of"
             raise _no_text(path, what or binary)
         text = _decode(decoder, wanted, path, at - pending, what)
         pending = len(decoder.getstate()[0])
@@ -158,7 +159,7 @@ def _decode(
 
 
 def _no_text(path: Path, what: str) -> SourceError:
-    return SourceError(f"{str(path)!r} is {what.replace('{name}', shlex.quote(str(path)))}")
+    return SourceError(f"{str(path)!r} is {what.replace('{name}', typed(path))}")
 
 
 def character_start(path: Path, offset: int) -> int:

@@ -13,9 +13,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 from qkv.data.reading import read_text, whole_characters
-from qkv.errors import SourceError, unknown
+from qkv.errors import SourceError, typed, unknown
 
 __all__ = ["TableFormat", "choose_text", "columns_of", "is_table", "numbered_rows", "read_rows", "table_format"]
 
@@ -134,6 +135,11 @@ def _jsonl_format(path: Path, text_column: str, label_column: str) -> TableForma
     return TableFormat(kind="jsonl", columns=columns, text=text, header=False)
 
 
+def _is_conversation(value: Any) -> bool:
+    """Whether a value is a list of turns, as chat models are trained on."""
+    return isinstance(value, list) and any(isinstance(turn, dict) and "content" in turn for turn in value)
+
+
 def choose_text(where: str, columns: tuple[str, ...], rows: list[dict], asked: str, label: str) -> str:
     """The column asked for, else the likeliest by name, else the one with the longest texts (label never).
 
@@ -152,6 +158,10 @@ def choose_text(where: str, columns: tuple[str, ...], rows: list[dict], asked: s
             if isinstance(value, str) and not _is_number(value):
                 lengths[name] += len(value)
     filled = [name for name in lengths if lengths[name]]
+    told = [name for name in lengths if any(_is_conversation(row.get(name)) for row in rows)]
+    if told and not filled:
+        how = f"jq -r '.{told[0]}[] | .role + \": \" + .content' {typed(where)} > turns.txt"
+        raise SourceError(f"{where!r} holds conversations ({told[0]}), not texts; write their turns as text: {how}")
     if not filled:
         raise SourceError(
             f"{where!r} has no column of text (columns: {', '.join(filter(None, columns))}); name one: --text-column"

@@ -6,7 +6,6 @@ one. Links may lead out of the folder only as the hub's own cache makes them: fr
 
 import json
 import re
-import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from qkv.errors import SourceError
+from qkv.errors import SourceError, typed
 
 __all__ = ["OWN_TYPE", "Weights", "no_model", "read_json", "within"]
 
@@ -146,7 +145,7 @@ def no_model(path: Path) -> str:
         hint = f"; a model of the hub is named hf:{path.as_posix()}" if _is_hub_name(path) else ""
         return f"{path} is not there; give a folder with config.json and model.safetensors{hint}"
     if (path / "config.toml").is_file():
-        return f"{path} is a run of qkv already: open it as it is, for example with qkv show {shlex.quote(str(path))}"
+        return f"{path} is a run of qkv already: open it as it is, for example with qkv show {typed(path)}"
     inside = sorted(found.parent for found in (*path.glob("*/config.json"), *path.glob("snapshots/*/config.json")))
     hint = f"; {_instead(inside[-1])}" if inside else ""
     return f"{path} is not a model: it has no config.json{hint}"

@@ -8,7 +8,6 @@ with the same bytes.
 import contextlib
 import dataclasses
 import json
-import shlex
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -20,7 +19,7 @@ import torch
 from qkv.changes import parse_changes
 from qkv.config import dump_toml, flat, from_dict, override, to_dict
 from qkv.data.config import DataConfig
-from qkv.errors import ConfigError, Interrupted, RunFolderError, many
+from qkv.errors import ConfigError, Interrupted, RunFolderError, many, typed
 from qkv.folder import RunFolder
 from qkv.instruments.ledger import Ledger
 from qkv.instruments.recorder import Recorder
@@ -325,7 +324,7 @@ def _afterwards(folder: RunFolder) -> Iterator[None]:
     except (KeyboardInterrupt, Interrupted) as error:
         raise Interrupted(
             f"the training of {folder.path} is done and kept; what follows it was stopped: finish with"
-            f" qkv train --out {shlex.quote(str(folder.path))} --resume",
+            f" qkv train --out {typed(folder.path)} --resume",
             exit_status=getattr(error, "exit_status", 130),
         ) from None
 

@@ -1,9 +1,8 @@
 """What to say of a run that `qkv.watch` recorded in another program, which ended (killed, say) before it was closed."""
 
 import contextlib
-import shlex
 
-from qkv.errors import RunFolderError
+from qkv.errors import RunFolderError, typed
 from qkv.folder import RunFolder
 from qkv.recipe.request import RunConfig
 from qkv.telemetry import Telemetry
@@ -27,9 +26,9 @@ def not_ours(folder: RunFolder, *, held: bool = False) -> RunFolderError:
     if not held and folder.in_use():
         return RunFolderError(
             f"{folder.path} is being trained by a program of its own, which qkv watches; its last weights are there"
-            f" when that has ended. What is recorded so far: qkv show {shlex.quote(str(folder.path))}"
+            f" when that has ended. What is recorded so far: qkv show {typed(folder.path)}"
         )
-    path = shlex.quote(str(folder.path))
+    path = typed(folder.path)
     return RunFolderError(
         f"{unclosed(folder)}. qkv holds that and the weights of its start, not those of its end, and cannot go on with"
         f" it. To read it: qkv show {path}, qkv show {path} ADDR --at 0, qkv report {path}; to train again, run that"

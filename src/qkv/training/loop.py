@@ -8,7 +8,6 @@ checkpoint ends with the same bytes as one that was left alone.
 
 import contextlib
 import math
-import shlex
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from qkv.errors import Interrupted, NonFiniteError, RankLostError, RunError, SpikeError
+from qkv.errors import Interrupted, NonFiniteError, RankLostError, RunError, SpikeError, typed
 from qkv.tasks.batch import n_positions
 from qkv.training.checkpoint import (
     Checkpoint,
@@ -473,7 +472,7 @@ class _Training:
 
     def resume_with(self, option: str = "") -> str:
         """The command that goes on with this run."""
-        out = "RUN" if self.folder is None else shlex.quote(str(self.folder.path))
+        out = "RUN" if self.folder is None else typed(self.folder.path)
         return f"qkv train --out {out} --resume {option}".strip()
 
     def lost_numbers(self, what: str, step: int) -> RunError:
