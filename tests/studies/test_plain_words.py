@@ -1,5 +1,6 @@
 """What a newcomer is told: the main effect's verdict in plain words, and no more than it says."""
 
+import dataclasses
 import re
 
 import pytest
@@ -50,3 +51,21 @@ def test_a_trivial_difference_is_told_without_a_direction(name):
 
 def test_newcomers_are_told_nothing_where_no_replicate_was_completed():
     assert plainly(find("frozen-embeddings"), first("frozen-embeddings", "unresolved", 0.25, n=0)) == ""
+
+
+@pytest.mark.parametrize("verdict", VERDICTS)
+def test_the_second_of_two_questions_is_told_by_its_own_verdict(verdict):
+    question = find("heads-and-scale")
+    name, says = question.second
+    findings = first(question.name, "equivalent", 0.01)
+    contrast = next(c for c in question.design(Ask(named=("a text", "0" * 64))).contrasts if c.name == name)
+    other = first(question.name, verdict, 0.25).primary
+    both = dataclasses.replace(findings, effects=(*findings.effects, dataclasses.replace(other, contrast=contrast)))
+    ways = {
+        "differs": says.above,
+        "differs but trivially": says.slightly,
+        "equivalent": says.equivalent,
+        "unresolved": says.unresolved,
+    }
+    assert plainly(question, both) == f"{question.plain.equivalent} {ways[verdict]}"
+    assert plainly(question, findings) == question.plain.equivalent

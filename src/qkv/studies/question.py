@@ -120,6 +120,8 @@ class Question:
     """The answer in words, without the scale, for a primary effect that has an interval."""
     plain: Plain
     """The same for a newcomer."""
+    second: tuple[str, Plain] | None = None
+    """Where two things are asked: the effect that answers the second, and its sentences."""
     heard: str = ""
     """What is often said or read about it that is wrong or half of the truth, and what the whole is; no figures."""
     derive: Derive | None = None

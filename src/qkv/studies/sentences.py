@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from qkv.studies.design import COUNTED, Arm
-from qkv.studies.question import Question
+from qkv.studies.question import Plain, Question
 from qkv.studies.setting import setting_words
 from qkv.studies.statistics import how_exact
 from qkv.studies.verdicts import ArmFigures, Effect, Findings
@@ -91,18 +91,31 @@ def sentence(question: Question, findings: Findings) -> str:
 
 
 def plainly(question: Question, findings: Findings) -> str:
-    """The answer for a newcomer, of the main effect alone; empty where no replicate says anything."""
-    result = findings.primary.result
+    """The answer for a newcomer, of the main effect alone, and of the second where two things are asked.
+
+    Empty where no replicate says anything of the first.
+    """
+    words = _said(question.plain, findings.primary)
+    if words and question.second is not None:
+        name, plain = question.second
+        found = [effect for effect in findings.effects if effect.contrast.name == name]
+        words += "".join(f" {_said(plain, effect) or plain.unresolved}" for effect in found)
+    return words
+
+
+def _said(plain: Plain, effect: Effect) -> str:
+    """The sentence of one effect's verdict; empty where no replicate says anything."""
+    result = effect.told
     if result.n == 0 and result.verdict != "left out":
         return ""
     if result.verdict in ("unresolved", "left out"):
-        return question.plain.unresolved
+        return plain.unresolved
     if result.verdict == "equivalent":
-        return question.plain.equivalent
+        return plain.equivalent
     if result.verdict == "differs but trivially":
-        return question.plain.slightly
-    words = question.plain.above if (result.effect or 0.0) > 0 else question.plain.below
-    return words.format(effect=amount(abs(result.effect or 0.0), False, findings.primary.contrast.unit))
+        return plain.slightly
+    words = plain.above if (result.effect or 0.0) > 0 else plain.below
+    return words.format(effect=amount(abs(result.effect or 0.0), False, effect.contrast.unit))
 
 
 def _unresolved(findings: Findings) -> str:

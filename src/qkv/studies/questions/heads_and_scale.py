@@ -259,6 +259,16 @@ QUESTION = Question(
         equivalent="One head as wide as the model does as well as several, at this size.",
         unresolved="Whether several heads do better than one, this run cannot tell.",
     ),
+    second=(
+        f"{_GLOROT_ONE}, undivided - {_GLOROT_ONE}",
+        Plain(
+            above="Not dividing scores by sqrt(d_k) costs where q and k start with unit variance, even at a rate of its own.",
+            below="Not dividing scores by sqrt(d_k) helps where q and k start with unit variance, at a rate of its own.",
+            slightly="Not dividing scores by sqrt(d_k) makes next to no difference, at a rate of its own.",
+            equivalent="Not dividing scores by sqrt(d_k) makes no difference that matters, at a rate of its own.",
+            unresolved="What not dividing scores by sqrt(d_k) does, this run cannot tell.",
+        ),
+    ),
     heard=(
         "That scores are divided by sqrt(d_k), or training fails. The argument is about variance one: a product of"
         " d_k such terms has variance d_k. From a small start scores are near 0 with and without it, and a learning"
