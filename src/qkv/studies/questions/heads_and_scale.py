@@ -262,8 +262,8 @@ QUESTION = Question(
     second=(
         f"{_GLOROT_ONE}, undivided - {_GLOROT_ONE}",
         Plain(
-            above="Not dividing scores by sqrt(d_k) costs where q and k start with unit variance, even at a rate of its own.",
-            below="Not dividing scores by sqrt(d_k) helps where q and k start with unit variance, at a rate of its own.",
+            above="Where q and k start with unit variance, not dividing scores by sqrt(d_k) costs, at any rate.",
+            below="Where q and k start with unit variance, not dividing scores by sqrt(d_k) helps.",
             slightly="Not dividing scores by sqrt(d_k) makes next to no difference, at a rate of its own.",
             equivalent="Not dividing scores by sqrt(d_k) makes no difference that matters, at a rate of its own.",
             unresolved="What not dividing scores by sqrt(d_k) does, this run cannot tell.",
