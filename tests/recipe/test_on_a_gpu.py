@@ -117,6 +117,7 @@ def test_a_training_repeats_its_bits_and_is_read_afterwards(case, precision, sou
 @pytest.mark.filterwarnings("default")  # torch.compile warns of itself
 def test_a_compiled_loss_is_the_loss(sources, tmp_path):
     given = asked(("fast", "causal"), sources, device=DEVICE, precision="fp32", watch="off", report=False)
+    given["set"]["dropout"] = 0.1
     plain = qkv.train(out=tmp_path / "plain", **given)
     fast = qkv.train(out=tmp_path / "fast", **given | {"set": given["set"] | {"machine.compile": True}})
     assert fast.summary["val_loss"] == pytest.approx(plain.summary["val_loss"], abs=2e-3)

@@ -1,5 +1,7 @@
 """Dropout by name: the same for the same names, whatever the batch; the rate asked for; nothing drawn at 0."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -86,3 +88,17 @@ def test_the_type_is_kept(dtype: torch.dtype) -> None:
     drop = make_drop(0.4, 0, 0, np.arange(6))
     assert drop is not None
     assert drop("embed", ONES.to(dtype)).dtype == dtype
+
+
+@pytest.mark.filterwarnings("default")  # the compiler warns of itself
+def test_a_compiler_takes_it_whole_and_does_not_begin_anew_at_each_step() -> None:
+    import torch._dynamo.config
+
+    def twice(x: torch.Tensor, drop: Any) -> torch.Tensor:
+        return drop("L0.attn_out", drop("embed", x) + 1)
+
+    compiled = torch.compile(twice, backend="eager", fullgraph=True)
+    with torch._dynamo.config.patch(error_on_recompile=True):
+        for step in (3, 4, 5):
+            drop = make_drop(0.2, 7, step, np.arange(6) + step)
+            assert torch.equal(compiled(ONES, drop), twice(ONES, drop))
