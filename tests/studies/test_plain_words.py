@@ -67,5 +67,6 @@ def test_the_second_of_two_questions_is_told_by_its_own_verdict(verdict):
         "equivalent": says.equivalent,
         "unresolved": says.unresolved,
     }
-    assert plainly(question, both) == f"{question.plain.equivalent} {ways[verdict]}"
+    told = ways[verdict].replace("{effect}", "0.250")
+    assert plainly(question, both) == f"{question.plain.equivalent} {told}"
     assert plainly(question, findings) == question.plain.equivalent

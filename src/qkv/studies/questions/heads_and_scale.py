@@ -262,8 +262,14 @@ QUESTION = Question(
     second=(
         f"{_GLOROT_ONE}, undivided - {_GLOROT_ONE}",
         Plain(
-            above="Where q and k start with unit variance, not dividing scores by sqrt(d_k) costs, at any rate.",
-            below="Where q and k start with unit variance, not dividing scores by sqrt(d_k) helps.",
+            above=(
+                "Not dividing scores by sqrt(d_k) costs {effect} nats a token where q and k start with unit variance, the"
+                " rate tuned for it."
+            ),
+            below=(
+                "Not dividing scores by sqrt(d_k) saves {effect} nats a token where q and k start with unit variance, the"
+                " rate tuned for it."
+            ),
             slightly="Not dividing scores by sqrt(d_k) makes next to no difference, at a rate of its own.",
             equivalent="Not dividing scores by sqrt(d_k) makes no difference that matters, at a rate of its own.",
             unresolved="What not dividing scores by sqrt(d_k) does, this run cannot tell.",
