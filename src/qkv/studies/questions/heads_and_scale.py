@@ -263,11 +263,11 @@ QUESTION = Question(
         f"{_GLOROT_ONE}, undivided - {_GLOROT_ONE}",
         Plain(
             above=(
-                "Not dividing scores by sqrt(d_k) costs {effect} nats a token where q and k start with unit variance, the"
+                "Not dividing scores by sqrt(d_k) costs {effect} nats a token where q and k start with variance 1, the"
                 " rate tuned for it."
             ),
             below=(
-                "Not dividing scores by sqrt(d_k) saves {effect} nats a token where q and k start with unit variance, the"
+                "Not dividing scores by sqrt(d_k) saves {effect} nats a token where q and k start with variance 1, the"
                 " rate tuned for it."
             ),
             slightly="Not dividing scores by sqrt(d_k) makes next to no difference, at a rate of its own.",
