@@ -56,8 +56,8 @@ def test_every_arm_of_a_question_fits_its_text_and_model(name, quick, long_text,
 def test_the_main_question_of_a_full_study_fits_its_budget_with_room_to_spare(name, tinyshakespeare, kept):
     """By the study's own estimate, on this machine; a machine half as fast would still answer it.
 
-    Whether all arms fit depends on the machine's speed, so it is printed and only a far excess fails: cores of half the
-    usual speed that others use as well have shown 370 minutes for what takes 150.
+    Whether all arms fit depends on the machine's speed, so it is printed and only a far excess fails: slow cores that
+    others used as well have shown 370 minutes.
     """
     source = str(tinyshakespeare)
     design = find(name).design(Ask(source=source, cache=kept))

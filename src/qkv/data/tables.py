@@ -9,6 +9,7 @@ out.
 
 import csv
 import json
+import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
@@ -160,8 +161,10 @@ def choose_text(where: str, columns: tuple[str, ...], rows: list[dict], asked: s
     filled = [name for name in lengths if lengths[name]]
     told = [name for name in lengths if any(_is_conversation(row.get(name)) for row in rows)]
     if told and not filled:
-        how = f"jq -r '.{told[0]}[] | .role + \": \" + .content' {typed(where)} > turns.txt"
-        raise SourceError(f"{where!r} holds conversations ({told[0]}), not texts; write their turns as text: {how}")
+        column = told[0] if told[0].isidentifier() else json.dumps(told[0])
+        program = shlex.quote(f'.{column}[] | .role + ": " + .content')
+        how = f": jq -r {program} {typed(where)} > turns.txt" if where.lower().endswith(("jsonl", "json")) else ""
+        raise SourceError(f"{where!r} holds conversations ({told[0]}), not texts; write their turns as text{how}")
     if not filled:
         raise SourceError(
             f"{where!r} has no column of text (columns: {', '.join(filter(None, columns))}); name one: --text-column"
