@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from qkv import recipe
-from qkv.changes import Plan, freeze_changes, plan_changes
+from qkv.changes import freeze_changes
 from qkv.config import from_dict
 from qkv.data.tokenizers import Tokenizer, load_tokenizer
 from qkv.errors import ConfigError, RunFolderError, UserError, many, several, unknown
@@ -26,7 +26,6 @@ from qkv.folder import RunFolder
 from qkv.inspection.onetext import float64_copy, one_text
 from qkv.instruments.ledger import check_kept
 from qkv.interop.live import Attention, attention
-from qkv.models import build
 from qkv.models.factored import FactoredMatrix
 from qkv.models.matrices import Catalogue
 from qkv.tasks import Data, Evaluation, PredictOptions, Task, find_task
@@ -303,17 +302,7 @@ class Run:
         return self._with_weights(path)
 
     def _with_weights(self, path: Path) -> Any:
-        if self.config.watched == "names":  # the matrices of a model whose code is not ours
-            from qkv.interop.mirror import shadow_of
-
-            sizes = self.config.model.sizes
-            return shadow_of(recipe.load_weights(path), sizes.n_heads, sizes.n_kv_heads)
-        model = build(self.config.model, self.config.seed)
-        self._planned(model, self.config.changes, resumed_at=1 << 60).at_start().load_state(recipe.load_weights(path))
-        return model.eval()
-
-    def _planned(self, model: Any, changes: Sequence[str], **how: Any) -> Plan:
-        return plan_changes(changes, Catalogue(model, self._readable), self.config.seed, recipe.run_matrix, **how)
+        return recipe.opened_model(self.config, path, self._readable)[0]
 
     @cached_property
     def tokenizer(self) -> Tokenizer | None:
@@ -428,10 +417,9 @@ class Run:
 
         Raises ChangeError or AddressError for one that does not fit.
         """
-        model = self._with_weights(self.folder.best if self.weights == "best" else self.folder.model)
-        plan = self._planned(model, several("changes", changes), looking=True)
-        plan.at_start()
-        return model, plan.sentences()
+        path = self.folder.best if self.weights == "best" else self.folder.model
+        model, told = recipe.opened_model(self.config, path, self._readable, several("changes", changes))
+        return model, list(told)
 
     def embed(self, texts: Sequence[str]) -> Any:
         """Contextual vectors of every token of each text, by layer; see `qkv.inspection.contextual`."""

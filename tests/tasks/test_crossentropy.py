@@ -123,12 +123,16 @@ def test_the_way_of_a_gpu_is_the_way_of_a_cpu(chunks, monkeypatch, smoothing, la
     bias = bias if layout == "biased" else None
     smooth = partial(linear_cross_entropy, smoothing=smoothing)
     expected, expected_grads = gradients(smooth, h, weight, bias, targets)
+    scored, answered = token_scores(h.detach(), weight.detach(), bias, targets)
     monkeypatch.setattr(crossentropy, "_goes_by_strips", lambda x: False)
     monkeypatch.setattr(
         crossentropy, "_padded", lambda m: F.pad(m.t(), (0, 0, 0, 33)).t() if m.stride(0) == 1 else F.pad(m, (0, 33))
     )
     loss, grads = gradients(smooth, h, weight, bias, targets)
     torch.testing.assert_close([loss, *grads], [expected, *expected_grads], rtol=1e-11, atol=1e-13)
+    nats, correct = token_scores(h.detach(), weight.detach(), bias, targets)
+    torch.testing.assert_close(nats, scored, rtol=1e-11, atol=1e-13)
+    assert correct.equal(answered)
 
 
 @pytest.mark.slow

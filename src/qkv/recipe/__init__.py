@@ -1,9 +1,10 @@
 """The composition root: a configuration becomes a run folder. `train` and studies share it."""
 
 from qkv.recipe.again import data_of
-from qkv.recipe.assemble import Parts, assemble, load_weights, run_matrix, take_body
+from qkv.recipe.assemble import Parts, assemble, take_body
 from qkv.recipe.idle import idle_settings
 from qkv.recipe.imported import import_run, origin_of, tokenizer_of
+from qkv.recipe.opened import load_weights, opened_model, run_matrix
 from qkv.recipe.ownstep import own_step
 from qkv.recipe.request import Request, RunConfig, resolve
 from qkv.recipe.training import Listening, next_folder, resume, train
@@ -26,6 +27,7 @@ __all__ = [
     "load_weights",
     "next_folder",
     "no_weights",
+    "opened_model",
     "origin_of",
     "own_step",
     "resolve",

@@ -11,23 +11,20 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
-from qkv.changes import OPS, Plan, RunMatrix, parse_changes, plan_changes
-from qkv.errors import AddressError, ChangeError, RunFolderError
-from qkv.folder import RunFolder
+from qkv.changes import OPS, Plan, parse_changes, plan_changes
+from qkv.errors import ChangeError, RunFolderError
 from qkv.models import build
 from qkv.models.matrices import Catalogue
-from qkv.recipe.imported import tokenizer_of
+from qkv.recipe.opened import by_every_name, load_weights, run_matrix, shared_names
 from qkv.recipe.request import RunConfig
 from qkv.tasks import Data, Task, find_task
 from qkv.training import loop
 from qkv.training.optimizers import Optimizer, make_optimizer
 from qkv.training.shards import hollow_like
-from qkv.training.tensorfile import load_tensors
 
-__all__ = ["Parts", "assemble", "check_reached", "load_weights", "run_matrix", "take_body"]
+__all__ = ["Parts", "assemble", "check_reached", "take_body"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,15 +172,15 @@ def _take_over(config: RunConfig, catalogue: Catalogue) -> tuple[tuple[str, ...]
     if not (folder / "config.toml").is_file():
         raise RunFolderError(f"it started from {folder}, which is not there any more; put that run back")
     parent, own = RunConfig.read(folder / "config.toml"), catalogue.state()
-    weights = _by_every_name(parent, load_weights(folder / "best.safetensors"))
+    weights = by_every_name(parent, load_weights(folder / "best.safetensors"))
     if (parent.model.kind, parent.model.classes) == (config.model.kind, config.model.classes):
         catalogue.load_state(weights)
-        return (), _shared_names(parent)
+        return (), shared_names(parent)
     heads = _heads(catalogue)
     missing = [address for address in own if address not in heads and address not in weights]
     if missing:
         raise RunFolderError(f"{folder} has no weights of its own for {missing[0]}; it cannot be started from")
-    return take_body(catalogue, weights), _shared_names(parent)
+    return take_body(catalogue, weights), shared_names(parent)
 
 
 def take_body(catalogue: Catalogue, weights: Mapping[str, Tensor]) -> tuple[str, ...]:
@@ -195,86 +192,3 @@ def take_body(catalogue: Catalogue, weights: Mapping[str, Tensor]) -> tuple[str,
 
 def _heads(catalogue: Catalogue) -> tuple[str, ...]:
     return tuple(entry.address for entry in catalogue if entry.site == "head")
-
-
-def _by_every_name(config: RunConfig, weights: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The stored weights of a run, those that its changes made one matrix under each of their names."""
-    return weights | {second: weights[first] for second, first in _shared_names(config).items() if first in weights}
-
-
-def _shared_names(config: RunConfig) -> dict[str, str]:
-    """Second name -> first of what a run's `share` changes made one matrix, as its files name it."""
-    shares = [change for text in config.changes for change in parse_changes(text) if change.op == "share"]
-    if not shares:
-        return {}
-    catalogue = Catalogue(build(config.model, 0, materialise=False))
-    before = catalogue.aliases
-    after = plan_changes(shares, catalogue, 0).at_start().aliases
-    return {second: first for second, first in after.items() if second not in before}
-
-
-def load_weights(path: Path) -> dict[str, Tensor]:
-    """The tensors of a safetensors file by address.
-
-    Raises RunFolderError where it is missing or damaged.
-    """
-    if not path.is_file():
-        raise RunFolderError(f"{path} is not there; expected the weights of a run")
-    return load_tensors(path)
-
-
-def run_matrix(wanted: RunMatrix) -> Tensor:
-    """A matrix, head or row of another run, for `load(RUN:ADDRESS@STEP)`.
-
-    Raises ChangeError where there is no such run, step or address.
-    """
-    try:
-        folder = RunFolder.open(wanted.run)
-    except RunFolderError as error:
-        raise ChangeError(f"load({wanted.run}): {error}") from None
-    snapshots = folder.weights()
-    if wanted.step is not None and wanted.step not in snapshots:
-        raise ChangeError(f"{wanted.run} has no snapshot of step {wanted.step}; it has {_listed(snapshots)}")
-    path = folder.model if wanted.step is None else snapshots[wanted.step]
-    if not path.is_file():
-        raise ChangeError(
-            f"{wanted.run} is not finished; name a step whose weights it has ({_listed(snapshots)}), as"
-            f" load({wanted.run}:{wanted.address}@STEP)"
-        )
-    config = RunConfig.read(folder.config)
-    words = tokenizer_of(folder, config).readable if folder.tokenizer.is_file() else None
-    is_table = wanted.vocabulary is not None and wanted.address.rpartition(".")[2] in ("W_E", "W_U")
-    if is_table and words is not None and words != wanted.vocabulary:
-        raise ChangeError(
-            f"load({wanted.run}:{wanted.address}): its rows are of other tokens, for that run has another tokenizer;"
-            f" give --tokenizer {folder.tokenizer}, or take single rows, as W_E[the]=load({wanted.run})"
-        )
-    try:
-        with safe_open(path, framework="pt") as file:
-            there = list(file.keys())
-            name = wanted.address if wanted.address in there else _shared_names(config).get(wanted.address, "")
-            if name in there:
-                return file.get_tensor(name)
-    except SafetensorError as error:
-        raise ChangeError(f"{path} cannot be read as safetensors: {error}") from None
-    catalogue = _catalogue_of(config, _by_every_name(config, load_weights(path)), words)
-    try:
-        with torch.no_grad():
-            return catalogue.part(wanted.address).view().clone()
-    except AddressError as error:
-        raise ChangeError(f"{wanted.run}: {error}") from None
-
-
-def _listed(snapshots: Mapping[int, Path]) -> str:
-    return ", ".join(map(str, snapshots)) or "none"
-
-
-def _catalogue_of(config: RunConfig, weights: dict[str, Tensor], words: Mapping[str, int] | None) -> Catalogue:
-    """The matrices of a run whose weights are given by every name, and its tokens' rows by theirs."""
-    if config.watched == "names":
-        from qkv.interop.mirror import shadow_of
-
-        return Catalogue(shadow_of(weights, config.model.sizes.n_heads, config.model.sizes.n_kv_heads), words)
-    catalogue = Catalogue(build(config.model, 0), words)
-    catalogue.load_state(weights)
-    return catalogue

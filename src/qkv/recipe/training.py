@@ -27,9 +27,10 @@ from qkv.instruments.schedule import LEVELS
 from qkv.instruments.trackers import Sender, open_tracker
 from qkv.recipe.affordable import with_affordable_watching
 from qkv.recipe.again import kept_data, same_data
-from qkv.recipe.assemble import Parts, assemble, check_reached, load_weights
+from qkv.recipe.assemble import Parts, assemble, check_reached
 from qkv.recipe.facts import BackgroundBaselines, machine_facts, note_machine, summary
 from qkv.recipe.null import NULL_SHARE, train_null
+from qkv.recipe.opened import load_weights
 from qkv.recipe.request import Request, RunConfig, resolve, same_run
 from qkv.recipe.samples import write_samples
 from qkv.recipe.teaching import taught, train_teachers

@@ -87,9 +87,9 @@ def _score(h: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, corr
     rows = chunk_rows(weight.shape[1], h.device.type)
     nats = torch.empty(targets.shape, dtype=_wide(h), device=h.device)
     with torch.no_grad():
-        matrix = weight.to(_product_type(h))
+        matrix = _padded(weight.to(_product_type(h)))
         for first in range(0, len(targets), rows):
-            products = h[first : first + rows].to(matrix.dtype) @ matrix
+            products = (h[first : first + rows].to(matrix.dtype) @ matrix)[:, : weight.shape[1]]
             for strip, logits in _strips(products, bias):
                 part = slice(first + strip.start, first + strip.stop)
                 target = targets[part, None]

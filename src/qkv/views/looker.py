@@ -17,15 +17,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from qkv.changes import plan_changes
 from qkv.data.tokenizers import Tokenizer
 from qkv.errors import RunFolderError, UserError, many
 from qkv.folder import RunFolder
-from qkv.interop.mirror import shadow_of
-from qkv.models import build
 from qkv.models.matrices import Catalogue
 from qkv.models.zoo import MODELS
-from qkv.recipe import RunConfig, load_weights, run_matrix, tokenizer_of
+from qkv.recipe import RunConfig, opened_model, tokenizer_of
 from qkv.tasks import find_task
 from qkv.tasks.image import one_image, position_names
 
@@ -168,19 +165,7 @@ class Looker:
     def _read(self, path: Path, changes: Sequence[str]) -> tuple[Any, tuple[str, ...]]:
         if not path.is_file():
             raise RunFolderError(f"{self.folder} holds no weights yet; wait for its first checkpoint")
-        if not self.has_code:
-            sizes = self.config.model.sizes
-            return shadow_of(load_weights(path), sizes.n_heads, sizes.n_kv_heads), ()
-        model = build(self.config.model, self.config.seed)
-        catalogue = Catalogue(model, self._vocabulary)
-        plan = plan_changes(self.config.changes, catalogue, self.config.seed, run_matrix, resumed_at=1 << 60)
-        catalogue = plan.at_start()
-        catalogue.load_state(load_weights(path))
-        if not changes:
-            return model.eval(), ()
-        plan = plan_changes(changes, catalogue, self.config.seed, run_matrix, looking=True)
-        plan.at_start()
-        return model.eval(), tuple(plan.sentences())
+        return opened_model(self.config, path, self._vocabulary, changes)
 
     def words(self, text: str, longest: int) -> Words:
         """The first `longest` tokens of a text, no more than the model reads at once.
