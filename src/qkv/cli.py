@@ -21,7 +21,7 @@ from typing import Any
 
 from qkv import __version__
 from qkv.commands import COMMANDS
-from qkv.errors import QkvError, UserError, too_long, unknown
+from qkv.errors import QkvError, UserError, is_out_of_memory, too_long, unknown
 
 __all__ = ["Parser", "command_parser", "main"]
 
@@ -29,6 +29,11 @@ _SPINS = 12_000
 """How often a thread looks whether the others are done before it sleeps (GNU's OpenMP; its own 300,000). Alone on a
 machine this costs nothing that was measured; beside a busy process a step takes a fifth of the time or less, since a
 thread that spins uses up the share of the core that the work needs (benchmarks/spinning.py)."""
+
+_NO_ROOM = (
+    "out of memory; of a training, qkv plan with the same options tells what it takes: a smaller model (--set"
+    " d_model=...) or batch (--set batch_size=...), or the batch in several parts (--set accumulate=...), takes less"
+)
 
 _PLAIN = "\0"
 """Before a word that is no option, whatever it begins with; no argument of a program can hold it."""
@@ -127,10 +132,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             return _say(str(too_long(str(error.filename))), UserError.exit_status)
         what = f"{error.strerror}: {error.filename}" if error.filename else str(error.strerror)
         return _say(f"the system refused: {what}", 1)
-    except MemoryError:
-        return _say("out of memory; try a smaller model (--set d_model=...) or batch (--set batch_size=...)", 1)
     except Exception as error:
-        return _bug(error)
+        return _say(_NO_ROOM, 1) if is_out_of_memory(error) else _bug(error)
 
 
 def _dispatch(argv: list[str]) -> int:

@@ -37,6 +37,7 @@ __all__ = [
     "SpikeError",
     "StorageError",
     "UserError",
+    "is_out_of_memory",
     "nearest",
     "several",
     "too_long",
@@ -108,6 +109,15 @@ class Interrupted(QkvError):
     def __init__(self, message: str, *, exit_status: int = 130) -> None:
         super().__init__(message)
         self.exit_status = exit_status
+
+
+def is_out_of_memory(error: Exception) -> bool:
+    """Whether it says that memory was lacking: Python's own, or torch's, which on a CPU is any RuntimeError."""
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+        return True
+    said = str(error).lower()
+    told = ("can't allocate memory", "not enough memory", "out of memory")  # Linux, Windows, MPS
+    return isinstance(error, RuntimeError) and any(words in said for words in told)
 
 
 def nearest(given: str, options: Iterable[str], n: int = 3) -> list[str]:

@@ -6,6 +6,7 @@ import sys
 import time
 
 import pytest
+import torch
 
 from qkv import __version__, cli
 from qkv.commands import COMMANDS
@@ -116,6 +117,22 @@ def test_every_outcome_has_its_exit_status(error, status, said, monkeypatch, cap
     stub(monkeypatch, raising(error))
     assert cli.main(["doctor"]) == status
     assert capsys.readouterr().err == said
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError(),
+        RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes."),
+        RuntimeError("DefaultCPUAllocator: not enough memory: you tried to allocate 8 bytes."),
+        RuntimeError("MPS backend out of memory (MPS allocated: 1 GB)"),
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB."),
+    ],
+)
+def test_a_lack_of_memory_is_no_bug(error, monkeypatch, capsys):
+    stub(monkeypatch, raising(error))
+    assert cli.main(["doctor"]) == 1
+    assert capsys.readouterr().err.startswith("qkv: out of memory; of a training, qkv plan with the same options")
 
 
 def test_a_bug_of_ours_is_a_sentence_and_a_file_with_the_traceback(monkeypatch, capsys, tmp_path):

@@ -132,6 +132,13 @@ def test_the_python_face_measures_here(small_text: Path, tmp_path: Path, monkeyp
     assert found.as_json()["peak_bytes"] == sum(found.memory.values())
 
 
+def test_what_cannot_be_timed_here_for_lack_of_memory_is_told(small_text: Path) -> None:
+    """Some 10^12 parameters, of which two layers are no machine's."""
+    config, corpus = planned(small_text, n_layers=24, d_model=65536, n_heads=64)
+    with pytest.raises(ConfigError, match=r"holds [\d,]{6,} GB in each process.*--tflops X"):
+        forecast(config, corpus)
+
+
 def test_a_sharded_plan_counts_shares_and_what_is_whole_meanwhile(small_text: Path) -> None:
     sizes = {"n_layers": 8, "d_model": 1024, "n_heads": 8, "optimizer.kind": "adamw"}  # where sharding pays
     place = Place(tflops=1.0, gigabytes_per_second=1.0)

@@ -35,7 +35,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, sdpa_flop_count
 
-from qkv.errors import ConfigError
+from qkv.errors import ConfigError, is_out_of_memory
 from qkv.models import build
 from qkv.models.matrices import Catalogue
 from qkv.recipe.assemble import assemble
@@ -127,23 +127,23 @@ def forecast(config: RunConfig, corpus: Data, *, place: Place | None = None) -> 
     count = _Count.of(config, corpus)
     world = config.machine.ranks
     flop = count.flop * world * _micro_batches(config)
+    shared, watched = config.machine.shard and world > 1, config.watch != "off"
+    memory = {"Python, torch and data": process}
+    memory |= count.shared(world, watched) if shared else count.held(watched)
     seconds, rate = flop / world / (place.tflops * 1e12) if place.tflops else 0.0, "given"
     if not seconds:
-        seconds, rate = _measured_seconds(config, corpus, count)
+        seconds, rate = _measured_seconds(config, corpus, count, sum(memory.values()))
     sums = 0.0
-    shared = config.machine.shard and world > 1
     if world > 1 and place.gigabytes_per_second:
         sent = count.sent_shared(_micro_batches(config)) if shared else 2 * count.gradients  # a ring: there and back
         sums = (world - 1) / world * sent / (place.gigabytes_per_second * 1e9)
-    watched = config.watch != "off"
-    held = count.shared(world, watched) if shared else count.held(watched)
     training = config.training
     updates = training.schedule.steps or int(60 * training.minutes / (seconds + sums))
     updates = min(updates, training.schedule.most_steps or updates)
     positions = find_task(config.task).positions(corpus, config.model.sizes)
     return Forecast(
         parameters=count.parameters // 4,
-        memory={"Python, torch and data": process} | held,
+        memory=memory,
         flop=flop,
         update_seconds=seconds + sums,
         sum_seconds=sums,
@@ -346,12 +346,23 @@ class _Clock(Observer):
         self.marks.append(time.perf_counter())
 
 
-def _measured_seconds(config: RunConfig, corpus: Data, count: _Count) -> tuple[float, str]:
-    """(seconds of one update of this process, where they are from): timed, or by the rate of a smaller training."""
+def _measured_seconds(config: RunConfig, corpus: Data, count: _Count, peak: int) -> tuple[float, str]:
+    """(seconds of one update of this process, where they are from): timed, or by the rate of a smaller training.
+
+    Raises ConfigError that tells its `peak` bytes where the smaller one, too, finds no memory here.
+    """
     own = count.flop * _micro_batches(config)
     timed, word = _timed(config, own)
     flop = own if word == "measured" else _Count.of(timed, corpus).flop
-    return _time(timed, corpus) * own / flop, word
+    try:
+        return _time(timed, corpus) * own / flop, word
+    except Exception as error:
+        if not is_out_of_memory(error):
+            raise
+        raise ConfigError(
+            f"this training holds {peak / 1e9:,.0f} GB in each process, and there is not the memory to time a part of"
+            " it here; with what each process reaches (--tflops X) its memory by parts and its time are told"
+        ) from None
 
 
 def _timed(config: RunConfig, flop: float) -> tuple[RunConfig, str]:
