@@ -21,13 +21,14 @@ from qkv import recipe
 from qkv.changes import freeze_changes
 from qkv.config import from_dict
 from qkv.data.tokenizers import Tokenizer, load_tokenizer
-from qkv.errors import ConfigError, RunFolderError, UserError, many, several, unknown
+from qkv.errors import ConfigError, RunFolderError, UserError, many, several
 from qkv.folder import RunFolder
 from qkv.inspection.onetext import float64_copy, one_text
 from qkv.instruments.ledger import check_kept
 from qkv.interop.live import Attention, attention
 from qkv.models.factored import FactoredMatrix
 from qkv.models.matrices import Catalogue
+from qkv.othernames import unknown_setting
 from qkv.tasks import Data, Evaluation, PredictOptions, Task, find_task
 from qkv.telemetry import History, Telemetry, write_table
 from qkv.training.ranks import is_first_process
@@ -120,8 +121,10 @@ def _request(
 ) -> recipe.Request:
     """The arguments of `train` and `plan` as one object. Raises ConfigError for one that there is not."""
     names = [f.name for f in dataclasses.fields(recipe.Request) if f.name not in ("source", "set", "changes")]
-    if other := [name for name in request if name not in names]:
-        raise ConfigError(unknown("option of qkv.train", other[0], names))
+    for name in (name for name in request if name not in names):
+        if setting := recipe.setting_named(name):
+            raise ConfigError(f"{name} is a setting; give it as set={{{setting!r}: {request[name]!r}}}")
+        raise ConfigError(unknown_setting("option of qkv.train", name, names))
     frozen = freeze_changes(several("freeze", freeze), several("only", only))
     changes = (*several("change", change), *map(str, frozen))
     asked = from_dict(recipe.Request, request)  # a value of another kind is refused before anything is made

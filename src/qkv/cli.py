@@ -16,12 +16,13 @@ import re
 import sys
 import tempfile
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from qkv import __version__
 from qkv.commands import COMMANDS
 from qkv.errors import QkvError, UserError, is_out_of_memory, too_long, unknown
+from qkv.othernames import unknown_setting
 
 __all__ = ["Parser", "command_parser", "main"]
 
@@ -53,6 +54,8 @@ class Parser(argparse.ArgumentParser):
             allow_abbrev=False,
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
+        self.setting_named: Callable[[str], str] = lambda option: ""
+        """The setting that a command takes by --set and that was typed as an option; empty where there is none."""
 
     def error(self, message: str) -> None:  # type: ignore[override]
         message = re.sub(r"^argument ", "", message)
@@ -75,10 +78,14 @@ class Parser(argparse.ArgumentParser):
         for name, value in vars(args).items():
             if isinstance(value, str | list):
                 setattr(args, name, _as_typed(value) if isinstance(value, str) else [*map(_as_typed, value)])
-        for word in rest:
+        for i, word in enumerate(rest):
             if word.startswith("-"):
                 file = f" (a file of that name is ./{word})" if os.path.exists(word) else ""
-                self.error(unknown("option", word.split("=")[0], self._option_string_actions, 2) + file)
+                option, _, value = word.partition("=")
+                if setting := self.setting_named(option):
+                    value = value or next((v for v in rest[i + 1 : i + 2] if not v.startswith("-")), "... ")
+                    self.error(f"{option} is a setting; give it as --set {setting}={_as_typed(value)}{file}")
+                self.error(unknown_setting("option", option, self._option_string_actions, 2) + file)
         if rest:
             self.error(f"{_as_typed(rest[0])!r} is one argument too many")
         return args
@@ -91,6 +98,7 @@ def command_parser(name: str) -> Parser:
     parser = Parser(f"qkv {name}", description.strip())
     parser.epilog = f"Example:{example.rstrip()}"
     module.configure(parser)
+    parser.setting_named = getattr(module, "setting_named", parser.setting_named)
     return parser
 
 

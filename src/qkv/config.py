@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from qkv.errors import ConfigError, unknown
+from qkv.othernames import unknown_setting
 
 __all__ = ["dump_toml", "field_paths", "flat", "from_dict", "load_toml", "override", "to_dict"]
 
@@ -129,7 +130,7 @@ def override(config: T, assignments: dict[str, Any]) -> T:
         matches = [p for p in paths if p == given] or [p for p in paths if p.endswith(f".{given}")]
         if not matches:
             by_leaf = {p.rsplit(".", 1)[-1]: p for p in paths} | {p: p for p in paths}
-            raise ConfigError(unknown("setting", given, by_leaf))
+            raise ConfigError(unknown_setting("setting", given, by_leaf))
         if len(matches) > 1:
             raise ConfigError(f"setting {given!r} could be {' or '.join(matches)}; type the whole path")
         chosen[matches[0]] = value

@@ -18,6 +18,7 @@
 A broken internal invariant is an `assert`, never one of these. This module imports nothing of ours.
 """
 
+import os
 import shlex
 from collections.abc import Iterable
 from difflib import get_close_matches
@@ -156,8 +157,15 @@ def too_long(name: str) -> UserError:
     return UserError(f"{name[:40]}... is too long for the name of a file or folder here; give a shorter one")
 
 
-def several(what: str, given: Iterable[str]) -> list[str]:
-    """`given` as a list. Raises UserError for one string alone, which Python would take letter by letter."""
+def several(what: str, given: "Iterable[str | os.PathLike[str]]") -> list[str]:
+    """`given` as a list of strings, paths among them as such.
+
+    Raises UserError for one string alone, which Python would take letter by letter, and for what is neither.
+    """
     if isinstance(given, str):
         raise UserError(f"{what} is the string {given[:40]!r}; expected a list of them: [{given[:40]!r}]")
-    return list(given)
+    found = [str(item) if isinstance(item, os.PathLike) else item for item in given]
+    for item in found:
+        if not isinstance(item, str):
+            raise UserError(f"{what} holds {item!r:.40}; expected strings")
+    return found

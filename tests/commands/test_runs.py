@@ -90,6 +90,8 @@ def test_one_string_is_no_list_of_them(runs, small_text, tmp_path):
         for ask in asks:
             with pytest.raises(UserError, match=f"{what} is the string 'W_E'; expected a list"):
                 ask("W_E")
+            with pytest.raises(UserError, match=f"{what} holds 3; expected strings"):
+                ask([3])
     assert not list(tmp_path.iterdir())
 
 

@@ -22,7 +22,9 @@ from qkv.errors import many
 if TYPE_CHECKING:
     from qkv.recipe.forecast import Forecast
 
-__all__ = ["configure", "run"]
+__all__ = ["configure", "run", "setting_named"]
+
+setting_named = train.setting_named
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

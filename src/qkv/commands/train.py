@@ -31,7 +31,7 @@ from qkv.commands.arguments import one_of, positive, settings, split_changes, us
 from qkv.config import load_toml
 from qkv.errors import QkvError
 
-__all__ = ["configure", "describe", "options", "run"]
+__all__ = ["configure", "describe", "options", "run", "setting_named"]
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -150,6 +150,13 @@ def options(args: argparse.Namespace) -> dict[str, Any]:
     if args.change:
         given["change"] = split_changes(args.change)
     return given
+
+
+def setting_named(name: str) -> str:
+    """The setting of config.toml that was typed as if it were an option; empty where it is none."""
+    from qkv import recipe
+
+    return recipe.setting_named(name)
 
 
 def _n_processes(args: argparse.Namespace) -> int:

@@ -6,7 +6,7 @@ from qkv.recipe.idle import idle_settings
 from qkv.recipe.imported import import_run, origin_of, tokenizer_of
 from qkv.recipe.opened import load_weights, opened_model, run_matrix
 from qkv.recipe.ownstep import own_step
-from qkv.recipe.request import Request, RunConfig, resolve
+from qkv.recipe.request import Request, RunConfig, resolve, setting_named
 from qkv.recipe.training import Listening, next_folder, resume, train
 from qkv.recipe.unclosed import no_weights
 from qkv.recipe.verdict import Verdict
@@ -33,6 +33,7 @@ __all__ = [
     "resolve",
     "resume",
     "run_matrix",
+    "setting_named",
     "take_body",
     "tokenizer_of",
     "train",

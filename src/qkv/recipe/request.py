@@ -20,6 +20,7 @@ from qkv.instruments.schedule import LEVELS, WatchConfig, watch_word
 from qkv.laws import DEFAULT_MINUTES, SIZE_LAWS, Budget, Scale, nominal_updates
 from qkv.models.counting import n_parameters, with_parameters
 from qkv.models.layout import ModelConfig, Sizes
+from qkv.othernames import ours
 from qkv.presets import OTHER_OPTIMIZERS, Preset, find, model_config, optimizer_config
 from qkv.recipe.idle import refuse_idle
 from qkv.tasks import Data, Task, find_task
@@ -319,6 +320,15 @@ def _paths_of(name: str) -> list[str]:
     """The settings that a path, which may be shortened to its last parts, can mean."""
     paths = field_paths(RunConfig)
     return [path for path in paths if path == name] or [path for path in paths if path.endswith(f".{name}")]
+
+
+def setting_named(name: str) -> str:
+    """The setting that a name means, though another program's, as `set` takes it; empty where it means none or many, or
+    one that has an option of its own.
+    """
+    here = ours(name)
+    paths = _paths_of(here)
+    return here if len(paths) == 1 and paths[0] not in {*OPTIONS, *BESIDE_SET.values()} else ""
 
 
 def _whole(name: str, value: Any) -> Any:

@@ -1,0 +1,75 @@
+"""Names of other programs lead to ours, wherever they are typed."""
+
+from pathlib import Path
+
+import pytest
+
+from qkv import api, cli
+from qkv.config import field_paths, override
+from qkv.errors import ConfigError
+from qkv.models.layout import Sizes
+from qkv.othernames import THEIRS, ours
+from qkv.recipe.request import RunConfig, setting_named
+
+OPTIONS = {option.lstrip("-") for option in cli.command_parser("train")._option_string_actions}
+LEAVES = {path.rpartition(".")[2] for path in field_paths(RunConfig)}
+
+
+@pytest.mark.parametrize("name", THEIRS)
+def test_each_name_here_is_a_setting_an_option_or_the_source(name: str) -> None:
+    assert setting_named(name) or name in OPTIONS or name == "source"
+
+
+def test_no_other_name_is_one_of_ours_or_has_two_meanings() -> None:
+    words = [word for row in THEIRS.values() for word in row.split()]
+    assert len(words) == len(set(words)) and not set(words) & (LEAVES | OPTIONS | THEIRS.keys())
+
+
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [
+        ("--lr 3", "--lr is a setting; give it as --set lr=3. Type"),
+        ("--d-model=64", "--d-model is a setting; give it as --set d_model=64. Type"),
+        ("--n_embd 64", "--n_embd is a setting; give it as --set d_model=64. Type"),
+        ("--learning-rate", "--learning-rate is a setting; give it as --set lr=... . Type"),
+        ("--block_size --json", "--block_size is a setting; give it as --set n_ctx=... . Type"),
+        ("--optimizer sgd", "--optimizer is a setting; give it as --set optimizer.kind=sgd. Type"),
+        ("--max_iters 5", "unknown option '--max_iters'; here it is '--steps'. Type"),
+        ("--vocab_size=5", "unknown option '--vocab_size'; here it is '--vocab'. Type"),
+        ("--dtype x", "unknown option '--dtype'; here it is '--precision'. Type"),
+        ("--gpu", "unknown option '--gpu'; here it is '--device'. Type"),
+        ("--epochs 3", "unknown option '--epochs'; there are no epochs here; give a number of updates (steps) or of"),
+        ("--data x", "unknown option '--data'; what to train on is named first, without an option. Type"),
+        ("--kind x", "unknown option '--kind'; did you mean"),
+        ("--stepz 3", "unknown option '--stepz'; did you mean '--steps'"),
+        ("--set n_embd=64", "unknown setting 'n_embd'; here it is 'd_model'"),
+        ("--set optimizer=sgd", "unknown setting 'optimizer'; here it is 'training.optimizer.kind'"),
+        ("--set num_train_epochs=3", "unknown setting 'num_train_epochs'; there are no epochs here"),
+    ],
+)
+def test_what_is_said_of_an_option(typed: str, said: str, small_text: Path, capsys) -> None:
+    for command in ("train", "plan"):
+        assert cli.main([command, str(small_text), *typed.split()]) == 2
+        assert capsys.readouterr().err.startswith(f"qkv: {said}")
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"lr": 0.1}, r"lr is a setting; give it as set=\{'lr': 0.1\}"),
+        ({"n_embd": 64}, r"n_embd is a setting; give it as set=\{'d_model': 64\}"),
+        ({"max_iters": 5}, "unknown option of qkv.train 'max_iters'; here it is 'steps'"),
+        ({"dataset": "x"}, "unknown option of qkv.train 'dataset'; what to train on is named first"),
+        ({"precison": "fp32"}, "unknown option of qkv.train 'precison'; did you mean 'precision'"),
+    ],
+)
+def test_what_is_said_in_python(given: dict, said: str, small_text: Path) -> None:
+    for call in (api.train, api.plan):
+        with pytest.raises(ConfigError, match=said):
+            call(small_text, **given)
+
+
+def test_a_name_that_nobody_uses_is_told_the_nearest() -> None:
+    assert ours("--N-Head") == "n_heads" and ours("d_model") == "d_model" and ours("nonsense") == "nonsense"
+    with pytest.raises(ConfigError, match="unknown setting 'n_ctxt'; did you mean 'n_ctx'"):
+        override(Sizes(d_vocab=5, d_model=4, n_layers=1, n_heads=1, n_ctx=8), {"n_ctxt": 3})
