@@ -11,7 +11,11 @@ from qkv.models.layout import Sizes
 from qkv.othernames import THEIRS, ours
 from qkv.recipe.request import RunConfig, setting_named
 
-OPTIONS = {option.lstrip("-") for option in cli.command_parser("train")._option_string_actions}
+OPTIONS = {
+    option.lstrip("-").replace("-", "_")
+    for command in ("train", "predict")
+    for option in cli.command_parser(command)._option_string_actions
+}
 LEAVES = {path.rpartition(".")[2] for path in field_paths(RunConfig)}
 
 
@@ -47,10 +51,20 @@ def test_no_other_name_is_one_of_ours_or_has_two_meanings() -> None:
         ("--set num_train_epochs=3", "unknown setting 'num_train_epochs'; there are no epochs here"),
     ],
 )
-def test_what_is_said_of_an_option(typed: str, said: str, small_text: Path, capsys) -> None:
+def test_what_is_said_of_an_option_of_a_training(typed: str, said: str, small_text: Path, capsys) -> None:
     for command in ("train", "plan"):
         assert cli.main([command, str(small_text), *typed.split()]) == 2
         assert capsys.readouterr().err.startswith(f"qkv: {said}")
+
+
+def test_what_is_said_of_an_option_of_a_prediction(capsys) -> None:
+    for typed, said in (
+        ("--max_new_tokens 5", "'--max_new_tokens'; here it is '--tokens'"),
+        ("--topk=5", "'--topk'; here it is '--top-k'"),
+        ("--prompt hello", "'--prompt'; a text is given as it is, without an option"),
+    ):
+        assert cli.main(["predict", "run", *typed.split()]) == 2
+        assert f"qkv: unknown option {said}" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

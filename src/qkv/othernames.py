@@ -50,13 +50,24 @@ THEIRS = {
     "threads": "num_threads n_threads",
     "log": "report_to wandb tensorboard wandb_log",
     "freeze": "frozen",
+    "tokens": "max_new_tokens n_tokens num_tokens max_tokens",
+    "temperature": "temp",
+    "top_k": "topk",
+    "top_p": "topp nucleus",
+    "beams": "num_beams beam_size beam",
     "source": "data dataset data_dir file input input_file text train train_file train_data corpus",
 }
 """Name here -> what others call it."""
 
 _NOT_HERE = {
-    name: "there are no epochs here; give a number of updates (steps) or of minutes"
-    for name in ("epochs", "epoch", "n_epochs", "num_epochs", "num_train_epochs", "max_epochs")
+    name: said
+    for said, names in {
+        "there are no epochs here; give a number of updates (steps) or of minutes": (
+            "epochs epoch n_epochs num_epochs num_train_epochs max_epochs"
+        ),
+        "a text is given as it is, without an option": "prompt start prompts",
+    }.items()
+    for name in names.split()
 }
 
 _OURS = {theirs: name for name, words in THEIRS.items() for theirs in words.split()}

@@ -7,11 +7,13 @@ import json
 import re
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from qkv import api, cli
-from qkv.errors import AddressError, UserError
+from qkv.errors import AddressError, ConfigError, UserError
+from qkv.tasks import PredictOptions
 
 SMALL = ["--tokenizer", "char", "--set", "d_model=32,n_layers=2,n_heads=2,n_ctx=32", "--threads", "1"]
 KEYS = {
@@ -93,6 +95,23 @@ def test_one_string_is_no_list_of_them(runs, small_text, tmp_path):
             with pytest.raises(UserError, match=f"{what} holds 3; expected strings"):
                 ask([3])
     assert not list(tmp_path.iterdir())
+
+
+def test_predictions_are_told_how_by_keywords(runs):
+    run = api.load(runs[0])
+    how = PredictOptions(tokens=5, temperature=0)
+    expected = run.predict(["the king"], how)
+    assert run.predict(["the king"], tokens=5, temperature=0) == expected != run.predict(["the king"], how, tokens=9)
+    refused: list[tuple[dict[str, Any], str]] = [
+        ({"max_new_tokens": 5}, "unknown option of predict 'max_new_tokens'; here it is 'tokens'"),
+        ({"temperatur": 5}, "unknown option of predict 'temperatur'; did you mean 'temperature'"),
+        ({"beams": 2}, "beams has no meaning for the task causal, whose predictions go by tokens or temperature"),
+        ({"tokens": "many"}, "tokens is 'many'; expected a whole number"),
+        ({"top_k": -1}, "top_k is -1; expected 0"),
+    ]
+    for given, said in refused:
+        with pytest.raises(ConfigError, match=said):
+            run.predict(["the king"], **given)
 
 
 def test_predict_reads_one_text_a_line_from_stdin(runs, capsys, monkeypatch):

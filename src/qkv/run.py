@@ -1,0 +1,345 @@
+"""A run, opened: its model, its history and every question about it, all of it from its folder and no live trainer.
+
+`qkv.load` and `qkv.train` give one.
+"""
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from qkv import recipe
+from qkv.config import from_dict
+from qkv.data.tokenizers import Tokenizer
+from qkv.errors import ConfigError, RunFolderError, UserError, many, several
+from qkv.folder import RunFolder
+from qkv.inspection.onetext import float64_copy, one_text
+from qkv.instruments.ledger import check_kept
+from qkv.models.factored import FactoredMatrix
+from qkv.models.matrices import Catalogue
+from qkv.othernames import unknown_setting
+from qkv.tasks import Data, Evaluation, PredictOptions, Task, find_task
+from qkv.telemetry import History, Telemetry, write_table
+
+if TYPE_CHECKING:
+    from qkv.views.notebook import AttentionView
+
+__all__ = ["Run"]
+
+
+class Run:
+    """A trained (or training) model and everything its folder tells."""
+
+    def __init__(self, folder: RunFolder, weights: str, cache: Path) -> None:
+        self.folder, self.weights, self._cache = folder, weights, cache
+        self.path: Path = folder.path
+        self.config: recipe.RunConfig = recipe.RunConfig.read(folder.config)
+        """What it was made with."""
+        self.task: Task = find_task(self.config.task)
+        """What it was trained to do."""
+
+    def __repr__(self) -> str:
+        return f"Run({str(self.path)!r}, {self.config.preset} {self.config.model.kind}, weights={self.weights!r})"
+
+    @cached_property
+    def model(self) -> Any:
+        """The model, a plain `torch.nn.Module` in evaluation mode: `model(ids [batch, pos]) -> logits`."""
+        path = self.folder.best if self.weights == "best" else self.folder.model
+        if not path.is_file():
+            raise recipe.no_weights(self.folder, self.config, path.name)
+        return self._with_weights(path)
+
+    def _with_weights(self, path: Path) -> Any:
+        return recipe.opened_model(self.config, path, self._readable)[0]
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer | None:
+        """Text to ids and back; `.hf` is the library's own. None of a run that reads no text, or was imported so."""
+        elsewhere = bool(self.config.imported or self.config.watched)
+        if not self.task.tokenizer or (elsewhere and not self.folder.tokenizer.is_file()):
+            return None
+        return recipe.tokenizer_of(self.folder, self.config)
+
+    def _reads_text(self) -> None:
+        """Raises RunFolderError where a model came without a tokenizer, ConfigError where it came without its code."""
+        if self.config.watched == "names":
+            self.model.forward()  # raises what it says
+        if self.tokenizer is None and self.task.tokenizer:
+            raise RunFolderError(
+                f"{self.path} has no tokenizer, since {self.config.imported or 'qkv.watch'} gave none: the model takes"
+                " ids (run.model(ids)); to give it texts, put its tokenizer.json into the run folder"
+            )
+
+    @property
+    def _readable(self) -> Mapping[str, int] | None:
+        """Token -> row, for addresses."""
+        return None if self.tokenizer is None else self.tokenizer.readable
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """What `qkv train --json` printed, empty while the run is not finished."""
+        return dict(self.folder.read_manifest().get("summary", {})) if self.folder.is_finished else {}
+
+    @property
+    def loss(self) -> float | None:
+        """The lowest loss over the whole validation split, nats per target."""
+        with self.telemetry() as telemetry:
+            best = telemetry.best_evaluation()
+        return None if best is None else best.loss
+
+    def telemetry(self) -> Telemetry:
+        """What was recorded while it trained; use it as a context manager."""
+        return Telemetry(self.folder.telemetry)
+
+    def history(self, selector: str, measure: str) -> History:
+        """A measure over the steps: address -> series with arrays `.step` and `.value`.
+
+        `.arrays()` gives it on common steps, `.frame()` as a pandas table, `.save("h.csv")` as a file.
+        Raises AddressError for a selector that matches nothing, a measure that was not recorded, or one that is a list.
+        """
+        check_kept(measure, self.config.ledger)
+        with self.telemetry() as telemetry:
+            return History(telemetry.series(selector, measure))
+
+    def save_telemetry(self, path: str | Path) -> Path:
+        """Every recorded number as one table of address, measure, step and value: .csv, .csv.gz or .parquet.
+
+        Lists, such as row_drift, stay out. Raises ConfigError for another ending, or where Parquet needs pyarrow.
+        """
+        with self.telemetry() as telemetry:
+            return write_table(path, telemetry.everything())
+
+    def snapshots(self) -> dict[int, Path]:
+        """Step -> file of weights, for every step whose weights were kept, oldest first."""
+        return RunFolder(self.path).weights()
+
+    def catalogue(self, at: int | None = None) -> Catalogue:
+        """Every matrix by address, now or at a step whose weights were kept; raises RunFolderError for another."""
+        return Catalogue(self.model_at(at), self._readable)
+
+    def model_at(self, at: int | None = None) -> Any:
+        """The model now, or with the weights of a step that were kept; raises RunFolderError for another step."""
+        if at is None:
+            return self.model
+        snapshots = self.snapshots()
+        if at not in snapshots:
+            there = ", ".join(map(str, snapshots)) or "none"
+            raise RunFolderError(f"{self.path} kept no weights of step {at}; steps with weights: {there}")
+        return self._with_weights(snapshots[at])
+
+    def matrix(self, address: str, at: int | None = None) -> Tensor | FactoredMatrix:
+        """A matrix, head or token row in the field's shape (a copy), or a circuit (`L2.H3.OV`) as its factors.
+
+        Raises AddressError for what the model does not have.
+        """
+        catalogue = self.catalogue(at)
+        if address.rpartition(".")[2] in ("QK", "OV"):
+            return catalogue.circuit(address)
+        return catalogue.view(address).detach().clone()
+
+    def predict(self, texts: Sequence[str], options: PredictOptions | None = None, **given: Any) -> list[str]:
+        """One output per input, by its task: a continuation, the text with every [MASK] filled, a label, a translation.
+
+        How is told by keywords, `tokens=50, temperature=0`, those of `qkv.tasks.PredictOptions`, or by such an object.
+        Raises ConfigError for a keyword that there is not, or that has no meaning for the task.
+        """
+        self._reads_text()
+        options = options or PredictOptions()
+        for name in given:
+            if name not in vars(options):
+                raise ConfigError(unknown_setting("option of predict", name, vars(options)))
+            if name not in self.task.predict_options:
+                known = " or ".join(self.task.predict_options) or "no option"
+                raise ConfigError(
+                    f"{name} has no meaning for the task {self.task.name}, whose predictions go by {known}"
+                )
+        read = from_dict(PredictOptions, given)
+        options = dataclasses.replace(options, **{name: getattr(read, name) for name in given})
+        return self.task.predict(self.model, self.tokenizer, several("texts", texts), options)
+
+    def corpus(self, source: str | Path | None = None) -> Data:
+        """The data it was trained and validated on, or others, all for validation, under its tokenizer and classes."""
+        self._reads_text()
+        if source is None and (self.config.imported or self.config.watched):
+            how = "imported" if self.config.imported else "trained elsewhere"
+            raise ConfigError(f"{self.path} was {how} and has no text of its own; name one: qkv eval RUN SOURCE")
+        return recipe.data_of(self.folder, self.config, str(source or ""), self._cache)
+
+    def evaluate(self, source: str | Path | None = None, *, changes: Sequence[str] = ()) -> Evaluation:
+        """Loss and accuracy with intervals over the validation text, or over `source`, with matrices changed first.
+
+        Computed in the run's own precision, so that its own loss is repeated. The changes are made on a copy; see
+        `changed`.
+        """
+        model = self.changed(changes)[0] if changes else self.model
+        with torch.inference_mode(), self.config.machine.autocast():
+            return self.task.evaluate(model, self.corpus(source))
+
+    def changed(self, changes: Sequence[str]) -> tuple[Any, list[str]]:
+        """A copy of the model with matrices changed, and a sentence for each change, which says who shares the matrix.
+
+        Raises ChangeError or AddressError for one that does not fit.
+        """
+        path = self.folder.best if self.weights == "best" else self.folder.model
+        model, told = recipe.opened_model(self.config, path, self._readable, several("changes", changes))
+        return model, list(told)
+
+    def embed(self, texts: Sequence[str]) -> Any:
+        """Contextual vectors of every token of each text, by layer; see `qkv.inspection.contextual`."""
+        from qkv.inspection.contextual import contextual_vectors
+
+        self._reads_text()
+        return contextual_vectors(self.model, self.tokenizer, several("texts", texts))
+
+    def gradient_path(self, text: str, at: int | None = None) -> Any:
+        """How the gradient of `text`'s loss reaches every block and embedding row; see `instruments.gradients`."""
+        from qkv.instruments.gradients import gradient_path
+
+        batch = self._one_text(text).batch
+        return gradient_path(float64_copy(self.model_at(at)), self.task, batch)
+
+    def patch(
+        self,
+        text: str,
+        other: str,
+        *,
+        answers: Sequence[str] | None = None,
+        addresses: Sequence[str] = (),
+        at: int | None = None,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> Any:
+        """Which activations carry what tells `text` from `other`, two texts of as many tokens (or two image files):
+        each is taken from `other`, and the answer goes over or stays; see `qkv.inspection.patching`.
+
+        `answers` names two tokens or classes; `addresses` takes these activations alone (`L1.H0.z`).
+        """
+        from qkv.inspection.patching import asked, named, patch
+
+        self._reads_text()
+        of = self.task, self.tokenizer, self.config.model
+        first, second, which = asked(*of, text), asked(*of, other), named(*of, answers)
+        return patch(self.model_at(at), first, second, answers=which, addresses=addresses, progress=progress)
+
+    def attribution(self, text: str, *, answers: Sequence[str] | None = None, at: int | None = None) -> Any:
+        """Who writes the answer to `text`, in nats that sum to log p(a) - log p(b); see `qkv.inspection.attribution`.
+
+        `answers` names two tokens, a and b; without it they are the two likeliest.
+        """
+        from qkv.inspection.attribution import direct
+        from qkv.inspection.patching import asked, named
+
+        self._reads_text()
+        of = self.task, self.tokenizer, self.config.model
+        return direct(self.model_at(at), asked(*of, text), named(*of, answers))
+
+    def logit_lens(self, text: str, at: int | None = None) -> Any:
+        """What the model would answer to `text` if it ended after each layer; see `qkv.inspection.lens`."""
+        from qkv.inspection.lens import logit_lens
+
+        return logit_lens(self.model_at(at), self._one_text(text))
+
+    def _one_text(self, text: str) -> Any:
+        """`text` as the task asks it; an error where there is no tokenizer, or no code of the model."""
+        self._reads_text()
+        return one_text(self.task, self.tokenizer, self.config.model.sizes, text)
+
+    def ledger(self, first: int = 0, last: int | None = None) -> Any:
+        """Which matrix earned the loss from step `first` to `last`; None where no ledger was kept.
+
+        See `qkv.inspection.answers_ledger.balance`; `set={"ledger.every": 1}` keeps one.
+        """
+        from qkv.inspection.answers_ledger import balance
+
+        with self.telemetry() as telemetry:
+            return balance(telemetry, first, last)
+
+    def layer_measures(self, texts: Sequence[str] = (), at: int | None = None) -> Any:
+        """How contextual each layer's vectors are, beside their baselines; see `qkv.inspection.representation`.
+
+        Over `texts`, or over the first 64 windows of the validation text; `at` takes the weights of a kept step.
+        """
+        from qkv.inspection.contextual import contextual_vectors
+        from qkv.inspection.representation import layer_measures
+
+        if self.tokenizer is None:
+            raise UserError(f"{self.path} reads no text")
+        texts = several("texts", texts) or self._validation_windows()
+        return layer_measures(contextual_vectors(self.model_at(at), self.tokenizer, texts))
+
+    def _validation_windows(self) -> list[str]:
+        """The first 64 windows of the validation text, as texts."""
+        from qkv.tasks.text import TextTask
+
+        if self.config.imported or self.config.watched or not isinstance(self.task, TextTask) or not self.tokenizer:
+            raise UserError(f"{self.path} has no plain validation text of its own; give texts")
+        corpus: Any = self.corpus()
+        ids, n = corpus.val.ids, self.config.model.sizes.n_ctx
+        return [self.tokenizer.decode(ids[a : a + n]) for a in range(0, min(64 * n, max(1, len(ids) - n + 1)), n)]
+
+    def what_moved(self, text: str, a: int, b: int, *, placed: bool = True) -> Any:
+        """Why q, k, v and scores changed on `text` from step `a` to `b`; see `qkv.inspection.whatmoved`."""
+        from qkv.inspection.whatmoved import what_moved
+
+        if self.tokenizer is None or not hasattr(self.model, "blocks"):
+            raise UserError(f"{self.path} is no model of one stack that reads a text; there is nothing to compare")
+        ids = self.tokenizer.encode_whole(text, special=self.task.marks)
+        if not 0 < len(ids) <= (most := self.config.model.sizes.n_ctx):
+            raise UserError(f"the text has {many(len(ids), 'token')}; this model reads 1 to {most}")
+        return what_moved(self.model_at(a), self.model_at(b), torch.tensor([list(map(int, ids))]), placed=placed)
+
+    def step(self, text: str, *, on: str = "**", rate: float | None = None) -> Any:
+        """What one step of gradient descent on `text` would move and buy; see `qkv.inspection.onestep`.
+
+        `on` selects matrices, heads or rows. Beside it stands the step of the run's own optimizer, at its peak rate,
+        where the newest checkpoint holds its state and the weights are the last ones.
+        """
+        from qkv.inspection.onestep import one_step
+
+        asked = self._one_text(text)
+        own = recipe.own_step(self.folder, self.config) if self.weights == "last" else None
+        return one_step(self.model, self.task, asked, on, vocabulary=self._readable, rate=rate, own=own)
+
+    def attention(self, text: str, at: int | None = None) -> "AttentionView":
+        """Every head's attention on `text` under the weights of a kept step (the last): show it in a notebook, or
+        `.save("a.html")`, `.save("a.svg")`.
+
+        Raises UserError for a text of fewer than two tokens or more than 20,000 characters.
+        """
+        from qkv.views.looker import Looker
+        from qkv.views.notebook import AttentionView
+
+        return AttentionView(Looker(self.path), text, at)
+
+    def export(self, out: str | Path) -> Any:
+        """Write it as a Hugging Face folder (config.json, safetensors, tokenizer, model card); returns the `Fit`.
+
+        `fit.family` is the layout of transformers that loads it, or None: then `fit.why_not` says what stands in the
+        way, and a modelling file of ours lies beside the weights.
+
+        Raises RunFolderError where the place is taken, ConfigError for a kind of model that cannot be written.
+        """
+        if self.config.watched == "names":
+            raise ConfigError(f"{self.path} holds the matrices of a model of another program, and not its layout")
+        from qkv.interop.card import model_card
+        from qkv.interop.exporting import check_export, find_family, write_checkpoint
+
+        check_export(Path(out))
+        manifest = self.folder.read_manifest() if self.folder.is_finished else {}
+        told = recipe.origin_of(manifest)
+        config, summary = self.config.model.resolved(), dict(self.summary)
+        summary.setdefault("parameters", sum(p.numel() for p in self.model.parameters()))
+        fit = find_family(config, told["wanted"])
+        card = model_card(self.path.resolve().name, config, fit, manifest, summary, weights=self.weights)
+        state = (entries := Catalogue(self.model)).state()
+        shared = {name: state[first] for name, first in entries.aliases.items() if not entries.entry(name).transposed}
+        return write_checkpoint(config, state | shared, self.tokenizer, Path(out), card=card, **told)
+
+    def report(self, out: str | Path | None = None, texts: Sequence[str] = ()) -> Path:
+        """Write the self-contained HTML report; returns its path."""
+        from qkv.views.report import write_report
+
+        return write_report(self.path, out=Path(out) if out else None, texts=tuple(several("texts", texts)))
