@@ -5,7 +5,18 @@ import torch
 
 from qkv.cards import card
 from qkv.errors import ConfigError
-from qkv.laws import DEFAULT_MINUTES, SIZE_LAWS, Budget, Scale, image_law, labelled_law, nominal_updates, scale_law
+from qkv.laws import (
+    A_CARD,
+    DEFAULT_MINUTES,
+    SIZE_LAWS,
+    TWO_CORES,
+    Budget,
+    Scale,
+    image_law,
+    labelled_law,
+    nominal_updates,
+    scale_law,
+)
 from qkv.models.counting import n_parameters
 from qkv.models.layout import Patches, Sizes
 from qkv.models.matrices import Catalogue
@@ -277,6 +288,24 @@ def test_a_target_loss_plans_no_more_passes_than_a_text_is_worth_and_says_so() -
     assert small.steps == small.most_steps == 469 and "100 passes" not in small.note and "--steps" in small.note
     assert scale_law(21_000, Budget(until_loss=1.0), 2.5).steps == 400
     assert scale_law(60_000, Budget(until_loss=1.0, steps=9000), 2.5).note == ""
+
+
+def test_larger_batches_need_fewer_updates_and_more_passes_and_smaller_ones_as_many_passes() -> None:
+    """What was measured: 3,000 updates of 8 windows learn as much as 600 of 64 (benchmarks/laws.md)."""
+    target = scale_law(1_003_854, Budget(until_loss=1.4697), 2.48195)
+    assert (target.examples(256), target.steps) == (8, 3000)
+    large, small, same = (target.of_batches(n, 256) for n in (64, 4, 8))
+    assert (large.batch_size, small.batch_size) == (64, 4)
+    assert large.steps == large.most_steps == pytest.approx(600, rel=0.02)
+    assert small.steps == small.most_steps == 6000 and same.steps == same.most_steps == 3000
+    assert scale_law(1_003_854, Budget(until_loss=1.88), 2.48195).of_batches(512, 64).steps == 200
+
+
+def test_a_card_is_known_by_its_pace_alone() -> None:
+    one, card = (scale_law(1_003_854, Budget(minutes=3.0, pace=pace), float("nan")) for pace in (TWO_CORES, A_CARD))
+    assert (one.d_model, one.dropout, card.d_model, card.dropout) == (192, 0.0, 256, 0.2)
+    assert nominal_updates(1.0, 2048, 192, 4, A_CARD) == pytest.approx(60 / 0.044, rel=0.1)  # measured: 44 ms
+    assert nominal_updates(1.0, 16384, 768, 12, A_CARD) > 60 / 0.5
 
 
 def test_a_short_time_gets_a_model_whose_validation_leaves_some_of_it() -> None:

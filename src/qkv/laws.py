@@ -7,11 +7,24 @@ There is no clock in them, so that the same command gives the same model everywh
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from qkv.training.brief import size_validated_in_time
 from qkv.training.config import TeachingConfig
 
-__all__ = ["DEFAULT_MINUTES", "SHORT", "SIZE_LAWS", "WIDE", "Budget", "Scale", "nominal_updates", "scale_law"]
+__all__ = [
+    "A_CARD",
+    "DEFAULT_MINUTES",
+    "SHORT",
+    "SIZE_LAWS",
+    "TWO_CORES",
+    "WIDE",
+    "Budget",
+    "Pace",
+    "Scale",
+    "nominal_updates",
+    "scale_law",
+]
 
 WIDE = 192
 """From this d_model on, heads are twice as wide."""
@@ -23,6 +36,27 @@ MOST_PASSES = 16
 """Passes over a text beyond which nothing keeps such a model from that."""
 SHORT = 400
 """A horizon of fewer updates than this is short for Muon's usual momentum."""
+
+
+class Pace(NamedTuple):
+    """What a machine does in a time, as far as a law has to guess it: there is no clock in one."""
+
+    a_minute: int
+    """Positions of four layers of 192 that a minute is good for, in batches of the law's size."""
+    an_update: float
+    """Seconds that an update takes, however few its positions."""
+    a_position: float
+    """Seconds of a position of such a model beside that."""
+    batch: int
+    """Times as large a batch as the law's own is done as soon."""
+
+
+TWO_CORES = Pace(600_000, 0.01, 1e-4, 1)
+"""Two cores make half to twice as much."""
+
+A_CARD = Pace(20_000_000, 0.04, 3e-7, 8)
+"""A GPU: kernels of some million parameters end before the processor has sent the next, some 1,500 of them an update
+(benchmarks/2026-11-26-h100.md)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,6 +76,8 @@ class Budget:
     """Tokens that a validation scores; 0 where that plays no part."""
     d_vocab: int = 0
     """Tokens that each of them is chosen from."""
+    pace: Pace = TWO_CORES
+    """Of the machine."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,23 +111,24 @@ class Scale:
         return self.batch_size or max(1, self.batch_tokens // n_ctx)
 
     def of_batches(self, n: int, n_ctx: int) -> "Scale":
-        """The same for batches of `n` examples that were chosen: at most as many passes, but some hundred updates.
+        """The same for batches of `n` examples: as many passes where they are smaller than the law's own, and where
+        they are larger as much learned (`_LEARNED`), but some hundred updates.
 
         The law's own batch may be cut into more parts than this one has examples.
         """
-        most = max(min(self.most_steps, SHORT // 2), round(self.most_steps * self.examples(n_ctx) / n))
-        return replace(self, batch_size=n, accumulate=max(1, min(self.accumulate, n)), most_steps=most)
+        times = n / self.examples(n_ctx)
+        share = times ** -(_LEARNED if times > 1 else 1.0)
+        steps, most = (
+            max(min(planned, SHORT // 2), round(planned * share)) for planned in (self.steps, self.most_steps)
+        )
+        return replace(self, batch_size=n, accumulate=max(1, min(self.accumulate, n)), steps=steps, most_steps=most)
 
+
+_LEARNED = 0.77
+"""As much is learned from batches b times as large in b^-0.77 times the updates, up to 8 times (benchmarks/laws.md)."""
 
 _USUAL = {"muon": {"lr": 0.03, "muon_lr": 0.01, "momentum": 0.85}}
 """Better than the rates of a preset from 100 to 1,500 updates, of characters and of pieces (benchmarks/laws.md)."""
-
-_A_MINUTE = 600_000
-"""Positions that a minute is good for where a law has to guess: two cores make half to twice as many, of four layers of
-192."""
-
-_AN_UPDATE = 0.01
-"""Seconds that an update takes, however few its positions."""
 
 _BY_PASSES = ((16, 256, 0.2, 16), (6, 192, 0.15, 12), (2, 192, 0.05, 5), (0, 192, 0.0, PASSES))
 """(passes that there is time for at least, d_model, dropout, most passes), of a text of `_MEASURED` tokens; see
@@ -117,13 +154,13 @@ _LONG = {"muon": {"lr": 0.03, "muon_lr": 0.01, "momentum": 0.85, "weight_decay":
 """The same where decay and dropout keep it from learning the text by heart (benchmarks/laws.md)."""
 
 
-def nominal_updates(minutes: float, positions: int, d_model: int, n_layers: int) -> int:
+def nominal_updates(minutes: float, positions: int, d_model: int, n_layers: int, pace: Pace = TWO_CORES) -> int:
     """Updates of so many positions that `minutes` are good for, at the speed that every law guesses: it has no clock.
 
     A position costs as the layers' matrices are large: n_layers d_model^2.
     """
     cost = n_layers * d_model**2 / (4 * WIDE**2)
-    return max(1, int(60 * minutes / (_AN_UPDATE + positions * cost * 60 / _A_MINUTE)))
+    return max(1, int(60 * minutes / (pace.an_update + positions * cost * pace.a_position)))
 
 
 def scale_law(n_tokens: int, budget: Budget, bigram_loss: float) -> Scale:
@@ -142,18 +179,22 @@ def scale_law(n_tokens: int, budget: Budget, bigram_loss: float) -> Scale:
     if budget.steps or 0 < budget.minutes < 1:
         scale = Scale(d_model=128, n_layers=4, n_ctx=128, batch_tokens=1024, optimizer=_USUAL)
     else:
-        scale = _scale_for_minutes(n_tokens, budget.minutes or DEFAULT_MINUTES)
+        scale = _scale_for_time(n_tokens, (budget.minutes or DEFAULT_MINUTES) * budget.pace.a_minute)
     d_model, n_layers = size_validated_in_time(
-        scale.d_model, scale.n_layers, budget.minutes, budget.val_tokens, budget.d_vocab
+        scale.d_model,
+        scale.n_layers,
+        budget.minutes * budget.pace.a_minute / TWO_CORES.a_minute,
+        budget.val_tokens,
+        budget.d_vocab,
     )
     return replace(scale, d_model=d_model, n_layers=n_layers)
 
 
-def _scale_for_minutes(n_tokens: int, minutes: float) -> Scale:
-    """A size for as many passes over the text as the time is good for, at a nominal speed: the law has no clock."""
-    passes = minutes * _A_MINUTE / n_tokens
+def _scale_for_time(n_tokens: int, positions: float) -> Scale:
+    """A size for as many passes over the text as the time is good for, at a nominal pace: the law has no clock."""
+    passes = positions / n_tokens
     _, d_model, dropout, most = next(row for row in _BY_PASSES if passes * _MEASURED / n_tokens >= row[0])
-    if dropout and minutes * _A_MINUTE >= _LONG_TIME:
+    if dropout and positions >= _LONG_TIME:
         d_model = 256
     if n_tokens < _FEW:
         d_model, dropout, most = 128, 0.3, 12

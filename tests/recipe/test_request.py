@@ -234,6 +234,29 @@ def test_laws_read_a_batch_that_was_set(small_text: Path, tmp_path: Path) -> Non
     assert fine.optimizer.embed_factor == pytest.approx(500 / fine.schedule.most_steps)
 
 
+def test_a_card_gets_larger_batches_unless_updates_or_the_batch_were_named(tmp_path: Path, monkeypatch) -> None:
+    text = tmp_path / "long.txt"
+    text.write_text("\n".join(f"the {i * 7919 % 10007} cats see {i} dogs" for i in range(10_000)), encoding="utf-8")
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.is_bf16_supported", lambda: True)
+
+    def training(device: str, **given: Any):
+        asked: dict[str, Any] = {"steps": None, "minutes": 5.0, **given}
+        config = resolved(text, device=device, **asked)[0]
+        assert config.machine.device == device
+        return config.training
+
+    cpu, card = training("cpu"), training("cuda")
+    assert card.batch_size == 8 * cpu.batch_size and 0 < card.schedule.most_steps < cpu.schedule.most_steps
+    assert training("cuda", set={"n_ctx": 32}).batch_size == 8 * training("cpu", set={"n_ctx": 32}).batch_size
+    assert training("cuda", set={"batch_size": 24}).batch_size == 24
+    for given in ({"steps": 50, "minutes": None}, {"steps": 50, "minutes": None, "until_loss": 1.5}):
+        assert training("cuda", **given) == training("cpu", **given)
+    target = {"minutes": None, "until_loss": 2.0}
+    assert training("cuda", **target).batch_size == 8 * training("cpu", **target).batch_size
+    assert 200 <= training("cuda", **target).schedule.steps <= training("cpu", **target).schedule.steps
+
+
 def test_the_source_that_nobody_gave_is_not_the_run_folder_that_one_is_in(tmp_path: Path, monkeypatch) -> None:
     for name in ("config.toml", "manifest.json"):
         (tmp_path / name).touch()

@@ -17,7 +17,7 @@ from qkv.data.config import DataConfig, ImageOptions, whole_source
 from qkv.errors import ConfigError, RunFolderError, unknown
 from qkv.instruments.ledger import LedgerConfig
 from qkv.instruments.schedule import LEVELS, WatchConfig, watch_word
-from qkv.laws import DEFAULT_MINUTES, SIZE_LAWS, Budget, Scale, nominal_updates
+from qkv.laws import A_CARD, DEFAULT_MINUTES, SIZE_LAWS, TWO_CORES, Budget, Scale, nominal_updates
 from qkv.models.counting import n_parameters, with_parameters
 from qkv.models.layout import ModelConfig, Sizes
 from qkv.othernames import ours
@@ -207,6 +207,10 @@ def resolve(request: Request, cache: Path | None) -> tuple[RunConfig, Data, Scal
     examples = str(_settings_of(request, "training").get("batch_size", ""))
     is_sized = bool(request.parameters or _settings_of(request, "model.sizes"))  # what it costs is not the law's guess
     teachers = str(_settings_of(request, "training.teaching").get("teachers", "0" if is_sized else ""))
+    machine = resolve_machine(
+        request.device or "cpu", request.precision or "auto", request.threads or 0, ranks=request.nproc or 1
+    )
+    on_a_card = machine.device == "cuda" and task.size_law in _OF_TEXT and not request.steps  # who names steps compares
     budget = Budget(
         steps=request.steps or 0,
         minutes=request.minutes or 0.0,
@@ -216,12 +220,14 @@ def resolve(request: Request, cache: Path | None) -> tuple[RunConfig, Data, Scal
         teachers=int(teachers) if teachers.isdecimal() else None,
         val_tokens=_val_tokens(task, data),
         d_vocab=task.model_sizes(data).get("d_vocab", 0),
+        pace=A_CARD if on_a_card else TWO_CORES,
     )
     yardstick = task.yardstick_nats(data) if budget.until_loss else math.nan
     scale = SIZE_LAWS[task.size_law](data.n_train, budget, yardstick)
     model = _model(request, task, preset, data, scale, parent)
-    if budget.batch_size:
-        scale = scale.of_batches(budget.batch_size, model.sizes.n_ctx)
+    if budget.batch_size or on_a_card:
+        n_ctx = model.sizes.n_ctx
+        scale = scale.of_batches(budget.batch_size or budget.pace.batch * scale.examples(n_ctx), n_ctx)
     config = RunConfig(
         task=task.name,
         preset=preset.name,
@@ -240,9 +246,7 @@ def resolve(request: Request, cache: Path | None) -> tuple[RunConfig, Data, Scal
             positions=task.positions(data, model.sizes),
             kind=_optimizer_kind(request),
         ),
-        machine=resolve_machine(
-            request.device or "cpu", request.precision or "auto", request.threads or 0, ranks=request.nproc or 1
-        ),
+        machine=machine,
     )
     given = {"machine.shard": request.shard, "on_spike": request.on_spike, "report": request.report}
     config = override(config, dict(request.set) | {name: value for name, value in given.items() if value is not None})
@@ -402,7 +406,8 @@ def training_config(
     steps = budget.steps or (0 if budget.minutes else scale.steps)
     minutes = 0.0 if steps else budget.minutes or DEFAULT_MINUTES
     examples = scale.examples(sizes.n_ctx)
-    expected = nominal_updates(minutes, examples * (positions or sizes.n_ctx), sizes.d_model, sizes.n_layers)
+    positions = examples * (positions or sizes.n_ctx)
+    expected = nominal_updates(minutes, positions, sizes.d_model, sizes.n_layers, budget.pace)
     schedule = preset.schedule(steps, min(expected, scale.most_steps or expected))
     return TrainingConfig(
         batch_size=examples,
