@@ -5,10 +5,11 @@ from pathlib import Path
 import pytest
 
 from qkv import api, cli
+from qkv.commands import COMMANDS as ours_to_type
 from qkv.config import field_paths, override
 from qkv.errors import ConfigError
 from qkv.models.layout import Sizes
-from qkv.othernames import THEIRS, ours
+from qkv.othernames import COMMANDS, THEIRS, ours
 from qkv.recipe.request import RunConfig, setting_named
 
 OPTIONS = {
@@ -17,6 +18,17 @@ OPTIONS = {
     for option in cli.command_parser(command)._option_string_actions
 }
 LEAVES = {path.rpartition(".")[2] for path in field_paths(RunConfig)}
+
+
+def test_commands_of_others_lead_to_ours(capsys) -> None:
+    words = [word for row in COMMANDS.values() for word in row.split()]
+    assert len(words) == len(set(words)) and not set(words) & ours_to_type.keys()
+    assert ours_to_type.keys() >= COMMANDS.keys()
+    for typed, said in (("generate", "'predict'"), ("Fine-Tune", "'train'"), ("from_hf", "'import'")):
+        assert cli.main([typed, "x"]) == 2
+        assert f"unknown command {typed!r}; here it is {said}\n" in capsys.readouterr().err
+    assert cli.main(["tarin"]) == 2
+    assert "unknown command 'tarin'; did you mean 'train'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", THEIRS)

@@ -22,7 +22,7 @@ from typing import Any
 from qkv import __version__
 from qkv.commands import COMMANDS
 from qkv.errors import QkvError, UserError, is_out_of_memory, too_long, unknown
-from qkv.othernames import unknown_setting
+from qkv.othernames import unknown_command, unknown_setting
 
 __all__ = ["Parser", "command_parser", "main"]
 
@@ -150,14 +150,14 @@ def _dispatch(argv: list[str]) -> int:
     if not argv or argv[0] in ("-h", "--help"):
         sys.stdout.write(help_text())
         return 0
-    if argv[0] in ("-V", "--version"):
+    if argv[0] in ("-V", "--version", "version"):
         print(f"qkv {__version__}")
         return 0
     if argv[0] not in COMMANDS:
         problem = (
             unknown("option", argv[0], ("--help", "--version"))
             if argv[0].startswith("-")
-            else unknown("command", argv[0], COMMANDS)
+            else unknown_command(argv[0], COMMANDS)
         )
         raise UserError(f"{problem}\nType 'qkv --help' for the list.")
     parser = command_parser(argv[0])

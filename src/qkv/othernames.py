@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 from qkv.errors import unknown
 
-__all__ = ["THEIRS", "ours", "unknown_setting"]
+__all__ = ["COMMANDS", "THEIRS", "ours", "unknown_command", "unknown_setting"]
 
 THEIRS = {
     # settings
@@ -59,6 +59,24 @@ THEIRS = {
 }
 """Name here -> what others call it."""
 
+COMMANDS = {
+    "train": "fit run finetune fine-tune pretrain pre-train learn resume continue",
+    "predict": "generate sample complete chat infer inference translate classify fill",
+    "eval": "test score validate perplexity evaluation",
+    "embed": "encode embeddings embedding",
+    "show": "inspect info print describe history attention heads",
+    "view": "serve ui visualize visualise visualization dashboard app web browse open live",
+    "report": "plot html",
+    "study": "experiment experiments ask",
+    "import": "load convert download pull from-hf",
+    "compare": "diff",
+    "verify": "check",
+    "bench": "benchmark benchmarks profile speed",
+    "plan": "estimate cost memory",
+    "doctor": "env system status",
+}
+"""Command here -> what others call it, or what people try first."""
+
 _NOT_HERE = {
     name: said
     for said, names in {
@@ -71,6 +89,7 @@ _NOT_HERE = {
 }
 
 _OURS = {theirs: name for name, words in THEIRS.items() for theirs in words.split()}
+_OUR_COMMANDS = {theirs: name for name, words in COMMANDS.items() for theirs in words.split()}
 
 
 def ours(given: str) -> str:
@@ -91,3 +110,9 @@ def unknown_setting(what: str, given: str, options: Iterable[str], n: int = 3) -
         if option != given and f".{option.lstrip('-').replace('-', '_')}".endswith(f".{name}"):
             return f"unknown {what} {given!r}; here it is {option!r}"
     return unknown(what, given, options, n)
+
+
+def unknown_command(given: str, commands: Iterable[str]) -> str:
+    """The same of a command."""
+    name = _OUR_COMMANDS.get(given.lower().replace("_", "-"), "")
+    return f"unknown command {given!r}; here it is {name!r}" if name else unknown("command", given, commands)

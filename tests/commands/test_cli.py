@@ -59,8 +59,8 @@ def test_no_command_shows_the_help(capsys):
 
 
 def test_version(capsys):
-    assert cli.main(["--version"]) == 0
-    assert capsys.readouterr().out == f"qkv {__version__}\n"
+    assert cli.main(["--version"]) == cli.main(["version"]) == 0
+    assert capsys.readouterr().out == 2 * f"qkv {__version__}\n"
 
 
 @pytest.mark.parametrize(
