@@ -14,7 +14,7 @@ import pytest
 
 from qkv import folder as folder_module
 from qkv.errors import ConfigError, RunFolderError, StorageError, UserError
-from qkv.folder import RunFolder, check_place, link, sha256_of, write_atomically
+from qkv.folder import RunFolder, check_place, link, runs_in, sha256_of, write_atomically
 
 
 def full_disk(descriptor: int, data: object) -> None:
@@ -145,6 +145,30 @@ def test_an_existing_run_is_refused_and_resume_is_offered(tmp_path: Path) -> Non
     with pytest.raises(RunFolderError, match="choose another --out .a training goes on with qkv train --resume"):
         RunFolder.create(tmp_path / "run")
     assert (tmp_path / "run" / "config.toml").read_text() == "x = 1\n"
+
+
+def test_a_run_that_is_not_there_leads_to_one_that_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def said(path: str) -> str:
+        with pytest.raises(RunFolderError) as error:
+            RunFolder.open(path)
+        return str(error.value)
+
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "empty").mkdir()
+    assert said("none") == "none is not there; give the folder of a run (train one with qkv train)"
+    for age, name in enumerate(("runs/my 1", "runs/my-2", "elsewhere/other")):
+        (tmp_path / name).mkdir(parents=True)
+        (tmp_path / name / "config.toml").touch()
+        os.utime(tmp_path / name / "config.toml", ns=(age, age))
+    assert runs_in(Path("runs"), Path("elsewhere"), Path("none")) == [
+        Path("elsewhere/other"), Path("runs/my-2"), Path("runs/my 1")
+    ]  # fmt: skip
+    assert said("my-2").endswith("is not there; did you mean runs/my-2?")
+    assert said("my_1").endswith("is not there; did you mean 'runs/my 1'?")
+    assert said("elsewhere/othr").endswith("did you mean elsewhere/other?")
+    assert said("zzz").endswith("zzz is not there; the newest run here is runs/my-2")
+    assert said("runs") == "runs is not a run: it has no config.toml; the newest run in it is runs/my-2"
+    assert said("empty").endswith("it has no config.toml; the newest run here is runs/my-2")
 
 
 def test_a_foreign_folder_and_a_file_are_refused(tmp_path: Path) -> None:

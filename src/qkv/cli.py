@@ -17,11 +17,12 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 from qkv import __version__
 from qkv.commands import COMMANDS
-from qkv.errors import QkvError, UserError, is_out_of_memory, too_long, unknown
+from qkv.errors import QkvError, UserError, is_out_of_memory, too_long, typed, unknown
 from qkv.othernames import unknown_command, unknown_setting
 
 __all__ = ["Parser", "command_parser", "main"]
@@ -60,6 +61,8 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> None:  # type: ignore[override]
         message = re.sub(r"^argument ", "", message)
         message = message.replace("the following arguments are required", "missing")
+        if re.search(r"^missing: .*\bRUN\b", message):
+            message += _newest_run()
         message = message.replace("expected one argument", "a value is missing after it")
         end = "" if message.endswith(("?", ".")) else "."
         raise UserError(f"{message}{end} Type '{self.prog} --help' for what it takes.")
@@ -89,6 +92,14 @@ class Parser(argparse.ArgumentParser):
         if rest:
             self.error(f"{_as_typed(rest[0])!r} is one argument too many")
         return args
+
+
+def _newest_run() -> str:
+    """What is told where the run is missing: the newest of those that training makes here."""
+    from qkv.folder import runs_in
+
+    found = runs_in(Path("runs"))
+    return f" (the newest here is {typed(found[0])})" if found else ""
 
 
 def command_parser(name: str) -> Parser:

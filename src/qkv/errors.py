@@ -121,9 +121,9 @@ def is_out_of_memory(error: Exception) -> bool:
     return isinstance(error, RuntimeError) and any(words in said for words in told)
 
 
-def nearest(given: str, options: Iterable[str], n: int = 3) -> list[str]:
-    """The up to `n` options that look most like `given`, best first."""
-    return get_close_matches(given, list(options), n=n, cutoff=0.4)
+def nearest(given: str, options: Iterable[str], n: int = 3, *, alike: float = 0.4) -> list[str]:
+    """The up to `n` options that look most like `given`, best first; as `alike` as 1 is only itself."""
+    return get_close_matches(given, list(options), n=n, cutoff=alike)
 
 
 def unknown(what: str, given: str, options: Iterable[str], n: int = 3) -> str:

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
-from qkv.errors import RunFolderError, StorageError, UserError, too_long, typed
+from qkv.errors import RunFolderError, StorageError, UserError, nearest, too_long, typed
 
 __all__ = [
     "FINAL_FILES",
@@ -26,6 +26,7 @@ __all__ = [
     "check_place",
     "link",
     "lock_file",
+    "runs_in",
     "sha256_of",
     "storage_errors",
     "write_atomically",
@@ -52,6 +53,27 @@ _TRIES = 3
 """How often a reading begins again that lost a checkpoint."""
 
 R = TypeVar("R")
+
+
+def runs_in(*places: Path) -> list[Path]:
+    """The run folders that lie in these folders, the newest first."""
+    found = {}
+    for config in (config for place in places for config in place.glob("*/config.toml")):
+        with contextlib.suppress(OSError):  # gone meanwhile
+            found[config.parent] = config.stat().st_mtime_ns
+    return sorted(found, key=lambda run: -found[run])
+
+
+def _instead(path: Path) -> str:
+    """What to type where `path` is no run: one in it, one of such a name beside it or in `runs`, or the newest."""
+    inside, near = runs_in(path), runs_in(path.parent, Path("runs"))
+    by_name = {run.name: run for run in reversed(near)}
+    alike = [by_name[name] for name in nearest(path.name, by_name, 2, alike=0.6)]
+    if inside:
+        return f"the newest run in it is {typed(inside[0])}"
+    if alike:
+        return f"did you mean {' or '.join(map(typed, alike))}?"
+    return f"the newest run here is {typed(near[0])}" if near else "give the folder of a run (train one with qkv train)"
 
 
 @contextlib.contextmanager
@@ -227,9 +249,9 @@ class RunFolder:
         folder = cls(Path(path))
         if not folder.path.is_dir():
             what = "a file" if folder.path.exists() else "not there"
-            raise RunFolderError(f"{folder.path} is {what}; give the folder of a run (train one with qkv train)")
+            raise RunFolderError(f"{folder.path} is {what}; {_instead(folder.path)}")
         if not folder.config.is_file():
-            raise RunFolderError(f"{folder.path} is not a run: it has no config.toml")
+            raise RunFolderError(f"{folder.path} is not a run: it has no config.toml; {_instead(folder.path)}")
         if writing:
             try:
                 folder._acquire()

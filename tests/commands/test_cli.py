@@ -119,6 +119,15 @@ def test_every_outcome_has_its_exit_status(error, status, said, monkeypatch, cap
     assert capsys.readouterr().err == said
 
 
+def test_a_run_that_nobody_named_is_proposed(monkeypatch, capsys, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["show"]) == 2 and capsys.readouterr().err.startswith("qkv: missing: RUN. Type")
+    (tmp_path / "runs" / "my 1").mkdir(parents=True)
+    (tmp_path / "runs" / "my 1" / "config.toml").touch()
+    assert cli.main(["predict"]) == 2
+    assert capsys.readouterr().err.startswith("qkv: missing: RUN, TEXT (the newest here is 'runs/my 1'). Type")
+
+
 @pytest.mark.parametrize(
     "error",
     [
