@@ -12,7 +12,7 @@ import torch
 
 import qkv
 from qkv import api
-from qkv.errors import ChangeError, ConfigError
+from qkv.errors import ChangeError, ConfigError, RunFolderError
 from qkv.folder import RunFolder
 from qkv.presets import OTHER_OPTIMIZERS, PRESETS
 from qkv.recipe.assemble import assemble, check_reached
@@ -232,6 +232,17 @@ def test_laws_read_a_batch_that_was_set(small_text: Path, tmp_path: Path) -> Non
     fine = training(16, table, **told)
     assert fine.schedule.most_steps > 1500
     assert fine.optimizer.embed_factor == pytest.approx(500 / fine.schedule.most_steps)
+
+
+def test_what_a_training_cannot_start_from_is_told_with_what_can_be_typed(small_text: Path, tmp_path: Path) -> None:
+    (tmp_path / "theirs").mkdir()
+    (tmp_path / "theirs" / "config.json").touch()
+    for name, said in (
+        ("none", "--from .*none is not there; give the folder of a run"),
+        ("theirs", r"--from .*theirs is a Hugging Face folder; make a run of it first: qkv import \S+theirs --out"),
+    ):
+        with pytest.raises(RunFolderError, match=said):
+            resolved(small_text, from_run=str(tmp_path / name))
 
 
 def test_a_card_gets_larger_batches_unless_updates_or_the_batch_were_named(tmp_path: Path, monkeypatch) -> None:

@@ -14,7 +14,8 @@ from typing import Any
 
 from qkv.config import field_paths, flat, from_dict, load_toml, override
 from qkv.data.config import DataConfig, ImageOptions, whole_source
-from qkv.errors import ConfigError, RunFolderError, unknown
+from qkv.errors import ConfigError, RunFolderError, typed, unknown
+from qkv.folder import RunFolder
 from qkv.instruments.ledger import LedgerConfig
 from qkv.instruments.schedule import LEVELS, WatchConfig, watch_word
 from qkv.laws import A_CARD, DEFAULT_MINUTES, SIZE_LAWS, TWO_CORES, Budget, Scale, nominal_updates
@@ -437,10 +438,14 @@ def _parent(request: Request, task: Task) -> _Parent | None:
     """What a run that another one starts from prescribes."""
     if not request.from_run:
         return None
-    folder = Path(request.from_run)
-    if not (folder / "config.toml").is_file():
-        raise RunFolderError(f"--from {request.from_run} is not a run folder: it has no config.toml")
-    config = RunConfig.read(folder / "config.toml")
+    try:
+        folder = RunFolder.open(request.from_run)
+    except RunFolderError as error:
+        given = typed(request.from_run)
+        is_theirs = (Path(request.from_run) / "config.json").is_file()
+        how = f"{given} is a Hugging Face folder; make a run of it first: qkv import {given} --out runs/theirs"
+        raise RunFolderError(f"--from {how if is_theirs else error}") from None
+    config = RunConfig.read(folder.config)
     if config.model.kind not in task.starts_from:
         raise ConfigError(
             f"--from {request.from_run} is a {config.model.kind}; --task {task.name} goes on from"
@@ -453,7 +458,7 @@ def _parent(request: Request, task: Task) -> _Parent | None:
         raise RunFolderError(
             f"--from {request.from_run} is a model of another program; qkv has not the code to train it"
         )
-    tokenizer = folder / "tokenizer.json"
+    tokenizer = folder.tokenizer
     if (config.imported or config.watched) and task.tokenizer and not tokenizer.is_file():
         raise RunFolderError(f"--from {request.from_run} came without a tokenizer, so it cannot read a text")
     return _Parent(
