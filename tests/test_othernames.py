@@ -60,6 +60,7 @@ def test_no_other_name_is_one_of_ours_or_has_two_meanings() -> None:
         ("--stepz 3", "unknown option '--stepz'; did you mean '--steps'"),
         ("--set n_embd=64", "unknown setting 'n_embd'; here it is 'd_model'"),
         ("--set optimizer=sgd", "unknown setting 'optimizer'; here it is 'training.optimizer.kind'"),
+        ("--set lr_rate=3", "unknown setting 'lr_rate'; did you mean 'lr'?"),
         ("--set num_train_epochs=3", "unknown setting 'num_train_epochs'; there are no epochs here"),
     ],
 )

@@ -4,9 +4,10 @@ Theirs are names of nanoGPT, of the Trainer and the configurations of transforme
 people try first. Nothing is read under them.
 """
 
+import re
 from collections.abc import Iterable
 
-from qkv.errors import unknown
+from qkv.errors import nearest, unknown
 
 __all__ = ["COMMANDS", "THEIRS", "ours", "unknown_command", "unknown_setting"]
 
@@ -30,7 +31,7 @@ THEIRS = {
     "beta2": "adam_beta2",
     "eps": "epsilon adam_epsilon adam_eps",
     "dropout": "resid_pdrop embd_pdrop attn_pdrop hidden_dropout hidden_dropout_prob dropout_rate p_drop",
-    "optimizer.kind": "optimizer optim opt",
+    "optimizer.kind": "optimizer optimiser optim opt",
     "tied": "tie tie_weights tie_word_embeddings weight_tying tie_embeddings",
     "norm_eps": "layer_norm_eps layer_norm_epsilon rms_norm_eps",
     "eval_every": "eval_interval eval_steps eval_freq",
@@ -109,7 +110,13 @@ def unknown_setting(what: str, given: str, options: Iterable[str], n: int = 3) -
     for option in options:
         if option != given and f".{option.lstrip('-').replace('-', '_')}".endswith(f".{name}"):
             return f"unknown {what} {given!r}; here it is {option!r}"
-    return unknown(what, given, options, n)
+    alike = nearest(given, options, n, alike=0.6)
+    share_a_word = sorted((o for o in options if _words(o) & _words(given)), key=len)
+    return unknown(what, given, alike or share_a_word[:n] or options, n)
+
+
+def _words(name: str) -> set[str]:
+    return set(re.findall(r"[a-z0-9]{2,}", name.lower()))
 
 
 def unknown_command(given: str, commands: Iterable[str]) -> str:
