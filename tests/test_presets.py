@@ -286,6 +286,7 @@ def test_a_target_loss_plans_no_more_passes_than_a_text_is_worth_and_says_so() -
     assert scale_law(1_003_854, Budget(until_loss=1.2), bigram).steps == 7843
     small = scale_law(60_000, Budget(until_loss=1.0), 2.5)
     assert small.steps == small.most_steps == 469 and "100 passes" not in small.note and "--steps" in small.note
+    assert small.of_batches(8, 256).note == small.note and not small.of_batches(64, 256).note
     assert scale_law(21_000, Budget(until_loss=1.0), 2.5).steps == 400
     assert scale_law(60_000, Budget(until_loss=1.0, steps=9000), 2.5).note == ""
 

@@ -114,14 +114,17 @@ class Scale:
         """The same for batches of `n` examples: as many passes where they are smaller than the law's own, and where
         they are larger as much learned (`_LEARNED`), but some hundred updates.
 
-        The law's own batch may be cut into more parts than this one has examples.
+        The law's own batch may be cut into more parts than this one has examples. A note tells of the law's own updates
+        and is left out where there are others.
         """
         times = n / self.examples(n_ctx)
         share = times ** -(_LEARNED if times > 1 else 1.0)
         steps, most = (
             max(min(planned, SHORT // 2), round(planned * share)) for planned in (self.steps, self.most_steps)
         )
-        return replace(self, batch_size=n, accumulate=max(1, min(self.accumulate, n)), steps=steps, most_steps=most)
+        note = self.note if steps == self.steps else ""
+        parts = max(1, min(self.accumulate, n))
+        return replace(self, batch_size=n, accumulate=parts, steps=steps, most_steps=most, note=note)
 
 
 _LEARNED = 0.77
