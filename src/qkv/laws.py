@@ -127,8 +127,8 @@ class Scale:
         return replace(self, batch_size=n, accumulate=parts, steps=steps, most_steps=most, note=note)
 
 
-_LEARNED = 0.77
-"""As much is learned from batches b times as large in b^-0.77 times the updates, up to 8 times (benchmarks/laws.md)."""
+_LEARNED = 2 / 3
+"""As much is learned from batches b times as large in b^-2/3 times the updates: measured at 8 (benchmarks/laws.md)."""
 
 _USUAL = {"muon": {"lr": 0.03, "muon_lr": 0.01, "momentum": 0.85}}
 """Better than the rates of a preset from 100 to 1,500 updates, of characters and of pieces (benchmarks/laws.md)."""
