@@ -227,8 +227,8 @@ class Run:
     def attribution(self, text: str, *, answers: Sequence[str] | None = None, at: int | None = None) -> Any:
         """Who writes the answer to `text`, in nats that sum to log p(a) - log p(b); see `qkv.inspection.attribution`.
 
-        `answers` names two tokens, a and b; without it they are the two likeliest. None where the answer is no such sum:
-        a mean over positions, norms after the sublayers, no skip connections, a transform before the output.
+        `answers` names two tokens, a and b; without it they are the two likeliest. None where the answer is no such
+        sum: a mean over positions, norms after the sublayers, no skip connections, a transform before the output.
         """
         from qkv.inspection.attribution import direct
         from qkv.inspection.patching import asked, named
