@@ -86,7 +86,7 @@ class Parser(argparse.ArgumentParser):
                 file = f" (a file of that name is ./{word})" if os.path.exists(word) else ""
                 option, _, value = word.partition("=")
                 if setting := self.setting_named(option):
-                    value = value or next((v for v in rest[i + 1 : i + 2] if not v.startswith("-")), "... ")
+                    value = value or next((v for v in rest[i + 1 : i + 2] if not v.startswith("-")), "VALUE")
                     self.error(f"{option} is a setting; give it as --set {setting}={_as_typed(value)}{file}")
                 self.error(unknown_setting("option", option, self._option_string_actions, 2) + file)
         if rest:
