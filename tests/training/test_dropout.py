@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from qkv.training.dropout import make_drop
+from qkv.training.dropout import PlayedDropping, make_drop
 
 ONES = torch.ones(6, 20, 30)
 
@@ -102,3 +102,17 @@ def test_a_compiler_takes_it_whole_and_does_not_begin_anew_at_each_step() -> Non
         for step in (3, 4, 5):
             drop = make_drop(0.2, 7, step, np.arange(6) + step)
             assert torch.equal(compiled(ONES, drop), twice(ONES, drop))
+
+
+def test_played_again_it_follows_another_steps_draws() -> None:
+    """Sites are known once they were asked for; from then on only memory is written."""
+    first, second = (make_drop(0.3, 0, step, np.arange(6 * step, 6 * step + 6)) for step in (1, 2))
+    assert first is not None and second is not None
+    played = PlayedDropping(first, "cpu")
+    sites = ("embed", "L0.attn_out", "L0.mlp_out")
+    for site in sites:
+        played(site, ONES)
+    for drop in (first, second, first):
+        played.follow(drop)
+        for site in reversed(sites):
+            assert torch.equal(played(site, ONES), drop(site, ONES))

@@ -130,6 +130,19 @@ def test_what_has_no_gradient_is_passed_over(tiny: ModuleType, kind: str) -> Non
 
 
 @pytest.mark.parametrize("kind", ["muon", "adamw", "sgd"])
+def test_a_rate_that_lies_on_a_device_is_the_same_rate(tiny: ModuleType, kind: str) -> None:
+    """What a recorded update reads: a scalar in memory."""
+    by_number, by_memory = tiny.parts(kind=kind), tiny.parts(kind=kind)
+    for step in range(4):
+        scale = 1.0 - step / 5
+        for made, given in ((by_number, scale), (by_memory, torch.tensor(scale))):
+            give_gradients(made["optimizer"].parameters, step)
+            made["optimizer"].step(given)
+    ours, theirs = by_memory["catalogue"].state(), by_number["catalogue"].state()
+    assert all(torch.allclose(ours[a], theirs[a], rtol=1e-6, atol=1e-7) for a in ours)
+
+
+@pytest.mark.parametrize("kind", ["muon", "adamw", "sgd"])
 def test_a_loaded_state_continues_bit_for_bit(tiny: ModuleType, kind: str) -> None:
     whole, half = tiny.parts(kind=kind), tiny.parts(kind=kind)
     for step in range(6):

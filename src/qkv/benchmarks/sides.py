@@ -15,9 +15,12 @@ from torch import Tensor
 from qkv.models import Catalogue, ModelConfig, build
 from qkv.tasks import Task
 from qkv.tasks.batch import Batch
+from qkv.training.captured import Captured
 from qkv.training.config import OptimizerConfig
-from qkv.training.optimizers import clip_and_measure, make_optimizer
+from qkv.training.optimizers import make_optimizer
 from qkv.training.precision import Machine, resolve
+from qkv.training.ranks import ALONE
+from qkv.training.weights import Weights
 
 __all__ = ["ADAMW", "gflops", "our_step", "precisions", "seconds", "their_step"]
 
@@ -51,19 +54,16 @@ def our_step(
     threads = torch.get_num_threads()
     machine = Machine(device=device, precision=precision, threads=threads, compile=compile)  # type: ignore[arg-type]
     rule = make_optimizer(catalogue, ADAMW, precision=precision)
-    task_loss = machine.compiled(lambda batch: task.loss(model, batch, None))
+    kind = Captured if machine.captures else Weights
+    held = kind(model, catalogue, rule, machine.compiled(task.loss), ALONE, machine)
 
     def step(batch: Batch) -> float:
-        batch = batch.to(device)
         with machine.active():
-            with machine.autocast():
-                nats, n = task_loss(batch)
-            loss = nats / n
-            loss.backward()
-            clip_and_measure(rule.parameters, ADAMW.clip)
-            rule.step(1.0)
-            rule.zero_grad()
-            return float(loss.detach())
+            loss = float(held.learn(batch, None, batch.n_targets))
+            held.clip_and_measure(ADAMW.clip)
+            held.update(1.0)
+            held.zero_grad()
+            return loss
 
     return step
 

@@ -88,6 +88,11 @@ class Plan:
         self._writes: list[_Write] = []
         self._stops: list[tuple[Change, Any, dict[str, frozenset[int] | None]]] = []
 
+    @property
+    def acts(self) -> bool:
+        """Whether there is any change."""
+        return bool(self._made)
+
     def at_start(self) -> Catalogue:
         """Write what holds from the first step, and join what is shared.
 

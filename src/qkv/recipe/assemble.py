@@ -61,7 +61,7 @@ class Parts:
             "optimizer": self.optimizer,
             "machine": self.config.machine,
             "seed": self.config.seed,
-            "constraint": self.plan,
+            "constraint": self.plan if self.plan.acts else None,
         }
         return loop.run(**own | how)
 

@@ -6,17 +6,21 @@ number generators") in int64 arithmetic, which every device computes alike; each
 stream of its own. Dropout itself: Srivastava et al. 2014, JMLR 15.
 """
 
+from copy import copy
+
 import numpy as np
 import torch
 from torch import Tensor
 
 from qkv.randomness import key
 
-__all__ = ["Dropping", "make_drop"]
+__all__ = ["Dropping", "PlayedDropping", "make_drop"]
 
 _GOLDEN = 0x9E3779B97F4A7C15
 _MIX_1 = 0xBF58476D1CE4E5B9
 _MIX_2 = 0x94D049BB133111EB
+_MOST_SITES = 4096
+"""Of one model: two of each block and one more."""
 _LEVELS = 65536
 """Each element gets 16 of the 64 bits of a draw: p is exact to 1/65536, and the survivors' scale to the last bit."""
 
@@ -37,12 +41,22 @@ def _mix(z: Tensor) -> Tensor:
     return z
 
 
-def _streams(examples: Tensor, seed: int, step: int, site: str) -> Tensor:
-    """Where each example's stream of bits starts: int64, in the shape of `examples`, on the CPU like them."""
+def _halves(seed: int, step: int, site: str) -> tuple[int, int]:
+    """The name of a site in a step, as two int64."""
     name = key(seed, "dropout", step, site)
+    return _signed(name), _signed(name >> 64)
+
+
+def _named(examples: Tensor, low: int | Tensor, high: int | Tensor) -> Tensor:
+    """Where each example's stream of bits starts under a name: int64, in the shape of `examples`, where they are."""
     # Two rounds between the example's number and its stream, so that neighbours' streams start far apart.
-    streams = _mix((examples + _signed(name)) * _signed(_GOLDEN))
-    return _mix(streams ^ _signed(name >> 64))
+    streams = _mix((examples + low) * _signed(_GOLDEN))
+    return _mix(streams ^ high)
+
+
+def _streams(examples: Tensor, seed: int, step: int, site: str) -> Tensor:
+    """The same at a site in a step."""
+    return _named(examples, *_halves(seed, step, site))
 
 
 @torch.library.custom_op("qkv::dropout_streams", mutates_args=())
@@ -83,15 +97,19 @@ class Dropping:
         it is. Where a position's values come in fours, each has the fate it would have in a row of its own. Positions
         of no example may name any.
         """
-        return Dropping(self._p, self._seed, self._step, self._examples, owners, places)
+        placed = copy(self)
+        placed._owners, placed._places = owners, places
+        return placed
+
+    def streams(self, site: str) -> Tensor:
+        """Where each example's bits start at a site: int64 [batch]."""
+        if torch.compiler.is_compiling():
+            return _compiled_streams(self._examples, self._seed, self._step, site)
+        return _streams(self._examples, self._seed, int(self._step), site)
 
     def __call__(self, site: str, x: Tensor) -> Tensor:
         """x with a share of its values 0."""
-        if torch.compiler.is_compiling():
-            streams = _compiled_streams(self._examples, self._seed, self._step, site)
-        else:
-            streams = _streams(self._examples, self._seed, int(self._step), site)
-        streams = streams.to(x.device)
+        streams = self.streams(site).to(x.device)
         if self._owners is not None:
             streams = streams[self._owners.to(x.device)]
         width = x[(0,) * streams.ndim].numel()
@@ -101,6 +119,29 @@ class Dropping:
         bits = _mix(draws * _signed(_GOLDEN) + streams[..., None]).view(torch.int16)[..., :width].reshape(x.shape)
         kept = bits >= self._threshold - _LEVELS // 2
         return x * (kept * (_LEVELS / (_LEVELS - self._threshold))).to(x.dtype)
+
+
+class PlayedDropping(Dropping):
+    """The same draws where a device plays its work again: what differs from step to step is read from its memory.
+
+    `follow(drop)` writes there what another one's step and examples are. Sites are known once they were asked for.
+    """
+
+    def __init__(self, like: Dropping, device: torch.device | str) -> None:
+        super().__init__(like._p, like._seed, like._step, like._examples.to(device))
+        self._rows: dict[str, int] = {}
+        self._names = torch.zeros(_MOST_SITES, 2, dtype=torch.int64, device=device)
+
+    def streams(self, site: str) -> Tensor:
+        """Where each example's bits start at a site: int64 [batch]."""
+        low, high = self._names[self._rows.setdefault(site, len(self._rows))]
+        return _named(self._examples, low, high)
+
+    def follow(self, drop: Dropping) -> None:
+        """Draw what `drop` would from here on; its examples are as many."""
+        self._examples.copy_(drop._examples)
+        if names := [_halves(drop._seed, int(drop._step), site) for site in self._rows]:
+            self._names[: len(names)].copy_(torch.tensor(names))
 
 
 def make_drop(p: float, seed: int, step: int, example_ids: np.ndarray) -> Dropping | None:

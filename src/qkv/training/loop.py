@@ -17,6 +17,7 @@ import numpy as np
 
 from qkv.errors import Interrupted, NonFiniteError, RankLostError, RunError, SpikeError, typed
 from qkv.tasks.batch import n_positions
+from qkv.training.captured import Captured
 from qkv.training.checkpoint import (
     Checkpoint,
     Checkpoints,
@@ -99,9 +100,13 @@ def run(
     session_start, is_resumed = (0, False) if resume is None else (resume.state.step, True)
     loss = machine.compiled(task.loss)
     with machine.active(), StopSignals() as signals:
-        held = Weights(model, catalogue, optimizer, loss, ranks)
+        parts = (model, catalogue, optimizer, loss, ranks, machine)
         if machine.shard and ranks.world > 1:
-            held = Shards(model, catalogue, optimizer, loss, ranks, config.optimizer, machine.precision)
+            held: Weights = Shards(*parts, config.optimizer)
+        elif machine.captures and config.accumulate == 1 and constraint is None:
+            held = Captured(*parts)
+        else:
+            held = Weights(*parts)
         while True:
             training = _Training(
                 held=held,
@@ -300,15 +305,8 @@ class _Training:
         (n_targets,) = self.ranks.sum(sum(batch.targets.numel() for batch in batches))
         loss, tokens = 0.0, 0
         for part, batch in zip(parts, batches, strict=True):
-            if self.machine.device != "cpu":
-                batch = batch.to(self.machine.device)
-            with self.machine.autocast():
-                names = part if batch.examples is None else batch.examples.cpu().numpy()
-                nats, _ = self.held.loss(batch, make_drop(self.dropout, self.seed, step, names))
-            share = nats / max(1, n_targets)  # nothing was hidden in any text: nothing to learn
-            if share.requires_grad:  # with everything frozen there is nothing to go back through
-                self.held.backward(share)
-            loss += float(share.detach())
+            names = part if batch.examples is None else batch.examples.numpy()
+            loss += float(self.held.learn(batch, make_drop(self.dropout, self.seed, step, names), int(n_targets)))
             tokens += n_positions(batch, self.sizes.n_ctx) if batch.mask is None else int(batch.mask.sum())
         self.held.sum_gradients()
         loss, tokens = self.ranks.sum(loss, tokens)

@@ -140,7 +140,7 @@ class Muon:
         self._members = list(parameters.values())
         self._moments = [zeros(m.parameter).detach() for m in self._members]
 
-    def step(self, lr_scale: float) -> None:
+    def step(self, lr_scale: float | Tensor) -> None:
         """One update at `lr_scale` times the peak rate, from the gradients that are there."""
         active = [i for i, m in enumerate(self._members) if m.parameter.grad is not None]
         if not active:
@@ -155,11 +155,19 @@ class Muon:
         if self._weight_decay:
             torch._foreach_mul_(parameters, 1.0 - lr * self._weight_decay)  # type: ignore[attr-defined]
         for i, update in orthogonal_pieces(members, ahead, self._dtype):
-            members[i].pieces(parameters[i]).add_(update, alpha=-lr * members[i].stretch)
+            _add(members[i].pieces(parameters[i]), update, -lr * members[i].stretch)
 
     def state(self) -> dict[str, Tensor]:
         """Momentum by address ("L0.W_Q.momentum"), in the parameter's own shape, sharing memory."""
         return {f"{address}.momentum": m for address, m in zip(self.addresses, self._moments, strict=True)}
+
+
+def _add(onto: Tensor, update: Tensor, factor: float | Tensor) -> None:
+    """onto += factor update; a scalar tensor is not waited for."""
+    if isinstance(factor, Tensor):
+        onto.addcmul_(update, factor)
+    else:
+        onto.add_(update, alpha=factor)
 
 
 def orthogonal_pieces(

@@ -32,8 +32,8 @@ class Rule(Protocol):
 
     addresses: list[str]
 
-    def step(self, lr_scale: float) -> None:
-        """One update at `lr_scale` times the peak rate."""
+    def step(self, lr_scale: float | Tensor) -> None:
+        """One update at `lr_scale` times the peak rate; a scalar on the parameters' device is not waited for."""
         ...
 
     def state(self) -> dict[str, Tensor]:
@@ -59,7 +59,7 @@ class AdamW:
         self._second = [zeros(p) for p in self._parameters]
         self._updates = [torch.zeros((), device=p.device) for p in self._parameters]
 
-    def step(self, lr_scale: float) -> None:
+    def step(self, lr_scale: float | Tensor) -> None:
         """m <- b1 m + (1-b1) g; v <- b2 v + (1-b2) g^2; W <- (1 - lr wd) W - lr m^ / (sqrt(v^) + eps)."""
         active = [i for i, p in enumerate(self._parameters) if p.grad is not None]
         if not active:
@@ -104,7 +104,7 @@ class Sgd:
         self._config, self._weight_decay = config, weight_decay
         self._momentum = [zeros(p) for p in self._parameters] if config.momentum else []
 
-    def step(self, lr_scale: float) -> None:
+    def step(self, lr_scale: float | Tensor) -> None:
         """One update; without momentum and decay, a weight whose gradient is 0 keeps its bits."""
         active = [i for i, p in enumerate(self._parameters) if p.grad is not None]
         if not active:
@@ -148,7 +148,7 @@ class Optimizer:
         return {name: list(rule.addresses) for name, rule in self._rules.items()}
 
     @torch.no_grad()
-    def step(self, lr_scale: float) -> None:
+    def step(self, lr_scale: float | Tensor) -> None:
         """One update of every parameter that has a gradient, at `lr_scale` times each group's peak rate."""
         for rule in self._rules.values():
             rule.step(lr_scale)

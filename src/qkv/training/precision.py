@@ -32,6 +32,8 @@ class Machine:
     """Threads inside one operation on the CPU."""
     compile: bool = False
     """Whether the loss is compiled by `torch.compile`."""
+    capture: bool = True
+    """Whether a CUDA device records an update once and plays it again (`captured`)."""
     ranks: int = 1
     """Processes that share each batch; `threads` are those of each."""
     shard: bool = False
@@ -41,6 +43,11 @@ class Machine:
         for name in ("threads", "ranks"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} is {getattr(self, name)}; expected 1 or more")
+
+    @property
+    def captures(self) -> bool:
+        """Whether updates can be recorded here."""
+        return self.capture and self.device == "cuda" and self.ranks == 1
 
     @contextlib.contextmanager
     def active(self) -> Iterator[None]:

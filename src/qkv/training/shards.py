@@ -60,10 +60,10 @@ class Shards(Weights):
         optimizer: Optimizer,
         loss: Any,
         ranks: Ranks,
+        machine: Machine,
         config: OptimizerConfig,
-        precision: str,
     ) -> None:
-        super().__init__(model, catalogue, optimizer, loss, ranks)
+        super().__init__(model, catalogue, optimizer, loss, ranks, machine)
         whole = [entry.parameter for entry in catalogue]
         step = _Step(_copy_around(model, whole), loss)
         names = {id(parameter): name for name, parameter in step.named_parameters()}
@@ -77,7 +77,11 @@ class Shards(Weights):
         """This rank's rows by address, in the memory that trains, with their gradients before an update."""
         exchange = _Exchange(ranks, dict(zip(catalogue.addresses, whole, strict=True)))
         self._own = make_optimizer(
-            catalogue, config, precision=precision, held=self.rows, muon=partial(SharedMuon, self.rows, exchange)
+            catalogue,
+            config,
+            precision=machine.precision,
+            held=self.rows,
+            muon=partial(SharedMuon, self.rows, exchange),
         )
         self._looks = False
         self.hide()
@@ -409,7 +413,7 @@ class SharedMuon(Muon):
         self._rows, self._exchange = [rows[address] for address in parameters], exchange
         self._moments = [torch.zeros_like(part) for part in self._rows]
 
-    def step(self, lr_scale: float) -> None:
+    def step(self, lr_scale: float | Tensor) -> None:
         """One update at `lr_scale` times the peak rate, from the gradients that are there."""
         active = [i for i, rows in enumerate(self._rows) if rows.grad is not None]
         if not active:

@@ -1,6 +1,7 @@
 """How the weights of a training are held: whole by every process. What the loop asks of them, by one set of names.
 
-`shards.Shards` answers the same where weights, gradients and optimizer state are shared out among processes.
+`shards.Shards` answers the same where weights, gradients and optimizer state are shared out among processes, and
+`captured.Captured` where a device plays an update that it has recorded.
 """
 
 import math
@@ -12,12 +13,15 @@ from torch import Tensor
 
 from qkv.training.checkpoint import Checkpoint, Checkpoints, TrainingState
 from qkv.training.optimizers import Optimizer, clip_and_measure
+from qkv.training.precision import Machine
 from qkv.training.ranks import Ranks
 from qkv.training.record import Constraint
 
 if TYPE_CHECKING:
     from qkv.folder import RunFolder
     from qkv.models.matrices import Catalogue
+    from qkv.tasks.batch import Batch
+    from qkv.training.dropout import Dropping
 
 __all__ = ["Weights"]
 
@@ -28,9 +32,11 @@ class Weights:
     in_lockstep = False
     """Whether a rank that passes forward needs every other one to do so as well."""
 
-    def __init__(self, model: Any, catalogue: "Catalogue", optimizer: Optimizer, loss: Any, ranks: Ranks) -> None:
+    def __init__(
+        self, model: Any, catalogue: "Catalogue", optimizer: Optimizer, loss: Any, ranks: Ranks, machine: Machine
+    ) -> None:
         self.model, self.catalogue, self.optimizer, self.ranks = model, catalogue, optimizer, ranks
-        self._loss = loss
+        self._loss, self.machine = loss, machine
 
     # a step
 
@@ -41,6 +47,20 @@ class Weights:
     def enter(self, constraint: Constraint, step: int) -> None:
         """Let the constraint write and freeze what it does before a step."""
         constraint.before_step(step)
+
+    def learn(self, batch: "Batch", drop: "Dropping | None", n_targets: int) -> Tensor:
+        """Pass one micro-batch forward and backward: its share of the mean over `n_targets` adds its gradients.
+
+        Returns that share, a scalar without a history.
+        """
+        if self.machine.device != "cpu":
+            batch = batch.to(self.machine.device)
+        with self.machine.autocast():
+            nats, _ = self.loss(batch, drop)
+        share = nats / max(1, n_targets)  # nothing was hidden in any text: nothing to learn
+        if share.requires_grad:  # with everything frozen there is nothing to go back through
+            self.backward(share)
+        return share.detach()
 
     def backward(self, loss: Tensor) -> None:
         """Add the gradients of one micro-batch to those before."""
