@@ -267,14 +267,19 @@ def _loss_and_slope_at_once(
         logits = products.to(_wide(products))
         logits[:, :d_vocab] += bias
     slope = F.log_softmax(logits, dim=1, dtype=_wide(products))
-    total = (smoothing - 1) * slope.gather(1, target).sum()
+    at_target = slope.gather(1, target)
+    total = (smoothing - 1) * at_target.sum()
     if smoothing:
         total = total - smoothing / d_vocab * slope[:, :d_vocab].sum()
     slope.exp_()
     if smoothing:
         slope[:, :d_vocab] -= smoothing / d_vocab
-    slope.scatter_(1, target, slope.gather(1, target) - (1 - smoothing))
-    return total, slope.to(products.dtype), None if bias is None else slope[:, :d_vocab].sum(dim=0)
+    at_target = at_target.exp() - smoothing / d_vocab - (1 - smoothing)
+    if bias is not None:
+        slope.scatter_(1, target, at_target)
+        return total, slope.to(products.dtype), slope[:, :d_vocab].sum(dim=0)
+    slope = slope.to(products.dtype)  # before the targets are written, so that a compiler makes one pass of it all
+    return total, slope.scatter_(1, target, at_target.to(slope.dtype)), None
 
 
 def _goes_by_strips(x: Tensor) -> bool:

@@ -15,14 +15,16 @@ import warnings
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from qkv.tasks.batch import Batch
 from qkv.training.dropout import PlayedDropping
+from qkv.training.optimizers import clip_and_measure, gradient_norms
 from qkv.training.weights import Weights
 
 if TYPE_CHECKING:
-    from qkv.tasks.batch import Batch
     from qkv.training.dropout import Dropping
 
 __all__ = ["Captured"]
@@ -39,11 +41,13 @@ class Captured(Weights):
         self._passes: _Passes | None = None
         self._step: tuple[tuple[int, ...], torch.cuda.CUDAGraph | None] = ((), None)
         self._scale = torch.ones((), device=self.machine.device)
+        self._norms: Tensor | None = None
+        """Of the gradients that are there, where a replay has left them."""
         self._gives_up = False
 
-    def learn(self, batch: "Batch", drop: "Dropping | None", n_targets: int) -> Tensor:
+    def learn(self, batch: Batch, drop: "Dropping | None", n_targets: int) -> Tensor:
         """By a replay, where the batch is one of whole rows and nothing was learned from since the last update."""
-        parameters = self.optimizer.parameters
+        parameters, self._norms = self.optimizer.parameters, None
         is_first = all(p.grad is None for p in parameters)
         if self._gives_up or not is_first or not _is_whole(batch) or (drop is not None and self.machine.compile):
             return super().learn(batch, drop, n_targets)
@@ -53,7 +57,12 @@ class Captured(Weights):
             self._passes = self._record_passes(key, batch, drop, n_targets)
         if self._passes is None:
             return super().learn(batch, drop, n_targets)
+        self._norms = self._passes.norms
         return self._passes.play(batch, drop, parameters)
+
+    def clip_and_measure(self, clip: float) -> tuple[float, np.ndarray]:
+        """The norms that the replay has left, where it was one."""
+        return clip_and_measure(self.optimizer.parameters, clip, self._norms)
 
     def update(self, lr_scale: float) -> None:
         """By a replay, once gradients lie where they lay an update before."""
@@ -73,7 +82,7 @@ class Captured(Weights):
             graph.replay()
 
     def _record_passes(
-        self, key: tuple[Any, ...], batch: "Batch", drop: "Dropping | None", n_targets: int
+        self, key: tuple[Any, ...], batch: Batch, drop: "Dropping | None", n_targets: int
     ) -> "_Passes | None":
         """The passes of such a batch; None where they cannot be recorded, or would keep too much memory."""
         device, parameters = self.machine.device, self.optimizer.parameters
@@ -95,11 +104,17 @@ class Captured(Weights):
         if torch.cuda.max_memory_allocated() > _MOST_MEMORY * most:
             self._gives_up = True
             return None
-        shares: list[Tensor] = []
-        graph = self._record(lambda: shares.append(passes()))
+        found: dict[str, Tensor] = {}
+
+        def measured() -> None:
+            found["share"] = passes()
+            there = [p.grad for p in parameters if p.grad is not None]
+            found["norms"] = gradient_norms(there or [found["share"]])
+
+        graph = self._record(measured)
         gradients = [p.grad for p in parameters]
         self.optimizer.zero_grad()
-        return None if graph is None else _Passes(key, graph, held, played, shares[0], gradients)
+        return None if graph is None else _Passes(key, graph, held, played, gradients=gradients, **found)
 
     def _record(self, work: Callable[[], None]) -> torch.cuda.CUDAGraph | None:
         """The kernels of `work`, none of which runs; None where it does what no graph can hold, once and for all."""
@@ -123,16 +138,17 @@ class _Passes(NamedTuple):
     key: tuple[Any, ...]
     """What a batch must have in common with the one recorded."""
     graph: torch.cuda.CUDAGraph
-    batch: "Batch"
+    batch: Batch
     drop: PlayedDropping | None
     share: Tensor
+    norms: Tensor
     gradients: list[Tensor | None]
 
-    def play(self, batch: "Batch", drop: "Dropping | None", parameters: list[Tensor]) -> Tensor:
+    def play(self, batch: Batch, drop: "Dropping | None", parameters: list[Tensor]) -> Tensor:
         """Both passes of another batch; the parameters have their gradients then."""
         for place, part in zip(self.batch, batch, strict=True):
             if isinstance(place, Tensor) and isinstance(part, Tensor):
-                place.copy_(part)
+                place.copy_(part.pin_memory(), non_blocking=True)  # nobody waits for the update before
         if self.drop is not None and drop is not None:
             self.drop.follow(drop)
         self.graph.replay()
@@ -141,12 +157,13 @@ class _Passes(NamedTuple):
         return self.share
 
 
-def _is_whole(batch: "Batch") -> bool:
+def _is_whole(batch: Batch) -> bool:
     """Whether nothing of a batch differs in number from one to the next: every position answers, or every image."""
-    parts = (batch.mask, batch.documents, batch.places)
-    return all(part is None for part in parts) and (batch.positions is None or batch.inputs.dim() == 4)
+    if not isinstance(batch, Batch) or any(part is not None for part in (batch.mask, batch.documents, batch.places)):
+        return False
+    return batch.positions is None or batch.inputs.dim() == 4
 
 
-def _shapes(batch: "Batch") -> tuple[Any, ...]:
+def _shapes(batch: Batch) -> tuple[Any, ...]:
     """Of each part that is there."""
     return tuple((part.shape, part.dtype) if isinstance(part, Tensor) else None for part in batch)

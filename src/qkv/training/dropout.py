@@ -70,6 +70,25 @@ def _(examples: Tensor, seed: int, step: Tensor, site: str) -> Tensor:
     return torch.empty_like(examples)
 
 
+def _draws(streams: Tensor, places: Tensor | None, width: int) -> Tensor:
+    """`width` draws of 16 bits from each stream, or from its part at a place: int16 [*streams.shape, width]."""
+    draws = torch.arange(1, -(-width // 4) + 1, device=streams.device)
+    if places is not None:
+        draws = draws + places[..., None] * len(draws)
+    return _mix(draws * _signed(_GOLDEN) + streams[..., None]).view(torch.int16)[..., :width]
+
+
+@torch.library.custom_op("qkv::dropout_draws", mutates_args=())
+def _compiled_draws(streams: Tensor, places: Tensor | None, width: int) -> Tensor:
+    """The same for a compiler: torch's 2.11 takes a count on a GPU for one of 32 bits, which the factor is not."""
+    return _draws(streams, places, width).contiguous()
+
+
+@_compiled_draws.register_fake
+def _(streams: Tensor, places: Tensor | None, width: int) -> Tensor:
+    return streams.new_empty((*streams.shape, width), dtype=torch.int16)
+
+
 class Dropping:
     """`drop(site, x)` for the examples of one (micro-)batch; x [batch, ...] of any shape, one row an example.
 
@@ -112,11 +131,9 @@ class Dropping:
         streams = self.streams(site).to(x.device)
         if self._owners is not None:
             streams = streams[self._owners.to(x.device)]
-        width = x[(0,) * streams.ndim].numel()
-        draws = torch.arange(1, -(-width // 4) + 1, device=x.device)
-        if self._places is not None:
-            draws = draws + self._places.to(x.device)[..., None] * len(draws)
-        bits = _mix(draws * _signed(_GOLDEN) + streams[..., None]).view(torch.int16)[..., :width].reshape(x.shape)
+        places = None if self._places is None else self._places.to(x.device)
+        draw = _compiled_draws if torch.compiler.is_compiling() else _draws
+        bits = draw(streams, places, x[(0,) * streams.ndim].numel()).reshape(x.shape)
         kept = bits >= self._threshold - _LEVELS // 2
         return x * (kept * (_LEVELS / (_LEVELS - self._threshold))).to(x.dtype)
 
@@ -139,9 +156,13 @@ class PlayedDropping(Dropping):
 
     def follow(self, drop: Dropping) -> None:
         """Draw what `drop` would from here on; its examples are as many."""
-        self._examples.copy_(drop._examples)
+        self._examples.copy_(self._pinned(drop._examples), non_blocking=True)
         if names := [_halves(drop._seed, int(drop._step), site) for site in self._rows]:
-            self._names[: len(names)].copy_(torch.tensor(names))
+            self._names[: len(names)].copy_(self._pinned(torch.tensor(names)), non_blocking=True)
+
+    def _pinned(self, x: Tensor) -> Tensor:
+        """Where a device can fetch it while the processor goes on."""
+        return x.pin_memory() if self._names.device.type == "cuda" else x
 
 
 def make_drop(p: float, seed: int, step: int, example_ids: np.ndarray) -> Dropping | None:

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-__all__ = ["Muon", "Piecewise", "orthogonal_pieces", "orthogonalise"]
+__all__ = ["Muon", "Piecewise", "add_scaled", "orthogonal_pieces", "orthogonalise"]
 
 STEPS = (
     (8.093369023021944, -23.620431585747575, 17.446152492927),
@@ -155,14 +155,14 @@ class Muon:
         if self._weight_decay:
             torch._foreach_mul_(parameters, 1.0 - lr * self._weight_decay)  # type: ignore[attr-defined]
         for i, update in orthogonal_pieces(members, ahead, self._dtype):
-            _add(members[i].pieces(parameters[i]), update, -lr * members[i].stretch)
+            add_scaled(members[i].pieces(parameters[i]), update, -lr * members[i].stretch)
 
     def state(self) -> dict[str, Tensor]:
         """Momentum by address ("L0.W_Q.momentum"), in the parameter's own shape, sharing memory."""
         return {f"{address}.momentum": m for address, m in zip(self.addresses, self._moments, strict=True)}
 
 
-def _add(onto: Tensor, update: Tensor, factor: float | Tensor) -> None:
+def add_scaled(onto: Tensor, update: Tensor, factor: float | Tensor) -> None:
     """onto += factor update; a scalar tensor is not waited for."""
     if isinstance(factor, Tensor):
         onto.addcmul_(update, factor)

@@ -20,7 +20,7 @@ from qkv.training.muon import Muon, Piecewise
 if TYPE_CHECKING:
     from qkv.models.matrices import Catalogue
 
-__all__ = ["AdamW", "Optimizer", "Sgd", "clip_and_measure", "clip_gradients", "make_optimizer"]
+__all__ = ["AdamW", "Optimizer", "Sgd", "clip_and_measure", "clip_gradients", "gradient_norms", "make_optimizer"]
 
 
 Zeros = Callable[[Tensor], Tensor]
@@ -232,17 +232,27 @@ def clip_gradients(parameters: Sequence[Tensor], clip: float) -> float:
     return clip_and_measure(parameters, clip)[0]
 
 
+def gradient_norms(gradients: Sequence[Tensor]) -> Tensor:
+    """The 2-norm of each of n gradients and, last, of them all: float32 [n + 1], where they are."""
+    norms = torch.stack(torch._foreach_norm(gradients))  # type: ignore[attr-defined]
+    return torch.cat((norms, norms.norm()[None]))
+
+
 @torch.no_grad()
-def clip_and_measure(parameters: Sequence[Tensor], clip: float) -> tuple[float, np.ndarray]:
-    """`clip_gradients`, and the norm before clipping of each gradient, float64 [n], NaN where there is none."""
+def clip_and_measure(
+    parameters: Sequence[Tensor], clip: float, norms: Tensor | None = None
+) -> tuple[float, np.ndarray]:
+    """`clip_gradients`, and the norm before clipping of each gradient, float64 [n], NaN where there is none.
+
+    `norms`: what `gradient_norms` says of the gradients that are there, where that is known.
+    """
     each = np.full(len(parameters), np.nan)
     there = [i for i, p in enumerate(parameters) if p.grad is not None]
     gradients = [g for i in there if (g := parameters[i].grad) is not None]
     if not gradients:
         return 0.0, each
-    norms = torch.stack(torch._foreach_norm(gradients))  # type: ignore[attr-defined]
-    norm = float(norms.norm())
-    each[there] = norms.double().cpu().numpy()
+    found = (gradient_norms(gradients) if norms is None else norms).double().cpu().numpy()
+    each[there], norm = found[:-1], float(found[-1])
     if clip and clip < norm < float("inf"):
         torch._foreach_mul_(gradients, clip / norm)  # type: ignore[attr-defined]
     return norm, each

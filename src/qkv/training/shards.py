@@ -33,7 +33,7 @@ from qkv.errors import ConfigError
 from qkv.models.zoo import stacks_of
 from qkv.training.checkpoint import FILES, Checkpoint, Checkpoints, TrainingState, unfinished_path
 from qkv.training.config import OptimizerConfig
-from qkv.training.muon import Muon, Piecewise, orthogonal_pieces
+from qkv.training.muon import Muon, Piecewise, add_scaled, orthogonal_pieces
 from qkv.training.optimizers import Optimizer, make_optimizer
 from qkv.training.precision import Machine
 from qkv.training.ranks import Ranks, buckets
@@ -434,4 +434,4 @@ class SharedMuon(Muon):
         for part, update, member in zip(
             rows, self._exchange.give_back(names, wholes, rows, owner), members, strict=True
         ):
-            part.add_(update, alpha=-lr * member.stretch)
+            add_scaled(part, update, -lr * member.stretch)

@@ -37,7 +37,10 @@ _FORWARD = 1 / 3
 _MOST = 16
 _ENOUGH = 4
 """Fewer validations than this may take twice their share."""
-_BATCH_TOKENS = 2048
+_BATCH_TOKENS = {"cpu": 2048}
+"""Positions that are scored at a time, by device, and ..."""
+_MOST_TOKENS = 16_384
+"""... on any other, which ends so many no later."""
 _GLANCE = 4
 """Batches after which the target may be given up."""
 _REMEMBERED = 64
@@ -89,7 +92,8 @@ class Validation:
         self._loss = loss or (lambda batch: task.loss(model, batch))
         positions = task.positions(corpus, sizes)
         self._tokens_per_step = config.batch_size * positions
-        batches = tuple(task.val_batches(corpus, sizes, max(1, _BATCH_TOKENS // positions)))
+        at_once = _BATCH_TOKENS.get(machine.device, _MOST_TOKENS)
+        batches = tuple(task.val_batches(corpus, sizes, max(1, at_once // positions)))
         self._batches = tuple(batches[i] for i in _spread(len(batches)))
         self.n_tokens = sum(n_positions(batch, sizes.n_ctx) for batch in batches)
         self.n_targets = sum(batch.targets.numel() for batch in batches)
