@@ -305,7 +305,8 @@ def test_larger_batches_need_fewer_updates_and_more_passes_and_smaller_ones_as_m
 def test_a_card_is_known_by_its_pace_alone() -> None:
     one, card = (scale_law(1_003_854, Budget(minutes=3.0, pace=pace), float("nan")) for pace in (TWO_CORES, A_CARD))
     assert (one.d_model, one.dropout, card.d_model, card.dropout) == (192, 0.0, 256, 0.2)
-    assert nominal_updates(1.0, 2048, 192, 4, A_CARD) == pytest.approx(60 / 0.044, rel=0.1)  # measured: 44 ms
+    assert nominal_updates(1.0, 16_384, 192, 5, A_CARD) == pytest.approx(60 / 0.0096, rel=0.1)  # measured: 9.6 ms
+    assert scale_law(1_003_854, Budget(minutes=0.5, pace=A_CARD), float("nan")).d_model == card.d_model
     assert nominal_updates(1.0, 16384, 768, 12, A_CARD) > 60 / 0.5
 
 

@@ -54,9 +54,8 @@ class Pace(NamedTuple):
 TWO_CORES = Pace(600_000, 0.01, 1e-4, 1)
 """Two cores make half to twice as much."""
 
-A_CARD = Pace(20_000_000, 0.04, 3e-7, 8)
-"""A GPU: kernels of some million parameters end before the processor has sent the next, some 1,500 of them an update
-(benchmarks/2026-11-26-h100.md)."""
+A_CARD = Pace(100_000_000, 0.005, 2.5e-7, 8)
+"""A GPU that plays updates again: 10 ms for 16,384 positions of five layers of 192 (benchmarks/2026-11-26-h100.md)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -180,10 +179,11 @@ def scale_law(n_tokens: int, budget: Budget, bigram_loss: float) -> Scale:
     if budget.until_loss:
         scale = _scale_for_target(budget.until_loss / bigram_loss)
         return scale if budget.steps else _within_passes(scale, n_tokens)
-    if budget.steps or 0 < budget.minutes < 1:
+    positions = (budget.minutes or DEFAULT_MINUTES) * budget.pace.a_minute
+    if budget.steps or positions < TWO_CORES.a_minute:
         scale = Scale(d_model=128, n_layers=4, n_ctx=128, batch_tokens=1024, optimizer=_USUAL)
     else:
-        scale = _scale_for_time(n_tokens, (budget.minutes or DEFAULT_MINUTES) * budget.pace.a_minute)
+        scale = _scale_for_time(n_tokens, positions)
     d_model, n_layers = size_validated_in_time(
         scale.d_model,
         scale.n_layers,

@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import torch._dynamo.config
 
 from qkv.training.dropout import PlayedDropping, make_drop
 
@@ -116,3 +117,23 @@ def test_played_again_it_follows_another_steps_draws() -> None:
         played.follow(drop)
         for site in reversed(sites):
             assert torch.equal(played(site, ONES), drop(site, ONES))
+
+
+def test_compiled_it_follows_without_another_graph() -> None:
+    """Once its sites are known, by a pass that is not compiled."""
+    first = make_drop(0.3, 0, 0, np.arange(6))
+    assert first is not None
+    played = PlayedDropping(first, "cpu")
+
+    def passed(drop: Any) -> torch.Tensor:
+        return torch.stack((drop("embed", ONES), drop("L0.attn_out", ONES)))
+
+    passed(played)
+    torch._dynamo.reset()
+    compiled = torch.compile(passed, backend="eager", fullgraph=True)
+    with torch._dynamo.config.patch(error_on_recompile=True):
+        for step in range(3):
+            drop = make_drop(0.3, 0, step, np.arange(6 * step, 6 * step + 6))
+            assert drop is not None
+            played.follow(drop)
+            assert torch.equal(compiled(played), passed(drop))

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Captured"]
 
-_MOST_MEMORY = 0.5
-"""Share of the device's memory beyond which passes are not recorded: a recording keeps what it needs until the end."""
+_TIMES_MEMORY = 2
+"""So often must the passes' memory be there for a recording, which keeps what it needs until the end."""
 
 
 class Captured(Weights):
@@ -49,7 +49,7 @@ class Captured(Weights):
         """By a replay, where the batch is one of whole rows and nothing was learned from since the last update."""
         parameters, self._norms = self.optimizer.parameters, None
         is_first = all(p.grad is None for p in parameters)
-        if self._gives_up or not is_first or not _is_whole(batch) or (drop is not None and self.machine.compile):
+        if self._gives_up or not is_first or not _is_whole(batch):
             return super().learn(batch, drop, n_targets)
         key = (*_shapes(batch), batch.smoothing, drop is None, n_targets, *(p.requires_grad for p in parameters))
         if self._passes is None or self._passes.key != key:
@@ -94,14 +94,17 @@ class Captured(Weights):
 
         # Once as it is: kernels are chosen and tables made that a recording must find. On a stream of its own, as the
         # recording will be.
-        apart = torch.cuda.Stream()
+        before, apart = torch.cuda.memory_allocated(), torch.cuda.Stream()
+        torch.cuda.reset_peak_memory_stats()
         apart.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(apart):
+            with torch.no_grad():  # not compiled (`Machine.compiled`): a compiler finds every site of dropout known
+                passes()
             passes()
         torch.cuda.current_stream().wait_stream(apart)
         self.optimizer.zero_grad()
-        most = torch.cuda.get_device_properties(device).total_memory
-        if torch.cuda.max_memory_allocated() > _MOST_MEMORY * most:
+        needed = torch.cuda.max_memory_allocated() - before
+        if before + _TIMES_MEMORY * needed > torch.cuda.get_device_properties(device).total_memory:
             self._gives_up = True
             return None
         found: dict[str, Tensor] = {}
