@@ -251,6 +251,13 @@ IDLE = (
         why="ledger.panels={ledger.panels} and ledger.most_panels={ledger.most_panels}, since panels are never doubled",
         instead="set most_panels higher",
     ),
+    # machine
+    Idle(
+        settings=("machine.capture",),
+        when=lambda c: c.machine.device != "cuda" or c.machine.ranks > 1,
+        why="machine.device={machine.device} and machine.ranks={machine.ranks}: one process on a GPU records updates",
+        instead="add --device cuda",
+    ),
 )
 """Every setting that changes nothing in some configurations; of several rows that hold the first one speaks."""
 
