@@ -13,6 +13,7 @@ from qkv.laws import (
     Budget,
     Scale,
     image_law,
+    is_worth_compiling,
     labelled_law,
     nominal_updates,
     scale_law,
@@ -308,6 +309,22 @@ def test_a_card_is_known_by_its_pace_alone() -> None:
     assert nominal_updates(1.0, 16_384, 192, 5, A_CARD) == pytest.approx(60 / 0.0096, rel=0.1)  # measured: 9.6 ms
     assert scale_law(1_003_854, Budget(minutes=0.5, pace=A_CARD), float("nan")).d_model == card.d_model
     assert nominal_updates(1.0, 16384, 768, 12, A_CARD) > 60 / 0.5
+
+
+@pytest.mark.parametrize(
+    ("updates", "minutes", "d_model", "n_layers", "is_worth"),
+    [
+        (738, 4.8, 256, 4, False),
+        (0, 4.8, 768, 12, False),
+        (0, 10.0, 256, 4, True),
+        (738, 60.0, 256, 4, False),  # the text is known by heart before that
+        (50_000, 60.0, 256, 4, True),
+        (5_000, 0.0, 768, 12, True),
+        (0, 0.0, 768, 12, False),  # a target loss without an end
+    ],
+)
+def test_long_trainings_on_a_gpu_are_worth_compiling(updates, minutes, d_model, n_layers, is_worth) -> None:
+    assert is_worth_compiling(updates, minutes, 16_384, d_model, n_layers) == is_worth
 
 
 def test_a_short_time_gets_a_model_whose_validation_leaves_some_of_it() -> None:

@@ -22,6 +22,7 @@ __all__ = [
     "Budget",
     "Pace",
     "Scale",
+    "is_worth_compiling",
     "nominal_updates",
     "scale_law",
 ]
@@ -36,6 +37,10 @@ MOST_PASSES = 16
 """Passes over a text beyond which nothing keeps such a model from that."""
 SHORT = 400
 """A horizon of fewer updates than this is short for Muon's usual momentum."""
+
+
+_WORTH_COMPILING = 300.0
+"""Seconds of updates on a GPU."""
 
 
 class Pace(NamedTuple):
@@ -162,8 +167,22 @@ def nominal_updates(minutes: float, positions: int, d_model: int, n_layers: int,
 
     A position costs as the layers' matrices are large: n_layers d_model^2.
     """
+    return max(1, int(60 * minutes / _update_seconds(positions, d_model, n_layers, pace)))
+
+
+def is_worth_compiling(updates: int, minutes: float, positions: int, d_model: int, n_layers: int) -> bool:
+    """Whether a training of so many updates (0: any number) or `minutes` (0: any time) on a GPU is long enough for a
+    compiler, which takes half a minute and then a third off every update (benchmarks/2026-11-26-h100.md)."""
+    lengths = [
+        60 * minutes or math.inf,
+        updates * _update_seconds(positions, d_model, n_layers, A_CARD) or math.inf,
+    ]
+    return _WORTH_COMPILING <= min(lengths) < math.inf
+
+
+def _update_seconds(positions: int, d_model: int, n_layers: int, pace: Pace) -> float:
     cost = n_layers * d_model**2 / (4 * WIDE**2)
-    return max(1, int(60 * minutes / (pace.an_update + positions * cost * pace.a_position)))
+    return pace.an_update + positions * cost * pace.a_position
 
 
 def scale_law(n_tokens: int, budget: Budget, bigram_loss: float) -> Scale:

@@ -16,7 +16,7 @@ from qkv.errors import ChangeError, ConfigError, RunFolderError
 from qkv.folder import RunFolder
 from qkv.presets import OTHER_OPTIMIZERS, PRESETS
 from qkv.recipe.assemble import assemble, check_reached
-from qkv.recipe.request import OPTIONS, Request, RunConfig, resolve, same_run
+from qkv.recipe.request import OPTIONS, Request, RunConfig, compiling_advice, resolve, same_run
 from qkv.recipe.training import Listening, _loop
 from qkv.training import loop
 from qkv.training.checkpoint import Checkpoint, TrainingState
@@ -293,3 +293,14 @@ def test_a_setting_means_the_same_under_each_of_its_names(small_text: Path, tmp_
         config = resolved(small_text, set={name: "val.txt"})[0]
         assert config == resolved(small_text, val="val.txt")[0] and config.data.val == str(tmp_path / "val.txt")
         same_run(Request(set={name: "val.txt"}), config)
+
+
+def test_a_compiler_is_advised_for_long_trainings_of_a_text_on_a_gpu(small_text: Path) -> None:
+    config, _ = resolved(small_text, steps=100_000, set={"d_model": 512, "n_layers": 6, "n_ctx": 256})
+    card = dataclasses.replace(config, machine=dataclasses.replace(config.machine, device="cuda"))
+    compiled = dataclasses.replace(card, machine=dataclasses.replace(card.machine, compile=True))
+    assert "--set machine.compile=true" in compiling_advice(card, 256)
+    assert compiling_advice(config, 256) == compiling_advice(compiled, 256) == ""
+    short = dataclasses.replace(card.training.schedule, steps=20)
+    brief = dataclasses.replace(card, training=dataclasses.replace(card.training, schedule=short))
+    assert compiling_advice(brief, 256) == ""

@@ -11,6 +11,11 @@ def test_a_part_of_a_long_text_is_worth_reading_in_less_than_two_minutes() -> No
     ]  # fmt: skip
 
 
+def test_where_more_is_trained_on_more_is_worth_reading_as_far_as_it_can_be_read() -> None:
+    assert [bytes_worth_reading(0.5, times) for times in (1.0, 2.0, 100.0)] == [4_000_000, 8_000_000, 10_000_000]
+    assert bytes_worth_reading(2.0, 100.0) == 0
+
+
 @pytest.mark.parametrize(
     ("minutes", "val_tokens", "d_vocab", "size"),
     [

@@ -18,7 +18,16 @@ from qkv.errors import ConfigError, RunFolderError, typed, unknown
 from qkv.folder import RunFolder
 from qkv.instruments.ledger import LedgerConfig
 from qkv.instruments.schedule import LEVELS, WatchConfig, watch_word
-from qkv.laws import A_CARD, DEFAULT_MINUTES, SIZE_LAWS, TWO_CORES, Budget, Scale, nominal_updates
+from qkv.laws import (
+    A_CARD,
+    DEFAULT_MINUTES,
+    SIZE_LAWS,
+    TWO_CORES,
+    Budget,
+    Scale,
+    is_worth_compiling,
+    nominal_updates,
+)
 from qkv.models.counting import n_parameters, with_parameters
 from qkv.models.layout import ModelConfig, Sizes
 from qkv.othernames import ours
@@ -203,15 +212,18 @@ def resolve(request: Request, cache: Path | None) -> tuple[RunConfig, Data, Scal
     _check_no_run(request.source)
     parent = _parent(request, task)
     preset = find(parent.preset if parent else request.preset or "", task.name, goes_on=parent is not None)
-    settings = _data_config(request, task, parent)
+    machine = resolve_machine(
+        request.device or "cpu", request.precision or "auto", request.threads or 0, ranks=request.nproc or 1
+    )
+    is_text = task.size_law in _OF_TEXT
+    on_a_card = machine.device == "cuda" and is_text and not request.steps  # who names steps compares
+    pace = A_CARD if on_a_card else TWO_CORES
+    read = bytes_worth_reading(request.minutes or 0.0, pace.a_minute / TWO_CORES.a_minute)
+    settings = _data_config(request, task, parent, read if is_text and not request.until_loss else 0)
     data: Data = task.load(settings, cache=cache)
     examples = str(_settings_of(request, "training").get("batch_size", ""))
     is_sized = bool(request.parameters or _settings_of(request, "model.sizes"))  # what it costs is not the law's guess
     teachers = str(_settings_of(request, "training.teaching").get("teachers", "0" if is_sized else ""))
-    machine = resolve_machine(
-        request.device or "cpu", request.precision or "auto", request.threads or 0, ranks=request.nproc or 1
-    )
-    on_a_card = machine.device == "cuda" and task.size_law in _OF_TEXT and not request.steps  # who names steps compares
     budget = Budget(
         steps=request.steps or 0,
         minutes=request.minutes or 0.0,
@@ -221,7 +233,7 @@ def resolve(request: Request, cache: Path | None) -> tuple[RunConfig, Data, Scal
         teachers=int(teachers) if teachers.isdecimal() else None,
         val_tokens=_val_tokens(task, data),
         d_vocab=task.model_sizes(data).get("d_vocab", 0),
-        pace=A_CARD if on_a_card else TWO_CORES,
+        pace=pace,
     )
     yardstick = task.yardstick_nats(data) if budget.until_loss else math.nan
     scale = SIZE_LAWS[task.size_law](data.n_train, budget, yardstick)
@@ -262,17 +274,26 @@ def resolve(request: Request, cache: Path | None) -> tuple[RunConfig, Data, Scal
         _dictated(name, getattr(config.model.sizes, name), model.sizes.d_vocab if spare else value)
     config = dataclasses.replace(config, model=config.model.resolved())
     refuse_idle(config, request.given())
+    if advice := "" if scale.note else compiling_advice(config, task.positions(data, config.model.sizes)):
+        scale = dataclasses.replace(scale, note=advice)
     return config, data, scale
+
+
+def compiling_advice(config: RunConfig, positions: int) -> str:
+    """A sentence for who trains a text on a GPU for long without a compiler, or ""; an example is of `positions`."""
+    machine, training, sizes = config.machine, config.training, config.model.sizes
+    is_text = config.model.kind == "CausalLM" and config.model.layout.mixer == "attention"
+    if machine.compile or not machine.captures or not is_text:
+        return ""
+    updates = training.schedule.steps or training.schedule.most_steps
+    batch = training.batch_size * positions
+    if not is_worth_compiling(updates, training.minutes, batch, sizes.d_model, sizes.n_layers):
+        return ""
+    return "Worth compiling: --set machine.compile=true takes half a minute, and a third off each update on a GPU."
 
 
 _OF_TEXT = ("text", "hidden text")
 """Size laws of the tasks whose data are one plain text."""
-
-
-def _train_bytes(task: Task, request: Request) -> int:
-    """Bytes of a training text that are read at most; 0 is all of it."""
-    brief = task.size_law in _OF_TEXT and not request.until_loss
-    return bytes_worth_reading(request.minutes or 0.0) if brief else 0
 
 
 def _val_tokens(task: Task, data: Any) -> int:
@@ -292,14 +313,17 @@ def _check_no_run(source: str) -> None:
     )
 
 
-def _data_config(request: Request, task: Task, parent: "_Parent | None") -> DataConfig:
-    """Where the data come from. Raises ConfigError for an option that has no meaning for the task."""
+def _data_config(request: Request, task: Task, parent: "_Parent | None", train_bytes: int) -> DataConfig:
+    """Where the data come from, `train_bytes` of a training text at most (0: all of it).
+
+    Raises ConfigError for an option that has no meaning for the task.
+    """
     config = DataConfig(
         source=whole_source(request.source),
         tokenizer=_absolute(request.tokenizer or (parent.tokenizer if parent else task.tokenizer)),
         vocab=request.vocab or 0,
         val=whole_source(request.val or ""),
-        train_bytes=_train_bytes(task, request),
+        train_bytes=train_bytes,
         text_column=request.text_column or "",
         label_column=request.label_column or "",
         images=ImageOptions() if task.reads == "images" else None,

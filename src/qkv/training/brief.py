@@ -12,6 +12,9 @@ BRIEF_SECONDS = 120.0
 _READ_A_MINUTE = 8_000_000
 """Bytes that are worth cutting into tokens for a minute of training: three times what it can be trained on."""
 
+_CUT_A_MINUTE = 20_000_000
+"""Bytes that are cut into tokens in a small part of a minute, however many it can be trained on."""
+
 _READ_AT_LEAST = 2_100_000
 """Bytes that are read however short the time: all of the default text."""
 
@@ -25,11 +28,14 @@ _A_SECOND = 100_000_000_000
 """Multiplications that a second is good for where a law has to guess: two cores make half to three times as many."""
 
 
-def bytes_worth_reading(minutes: float) -> int:
-    """Bytes of a training text that are read at most for `minutes` of wall time; 0 is all of it."""
+def bytes_worth_reading(minutes: float, times: float = 1.0) -> int:
+    """Bytes of a training text that are read at most for `minutes` of wall time; 0 is all of it.
+
+    `times`: as many positions are trained on in a time as two cores do.
+    """
     if not 0 < 60 * minutes < BRIEF_SECONDS:
         return 0
-    return max(_READ_AT_LEAST, round(_READ_A_MINUTE * minutes))
+    return max(_READ_AT_LEAST, round(min(times * _READ_A_MINUTE, _CUT_A_MINUTE) * minutes))
 
 
 def size_validated_in_time(
