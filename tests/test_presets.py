@@ -8,6 +8,7 @@ from qkv.errors import ConfigError
 from qkv.laws import (
     A_CARD,
     DEFAULT_MINUTES,
+    SHORT,
     SIZE_LAWS,
     TWO_CORES,
     Budget,
@@ -301,6 +302,23 @@ def test_larger_batches_need_fewer_updates_and_more_passes_and_smaller_ones_as_m
     assert large.steps == large.most_steps == 750
     assert small.steps == small.most_steps == 6000 and same.steps == same.most_steps == 3000
     assert scale_law(1_003_854, Budget(until_loss=1.88), 2.48195).of_batches(512, 64).steps == 200
+
+
+@pytest.mark.parametrize(
+    ("n_tokens", "given", "updates", "positions"),
+    [
+        (1_003_854, {"until_loss": 1.4697}, 750, 16_384),
+        (1_003_854, {"until_loss": 1.88}, 250, 1_024),
+        (1_003_854, {"minutes": 4.8}, 16 * 1_003_854 / 16_384, 16_384),
+        (377_940, {"minutes": 4.8}, SHORT, 16 * 377_940 / SHORT),
+        (60_000, {"minutes": 4.8}, 12 * 60_000 / 2048, 2_048),
+    ],
+)
+def test_a_cards_batch_leaves_some_hundred_updates_of_the_passes_that_help(n_tokens, given, updates, positions) -> None:
+    scale = scale_law(n_tokens, Budget(**given, pace=A_CARD), 2.48195)
+    card = scale.of_larger_batches(A_CARD.batch, scale.n_ctx)
+    assert (card.steps or card.most_steps) == pytest.approx(updates, rel=0.02)
+    assert card.batch_size * scale.n_ctx == pytest.approx(positions, rel=0.02)
 
 
 def test_a_card_is_known_by_its_pace_alone() -> None:

@@ -115,20 +115,31 @@ class Scale:
         return self.batch_size or max(1, self.batch_tokens // n_ctx)
 
     def of_batches(self, n: int, n_ctx: int) -> "Scale":
-        """The same for batches of `n` examples: as many passes where they are smaller than the law's own, and where
-        they are larger as much learned (`_LEARNED`), but some hundred updates.
+        """The same for batches of `n` examples: as many passes, or, where a loss is to be reached by larger ones than
+        the law's own, as much learned (`_LEARNED`), but some hundred updates.
 
         The law's own batch may be cut into more parts than this one has examples. A note tells of the law's own updates
         and is left out where there are others.
         """
         times = n / self.examples(n_ctx)
-        share = times ** -(_LEARNED if times > 1 else 1.0)
+        share = times ** -(self._power if times > 1 else 1.0)
         steps, most = (
             max(min(planned, SHORT // 2), round(planned * share)) for planned in (self.steps, self.most_steps)
         )
         note = self.note if steps == self.steps else ""
         parts = max(1, min(self.accumulate, n))
         return replace(self, batch_size=n, accumulate=parts, steps=steps, most_steps=most, note=note)
+
+    def of_larger_batches(self, times: int, n_ctx: int) -> "Scale":
+        """The same for batches `times` as large as the law's own, or as large as leaves `SHORT` updates."""
+        planned = self.steps or self.most_steps
+        fit = (planned / SHORT) ** (1 / self._power) if planned else times
+        return self.of_batches(round(max(1.0, min(times, fit)) * self.examples(n_ctx)), n_ctx)
+
+    @property
+    def _power(self) -> float:
+        """Of a batch's size, by which updates are fewer: more passes than a time budget's are learned by heart."""
+        return _LEARNED if self.steps else 1.0
 
 
 _LEARNED = 2 / 3

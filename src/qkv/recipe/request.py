@@ -238,9 +238,10 @@ def resolve(request: Request, cache: Path | None) -> tuple[RunConfig, Data, Scal
     yardstick = task.yardstick_nats(data) if budget.until_loss else math.nan
     scale = SIZE_LAWS[task.size_law](data.n_train, budget, yardstick)
     model = _model(request, task, preset, data, scale, parent)
-    if budget.batch_size or on_a_card:
-        n_ctx = model.sizes.n_ctx
-        scale = scale.of_batches(budget.batch_size or budget.pace.batch * scale.examples(n_ctx), n_ctx)
+    if budget.batch_size:
+        scale = scale.of_batches(budget.batch_size, model.sizes.n_ctx)
+    elif on_a_card:
+        scale = scale.of_larger_batches(budget.pace.batch, model.sizes.n_ctx)
     config = RunConfig(
         task=task.name,
         preset=preset.name,
