@@ -257,14 +257,15 @@ def test_a_card_gets_larger_batches_unless_updates_or_the_batch_were_named(tmp_p
         assert config.machine.device == device
         return config.training
 
-    cpu, card = training("cpu"), training("cuda")
-    assert card.batch_size == 8 * cpu.batch_size and 0 < card.schedule.most_steps < cpu.schedule.most_steps
-    assert training("cuda", set={"n_ctx": 32}).batch_size == 8 * training("cpu", set={"n_ctx": 32}).batch_size
+    for more in ({}, {"set": {"n_ctx": 32}}):  # the text is short: as large as leaves 400 updates
+        cpu, card = training("cpu", **more), training("cuda", **more)
+        assert cpu.batch_size < card.batch_size < 8 * cpu.batch_size
+        assert 392 <= card.schedule.most_steps <= 408 < cpu.schedule.most_steps
     assert training("cuda", set={"batch_size": 24}).batch_size == 24
     for given in ({"steps": 50, "minutes": None}, {"steps": 50, "minutes": None, "until_loss": 1.5}):
         assert training("cuda", **given) == training("cpu", **given)
     target = {"minutes": None, "until_loss": 2.0}
-    assert training("cuda", **target).batch_size == 8 * training("cpu", **target).batch_size
+    assert training("cpu", **target).batch_size <= training("cuda", **target).batch_size
     assert 200 <= training("cuda", **target).schedule.steps <= training("cpu", **target).schedule.steps
 
 
