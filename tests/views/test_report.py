@@ -174,6 +174,15 @@ def test_without_telemetry_there_are_still_the_weights(make):
     assert report.rows is not None and report.rows.counts is None
 
 
+def test_a_damaged_history_is_told_and_no_page_written(make, tmp_path):
+    run = make()
+    history = run.folder / "telemetry.sqlite"
+    history.write_bytes(history.read_bytes()[:3000])
+    with pytest.raises(RunFolderError, match="is damaged"):
+        write_report(run.folder, tmp_path / "r.html")
+    assert not (tmp_path / "r.html").exists()
+
+
 def test_a_run_that_has_just_begun_is_not_taken_for_one_that_was_not_watched(make):
     folder = make(telemetry=False).folder
     (folder / "manifest.json").unlink()

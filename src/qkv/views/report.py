@@ -9,6 +9,7 @@ from pathlib import Path
 
 from qkv.errors import UserError
 from qkv.folder import RunFolder, check_place, write_atomically
+from qkv.telemetry import Telemetry
 from qkv.views.page import render_page
 from qkv.views.payloads import Host, Report
 from qkv.views.rooms import Rooms
@@ -37,6 +38,13 @@ def write_report(run: str | Path, out: str | Path | None = None, texts: Sequence
 
 
 def read_report(folder: Path, texts: Sequence[str] = ()) -> Report:
-    """The payload of a run folder; rooms without data are None, and `missing` says why."""
+    """The payload of a run folder; rooms without data are None, and `missing` says why.
+
+    Raises RunFolderError where a finished run's telemetry is there and cannot be read: a page without it would look
+    like that of a run that was never watched.
+    """
+    run = RunFolder(folder)
+    if run.is_finished and run.telemetry.is_file():
+        Telemetry(run.telemetry).close()
     with Rooms(folder, texts) as rooms:
         return rooms.report(Host())
