@@ -42,11 +42,11 @@ MOST_REMEMBERED = 64_000_000
 MANY = 16_384
 """Updates that are read at a time where a run is read from end to end."""
 BLOCK = 4096
+"""Rows of a long result that are Python objects at a time: a tuple takes several times the room of its numbers."""
 _HAVING_LISTS = (
     "SELECT a.address FROM addresses a WHERE a.id IN (SELECT address FROM vectors WHERE measure ="
     " (SELECT id FROM measures WHERE name = ?)) ORDER BY a.id LIMIT 1"
 )
-"""Rows of a long result that are Python objects at a time: a tuple takes several times the room of its numbers."""
 
 
 @dataclass(frozen=True)
