@@ -88,7 +88,8 @@ def test_every_verdict_of_an_answer_is_that_of_its_values_by_the_rule_of_today(p
             wanted = compare_rate(values, promised, margin, row["n"] // len(values)).verdict
         else:
             wanted = judge(values, margin)
-        (line,) = [line for line in text.splitlines() if f": {row['name']} ({row['unit']}) |" in line]
+        start, end = row["what"].replace("|", "\\|"), f": {row['name']} ({row['unit']})"
+        (line,) = [line for line in text.splitlines() if line.startswith(f"| {start}") and f"{end} |" in line]
         assert line.split(" | ")[3].removesuffix(" (not after correction)") == wanted
         assert place or f"Verdict: {wanted} (margin" in text
         turned = re.search(rf"\*{re.escape(row['name'])}\* is {wanted}( \(not after correction\))? and was", text)
