@@ -174,11 +174,12 @@ def test_without_telemetry_there_are_still_the_weights(make):
     assert report.rows is not None and report.rows.counts is None
 
 
-def test_a_damaged_history_is_told_and_no_page_written(make, tmp_path):
+@pytest.mark.parametrize("kept, words", [(3000, "is damaged"), (0, "move it away where the training is over")])
+def test_a_damaged_history_is_told_and_no_page_written(make, tmp_path, kept, words):
     run = make()
     history = run.folder / "telemetry.sqlite"
-    history.write_bytes(history.read_bytes()[:3000])
-    with pytest.raises(RunFolderError, match="is damaged"):
+    history.write_bytes(history.read_bytes()[:kept])
+    with pytest.raises(RunFolderError, match=words):
         write_report(run.folder, tmp_path / "r.html")
     assert not (tmp_path / "r.html").exists()
 

@@ -81,7 +81,9 @@ def _check_identity(connection: sqlite3.Connection, path: Path, *, empty_is_fine
     if n_tables == 0 and application in (0, APPLICATION_ID):
         if empty_is_fine:
             return
-        raise RunFolderError(f"{path} holds no telemetry yet; wait for the first step of the training")
+        raise RunFolderError(
+            f"{path} holds no telemetry; wait for the first step, or move it away where the training is over"
+        )
     if application != APPLICATION_ID:
         raise RunFolderError(f"{path} is an SQLite file of another application; expected the telemetry of a qkv run")
     if version > SCHEMA_VERSION:
