@@ -127,8 +127,19 @@ def inputs(*shapes: tuple[int, ...]) -> list[torch.Tensor]:
     return [torch.randn(shape, generator=generator, dtype=torch.float64).requires_grad_() for shape in shapes]
 
 
+def rms(gain: torch.Tensor) -> fused.Norm:
+    return fused.Norm(gain, None, fused.NormKind(1e-3, False))
+
+
+def test_gradient_of_fused_layer_norm_equals_finite_differences():
+    how = fused.NormKind(1e-3, True)
+    given = inputs((2, 3, 4), (4,), (4,))
+    assert torch.autograd.gradcheck(lambda x, gain, bias: fused.norm(x, fused.Norm(gain, bias, how)), given)
+    assert torch.autograd.gradcheck(lambda x, gain: fused.norm(x, fused.Norm(gain, None, how)), given[:2])
+
+
 def test_gradient_of_fused_rms_norm_equals_finite_differences():
-    assert torch.autograd.gradcheck(lambda x, gain: fused.rms_norm(x, gain, 1e-3), inputs((2, 3, 4), (4,)))
+    assert torch.autograd.gradcheck(lambda x, gain: fused.norm(x, rms(gain)), inputs((2, 3, 4), (4,)))
 
 
 @pytest.mark.parametrize("turned", [True, False])
@@ -139,7 +150,7 @@ def test_gradient_of_fused_projections_equals_finite_differences(turned, normed)
 
     def project(x, gain, W_Q, W_K, W_V, b_Q, b_K, b_V, q_gain, k_gain):
         gains = (q_gain, k_gain) if normed else None
-        return fused.attention_in(x, (gain, 1e-3), (W_Q, W_K, W_V), (b_Q, b_K, b_V), gains, heads)
+        return fused.attention_in(x, rms(gain), (W_Q, W_K, W_V), (b_Q, b_K, b_V), gains, heads)
 
     given = inputs((1, 3, 3), (3,), (3, 8), (3, 4), (3, 4), (8,), (4,), (4,), (4,), (4,))
     if not normed:
@@ -155,7 +166,7 @@ def test_gradient_of_fused_attention_output_equals_finite_differences():
 def test_gradient_of_fused_mlp_equals_finite_differences(kind):
     def through(x, gain, W_in, W_gate, W_out, b_in, b_out):
         weights = (W_in, W_gate if kind == "swiglu" else None, W_out)
-        return fused.mlp(x, (gain, 1e-3), kind, weights, (b_in, b_out), residual=True)
+        return fused.mlp(x, rms(gain), kind, weights, (b_in, b_out), residual=True)
 
     given = inputs((1, 3, 4), (4,), (4, 5), (4, 5), (5, 4), (5,), (4,))
     given[3] = given[3] if kind == "swiglu" else given[3].detach()

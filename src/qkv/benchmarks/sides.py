@@ -18,7 +18,7 @@ from qkv.tasks.batch import Batch
 from qkv.training.captured import Captured
 from qkv.training.config import OptimizerConfig
 from qkv.training.optimizers import make_optimizer
-from qkv.training.precision import Machine, resolve
+from qkv.training.precision import resolve
 from qkv.training.ranks import ALONE
 from qkv.training.weights import Weights
 
@@ -52,7 +52,7 @@ def our_step(
     model = build(config, 0).to(device)
     catalogue = Catalogue(model)
     threads = torch.get_num_threads()
-    machine = Machine(device=device, precision=precision, threads=threads, compile=compile)  # type: ignore[arg-type]
+    machine = resolve(device, precision, threads, compile)
     rule = make_optimizer(catalogue, ADAMW, precision=precision)
     kind = Captured if machine.captures else Weights
     held = kind(model, catalogue, rule, machine.compiled(task.loss), ALONE, machine)

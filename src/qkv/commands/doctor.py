@@ -67,6 +67,7 @@ def run(args: argparse.Namespace) -> int:
             f"{found['processor']['name']}; {' '.join(found['processor']['flags']) or 'no wide units named'}",
         ),
         ("threads", f"{found['threads']} of {found['cores']} cores"),
+        ("passes", found["passes"]),
         ("precision", f"{found['precision']} is chosen by --precision auto; 512 x 512 products: {speeds}"),
         ("devices", ", ".join(found["devices"])),
         (
@@ -90,6 +91,7 @@ def _computing() -> dict[str, Any]:
     """What torch sees here, and how fast it multiplies."""
     import torch
 
+    from qkv import native
     from qkv.training.precision import resolve
 
     machine = resolve("auto", "auto", 0)
@@ -99,6 +101,7 @@ def _computing() -> dict[str, Any]:
     return {
         "threads": machine.threads,
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "passes": "native, compiled once" if not (why := native.why_not("passes")) else f"torch's operators: {why}",
         "precision": machine.precision,
         "product_gflops": speeds,
         "devices": [

@@ -18,7 +18,7 @@ from qkv.models import fused, fused_attend
 from qkv.models.cache import KVCache
 from qkv.models.layout import Layout, RopeScaling, Sizes, check
 from qkv.models.masks import Visible, visible
-from qkv.models.norms import RMSNorm, apply_norm
+from qkv.models.norms import LayerNorm, RMSNorm, apply_norm
 from qkv.models.positions import Rotary, rotate
 from qkv.models.start import fill
 
@@ -276,8 +276,8 @@ class MultiHeadAttention(nn.Module):
     def _project_fast(self, x: Tensor, norm: nn.Module | None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """q, k, v of norm(x), and x for the residual sum."""
         h, inside = x, None
-        if isinstance(norm, RMSNorm):
-            inside = norm.gain, norm.eps
+        if isinstance(norm, RMSNorm | LayerNorm):
+            inside = norm.fast
         elif norm is not None:
             h = norm(x)
         gains, eps, turn = None, 0.0, None

@@ -10,7 +10,7 @@ from qkv.models.cache import KVCache
 from qkv.models.layout import Layout, Sizes
 from qkv.models.lstm import MIXERS
 from qkv.models.masks import Visible
-from qkv.models.norms import ACTIVATIONS, RMSNorm, apply_norm, make_norm
+from qkv.models.norms import ACTIVATIONS, LayerNorm, RMSNorm, apply_norm, make_norm
 
 __all__ = ["MLP", "Block"]
 
@@ -53,7 +53,7 @@ class MLP(nn.Module):
     ) -> Tensor:
         """[x +] mlp(norm(x)): a block's whole sublayer, see `MultiHeadAttention.mix`. x [batch, pos, d_model]."""
         if tap is None and self.kind not in ("relu", "silu") and fused.serves(x):
-            h, inside = (x, (norm.gain, norm.eps)) if isinstance(norm, RMSNorm) else (norm(x) if norm else x, None)
+            h, inside = (x, norm.fast) if isinstance(norm, RMSNorm | LayerNorm) else (norm(x) if norm else x, None)
             joint = skip and drop is None and h is x
             weights, biases = (self.W_in, self.W_gate, self.W_out), (self.b_in, self.b_out)
             out = fused.mlp(h, inside, self.kind, weights, biases, residual=joint)

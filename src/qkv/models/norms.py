@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from qkv.models import fused
+from qkv.models import fused, passes
 from qkv.models.layout import Layout
 
 __all__ = ["ACTIVATIONS", "LayerNorm", "RMSNorm", "apply_norm", "make_norm"]
@@ -30,8 +30,17 @@ class LayerNorm(nn.Module):
         self.gain = nn.Parameter(torch.ones(d))
         self.bias = nn.Parameter(torch.zeros(d)) if bias else None
 
+    @property
+    def fast(self) -> fused.Norm:
+        """As the fast path takes it."""
+        return fused.Norm(self.gain, self.bias, fused.NormKind(self.eps, True))
+
     def forward(self, x: Tensor) -> Tensor:
         """[..., d] -> [..., d]."""
+        return fused.norm(x, self.fast) if fused.serves(x) and passes.is_compiled() else self.plain(x)
+
+    def plain(self, x: Tensor) -> Tensor:
+        """The same by its formula, for whoever looks inside or differentiates twice."""
         return F.layer_norm(x, self.gain.shape, self.gain, self.bias, self.eps)
 
 
@@ -43,9 +52,14 @@ class RMSNorm(nn.Module):
         self.eps = eps
         self.gain = nn.Parameter(torch.ones(d))
 
+    @property
+    def fast(self) -> fused.Norm:
+        """As the fast path takes it."""
+        return fused.Norm(self.gain, None, fused.NormKind(self.eps, False))
+
     def forward(self, x: Tensor) -> Tensor:
         """[..., d] -> [..., d]."""
-        return fused.rms_norm(x, self.gain, self.eps) if fused.serves(x) else self.plain(x)
+        return fused.norm(x, self.fast) if fused.serves(x) else self.plain(x)
 
     def plain(self, x: Tensor) -> Tensor:
         """The same by its formula, for whoever looks inside or differentiates twice."""
@@ -64,4 +78,4 @@ def make_norm(layout: Layout, d: int) -> nn.Module:
 
 def apply_norm(norm: nn.Module, x: Tensor, *, plain: bool) -> Tensor:
     """`norm(x)`, by its formula where `plain`."""
-    return norm.plain(x) if plain and isinstance(norm, RMSNorm) else norm(x)
+    return norm.plain(x) if plain and isinstance(norm, RMSNorm | LayerNorm) else norm(x)

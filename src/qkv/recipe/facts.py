@@ -9,7 +9,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from qkv import __version__
+from qkv import __version__, native
 from qkv.folder import RunFolder
 from qkv.recipe.request import RunConfig
 from qkv.tasks import Data, Evaluation, Task, Yardsticks
@@ -56,6 +56,7 @@ def machine_facts(config: RunConfig) -> dict[str, Any]:
         "ranks": config.machine.ranks,
         "shard": config.machine.shard,
         "precision": config.machine.precision,
+        "native": config.machine.native and not native.why_not("passes"),
     }
 
 
@@ -68,6 +69,7 @@ _EXACTNESS: Mapping[str, str] = {
     "ranks": "the number of processes",
     "shard": "sharding",
     "precision": "the precision",
+    "native": "whether passes are native",
 }
 """What the bits of a training depend on beside its configuration -> what it is called."""
 

@@ -258,6 +258,11 @@ IDLE = (
         why="machine.device={machine.device} and machine.ranks={machine.ranks}: one process on a GPU records updates",
         instead="add --device cuda",
     ),
+    Idle(
+        settings=("machine.native",),
+        when=lambda c: c.machine.device != "cpu" or c.machine.compile,
+        why="machine.device={machine.device} and machine.compile={machine.compile}: it is for a processor's passes",
+    ),
 )
 """Every setting that changes nothing in some configurations; of several rows that hold the first one speaks."""
 

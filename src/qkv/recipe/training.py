@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from qkv import native
 from qkv.changes import parse_changes
 from qkv.config import dump_toml, flat, from_dict, override, to_dict
 from qkv.data.config import DataConfig
@@ -431,7 +432,7 @@ def _announcement(parts: Parts) -> str:
     how = (
         f"Up to {length}{target}, {many(training.batch_size, examples[:-1], examples)} a step,"
         f" {config.machine.precision} on {many(config.machine.threads, 'thread')}{_of_each(config.machine.ranks)}"
-        f"{_shared_out(config.machine)}."
+        f"{_shared_out(config.machine)}.{_without_native(config.machine)}"
     )
     came, teaching = "", training.teaching
     if teaching.teachers:
@@ -474,6 +475,13 @@ def _let_go(config: RunConfig) -> str:
 
 def _of_each(ranks: int) -> str:
     return f" of each of {ranks} processes" if ranks > 1 else ""
+
+
+def _without_native(machine: Machine) -> str:
+    why = "machine.native is false" if not machine.native and native.load("passes") else native.why_not("passes")
+    if machine.device != "cpu" or machine.compile or not why:
+        return ""
+    return f"\nPasses between products are torch's, which takes up to a third longer: {why}."
 
 
 def _shared_out(machine: Machine) -> str:

@@ -1,8 +1,8 @@
 """Where and how numbers are computed: device, precision, threads, compiled or not; chosen once and then written down.
 
 `resolve` alone chooses; the recipe stores the result in `config.toml`, and a resumed run reads it from there. Within
-`Machine.active` results are bit-reproducible: the same build of torch, processor type, threads, precision and compile
-mode give the same bits.
+`Machine.active` results are bit-reproducible: the same build of torch, processor type, threads, precision, compile
+mode and native passes give the same bits.
 """
 
 import contextlib
@@ -14,10 +14,12 @@ from typing import Any, Literal
 
 import torch
 
+from qkv import native
 from qkv.errors import ConfigError
+from qkv.models import passes
 from qkv.training.memory import hand_back_freed_memory, keep_freed_memory
 
-__all__ = ["Machine", "check_compiler", "check_device", "has_bf16_units", "resolve"]
+__all__ = ["Machine", "check_compiler", "check_device", "has_bf16_units", "native_here", "resolve"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,6 +32,8 @@ class Machine:
     """Of products; weights, optimizer state and log-softmax are float32 either way."""
     threads: int = 1
     """Threads inside one operation on the CPU."""
+    native: bool = False
+    """Whether passes between products are compiled C++ of ours, where a compiler is (`models.passes`; on a CPU)."""
     compile: bool = False
     """Whether the loss is compiled by `torch.compile`."""
     capture: bool = True
@@ -68,7 +72,8 @@ class Machine:
             torch.set_num_threads(self.threads)
             torch.set_deterministic_debug_mode("error")
             fills.fill_uninitialized_memory = False  # costs time, and nothing here reads it
-            yield
+            with passes.using(self.native and self.device == "cpu"):
+                yield
         finally:
             torch.set_num_threads(threads)
             torch.set_deterministic_debug_mode(mode)
@@ -98,6 +103,7 @@ def resolve(
 
     device: auto (cuda where there is one, else cpu), cpu, cuda or mps. precision: auto (bf16 on CUDA, and on a CPU with
     units for it; else fp32), fp32 or bf16. threads: 0 is what torch would use, shared out among `ranks` processes.
+    Passes are native on a CPU where they can be compiled.
 
     Raises ConfigError for a word that is none of these, or a device that is not there.
     """
@@ -113,7 +119,13 @@ def resolve(
         fast = device == "cuda" and torch.cuda.is_bf16_supported()
         precision = "bf16" if fast or (device == "cpu" and has_bf16_units()) else "fp32"
     chosen = {"device": device, "precision": precision, "threads": threads, "compile": compile, "ranks": ranks}
+    chosen["native"] = native_here(device, compile)
     return Machine(**chosen)  # type: ignore[arg-type]
+
+
+def native_here(device: str, compile: bool) -> bool:
+    """Whether a training on that device takes native passes on this machine, where nobody says otherwise."""
+    return device == "cpu" and not compile and native.load("passes") is not None
 
 
 def check_device(device: str, instead: str) -> None:

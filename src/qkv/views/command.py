@@ -14,6 +14,7 @@ from qkv.data.config import ImageOptions
 from qkv.instruments.schedule import LEVELS
 from qkv.presets import find
 from qkv.recipe import RunConfig, idle_settings
+from qkv.training.precision import native_here
 
 __all__ = ["command_of"]
 
@@ -94,6 +95,8 @@ def _words(config: RunConfig, steps: int | None) -> list[str]:
     chosen += _differing("ledger", config.ledger, type(config.ledger)())
     machine = _differing("machine", config.machine, type(config.machine)())
     chosen += [pair for pair in machine if pair[0] in ("machine.shard", "machine.compile")]
+    if config.machine.native != native_here(config.machine.device, config.machine.compile):
+        chosen.append(("machine.native", config.machine.native))
     idle = idle_settings(config)  # it would be refused where somebody types the command
     chosen = [pair for pair in chosen if pair[0] not in idle]
     return [*words, "--set", ",".join(f"{_shortest(path)}={_text(value)}" for path, value in chosen)]

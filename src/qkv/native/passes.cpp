@@ -1,0 +1,373 @@
+// Passes over activations between the products of a training step, each reading and writing its rows once.
+//
+// Numbers are float or bfloat16 in memory and float in between; sums over rows (gradients of gains and biases) are made
+// in CHUNKS shares whatever the number of threads, so that results do not depend on it. The formulas of
+// `qkv.models.passes` are what each of these must equal.
+
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+
+namespace {
+
+constexpr long CHUNKS = 32;
+constexpr long WIDEST_HEAD = 4096;  // numbers of a head that are worked on at a time
+
+struct bf16 {
+  uint16_t bits;
+};
+
+inline float get(float x) { return x; }
+
+inline float get(bf16 x) {
+  uint32_t wide = static_cast<uint32_t>(x.bits) << 16;
+  float y;
+  memcpy(&y, &wide, 4);
+  return y;
+}
+
+inline void put(float &to, float x) { to = x; }
+
+inline void put(bf16 &to, float x) {  // to the nearest, ties to even; NaN stays NaN
+  uint32_t wide;
+  memcpy(&wide, &x, 4);
+  uint32_t rounded = (wide + 0x7fffu + ((wide >> 16) & 1u)) >> 16;
+  to.bits = static_cast<uint16_t>(x != x ? 0x7fc0u : rounded);
+}
+
+// e^x to 2 units in the last place, 0 below -87 (Cephes, Moshier 1989: expf).
+inline float exponential(float x) {
+  float bounded = x < -87.f ? -87.f : (x > 88.f ? 88.f : x);
+  float n = __builtin_rintf(bounded * 1.44269504088896341f);
+  float r = bounded - n * 0.693359375f;
+  r = r - n * -2.12194440e-4f;
+  float p = 1.9875691500e-4f;
+  p = p * r + 1.3981999507e-3f;
+  p = p * r + 8.3334519073e-3f;
+  p = p * r + 4.1665795894e-2f;
+  p = p * r + 1.6666665459e-1f;
+  p = p * r + 5.0000001201e-1f;
+  p = p * (r * r) + r + 1.f;
+  int32_t power = (static_cast<int32_t>(n) + 127) << 23;
+  float scale;
+  memcpy(&scale, &power, 4);
+  return p * scale;
+}
+
+inline float sigmoid(float x) { return 1.f / (1.f + exponential(-x)); }
+
+// erfc(z) for z >= 0, fractional error below 1.2e-7 (Press et al., Numerical Recipes 2nd ed., 6.2.2: Chebyshev).
+inline float erfc_positive(float z) {
+  float t = 1.f / (1.f + 0.5f * z);
+  float p = 0.17087277f;
+  p = p * t - 0.82215223f;
+  p = p * t + 1.48851587f;
+  p = p * t - 1.13520398f;
+  p = p * t + 0.27886807f;
+  p = p * t - 0.18628806f;
+  p = p * t + 0.09678418f;
+  p = p * t + 0.37409196f;
+  p = p * t + 1.00002368f;
+  return t * exponential(p * t - z * z - 1.26551223f);
+}
+
+// s = act(c), and its slope in c's place.
+struct Relu2 {  // the slope is twice what is kept: the factor is inside the product that follows
+  static inline void both(float c, float &s, float &a) {
+    a = c < 0.f ? 0.f : c;
+    s = a * a;
+  }
+};
+
+struct GeluTanh {  // c sigmoid(v), v = sqrt(8 / pi) (c + 0.044715 c^3)
+  static inline void both(float c, float &s, float &a) {
+    constexpr float rate = 1.5957691216057308f;
+    float v = rate * (c + 0.044715f * c * c * c), w = v - (2.f / 3.f) * rate * c, g = sigmoid(v);
+    s = c * g;
+    a = g + 3.f * w * g * (1.f - g);
+  }
+};
+
+struct Gelu {  // c Phi(c)
+  static inline void both(float c, float &s, float &a) {
+    float tail = 0.5f * erfc_positive(fabsf(c) * 0.70710678118654752f);
+    float phi = c < 0.f ? tail : 1.f - tail;
+    s = c * phi;
+    a = phi + c * 0.39894228040143268f * exponential(-0.5f * c * c);
+  }
+};
+
+template <class Act, class T>
+void activate(long size, T *__restrict c, T *__restrict s) {
+#pragma omp parallel for schedule(static)
+  for (long block = 0; block < (size + 4095) / 4096; block++) {
+    long end = (block + 1) * 4096 < size ? (block + 1) * 4096 : size;
+#pragma omp simd
+    for (long i = block * 4096; i < end; i++) {
+      float value, slope;
+      Act::both(get(c[i]), value, slope);
+      put(s[i], value);
+      put(c[i], slope);
+    }
+  }
+}
+
+// s = silu(g) c.
+template <class T>
+void gate(long size, const T *__restrict g, const T *__restrict c, T *__restrict s) {
+#pragma omp parallel for schedule(static)
+  for (long block = 0; block < (size + 4095) / 4096; block++) {
+    long end = (block + 1) * 4096 < size ? (block + 1) * 4096 : size;
+#pragma omp simd
+    for (long i = block * 4096; i < end; i++) {
+      float x = get(g[i]);
+      put(s[i], x * sigmoid(x) * get(c[i]));
+    }
+  }
+}
+
+// dc = silu(g) ds, in ds; dg = silu'(g) c ds.
+template <class T>
+void gate_back(long size, T *__restrict ds, const T *__restrict g, const T *__restrict c, T *__restrict dg) {
+#pragma omp parallel for schedule(static)
+  for (long block = 0; block < (size + 4095) / 4096; block++) {
+    long end = (block + 1) * 4096 < size ? (block + 1) * 4096 : size;
+#pragma omp simd
+    for (long i = block * 4096; i < end; i++) {
+      float x = get(g[i]), d = get(ds[i]), y = sigmoid(x);
+      put(dg[i], y * (1.f + x * (1.f - y)) * get(c[i]) * d);
+      put(ds[i], x * y * d);
+    }
+  }
+}
+
+// d *= a, rows [n, m]; and the shares [CHUNKS, m] of the sum of its rows, where asked.
+template <class T>
+void slope(long n, long m, T *__restrict d, const T *__restrict a, float *__restrict shares) {
+#pragma omp parallel for schedule(static)
+  for (long chunk = 0; chunk < CHUNKS; chunk++) {
+    float *share = shares ? shares + chunk * m : nullptr;
+    if (share) memset(share, 0, sizeof(float) * m);
+    for (long row = chunk * n / CHUNKS; row < (chunk + 1) * n / CHUNKS; row++) {
+      T *__restrict dr = d + row * m;
+      const T *__restrict ar = a + row * m;
+      if (share) {
+#pragma omp simd
+        for (long i = 0; i < m; i++) {
+          float x = get(dr[i]) * get(ar[i]);
+          put(dr[i], x);
+          share[i] += x;
+        }
+      } else {
+#pragma omp simd
+        for (long i = 0; i < m; i++) put(dr[i], get(dr[i]) * get(ar[i]));
+      }
+    }
+  }
+}
+
+// y = (x - mean) r g + b, r = 1 / sqrt(mean((x - mean)^2) + eps); without centring, mean = 0 (RMSNorm). stats: r, mean.
+template <class T>
+void norm(long n, long d, bool centred, const float *__restrict x, const float *__restrict gain,
+          const float *__restrict bias, float eps, T *__restrict y, float *__restrict stats) {
+#pragma omp parallel for schedule(static)
+  for (long row = 0; row < n; row++) {
+    const float *__restrict xr = x + row * d;
+    T *__restrict yr = y + row * d;
+    float mean = 0.f, square = 0.f;
+    if (centred) {
+#pragma omp simd reduction(+ : mean)
+      for (long i = 0; i < d; i++) mean += xr[i];
+      mean /= d;
+    }
+#pragma omp simd reduction(+ : square)
+    for (long i = 0; i < d; i++) square += (xr[i] - mean) * (xr[i] - mean);
+    float r = 1.f / sqrtf(square / d + eps);
+    stats[2 * row] = r;
+    stats[2 * row + 1] = mean;
+    if (bias) {
+#pragma omp simd
+      for (long i = 0; i < d; i++) put(yr[i], (xr[i] - mean) * r * gain[i] + bias[i]);
+    } else {
+#pragma omp simd
+      for (long i = 0; i < d; i++) put(yr[i], (xr[i] - mean) * r * gain[i]);
+    }
+  }
+}
+
+// dx = r (g dy - [mean(g dy)] - u mean(g dy u)) [+ onto], u = (x - mean) r; shares [CHUNKS, 2, d] of sum dy u and sum dy.
+template <class T>
+void norm_back(long n, long d, bool centred, const T *__restrict dy, const float *__restrict x,
+               const float *__restrict stats, const float *__restrict gain, const float *__restrict onto,
+               float *__restrict dx, float *__restrict shares) {
+#pragma omp parallel for schedule(static)
+  for (long chunk = 0; chunk < CHUNKS; chunk++) {
+    float *__restrict d_gain = shares + chunk * 2 * d, *__restrict d_bias = d_gain + d;
+    memset(d_gain, 0, sizeof(float) * 2 * d);
+    for (long row = chunk * n / CHUNKS; row < (chunk + 1) * n / CHUNKS; row++) {
+      const T *__restrict dyr = dy + row * d;
+      const float *__restrict xr = x + row * d;
+      float *__restrict dxr = dx + row * d;
+      float r = stats[2 * row], mean = stats[2 * row + 1], along = 0.f, level = 0.f;
+#pragma omp simd reduction(+ : along, level)
+      for (long i = 0; i < d; i++) {
+        float s = get(dyr[i]), u = (xr[i] - mean) * r;
+        d_gain[i] += s * u;
+        d_bias[i] += s;
+        along += s * gain[i] * u;
+        level += s * gain[i];
+      }
+      along /= d;
+      level = centred ? level / d : 0.f;
+      if (onto) {
+        const float *__restrict or_ = onto + row * d;
+#pragma omp simd
+        for (long i = 0; i < d; i++)
+          dxr[i] = r * (get(dyr[i]) * gain[i] - level - (xr[i] - mean) * r * along) + or_[i];
+      } else {
+#pragma omp simd
+        for (long i = 0; i < d; i++) dxr[i] = r * (get(dyr[i]) * gain[i] - level - (xr[i] - mean) * r * along);
+      }
+    }
+  }
+}
+
+// The joined products h [batch, pos, n_q + 2 n_kv, d] cut into q [batch, n_q, pos, d] and k, v [batch, n_kv, pos, d].
+// q and k are normed where there are gains (rs [batch, pos, n_q + n_kv]: 1 / rms) and turned where there are turns
+// [pos, d / 2] (cos, sin): coordinates i and i + d / 2 are a pair.
+template <class T>
+void heads(long batch, long pos, long n_q, long n_kv, long d, const T *__restrict h, const float *__restrict gains,
+           float eps, const float *__restrict turns, T *__restrict q, T *__restrict k, T *__restrict v,
+           float *__restrict rs) {
+#pragma omp parallel for schedule(static)
+  for (long row = 0; row < batch * pos; row++) {
+    long b = row / pos, p = row % pos, n_qk = n_q + n_kv, half = d / 2;
+    float u[WIDEST_HEAD];
+    for (long head = 0; head < n_qk + n_kv; head++) {
+      const T *__restrict from = h + (row * (n_qk + n_kv) + head) * d;
+      T *__restrict to = head < n_q    ? q + ((b * n_q + head) * pos + p) * d
+                         : head < n_qk ? k + ((b * n_kv + head - n_q) * pos + p) * d
+                                       : v + ((b * n_kv + head - n_qk) * pos + p) * d;
+      if (head >= n_qk || (!gains && !turns)) {
+        memcpy(to, from, sizeof(T) * d);
+        continue;
+      }
+#pragma omp simd
+      for (long i = 0; i < d; i++) u[i] = get(from[i]);
+      if (gains) {
+        const float *__restrict gain = gains + (head < n_q ? 0 : d);
+        float square = 0.f;
+#pragma omp simd reduction(+ : square)
+        for (long i = 0; i < d; i++) square += u[i] * u[i];
+        float r = 1.f / sqrtf(square / d + eps);
+        rs[row * n_qk + head] = r;
+#pragma omp simd
+        for (long i = 0; i < d; i++) u[i] *= r * gain[i];
+      }
+      if (turns) {
+        const float *__restrict turn = turns + p * d;
+#pragma omp simd
+        for (long i = 0; i < half; i++) {
+          float c = turn[2 * i], s = turn[2 * i + 1];
+          put(to[i], u[i] * c - u[i + half] * s);
+          put(to[i + half], u[i + half] * c + u[i] * s);
+        }
+      } else {
+#pragma omp simd
+        for (long i = 0; i < d; i++) put(to[i], u[i]);
+      }
+    }
+  }
+}
+
+// The gradient dh of h, from those of q, k and v (null: zero); shares [CHUNKS, 2, d] of those of the gains.
+template <class T>
+void heads_back(long batch, long pos, long n_q, long n_kv, long d, const T *__restrict dq, const T *__restrict dk,
+                const T *__restrict dv, const T *__restrict h, const float *__restrict gains,
+                const float *__restrict turns, const float *__restrict rs, T *__restrict dh,
+                float *__restrict shares) {
+#pragma omp parallel for schedule(static)
+  for (long chunk = 0; chunk < CHUNKS; chunk++) {
+    long n = batch * pos, n_qk = n_q + n_kv, half = d / 2;
+    float e[WIDEST_HEAD];
+    if (gains) memset(shares + chunk * 2 * d, 0, sizeof(float) * 2 * d);
+    for (long row = chunk * n / CHUNKS; row < (chunk + 1) * n / CHUNKS; row++) {
+      long b = row / pos, p = row % pos;
+      for (long head = 0; head < n_qk + n_kv; head++) {
+        T *__restrict to = dh + (row * (n_qk + n_kv) + head) * d;
+        const T *from = head < n_q ? dq : head < n_qk ? dk : dv;
+        if (!from) {
+          memset(to, 0, sizeof(T) * d);
+          continue;
+        }
+        from += head < n_q    ? ((b * n_q + head) * pos + p) * d
+                : head < n_qk ? ((b * n_kv + head - n_q) * pos + p) * d
+                              : ((b * n_kv + head - n_qk) * pos + p) * d;
+        if (head >= n_qk || (!gains && !turns)) {
+          memcpy(to, from, sizeof(T) * d);
+          continue;
+        }
+        if (turns) {
+          const float *__restrict turn = turns + p * d;
+#pragma omp simd
+          for (long i = 0; i < half; i++) {
+            float c = turn[2 * i], s = turn[2 * i + 1], x = get(from[i]), y = get(from[i + half]);
+            e[i] = x * c + y * s;
+            e[i + half] = y * c - x * s;
+          }
+        } else {
+#pragma omp simd
+          for (long i = 0; i < d; i++) e[i] = get(from[i]);
+        }
+        if (gains) {
+          const T *__restrict hr = h + (row * (n_qk + n_kv) + head) * d;
+          const float *__restrict gain = gains + (head < n_q ? 0 : d);
+          float *__restrict d_gain = shares + (chunk * 2 + (head < n_q ? 0 : 1)) * d;
+          float r = rs[row * n_qk + head], along = 0.f;
+#pragma omp simd reduction(+ : along)
+          for (long i = 0; i < d; i++) {
+            float u = get(hr[i]) * r;
+            d_gain[i] += e[i] * u;
+            along += e[i] * gain[i] * u;
+          }
+          along /= d;
+#pragma omp simd
+          for (long i = 0; i < d; i++) put(to[i], r * (e[i] * gain[i] - get(hr[i]) * r * along));
+        } else {
+#pragma omp simd
+          for (long i = 0; i < d; i++) put(to[i], e[i]);
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+
+#define FOR(T, NAME)                                                                                                   \
+  extern "C" void activate_relu2_##NAME(long size, T *c, T *s) { activate<Relu2>(size, c, s); }                        \
+  extern "C" void activate_gelu_tanh_##NAME(long size, T *c, T *s) { activate<GeluTanh>(size, c, s); }                 \
+  extern "C" void activate_gelu_##NAME(long size, T *c, T *s) { activate<Gelu>(size, c, s); }                          \
+  extern "C" void gate_##NAME(long size, const T *g, const T *c, T *s) { gate(size, g, c, s); }                        \
+  extern "C" void gate_back_##NAME(long size, T *ds, const T *g, const T *c, T *dg) { gate_back(size, ds, g, c, dg); } \
+  extern "C" void slope_##NAME(long n, long m, T *d, const T *a, float *shares) { slope(n, m, d, a, shares); }         \
+  extern "C" void norm_##NAME(long n, long d, long centred, const float *x, const float *gain, const float *bias,      \
+                              float eps, T *y, float *stats) {                                                         \
+    norm(n, d, centred, x, gain, bias, eps, y, stats);                                                                 \
+  }                                                                                                                    \
+  extern "C" void norm_back_##NAME(long n, long d, long centred, const T *dy, const float *x, const float *stats,      \
+                                   const float *gain, const float *onto, float *dx, float *shares) {                   \
+    norm_back(n, d, centred, dy, x, stats, gain, onto, dx, shares);                                                    \
+  }                                                                                                                    \
+  extern "C" void heads_##NAME(long batch, long pos, long n_q, long n_kv, long d, const T *h, const float *gains,      \
+                               float eps, const float *turns, T *q, T *k, T *v, float *rs) {                           \
+    heads(batch, pos, n_q, n_kv, d, h, gains, eps, turns, q, k, v, rs);                                                \
+  }                                                                                                                    \
+  extern "C" void heads_back_##NAME(long batch, long pos, long n_q, long n_kv, long d, const T *dq, const T *dk,       \
+                                    const T *dv, const T *h, const float *gains, const float *turns, const float *rs,  \
+                                    T *dh, float *shares) {                                                            \
+    heads_back(batch, pos, n_q, n_kv, d, dq, dk, dv, h, gains, turns, rs, dh, shares);                                 \
+  }
+
+FOR(float, f32)
+FOR(bf16, bf16)
