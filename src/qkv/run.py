@@ -176,7 +176,7 @@ class Run:
         `changed`.
         """
         model = self.changed(changes)[0] if changes else self.model
-        with torch.inference_mode(), self.config.machine.autocast():
+        with torch.inference_mode(), self.config.machine.passing():
             return self.task.evaluate(model, self.corpus(source))
 
     def changed(self, changes: Sequence[str]) -> tuple[Any, list[str]]:

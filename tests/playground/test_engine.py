@@ -118,9 +118,9 @@ def test_every_gradient_equals_torch_for_every_way_to_wire_it(run_node, vectors)
         for name, gradient in gradients.items():
             difference = np.linalg.norm(np.array(got["gradients"][name]) - gradient.ravel())
             length = np.linalg.norm(gradient)
-            # one position has one pattern whatever W_Q is: a gradient of exactly 0
-            assert (difference == 0) if length == 0 else difference <= 1e-6 * length, name
-            worst = max(worst, difference / length if length else 0.0)
+            # one position has one pattern whatever W_Q is: a gradient of 0, up to the last bits of torch's sums
+            assert difference <= 1e-6 * length + 1e-14, name
+            worst = max(worst, difference / length if length > 1e-12 else 0.0)
     print(f"largest relative difference of a gradient from torch's: {worst:.1e}")
 
 

@@ -30,7 +30,8 @@ def test_it_is_the_update_that_the_training_makes_next(small_text: Path, tmp_pat
     own = recipe.own_step(short.folder, short.config)
     assert own is not None
     batch = short.task.train_batch(short.corpus(), short.config.model.sizes, short.config.seed, 6, np.arange(24, 28))
-    nats, n = short.task.loss(short.model, batch)
+    with short.config.machine.passing():
+        nats, n = short.task.loss(short.model, batch)
     (nats / n).backward()
     catalogue = short.catalogue()
     before = {address: values.clone() for address, values in catalogue.state().items()}

@@ -74,5 +74,5 @@ def test_settings_hold_inside_and_are_put_back() -> None:
 def test_bf16_products_are_bf16_and_fp32_ones_are_not() -> None:
     a = torch.ones(2, 2)
     for words in ("fp32", "bf16"):
-        with Machine(precision=words).autocast():  # type: ignore[arg-type]
+        with Machine(precision=words).passing():  # type: ignore[arg-type]
             assert (a @ a).dtype == {"fp32": torch.float32, "bf16": torch.bfloat16}[words]

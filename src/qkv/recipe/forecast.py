@@ -211,7 +211,7 @@ class _Count:
             parameters = [entry.parameter for entry in catalogue]
             one = torch.tensor(1.0)  # the one content that is known: a backward pass may read the slope of the loss
             with _Living() as passing, FlopCounterMode(display=False, custom_mapping=_UNCOUNTED) as products:
-                with config.machine.autocast():
+                with config.machine.passing():
                     nats, _ = task.loss(model, like, None)
                 nats.backward(one.to(nats.dtype) if nats.dtype != one.dtype else one)
             del nats, one

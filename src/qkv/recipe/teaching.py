@@ -47,7 +47,7 @@ class Teachers:
         """Probability of each class for each text: float32 [n_texts, n_classes], on the CPU, each row of sum 1."""
         machine = self._parts[0].config.machine
         batch, total = batch.to(machine.device), None
-        with torch.no_grad(), machine.autocast():
+        with torch.no_grad(), machine.passing():
             for parts in self._parts:
                 task: Any = parts.task  # one that is `taught`
                 answers = task.answers(parts.model, batch)

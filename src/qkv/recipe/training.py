@@ -396,7 +396,7 @@ def _judge(parts: Parts, folder: RunFolder) -> Evaluation | None:
         return None
     last = {address: values.clone() for address, values in parts.catalogue.state().items()}
     parts.catalogue.load_state(load_weights(folder.best))
-    with torch.no_grad(), parts.config.machine.autocast():
+    with torch.no_grad(), parts.config.machine.passing():
         found = parts.task.evaluate(parts.model, parts.corpus)
     parts.catalogue.load_state(last)
     return found

@@ -72,18 +72,20 @@ class Machine:
             torch.set_num_threads(self.threads)
             torch.set_deterministic_debug_mode("error")
             fills.fill_uninitialized_memory = False  # costs time, and nothing here reads it
-            with passes.using(self.native and self.device == "cpu"):
-                yield
+            yield
         finally:
             torch.set_num_threads(threads)
             torch.set_deterministic_debug_mode(mode)
             fills.fill_uninitialized_memory = fill
 
-    def autocast(self) -> contextlib.AbstractContextManager[Any]:
-        """What forward passes run in: bfloat16 products, or nothing."""
-        if self.precision == "bf16":
-            return torch.autocast(self.device, dtype=torch.bfloat16)
-        return contextlib.nullcontext()
+    @contextlib.contextmanager
+    def passing(self) -> Iterator[None]:
+        """What the model passes forward in: its products in bfloat16 or not, the rest natively or not."""
+        with contextlib.ExitStack() as held:
+            if self.precision == "bf16":
+                held.enter_context(torch.autocast(self.device, dtype=torch.bfloat16))
+            held.enter_context(passes.using(self.native and self.device == "cpu"))
+            yield
 
     def compiled(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """`function`, compiled where this machine compiles; without autotuning, so that results can be repeated.

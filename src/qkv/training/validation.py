@@ -177,7 +177,7 @@ class Validation:
         """(nats, targets) of one batch."""
         if self._machine.device != "cpu":
             batch = batch.to(self._machine.device)
-        with torch.no_grad(), self._machine.autocast():
+        with torch.no_grad(), self._machine.passing():
             nats, n_targets = self._loss(batch)
         return float(nats), int(n_targets)
 

@@ -55,7 +55,7 @@ class Weights:
         """
         if self.machine.device != "cpu":
             batch = batch.to(self.machine.device)
-        with self.machine.autocast():
+        with self.machine.passing():
             nats, _ = self.loss(batch, drop)
         share = nats / max(1, n_targets)  # nothing was hidden in any text: nothing to learn
         if share.requires_grad:  # with everything frozen there is nothing to go back through
