@@ -198,16 +198,17 @@ class _AttentionIn(Function):
     def backward(ctx: Any, dq: Tensor | None, dk: Tensor | None, dv: Tensor | None, onto: Tensor | None) -> Grads:
         gain, shift, y, joined, *kept = ctx.saved_tensors
         by, heads, (batch, pos, _) = ctx.by, ctx.heads, ctx.shape
-        need_x, need_gain, need_shift, _, *need_weights = ctx.needs_input_grad[:10]
+        need_x, need_gain, need_shift = ctx.needs_input_grad[:3]
+        need_weights, need_biases = ctx.needs_input_grad[4:7], ctx.needs_input_grad[7:10]
         dh, d_gains = by.place_back((dq, dk, dv), kept[3:], heads, y.view(batch, pos, -1))
         rows = dh.view(batch * pos, -1)
         d_weights: list[Tensor | None] = [None, None, None]
-        if any(need_weights[:3]):
-            d_weights = _split(y.t() @ rows, ctx.widths, heads, need_weights[:3], by.paired)
+        if any(need_weights):
+            d_weights = _split(y.t() @ rows, ctx.widths, heads, need_weights, by.paired)
         d_biases: list[Tensor | None] = [None, None, None]
-        if any(need_weights[3:]):
+        if any(need_biases):
             summed = rows.sum(0, keepdim=True, dtype=wide_dtype(rows.dtype))
-            parts = _split(summed, ctx.widths, heads, need_weights[3:], by.paired)
+            parts = _split(summed, ctx.widths, heads, need_biases, by.paired)
             d_biases = [None if part is None else part[0] for part in parts]
         dx = d_gain = d_shift = None
         if need_x or need_gain or need_shift:
