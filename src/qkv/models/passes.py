@@ -259,13 +259,14 @@ class Compiled:
                 self._calls[name, dtype] = call
 
     def _call(self, name: str, dtype: torch.dtype, *given: Any) -> None:
+        """Of tensors their memory: contiguous ones, float32 but for activations, which are of `dtype`."""
         self._calls[name, dtype](*(g.data_ptr() if isinstance(g, Tensor) else g for g in given))
 
     def norm(
         self, x: Tensor, gain: Tensor, bias: Tensor | None, kind: NormKind, dtype: torch.dtype
     ) -> tuple[Tensor, Kept]:
         """See `Formulas`."""
-        x, (n, d) = x.contiguous(), x.shape
+        x, gain, (n, d) = x.contiguous(), gain.contiguous(), x.shape
         y, stats = x.new_empty(n, d, dtype=dtype), x.new_empty(n, 2)
         self._call("norm", dtype, n, d, kind.centred, x, gain, bias, kind.eps, y, stats)
         return y, (x, stats, None)
@@ -276,7 +277,7 @@ class Compiled:
         """See `Formulas`."""
         x, stats, _ = kept
         assert x is not None
-        (n, d), dy = x.shape, dy.contiguous()
+        (n, d), dy, gain = x.shape, dy.contiguous(), gain.contiguous()
         onto = None if onto is None else onto.contiguous()
         dx, shares = torch.empty_like(x), x.new_empty(_CHUNKS, 2, d)
         self._call("norm_back", dy.dtype, n, d, kind.centred, dy, x, stats, gain, onto, dx, shares)
