@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from qkv import native
 
@@ -376,7 +376,15 @@ def is_compiled() -> bool:
 
 
 def chosen(x: Tensor, dtype: torch.dtype, d_head: int = 0) -> Formulas | Compiled:
-    """What makes the passes over a stream `x`, with products in `dtype` and heads of that width."""
-    if _using is None or x.dtype != torch.float32 or dtype not in (torch.float32, torch.bfloat16):
+    """What makes the passes over a stream `x`, with products in `dtype` and heads of that width.
+
+    Tensors of other types than torch's own, such as those without memory that a plan counts with, are torch's matter.
+    """
+    if (
+        _using is None
+        or type(x) not in (Tensor, nn.Parameter)
+        or x.dtype != torch.float32
+        or dtype not in (torch.float32, torch.bfloat16)
+    ):
         return _FORMULAS
     return _using if d_head <= WIDEST_HEAD else _FORMULAS
