@@ -30,6 +30,18 @@ def test_a_source_is_compiled_once_and_found_again(fresh):
     written = made.stat().st_mtime_ns
     assert native.load("passes") is not None
     assert [path.stat().st_mtime_ns for path in fresh.iterdir()] == [written]
+    assert made.stat().st_mode & 0o077 == 0
+
+
+@pytest.mark.skipif(native.compiler() is None or sys.platform != "linux", reason="there is no C++ compiler")
+def test_a_library_that_others_could_have_written_is_made_again(fresh):
+    native.load("passes")
+    (made,) = fresh.iterdir()
+    made.unlink()
+    made.write_bytes(b"not ours")
+    made.chmod(0o666)
+    assert native.load("passes") is not None
+    assert made.stat().st_size > 1000 and made.stat().st_mode & 0o077 == 0
 
 
 def test_without_a_compiler_there_is_a_reason(fresh, monkeypatch):

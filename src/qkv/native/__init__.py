@@ -76,16 +76,25 @@ def _loaded(name: str) -> tuple[ctypes.CDLL | None, str]:
     wide = _WIDE if "avx512f" in _processor() else ()
     try:
         path = folder() / f"{name}-{_key(source, program, threads, wide)}.so"
-        if not path.exists():
+        if not _only_ours(path):
             _compile(source, program, threads, wide, path)
         return ctypes.CDLL(str(path)), ""
     except (OSError, RuntimeError, subprocess.SubprocessError) as error:
         return None, f"it could not be compiled ({' '.join(str(error).split())[:200]})"
 
 
+def _only_ours(path: Path) -> bool:
+    """Whether a library is there that nobody else could have written: it is run."""
+    try:
+        there = path.stat()
+    except FileNotFoundError:
+        return False
+    return there.st_uid in (os.getuid(), 0) and not there.st_mode & 0o022
+
+
 def _compile(source: Path, program: str, threads: Path, wide: tuple[str, ...], path: Path) -> None:
     """Write the library whole or not at all, whoever else does the same. Raises RuntimeError with what was said."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     handle, written = tempfile.mkstemp(suffix=".so", dir=path.parent)
     os.close(handle)
     try:
@@ -93,6 +102,7 @@ def _compile(source: Path, program: str, threads: Path, wide: tuple[str, ...], p
         done = subprocess.run(command, capture_output=True, text=True, timeout=_PATIENCE, stdin=subprocess.DEVNULL)
         if done.returncode:
             raise RuntimeError(next(iter(done.stderr.splitlines()), f"{program} ended with {done.returncode}"))
+        os.chmod(written, 0o700)
         ctypes.CDLL(written)  # what cannot be loaded is not kept
         os.replace(written, path)
     finally:
