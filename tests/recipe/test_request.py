@@ -234,7 +234,8 @@ def test_laws_read_a_batch_that_was_set(small_text: Path, tmp_path: Path) -> Non
     assert fine.optimizer.embed_factor == pytest.approx(500 / fine.schedule.most_steps)
 
 
-def test_what_a_training_cannot_start_from_is_told_with_what_can_be_typed(small_text: Path, tmp_path: Path) -> None:
+def test_what_a_training_cannot_start_from_is_told_with_what_can_be_typed(small_text, tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)  # the newest run of the folder where one stands would be proposed
     (tmp_path / "theirs").mkdir()
     (tmp_path / "theirs" / "config.json").touch()
     for name, said in (
