@@ -3,8 +3,10 @@
 import pytest
 import torch
 
+from qkv import native
 from qkv.errors import ConfigError
-from qkv.training.precision import Machine, check_compiler, has_bf16_units, resolve
+from qkv.models import passes
+from qkv.training.precision import Machine, check_compiler, check_native, has_bf16_units, resolve
 
 
 @pytest.mark.parametrize(
@@ -37,6 +39,26 @@ def test_a_compiler_that_does_not_work_is_a_sentence(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(torch, "compile", broken)
     with pytest.raises(ConfigError, match=r"No working C\+\+ compiler found: \(None, 'g\+\+'\)\); leave it out"):
         check_compiler(Machine(compile=True))
+
+
+def test_native_passes_that_cannot_be_had_are_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(native, "why_not", lambda name: "there is no C++ compiler here (g++, clang++)")
+    check_native(Machine())
+    check_native(Machine(native=True, compile=True))
+    with pytest.raises(ConfigError, match=r"cannot be native here: there is no C\+\+ compiler here .*; leave it out"):
+        check_native(Machine(native=True))
+
+
+@pytest.mark.skipif(native.load("passes") is None, reason=native.why_not("passes"))
+def test_passes_are_native_while_a_model_passes_and_not_where_torch_compiles() -> None:
+    for machine, expected in (
+        (Machine(), False),
+        (Machine(native=True), True),
+        (Machine(native=True, compile=True), False),
+    ):
+        with machine.passing():
+            assert passes.is_compiled() is expected
+        assert not passes.is_compiled()
 
 
 def test_automatic_threads_are_torchs() -> None:

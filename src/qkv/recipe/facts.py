@@ -56,7 +56,7 @@ def machine_facts(config: RunConfig) -> dict[str, Any]:
         "ranks": config.machine.ranks,
         "shard": config.machine.shard,
         "precision": config.machine.precision,
-        "native": config.machine.native and not native.why_not("passes"),
+        "native": config.machine.passes_natively and not native.why_not("passes"),
     }
 
 

@@ -42,7 +42,7 @@ from qkv.recipe.assemble import assemble
 from qkv.recipe.request import Request, RunConfig, resolve
 from qkv.tasks import Data, find_task
 from qkv.training.optimizers import make_optimizer
-from qkv.training.precision import check_compiler
+from qkv.training.precision import check_compiler, check_native
 from qkv.training.ranks import check_shares
 from qkv.training.record import Observer, StepRecord
 from qkv.training.shards import blocks_of, check_shard
@@ -117,6 +117,7 @@ def plan(request: Request, place: Place, cache: Path | None) -> Forecast:
     check_shares(config.training, config.machine.ranks, find_task(config.task).examples)
     check_shard(config.machine)
     check_compiler(config.machine)
+    check_native(config.machine)
     return dataclasses.replace(forecast(config, corpus, place=place), note=scale.note)
 
 

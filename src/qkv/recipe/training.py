@@ -40,7 +40,7 @@ from qkv.tasks import Data, Evaluation, find_task
 from qkv.telemetry import Store
 from qkv.training import checkpoint as checkpoints
 from qkv.training.brief import BRIEF_SECONDS
-from qkv.training.precision import Machine, check_compiler, check_device
+from qkv.training.precision import Machine, check_compiler, check_device, check_native
 from qkv.training.ranks import Ranks, check_shares, join
 from qkv.training.record import Observer, Outcome, StepRecord
 from qkv.training.shards import check_shard
@@ -115,6 +115,7 @@ def train(request: Request, *, out: Path | None, listening: Listening, cache: Pa
             check_shares(config.training, ranks.world, find_task(config.task).examples)
             check_shard(config.machine)
             check_compiler(config.machine)
+            check_native(config.machine)
             dump_toml(to_dict(config))  # what cannot be written is said before the work
         config, corpus = _agreed(config, corpus, cache, ranks)
         parts = _assembled(config, corpus, ranks)

@@ -19,7 +19,7 @@ from qkv.errors import ConfigError
 from qkv.models import passes
 from qkv.training.memory import hand_back_freed_memory, keep_freed_memory
 
-__all__ = ["Machine", "check_compiler", "check_device", "has_bf16_units", "native_here", "resolve"]
+__all__ = ["Machine", "check_compiler", "check_device", "check_native", "has_bf16_units", "native_here", "resolve"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,6 +53,11 @@ class Machine:
         """Whether updates can be recorded here."""
         return self.capture and self.device == "cuda" and self.ranks == 1
 
+    @property
+    def passes_natively(self) -> bool:
+        """Whether passes are to be native: a loss that torch compiles, and another device, have their own."""
+        return self.native and self.device == "cpu" and not self.compile
+
     @contextlib.contextmanager
     def active(self) -> Iterator[None]:
         """This many threads and deterministic algorithms inside; what was set before, after.
@@ -84,7 +89,7 @@ class Machine:
         with contextlib.ExitStack() as held:
             if self.precision == "bf16":
                 held.enter_context(torch.autocast(self.device, dtype=torch.bfloat16))
-            held.enter_context(passes.using(self.native and self.device == "cpu"))
+            held.enter_context(passes.using(self.passes_natively))
             yield
 
     def compiled(self, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -149,6 +154,12 @@ def check_compiler(machine: Machine) -> None:
     except Exception as error:  # of torch, of the compiler that it starts, or of the files that this one needs
         said = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise ConfigError(f"machine.compile is true, but nothing can be compiled here ({said}); leave it out") from None
+
+
+def check_native(machine: Machine) -> None:
+    """Make sure that native passes can be had where they are asked for. Raises ConfigError with the reason."""
+    if machine.passes_natively and (why := native.why_not("passes")):
+        raise ConfigError(f"machine.native is true, but passes cannot be native here: {why}; leave it out")
 
 
 def has_bf16_units() -> bool:
