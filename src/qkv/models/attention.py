@@ -36,6 +36,8 @@ def attend(q: Tensor, k: Tensor, v: Tensor, to: Visible, scale: float) -> Tensor
 
     q [batch, head, query_pos, d_head]; k, v [batch, kv_head, key_pos, d_head] with head a multiple of kv_head.
     """
+    if fused.serves(q) and fused_attend.tiles_serve(q, k):
+        return fused_attend.attend_by_tiles(q, k, v, to.bias, scale, causal=to.causal)
     if fused.serves(q) and fused_attend.keeps(q, k):
         bias = fused_attend.causal_bias(q.shape[2], q) if to.causal else to.bias
         return fused_attend.attend_kept(q, k, v, bias, scale)

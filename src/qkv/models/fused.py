@@ -203,12 +203,12 @@ class _AttentionIn(Function):
         dh, d_gains = by.place_back((dq, dk, dv), kept[3:], heads, y.view(batch, pos, -1))
         rows = dh.view(batch * pos, -1)
         d_weights: list[Tensor | None] = [None, None, None]
-        if any(need_weights):
-            d_weights = _split(y.t() @ rows, ctx.widths, heads, need_weights, by.paired)
         d_biases: list[Tensor | None] = [None, None, None]
-        if any(need_biases):
-            summed = rows.sum(0, keepdim=True, dtype=wide_dtype(rows.dtype))
-            parts = _split(summed, ctx.widths, heads, need_biases, by.paired)
+        dW, db = _weight_grads(by, y, rows, rows, any(need_weights), any(need_biases))
+        if dW is not None:
+            d_weights = _split(dW, ctx.widths, heads, need_weights, by.paired)
+        if db is not None:
+            parts = _split(db[None], ctx.widths, heads, need_biases, by.paired)
             d_biases = [None if part is None else part[0] for part in parts]
         dx = d_gain = d_shift = None
         if need_x or need_gain or need_shift:
@@ -219,6 +219,15 @@ class _AttentionIn(Function):
                 dx = dx.to(onto.dtype).add_(onto)
             dx = dx.view(ctx.shape)
         return dx, d_gain, d_shift, None, *d_weights, *d_biases, *(d_gains or (None, None)), None, None
+
+
+def _weight_grads(
+    by: passes.Formulas | passes.Compiled, x: Tensor, d: Tensor, whole: Tensor, need_W: bool, need_b: bool
+) -> tuple[Tensor | None, Tensor | None]:
+    """Of y = x W + b, dW = x^T d and db = sum_n d, where needed; `whole` is d before it was rounded."""
+    if not need_W:
+        return None, whole.sum(0, dtype=wide_dtype(whole.dtype)) if need_b else None
+    return by.weight_grad(x, d, whole if need_b else None)
 
 
 def _normed(
@@ -254,11 +263,6 @@ def _plus_product(residual: Tensor | None, rows: Tensor, weight: Tensor, bias: T
     return _rows(residual) + product
 
 
-def _summed(dy: Tensor) -> Tensor:
-    """The gradient of a bias that was added to every row, at least float32."""
-    return _rows(dy).sum(0, dtype=wide_dtype(dy.dtype))
-
-
 class _AttentionOut(Function):
     """y = x + z W + b; dx = dy, dz = dy W^T, dW = z^T dy, db = sum_n dy."""
 
@@ -269,20 +273,18 @@ class _AttentionOut(Function):
         heads, weight = z.transpose(1, 2), W_O.to(dtype)
         rows = heads.reshape(-1, weight.shape[0]).to(dtype)
         ctx.save_for_backward(rows, weight)
-        ctx.shape = heads.shape
+        ctx.by, ctx.shape = passes.chosen(z if residual is None else residual, dtype), heads.shape
         return _plus_product(residual, rows, weight, b_O).view(*heads.shape[:2], -1)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dy: Tensor) -> Grads:
         rows, weight = ctx.saved_tensors
-        d = _rows(dy).to(rows.dtype)
-        dz = dW = None
+        whole, dz = _rows(dy), None
+        d = whole.to(rows.dtype)
         if ctx.needs_input_grad[1]:
             dz = (d @ weight.t()).view(ctx.shape).transpose(1, 2)
-        if ctx.needs_input_grad[2]:
-            dW = rows.t() @ d
-        db = _summed(dy) if ctx.needs_input_grad[3] else None
+        dW, db = _weight_grads(ctx.by, rows, d, whole, *ctx.needs_input_grad[2:4])
         return dy if ctx.needs_input_grad[0] else None, dz, dW, db, None
 
 
@@ -351,16 +353,16 @@ class _MLP(Function):
         by, rows = ctx.by, _rows(dy)
         d = rows.to(y.dtype)
         d_gain = d_shift = dg = d_b_in = None
-        d_out = s.t() @ d if need_out else None
+        d_out, d_b_out = _weight_grads(by, s, d, rows, need_out, need_b_out)
         if gate is not None:
             dc, dg = by.gate_back(d @ w_out.t(), g, c, a)
-            d_b_in = _summed(dc) if need_b_in else None
+            d_in, d_b_in = _weight_grads(by, y, dc, dc, need_in, need_b_in)
         else:
             factor = 2 if ctx.kind == "relu2" else 1
             ds = torch.addmm(d.new_empty(()), d, w_out.t(), beta=0, alpha=factor)
             dc, d_b_in = by.slope(ctx.kind, ds, a, summed=need_b_in)
-        d_gate = y.t() @ dg if dg is not None and need_gate else None
-        d_in = y.t() @ dc if need_in else None
+            d_in, _ = _weight_grads(by, y, dc, dc, need_in, False)
+        d_gate = by.weight_grad(y, dg, None)[0] if dg is not None and need_gate else None
         dx = rows if ctx.residual else None
         if need_x or need_gain or need_shift:
             d_y = dc @ w_in.t()
@@ -371,6 +373,5 @@ class _MLP(Function):
             else:
                 d_y = d_y.to(rows.dtype)
                 dx = d_y if dx is None else d_y.add_(dx)
-        d_b_out = _summed(rows) if need_b_out else None
         d_x = None if dx is None else dx.view(ctx.shape)
         return d_x, d_gain, d_shift, None, d_in, d_gate, d_out, d_b_in, d_b_out, None, None, None

@@ -18,8 +18,10 @@ from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
 from qkv.models.fused import product_dtype
+from qkv.models.passes import tiles_for
+from qkv.models.tiles import Tiles
 
-__all__ = ["attend_kept", "keeps"]
+__all__ = ["attend_by_tiles", "attend_kept", "keeps", "tiles_serve"]
 
 Grads = tuple[Tensor | None, ...]
 
@@ -27,6 +29,8 @@ LARGEST_PATTERN = 2**25
 """Most entries of a pattern that is kept: 64 MiB in bfloat16."""
 LONGEST = {torch.bfloat16: 512, torch.float32: 128}
 """Up to how many keys this path is the faster one (two cores with AVX-512; benchmarks/attention.py)."""
+LONGEST_BY_TILES, WIDEST_BY_TILES = 4096, 256
+"""Most keys, and numbers of a head, for which tiles are the faster ones: then a head fits next to the processor."""
 AT_ONCE = 2**20
 """Entries of the pattern worked on at a time, for its intermediate values to stay small."""
 
@@ -46,6 +50,40 @@ def attend_kept(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, scale: flo
     """
     dtype = product_dtype(q)
     return _Attend.apply(q.to(dtype), k.to(dtype), v.to(dtype), bias, scale)
+
+
+def tiles_serve(q: Tensor, k: Tensor) -> bool:
+    """Whether the processor's tiles are taken, and serve keys of this number and width."""
+    return tiles_for(q) is not None and k.shape[2] <= LONGEST_BY_TILES and q.shape[3] <= WIDEST_BY_TILES
+
+
+def attend_by_tiles(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, scale: float, *, causal: bool) -> Tensor:
+    """The same of bfloat16 q by tiles, which keep no pattern: the scores are made once more on the way back.
+
+    z lies by position in memory, as the product with W_O reads it.
+    """
+    tiles = tiles_for(q)
+    assert tiles is not None
+    bias = None if bias is None else bias.float().contiguous()
+    return _ByTiles.apply(q.contiguous(), *(x.to(q.dtype).contiguous() for x in (k, v)), bias, scale, causal, tiles)
+
+
+class _ByTiles(Function):
+    @staticmethod
+    def forward(
+        ctx: Any, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, scale: float, causal: bool, tiles: Tiles
+    ) -> Tensor:
+        z, mass = tiles.attend(q, k, v, bias, scale, causal=causal)
+        ctx.save_for_backward(q, k, v, mass, bias)
+        ctx.how = tiles, scale, causal
+        return z
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dz: Tensor) -> Grads:
+        q, k, v, mass, bias = ctx.saved_tensors
+        tiles, scale, causal = ctx.how
+        return *tiles.attend_back(dz.to(q.dtype), q, k, v, mass, bias, scale, causal=causal), None, None, None, None
 
 
 def causal_bias(n: int, like: Tensor) -> Tensor:

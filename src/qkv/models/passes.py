@@ -16,8 +16,20 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from qkv import native
+from qkv.models.tiles import Tiles
 
-__all__ = ["Compiled", "Formulas", "Heads", "NormKind", "chosen", "is_compiled", "using", "wide_dtype"]
+__all__ = [
+    "Compiled",
+    "Formulas",
+    "Heads",
+    "NormKind",
+    "Tiles",
+    "chosen",
+    "is_compiled",
+    "tiles_for",
+    "using",
+    "wide_dtype",
+]
 
 Sides = tuple[Tensor, Tensor, Tensor]
 Kept = tuple[Tensor | None, Tensor | None, Tensor | None]
@@ -135,6 +147,12 @@ class Formulas:
         dc = ds * a
         return dc, torch.ops.aten.silu_backward(ds.mul_(c), g)
 
+    # weights
+
+    def weight_grad(self, x: Tensor, d: Tensor, summed: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """dW = x^T d of rows x [n, a] and d [n, b]; db = sum_n of `summed`, d as it was before it was rounded."""
+        return x.t() @ d, None if summed is None else summed.sum(0, dtype=wide_dtype(summed.dtype))
+
     # heads
 
     def place(self, h: Tensor, gains: tuple[Tensor, Tensor] | None, heads: Heads) -> tuple[Sides, Kept]:
@@ -232,15 +250,16 @@ def _gelu_tanh(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 class Compiled:
-    """The same of float32 and bfloat16 products and a float32 stream, one call each (`native/passes.cpp`).
+    """The same of float32 and bfloat16 products and a float32 stream, one call each (`native/*.cpp`).
 
     Sums over rows are made in shares whose number is that of no machine, so results do not depend on threads.
     """
 
     paired = False
 
-    def __init__(self, library: ctypes.CDLL) -> None:
+    def __init__(self, library: ctypes.CDLL, tiles: ctypes.CDLL | None = None) -> None:
         self._calls: dict[tuple[str, torch.dtype], Any] = {}
+        self.tiles = Tiles(tiles) if tiles is not None and tiles.tiles() else None
         n, pointer, number = ctypes.c_long, ctypes.c_void_p, ctypes.c_float
         shapes = {
             **{f"activate_{kind}": (n, pointer, pointer) for kind in ("relu2", "gelu_tanh", "gelu")},
@@ -309,6 +328,15 @@ class Compiled:
         self._call("gate_back", ds.dtype, ds.numel(), ds, g, c, dg)
         return ds, dg
 
+    def weight_grad(self, x: Tensor, d: Tensor, summed: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """See `Formulas`; in bfloat16 by tiles where the processor has them, then both are summed and kept in float32.
+
+        db is then that of d as it is.
+        """
+        if self.tiles is None or d.dtype != torch.bfloat16 or x.dtype != torch.bfloat16:
+            return _FORMULAS.weight_grad(x, d, summed)
+        return self.tiles.weight_grad(x, d, summed=summed is not None)
+
     def place(self, h: Tensor, gains: tuple[Tensor, Tensor] | None, heads: Heads) -> tuple[Sides, Kept]:
         """See `Formulas`."""
         batch, pos, _, d = h.shape
@@ -363,7 +391,7 @@ def using(compiled: bool) -> Iterator[None]:
 def _compiled() -> Compiled | None:
     global _made
     if _made is None and (library := native.load("passes")) is not None:
-        _made = Compiled(library)
+        _made = Compiled(library, native.load("tiles"))
     return _made
 
 
@@ -373,6 +401,11 @@ _made: Compiled | None = None
 def is_compiled() -> bool:
     """Whether compiled passes are taken now."""
     return _using is not None
+
+
+def tiles_for(q: Tensor) -> Tiles | None:
+    """The processor's tiles, where they are taken now and serve such a tensor."""
+    return _using.tiles if _using is not None and type(q) is Tensor and q.dtype == torch.bfloat16 else None
 
 
 def chosen(x: Tensor, dtype: torch.dtype, d_head: int = 0) -> Formulas | Compiled:

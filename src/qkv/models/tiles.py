@@ -1,0 +1,76 @@
+"""Products of bfloat16 by the tiles of the processor, summed in float32 (`native/tiles.cpp`; Intel's AMX).
+
+They serve where torch's own products are slow: the gradients of weights, whose operands both lie across, and attention,
+whose scores need not go through memory. `Compiled` in `passes` holds them where the processor has any.
+"""
+
+import ctypes
+from typing import Any
+
+import torch
+from torch import Tensor
+
+__all__ = ["Tiles"]
+
+_SIDE, _DEPTH, _BLOCK = 16, 32, 256
+"""Columns of a tile, rows in its depth, and rows that the gradient of a weight lays out at a time."""
+
+
+class Tiles:
+    """One call each, on contiguous tensors; results do not depend on the number of threads."""
+
+    def __init__(self, library: ctypes.CDLL) -> None:
+        n, pointer = ctypes.c_long, ctypes.c_void_p
+        self._weights, self._attend, self._back = library.weight_gradient, library.attend, library.attend_back
+        self._weights.argtypes, self._weights.restype = (n, n, n, *5 * (pointer,)), None
+        sizes = (*7 * (n,), ctypes.c_float, pointer, n, n)
+        self._attend.argtypes, self._attend.restype = (*sizes, *5 * (pointer,)), None
+        self._back.argtypes, self._back.restype = (*sizes, *8 * (pointer,)), None
+
+    def weight_grad(self, x: Tensor, d: Tensor, *, summed: bool) -> tuple[Tensor, Tensor | None]:
+        """x^T d [a, b] of rows x [n, a] and d [n, b], and where asked the sum of d's rows, in float32."""
+        x, d, (n, a), b = x.contiguous(), d.contiguous(), x.shape, d.shape[1]
+        dW = d.new_empty(a, b, dtype=torch.float32)
+        db = d.new_empty(b, dtype=torch.float32) if summed else None
+        a16, b16 = -(-a // _SIDE) * _SIDE, -(-b // _SIDE) * _SIDE
+        room = dW.new_empty(a16 * b16 + (a16 + b16) * min(_BLOCK, -(-n // _DEPTH) * _DEPTH) // 2)
+        self._weights(
+            n, a, b, *(t.data_ptr() for t in (x, d, dW)), None if db is None else db.data_ptr(), room.data_ptr()
+        )
+        return dW, db
+
+    def attend(
+        self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, scale: float, *, causal: bool
+    ) -> tuple[Tensor, Tensor]:
+        """z [batch, head, pos, d], by position in memory, and log sum_j exp(score_ij), float32 [batch, head, pos]."""
+        batch, heads, pos, d = q.shape
+        z, mass = q.new_empty(batch, pos, heads, d), q.new_empty(batch, heads, pos, dtype=torch.float32)
+        self._attend(*_sizes(q, k, bias, scale, causal), *(t.data_ptr() for t in (q, k, v, z, mass)))
+        return z.transpose(1, 2), mass
+
+    def attend_back(
+        self,
+        dz: Tensor,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        mass: Tensor,
+        bias: Tensor | None,
+        scale: float,
+        *,
+        causal: bool,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """The gradients of q, k and v, of that of z."""
+        dz, parts = dz.transpose(1, 2).contiguous(), (torch.empty_like(q), torch.empty_like(k), torch.empty_like(v))
+        self._back(*_sizes(q, k, bias, scale, causal), *(t.data_ptr() for t in (q, k, v, mass, dz, *parts)))
+        return parts
+
+
+def _sizes(q: Tensor, k: Tensor, bias: Tensor | None, scale: float, causal: bool) -> tuple[Any, ...]:
+    """What `native/tiles.cpp` is told of an attention; `bias` float32 [batch or 1, 1, queries or 1, keys]."""
+    batch, heads, queries, d = q.shape
+    where = (None, 0, 0)
+    if bias is not None:
+        assert bias.dtype == torch.float32 and bias.stride(3) == 1 and bias.shape[1] == 1
+        where = bias.data_ptr(), *(0 if bias.shape[i] == 1 else bias.stride(i) for i in (0, 2))
+    return batch, heads, k.shape[1], queries, k.shape[2], d, causal, scale, *where
