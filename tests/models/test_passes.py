@@ -73,6 +73,20 @@ def test_activation_and_its_slope_equal_their_formulas(compiled, n, d, kind, dty
         same(sums, their_sums, dtype, scale=n)
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("n", "d"), SIZES)
+def test_a_product_and_its_bias_equal_their_formulas_wherever_the_bias_is_added(compiled, n, d, dtype):
+    y, W, bias, x = (normal(*shape, seed=seed) for seed, shape in enumerate(((n, 9), (9, d), (d,), (n, d))))
+    y, W = y.to(dtype), W.to(dtype)
+    for b in (None, bias, normal(2 * d, seed=5)[::2]):
+        same(
+            compiled.plus_product(x, y, W, b), FORMULAS.plus_product(x, y, W, b), torch.float32 if b is None else dtype
+        )
+        (s, kept), (expected, theirs) = (by.activate("relu2", *by.product(y, W, b)) for by in (compiled, FORMULAS))
+        same(s, expected, dtype, scale=9)
+        same(kept, theirs, dtype, scale=3)
+
+
 @pytest.mark.parametrize("kind", ["gelu", "gelu_tanh"])
 def test_activations_keep_what_they_are_far_from_zero(compiled, kind):
     """A line, or nothing; infinite is infinite, and what is not a number stays so."""
@@ -121,9 +135,11 @@ def test_heads_equal_their_formulas_up_to_the_order_of_coordinates(compiled, n_h
     gains = (normal(d, seed=1), normal(d, seed=2)) if normed else None
     order = torch.arange(d).view(2, -1).t().flatten() if turned else torch.arange(d)  # pairs beside each other
     n_qk = n_heads + n_kv
-    paired = torch.cat((h[:, :, :n_qk, order], h[:, :, n_qk:]), dim=2)
-    sides, kept = compiled.place(h.clone(), gains, heads)
-    theirs, of_formula = FORMULAS.place(paired.clone(), gains, heads)
+    bias = normal(n, d, seed=8).to(dtype).float() if normed else None
+    added = h if bias is None else (h.float() + bias).to(dtype)
+    sides, kept = compiled.place(added.clone() if bias is None else h.clone(), bias, gains, heads)
+    h, paired = added, torch.cat((added[:, :, :n_qk, order], added[:, :, n_qk:]), dim=2)
+    theirs, of_formula = FORMULAS.place(paired.clone(), None, gains, heads)
     for i, (mine, their) in enumerate(zip(sides, theirs, strict=True)):
         assert mine.is_contiguous()
         same(mine[..., order] if i < 2 else mine, their, dtype, scale=4)

@@ -183,13 +183,12 @@ class _AttentionIn(Function):
         ctx.by, ctx.kind = by, kind = passes.chosen(x, dtype, heads.d_head), kind
         y, kept = _normed(by, _rows(x), gain, shift, kind, dtype)
         joined = _join((W_Q, W_K, W_V), heads, dtype, by.paired)
+        bias = None
         if b_Q is not None and b_K is not None and b_V is not None:
-            bias = _join((b_Q[None], b_K[None], b_V[None]), heads, dtype, by.paired)[0]
-            h = torch.addmm(bias, y, joined)
-        else:
-            h = y @ joined
+            bias = _join((b_Q[None], b_K[None], b_V[None]), heads, b_Q.dtype, by.paired)[0]
+        h, rest = by.product(y, joined, bias)
         gains = (q_gain, k_gain) if q_gain is not None and k_gain is not None else None
-        sides, of_heads = by.place(h.view(*x.shape[:2], -1, heads.d_head), gains, heads)
+        sides, of_heads = by.place(h.view(*x.shape[:2], -1, heads.d_head), rest, gains, heads)
         ctx.save_for_backward(gain, shift, y, joined, *kept, *of_heads)
         return *sides, x
 
@@ -252,15 +251,13 @@ def attention_out(residual: Tensor | None, z: Tensor, W_O: Tensor, b_O: Tensor |
     return _AttentionOut.apply(residual, z, W_O, b_O, product_dtype(z))
 
 
-def _plus_product(residual: Tensor | None, rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """residual + rows @ weight + bias, in as few operators as dtypes allow."""
-    if residual is None:
-        return rows @ weight if bias is None else torch.addmm(bias.to(rows.dtype), rows, weight)
-    if residual.dtype == rows.dtype:
-        out = torch.addmm(_rows(residual), rows, weight)
-        return out if bias is None else out.add_(bias)
-    product = rows @ weight if bias is None else torch.addmm(bias.to(rows.dtype), rows, weight)
-    return _rows(residual) + product
+def _onto(
+    by: passes.Formulas | passes.Compiled, residual: Tensor | None, rows: Tensor, weight: Tensor, bias: Tensor | None
+) -> Tensor:
+    """[residual +] rows @ weight + bias."""
+    if residual is not None:
+        return by.plus_product(_rows(residual), rows, weight, bias)
+    return rows @ weight if bias is None else torch.addmm(bias.to(rows.dtype), rows, weight)
 
 
 class _AttentionOut(Function):
@@ -274,7 +271,7 @@ class _AttentionOut(Function):
         rows = heads.reshape(-1, weight.shape[0]).to(dtype)
         ctx.save_for_backward(rows, weight)
         ctx.by, ctx.shape = passes.chosen(z if residual is None else residual, dtype), heads.shape
-        return _plus_product(residual, rows, weight, b_O).view(*heads.shape[:2], -1)
+        return _onto(ctx.by, residual, rows, weight, b_O).view(*heads.shape[:2], -1)
 
     @staticmethod
     @once_differentiable
@@ -333,17 +330,17 @@ class _MLP(Function):
         by = passes.chosen(x, dtype)
         y, kept = _normed(by, _rows(x), gain, shift, norm_kind, dtype)
         w_in, w_out, g, gate = W_in.to(dtype), W_out.to(dtype), None, None
-        c = y @ w_in if b_in is None else torch.addmm(b_in.to(dtype), y, w_in)
         if W_gate is not None:
+            c = y @ w_in if b_in is None else torch.addmm(b_in.to(dtype), y, w_in)
             gate = W_gate.to(dtype)
             g = y @ gate
             s, a = by.gate(g, c)
         else:
-            s, a = by.activate(kind, c)
+            s, a = by.activate(kind, *by.product(y, w_in, b_in))
             c = None
         ctx.save_for_backward(gain, shift, y, a, g, c, s, w_in, gate, w_out, *kept)
         ctx.by, ctx.norm_kind, ctx.kind, ctx.residual, ctx.shape = by, norm_kind, kind, residual, x.shape
-        return _plus_product(x if residual else None, s, w_out, b_out).view(x.shape)
+        return _onto(by, x if residual else None, s, w_out, b_out).view(x.shape)
 
     @staticmethod
     @once_differentiable

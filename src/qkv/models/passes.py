@@ -119,13 +119,27 @@ class Formulas:
         d = dy.mul_(gain).addcmul_(u, share[:, None])
         return (d.mul_(r) if onto is None else torch.addcmul(onto, d, r)), d_gain, None
 
+    # products with a bias
+
+    def product(self, y: Tensor, W: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """y W + b, and what of b is still to be added by the pass that follows."""
+        return (y @ W if bias is None else torch.addmm(bias.to(y.dtype), y, W)), None
+
+    def plus_product(self, x: Tensor, y: Tensor, W: Tensor, bias: Tensor | None) -> Tensor:
+        """x + y W + b of rows, in the dtype of x: back onto the residual stream."""
+        if x.dtype == y.dtype:
+            out = torch.addmm(x, y, W)
+            return out if bias is None else out.add_(bias)
+        return x + self.product(y, W, bias)[0]
+
     # the MLP
 
-    def activate(self, kind: str, c: Tensor) -> tuple[Tensor, Tensor]:
-        """s = act(c), and what the slope is made of. May overwrite c.
+    def activate(self, kind: str, c: Tensor, bias: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """s = act(c [+ b]), and what the slope is made of. May overwrite c.
 
         relu2: s = a a with a = relu(c), which is half the slope; gelu_tanh: the slope is made beside s; gelu: of c.
         """
+        assert bias is None, "a product of torch has its bias"
         if kind == "relu2":
             a = c.relu_()
             return a * a, a
@@ -155,11 +169,15 @@ class Formulas:
 
     # heads
 
-    def place(self, h: Tensor, gains: tuple[Tensor, Tensor] | None, heads: Heads) -> tuple[Sides, Kept]:
+    def place(
+        self, h: Tensor, bias: Tensor | None, gains: tuple[Tensor, Tensor] | None, heads: Heads
+    ) -> tuple[Sides, Kept]:
         """q, k, v [batch, head, pos, d_head] of the joined products h [batch, pos, heads, d_head]; may overwrite h.
 
-        Of q and k each head is normed (q' = g q / rms(q)) and turned (q'' = e^{ia} q').
+        `bias` is what `product` left of theirs. Of q and k each head is normed (q' = g q / rms(q)) and turned
+        (q'' = e^{ia} q').
         """
+        assert bias is None, "a product of torch has its bias"
         dtype, n_qk = h.dtype, heads.n_heads + heads.n_kv_heads
         qk, v = h.narrow(2, 0, n_qk), h.narrow(2, n_qk, heads.n_kv_heads)
         u = r = gain = None
@@ -262,13 +280,14 @@ class Compiled:
         self.tiles = Tiles(tiles) if tiles is not None and tiles.tiles() else None
         n, pointer, number = ctypes.c_long, ctypes.c_void_p, ctypes.c_float
         shapes = {
-            **{f"activate_{kind}": (n, pointer, pointer) for kind in ("relu2", "gelu_tanh", "gelu")},
+            **{f"activate_{kind}": (n, n, *3 * (pointer,)) for kind in ("relu2", "gelu_tanh", "gelu")},
+            "plus": (n, n, *4 * (pointer,)),
             "gate": (n, *3 * (pointer,)),
             "gate_back": (n, *4 * (pointer,)),
             "slope": (n, n, *3 * (pointer,)),
             "norm": (n, n, n, *3 * (pointer,), number, pointer, pointer),
             "norm_back": (n, n, n, *7 * (pointer,)),
-            "heads": (*5 * (n,), pointer, pointer, number, *5 * (pointer,)),
+            "heads": (*5 * (n,), *3 * (pointer,), number, *5 * (pointer,)),
             "heads_back": (*5 * (n,), *9 * (pointer,)),
         }
         for dtype, ending in ((torch.float32, "f32"), (torch.bfloat16, "bf16")):
@@ -303,10 +322,21 @@ class Compiled:
         d_gain, d_bias = shares.sum(0).unbind()
         return dx, d_gain, None if bias is None else d_bias
 
-    def activate(self, kind: str, c: Tensor) -> tuple[Tensor, Tensor]:
+    def product(self, y: Tensor, W: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """See `Formulas`; the bias is left to the pass that follows."""
+        return y @ W, None if bias is None else bias.contiguous()
+
+    def plus_product(self, x: Tensor, y: Tensor, W: Tensor, bias: Tensor | None) -> Tensor:
+        """See `Formulas`."""
+        x, p = x.contiguous(), y @ W
+        out = torch.empty_like(x)
+        self._call("plus", p.dtype, *x.shape, x, p, None if bias is None else bias.contiguous(), out)
+        return out
+
+    def activate(self, kind: str, c: Tensor, bias: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """See `Formulas`; the slope is made beside s for each kind."""
         s = torch.empty_like(c)
-        self._call(f"activate_{kind}", c.dtype, c.numel(), c, s)
+        self._call(f"activate_{kind}", c.dtype, c.numel() // c.shape[-1], c.shape[-1], c, bias, s)
         return s, c
 
     def slope(self, kind: str, ds: Tensor, kept: Tensor, *, summed: bool) -> tuple[Tensor, Tensor | None]:
@@ -337,7 +367,9 @@ class Compiled:
             return _FORMULAS.weight_grad(x, d, summed)
         return self.tiles.weight_grad(x, d, summed=summed is not None)
 
-    def place(self, h: Tensor, gains: tuple[Tensor, Tensor] | None, heads: Heads) -> tuple[Sides, Kept]:
+    def place(
+        self, h: Tensor, bias: Tensor | None, gains: tuple[Tensor, Tensor] | None, heads: Heads
+    ) -> tuple[Sides, Kept]:
         """See `Formulas`."""
         batch, pos, _, d = h.shape
         q = h.new_empty(batch, heads.n_heads, pos, d)
@@ -347,7 +379,7 @@ class Compiled:
             both = torch.cat(gains)
             rs = h.new_empty(batch, pos, heads.n_heads + heads.n_kv_heads, dtype=torch.float32)
         sizes = (batch, pos, heads.n_heads, heads.n_kv_heads, d)
-        self._call("heads", h.dtype, *sizes, h, both, heads.qk_eps, _turns(heads), q, k, v, rs)
+        self._call("heads", h.dtype, *sizes, h, bias, both, heads.qk_eps, _turns(heads), q, k, v, rs)
         return (q, k, v), (h if gains is not None else None, rs, both)
 
     def place_back(

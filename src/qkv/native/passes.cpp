@@ -8,6 +8,10 @@
 #include <stdint.h>
 #include <string.h>
 
+#ifdef __AVX512BF16__
+#include <immintrin.h>
+#endif
+
 namespace {
 
 constexpr long CHUNKS = 32;
@@ -35,31 +39,95 @@ inline void put(bf16 &to, float x) {  // to the nearest, ties to even; NaN stays
   to.bits = static_cast<uint16_t>(x != x ? 0x7fc0u : rounded);
 }
 
-// e^x to 2 units in the last place, 0 below -87 (Cephes, Moshier 1989: expf).
-inline float exponential(float x) {
-  float bounded = x < -87.f ? -87.f : (x > 88.f ? 88.f : x);
-  float n = __builtin_rintf(bounded * 1.44269504088896341f);
-  float r = bounded - n * 0.693359375f;
+// 16 numbers at a time, in the registers of whatever processor this is.
+constexpr long WIDTH = 16;
+typedef float floats __attribute__((vector_size(64)));
+typedef int32_t ints __attribute__((vector_size(64)));
+typedef uint32_t words __attribute__((vector_size(64)));
+typedef uint16_t halves __attribute__((vector_size(32)));
+
+template <class To, class From>
+inline To bits(From from) {
+  To to;
+  static_assert(sizeof(to) == sizeof(from), "as many bits");
+  memcpy(&to, &from, sizeof(to));
+  return to;
+}
+
+inline floats load(const float *from) {
+  floats x;
+  memcpy(&x, from, sizeof(x));
+  return x;
+}
+
+inline floats load(const bf16 *from) {
+  halves x;
+  memcpy(&x, from, sizeof(x));
+  return bits<floats>(__builtin_convertvector(x, words) << 16);
+}
+
+inline void store(float *to, floats x) { memcpy(to, &x, sizeof(x)); }
+
+inline void store(bf16 *to, floats x) {  // as `put`
+#ifdef __AVX512BF16__
+  __m256bh rounded = _mm512_cvtneps_pbh(bits<__m512>(x));
+#else
+  words wide = bits<words>(x), up = (wide + 0x7fffu + ((wide >> 16) & 1u)) >> 16;
+  halves rounded = __builtin_convertvector(x != x ? words{} + 0x7fc0u : up, halves);
+#endif
+  memcpy(to, &rounded, sizeof(rounded));
+}
+
+// Calls `of(first, 16 or fewer)` for all of `size` numbers, in blocks that threads share.
+template <class Of>
+inline void each(long size, Of of) {
+#pragma omp parallel for schedule(static)
+  for (long block = 0; block < (size + 4095) / 4096; block++) {
+    long end = (block + 1) * 4096 < size ? (block + 1) * 4096 : size, i = block * 4096;
+    for (; i + WIDTH <= end; i += WIDTH) of(i, WIDTH);
+    if (i < end) of(i, end - i);
+  }
+}
+
+template <class T>
+inline floats load(const T *from, long n) {
+  if (n == WIDTH) return load(from);
+  T some[WIDTH] = {};
+  memcpy(some, from, n * sizeof(T));
+  return load(some);
+}
+
+template <class T>
+inline void store(T *to, floats x, long n) {
+  if (n == WIDTH) return store(to, x);
+  T some[WIDTH];
+  store(some, x);
+  memcpy(to, some, n * sizeof(T));
+}
+
+// e^x to 2 units in the last place, e^-87 below -87 (Cephes, Moshier 1989: expf).
+inline floats exponential(floats x) {
+  constexpr float NEAREST = 12582912.f;  // 1.5 2^23: what is added to it is rounded to a whole number
+  floats bounded = x < -87.f ? floats{} - 87.f : (x > 88.f ? floats{} + 88.f : x);
+  floats n = bounded * 1.44269504088896341f + NEAREST - NEAREST;
+  floats r = bounded - n * 0.693359375f;
   r = r - n * -2.12194440e-4f;
-  float p = 1.9875691500e-4f;
+  floats p = floats{} + 1.9875691500e-4f;
   p = p * r + 1.3981999507e-3f;
   p = p * r + 8.3334519073e-3f;
   p = p * r + 4.1665795894e-2f;
   p = p * r + 1.6666665459e-1f;
   p = p * r + 5.0000001201e-1f;
   p = p * (r * r) + r + 1.f;
-  int32_t power = (static_cast<int32_t>(n) + 127) << 23;
-  float scale;
-  memcpy(&scale, &power, 4);
-  return p * scale;
+  return p * bits<floats>((__builtin_convertvector(n, ints) + 127) << 23);
 }
 
-inline float sigmoid(float x) { return 1.f / (1.f + exponential(-x)); }
+inline floats sigmoid(floats x) { return 1.f / (1.f + exponential(-x)); }
 
 // erfc(z) for z >= 0, fractional error below 1.2e-7 (Press et al., Numerical Recipes 2nd ed., 6.2.2: Chebyshev).
-inline float erfc_positive(float z) {
-  float t = 1.f / (1.f + 0.5f * z);
-  float p = 0.17087277f;
+inline floats erfc_positive(floats z) {
+  floats t = 1.f / (1.f + 0.5f * z);
+  floats p = floats{} + 0.17087277f;
   p = p * t - 0.82215223f;
   p = p * t + 1.48851587f;
   p = p * t - 1.13520398f;
@@ -73,72 +141,75 @@ inline float erfc_positive(float z) {
 
 // s = act(c), and its slope in c's place.
 struct Relu2 {  // the slope is twice what is kept: the factor is inside the product that follows
-  static inline void both(float c, float &s, float &a) {
-    a = c < 0.f ? 0.f : c;
+  static inline void both(floats c, floats &s, floats &a) {
+    a = c < 0.f ? floats{} : c;
     s = a * a;
   }
 };
 
 struct GeluTanh {  // c sigmoid(v), v = sqrt(8 / pi) (c + 0.044715 c^3)
-  static inline void both(float c, float &s, float &a) {
+  static inline void both(floats c, floats &s, floats &a) {
     constexpr float rate = 1.5957691216057308f;
-    float v = rate * (c + 0.044715f * c * c * c), w = v - (2.f / 3.f) * rate * c, g = sigmoid(v);
+    floats v = rate * (c + 0.044715f * c * c * c), w = v - (2.f / 3.f) * rate * c, g = sigmoid(v);
     s = c * g;
     a = g + 3.f * w * g * (1.f - g);
   }
 };
 
 struct Gelu {  // c Phi(c)
-  static inline void both(float c, float &s, float &a) {
-    float tail = 0.5f * erfc_positive(fabsf(c) * 0.70710678118654752f);
-    float phi = c < 0.f ? tail : 1.f - tail;
+  static inline void both(floats c, floats &s, floats &a) {
+    floats tail = 0.5f * erfc_positive((c < 0.f ? -c : c) * 0.70710678118654752f);
+    floats phi = c < 0.f ? tail : 1.f - tail;
     s = c * phi;
     a = phi + c * 0.39894228040143268f * exponential(-0.5f * c * c);
   }
 };
 
+// Of rows [n, m], plus the bias [m] where there is one.
 template <class Act, class T>
-void activate(long size, T *__restrict c, T *__restrict s) {
+void activate(long n, long m, T *__restrict c, const float *__restrict bias, T *__restrict s) {
 #pragma omp parallel for schedule(static)
-  for (long block = 0; block < (size + 4095) / 4096; block++) {
-    long end = (block + 1) * 4096 < size ? (block + 1) * 4096 : size;
-#pragma omp simd
-    for (long i = block * 4096; i < end; i++) {
-      float value, slope;
-      Act::both(get(c[i]), value, slope);
-      put(s[i], value);
-      put(c[i], slope);
+  for (long row = 0; row < n; row++)
+    for (long i = 0; i < m; i += WIDTH) {
+      long at = row * m + i, some = m - i < WIDTH ? m - i : WIDTH;
+      floats x = load(c + at, some), value, slope;
+      if (bias) x += load(bias + i, some);
+      Act::both(x, value, slope);
+      store(s + at, value, some);
+      store(c + at, slope, some);
     }
-  }
 }
 
 // s = silu(g) c.
 template <class T>
 void gate(long size, const T *__restrict g, const T *__restrict c, T *__restrict s) {
-#pragma omp parallel for schedule(static)
-  for (long block = 0; block < (size + 4095) / 4096; block++) {
-    long end = (block + 1) * 4096 < size ? (block + 1) * 4096 : size;
-#pragma omp simd
-    for (long i = block * 4096; i < end; i++) {
-      float x = get(g[i]);
-      put(s[i], x * sigmoid(x) * get(c[i]));
-    }
-  }
+  each(size, [=](long i, long n) {
+    floats x = load(g + i, n);
+    store(s + i, x * sigmoid(x) * load(c + i, n), n);
+  });
 }
 
 // dc = silu(g) ds, in ds; dg = silu'(g) c ds.
 template <class T>
 void gate_back(long size, T *__restrict ds, const T *__restrict g, const T *__restrict c, T *__restrict dg) {
+  each(size, [=](long i, long n) {
+    floats x = load(g + i, n), d = load(ds + i, n), y = sigmoid(x);
+    store(dg + i, y * (1.f + x * (1.f - y)) * load(c + i, n) * d, n);
+    store(ds + i, x * y * d, n);
+  });
+}
+
+// y = x + p [+ b]: the residual stream x [n, d] and a product p, with its bias [d].
+template <class T>
+void plus(long n, long d, const float *__restrict x, const T *__restrict p, const float *__restrict bias,
+          float *__restrict y) {
 #pragma omp parallel for schedule(static)
-  for (long block = 0; block < (size + 4095) / 4096; block++) {
-    long end = (block + 1) * 4096 < size ? (block + 1) * 4096 : size;
-#pragma omp simd
-    for (long i = block * 4096; i < end; i++) {
-      float x = get(g[i]), d = get(ds[i]), y = sigmoid(x);
-      put(dg[i], y * (1.f + x * (1.f - y)) * get(c[i]) * d);
-      put(ds[i], x * y * d);
+  for (long row = 0; row < n; row++)
+    for (long i = 0; i < d; i += WIDTH) {
+      long at = row * d + i, some = d - i < WIDTH ? d - i : WIDTH;
+      floats sum = load(x + at, some) + load(p + at, some);
+      store(y + at, bias ? sum + load(bias + i, some) : sum, some);
     }
-  }
 }
 
 // d *= a, rows [n, m]; and the shares [CHUNKS, m] of the sum of its rows, where asked.
@@ -185,12 +256,10 @@ void norm(long n, long d, bool centred, const float *__restrict x, const float *
     float r = 1.f / sqrtf(square / d + eps);
     stats[2 * row] = r;
     stats[2 * row + 1] = mean;
-    if (bias) {
-#pragma omp simd
-      for (long i = 0; i < d; i++) put(yr[i], (xr[i] - mean) * r * gain[i] + bias[i]);
-    } else {
-#pragma omp simd
-      for (long i = 0; i < d; i++) put(yr[i], (xr[i] - mean) * r * gain[i]);
+    for (long i = 0; i < d; i += WIDTH) {
+      long some = d - i < WIDTH ? d - i : WIDTH;
+      floats u = (load(xr + i, some) - mean) * r * load(gain + i, some);
+      store(yr + i, bias ? u + load(bias + i, some) : u, some);
     }
   }
 }
@@ -232,19 +301,25 @@ void norm_back(long n, long d, bool centred, const T *__restrict dy, const float
   }
 }
 
-// The joined products h [batch, pos, n_q + 2 n_kv, d] cut into q [batch, n_q, pos, d] and k, v [batch, n_kv, pos, d].
+// The joined products h [batch, pos, n_q + 2 n_kv, d], plus their biases in place where there are any [n_q + 2 n_kv, d],
+// cut into q [batch, n_q, pos, d] and k, v [batch, n_kv, pos, d].
 // q and k are normed where there are gains (rs [batch, pos, n_q + n_kv]: 1 / rms) and turned where there are turns
 // [pos, d / 2] (cos, sin): coordinates i and i + d / 2 are a pair.
 template <class T>
-void heads(long batch, long pos, long n_q, long n_kv, long d, const T *__restrict h, const float *__restrict gains,
-           float eps, const float *__restrict turns, T *__restrict q, T *__restrict k, T *__restrict v,
-           float *__restrict rs) {
+void heads(long batch, long pos, long n_q, long n_kv, long d, T *__restrict h, const float *__restrict biases,
+           const float *__restrict gains, float eps, const float *__restrict turns, T *__restrict q, T *__restrict k,
+           T *__restrict v, float *__restrict rs) {
 #pragma omp parallel for schedule(static)
   for (long row = 0; row < batch * pos; row++) {
     long b = row / pos, p = row % pos, n_qk = n_q + n_kv, half = d / 2;
     float u[WIDEST_HEAD];
     for (long head = 0; head < n_qk + n_kv; head++) {
-      const T *__restrict from = h + (row * (n_qk + n_kv) + head) * d;
+      T *__restrict from = h + (row * (n_qk + n_kv) + head) * d;
+      if (biases)
+        for (long i = 0; i < d; i += WIDTH) {
+          long some = d - i < WIDTH ? d - i : WIDTH;
+          store(from + i, load(from + i, some) + load(biases + head * d + i, some), some);
+        }
       T *__restrict to = head < n_q    ? q + ((b * n_q + head) * pos + p) * d
                          : head < n_qk ? k + ((b * n_kv + head - n_q) * pos + p) * d
                                        : v + ((b * n_kv + head - n_qk) * pos + p) * d;
@@ -345,9 +420,18 @@ void heads_back(long batch, long pos, long n_q, long n_kv, long d, const T *__re
 }  // namespace
 
 #define FOR(T, NAME)                                                                                                   \
-  extern "C" void activate_relu2_##NAME(long size, T *c, T *s) { activate<Relu2>(size, c, s); }                        \
-  extern "C" void activate_gelu_tanh_##NAME(long size, T *c, T *s) { activate<GeluTanh>(size, c, s); }                 \
-  extern "C" void activate_gelu_##NAME(long size, T *c, T *s) { activate<Gelu>(size, c, s); }                          \
+  extern "C" void activate_relu2_##NAME(long n, long m, T *c, const float *bias, T *s) {                               \
+    activate<Relu2>(n, m, c, bias, s);                                                                                 \
+  }                                                                                                                    \
+  extern "C" void activate_gelu_tanh_##NAME(long n, long m, T *c, const float *bias, T *s) {                           \
+    activate<GeluTanh>(n, m, c, bias, s);                                                                              \
+  }                                                                                                                    \
+  extern "C" void activate_gelu_##NAME(long n, long m, T *c, const float *bias, T *s) {                                \
+    activate<Gelu>(n, m, c, bias, s);                                                                                  \
+  }                                                                                                                    \
+  extern "C" void plus_##NAME(long n, long d, const float *x, const T *p, const float *bias, float *y) {               \
+    plus(n, d, x, p, bias, y);                                                                                         \
+  }                                                                                                                    \
   extern "C" void gate_##NAME(long size, const T *g, const T *c, T *s) { gate(size, g, c, s); }                        \
   extern "C" void gate_back_##NAME(long size, T *ds, const T *g, const T *c, T *dg) { gate_back(size, ds, g, c, dg); } \
   extern "C" void slope_##NAME(long n, long m, T *d, const T *a, float *shares) { slope(n, m, d, a, shares); }         \
@@ -359,9 +443,9 @@ void heads_back(long batch, long pos, long n_q, long n_kv, long d, const T *__re
                                    const float *gain, const float *onto, float *dx, float *shares) {                   \
     norm_back(n, d, centred, dy, x, stats, gain, onto, dx, shares);                                                    \
   }                                                                                                                    \
-  extern "C" void heads_##NAME(long batch, long pos, long n_q, long n_kv, long d, const T *h, const float *gains,      \
-                               float eps, const float *turns, T *q, T *k, T *v, float *rs) {                           \
-    heads(batch, pos, n_q, n_kv, d, h, gains, eps, turns, q, k, v, rs);                                                \
+  extern "C" void heads_##NAME(long batch, long pos, long n_q, long n_kv, long d, T *h, const float *biases,           \
+                               const float *gains, float eps, const float *turns, T *q, T *k, T *v, float *rs) {       \
+    heads(batch, pos, n_q, n_kv, d, h, biases, gains, eps, turns, q, k, v, rs);                                        \
   }                                                                                                                    \
   extern "C" void heads_back_##NAME(long batch, long pos, long n_q, long n_kv, long d, const T *dq, const T *dk,       \
                                     const T *dv, const T *h, const float *gains, const float *turns, const float *rs,  \
