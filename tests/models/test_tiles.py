@@ -7,6 +7,7 @@ from qkv.models import fused_attend, passes
 from qkv.models.attention import attend, attend_explicit
 from qkv.models.masks import Visible, visible
 from qkv.models.tiles import Tiles
+from qkv.training.muon import orthogonalise
 
 
 def found() -> Tiles | None:
@@ -126,6 +127,28 @@ def test_scores_of_any_size_have_a_pattern(tiles):
     compare(Visible(True, None), [100 * q, 100 * k, v, dz])
 
 
+@pytest.mark.parametrize(
+    ("count", "rows", "columns"),
+    [(1, 1, 1), (3, 5, 40), (2, 40, 17), (8, 128, 32), (2, 96, 300), (2, 330, 70), (1, 200, 260)],
+)
+def test_matrices_are_made_orthogonal_as_nearly_as_by_torchs_products(tiles, count, rows, columns):
+    stack = normal(count, rows, columns)
+    exact = orthogonalise(stack.double())
+    found = orthogonalise(stack)
+    assert found.shape == stack.shape and found.dtype == torch.bfloat16
+    with passes.using(False):
+        theirs = orthogonalise(stack)
+    error, yardstick = ((x.double() - exact).norm() for x in (found, theirs))
+    assert error <= 1.5 * yardstick + 2**-6 * exact.norm(), f"{float(error):.2e} against {float(yardstick):.2e}"
+
+
+def test_a_matrix_of_zeros_stays_so_beside_others(tiles):
+    stack = normal(3, 20, 40)
+    stack[1] = 0
+    found = orthogonalise(stack)
+    assert not found[1].any() and torch.equal(found[::2], orthogonalise(stack[::2]))
+
+
 @pytest.mark.parametrize("causal", [False, True])
 def test_the_number_of_threads_changes_no_bit(tiles, causal):
     before, results = torch.get_num_threads(), []
@@ -134,7 +157,7 @@ def test_the_number_of_threads_changes_no_bit(tiles, causal):
         for threads in (1, 3):
             torch.set_num_threads(threads)
             results.append(differentiated(lambda q, k, v: attend(q, k, v, Visible(causal, None), 0.3), *given))
-            results[-1] += tiles.weight_grad(x, d, summed=True)
+            results[-1] += [*tiles.weight_grad(x, d, summed=True), orthogonalise(normal(5, 40, 70))]
     finally:
         torch.set_num_threads(before)
     assert all(torch.equal(one, three) for one, three in zip(*results, strict=True))

@@ -1,11 +1,14 @@
 """Muon: what is made orthogonal, how nearly, and that everything else is what torch's own Muon does."""
 
+from collections.abc import Iterator
+
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from qkv.models import passes
 from qkv.training import muon
 from qkv.training.muon import Muon, Piecewise, orthogonalise
 
@@ -62,6 +65,14 @@ def test_zero_stays_zero() -> None:
     assert not orthogonalise(torch.zeros(2, 4, 4)).any()
 
 
+@pytest.fixture(params=[False, True], ids=["torch", "native"])
+def by(request: pytest.FixtureRequest) -> Iterator[None]:
+    """By torch's products, and where they are taken by the processor's tiles."""
+    with passes.using(request.param):
+        yield
+
+
+@pytest.mark.usefixtures("by")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize(("rows", "columns"), [(1, 5), (8, 8), (8, 16), (24, 8)])
 def test_the_tiniest_gradients_count_as_zero(rows: int, columns: int, dtype: torch.dtype) -> None:
@@ -82,6 +93,7 @@ def test_a_matrix_that_gets_no_gradient_any_more_stays_finite() -> None:
     assert torch.isfinite(parameter).all()
 
 
+@pytest.mark.usefixtures("by")
 @pytest.mark.parametrize(("rows", "columns"), [(1, 5), (5, 1), (16, 16), (16, 64), (64, 16)])
 def test_a_gradient_of_rank_one_is_no_longer_than_others_in_bfloat16(rows: int, columns: int) -> None:
     draws = torch.randn(64, rows + columns, 1, generator=torch.Generator().manual_seed(5))

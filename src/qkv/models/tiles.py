@@ -26,6 +26,9 @@ class Tiles:
         sizes = (*7 * (n,), ctypes.c_float, pointer, n, n)
         self._attend.argtypes, self._attend.restype = (*sizes, *5 * (pointer,)), None
         self._back.argtypes, self._back.restype = (*sizes, *8 * (pointer,)), None
+        self._orthogonalise, number = library.orthogonalise, ctypes.c_float
+        self._orthogonalise.argtypes = n, n, n, pointer, pointer, n, pointer, number, number
+        self._orthogonalise.restype = None
 
     def weight_grad(self, x: Tensor, d: Tensor, *, summed: bool) -> tuple[Tensor, Tensor | None]:
         """x^T d [a, b] of rows x [n, a] and d [n, b], and where asked the sum of d's rows, in float32."""
@@ -64,6 +67,20 @@ class Tiles:
         dz, parts = dz.transpose(1, 2).contiguous(), (torch.empty_like(q), torch.empty_like(k), torch.empty_like(v))
         self._back(*_sizes(q, k, bias, scale, causal), *(t.data_ptr() for t in (q, k, v, mass, dz, *parts)))
         return parts
+
+    def orthogonalise(
+        self, stack: Tensor, steps: tuple[tuple[float, float, float], ...], rounding: float, tiny: float
+    ) -> Tensor:
+        """The polar factor of each matrix of a stack [count, rows, columns], by quintic steps on its singular values.
+
+        Each is first divided by |(X X^T)^2|_F^(1/4), times the root of `rounding`; where |X X^T|_F is at most `tiny`
+        it is 0 (see `qkv.training.muon`).
+        """
+        stack, numbers = stack.contiguous(), torch.tensor(steps, dtype=torch.float32)
+        out = torch.empty_like(stack)
+        where = stack.data_ptr(), out.data_ptr(), len(steps), numbers.data_ptr()
+        self._orthogonalise(*stack.shape, *where, rounding, tiny)
+        return out
 
 
 def _sizes(q: Tensor, k: Tensor, bias: Tensor | None, scale: float, causal: bool) -> tuple[Any, ...]:

@@ -38,7 +38,8 @@ def own_step(folder: RunFolder, config: RunConfig) -> Callable[[Catalogue], None
         optimizer = make_optimizer(catalogue, config.training.optimizer, precision=config.machine.precision)
         optimizer.load_state(state)
         clip_gradients(optimizer.parameters, config.training.optimizer.clip)
-        optimizer.step(1.0)
+        with config.machine.natively():
+            optimizer.step(1.0)
         for part, values in zip(pieces, kept, strict=True):
             part.of(part.entry.parameter.detach()).copy_(values)
 

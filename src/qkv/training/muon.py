@@ -20,6 +20,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from qkv.models.passes import tiles_for
+
 __all__ = ["Muon", "Piecewise", "add_scaled", "orthogonal_pieces", "orthogonalise"]
 
 STEPS = (
@@ -31,6 +33,8 @@ STEPS = (
 
 _WIDE = 1.5
 """From this ratio of the sides on, iterating on the (smaller) Gram matrix alone needs fewer products."""
+_WIDEST_BY_TILES = 512
+"""Up to this shorter side a piece is made by the processor's tiles at once, each by one thread."""
 _TINY = 1e-30
 """Below this squared length a piece counts as zero, and stays zero."""
 _ROUNDING = 1.02
@@ -44,6 +48,8 @@ def orthogonalise(stack: Tensor) -> Tensor:
     those of the input are above 1/100 of its largest (up to 1.5 in bfloat16), less below; a zero matrix stays zero, and
     one of entries below 1e-11 may count as zero in float32, where squares of its products vanish.
     """
+    if (tiles := tiles_for(stack)) is not None and min(stack.shape[1:]) <= _WIDEST_BY_TILES:
+        return tiles.orthogonalise(stack, STEPS, _ROUNDING, _TINY)
     tall = stack.shape[1] > stack.shape[2]
     stack = stack.mT if tall else stack
     gram_only = stack.shape[2] >= _WIDE * stack.shape[1] and stack.dtype == torch.float32

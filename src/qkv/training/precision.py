@@ -83,13 +83,17 @@ class Machine:
             torch.set_deterministic_debug_mode(mode)
             fills.fill_uninitialized_memory = fill
 
+    def natively(self) -> contextlib.AbstractContextManager[None]:
+        """What an update is made in, and anything else that is to be native where passes are."""
+        return passes.using(self.passes_natively)
+
     @contextlib.contextmanager
     def passing(self) -> Iterator[None]:
         """What the model passes forward in: its products in bfloat16 or not, the rest natively or not."""
         with contextlib.ExitStack() as held:
             if self.precision == "bf16":
                 held.enter_context(torch.autocast(self.device, dtype=torch.bfloat16))
-            held.enter_context(passes.using(self.passes_natively))
+            held.enter_context(self.natively())
             yield
 
     def compiled(self, function: Callable[..., Any]) -> Callable[..., Any]:

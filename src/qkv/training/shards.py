@@ -135,7 +135,8 @@ class Shards(Weights):
 
     def update(self, lr_scale: float) -> None:
         """One update of this rank's rows."""
-        self._own.step(lr_scale)
+        with self.machine.natively():
+            self._own.step(lr_scale)
 
     def zero_grad(self) -> None:
         """Let go of the gradients, those that were shown too."""

@@ -76,7 +76,8 @@ class Weights:
 
     def update(self, lr_scale: float) -> None:
         """One update of every parameter that has a gradient."""
-        self.optimizer.step(lr_scale)
+        with self.machine.natively():
+            self.optimizer.step(lr_scale)
 
     def zero_grad(self) -> None:
         """Let go of the gradients."""
