@@ -301,6 +301,29 @@ void norm_back(long n, long d, bool centred, const T *__restrict dy, const float
   }
 }
 
+inline float total(floats x) {
+  float numbers[WIDTH], sum = 0.f;
+  store(numbers, x);
+  for (long i = 0; i < WIDTH; i++) sum += numbers[i];
+  return sum;
+}
+
+inline long at_most(long left) { return left < WIDTH ? left : WIDTH; }
+
+// Where head `head` of position p of text b lies in q, k or v; null where that one is.
+template <class T>
+inline T *place_of(long head, long b, long p, long pos, long n_q, long n_kv, long d, T *q, T *k, T *v) {
+  if (head < n_q) return q ? q + ((b * n_q + head) * pos + p) * d : nullptr;
+  head -= n_q;
+  if (head < n_kv) return k ? k + ((b * n_kv + head) * pos + p) * d : nullptr;
+  return v ? v + ((b * n_kv + head - n_kv) * pos + p) * d : nullptr;
+}
+
+// cos and sin of one position, each by itself.
+inline void part(const float *__restrict turn, long half, float *__restrict cosine, float *__restrict sine) {
+  for (long i = 0; i < half; i++) cosine[i] = turn[2 * i], sine[i] = turn[2 * i + 1];
+}
+
 // The joined products h [batch, pos, n_q + 2 n_kv, d], plus their biases in place where there are any [n_q + 2 n_kv, d],
 // cut into q [batch, n_q, pos, d] and k, v [batch, n_kv, pos, d].
 // q and k are normed where there are gains (rs [batch, pos, n_q + n_kv]: 1 / rms) and turned where there are turns
@@ -312,44 +335,43 @@ void heads(long batch, long pos, long n_q, long n_kv, long d, T *__restrict h, c
 #pragma omp parallel for schedule(static)
   for (long row = 0; row < batch * pos; row++) {
     long b = row / pos, p = row % pos, n_qk = n_q + n_kv, half = d / 2;
-    float u[WIDEST_HEAD];
+    float cosine[WIDEST_HEAD / 2], sine[WIDEST_HEAD / 2];
+    if (turns) part(turns + p * d, half, cosine, sine);
     for (long head = 0; head < n_qk + n_kv; head++) {
       T *__restrict from = h + (row * (n_qk + n_kv) + head) * d;
+      T *__restrict to = place_of(head, b, p, pos, n_q, n_kv, d, q, k, v);
       if (biases)
         for (long i = 0; i < d; i += WIDTH) {
-          long some = d - i < WIDTH ? d - i : WIDTH;
-          store(from + i, load(from + i, some) + load(biases + head * d + i, some), some);
+          long n = at_most(d - i);
+          store(from + i, load(from + i, n) + load(biases + head * d + i, n), n);
         }
-      T *__restrict to = head < n_q    ? q + ((b * n_q + head) * pos + p) * d
-                         : head < n_qk ? k + ((b * n_kv + head - n_q) * pos + p) * d
-                                       : v + ((b * n_kv + head - n_qk) * pos + p) * d;
       if (head >= n_qk || (!gains && !turns)) {
         memcpy(to, from, sizeof(T) * d);
         continue;
       }
-#pragma omp simd
-      for (long i = 0; i < d; i++) u[i] = get(from[i]);
-      if (gains) {
-        const float *__restrict gain = gains + (head < n_q ? 0 : d);
-        float square = 0.f;
-#pragma omp simd reduction(+ : square)
-        for (long i = 0; i < d; i++) square += u[i] * u[i];
-        float r = 1.f / sqrtf(square / d + eps);
-        rs[row * n_qk + head] = r;
-#pragma omp simd
-        for (long i = 0; i < d; i++) u[i] *= r * gain[i];
-      }
-      if (turns) {
-        const float *__restrict turn = turns + p * d;
-#pragma omp simd
-        for (long i = 0; i < half; i++) {
-          float c = turn[2 * i], s = turn[2 * i + 1];
-          put(to[i], u[i] * c - u[i + half] * s);
-          put(to[i + half], u[i + half] * c + u[i] * s);
+      const float *__restrict gain = gains ? gains + (head < n_q ? 0 : d) : nullptr;
+      float r = 1.f;
+      if (gain) {
+        floats square = {};
+        for (long i = 0; i < d; i += WIDTH) {
+          floats x = load(from + i, at_most(d - i));
+          square += x * x;
         }
-      } else {
-#pragma omp simd
-        for (long i = 0; i < d; i++) put(to[i], u[i]);
+        r = rs[row * n_qk + head] = 1.f / sqrtf(total(square) / d + eps);
+      }
+      if (!turns) {
+        for (long i = 0; i < d; i += WIDTH) {
+          long n = at_most(d - i);
+          store(to + i, load(from + i, n) * r * load(gain + i, n), n);
+        }
+        continue;
+      }
+      for (long i = 0; i < half; i += WIDTH) {
+        long n = at_most(half - i);
+        floats x = load(from + i, n), y = load(from + half + i, n), c = load(cosine + i, n), s = load(sine + i, n);
+        if (gain) x *= r * load(gain + i, n), y *= r * load(gain + half + i, n);
+        store(to + i, x * c - y * s, n);
+        store(to + half + i, y * c + x * s, n);
       }
     }
   }
@@ -364,53 +386,52 @@ void heads_back(long batch, long pos, long n_q, long n_kv, long d, const T *__re
 #pragma omp parallel for schedule(static)
   for (long chunk = 0; chunk < CHUNKS; chunk++) {
     long n = batch * pos, n_qk = n_q + n_kv, half = d / 2;
-    float e[WIDEST_HEAD];
+    float e[WIDEST_HEAD], cosine[WIDEST_HEAD / 2], sine[WIDEST_HEAD / 2];
     if (gains) memset(shares + chunk * 2 * d, 0, sizeof(float) * 2 * d);
     for (long row = chunk * n / CHUNKS; row < (chunk + 1) * n / CHUNKS; row++) {
       long b = row / pos, p = row % pos;
+      if (turns) part(turns + p * d, half, cosine, sine);
       for (long head = 0; head < n_qk + n_kv; head++) {
         T *__restrict to = dh + (row * (n_qk + n_kv) + head) * d;
-        const T *from = head < n_q ? dq : head < n_qk ? dk : dv;
+        const T *from = place_of(head, b, p, pos, n_q, n_kv, d, dq, dk, dv);
         if (!from) {
           memset(to, 0, sizeof(T) * d);
           continue;
         }
-        from += head < n_q    ? ((b * n_q + head) * pos + p) * d
-                : head < n_qk ? ((b * n_kv + head - n_q) * pos + p) * d
-                              : ((b * n_kv + head - n_qk) * pos + p) * d;
         if (head >= n_qk || (!gains && !turns)) {
           memcpy(to, from, sizeof(T) * d);
           continue;
         }
         if (turns) {
-          const float *__restrict turn = turns + p * d;
-#pragma omp simd
-          for (long i = 0; i < half; i++) {
-            float c = turn[2 * i], s = turn[2 * i + 1], x = get(from[i]), y = get(from[i + half]);
-            e[i] = x * c + y * s;
-            e[i + half] = y * c - x * s;
+          for (long i = 0; i < half; i += WIDTH) {
+            long some = at_most(half - i);
+            floats x = load(from + i, some), y = load(from + half + i, some);
+            floats c = load(cosine + i, some), s = load(sine + i, some);
+            store(e + i, x * c + y * s, some);
+            store(e + half + i, y * c - x * s, some);
           }
         } else {
-#pragma omp simd
-          for (long i = 0; i < d; i++) e[i] = get(from[i]);
+          for (long i = 0; i < d; i += WIDTH) store(e + i, load(from + i, at_most(d - i)), at_most(d - i));
         }
-        if (gains) {
-          const T *__restrict hr = h + (row * (n_qk + n_kv) + head) * d;
-          const float *__restrict gain = gains + (head < n_q ? 0 : d);
-          float *__restrict d_gain = shares + (chunk * 2 + (head < n_q ? 0 : 1)) * d;
-          float r = rs[row * n_qk + head], along = 0.f;
-#pragma omp simd reduction(+ : along)
-          for (long i = 0; i < d; i++) {
-            float u = get(hr[i]) * r;
-            d_gain[i] += e[i] * u;
-            along += e[i] * gain[i] * u;
-          }
-          along /= d;
-#pragma omp simd
-          for (long i = 0; i < d; i++) put(to[i], r * (e[i] * gain[i] - get(hr[i]) * r * along));
-        } else {
-#pragma omp simd
-          for (long i = 0; i < d; i++) put(to[i], e[i]);
+        if (!gains) {
+          for (long i = 0; i < d; i += WIDTH) store(to + i, load(e + i, at_most(d - i)), at_most(d - i));
+          continue;
+        }
+        const T *__restrict hr = h + (row * (n_qk + n_kv) + head) * d;
+        const float *__restrict gain = gains + (head < n_q ? 0 : d);
+        float *__restrict d_gain = shares + (chunk * 2 + (head < n_q ? 0 : 1)) * d;
+        float r = rs[row * n_qk + head];
+        floats sum = {};
+        for (long i = 0; i < d; i += WIDTH) {
+          long some = at_most(d - i);
+          floats u = load(hr + i, some) * r, eu = load(e + i, some) * u;
+          store(d_gain + i, load(d_gain + i, some) + eu, some);
+          sum += eu * load(gain + i, some);
+        }
+        float along = total(sum) / d;
+        for (long i = 0; i < d; i += WIDTH) {
+          long some = at_most(d - i);
+          store(to + i, r * (load(e + i, some) * load(gain + i, some) - load(hr + i, some) * r * along), some);
         }
       }
     }
