@@ -63,6 +63,67 @@ def test_what_is_no_number_stays_so_where_it_is(tiles):
     assert dW[:, 7].isnan().all() and dW.isnan().sum() == 40 and db.isnan().nonzero().tolist() == [[7]]
 
 
+FORMULAS = passes.Formulas()
+SHAPES = [(1, 1, 1), (5, 3, 7), (31, 40, 33), (32, 32, 32), (130, 65, 17), (300, 128, 336), (70, 336, 128)]
+
+
+def close(found, exact) -> None:
+    """Of bfloat16, within the rounding of operands and results, of the largest number."""
+    for mine, theirs in zip(found, exact, strict=True):
+        assert (mine is None) == (theirs is None)
+        if mine is not None:
+            near(mine, theirs, 2**-6)
+
+
+def tiled() -> passes.Tiled:
+    by = passes.chosen(torch.zeros(1), torch.bfloat16)
+    assert isinstance(by, passes.Tiled)
+    return by
+
+
+@pytest.mark.parametrize("with_bias", [False, True])
+@pytest.mark.parametrize(("n", "k", "m"), SHAPES)
+def test_products_and_what_follows_them_equal_their_formulas(tiles, n, k, m, with_bias):
+    by, wide, factor = tiled(), torch.float64, k**-0.5
+    y, d, x = normal(n, k), normal(n, m, seed=1), normal(n, m, seed=2).float()
+    W, W2 = (factor * normal(k, m, seed=seed).float() for seed in (3, 4))
+    bias = normal(m, seed=5).float() if with_bias else None
+    assert by.weight_dtype(W.numel(), torch.bfloat16) == torch.float32
+    exact = [t if t is None else t.to(wide) for t in (y, W.bfloat16(), bias)]
+    wide_d, wide_W2 = d.to(wide), W2.bfloat16().to(wide)
+    close(by.product(y, W, bias), FORMULAS.product(*exact))
+    close([by.plus_product(x, y, W, bias)], [FORMULAS.plus_product(x.to(wide), *exact)])
+    close([by.product_back(d, W)], [FORMULAS.product_back(wide_d, exact[1])])
+    close([by.sum_back(d, W, x.bfloat16(), W2)], [FORMULAS.sum_back(wide_d, exact[1], x.bfloat16().to(wide), wide_W2)])
+    for kind in ("relu2", "gelu_tanh", "gelu"):
+        found, theirs = (
+            by.hidden(kind, y, W, bias),
+            FORMULAS.hidden(kind, *(t if t is None else t.clone() for t in exact)),
+        )
+        near(found[0], theirs[0], 2**-6)
+        W_out = W.t().contiguous()
+        back, none = by.hidden_back(kind, y, W_out, found[1], summed=True)
+        back_exact, _ = FORMULAS.hidden_back(kind, exact[0], W_out.bfloat16().to(wide), theirs[1], summed=True)
+        assert none is None
+        near(back, back_exact, 2**-5)
+    (s, kept), (theirs, of_formula) = by.gated(y, W, W2, bias), FORMULAS.gated(exact[0], exact[1], wide_W2, exact[2])
+    near(s, theirs, 2**-6)
+    W_out = W.t().contiguous()
+    found, expected = (
+        by.gated_back(y, W_out, kept),
+        FORMULAS.gated_back(exact[0], W_out.bfloat16().to(wide), of_formula),
+    )
+    for mine, their in zip(found, expected, strict=True):
+        near(mine, their, 2**-5)
+
+
+def test_a_large_matrix_is_left_to_torchs_product(tiles):
+    by = tiled()
+    assert by.weight_dtype(passes.LARGEST_BY_TILES + 1, torch.bfloat16) == torch.bfloat16
+    y, W = normal(3, 8), normal(8, 5)
+    assert torch.equal(by.product(y, W, None)[0], y @ W)
+
+
 def inputs(batch: int, heads: int, n_kv: int, queries: int, keys: int, d: int) -> list[torch.Tensor]:
     shapes = [(batch, heads, queries, d), (batch, n_kv, keys, d), (batch, n_kv, keys, d), (batch, heads, queries, d)]
     return [normal(*shape, seed=seed) for seed, shape in enumerate(shapes)]
@@ -157,6 +218,8 @@ def test_the_number_of_threads_changes_no_bit(tiles, causal):
         for threads in (1, 3):
             torch.set_num_threads(threads)
             results.append(differentiated(lambda q, k, v: attend(q, k, v, Visible(causal, None), 0.3), *given))
+            by, y, W = tiled(), normal(333, 40), normal(40, 70, seed=1).float()
+            results[-1] += [by.product(y, W, None)[0], *by.hidden("gelu", y, W, W[0])]
             results[-1] += [*tiles.weight_grad(x, d, summed=True), orthogonalise(normal(5, 40, 70))]
     finally:
         torch.set_num_threads(before)

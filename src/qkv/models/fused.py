@@ -182,7 +182,8 @@ class _AttentionIn(Function):
         ctx.heads, ctx.shape, ctx.widths = heads, x.shape, [W.shape[1] for W in (W_Q, W_K, W_V)]
         ctx.by, ctx.kind = by, kind = passes.chosen(x, dtype, heads.d_head), kind
         y, kept = _normed(by, _rows(x), gain, shift, kind, dtype)
-        joined = _join((W_Q, W_K, W_V), heads, dtype, by.paired)
+        size = x.shape[-1] * sum(ctx.widths)
+        joined = _join((W_Q, W_K, W_V), heads, by.weight_dtype(size, dtype), by.paired)
         bias = None
         if b_Q is not None and b_K is not None and b_V is not None:
             bias = _join((b_Q[None], b_K[None], b_V[None]), heads, b_Q.dtype, by.paired)[0]
@@ -211,7 +212,7 @@ class _AttentionIn(Function):
             d_biases = [None if part is None else part[0] for part in parts]
         dx = d_gain = d_shift = None
         if need_x or need_gain or need_shift:
-            dx, onto = rows @ joined.t(), None if onto is None else _rows(onto)
+            dx, onto = by.product_back(rows, joined), None if onto is None else _rows(onto)
             if gain is not None:
                 dx, d_gain, d_shift = by.norm_back(dx, kept[:3], gain, shift, ctx.kind, onto)
             elif onto is not None:
@@ -221,7 +222,7 @@ class _AttentionIn(Function):
 
 
 def _weight_grads(
-    by: passes.Formulas | passes.Compiled, x: Tensor, d: Tensor, whole: Tensor, need_W: bool, need_b: bool
+    by: passes.Formulas, x: Tensor, d: Tensor, whole: Tensor, need_W: bool, need_b: bool
 ) -> tuple[Tensor | None, Tensor | None]:
     """Of y = x W + b, dW = x^T d and db = sum_n d, where needed; `whole` is d before it was rounded."""
     if not need_W:
@@ -230,7 +231,7 @@ def _weight_grads(
 
 
 def _normed(
-    by: passes.Formulas | passes.Compiled,
+    by: passes.Formulas,
     rows: Tensor,
     gain: Tensor | None,
     shift: Tensor | None,
@@ -251,13 +252,12 @@ def attention_out(residual: Tensor | None, z: Tensor, W_O: Tensor, b_O: Tensor |
     return _AttentionOut.apply(residual, z, W_O, b_O, product_dtype(z))
 
 
-def _onto(
-    by: passes.Formulas | passes.Compiled, residual: Tensor | None, rows: Tensor, weight: Tensor, bias: Tensor | None
-) -> Tensor:
+def _onto(by: passes.Formulas, residual: Tensor | None, rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """[residual +] rows @ weight + bias."""
     if residual is not None:
         return by.plus_product(_rows(residual), rows, weight, bias)
-    return rows @ weight if bias is None else torch.addmm(bias.to(rows.dtype), rows, weight)
+    out, rest = by.product(rows, weight, bias)
+    return out if rest is None else out.add_(rest)
 
 
 class _AttentionOut(Function):
@@ -267,11 +267,12 @@ class _AttentionOut(Function):
     def forward(
         ctx: Any, residual: Tensor | None, z: Tensor, W_O: Tensor, b_O: Tensor | None, dtype: torch.dtype
     ) -> Tensor:
-        heads, weight = z.transpose(1, 2), W_O.to(dtype)
+        ctx.by = by = passes.chosen(z if residual is None else residual, dtype)
+        heads, weight = z.transpose(1, 2), W_O.to(by.weight_dtype(W_O.numel(), dtype))
         rows = heads.reshape(-1, weight.shape[0]).to(dtype)
         ctx.save_for_backward(rows, weight)
-        ctx.by, ctx.shape = passes.chosen(z if residual is None else residual, dtype), heads.shape
-        return _onto(ctx.by, residual, rows, weight, b_O).view(*heads.shape[:2], -1)
+        ctx.shape = heads.shape
+        return _onto(by, residual, rows, weight, b_O).view(*heads.shape[:2], -1)
 
     @staticmethod
     @once_differentiable
@@ -280,7 +281,7 @@ class _AttentionOut(Function):
         whole, dz = _rows(dy), None
         d = whole.to(rows.dtype)
         if ctx.needs_input_grad[1]:
-            dz = (d @ weight.t()).view(ctx.shape).transpose(1, 2)
+            dz = ctx.by.product_back(d, weight).view(ctx.shape).transpose(1, 2)
         dW, db = _weight_grads(ctx.by, rows, d, whole, *ctx.needs_input_grad[2:4])
         return dy if ctx.needs_input_grad[0] else None, dz, dW, db, None
 
@@ -327,44 +328,41 @@ class _MLP(Function):
         residual: bool,
         dtype: torch.dtype,
     ) -> Tensor:
-        by = passes.chosen(x, dtype)
+        by, (size, back) = passes.chosen(x, dtype), (W_in.numel(), W_out.numel())
         y, kept = _normed(by, _rows(x), gain, shift, norm_kind, dtype)
-        w_in, w_out, g, gate = W_in.to(dtype), W_out.to(dtype), None, None
+        wanted = by.weight_dtype(size, dtype)
+        w_in, w_out, gate = W_in.to(wanted), W_out.to(by.weight_dtype(back, dtype)), None
         if W_gate is not None:
-            c = y @ w_in if b_in is None else torch.addmm(b_in.to(dtype), y, w_in)
-            gate = W_gate.to(dtype)
-            g = y @ gate
-            s, a = by.gate(g, c)
+            gate = W_gate.to(wanted)
+            s, of_gate = by.gated(y, w_in, gate, b_in)
         else:
-            s, a = by.activate(kind, *by.product(y, w_in, b_in))
-            c = None
-        ctx.save_for_backward(gain, shift, y, a, g, c, s, w_in, gate, w_out, *kept)
+            s, slope = by.hidden(kind, y, w_in, b_in)
+            of_gate = slope, None, None
+        ctx.save_for_backward(gain, shift, y, s, w_in, gate, w_out, *of_gate, *kept)
         ctx.by, ctx.norm_kind, ctx.kind, ctx.residual, ctx.shape = by, norm_kind, kind, residual, x.shape
         return _onto(by, x if residual else None, s, w_out, b_out).view(x.shape)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dy: Tensor) -> Grads:
-        gain, shift, y, a, g, c, s, w_in, gate, w_out, *kept = ctx.saved_tensors
+        gain, shift, y, s, w_in, gate, w_out, *kept = ctx.saved_tensors
+        of_gate, kept = kept[:3], kept[3:]
         need_x, need_gain, need_shift, _, need_in, need_gate, need_out, need_b_in, need_b_out = ctx.needs_input_grad[:9]
         by, rows = ctx.by, _rows(dy)
         d = rows.to(y.dtype)
         d_gain = d_shift = dg = d_b_in = None
         d_out, d_b_out = _weight_grads(by, s, d, rows, need_out, need_b_out)
         if gate is not None:
-            dc, dg = by.gate_back(d @ w_out.t(), g, c, a)
-            d_in, d_b_in = _weight_grads(by, y, dc, dc, need_in, need_b_in)
+            dc, dg = by.gated_back(d, w_out, of_gate)
         else:
-            factor = 2 if ctx.kind == "relu2" else 1
-            ds = torch.addmm(d.new_empty(()), d, w_out.t(), beta=0, alpha=factor)
-            dc, d_b_in = by.slope(ctx.kind, ds, a, summed=need_b_in)
-            d_in, _ = _weight_grads(by, y, dc, dc, need_in, False)
+            dc, d_b_in = by.hidden_back(ctx.kind, d, w_out, of_gate[0], summed=need_b_in)
+        d_in, summed = _weight_grads(by, y, dc, dc, need_in, need_b_in and d_b_in is None)
+        d_b_in = summed if d_b_in is None else d_b_in
         d_gate = by.weight_grad(y, dg, None)[0] if dg is not None and need_gate else None
         dx = rows if ctx.residual else None
         if need_x or need_gain or need_shift:
-            d_y = dc @ w_in.t()
-            if dg is not None and gate is not None:
-                d_y.addmm_(dg, gate.t())
+            two = dg is not None and gate is not None
+            d_y = by.sum_back(dc, w_in, dg, gate) if two else by.product_back(dc, w_in)
             if gain is not None:
                 dx, d_gain, d_shift = by.norm_back(d_y, kept, gain, shift, ctx.norm_kind, dx)
             else:

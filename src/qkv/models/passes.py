@@ -7,6 +7,7 @@ ten turns over memory. `using` says which is taken; a training says it for as lo
 
 import contextlib
 import ctypes
+import functools
 import math
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -37,6 +38,9 @@ Kept = tuple[Tensor | None, Tensor | None, Tensor | None]
 
 WIDEST_HEAD = 4096
 """Numbers of a head that a compiled pass works on at a time."""
+
+LARGEST_BY_TILES = 2**18
+"""Numbers of a matrix up to which tiles multiply it and make the pass that follows (benchmarks, "tiles")."""
 
 _CHUNKS = 32
 """Shares in which compiled passes make sums over rows."""
@@ -119,11 +123,23 @@ class Formulas:
         d = dy.mul_(gain).addcmul_(u, share[:, None])
         return (d.mul_(r) if onto is None else torch.addcmul(onto, d, r)), d_gain, None
 
-    # products with a bias
+    # products of rows, and with them the passes that follow
+
+    def weight_dtype(self, size: int, dtype: torch.dtype) -> torch.dtype:
+        """In what dtype a matrix of so many numbers is wanted for products in `dtype`."""
+        return dtype
 
     def product(self, y: Tensor, W: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """y W + b, and what of b is still to be added by the pass that follows."""
         return (y @ W if bias is None else torch.addmm(bias.to(y.dtype), y, W)), None
+
+    def product_back(self, d: Tensor, W: Tensor) -> Tensor:
+        """d W^T."""
+        return d @ W.t()
+
+    def sum_back(self, d: Tensor, W: Tensor, d2: Tensor, W2: Tensor) -> Tensor:
+        """d W^T + d2 W2^T."""
+        return (d @ W.t()).addmm_(d2, W2.t())
 
     def plus_product(self, x: Tensor, y: Tensor, W: Tensor, bias: Tensor | None) -> Tensor:
         """x + y W + b of rows, in the dtype of x: back onto the residual stream."""
@@ -131,6 +147,31 @@ class Formulas:
             out = torch.addmm(x, y, W)
             return out if bias is None else out.add_(bias)
         return x + self.product(y, W, bias)[0]
+
+    def hidden(self, kind: str, y: Tensor, W: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor]:
+        """s = act(y W + b), and what the slope is made of."""
+        return self.activate(kind, *self.product(y, W, bias))
+
+    def hidden_back(
+        self, kind: str, d: Tensor, W: Tensor, kept: Tensor, *, summed: bool
+    ) -> tuple[Tensor, Tensor | None]:
+        """dc = act'(c) d W^T; where asked its sum over rows, or None where `weight_grad` makes that on its way."""
+        factor = 2 if kind == "relu2" else 1
+        ds = torch.addmm(d.new_empty(()), d, W.t(), beta=0, alpha=factor)
+        return self.slope(kind, ds, kept, summed=summed)
+
+    def gated(self, y: Tensor, W: Tensor, W_gate: Tensor, bias: Tensor | None) -> tuple[Tensor, Kept]:
+        """s = silu(g) c, g = y W_gate, c = y W + b, and what is kept for the way back."""
+        c = y @ W if bias is None else torch.addmm(bias.to(y.dtype), y, W)
+        g = y @ W_gate
+        s, a = self.gate(g, c)
+        return s, (a, g, c)
+
+    def gated_back(self, d: Tensor, W: Tensor, kept: Kept) -> tuple[Tensor, Tensor]:
+        """dc and dg of ds = d W^T."""
+        a, g, c = kept
+        assert g is not None and c is not None
+        return self.gate_back(d @ W.t(), g, c, a)
 
     # the MLP
 
@@ -267,7 +308,7 @@ def _gelu_tanh(x: Tensor) -> tuple[Tensor, Tensor]:
     return g.mul(wide).to(x.dtype), slope.to(x.dtype)
 
 
-class Compiled:
+class Compiled(Formulas):
     """The same of float32 and bfloat16 products and a float32 stream, one call each (`native/*.cpp`).
 
     Sums over rows are made in shares whose number is that of no machine, so results do not depend on threads.
@@ -275,9 +316,8 @@ class Compiled:
 
     paired = False
 
-    def __init__(self, library: ctypes.CDLL, tiles: ctypes.CDLL | None = None) -> None:
+    def __init__(self, library: ctypes.CDLL) -> None:
         self._calls: dict[tuple[str, torch.dtype], Any] = {}
-        self.tiles = Tiles(tiles) if tiles is not None and tiles.tiles() else None
         n, pointer, number = ctypes.c_long, ctypes.c_void_p, ctypes.c_float
         shapes = {
             **{f"activate_{kind}": (n, n, *3 * (pointer,)) for kind in ("relu2", "gelu_tanh", "gelu")},
@@ -358,15 +398,6 @@ class Compiled:
         self._call("gate_back", ds.dtype, ds.numel(), ds, g, c, dg)
         return ds, dg
 
-    def weight_grad(self, x: Tensor, d: Tensor, summed: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        """See `Formulas`; in bfloat16 by tiles where the processor has them, then both are summed and kept in float32.
-
-        db is then that of d as it is.
-        """
-        if self.tiles is None or d.dtype != torch.bfloat16 or x.dtype != torch.bfloat16:
-            return _FORMULAS.weight_grad(x, d, summed)
-        return self.tiles.weight_grad(x, d, summed=summed is not None)
-
     def place(
         self, h: Tensor, bias: Tensor | None, gains: tuple[Tensor, Tensor] | None, heads: Heads
     ) -> tuple[Sides, Kept]:
@@ -404,8 +435,83 @@ def _turns(heads: Heads) -> Tensor | None:
     return None if heads.turn is None else torch.view_as_real(heads.turn).contiguous()
 
 
+class Tiled(Compiled):
+    """The same, where the processor has tiles of bfloat16 (`models/tiles.py`); for products in bfloat16.
+
+    The gradients of weights are made by them; a product and the pass that follows at once, where the matrix is small:
+    of a large one torch's product is the faster, by more than the pass costs.
+    """
+
+    def __init__(self, library: ctypes.CDLL, tiles: Tiles) -> None:
+        super().__init__(library)
+        self.tiles = tiles
+
+    def weight_dtype(self, size: int, dtype: torch.dtype) -> torch.dtype:
+        """float32 where tiles multiply: a matrix is rounded as it is laid into them."""
+        return torch.float32 if size <= LARGEST_BY_TILES else dtype
+
+    def weight_grad(self, x: Tensor, d: Tensor, summed: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """See `Formulas`; both are summed and kept in float32, and db is that of d as it is."""
+        return self.tiles.weight_grad(x, d, summed=summed is not None)
+
+    def product(self, y: Tensor, W: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """See `Formulas`."""
+        return (self.tiles.product(y, W, bias), None) if _small(W) else super().product(y, W, bias)
+
+    def product_back(self, d: Tensor, W: Tensor) -> Tensor:
+        """See `Formulas`."""
+        return self.tiles.product(d, W, turned=True) if _small(W) else super().product_back(d, W)
+
+    def sum_back(self, d: Tensor, W: Tensor, d2: Tensor, W2: Tensor) -> Tensor:
+        """See `Formulas`; the sum is not rounded on its way."""
+        return self.tiles.product(d, W, turned=True, other=(d2, W2)) if _small(W) else super().sum_back(d, W, d2, W2)
+
+    def plus_product(self, x: Tensor, y: Tensor, W: Tensor, bias: Tensor | None) -> Tensor:
+        """See `Formulas`."""
+        return self.tiles.plus(x, y, W, bias) if _small(W) else super().plus_product(x, y, W, bias)
+
+    def hidden(self, kind: str, y: Tensor, W: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor]:
+        """See `Formulas`."""
+        return self.tiles.activated(kind, y, W, bias) if _small(W) else super().hidden(kind, y, W, bias)
+
+    def hidden_back(
+        self, kind: str, d: Tensor, W: Tensor, kept: Tensor, *, summed: bool
+    ) -> tuple[Tensor, Tensor | None]:
+        """See `Formulas`."""
+        if not _small(W):
+            return super().hidden_back(kind, d, W, kept, summed=summed)
+        return self.tiles.sloped(d, W, kept, 2.0 if kind == "relu2" else 1.0), None
+
+    def gated(self, y: Tensor, W: Tensor, W_gate: Tensor, bias: Tensor | None) -> tuple[Tensor, Kept]:
+        """See `Formulas`."""
+        if not _small(W):
+            return super().gated(y, W, W_gate, bias)
+        s, c, g = self.tiles.gated(y, W, W_gate, bias)
+        return s, (None, g, c)
+
+    def gated_back(self, d: Tensor, W: Tensor, kept: Kept) -> tuple[Tensor, Tensor]:
+        """See `Formulas`."""
+        _, g, c = kept
+        assert g is not None and c is not None
+        return self.tiles.gated_back(d, W, g, c) if _small(W) else super().gated_back(d, W, kept)
+
+
+def _small(W: Tensor) -> bool:
+    """Whether a matrix came as `weight_dtype` wants it for tiles."""
+    return W.dtype == torch.float32
+
+
 _FORMULAS = Formulas()
-_using: Compiled | None = None
+
+
+class _Native(NamedTuple):
+    """What is compiled here: for any products, and for those in bfloat16 where the processor has tiles."""
+
+    plain: Compiled
+    tiled: Tiled | None
+
+
+_using: _Native | None = None
 
 
 @contextlib.contextmanager
@@ -420,14 +526,13 @@ def using(compiled: bool) -> Iterator[None]:
         _using = before
 
 
-def _compiled() -> Compiled | None:
-    global _made
-    if _made is None and (library := native.load("passes")) is not None:
-        _made = Compiled(library, native.load("tiles"))
-    return _made
-
-
-_made: Compiled | None = None
+@functools.cache
+def _compiled() -> _Native | None:
+    library = native.load("passes")
+    if library is None:
+        return None
+    tiles = native.load("tiles")
+    return _Native(Compiled(library), None if tiles is None or not tiles.tiles() else Tiled(library, Tiles(tiles)))
 
 
 def is_compiled() -> bool:
@@ -437,10 +542,12 @@ def is_compiled() -> bool:
 
 def tiles_for(q: Tensor) -> Tiles | None:
     """The processor's tiles, where they are taken now and serve such a tensor."""
-    return _using.tiles if _using is not None and type(q) is Tensor and q.dtype == torch.bfloat16 else None
+    if _using is None or _using.tiled is None or type(q) is not Tensor or q.dtype != torch.bfloat16:
+        return None
+    return _using.tiled.tiles
 
 
-def chosen(x: Tensor, dtype: torch.dtype, d_head: int = 0) -> Formulas | Compiled:
+def chosen(x: Tensor, dtype: torch.dtype, d_head: int = 0) -> Formulas:
     """What makes the passes over a stream `x`, with products in `dtype` and heads of that width.
 
     Tensors of other types than torch's own, such as those without memory that a plan counts with, are torch's matter.
@@ -450,6 +557,7 @@ def chosen(x: Tensor, dtype: torch.dtype, d_head: int = 0) -> Formulas | Compile
         or type(x) not in (Tensor, nn.Parameter)
         or x.dtype != torch.float32
         or dtype not in (torch.float32, torch.bfloat16)
+        or d_head > WIDEST_HEAD
     ):
         return _FORMULAS
-    return _using if d_head <= WIDEST_HEAD else _FORMULAS
+    return _using.tiled if dtype == torch.bfloat16 and _using.tiled is not None else _using.plain

@@ -15,6 +15,16 @@ __all__ = ["Tiles"]
 _SIDE, _DEPTH, _BLOCK = 16, 32, 256
 """Columns of a tile, rows in its depth, and rows that the gradient of a weight lays out at a time."""
 
+_HOW = {
+    name: number
+    for number, name in enumerate(("written", "relu2", "gelu_tanh", "gelu", "plus", "sloped", "gated", "gated_back"))
+}
+"""What is made of a product, as `native/tiles.cpp` counts it."""
+
+
+def _memory(tensor: Tensor | None) -> int | None:
+    return None if tensor is None else tensor.data_ptr()
+
 
 class Tiles:
     """One call each, on contiguous tensors; results do not depend on the number of threads."""
@@ -29,6 +39,9 @@ class Tiles:
         self._orthogonalise, number = library.orthogonalise, ctypes.c_float
         self._orthogonalise.argtypes = n, n, n, pointer, pointer, n, pointer, number, number
         self._orthogonalise.restype = None
+        self._multiply = library.multiply
+        self._multiply.argtypes = (n, n, n, n, *4 * (pointer,), n, number, *9 * (pointer,))
+        self._multiply.restype = None
 
     def weight_grad(self, x: Tensor, d: Tensor, *, summed: bool) -> tuple[Tensor, Tensor | None]:
         """x^T d [a, b] of rows x [n, a] and d [n, b], and where asked the sum of d's rows, in float32."""
@@ -41,6 +54,82 @@ class Tiles:
             n, a, b, *(t.data_ptr() for t in (x, d, dW)), None if db is None else db.data_ptr(), room.data_ptr()
         )
         return dW, db
+
+    def product(
+        self,
+        x: Tensor,
+        W: Tensor,
+        bias: Tensor | None = None,
+        *,
+        turned: bool = False,
+        other: tuple[Tensor, Tensor] | None = None,
+    ) -> Tensor:
+        """x W + b, or x W^T where `turned`, bfloat16 [n, m] of rows x [n, k] and W float32; plus `other`, x2 W2."""
+        out = x.new_empty(x.shape[0], W.shape[0 if turned else 1])
+        self._made("written", x, W, turned=turned, other=other, bias=bias, out=out)
+        return out
+
+    def plus(self, stream: Tensor, x: Tensor, W: Tensor, bias: Tensor | None) -> Tensor:
+        """stream + x W + b, float32."""
+        stream = stream.contiguous()
+        out = torch.empty_like(stream)
+        self._made("plus", x, W, bias=bias, stream=stream, onto=out)
+        return out
+
+    def activated(self, kind: str, x: Tensor, W: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor]:
+        """act(x W + b) and its slope (half of it for relu2)."""
+        out = x.new_empty(x.shape[0], W.shape[1])
+        slope = torch.empty_like(out)
+        self._made(kind, x, W, bias=bias, out=out, second=slope)
+        return out, slope
+
+    def sloped(self, d: Tensor, W: Tensor, slope: Tensor, factor: float) -> Tensor:
+        """factor d W^T slope."""
+        out = torch.empty_like(slope)
+        self._made("sloped", d, W, turned=True, factor=factor, a=slope, out=out)
+        return out
+
+    def gated(self, x: Tensor, W: Tensor, W_gate: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+        """silu(g) c, c = x W + b and g = x W_gate."""
+        out = x.new_empty(x.shape[0], W.shape[1])
+        c, g = torch.empty_like(out), torch.empty_like(out)
+        self._made("gated", x, W, beside=W_gate, bias=bias, out=out, second=c, third=g)
+        return out, c, g
+
+    def gated_back(self, d: Tensor, W: Tensor, g: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
+        """silu(g) ds and silu'(g) c ds, ds = d W^T."""
+        dc, dg = torch.empty_like(g), torch.empty_like(g)
+        self._made("gated_back", d, W, turned=True, a=g, b=c, out=dc, second=dg)
+        return dc, dg
+
+    def _made(
+        self,
+        how: str,
+        x: Tensor,
+        W: Tensor,
+        *,
+        turned: bool = False,
+        other: tuple[Tensor, Tensor] | None = None,
+        beside: Tensor | None = None,
+        factor: float = 1.0,
+        bias: Tensor | None = None,
+        stream: Tensor | None = None,
+        a: Tensor | None = None,
+        b: Tensor | None = None,
+        out: Tensor | None = None,
+        second: Tensor | None = None,
+        third: Tensor | None = None,
+        onto: Tensor | None = None,
+    ) -> None:
+        """A product and what is made of it (`native/products.h`); activations contiguous bfloat16, all else float32."""
+        x2, W2 = other if other is not None else (None, beside)
+        x, W = x.contiguous(), W.contiguous()
+        x2, W2, bias = (None if t is None else t.contiguous() for t in (x2, W2, bias))
+        (n, k), m = x.shape, W.shape[0 if turned else 1]
+        tiles = -(-m // _SIDE) * _SIDE * -(-k // _DEPTH) * _DEPTH // 2
+        room = W.new_empty(tiles * (1 if W2 is None else 2))
+        first, rest = (x, W, x2, W2), (bias, stream, a, b, out, second, third, onto, room)
+        self._multiply(_HOW[how], n, k, m, *map(_memory, first), turned, factor, *map(_memory, rest))
 
     def attend(
         self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, scale: float, *, causal: bool

@@ -114,7 +114,8 @@ def _key(source: Path, program: str, threads: Path, wide: tuple[str, ...]) -> st
     import torch
 
     made = os.stat(program)
-    facts = [source.read_text(encoding="utf-8"), *FLAGS, *wide, program, made.st_size, made.st_mtime_ns]
+    texts = [path.read_text(encoding="utf-8") for path in (source, *sorted(source.parent.glob("*.h")))]
+    facts = [*texts, *FLAGS, *wide, program, made.st_size, made.st_mtime_ns]
     facts += [str(threads), torch.__version__, platform.machine(), _processor()]
     return hashlib.sha256("\n".join(map(str, facts)).encode()).hexdigest()[:16]
 

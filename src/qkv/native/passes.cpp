@@ -4,166 +4,12 @@
 // in CHUNKS shares whatever the number of threads, so that results do not depend on it. The formulas of
 // `qkv.models.passes` are what each of these must equal.
 
-#include <math.h>
-#include <stdint.h>
-#include <string.h>
-
-#ifdef __AVX512BF16__
-#include <immintrin.h>
-#endif
+#include "numbers.h"
 
 namespace {
 
 constexpr long CHUNKS = 32;
 constexpr long WIDEST_HEAD = 4096;  // numbers of a head that are worked on at a time
-
-struct bf16 {
-  uint16_t bits;
-};
-
-inline float get(float x) { return x; }
-
-inline float get(bf16 x) {
-  uint32_t wide = static_cast<uint32_t>(x.bits) << 16;
-  float y;
-  memcpy(&y, &wide, 4);
-  return y;
-}
-
-inline void put(float &to, float x) { to = x; }
-
-inline void put(bf16 &to, float x) {  // to the nearest, ties to even; NaN stays NaN
-  uint32_t wide;
-  memcpy(&wide, &x, 4);
-  uint32_t rounded = (wide + 0x7fffu + ((wide >> 16) & 1u)) >> 16;
-  to.bits = static_cast<uint16_t>(x != x ? 0x7fc0u : rounded);
-}
-
-// 16 numbers at a time, in the registers of whatever processor this is.
-constexpr long WIDTH = 16;
-typedef float floats __attribute__((vector_size(64)));
-typedef int32_t ints __attribute__((vector_size(64)));
-typedef uint32_t words __attribute__((vector_size(64)));
-typedef uint16_t halves __attribute__((vector_size(32)));
-
-template <class To, class From>
-inline To bits(From from) {
-  To to;
-  static_assert(sizeof(to) == sizeof(from), "as many bits");
-  memcpy(&to, &from, sizeof(to));
-  return to;
-}
-
-inline floats load(const float *from) {
-  floats x;
-  memcpy(&x, from, sizeof(x));
-  return x;
-}
-
-inline floats load(const bf16 *from) {
-  halves x;
-  memcpy(&x, from, sizeof(x));
-  return bits<floats>(__builtin_convertvector(x, words) << 16);
-}
-
-inline void store(float *to, floats x) { memcpy(to, &x, sizeof(x)); }
-
-inline void store(bf16 *to, floats x) {  // as `put`
-#ifdef __AVX512BF16__
-  __m256bh rounded = _mm512_cvtneps_pbh(bits<__m512>(x));
-#else
-  words wide = bits<words>(x), up = (wide + 0x7fffu + ((wide >> 16) & 1u)) >> 16;
-  halves rounded = __builtin_convertvector(x != x ? words{} + 0x7fc0u : up, halves);
-#endif
-  memcpy(to, &rounded, sizeof(rounded));
-}
-
-// Calls `of(first, 16 or fewer)` for all of `size` numbers, in blocks that threads share.
-template <class Of>
-inline void each(long size, Of of) {
-#pragma omp parallel for schedule(static)
-  for (long block = 0; block < (size + 4095) / 4096; block++) {
-    long end = (block + 1) * 4096 < size ? (block + 1) * 4096 : size, i = block * 4096;
-    for (; i + WIDTH <= end; i += WIDTH) of(i, WIDTH);
-    if (i < end) of(i, end - i);
-  }
-}
-
-template <class T>
-inline floats load(const T *from, long n) {
-  if (n == WIDTH) return load(from);
-  T some[WIDTH] = {};
-  memcpy(some, from, n * sizeof(T));
-  return load(some);
-}
-
-template <class T>
-inline void store(T *to, floats x, long n) {
-  if (n == WIDTH) return store(to, x);
-  T some[WIDTH];
-  store(some, x);
-  memcpy(to, some, n * sizeof(T));
-}
-
-// e^x to 2 units in the last place, e^-87 below -87 (Cephes, Moshier 1989: expf).
-inline floats exponential(floats x) {
-  constexpr float NEAREST = 12582912.f;  // 1.5 2^23: what is added to it is rounded to a whole number
-  floats bounded = x < -87.f ? floats{} - 87.f : (x > 88.f ? floats{} + 88.f : x);
-  floats n = bounded * 1.44269504088896341f + NEAREST - NEAREST;
-  floats r = bounded - n * 0.693359375f;
-  r = r - n * -2.12194440e-4f;
-  floats p = floats{} + 1.9875691500e-4f;
-  p = p * r + 1.3981999507e-3f;
-  p = p * r + 8.3334519073e-3f;
-  p = p * r + 4.1665795894e-2f;
-  p = p * r + 1.6666665459e-1f;
-  p = p * r + 5.0000001201e-1f;
-  p = p * (r * r) + r + 1.f;
-  return p * bits<floats>((__builtin_convertvector(n, ints) + 127) << 23);
-}
-
-inline floats sigmoid(floats x) { return 1.f / (1.f + exponential(-x)); }
-
-// erfc(z) for z >= 0, fractional error below 1.2e-7 (Press et al., Numerical Recipes 2nd ed., 6.2.2: Chebyshev).
-inline floats erfc_positive(floats z) {
-  floats t = 1.f / (1.f + 0.5f * z);
-  floats p = floats{} + 0.17087277f;
-  p = p * t - 0.82215223f;
-  p = p * t + 1.48851587f;
-  p = p * t - 1.13520398f;
-  p = p * t + 0.27886807f;
-  p = p * t - 0.18628806f;
-  p = p * t + 0.09678418f;
-  p = p * t + 0.37409196f;
-  p = p * t + 1.00002368f;
-  return t * exponential(p * t - z * z - 1.26551223f);
-}
-
-// s = act(c), and its slope in c's place.
-struct Relu2 {  // the slope is twice what is kept: the factor is inside the product that follows
-  static inline void both(floats c, floats &s, floats &a) {
-    a = c < 0.f ? floats{} : c;
-    s = a * a;
-  }
-};
-
-struct GeluTanh {  // c sigmoid(v), v = sqrt(8 / pi) (c + 0.044715 c^3)
-  static inline void both(floats c, floats &s, floats &a) {
-    constexpr float rate = 1.5957691216057308f;
-    floats v = rate * (c + 0.044715f * c * c * c), w = v - (2.f / 3.f) * rate * c, g = sigmoid(v);
-    s = c * g;
-    a = g + 3.f * w * g * (1.f - g);
-  }
-};
-
-struct Gelu {  // c Phi(c)
-  static inline void both(floats c, floats &s, floats &a) {
-    floats tail = 0.5f * erfc_positive((c < 0.f ? -c : c) * 0.70710678118654752f);
-    floats phi = c < 0.f ? tail : 1.f - tail;
-    s = c * phi;
-    a = phi + c * 0.39894228040143268f * exponential(-0.5f * c * c);
-  }
-};
 
 // Of rows [n, m], plus the bias [m] where there is one.
 template <class Act, class T>
@@ -171,7 +17,7 @@ void activate(long n, long m, T *__restrict c, const float *__restrict bias, T *
 #pragma omp parallel for schedule(static)
   for (long row = 0; row < n; row++)
     for (long i = 0; i < m; i += WIDTH) {
-      long at = row * m + i, some = m - i < WIDTH ? m - i : WIDTH;
+      long at = row * m + i, some = at_most(m - i);
       floats x = load(c + at, some), value, slope;
       if (bias) x += load(bias + i, some);
       Act::both(x, value, slope);
@@ -206,7 +52,7 @@ void plus(long n, long d, const float *__restrict x, const T *__restrict p, cons
 #pragma omp parallel for schedule(static)
   for (long row = 0; row < n; row++)
     for (long i = 0; i < d; i += WIDTH) {
-      long at = row * d + i, some = d - i < WIDTH ? d - i : WIDTH;
+      long at = row * d + i, some = at_most(d - i);
       floats sum = load(x + at, some) + load(p + at, some);
       store(y + at, bias ? sum + load(bias + i, some) : sum, some);
     }
@@ -257,7 +103,7 @@ void norm(long n, long d, bool centred, const float *__restrict x, const float *
     stats[2 * row] = r;
     stats[2 * row + 1] = mean;
     for (long i = 0; i < d; i += WIDTH) {
-      long some = d - i < WIDTH ? d - i : WIDTH;
+      long some = at_most(d - i);
       floats u = (load(xr + i, some) - mean) * r * load(gain + i, some);
       store(yr + i, bias ? u + load(bias + i, some) : u, some);
     }
@@ -300,15 +146,6 @@ void norm_back(long n, long d, bool centred, const T *__restrict dy, const float
     }
   }
 }
-
-inline float total(floats x) {
-  float numbers[WIDTH], sum = 0.f;
-  store(numbers, x);
-  for (long i = 0; i < WIDTH; i++) sum += numbers[i];
-  return sum;
-}
-
-inline long at_most(long left) { return left < WIDTH ? left : WIDTH; }
 
 // Where head `head` of position p of text b lies in q, k or v; null where that one is.
 template <class T>
