@@ -24,7 +24,7 @@ OFF = "QKV_NATIVE"
 
 FLAGS = (
     *("-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-fno-signed-zeros"),
-    *("-fopenmp", "-fPIC", "-shared", "-fno-exceptions", "-fno-rtti"),
+    *("-fopenmp", "-fPIC", "-shared", "-fno-exceptions", "-fno-rtti", "-Wno-psabi"),
 )
 """No flag that lets a compiler assume away NaN, reorder a sum unasked, or set the processor's mode."""
 

@@ -1,4 +1,4 @@
-// Numbers as they lie in memory, float or bfloat16, and 16 of them at a time as floats; the functions of an MLP on them.
+// Numbers as they lie in memory, float or bfloat16, and some of them at a time as floats; the functions of an MLP on them.
 
 #pragma once
 
@@ -34,12 +34,18 @@ inline void put(bf16 &to, float x) {  // to the nearest, ties to even; NaN stays
   to.bits = static_cast<uint16_t>(x != x ? 0x7fc0u : rounded);
 }
 
-// 16 numbers at a time, in the registers of whatever processor this is.
+// As many numbers at a time as a register of this processor holds: a compiler makes little of wider vectors.
+#if defined(__AVX512F__)
 constexpr long WIDTH = 16;
-typedef float floats __attribute__((vector_size(64)));
-typedef int32_t ints __attribute__((vector_size(64)));
-typedef uint32_t words __attribute__((vector_size(64)));
-typedef uint16_t halves __attribute__((vector_size(32)));
+#elif defined(__AVX__)
+constexpr long WIDTH = 8;
+#else
+constexpr long WIDTH = 4;
+#endif
+typedef float floats __attribute__((vector_size(4 * WIDTH)));
+typedef int32_t ints __attribute__((vector_size(4 * WIDTH)));
+typedef uint32_t words __attribute__((vector_size(4 * WIDTH)));
+typedef uint16_t halves __attribute__((vector_size(2 * WIDTH)));
 
 template <class To, class From>
 inline To bits(From from) {
@@ -64,7 +70,7 @@ inline floats load(const bf16 *from) {
 inline void store(float *to, floats x) { memcpy(to, &x, sizeof(x)); }
 
 inline void store(bf16 *to, floats x) {  // as `put`
-#ifdef __AVX512BF16__
+#if defined(__AVX512BF16__) && defined(__AVX512F__)
   __m256bh rounded = _mm512_cvtneps_pbh(bits<__m512>(x));
 #else
   words wide = bits<words>(x), up = (wide + 0x7fffu + ((wide >> 16) & 1u)) >> 16;
@@ -73,7 +79,7 @@ inline void store(bf16 *to, floats x) {  // as `put`
   memcpy(to, &rounded, sizeof(rounded));
 }
 
-// Calls `of(first, 16 or fewer)` for all of `size` numbers, in blocks that threads share.
+// Calls `of(first, WIDTH or fewer)` for all of `size` numbers, in blocks that threads share.
 template <class Of>
 inline void each(long size, Of of) {
 #pragma omp parallel for schedule(static)
