@@ -1,10 +1,12 @@
 """Reading one token at a time gives the logits of the whole forward pass, in every layout that it serves."""
 
+import copy
 import itertools
 
 import pytest
 import torch
 
+from qkv import native
 from qkv.models import Layout, ModelConfig, Sizes, build
 from qkv.models import cache as caches
 from qkv.models.decoding import Decoding, serves
@@ -53,6 +55,55 @@ def test_single_steps_give_the_logits_of_the_forward_pass(layout, split, monkeyp
         older = single.cache.settled[layer] if split else (store.new_empty(rows, 6, 0), store.new_empty(rows, 0, 6))
         held = [torch.cat((older[0], parts[0]), dim=2)[:, :, :9].mT, torch.cat((older[1], parts[1]), dim=1)[:, :9]]
         torch.testing.assert_close(torch.stack(held).view(store.shape), store, rtol=0, atol=1e-11)
+
+
+@pytest.mark.skipif(native.load("decoding") is None, reason=native.why_not("decoding"))
+@pytest.mark.parametrize("split", [False, True])
+@pytest.mark.parametrize("batch", [1, 3, 9])
+@pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: "-".join(str(value) for value in layout.values()))
+def test_compiled_steps_give_the_logits_of_the_forward_pass(layout, batch, split, monkeypatch):
+    if split:
+        monkeypatch.setattr(caches, "SPLIT_FROM", 0)
+        monkeypatch.setattr(caches, "ROOM", 2)
+    exact = randomised(**layout)
+    model = copy.deepcopy(exact).float()
+    ids = torch.randint(11, (batch, 9), generator=torch.Generator().manual_seed(2))
+    with torch.inference_mode():
+        whole, read = exact(ids), model.new_cache(batch, 4)
+        model.hidden(ids[:, :4], cache=read)
+        single = Decoding(model)
+        assert single.is_compiled
+        single.begin(read)
+        scale = whole.abs().max()
+        for pos in range(4, 9):
+            assert (single.step(ids[:, pos]) - whole[:, pos]).abs().max() < 1e-5 * scale
+    assert bool(single.cache.settled) == split
+
+
+@pytest.mark.skipif(native.load("decoding") is None, reason=native.why_not("decoding"))
+def test_the_number_of_threads_changes_no_bit_of_a_compiled_step():
+    model = randomised(positions="rotary", norm="rms", qk_norm=True, mlp="swiglu", bias=False, tied=False).float()
+    ids, before, found = (
+        torch.randint(11, (5, 9), generator=torch.Generator().manual_seed(2)),
+        torch.get_num_threads(),
+        [],
+    )
+    try:
+        for threads in (1, 3):
+            torch.set_num_threads(threads)
+            with torch.inference_mode():
+                read = model.new_cache(5, 4)
+                model.hidden(ids[:, :4], cache=read)
+                single = Decoding(model)
+                if found:
+                    read.store.copy_(found[0])
+                else:
+                    found.append(read.store.clone())
+                single.begin(read)
+                found.append(torch.stack([single.step(ids[:, pos]) for pos in range(4, 9)]))
+    finally:
+        torch.set_num_threads(before)
+    assert torch.equal(found[1], found[2])
 
 
 @pytest.mark.parametrize("mlp", ["relu", "gelu", "gelu_tanh", "relu2"])

@@ -92,7 +92,7 @@ class SplitCache:
     """
 
     def __init__(self, cache: KVCache, n_ctx: int) -> None:
-        held, self.length = cache.store[:, :, :, :, : cache.length], cache.length
+        held, self.length, self.n_ctx = cache.store[:, :, :, :, : cache.length], cache.length, n_ctx
         n_layers, _, batch, n_kv, _, d_head = held.shape
         size = batch * n_kv * n_ctx * d_head
         split = held.device.type == "cpu" and size * held.element_size() >= SPLIT_FROM and n_ctx > ROOM
@@ -117,6 +117,14 @@ class SplitCache:
         n = self.length - self.n_settled + 1
         keys, values = self._keys[:, :, :, :n].unbind(), self._values[:, :, :n].unbind()
         return list(zip(keys, values, strict=True))
+
+    def memory(self) -> list[tuple[Tensor, ...]]:
+        """Of each layer its recent keys and values [row, room, d_head], and where there are any its settled ones.
+
+        Those are [row, n_settled, d_head]; all without gaps.
+        """
+        older = [(keys.mT, values) for keys, values in self.settled] or [()] * len(self._rows)
+        return [(both[0], both[1], *before) for both, before in zip(self._rows, older, strict=True)]
 
     def advance(self) -> None:
         """Count one position as read, after every layer has stored it."""

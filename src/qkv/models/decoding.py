@@ -19,6 +19,8 @@ from torch import Tensor, nn
 
 from qkv.models.blocks import ACTIVATIONS, Block
 from qkv.models.cache import KVCache, SplitCache
+from qkv.models.compiled_decoding import CompiledSteps
+from qkv.models.compiled_decoding import serves as compiled_serves
 from qkv.models.norms import LayerNorm, RMSNorm
 
 __all__ = ["Decoding", "serves"]
@@ -249,6 +251,12 @@ class Decoding:
         head = model.head
         W_U = head.W_U if head.W_U is not None else model.embedding.W_E.t()
         self._out = _into(model.norm_f, [W_U], [head.b_U])
+        self._compiled = CompiledSteps(self._layers, self._out) if compiled_serves(self._layers) else None
+
+    @property
+    def is_compiled(self) -> bool:
+        """Whether a step is one call of compiled code."""
+        return self._compiled is not None
 
     def _embedded(self, ids: Tensor, n: int) -> Tensor:
         """ids [batch] at position n -> [batch, d_model], in memory of its own."""
@@ -260,6 +268,8 @@ class Decoding:
     def begin(self, cache: KVCache) -> None:
         """Go on from the positions in `cache`, which is not needed any more."""
         self.cache = SplitCache(cache, self._n_ctx)
+        if self._compiled is not None:
+            self._compiled.begin(self.cache, cache.batch)
         layer = self._layers[0]
         self._heads = _Heads(cache.batch, layer.n_heads, layer.n_kv, layer.d_head, layer.W_O)
 
@@ -267,6 +277,10 @@ class Decoding:
         """ids int64 [batch], the next token of each sequence -> logits [batch, d_vocab] for the one after it."""
         cache = self.cache
         x = self._embedded(ids, cache.length)
+        if self._compiled is not None:
+            logits = self._compiled.step(x, cache)
+            cache.advance()
+            return logits
         settled = cache.settled or ((),) * len(self._layers)
         for layer, place, recent, older in zip(self._layers, cache.places(), cache.recent(), settled, strict=True):
             x = layer.step(x, cache.length, self._heads, place, recent, older)
