@@ -87,6 +87,17 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
+def _native() -> str:
+    """What compiled passes there are."""
+    import torch
+
+    from qkv.models import passes
+
+    with passes.using(True):
+        tiles = passes.tiles_for(torch.zeros(1, dtype=torch.bfloat16)) is not None
+    return "native, compiled once" + (", and tiles for bfloat16" if tiles else "")
+
+
 def _computing() -> dict[str, Any]:
     """What torch sees here, and how fast it multiplies."""
     import torch
@@ -101,7 +112,7 @@ def _computing() -> dict[str, Any]:
     return {
         "threads": machine.threads,
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
-        "passes": "native, compiled once" if not (why := native.why_not("passes")) else f"torch's operators: {why}",
+        "passes": f"torch's operators: {why}" if (why := native.why_not("passes")) else _native(),
         "precision": machine.precision,
         "product_gflops": speeds,
         "devices": [

@@ -10,6 +10,7 @@ import ctypes
 import functools
 import math
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import torch
@@ -528,10 +529,10 @@ def using(compiled: bool) -> Iterator[None]:
 
 @functools.cache
 def _compiled() -> _Native | None:
-    library = native.load("passes")
+    with ThreadPoolExecutor() as at_once:  # a machine that has none yet compiles them side by side
+        library, tiles = at_once.map(native.load, ("passes", "tiles"))
     if library is None:
         return None
-    tiles = native.load("tiles")
     return _Native(Compiled(library), None if tiles is None or not tiles.tiles() else Tiled(library, Tiles(tiles)))
 
 
