@@ -355,7 +355,9 @@ def _log_of(kept: dict[str, Any]) -> list[str]:
     if not (HERE / "answers" / "runs" / folder / "runs.jsonl").is_file():
         return []
     what, seeds = (
-        ("What was not reached is added", "") if kept["not_reached"] else ("More replicates add", kept["seeds"] + 2)
+        ("What was not reached is added", "")
+        if kept["not_reached"]
+        else ("More replicates add", len(kept["contrasts"][0]["values"]) + 2)
     )
     return [
         f"[Its log](runs/{folder}/runs.jsonl) has a line for every training. {what} to them, with",
