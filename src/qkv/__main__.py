@@ -2,7 +2,7 @@
 
 import sys
 
-from qkv.cli import main
+from qkv.cli import program
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(program())

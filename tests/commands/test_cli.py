@@ -204,3 +204,29 @@ def test_nothing_loads_torch_before_the_environment_is_set():
     """GNU's OpenMP reads it once, when torch is imported."""
     words = "import sys, qkv.cli; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", words]).returncode == 0
+
+
+def _ending(words: list[str], before: str = "") -> subprocess.CompletedProcess[str]:
+    """A process of the command, in which something is registered for its end and something would tell of a teardown."""
+    code = (
+        "import atexit, os, sys\nfrom qkv.cli import program\n"
+        "class Loud:\n    def __del__(self): print('torn down')\n"
+        f"kept = Loud()\nsys.argv = ['qkv', *{words!r}]\n{before}\n"
+        "status = program()\natexit.register(print, 'registered later')\nsys.exit(status)"
+    )
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+
+
+def test_a_program_ends_with_its_status_after_what_was_registered_and_without_a_teardown() -> None:
+    done = _ending(["--version"])
+    assert done.returncode == 0 and done.stdout.splitlines() == [f"qkv {__version__}", "registered later"]
+    refused = _ending(["nosuch"])
+    assert refused.returncode == 2 and "unknown command 'nosuch'" in refused.stderr
+    assert refused.stdout.splitlines() == ["registered later"]
+
+
+@pytest.mark.parametrize("watched", ["sys.setprofile(lambda *_: None)", "sys.settrace(lambda *_: None)", "pass"])
+def test_a_program_that_is_watched_ends_as_any_other(watched: str) -> None:
+    """A profiler or a measure of coverage may be told of the end later than our own function."""
+    done = _ending(["--version"], f"os._exit = lambda status: print('left at once')\n{watched}")
+    assert done.returncode == 0 and ("left at once" in done.stdout) == (watched == "pass")

@@ -328,10 +328,10 @@ class _MLP(Function):
         residual: bool,
         dtype: torch.dtype,
     ) -> Tensor:
-        by, (size, back) = passes.chosen(x, dtype), (W_in.numel(), W_out.numel())
+        by, alone = passes.chosen(x, dtype), W_gate is None
         y, kept = _normed(by, _rows(x), gain, shift, norm_kind, dtype)
-        wanted = by.weight_dtype(size, dtype)
-        w_in, w_out, gate = W_in.to(wanted), W_out.to(by.weight_dtype(back, dtype)), None
+        wanted, back = (by.weight_dtype(W.numel(), dtype, activated=alone) for W in (W_in, W_out))
+        w_in, w_out, gate = W_in.to(wanted), W_out.to(back), None
         if W_gate is not None:
             gate = W_gate.to(wanted)
             s, of_gate = by.gated(y, w_in, gate, b_in)

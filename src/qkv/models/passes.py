@@ -40,8 +40,9 @@ Kept = tuple[Tensor | None, Tensor | None, Tensor | None]
 WIDEST_HEAD = 4096
 """Numbers of a head that a compiled pass works on at a time."""
 
-LARGEST_BY_TILES = 2**18
-"""Numbers of a matrix up to which tiles multiply it and make the pass that follows (benchmarks, "tiles")."""
+LARGEST_BY_TILES, LARGEST_ACTIVATED = 2**18, 5 * 2**17
+"""Numbers of a matrix up to which tiles multiply it and make the pass that follows, and where that pass is an
+activation, which takes longest by itself (benchmarks, "tiles")."""
 
 _CHUNKS = 32
 """Shares in which compiled passes make sums over rows."""
@@ -126,8 +127,11 @@ class Formulas:
 
     # products of rows, and with them the passes that follow
 
-    def weight_dtype(self, size: int, dtype: torch.dtype) -> torch.dtype:
-        """In what dtype a matrix of so many numbers is wanted for products in `dtype`."""
+    def weight_dtype(self, size: int, dtype: torch.dtype, *, activated: bool = False) -> torch.dtype:
+        """In what dtype a matrix of so many numbers is wanted for products in `dtype`.
+
+        `activated`: whether it is on either side of an activation that has no gate.
+        """
         return dtype
 
     def product(self, y: Tensor, W: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor | None]:
@@ -447,9 +451,9 @@ class Tiled(Compiled):
         super().__init__(library)
         self.tiles = tiles
 
-    def weight_dtype(self, size: int, dtype: torch.dtype) -> torch.dtype:
+    def weight_dtype(self, size: int, dtype: torch.dtype, *, activated: bool = False) -> torch.dtype:
         """float32 where tiles multiply: a matrix is rounded as it is laid into them."""
-        return torch.float32 if size <= LARGEST_BY_TILES else dtype
+        return torch.float32 if size <= (LARGEST_ACTIVATED if activated else LARGEST_BY_TILES) else dtype
 
     def weight_grad(self, x: Tensor, d: Tensor, summed: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """See `Formulas`; both are summed and kept in float32, and db is that of d as it is."""

@@ -12,8 +12,8 @@ from torch import Tensor
 
 __all__ = ["Tiles"]
 
-_SIDE, _DEPTH, _BLOCK = 16, 32, 256
-"""Columns of a tile, rows in its depth, and rows that the gradient of a weight lays out at a time."""
+_SIDE, _DEPTH = 16, 32
+"""Columns of a tile, and rows in its depth."""
 
 _HOW = {
     name: number
@@ -32,7 +32,7 @@ class Tiles:
     def __init__(self, library: ctypes.CDLL) -> None:
         n, pointer = ctypes.c_long, ctypes.c_void_p
         self._weights, self._attend, self._back = library.weight_gradient, library.attend, library.attend_back
-        self._weights.argtypes, self._weights.restype = (n, n, n, *5 * (pointer,)), None
+        self._weights.argtypes, self._weights.restype = (n, n, n, *4 * (pointer,)), None
         sizes = (*7 * (n,), ctypes.c_float, pointer, n, n)
         self._attend.argtypes, self._attend.restype = (*sizes, *5 * (pointer,)), None
         self._back.argtypes, self._back.restype = (*sizes, *8 * (pointer,)), None
@@ -48,11 +48,7 @@ class Tiles:
         x, d, (n, a), b = x.contiguous(), d.contiguous(), x.shape, d.shape[1]
         dW = d.new_empty(a, b, dtype=torch.float32)
         db = d.new_empty(b, dtype=torch.float32) if summed else None
-        a16, b16 = -(-a // _SIDE) * _SIDE, -(-b // _SIDE) * _SIDE
-        room = dW.new_empty(a16 * b16 + (a16 + b16) * min(_BLOCK, -(-n // _DEPTH) * _DEPTH) // 2)
-        self._weights(
-            n, a, b, *(t.data_ptr() for t in (x, d, dW)), None if db is None else db.data_ptr(), room.data_ptr()
-        )
+        self._weights(n, a, b, *map(_memory, (x, d, dW, db)))
         return dW, db
 
     def product(

@@ -8,7 +8,8 @@
 
 namespace {
 
-constexpr long ROWS = 32;  // whose tiles are gone through for one pair of columns of tiles
+constexpr long ROWS = 2 * SIDE;  // of a part: what two tiles hold
+constexpr long OWN = 1l << 16;   // 32 bits that tiles of weights take, up to which each thread lays its own
 
 // 16 columns of 32 rows of float32 as pairs of rows; rows from `n` on are 0.
 inline void pair_floats(const float *from, long stride, long n, __mmask16 there, __m512i pairs[SIDE]) {
@@ -42,7 +43,7 @@ void lay_weights(const float *w, long k, long m, bool turned, long column, uint3
   }
 }
 
-// What is done with 16 numbers of a product before they are written, and with those of a second one beside it.
+// What a product meets before it is written.
 struct Into {
   long m;             // numbers of a row
   float factor;
@@ -55,54 +56,105 @@ struct Into {
   floats biased(floats r, long i, long n) const { return bias ? r + load(bias + i, n) : r; }
 };
 
+struct Made {  // of 16 numbers of a product
+  floats first, second = floats{}, third = floats{};
+};
+
+// What is made of 16 numbers (or n) of a product, and of those of a second one beside it: MADE of them in bfloat16, or one
+// in float32 where it goes to the stream.
 struct Written {  // r factor + bias
   static constexpr bool TWO = false;
-  static inline void put(const Into &to, long at, long i, long n, floats r, floats) {
-    store(to.out + at, to.biased(r * to.factor, i, n), n);
+  static constexpr int MADE = 1;
+  HERE static Made of(const Into &to, long, long i, long n, floats r, floats) {
+    return {to.biased(r * to.factor, i, n)};
   }
 };
 
 template <class Act>
 struct Activated {  // act(r + bias), and its slope
   static constexpr bool TWO = false;
-  static inline void put(const Into &to, long at, long i, long n, floats r, floats) {
-    floats value, slope;
-    Act::both(to.biased(r, i, n), value, slope);
-    store(to.out + at, value, n);
-    store(to.second + at, slope, n);
+  static constexpr int MADE = 2;
+  HERE static Made of(const Into &to, long, long i, long n, floats r, floats) {
+    Made made{floats{}};
+    Act::both(to.biased(r, i, n), made.first, made.second);
+    return made;
   }
 };
 
 struct Plus {  // x + r + bias
   static constexpr bool TWO = false;
-  static inline void put(const Into &to, long at, long i, long n, floats r, floats) {
-    store(to.stream + at, to.biased(r + load(to.x + at, n), i, n), n);
+  static constexpr int MADE = 0;
+  HERE static Made of(const Into &to, long at, long i, long n, floats r, floats) {
+    return {to.biased(r + load(to.x + at, n), i, n)};
   }
 };
 
 struct Sloped {  // r factor a
   static constexpr bool TWO = false;
-  static inline void put(const Into &to, long at, long, long n, floats r, floats) {
-    store(to.out + at, r * to.factor * load(to.a + at, n), n);
+  static constexpr int MADE = 1;
+  HERE static Made of(const Into &to, long at, long, long n, floats r, floats) {
+    return {r * to.factor * load(to.a + at, n)};
   }
 };
 
 struct Gated {  // silu(g) c with c = r + bias, g = r2; then c and g
   static constexpr bool TWO = true;
-  static inline void put(const Into &to, long at, long i, long n, floats r, floats g) {
+  static constexpr int MADE = 3;
+  HERE static Made of(const Into &to, long, long i, long n, floats r, floats g) {
     floats c = to.biased(r, i, n);
-    store(to.out + at, g * sigmoid(g) * c, n);
-    store(to.second + at, c, n);
-    store(to.third + at, g, n);
+    return {g * sigmoid(g) * c, c, g};
   }
 };
 
 struct GatedBack {  // dc = silu(g) r and dg = silu'(g) c r
   static constexpr bool TWO = false;
-  static inline void put(const Into &to, long at, long, long n, floats r, floats) {
+  static constexpr int MADE = 2;
+  HERE static Made of(const Into &to, long at, long, long n, floats r, floats) {
     floats g = load(to.a + at, n), y = sigmoid(g);
-    store(to.out + at, g * y * r, n);
-    store(to.second + at, y * (1.f + g * (1.f - y)) * load(to.b + at, n) * r, n);
+    return {g * y * r, y * (1.f + g * (1.f - y)) * load(to.b + at, n) * r};
+  }
+};
+
+HERE void store_two(float *to, floats a, floats b) { store(to, a), store(to + SIDE, b); }
+
+HERE void store_two(bf16 *to, floats a, floats b) {
+  __m512i both = (__m512i)_mm512_cvtne2ps_pbh(bits<__m512>(b), bits<__m512>(a));
+  _mm512_storeu_si512(to, both);
+}
+
+// A block of a product, 2 by 2 tiles or fewer, whose rows are written while the tiles of the next one are multiplied.
+template <class How>
+struct Waiting {
+  const Into *to;
+  const float (*r)[2 * SIDE], (*r2)[2 * SIDE];
+  long at, column, left, next, rows;  // its first number in memory, its first column, columns from there on; row, of rows
+
+  __attribute__((noinline)) void some(long count) {
+    long end = next + count < rows ? next + count : rows;
+    const Into into = *to;
+    const float *from = r[next], *from2 = r2[next], *last = r[end];
+    long place = at + next * into.m;
+    next = end;
+    if (left >= 2 * SIDE)
+      for (; from < last; from += 2 * SIDE, from2 += 2 * SIDE, place += into.m) {
+        Made one = How::of(into, place, column, WIDTH, load(from), How::TWO ? load(from2) : floats{});
+        Made two = How::of(into, place + SIDE, column + SIDE, WIDTH, load(from + SIDE),
+                           How::TWO ? load(from2 + SIDE) : floats{});
+        if (How::MADE == 0) store_two(into.stream + place, one.first, two.first);
+        if (How::MADE > 0) store_two(into.out + place, one.first, two.first);
+        if (How::MADE > 1) store_two(into.second + place, one.second, two.second);
+        if (How::MADE > 2) store_two(into.third + place, one.third, two.third);
+      }
+    else
+      for (; from < last; from += 2 * SIDE, from2 += 2 * SIDE, place += into.m)
+        for (long i = 0; i < left; i += SIDE) {
+          long n = at_most(left - i), put = place + i;
+          Made made = How::of(into, put, column + i, n, load(from + i), How::TWO ? load(from2 + i) : floats{});
+          if (How::MADE == 0) store(into.stream + put, made.first, n);
+          if (How::MADE > 0) store(into.out + put, made.first, n);
+          if (How::MADE > 1) store(into.second + put, made.second, n);
+          if (How::MADE > 2) store(into.third + put, made.third, n);
+        }
   }
 };
 
@@ -122,47 +174,54 @@ struct Rows {
 };
 
 // x W of x [n, k] and W [k, m] (turned: [m, k]) into `to`; `w2`: with x2, a product that is added; without, one beside it.
-// room: the tiles of the weights, 64-byte aligned.
+// room: the tiles of the weights, 64-byte aligned; of small ones each thread lays its own, so that none waits for another.
 template <class How>
 void multiplied(long n, long k, long m, const uint16_t *x, const float *w, const uint16_t *x2, const float *w2,
                 bool turned, const Into &to, uint32_t *room) {
   const long deep = up(k, DEPTH) / DEPTH, across = up(m, SIDE) / SIDE, size = across * deep * TILE;
-  uint32_t *tiles = room, *tiles2 = room + size;
+  const long steps = How::TWO || x2 ? 2 * deep : deep, share = (2 * SIDE + steps - 1) / steps;
+  const long of_rows = 2 * 2 * ROWS * deep * DEPTH;
+  const bool own = size <= OWN;
 #pragma omp parallel
   {
     Tiles mine;
-    uint16_t *spare = reinterpret_cast<uint16_t *>(room_of_thread.of(2 * 2 * ROWS * deep * DEPTH));
-    alignas(64) float r[2 * SIDE][2 * SIDE], r2[2 * SIDE][2 * SIDE];
-    const Lie block{4 * 2 * SIDE, 64, 64 * 2 * SIDE};
-#pragma omp for schedule(static)
-    for (long j = 0; j < across; j++) {
+    char *at_hand = room_of_thread.of(of_rows + (own ? 4 * size * (w2 ? 2 : 1) : 0));
+    uint16_t *spare = reinterpret_cast<uint16_t *>(at_hand);
+    uint32_t *tiles = own ? reinterpret_cast<uint32_t *>(at_hand + of_rows) : room, *tiles2 = tiles + size;
+    auto laid = [&](long j) {
       lay_weights(w, k, m, turned, j, tiles + j * deep * TILE);
       if (w2) lay_weights(w2, k, m, turned, j, tiles2 + j * deep * TILE);
+    };
+    if (own) {
+      for (long j = 0; j < across; j++) laid(j);
+    } else {
+#pragma omp for schedule(static)
+      for (long j = 0; j < across; j++) laid(j);
     }
+    alignas(64) float r[2][2 * SIDE][2 * SIDE], r2[2][2 * SIDE][2 * SIDE];
+    Waiting<How> waiting{&to, r[1], r2[1], 0, 0, 0, 0, 0};
+    int turn = 0;
+    const Lie block{4 * 2 * SIDE, 64, 64 * 2 * SIDE};
     // as many rows to each thread as passes give it, whole tiles but for the last
 #pragma omp for schedule(static)
     for (long part = 0; part < (n + ROWS - 1) / ROWS; part++) {
-      long start = part * ROWS, count = n - start < ROWS ? n - start : ROWS, tall = up(count, SIDE) / SIDE;
+      long start = part * ROWS, count = n - start < ROWS ? n - start : ROWS, high = up(count, SIDE) / SIDE;
       Rows rows(x + start * k, k, count, spare);
       Rows rows2 = x2 ? Rows(x2 + start * k, k, count, spare + ROWS * deep * DEPTH) : rows;
       for (long j = 0; j < across; j += 2) {
-        long wide = j + 1 < across ? 2 : 1, left = m - j * SIDE;
-        for (long i = 0; i < tall; i += 2) {
-          long high = i + 1 < tall ? 2 : 1;
-          auto at = [&](const Rows &of) { return reinterpret_cast<const char *>(of.at) + i * of.lie.down; };
-          product(high, wide, deep, true, at(rows), rows.lie, tiles + j * deep * TILE, deep * BYTES, r, block);
-          if (x2) product(high, wide, deep, false, at(rows2), rows2.lie, tiles2 + j * deep * TILE, deep * BYTES, r, block);
-          if (How::TWO) product(high, wide, deep, true, at(rows), rows.lie, tiles2 + j * deep * TILE, deep * BYTES, r2, block);
-          for (long row = 0; row < 2 * SIDE && i * SIDE + row < count; row++) {
-            long to_row = (start + i * SIDE + row) * m, column = j * SIDE;
-            How::put(to, to_row + column, column, at_most(left), load(r[row]), How::TWO ? load(r2[row]) : floats{});
-            if (left > SIDE)
-              How::put(to, to_row + column + SIDE, column + SIDE, at_most(left - SIDE), load(r[row] + SIDE),
-                       How::TWO ? load(r2[row] + SIDE) : floats{});
-          }
-        }
+        auto one = [&](bool fresh, const Rows &of, const uint32_t *with, float (*into)[2 * SIDE]) {
+          product(high, j + 1 < across ? 2 : 1, deep, fresh, of.at, of.lie, with + j * deep * TILE, deep * BYTES, into,
+                  block, [&] { waiting.some(share); });
+        };
+        one(true, rows, tiles, r[turn]);
+        if (x2) one(false, rows2, tiles2, r[turn]);
+        if (How::TWO) one(true, rows, tiles2, r2[turn]);
+        waiting.some(2 * SIDE);
+        waiting = {&to, r[turn], r2[turn], start * m + j * SIDE, j * SIDE, m - j * SIDE, 0, count};
+        turn = 1 - turn;
       }
     }
+    waiting.some(2 * SIDE);
   }
 }
 

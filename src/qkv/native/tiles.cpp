@@ -6,6 +6,7 @@
 // and a head's scores never leave it. For processors with tiles (Intel's AMX); `tiles` says whether this is one.
 // Results do not depend on the number of threads.
 
+#include <omp.h>
 #include <stdint.h>
 #include <string.h>
 
@@ -17,11 +18,13 @@
 
 namespace {
 
-// 16 rows of W' from their tiles.
-void unlay(const float *tiles, long rows, long b, float *w) {
-  for (long row = 0; row < rows; row++)
-    for (long j = 0; j * SIDE < b; j++)
-      _mm512_mask_storeu_ps(w + row * b + j * SIDE, columns(b, j), _mm512_load_ps(tiles + j * TILE + row * SIDE));
+// Rows of W' [a, b], from 16 `row` on and columns from 16 `column`, of a tile of it or of its transpose.
+void unlay(const float *tile, bool turned, long row, long column, long a, long b, float *w) {
+  __m512i r[SIDE];
+  for (long i = 0; i < SIDE; i++) r[i] = _mm512_load_si512(tile + i * SIDE);
+  if (turned) transpose(r);
+  for (long i = 0; i < SIDE && row * SIDE + i < a; i++)
+    _mm512_mask_storeu_epi32(w + (row * SIDE + i) * b + column * SIDE, columns(b, column), r[i]);
 }
 
 }  // namespace
@@ -30,39 +33,33 @@ extern "C" long tiles() {  // the system is asked once for the room that tiles t
   return syscall(SYS_arch_prctl, 0x1023, 18) == 0;
 }
 
-// W' [a, b] of x [n, a] and d [n, b]; the sums over rows of d [b], if asked. Numbers do not depend on threads.
-// room: 64-byte aligned, 32 bits each: ceil(a / 16) ceil(b / 16) tiles of W' and those of a block of rows of x and d.
-extern "C" void weight_gradient(long n, long a, long b, const uint16_t *x, const uint16_t *d, float *w, float *sums,
-                                uint32_t *room) {
-  long across = (a + SIDE - 1) / SIDE, along = (b + SIDE - 1) / SIDE;
-  long pairs_x = (across + 1) / 2, pairs_d = (along + 1) / 2, most = (BLOCK < n ? BLOCK : n + DEPTH - 1) / DEPTH;
-  bool x_inside = across <= along;
-  float *of_w = reinterpret_cast<float *>(room);
-  uint32_t *of_x = room + across * along * TILE, *of_d = of_x + across * most * TILE;
+// W' [a, b] of x [n, a] and d [n, b]; the sums over rows of d [b], if asked. Numbers do not depend on threads: each has
+// columns of the wider operand to itself, and lays the narrower one for itself, so that none waits for another.
+extern "C" void weight_gradient(long n, long a, long b, const uint16_t *x, const uint16_t *d, float *w, float *sums) {
+  const bool turned = a > b;  // then W'^T = d^T x is what tiles make
+  const uint16_t *narrow = turned ? d : x, *wide = turned ? x : d;
+  const long narrower = turned ? b : a, wider = turned ? a : b, most = up(n < BLOCK ? n : BLOCK, DEPTH) / DEPTH;
+  const long high = up(narrower, SIDE) / SIDE, along = up(wider, SIDE) / SIDE, pairs = (along + 1) / 2;
+  if (sums) memset(sums, 0, sizeof(float) * b);
 #pragma omp parallel
   {
     Tiles mine;
-#pragma omp single
-    if (sums) memset(sums, 0, sizeof(float) * b);
-    for (long start = 0; start < n; start += BLOCK) {
-      long rows = n - start < BLOCK ? n - start : BLOCK, depth = (rows + DEPTH - 1) / DEPTH;
-#pragma omp for schedule(static) nowait
-      for (long c = 0; c < across; c += TOGETHER)
-        lay(x + start * a, a, rows, c, across - c < TOGETHER ? across - c : TOGETHER, true, of_x, nullptr);
-#pragma omp for schedule(static)
-      for (long c = 0; c < along; c += TOGETHER)
-        lay(d + start * b, b, rows, c, along - c < TOGETHER ? along - c : TOGETHER, false, of_d, sums);
-#pragma omp for schedule(static)
-      for (long job = 0; job < pairs_x * pairs_d; job++) {
-        long i = 2 * (x_inside ? job % pairs_x : job / pairs_d), j = 2 * (x_inside ? job / pairs_x : job % pairs_d);
-        product(i + 1 < across ? 2 : 1, j + 1 < along ? 2 : 1, depth, start == 0, of_x + i * depth * TILE,
-                {64, BYTES, depth * BYTES}, of_d + j * depth * TILE, depth * BYTES, of_w + (i * along + j) * TILE,
-                {64, BYTES, along * BYTES});
-      }
+    const long me = omp_get_thread_num(), threads = omp_get_num_threads();
+    const long from = 2 * (pairs * me / threads), end = 2 * (pairs * (me + 1) / threads), to = end < along ? end : along;
+    const long count = to - from;
+    uint32_t *left = reinterpret_cast<uint32_t *>(room_of_thread.of(BYTES * ((high + count) * most + high * count)));
+    uint32_t *right = left + high * most * TILE;
+    float *of_w = reinterpret_cast<float *>(right + count * most * TILE);
+    for (long start = 0; start < n && count > 0; start += BLOCK) {
+      const long rows = n - start < BLOCK ? n - start : BLOCK, depth = up(rows, DEPTH) / DEPTH;
+      lay(narrow + start * narrower, narrower, rows, 0, high, true, left, turned && from == 0 ? sums : nullptr);
+      lay(wide + start * wider, wider, rows, from, to, false, right, turned ? nullptr : sums);
+      product(high, count, depth, start == 0, left, {64, BYTES, depth * BYTES}, right, depth * BYTES, of_w,
+              {64, BYTES, count * BYTES});
     }
-#pragma omp for schedule(static)
-    for (long i = 0; i < across; i++)
-      unlay(of_w + i * along * TILE, a - i * SIDE < SIDE ? a - i * SIDE : SIDE, b, w + i * SIDE * b);
+    for (long i = 0; i < high; i++)
+      for (long c = 0; c < count; c++)
+        unlay(of_w + (i * count + c) * TILE, turned, turned ? from + c : i, turned ? i : from + c, a, b, w);
   }
 }
 
@@ -128,7 +125,7 @@ extern "C" void multiply(long how, long n, long k, long m, const uint16_t *x, co
 
 extern "C" long tiles() { return 0; }
 
-extern "C" void weight_gradient(long, long, long, const uint16_t *, const uint16_t *, float *, float *, uint32_t *) {}
+extern "C" void weight_gradient() {}
 
 extern "C" void attend() {}
 

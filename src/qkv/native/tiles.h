@@ -8,12 +8,13 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#define HERE __attribute__((always_inline)) inline
+
 namespace {
 
 constexpr long SIDE = 16;       // rows of a tile, and its columns of 32 bits
 constexpr long DEPTH = 32;      // rows of x and d that one tile holds, two in each 32 bits
 constexpr long BLOCK = 256;    // rows of x and d laid out at a time: both then stay near the processor
-constexpr long TOGETHER = 4;    // tiles laid side by side: what one line of memory holds of a row, twice
 constexpr long TILE = SIDE * SIDE;
 constexpr long BYTES = 4 * TILE;
 
@@ -73,28 +74,25 @@ inline __m512 lower_rows(__m512i pairs) {
   return _mm512_castsi512_ps(_mm512_and_si512(pairs, _mm512_set1_epi32(static_cast<int>(0xffff0000u))));
 }
 
-// Tiles of the columns from 16 c, `count` times 16 of them, over `n` rows: those of the same columns one after another.
-// Onto `sums`, if asked, the sums of the columns.
-void lay(const uint16_t *from, long width, long n, long c, long count, bool across, uint32_t *to, float *sums) {
+// Tiles of the columns from 16 `first` to 16 `last` over `n` rows, those of the same columns one after another; turned
+// over where they go to the left of a product over rows (`across`). Onto `sums`, if asked, the sums of the columns.
+void lay(const uint16_t *from, long width, long n, long first, long last, bool across, uint32_t *to, float *sums) {
   long depth = (n + DEPTH - 1) / DEPTH;
-  __m512 sum[TOGETHER];
-  for (long g = 0; g < count; g++)
-    sum[g] = sums ? _mm512_maskz_loadu_ps(columns(width, c + g), sums + (c + g) * SIDE) : _mm512_setzero_ps();
-  for (long k = 0; k < depth; k++) {
-    for (long g = 0; g < count; g++) {
+  for (long k = 0; k < depth; k++)
+    for (long c = first; c < last; c++) {
       __m512i pairs[SIDE];
-      long row = k * DEPTH;
-      pair_rows(from + row * width + (c + g) * SIDE, width, n - row, columns(width, c + g), pairs);
-      if (sums)
+      __mmask16 there = columns(width, c);
+      pair_rows(from + k * DEPTH * width + c * SIDE, width, n - k * DEPTH, there, pairs);
+      if (sums) {
+        __m512 sum = _mm512_maskz_loadu_ps(there, sums + c * SIDE);
         for (long i = 0; i < SIDE; i++)
-          sum[g] = _mm512_add_ps(sum[g], _mm512_add_ps(upper_rows(pairs[i]), lower_rows(pairs[i])));
+          sum = _mm512_add_ps(sum, _mm512_add_ps(upper_rows(pairs[i]), lower_rows(pairs[i])));
+        _mm512_mask_storeu_ps(sums + c * SIDE, there, sum);
+      }
       if (across) transpose(pairs);
-      uint32_t *tile = to + ((c + g) * depth + k) * TILE;
+      uint32_t *tile = to + ((c - first) * depth + k) * TILE;
       for (long i = 0; i < SIDE; i++) _mm512_store_si512(tile + i * SIDE, pairs[i]);
     }
-  }
-  if (sums)
-    for (long g = 0; g < count; g++) _mm512_mask_storeu_ps(sums + (c + g) * SIDE, columns(width, c + g), sum[g]);
 }
 
 // How the tiles of an operand or a result lie: bytes from a row of a tile to its next, and from a tile to the one right
@@ -105,8 +103,9 @@ struct Lie {
 
 // Two by two tiles of c, or one of either side: c (+)= the products of `depth` tiles of a and b; tiles of b follow each
 // other in `depth`, and those of its next columns are `next` bytes on.
-template <bool TWO_A, bool TWO_B>
-void multiply(long depth, bool fresh, const char *a, Lie of_a, const char *b, long next, char *c, Lie of_c) {
+template <bool TWO_A, bool TWO_B, class Meanwhile>
+HERE void multiply(long depth, bool fresh, const char *a, Lie of_a, const char *b, long next, char *c, Lie of_c,
+              Meanwhile meanwhile) {
   char *low = c + of_c.down;
   if (fresh) {
     _tile_zero(0);
@@ -132,6 +131,7 @@ void multiply(long depth, bool fresh, const char *a, Lie of_a, const char *b, lo
       _tile_dpbf16ps(2, 5, 6);
       if (TWO_B) _tile_dpbf16ps(3, 5, 7);
     }
+    meanwhile();
   }
   _tile_stored(0, c, of_c.row);
   if (TWO_B) _tile_stored(1, c + of_c.step, of_c.row);
@@ -140,16 +140,24 @@ void multiply(long depth, bool fresh, const char *a, Lie of_a, const char *b, lo
 }
 
 // c (+)= a b of tiles [rows, depth] and [depth, columns].
-void product(long rows, long columns, long depth, bool fresh, const void *a, Lie of_a, const void *b, long next, void *c,
-             Lie of_c) {
+template <class Meanwhile>
+HERE void product(long rows, long columns, long depth, bool fresh, const void *a, Lie of_a, const void *b, long next, void *c,
+             Lie of_c, Meanwhile meanwhile) {
   for (long j = 0; j < columns; j += 2)
     for (long i = 0; i < rows; i += 2) {
-      auto two_by_two = i + 1 < rows ? (j + 1 < columns ? multiply<true, true> : multiply<true, false>)
-                                     : (j + 1 < columns ? multiply<false, true> : multiply<false, false>);
-      two_by_two(depth, fresh, static_cast<const char *>(a) + i * of_a.down, of_a,
-                 static_cast<const char *>(b) + j * next, next,
-                 static_cast<char *>(c) + i * of_c.down + j * of_c.step, of_c);
+      const char *left = static_cast<const char *>(a) + i * of_a.down, *right = static_cast<const char *>(b) + j * next;
+      char *into = static_cast<char *>(c) + i * of_c.down + j * of_c.step;
+      bool two_a = i + 1 < rows, two_b = j + 1 < columns;
+      if (two_a && two_b) multiply<true, true>(depth, fresh, left, of_a, right, next, into, of_c, meanwhile);
+      else if (two_a) multiply<true, false>(depth, fresh, left, of_a, right, next, into, of_c, meanwhile);
+      else if (two_b) multiply<false, true>(depth, fresh, left, of_a, right, next, into, of_c, meanwhile);
+      else multiply<false, false>(depth, fresh, left, of_a, right, next, into, of_c, meanwhile);
     }
+}
+
+HERE void product(long rows, long columns, long depth, bool fresh, const void *a, Lie of_a, const void *b, long next,
+                    void *c, Lie of_c) {
+  product(rows, columns, depth, fresh, a, of_a, b, next, c, of_c, [] {});
 }
 
 // Tiles are set up for a thread, and what it had set up before comes back: a library may count on it.
