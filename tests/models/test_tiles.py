@@ -65,6 +65,7 @@ def test_what_is_no_number_stays_so_where_it_is(tiles):
 
 FORMULAS = passes.Formulas()
 SHAPES = [(1, 1, 1), (5, 3, 7), (31, 40, 33), (32, 32, 32), (130, 65, 17), (300, 128, 336), (70, 336, 128)]
+SHAPES += [(65, 512, 300)]  # tiles of its weights are laid by all threads together
 
 
 def close(found, exact) -> None:
@@ -120,6 +121,8 @@ def test_products_and_what_follows_them_equal_their_formulas(tiles, n, k, m, wit
 def test_a_large_matrix_is_left_to_torchs_product(tiles):
     by = tiled()
     assert by.weight_dtype(passes.LARGEST_BY_TILES + 1, torch.bfloat16) == torch.bfloat16
+    assert by.weight_dtype(passes.LARGEST_ACTIVATED, torch.bfloat16, activated=True) == torch.float32
+    assert by.weight_dtype(passes.LARGEST_ACTIVATED + 1, torch.bfloat16, activated=True) == torch.bfloat16
     y, W = normal(3, 8), normal(8, 5)
     assert torch.equal(by.product(y, W, None)[0], y @ W)
 
@@ -220,7 +223,9 @@ def test_the_number_of_threads_changes_no_bit(tiles, causal):
             results.append(differentiated(lambda q, k, v: attend(q, k, v, Visible(causal, None), 0.3), *given))
             by, y, W = tiled(), normal(333, 40), normal(40, 70, seed=1).float()
             results[-1] += [by.product(y, W, None)[0], *by.hidden("gelu", y, W, W[0])]
-            results[-1] += [*tiles.weight_grad(x, d, summed=True), orthogonalise(normal(5, 40, 70))]
+            results[-1] += [*tiles.weight_grad(x, d, summed=True), *tiles.weight_grad(d, x, summed=True)]
+            wide = normal(512, 300, seed=2).float()
+            results[-1] += [by.product(normal(90, 512), wide, None)[0], orthogonalise(normal(5, 40, 70))]
     finally:
         torch.set_num_threads(before)
     assert all(torch.equal(one, three) for one, three in zip(*results, strict=True))

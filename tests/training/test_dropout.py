@@ -7,6 +7,8 @@ import pytest
 import torch
 import torch._dynamo.config
 
+from qkv import native
+from qkv.models import passes
 from qkv.training.dropout import PlayedDropping, make_drop
 
 ONES = torch.ones(6, 20, 30)
@@ -137,3 +139,29 @@ def test_compiled_it_follows_without_another_graph() -> None:
             assert drop is not None
             played.follow(drop)
             assert torch.equal(compiled(played), passed(drop))
+
+
+@pytest.mark.skipif(native.load("passes") is None, reason=native.why_not("passes"))
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("shape", [(1, 1, 1), (3, 7, 5), (2, 33, 48), (5, 1, 1031), (2, 3, 40, 16)])
+@pytest.mark.parametrize("p", [0.15, 0.9])
+def test_compiled_it_draws_and_passes_back_the_same_bits(shape: tuple[int, ...], p: float, dtype: torch.dtype) -> None:
+    drop = make_drop(p, 7, 11, np.arange(3, 3 + shape[0]))
+    assert drop is not None
+    generator = torch.Generator().manual_seed(0)
+    x, dy = (torch.randn(shape, generator=generator).to(dtype) for _ in range(2))
+    x.view(-1)[0], x.view(-1)[-1] = float("inf"), float("nan")
+    order = torch.randperm(shape[1], generator=generator)
+    owners = (torch.arange(shape[0] * shape[1]).view(shape[:2]) * 7) % shape[0]
+    for named in (drop, drop.placed(owners, order.expand(shape[:2]))):
+        results = []
+        for compiled in (False, True):
+            with passes.using(compiled):
+                given = x.clone().requires_grad_()
+                y = named("site", given)
+                y.backward(dy)
+                results.append((y.detach(), given.grad))
+        for ours, theirs in zip(*results, strict=True):
+            assert ours is not None and theirs is not None
+            assert ours.dtype == dtype and torch.equal(ours.nan_to_num(3.0), theirs.nan_to_num(3.0))
+            assert torch.equal(ours.isnan(), theirs.isnan())

@@ -27,6 +27,7 @@ __all__ = [
     "NormKind",
     "Tiles",
     "chosen",
+    "compiled_for",
     "is_compiled",
     "tiles_for",
     "using",
@@ -334,6 +335,7 @@ class Compiled(Formulas):
             "norm_back": (n, n, n, *7 * (pointer,)),
             "heads": (*5 * (n,), *3 * (pointer,), number, *5 * (pointer,)),
             "heads_back": (*5 * (n,), *9 * (pointer,)),
+            "drop": (n, n, pointer, pointer, n, number, pointer, pointer),
         }
         for dtype, ending in ((torch.float32, "f32"), (torch.bfloat16, "bf16")):
             for name, types in shapes.items():
@@ -434,6 +436,17 @@ class Compiled(Formulas):
         d_q, d_k = shares.sum(0).unbind()
         return dh, (d_q, d_k)
 
+    def drop(self, x: Tensor, streams: Tensor, places: Tensor | None, limit: int, scale: float) -> Tensor:
+        """x times `scale` where a draw of 16 bits is at least `limit`, times 0 elsewhere (`training/dropout.py`).
+
+        streams, places: int64 of x's first dimensions; each of the streams has the draws of one row of the others.
+        """
+        x, streams = x.contiguous(), streams.contiguous()
+        places = None if places is None else places.contiguous()
+        y, n = torch.empty_like(x), streams.numel()
+        self._call("drop", x.dtype, n, x.numel() // max(1, n), streams, places, limit, scale, x, y)
+        return y
+
 
 def _turns(heads: Heads) -> Tensor | None:
     """[pos, d_head / 2, 2]: cos and sin."""
@@ -444,7 +457,7 @@ class Tiled(Compiled):
     """The same, where the processor has tiles of bfloat16 (`models/tiles.py`); for products in bfloat16.
 
     The gradients of weights are made by them; a product and the pass that follows at once, where the matrix is small:
-    of a large one torch's product is the faster, by more than the pass costs.
+    of a large one torch's product is the faster, by more than the pass costs; an activation costs most.
     """
 
     def __init__(self, library: ctypes.CDLL, tiles: Tiles) -> None:
@@ -516,6 +529,7 @@ class _Native(NamedTuple):
     tiled: Tiled | None
 
 
+_COMPILED_DTYPES = (torch.float32, torch.bfloat16)
 _using: _Native | None = None
 
 
@@ -545,6 +559,13 @@ def is_compiled() -> bool:
     return _using is not None
 
 
+def compiled_for(x: Tensor) -> Compiled | None:
+    """The compiled passes, where they are taken now and serve such a tensor."""
+    if _using is None or type(x) is not Tensor or x.device.type != "cpu" or x.dtype not in _COMPILED_DTYPES:
+        return None
+    return _using.plain
+
+
 def tiles_for(q: Tensor) -> Tiles | None:
     """The processor's tiles, where they are taken now and serve such a tensor."""
     if _using is None or _using.tiled is None or type(q) is not Tensor or q.dtype != torch.bfloat16:
@@ -561,7 +582,7 @@ def chosen(x: Tensor, dtype: torch.dtype, d_head: int = 0) -> Formulas:
         _using is None
         or type(x) not in (Tensor, nn.Parameter)
         or x.dtype != torch.float32
-        or dtype not in (torch.float32, torch.bfloat16)
+        or dtype not in _COMPILED_DTYPES
         or d_head > WIDEST_HEAD
     ):
         return _FORMULAS

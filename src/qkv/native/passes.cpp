@@ -275,6 +275,40 @@ void heads_back(long batch, long pos, long n_q, long n_kv, long d, const T *__re
   }
 }
 
+constexpr uint64_t GOLDEN = 0x9E3779B97F4A7C15u;
+constexpr long DRAWS = 128;  // of 64 bits at a time: four numbers each
+
+inline uint64_t mixed(uint64_t z) {  // SplitMix64's finaliser
+  z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
+  z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
+  return z ^ (z >> 31);
+}
+
+// y = x times `scale` where a draw of 16 bits is at least `limit`, times 0 where it is not; rows [n, width], whose draws
+// are those of the stream of a row, from a place in it on (places null: from its start), see `qkv.training.dropout`.
+template <class T>
+void drop(long n, long width, const uint64_t *__restrict streams, const uint64_t *__restrict places, long limit,
+          float scale, const T *__restrict x, T *__restrict y) {
+  typedef int16_t shorts __attribute__((vector_size(2 * WIDTH)));
+  const long draws = (width + 3) / 4, parts = (draws + DRAWS - 1) / DRAWS;
+#pragma omp parallel for schedule(static)
+  for (long job = 0; job < n * parts; job++) {
+    const long row = job / parts, first = job % parts * DRAWS, count = draws - first < DRAWS ? draws - first : DRAWS;
+    const uint64_t start = streams[row] + (1 + first + (places ? places[row] * draws : 0)) * GOLDEN;
+    uint64_t bits64[DRAWS];
+    for (long i = 0; i < count; i++) bits64[i] = mixed(start + i * GOLDEN);
+    const char *at_bits = reinterpret_cast<const char *>(bits64);
+    const long end = 4 * (first + count) < width ? 4 * (first + count) : width;
+    for (long i = 4 * first; i < end; i += WIDTH, at_bits += sizeof(shorts)) {
+      shorts drawn;
+      memcpy(&drawn, at_bits, sizeof(drawn));
+      ints kept = __builtin_convertvector(drawn, ints) >= static_cast<int32_t>(limit);
+      long at = row * width + i, some = at_most(end - i);
+      store(y + at, load(x + at, some) * (kept ? floats{} + scale : floats{}), some);
+    }
+  }
+}
+
 }  // namespace
 
 #define FOR(T, NAME)                                                                                                   \
@@ -309,6 +343,10 @@ void heads_back(long batch, long pos, long n_q, long n_kv, long d, const T *__re
                                     const T *dv, const T *h, const float *gains, const float *turns, const float *rs,  \
                                     T *dh, float *shares) {                                                            \
     heads_back(batch, pos, n_q, n_kv, d, dq, dk, dv, h, gains, turns, rs, dh, shares);                                 \
+  }                                                                                                                    \
+  extern "C" void drop_##NAME(long n, long width, const uint64_t *streams, const uint64_t *places, long limit,         \
+                              float scale, const T *x, T *y) {                                                         \
+    drop(n, width, streams, places, limit, scale, x, y);                                                               \
   }
 
 FOR(float, f32)

@@ -7,11 +7,15 @@ stream of its own. Dropout itself: Srivastava et al. 2014, JMLR 15.
 """
 
 from copy import copy
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.autograd import Function
+from torch.autograd.function import once_differentiable
 
+from qkv.models import passes
 from qkv.randomness import key
 
 __all__ = ["Dropping", "PlayedDropping", "make_drop"]
@@ -132,10 +136,35 @@ class Dropping:
         if self._owners is not None:
             streams = streams[self._owners.to(x.device)]
         places = None if self._places is None else self._places.to(x.device)
+        if not torch.compiler.is_compiling() and (by := passes.compiled_for(x)) is not None:
+            return _Dropped.apply(x, by, streams, places, self._threshold - _LEVELS // 2, self._scale)
         draw = _compiled_draws if torch.compiler.is_compiling() else _draws
         bits = draw(streams, places, x[(0,) * streams.ndim].numel()).reshape(x.shape)
         kept = bits >= self._threshold - _LEVELS // 2
-        return x * (kept * (_LEVELS / (_LEVELS - self._threshold))).to(x.dtype)
+        return x * (kept * self._scale).to(x.dtype)
+
+    @property
+    def _scale(self) -> float:
+        """By which survivors are multiplied."""
+        return _LEVELS / (_LEVELS - self._threshold)
+
+
+class _Dropped(Function):
+    """The same by one compiled pass each way: what is drawn is drawn again, and not kept."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, by: passes.Compiled, streams: Tensor, places: Tensor | None, limit: int, scale: float
+    ) -> Tensor:
+        scale = float(torch.tensor(scale, dtype=x.dtype))
+        ctx.save_for_backward(streams, places)
+        ctx.by, ctx.how = by, (limit, scale)
+        return by.drop(x, streams, places, limit, scale)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+        return ctx.by.drop(dy, *ctx.saved_tensors, *ctx.how), None, None, None, None, None
 
 
 class PlayedDropping(Dropping):
