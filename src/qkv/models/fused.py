@@ -267,7 +267,7 @@ class _AttentionOut(Function):
     def forward(
         ctx: Any, residual: Tensor | None, z: Tensor, W_O: Tensor, b_O: Tensor | None, dtype: torch.dtype
     ) -> Tensor:
-        ctx.by = by = passes.chosen(z if residual is None else residual, dtype)
+        ctx.by = by = passes.chosen(W_O if residual is None else residual, dtype)
         heads, weight = z.transpose(1, 2), W_O.to(by.weight_dtype(W_O.numel(), dtype))
         rows = heads.reshape(-1, weight.shape[0]).to(dtype)
         ctx.save_for_backward(rows, weight)
