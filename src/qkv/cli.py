@@ -137,6 +137,9 @@ def program() -> int:
     statuses: list[int] = []
     atexit.register(_leave, statuses)  # the first to be registered is called last, when threads have ended
     gc.set_threshold(*_LOOKS_FOR_CYCLES)
+    for name in ("stdout", "stderr"):  # None where the process was started with that stream closed
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
     statuses.append(main())
     return statuses[0]
 

@@ -230,3 +230,10 @@ def test_a_program_that_is_watched_ends_as_any_other(watched: str) -> None:
     """A profiler or a measure of coverage may be told of the end later than our own function."""
     done = _ending(["--version"], f"os._exit = lambda status: print('left at once')\n{watched}")
     assert done.returncode == 0 and ("left at once" in done.stdout) == (watched == "pass")
+
+
+@pytest.mark.parametrize("closed", ["1", "2"])
+def test_a_program_that_was_started_with_a_stream_closed_says_nothing_of_it(closed: str) -> None:
+    words = f'exec "$0" -m qkv --version {closed}>&-'
+    done = subprocess.run(["/bin/sh", "-c", words, sys.executable], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0 and done.stderr == "" and (closed == "1") == (done.stdout == "")
