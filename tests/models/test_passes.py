@@ -7,7 +7,7 @@ import torch
 
 from qkv import native
 from qkv.models import Layout, ModelConfig, Sizes, build, passes
-from qkv.models.passes import Heads, NormKind
+from qkv.models.formulas import Formulas, Heads, NormKind
 from qkv.tasks import Batch, Causal
 
 pytestmark = pytest.mark.skipif(native.load("passes") is None, reason=native.why_not("passes"))
@@ -25,7 +25,7 @@ def compiled() -> passes.Compiled:
     return found
 
 
-FORMULAS = passes.Formulas()
+FORMULAS = Formulas()
 
 
 def normal(*shape: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> torch.Tensor:
@@ -213,7 +213,7 @@ def test_the_number_of_threads_changes_no_bit(name):
 
 def test_what_another_float_type_needs_is_left_to_torch(compiled):
     with passes.using(True):
-        assert isinstance(passes.chosen(torch.zeros(1, dtype=torch.float64), torch.float64), passes.Formulas)
-        assert isinstance(passes.chosen(torch.zeros(1), torch.float16), passes.Formulas)
-        assert isinstance(passes.chosen(torch.zeros(1), torch.float32, passes.WIDEST_HEAD + 1), passes.Formulas)
+        assert isinstance(passes.chosen(torch.zeros(1, dtype=torch.float64), torch.float64), Formulas)
+        assert isinstance(passes.chosen(torch.zeros(1), torch.float16), Formulas)
+        assert isinstance(passes.chosen(torch.zeros(1), torch.float32, passes.WIDEST_HEAD + 1), Formulas)
     assert not passes.is_compiled()

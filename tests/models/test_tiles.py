@@ -5,6 +5,7 @@ import torch
 
 from qkv.models import fused_attend, passes
 from qkv.models.attention import attend, attend_explicit
+from qkv.models.formulas import Formulas
 from qkv.models.masks import Visible, visible
 from qkv.models.tiles import Tiles
 from qkv.training.muon import orthogonalise
@@ -33,11 +34,12 @@ def normal(*shape: int, seed: int = 0) -> torch.Tensor:
 def near(value: torch.Tensor, exact: torch.Tensor, share: float) -> None:
     """Within that share of the largest number."""
     assert value.shape == exact.shape
-    error = (value.double() - exact).abs().max()
+    error = (value.double() - exact).abs().max() if exact.numel() else torch.zeros(())
     assert error <= share * exact.abs().max() + 1e-6, f"{float(error):.2e}"
 
 
 SIZES = [(1, 1, 1), (5, 3, 7), (31, 16, 33), (32, 32, 32), (256, 48, 17), (257, 64, 80), (1030, 130, 65)]
+SIZES += [(0, 3, 5), (530, 300, 2100), (270, 4100, 260), (40, 9000, 40)]  # none; and columns by parts
 
 
 @pytest.mark.parametrize(("n", "a", "b"), SIZES)
@@ -49,6 +51,13 @@ def test_the_gradient_of_a_weight_is_that_of_float64_to_float32(tiles, n, a, b):
     near(db, d.double().sum(0), 1e-6)
     again, none = tiles.weight_grad(x, d, summed=False)
     assert none is None and torch.equal(again, dW)
+    assert torch.equal(tiles.weight_grad(x, d, summed=False, factor=0.3)[0], 0.3 * dW)
+    threads = torch.get_num_threads()
+    try:
+        torch.set_num_threads(3)
+        assert all(map(torch.equal, tiles.weight_grad(x, d, summed=True), (dW, db)))
+    finally:
+        torch.set_num_threads(threads)
 
 
 def test_the_gradient_of_a_weight_takes_tensors_as_they_lie(tiles):
@@ -63,7 +72,7 @@ def test_what_is_no_number_stays_so_where_it_is(tiles):
     assert dW[:, 7].isnan().all() and dW.isnan().sum() == 40 and db.isnan().nonzero().tolist() == [[7]]
 
 
-FORMULAS = passes.Formulas()
+FORMULAS = Formulas()
 SHAPES = [(1, 1, 1), (5, 3, 7), (31, 40, 33), (32, 32, 32), (130, 65, 17), (300, 128, 336), (70, 336, 128)]
 SHAPES += [(65, 512, 300)]  # tiles of its weights are laid by all threads together
 

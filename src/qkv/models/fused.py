@@ -20,7 +20,7 @@ from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
 from qkv.models import passes
-from qkv.models.passes import Heads, NormKind, wide_dtype
+from qkv.models.formulas import Formulas, Heads, Kept, NormKind, wide_dtype
 
 __all__ = ["Heads", "Norm", "NormKind", "attention_in", "attention_out", "mlp", "norm", "product_dtype", "serves"]
 
@@ -222,7 +222,7 @@ class _AttentionIn(Function):
 
 
 def _weight_grads(
-    by: passes.Formulas, x: Tensor, d: Tensor, whole: Tensor, need_W: bool, need_b: bool
+    by: Formulas, x: Tensor, d: Tensor, whole: Tensor, need_W: bool, need_b: bool
 ) -> tuple[Tensor | None, Tensor | None]:
     """Of y = x W + b, dW = x^T d and db = sum_n d, where needed; `whole` is d before it was rounded."""
     if not need_W:
@@ -231,13 +231,13 @@ def _weight_grads(
 
 
 def _normed(
-    by: passes.Formulas,
+    by: Formulas,
     rows: Tensor,
     gain: Tensor | None,
     shift: Tensor | None,
     kind: NormKind | None,
     dtype: torch.dtype,
-) -> tuple[Tensor, passes.Kept]:
+) -> tuple[Tensor, Kept]:
     """norm(rows) in the dtype of products, and what is kept for the way back; rows as they are without a norm."""
     if gain is None or kind is None:
         return rows.to(dtype), (None, None, None)
@@ -252,7 +252,7 @@ def attention_out(residual: Tensor | None, z: Tensor, W_O: Tensor, b_O: Tensor |
     return _AttentionOut.apply(residual, z, W_O, b_O, product_dtype(z))
 
 
-def _onto(by: passes.Formulas, residual: Tensor | None, rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+def _onto(by: Formulas, residual: Tensor | None, rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """[residual +] rows @ weight + bias."""
     if residual is not None:
         return by.plus_product(_rows(residual), rows, weight, bias)

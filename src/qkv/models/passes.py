@@ -1,42 +1,25 @@
 """The passes over activations between the products of a block: by torch's operators, or by compiled ones of ours.
 
-`Formulas` writes each of them in operators of torch; it is what `Compiled` must equal, in values and gradients, and
-what runs where nothing is compiled. A compiled pass reads and writes its rows once where the operators take five to
-ten turns over memory. `using` says which is taken; a training says it for as long as it runs (`Machine.native`).
+`Formulas` (in `formulas`) writes each of them in operators of torch; it is what `Compiled` must equal. A compiled pass
+reads and writes its rows once where the operators take five to ten turns over memory. `using` says which is taken; a
+training says it for as long as it runs (`Machine.native`).
 """
 
 import contextlib
 import ctypes
 import functools
-import math
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from qkv import native
+from qkv.models.formulas import Formulas, Heads, Kept, NormKind, Sides
 from qkv.models.tiles import Tiles
 
-__all__ = [
-    "Compiled",
-    "Formulas",
-    "Heads",
-    "NormKind",
-    "Tiles",
-    "chosen",
-    "compiled_for",
-    "is_compiled",
-    "tiles_for",
-    "using",
-    "wide_dtype",
-]
-
-Sides = tuple[Tensor, Tensor, Tensor]
-Kept = tuple[Tensor | None, Tensor | None, Tensor | None]
-"""What a pass leaves for the one back."""
+__all__ = ["Compiled", "Tiles", "chosen", "compiled_for", "is_compiled", "tiles_for", "using"]
 
 WIDEST_HEAD = 4096
 """Numbers of a head that a compiled pass works on at a time."""
@@ -47,271 +30,6 @@ activation, which takes longest by itself (benchmarks, "tiles")."""
 
 _CHUNKS = 32
 """Shares in which compiled passes make sums over rows."""
-
-
-class NormKind(NamedTuple):
-    """A norm, but for its gain and bias."""
-
-    eps: float
-    centred: bool
-    """Whether the mean is subtracted: LayerNorm, else RMSNorm."""
-
-
-class Heads(NamedTuple):
-    """How the joined products of an attention are cut and placed."""
-
-    n_heads: int
-    n_kv_heads: int
-    d_head: int
-    turn: Tensor | None
-    """cos + i sin of the rotary angles, complex [pos, d_head / 2]; None: no turn."""
-    qk_eps: float
-    """eps of QK-norm."""
-
-
-def wide_dtype(dtype: torch.dtype) -> torch.dtype:
-    """The dtype of what is not a product: at least float32."""
-    return torch.float32 if dtype in (torch.bfloat16, torch.float16) else dtype
-
-
-def _inverse_rms(x: Tensor, eps: float) -> Tensor:
-    """1 / sqrt(mean(x^2) + eps) over the last axis, kept."""
-    return torch.linalg.vector_norm(x, dim=-1, keepdim=True).square_().div_(x.shape[-1]).add_(eps).rsqrt_()
-
-
-def _complex(x: Tensor) -> Tensor:
-    """[..., d] with neighbours as complex [..., d / 2], sharing memory."""
-    return torch.view_as_complex(x.view(*x.shape[:-1], -1, 2))
-
-
-class Formulas:
-    """Each pass in operators of torch, on CPU tensors of any float type."""
-
-    paired = True
-    """Whether rotary turns take coordinates 2i and 2i + 1 of a head, not i and i + d_head / 2, as a pair."""
-
-    # norms
-
-    def norm(
-        self, x: Tensor, gain: Tensor, bias: Tensor | None, kind: NormKind, dtype: torch.dtype
-    ) -> tuple[Tensor, Kept]:
-        """y = g u + b, u = r (x - mean), r = 1 / rms(x - mean), mean 0 for RMSNorm: x [n, d] -> y [n, d] of `dtype`."""
-        rows = x.to(wide_dtype(x.dtype))
-        if kind.centred:
-            gain, bias = gain.to(rows.dtype), None if bias is None else bias.to(rows.dtype)
-            y, mean, r = torch.native_layer_norm(rows, rows.shape[1:], gain, bias, kind.eps)
-            return y.to(dtype), (rows, mean, r)
-        r = _inverse_rms(rows, kind.eps)
-        u = rows * r
-        return (u * gain).to(dtype), (u, r, None)
-
-    def norm_back(
-        self, dy: Tensor, kept: Kept, gain: Tensor, bias: Tensor | None, kind: NormKind, onto: Tensor | None
-    ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """dx = r (g dy - [mean(g dy)] - u mean(g dy u)) [+ onto], dg = sum_n dy u, db = sum_n dy. May overwrite dy."""
-        if kind.centred:
-            x, mean, r = kept
-            assert x is not None
-            gain, bias = gain.to(x.dtype), None if bias is None else bias.to(x.dtype)
-            asked = [True, True, bias is not None]
-            back = torch.ops.aten.native_layer_norm_backward
-            dx, d_gain, d_bias = back(dy.to(x.dtype), x, x.shape[1:], mean, r, gain, bias, asked)
-            return (dx if onto is None else dx.add_(onto)), d_gain, d_bias if bias is not None else None
-        u, r, _ = kept
-        assert u is not None and r is not None
-        dy, gain = dy.to(u.dtype), gain.to(u.dtype)
-        along = dy * u
-        d_gain = along.sum(0)
-        share = (along @ gain).div_(-u.shape[1])
-        d = dy.mul_(gain).addcmul_(u, share[:, None])
-        return (d.mul_(r) if onto is None else torch.addcmul(onto, d, r)), d_gain, None
-
-    # products of rows, and with them the passes that follow
-
-    def weight_dtype(self, size: int, dtype: torch.dtype, *, activated: bool = False) -> torch.dtype:
-        """In what dtype a matrix of so many numbers is wanted for products in `dtype`.
-
-        `activated`: whether it is on either side of an activation that has no gate.
-        """
-        return dtype
-
-    def product(self, y: Tensor, W: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        """y W + b, and what of b is still to be added by the pass that follows."""
-        return (y @ W if bias is None else torch.addmm(bias.to(y.dtype), y, W)), None
-
-    def product_back(self, d: Tensor, W: Tensor) -> Tensor:
-        """d W^T."""
-        return d @ W.t()
-
-    def sum_back(self, d: Tensor, W: Tensor, d2: Tensor, W2: Tensor) -> Tensor:
-        """d W^T + d2 W2^T."""
-        return (d @ W.t()).addmm_(d2, W2.t())
-
-    def plus_product(self, x: Tensor, y: Tensor, W: Tensor, bias: Tensor | None) -> Tensor:
-        """x + y W + b of rows, in the dtype of x: back onto the residual stream."""
-        if x.dtype == y.dtype:
-            out = torch.addmm(x, y, W)
-            return out if bias is None else out.add_(bias)
-        return x + self.product(y, W, bias)[0]
-
-    def hidden(self, kind: str, y: Tensor, W: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor]:
-        """s = act(y W + b), and what the slope is made of."""
-        return self.activate(kind, *self.product(y, W, bias))
-
-    def hidden_back(
-        self, kind: str, d: Tensor, W: Tensor, kept: Tensor, *, summed: bool
-    ) -> tuple[Tensor, Tensor | None]:
-        """dc = act'(c) d W^T; where asked its sum over rows, or None where `weight_grad` makes that on its way."""
-        factor = 2 if kind == "relu2" else 1
-        ds = torch.addmm(d.new_empty(()), d, W.t(), beta=0, alpha=factor)
-        return self.slope(kind, ds, kept, summed=summed)
-
-    def gated(self, y: Tensor, W: Tensor, W_gate: Tensor, bias: Tensor | None) -> tuple[Tensor, Kept]:
-        """s = silu(g) c, g = y W_gate, c = y W + b, and what is kept for the way back."""
-        c = y @ W if bias is None else torch.addmm(bias.to(y.dtype), y, W)
-        g = y @ W_gate
-        s, a = self.gate(g, c)
-        return s, (a, g, c)
-
-    def gated_back(self, d: Tensor, W: Tensor, kept: Kept) -> tuple[Tensor, Tensor]:
-        """dc and dg of ds = d W^T."""
-        a, g, c = kept
-        assert g is not None and c is not None
-        return self.gate_back(d @ W.t(), g, c, a)
-
-    # the MLP
-
-    def activate(self, kind: str, c: Tensor, bias: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """s = act(c [+ b]), and what the slope is made of. May overwrite c.
-
-        relu2: s = a a with a = relu(c), which is half the slope; gelu_tanh: the slope is made beside s; gelu: of c.
-        """
-        assert bias is None, "a product of torch has its bias"
-        if kind == "relu2":
-            a = c.relu_()
-            return a * a, a
-        return _gelu_tanh(c) if kind == "gelu_tanh" else (F.gelu(c), c)
-
-    def slope(self, kind: str, ds: Tensor, kept: Tensor, *, summed: bool) -> tuple[Tensor, Tensor | None]:
-        """dc = act'(c) ds (half of it for relu2), and where asked its sum over rows. May overwrite ds."""
-        dc = torch.ops.aten.gelu_backward(ds, kept) if kind == "gelu" else ds.mul_(kept)
-        return dc, dc.sum(0, dtype=wide_dtype(dc.dtype)) if summed else None
-
-    def gate(self, g: Tensor, c: Tensor) -> tuple[Tensor, Tensor | None]:
-        """s = silu(g) c, and silu(g) for the way back."""
-        a = F.silu(g)
-        return a * c, a
-
-    def gate_back(self, ds: Tensor, g: Tensor, c: Tensor, a: Tensor | None) -> tuple[Tensor, Tensor]:
-        """dc = silu(g) ds and dg = silu'(g) c ds. May overwrite ds."""
-        assert a is not None
-        dc = ds * a
-        return dc, torch.ops.aten.silu_backward(ds.mul_(c), g)
-
-    # weights
-
-    def weight_grad(self, x: Tensor, d: Tensor, summed: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        """dW = x^T d of rows x [n, a] and d [n, b]; db = sum_n of `summed`, d as it was before it was rounded."""
-        return x.t() @ d, None if summed is None else summed.sum(0, dtype=wide_dtype(summed.dtype))
-
-    # heads
-
-    def place(
-        self, h: Tensor, bias: Tensor | None, gains: tuple[Tensor, Tensor] | None, heads: Heads
-    ) -> tuple[Sides, Kept]:
-        """q, k, v [batch, head, pos, d_head] of the joined products h [batch, pos, heads, d_head]; may overwrite h.
-
-        `bias` is what `product` left of theirs. Of q and k each head is normed (q' = g q / rms(q)) and turned
-        (q'' = e^{ia} q').
-        """
-        assert bias is None, "a product of torch has its bias"
-        dtype, n_qk = h.dtype, heads.n_heads + heads.n_kv_heads
-        qk, v = h.narrow(2, 0, n_qk), h.narrow(2, n_qk, heads.n_kv_heads)
-        u = r = gain = None
-        if gains is not None:
-            u = qk = qk.to(wide_dtype(dtype))
-            r = _inverse_rms(qk, heads.qk_eps)
-            gain = _head_gains(*gains, heads).to(qk.dtype)
-            qk = qk.mul_(r) * gain
-        if heads.turn is not None:
-            pairs = _complex(qk.to(wide_dtype(dtype)))
-            turned = pairs.mul_(heads.turn[:, None]) if u is not None else pairs * heads.turn[:, None]
-            qk = torch.view_as_real(turned).flatten(-2)
-        q, k = qk.narrow(2, 0, heads.n_heads), qk.narrow(2, heads.n_heads, heads.n_kv_heads)
-        return (_by_head(q, dtype), _by_head(k, dtype), _by_head(v, dtype)), (u, r, gain)
-
-    def place_back(
-        self, grads: tuple[Tensor | None, Tensor | None, Tensor | None], kept: Kept, heads: Heads, like: Tensor
-    ) -> tuple[Tensor, tuple[Tensor, Tensor] | None]:
-        """dh [batch, pos, heads, d_head] as `like`, of dq, dk, dv (None: zero); and the gradients of the gains.
-
-        With u = q / rms(q): du = g e^{-ia} dq'', dg = sum du u, dq = r (du - u <du, u> / d_head).
-        """
-        u, r, gain = kept
-        batch, pos = like.shape[:2]
-        n_qk = heads.n_heads + heads.n_kv_heads
-        d_qk = torch.empty(batch, pos, n_qk, heads.d_head, dtype=wide_dtype(like.dtype))
-        _gather(d_qk, grads[:2], (heads.n_heads, heads.n_kv_heads))
-        if heads.turn is not None:
-            _complex(d_qk).mul_(heads.turn.conj()[:, None])
-        d_gains = None
-        if u is not None and r is not None and gain is not None:
-            along = d_qk * u
-            d_gains = _split_head_gains(along.sum((0, 1)), heads)
-            share = along.mul_(gain).sum(-1, keepdim=True).div_(-heads.d_head)
-            d_qk.mul_(gain).addcmul_(u, share).mul_(r)
-        dh = like.new_empty(batch, pos, n_qk + heads.n_kv_heads, heads.d_head)
-        dh.narrow(2, 0, n_qk).copy_(d_qk)
-        _gather(dh.narrow(2, n_qk, heads.n_kv_heads), grads[2:], (heads.n_kv_heads,))
-        return dh, d_gains
-
-
-def _by_head(x: Tensor, dtype: torch.dtype) -> Tensor:
-    """[batch, pos, head, d] as [batch, head, pos, d] of that dtype; where it is bfloat16, in that order in memory."""
-    x = x.transpose(1, 2)
-    return x.to(dtype, memory_format=torch.contiguous_format) if dtype == torch.bfloat16 else x.to(dtype)
-
-
-def _gather(into: Tensor, parts: tuple[Tensor | None, ...], counts: tuple[int, ...]) -> None:
-    """Write gradients [batch, head, pos, d], None meaning zero, side by side into [batch, pos, heads, d]."""
-    start = 0
-    for part, count in zip(parts, counts, strict=True):
-        place = into.narrow(2, start, count)
-        place.zero_() if part is None else place.copy_(part.transpose(1, 2))
-        start += count
-
-
-def _head_gains(q_gain: Tensor, k_gain: Tensor, heads: Heads) -> Tensor:
-    """Gains of all heads of q and k, in the order of their coordinates: [n_heads + n_kv_heads, d_head]."""
-    both = torch.stack((q_gain, k_gain))
-    if heads.turn is not None:
-        both = both.view(2, 2, -1).transpose(1, 2).reshape(2, -1)
-    return torch.cat((both[:1].expand(heads.n_heads, -1), both[1:].expand(heads.n_kv_heads, -1)))
-
-
-def _split_head_gains(d: Tensor, heads: Heads) -> tuple[Tensor, Tensor]:
-    """The inverse of `_head_gains`, for gradients."""
-    if heads.turn is not None:
-        d = d.view(d.shape[0], -1, 2).transpose(1, 2).reshape(d.shape)
-    return d[: heads.n_heads].sum(0), d[heads.n_heads :].sum(0)
-
-
-_TANH_RATE = math.sqrt(8 / math.pi)
-_TANH_CUBE = 0.044715 * _TANH_RATE
-
-
-def _gelu_tanh(x: Tensor) -> tuple[Tensor, Tensor]:
-    """x (1 + tanh(v / 2)) / 2 and its slope, v = sqrt(8 / pi) (x + 0.044715 x^3), each of x's shape and dtype.
-
-    (1 + tanh(v / 2)) / 2 is sigmoid(v), for which torch has a vectorised operator as it has none for tanh; the slope is
-    g + 3 w g (1 - g) with g = sigmoid(v) and w = x v' / 3 = v - 2/3 sqrt(8 / pi) x.
-    """
-    wide = x.to(wide_dtype(x.dtype))
-    v = torch.addcmul(wide.new_tensor(_TANH_RATE), wide, wide, value=_TANH_CUBE).mul_(wide)
-    w = torch.sub(v, wide, alpha=2 / 3 * _TANH_RATE)
-    g = v.sigmoid_()
-    slope = torch.addcmul(g, w.addcmul_(w, g, value=-1), g, value=3, out=w)
-    return g.mul(wide).to(x.dtype), slope.to(x.dtype)
 
 
 class Compiled(Formulas):
@@ -336,16 +54,18 @@ class Compiled(Formulas):
             "heads": (*5 * (n,), *3 * (pointer,), number, *5 * (pointer,)),
             "heads_back": (*5 * (n,), *9 * (pointer,)),
             "drop": (n, n, pointer, pointer, n, number, pointer, pointer),
+            "loss_slope": (n, n, *3 * (pointer,), number, pointer, pointer),
+            "scores": (n, n, *5 * (pointer,)),
         }
         for dtype, ending in ((torch.float32, "f32"), (torch.bfloat16, "bf16")):
             for name, types in shapes.items():
                 call = getattr(library, f"{name}_{ending}")
-                call.argtypes, call.restype = types, None
+                call.argtypes, call.restype = types, n if name in ("loss_slope", "scores") else None
                 self._calls[name, dtype] = call
 
-    def _call(self, name: str, dtype: torch.dtype, *given: Any) -> None:
+    def _call(self, name: str, dtype: torch.dtype, *given: Any) -> Any:
         """Of tensors their memory: contiguous ones, float32 but for activations, which are of `dtype`."""
-        self._calls[name, dtype](*(g.data_ptr() if isinstance(g, Tensor) else g for g in given))
+        return self._calls[name, dtype](*(g.data_ptr() if isinstance(g, Tensor) else g for g in given))
 
     def norm(
         self, x: Tensor, gain: Tensor, bias: Tensor | None, kind: NormKind, dtype: torch.dtype
@@ -446,6 +166,34 @@ class Compiled(Formulas):
         y, n = torch.empty_like(x), streams.numel()
         self._call("drop", x.dtype, n, x.numel() // max(1, n), streams, places, limit, scale, x, y)
         return y
+
+    def loss_slope(
+        self, logits: Tensor, bias: Tensor | None, targets: Tensor, smoothing: float
+    ) -> tuple[Tensor, Tensor | None]:
+        """Each row's loss, float32 [n], and with a bias the sum over rows of its slope; the slope in logits' place.
+
+        Of softmax(logits + bias) on int64 targets [n], as `tasks.crossentropy` has it. Raises IndexError.
+        """
+        logits, targets, (n, m) = logits.contiguous(), targets.contiguous(), logits.shape
+        nats = logits.new_empty(n, dtype=torch.float32)
+        shares = None if bias is None else nats.new_empty(_CHUNKS, m)
+        bias = None if bias is None else bias.contiguous()
+        _all_words(self._call("loss_slope", logits.dtype, n, m, logits, bias, targets, smoothing, nats, shares), m)
+        return nats, None if shares is None else shares.sum(0)
+
+    def scores(self, logits: Tensor, bias: Tensor | None, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """Each row's loss, and whether its first largest logit is the target: float32 and bool [n]. IndexError."""
+        logits, targets, (n, m) = logits.contiguous(), targets.contiguous(), logits.shape
+        nats, correct = logits.new_empty(n, dtype=torch.float32), logits.new_empty(n, dtype=torch.bool)
+        bias = None if bias is None else bias.contiguous()
+        _all_words(self._call("scores", logits.dtype, n, m, logits, bias, targets, nats, correct), m)
+        return nats, correct
+
+
+def _all_words(n_wrong: int, m: int) -> None:
+    """Refuse targets that are no index of a logit."""
+    if n_wrong:
+        raise IndexError(f"{n_wrong} targets are not from 0 to {m - 1}")
 
 
 def _turns(heads: Heads) -> Tensor | None:

@@ -32,7 +32,10 @@ class Tiles:
     def __init__(self, library: ctypes.CDLL) -> None:
         n, pointer = ctypes.c_long, ctypes.c_void_p
         self._weights, self._attend, self._back = library.weight_gradient, library.attend, library.attend_back
-        self._weights.argtypes, self._weights.restype = (n, n, n, *4 * (pointer,)), None
+        self._weights.argtypes, self._weights.restype = (
+            (n, n, n, pointer, pointer, ctypes.c_float, pointer, pointer),
+            None,
+        )
         sizes = (*7 * (n,), ctypes.c_float, pointer, n, n)
         self._attend.argtypes, self._attend.restype = (*sizes, *5 * (pointer,)), None
         self._back.argtypes, self._back.restype = (*sizes, *8 * (pointer,)), None
@@ -43,12 +46,12 @@ class Tiles:
         self._multiply.argtypes = (n, n, n, n, *4 * (pointer,), n, number, *9 * (pointer,))
         self._multiply.restype = None
 
-    def weight_grad(self, x: Tensor, d: Tensor, *, summed: bool) -> tuple[Tensor, Tensor | None]:
-        """x^T d [a, b] of rows x [n, a] and d [n, b], and where asked the sum of d's rows, in float32."""
+    def weight_grad(self, x: Tensor, d: Tensor, *, summed: bool, factor: float = 1.0) -> tuple[Tensor, Tensor | None]:
+        """factor x^T d [a, b] of rows x [n, a] and d [n, b], and where asked the sum of d's rows, in float32."""
         x, d, (n, a), b = x.contiguous(), d.contiguous(), x.shape, d.shape[1]
         dW = d.new_empty(a, b, dtype=torch.float32)
         db = d.new_empty(b, dtype=torch.float32) if summed else None
-        self._weights(n, a, b, *map(_memory, (x, d, dW, db)))
+        self._weights(n, a, b, *map(_memory, (x, d)), factor, *map(_memory, (dW, db)))
         return dW, db
 
     def product(

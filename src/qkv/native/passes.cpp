@@ -4,11 +4,14 @@
 // in CHUNKS shares whatever the number of threads, so that results do not depend on it. The formulas of
 // `qkv.models.passes` are what each of these must equal.
 
+#include <stdlib.h>
+
 #include "numbers.h"
 
 namespace {
 
 constexpr long CHUNKS = 32;
+constexpr long RUN = 1024;  // numbers that are summed as floats before they join a double
 constexpr long WIDEST_HEAD = 4096;  // numbers of a head that are worked on at a time
 
 // Of rows [n, m], plus the bias [m] where there is one.
@@ -309,6 +312,128 @@ void drop(long n, long width, const uint64_t *__restrict streams, const uint64_t
   }
 }
 
+// Row after row of logits [m], plus a bias [m] where there is one: 16 of them from i on, or n and -inf after them.
+template <class T>
+struct Logits {
+  const T *row;
+  const float *bias;
+
+  floats operator()(long i, long n) const {
+    floats x = load(row + i, n);
+    if (bias) x += load(bias + i, n);
+    for (long k = n; k < WIDTH; k++) x[k] = -INFINITY;
+    return x;
+  }
+
+  float at(long i) const { return get(row[i]) + (bias ? bias[i] : 0.f); }
+
+  float highest(long m) const {
+    floats most = floats{} - INFINITY;
+    for (long i = 0; i < m; i += WIDTH) {
+      floats x = (*this)(i, at_most(m - i));
+      most = x > most ? x : most;
+    }
+    float one = most[0];
+    for (long k = 1; k < WIDTH; k++) one = most[k] > one ? most[k] : one;
+    return one;
+  }
+
+  // The sum of e^(x - highest), each of them also written where asked; NaN where one of them is NaN.
+  double mass(long m, float highest, float *each) const {
+    double sum = 0.;
+    for (long start = 0; start < m; start += RUN) {
+      floats part = {};
+      long end = start + RUN < m ? start + RUN : m;
+      for (long i = start; i < end; i += WIDTH) {
+        floats e = exponential((*this)(i, at_most(end - i)) - highest);
+        part += e;
+        if (each) store(each + i, e);
+      }
+      sum += total(part);
+    }
+    return sum;
+  }
+
+  double mean(long m, float highest) const {  // of x - highest
+    double sum = 0.;
+    for (long start = 0; start < m; start += RUN) {
+      float part = 0.f;
+      long end = start + RUN < m ? start + RUN : m;
+#pragma omp simd reduction(+ : part)
+      for (long i = start; i < end; i++) part += at(i) - highest;
+      sum += part;
+    }
+    return sum / m;
+  }
+};
+
+// Of targets that are no index of m logits, how many.
+long wrong(long n, long m, const long *targets) {
+  long count = 0;
+  for (long row = 0; row < n; row++) count += targets[row] < 0 || targets[row] >= m;
+  return count;
+}
+
+// nats [n]: the loss of each row of logits [n, m] on its target, log sum e^x - x[target], whose slope takes the logits'
+// place: softmax, less one at the target. With smoothing e the target is 1 - e there and e / m everywhere. shares [CHUNKS,
+// m] of the slope's sum over rows, where asked. Returns how many targets are none; then nothing is done.
+template <class T>
+long loss_slope(long n, long m, T *logits, const float *__restrict bias, const long *__restrict targets,
+                float smoothing, float *__restrict nats, float *__restrict shares) {
+  if (long count = wrong(n, m, targets)) return count;
+#pragma omp parallel
+  {
+    float *each = static_cast<float *>(malloc(sizeof(float) * (m + WIDTH)));
+    if (!each) abort();
+#pragma omp for schedule(static)
+    for (long chunk = 0; chunk < CHUNKS; chunk++) {
+      float *share = shares ? shares + chunk * m : nullptr;
+      if (share) memset(share, 0, sizeof(float) * m);
+      for (long row = chunk * n / CHUNKS; row < (chunk + 1) * n / CHUNKS; row++) {
+        T *to = logits + row * m;
+        Logits<T> x{to, bias};
+        float highest = x.highest(m);
+        double mass = x.mass(m, highest, each), wanted = x.at(targets[row]) - highest;
+        if (smoothing) wanted = (1. - smoothing) * wanted + smoothing * x.mean(m, highest);
+        nats[row] = static_cast<float>(log(mass) - wanted);
+        float scale = static_cast<float>(1. / mass), level = smoothing / m;
+        for (long i = 0; i < m; i += WIDTH) {
+          long some = at_most(m - i);
+          floats slope = load(each + i) * scale - level;
+          store(to + i, slope, some);
+          if (share) store(share + i, load(share + i, some) + slope, some);
+        }
+        float at_target = each[targets[row]] * scale - level - (1.f - smoothing);
+        if (share) share[targets[row]] -= 1.f - smoothing;
+        put(to[targets[row]], at_target);
+      }
+    }
+    free(each);
+  }
+  return 0;
+}
+
+// nats [n] as above, and whether the first of a row's largest logits is the target's. The logits stay.
+template <class T>
+long scores(long n, long m, const T *__restrict logits, const float *__restrict bias, const long *__restrict targets,
+            float *__restrict nats, bool *__restrict correct) {
+  if (long count = wrong(n, m, targets)) return count;
+#pragma omp parallel for schedule(static)
+  for (long row = 0; row < n; row++) {
+    Logits<T> x{logits + row * m, bias};
+    long target = targets[row], before = 0;
+    float highest = x.highest(m), at_target = x.at(target);
+    double mass = x.mass(m, highest, nullptr);
+    if (at_target >= highest) {
+#pragma omp simd reduction(+ : before)
+      for (long i = 0; i < target; i++) before += x.at(i) >= highest;
+    }
+    correct[row] = at_target >= highest && before == 0 && mass == mass;
+    nats[row] = static_cast<float>(log(mass) - (at_target - highest));
+  }
+  return 0;
+}
+
 }  // namespace
 
 #define FOR(T, NAME)                                                                                                   \
@@ -347,6 +472,14 @@ void drop(long n, long width, const uint64_t *__restrict streams, const uint64_t
   extern "C" void drop_##NAME(long n, long width, const uint64_t *streams, const uint64_t *places, long limit,         \
                               float scale, const T *x, T *y) {                                                         \
     drop(n, width, streams, places, limit, scale, x, y);                                                               \
+  }                                                                                                                    \
+  extern "C" long loss_slope_##NAME(long n, long m, T *logits, const float *bias, const long *targets,                 \
+                                    float smoothing, float *nats, float *shares) {                                     \
+    return loss_slope(n, m, logits, bias, targets, smoothing, nats, shares);                                           \
+  }                                                                                                                    \
+  extern "C" long scores_##NAME(long n, long m, const T *logits, const float *bias, const long *targets, float *nats,  \
+                                bool *correct) {                                                                       \
+    return scores(n, m, logits, bias, targets, nats, correct);                                                         \
   }
 
 FOR(float, f32)

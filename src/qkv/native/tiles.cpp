@@ -18,10 +18,13 @@
 
 namespace {
 
+constexpr long NEAR = 1l << 20;  // bytes of a gradient that a thread makes at once; of a larger one half as many
+
 // Rows of W' [a, b], from 16 `row` on and columns from 16 `column`, of a tile of it or of its transpose.
-void unlay(const float *tile, bool turned, long row, long column, long a, long b, float *w) {
+void unlay(const float *tile, float factor, bool turned, long row, long column, long a, long b, float *w) {
   __m512i r[SIDE];
-  for (long i = 0; i < SIDE; i++) r[i] = _mm512_load_si512(tile + i * SIDE);
+  for (long i = 0; i < SIDE; i++)
+    r[i] = _mm512_castps_si512(_mm512_mul_ps(_mm512_load_ps(tile + i * SIDE), _mm512_set1_ps(factor)));
   if (turned) transpose(r);
   for (long i = 0; i < SIDE && row * SIDE + i < a; i++)
     _mm512_mask_storeu_epi32(w + (row * SIDE + i) * b + column * SIDE, columns(b, column), r[i]);
@@ -33,9 +36,11 @@ extern "C" long tiles() {  // the system is asked once for the room that tiles t
   return syscall(SYS_arch_prctl, 0x1023, 18) == 0;
 }
 
-// W' [a, b] of x [n, a] and d [n, b]; the sums over rows of d [b], if asked. Numbers do not depend on threads: each has
-// columns of the wider operand to itself, and lays the narrower one for itself, so that none waits for another.
-extern "C" void weight_gradient(long n, long a, long b, const uint16_t *x, const uint16_t *d, float *w, float *sums) {
+// W' [a, b] of x [n, a] and d [n, b], times `factor`; the sums over rows of d [b], if asked. Numbers do not depend on
+// threads: each has columns of the wider operand to itself, and lays the narrower one for itself, so that none waits for
+// another. Of a matrix that leaves a core's cache it makes some columns at a time, all rows of them.
+extern "C" void weight_gradient(long n, long a, long b, const uint16_t *x, const uint16_t *d, float factor, float *w,
+                                float *sums) {
   const bool turned = a > b;  // then W'^T = d^T x is what tiles make
   const uint16_t *narrow = turned ? d : x, *wide = turned ? x : d;
   const long narrower = turned ? b : a, wider = turned ? a : b, most = up(n < BLOCK ? n : BLOCK, DEPTH) / DEPTH;
@@ -46,20 +51,28 @@ extern "C" void weight_gradient(long n, long a, long b, const uint16_t *x, const
     Tiles mine;
     const long me = omp_get_thread_num(), threads = omp_get_num_threads();
     const long from = 2 * (pairs * me / threads), end = 2 * (pairs * (me + 1) / threads), to = end < along ? end : along;
-    const long count = to - from;
-    uint32_t *left = reinterpret_cast<uint32_t *>(room_of_thread.of(BYTES * ((high + count) * most + high * count)));
-    uint32_t *right = left + high * most * TILE;
-    float *of_w = reinterpret_cast<float *>(right + count * most * TILE);
-    for (long start = 0; start < n && count > 0; start += BLOCK) {
-      const long rows = n - start < BLOCK ? n - start : BLOCK, depth = up(rows, DEPTH) / DEPTH;
-      lay(narrow + start * narrower, narrower, rows, 0, high, true, left, turned && from == 0 ? sums : nullptr);
-      lay(wide + start * wider, wider, rows, from, to, false, right, turned ? nullptr : sums);
-      product(high, count, depth, start == 0, left, {64, BYTES, depth * BYTES}, right, depth * BYTES, of_w,
-              {64, BYTES, count * BYTES});
+    const bool many = high * (to - from) * BYTES > NEAR;
+    const long few = NEAR / 2 / (high * BYTES) / 2 * 2, at_once = !many ? to - from : few ? few : 2;
+    const long blocks = n ? (n + BLOCK - 1) / BLOCK : 1, laid = many ? blocks : 1, size = high * most * TILE;
+    uint32_t *left =
+        reinterpret_cast<uint32_t *>(room_of_thread.of(BYTES * (high * most * laid + at_once * (most + high))));
+    uint32_t *right = left + size * laid;
+    float *of_w = reinterpret_cast<float *>(right + at_once * most * TILE);
+    for (long first = from; first < to; first += at_once) {
+      const long last = first + at_once < to ? first + at_once : to, count = last - first;
+      for (long block = 0; block < blocks; block++) {
+        const long start = block * BLOCK, rows = n - start < BLOCK ? n - start : BLOCK, depth = up(rows, DEPTH) / DEPTH;
+        uint32_t *here = many ? left + block * size : left;
+        if (first == from)
+          lay(narrow + start * narrower, narrower, rows, 0, high, true, here, turned && from == 0 ? sums : nullptr);
+        lay(wide + start * wider, wider, rows, first, last, false, right, turned ? nullptr : sums);
+        product(high, count, depth, start == 0, here, {64, BYTES, depth * BYTES}, right, depth * BYTES, of_w,
+                {64, BYTES, count * BYTES});
+      }
+      for (long i = 0; i < high; i++)
+        for (long c = 0; c < count; c++)
+          unlay(of_w + (i * count + c) * TILE, factor, turned, turned ? first + c : i, turned ? i : first + c, a, b, w);
     }
-    for (long i = 0; i < high; i++)
-      for (long c = 0; c < count; c++)
-        unlay(of_w + (i * count + c) * TILE, turned, turned ? from + c : i, turned ? i : from + c, a, b, w);
   }
 }
 

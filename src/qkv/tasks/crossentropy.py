@@ -9,8 +9,9 @@ are. Chunking of this kind: Wijmans et al. 2024 (arXiv 2411.09009), Hsu et al. 2
 are one or two chunks, G itself is kept, and the backward pass makes the products, with the factor that it is given in
 them: dW_U is then written once, and with many words that is what takes the time.
 
-On a CPU the softmax, half a dozen passes over the logits, goes by strips of rows that stay in a core's cache; the
-products do not: they are slower by strips. A GPU takes larger chunks (512 MiB), as each adds to dW_U once more, and
+On a CPU the softmax and its slope are one compiled pass over each row of logits where passes are compiled (`passes`);
+elsewhere half a dozen of torch's operators, by strips of rows that stay in a core's cache. The products do not go by
+strips: they are slower so. A GPU takes larger chunks (512 MiB), as each adds to dW_U once more, and
 torch's log-softmax, one kernel. It pads the words of a 16-bit matrix to a multiple of 64, by words of probability 0:
 its fast products take rows of whole vectors alone, and 50,257 words took an H100 45 ms as they are, of 98 ms for a step
 of GPT-2's size.
@@ -19,8 +20,8 @@ With label smoothing e (Szegedy et al. 2016, arXiv 1512.00567) the target is (1 
 is log sum exp(logits) - (1 - e) logits[t] - e mean(logits), and G = softmax(logits) - (1 - e) onehot(t) - e / d_vocab.
 
 The softmax is always in float32 (float64 for float64 input), products in the type of h or of autocast. The plain way,
-`F.cross_entropy(h @ W_U, t)`, is the oracle of the tests; on one core it takes 0.8 to 1 times as long for 65 words, 1.1
-to 1.6 times for 8 k, and 1.5 times for 30 k.
+`F.cross_entropy(h @ W_U, t)`, is the oracle of the tests; beside torch's operators it takes 0.8 to 1 times as long on
+one core for 65 words, 1.1 to 1.6 times for 8 k, and 1.5 times for 30 k.
 """
 
 from collections.abc import Iterator
@@ -30,6 +31,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+
+from qkv.models import passes
 
 __all__ = ["chunk_rows", "linear_cross_entropy", "token_scores"]
 
@@ -48,9 +51,9 @@ _WHOLE = 2
 """Up to so many chunks the slope of all rows is kept: about 64 MiB, less than a dW_U of 30 k words written twice."""
 
 
-def chunk_rows(d_vocab: int, device: str = "cpu") -> int:
-    """How many rows of logits are held at a time on a kind of device."""
-    return max(_FEWEST_ROWS, _CHUNK_BYTES.get(device, _MOST_BYTES) // (4 * d_vocab))
+def chunk_rows(d_vocab: int, device: str = "cpu", n_bytes: int = 4) -> int:
+    """How many rows of logits, each of so many bytes, are held at a time on a kind of device."""
+    return max(_FEWEST_ROWS, _CHUNK_BYTES.get(device, _MOST_BYTES) // (n_bytes * d_vocab))
 
 
 def linear_cross_entropy(
@@ -84,12 +87,18 @@ def token_scores(h: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor
 
 def _score(h: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, correct: Tensor | None) -> Tensor:
     """Each row's loss [n], without gradient; fills `correct` [n], where it is given."""
-    rows = chunk_rows(weight.shape[1], h.device.type)
     nats = torch.empty(targets.shape, dtype=_wide(h), device=h.device)
     with torch.no_grad():
         matrix = _padded(weight.to(_product_type(h)))
+        rows = _chunk(matrix, weight.shape[1])
         for first in range(0, len(targets), rows):
-            products = (h[first : first + rows].to(matrix.dtype) @ matrix)[:, : weight.shape[1]]
+            whole = slice(first, first + rows)
+            products = (h[whole].to(matrix.dtype) @ matrix)[:, : weight.shape[1]]
+            if (by := _compiled(products)) is not None:
+                nats[whole], is_correct = by.scores(products, bias, targets[whole])
+                if correct is not None:
+                    correct[whole] = is_correct
+                continue
             for strip, logits in _strips(products, bias):
                 part = slice(first + strip.start, first + strip.stop)
                 target = targets[part, None]
@@ -123,15 +132,15 @@ class _LinearCrossEntropy(torch.autograd.Function):
         is_table: bool,
     ) -> Tensor:
         ctx.is_table, weight = is_table, weight.t() if is_table else weight
-        ctx.dtypes, ctx.is_whole = (
-            (h.dtype, weight.dtype, weight.dtype),
-            h.shape[0] <= _WHOLE * chunk_rows(weight.shape[1], h.device.type),
-        )
-        d_vocab, matrix = weight.shape[1], _padded(weight.to(_product_type(h)))
-        ctx.d_vocab = d_vocab
+        ctx.dtypes = h.dtype, weight.dtype, weight.dtype
+        ctx.d_vocab = d_vocab = weight.shape[1]
+        matrix = _padded(weight.to(_product_type(h)))
+        rows = _chunk(matrix, d_vocab)
+        ctx.is_whole = h.shape[0] <= _WHOLE * rows
         if ctx.is_whole:
             x = h.to(matrix.dtype)
             total, slope, dbias = _loss_and_slope(x, matrix, bias, targets, smoothing, d_vocab)
+            ctx.tiles = None if torch.compiler.is_compiling() else passes.tiles_for(slope)
             ctx.save_for_backward(x, matrix, slope, dbias)
             return total
         need_h, need_weight, need_bias, *_ = ctx.needs_input_grad
@@ -140,7 +149,6 @@ class _LinearCrossEntropy(torch.autograd.Function):
         dweight = torch.zeros_like(weight, dtype=wide) if need_weight else None  # keeps the strides of a tied W_E
         dbias = torch.zeros_like(bias, dtype=wide) if bias is not None and need_bias else None
         total = torch.zeros((), dtype=wide, device=h.device)
-        rows = chunk_rows(d_vocab, h.device.type)
         for first in range(0, h.shape[0], rows):
             part = slice(first, first + rows)
             x = h[part].to(matrix.dtype)
@@ -161,7 +169,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         parts = ctx.saved_tensors
         if ctx.is_whole:
-            dh, dweight, dbias = _products(parts, grad, ctx.dtypes, ctx.needs_input_grad, ctx.d_vocab)
+            dh, dweight, dbias = _products(parts, grad, ctx.dtypes, ctx.needs_input_grad, ctx.d_vocab, ctx.tiles)
         else:
             dh, dweight, dbias = (
                 None if part is None else (part * grad).to(dtype) for part, dtype in zip(parts, ctx.dtypes, strict=True)
@@ -177,13 +185,18 @@ def _products(
     dtypes: tuple[torch.dtype, ...],
     needed: tuple[bool, ...],
     d_vocab: int,
+    tiles: passes.Tiles | None,
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
     """grad * (slope matrix^T, x^T slope, sum of slope): dh, dweight (with the strides of the matrix) and dbias."""
     x, matrix, slope, dbias = kept
     dh = dweight = None
     if needed[0]:
         dh = _times(slope, matrix.t(), grad).to(dtypes[0])
-    if needed[1] and matrix.stride(0) == 1:
+    if needed[1] and tiles is not None and dtypes[1] == torch.float32:
+        left, right = (slope, x) if matrix.stride(0) == 1 else (x, slope)
+        dweight, _ = tiles.weight_grad(left, right, summed=False, factor=float(grad))
+        dweight = dweight.t() if left is slope else dweight
+    elif needed[1] and matrix.stride(0) == 1:
         dweight = _times(slope.t(), x, grad)[:d_vocab].to(dtypes[1]).t()
     elif needed[1]:
         dweight = _times(x.t(), slope, grad)[:, :d_vocab].to(dtypes[1])
@@ -243,6 +256,9 @@ def _loss_and_slope(
     The last is None without a bias. Columns of the matrix from `d_vocab` on are padding, with a slope of 0.
     """
     kept, wide = x @ matrix, _wide(x)
+    if (by := _compiled(kept)) is not None:
+        nats, dbias = by.loss_slope(kept, bias, targets, smoothing)
+        return nats.sum(), kept, dbias
     if not _goes_by_strips(kept):
         return _loss_and_slope_at_once(kept, bias, targets, smoothing, d_vocab)
     total = torch.zeros((), dtype=wide, device=x.device)
@@ -280,6 +296,16 @@ def _loss_and_slope_at_once(
         return total, slope.to(products.dtype), slope[:, :d_vocab].sum(dim=0)
     slope = slope.to(products.dtype)  # before the targets are written, so that a compiler makes one pass of it all
     return total, slope.scatter_(1, target, at_target.to(slope.dtype)), None
+
+
+def _chunk(matrix: Tensor, d_vocab: int) -> int:
+    """How many rows of logits are held at a time: compiled passes leave them in the type of the products."""
+    return chunk_rows(d_vocab, matrix.device.type, 4 if _compiled(matrix) is None else matrix.element_size())
+
+
+def _compiled(products: Tensor) -> passes.Compiled | None:
+    """The compiled passes over logits, where they are taken now."""
+    return None if torch.compiler.is_compiling() else passes.compiled_for(products)
 
 
 def _goes_by_strips(x: Tensor) -> bool:
