@@ -6,9 +6,11 @@ from types import ModuleType
 import pytest
 import torch
 
+from qkv import native
 from qkv.errors import RunFolderError
+from qkv.models import passes
 from qkv.training.config import OptimizerConfig
-from qkv.training.optimizers import AdamW, Optimizer, Sgd, clip_gradients, make_optimizer
+from qkv.training.optimizers import AdamW, Optimizer, Sgd, clip_gradients, gradient_norms, make_optimizer
 
 SHAPES = {"W_E": (7, 4), "L0.W_Q": (4, 4), "L0.norm1.gain": (4,)}
 
@@ -200,6 +202,30 @@ def test_a_non_finite_norm_is_returned_and_scales_nothing() -> None:
     ours[0].grad[0, 0] = math.nan  # type: ignore[index]
     assert math.isnan(clip_gradients(ours, 0.1))
     assert torch.equal(ours[1].grad, before)  # type: ignore[arg-type]
+
+
+@pytest.mark.skipif(native.load("passes") is None, reason=native.why_not("passes"))
+def test_compiled_norms_are_those_of_float64_whatever_the_threads() -> None:
+    shapes, draws = [(1,), (300, 256), (0, 3), (31,), (65, 1), (2, 32769), (1024,)], torch.Generator().manual_seed(0)
+    gradients = [torch.randn(shape, generator=draws) * 3**i for i, shape in enumerate(shapes)]
+    exact = torch.stack([g.double().norm() for g in gradients])
+    threads, found = torch.get_num_threads(), []
+    try:
+        for n in (1, 2, 3):
+            torch.set_num_threads(n)
+            with passes.using(True):
+                found.append(gradient_norms(gradients))
+    finally:
+        torch.set_num_threads(threads)
+    torch.testing.assert_close(found[0], torch.cat((exact, exact.norm()[None])), rtol=1e-6, atol=0)
+    assert found[1].equal(found[0]) and found[2].equal(found[0])
+    with passes.using(True):
+        turned = gradient_norms([g.t() if g.ndim == 2 else g for g in gradients])
+    torch.testing.assert_close(turned.double(), found[0], rtol=1e-4, atol=0)
+    gradients[1][7, 200] = math.nan
+    with passes.using(True):
+        lost = gradient_norms(gradients).isnan().nonzero().flatten().tolist()
+    assert lost == [1, len(shapes)]
 
 
 def test_without_gradients_the_norm_is_zero() -> None:

@@ -8,7 +8,7 @@ training says it for as long as it runs (`Machine.native`).
 import contextlib
 import ctypes
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
@@ -62,6 +62,8 @@ class Compiled(Formulas):
                 call = getattr(library, f"{name}_{ending}")
                 call.argtypes, call.restype = types, n if name in ("loss_slope", "scores") else None
                 self._calls[name, dtype] = call
+        self._squares = library.squares_f32
+        self._squares.argtypes, self._squares.restype = (n, *3 * (pointer,)), None
 
     def _call(self, name: str, dtype: torch.dtype, *given: Any) -> Any:
         """Of tensors their memory: contiguous ones, float32 but for activations, which are of `dtype`."""
@@ -188,6 +190,18 @@ class Compiled(Formulas):
         bias = None if bias is None else bias.contiguous()
         _all_words(self._call("scores", logits.dtype, n, m, logits, bias, targets, nats, correct), m)
         return nats, correct
+
+    def squares(self, tensors: Sequence[Tensor]) -> Tensor:
+        """The sum of the squares of each of n contiguous float32 tensors: float64 [n]."""
+        n = len(tensors)
+        places, sizes = (ctypes.c_void_p * n)(*map(_place, tensors)), (ctypes.c_long * n)(*map(Tensor.numel, tensors))
+        sums = torch.empty(n, dtype=torch.float64)
+        self._squares(n, places, sizes, sums.data_ptr())
+        return sums
+
+
+def _place(tensor: Tensor) -> int:
+    return tensor.data_ptr()
 
 
 def _all_words(n_wrong: int, m: int) -> None:

@@ -86,6 +86,21 @@ void slope(long n, long m, T *__restrict d, const T *__restrict a, float *__rest
   }
 }
 
+// The sum of what `of` makes of d numbers, some at a time, in four sums that do not wait for each other.
+template <class Of>
+inline float summed(long d, Of of) {
+  floats sums[4] = {};
+  long i = 0;
+  for (; i + 4 * WIDTH <= d; i += 4 * WIDTH)
+    for (long k = 0; k < 4; k++) sums[k] += of(i + k * WIDTH, WIDTH);
+  for (long k = 0; i < d; i += WIDTH, k++) {
+    floats last = of(i, at_most(d - i));
+    for (long past = d - i; past < WIDTH; past++) last[past] = 0.f;
+    sums[k] += last;
+  }
+  return total(sums[0] + sums[1] + (sums[2] + sums[3]));
+}
+
 // y = (x - mean) r g + b, r = 1 / sqrt(mean((x - mean)^2) + eps); without centring, mean = 0 (RMSNorm). stats: r, mean.
 template <class T>
 void norm(long n, long d, bool centred, const float *__restrict x, const float *__restrict gain,
@@ -94,14 +109,11 @@ void norm(long n, long d, bool centred, const float *__restrict x, const float *
   for (long row = 0; row < n; row++) {
     const float *__restrict xr = x + row * d;
     T *__restrict yr = y + row * d;
-    float mean = 0.f, square = 0.f;
-    if (centred) {
-#pragma omp simd reduction(+ : mean)
-      for (long i = 0; i < d; i++) mean += xr[i];
-      mean /= d;
-    }
-#pragma omp simd reduction(+ : square)
-    for (long i = 0; i < d; i++) square += (xr[i] - mean) * (xr[i] - mean);
+    float mean = centred ? summed(d, [=](long i, long some) { return load(xr + i, some); }) / d : 0.f;
+    float square = summed(d, [=](long i, long some) {
+      floats u = load(xr + i, some) - mean;
+      return u * u;
+    });
     float r = 1.f / sqrtf(square / d + eps);
     stats[2 * row] = r;
     stats[2 * row + 1] = mean;
@@ -180,15 +192,14 @@ void heads(long batch, long pos, long n_q, long n_kv, long d, T *__restrict h, c
     for (long head = 0; head < n_qk + n_kv; head++) {
       T *__restrict from = h + (row * (n_qk + n_kv) + head) * d;
       T *__restrict to = place_of(head, b, p, pos, n_q, n_kv, d, q, k, v);
+      const bool moved = head >= n_qk || (!gains && !turns);  // and nothing else
+      if (moved && !biases) memcpy(to, from, sizeof(T) * d);
       if (biases)
         for (long i = 0; i < d; i += WIDTH) {
           long n = at_most(d - i);
-          store(from + i, load(from + i, n) + load(biases + head * d + i, n), n);
+          store((moved ? to : from) + i, load(from + i, n) + load(biases + head * d + i, n), n);
         }
-      if (head >= n_qk || (!gains && !turns)) {
-        memcpy(to, from, sizeof(T) * d);
-        continue;
-      }
+      if (moved) continue;
       const float *__restrict gain = gains ? gains + (head < n_q ? 0 : d) : nullptr;
       float r = 1.f;
       if (gain) {
@@ -434,7 +445,46 @@ long scores(long n, long m, const T *__restrict logits, const float *__restrict 
   return 0;
 }
 
+constexpr long SHARE = 32 * RUN;  // numbers of a tensor that are summed by one thread
+
+// sums [n] of the squares of n tensors of so many floats.
+void squares(long n, const float *const *tensors, const long *sizes, double *sums) {
+  long shares = 0;
+  for (long i = 0; i < n; i++) shares += (sizes[i] + SHARE - 1) / SHARE;
+  double *parts = static_cast<double *>(malloc(sizeof(double) * shares + 8));
+  long *firsts = static_cast<long *>(malloc(sizeof(long) * (n + 1)));
+  if (!parts || !firsts) abort();
+  firsts[0] = 0;
+  for (long i = 0; i < n; i++) firsts[i + 1] = firsts[i] + (sizes[i] + SHARE - 1) / SHARE;
+#pragma omp parallel
+  {
+    long tensor = 0;
+#pragma omp for schedule(static)
+    for (long share = 0; share < shares; share++) {
+      while (share >= firsts[tensor + 1]) tensor++;
+      const long start = (share - firsts[tensor]) * SHARE, left = sizes[tensor] - start;
+      const float *x = tensors[tensor] + start;
+      double sum = 0.;
+      for (long run = 0; run < left && run < SHARE; run += RUN)
+        sum += summed(left - run < RUN ? left - run : RUN, [=](long i, long some) {
+          floats g = load(x + run + i, some);
+          return g * g;
+        });
+      parts[share] = sum;
+    }
+  }
+  for (long i = 0; i < n; i++) {
+    sums[i] = 0.;
+    for (long share = firsts[i]; share < firsts[i + 1]; share++) sums[i] += parts[share];
+  }
+  free(parts), free(firsts);
+}
+
 }  // namespace
+
+extern "C" void squares_f32(long n, const float *const *tensors, const long *sizes, double *sums) {
+  squares(n, tensors, sizes, sums);
+}
 
 #define FOR(T, NAME)                                                                                                   \
   extern "C" void activate_relu2_##NAME(long n, long m, T *c, const float *bias, T *s) {                               \
