@@ -141,19 +141,33 @@ def test_compiled_it_follows_without_another_graph() -> None:
             assert torch.equal(compiled(played), passed(drop))
 
 
-@pytest.mark.skipif(native.load("passes") is None, reason=native.why_not("passes"))
+SHAPES = [(1, 1, 1), (3, 7, 5), (2, 33, 48), (5, 1, 1031), (2, 3, 40, 16)]
+needs_passes = pytest.mark.skipif(native.load("passes") is None, reason=native.why_not("passes"))
+
+
+def kinds_of_rows(drop: Any, shape: tuple[int, ...], generator: torch.Generator) -> tuple[Any, Any]:
+    """As it is, and with several examples in a row, one behind another."""
+    owners = (torch.arange(shape[0] * shape[1]).view(shape[:2]) * 7) % shape[0]
+    return drop, drop.placed(owners, torch.randperm(shape[1], generator=generator).expand(shape[:2]))
+
+
+def same_bits(results: list[tuple[Any, ...]]) -> None:
+    for ours, theirs in zip(*results, strict=True):
+        assert ours is not None and theirs is not None
+        assert ours.dtype == theirs.dtype and torch.equal(ours.nan_to_num(3.0), theirs.nan_to_num(3.0))
+        assert torch.equal(ours.isnan(), theirs.isnan())
+
+
+@needs_passes
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("shape", [(1, 1, 1), (3, 7, 5), (2, 33, 48), (5, 1, 1031), (2, 3, 40, 16)])
+@pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("p", [0.15, 0.9])
 def test_compiled_it_draws_and_passes_back_the_same_bits(shape: tuple[int, ...], p: float, dtype: torch.dtype) -> None:
     drop = make_drop(p, 7, 11, np.arange(3, 3 + shape[0]))
-    assert drop is not None
     generator = torch.Generator().manual_seed(0)
     x, dy = (torch.randn(shape, generator=generator).to(dtype) for _ in range(2))
     x.view(-1)[0], x.view(-1)[-1] = float("inf"), float("nan")
-    order = torch.randperm(shape[1], generator=generator)
-    owners = (torch.arange(shape[0] * shape[1]).view(shape[:2]) * 7) % shape[0]
-    for named in (drop, drop.placed(owners, order.expand(shape[:2]))):
+    for named in kinds_of_rows(drop, shape, generator):
         results = []
         for compiled in (False, True):
             with passes.using(compiled):
@@ -161,7 +175,27 @@ def test_compiled_it_draws_and_passes_back_the_same_bits(shape: tuple[int, ...],
                 y = named("site", given)
                 y.backward(dy)
                 results.append((y.detach(), given.grad))
-        for ours, theirs in zip(*results, strict=True):
-            assert ours is not None and theirs is not None
-            assert ours.dtype == dtype and torch.equal(ours.nan_to_num(3.0), theirs.nan_to_num(3.0))
-            assert torch.equal(ours.isnan(), theirs.isnan())
+        same_bits(results)
+        assert results[0][0].dtype == dtype
+
+
+@needs_passes
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_compiled_onto_a_stream_it_gives_the_same_bits(shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    drop = make_drop(0.15, 7, 11, np.arange(3, 3 + shape[0]))
+    generator = torch.Generator().manual_seed(0)
+    x, stream, dy = (torch.randn(shape, generator=generator) for _ in range(3))
+    x.view(-1)[0], stream.view(-1)[-1] = float("inf"), float("nan")
+    for named in kinds_of_rows(drop, shape, generator):
+        results = []
+        for compiled in (False, True):
+            with passes.using(compiled):
+                given, before = x.to(dtype).requires_grad_(), stream.clone().requires_grad_()
+                y = named.onto(before, "site", given)
+                y.backward(dy)
+                results.append((y.detach(), given.grad, before.grad))
+        same_bits(results)
+        with passes.using(False):
+            same_bits([(results[1][0],), (stream + named("site", x.to(dtype)),)])
+        assert results[0][0].dtype == torch.float32 and results[0][1].dtype == dtype

@@ -22,13 +22,25 @@ from qkv.models.norms import LayerNorm, RMSNorm, apply_norm
 from qkv.models.positions import Rotary, rotate
 from qkv.models.start import fill
 
-__all__ = ["MultiHeadAttention", "Drop", "SelfAttention", "Tap", "attend", "attend_explicit"]
+__all__ = ["MultiHeadAttention", "Drop", "SelfAttention", "Tap", "attend", "attend_explicit", "joined"]
 
 Tap = Callable[[str, Tensor], Tensor]
 """`tap(name, tensor) -> tensor`: sees, and may replace, an activation by its name ("L0.pattern")."""
 
 Drop = Callable[[str, Tensor], Tensor]
-"""`drop(site, tensor) -> tensor`: dropout by site name ("L0.mlp_out"); the caller owns its randomness."""
+"""`drop(site, tensor) -> tensor`: dropout by site name ("L0.mlp_out"); the caller owns its randomness.
+
+One that has `drop.onto(stream, site, tensor)` makes the sum with the residual stream itself."""
+
+
+def joined(stream: Tensor | None, drop: Drop | None, site: str, out: Tensor) -> Tensor:
+    """[stream +] drop(out): what a sublayer made, back on the residual stream."""
+    if stream is None:
+        return out if drop is None else drop(site, out)
+    if drop is None:
+        return stream + out
+    onto = getattr(drop, "onto", None)
+    return stream + drop(site, out) if onto is None else onto(stream, site, out)
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, to: Visible, scale: float) -> Tensor:
@@ -272,8 +284,7 @@ class MultiHeadAttention(nn.Module):
             h = tap(f"{name}.x", h) if tap and context is None else h
             out = F.linear(self._mixed(h, to, context, cache, layer, name, tap), self.W_O.t(), self.b_O)
             out = tap(f"{name}.attn_out", out) if tap else out
-        out = drop(f"{name}.attn_out", out) if drop else out
-        return x + out if skip else out
+        return joined(x if skip else None, drop, f"{name}.attn_out", out)
 
     def _project_fast(self, x: Tensor, norm: nn.Module | None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """q, k, v of norm(x), and x for the residual sum."""

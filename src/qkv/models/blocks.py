@@ -5,7 +5,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from qkv.models import fused
-from qkv.models.attention import Drop, MultiHeadAttention, Tap
+from qkv.models.attention import Drop, MultiHeadAttention, Tap, joined
 from qkv.models.cache import KVCache
 from qkv.models.layout import Layout, Sizes
 from qkv.models.lstm import MIXERS
@@ -62,8 +62,7 @@ class MLP(nn.Module):
         else:
             out = self(x if norm is None else apply_norm(norm, x, plain=tap is not None))
             out = tap(f"{name}.mlp_out", out) if tap else out
-        out = drop(f"{name}.mlp_out", out) if drop else out
-        return x + out if skip else out
+        return joined(x if skip else None, drop, f"{name}.mlp_out", out)
 
 
 class Block(nn.Module):

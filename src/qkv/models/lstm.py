@@ -22,7 +22,7 @@ from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
 from qkv.models import fused
-from qkv.models.attention import Drop, Tap
+from qkv.models.attention import Drop, Tap, joined
 from qkv.models.cache import KVCache, StateCache
 from qkv.models.layout import Layout, Sizes
 from qkv.models.masks import Visible
@@ -59,8 +59,7 @@ class _Mixer(nn.Module):
         h = tap(f"{name}.x", h) if tap else h
         out = self.mixed(h, to, cache, layer, plain=tap is not None)
         out = tap(f"{name}.mix_out", out) if tap else out
-        out = drop(f"{name}.mix_out", out) if drop else out
-        return x + out if skip else out
+        return joined(x if skip else None, drop, f"{name}.mix_out", out)
 
 
 class Mean(_Mixer):

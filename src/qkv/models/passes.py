@@ -19,7 +19,7 @@ from qkv import native
 from qkv.models.formulas import Formulas, Heads, Kept, NormKind, Sides
 from qkv.models.tiles import Tiles
 
-__all__ = ["Compiled", "Tiles", "chosen", "compiled_for", "is_compiled", "tiles_for", "using"]
+__all__ = ["Compiled", "Draws", "Tiles", "chosen", "compiled_for", "is_compiled", "tiles_for", "using"]
 
 WIDEST_HEAD = 4096
 """Numbers of a head that a compiled pass works on at a time."""
@@ -30,6 +30,22 @@ activation, which takes longest by itself (benchmarks, "tiles")."""
 
 _CHUNKS = 32
 """Shares in which compiled passes make sums over rows."""
+
+
+class Draws(NamedTuple):
+    """What is drawn at a site of dropout, as `training/dropout.py` has it."""
+
+    streams: Tensor
+    """int64 of the first dimensions of what is dropped: each has the draws of one row of the others."""
+    places: Tensor | None
+    """Of the same shape: from which part of its stream on a row draws; None: from its start."""
+    limit: int
+    scale: float
+
+    def of(self, x: Tensor) -> tuple[Any, ...]:
+        """As a compiled pass over x is told."""
+        n = self.streams.numel()
+        return n, x.numel() // max(1, n), self.streams, self.places, self.limit, self.scale
 
 
 class Compiled(Formulas):
@@ -54,6 +70,8 @@ class Compiled(Formulas):
             "heads": (*5 * (n,), *3 * (pointer,), number, *5 * (pointer,)),
             "heads_back": (*5 * (n,), *9 * (pointer,)),
             "drop": (n, n, pointer, pointer, n, number, pointer, pointer),
+            "drop_onto": (n, n, pointer, pointer, n, number, *3 * (pointer,)),
+            "drop_onto_back": (n, n, pointer, pointer, n, number, pointer, pointer),
             "loss_slope": (n, n, *3 * (pointer,), number, pointer, pointer),
             "scores": (n, n, *5 * (pointer,)),
         }
@@ -158,16 +176,23 @@ class Compiled(Formulas):
         d_q, d_k = shares.sum(0).unbind()
         return dh, (d_q, d_k)
 
-    def drop(self, x: Tensor, streams: Tensor, places: Tensor | None, limit: int, scale: float) -> Tensor:
-        """x times `scale` where a draw of 16 bits is at least `limit`, times 0 elsewhere (`training/dropout.py`).
-
-        streams, places: int64 of x's first dimensions; each of the streams has the draws of one row of the others.
-        """
-        x, streams = x.contiguous(), streams.contiguous()
-        places = None if places is None else places.contiguous()
-        y, n = torch.empty_like(x), streams.numel()
-        self._call("drop", x.dtype, n, x.numel() // max(1, n), streams, places, limit, scale, x, y)
+    def drop(self, x: Tensor, draws: Draws) -> Tensor:
+        """x times `draws.scale` where a draw of 16 bits is at least `draws.limit`, times 0 elsewhere."""
+        x, y = x.contiguous(), torch.empty(x.shape, dtype=x.dtype)
+        self._call("drop", x.dtype, *draws.of(x), x, y)
         return y
+
+    def drop_onto(self, x: Tensor, draws: Draws, onto: Tensor) -> Tensor:
+        """onto + drop(x), float32 of x's shape."""
+        x, onto, y = x.contiguous(), onto.contiguous(), torch.empty(x.shape)
+        self._call("drop_onto", x.dtype, *draws.of(x), x, onto, y)
+        return y
+
+    def drop_onto_back(self, dy: Tensor, draws: Draws, dtype: torch.dtype) -> Tensor:
+        """drop of float32 dy, rounded to a dtype before and after."""
+        dy, dx = dy.contiguous(), torch.empty(dy.shape, dtype=dtype)
+        self._call("drop_onto_back", dtype, *draws.of(dy), dy, dx)
+        return dx
 
     def loss_slope(
         self, logits: Tensor, bias: Tensor | None, targets: Tensor, smoothing: float

@@ -85,6 +85,27 @@ inline void store(bf16 *to, floats x) {  // as `put`
   memcpy(to, &rounded, sizeof(rounded));
 }
 
+// x as a T holds it. Of floats too a product is rounded before it meets a sum, which a compiler would make one of them.
+template <class T>
+inline floats rounded(floats x);
+
+template <>
+inline floats rounded<float>(floats x) {
+#if defined(__x86_64__)
+  asm("" : "+x"(x));
+#else
+  asm("" : "+m"(x));
+#endif
+  return x;
+}
+
+template <>
+inline floats rounded<bf16>(floats x) {
+  bf16 some[WIDTH];
+  store(some, x);
+  return load(some);
+}
+
 // Calls `of(first, WIDTH or fewer)` for all of `size` numbers, in blocks that threads share.
 template <class Of>
 inline void each(long size, Of of) {

@@ -298,11 +298,12 @@ inline uint64_t mixed(uint64_t z) {  // SplitMix64's finaliser
   return z ^ (z >> 31);
 }
 
-// y = x times `scale` where a draw of 16 bits is at least `limit`, times 0 where it is not; rows [n, width], whose draws
-// are those of the stream of a row, from a place in it on (places null: from its start), see `qkv.training.dropout`.
-template <class T>
+// y [+ onto] = x times `scale` where a draw of 16 bits is at least `limit`, times 0 where it is not; rows [n, width], whose
+// draws are those of the stream of a row, from a place in it on (places null: from its start), see
+// `qkv.training.dropout`. x and the product are rounded to T.
+template <class T, class In, class Out>
 void drop(long n, long width, const uint64_t *__restrict streams, const uint64_t *__restrict places, long limit,
-          float scale, const T *__restrict x, T *__restrict y) {
+          float scale, const In *__restrict x, const float *__restrict onto, Out *__restrict y) {
   typedef int16_t shorts __attribute__((vector_size(2 * WIDTH)));
   const long draws = (width + 3) / 4, parts = (draws + DRAWS - 1) / DRAWS;
 #pragma omp parallel for schedule(static)
@@ -318,7 +319,8 @@ void drop(long n, long width, const uint64_t *__restrict streams, const uint64_t
       memcpy(&drawn, at_bits, sizeof(drawn));
       ints kept = __builtin_convertvector(drawn, ints) >= static_cast<int32_t>(limit);
       long at = row * width + i, some = at_most(end - i);
-      store(y + at, load(x + at, some) * (kept ? floats{} + scale : floats{}), some);
+      floats value = rounded<T>(rounded<T>(load(x + at, some)) * (kept ? floats{} + scale : floats{}));
+      store(y + at, onto ? value + load(onto + at, some) : value, some);
     }
   }
 }
@@ -521,7 +523,15 @@ extern "C" void squares_f32(long n, const float *const *tensors, const long *siz
   }                                                                                                                    \
   extern "C" void drop_##NAME(long n, long width, const uint64_t *streams, const uint64_t *places, long limit,         \
                               float scale, const T *x, T *y) {                                                         \
-    drop(n, width, streams, places, limit, scale, x, y);                                                               \
+    drop<T>(n, width, streams, places, limit, scale, x, nullptr, y);                                                   \
+  }                                                                                                                    \
+  extern "C" void drop_onto_##NAME(long n, long width, const uint64_t *streams, const uint64_t *places, long limit,    \
+                                   float scale, const T *x, const float *onto, float *y) {                             \
+    drop<T>(n, width, streams, places, limit, scale, x, onto, y);                                                      \
+  }                                                                                                                    \
+  extern "C" void drop_onto_back_##NAME(long n, long width, const uint64_t *streams, const uint64_t *places,           \
+                                        long limit, float scale, const float *dy, T *dx) {                             \
+    drop<T>(n, width, streams, places, limit, scale, dy, nullptr, dx);                                                 \
   }                                                                                                                    \
   extern "C" long loss_slope_##NAME(long n, long m, T *logits, const float *bias, const long *targets,                 \
                                     float smoothing, float *nats, float *shares) {                                     \

@@ -53,6 +53,10 @@ class Drop(Protocol):
         """x [batch, ...], row i being example i of the batch."""
         ...
 
+    def onto(self, stream: Tensor, site: str, x: Tensor) -> Tensor:
+        """stream + drop(site, x)."""
+        ...
+
     def placed(self, owners: Tensor, places: Tensor) -> "Drop":
         """The same where rows hold several examples: see `qkv.training.dropout.Dropping.placed`."""
         ...

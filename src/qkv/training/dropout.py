@@ -132,16 +132,32 @@ class Dropping:
 
     def __call__(self, site: str, x: Tensor) -> Tensor:
         """x with a share of its values 0."""
-        streams = self.streams(site).to(x.device)
-        if self._owners is not None:
-            streams = streams[self._owners.to(x.device)]
-        places = None if self._places is None else self._places.to(x.device)
-        if not torch.compiler.is_compiling() and (by := passes.compiled_for(x)) is not None:
-            return _Dropped.apply(x, by, streams, places, self._threshold - _LEVELS // 2, self._scale)
+        streams, places = self._drawn(site, x)
+        if (by := _compiled(x)) is not None:
+            return _Dropped.apply(x, by, self._as(x, streams, places))
         draw = _compiled_draws if torch.compiler.is_compiling() else _draws
         bits = draw(streams, places, x[(0,) * streams.ndim].numel()).reshape(x.shape)
         kept = bits >= self._threshold - _LEVELS // 2
         return x * (kept * self._scale).to(x.dtype)
+
+    def onto(self, stream: Tensor, site: str, x: Tensor) -> Tensor:
+        """stream + drop(site, x)."""
+        if (by := _compiled(x)) is None or _compiled(stream) is None or stream.dtype != torch.float32:
+            return stream + self(site, x)
+        return _DroppedOnto.apply(stream, x, by, self._as(x, *self._drawn(site, x)))
+
+    def _drawn(self, site: str, x: Tensor) -> tuple[Tensor, Tensor | None]:
+        """The stream of bits of each row, and the place in it where it begins."""
+        streams = self.streams(site).to(x.device)
+        if self._owners is not None:
+            streams = streams[self._owners.to(x.device)]
+        return streams, None if self._places is None else self._places.to(x.device)
+
+    def _as(self, x: Tensor, streams: Tensor, places: Tensor | None) -> passes.Draws:
+        """As compiled passes over x are told; the factor is one of x's dtype."""
+        scale = float(torch.tensor(self._scale, dtype=x.dtype))
+        places = None if places is None else places.contiguous()
+        return passes.Draws(streams.contiguous(), places, self._threshold - _LEVELS // 2, scale)
 
     @property
     def _scale(self) -> float:
@@ -149,22 +165,37 @@ class Dropping:
         return _LEVELS / (_LEVELS - self._threshold)
 
 
+def _compiled(x: Tensor) -> passes.Compiled | None:
+    """The compiled passes, where they are taken now and serve x."""
+    return None if torch.compiler.is_compiling() else passes.compiled_for(x)
+
+
 class _Dropped(Function):
-    """The same by one compiled pass each way: what is drawn is drawn again, and not kept."""
+    """Dropout by one compiled pass each way: what is drawn is drawn again, and not kept."""
 
     @staticmethod
-    def forward(
-        ctx: Any, x: Tensor, by: passes.Compiled, streams: Tensor, places: Tensor | None, limit: int, scale: float
-    ) -> Tensor:
-        scale = float(torch.tensor(scale, dtype=x.dtype))
-        ctx.save_for_backward(streams, places)
-        ctx.by, ctx.how = by, (limit, scale)
-        return by.drop(x, streams, places, limit, scale)
+    def forward(ctx: Any, x: Tensor, by: passes.Compiled, draws: passes.Draws) -> Tensor:
+        ctx.by, ctx.draws = by, draws
+        return by.drop(x, draws)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
-        return ctx.by.drop(dy, *ctx.saved_tensors, *ctx.how), None, None, None, None, None
+        return ctx.by.drop(dy, ctx.draws), None, None
+
+
+class _DroppedOnto(Function):
+    """The same, and the sum with the residual stream with it."""
+
+    @staticmethod
+    def forward(ctx: Any, stream: Tensor, x: Tensor, by: passes.Compiled, draws: passes.Draws) -> Tensor:
+        ctx.by, ctx.draws, ctx.dtype = by, draws, x.dtype
+        return by.drop_onto(x, draws, stream)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+        return dy, ctx.by.drop_onto_back(dy, ctx.draws, ctx.dtype), None, None
 
 
 class PlayedDropping(Dropping):
