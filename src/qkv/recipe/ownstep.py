@@ -37,8 +37,8 @@ def own_step(folder: RunFolder, config: RunConfig) -> Callable[[Catalogue], None
         kept = [part.of(part.entry.parameter.detach()).clone() for part in pieces]
         optimizer = make_optimizer(catalogue, config.training.optimizer, precision=config.machine.precision)
         optimizer.load_state(state)
-        clip_gradients(optimizer.parameters, config.training.optimizer.clip)
         with config.machine.natively():
+            clip_gradients(optimizer.parameters, config.training.optimizer.clip)
             optimizer.step(1.0)
         for part, values in zip(pieces, kept, strict=True):
             part.of(part.entry.parameter.detach()).copy_(values)

@@ -72,7 +72,8 @@ class Weights:
 
     def clip_and_measure(self, clip: float) -> tuple[float, np.ndarray]:
         """The global norm of the gradients before they are clipped, and that of each, NaN where there is none."""
-        return clip_and_measure(self.optimizer.parameters, clip)
+        with self.machine.natively():
+            return clip_and_measure(self.optimizer.parameters, clip)
 
     def update(self, lr_scale: float) -> None:
         """One update of every parameter that has a gradient."""
