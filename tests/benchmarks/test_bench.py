@@ -5,6 +5,7 @@ import inspect
 import json
 import math
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -171,6 +172,26 @@ def test_a_gpu_is_compared_with_the_command_for_gpus(tmp_path, small_text, monke
 def test_without_a_gpu_its_benchmark_says_so(capsys):
     assert cli.main(["bench", "step", "--device", "cuda"]) == 2
     assert "there is no cuda device here" in capsys.readouterr().err
+
+
+def test_a_shape_that_drops_does_so_on_both_sides_anew_in_each_step():
+    pytest.importorskip("transformers", reason="transformers is in the extra dev")
+    from qkv.benchmarks import sides, step
+    from qkv.presets import PRESETS
+    from qkv.tasks import Batch, Causal
+
+    shape = step.Shape("small", 1, 2, 64, 8, 2, 11, dropout=0.5)
+    ids = torch.arange(18).view(2, 9) % 11
+    config = step.our_model(shape, PRESETS["gpt2"].layout)
+    batch = Batch(ids[:, :-1], ids[:, 1:].flatten())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sides, "ADAMW", replace(sides.ADAMW, lr=1e-12))
+        ours = sides.our_step(config, Causal(), "fp32")
+        kept = sides.our_step(replace(config, layout=replace(config.layout, dropout=0.0)), Causal(), "fp32")
+    assert kept(batch) == pytest.approx(kept(batch), abs=1e-6)
+    assert len({round(ours(batch), 6) for _ in range(4)}) == 4
+    theirs = step.their_model(shape).config
+    assert theirs.resid_pdrop == theirs.embd_pdrop == 0.5 and theirs.attn_pdrop == 0.0
 
 
 def test_a_step_on_a_named_device_is_the_step(monkeypatch):

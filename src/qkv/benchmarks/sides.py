@@ -5,10 +5,12 @@ autocast for bf16; ours is what the training loop does of an update.
 """
 
 import contextlib
+import itertools
 import time
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -17,6 +19,7 @@ from qkv.tasks import Task
 from qkv.tasks.batch import Batch
 from qkv.training.captured import Captured
 from qkv.training.config import OptimizerConfig
+from qkv.training.dropout import make_drop
 from qkv.training.optimizers import make_optimizer
 from qkv.training.precision import resolve
 from qkv.training.ranks import ALONE
@@ -48,7 +51,10 @@ def our_step(
     device: str = "cpu",
     compile: bool = False,
 ) -> Callable[[Batch], float]:
-    """A new model of ours: `step(batch)` is one update, and returns the loss (so it has waited for a device)."""
+    """A new model of ours: `step(batch)` is one update, and returns the loss (so it has waited for a device).
+
+    It drops what the layout drops, anew in each step.
+    """
     model = build(config, 0).to(device)
     catalogue = Catalogue(model)
     threads = torch.get_num_threads()
@@ -57,9 +63,12 @@ def our_step(
     kind = Captured if machine.captures else Weights
     held = kind(model, catalogue, rule, machine.compiled(task.loss), ALONE, machine)
 
+    steps = itertools.count()
+
     def step(batch: Batch) -> float:
+        drop = make_drop(config.layout.dropout, 0, next(steps), np.arange(len(batch.inputs)))
         with machine.active():
-            loss = float(held.learn(batch, None, batch.n_targets))
+            loss = float(held.learn(batch, drop, batch.n_targets))
             held.clip_and_measure(ADAMW.clip)
             held.update(1.0)
             held.zero_grad()

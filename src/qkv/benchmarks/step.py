@@ -34,6 +34,7 @@ class Shape(NamedTuple):
     n_ctx: int
     windows: int
     d_vocab: int = 65
+    dropout: float = 0.0
 
     def sizes(self) -> Sizes:
         """As ours are named."""
@@ -49,6 +50,7 @@ class Shape(NamedTuple):
 SHAPES = (
     Shape("nanoGPT's CPU shape: 4 x 128, 12 windows of 64", 4, 4, 128, 64, 12),
     Shape("nanoGPT's GPU shape: 6 x 384, 8 windows of 256", 6, 6, 384, 256, 8),
+    Shape("the same with its dropout of 0.2", 6, 6, 384, 256, 8, dropout=0.2),
     Shape("4 x 256 over 8,192 words, 8 windows of 128", 4, 4, 256, 128, 8, 8192),
 )
 ON_GPU = Shape("GPT-2's own: 12 x 768 over 50,257 words, 16 windows of 1,024", 12, 12, 768, 1024, 16, 50257)
@@ -111,11 +113,11 @@ def products(shape: Shape) -> float:
 
 def our_model(shape: Shape, layout: Layout) -> ModelConfig:
     """Ours of that shape."""
-    return ModelConfig(kind="CausalLM", sizes=shape.sizes(), layout=dataclasses.replace(layout, dropout=0.0))
+    return ModelConfig(kind="CausalLM", sizes=shape.sizes(), layout=dataclasses.replace(layout, dropout=shape.dropout))
 
 
 def their_model(shape: Shape) -> Any:
-    """GPT-2 of that shape, without dropout."""
+    """GPT-2 of that shape, which drops where ours does: of the embedding and of what each part adds."""
     from transformers import GPT2Config, GPT2LMHeadModel
 
     return GPT2LMHeadModel(
@@ -125,8 +127,8 @@ def their_model(shape: Shape) -> Any:
             n_embd=shape.d_model,
             n_layer=shape.n_layers,
             n_head=shape.n_heads,
-            resid_pdrop=0.0,
-            embd_pdrop=0.0,
+            resid_pdrop=shape.dropout,
+            embd_pdrop=shape.dropout,
             attn_pdrop=0.0,
             bos_token_id=0,
             eos_token_id=0,
