@@ -169,13 +169,14 @@ class _LinearCrossEntropy(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         parts = ctx.saved_tensors
         if ctx.is_whole:
-            dh, dweight, dbias = _products(parts, grad, ctx.dtypes, ctx.needs_input_grad, ctx.d_vocab, ctx.tiles)
+            needed = ctx.needs_input_grad
+            dh, dweight, dbias = _products(parts, grad, ctx.dtypes, needed, ctx.d_vocab, ctx.is_table, ctx.tiles)
         else:
             dh, dweight, dbias = (
                 None if part is None else (part * grad).to(dtype) for part, dtype in zip(parts, ctx.dtypes, strict=True)
             )
-        if ctx.is_table and dweight is not None:
-            dweight = dweight.t()
+            if ctx.is_table and dweight is not None:
+                dweight = dweight.t()
         return dh, dweight, dbias, None, None, None
 
 
@@ -185,21 +186,27 @@ def _products(
     dtypes: tuple[torch.dtype, ...],
     needed: tuple[bool, ...],
     d_vocab: int,
+    is_table: bool,
     tiles: passes.Tiles | None,
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-    """grad * (slope matrix^T, x^T slope, sum of slope): dh, dweight (with the strides of the matrix) and dbias."""
+    """grad * (slope matrix^T, x^T slope, sum of slope): dh, dweight (with the strides of what was given) and dbias.
+
+    Where it can be, dweight is nothing but its own memory: autograd adds what was read of a tied table to it in place.
+    """
     x, matrix, slope, dbias = kept
     dh = dweight = None
     if needed[0]:
         dh = _times(slope, matrix.t(), grad).to(dtypes[0])
-    if needed[1] and tiles is not None and dtypes[1] == torch.float32:
-        left, right = (slope, x) if matrix.stride(0) == 1 else (x, slope)
-        dweight, _ = tiles.weight_grad(left, right, summed=False, factor=float(grad))
-        dweight = dweight.t() if left is slope else dweight
-    elif needed[1] and matrix.stride(0) == 1:
-        dweight = _times(slope.t(), x, grad)[:d_vocab].to(dtypes[1]).t()
-    elif needed[1]:
-        dweight = _times(x.t(), slope, grad)[:, :d_vocab].to(dtypes[1])
+    if needed[1]:
+        by_word = matrix.stride(0) == 1
+        left, right = (slope, x) if by_word else (x, slope)
+        if tiles is not None and dtypes[1] == torch.float32:
+            dweight, _ = tiles.weight_grad(left, right, summed=False, factor=float(grad))
+        else:
+            dweight = _times(left.t(), right, grad)
+            dweight = (dweight[:d_vocab] if by_word else dweight[:, :d_vocab]).to(dtypes[1])
+        if by_word != is_table:
+            dweight = dweight.t()
     return dh, dweight, (dbias * grad).to(dtypes[2]) if dbias is not None and needed[2] else None
 
 
