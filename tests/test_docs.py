@@ -50,7 +50,7 @@ def test_every_command_is_documented_and_its_examples_parse(name):
 
 
 @pytest.mark.parametrize("path", RESULTS, ids=lambda path: path.stem)
-def test_every_verdict_of_an_answer_is_that_of_its_values_by_the_rule_of_today(path):
+def test_every_verdict_of_an_answer_is_that_of_its_values_by_the_rule_of_today(path, generate):
     pytest.importorskip("scipy.stats", reason="SciPy is in the extra study")
     from qkv.studies.comparison import compare_rate
     from qkv.studies.design import OF_TRAININGS
@@ -65,7 +65,8 @@ def test_every_verdict_of_an_answer_is_that_of_its_values_by_the_rule_of_today(p
     constants = {contrast.name for contrast in asked.contrasts if contrast.constant}
     gates = {contrast.name: contrast.gates for contrast in asked.contrasts}
     assert ("-labelled-" in path.stem) == of_labels
-    title = f"## {kind.capitalize()} run{' on labelled texts' if of_labels else ''}\n"
+    where = [words for end, words in generate.ELSEWHERE.items() if end in path.stem.removeprefix(kept["study"])]
+    title = f"## {kind.capitalize()} run{''.join(where)}\n"
     text = page.partition(title)[2].partition("\n## ")[0]
     for place, row in enumerate(kept["contrasts"]):
         if place and kept["not_reached"] and not row["n"]:
