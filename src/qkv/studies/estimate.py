@@ -20,9 +20,9 @@ __all__ = ["Estimate", "estimate"]
 _SHORT, _LONG = 3, 9
 """Steps of the two trainings whose difference is timed."""
 _TIMES = 3
-"""How often each is timed, unless ..."""
-_ENOUGH = 5.0
-"""... so many seconds were spent on it: what a busy machine adds is then little beside what is timed."""
+"""How often each is timed, or ..."""
+_FEWEST, _ENOUGH = 2, 5.0
+"""... as often as that, where so many seconds were spent on it."""
 _AROUND = 1.1
 """For probes, building models and waiting for the last training of a batch."""
 _WORKER_SECONDS = 5.0
@@ -125,7 +125,7 @@ def _clocks(trial: Trial, cache: Path | None) -> tuple[float, float]:
     By turns, so that a while in which it is busy falls on both.
     """
     timed: list[tuple[float, float]] = []
-    while len(timed) < _TIMES and sum(map(sum, timed)) < _ENOUGH:
+    while len(timed) < (_TIMES if sum(map(sum, timed)) < _ENOUGH else _FEWEST):
         timed.append((_clock(trial, cache, _SHORT), _clock(trial, cache, _LONG)))
     short, long = (min(each) for each in zip(*timed, strict=True))
     return short, long
