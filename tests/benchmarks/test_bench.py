@@ -1,9 +1,12 @@
 """`qkv bench`: what is registered is there, sides are alike, figures and ratios are right, what is missing is named."""
 
+import functools
 import importlib
 import inspect
+import itertools
 import json
 import math
+import os
 import re
 from dataclasses import replace
 
@@ -20,6 +23,7 @@ from qkv.data.config import DataConfig
 from qkv.data.corpus import load_corpus
 from qkv.data.sources import open_source
 from qkv.data.split import split_source
+from qkv.errors import RunError
 
 
 @pytest.fixture
@@ -37,11 +41,46 @@ def test_sides_take_turns_after_one_that_does_not_count():
     called = []
 
     def side(name):
-        return lambda: called.append(name) or float(len(called))
+        return lambda: lambda: called.append(name) or float(len(called))
 
-    values = alternate({"A": side("A"), "B": side("B")}, 3)
+    values = alternate({"A": side("A"), "B": side("B")}, 3, apart=False)
     assert called == list("AB" * 4)
     assert values == {"A": [3.0, 5.0, 7.0], "B": [4.0, 6.0, 8.0]}
+
+
+def counting(first):
+    """A side that says in which process it is, and how many turns it has had."""
+    turns = itertools.count(first)
+    return lambda: os.getpid() + next(turns) / 8
+
+
+def failing(message):
+    def turn():
+        raise ValueError(message)
+
+    return turn
+
+
+def dying():
+    os._exit(3)
+
+
+def test_sides_keep_a_process_of_their_own_from_turn_to_turn():
+    values = alternate({"A": functools.partial(counting, 0), "B": functools.partial(counting, 4)}, 2)
+    places = {side: {int(value) for value in found} for side, found in values.items()}
+    assert [len(found) for found in places.values()] == [1, 1]
+    assert len({os.getpid()}.union(*places.values())) == 3
+    assert {side: [8 * (value % 1) for value in found] for side, found in values.items()} == {"A": [1, 2], "B": [5, 6]}
+    for pid in {int(value) for found in values.values() for value in found}:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+
+
+def test_a_side_that_fails_says_so_in_a_sentence():
+    with pytest.raises(RunError, match="failed: ValueError: no memory"):
+        alternate({"A": functools.partial(failing, "no memory")}, 1)
+    with pytest.raises(RunError, match="ended with 3"):
+        alternate({"A": dying}, 1)
 
 
 @pytest.mark.parametrize(("lower_is_better", "ratio"), [(True, 0.25), (False, 4.0)])
@@ -199,6 +238,7 @@ def test_a_step_on_a_named_device_is_the_step(monkeypatch):
     from qkv.benchmarks import step
 
     monkeypatch.setattr(step, "SLICE", 0.0)
+    monkeypatch.setattr(step, "alternate", lambda sides, rounds, apart: alternate(sides, rounds, apart=not apart))
     session = Session(Asked(rounds=1), print)
     step.measure_shape(session, step.Shape("small", 1, 2, 16, 8, 2, 11))
     assert {figure.side.split(",")[0] for figure in session.figures} >= {"qkv gpt2", "qkv fast"}

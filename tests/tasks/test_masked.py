@@ -9,13 +9,14 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from qkv.data.config import DataConfig
 from qkv.data.packing import train_window
 from qkv.data.tokens import Tokens
 from qkv.errors import ConfigError, SourceError
 from qkv.models.layout import Sizes
-from qkv.tasks import Masked, validation_loss
+from qkv.tasks import Masked, crossentropy, validation_loss
 from qkv.tasks.masked import VALIDATION_RATE
 
 TASK = Masked()
@@ -242,6 +243,51 @@ def test_rows_of_a_large_tied_table_join_its_gradient_as_a_second_table_would(co
     theirs = torch.autograd.grad(F.cross_entropy(logits, batch.targets, reduction="sum"), list(model.parameters()))
     assert not ours[0].is_sparse
     torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-12)
+
+
+class Tables(TorchDispatchMode):
+    """Where operators put tables of a table's shape, turned or not, but for the table itself."""
+
+    def __init__(self, table):
+        super().__init__()
+        self.shape, self.own, self.made = sorted(table.shape), table.data_ptr(), set()
+
+    def __torch_dispatch__(self, call, types, args=(), kwargs=None):
+        out = call(*args, **(kwargs or {}))
+        for x in torch.utils._pytree.tree_leaves(out):
+            if isinstance(x, torch.Tensor) and not x.is_sparse and sorted(x.shape) == self.shape:
+                self.made.add(x.data_ptr())
+        self.made.discard(self.own)
+        return out
+
+
+@pytest.mark.parametrize("chunk", [3, 10_000])
+def test_the_gradient_of_a_large_tied_table_is_one_table_of_numbers_and_adds_up(corpus, model_of, chunk, monkeypatch):
+    monkeypatch.setattr(crossentropy, "chunk_rows", lambda *_: chunk)
+    model = model_of("MaskedLM", 50_000, tied=True).train()
+    batch, table = TASK.train_batch(corpus, model.config.sizes, 0, 0, np.arange(4)), model.embedding.W_E
+    TASK.loss(model, batch)[0].backward()
+    once = table.grad.clone()
+    table.grad = None
+    with Tables(table) as tables:
+        nats, _ = TASK.loss(model, batch)
+        nats.backward(retain_graph=True)
+    assert table.grad.equal(once)
+    assert tables.made == {table.grad.data_ptr()}
+    nats.backward()
+    torch.testing.assert_close(table.grad, 2 * once, rtol=1e-5, atol=1e-7)
+
+
+def test_a_large_tied_table_learns_as_an_output_alone_where_nothing_is_read_of_it(corpus, model_of):
+    model = model_of("MaskedLM", 200, tied=True).double()
+    batch, table = TASK.train_batch(corpus, model.config.sizes, 0, 0, np.arange(4)), model.embedding.W_E
+    hidden = model.hidden
+    model.hidden = lambda inputs, **how: hidden(inputs.detach(), **how)
+    (ours,) = torch.autograd.grad(TASK.loss(model, batch)[0], [table])
+    with torch.no_grad():
+        h = model.head.transformed(hidden(batch.inputs).flatten(0, 1)[batch.positions])
+    (expected,) = torch.autograd.grad(F.cross_entropy(h @ table.t(), batch.targets, reduction="sum"), [table])
+    torch.testing.assert_close(ours, expected, rtol=1e-9, atol=1e-12)
 
 
 def test_the_gradient_of_a_large_tied_table_has_the_same_bits_every_time(corpus, model_of):

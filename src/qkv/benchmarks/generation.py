@@ -4,6 +4,7 @@ At this size a second thread can cost more than it does, so Hugging Face runs wi
 ours is compared with the faster.
 """
 
+import functools
 import statistics
 import time
 from collections.abc import Callable
@@ -12,6 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from qkv.benchmarks.processes import Side, Turn
 from qkv.benchmarks.session import Session, alternate
 from qkv.models import ModelConfig, Sizes, build
 from qkv.presets import PRESETS
@@ -28,14 +30,13 @@ def measure(session: Session) -> None:
     there = session.transformers() is not None
     tokens = QUICK_TOKENS if session.asked.quick else N_CTX - 2 * PROMPT
     for batch in (1, 16):
-        sides: dict[str, Callable[[], float]] = {}
+        sides: dict[str, Side] = {}
         if there:
-            theirs = _theirs(batch, tokens)
-            sides["HF GPT-2"] = _rate(batch * tokens, theirs)
+            sides["HF GPT-2"] = functools.partial(_theirs, batch, tokens, N_CTX)
             if torch.get_num_threads() > 1:
-                sides["HF GPT-2, one thread"] = _rate(batch * tokens, _alone(theirs))
+                sides["HF GPT-2, one thread"] = functools.partial(_theirs, batch, tokens, N_CTX, alone=True)
         for preset in ("gpt2", "modern"):
-            sides[f"qkv {preset}"] = _rate(batch * tokens, _ours(batch, tokens, preset))
+            sides[f"qkv {preset}"] = functools.partial(_ours, batch, tokens, N_CTX, preset)
         found = alternate(sides, session.rounds)
         peer = max(
             (side for side in sides if side.startswith("HF")),
@@ -46,7 +47,7 @@ def measure(session: Session) -> None:
         session.record(f"4 x 128, {tokens} tokens, {batch} at a time", found, "tokens/s", peers=peers)
 
 
-def _rate(tokens: int, call: Callable[[], Any]) -> Callable[[], float]:
+def _rate(tokens: int, call: Callable[[], Any]) -> Turn:
     def turn() -> float:
         began = time.perf_counter()
         call()
@@ -55,34 +56,23 @@ def _rate(tokens: int, call: Callable[[], Any]) -> Callable[[], float]:
     return turn
 
 
-def _alone(call: Callable[[], Any]) -> Callable[[], Any]:
-    """The same on one thread."""
-
-    def turn() -> Any:
-        threads = torch.get_num_threads()
-        torch.set_num_threads(1)
-        try:
-            return call()
-        finally:
-            torch.set_num_threads(threads)
-
-    return turn
-
-
-def _theirs(batch: int, tokens: int) -> Callable[[], Any]:
+def _theirs(batch: int, tokens: int, n_ctx: int, *, alone: bool = False) -> Turn:
+    """`alone`: on one thread."""
     from transformers import GPT2Config, GPT2LMHeadModel
 
     config = GPT2Config(
-        vocab_size=65, n_positions=N_CTX, n_embd=128, n_layer=4, n_head=4, bos_token_id=0, eos_token_id=None
+        vocab_size=65, n_positions=n_ctx, n_embd=128, n_layer=4, n_head=4, bos_token_id=0, eos_token_id=None
     )
     model: Any = GPT2LMHeadModel(config).eval()
     prompt = torch.ones(batch, PROMPT, dtype=torch.int64)
-    mask = torch.ones_like(prompt)
-    return lambda: model.generate(prompt, attention_mask=mask, max_new_tokens=tokens, do_sample=False, pad_token_id=0)
+    how = {"attention_mask": torch.ones_like(prompt), "do_sample": False, "pad_token_id": 0}
+    if alone:
+        torch.set_num_threads(1)
+    return _rate(batch * tokens, lambda: model.generate(prompt, max_new_tokens=tokens, **how))
 
 
-def _ours(batch: int, tokens: int, preset: str) -> Callable[[], Any]:
-    sizes = Sizes(d_vocab=65, d_model=128, n_layers=4, n_heads=4, n_ctx=N_CTX)
+def _ours(batch: int, tokens: int, n_ctx: int, preset: str) -> Turn:
+    sizes = Sizes(d_vocab=65, d_model=128, n_layers=4, n_heads=4, n_ctx=n_ctx)
     model = build(ModelConfig(kind="CausalLM", sizes=sizes, layout=PRESETS[preset].layout).resolved(), 0)
     prompts = [np.ones(PROMPT, dtype=np.int64)] * batch
-    return lambda: generate(model, prompts, tokens=tokens, how=Sampling(0.0), seed=0)
+    return _rate(batch * tokens, lambda: generate(model, prompts, tokens=tokens, how=Sampling(0.0), seed=0))

@@ -8,12 +8,15 @@ into pieces is not. Ours is measured twice: the same architecture, parameter for
 """
 
 import dataclasses
+import functools
 import importlib
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from qkv.benchmarks.processes import Side, Turn
 from qkv.benchmarks.session import Session, alternate
 from qkv.benchmarks.sides import our_step, precisions, seconds, their_step
 from qkv.data.config import DataConfig
@@ -79,23 +82,20 @@ def measure(session: Session) -> None:
         if path is None:
             continue
         case = f"{PHRASES} SST-2 phrases" if of_phrases else f"{WINDOWS} windows of {N_CTX} of wikitext-2"
-        settings = DataConfig(source=str(path), tokenizer=str(vocabulary))
-        corpus = Masked().load(settings, cache=None)
-        sides: dict[str, Callable[[], float]] = {}
+        found: dict[str, list[float]] = {}
         peers: dict[str, str] = {}
+        what = (path, vocabulary, of_phrases)
         for precision in precisions():
-            if there:
-                tokenizer, collator = their_collator(vocabulary)
-                examples = _theirs(corpus, tokenizer, of_phrases)
-                for grouped in (False, True) if of_phrases else (False,):
-                    side = f"HF BERT{', grouped by length' if grouped else ''}, {precision}"
-                    batches = _their_batches(examples, PHRASES if of_phrases else WINDOWS, grouped)
-                    sides[side] = _theirs_timed(len(tokenizer), batches, collator, precision, session.asked.quick)
+            sides: dict[str, Side] = {}
+            how = (precision, session.asked.quick)
+            for grouped in (False, True) if of_phrases and there else (False,) if there else ():
+                side = f"HF BERT{', grouped by length' if grouped else ''}, {precision}"
+                sides[side] = functools.partial(_theirs_timed, *what, grouped, *how)
             for preset, words in (("bert", "qkv, the same architecture"), ("shared", "qkv, its own layout")):
                 side = f"{words}, {precision}"
-                sides[side] = _ours_timed(corpus, preset, precision, of_phrases, session.asked.quick)
+                sides[side] = functools.partial(_ours_timed, *what, preset, *how)
                 peers[side] = f"HF BERT, {precision}"
-        found = alternate(sides, session.rounds)
+            found |= alternate(sides, session.rounds)
         session.record(case, found, "real tokens/s", peers=peers)
         grouped = {side: peer.replace("BERT", "BERT, grouped by length") for side, peer in peers.items()}
         if of_phrases and there:
@@ -127,8 +127,15 @@ def _their_batches(examples: list[list[int]], size: int, grouped: bool) -> Itera
             yield [{"input_ids": examples[i]} for i in order[first : first + size]]
 
 
-def _theirs_timed(d_vocab: int, batches: Iterator[Any], collator: Any, precision: str, quick: bool) -> Any:
-    step, times = their_step(their_model(d_vocab), precision), 1 if quick else 4
+def _corpus(path: Path, vocabulary: Path) -> Any:
+    return Masked().load(DataConfig(source=str(path), tokenizer=str(vocabulary)), cache=None)
+
+
+def _theirs_timed(path: Path, vocabulary: Path, of_phrases: bool, grouped: bool, precision: str, quick: bool) -> Turn:
+    tokenizer, collator = their_collator(vocabulary)
+    examples = _theirs(_corpus(path, vocabulary), tokenizer, of_phrases)
+    batches = _their_batches(examples, PHRASES if of_phrases else WINDOWS, grouped)
+    step, times = their_step(their_model(len(tokenizer)), precision), 1 if quick else 4
 
     def turn() -> float:
         real = 0
@@ -144,7 +151,8 @@ def _theirs_timed(d_vocab: int, batches: Iterator[Any], collator: Any, precision
     return turn
 
 
-def _ours_timed(corpus: Any, preset: str, precision: str, of_phrases: bool, quick: bool) -> Any:
+def _ours_timed(path: Path, vocabulary: Path, of_phrases: bool, preset: str, precision: str, quick: bool) -> Turn:
+    corpus = _corpus(path, vocabulary)
     config = our_model(corpus.tokenizer.d_vocab, preset, ROW if of_phrases else N_CTX)
     step, times, at = our_step(config, RULE, precision), 1 if quick else 4, 0
     windows = ROWS if of_phrases else WINDOWS

@@ -1,9 +1,11 @@
 """What a benchmark is asked for, and what it hands back: figures of sides that took turns.
 
-Sides run A B A B after one round that does not count; a figure is the median of its rounds, with the lowest and the
-highest beside it, and a ratio is that of two medians. What cannot be run here is left out by name, never guessed.
+Sides, each in a process of its own, run A B A B after one round that does not count; a figure is the median of its
+rounds, with the lowest and the highest beside it, and a ratio is that of two medians. What cannot be run here is left
+out by name, never guessed.
 """
 
+import contextlib
 import importlib
 import importlib.util
 import statistics
@@ -12,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from qkv.benchmarks.processes import Apart, Side, Turn
 from qkv.errors import ConfigError
 
 __all__ = ["Asked", "Figure", "Session", "alternate"]
@@ -155,12 +158,21 @@ class Session:
         return transformers
 
 
-def alternate(sides: Mapping[str, Callable[[], float]], rounds: int) -> dict[str, list[float]]:
-    """What each side returns, in turn, `rounds` times after once that does not count."""
-    for side in sides.values():
-        side()
-    values: dict[str, list[float]] = {name: [] for name in sides}
-    for _ in range(rounds):
+def alternate(sides: Mapping[str, Side], rounds: int, *, apart: bool = True) -> dict[str, list[float]]:
+    """What each side's turns give, in turn, `rounds` times after once that does not count.
+
+    `apart`: each in a process of its own, made there; else all in this one, such as sides that share a GPU's memory.
+    """
+    turns: dict[str, Turn] = {}
+    with contextlib.ExitStack() as until_the_end:
         for name, side in sides.items():
-            values[name].append(side())
+            turns[name] = Apart(side) if apart else side()
+            if isinstance(own := turns[name], Apart):
+                until_the_end.callback(own.close)
+        for turn in turns.values():
+            turn()
+        values: dict[str, list[float]] = {name: [] for name in turns}
+        for _ in range(rounds):
+            for name, turn in turns.items():
+                values[name].append(turn())
     return values

@@ -7,10 +7,13 @@ shape of GPT-2's own size beside the others, both sides compiled too).
 """
 
 import dataclasses
+import functools
 from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 
+from qkv.benchmarks.processes import Side, Turn
 from qkv.benchmarks.session import Session, alternate
 from qkv.benchmarks.sides import gflops, our_step, precisions, seconds, their_step
 from qkv.models import Layout, ModelConfig, Sizes
@@ -67,25 +70,22 @@ def measure(session: Session) -> None:
 def measure_shape(session: Session, shape: Shape) -> None:
     """Both sides on one shape, in turn; on a GPU each compiled as well."""
     device, there = session.asked.device, session.transformers() is not None
-    ids = torch.from_numpy(generator("step").integers(shape.d_vocab, size=(shape.windows, shape.n_ctx + 1)))
-    theirs, ours = {"input_ids": ids[:, :-1], "labels": ids[:, :-1]}, Batch(ids[:, :-1], ids[:, 1:].flatten())
-    sides: dict[str, Any] = {}
+    found: dict[str, list[float]] = {}
     for precision in precisions(device):
+        sides: dict[str, Side] = {}
         for compile in (False,) if device == "cpu" else (False, True):
             how = f"{', compiled' * compile}, {precision}"
             if there:
-                sides[f"HF GPT-2{how}"] = _timed(their_step(their_model(shape), precision, device, compile), theirs)
-            for name in ("gpt2", "fast"):
-                model = our_model(shape, PRESETS[name].layout)
-                step = our_step(model, Causal(), precision, device=device, compile=compile)
-                sides[f"qkv {name}{how}"] = _timed(step, ours)
-    found = alternate(sides, session.rounds)
+                sides[f"HF GPT-2{how}"] = functools.partial(_theirs, shape, precision, device, compile)
+            for preset in ("gpt2", "fast"):
+                sides[f"qkv {preset}{how}"] = functools.partial(_ours, shape, preset, precision, device, compile)
+        found |= alternate(sides, session.rounds, apart=device == "cpu")
     peaks = {precision: gflops(precision, device) for precision in precisions(device)}
     session.record(
         shape.name,
         {side: [1e3 * value for value in values] for side, values in found.items()},
         "ms a step",
-        peers={side: f"HF GPT-2,{side.partition(',')[2]}" for side in sides if side.startswith("qkv")},
+        peers={side: f"HF GPT-2,{side.partition(',')[2]}" for side in found if side.startswith("qkv")},
         lower_is_better=True,
         notes={side: _note(shape, min(values), peaks[side.rpartition(" ")[2]]) for side, values in found.items()},
     )
@@ -97,7 +97,23 @@ def _note(shape: Shape, best: float, peak: float) -> str:
     return f"{tokens:,.0f} tokens/s, {100 * products(shape) / best / 1e9 / peak:.0f} % of {peak:,.0f} GFLOP/s"
 
 
-def _timed(step: Any, batch: Any) -> Any:
+def _ids(shape: Shape) -> Tensor:
+    """The same on both sides: [windows, n_ctx + 1]."""
+    return torch.from_numpy(generator("step").integers(shape.d_vocab, size=(shape.windows, shape.n_ctx + 1)))
+
+
+def _theirs(shape: Shape, precision: str, device: str, compile: bool) -> Turn:
+    ids = _ids(shape)[:, :-1]
+    return _timed(their_step(their_model(shape), precision, device, compile), {"input_ids": ids, "labels": ids})
+
+
+def _ours(shape: Shape, preset: str, precision: str, device: str, compile: bool) -> Turn:
+    ids, model = _ids(shape), our_model(shape, PRESETS[preset].layout)
+    step = our_step(model, Causal(), precision, device=device, compile=compile)
+    return _timed(step, Batch(ids[:, :-1], ids[:, 1:].flatten()))
+
+
+def _timed(step: Any, batch: Any) -> Turn:
     """A turn of about `SLICE` seconds: the mean of the steps in it."""
     step(batch)
     times = max(1, min(20, round(SLICE / max(1e-4, seconds(lambda: step(batch), 1)))))

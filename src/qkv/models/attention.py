@@ -48,11 +48,11 @@ def attend(q: Tensor, k: Tensor, v: Tensor, to: Visible, scale: float) -> Tensor
 
     q [batch, head, query_pos, d_head]; k, v [batch, kv_head, key_pos, d_head] with head a multiple of kv_head.
     """
-    if fused.serves(q) and fused_attend.tiles_serve(q, k):
-        return fused_attend.attend_by_tiles(q, k, v, to.bias, scale, causal=to.causal)
-    if fused.serves(q) and fused_attend.keeps(q, k):
+    if fused.serves(q) and fused_attend.compiled_serves(q, k):
+        return fused_attend.attend_compiled(q, k, v, to.bias, scale, causal=to.causal)
+    if fused.serves(q) and fused_attend.products_serve(q, k):
         bias = fused_attend.causal_bias(q.shape[2], q) if to.causal else to.bias
-        return fused_attend.attend_kept(q, k, v, bias, scale)
+        return fused_attend.attend_by_products(q, k, v, bias, scale)
     shared = q.shape[1] != k.shape[1]
     return F.scaled_dot_product_attention(
         q, k, v, attn_mask=to.bias, is_causal=to.causal, scale=scale, enable_gqa=shared

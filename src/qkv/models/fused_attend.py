@@ -1,10 +1,13 @@
-"""softmax(scale q k^T + bias) v with the pattern kept: the fast path where the pattern is small.
+"""softmax(scale q k^T + bias) v by plain products: the fast path where texts are short.
 
-torch's fused operator for the CPU never forms the pattern, which saves memory and costs time: its backward pass makes
-the scores once more, in tiles of float32. Up to some thousand positions the pattern fits, and then five plain products
-do it all; where the processor multiplies bfloat16, several times as fast. Backward, with P the pattern:
+torch's fused operator for the CPU never forms a pattern; it works in tiles of float32, which takes its time. Here the
+pattern of some heads at a time is formed, and five plain products do it all; where the processor multiplies bfloat16,
+several times as fast. Backward, with P the pattern:
 
     dV = P^T dZ,  dP = dZ V^T,  dS = P (dP - rowsum(dP P)),  dQ = scale dS K,  dK = scale dS^T Q
+
+P is kept for it where it is small. Where it is not, it is made once more, some heads at a time: a product and a softmax
+in a core's cache, and no memory that grows with the square of the length.
 
 `attention.attend_explicit` is the formula that this must equal in values and gradients.
 """
@@ -18,31 +21,26 @@ from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
 from qkv.models.fused import product_dtype
-from qkv.models.passes import tiles_for
-from qkv.models.tiles import Tiles
+from qkv.models.passes import Attending, attending_for
 
-__all__ = ["attend_by_tiles", "attend_kept", "keeps", "tiles_serve"]
+__all__ = ["attend_by_products", "attend_compiled", "compiled_serves", "products_serve"]
 
 Grads = tuple[Tensor | None, ...]
 
-LARGEST_PATTERN = 2**25
-"""Most entries of a pattern that is kept: 64 MiB in bfloat16."""
 LONGEST = {torch.bfloat16: 512, torch.float32: 128}
 """Up to how many keys this path is the faster one (two cores with AVX-512; benchmarks/attention.py)."""
-LONGEST_BY_TILES, WIDEST_BY_TILES = 4096, 256
-"""Most keys, and numbers of a head, for which tiles are the faster ones: then a head fits next to the processor."""
+LONGEST_COMPILED, WIDEST_COMPILED = 4096, 256
+"""Most keys, and numbers of a head, of compiled attention: a head then fits next to the processor."""
 AT_ONCE = 2**20
-"""Entries of the pattern worked on at a time, for its intermediate values to stay small."""
+"""Entries of the pattern worked on at a time, and most of one that is kept."""
 
 
-def keeps(q: Tensor, k: Tensor) -> bool:
-    """Whether this path is the faster one, and the pattern fits."""
-    batch, heads, n_query, _ = q.shape
-    n_key = k.shape[2]
-    return n_key <= LONGEST.get(product_dtype(q), 0) and batch * heads * n_query * n_key <= LARGEST_PATTERN
+def products_serve(q: Tensor, k: Tensor) -> bool:
+    """Whether this path is the faster one."""
+    return k.shape[2] <= LONGEST.get(product_dtype(q), 0)
 
 
-def attend_kept(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, scale: float) -> Tensor:
+def attend_by_products(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, scale: float) -> Tensor:
     """z [batch, head, query_pos, d_head] of q of that shape and k, v [batch, kv_head, key_pos, d_head].
 
     `bias`, 0 or -inf, broadcasts to [batch, head, query_pos, key_pos] and has size 1 in the place of head; None: all
@@ -52,38 +50,39 @@ def attend_kept(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, scale: flo
     return _Attend.apply(q.to(dtype), k.to(dtype), v.to(dtype), bias, scale)
 
 
-def tiles_serve(q: Tensor, k: Tensor) -> bool:
-    """Whether the processor's tiles are taken, and serve keys of this number and width."""
-    return tiles_for(q) is not None and k.shape[2] <= LONGEST_BY_TILES and q.shape[3] <= WIDEST_BY_TILES
+def compiled_serves(q: Tensor, k: Tensor) -> bool:
+    """Whether attention is compiled here for tensors like these, and serves keys of this number and width."""
+    there = q.dtype == product_dtype(q) and attending_for(q) is not None
+    return there and k.shape[2] <= LONGEST_COMPILED and q.shape[3] <= WIDEST_COMPILED
 
 
-def attend_by_tiles(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, scale: float, *, causal: bool) -> Tensor:
-    """The same of bfloat16 q by tiles, which keep no pattern: the scores are made once more on the way back.
+def attend_compiled(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, scale: float, *, causal: bool) -> Tensor:
+    """The same as compiled for this processor, which keeps no pattern: the scores are made once more on the way back.
 
     z lies by position in memory, as the product with W_O reads it.
     """
-    tiles = tiles_for(q)
-    assert tiles is not None
+    by = attending_for(q)
+    assert by is not None
     bias = None if bias is None else bias.float().contiguous()
-    return _ByTiles.apply(q.contiguous(), *(x.to(q.dtype).contiguous() for x in (k, v)), bias, scale, causal, tiles)
+    return _Compiled.apply(q.contiguous(), *(x.to(q.dtype).contiguous() for x in (k, v)), bias, scale, causal, by)
 
 
-class _ByTiles(Function):
+class _Compiled(Function):
     @staticmethod
     def forward(
-        ctx: Any, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, scale: float, causal: bool, tiles: Tiles
+        ctx: Any, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, scale: float, causal: bool, by: Attending
     ) -> Tensor:
-        z, mass = tiles.attend(q, k, v, bias, scale, causal=causal)
+        z, mass = by.attend(q, k, v, bias, scale, causal=causal)
         ctx.save_for_backward(q, k, v, mass, bias)
-        ctx.how = tiles, scale, causal
+        ctx.how = by, scale, causal
         return z
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dz: Tensor) -> Grads:
         q, k, v, mass, bias = ctx.saved_tensors
-        tiles, scale, causal = ctx.how
-        return *tiles.attend_back(dz.to(q.dtype), q, k, v, mass, bias, scale, causal=causal), None, None, None, None
+        by, scale, causal = ctx.how
+        return *by.attend_back(dz.to(q.dtype), q, k, v, mass, bias, scale, causal=causal), None, None, None, None
 
 
 def causal_bias(n: int, like: Tensor) -> Tensor:
@@ -115,35 +114,41 @@ class _Attend(Function):
             bias, beta = rows.new_empty(()), 0
         else:
             bias, beta = _bias_for(bias.to(q.dtype), q, n_kv), 1
-        z = torch.empty_like(rows)
-        pattern = rows.new_empty(rows.shape[0], rows.shape[1], keys.shape[1])
-        for part in _portions(pattern):
-            its = bias if bias.ndim == 0 or bias.shape[0] == 1 else bias[part]
-            scores = torch.baddbmm(its, rows[part], keys[part].mT, beta=beta, alpha=scale)
-            torch.softmax(scores, -1, out=pattern[part])
-            torch.bmm(pattern[part], values[part], out=z[part])
-        ctx.save_for_backward(rows, keys, values, pattern)
-        ctx.scale, ctx.shapes = scale, (q.shape, k.shape)
+        z, pattern, portions = torch.empty_like(rows), None, _portions(rows, keys)
+        for part in portions:
+            pattern = _pattern(rows[part], keys[part], bias, beta, scale, part)
+            torch.bmm(pattern, values[part], out=z[part])
+        ctx.save_for_backward(rows, keys, values, bias, pattern if len(portions) == 1 else None)
+        ctx.scale, ctx.beta, ctx.shapes = scale, beta, (q.shape, k.shape)
         return z.view(q.shape)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dz: Tensor) -> Grads:
-        rows, keys, values, pattern = ctx.saved_tensors
+        rows, keys, values, bias, kept = ctx.saved_tensors
         shape, kv_shape = ctx.shapes
         dz = _stacked(dz.to(values.dtype), kv_shape[1])
         d_rows, d_keys, d_values = torch.empty_like(rows), torch.empty_like(keys), torch.empty_like(values)
         none = rows.new_empty(())
-        for part in _portions(pattern):
-            torch.bmm(pattern[part].mT, dz[part], out=d_values[part])
+        for part in _portions(rows, keys):
+            pattern = kept
+            if pattern is None:
+                pattern = _pattern(rows[part], keys[part], bias, ctx.beta, ctx.scale, part)
+            torch.bmm(pattern.mT, dz[part], out=d_values[part])
             d_pattern = torch.bmm(dz[part], values[part].mT)
-            d_scores = torch.ops.aten._softmax_backward_data(d_pattern, pattern[part], -1, pattern.dtype)
+            d_scores = torch.ops.aten._softmax_backward_data(d_pattern, pattern, -1, pattern.dtype)
             torch.baddbmm(none, d_scores, keys[part], beta=0, alpha=ctx.scale, out=d_rows[part])
             torch.baddbmm(none, d_scores.mT, rows[part], beta=0, alpha=ctx.scale, out=d_keys[part])
         return d_rows.view(shape), d_keys.view(kv_shape), d_values.view(kv_shape), None, None
 
 
-def _portions(pattern: Tensor) -> list[slice]:
-    """Cuts along the first axis of about `AT_ONCE` entries."""
-    count = max(1, AT_ONCE // (pattern.shape[1] * pattern.shape[2]))
-    return [slice(i, i + count) for i in range(0, pattern.shape[0], count)]
+def _pattern(rows: Tensor, keys: Tensor, bias: Tensor, beta: float, scale: float, part: slice) -> Tensor:
+    """softmax(scale rows keys^T + bias) of a portion."""
+    its = bias if bias.ndim == 0 or bias.shape[0] == 1 else bias[part]
+    return torch.baddbmm(its, rows, keys.mT, beta=beta, alpha=scale).softmax(-1)
+
+
+def _portions(rows: Tensor, keys: Tensor) -> list[slice]:
+    """Cuts along the first axis of about `AT_ONCE` entries of the pattern."""
+    count = max(1, AT_ONCE // (rows.shape[1] * keys.shape[1]))
+    return [slice(i, i + count) for i in range(0, rows.shape[0], count)]

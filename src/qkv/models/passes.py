@@ -16,17 +16,45 @@ import torch
 from torch import Tensor, nn
 
 from qkv import native
+from qkv.models.attending import Attending
 from qkv.models.formulas import Formulas, Heads, Kept, NormKind, Sides
+from qkv.models.multiplying import Multiplying, Vectors
 from qkv.models.tiles import Tiles
 
-__all__ = ["Compiled", "Draws", "Tiles", "chosen", "compiled_for", "is_compiled", "tiles_for", "using"]
+__all__ = [
+    "SMALL",
+    "Attending",
+    "Compiled",
+    "Draws",
+    "Multiplied",
+    "Small",
+    "Tiles",
+    "attending_for",
+    "chosen",
+    "compiled_for",
+    "is_compiled",
+    "tiles_for",
+    "using",
+]
 
 WIDEST_HEAD = 4096
 """Numbers of a head that a compiled pass works on at a time."""
 
-LARGEST_BY_TILES, LARGEST_ACTIVATED = 2**18, 5 * 2**17
-"""Numbers of a matrix up to which tiles multiply it and make the pass that follows, and where that pass is an
-activation, which takes longest by itself (benchmarks, "tiles")."""
+
+class Small(NamedTuple):
+    """Numbers of a matrix up to which products of ours are the faster ones (benchmarks, "tiles", "vectors")."""
+
+    plain: int
+    """Where a sum follows, or a bias, or nothing."""
+    activated: int
+    """On either side of an activation, whose pass takes longest by itself."""
+    gradient: int
+
+
+SMALL = {
+    torch.bfloat16: Small(plain=2**18, activated=5 * 2**17, gradient=2**62),
+    torch.float32: Small(plain=2**16, activated=2**16, gradient=2**20),
+}
 
 _CHUNKS = 32
 """Shares in which compiled passes make sums over rows."""
@@ -64,15 +92,15 @@ class Compiled(Formulas):
             "plus": (n, n, *4 * (pointer,)),
             "gate": (n, *3 * (pointer,)),
             "gate_back": (n, *4 * (pointer,)),
-            "slope": (n, n, *3 * (pointer,)),
+            "slope": (n, n, *4 * (pointer,)),
             "norm": (n, n, n, *3 * (pointer,), number, pointer, pointer),
-            "norm_back": (n, n, n, *7 * (pointer,)),
+            "norm_back": (n, n, n, *8 * (pointer,)),
             "heads": (*5 * (n,), *3 * (pointer,), number, *5 * (pointer,)),
-            "heads_back": (*5 * (n,), *9 * (pointer,)),
+            "heads_back": (*5 * (n,), *10 * (pointer,)),
             "drop": (n, n, pointer, pointer, n, number, pointer, pointer),
             "drop_onto": (n, n, pointer, pointer, n, number, *3 * (pointer,)),
             "drop_onto_back": (n, n, pointer, pointer, n, number, pointer, pointer),
-            "loss_slope": (n, n, *3 * (pointer,), number, pointer, pointer),
+            "loss_slope": (n, n, *3 * (pointer,), number, *3 * (pointer,)),
             "scores": (n, n, *5 * (pointer,)),
         }
         for dtype, ending in ((torch.float32, "f32"), (torch.bfloat16, "bf16")):
@@ -104,9 +132,9 @@ class Compiled(Formulas):
         assert x is not None
         (n, d), dy, gain = x.shape, dy.contiguous(), gain.contiguous()
         onto = None if onto is None else onto.contiguous()
-        dx, shares = torch.empty_like(x), x.new_empty(_CHUNKS, 2, d)
-        self._call("norm_back", dy.dtype, n, d, kind.centred, dy, x, stats, gain, onto, dx, shares)
-        d_gain, d_bias = shares.sum(0).unbind()
+        dx, (shares, sums) = torch.empty_like(x), _sums(x, 2, d)
+        self._call("norm_back", dy.dtype, n, d, kind.centred, dy, x, stats, gain, onto, dx, shares, sums)
+        d_gain, d_bias = sums.unbind()
         return dx, d_gain, None if bias is None else d_bias
 
     def product(self, y: Tensor, W: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor | None]:
@@ -116,7 +144,7 @@ class Compiled(Formulas):
     def plus_product(self, x: Tensor, y: Tensor, W: Tensor, bias: Tensor | None) -> Tensor:
         """See `Formulas`."""
         x, p = x.contiguous(), y @ W
-        out = torch.empty_like(x)
+        out = p if p.dtype == x.dtype else torch.empty_like(x)
         self._call("plus", p.dtype, *x.shape, x, p, None if bias is None else bias.contiguous(), out)
         return out
 
@@ -129,9 +157,9 @@ class Compiled(Formulas):
     def slope(self, kind: str, ds: Tensor, kept: Tensor, *, summed: bool) -> tuple[Tensor, Tensor | None]:
         """See `Formulas`."""
         n, m = ds.shape
-        shares = ds.new_empty(_CHUNKS, m, dtype=torch.float32) if summed else None
-        self._call("slope", ds.dtype, n, m, ds, kept, shares)
-        return ds, None if shares is None else shares.sum(0)
+        shares, sums = _sums(ds, m) if summed else (None, None)
+        self._call("slope", ds.dtype, n, m, ds, kept, shares, sums)
+        return ds, sums
 
     def gate(self, g: Tensor, c: Tensor) -> tuple[Tensor, Tensor | None]:
         """See `Formulas`; silu(g) is made once more on the way back."""
@@ -168,12 +196,12 @@ class Compiled(Formulas):
         batch, pos = like.shape[:2]
         sizes = (batch, pos, heads.n_heads, heads.n_kv_heads, heads.d_head)
         dh = like.new_empty(batch, pos, heads.n_heads + 2 * heads.n_kv_heads, heads.d_head)
-        shares = None if gains is None else gains.new_empty(_CHUNKS, 2, heads.d_head)
+        shares, d_gains = (None, None) if gains is None else _sums(gains, 2, heads.d_head)
         parts = [None if grad is None else grad.to(like.dtype).contiguous() for grad in grads]
-        self._call("heads_back", like.dtype, *sizes, *parts, h, gains, _turns(heads), rs, dh, shares)
-        if shares is None:
+        self._call("heads_back", like.dtype, *sizes, *parts, h, gains, _turns(heads), rs, dh, shares, d_gains)
+        if d_gains is None:
             return dh, None
-        d_q, d_k = shares.sum(0).unbind()
+        d_q, d_k = d_gains.unbind()
         return dh, (d_q, d_k)
 
     def drop(self, x: Tensor, draws: Draws) -> Tensor:
@@ -203,10 +231,11 @@ class Compiled(Formulas):
         """
         logits, targets, (n, m) = logits.contiguous(), targets.contiguous(), logits.shape
         nats = logits.new_empty(n, dtype=torch.float32)
-        shares = None if bias is None else nats.new_empty(_CHUNKS, m)
+        shares, sums = (None, None) if bias is None else _sums(nats, m)
         bias = None if bias is None else bias.contiguous()
-        _all_words(self._call("loss_slope", logits.dtype, n, m, logits, bias, targets, smoothing, nats, shares), m)
-        return nats, None if shares is None else shares.sum(0)
+        made = (nats, shares, sums)
+        _all_words(self._call("loss_slope", logits.dtype, n, m, logits, bias, targets, smoothing, *made), m)
+        return nats, sums
 
     def scores(self, logits: Tensor, bias: Tensor | None, targets: Tensor) -> tuple[Tensor, Tensor]:
         """Each row's loss, and whether its first largest logit is the target: float32 and bool [n]. IndexError."""
@@ -225,6 +254,11 @@ class Compiled(Formulas):
         return sums
 
 
+def _sums(like: Tensor, *shape: int) -> tuple[Tensor, Tensor]:
+    """Room for the shares of a sum over rows, and for the sum: float32."""
+    return like.new_empty(_CHUNKS, *shape, dtype=torch.float32), like.new_empty(shape, dtype=torch.float32)
+
+
 def _place(tensor: Tensor) -> int:
     return tensor.data_ptr()
 
@@ -240,80 +274,88 @@ def _turns(heads: Heads) -> Tensor | None:
     return None if heads.turn is None else torch.view_as_real(heads.turn).contiguous()
 
 
-class Tiled(Compiled):
-    """The same, where the processor has tiles of bfloat16 (`models/tiles.py`); for products in bfloat16.
+class Multiplied(Compiled):
+    """The same with products of ours (`models/multiplying.py`), where those are the faster ones.
 
-    The gradients of weights are made by them; a product and the pass that follows at once, where the matrix is small:
-    of a large one torch's product is the faster, by more than the pass costs; an activation costs most.
+    The gradients of weights are made by them, and a product and the pass that follows at once where the matrix is
+    small: of a large one torch's product is the faster, by more than the pass costs; an activation costs most.
     """
 
-    def __init__(self, library: ctypes.CDLL, tiles: Tiles) -> None:
+    def __init__(self, library: ctypes.CDLL, by: Multiplying) -> None:
         super().__init__(library)
-        self.tiles = tiles
+        self.by, self._sizes = by, SMALL[by.dtype]
 
     def weight_dtype(self, size: int, dtype: torch.dtype, *, activated: bool = False) -> torch.dtype:
-        """float32 where tiles multiply: a matrix is rounded as it is laid into them."""
-        return torch.float32 if size <= (LARGEST_ACTIVATED if activated else LARGEST_BY_TILES) else dtype
+        """float32 where ours multiply: tiles round a matrix as it is laid into them."""
+        return torch.float32 if size <= (self._sizes.activated if activated else self._sizes.plain) else dtype
+
+    def _takes(self, W: Tensor, *, activated: bool = False) -> bool:
+        """Whether a matrix is small: where activations are of another type, it came as `weight_dtype` wants it."""
+        small = self.by.dtype != torch.float32 or W.numel() <= (
+            self._sizes.activated if activated else self._sizes.plain
+        )
+        return small and W.dtype == torch.float32
 
     def weight_grad(self, x: Tensor, d: Tensor, summed: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """See `Formulas`; both are summed and kept in float32, and db is that of d as it is."""
-        return self.tiles.weight_grad(x, d, summed=summed is not None)
+        if x.shape[1] * d.shape[1] > self._sizes.gradient or x.dtype != self.by.dtype:
+            return super().weight_grad(x, d, summed)
+        return self.by.weight_grad(x, d, summed=summed is not None)
 
     def product(self, y: Tensor, W: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """See `Formulas`."""
-        return (self.tiles.product(y, W, bias), None) if _small(W) else super().product(y, W, bias)
+        return (self.by.product(y, W, bias), None) if self._takes(W) else super().product(y, W, bias)
 
     def product_back(self, d: Tensor, W: Tensor) -> Tensor:
         """See `Formulas`."""
-        return self.tiles.product(d, W, turned=True) if _small(W) else super().product_back(d, W)
+        return self.by.product(d, W, turned=True) if self._takes(W) else super().product_back(d, W)
 
     def sum_back(self, d: Tensor, W: Tensor, d2: Tensor, W2: Tensor) -> Tensor:
         """See `Formulas`; the sum is not rounded on its way."""
-        return self.tiles.product(d, W, turned=True, other=(d2, W2)) if _small(W) else super().sum_back(d, W, d2, W2)
+        if not self._takes(W):
+            return super().sum_back(d, W, d2, W2)
+        return self.by.product(d, W, turned=True, other=(d2, W2))
 
     def plus_product(self, x: Tensor, y: Tensor, W: Tensor, bias: Tensor | None) -> Tensor:
         """See `Formulas`."""
-        return self.tiles.plus(x, y, W, bias) if _small(W) else super().plus_product(x, y, W, bias)
+        return self.by.plus(x, y, W, bias) if self._takes(W) else super().plus_product(x, y, W, bias)
 
     def hidden(self, kind: str, y: Tensor, W: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor]:
         """See `Formulas`."""
-        return self.tiles.activated(kind, y, W, bias) if _small(W) else super().hidden(kind, y, W, bias)
+        if not self._takes(W, activated=True):
+            return super().hidden(kind, y, W, bias)
+        return self.by.activated(kind, y, W, bias)
 
     def hidden_back(
         self, kind: str, d: Tensor, W: Tensor, kept: Tensor, *, summed: bool
     ) -> tuple[Tensor, Tensor | None]:
         """See `Formulas`."""
-        if not _small(W):
+        if not self._takes(W, activated=True):
             return super().hidden_back(kind, d, W, kept, summed=summed)
-        return self.tiles.sloped(d, W, kept, 2.0 if kind == "relu2" else 1.0), None
+        return self.by.sloped(d, W, kept, 2.0 if kind == "relu2" else 1.0), None
 
     def gated(self, y: Tensor, W: Tensor, W_gate: Tensor, bias: Tensor | None) -> tuple[Tensor, Kept]:
         """See `Formulas`."""
-        if not _small(W):
+        if not self._takes(W):
             return super().gated(y, W, W_gate, bias)
-        s, c, g = self.tiles.gated(y, W, W_gate, bias)
+        s, c, g = self.by.gated(y, W, W_gate, bias)
         return s, (None, g, c)
 
     def gated_back(self, d: Tensor, W: Tensor, kept: Kept) -> tuple[Tensor, Tensor]:
         """See `Formulas`."""
         _, g, c = kept
         assert g is not None and c is not None
-        return self.tiles.gated_back(d, W, g, c) if _small(W) else super().gated_back(d, W, kept)
-
-
-def _small(W: Tensor) -> bool:
-    """Whether a matrix came as `weight_dtype` wants it for tiles."""
-    return W.dtype == torch.float32
+        return self.by.gated_back(d, W, g, c) if self._takes(W) else super().gated_back(d, W, kept)
 
 
 _FORMULAS = Formulas()
 
 
 class _Native(NamedTuple):
-    """What is compiled here: for any products, and for those in bfloat16 where the processor has tiles."""
+    """What is compiled here: passes by themselves, and with products of ours by their type."""
 
     plain: Compiled
-    tiled: Tiled | None
+    multiplied: dict[torch.dtype, Multiplied]
 
 
 _COMPILED_DTYPES = (torch.float32, torch.bfloat16)
@@ -335,10 +377,12 @@ def using(compiled: bool) -> Iterator[None]:
 @functools.cache
 def _compiled() -> _Native | None:
     with ThreadPoolExecutor() as at_once:  # a machine that has none yet compiles them side by side
-        library, tiles = at_once.map(native.load, ("passes", "tiles"))
+        library, tiles, vectors = at_once.map(native.load, ("passes", "tiles", "vectors"))
     if library is None:
         return None
-    return _Native(Compiled(library), None if tiles is None or not tiles.tiles() else Tiled(library, Tiles(tiles)))
+    ours: list[Multiplying] = [] if vectors is None else [Vectors(vectors)]
+    ours += [] if tiles is None or not tiles.tiles() else [Tiles(tiles)]
+    return _Native(Compiled(library), {by.dtype: Multiplied(library, by) for by in ours})
 
 
 def is_compiled() -> bool:
@@ -355,9 +399,16 @@ def compiled_for(x: Tensor) -> Compiled | None:
 
 def tiles_for(q: Tensor) -> Tiles | None:
     """The processor's tiles, where they are taken now and serve such a tensor."""
-    if _using is None or _using.tiled is None or type(q) is not Tensor or q.dtype != torch.bfloat16:
+    by = attending_for(q)
+    return by if isinstance(by, Tiles) else None
+
+
+def attending_for(q: Tensor) -> Attending | None:
+    """Compiled attention, where it is taken now and serves such a tensor."""
+    if _using is None or type(q) is not Tensor or q.device.type != "cpu":
         return None
-    return _using.tiled.tiles
+    ours = _using.multiplied.get(q.dtype)
+    return None if ours is None else ours.by
 
 
 def chosen(x: Tensor, dtype: torch.dtype, d_head: int = 0) -> Formulas:
@@ -373,4 +424,4 @@ def chosen(x: Tensor, dtype: torch.dtype, d_head: int = 0) -> Formulas:
         or d_head > WIDEST_HEAD
     ):
         return _FORMULAS
-    return _using.tiled if dtype == torch.bfloat16 and _using.tiled is not None else _using.plain
+    return _using.multiplied.get(dtype, _using.plain)

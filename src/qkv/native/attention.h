@@ -2,6 +2,7 @@
 
 #pragma once
 
+#include "call.h"
 #include "tiles.h"
 
 namespace {
@@ -53,25 +54,14 @@ inline float scaled(float *s, const float *bias, float scale, long n) {
   return _mm512_reduce_max_ps(highest);
 }
 
-// The sizes of one call, and where what it is given lies: heads [batch, head, pos, d] one after another but for z and
-// its gradient, [batch, pos, head, d].
-struct Call {
-  long batch, n_q, n_kv, queries, keys, d, causal;
-  float scale;
-  const float *bias;  // [batch, queries, keys] by these strides, or null
-  long bias_batch, bias_row;
-
+struct TileCall : Call {
   long d_deep() const { return up(d, DEPTH); }
   long d_wide() const { return up(d, SIDE); }
   long k_deep() const { return up(keys, DEPTH); }
   long k_wide() const { return up(keys, SIDE); }
-  long seen(long after) const { return causal && after < keys ? after : keys; }  // keys that queries before that see
-  const float *bias_of(long b, long query) const {
-    return bias ? bias + b * bias_batch + query * bias_row : nullptr;
-  }
 };
 
-void forward(const Call &of, long b, long group, const uint16_t *q, const uint16_t *k, const uint16_t *v, uint16_t *z,
+void forward(const TileCall &of, long b, long group, const uint16_t *q, const uint16_t *k, const uint16_t *v, uint16_t *z,
              float *mass) {
   const long d = of.d, dd = of.d_deep(), dw = of.d_wide(), kd = of.k_deep(), per = of.n_q / of.n_kv;
   const long tiles_k = up(of.keys, DEPTH) * dd / 2, tiles_v = dw * kd / 2;
@@ -114,7 +104,7 @@ void forward(const Call &of, long b, long group, const uint16_t *q, const uint16
 }
 
 // With P the pattern: dV = P^T dZ, dP = dZ V^T, dS = scale P (dP - rowsum(P dP)), dQ = dS K, dK = dS^T Q.
-void backward(const Call &of, long b, long group, const uint16_t *q, const uint16_t *k, const uint16_t *v,
+void backward(const TileCall &of, long b, long group, const uint16_t *q, const uint16_t *k, const uint16_t *v,
               const float *mass, const uint16_t *dz, uint16_t *dq, uint16_t *dk, uint16_t *dv) {
   const long d = of.d, dd = of.d_deep(), dw = of.d_wide(), kd = of.k_deep(), kw = of.k_wide(), per = of.n_q / of.n_kv;
   const long turned = kd * dd / 2, paired = dw * kd / 2, span = SPAN / DEPTH, of_span = dw * SPAN / 2;

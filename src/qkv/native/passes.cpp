@@ -50,8 +50,7 @@ void gate_back(long size, T *__restrict ds, const T *__restrict g, const T *__re
 
 // y = x + p [+ b]: the residual stream x [n, d] and a product p, with its bias [d].
 template <class T>
-void plus(long n, long d, const float *__restrict x, const T *__restrict p, const float *__restrict bias,
-          float *__restrict y) {
+void plus(long n, long d, const float *__restrict x, const T *p, const float *__restrict bias, float *y) {
 #pragma omp parallel for schedule(static)
   for (long row = 0; row < n; row++)
     for (long i = 0; i < d; i += WIDTH) {
@@ -61,9 +60,21 @@ void plus(long n, long d, const float *__restrict x, const T *__restrict p, cons
     }
 }
 
-// d *= a, rows [n, m]; and the shares [CHUNKS, m] of the sum of its rows, where asked.
+// The sums [size] of CHUNKS shares of them, in their order.
+void add_up(const float *shares, long size, float *__restrict sums) {
+#pragma omp parallel for schedule(static) if (size > 8192)
+  for (long block = 0; block < (size + 1023) / 1024; block++) {
+    long end = (block + 1) * 1024 < size ? (block + 1) * 1024 : size;
+    memcpy(sums + block * 1024, shares + block * 1024, sizeof(float) * (end - block * 1024));
+    for (long chunk = 1; chunk < CHUNKS; chunk++)
+#pragma omp simd
+      for (long i = block * 1024; i < end; i++) sums[i] += shares[chunk * size + i];
+  }
+}
+
+// d *= a, rows [n, m]; and the sums [m] of its rows, where asked. Here and below shares [CHUNKS, ...] of sums are room.
 template <class T>
-void slope(long n, long m, T *__restrict d, const T *__restrict a, float *__restrict shares) {
+void slope(long n, long m, T *__restrict d, const T *__restrict a, float *__restrict shares, float *sums) {
 #pragma omp parallel for schedule(static)
   for (long chunk = 0; chunk < CHUNKS; chunk++) {
     float *share = shares ? shares + chunk * m : nullptr;
@@ -84,6 +95,7 @@ void slope(long n, long m, T *__restrict d, const T *__restrict a, float *__rest
       }
     }
   }
+  if (sums) add_up(shares, m, sums);
 }
 
 // The sum of what `of` makes of d numbers, some at a time, in four sums that do not wait for each other.
@@ -125,11 +137,11 @@ void norm(long n, long d, bool centred, const float *__restrict x, const float *
   }
 }
 
-// dx = r (g dy - [mean(g dy)] - u mean(g dy u)) [+ onto], u = (x - mean) r; shares [CHUNKS, 2, d] of sum dy u and sum dy.
+// dx = r (g dy - [mean(g dy)] - u mean(g dy u)) [+ onto], u = (x - mean) r; sums [2, d] of dy u and of dy.
 template <class T>
 void norm_back(long n, long d, bool centred, const T *__restrict dy, const float *__restrict x,
                const float *__restrict stats, const float *__restrict gain, const float *__restrict onto,
-               float *__restrict dx, float *__restrict shares) {
+               float *__restrict dx, float *__restrict shares, float *sums) {
 #pragma omp parallel for schedule(static)
   for (long chunk = 0; chunk < CHUNKS; chunk++) {
     float *__restrict d_gain = shares + chunk * 2 * d, *__restrict d_bias = d_gain + d;
@@ -160,6 +172,7 @@ void norm_back(long n, long d, bool centred, const T *__restrict dy, const float
       }
     }
   }
+  add_up(shares, 2 * d, sums);
 }
 
 // Where head `head` of position p of text b lies in q, k or v; null where that one is.
@@ -228,12 +241,12 @@ void heads(long batch, long pos, long n_q, long n_kv, long d, T *__restrict h, c
   }
 }
 
-// The gradient dh of h, from those of q, k and v (null: zero); shares [CHUNKS, 2, d] of those of the gains.
+// The gradient dh of h, from those of q, k and v (null: zero); those of the gains [2, d].
 template <class T>
 void heads_back(long batch, long pos, long n_q, long n_kv, long d, const T *__restrict dq, const T *__restrict dk,
                 const T *__restrict dv, const T *__restrict h, const float *__restrict gains,
                 const float *__restrict turns, const float *__restrict rs, T *__restrict dh,
-                float *__restrict shares) {
+                float *__restrict shares, float *d_gains) {
 #pragma omp parallel for schedule(static)
   for (long chunk = 0; chunk < CHUNKS; chunk++) {
     long n = batch * pos, n_qk = n_q + n_kv, half = d / 2;
@@ -287,6 +300,7 @@ void heads_back(long batch, long pos, long n_q, long n_kv, long d, const T *__re
       }
     }
   }
+  if (gains) add_up(shares, 2 * d, d_gains);
 }
 
 constexpr uint64_t GOLDEN = 0x9E3779B97F4A7C15u;
@@ -388,11 +402,11 @@ long wrong(long n, long m, const long *targets) {
 }
 
 // nats [n]: the loss of each row of logits [n, m] on its target, log sum e^x - x[target], whose slope takes the logits'
-// place: softmax, less one at the target. With smoothing e the target is 1 - e there and e / m everywhere. shares [CHUNKS,
-// m] of the slope's sum over rows, where asked. Returns how many targets are none; then nothing is done.
+// place: softmax, less one at the target. With smoothing e the target is 1 - e there and e / m everywhere. sums [m]
+// of the slope over rows, where asked. Returns how many targets are none; then nothing is done.
 template <class T>
 long loss_slope(long n, long m, T *logits, const float *__restrict bias, const long *__restrict targets,
-                float smoothing, float *__restrict nats, float *__restrict shares) {
+                float smoothing, float *__restrict nats, float *__restrict shares, float *sums) {
   if (long count = wrong(n, m, targets)) return count;
 #pragma omp parallel
   {
@@ -423,6 +437,7 @@ long loss_slope(long n, long m, T *logits, const float *__restrict bias, const l
     }
     free(each);
   }
+  if (sums) add_up(shares, m, sums);
   return 0;
 }
 
@@ -503,14 +518,16 @@ extern "C" void squares_f32(long n, const float *const *tensors, const long *siz
   }                                                                                                                    \
   extern "C" void gate_##NAME(long size, const T *g, const T *c, T *s) { gate(size, g, c, s); }                        \
   extern "C" void gate_back_##NAME(long size, T *ds, const T *g, const T *c, T *dg) { gate_back(size, ds, g, c, dg); } \
-  extern "C" void slope_##NAME(long n, long m, T *d, const T *a, float *shares) { slope(n, m, d, a, shares); }         \
+  extern "C" void slope_##NAME(long n, long m, T *d, const T *a, float *shares, float *sums) {                         \
+    slope(n, m, d, a, shares, sums);                                                                                   \
+  }                                                                                                                    \
   extern "C" void norm_##NAME(long n, long d, long centred, const float *x, const float *gain, const float *bias,      \
                               float eps, T *y, float *stats) {                                                         \
     norm(n, d, centred, x, gain, bias, eps, y, stats);                                                                 \
   }                                                                                                                    \
   extern "C" void norm_back_##NAME(long n, long d, long centred, const T *dy, const float *x, const float *stats,      \
-                                   const float *gain, const float *onto, float *dx, float *shares) {                   \
-    norm_back(n, d, centred, dy, x, stats, gain, onto, dx, shares);                                                    \
+                                   const float *gain, const float *onto, float *dx, float *shares, float *sums) {      \
+    norm_back(n, d, centred, dy, x, stats, gain, onto, dx, shares, sums);                                              \
   }                                                                                                                    \
   extern "C" void heads_##NAME(long batch, long pos, long n_q, long n_kv, long d, T *h, const float *biases,           \
                                const float *gains, float eps, const float *turns, T *q, T *k, T *v, float *rs) {       \
@@ -518,8 +535,8 @@ extern "C" void squares_f32(long n, const float *const *tensors, const long *siz
   }                                                                                                                    \
   extern "C" void heads_back_##NAME(long batch, long pos, long n_q, long n_kv, long d, const T *dq, const T *dk,       \
                                     const T *dv, const T *h, const float *gains, const float *turns, const float *rs,  \
-                                    T *dh, float *shares) {                                                            \
-    heads_back(batch, pos, n_q, n_kv, d, dq, dk, dv, h, gains, turns, rs, dh, shares);                                 \
+                                    T *dh, float *shares, float *d_gains) {                                            \
+    heads_back(batch, pos, n_q, n_kv, d, dq, dk, dv, h, gains, turns, rs, dh, shares, d_gains);                        \
   }                                                                                                                    \
   extern "C" void drop_##NAME(long n, long width, const uint64_t *streams, const uint64_t *places, long limit,         \
                               float scale, const T *x, T *y) {                                                         \
@@ -534,8 +551,8 @@ extern "C" void squares_f32(long n, const float *const *tensors, const long *siz
     drop<T>(n, width, streams, places, limit, scale, dy, nullptr, dx);                                                 \
   }                                                                                                                    \
   extern "C" long loss_slope_##NAME(long n, long m, T *logits, const float *bias, const long *targets,                 \
-                                    float smoothing, float *nats, float *shares) {                                     \
-    return loss_slope(n, m, logits, bias, targets, smoothing, nats, shares);                                           \
+                                    float smoothing, float *nats, float *shares, float *sums) {                        \
+    return loss_slope(n, m, logits, bias, targets, smoothing, nats, shares, sums);                                     \
   }                                                                                                                    \
   extern "C" long scores_##NAME(long n, long m, const T *logits, const float *bias, const long *targets, float *nats,  \
                                 bool *correct) {                                                                       \

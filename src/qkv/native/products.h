@@ -3,7 +3,7 @@
 
 #pragma once
 
-#include "numbers.h"
+#include "made.h"
 #include "tiles.h"
 
 namespace {
@@ -43,78 +43,6 @@ void lay_weights(const float *w, long k, long m, bool turned, long column, uint3
   }
 }
 
-// What a product meets before it is written.
-struct Into {
-  long m;             // numbers of a row
-  float factor;
-  const float *bias;  // [m], or null
-  const float *x;     // the stream [n, m] that a product is added to
-  const bf16 *a, *b;  // what a gradient meets on its way back: a slope; or g and c of a gate
-  bf16 *out, *second, *third;
-  float *stream;
-
-  floats biased(floats r, long i, long n) const { return bias ? r + load(bias + i, n) : r; }
-};
-
-struct Made {  // of 16 numbers of a product
-  floats first, second = floats{}, third = floats{};
-};
-
-// What is made of 16 numbers (or n) of a product, and of those of a second one beside it: MADE of them in bfloat16, or one
-// in float32 where it goes to the stream.
-struct Written {  // r factor + bias
-  static constexpr bool TWO = false;
-  static constexpr int MADE = 1;
-  HERE static Made of(const Into &to, long, long i, long n, floats r, floats) {
-    return {to.biased(r * to.factor, i, n)};
-  }
-};
-
-template <class Act>
-struct Activated {  // act(r + bias), and its slope
-  static constexpr bool TWO = false;
-  static constexpr int MADE = 2;
-  HERE static Made of(const Into &to, long, long i, long n, floats r, floats) {
-    Made made{floats{}};
-    Act::both(to.biased(r, i, n), made.first, made.second);
-    return made;
-  }
-};
-
-struct Plus {  // x + r + bias
-  static constexpr bool TWO = false;
-  static constexpr int MADE = 0;
-  HERE static Made of(const Into &to, long at, long i, long n, floats r, floats) {
-    return {to.biased(r + load(to.x + at, n), i, n)};
-  }
-};
-
-struct Sloped {  // r factor a
-  static constexpr bool TWO = false;
-  static constexpr int MADE = 1;
-  HERE static Made of(const Into &to, long at, long, long n, floats r, floats) {
-    return {r * to.factor * load(to.a + at, n)};
-  }
-};
-
-struct Gated {  // silu(g) c with c = r + bias, g = r2; then c and g
-  static constexpr bool TWO = true;
-  static constexpr int MADE = 3;
-  HERE static Made of(const Into &to, long, long i, long n, floats r, floats g) {
-    floats c = to.biased(r, i, n);
-    return {g * sigmoid(g) * c, c, g};
-  }
-};
-
-struct GatedBack {  // dc = silu(g) r and dg = silu'(g) c r
-  static constexpr bool TWO = false;
-  static constexpr int MADE = 2;
-  HERE static Made of(const Into &to, long at, long, long n, floats r, floats) {
-    floats g = load(to.a + at, n), y = sigmoid(g);
-    return {g * y * r, y * (1.f + g * (1.f - y)) * load(to.b + at, n) * r};
-  }
-};
-
 HERE void store_two(float *to, floats a, floats b) { store(to, a), store(to + SIDE, b); }
 
 HERE void store_two(bf16 *to, floats a, floats b) {
@@ -125,13 +53,13 @@ HERE void store_two(bf16 *to, floats a, floats b) {
 // A block of a product, 2 by 2 tiles or fewer, whose rows are written while the tiles of the next one are multiplied.
 template <class How>
 struct Waiting {
-  const Into *to;
+  const Into<bf16> *to;
   const float (*r)[2 * SIDE], (*r2)[2 * SIDE];
   long at, column, left, next, rows;  // its first number in memory, its first column, columns from there on; row, of rows
 
   __attribute__((noinline)) void some(long count) {
     long end = next + count < rows ? next + count : rows;
-    const Into into = *to;
+    const Into<bf16> into = *to;
     const float *from = r[next], *from2 = r2[next], *last = r[end];
     long place = at + next * into.m;
     next = end;
@@ -177,7 +105,7 @@ struct Rows {
 // room: the tiles of the weights, 64-byte aligned; of small ones each thread lays its own, so that none waits for another.
 template <class How>
 void multiplied(long n, long k, long m, const uint16_t *x, const float *w, const uint16_t *x2, const float *w2,
-                bool turned, const Into &to, uint32_t *room) {
+                bool turned, const Into<bf16> &to, uint32_t *room) {
   const long deep = up(k, DEPTH) / DEPTH, across = up(m, SIDE) / SIDE, size = across * deep * TILE;
   const long steps = How::TWO || x2 ? 2 * deep : deep, share = (2 * SIDE + steps - 1) / steps;
   const long of_rows = 2 * 2 * ROWS * deep * DEPTH;

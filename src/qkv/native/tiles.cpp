@@ -76,14 +76,10 @@ extern "C" void weight_gradient(long n, long a, long b, const uint16_t *x, const
   }
 }
 
-#define SIZES                                                                                                          \
-  long batch, long n_q, long n_kv, long queries, long keys, long d, long causal, float scale, const float *bias,       \
-      long bias_batch, long bias_row
-
 // z [batch, queries, n_q, d] and the log of each query's mass [batch, n_q, queries] of q [batch, n_q, queries, d] and k, v
 // [batch, n_kv, keys, d]: a query sees the keys up to its own position where `causal`; bias 0 or -inf, or null.
 extern "C" void attend(SIZES, const uint16_t *q, const uint16_t *k, const uint16_t *v, uint16_t *z, float *mass) {
-  Call call{batch, n_q, n_kv, queries, keys, d, causal, scale, bias, bias_batch, bias_row};
+  TileCall call{{batch, n_q, n_kv, queries, keys, d, causal, scale, bias, bias_batch, bias_row}};
 #pragma omp parallel
   {
     Tiles mine;
@@ -95,7 +91,7 @@ extern "C" void attend(SIZES, const uint16_t *q, const uint16_t *k, const uint16
 // The gradients of q, k and v, as they lie, of that of z, as it lies.
 extern "C" void attend_back(SIZES, const uint16_t *q, const uint16_t *k, const uint16_t *v, const float *mass,
                             const uint16_t *dz, uint16_t *dq, uint16_t *dk, uint16_t *dv) {
-  Call call{batch, n_q, n_kv, queries, keys, d, causal, scale, bias, bias_batch, bias_row};
+  TileCall call{{batch, n_q, n_kv, queries, keys, d, causal, scale, bias, bias_batch, bias_row}};
 #pragma omp parallel
   {
     Tiles mine;
@@ -122,7 +118,7 @@ extern "C" void multiply(long how, long n, long k, long m, const uint16_t *x, co
                          const float *w2, long turned, float factor, const float *bias, const float *stream_in,
                          const bf16 *a, const bf16 *b, bf16 *out, bf16 *second, bf16 *third, float *stream,
                          uint32_t *room) {
-  Into to{m, factor, bias, stream_in, a, b, out, second, third, stream};
+  const Into<bf16> to{m, factor, bias, stream_in, a, b, out, second, third, stream};
   auto made = how == 0   ? multiplied<Written>
               : how == 1 ? multiplied<Activated<Relu2>>
               : how == 2 ? multiplied<Activated<GeluTanh>>

@@ -4,11 +4,11 @@
 
 #include <immintrin.h>
 #include <math.h>
-#include <stdlib.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#define HERE __attribute__((always_inline)) inline
+#include "numbers.h"
+#include "room.h"
 
 namespace {
 
@@ -40,32 +40,6 @@ inline void pair_rows(const uint16_t *from, long width, long n, __mmask16 there,
 inline __mmask16 columns(long width, long c) {  // which of the columns 16 c to 16 c + 16 there are
   long left = width - c * SIDE;
   return left >= SIDE ? 0xffff : static_cast<__mmask16>((1u << left) - 1);
-}
-
-inline void transpose(__m512i r[SIDE]) {
-  __m512i t[SIDE];
-  for (int i = 0; i < 16; i += 2) {
-    t[i] = _mm512_unpacklo_epi32(r[i], r[i + 1]);
-    t[i + 1] = _mm512_unpackhi_epi32(r[i], r[i + 1]);
-  }
-  for (int i = 0; i < 16; i += 4) {
-    r[i] = _mm512_unpacklo_epi64(t[i], t[i + 2]);
-    r[i + 1] = _mm512_unpackhi_epi64(t[i], t[i + 2]);
-    r[i + 2] = _mm512_unpacklo_epi64(t[i + 1], t[i + 3]);
-    r[i + 3] = _mm512_unpackhi_epi64(t[i + 1], t[i + 3]);
-  }
-  for (int i = 0; i < 4; i++) {
-    t[i] = _mm512_shuffle_i32x4(r[i], r[i + 4], 0x88);
-    t[i + 4] = _mm512_shuffle_i32x4(r[i], r[i + 4], 0xdd);
-    t[i + 8] = _mm512_shuffle_i32x4(r[i + 8], r[i + 12], 0x88);
-    t[i + 12] = _mm512_shuffle_i32x4(r[i + 8], r[i + 12], 0xdd);
-  }
-  for (int i = 0; i < 4; i++) {
-    r[i] = _mm512_shuffle_i32x4(t[i], t[i + 8], 0x88);
-    r[i + 4] = _mm512_shuffle_i32x4(t[i + 4], t[i + 12], 0x88);
-    r[i + 8] = _mm512_shuffle_i32x4(t[i], t[i + 8], 0xdd);
-    r[i + 12] = _mm512_shuffle_i32x4(t[i + 4], t[i + 12], 0xdd);
-  }
 }
 
 inline __m512 upper_rows(__m512i pairs) { return _mm512_castsi512_ps(_mm512_slli_epi32(pairs, 16)); }
@@ -174,25 +148,6 @@ struct Tiles {
     else _tile_release();
   }
 };
-
-struct Room {  // of one thread, kept from call to call
-  char *at = nullptr;
-  long size = 0;
-  char *of(long wanted) {
-    if (wanted > size) {
-      free(at);
-      at = static_cast<char *>(aligned_alloc(64, static_cast<size_t>(wanted)));
-      size = at ? wanted : 0;
-      if (!at) abort();
-    }
-    return at;
-  }
-  ~Room() { free(at); }
-};
-
-thread_local Room room_of_thread;
-
-inline long up(long n, long to) { return (n + to - 1) / to * to; }
 
 inline __mmask16 first(long n) { return n >= 16 ? 0xffff : static_cast<__mmask16>((1u << (n > 0 ? n : 0)) - 1); }
 

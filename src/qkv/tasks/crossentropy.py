@@ -143,41 +143,64 @@ class _LinearCrossEntropy(torch.autograd.Function):
             ctx.tiles = None if torch.compiler.is_compiling() else passes.tiles_for(slope)
             ctx.save_for_backward(x, matrix, slope, dbias)
             return total
-        need_h, need_weight, need_bias, *_ = ctx.needs_input_grad
-        wide = _wide(h)
-        dh = torch.empty_like(h) if need_h else None
-        dweight = torch.zeros_like(weight, dtype=wide) if need_weight else None  # keeps the strides of a tied W_E
-        dbias = torch.zeros_like(bias, dtype=wide) if bias is not None and need_bias else None
-        total = torch.zeros((), dtype=wide, device=h.device)
-        for first in range(0, h.shape[0], rows):
-            part = slice(first, first + rows)
-            x = h[part].to(matrix.dtype)
-            loss, slope, of_bias = _loss_and_slope(x, matrix, bias, targets[part], smoothing, d_vocab)
-            total = total + loss  # not in place: what torch 2.11 compiles of that gives gradients of 0
-            if dbias is not None and of_bias is not None:
-                dbias += of_bias
-            if dh is not None:
-                dh[part] = slope @ matrix.t()
-            if dweight is not None:
-                _add_product(dweight, x.t(), slope)
-            del slope  # before the next chunk's is made
-        ctx.save_for_backward(dh, dweight, dbias)
+        total, *ctx.made = _by_chunks(h, weight, bias, targets, smoothing, ctx.needs_input_grad)
+        ctx.save_for_backward(h, weight, bias, targets)
+        ctx.smoothing = smoothing
         return total
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        parts = ctx.saved_tensors
+        needed = ctx.needs_input_grad
         if ctx.is_whole:
-            needed = ctx.needs_input_grad
-            dh, dweight, dbias = _products(parts, grad, ctx.dtypes, needed, ctx.d_vocab, ctx.is_table, ctx.tiles)
+            kept = ctx.saved_tensors
+            dh, dweight, dbias = _products(kept, grad, ctx.dtypes, needed, ctx.d_vocab, ctx.is_table, ctx.tiles)
         else:
+            made, ctx.made = ctx.made, None  # scaled in place and handed over: a second pass back makes them anew
+            if made is None:
+                h, weight, bias, targets = ctx.saved_tensors
+                _, *made = _by_chunks(h, weight, bias, targets, ctx.smoothing, needed)
             dh, dweight, dbias = (
-                None if part is None else (part * grad).to(dtype) for part, dtype in zip(parts, ctx.dtypes, strict=True)
+                None if part is None else part.mul_(grad).to(dtype)
+                for part, dtype in zip(made, ctx.dtypes, strict=True)
             )
+            del made
             if ctx.is_table and dweight is not None:
                 dweight = dweight.t()
         return dh, dweight, dbias, None, None, None
+
+
+def _by_chunks(
+    h: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    targets: Tensor,
+    smoothing: float,
+    needed: tuple[bool, ...],
+) -> tuple[Tensor, Tensor | None, Tensor | None, Tensor | None]:
+    """The summed loss, and its gradients by h, weight and bias where needed, a chunk of rows at a time."""
+    need_h, need_weight, need_bias, *_ = needed
+    wide, d_vocab = _wide(h), weight.shape[1]
+    matrix = _padded(weight.to(_product_type(h)))
+    rows = _chunk(matrix, d_vocab)
+    room = h.new_empty(rows, matrix.shape[1], dtype=matrix.dtype) if _goes_by_strips(h) else None
+    dh = torch.empty_like(h) if need_h else None
+    dweight = torch.zeros_like(weight, dtype=wide) if need_weight else None  # keeps the strides of a tied W_E
+    dbias = torch.zeros_like(bias, dtype=wide) if bias is not None and need_bias else None
+    total = torch.zeros((), dtype=wide, device=h.device)
+    for first in range(0, h.shape[0], rows):
+        part = slice(first, first + rows)
+        x = h[part].to(matrix.dtype)
+        loss, slope, of_bias = _loss_and_slope(x, matrix, bias, targets[part], smoothing, d_vocab, room)
+        total = total + loss  # not in place: what torch 2.11 compiles of that gives gradients of 0
+        if dbias is not None and of_bias is not None:
+            dbias += of_bias
+        if dh is not None:
+            dh[part] = slope @ matrix.t()
+        if dweight is not None:
+            _add_product(dweight, x.t(), slope)
+        del slope  # before the next chunk's is made
+    return total, dh, dweight, dbias
 
 
 def _products(
@@ -256,13 +279,20 @@ def _padded(matrix: Tensor) -> Tensor:
 
 
 def _loss_and_slope(
-    x: Tensor, matrix: Tensor, bias: Tensor | None, targets: Tensor, smoothing: float, d_vocab: int
+    x: Tensor,
+    matrix: Tensor,
+    bias: Tensor | None,
+    targets: Tensor,
+    smoothing: float,
+    d_vocab: int,
+    room: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """The rows' summed loss; its slope by the logits [rows, d_vocab], in the type of x; that summed over the rows.
 
-    The last is None without a bias. Columns of the matrix from `d_vocab` on are padding, with a slope of 0.
+    The last is None without a bias. Columns of the matrix from `d_vocab` on are padding, with a slope of 0. Where
+    `room` is given, a tensor of as many rows or more, the slope lies in it.
     """
-    kept, wide = x @ matrix, _wide(x)
+    kept, wide = x @ matrix if room is None else torch.mm(x, matrix, out=room[: len(x)]), _wide(x)
     if (by := _compiled(kept)) is not None:
         nats, dbias = by.loss_slope(kept, bias, targets, smoothing)
         return nats.sum(), kept, dbias

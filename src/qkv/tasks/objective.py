@@ -11,6 +11,8 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.autograd import Function
+from torch.autograd.function import once_differentiable
 
 from qkv.data.tokens import Tokens
 from qkv.randomness import generator
@@ -30,9 +32,10 @@ def output_matrix(model: Any) -> tuple[Tensor, Tensor | None]:
 
 def batch_loss(model: Any, batch: Batch, drop: Drop | None = None) -> tuple[Tensor, int]:
     """(sum over targets of -log softmax(h W_U + b_U)[target], number of targets), the sum a float32 scalar in nats."""
-    h, own = _answering(model, batch, drop), model.head.W_U
-    weight = model.embedding.W_E if own is None else own  # W_E itself: rows that were read are added to its gradient
-    nats = linear_cross_entropy(h, weight, model.head.b_U, batch.targets, is_table=own is None)
+    own = model.head.W_U
+    inputs, table = _read(model, batch.inputs)
+    h = _answering(model, batch, drop, inputs)
+    nats = linear_cross_entropy(h, table if own is None else own, model.head.b_U, batch.targets, is_table=own is None)
     return nats, batch.n_targets
 
 
@@ -40,28 +43,48 @@ def batch_scores(model: Any, batch: Batch) -> Scores:
     """Each target's own nats and whether it is the model's most probable answer; no gradient, no dropout."""
     with torch.no_grad():
         weight, bias = output_matrix(model)
-        return Scores(*token_scores(_answering(model, batch, None), weight, bias, batch.targets), rows_of(batch))
+        h = _answering(model, batch, None, batch.inputs)
+        return Scores(*token_scores(h, weight, bias, batch.targets), rows_of(batch))
 
 
-def _answering(model: Any, batch: Batch, drop: Drop | None) -> Tensor:
+def _answering(model: Any, batch: Batch, drop: Drop | None, inputs: Tensor) -> Tensor:
     """What W_U is applied to at the positions that have a target: [n_targets, d_model]."""
-    inputs = _rows(model, batch.inputs)
     h = model.hidden(inputs, mask=batch.mask, documents=batch.documents, drop=drop).flatten(0, 1)
     return model.head.transformed(h if batch.positions is None else F.embedding(batch.positions, h))
 
 
-def _rows(model: Any, ids: Tensor) -> Tensor:
-    """Rows of W_E [batch, pos, d_model] where a table is tied and large, else the ids, for the model to take them.
+def _read(model: Any, ids: Tensor) -> tuple[Tensor, Tensor]:
+    """(what the model is given, W_E as the loss is given it).
 
-    The gradient of a tied W_E is dense, by way of the output; the rows that were read then join it one by one instead
-    of as a second table of zeros.
+    That is the ids and W_E itself; where a table is tied and large, rows of W_E [batch, pos, d_model] and a W_E whose
+    gradient the rows that were read join one by one, instead of as a second table of zeros.
     """
     table = model.embedding.W_E
     if model.head.W_U is not None or ids.device.type != "cpu" or table.shape[0] <= ids.numel():
-        return ids
+        return ids, table
     if not (torch.is_grad_enabled() and table.requires_grad) or torch.compiler.is_compiling():
-        return ids
-    return F.embedding(ids, table, sparse=True)
+        return ids, table
+    read, written = _TiedTable.apply(table)
+    return F.embedding(ids, read, sparse=True), written
+
+
+class _TiedTable(Function):
+    """A table, twice: its rows as they are read, with a sparse gradient, and as the output matrix, with a dense one.
+
+    Both lead back to one sum, made in the memory of the dense one; autograd's own would be a third table.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, table: Tensor) -> tuple[Tensor, Tensor]:
+        ctx.set_materialize_grads(False)
+        return table.view_as(table), table.view_as(table)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, read: Tensor | None, written: Tensor | None) -> Tensor | None:
+        if read is None or written is None:
+            return written if read is None else read
+        return written.add_(read)
 
 
 def random_targets(

@@ -1,0 +1,90 @@
+// What is made of a product before it is written: a bias is added, an activation and its slope are made, a gate, a sum onto
+// the stream; so that it does not go to memory and back.
+
+#pragma once
+
+#include "numbers.h"
+#include "room.h"
+
+namespace {
+
+// What a product meets before it is written.
+template <class T>
+struct Into {
+  long m;             // numbers of a row
+  float factor;
+  const float *bias;  // [m], or null
+  const float *x;     // the stream [n, m] that a product is added to
+  const T *a, *b;     // what a gradient meets on its way back: a slope; or g and c of a gate
+  T *out, *second, *third;
+  float *stream;
+
+  floats biased(floats r, long i, long n) const { return bias ? r + load(bias + i, n) : r; }
+};
+
+struct Made {  // of 16 numbers of a product
+  floats first, second = floats{}, third = floats{};
+};
+
+// What is made of 16 numbers (or n) of a product, and of those of a second one beside it: MADE of them as activations, or
+// one in float32 where it goes to the stream.
+struct Written {  // r factor + bias
+  static constexpr bool TWO = false;
+  static constexpr int MADE = 1;
+  template <class To>
+  HERE static Made of(const To &to, long, long i, long n, floats r, floats) {
+    return {to.biased(r * to.factor, i, n)};
+  }
+};
+
+template <class Act>
+struct Activated {  // act(r + bias), and its slope
+  static constexpr bool TWO = false;
+  static constexpr int MADE = 2;
+  template <class To>
+  HERE static Made of(const To &to, long, long i, long n, floats r, floats) {
+    Made made{floats{}};
+    Act::both(to.biased(r, i, n), made.first, made.second);
+    return made;
+  }
+};
+
+struct Plus {  // x + r + bias
+  static constexpr bool TWO = false;
+  static constexpr int MADE = 0;
+  template <class To>
+  HERE static Made of(const To &to, long at, long i, long n, floats r, floats) {
+    return {to.biased(r + load(to.x + at, n), i, n)};
+  }
+};
+
+struct Sloped {  // r factor a
+  static constexpr bool TWO = false;
+  static constexpr int MADE = 1;
+  template <class To>
+  HERE static Made of(const To &to, long at, long, long n, floats r, floats) {
+    return {r * to.factor * load(to.a + at, n)};
+  }
+};
+
+struct Gated {  // silu(g) c with c = r + bias, g = r2; then c and g
+  static constexpr bool TWO = true;
+  static constexpr int MADE = 3;
+  template <class To>
+  HERE static Made of(const To &to, long, long i, long n, floats r, floats g) {
+    floats c = to.biased(r, i, n);
+    return {g * sigmoid(g) * c, c, g};
+  }
+};
+
+struct GatedBack {  // dc = silu(g) r and dg = silu'(g) c r
+  static constexpr bool TWO = false;
+  static constexpr int MADE = 2;
+  template <class To>
+  HERE static Made of(const To &to, long at, long, long n, floats r, floats) {
+    floats g = load(to.a + at, n), y = sigmoid(g);
+    return {g * y * r, y * (1.f + g * (1.f - y)) * load(to.b + at, n) * r};
+  }
+};
+
+}  // namespace
