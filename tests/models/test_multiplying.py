@@ -243,7 +243,7 @@ def test_what_is_not_served_goes_another_way(ours):
     assert fused_attend.compiled_serves(q, k) and not fused_attend.compiled_serves(q.double(), k.double())
     wide = ours.normal(1, 1, 4, fused_attend.WIDEST_COMPILED + 8)
     assert not fused_attend.compiled_serves(wide, wide)
-    many = ours.normal(1, 1, fused_attend.LONGEST_COMPILED + 1, 8)
+    many = ours.normal(1, 1, fused_attend.LONGEST_COMPILED[ours.dtype] + 1, 8)
     assert not fused_attend.compiled_serves(q, many)
     with passes.using(False):
         assert not fused_attend.compiled_serves(q, k)

@@ -29,8 +29,10 @@ Grads = tuple[Tensor | None, ...]
 
 LONGEST = {torch.bfloat16: 512, torch.float32: 128}
 """Up to how many keys this path is the faster one (two cores with AVX-512; benchmarks/attention.py)."""
-LONGEST_COMPILED, WIDEST_COMPILED = 4096, 256
-"""Most keys, and numbers of a head, of compiled attention: a head then fits next to the processor."""
+LONGEST_COMPILED = {torch.bfloat16: 4096, torch.float32: 1024}
+"""Most keys for which compiled attention is the faster one: a head then fits next to the processor."""
+WIDEST_COMPILED = 256
+"""Most numbers of a head, for the same reason."""
 AT_ONCE = 2**20
 """Entries of the pattern worked on at a time, and most of one that is kept."""
 
@@ -53,7 +55,7 @@ def attend_by_products(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, sca
 def compiled_serves(q: Tensor, k: Tensor) -> bool:
     """Whether attention is compiled here for tensors like these, and serves keys of this number and width."""
     there = q.dtype == product_dtype(q) and attending_for(q) is not None
-    return there and k.shape[2] <= LONGEST_COMPILED and q.shape[3] <= WIDEST_COMPILED
+    return there and k.shape[2] <= LONGEST_COMPILED[q.dtype] and q.shape[3] <= WIDEST_COMPILED
 
 
 def attend_compiled(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, scale: float, *, causal: bool) -> Tensor:
