@@ -250,7 +250,9 @@ def test_rows_of_a_classifier_go_as_far_in_more_updates() -> None:
     assert few.optimizer["muon"]["embed_factor"] == many.optimizer["muon"]["embed_factor"] == 1
     assert some.optimizer["muon"]["embed_factor"] == pytest.approx(1 / 3)
     assert labelled_law(67_349, Budget(steps=200), 0.7).optimizer["muon"]["embed_factor"] == 1
-    over_a_body = labelled_law(67_349, Budget(goes_on=True), 0.7).optimizer
+    over_a_body = labelled_law(67_349, Budget(body_layers=2), 0.7).optimizer
+    dropped = [labelled_law(67_349, Budget(body_layers=layers), 0.7).dropout for layers in (0, 2, 4)]
+    assert dropped == [0.5, 0.5, 0.1]
     assert over_a_body["muon"]["embed_factor"] == pytest.approx(1 / 3)
     assert "eps" in some.optimizer["muon"] and "eps" not in over_a_body["muon"]
     clocks = [Budget(minutes=minutes, teachers=0) for minutes in (0.5, 1, 2, 20)]
@@ -264,7 +266,7 @@ def test_a_classifier_is_taught_where_labels_are_many_enough_and_there_is_time()
 
     assert teachers(67_349, minutes=10.0) == 3
     assert teachers(67_349) == teachers(67_349, minutes=4.0) == teachers(67_349, steps=1500) == 0
-    assert teachers(67_349, minutes=10.0, until_loss=0.5) == teachers(67_349, minutes=10.0, goes_on=True) == 0
+    assert teachers(67_349, minutes=10.0, until_loss=0.5) == teachers(67_349, minutes=10.0, body_layers=2) == 0
     assert teachers(6_000, minutes=10.0) == teachers(300_000, minutes=60.0) == 0
     assert teachers(67_349, minutes=10.0, teachers=0) == 0 and teachers(600, steps=100, teachers=5) == 5
 

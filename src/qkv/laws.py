@@ -70,8 +70,8 @@ class Budget:
     steps: int = 0
     minutes: float = 0.0
     until_loss: float = 0.0
-    goes_on: bool = False
-    """Whether it goes on from the weights of another run."""
+    body_layers: int = 0
+    """Layers of the run whose weights it goes on from; 0 where it begins anew."""
     batch_size: int = 0
     """Examples a step, where they were chosen."""
     teachers: int | None = None
@@ -314,6 +314,7 @@ def labelled_law(n_texts: int, budget: Budget, entropy: float) -> Scale:
     Labels are few beside words, and the loss of new texts soon rises while that of training texts falls: one block,
     half of all values dropped, some passes. A large eps keeps Adam from moving the row of a rare word as far as that of
     a common one, but over another run's body, whose rows are longer and have smaller gradients, it would hold them all.
+    Half of all values dropped in each of several layers leaves too little: over a body of more than two it is a tenth.
     The rate of W_E is the lower the more updates there are, or under a clock are expected: rows go as far, in smaller
     steps. The measurements are in LOG.md.
     """
@@ -326,9 +327,10 @@ def labelled_law(n_texts: int, budget: Budget, entropy: float) -> Scale:
         minutes = budget.minutes or DEFAULT_MINUTES
         steps = min(most_steps, nominal_updates(minutes, batch_size * _A_TEXT, d_model, n_layers))
     slower = 1.0 if large else min(1.0, 500 / steps)
-    dropout, teachers = 0.3 if large else 0.5, budget.teachers
+    few = 0.3 if large else 0.5
+    dropout, teachers = 0.1 if budget.body_layers > 2 else few, budget.teachers
     if teachers is None:
-        affords = budget.minutes and not (budget.steps or budget.until_loss or budget.goes_on)
+        affords = budget.minutes and not (budget.steps or budget.until_loss or budget.body_layers)
         each = nominal_updates(budget.minutes, batch_size * _A_TEXT, d_model, n_layers) / most_steps
         teachers = _TEACHERS if affords and 20_000 <= n_texts and not large and each >= _TEACHERS + 1 else 0
     own = {"teacher_dropout": dropout, "teacher_embed_factor": slower} if teachers else {}
@@ -343,7 +345,7 @@ def labelled_law(n_texts: int, budget: Budget, entropy: float) -> Scale:
         most_steps=most_steps,
         teaching=teaching,
         dropout=0.1 if teachers else dropout,
-        optimizer={"muon": rates, "adamw": {"lr": 3e-4}} if budget.goes_on else {"muon": rates | {"eps": 1e-4}},
+        optimizer={"muon": rates, "adamw": {"lr": 3e-4}} if budget.body_layers else {"muon": rates | {"eps": 1e-4}},
     )
 
 

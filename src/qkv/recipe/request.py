@@ -228,7 +228,7 @@ def resolve(request: Request, cache: Path | None) -> tuple[RunConfig, Data, Scal
         steps=request.steps or 0,
         minutes=request.minutes or 0.0,
         until_loss=request.until_loss or 0.0,
-        goes_on=parent is not None,
+        body_layers=parent.model.sizes.n_layers if parent else 0,
         batch_size=int(examples) if examples.isdecimal() else 0,
         teachers=int(teachers) if teachers.isdecimal() else None,
         val_tokens=_val_tokens(task, data),
