@@ -5,6 +5,7 @@ A product, what is made of it, the gradient of a weight and attention are one ca
 """
 
 import ctypes
+from abc import ABC, abstractmethod
 
 import torch
 from torch import Tensor
@@ -26,7 +27,7 @@ def _memory(tensor: Tensor | None) -> int | None:
     return None if tensor is None else tensor.data_ptr()
 
 
-class Multiplying(Attending):
+class Multiplying(Attending, ABC):
     """The calls of one library, on contiguous tensors; results do not depend on the number of threads."""
 
     dtype = torch.float32
@@ -40,9 +41,9 @@ class Multiplying(Attending):
         self._multiply.argtypes = (n, n, n, n, *4 * (pointer,), n, number, *9 * (pointer,))
         self._multiply.restype = None
 
+    @abstractmethod
     def _laid(self, k: int, m: int) -> int:
         """Numbers of 32 bits that weights [k, m] take as they are laid out for a product, at most."""
-        raise NotImplementedError
 
     def weight_grad(self, x: Tensor, d: Tensor, *, summed: bool, factor: float = 1.0) -> tuple[Tensor, Tensor | None]:
         """factor x^T d [a, b] of rows x [n, a] and d [n, b], and where asked the sum of d's rows, in float32."""
