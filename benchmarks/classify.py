@@ -30,6 +30,7 @@ def main() -> None:
     parser.add_argument("--pretrain-minutes", type=float, default=40)
     parser.add_argument("--pretrain-set", action="append", default=[], help="passed on to the pretraining as --set")
     parser.add_argument("--set", action="append", default=[], help="passed on to the classifiers")
+    parser.add_argument("--only", action="append", help="this way alone: 'from scratch', fine-tuned or 'body held'")
     args = parser.parse_args()
     print(machine())
     folder, ways = fresh(), {"from scratch": []}
@@ -49,6 +50,8 @@ def main() -> None:
             "body held": [*start, "--only", "head", "--set", "lr=0.02", "--set", "dropout=0.1"],
         }
     for name, more in ways.items():
+        if args.only and name not in args.only:
+            continue
         figures, seconds = [], []
         for seed in range(1, args.seeds + 1):
             words = ["--task", "classify", "--val", str(args.val), "--minutes", str(args.minutes), "--seed", str(seed)]

@@ -150,6 +150,17 @@ def test_every_sentence_holds_in_the_textbook_preset() -> None:
     assert all(sentence.holds for sentence in card(PRESETS["textbook"]))
 
 
+@pytest.mark.parametrize("name", PRESETS)
+def test_hidden_words_are_told_by_the_table_they_enter_with(name: str) -> None:
+    """Where the preset says so; never where there is no table of tokens to tell, and a card names the tasks."""
+    preset, scale = PRESETS[name], scale_law(10**6, Budget(steps=10), 2.4)
+    tied = {kind: model_config(preset, kind, 60, scale, {}).layout.tied for kind in ("CausalLM", "MaskedLM")}
+    assert {kind for kind, is_tied in tied.items() if is_tied != preset.layout.tied} == set(preset.one_table)
+    assert not model_config(preset, "Classifier", 60, scale, {}, ("a", "b")).layout.tied
+    told = next(line for line in card(preset) if line.key == "two-tables")
+    assert bool(told.why) == (preset.layout.tied or bool(preset.one_table))
+
+
 def test_gradient_reaches_every_weight_matrix_and_not_the_bias_that_softmax_does_not_see() -> None:
     model, catalogue = small(PRESETS["gpt2"], generic=False)
     torch.nn.functional.cross_entropy(model(IDS)[:, :-1].flatten(0, 1), IDS[:, 1:].flatten()).backward()

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from qkv.models.layout import ADDED, Layout
 from qkv.presets import Preset
+from qkv.tasks import TASKS
 
 __all__ = ["Sentence", "card"]
 
@@ -83,12 +84,20 @@ def card(preset: Preset) -> tuple[Sentence, ...]:
             key="two-tables",
             text="The rows that tokens enter with (W_E) and the columns that predict them (W_U) are two matrices.",
             holds=not layout.tied,
-            why="W_U is W_E transposed" if layout.tied else "",
+            why=_why_one_table(preset),
         ),
     )
 
 
 _NO_ATTENTION = "there is no attention"
+
+
+def _why_one_table(preset: Preset) -> str:
+    one = "W_U is W_E transposed"
+    if preset.layout.tied:
+        return one
+    tasks = " or ".join(task.name for task in TASKS.values() if task.model_kind in preset.one_table)
+    return f"except with --task {tasks}, where {one}" if tasks else ""
 
 
 def _why_not_folding(layout: Layout) -> str:

@@ -44,6 +44,8 @@ class Preset:
     """Width of one head that the size law aims at, twice that from d_model 192 on; 0 is a single head."""
     mlp_ratio: float = 4.0
     """d_mlp as a multiple of d_model."""
+    one_table: tuple[str, ...] = ()
+    """Kinds of model whose W_U is W_E transposed although `layout` has two tables (benchmarks/laws.md)."""
     largest_layers: int = 99
     """Most blocks the size law may give it."""
     changes: tuple[str, ...] = ()
@@ -96,6 +98,7 @@ PRESETS: Mapping[str, Preset] = {
             layout=Layout(qk_norm=True, tied=False),
             optimizer=_MUON,
             mlp_ratio=8 / 3,
+            one_table=("MaskedLM",),
         ),
         Preset(
             name="fast",
@@ -104,6 +107,7 @@ PRESETS: Mapping[str, Preset] = {
             stacks=("decoder", "encoder", "encoder-decoder"),
             layout=Layout(qk_norm=True, tied=False, mlp="relu2"),
             optimizer=_MUON,
+            one_table=("MaskedLM",),
         ),
         Preset(
             name="gpt2",
@@ -272,7 +276,8 @@ def model_config(
         "n_ctx": scale.n_ctx,
         "d_mlp": max(16, round(d_model * preset.mlp_ratio / 16) * 16),
     }
-    layout = dataclasses.replace(preset.layout, dropout=scale.dropout, tied=preset.layout.tied and not classes)
+    tied = (preset.layout.tied or kind in preset.one_table) and not classes
+    layout = dataclasses.replace(preset.layout, dropout=scale.dropout, tied=tied)
     if patches is not None:  # there is no table of tokens whose rows could be scaled
         layout = dataclasses.replace(layout, embed_scale=False)
     sizes = Sizes(**(chosen | dict(pinned)))
