@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
+from qkv.data.config import LabelledOptions
 from qkv.training.brief import size_validated_in_time
 from qkv.training.config import TeachingConfig
 
@@ -23,6 +24,7 @@ __all__ = [
     "Pace",
     "Scale",
     "is_worth_compiling",
+    "labelled_options",
     "nominal_updates",
     "scale_law",
 ]
@@ -308,6 +310,10 @@ _TEACHERS = 3
 """Trainings whose mean answers a classifier learns, where there is time (benchmarks/2026-11-25-xeon-2.md)."""
 
 
+_FEW_LAYERS = 2
+"""Layers of another run's body up to which labels are learned over it as from scratch."""
+
+
 def labelled_law(n_texts: int, budget: Budget, entropy: float) -> Scale:
     """Sizes, batch and horizon for `n_texts` labelled texts.
 
@@ -328,7 +334,7 @@ def labelled_law(n_texts: int, budget: Budget, entropy: float) -> Scale:
         steps = min(most_steps, nominal_updates(minutes, batch_size * _A_TEXT, d_model, n_layers))
     slower = 1.0 if large else min(1.0, 500 / steps)
     few = 0.3 if large else 0.5
-    dropout, teachers = 0.1 if budget.body_layers > 2 else few, budget.teachers
+    dropout, teachers = 0.1 if budget.body_layers > _FEW_LAYERS else few, budget.teachers
     if teachers is None:
         affords = budget.minutes and not (budget.steps or budget.until_loss or budget.body_layers)
         each = nominal_updates(budget.minutes, batch_size * _A_TEXT, d_model, n_layers) / most_steps
@@ -347,6 +353,15 @@ def labelled_law(n_texts: int, budget: Budget, entropy: float) -> Scale:
         dropout=0.1 if teachers else dropout,
         optimizer={"muon": rates, "adamw": {"lr": 3e-4}} if budget.body_layers else {"muon": rates | {"eps": 1e-4}},
     )
+
+
+def labelled_options(body_layers: int) -> LabelledOptions:
+    """How texts are changed that a model learns to label, from scratch (0) or over a body of so many layers.
+
+    What knows words one by one loses little where some are missing. A deep body has learned what words are beside each
+    other: a text that lacks a third of its own, among them every third "not", is not what it knows (LOG.md).
+    """
+    return LabelledOptions(word_dropout=0.1, disturbed=0.1) if body_layers > _FEW_LAYERS else LabelledOptions()
 
 
 def image_law(n_images: int, budget: Budget, yardstick: float) -> Scale:

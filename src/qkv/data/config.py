@@ -5,7 +5,7 @@ from pathlib import Path
 
 from qkv.errors import ConfigError
 
-__all__ = ["DataConfig", "ImageOptions", "whole_source"]
+__all__ = ["DataConfig", "ImageOptions", "LabelledOptions", "whole_source"]
 
 
 def whole_source(source: str) -> str:
@@ -47,6 +47,21 @@ class ImageOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
+class LabelledOptions:
+    """How labelled texts are changed, for training only. Raises ConfigError for a value out of range."""
+
+    word_dropout: float = 0.3
+    """Share of a training text's tokens that are left out, others in every update; one always stays."""
+    disturbed: float = 0.2
+    """Share of the training texts that get a class drawn evenly from all instead of their own."""
+
+    def __post_init__(self) -> None:
+        for name in ("word_dropout", "disturbed"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ConfigError(f"{name} is {getattr(self, name)}; expected a share from 0 up to but not 1")
+
+
+@dataclass(frozen=True, kw_only=True)
 class DataConfig:
     """Where text comes from and which tokenizer cuts it.
 
@@ -70,6 +85,8 @@ class DataConfig:
     classes: tuple[str, ...] = ()
     """Labels that are known already, in order; empty means those of the training part."""
 
+    labelled: LabelledOptions | None = None
+    """How labelled texts are changed; None for others."""
     images: ImageOptions | None = None
     """How images are read and changed; None for text."""
     pixels: tuple[int, ...] = ()

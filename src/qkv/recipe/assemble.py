@@ -91,7 +91,7 @@ def assemble(
     return Parts(
         config=config,
         corpus=corpus,
-        task=find_task(config.task),
+        task=find_task(config.task).with_settings(config.data),
         model=model,
         catalogue=catalogue,
         plan=plan,

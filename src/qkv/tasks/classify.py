@@ -21,14 +21,14 @@ import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from qkv.data.config import DataConfig
+from qkv.data.config import DataConfig, LabelledOptions
 from qkv.data.examples import Examples, Labelled, load_examples
 from qkv.data.rows import pack_rows
 from qkv.errors import ConfigError
@@ -93,6 +93,11 @@ class Classify(TaskDefaults):
                 raise ConfigError(f"{name} is {getattr(self, name)}; expected a share from 0 up to but not 1")
 
     # data and sizes
+
+    def with_settings(self, config: DataConfig) -> Self:
+        """With the options of labelled texts."""
+        options = config.labelled or LabelledOptions()
+        return dataclasses.replace(self, word_dropout=options.word_dropout, disturbed=options.disturbed)
 
     def load(self, config: DataConfig, *, cache: Path | None, progress: Progress | None = None) -> Examples:
         """By `qkv.data.examples.load_examples`."""

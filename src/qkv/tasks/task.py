@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, Self
 
 import numpy as np
 from torch import Tensor
@@ -230,6 +230,10 @@ class Task(Protocol):
 
     # data and sizes
 
+    def with_settings(self, config: "DataConfig") -> Self:
+        """The task whose training batches are made as these settings ask."""
+        ...
+
     def load(self, config: "DataConfig", *, cache: Path | None, progress: Progress | None = None) -> Any:
         """The data (it keeps `Data`) that the settings name, split and ready; from the cache where it was kept.
 
@@ -357,6 +361,10 @@ class TaskDefaults:
     afterwards_seconds: ClassVar[float] = 0.0
     ordered: ClassVar[bool] = False
     yardsticks: ClassVar[Mapping[str, str]] = {}
+
+    def with_settings(self, config: "DataConfig") -> Self:
+        """As it is."""
+        return self
 
     def model_sizes(self, data: Any) -> Mapping[str, int]:
         """d_vocab of the tokenizer, 0 without one."""
