@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from qkv.cards import card
+from qkv.data.config import LabelledOptions
 from qkv.errors import ConfigError
 from qkv.laws import (
     A_CARD,
@@ -16,6 +17,7 @@ from qkv.laws import (
     image_law,
     is_worth_compiling,
     labelled_law,
+    labelled_options,
     nominal_updates,
     scale_law,
 )
@@ -253,6 +255,12 @@ def test_an_image_model_trains_for_as_long_as_it_is_told():
     assert image_law(60_000, Budget(), float("nan")).most_steps == 3000
     assert image_law(60_000, Budget(minutes=30.0), float("nan")).most_steps == 0
     assert image_law(60_000, Budget(until_loss=0.3), float("nan")).steps == 3000
+
+
+def test_over_a_deep_body_less_is_left_out_and_disturbed() -> None:
+    scratch, shallow, deep = (labelled_options(layers) for layers in (0, 2, 4))
+    assert scratch == shallow == LabelledOptions()
+    assert 0 < deep.word_dropout < scratch.word_dropout and 0 < deep.disturbed < scratch.disturbed
 
 
 def test_rows_of_a_classifier_go_as_far_in_more_updates() -> None:

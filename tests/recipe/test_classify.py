@@ -193,6 +193,20 @@ def test_the_body_of_another_run_is_taken_over_and_held_or_moved(parents, table,
     assert moved == (heads if only else set(start))
 
 
+def test_how_texts_are_changed_is_asked_for_or_goes_by_the_depth_of_the_body(run, parents, table, tmp_path) -> None:
+    def labels(run: qkv.Run) -> tuple[float, float]:
+        config = RunConfig.read(run.folder.config)
+        assert f"word_dropout={config.data.labels.word_dropout}" in command_of(config, None)
+        return config.data.labels.word_dropout, config.data.labels.disturbed
+
+    lines, sizes = parents["causal"].parent / "films.txt", {"d_model": 16, "n_layers": 3, "n_ctx": 16, "batch_size": 8}
+    body = qkv.train(lines, task="masked", steps=2, set=sizes, out=tmp_path / "deep", tokenizer="word", report=False)
+    how = {"from_run": str(body.path), "steps": 2}
+    deep = train(table, tmp_path / "over", set={"batch_size": 16}, **how)
+    asked = train(table, tmp_path / "asked", set={"batch_size": 16, "word_dropout": 0.25}, **how)
+    assert labels(run) == (0.3, 0.2) and labels(deep) == (0.1, 0.1) and labels(asked) == (0.25, 0.1)
+
+
 @pytest.mark.parametrize("preset", ["gpt2", "llama"])
 def test_a_body_keeps_its_preset_whatever_was_made_for_the_task(table, tmp_path, preset) -> None:
     lines = tmp_path / "lines.txt"

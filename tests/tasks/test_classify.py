@@ -1,12 +1,15 @@
 """Classification: packing, batches and dropout change no text's loss; the figures are those of a plain model."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 
-from qkv.data.config import DataConfig
+from qkv.data.config import DataConfig, LabelledOptions
 from qkv.data.examples import Examples, load_examples
+from qkv.errors import ConfigError
 from qkv.models import build
 from qkv.models.layout import Layout, ModelConfig, Sizes
 from qkv.randomness import generator
@@ -144,6 +147,17 @@ def test_disturbed_labels_are_as_many_as_said_and_drawn_evenly(data: Examples) -
     for kind in (0, 1):
         mine = plain.targets == kind
         assert float(changed[mine].float().mean()) == pytest.approx(0.2, abs=4 * (0.16 / int(mine.sum())) ** 0.5)
+
+
+def test_settings_say_how_much_is_left_out_and_disturbed(data: Examples) -> None:
+    """And nothing else of a task; without any they are those of a task by itself."""
+    options = LabelledOptions(word_dropout=0.5, disturbed=0.4)
+    asked = dataclasses.replace(Classify(), joined=0.25).with_settings(DataConfig(labels=options))
+    assert asked == Classify(word_dropout=0.5, disturbed=0.4, joined=0.25)
+    assert Classify(word_dropout=0.0).with_settings(DataConfig()) == Classify()
+    for wrong in (-0.1, 1.0):
+        with pytest.raises(ConfigError, match="disturbed is .*; expected a share from 0 up to but not 1"):
+            LabelledOptions(disturbed=wrong)
 
 
 def test_random_labels_keep_the_texts_and_follow_the_classes_shares(data: Examples) -> None:

@@ -85,7 +85,7 @@ class DataConfig:
     classes: tuple[str, ...] = ()
     """Labels that are known already, in order; empty means those of the training part."""
 
-    labelled: LabelledOptions | None = None
+    labels: LabelledOptions | None = None
     """How labelled texts are changed; None for others."""
     images: ImageOptions | None = None
     """How images are read and changed; None for text."""

@@ -14,8 +14,7 @@ __all__ = ["Attending", "apart", "together"]
 
 
 def apart(whole: Tensor, n_heads: int) -> tuple[Tensor, Tensor, Tensor]:
-    """q [batch, n_heads, pos, d], k and v [batch, head, pos, d], views of a `whole` [batch, pos, head, d] with the heads
-    of q first, then those of k and of v."""
+    """q [batch, n_heads, pos, d], k and v [batch, kv_head, pos, d]: views of the heads of [batch, pos, head, d]."""
     n_kv = (whole.shape[2] - n_heads) // 2
     q, k, v = (part.transpose(1, 2) for part in whole.split((n_heads, n_kv, n_kv), dim=2))
     return q, k, v

@@ -328,7 +328,7 @@ def _data_config(request: Request, task: Task, parent: "_Parent | None", train_b
         train_bytes=train_bytes,
         text_column=request.text_column or "",
         label_column=request.label_column or "",
-        labelled=labelled_options(parent.model.sizes.n_layers if parent else 0) if task.label_column else None,
+        labels=labelled_options(parent.model.sizes.n_layers if parent else 0) if task.label_column else None,
         images=ImageOptions() if task.reads == "images" else None,
     )
     config = override(config, _settings_of(request, "data"))

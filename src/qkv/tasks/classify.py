@@ -96,7 +96,7 @@ class Classify(TaskDefaults):
 
     def with_settings(self, config: DataConfig) -> Self:
         """With the options of labelled texts."""
-        options = config.labelled or LabelledOptions()
+        options = config.labels or LabelledOptions()
         return dataclasses.replace(self, word_dropout=options.word_dropout, disturbed=options.disturbed)
 
     def load(self, config: DataConfig, *, cache: Path | None, progress: Progress | None = None) -> Examples:

@@ -10,10 +10,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from qkv.config import field_paths
-from qkv.data.config import ImageOptions
+from qkv.data.config import ImageOptions, LabelledOptions
 from qkv.instruments.schedule import LEVELS
 from qkv.presets import find
 from qkv.recipe import RunConfig, idle_settings
+from qkv.tasks import find_task
 from qkv.training.precision import native_here
 
 __all__ = ["command_of"]
@@ -72,10 +73,13 @@ def _words(config: RunConfig, steps: int | None) -> list[str]:
     words += [word for change in config.changes[len(preset.changes) :] for word in ("--change", change)]
     sizes = [(f"model.sizes.{name}", value) for name, value in _leaves(config.model.sizes)]
     chosen = [pair for pair in sizes if pair[0] != "model.sizes.d_vocab"]
-    chosen += _differing("model.layout", config.model.layout, preset.layout, always=("dropout",))
+    by_law = ("dropout", *(["tied"] if config.model.kind in preset.one_table else []))
+    chosen += _differing("model.layout", config.model.layout, preset.layout, always=by_law)
     if goes_on:
         chosen = [pair for pair in chosen if pair[0] in ("model.sizes.n_ctx", "model.layout.dropout")]
     chosen += [(f"data.{name}", value) for name in _OF_DATA if (value := getattr(config.data, name))]
+    if find_task(config.task).label_column:
+        chosen += [(f"data.labels.{name}", value) for name, value in _leaves(config.data.labels or LabelledOptions())]
     if config.data.images is not None:
         chosen += _differing("data.images", config.data.images, ImageOptions())
     if config.model.patches is not None:
