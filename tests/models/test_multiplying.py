@@ -5,7 +5,6 @@ import torch
 
 from qkv import native
 from qkv.models import fused_attend, passes
-from qkv.models.attending import apart, together
 from qkv.models.attention import attend, attend_explicit
 from qkv.models.formulas import Formulas
 from qkv.models.masks import Visible, visible
@@ -188,28 +187,6 @@ def test_attention_under_a_mask_equals_its_formula(ours, kind):
     how = {"documents": {"causal": True, "documents": documents}, "padding": {"causal": False, "keys": real}}[kind]
     given = ours.inputs(3, 4, 2, n, n, 16)
     ours.compare(visible(n, n, like=given[0], **how), given)
-
-
-@pytest.mark.parametrize(("heads", "n_kv", "n", "d"), [(4, 4, 70, 32), (6, 2, 33, 20), (2, 1, 1, 64), (3, 3, 300, 16)])
-def test_parts_of_one_tensor_are_attended_to_where_they_lie(ours, heads, n_kv, n, d):
-    """q, k and v beside each other, as a product leaves them, and their gradients; to the bit what copies have."""
-    whole, to = ours.normal(2, n, heads + 2 * n_kv, d), Visible(True, None)
-    parts, dz = apart(whole, heads), ours.normal(2, heads, n, d, seed=1)
-    assert torch.equal(together(*parts), whole) and together(*parts).data_ptr() == whole.data_ptr()
-    z, mass = ours.by.attend(*parts, None, 0.3, causal=True)
-    gradients = ours.by.attend_back(dz, *parts, mass, None, 0.3, causal=True)
-    assert together(*gradients).shape == whole.shape
-    copies = [part.clone(memory_format=torch.contiguous_format) for part in parts]
-    expected = differentiated(lambda q, k, v: attend(q, k, v, to, 0.3), *copies, dz)
-    assert all(torch.equal(a, b) for a, b in zip((z, *gradients), expected, strict=True))
-
-
-def test_what_is_not_three_parts_of_one_tensor_is_not_together(ours):
-    q, k, v = apart(ours.normal(2, 9, 6, 4), 2)
-    assert together(q, k, v) is not None
-    strangers = [(k, q, v), (q, k, k), (q, k, v.clone()), (q[:, :1], k, v), (q[:, :, :8], k[:, :, :8], v[:, :, :8])]
-    strangers += [(q, k, v[..., :2]), tuple(x.contiguous() for x in (q, k, v)), (q[:1], k, v), (q[1:], k[1:], v)]
-    assert not any(together(*parts) is not None for parts in strangers)
 
 
 def test_hidden_keys_have_no_part_to_the_bit(ours):

@@ -103,10 +103,8 @@ class Formulas:
         """
         return dtype
 
-    def product(
-        self, y: Tensor, W: Tensor, bias: Tensor | None, *, whole: bool = False
-    ) -> tuple[Tensor, Tensor | None]:
-        """y W + b, and what of b is still to be added by the pass that follows; nothing of it where `whole`."""
+    def product(self, y: Tensor, W: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """y W + b, and what of b is still to be added by the pass that follows."""
         return (y @ W if bias is None else torch.addmm(bias.to(y.dtype), y, W)), None
 
     def product_back(self, d: Tensor, W: Tensor) -> Tensor:

@@ -187,8 +187,8 @@ class _AttentionIn(Function):
         bias = None
         if b_Q is not None and b_K is not None and b_V is not None:
             bias = _join((b_Q[None], b_K[None], b_V[None]), heads, b_Q.dtype, by.paired)[0]
+        h, rest = by.product(y, joined, bias)
         gains = (q_gain, k_gain) if q_gain is not None and k_gain is not None else None
-        h, rest = by.product(y, joined, bias, whole=gains is None and heads.turn is None)
         sides, of_heads = by.place(h.view(*x.shape[:2], -1, heads.d_head), rest, gains, heads)
         ctx.save_for_backward(gain, shift, y, joined, *kept, *of_heads)
         return *sides, x

@@ -20,7 +20,6 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-from qkv.models.attending import together
 from qkv.models.fused import product_dtype
 from qkv.models.passes import Attending, attending_for
 
@@ -67,9 +66,7 @@ def attend_compiled(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, scale:
     by = attending_for(q)
     assert by is not None
     bias = None if bias is None else bias.float().contiguous()
-    if together(q, k, v) is None:
-        q, k, v = q.contiguous(), k.to(q.dtype).contiguous(), v.to(q.dtype).contiguous()
-    return _Compiled.apply(q, k, v, bias, scale, causal, by)
+    return _Compiled.apply(q.contiguous(), *(x.to(q.dtype).contiguous() for x in (k, v)), bias, scale, causal, by)
 
 
 class _Compiled(Function):

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from qkv import native
-from qkv.models.attending import Attending, apart, together
+from qkv.models.attending import Attending
 from qkv.models.formulas import Formulas, Heads, Kept, NormKind, Sides
 from qkv.models.multiplying import Multiplying, Vectors
 from qkv.models.tiles import Tiles
@@ -137,12 +137,8 @@ class Compiled(Formulas):
         d_gain, d_bias = sums.unbind()
         return dx, d_gain, None if bias is None else d_bias
 
-    def product(
-        self, y: Tensor, W: Tensor, bias: Tensor | None, *, whole: bool = False
-    ) -> tuple[Tensor, Tensor | None]:
-        """See `Formulas`; the bias is left to the pass that follows, where there is one."""
-        if whole:
-            return super().product(y, W, bias, whole=True)
+    def product(self, y: Tensor, W: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """See `Formulas`; the bias is left to the pass that follows."""
         return y @ W, None if bias is None else bias.contiguous()
 
     def plus_product(self, x: Tensor, y: Tensor, W: Tensor, bias: Tensor | None) -> Tensor:
@@ -180,9 +176,7 @@ class Compiled(Formulas):
     def place(
         self, h: Tensor, bias: Tensor | None, gains: tuple[Tensor, Tensor] | None, heads: Heads
     ) -> tuple[Sides, Kept]:
-        """See `Formulas`; where there is nothing to make of them they stay where they are."""
-        if heads.turn is None and gains is None and bias is None:
-            return apart(h, heads.n_heads), (None, None, None)
+        """See `Formulas`."""
         batch, pos, _, d = h.shape
         q = h.new_empty(batch, heads.n_heads, pos, d)
         k, v = (h.new_empty(batch, heads.n_kv_heads, pos, d) for _ in range(2))
@@ -199,8 +193,6 @@ class Compiled(Formulas):
     ) -> tuple[Tensor, tuple[Tensor, Tensor] | None]:
         """See `Formulas`."""
         h, rs, gains = kept
-        if heads.turn is None and gains is None and (whole := _together(grads)) is not None:
-            return whole.to(like.dtype), None
         batch, pos = like.shape[:2]
         sizes = (batch, pos, heads.n_heads, heads.n_kv_heads, heads.d_head)
         dh = like.new_empty(batch, pos, heads.n_heads + 2 * heads.n_kv_heads, heads.d_head)
@@ -262,12 +254,6 @@ class Compiled(Formulas):
         return sums
 
 
-def _together(grads: tuple[Tensor | None, Tensor | None, Tensor | None]) -> Tensor | None:
-    """The tensor that gradients of q, k and v are parts of, if they are."""
-    dq, dk, dv = grads
-    return None if dq is None or dk is None or dv is None else together(dq, dk, dv)
-
-
 def _sums(like: Tensor, *shape: int) -> tuple[Tensor, Tensor]:
     """Room for the shares of a sum over rows, and for the sum: float32."""
     return like.new_empty(_CHUNKS, *shape, dtype=torch.float32), like.new_empty(shape, dtype=torch.float32)
@@ -316,11 +302,9 @@ class Multiplied(Compiled):
             return super().weight_grad(x, d, summed)
         return self.by.weight_grad(x, d, summed=summed is not None)
 
-    def product(
-        self, y: Tensor, W: Tensor, bias: Tensor | None, *, whole: bool = False
-    ) -> tuple[Tensor, Tensor | None]:
+    def product(self, y: Tensor, W: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """See `Formulas`."""
-        return (self.by.product(y, W, bias), None) if self._takes(W) else super().product(y, W, bias, whole=whole)
+        return (self.by.product(y, W, bias), None) if self._takes(W) else super().product(y, W, bias)
 
     def product_back(self, d: Tensor, W: Tensor) -> Tensor:
         """See `Formulas`."""

@@ -69,14 +69,14 @@ void forward(const TileCall &of, long b, long group, const uint16_t *q, const ui
   uint32_t *turned = reinterpret_cast<uint32_t *>(room), *pairs = turned + tiles_k;
   float *s = reinterpret_cast<float *>(pairs + tiles_v), *out = s + QUERIES * kd;
   uint16_t *rows = reinterpret_cast<uint16_t *>(out + QUERIES * dw), *pattern = rows + QUERIES * dd;
-  const long at_keys = of.of_k.at(b, group, 0), k_row = of.of_k.row;
-  lay_turned(k + at_keys, k_row, of.keys, d, turned);
-  lay_pairs(v + at_keys, k_row, of.keys, d, pairs);
+  const uint16_t *kh = k + (b * of.n_kv + group) * of.keys * d, *vh = v + (b * of.n_kv + group) * of.keys * d;
+  lay_turned(kh, d, of.keys, d, turned);
+  lay_pairs(vh, d, of.keys, d, pairs);
   for (long head = group * per; head < (group + 1) * per; head++)
     for (long start = 0; start < of.queries; start += QUERIES) {
       long n = of.queries - start < QUERIES ? of.queries - start : QUERIES, keys = of.seen(start + n);
       long tall = up(n, SIDE) / SIDE, deep = up(keys, DEPTH) / DEPTH;
-      copy_rows(q + of.of_q.at(b, head, start), of.of_q.row, n, d, rows, QUERIES, dd);
+      copy_rows(q + ((b * of.n_q + head) * of.queries + start) * d, d, n, d, rows, QUERIES, dd);
       product(tall, up(keys, SIDE) / SIDE, dd / DEPTH, true, rows, {2 * dd, 64, 32 * dd}, turned,
               dd / DEPTH * BYTES, s, {4 * kd, 64, 64 * kd});
       memset(pattern, 0, 2 * QUERIES * kd);
@@ -117,23 +117,22 @@ void backward(const TileCall &of, long b, long group, const uint16_t *q, const u
   float *s = of_v + kd * dw, *dp = s + QUERIES * kd, *out = dp + QUERIES * kd;
   uint16_t *q_rows = reinterpret_cast<uint16_t *>(out + QUERIES * dw), *dz_rows = q_rows + QUERIES * dd;
   uint16_t *ds_rows = dz_rows + QUERIES * dd;
-  const long at_keys = of.of_k.at(b, group, 0), k_row = of.of_k.row, q_row = of.of_q.row, z_row = of.n_q * d;
-  lay_turned(k + at_keys, k_row, of.keys, d, k_turned);
-  lay_turned(v + at_keys, k_row, of.keys, d, v_turned);
-  lay_pairs(k + at_keys, k_row, of.keys, d, k_pairs);
+  const long at_keys = (b * of.n_kv + group) * of.keys * d, z_row = of.n_q * d;
+  lay_turned(k + at_keys, d, of.keys, d, k_turned);
+  lay_turned(v + at_keys, d, of.keys, d, v_turned);
+  lay_pairs(k + at_keys, d, of.keys, d, k_pairs);
   memset(of_k, 0, 4 * 2 * kd * dw);
   for (long head = group * per; head < (group + 1) * per; head++)
     for (long begin = 0; begin < of.queries; begin += SPAN) {
       const long n_span = of.queries - begin < SPAN ? of.queries - begin : SPAN, steps = up(n_span, DEPTH) / DEPTH;
-      const long at_queries = of.of_q.at(b, head, begin);
-      const uint16_t *qh = q + at_queries;
+      const uint16_t *qh = q + ((b * of.n_q + head) * of.queries + begin) * d;
       const uint16_t *dzh = dz + ((b * of.queries + begin) * of.n_q + head) * d;
-      lay_pairs(qh, q_row, n_span, d, q_pairs);
+      lay_pairs(qh, d, n_span, d, q_pairs);
       lay_pairs(dzh, z_row, n_span, d, dz_pairs);
       for (long step = 0; step < steps; step++) {
         long start = step * QUERIES, n = n_span - start < QUERIES ? n_span - start : QUERIES;
         long keys = of.seen(begin + start + n), tall = up(n, SIDE) / SIDE, wide = up(keys, SIDE) / SIDE;
-        copy_rows(qh + start * q_row, q_row, n, d, q_rows, QUERIES, dd);
+        copy_rows(qh + start * d, d, n, d, q_rows, QUERIES, dd);
         copy_rows(dzh + start * z_row, z_row, n, d, dz_rows, QUERIES, dd);
         Lie deep_rows{2 * dd, 64, 32 * dd}, of_scores{4 * kd, 64, 64 * kd};
         product(tall, wide, dd / DEPTH, true, q_rows, deep_rows, k_turned, dd / DEPTH * BYTES, s, of_scores);
@@ -166,7 +165,7 @@ void backward(const TileCall &of, long b, long group, const uint16_t *q, const u
                 kd / DEPTH * BYTES, out, {4 * dw, 64, 64 * dw});
         for (long i = 0; i < n; i++)
           for (long c = 0; c * SIDE < d; c++)
-            put_bf16(dq + at_queries + (start + i) * q_row + c * SIDE, columns(d, c),
+            put_bf16(dq + ((b * of.n_q + head) * of.queries + begin + start + i) * d + c * SIDE, columns(d, c),
                      _mm512_load_ps(out + i * dw + c * SIDE));
       }
       for (long j = 0; j * SIDE < of.keys; j += 2) {  // keys that no query of the span sees have nothing laid there
@@ -182,8 +181,8 @@ void backward(const TileCall &of, long b, long group, const uint16_t *q, const u
     }
   for (long i = 0; i < of.keys; i++)
     for (long c = 0; c * SIDE < d; c++) {
-      put_bf16(dk + at_keys + i * k_row + c * SIDE, columns(d, c), _mm512_load_ps(of_k + i * dw + c * SIDE));
-      put_bf16(dv + at_keys + i * k_row + c * SIDE, columns(d, c), _mm512_load_ps(of_v + i * dw + c * SIDE));
+      put_bf16(dk + at_keys + i * d + c * SIDE, columns(d, c), _mm512_load_ps(of_k + i * dw + c * SIDE));
+      put_bf16(dv + at_keys + i * d + c * SIDE, columns(d, c), _mm512_load_ps(of_v + i * dw + c * SIDE));
     }
 }
 

@@ -77,9 +77,9 @@ extern "C" void weight_gradient(long n, long a, long b, const uint16_t *x, const
 }
 
 // z [batch, queries, n_q, d] and the log of each query's mass [batch, n_q, queries] of q [batch, n_q, queries, d] and k, v
-// [batch, n_kv, keys, d], wherever those lie: a query sees the keys up to its own position where `causal`; bias 0 or -inf, or null.
+// [batch, n_kv, keys, d]: a query sees the keys up to its own position where `causal`; bias 0 or -inf, or null.
 extern "C" void attend(SIZES, const uint16_t *q, const uint16_t *k, const uint16_t *v, uint16_t *z, float *mass) {
-  TileCall call{CALLED};
+  TileCall call{{batch, n_q, n_kv, queries, keys, d, causal, scale, bias, bias_batch, bias_row}};
 #pragma omp parallel
   {
     Tiles mine;
@@ -91,7 +91,7 @@ extern "C" void attend(SIZES, const uint16_t *q, const uint16_t *k, const uint16
 // The gradients of q, k and v, as they lie, of that of z, as it lies.
 extern "C" void attend_back(SIZES, const uint16_t *q, const uint16_t *k, const uint16_t *v, const float *mass,
                             const uint16_t *dz, uint16_t *dq, uint16_t *dk, uint16_t *dv) {
-  TileCall call{CALLED};
+  TileCall call{{batch, n_q, n_kv, queries, keys, d, causal, scale, bias, bias_batch, bias_row}};
 #pragma omp parallel
   {
     Tiles mine;

@@ -72,14 +72,14 @@ void forward(const Call &of, long b, long group, const float *q, const float *k,
   float *turned = reinterpret_cast<float *>(
       room_of_thread.of(up(sizeof(float) * (d * kp + of.keys * wide + QUERIES * (kp + wide)), 64)));
   float *spare = turned + d * kp, *s = spare + of.keys * wide, *out = s + QUERIES * kp;
-  const long at_keys = of.of_k.at(b, group, 0), k_row = of.of_k.row, q_row = of.of_q.row;
-  across(k + at_keys, k_row, of.keys, d, turned, kp);
-  const Whole values(v + at_keys, k_row, of.keys, d, spare);
+  const long at_keys = (b * of.n_kv + group) * of.keys * d;
+  across(k + at_keys, of.keys, d, turned, kp);
+  const Whole values(v + at_keys, d, of.keys, d, spare);
   for (long head = group * per; head < (group + 1) * per; head++)
     for (long start = 0; start < of.queries; start += QUERIES) {
       const long n = of.queries - start < QUERIES ? of.queries - start : QUERIES, keys = of.seen(start + n);
-      const float *rows = q + of.of_q.at(b, head, start);
-      product<false>(n, up(keys, WIDTH), d, rows, q_row, turned, kp, true, s, kp);
+      const float *rows = q + ((b * of.n_q + head) * of.queries + start) * d;
+      product<false>(n, up(keys, WIDTH), d, rows, d, turned, kp, true, s, kp);
       float shares[QUERIES];
       for (long i = 0; i < n; i++) {
         const long seen = of.seen(start + i + 1);
@@ -114,18 +114,17 @@ void backward(const Call &of, long b, long group, const float *q, const float *k
   float *v_turned = k_turned + d * kp, *spare = v_turned + d * kp, *of_k = spare + of.keys * wide;
   float *of_v = of_k + kp * wide, *s = of_v + kp * wide, *dp = s + QUERIES * kp, *out = dp + QUERIES * kp;
   float *spare_q = out + QUERIES * wide, *spare_z = spare_q + QUERIES * wide;
-  const long at_keys = of.of_k.at(b, group, 0), k_row = of.of_k.row, q_row = of.of_q.row;
-  across(k + at_keys, k_row, of.keys, d, k_turned, kp);
-  across(v + at_keys, k_row, of.keys, d, v_turned, kp);
-  const Whole by_key(k + at_keys, k_row, of.keys, d, spare);
+  const long at_keys = (b * of.n_kv + group) * of.keys * d;
+  across(k + at_keys, of.keys, d, k_turned, kp);
+  across(v + at_keys, of.keys, d, v_turned, kp);
+  const Whole by_key(k + at_keys, d, of.keys, d, spare);
   memset(of_k, 0, sizeof(float) * 2 * kp * wide);
   for (long head = group * per; head < (group + 1) * per; head++)
     for (long start = 0; start < of.queries; start += QUERIES) {
       const long n = of.queries - start < QUERIES ? of.queries - start : QUERIES, keys = of.seen(start + n);
-      const long at_queries = of.of_q.at(b, head, start);
-      const float *qh = q + at_queries;
+      const float *qh = q + ((b * of.n_q + head) * of.queries + start) * d;
       const float *dzh = dz + ((b * of.queries + start) * of.n_q + head) * d;
-      product<false>(n, up(keys, WIDTH), d, qh, q_row, k_turned, kp, true, s, kp);
+      product<false>(n, up(keys, WIDTH), d, qh, d, k_turned, kp, true, s, kp);
       product<false>(n, up(keys, WIDTH), d, dzh, z_row, v_turned, kp, true, dp, kp);
       for (long i = 0; i < n; i++) {
         const long seen = of.seen(start + i + 1);
@@ -146,14 +145,14 @@ void backward(const Call &of, long b, long group, const float *q, const float *k
       }
       product<false>(n, wide, keys, dp, kp, by_key.at, by_key.row, true, out, wide);
       for (long i = 0; i < n; i++)
-        memcpy(dq + at_queries + i * q_row, out + i * wide, sizeof(float) * d);
-      const Whole by_query(qh, q_row, n, d, spare_q), of_z(dzh, z_row, n, d, spare_z);
+        memcpy(dq + ((b * of.n_q + head) * of.queries + start + i) * d, out + i * wide, sizeof(float) * d);
+      const Whole by_query(qh, d, n, d, spare_q), of_z(dzh, z_row, n, d, spare_z);
       product<true>(keys, wide, n, s, kp, of_z.at, of_z.row, false, of_v, wide);
       product<true>(keys, wide, n, dp, kp, by_query.at, by_query.row, false, of_k, wide);
     }
   for (long i = 0; i < of.keys; i++) {
-    memcpy(dk + at_keys + i * k_row, of_k + i * wide, sizeof(float) * d);
-    memcpy(dv + at_keys + i * k_row, of_v + i * wide, sizeof(float) * d);
+    memcpy(dk + at_keys + i * d, of_k + i * wide, sizeof(float) * d);
+    memcpy(dv + at_keys + i * d, of_v + i * wide, sizeof(float) * d);
   }
 }
 

@@ -38,7 +38,7 @@ void multiplied(long n, long k, long m, const float *x, const float *w, const fl
     float *laid2 = laid + size;
     auto one = [&](const float *from, long panel, float *into) {
       const long first = panel * ACROSS, rows = m - first < ACROSS ? m - first : ACROSS;
-      if (turned) across(from + first * k, k, rows, k, into + panel * k * ACROSS, ACROSS);
+      if (turned) across(from + first * k, rows, k, into + panel * k * ACROSS, ACROSS);
       else lay(from, m, k, first, into + panel * k * ACROSS);
     };
     auto both = [&](long panel) {

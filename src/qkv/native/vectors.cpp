@@ -34,9 +34,9 @@ extern "C" void multiply(long how, long n, long k, long m, const float *x, const
 }
 
 // z [batch, queries, n_q, d] and the log of each query's mass [batch, n_q, queries] of q [batch, n_q, queries, d] and k, v
-// [batch, n_kv, keys, d], wherever those lie: a query sees the keys up to its own position where `causal`; bias 0 or -inf, or null.
+// [batch, n_kv, keys, d]: a query sees the keys up to its own position where `causal`; bias 0 or -inf, or null.
 extern "C" void attend(SIZES, const float *q, const float *k, const float *v, float *z, float *mass) {
-  const Call call CALLED;
+  const Call call{batch, n_q, n_kv, queries, keys, d, causal, scale, bias, bias_batch, bias_row};
 #pragma omp parallel for schedule(dynamic)
   for (long job = 0; job < batch * n_kv; job++) forward(call, job / n_kv, job % n_kv, q, k, v, z, mass);
 }
@@ -44,7 +44,7 @@ extern "C" void attend(SIZES, const float *q, const float *k, const float *v, fl
 // The gradients of q, k and v, as they lie, of that of z, as it lies.
 extern "C" void attend_back(SIZES, const float *q, const float *k, const float *v, const float *mass, const float *dz,
                             float *dq, float *dk, float *dv) {
-  const Call call CALLED;
+  const Call call{batch, n_q, n_kv, queries, keys, d, causal, scale, bias, bias_batch, bias_row};
 #pragma omp parallel for schedule(dynamic)
   for (long job = 0; job < batch * n_kv; job++) backward(call, job / n_kv, job % n_kv, q, k, v, mass, dz, dq, dk, dv);
 }

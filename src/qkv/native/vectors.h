@@ -43,24 +43,24 @@ void product(long rows, long width, long k, const float *a, long of_a, const flo
     }
 }
 
-// Rows [n, d], so many numbers apart, across: [d, width], zeros past the last row.
-void across(const float *from, long row, long n, long d, float *to, long width) {
+// Rows [n, d] across: [d, width], zeros past the last row.
+void across(const float *from, long n, long d, float *to, long width) {
   constexpr long SQUARE = 16;
   for (long first = 0; first < width; first += SQUARE)
     for (long c = 0; c < d; c += SQUARE) {
       const long rows = n - first < SQUARE ? n - first : SQUARE, columns = d - c < SQUARE ? d - c : SQUARE;
-      const float *at = from + first * row + c;
+      const float *at = from + first * d + c;
 #ifdef __AVX512F__
       __m512i r[SQUARE];
       const __mmask16 there = static_cast<__mmask16>((1u << columns) - 1);
-      for (long i = 0; i < SQUARE; i++) r[i] = i < rows ? _mm512_maskz_loadu_epi32(there, at + i * row) : __m512i{};
+      for (long i = 0; i < SQUARE; i++) r[i] = i < rows ? _mm512_maskz_loadu_epi32(there, at + i * d) : __m512i{};
       transpose(r);
       for (long i = 0; i < columns; i++) _mm512_storeu_si512(to + (c + i) * width + first, r[i]);
 #else
       const long wide = width - first < SQUARE ? width - first : SQUARE;
       float square[SQUARE][SQUARE];
       for (long i = 0; i < wide; i++)
-        for (long j = 0; j < columns; j++) square[j][i] = i < rows ? at[i * row + j] : 0.f;
+        for (long j = 0; j < columns; j++) square[j][i] = i < rows ? at[i * d + j] : 0.f;
       for (long j = 0; j < columns; j++) memcpy(to + (c + j) * width + first, square[j], sizeof(float) * wide);
 #endif
     }
