@@ -19,6 +19,8 @@ from pathlib import Path
 
 from command import fresh, machine, qkv, spread
 
+WAYS = "from scratch", "fine-tuned", "body held"
+
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -30,8 +32,10 @@ def main() -> None:
     parser.add_argument("--pretrain-minutes", type=float, default=40)
     parser.add_argument("--pretrain-set", action="append", default=[], help="passed on to the pretraining as --set")
     parser.add_argument("--set", action="append", default=[], help="passed on to the classifiers")
-    parser.add_argument("--only", action="append", help="this way alone: 'from scratch', fine-tuned or 'body held'")
+    parser.add_argument("--only", action="append", choices=WAYS, help="this way alone; may be given more than once")
     args = parser.parse_args()
+    if args.only and args.only != [WAYS[0]] and not args.pretrain:
+        parser.error(f"--only {args.only[-1]!r} needs a body; add --pretrain FILE,FILE")
     print(machine())
     folder, ways = fresh(), {"from scratch": []}
     if args.pretrain:
