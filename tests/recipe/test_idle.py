@@ -55,7 +55,7 @@ def asked(sources, task: str = "causal", **given) -> Request:
 CASES = (  # what was asked for, the setting that changes nothing, what is said of it
     ({"preset": "textbook"}, "muon_lr=0.02", "has no effect with optimizer.kind=adamw; leave it out, or add --set opt"),
     ({"set": {"optimizer.kind": "sgd"}}, "training.optimizer.muon_lr=1", "has no effect with optimizer.kind=sgd;"),
-    ({}, "machine.capture=false", "has no effect with machine.device=cpu and machine.ranks=1: one process on a GPU"),
+    ({"set": {"machine.native": False}}, "machine.capture=false", "has no effect with machine.device=cpu, machine.nat"),
     ({"set": {"machine.compile": True}}, "machine.native=true", "has no effect with machine.device=cpu and machine.c"),
     ({"preset": "gpt2"}, "optimizer.momentum=0", "has no effect with optimizer.kind=adamw; leave it out, or add"),
     ({"set": {"optimizer.kind": "sgd"}}, "beta2=0.9", "has no effect with optimizer.kind=sgd; leave it out, or add"),

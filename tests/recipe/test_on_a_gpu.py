@@ -3,10 +3,6 @@
 A processor's float32 is the oracle. Run with `pytest -m gpu`; on a machine without such a device all is passed over.
 """
 
-import gzip
-import struct
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
@@ -14,18 +10,13 @@ import torch
 import qkv
 from qkv.api import verify
 from qkv.models import Catalogue, build
-from qkv.randomness import generator
 from qkv.recipe import Request
 from qkv.recipe.assemble import assemble
 from qkv.recipe.request import resolve
 from qkv.tasks import find_task
 from qkv.tasks.crossentropy import linear_cross_entropy
-from qkv.training.captured import Captured
 from qkv.training.dropout import make_drop
 from qkv.training.muon import orthogonalise
-from qkv.training.optimizers import make_optimizer
-from qkv.training.ranks import ALONE
-from qkv.training.weights import Weights
 
 pytestmark = [
     pytest.mark.gpu,
@@ -44,36 +35,6 @@ CASES = (
     ("vaswani", "translate"),
     ("modern", "image"),
 )
-STEPS = 12
-
-
-@pytest.fixture(scope="session")
-def sources(small_text: Path, small_pairs: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> dict:
-    """A source for each task, all of our own making."""
-    folder = tmp_path_factory.mktemp("gpu-sources")
-    lines = small_text.read_text("utf-8").splitlines()
-    table = "".join(f"{line}\t{'cat' if 'cat' in line else 'other'}\n" for line in lines[:300])
-    (folder / "labels.tsv").write_text("text\tlabel\n" + table, encoding="utf-8")
-    images = folder / "images"
-    images.mkdir()
-    for name, n in (("train", 60), ("t10k", 20)):
-        pixels, labels = generator("tests", name).integers(0, 255, (n, 8, 8)), np.arange(n) % 2
-        for kind, array in (("images-idx3", pixels), ("labels-idx1", labels)):
-            head = struct.pack(f">HBB{array.ndim}I", 0, 8, array.ndim, *array.shape)
-            (images / f"{name}-{kind}-ubyte.gz").write_bytes(gzip.compress(head + array.astype(np.uint8).tobytes()))
-    texts = {"causal": small_text, "masked": small_text}
-    return texts | {"classify": folder / "labels.tsv", "image": images, "translate": ":".join(map(str, small_pairs))}
-
-
-def asked(case: tuple[str, str], sources: dict, **more) -> dict:
-    """What `qkv.train` is given for a model of some thousand parameters."""
-    preset, task = case
-    sizes = {"d_model": 32, "n_layers": 2} | ({} if preset == "lstm" else {"n_heads": 2})
-    sizes |= {"patch": 4} if task == "image" else {"n_ctx": 32} if task != "translate" else {}
-    given = {"source": str(sources[task]), "task": task, "preset": preset, "steps": STEPS, "set": sizes, "seed": 3}
-    if task != "image":
-        given["tokenizer"] = "word" if task in ("translate", "classify") else "char"
-    return given | more
 
 
 def whole(config, corpus, device: str):
@@ -90,8 +51,8 @@ def whole(config, corpus, device: str):
 
 
 @pytest.mark.parametrize("case", CASES, ids="-".join)
-def test_losses_and_gradients_are_those_of_the_processor(case, sources):
-    request = Request(**asked(case, sources, device="cpu", precision="fp32"))
+def test_losses_and_gradients_are_those_of_the_processor(case, asked):
+    request = Request(**asked(case, device="cpu", precision="fp32"))
     config, corpus, _ = resolve(request, None)
     there, slopes = whole(config, corpus, DEVICE)
     here, wanted = whole(config, corpus, "cpu")
@@ -106,8 +67,8 @@ def test_losses_and_gradients_are_those_of_the_processor(case, sources):
     [*((case, "bf16") for case in CASES), (CASES[0], "fp32")],
     ids=lambda x: "-".join([x] if isinstance(x, str) else x),
 )
-def test_a_training_repeats_its_bits_and_is_read_afterwards(case, precision, sources, tmp_path):
-    given = asked(case, sources, device=DEVICE, precision=precision, watch="full", report=False)
+def test_a_training_repeats_its_bits_and_is_read_afterwards(case, precision, asked, tmp_path):
+    given = asked(case, device=DEVICE, precision=precision, watch="full", report=False)
     first, second = (qkv.train(out=tmp_path / name, **given) for name in ("a", "b"))
     ours, again = ({e.address: e.parameter for e in run.catalogue()} for run in (first, second))
     assert ours.keys() == again.keys() and all(torch.equal(ours[name], again[name]) for name in ours)
@@ -118,43 +79,9 @@ def test_a_training_repeats_its_bits_and_is_read_afterwards(case, precision, sou
     assert apart < (0.02 if precision == "bf16" else 0.002)
 
 
-def updated(kind: type[Weights], case: tuple[str, str], sources: dict, precision: str):
-    """What holds the weights after five updates, dropout on, and losses and norms on the way."""
-    given = asked(case, sources, device=DEVICE, precision=precision)
-    given["set"]["dropout"] = 0.1
-    config, corpus, _ = resolve(Request(**given), None)
-    parts = assemble(config, corpus)
-    parts.model.to(DEVICE)
-    optimizer = make_optimizer(parts.catalogue, config.training.optimizer, precision=precision)
-    held, losses = kind(parts.model, parts.catalogue, optimizer, parts.task.loss, ALONE, config.machine), []
-    with config.machine.active():
-        for step in range(5):
-            examples = np.arange(8 * step, 8 * step + 8)
-            batch = parts.task.train_batch(corpus, parts.model.config.sizes, config.seed, step, examples)
-            names = examples if batch.examples is None else batch.examples.numpy()
-            drop, n_targets = make_drop(0.1, config.seed, step, names), batch.targets.numel()
-            losses += [float(held.learn(batch, drop, n_targets)), held.clip_and_measure(1.0)[0]]
-            held.update(1 - step / 10) if kind is Captured else optimizer.step(torch.tensor(1 - step / 10).to(DEVICE))
-            held.zero_grad()
-    return held, losses
-
-
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
-@pytest.mark.parametrize("case", CASES, ids="-".join)
-def test_an_update_that_is_played_again_is_the_update(case, precision, sources):
-    """Passes are recorded of whole rows, the optimizer's step of every task; all bits are the same."""
-    played, ours = updated(Captured, case, sources, precision)
-    plain, theirs = updated(Weights, case, sources, precision)
-    assert not played._gives_up
-    assert (played._passes is not None) == (case[1] in ("causal", "image"))
-    assert ours == theirs
-    for entry in played.catalogue:
-        assert torch.equal(entry.parameter, plain.catalogue.entry(entry.address).parameter), entry.address
-
-
 @pytest.mark.filterwarnings("default")  # torch.compile warns of itself
-def test_a_compiled_loss_is_the_loss(sources, tmp_path):
-    given = asked(("fast", "causal"), sources, device=DEVICE, precision="fp32", watch="off", report=False)
+def test_a_compiled_loss_is_the_loss(asked, tmp_path):
+    given = asked(("fast", "causal"), device=DEVICE, precision="fp32", watch="off", report=False)
     given["set"]["dropout"] = 0.1
     plain = qkv.train(out=tmp_path / "plain", **given)
     fast = qkv.train(out=tmp_path / "fast", **given | {"set": given["set"] | {"machine.compile": True}})
@@ -189,8 +116,8 @@ def test_muons_updates_are_those_of_the_processor():
 
 
 @pytest.mark.parametrize("case", [("fast", "causal"), ("vaswani", "translate"), ("bert", "classify")], ids="-".join)
-def test_a_model_answers_on_the_device_as_on_the_processor(case, sources, tmp_path):
-    run = qkv.train(out=tmp_path / "run", **asked(case, sources, device="cpu", precision="fp32", report=False))
+def test_a_model_answers_on_the_device_as_on_the_processor(case, asked, tmp_path):
+    run = qkv.train(out=tmp_path / "run", **asked(case, device="cpu", precision="fp32", report=False))
     here = build(run.config.model, run.config.seed)
     there = build(run.config.model, run.config.seed).to(DEVICE)
     task, data = find_task(run.config.task), run.corpus()

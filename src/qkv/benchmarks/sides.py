@@ -17,7 +17,7 @@ from torch import Tensor
 from qkv.models import Catalogue, ModelConfig, build
 from qkv.tasks import Task
 from qkv.tasks.batch import Batch
-from qkv.training.captured import Captured
+from qkv.training.captured import captured
 from qkv.training.config import OptimizerConfig
 from qkv.training.dropout import make_drop
 from qkv.training.optimizers import make_optimizer
@@ -60,7 +60,7 @@ def our_step(
     threads = torch.get_num_threads()
     machine = resolve(device, precision, threads, compile)
     rule = make_optimizer(catalogue, ADAMW, precision=precision)
-    kind = Captured if machine.captures else Weights
+    kind = captured(machine) if machine.captures else Weights
     held = kind(model, catalogue, rule, machine.compiled(task.loss), ALONE, machine)
 
     steps = itertools.count()

@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from qkv.models.calling import call
+
 __all__ = ["Attending"]
 
 
@@ -29,7 +31,7 @@ class Attending:
         """z [batch, head, pos, d], by position in memory, and log sum_j exp(score_ij), float32 [batch, head, pos]."""
         batch, heads, pos, d = q.shape
         z, mass = q.new_empty(batch, pos, heads, d), q.new_empty(batch, heads, pos, dtype=torch.float32)
-        self._forward(*_sizes(q, k, bias, scale, causal), *(t.data_ptr() for t in (q, k, v, z, mass)))
+        call(self._forward, *_sizes(q, k, bias, scale, causal), q, k, v, z, mass)
         return z.transpose(1, 2), mass
 
     def attend_back(
@@ -46,15 +48,15 @@ class Attending:
     ) -> tuple[Tensor, Tensor, Tensor]:
         """The gradients of q, k and v, of that of z."""
         dz, parts = dz.transpose(1, 2).contiguous(), (torch.empty_like(q), torch.empty_like(k), torch.empty_like(v))
-        self._back(*_sizes(q, k, bias, scale, causal), *(t.data_ptr() for t in (q, k, v, mass, dz, *parts)))
+        call(self._back, *_sizes(q, k, bias, scale, causal), q, k, v, mass, dz, *parts)
         return parts
 
 
 def _sizes(q: Tensor, k: Tensor, bias: Tensor | None, scale: float, causal: bool) -> tuple[Any, ...]:
     """What a library is told of an attention; `bias` float32 [batch or 1, 1, queries or 1, keys]."""
     batch, heads, queries, d = q.shape
-    where = (None, 0, 0)
+    where: tuple[Any, ...] = (None, 0, 0)
     if bias is not None:
         assert bias.dtype == torch.float32 and bias.stride(3) == 1 and bias.shape[1] == 1
-        where = bias.data_ptr(), *(0 if bias.shape[i] == 1 else bias.stride(i) for i in (0, 2))
+        where = bias, *(0 if bias.shape[i] == 1 else bias.stride(i) for i in (0, 2))
     return batch, heads, k.shape[1], queries, k.shape[2], d, causal, scale, *where

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from qkv.models.attending import Attending
+from qkv.models.calling import call
 
 __all__ = ["Multiplying", "Vectors"]
 
@@ -21,10 +22,6 @@ _HOW = {
 """What is made of a product, as the libraries count it."""
 _WIDEST_PANEL = 32
 """Columns of a panel of float32, at most."""
-
-
-def _memory(tensor: Tensor | None) -> int | None:
-    return None if tensor is None else tensor.data_ptr()
 
 
 class Multiplying(Attending, ABC):
@@ -50,7 +47,7 @@ class Multiplying(Attending, ABC):
         x, d, (n, a), b = x.contiguous(), d.contiguous(), x.shape, d.shape[1]
         dW = d.new_empty(a, b, dtype=torch.float32)
         db = d.new_empty(b, dtype=torch.float32) if summed else None
-        self._weights(n, a, b, *map(_memory, (x, d)), factor, *map(_memory, (dW, db)))
+        call(self._weights, n, a, b, x, d, factor, dW, db)
         return dW, db
 
     def product(
@@ -125,8 +122,8 @@ class Multiplying(Attending, ABC):
         x2, W2, bias = (None if t is None else t.contiguous() for t in (x2, W2, bias))
         (n, k), m = x.shape, W.shape[0 if turned else 1]
         room = W.new_empty(self._laid(k, m) * (1 if W2 is None else 2))
-        first, rest = (x, W, x2, W2), (bias, stream, a, b, out, second, third, onto, room)
-        self._multiply(_HOW[how], n, k, m, *map(_memory, first), turned, factor, *map(_memory, rest))
+        made = bias, stream, a, b, out, second, third, onto
+        call(self._multiply, _HOW[how], n, k, m, x, W, x2, W2, turned, factor, *made, room)
 
 
 class Vectors(Multiplying):

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from qkv import native
 from qkv.models.attending import Attending
+from qkv.models.calling import call
 from qkv.models.formulas import Formulas, Heads, Kept, NormKind, Sides
 from qkv.models.multiplying import Multiplying, Vectors
 from qkv.models.tiles import Tiles
@@ -113,7 +114,7 @@ class Compiled(Formulas):
 
     def _call(self, name: str, dtype: torch.dtype, *given: Any) -> Any:
         """Of tensors their memory: contiguous ones, float32 but for activations, which are of `dtype`."""
-        return self._calls[name, dtype](*(g.data_ptr() if isinstance(g, Tensor) else g for g in given))
+        return call(self._calls[name, dtype], *given)
 
     def norm(
         self, x: Tensor, gain: Tensor, bias: Tensor | None, kind: NormKind, dtype: torch.dtype
@@ -250,7 +251,7 @@ class Compiled(Formulas):
         n = len(tensors)
         places, sizes = (ctypes.c_void_p * n)(*map(_place, tensors)), (ctypes.c_long * n)(*map(Tensor.numel, tensors))
         sums = torch.empty(n, dtype=torch.float64)
-        self._squares(n, places, sizes, sums.data_ptr())
+        call(self._squares, n, places, sizes, sums)
         return sums
 
 

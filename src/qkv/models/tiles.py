@@ -9,6 +9,7 @@ import ctypes
 import torch
 from torch import Tensor
 
+from qkv.models.calling import call
 from qkv.models.multiplying import Multiplying
 
 __all__ = ["Tiles"]
@@ -42,6 +43,5 @@ class Tiles(Multiplying):
         """
         stack, numbers = stack.contiguous(), torch.tensor(steps, dtype=torch.float32)
         out = torch.empty_like(stack)
-        where = stack.data_ptr(), out.data_ptr(), len(steps), numbers.data_ptr()
-        self._orthogonalise(*stack.shape, *where, rounding, tiny)
+        call(self._orthogonalise, *stack.shape, stack, out, len(steps), numbers, rounding, tiny)
         return out

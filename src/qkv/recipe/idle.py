@@ -254,9 +254,9 @@ IDLE = (
     # machine
     Idle(
         settings=("machine.capture",),
-        when=lambda c: c.machine.device != "cuda" or c.machine.ranks > 1,
-        why="machine.device={machine.device} and machine.ranks={machine.ranks}: one process on a GPU records updates",
-        instead="add --device cuda",
+        when=lambda c: not dataclasses.replace(c.machine, capture=True).captures,
+        why="machine.device={machine.device}, machine.native={machine.native} and machine.ranks={machine.ranks}: one"
+        " process on a GPU, or with native passes, records updates",
     ),
     Idle(
         settings=("machine.native",),

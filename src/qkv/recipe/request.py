@@ -285,7 +285,7 @@ def compiling_advice(config: RunConfig, positions: int) -> str:
     """A sentence for who trains a text on a GPU for long without a compiler, or ""; an example is of `positions`."""
     machine, training, sizes = config.machine, config.training, config.model.sizes
     is_text = config.model.kind == "CausalLM" and config.model.layout.mixer == "attention"
-    if machine.compile or not machine.captures or not is_text:
+    if machine.compile or machine.device != "cuda" or not machine.captures or not is_text:
         return ""
     updates = training.schedule.steps or training.schedule.most_steps
     batch = training.batch_size * positions

@@ -1,19 +1,22 @@
-"""An update on a CUDA device, recorded once and played again: its kernels do not wait for a processor to start them.
+"""An update recorded once and played again, so that a device does not wait for the Python that decides on its work.
 
-An update of a small model is some 1,500 kernels, which a processor starts at 15 us each and the device ends sooner. As
-a CUDA graph they are started together. Two are recorded: the passes forward and backward, from a batch of one shape to
-gradients, and the optimizer's step. Between the two the loop looks at the loss and at the gradients' norms, as ever.
+An update of a small model is some 1,500 kernels on a GPU, which a processor starts at 15 us each and the device ends
+sooner; as a CUDA graph they are started together. On a CPU it is some 250 calls into torch and compiled passes, with
+Python between them that takes a quarter to half of the time; as a `tape` they follow each other. Recorded are the
+passes forward and backward, from a batch of one shape to gradients, and on a GPU the optimizer's step. Between the two
+the loop looks at the loss and at the gradients' norms, as ever.
 
 What differs from step to step lies in memory of its own that is written before each replay: the batch, the draws of
-dropout and the rate. Everything else that the kernels read or write keeps its place: weights, the optimizer's state,
+dropout and the rate. Everything else that the work reads or writes keeps its place: weights, the optimizer's state,
 and the gradients, which are those of the recording. A batch of another shape, a matrix that no longer trains, or
 gradients that lie elsewhere make another recording. Passes are recorded of whole rows alone (`_is_whole`): where what
 is padded or hidden differs from batch to batch, shapes do too, and a recording would serve once.
 """
 
 import warnings
+from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -21,29 +24,47 @@ from torch import Tensor
 
 from qkv.tasks.batch import Batch
 from qkv.training.dropout import PlayedDropping
+from qkv.training.memory import hand_back_all
 from qkv.training.optimizers import clip_and_measure, gradient_norms
+from qkv.training.precision import Machine
+from qkv.training.record import Constraint
+from qkv.training.tape import NoTape, StaleTape, Tape
 from qkv.training.weights import Weights
 
 if TYPE_CHECKING:
     from qkv.training.dropout import Dropping
 
-__all__ = ["Captured"]
+__all__ = ["Captured", "OnCpu", "OnCuda", "captured"]
 
 _TIMES_MEMORY = 2
 """So often must the passes' memory be there for a recording, which keeps what it needs until the end."""
+_MOST_TAPED = 512 << 20
+"""Bytes that a tape may keep; work over more takes so long that nobody waits for Python."""
 
 
-class Captured(Weights):
-    """What `Weights` answers, by replays."""
+class Replay(Protocol):
+    """Work that was recorded."""
+
+    def replay(self) -> None:
+        """Do it again, on the same memory."""
+        ...
+
+
+class Captured(Weights, ABC):
+    """What `Weights` answers, by replays; how work is recorded is a device's matter."""
 
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
         self._passes: _Passes | None = None
-        self._step: tuple[tuple[int, ...], torch.cuda.CUDAGraph | None] = ((), None)
-        self._scale = torch.ones((), device=self.machine.device)
         self._norms: Tensor | None = None
         """Of the gradients that are there, where a replay has left them."""
         self._gives_up = False
+
+    def enter(self, constraint: Constraint, step: int) -> None:
+        """What a change begins or ends with makes another recording: where gradients stop is a part of it."""
+        super().enter(constraint, step)
+        if constraint.acts_at(step):
+            self._passes = None
 
     def learn(self, batch: Batch, drop: "Dropping | None", n_targets: int) -> Tensor:
         """By a replay, where the batch is one of whole rows and nothing was learned from since the last update."""
@@ -57,12 +78,61 @@ class Captured(Weights):
             self._passes = self._record_passes(key, batch, drop, n_targets)
         if self._passes is None:
             return super().learn(batch, drop, n_targets)
+        try:
+            share = self._passes.play(batch, drop, parameters)
+        except StaleTape:
+            self._passes, self._gives_up = None, True
+            return super().learn(batch, drop, n_targets)
         self._norms = self._passes.norms
-        return self._passes.play(batch, drop, parameters)
+        return share
 
     def clip_and_measure(self, clip: float) -> tuple[float, np.ndarray]:
         """The norms that the replay has left, where it was one."""
-        return clip_and_measure(self.optimizer.parameters, clip, self._norms)
+        with self.machine.natively():
+            return clip_and_measure(self.optimizer.parameters, clip, self._norms)
+
+    def _record_passes(
+        self, key: tuple[Any, ...], batch: Batch, drop: "Dropping | None", n_targets: int
+    ) -> "_Passes | None":
+        """The passes of such a batch; None where they cannot be recorded, or would keep too much memory."""
+        device, parameters = self.machine.device, self.optimizer.parameters
+        held = _apart(batch, device)
+        played = None if drop is None else PlayedDropping(drop, device)
+        found: dict[str, Tensor] = {}
+
+        def passes() -> Tensor:
+            return Weights.learn(self, held, played, n_targets)
+
+        def measured() -> None:
+            found["share"] = passes()
+            there = [p.grad for p in parameters if p.grad is not None]
+            with self.machine.natively():
+                found["norms"] = gradient_norms(there or [found["share"]])
+
+        fits = self._try(passes)
+        self.optimizer.zero_grad()
+        replay = self._record(measured) if fits else None
+        gradients = [p.grad for p in parameters]
+        self.optimizer.zero_grad()
+        self._gives_up |= replay is None
+        return None if replay is None else _Passes(key, replay, held, played, gradients=gradients, **found)
+
+    @abstractmethod
+    def _try(self, passes: Callable[[], object]) -> bool:
+        """Pass once as it is, so that a recording finds tables made and choices taken; whether its memory is there."""
+
+    @abstractmethod
+    def _record(self, work: Callable[[], None]) -> Replay | None:
+        """What `work` does; None, and said so, where it does what cannot be recorded."""
+
+
+class OnCuda(Captured):
+    """By CUDA graphs, the optimizer's step too."""
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self._step: tuple[tuple[int, ...], Replay | None] = ((), None)
+        self._scale = torch.ones((), device=self.machine.device)
 
     def update(self, lr_scale: float) -> None:
         """By a replay, once gradients lie where they lay an update before."""
@@ -81,19 +151,9 @@ class Captured(Weights):
         else:
             graph.replay()
 
-    def _record_passes(
-        self, key: tuple[Any, ...], batch: Batch, drop: "Dropping | None", n_targets: int
-    ) -> "_Passes | None":
-        """The passes of such a batch; None where they cannot be recorded, or would keep too much memory."""
-        device, parameters = self.machine.device, self.optimizer.parameters
-        held = batch.to(device)
-        played = None if drop is None else PlayedDropping(drop, device)
-
-        def passes() -> Tensor:
-            return Weights.learn(self, held, played, n_targets)
-
-        # Once as it is: kernels are chosen and tables made that a recording must find. On a stream of its own, as the
-        # recording will be.
+    def _try(self, passes: Callable[[], object]) -> bool:
+        """On a stream of its own, as the recording will be."""
+        device = self.machine.device
         before, apart = torch.cuda.memory_allocated(), torch.cuda.Stream()
         torch.cuda.reset_peak_memory_stats()
         apart.wait_stream(torch.cuda.current_stream())
@@ -104,22 +164,9 @@ class Captured(Weights):
         torch.cuda.current_stream().wait_stream(apart)
         self.optimizer.zero_grad()
         needed = torch.cuda.max_memory_allocated() - before
-        if before + _TIMES_MEMORY * needed > torch.cuda.get_device_properties(device).total_memory:
-            self._gives_up = True
-            return None
-        found: dict[str, Tensor] = {}
+        return before + _TIMES_MEMORY * needed <= torch.cuda.get_device_properties(device).total_memory
 
-        def measured() -> None:
-            found["share"] = passes()
-            there = [p.grad for p in parameters if p.grad is not None]
-            found["norms"] = gradient_norms(there or [found["share"]])
-
-        graph = self._record(measured)
-        gradients = [p.grad for p in parameters]
-        self.optimizer.zero_grad()
-        return None if graph is None else _Passes(key, graph, held, played, gradients=gradients, **found)
-
-    def _record(self, work: Callable[[], None]) -> torch.cuda.CUDAGraph | None:
+    def _record(self, work: Callable[[], None]) -> Replay | None:
         """The kernels of `work`, none of which runs; None where it does what no graph can hold, once and for all."""
         graph = torch.cuda.CUDAGraph()
         try:
@@ -135,12 +182,33 @@ class Captured(Weights):
         return graph
 
 
+class OnCpu(Captured):
+    """By a tape."""
+
+    def _try(self, passes: Callable[[], object]) -> bool:
+        passes()
+        self.optimizer.zero_grad()
+        hand_back_all()  # a tape has memory of its own
+        return True
+
+    def _record(self, work: Callable[[], None]) -> Replay | None:
+        try:
+            return Tape.record(work, _MOST_TAPED)
+        except NoTape:
+            return None
+
+
+def captured(machine: Machine) -> type[Captured]:
+    """How updates are recorded on a machine that does."""
+    return OnCuda if machine.device == "cuda" else OnCpu
+
+
 class _Passes(NamedTuple):
     """A recording of both passes, and the memory that it reads and writes."""
 
     key: tuple[Any, ...]
     """What a batch must have in common with the one recorded."""
-    graph: torch.cuda.CUDAGraph
+    recorded: Replay
     batch: Batch
     drop: PlayedDropping | None
     share: Tensor
@@ -151,13 +219,19 @@ class _Passes(NamedTuple):
         """Both passes of another batch; the parameters have their gradients then."""
         for place, part in zip(self.batch, batch, strict=True):
             if isinstance(place, Tensor) and isinstance(part, Tensor):
-                place.copy_(part.pin_memory(), non_blocking=True)  # nobody waits for the update before
+                waits = place.device.type == "cuda"  # nobody waits for the update before
+                place.copy_(part.pin_memory() if waits else part, non_blocking=waits)
         if self.drop is not None and drop is not None:
             self.drop.follow(drop)
-        self.graph.replay()
+        self.recorded.replay()
         for parameter, gradient in zip(parameters, self.gradients, strict=True):
             parameter.grad = gradient
         return self.share
+
+
+def _apart(batch: Batch, device: str) -> Batch:
+    """The same batch there, in memory of its own."""
+    return Batch(*(torch.clone(part.to(device)) if isinstance(part, Tensor) else part for part in batch))  # type: ignore
 
 
 def _is_whole(batch: Batch) -> bool:

@@ -17,7 +17,7 @@ import numpy as np
 
 from qkv.errors import Interrupted, NonFiniteError, RankLostError, RunError, SpikeError, typed
 from qkv.tasks.batch import n_positions
-from qkv.training.captured import Captured
+from qkv.training.captured import captured
 from qkv.training.checkpoint import (
     Checkpoint,
     Checkpoints,
@@ -103,8 +103,8 @@ def run(
         parts = (model, catalogue, optimizer, loss, ranks, machine)
         if machine.shard and ranks.world > 1:
             held: Weights = Shards(*parts, config.optimizer)
-        elif machine.captures and config.accumulate == 1 and constraint is None:
-            held = Captured(*parts)
+        elif machine.captures and config.accumulate == 1 and (constraint is None or machine.device == "cpu"):
+            held = captured(machine)(*parts)
         else:
             held = Weights(*parts)
         while True:

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable
 from functools import cache
 
-__all__ = ["hand_back_freed_memory", "keep_freed_memory", "share_freed_memory"]
+__all__ = ["hand_back_all", "hand_back_freed_memory", "keep_freed_memory", "share_freed_memory"]
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8
 """Parameters of mallopt(3)."""
@@ -31,6 +31,13 @@ def hand_back_freed_memory() -> bool:
     return _tell(_SMALL, _SMALL)
 
 
+def hand_back_all() -> None:
+    """Hand back what is free now, where the C library is glibc; what is freed from here on is kept as before."""
+    libc = _libc()
+    if libc is not None:
+        libc.malloc_trim(0)
+
+
 def share_freed_memory() -> bool:
     """Ask it to take memory for every new thread from the same place. False where the C library is another one.
 
@@ -46,12 +53,19 @@ def _tell(trim: int, mmap: int) -> bool:
     return mallopt is not None and bool(mallopt(_TRIM_THRESHOLD, trim) and mallopt(_MMAP_THRESHOLD, mmap))
 
 
-@cache
 def _mallopt() -> Callable[[int, int], int] | None:
     """mallopt(3), where there is one."""
+    libc = _libc()
+    return None if libc is None else libc.mallopt
+
+
+@cache
+def _libc() -> ctypes.CDLL | None:
+    """The C library, where it is glibc."""
     if not sys.platform.startswith("linux"):
         return None
     try:
-        return ctypes.CDLL(None).mallopt
+        libc = ctypes.CDLL(None)
+        return libc if libc.mallopt and libc.malloc_trim else None
     except (OSError, AttributeError):
         return None

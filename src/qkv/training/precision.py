@@ -37,7 +37,7 @@ class Machine:
     compile: bool = False
     """Whether the loss is compiled by `torch.compile`."""
     capture: bool = True
-    """Whether a CUDA device records an update once and plays it again (`captured`)."""
+    """Whether an update is recorded once and played again: on a CUDA device, and where passes are native."""
     ranks: int = 1
     """Processes that share each batch; `threads` are those of each."""
     shard: bool = False
@@ -51,7 +51,7 @@ class Machine:
     @property
     def captures(self) -> bool:
         """Whether updates can be recorded here."""
-        return self.capture and self.device == "cuda" and self.ranks == 1
+        return self.capture and self.ranks == 1 and (self.device == "cuda" or self.passes_natively)
 
     @property
     def passes_natively(self) -> bool:

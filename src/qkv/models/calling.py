@@ -1,0 +1,40 @@
+"""Calls of compiled functions (`qkv.native`), and whoever is told of them."""
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from torch import Tensor
+
+__all__ = ["Listener", "call", "heard_by", "pointers"]
+
+Listener = Callable[[Any, tuple[Any, ...], Any], None]
+"""Told of a call: the function, what it was given, what it returned."""
+
+_hearing = threading.local()
+
+
+def call(function: Any, *given: Any) -> Any:
+    """Call a compiled function, of tensors with their memory; whoever listens in this thread is told."""
+    found = function(*pointers(given))
+    listener: Listener | None = getattr(_hearing, "listener", None)
+    if listener is not None:
+        listener(function, given, found)
+    return found
+
+
+def pointers(given: tuple[Any, ...]) -> list[Any]:
+    """The same, with the addresses of tensors in their place."""
+    return [g.data_ptr() if isinstance(g, Tensor) else g for g in given]
+
+
+@contextlib.contextmanager
+def heard_by(listener: Listener) -> Iterator[None]:
+    """Tell `listener` of every call that this thread makes inside."""
+    before = getattr(_hearing, "listener", None)
+    _hearing.listener = listener
+    try:
+        yield
+    finally:
+        _hearing.listener = before

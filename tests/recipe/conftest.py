@@ -1,0 +1,47 @@
+"""What tests of whole trainings ask for: a small model of every kind, on data of our own making."""
+
+import gzip
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from qkv.randomness import generator
+
+STEPS = 12
+
+
+@pytest.fixture(scope="session")
+def sources_by_task(small_text: Path, small_pairs: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> dict:
+    """A source for each task, all of our own making."""
+    folder = tmp_path_factory.mktemp("sources-by-task")
+    lines = small_text.read_text("utf-8").splitlines()
+    table = "".join(f"{line}\t{'cat' if 'cat' in line else 'other'}\n" for line in lines[:300])
+    (folder / "labels.tsv").write_text("text\tlabel\n" + table, encoding="utf-8")
+    images = folder / "images"
+    images.mkdir()
+    for name, n in (("train", 60), ("t10k", 20)):
+        pixels, labels = generator("tests", name).integers(0, 255, (n, 8, 8)), np.arange(n) % 2
+        for kind, array in (("images-idx3", pixels), ("labels-idx1", labels)):
+            head = struct.pack(f">HBB{array.ndim}I", 0, 8, array.ndim, *array.shape)
+            (images / f"{name}-{kind}-ubyte.gz").write_bytes(gzip.compress(head + array.astype(np.uint8).tobytes()))
+    texts = {"causal": small_text, "masked": small_text}
+    return texts | {"classify": folder / "labels.tsv", "image": images, "translate": ":".join(map(str, small_pairs))}
+
+
+@pytest.fixture
+def asked(sources_by_task: dict) -> Callable[..., dict]:
+    """(preset, task) and more -> what `qkv.train` is given for a model of some thousand parameters."""
+
+    def given(case: tuple[str, str], **more) -> dict:
+        preset, task = case
+        sizes = {"d_model": 32, "n_layers": 2} | ({} if preset == "lstm" else {"n_heads": 2})
+        sizes |= {"patch": 4} if task == "image" else {"n_ctx": 32} if task != "translate" else {}
+        made = {"source": str(sources_by_task[task]), "task": task, "preset": preset, "steps": STEPS, "set": sizes}
+        if task != "image":
+            made["tokenizer"] = "word" if task in ("translate", "classify") else "char"
+        return made | {"seed": 3} | more
+
+    return given

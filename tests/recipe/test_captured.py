@@ -1,0 +1,112 @@
+"""An update that is recorded once and played again is the update, bit for bit: on a processor, and on a CUDA device."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import qkv
+from qkv import native
+from qkv.recipe import Request
+from qkv.recipe.assemble import assemble
+from qkv.recipe.request import resolve
+from qkv.training.captured import Captured, captured
+from qkv.training.dropout import make_drop
+from qkv.training.optimizers import make_optimizer
+from qkv.training.ranks import ALONE
+from qkv.training.weights import Weights
+
+CASES = (
+    ("fast", "causal"),
+    ("gpt2", "causal"),
+    ("llama", "causal"),
+    ("textbook", "causal"),
+    ("lstm", "causal"),
+    ("modern", "masked"),
+    ("bert", "masked"),
+    ("bert", "classify"),
+    ("vaswani", "translate"),
+    ("modern", "image"),
+)
+WHOLE = ("causal", "image")
+"""Tasks whose batches are of whole rows."""
+
+cpu = pytest.param("cpu", marks=pytest.mark.skipif(bool(native.why_not("passes")), reason="no compiler here"))
+cuda = pytest.param(
+    "cuda", marks=[pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")]
+)
+
+
+def updated(plain: bool, given: dict, dropout: float) -> tuple[Weights, list[float]]:
+    """What holds the weights after six updates, and losses and norms on the way; the last batch is a smaller one."""
+    given["set"]["dropout"] = dropout
+    config, corpus, _ = resolve(Request(**given), None)
+    device = config.machine.device
+    parts = assemble(config, corpus)
+    parts.model.to(device)
+    optimizer = make_optimizer(parts.catalogue, config.training.optimizer, precision=config.machine.precision)
+    kind = Weights if plain else captured(config.machine)
+    held, losses = kind(parts.model, parts.catalogue, optimizer, parts.task.loss, ALONE, config.machine), []
+    with config.machine.active():
+        for step, n in enumerate((8, 8, 8, 8, 8, 5)):
+            examples = np.arange(8 * step, 8 * step + n)
+            batch = parts.task.train_batch(corpus, parts.model.config.sizes, config.seed, step, examples)
+            names = examples if batch.examples is None else batch.examples.numpy()
+            drop, n_targets = make_drop(dropout, config.seed, step, names), batch.targets.numel()
+            losses += [float(held.learn(batch, drop, n_targets)), held.clip_and_measure(1.0)[0]]
+            scale = 1 - step / 10
+            on_device = plain and device != "cpu"  # a graph reads the rate there, and rounds it so
+            optimizer.step(torch.tensor(scale).to(device)) if on_device else held.update(scale)
+            held.zero_grad()
+    return held, losses
+
+
+@pytest.mark.parametrize("device", [cpu, cuda])
+@pytest.mark.parametrize(
+    ("case", "precision", "dropout"),
+    [*((case, precision, 0.1) for case in CASES for precision in ("fp32", "bf16")), (CASES[0], "bf16", 0.0)],
+    ids=lambda x: str(x) if isinstance(x, float | str) else "-".join(x),
+)
+def test_an_update_that_is_played_again_is_the_update(case, device, precision, dropout, asked):
+    """Passes are recorded of whole rows, on a device the optimizer's step of every task; all bits are the same."""
+    played, ours = updated(False, asked(case, device=device, precision=precision), dropout)
+    plain, theirs = updated(True, asked(case, device=device, precision=precision), dropout)
+    assert isinstance(played, Captured) and not played._gives_up
+    assert (played._passes is not None) == (case[1] in WHOLE)
+    assert ours == theirs
+    for entry in played.catalogue:
+        assert torch.equal(entry.parameter, plain.catalogue.entry(entry.address).parameter), entry.address
+
+
+@pytest.mark.skipif(bool(native.why_not("passes")), reason="no compiler here")
+@pytest.mark.parametrize(
+    "changes",
+    [
+        ("L0.W_Q=freeze@3..7",),
+        ("L*.v=stop_gradient@4..9",),
+        ("L1.W_V=identity", "L0.H1.W_O=freeze"),
+        ("W_E=random(0.5,train=true)",),
+    ],
+    ids="+".join,
+)
+def test_changes_reach_a_recorded_update(changes, asked: Callable[..., dict], tmp_path: Path):
+    """What begins or ends on the way makes another recording; weights and losses are those without any."""
+    given = asked(("fast", "causal"), device="cpu", watch="off", report=False, change=list(changes))
+    first = qkv.train(out=tmp_path / "played", **given)
+    second = qkv.train(out=tmp_path / "plain", **given | {"set": given["set"] | {"machine.capture": False}})
+    ours, theirs = ({e.address: e.parameter for e in run.catalogue()} for run in (first, second))
+    assert all(torch.equal(ours[address], theirs[address]) for address in theirs)
+    assert first.summary["val_loss"] == second.summary["val_loss"]
+
+
+@pytest.mark.skipif(bool(native.why_not("passes")), reason="no compiler here")
+def test_a_resumed_training_ends_with_the_bits_of_one_that_was_not_stopped(asked, tmp_path: Path):
+    """A session records anew, and a watched training looks at gradients that a replay has left."""
+    given = asked(("fast", "causal"), device="cpu", watch="full", report=False)
+    whole = qkv.train(out=tmp_path / "whole", **given)
+    plain = qkv.train(out=tmp_path / "plain", **given | {"set": given["set"] | {"machine.capture": False}})
+    ours, theirs = ({e.address: e.parameter for e in run.catalogue()} for run in (whole, plain))
+    assert all(torch.equal(ours[address], theirs[address]) for address in theirs)
+    assert qkv.api.verify(whole.path).is_whole
