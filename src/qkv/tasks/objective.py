@@ -1,8 +1,8 @@
 """What the language tasks share: the loss of a batch at the positions that have a target, and the random-label null.
 
 The output matrix is applied to the hidden vectors of those positions only. Positions are gathered by `F.embedding`,
-whose backward adds in a fixed order (tensor indexing does not, with more than one thread); so does that of its sparse
-form, which a large tied table gets.
+whose backward adds in a fixed order (tensor indexing does not, with more than one thread); so does `index_add_`, by
+which rows join the gradient of a large tied table.
 """
 
 from typing import Any
@@ -64,27 +64,29 @@ def _read(model: Any, ids: Tensor) -> tuple[Tensor, Tensor]:
         return ids, table
     if not (torch.is_grad_enabled() and table.requires_grad) or torch.compiler.is_compiling():
         return ids, table
-    read, written = _TiedTable.apply(table)
-    return F.embedding(ids, read, sparse=True), written
+    return _TiedTable.apply(table, ids)
 
 
 class _TiedTable(Function):
-    """A table, twice: its rows as they are read, with a sparse gradient, and as the output matrix, with a dense one.
+    """Rows of a table, as they are read, and the table itself, as the output matrix.
 
-    Both lead back to one sum, made in the memory of the dense one; autograd's own would be a third table.
+    Both lead back to one sum, made in the memory of the latter's gradient; autograd's own would be a third table.
     """
 
     @staticmethod
-    def forward(ctx: Any, table: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(ctx: Any, table: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
         ctx.set_materialize_grads(False)
-        return table.view_as(table), table.view_as(table)
+        ctx.save_for_backward(ids)
+        ctx.shape = table.shape
+        return F.embedding(ids, table), table.view_as(table)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, read: Tensor | None, written: Tensor | None) -> Tensor | None:
-        if read is None or written is None:
-            return written if read is None else read
-        return written.add_(read)
+    def backward(ctx: Any, rows: Tensor | None, written: Tensor | None) -> tuple[Tensor | None, None]:
+        if rows is None:
+            return written, None
+        total = rows.new_zeros(ctx.shape) if written is None else written
+        return total.index_add_(0, ctx.saved_tensors[0].flatten(), rows.flatten(0, -2)), None
 
 
 def random_targets(
