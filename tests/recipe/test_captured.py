@@ -80,6 +80,18 @@ def test_an_update_that_is_played_again_is_the_update(case, device, precision, d
         assert torch.equal(entry.parameter, plain.catalogue.entry(entry.address).parameter), entry.address
 
 
+@pytest.mark.parametrize("device", [cpu])
+@pytest.mark.parametrize("most", [1 << 10, 1 << 19])
+def test_work_over_too_much_memory_is_made_call_by_call(device, most, asked, monkeypatch: pytest.MonkeyPatch):
+    """Whether the room ends on the way forward or on the way back."""
+    monkeypatch.setattr("qkv.training.captured._MOST_TAPED", most)
+    monkeypatch.setattr("qkv.training.tape._CHUNK", 1 << 10)
+    played, ours = updated(False, asked(CASES[0], device=device, precision="fp32"), 0.1)
+    _, theirs = updated(True, asked(CASES[0], device=device, precision="fp32"), 0.1)
+    assert isinstance(played, Captured) and played._gives_up and played._passes is None
+    assert ours == theirs
+
+
 @pytest.mark.skipif(bool(native.why_not("passes")), reason="no compiler here")
 @pytest.mark.parametrize(
     "changes",

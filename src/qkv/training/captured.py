@@ -1,7 +1,7 @@
 """An update recorded once and played again, so that a device does not wait for the Python that decides on its work.
 
 An update of a small model is some 1,500 kernels on a GPU, which a processor starts at 15 us each and the device ends
-sooner; as a CUDA graph they are started together. On a CPU it is some 250 calls into torch and compiled passes, with
+sooner; as a CUDA graph they are started together. On a CPU it is some 150 calls into torch and compiled passes, with
 Python between them that takes a quarter to half of the time; as a `tape` they follow each other. Recorded are the
 passes forward and backward, from a batch of one shape to gradients, and on a GPU the optimizer's step. Between the two
 the loop looks at the loss and at the gradients' norms, as ever.
