@@ -72,7 +72,8 @@ class Captured(Weights, ABC):
         is_first = all(p.grad is None for p in parameters)
         if self._gives_up or not is_first or not _is_whole(batch):
             return super().learn(batch, drop, n_targets)
-        key = (*_shapes(batch), batch.smoothing, drop is None, n_targets, *(p.requires_grad for p in parameters))
+        weights = ((p.requires_grad, p.data_ptr()) for p in parameters)
+        key = (*_shapes(batch), batch.smoothing, drop is None, n_targets, *weights)
         if self._passes is None or self._passes.key != key:
             self._passes = None  # its memory goes before other is taken
             self._passes = self._record_passes(key, batch, drop, n_targets)

@@ -313,6 +313,22 @@ QUESTION = Question(
         ),
         unresolved="Whether attention or an LSTM of as many parameters does better, this run cannot tell.",
     ),
+    second=(
+        "recall answers",
+        Plain(
+            above=(
+                "Where an answer has to be fetched from an earlier place of the window, attention tells {effect} of 100"
+                " rightly that the LSTM does not."
+            ),
+            below=(
+                "Where an answer has to be fetched from an earlier place of the window, the LSTM tells {effect} of 100"
+                " rightly that attention does not."
+            ),
+            slightly="Where an answer has to be fetched from an earlier place of the window, they are almost as good.",
+            equivalent="Where an answer has to be fetched from an earlier place of the window, they are as good.",
+            unresolved="Which of them fetches more from earlier places of the window, this run cannot tell.",
+        ),
+    ),
     heard=(
         "That attention is better than an LSTM, whatever the size. Small models on little text, as many parameters on"
         " both sides and each rate tuned, are another matter than large ones on much; what this page tells holds for"
