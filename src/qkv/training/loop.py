@@ -103,7 +103,7 @@ def run(
         parts = (model, catalogue, optimizer, loss, ranks, machine)
         if machine.shard and ranks.world > 1:
             held: Weights = Shards(*parts, config.optimizer)
-        elif machine.captures and config.accumulate == 1 and (constraint is None or machine.device == "cpu"):
+        elif machine.captures and ranks.world == 1 and _is_recordable(config, constraint, machine):
             held = captured(machine)(*parts)
         else:
             held = Weights(*parts)
@@ -142,6 +142,11 @@ def run(
                 raise training.lost_rank(error) from error
             finally:
                 training.close()
+
+
+def _is_recordable(config: TrainingConfig, constraint: Constraint | None, machine: Machine) -> bool:
+    """Whether an update is one batch, and whatever a change does in it is heard by a recording."""
+    return config.accumulate == 1 and (constraint is None or machine.device == "cpu")
 
 
 class _Again(Exception):
