@@ -317,12 +317,12 @@ QUESTION = Question(
         "recall answers",
         Plain(
             above=(
-                "Where an answer has to be fetched from an earlier place of the window, attention tells {effect} of 100"
-                " rightly that the LSTM does not."
+                "Where an answer has to be fetched from an earlier place of the window, attention gets {effect} more"
+                " of 100 right than the LSTM."
             ),
             below=(
-                "Where an answer has to be fetched from an earlier place of the window, the LSTM tells {effect} of 100"
-                " rightly that attention does not."
+                "Where an answer has to be fetched from an earlier place of the window, the LSTM gets {effect} more"
+                " of 100 right than attention."
             ),
             slightly="Where an answer has to be fetched from an earlier place of the window, they are almost as good.",
             equivalent="Where an answer has to be fetched from an earlier place of the window, they are as good.",
