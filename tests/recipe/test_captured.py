@@ -16,6 +16,7 @@ from qkv.training.captured import Captured, captured
 from qkv.training.dropout import make_drop
 from qkv.training.optimizers import make_optimizer
 from qkv.training.ranks import ALONE
+from qkv.training.validation import Validation
 from qkv.training.weights import Weights
 
 CASES = (
@@ -90,6 +91,27 @@ def test_work_over_too_much_memory_is_made_call_by_call(device, most, asked, mon
     _, theirs = updated(True, asked(CASES[0], device=device, precision="fp32"), 0.1)
     assert isinstance(played, Captured) and played._gives_up and played._passes is None
     assert ours == theirs
+
+
+@pytest.mark.parametrize("device", [cpu, cuda])
+def test_what_follows_a_training_finds_the_memory_of_its_recording(device, asked, tmp_path: Path, monkeypatch):
+    """From the last validation on, nothing of it is left."""
+    held: list[Captured] = []
+    has_recording: list[bool] = []
+
+    def built(machine):
+        return lambda *parts: held.append(captured(machine)(*parts)) or held[-1]
+
+    def measured(self, state, **how):
+        has_recording.append(held[0]._passes is not None)
+        return measure(self, state, **how)
+
+    measure = Validation.measure
+    monkeypatch.setattr("qkv.training.loop.captured", built)
+    monkeypatch.setattr(Validation, "measure", measured)
+    qkv.train(out=tmp_path / "run", **asked(("fast", "causal"), device=device, watch="off", report=False))
+    assert has_recording[-2:] == [True, False]
+    assert held[0]._passes is None and all(p.grad is None for p in held[0].optimizer.parameters)
 
 
 @pytest.mark.skipif(bool(native.why_not("passes")), reason="no compiler here")

@@ -7,6 +7,7 @@ Settings that a model cannot have at all are refused where models are described 
 """
 
 import dataclasses
+import string
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -286,4 +287,12 @@ def refuse_idle(config: "RunConfig", given: Mapping[str, str]) -> None:
         if row := idle.get(path):
             tables = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
             instead = f", or {row.instead}" if row.instead else ""
-            raise ConfigError(f"{words} has no effect with {row.why.format(**tables)}; leave it out{instead}")
+            why = _Typed().format(row.why, **tables)
+            raise ConfigError(f"{words} has no effect with {why}; leave it out{instead}")
+
+
+class _Typed(string.Formatter):
+    """Values as a person types them."""
+
+    def format_field(self, value: Any, format_spec: str) -> Any:
+        return super().format_field(str(value).lower() if isinstance(value, bool) else value, format_spec)

@@ -87,6 +87,11 @@ class Captured(Weights, ABC):
         self._norms = self._passes.norms
         return share
 
+    def let_go(self) -> None:
+        """Of the recording too."""
+        super().let_go()
+        self._passes = self._norms = None
+
     def clip_and_measure(self, clip: float) -> tuple[float, np.ndarray]:
         """The norms that the replay has left, where it was one."""
         with self.machine.natively():
@@ -152,6 +157,11 @@ class OnCuda(Captured):
         else:
             graph.replay()
 
+    def let_go(self) -> None:
+        """Of the step's graph too."""
+        super().let_go()
+        self._step = (), None
+
     def _try(self, passes: Callable[[], object]) -> bool:
         """On a stream of its own, as the recording will be."""
         device = self.machine.device
@@ -185,6 +195,11 @@ class OnCuda(Captured):
 
 class OnCpu(Captured):
     """By a tape."""
+
+    def let_go(self) -> None:
+        """What follows a training finds the tape's memory."""
+        super().let_go()
+        hand_back_all()
 
     def _try(self, passes: Callable[[], object]) -> bool:
         passes()

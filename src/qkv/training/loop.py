@@ -231,6 +231,7 @@ class _Training:
         self.evaluate(always=self.scores_start and state.step == 0)
         reason = self.reason_to_stop()
         if reason:
+            self.held.let_go()
             self.evaluate(always=True)
         state.stopped_because = "interrupt" if self.is_interrupted() else reason
         due = is_due(state.step, state.horizon, self.tokens_per_step, self.machine.device)
@@ -290,7 +291,7 @@ class _Training:
 
     def close(self) -> None:
         """Let go of gradients and the writing thread, also after an error."""
-        self.held.zero_grad()
+        self.held.let_go()
         if self.checkpoints is not None:
             self.checkpoints.close()
 

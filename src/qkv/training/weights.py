@@ -84,6 +84,10 @@ class Weights:
         """Let go of the gradients."""
         self.optimizer.zero_grad()
 
+    def let_go(self) -> None:
+        """Let go of all that updates alone need: there is none to come."""
+        self.zero_grad()
+
     # what is looked at
 
     def agree(self, wanted: bool) -> bool:
