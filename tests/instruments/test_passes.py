@@ -4,10 +4,13 @@ import numpy as np
 import pytest
 import torch
 
+from qkv import native
 from qkv.instruments import measures
 from qkv.instruments.passes import PIECE, Passes
 from qkv.instruments.spectra import Blocks, blocks_of, circuits, own_spectra, product_spectra, spectra
 from qkv.models.matrices import Catalogue
+from qkv.models.parts import Entry
+from qkv.models.passes import using
 
 MODELS = [
     {},
@@ -16,6 +19,17 @@ MODELS = [
     {"norm": "none", "qk_norm": False, "mlp": "none", "bias": False, "positions": "none"},
     {"d_vocab": 5000, "d_model": 32, "n_layers": 1},
 ]
+
+
+@pytest.fixture(
+    params=[False, pytest.param(True, marks=pytest.mark.skipif(bool(native.why_not("passes")), reason="no compiler"))],
+    ids=["numpy", "compiled"],
+    autouse=True,
+)
+def is_compiled(request):
+    """Whether sums are made by one compiled call."""
+    with using(request.param):
+        yield request.param
 
 
 def around_an_update(catalogue, *, seed=0):
@@ -78,6 +92,59 @@ def test_a_pass_by_head_equals_the_same_of_the_catalogues_parts(model, changes):
                 assert reading.pulled[at] == pytest.approx(-measures.descent(s, now, grad), **exactness)
             at += 1
     assert at == len(reading.norm)
+
+
+@pytest.mark.parametrize("n_heads", [0, 1, 3])
+@pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.parametrize("shape", [(6, 9), (33, 51), (300, 390), (1200, 144)])
+@pytest.mark.parametrize("missing", ["nothing", "gradients", "start", "moments"])
+def test_sums_are_those_of_float64(shape, axis, n_heads, missing):
+    """Of every head, whatever is there, in pieces or whole."""
+    draw = torch.Generator().manual_seed(0)
+    weights, start, moment, grad = (torch.randn(shape, generator=draw) for _ in range(4))
+    parameter = torch.nn.Parameter(weights)
+    kind = ("W_O", "W_V")[axis]
+    entry = Entry(
+        address="W", parameter=parameter, layer=0, site="attn", kind=kind, shape=tuple(shape), n_heads=n_heads
+    )
+    assert not n_heads or entry.axis == axis
+    passes = Passes(
+        [entry], None if missing == "start" else {"W": start}, {} if missing == "moments" else {"W": moment.square()}
+    )
+    passes.before_update()
+    before = weights.clone()
+    with torch.no_grad():
+        parameter.mul_(1.01)
+    parameter.grad = None if missing == "gradients" else grad
+    reading = passes.after_update()
+    if n_heads:
+        reading = passes.by_head()
+
+    def parts(x):
+        return x.double().numpy() if not n_heads else np.stack(np.split(x.double().numpy(), n_heads, axis))
+
+    w, b, s, g, m = (parts(x) for x in (parameter.detach(), before, start, grad, moment.square()))
+    inside = (-2, -1)
+    undefined = np.full(max(1, n_heads), np.nan)
+    expected = {
+        "norm": np.sqrt((w**2).sum(inside)),
+        "update": np.sqrt(((w - b) ** 2).sum(inside)),
+        "grad_norm": undefined if missing == "gradients" else np.sqrt((g**2).sum(inside)),
+        "work": undefined if missing == "gradients" else ((w - b) * g).sum(inside),
+        "distance": undefined if missing == "start" else np.sqrt(((w - s) ** 2).sum(inside)),
+        "start_norm": undefined if missing == "start" else np.sqrt((s**2).sum(inside)),
+        "along": undefined if missing == "start" else ((w - s) * s).sum(inside) / np.sqrt((s**2).sum(inside)),
+        "pulled": undefined if missing in ("start", "gradients") else ((w - s) * g).sum(inside),
+        "second": undefined if missing == "moments" else m.mean(inside),
+    }
+    scale = np.sqrt((w**2).sum(inside) * (g**2).sum(inside))
+    for name, values in expected.items():
+        slack = scale if name in ("work", "pulled") else np.sqrt((w**2).sum(inside))
+        found = getattr(reading, name)
+        assert np.array_equal(np.isnan(found), np.isnan(np.atleast_1d(values))), name
+        assert (np.nan_to_num(np.abs(found - values)) <= 1e-6 * slack + 1e-6 * np.nan_to_num(np.abs(values))).all(), (
+            name
+        )
 
 
 def test_looking_changes_no_bit_of_weights_or_gradients(model):

@@ -3,7 +3,8 @@
 Written for small models on a processor, where a look costs what its memory traffic costs. Matrices are cut into pieces
 that stay in the cache from one operation to the next, and NumPy works on the tensors' own memory: no thread is woken
 (for a small matrix that costs more than the arithmetic), sums stay short (relative error near 1e-7 in float32), and no
-number depends on the thread count. On another device the same operations are torch's, on whole matrices.
+number depends on the thread count. Where compiled passes are taken (`qkv.models.passes.using`) all sums of all pieces
+are one call, which reads each number once. On another device the same operations are torch's, on whole matrices.
 
 What is summed is additive, so each sum is taken once, head by head, and a matrix is the sum of its heads. Parameters,
 gradients and optimizer state are read, never written. Held are the weights at step 0 and one copy of the weights now.
@@ -18,6 +19,7 @@ import torch
 from torch import Tensor
 
 from qkv.models.parts import Entry
+from qkv.models.passes import Compiled, compiled_for
 
 __all__ = ["Passes", "Reading"]
 
@@ -57,6 +59,8 @@ class Reading:
 _How = Literal["flat", "rows", "cols"]
 
 _SUMS = ("norm", "grad", "update", "distance", "inner", "start", "work", "pulled", "second")
+"""In the order of `Compiled.look`."""
+_FLOAT_BYTES = 4
 
 
 @dataclass(frozen=True)
@@ -71,13 +75,20 @@ class _Unit:
     last: int
     """Along the first of these axes."""
     owners: np.ndarray
-    """Which slot each of its sums belongs to."""
+    """Which slot each of its sums belongs to: one for `flat`, else one for each row, or for each head's columns."""
     at: slice
     """Where its sums stand among those of all units."""
 
     def of(self, whole: Any) -> Any:
         """This piece of a tensor in the entry's storage."""
         return whole.reshape(self.shape)[self.first : self.last]
+
+    @property
+    def places(self) -> tuple[int, int, int, int]:
+        """Where it begins in the entry's storage, and its shape: what is outside of its sums, they, what is inside."""
+        inside, n, n_sums = self.shape[1] if self.how != "flat" else 1, self.last - self.first, len(self.owners)
+        outside = n if self.how == "cols" else 1
+        return self.first * inside, outside, n_sums, n * inside // (outside * n_sums)
 
 
 class Passes:
@@ -97,6 +108,8 @@ class Passes:
         self._slots = np.cumsum([0, *(entry.n_heads or 1 for entry in self.entries)])
         self._units = _units(self.entries, self._slots, plain)
         self._owners = np.concatenate([unit.owners for unit in self._units])
+        self._places = np.array([unit.places for unit in self._units], dtype=np.int64)
+        self._is_summed_compiled = plain and all(e.parameter.dtype == torch.float32 for e in self.entries)
         self._before = [torch.empty_like(e.parameter, requires_grad=False).contiguous() for e in self.entries]
         self._start = None if start is None else [start[e.address].detach().clone().contiguous() for e in self.entries]
         self._before_pieces, self._start_pieces = self._pieces(self._before), self._pieces(self._start or [])
@@ -116,8 +129,7 @@ class Passes:
     @torch.no_grad()
     def before_update(self) -> None:
         """Keep the weights as they are."""
-        for before, weights in zip(self._before_pieces, self._weights(), strict=True):
-            before[...] = weights
+        torch._foreach_copy_(self._before, [entry.parameter for entry in self.entries])  # type: ignore[attr-defined]
 
     @torch.no_grad()
     def after_update(self) -> Reading:
@@ -151,7 +163,10 @@ class Passes:
     def _read(self, *, updated: bool) -> Reading:
         """One pass: each piece meets its copy before the update, its gradient and its start while it is in cache."""
         self._updated = updated
-        found: dict[str, list[Any]] = {name: [] for name in _SUMS}
+        by = compiled_for(self.entries[0].parameter.detach()) if self._is_summed_compiled else None
+        if by is not None:
+            return self._look(by, updated)
+        found: dict[str, list[Any]] = {name: [] for name in _SUMS if name != "start"}
         weights, n = self._weights(), len(self._units)
         grads = self._pieces([e.parameter.grad for e in self.entries]) if updated else [None] * n
         starts, moments = self._start_pieces or [None] * n, self._in_memory("moments", self._moments)
@@ -173,19 +188,53 @@ class Passes:
                 found["inner"].append(self._dot(unit, space, start))
                 if updated:
                     found["pulled"].append(None if grad is None else self._dot(unit, space, grad))
-        self._sums = {name: self._add(values) for name, values in found.items()} | {"start": self._start_sums}
+        return self._told({name: self._add(values) for name, values in found.items()} | {"start": self._start_sums})
+
+    def _look(self, by: Compiled, updated: bool) -> Reading:
+        """The same by one call."""
+        held: list[list[Tensor | None]] = []
+        for i, entry in enumerate(self.entries):
+            before, grad, moment = None, None, None
+            if updated:
+                before, grad, moment = self._before[i], entry.parameter.grad, self._moments[i]
+            parts = (self.weights(i), before, grad, self.start(i), moment)
+            held.append([None if part is None else part.contiguous() for part in parts])
+        bases = np.array([[0 if part is None else part.data_ptr() for part in parts] for parts in held])
+        bases = bases[[unit.entry for unit in self._units]]
+        begins, shapes = self._places[:, :1], self._places[:, 1:]
+        places = np.where(bases, bases + _FLOAT_BYTES * begins, 0)
+        sums = by.look(torch.from_numpy(places), torch.from_numpy(shapes.copy())).numpy()
+        w, before, grad, start, moment = np.repeat(bases != 0, shapes[:, 1], axis=0).T
+        is_there = (w, grad, before, start, start, start, before & grad, start & grad, moment)
+        found = {}
+        for name, there, values in zip(_SUMS, is_there, sums.T, strict=True):
+            found[name] = np.bincount(self._owners, np.where(there, values, np.nan), minlength=self._slots[-1])
+        return self._told(found)
+
+    def _told(self, sums: dict[str, np.ndarray]) -> Reading:
+        """What is read off the sums of each slot."""
+        self._sums = sums
         whole = {name: np.add.reduceat(values, self._slots[:-1]) for name, values in self._sums.items()}
         return _reading(whole, np.array([entry.parameter.numel() for entry in self.entries]))
 
     def _dot(self, unit: _Unit, a: Any, b: Any) -> Any:
         if unit.how == "flat":
             return self._xp.dot(a, b)
-        if self._xp is np:
-            return np.einsum("ij,ij->i" if unit.how == "rows" else "ij,ij->j", a, b)
-        return (a * b).sum(1 if unit.how == "rows" else 0)
+        if self._xp is torch:
+            return self._total(unit, a * b)
+        if unit.how == "rows":
+            return np.einsum("ij,ij->i", a, b)
+        return self._by_head(unit, np.einsum("ij,ij->j", a, b))
 
     def _total(self, unit: _Unit, a: Any) -> Any:
-        return a.sum() if unit.how == "flat" else a.sum(1 if unit.how == "rows" else 0)
+        if unit.how == "flat":
+            return a.sum()
+        return a.sum(1) if unit.how == "rows" else self._by_head(unit, a.sum(0))
+
+    def _by_head(self, unit: _Unit, columns: Any) -> Any:
+        """What columns have, head by head."""
+        each = columns.reshape(len(unit.owners), -1)
+        return each.sum(1, dtype=np.float64) if self._xp is np else each.sum(1)
 
     def _add(self, sums: Sequence[Any]) -> np.ndarray:
         """Sums of the units, in their order, added up by slot: float64 [n slots]; NaN where nothing was summed."""
@@ -243,8 +292,7 @@ def _cut(entry: Entry, slot: int, plain: bool) -> Iterator[tuple[_How, tuple[int
         owner: Callable[[int, int], np.ndarray] = lambda a, b: slot + np.arange(a, b) // (shape[0] // heads)  # noqa: E731
     else:
         table = shape
-        columns = slot + np.arange(shape[1]) // (shape[1] // heads)
-        owner = lambda a, b: columns  # noqa: E731
+        owner = lambda a, b: slot + np.arange(heads)  # noqa: E731
     rows = max(1, most // table[1])
     for first in range(0, table[0], rows):
         last = min(first + rows, table[0])

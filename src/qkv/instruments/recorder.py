@@ -11,8 +11,8 @@ recorder with `arm=1` writes the null, the training on random labels.
 
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -66,6 +66,7 @@ class Recorder(Observer):
         self._looks: Looks | None = None
         self._clip = 0.0
         self._last_look = -1
+        self._natively: Callable[[], AbstractContextManager[Any]] = nullcontext
 
     @property
     def seconds(self) -> float:
@@ -95,6 +96,8 @@ class Recorder(Observer):
                 self.store, context.catalogue, start, moments=_moments(context), probe=probe, arm=self.arm
             )
             self._clip = context.config.optimizer.clip
+            if context.optimizer is not None:  # in a loop of somebody else's nothing is compiled for a look
+                self._natively = context.machine.natively
             self._last_look = self.store.last_recorded("norm", arm=self.arm)  # a look that a resume does not repeat
             if start is None:
                 sentence = "the weights of step 0 are gone: drift and turn are not measured in this session"
@@ -169,7 +172,8 @@ class Recorder(Observer):
         looks, watching = self._looks, self.watching
         assert looks is not None and watching is not None
         with self._watching("matrices"):
-            reading = looks.passes.after_update() if updated else looks.passes.at_rest()
+            with self._natively():
+                reading = looks.passes.after_update() if updated else looks.passes.at_rest()
             looks.matrices(step, LIGHT if updated else AT_REST, reading, _unclip(reading.grad_norm, total, self._clip))
         if watching.is_due("circuits", step):
             with self._watching("circuits"):

@@ -110,7 +110,9 @@ class Compiled(Formulas):
                 call.argtypes, call.restype = types, n if name in ("loss_slope", "scores") else None
                 self._calls[name, dtype] = call
         self._squares = library.squares_f32
-        self._squares.argtypes, self._squares.restype = (n, *3 * (pointer,)), None
+        self._look = library.look_f32
+        for summing in (self._squares, self._look):
+            summing.argtypes, summing.restype = (n, *3 * (pointer,)), None
 
     def _call(self, name: str, dtype: torch.dtype, *given: Any) -> Any:
         """Of tensors their memory: contiguous ones, float32 but for activations, which are of `dtype`."""
@@ -252,6 +254,18 @@ class Compiled(Formulas):
         places, sizes = (ctypes.c_void_p * n)(*map(_place, tensors)), (ctypes.c_long * n)(*map(Tensor.numel, tensors))
         sums = torch.empty(n, dtype=torch.float64)
         call(self._squares, n, places, sizes, sums)
+        return sums
+
+    def look(self, parts: Tensor, shapes: Tensor) -> Tensor:
+        """Sums over n pieces of matrices: float64 [heads of all pieces, 9], piece by piece.
+
+        parts: int64 [n, 5], addresses of contiguous float32 numbers, 0 for what is not there: weights w, those before
+        an update, their gradient g, the weights s at the start, the optimizer's mean m of squared gradients. shapes:
+        int64 [n, 3], each piece as [outer, heads, inner]. The sums, with dw the update: |w|^2, |g|^2, |dw|^2,
+        |w - s|^2, <w - s, s>, |s|^2, <dw, g>, <w - s, g>, the sum of m; 0 of what is not there.
+        """
+        sums = torch.empty(int(shapes[:, 1].sum()), 9, dtype=torch.float64)
+        call(self._look, len(parts), parts, shapes, sums)
         return sums
 
 

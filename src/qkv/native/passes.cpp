@@ -497,7 +497,85 @@ void squares(long n, const float *const *tensors, const long *sizes, double *sum
   free(parts), free(firsts);
 }
 
+constexpr long SUMS = 9, PARTS = 5;
+
+// What an observer sums over numbers w of a matrix beside those before an update, their gradient, those at the start and
+// the optimizer's mean of squares: |w|^2, |grad|^2, |dw|^2, |w - start|^2, (w - start) start, |start|^2, dw grad,
+// (w - start) grad, the mean of squares. Where a part is not there (null), so are its sums: they are 0.
+struct Parts {
+  const float *w, *before, *grad, *start, *moment;
+
+  inline void add(long at, long n, floats *sums) const {
+    floats x = load(w + at, n), g = {};
+    sums[0] += x * x;
+    if (grad) {
+      g = load(grad + at, n);
+      sums[1] += g * g;
+    }
+    if (before) {
+      floats moved = x - load(before + at, n);
+      sums[2] += moved * moved;
+      sums[6] += moved * g;
+    }
+    if (start) {
+      floats from = load(start + at, n), way = x - from;
+      sums[3] += way * way;
+      sums[4] += way * from;
+      sums[5] += from * from;
+      sums[7] += way * g;
+    }
+    if (moment) sums[8] += load(moment + at, n);
+  }
+};
+
+// The sums [n, heads, SUMS] of n pieces of matrices, piece by piece; of each its PARTS, and its shape [outer, heads, inner].
+void look(long n, const float *const *parts, const long *shapes, double *sums) {
+  long *firsts = static_cast<long *>(malloc(sizeof(long) * (n + 1)));
+  if (!firsts) abort();
+  firsts[0] = 0;
+  for (long i = 0; i < n; i++) firsts[i + 1] = firsts[i] + shapes[3 * i + 1];
+#pragma omp parallel for schedule(dynamic)
+  for (long i = 0; i < n; i++) {
+    const float *const *at = parts + PARTS * i;
+    const Parts of = {at[0], at[1], at[2], at[3], at[4]};
+    const long outer = shapes[3 * i], heads = shapes[3 * i + 1], inner = shapes[3 * i + 2];
+    double *found = sums + SUMS * firsts[i];
+    for (long j = 0; j < SUMS * heads; j++) found[j] = 0.;
+    if (outer == 1) {
+      for (long head = 0; head < heads; head++)
+        for (long run = 0; run < inner; run += RUN) {
+          floats some[SUMS] = {};
+          const long end = run + RUN < inner ? run + RUN : inner;
+          for (long k = run; k < end; k += WIDTH) of.add(head * inner + k, at_most(end - k), some);
+          for (long j = 0; j < SUMS; j++) found[SUMS * head + j] += total(some[j]);
+        }
+      continue;
+    }
+    floats *some = static_cast<floats *>(aligned_alloc(sizeof(floats), sizeof(floats) * SUMS * heads));
+    if (!some) abort();
+    const long rows = inner < RUN ? RUN / inner : 1;  // of a head's part of so many rows before floats join a double
+    for (long first = 0; first < outer; first += rows) {
+      memset(some, 0, sizeof(floats) * SUMS * heads);
+      for (long row = first; row < outer && row < first + rows; row++)
+        for (long head = 0; head < heads; head++) {
+          floats mine[SUMS];
+          memcpy(mine, some + SUMS * head, sizeof(mine));
+          const long from = (row * heads + head) * inner;
+          for (long k = 0; k < inner; k += WIDTH) of.add(from + k, at_most(inner - k), mine);
+          memcpy(some + SUMS * head, mine, sizeof(mine));
+        }
+      for (long j = 0; j < SUMS * heads; j++) found[j] += total(some[j]);
+    }
+    free(some);
+  }
+  free(firsts);
+}
+
 }  // namespace
+
+extern "C" void look_f32(long n, const float *const *parts, const long *shapes, double *sums) {
+  look(n, parts, shapes, sums);
+}
 
 extern "C" void squares_f32(long n, const float *const *tensors, const long *sizes, double *sums) {
   squares(n, tensors, sizes, sums);
