@@ -101,6 +101,20 @@ def test_attentions_that_share_a_matrix_are_measured_like_all_others(change, sec
         assert table["L0.H1.W_Q"]["angle_to_k"] == pytest.approx(0, abs=1e-4)
 
 
+@pytest.mark.parametrize("n_kv_heads", [4, 2, 1])
+def test_attentions_looked_at_together_are_measured_like_each_alone(n_kv_heads, model, tmp_path, monkeypatch):
+    tables = []
+    for together in (1 << 18, 0):
+        monkeypatch.setattr("qkv.instruments.looks.TOGETHER", together)
+        catalogue = Catalogue(model(d_model=48, n_layers=3, n_heads=4, n_kv_heads=n_kv_heads))
+        tables.append(looked_at(catalogue, tmp_path / f"{together}.sqlite")[0])
+    for address, values in tables[0].items():
+        for name, value in values.items():
+            close = value if value is None else pytest.approx(value, rel=1e-7, abs=1e-7)
+            assert tables[1][address][name] == close, (address, name)
+    assert tables[0].keys() == tables[1].keys() and "L2.H3.QK" in tables[0]
+
+
 def test_every_head_in_the_table_has_all_that_is_measured_of_a_head(model, tmp_path):
     """An address is there with everything or not at all."""
     catalogue = plan_changes(

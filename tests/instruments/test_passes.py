@@ -7,7 +7,7 @@ import torch
 from qkv import native
 from qkv.instruments import measures
 from qkv.instruments.passes import PIECE, Passes
-from qkv.instruments.spectra import Blocks, blocks_of, circuits, own_spectra, product_spectra, spectra
+from qkv.instruments.spectra import Blocks, Heads, circuits, own_spectra, product_spectra, spectra
 from qkv.models.matrices import Catalogue
 from qkv.models.parts import Entry
 from qkv.models.passes import using
@@ -255,7 +255,8 @@ def test_spectra_from_what_blocks_share_equal_numpy(dependent):
     if dependent:  # one of the left factors has no triangle
         matrices[0][1, :, 4] = matrices[0][1, :, 2]
         matrices[0][2] = 0
-    q, k, _, o = shared = blocks_of(matrices, k=2)
+    heads = Heads(dict(enumerate(matrices)), lambda shape: 2)
+    q, k, _, o = shared = [heads.pick([(i, head) for head in range(3)]) for i in range(4)]
     for matrix, blocks in zip(matrices, shared, strict=True):
         for is_wide in (False, True):
             values, top = own_spectra(blocks, 2, is_wide=is_wide)
@@ -265,7 +266,7 @@ def test_spectra_from_what_blocks_share_equal_numpy(dependent):
                 n = 2 if expected[0] else 0
                 assert np.linalg.norm(left[:, :2].T @ directions) ** 2 == pytest.approx(n, abs=1e-6)
     which = [2, 0, 0, 1]
-    for blocks in (q.pick(which), o.pick(which), q.pick(slice(1, 3)), q):
+    for blocks in (q.pick(which), o.pick(which), q.pick([1, 2]), q):
         again = Blocks(blocks.columns)
         np.testing.assert_allclose(blocks.gram, again.gram, atol=1e-12)
         np.testing.assert_allclose(blocks.triangle, again.triangle, atol=1e-10)
@@ -279,5 +280,7 @@ def test_spectra_from_what_blocks_share_equal_numpy(dependent):
 
 
 def test_blocks_of_several_shapes_stand_alone():
-    narrow, wide = blocks_of([torch.ones(2, 6, 3), torch.ones(2, 8, 4)], k=2)
-    assert narrow.gram.shape == (2, 3, 3) and wide.gram.shape == (2, 4, 4)
+    heads = Heads({5: torch.ones(2, 6, 3), 7: torch.ones(2, 8, 4), 8: 2 * torch.ones(2, 6, 3)}, lambda shape: 2)
+    narrow, wide = heads.pick([(8, 1), (5, 0), (8, 0)]), heads.pick([(7, 0), (7, 1)])
+    assert narrow.gram.shape == (3, 3, 3) and wide.gram.shape == (2, 4, 4)
+    assert narrow.columns[:, 0, 0].tolist() == [2, 1, 2] and heads.shape(7) == (8, 4)

@@ -4,9 +4,11 @@ Numbers go in under ids registered once, in canonical order: catalogue entries, 
 what a look costs, is the recorder's; what each number means is in `registry.py`.
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,8 +23,8 @@ from qkv.instruments.spectra import (
     Blocks,
     Circuit,
     CircuitReading,
+    Heads,
     between_spaces,
-    blocks_of,
     circuit_norm,
     circuit_reading,
     circuits,
@@ -40,6 +42,9 @@ __all__ = ["TABLES", "Looks", "Moments"]
 
 TABLES = ("W_E", "W_U")
 """Kinds of matrices with one row (or column) for each token."""
+
+TOGETHER = 1 << 18
+"""Numbers of attentions' matrices that are looked at together: more than a cache holds gains nothing."""
 
 
 @dataclass(frozen=True)
@@ -91,10 +96,8 @@ class Looks:
         self._n_out = np.array([entry.shape[-1] for entry in self.entries])
         self._head_n_out = np.concatenate([_head_n_out(self.entries[i]) for i in self.passes.divided] or [np.zeros(0)])
         self._tops: dict[str, Tensor] = {}
-        self._starts: dict[str, tuple[tuple[Tensor, Tensor], np.ndarray]] = {}
-        self._by_attention: dict[str, list[int]] = {}
-        for i, circuit in enumerate(self._circuits):
-            self._by_attention.setdefault(circuit.address.rpartition("H")[0] or ".", []).append(i)
+        self._starts: dict[int, tuple[tuple[Tensor, Tensor], np.ndarray]] = {}
+        self._alike = self._attentions_alike()
         self.register()
 
     def register(self) -> None:
@@ -138,10 +141,10 @@ class Looks:
                 ids += self._head_ids[name]
                 ranks.append(found)
         self._add(step, ("participation_rank",), ids, np.concatenate(ranks)[None])
-        for name, chosen in self._by_attention.items():
+        for chosen in self._alike:
             before = self._factors(self.passes.before, chosen) if updated else None
             now = self._factors(self.passes.weights, chosen)
-            reading = circuit_reading(now, before, *self._starting(name))
+            reading = circuit_reading(now, before, *self._starting(chosen))
             columns = _circuit_columns(reading, np.full(len(chosen), now[0].shape[-1]))
             alike = [self._circuits[i].is_qk and not self._circuits[i].is_crossed for i in chosen]
             columns["symmetric_share"][~np.array(alike)] = np.nan
@@ -166,25 +169,20 @@ class Looks:
 
     def head_spectra(self, step: int) -> None:
         """The same of every head's matrices and circuits, and the angles between the spaces that a head reads."""
-        seen: set[int] = set()
-        for chosen in self._by_attention.values():
-            pairs: dict[tuple[int, int], list[int]] = {}
-            for i in chosen:
-                pairs.setdefault((self._circuits[i].left, self._circuits[i].right), []).append(i)
-            named = [i for pair in pairs for i in pair]
-            blocks = self._blocks(self.passes.weights, named)
-            then = cache(lambda named=named: self._blocks(self.passes.start, named))
-            for i, each in blocks.items():
-                stored = self._stored[i]
-                if self._named[i].address == self.entries[stored].address and stored not in seen:
-                    self._spectra_of_heads(step, stored, each, lambda i=i, then=then: then()[i])
-                    seen.add(stored)
-            for group in pairs.values():
-                self._spectra_of_circuits(step, group, blocks, then)
-            self._angles(step, chosen, blocks)
-        for i in self._headed:
-            if i not in seen:
-                self._spectra_of_heads(step, i)
+        left = {self._stored[i]: i for i in reversed(range(len(self._named))) if self._is_own(i)}
+        left = {stored: i for stored, i in left.items() if stored in self._headed}
+        for chosen in self._alike:
+            lefts, rights = ([getattr(self._circuits[c], side) for c in chosen] for side in ("left", "right"))
+            named = list(dict.fromkeys(lefts + rights))  # in the order in which they are picked
+            heads = self._heads(self.passes.weights, named)
+            then = cache(lambda named=named: self._heads(self.passes.start, named))
+            own = [i for i in named if self._is_own(i) and left.pop(self._stored[i], None) is not None]
+            self._spectra_of_heads(step, own, heads, then)
+            self._spectra_of_circuits(step, chosen, heads, then)
+            self._angles(step, chosen, heads)
+        for i in left.values():
+            then = cache(lambda i=i: self._heads(self.passes.start, [i]))
+            self._spectra_of_heads(step, [i], self._heads(self.passes.weights, [i]), then)
 
     def rows(self, step: int) -> None:
         """How far each token's row has moved, for each table of tokens."""
@@ -217,69 +215,103 @@ class Looks:
         stretch = self._stretch[circuit.left] if circuit.is_qk else None
         return columns if stretch is None else columns * stretch.square().to(columns)
 
-    def _starting(self, name: str) -> tuple[tuple[Tensor, Tensor] | None, np.ndarray | None]:
-        """The factors at the start of the circuits of one attention and their norms; or none."""
+    def _starting(self, chosen: Sequence[int]) -> tuple[tuple[Tensor, Tensor] | None, np.ndarray | None]:
+        """The factors at the start of circuits that are looked at together, and their norms; or none."""
         if self.passes.start(0) is None:
             return None, None
-        if name not in self._starts:
-            left, right = self._factors(self.passes.start, self._by_attention[name])
-            self._starts[name] = (left, right), circuit_norm((left, right))
-        return self._starts[name]
+        if chosen[0] not in self._starts:
+            left, right = self._factors(self.passes.start, chosen)
+            self._starts[chosen[0]] = (left, right), circuit_norm((left, right))
+        return self._starts[chosen[0]]
 
-    def _blocks(self, of: Callable[[int], Tensor | None], chosen: Sequence[int]) -> dict[int, Blocks]:
+    def _attentions_alike(self) -> list[list[int]]:
+        """The circuits of attentions whose heads have the same shapes, as many together as have room: what is asked
+        of all heads at once costs hardly more than of one attention's, where they are small.
+        """
+        attentions: dict[str, list[int]] = {}
+        for i, circuit in enumerate(self._circuits):
+            attentions.setdefault(circuit.address.rpartition("H")[0], []).append(i)
+        groups: dict[tuple[Any, ...], list[list[int]]] = {}
+        for chosen in attentions.values():
+            circuits = [self._circuits[i] for i in chosen]
+            shapes = {i: self._named[i].shape for c in circuits for i in (c.left, c.right)}
+            pieces = [(c.is_qk, c.is_crossed, c.left_piece, c.right_piece) for c in circuits]
+            numbers = sum(map(math.prod, shapes.values()))
+            alike = groups.setdefault((*shapes.values(), *pieces), [[]])
+            if alike[-1] and (1 + len(alike[-1]) // len(chosen)) * numbers > TOGETHER:
+                alike.append([])
+            alike[-1] += chosen
+        return [sorted(each, key=lambda i: not self._circuits[i].is_qk) for alike in groups.values() for each in alike]
+
+    def _is_own(self, i: int) -> bool:
+        """Whether a named matrix is the one that is stored, and no second name of it."""
+        return self._named[i].address == self.entries[self._stored[i]].address
+
+    def _heads(self, of: Callable[[int], Tensor | None], named: Sequence[int]) -> Heads:
         """The heads of some named matrices in the weights that `of` gives: as columns, d_head of them, d_model long."""
         columns = {}
-        for i in chosen:
+        for i in named:
             stored = of(self._stored[i])
             assert stored is not None
             blocks = head_blocks(self._named[i], stored)
             columns[i] = blocks.mT if self._named[i].kind == "W_O" else blocks
-        k = self._n_followed(next(iter(columns.values())).shape[-2:])
-        return dict(zip(columns, blocks_of(list(columns.values()), k=k), strict=True))
+        return Heads(columns, self._n_followed)
 
-    def _spectra_of_heads(
-        self, step: int, i: int, known: Blocks | None = None, then: Callable[[], Blocks] | None = None
-    ) -> None:
-        """Of one entry; `known` are its heads as columns where somebody has them, and `then` gives those at the start.
+    def _spectra_of_heads(self, step: int, chosen: Sequence[int], heads: Heads, then: Callable[[], Heads]) -> None:
+        """Of every head of some named matrices; `heads` has them, and `then` gives those at the start.
 
         The start goes the very way that its look at step 0 went: another order of sums is another last bit, and a
         resumed run writes the rows of an undisturbed one.
         """
-        entry = self.entries[i]
-        k, name = self._n_followed(head_blocks(entry, self.passes.weights(i)).shape[-2:]), f"{entry.address} by head"
+        alike: dict[tuple[Any, ...], list[int]] = {}
+        for i in chosen:
+            alike.setdefault((heads.shape(i), self._named[i].kind == "W_O"), []).append(i)
+        for (shape, is_wide), group in alike.items():
+            places = [(i, head) for i in group for head in range(self._named[i].n_heads)]
+            k, name = self._n_followed(shape), f"{self._named[group[0]].address} by head"
 
-        def found(stored: Tensor, known: Blocks | None) -> tuple[np.ndarray, Tensor]:
-            if known is not None and known.columns.shape[-2] > known.columns.shape[-1]:
-                return own_spectra(known, k, is_wide=entry.kind == "W_O")
-            return spectra(head_blocks(entry, stored), None, k)
+            def found(
+                of: Heads, k: int = k, places: Sequence[tuple[int, int]] = places, is_wide: bool = is_wide
+            ) -> tuple[np.ndarray, Tensor]:
+                blocks = of.pick(places)
+                if blocks.columns.shape[-2] > blocks.columns.shape[-1]:
+                    return own_spectra(blocks, k, is_wide=is_wide)
+                return spectra(blocks.columns.mT if is_wide else blocks.columns, None, k)
 
-        values, top = found(self.passes.weights(i), known)
-        turned = self._turned(step, name, top, lambda: found(self._at_start(i), then() if then else None)[1])
-        for address in self._head_names(i):
-            self._add_spectra(step, self._head_ids[address], values, turned)
+            values, top = found(heads)
+            turned = self._turned(step, name, top, lambda found=found: found(then())[1])
+            names = [self._head_names(self._stored[i]) for i in group]
+            ids = [n for each in names for n in self._head_ids[each[0]]]
+            self._add_spectra(step, ids, values, turned)
+            ends = np.cumsum([0, *(self._named[i].n_heads for i in group)])
+            for second, first, end in zip(names, ends, ends[1:], strict=False):
+                for address in second[1:]:
+                    self._add_spectra(step, self._head_ids[address], values[first:end], turned[first:end])
 
-    def _spectra_of_circuits(
-        self, step: int, group: Sequence[int], blocks: Mapping[int, Blocks], then: Callable[[], Mapping[int, Blocks]]
-    ) -> None:
-        """Of the circuits that take their factors from two matrices; `then` gives `blocks` at the start."""
-        circuits = [self._circuits[i] for i in group]
-        first, second = circuits[0].left, circuits[0].right
-        pieces = [c.left_piece for c in circuits], [c.right_piece for c in circuits]
-        k = self._n_followed(blocks[first].columns.shape[-2:])
+    def _spectra_of_circuits(self, step: int, chosen: Sequence[int], heads: Heads, then: Callable[[], Heads]) -> None:
+        """Of circuits whose factors are among `heads`; `then` gives those at the start."""
+        alike: dict[tuple[Any, ...], list[int]] = {}
+        for i in chosen:
+            c = self._circuits[i]
+            is_stretched = c.is_qk and self._stretch[c.left] is not None
+            alike.setdefault((heads.shape(c.left), heads.shape(c.right), is_stretched), []).append(i)
+        for (shape, _, is_stretched), group in alike.items():
+            circuits, k = [self._circuits[i] for i in group], self._n_followed(shape)
 
-        def product(left: Blocks, right: Blocks) -> tuple[np.ndarray, Tensor]:
-            columns = self._stretched(circuits[0], left.columns)
-            left = left if columns is left.columns else Blocks(columns)
-            return product_spectra(left.pick(pieces[0]), right.pick(pieces[1]), k)
+            def product(
+                of: Heads, k: int = k, circuits: Sequence[Circuit] = circuits, is_stretched: bool = is_stretched
+            ) -> tuple[np.ndarray, Tensor]:
+                left = of.pick([(c.left, c.left_piece) for c in circuits])
+                if is_stretched:
+                    longer = [self._stretched(c, x) for c, x in zip(circuits, left.columns, strict=True)]
+                    left = Blocks(torch.stack(longer))
+                return product_spectra(left, of.pick([(c.right, c.right_piece) for c in circuits]), k)
 
-        def start() -> Tensor:
-            return product(then()[first], then()[second])[1]
-
-        values, top = product(blocks[first], blocks[second])
-        turned = self._turned(step, circuits[0].address, top, start)
-        self._add_spectra(step, [self._circuit_ids[i] for i in group], values, turned)
-        for circuit, row in zip(circuits, values, strict=True):
-            self._add_top(step, circuit.address, row)
+            values, top = product(heads)
+            turned = self._turned(step, circuits[0].address, top, lambda product=product: product(then())[1])
+            self._add_spectra(step, [self._circuit_ids[i] for i in group], values, turned)
+            for circuit, row in zip(circuits, values, strict=True):
+                self._add_top(step, circuit.address, row)
 
     def _n_followed(self, shape: Sequence[int]) -> int:
         """How many directions of a matrix are followed from the start; 0 where there is no start or no choice."""
@@ -302,25 +334,32 @@ class Looks:
         is_zero = (now == 0).flatten(1).all(1) | (then == 0).flatten(1).all(1)
         return np.where(is_zero.cpu().numpy(), np.nan, between(then, now))
 
-    def _angles(self, step: int, chosen: Sequence[int], blocks: Mapping[int, Blocks]) -> None:
-        """Angles between the spaces that W_Q, W_K and W_V of each head of one attention read."""
-        qk, ov = (
-            next(c for c in map(self._circuits.__getitem__, chosen) if c.is_qk is is_qk) for is_qk in (True, False)
-        )
-        q, k, v = blocks[qk.left], blocks[qk.right], blocks[ov.left]
-        if q.columns.shape[-1] >= q.columns.shape[-2]:
+    def _angles(self, step: int, chosen: Sequence[int], heads: Heads) -> None:
+        """Angles between the spaces that W_Q, W_K and W_V of each head of some attentions read."""
+        circuits = [self._circuits[i] for i in chosen]
+        of_qk, of_ov = ([c for c in circuits if c.is_qk is is_qk] for is_qk in (True, False))
+        length, width = heads.shape(of_qk[0].left)
+        if width >= length:
             return
-        group = self._named[qk.right].group
-        by_query = [q.pick(range(g, len(q.columns), group)) for g in range(group)]
-        of_q = np.stack([between_spaces(each, k) for each in by_query], axis=1).reshape(-1)
-        of_v = between_spaces(v, k)
-        to_q = _root_mean(np.stack([between_spaces(v, each) for each in by_query]))
-        if qk.is_crossed:
-            of_q[:] = to_q[:] = np.nan
-        ids_q, ids_v = (self._head_ids.get(self._named[i].address, []) for i in (qk.left, ov.left))
-        known = np.concatenate([of_q[: len(ids_q)], of_v[: len(ids_v)]])  # a second name cut otherwise has no heads
-        self._add(step, ANGLES[:1], [*ids_q, *ids_v], known[None])
-        self._add(step, ANGLES[1:], ids_v, to_q[None, : len(ids_v)])
+        q = heads.pick([(c.left, c.left_piece) for c in of_qk])
+        k = heads.pick([(c.right, c.right_piece) for c in of_qk])
+        v = heads.pick([(c.left, c.left_piece) for c in of_ov])
+        group = self._named[of_qk[0].right].group
+        from_q, from_v = between_spaces(q, k), between_spaces(v, k)[::group]
+        to_q = _root_mean(between_spaces(v, q).reshape(-1, group).T)
+        if of_qk[0].is_crossed:
+            from_q[:] = to_q[:] = np.nan
+        ids_q, ids_v = self._ids_of_lefts(of_qk), self._ids_of_lefts(of_ov[::group])
+        self._add_known(step, ANGLES[:1], np.append(ids_q, ids_v), np.append(from_q, from_v))
+        self._add_known(step, ANGLES[1:], ids_v, to_q)
+
+    def _ids_of_lefts(self, circuits: Sequence[Circuit]) -> np.ndarray:
+        """Under which ids the heads that are left factors are measured, -1 for one of a name that has no heads."""
+        known = [self._head_ids.get(self._named[c.left].address) for c in circuits]
+        return np.array([-1 if ids is None else ids[c.left_piece] for ids, c in zip(known, circuits, strict=True)])
+
+    def _add_known(self, step: int, names: Sequence[str], ids: np.ndarray, values: np.ndarray) -> None:
+        self._add(step, names, ids[ids >= 0].tolist(), values[None, ids >= 0])
 
     def _add(self, step: int, names: Sequence[str], ids: Sequence[int], values: np.ndarray) -> None:
         if len(ids):

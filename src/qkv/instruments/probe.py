@@ -7,9 +7,9 @@ stacks run by the explicit path, which makes the tables of a probe's few rows an
 """
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import islice
+from itertools import groupby, islice
 from typing import Any
 
 import numpy as np
@@ -78,6 +78,27 @@ def _attentions(model: Any) -> list[_Attention]:
     return found
 
 
+_Seen = tuple[_Attention, Tensor, Tensor, tuple[Tensor, ...] | None]
+"""An attention, its q and k on the batch, and those on the repeated text where that had a pass of its own."""
+
+
+def _together(seen: Iterable[_Seen]) -> Iterator[_Seen]:
+    """Attentions that follow one another and look at the same in the same way as one with the heads of all of them:
+    what is asked of a head is asked once, and not of each layer.
+    """
+
+    def way(one: _Seen) -> tuple[Any, ...]:
+        attention, q, k, _ = one
+        return attention.stack, attention.itself, attention.causal, attention.module.scale, q.shape, k.shape
+
+    for _, each in groupby(seen, way):
+        group = list(each)
+        q, k = (torch.cat(same, dim=1) for same in zip(*[(q, k) for _, q, k, _ in group], strict=True))
+        own_passes = [again for *_, again in group if again is not None]
+        again = tuple(torch.cat(same, dim=1) for same in zip(*own_passes, strict=True))
+        yield group[0][0], q, k, again or None
+
+
 @dataclass(frozen=True)
 class Probe:
     """What is run: a batch of the task's, and token ids that repeat; None where the model takes none."""
@@ -123,7 +144,7 @@ class Probe:
         device = next(model.parameters()).device
         batch, layers, scores = self.batch.to(device), [], []
         period = 0 if self.repeated is None else self.repeated.shape[1] // 2
-        for attention, q, k, again in self._passes(model, batch, device):
+        for attention, q, k, again in _together(self._passes(model, batch, device)):
             reads_source = attention.stack == "enc." or not attention.itself
             found = attention_stats(
                 q,
@@ -145,9 +166,7 @@ class Probe:
         values = np.concatenate(layers, axis=1)
         return np.concatenate([values, np.concatenate(scores)[None]]) if scores else values
 
-    def _passes(
-        self, model: Any, batch: Any, device: Any
-    ) -> Iterator[tuple[_Attention, Tensor, Tensor, tuple[Tensor, Tensor] | None]]:
+    def _passes(self, model: Any, batch: Any, device: Any) -> Iterator[_Seen]:
         """q and k of each attention on the batch, and on the repeated text. Where one pass does for both, that text is
         the last sequence of the batch.
         """

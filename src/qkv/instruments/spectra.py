@@ -6,9 +6,10 @@ circuit A B of rank d_head they are those of R^T G_B R with A^T A = R R^T and G_
 norm, its way from the start and its participation rank need no eigenvalue at all.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,8 +22,8 @@ __all__ = [
     "Blocks",
     "Circuit",
     "CircuitReading",
+    "Heads",
     "between_spaces",
-    "blocks_of",
     "circuit_norm",
     "circuit_reading",
     "circuits",
@@ -109,31 +110,50 @@ class Blocks:
         """Roots of gram's eigenvalues, falling, and its eigenvectors, rising."""
         return _eigh(self.gram)
 
-    def pick(self, which: Sequence[int] | slice) -> "Blocks":
-        """Some of them, with what is known of them; without a copy where that is all in their order, or a slice."""
-        if not isinstance(which, slice) and list(which) == list(range(len(self.columns))):
-            return self
-        picked, known = Blocks(self.columns[which]), self.__dict__
+    def pick(self, which: Sequence[int]) -> "Blocks":
+        """Some of them, with what is known of them; a view where they follow one another."""
+        first, n = which[0], len(which)
+        if list(which) == list(range(first, first + n)):
+            if n == len(self.columns):
+                return self
+            at: Any = slice(first, first + n)
+        else:
+            at = list(which)
+        picked, known = Blocks(self.columns[at]), self.__dict__
         for name in ("gram", "triangle"):
             if name in known:
-                picked.__dict__[name] = known[name][which]
+                picked.__dict__[name] = known[name][at]
         if "eigen" in known:
-            picked.__dict__["eigen"] = tuple(each[which] for each in known["eigen"])
+            picked.__dict__["eigen"] = tuple(each[at] for each in known["eigen"])
         return picked
 
 
-def blocks_of(matrices: Sequence[Tensor], *, k: int) -> list[Blocks]:
-    """Of each [n, length, width]; where their shapes agree, everything is worked out of all of them at once, the
-    eigenvectors where `k`.
+class Heads:
+    """The heads of some matrices, each [n_heads, length, width] as columns: those of one shape are worked out all at
+    once, whatever matrix they are of, the eigenvectors where `follows(shape)` says that directions are followed.
     """
-    if len({matrix.shape[1:] for matrix in matrices}) > 1:
-        return [Blocks(matrix.double()) for matrix in matrices]
-    together = Blocks(torch.cat([matrix.double() for matrix in matrices]))
-    assert together.triangle is not None
-    if k:
-        assert together.eigen is not None
-    ends = np.cumsum([len(matrix) for matrix in matrices])
-    return [together.pick(slice(end - len(matrix), end)) for matrix, end in zip(matrices, ends, strict=True)]
+
+    def __init__(self, matrices: Mapping[int, Tensor], follows: Callable[[Sequence[int]], int]) -> None:
+        by_shape: dict[tuple[int, ...], list[int]] = {}
+        for i, matrix in matrices.items():
+            by_shape.setdefault(tuple(matrix.shape[1:]), []).append(i)
+        self._first: dict[int, tuple[Blocks, int]] = {}
+        for shape, chosen in by_shape.items():
+            blocks = Blocks(torch.cat([matrices[i].double() for i in chosen]))
+            if shape[0] > shape[1]:
+                assert blocks.triangle is not None
+                assert not follows(shape) or blocks.eigen is not None
+            ends = np.cumsum([0, *(len(matrices[i]) for i in chosen)])
+            self._first |= {i: (blocks, int(first)) for i, first in zip(chosen, ends[:-1], strict=True)}
+
+    def shape(self, matrix: int) -> tuple[int, ...]:
+        """(length, width) of a head of that matrix."""
+        return tuple(self._first[matrix][0].columns.shape[1:])
+
+    def pick(self, places: Sequence[tuple[int, int]]) -> Blocks:
+        """The heads at these (matrix, which of its heads), all of one shape."""
+        blocks, _ = self._first[places[0][0]]
+        return blocks.pick([self._first[matrix][1] + which for matrix, which in places])
 
 
 def spectra(left: Tensor, right: Tensor | None = None, k: int = 0) -> tuple[np.ndarray, Tensor]:
