@@ -110,7 +110,7 @@ class _Line:
 def _print(verdict: Mapping[str, Any]) -> None:
     """The sentence, then what it rests on."""
     from qkv.commands import screen
-    from qkv.views.study_page import ARM_COLUMNS, EFFECT_COLUMNS, arm_cells, as_shown, effect_cells
+    from qkv.views.study_page import ARM_COLUMNS, EFFECT_COLUMNS, arm_cells, as_shown, effect_cells, expectations
 
     verdict = as_shown(verdict)
     if verdict["plain"]:
@@ -125,6 +125,8 @@ def _print(verdict: Mapping[str, Any]) -> None:
         print(f"The full run on this text said: {verdict['full_answer']}")
     for missing in verdict["not_reached"]:
         print(f"Not reached in the time: {missing}. The same command goes on.")
-    print(f"\nIt would be wrong if: {verdict['falsified_by']}")
+    print()
+    for heading, words in expectations(verdict):
+        print(f"{heading}: {words}")
     print(f"Published: {verdict['literature']}")
     print(f"Every one of {many(verdict['trainings'], 'training')} is logged in {verdict['run']}; open its page.html")

@@ -12,7 +12,18 @@ from typing import Any
 from qkv.errors import ConfigError
 from qkv.studies.design import Arm, Contrast, Design
 from qkv.studies.question import Ask, Question
-from qkv.studies.sentences import arm_words, effect_row, intervals, judged_by, notes, plainly, scale_words, sentence
+from qkv.studies.sentences import (
+    arm_words,
+    effect_row,
+    intervals,
+    judged_by,
+    notes,
+    otherwise,
+    plainly,
+    refuted_by,
+    scale_words,
+    sentence,
+)
 from qkv.studies.statistics import how_exact
 from qkv.studies.verdicts import ONLY_ALONE, Findings, Values, judged, numbered
 
@@ -73,6 +84,9 @@ def judged_anew(question: Question, kept: Mapping[str, Any]) -> dict[str, Any]:
             *notes(effects, {name: contrast.arms for name, contrast in today.items()}, kept["arms"]),
         ],
         "arms": [{**row, "what": _whole_words(design, row)} for row in kept["arms"]],
+        "falsified_by": question.falsified_by,
+        "otherwise": otherwise(effects),
+        "refuted_by": refuted_by(found.primary),
         "literature": question.literature,
     }
 

@@ -89,7 +89,7 @@ class Ask:
 class Plain:
     """The answer for who meets attention for the first time: a sentence for each way that the main effect comes out.
 
-    It is about the main effect alone, and says no more than its verdict; `{effect}` becomes its size.
+    It is about one effect alone, and says no more than its verdict; `{effect}` becomes its size.
     """
 
     above: str
@@ -120,8 +120,8 @@ class Question:
     """The answer in words, without the scale, for a primary effect that has an interval."""
     plain: Plain
     """The same for a newcomer."""
-    second: tuple[str, Plain] | None = None
-    """Where two things are asked: the effect that answers the second, and its sentences."""
+    also: tuple[tuple[str, Plain], ...] = ()
+    """Where more than one thing is asked: the effects that answer the others, each with its sentences."""
     heard: str = ""
     """What is often said or read about it that is wrong or half of the truth, and what the whole is; no figures."""
     derive: Derive | None = None

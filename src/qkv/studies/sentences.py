@@ -23,7 +23,9 @@ __all__ = [
     "intervals",
     "judged_by",
     "notes",
+    "otherwise",
     "plainly",
+    "refuted_by",
     "scale_words",
     "sentence",
     "verdict_file",
@@ -91,16 +93,52 @@ def sentence(question: Question, findings: Findings) -> str:
 
 
 def plainly(question: Question, findings: Findings) -> str:
-    """The answer for a newcomer, of the main effect alone, and of the second where two things are asked.
+    """The answer for a newcomer, of the main effect alone, and of others where more than one thing is asked.
 
     Empty where no replicate says anything of the first.
     """
     words = _said(question.plain, findings.primary)
-    if words and question.second is not None:
-        name, plain = question.second
+    for name, plain in question.also if words else ():
         found = [effect for effect in findings.effects if effect.contrast.name == name]
-        words += "".join(f" {_said(plain, effect) or plain.unresolved}" for effect in found)
+        words += "".join(f" {_said(plain, effect) or plain.unresolved}".rstrip() for effect in found)
     return words
+
+
+def otherwise(effects: Sequence[Effect]) -> list[str]:
+    """Effects that came out otherwise than was expected before the first training, their size, and what was expected.
+
+    Only what the run settles: an expectation that it leaves open is not met and not refuted.
+    """
+    return [
+        f"{effect.contrast.name} is {amount(effect.result.effect, unit=effect.contrast.unit)} {effect.contrast.unit},"
+        f" {effect.told.verdict} (expected: {effect.contrast.expected})"
+        for effect in effects
+        if _is_refuted(effect)
+    ]
+
+
+def _is_refuted(effect: Effect) -> bool:
+    words, verdict = effect.contrast.expected.removeprefix("far "), effect.told.verdict
+    sign = math.copysign(1.0, effect.result.effect or 0.0)
+    if words.startswith(("above 0", "below 0")):
+        meant = 1.0 if words.startswith("above") else -1.0
+        return verdict == "equivalent" or (verdict.startswith("differs") and sign != meant)
+    return words.startswith(("near 0", "0")) and verdict == "differs"
+
+
+def refuted_by(effect: Effect) -> str:
+    """What would show the answer itself to be wrong, whatever had been expected; empty where there is none."""
+    result, unit = effect.told, effect.contrast.unit
+    margin = f"{amount(effect.contrast.margin, signed=False, unit=unit)} {unit}"
+    beyond = {
+        "differs": "to 0 or beyond it",
+        "differs but trivially": f"to 0, or beyond {margin}",
+        "equivalent": f"beyond {margin}, to either side",
+    }.get(result.verdict)
+    if beyond is None or result.effect is None:
+        return ""
+    mean = amount(result.effect, unit=unit)
+    return f"More replicates of the same design that bring the effect, {mean} {unit} here, {beyond}."
 
 
 def _said(plain: Plain, effect: Effect) -> str:
@@ -111,11 +149,13 @@ def _said(plain: Plain, effect: Effect) -> str:
     if result.verdict in ("unresolved", "left out"):
         return plain.unresolved
     if result.verdict == "equivalent":
-        return plain.equivalent
-    if result.verdict == "differs but trivially":
-        return plain.slightly
-    words = plain.above if (result.effect or 0.0) > 0 else plain.below
-    return words.format(effect=amount(abs(result.effect or 0.0), False, effect.contrast.unit))
+        words = plain.equivalent
+    elif result.verdict == "differs but trivially":
+        words = plain.slightly
+    else:
+        words = plain.above if (result.effect or 0.0) > 0 else plain.below
+    size = abs(result.effect or 0.0)
+    return words.format(effect=f"{size:.1f}" if size >= 10 else amount(size, False, effect.contrast.unit))
 
 
 def _unresolved(findings: Findings) -> str:
@@ -266,6 +306,8 @@ def verdict_file(question: Question, findings: Findings, run: str, full: str = "
         "intervals": intervals(primary),
         "earlier_designs": list(findings.earlier),
         "falsified_by": question.falsified_by,
+        "otherwise": otherwise(findings.effects),
+        "refuted_by": refuted_by(primary),
         "literature": question.literature,
         "scale": scale_words(findings),
         "sizes": dataclasses.asdict(findings.design.scale),

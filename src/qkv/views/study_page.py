@@ -17,7 +17,7 @@ from qkv.views.page import page_of
 from qkv.views.payloads import Host
 from qkv.views.study_room import StudyPayload, as_shown, effort, study_room
 
-__all__ = ["answer_text", "as_shown", "effort", "study_page", "write_study_page"]
+__all__ = ["answer_text", "as_shown", "effort", "expectations", "study_page", "write_study_page"]
 
 
 def write_study_page(folder: Path) -> Path:
@@ -93,7 +93,7 @@ def answer_text(verdict: Mapping[str, Any], picture: str = "") -> str:
         lines += [f"Not reached in the time: {'; '.join(verdict['not_reached'])}.", ""]
     if verdict["arms"]:
         lines += [*_folded("Every arm", _markdown(ARM_COLUMNS, map(arm_cells, verdict["arms"]))), ""]
-    lines += [f"What would show it to be wrong: {verdict['falsified_by']}", ""]
+    lines += [line for told in expectations(verdict) for line in (f"{told[0]}: {told[1]}", "")]
     lines += [f"What has been published: {verdict['literature']}", ""]
     lines += [
         f"{effort(verdict)}; text {verdict['source']['name']},"
@@ -101,6 +101,23 @@ def answer_text(verdict: Mapping[str, Any], picture: str = "") -> str:
         "",
     ]
     return "\n".join(lines)
+
+
+def expectations(verdict: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """(heading, words): what would show the answer and what was expected to be wrong, and what came out otherwise.
+
+    Files of an older form tell the expectation only.
+    """
+    said = verdict.get("otherwise")
+    told = [
+        ("What would show this answer to be wrong", verdict.get("refuted_by", "")),
+        ("What would show the expectation before the first training to be wrong", verdict["falsified_by"]),
+        (
+            "What came out otherwise than expected",
+            "" if said is None else f"{'; '.join(said) or 'nothing that this run settles'}.",
+        ),
+    ]
+    return [(heading, words) for heading, words in told if words]
 
 
 def _folded(title: str, lines: Sequence[str]) -> list[str]:

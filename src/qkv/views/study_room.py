@@ -131,6 +131,9 @@ class StudyRoom:
     notes: tuple[str, ...]
     """What has to be known beside the table of effects."""
     falsified_by: str
+    otherwise: tuple[str, ...] | None
+    """What came out otherwise than expected; None in files of an older form."""
+    refuted_by: str
     literature: str
     design: str
     """Hash of the design."""
@@ -185,6 +188,8 @@ def study_room(verdict: Mapping[str, Any], rows: Iterable[Mapping[str, Any]] = (
         not_reached=tuple(verdict["not_reached"]),
         notes=tuple(verdict.get("notes", ())),
         falsified_by=verdict["falsified_by"],
+        otherwise=tuple(verdict["otherwise"]) if "otherwise" in verdict else None,
+        refuted_by=verdict.get("refuted_by", ""),
         literature=verdict["literature"],
         design=verdict["design"],
         designs=_designs(rows, (*verdict["earlier_designs"], verdict.get("seeds", 0))),
@@ -374,6 +379,8 @@ def _unfinished(folder: Path, rows: Sequence[Mapping[str, Any]]) -> StudyRoom:
         not_reached=(),
         notes=(),
         falsified_by="",
+        otherwise=None,
+        refuted_by="",
         literature="",
         design=design["hash"],
         designs=_designs(rows, (design["replicates"],)),

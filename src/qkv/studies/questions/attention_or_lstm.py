@@ -313,20 +313,22 @@ QUESTION = Question(
         ),
         unresolved="Whether attention or an LSTM of as many parameters does better, this run cannot tell.",
     ),
-    second=(
-        "recall answers",
-        Plain(
-            above=(
-                "Where an answer has to be fetched from an earlier place of the window, attention gets {effect} more"
-                " of 100 right than the LSTM."
+    also=(
+        (
+            "recall answers",
+            Plain(
+                above=(
+                    "Where an answer has to be fetched from an earlier place of the window, attention gets {effect}"
+                    " more of 100 right than the LSTM."
+                ),
+                below=(
+                    "Where an answer has to be fetched from an earlier place of the window, the LSTM gets {effect} more"
+                    " of 100 right than attention."
+                ),
+                slightly="Where an answer has to be fetched from an earlier place, they are almost as good.",
+                equivalent="Where an answer has to be fetched from an earlier place, they are as good.",
+                unresolved="Which of them fetches more from earlier places of the window, this run cannot tell.",
             ),
-            below=(
-                "Where an answer has to be fetched from an earlier place of the window, the LSTM gets {effect} more"
-                " of 100 right than attention."
-            ),
-            slightly="Where an answer has to be fetched from an earlier place of the window, they are almost as good.",
-            equivalent="Where an answer has to be fetched from an earlier place of the window, they are as good.",
-            unresolved="Which of them fetches more from earlier places of the window, this run cannot tell.",
         ),
     ),
     heard=(

@@ -259,20 +259,22 @@ QUESTION = Question(
         equivalent="One head as wide as the model does as well as several, at this size.",
         unresolved="Whether several heads do better than one, this run cannot tell.",
     ),
-    second=(
-        f"{_GLOROT_ONE}, undivided - {_GLOROT_ONE}",
-        Plain(
-            above=(
-                "Not dividing scores by sqrt(d_k) costs {effect} nats a token where q and k start with variance 1, the"
-                " rate tuned for it."
+    also=(
+        (
+            f"{_GLOROT_ONE}, undivided - {_GLOROT_ONE}",
+            Plain(
+                above=(
+                    "Not dividing scores by sqrt(d_k) costs {effect} nats a token where q and k start with variance 1,"
+                    " the rate tuned for it."
+                ),
+                below=(
+                    "Not dividing scores by sqrt(d_k) saves {effect} nats a token where q and k start with variance 1,"
+                    " the rate tuned for it."
+                ),
+                slightly="Not dividing scores by sqrt(d_k) makes next to no difference, at a rate of its own.",
+                equivalent="Not dividing scores by sqrt(d_k) makes no difference that matters, at a rate of its own.",
+                unresolved="What not dividing scores by sqrt(d_k) does, this run cannot tell.",
             ),
-            below=(
-                "Not dividing scores by sqrt(d_k) saves {effect} nats a token where q and k start with variance 1, the"
-                " rate tuned for it."
-            ),
-            slightly="Not dividing scores by sqrt(d_k) makes next to no difference, at a rate of its own.",
-            equivalent="Not dividing scores by sqrt(d_k) makes no difference that matters, at a rate of its own.",
-            unresolved="What not dividing scores by sqrt(d_k) does, this run cannot tell.",
         ),
     ),
     heard=(

@@ -229,14 +229,16 @@ QUESTION = Question(
         equivalent="A causal model does as well without positions as with rotary ones.",
         unresolved="Whether a causal model needs positions, this run cannot tell.",
     ),
-    second=(
-        "masked - causal",
-        Plain(
-            above="One that sees both sides misses them more, by {effect} nats a token.",
-            below="One that sees both sides misses them less, by {effect} nats a token.",
-            slightly="One that sees both sides misses them almost exactly as much.",
-            equivalent="One that sees both sides misses them as much.",
-            unresolved="Whether one that sees both sides misses them more, this run cannot tell.",
+    also=(
+        (
+            "masked - causal",
+            Plain(
+                above="One that sees both sides misses them more, by {effect} nats a token.",
+                below="One that sees both sides misses them less, by {effect} nats a token.",
+                slightly="One that sees both sides misses them almost exactly as much.",
+                equivalent="One that sees both sides misses them as much.",
+                unresolved="Whether one that sees both sides misses them more, this run cannot tell.",
+            ),
         ),
     ),
     heard=(

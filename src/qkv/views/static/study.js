@@ -137,7 +137,7 @@ function render({ model, el }) {
     curves(off, el, study.arms);
     el.append(armTable(study.arms));
   }
-  for (const [name, words] of [["What would show it to be wrong", study.falsified_by], ["What has been published", study.literature]]) if (words) el.append(h("h2", null, name), h("p", null, words));
+  for (const [name, words] of [["What would show this answer to be wrong", study.refuted_by], ["What would show the expectation before the first training to be wrong", study.falsified_by], ["What came out otherwise than expected", study.otherwise === null ? "" : `${study.otherwise.join("; ") || "nothing that this run settles"}.`], ["What has been published", study.literature]]) if (words) el.append(h("h2", null, name), h("p", null, words));
   const all = log(study);
   if (all) el.append(h("h2", null, "The log"), all);
   return off;
