@@ -316,14 +316,24 @@ READING = (
 
 
 def measured(verdict: dict[str, Any], kept: dict[str, Any]) -> str:
-    """What a short answer rests on, in a line: the main effect, its interval and verdict, and the run."""
-    row = verdict["contrasts"][0]
+    """What a short answer rests on: the run, and of every effect in it the size, interval and verdict."""
+    first, *others = verdict["contrasts"]
+    also = [name for name, _ in questions()[verdict["study"]].also]
+    told = [first, *(row for name in also for row in others if row["name"] == name)]
     anew = "" if verdict["verdict"] == kept["verdict"] else f" (judged anew; it was {kept['verdict']})"
-    effect, low, high = (amount(row[name], unit=row["unit"]) for name in ("effect", "low", "high"))
-    bounds = "" if row["low"] is None else f" (95 % interval {low} to {high})"
-    number = "" if row["effect"] is None else f": {effect} {row['unit']}{bounds}"
     kind = "Weak, from a quick run" if verdict["quick"] else "From a full run"
-    return f"*{kind}. {row['what'][0].upper()}{row['what'][1:]}{number}; {verdict['verdict']}{anew}.*"
+    if verdict["not_reached"] and "planned_trainings" in verdict:
+        kind += f", unfinished: {verdict['trainings']:,} of about {verdict['planned_trainings']:,} trainings"
+    return f"*{kind}. {' '.join(f'{_of_a_row(row)}{anew * (row is first)}.' for row in told)}*"
+
+
+def _of_a_row(row: dict[str, Any]) -> str:
+    """One effect, its interval, how many replicates tell it, and its verdict."""
+    effect, low, high = (amount(row[name], unit=row["unit"]) for name in ("effect", "low", "high"))
+    n = f"{row['n']:,} {'replicates' if row['sd'] is not None else 'tries'}"
+    bounds = "" if row["low"] is None else f" (95 % interval {low} to {high}, {n})"
+    number = "" if row["effect"] is None else f": {effect} {row['unit']}{bounds}"
+    return f"{row['what'][0].upper()}{row['what'][1:]}{number}; {row['verdict']}"
 
 
 def answer_page(question: Question) -> str:
