@@ -13,6 +13,7 @@ from qkv.errors import ConfigError
 from qkv.studies.design import Arm, Contrast, Design
 from qkv.studies.question import Ask, Question
 from qkv.studies.sentences import (
+    accounts,
     arm_words,
     effect_row,
     intervals,
@@ -85,6 +86,7 @@ def judged_anew(question: Question, kept: Mapping[str, Any]) -> dict[str, Any]:
         ],
         "arms": [{**row, "what": _whole_words(design, row)} for row in kept["arms"]],
         "falsified_by": question.falsified_by,
+        "accounts": accounts(question),
         "otherwise": otherwise(effects),
         "refuted_by": refuted_by(found.primary),
         "literature": question.literature,

@@ -16,6 +16,7 @@ from qkv.studies.statistics import how_exact
 from qkv.studies.verdicts import ArmFigures, Effect, Findings
 
 __all__ = [
+    "accounts",
     "amount",
     "arm_words",
     "described",
@@ -124,6 +125,11 @@ def _is_refuted(effect: Effect) -> bool:
         meant = 1.0 if words.startswith("above") else -1.0
         return verdict == "equivalent" or (verdict.startswith("differs") and sign != meant)
     return words.startswith(("near 0", "0")) and verdict == "differs"
+
+
+def accounts(question: Question) -> dict[str, Any] | None:
+    """The names of effects that are told side by side, for a file; None where there are none."""
+    return None if question.accounts is None else dataclasses.asdict(question.accounts)
 
 
 def refuted_by(effect: Effect) -> str:
@@ -306,6 +312,7 @@ def verdict_file(question: Question, findings: Findings, run: str, full: str = "
         "intervals": intervals(primary),
         "earlier_designs": list(findings.earlier),
         "falsified_by": question.falsified_by,
+        "accounts": accounts(question),
         "otherwise": otherwise(findings.effects),
         "refuted_by": refuted_by(primary),
         "literature": question.literature,
