@@ -18,6 +18,7 @@ from qkv.studies.sentences import (
     effect_row,
     intervals,
     judged_by,
+    made_for,
     notes,
     otherwise,
     plainly,
@@ -81,7 +82,14 @@ def judged_anew(question: Question, kept: Mapping[str, Any]) -> dict[str, Any]:
         "scale": scale_words(found),
         "contrasts": [effect_row(effect) for effect in effects],
         "notes": [
-            *filter(None, [kept.get("counted"), judged_by(kept.get("earlier_margins", ()), kept["unit"])]),
+            *filter(
+                None,
+                [
+                    kept.get("counted"),
+                    judged_by(kept.get("earlier_margins", ()), kept["unit"]),
+                    made_for(kept.get("taken_over", ())),
+                ],
+            ),
             *notes(effects, {name: contrast.arms for name, contrast in today.items()}, kept["arms"]),
         ],
         "arms": [{**row, "what": _whole_words(design, row)} for row in kept["arms"]],

@@ -23,6 +23,7 @@ __all__ = [
     "effect_row",
     "intervals",
     "judged_by",
+    "made_for",
     "notes",
     "otherwise",
     "plainly",
@@ -223,6 +224,16 @@ def judged_by(margins: Sequence[float], unit: str) -> str:
     return f"The same trainings were judged before, by a margin of {told}" if margins else ""
 
 
+def made_for(taken_over: Sequence[str]) -> str:
+    """That some of the trainings were made for other designs; empty where none were."""
+    if not taken_over:
+        return ""
+    return (
+        "Trainings that were made for other designs of this question on this text, with other effects or arms, count"
+        f" here too: {', '.join(taken_over)}"
+    )
+
+
 def notes(
     effects: Sequence[Effect], reads: Mapping[str, Sequence[str]], arms: Sequence[Mapping[str, Any]]
 ) -> list[str]:
@@ -302,10 +313,11 @@ def verdict_file(question: Question, findings: Findings, run: str, full: str = "
         "contrasts": [effect_row(effect) for effect in findings.effects],
         "arms": arms,
         "notes": [
-            *filter(None, [counted, judged_by(findings.margins, primary.contrast.unit)]),
+            *filter(None, [counted, judged_by(findings.margins, primary.contrast.unit), made_for(findings.taken_over)]),
             *notes(findings.effects, reads, arms),
         ],
         "earlier_margins": list(findings.margins),
+        "taken_over": list(findings.taken_over),
         "counted": counted,
         "not_reached": list(findings.not_reached),
         "trainings": findings.trainings,
