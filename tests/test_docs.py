@@ -139,7 +139,7 @@ def test_the_answers_that_an_older_rule_gave_are_judged_anew(generate):
     assert "*W_E: causal ~ masked, less its ceiling* is left out and was unresolved" in page
     anew = json.loads((DOCS / "answers" / "results" / "gradient-path-quick.json").read_text("utf-8"))
     turned = generate.measured(anew, anew | {"verdict": "equivalent"})
-    assert turned.endswith("differs but trivially (judged anew; it was equivalent).*")
+    assert "differs but trivially (judged anew; it was equivalent). " in turned
     assert generate.measured(anew, anew) == turned.replace(" (judged anew; it was equivalent)", "")
 
 
