@@ -292,7 +292,7 @@ def test_where_seeds_agree_on_nothing_the_end_task_is_not_asked():
     ("moved", "earned", "words"),
     [
         ("differs", "differs", "(that is learning: W_E moved further than on labels that nothing could tell, by 0.250"),
-        ("differs", "differs", "and its movement earned +0.250 nats of the fall of the loss): set back"),
+        ("differs", "differs", "and its movement earned +0.250 nats of the 0.250 by which the loss fell): set back"),
         (
             "equivalent",
             "differs",
