@@ -224,7 +224,7 @@ def _claim(findings: Findings) -> str:
     verdict, effect = findings.primary.result.verdict, findings.primary.result.effect or 0.0
     rest = _of_reaching(findings)
     former = "the step of copying with the former held, less that with the latter, is"
-    held = "held for the first third of a training, from Glorot's start, at the rate of nothing held,"
+    held = "held for the first third of a training, from Glorot's start, at the learning rate tuned with nothing held,"
     either = f"copying begins later with W_V and W_O {held} than with W_Q and W_K"
     if verdict == "left out":
         return f"Whether {either} cannot be told{rest}"
