@@ -35,6 +35,8 @@ def test_a_training_that_diverged_has_reached_nothing_and_its_end_counts():
         for r in range(1, 6)
     }
     assert _values(shares, design, reported) == {1: 0.0, 2: 0.0, 3: 1.0, 4: 1.0, 5: 1.0}
+    either = next(c for c in design.contrasts if c.name == design.primary.needs)
+    assert _values(either, design, reported) == dict.fromkeys(range(1, 6), 1.0), "one is enough, two count once"
     assert list(_values(delay, design, reported).values()) == [design.scale.steps - 100.0] * 2 + [0.0] * 3
 
 

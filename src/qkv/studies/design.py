@@ -24,7 +24,8 @@ _TUNING_SEEDS = 1_000_000
 """Seeds of tuning runs start here, so that no training is both tuned on and reported."""
 
 OF_TRAININGS = "of the trainings"
-"""The unit of a share of trainings: each value is 1 or 0, and its interval is that of a rate."""
+"""The unit of a share of trainings: each value is 1 or 0, and its interval is that of a rate. One that reads several
+trainings of a replicate is 1 where any of them is: they share its seed, and are one try."""
 COUNTED = ("steps",)
 """Units that come in whole numbers, and are told in whole numbers (`static/study.js` too)."""
 

@@ -162,7 +162,8 @@ def _said(plain: Plain, effect: Effect) -> str:
     else:
         words = plain.above if (result.effect or 0.0) > 0 else plain.below
     size = abs(result.effect or 0.0)
-    return words.format(effect=f"{size:.1f}" if size >= 10 else amount(size, False, effect.contrast.unit))
+    unit = effect.contrast.unit
+    return words.format(effect=f"{size:.1f}" if size >= 10 and unit not in COUNTED else amount(size, False, unit))
 
 
 def _unresolved(findings: Findings) -> str:

@@ -274,7 +274,8 @@ def _values(contrast: Contrast, design: Design, reported: Reported) -> Values:
         read = _read(contrast, design, replicate, reported)
         if None not in read:
             weights = [weight for weight, _, _ in contrast.terms]
-            values[replicate] = sum(weight * x for weight, x in zip(weights, read, strict=True) if x is not None)
+            value = sum(weight * x for weight, x in zip(weights, read, strict=True) if x is not None)
+            values[replicate] = min(1.0, value) if contrast.unit == OF_TRAININGS else value
     return values
 
 

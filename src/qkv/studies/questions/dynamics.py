@@ -48,7 +48,8 @@ def _free(prefix: str = "", layers: int = 2, **more: Any) -> Arm:
 def _held(what: str, until: int, prefix: str = "", name: str = "held", **more: Any) -> Arm:
     """Some matrices kept at their start for the first steps, at the rate of the free training."""
     return Arm(
-        name=f"{prefix}{what} {name}", what=f"{_WORDS[what]} held at the start for the first {until} steps",
+        name=f"{prefix}{what} {name}",
+        what=f"{_WORDS[what]} held at the start for the first {until} steps, at the rate of {prefix}{_FREE}",
         changes=(f"{_HELD[what]}=freeze@0..{until}",), layout=_START, trainer="timed", tune=f"{prefix}{_FREE}", **more,
     )  # fmt: skip
 
@@ -83,11 +84,14 @@ def _first(stage: str, margin: float, prefix: str = "") -> Contrast:
 
 
 def _either_reached(stage: str, prefix: str = "") -> Contrast:
-    """Whether there is anything to compare of the two: the share of both arms' trainings that got there."""
+    """Whether there is anything to compare of the two: the share of replicates in which either got there.
+
+    One try a replicate: the two share its seed, its batches and its rate.
+    """
     return Contrast(
-        name=f"{prefix}VO or QK held: {stage} reached", what="share of the trainings of both that reached it at all",
-        terms=tuple((0.5, f"{prefix}{what} held", f"reached {stage}") for what in _PAIRS), margin=0.05,
-        unit=OF_TRAININGS, expected="1", tries=2,
+        name=f"{prefix}VO or QK held: {stage} reached", what="share of replicates in which one of the two reached it",
+        terms=tuple((1.0, f"{prefix}{what} held", f"reached {stage}") for what in _PAIRS), margin=0.05,
+        unit=OF_TRAININGS, expected="1",
     )  # fmt: skip
 
 
@@ -219,20 +223,20 @@ def _full(ask: Ask) -> Design:
 def _claim(findings: Findings) -> str:
     verdict, effect = findings.primary.result.verdict, findings.primary.result.effect or 0.0
     rest = _of_reaching(findings)
-    difference = "the delay of copying by holding the former, less that by holding the latter, is"
-    held = "for the first third of a training, from Glorot's start,"
+    former = "the step of copying with the former held, less that with the latter, is"
+    held = "held for the first third of a training, from Glorot's start, at the learning rate tuned with nothing held,"
+    either = f"copying begins later with W_V and W_O {held} than with W_Q and W_K"
     if verdict == "left out":
-        return f"Whether holding W_V and W_O {held} delays copying more than holding W_Q and W_K cannot be told{rest}"
+        return f"Whether {either} cannot be told{rest}"
     if verdict == "unresolved":
-        what = f"Whether holding W_V and W_O {held} delays copying more than holding W_Q and W_K"
-        return f"{what} is not settled by this run{rest}; {difference}"
+        return f"Whether {either} is not settled by this run{rest}; {former}"
     if verdict == "equivalent":
-        return f"Holding W_V and W_O {held} delays copying as much as holding W_Q and W_K{rest}: {difference}"
+        return f"With W_V and W_O {held} copying begins as late as with W_Q and W_K{rest}: {former}"
     small = ", by less than would matter" if verdict == "differs but trivially" else ""
     if effect > 0:
-        return f"Holding W_V and W_O {held} delays copying more than holding W_Q and W_K{small}{rest}: {difference}"
-    difference = "the delay of copying by holding the latter, less that by holding the former, is"
-    return f"Holding W_Q and W_K {held} delays copying more than holding W_V and W_O{small}{rest}: {difference}"
+        return f"With W_V and W_O {held} copying begins later than with W_Q and W_K{small}{rest}: {former}"
+    latter = "the step of copying with the latter held, less that with the former, is"
+    return f"With W_Q and W_K {held} copying begins later than with W_V and W_O{small}{rest}: {latter}"
 
 
 def _of_reaching(findings: Findings) -> str:
@@ -252,9 +256,7 @@ def _of_reaching(findings: Findings) -> str:
     words += _while_held(findings)
     shorter, below = findings.there("1 layer: loss"), findings.effect("1 layer: copying reached").result.effect
     if shorter and below == 1:
-        words.append(
-            f"one layer gets below striking letters out too, and ends {amount(shorter, False)} nats a letter above two"
-        )
+        words.append(f"one layer reaches `copying` too, and ends {amount(shorter, False)} nats a letter above two")
     return f" ({'; '.join(words)})" if words else ""
 
 
@@ -277,12 +279,65 @@ def _missed(result: Comparison) -> int:
     return round((1 - (result.effect or 0.0)) * result.n)
 
 
+def _put_off(what: str) -> tuple[str, Plain]:
+    """What holding a pair does to copying, beside nothing held."""
+    pair = _WORDS[what]
+    return f"{what} held: copying", Plain(
+        above=f"Holding {pair} puts it off by {{effect}} steps.",
+        below=f"Holding {pair} brings it forward by {{effect}} steps.",
+        slightly=f"Holding {pair} hardly moves that step.",
+        equivalent=f"Holding {pair} does not move that step by anything that matters.",
+        unresolved=f"Whether holding {pair} puts it off or brings it forward, this run cannot tell.",
+    )
+
+
+_AT_ONCE = "With nothing held it begins at once."
+_ALSO = (
+    (
+        f"{_FREE}: copying",
+        Plain(
+            above="With nothing held it begins at step {effect}.",
+            below=_AT_ONCE,
+            slightly=_AT_ONCE,
+            equivalent=_AT_ONCE,
+            unresolved="When it begins with nothing held, this run cannot tell.",
+        ),
+    ),
+    *map(_put_off, ("QK", "VO")),
+    (
+        "nearest to unigrams -> nearest to bigrams",
+        Plain(
+            above=(
+                "On text predictions are nearest to those of counting single tokens first, and {effect} steps later to"
+                " those of counting pairs."
+            ),
+            below="On text predictions are nearest to those of counting pairs before those of counting single tokens.",
+            slightly="On text predictions are nearest to those of single tokens and of pairs at almost the same step.",
+            equivalent="On text predictions are nearest to those of single tokens and of pairs at the same step.",
+            unresolved="Whether a model is like counting single tokens before it is like pairs, this run cannot tell.",
+        ),
+    ),
+    (
+        "nearest to bigrams -> nearest to trigrams",
+        Plain(
+            above="From there they come nearer to those of counting threes for {effect} steps at the least.",
+            below="They are nearest to those of counting threes before those of counting pairs.",
+            slightly="They are nearest to those of counting threes at almost the same step as to those of pairs.",
+            equivalent="They are nearest to those of counting threes at the same step as to those of pairs.",
+            unresolved="Whether they come nearer to those of counting threes after that, this run cannot tell.",
+        ),
+    ),
+)
+
+
 QUESTION = Question(
     name="dynamics",
     asks="What is learned in which order, and when do heads learn to copy?",
     answer=(
-        "the step at which copying begins, and at which the loss on text passes what counting tokens and pairs gives;"
-        " when predictions are nearest to those of either; by how much holding a matrix for the first third delays each"
+        "the step at which copying begins (`copying`: on a block of letters that comes again and again the loss is half"
+        " of what is left to whoever knows its letters and strikes out each that has come), and at which the loss on"
+        " text passes what counting tokens and pairs gives; when predictions are nearest to those of either; by how"
+        " much holding a matrix for the first third, at the learning rate that is best with nothing held, delays each"
         " stage; one and three layers beside two"
     ),
     falsified_by=(
@@ -301,23 +356,27 @@ QUESTION = Question(
     ),
     plain=Plain(
         above=(
-            "Held at a large random start for a while, W_V and W_O put off learning to copy more than W_Q and W_K do."
+            "Copying of letters that come again begins later with W_V and W_O held at a large random start for a while"
+            " than with W_Q and W_K held so."
         ),
         below=(
-            "Held at a large random start for a while, W_Q and W_K put off learning to copy more than W_V and W_O do."
+            "Copying of letters that come again begins later with W_Q and W_K held at a large random start for a while"
+            " than with W_V and W_O held so."
         ),
         slightly=(
-            "Held at a large random start for a while, W_Q with W_K put off learning to copy almost exactly as much as"
-            " W_V with W_O."
+            "Copying of letters that come again begins at almost exactly the same step with W_Q and W_K held at a large"
+            " random start for a while as with W_V and W_O held so."
         ),
         equivalent=(
-            "Held at a large random start for a while, W_Q with W_K put off learning to copy as much as W_V with W_O."
+            "Copying of letters that come again begins as late with W_Q and W_K held at a large random start for a"
+            " while as with W_V and W_O held so."
         ),
         unresolved=(
-            "Which of them puts off learning to copy more, held at a large random start for a while, W_V with W_O or"
-            " W_Q with W_K, this run cannot tell."
+            "Whether copying of letters that come again begins later with W_V and W_O held at a large random start for"
+            " a while or with W_Q and W_K held so, this run cannot tell."
         ),
     ),
+    also=_ALSO,
     design=_design,
     claim=_claim,
 )

@@ -1,16 +1,19 @@
 """Is a token's identity lost after the first layer? And when the objective is masked tokens?
 
 Layer 0 is what enters the first block, the row of W_E; layer i is what leaves block i. A linear probe and the nearest
-row of W_E name the token at a position, on windows that neither model nor probe was fitted on. A model without skip
-connections is the control that loses it; untrained models show what attention mixes before anything is learned. Every
-token that the masked task hides shows [MASK], in training too, so none is left in sight by a rule; the probe of hidden
-positions says where the model makes the identity anew. At layer 0 it can find nothing there: all show the same row.
-A masked model is asked fewer tokens a step, so it gets more steps; positions are rotary and the start is Glorot's but
-for small rows of W_E, where it learns in the time of a study.
+row of W_E name the token at a position, on windows that neither model nor probe was fitted on. The probe is asked about
+the most frequent tokens alone (`MOST_CLASSES`, and fewer where fewer stand often enough in every part of the windows),
+the nearest row about all of them: what the one names, the other need not. A model without skip connections is the
+control that loses it; untrained models show what attention mixes before anything is learned. Every token that the
+masked task hides shows [MASK], in training too, so none is left in sight by a rule; the probe of hidden positions says
+where the model makes the identity anew. At layer 0 it can find nothing there: all show the same row. A masked model is
+asked fewer tokens a step, so it gets more steps; positions are rotary and the start is Glorot's but for small rows of
+W_E, where it learns in the time of a study.
 """
 
 from typing import Any
 
+from qkv.inspection.discriminant import MOST_CLASSES
 from qkv.studies.design import Arm, Contrast, Design, Grid, Scale, Text
 from qkv.studies.question import ANSWERS, LEARNS_MASKED, Ask, Plain, Question, make_design
 from qkv.studies.verdicts import Findings
@@ -63,7 +66,7 @@ def _change(arm: str, after: int, before: int = 0, *, hidden: bool = False, expe
 def _named(arm: str, after: int, expected: str = "") -> Contrast:
     return Contrast(
         name=f"named at layer {after} ({arm})",
-        what=f"tokens that a probe names at layer {after}, less those that it names without looking",
+        what=f"frequent tokens that a probe names at layer {after}, less those that it names without looking",
         terms=((1.0, arm, f"identity {after}"), (-1.0, arm, f"chance {after}")),
         margin=MARGIN,
         unit=_POINTS,
@@ -72,10 +75,10 @@ def _named(arm: str, after: int, expected: str = "") -> Contrast:
 
 
 def _fall(arm: str, after: int, expected: str, quantity: str = "identity") -> Contrast:
-    how = "a probe" if quantity == "identity" else "the nearest row of W_E"
+    how = "frequent tokens that a probe" if quantity == "identity" else "tokens that the nearest row of W_E"
     return Contrast(
         name=f"{quantity} {after} - 0 ({arm})",
-        what=f"tokens that {how} names at layer {after}, less those at layer 0",
+        what=f"{how} names at layer {after}, less those at layer 0",
         terms=((1.0, arm, f"{quantity} {after}"), (-1.0, arm, f"{quantity} 0")),
         margin=MARGIN,
         unit=_POINTS,
@@ -118,9 +121,8 @@ def _contrasts(last: int, labelled: bool) -> tuple[Contrast, ...]:
         *(_change("masked", i, hidden=True, expected="above 0" if i == last else "") for i in layers),
         _change("untrained masked", last, hidden=True, expected="0: nothing was learned"),
         _fall("skipless", last, "far below 0, else the measure is blind"),
-        _fall("causal", last, "", "nearest"),
-        _fall("masked", last, "", "nearest"),
-        _fall("untrained", last, "", "nearest"),
+        *(_fall(arm, i, "", "nearest") for arm in ("causal", "masked") for i in layers),
+        *(_fall("untrained", i, "", "nearest") for i in dict.fromkeys((1, last))),
         *classify,
     )
 
@@ -150,26 +152,26 @@ def _design(ask: Ask) -> Design:
 
 def _claim(findings: Findings) -> str:
     verdict, effect = findings.primary.result.verdict, findings.primary.result.effect or 0.0
-    more = f" ({_beyond_chance(findings)}{_of_masked(findings)})"
+    more = f" ({_beyond_chance(findings)}{_by_nearest(findings)}{_of_masked(findings)})"
     if verdict == "unresolved":
         return (
-            "Whether a token's identity is lost after the first layer of a causal model is not settled by this"
+            "Whether a frequent token's identity is lost after the first layer of a causal model is not settled by this"
             f" run{more}; the tokens that a linear probe names change from layer 0 to layer 1 by"
         )
     if verdict == "equivalent":
         return (
-            f"A token's identity is not lost after the first layer of a causal model{more}: the tokens that a linear"
-            " probe names change from layer 0 to layer 1 by"
+            f"A frequent token's identity is not lost after the first layer of a causal model{more}: the tokens that"
+            " a linear probe names change from layer 0 to layer 1 by"
         )
     small = ", less than would matter" if verdict == "differs but trivially" else ""
     if effect > 0:
         return (
-            f"After the first layer of a causal model a token is easier to name than before it{small}{more}: the tokens"
-            " that a linear probe names change by"
+            f"After the first layer of a causal model a frequent token is easier to name than before it{small}{more}:"
+            " the tokens that a linear probe names change by"
         )
     return (
-        f"Some of a token's identity is harder to name after the first layer of a causal model{small}{more}: the tokens"
-        " that a linear probe names change by"
+        f"Some of a frequent token's identity is harder to name after the first layer of a causal model{small}{more}:"
+        " the tokens that a linear probe names change by"
     )
 
 
@@ -179,6 +181,12 @@ def _beyond_chance(findings: Findings) -> str:
     if named.effect is None or named.verdict != "differs" or named.effect < 0:
         return ""
     return f"there it names {named.effect:.3g} in 100 more than it does without looking; "
+
+
+def _by_nearest(findings: Findings) -> str:
+    """How many fewer of all tokens the nearest row of W_E names there; empty where that is not settled."""
+    fewer = -(findings.there("nearest 1 - 0 (causal)") or 0.0)
+    return f"the nearest row of W_E names {fewer:.3g} in 100 fewer there; " if fewer > 0 else ""
 
 
 def _of_masked(findings: Findings) -> str:
@@ -192,11 +200,39 @@ def _of_masked(findings: Findings) -> str:
     return f"of a masked one it names {abs(result.effect):.3g} in 100 {way} after the first layer than before"
 
 
+_ALSO = (
+    (
+        "nearest 1 - 0 (causal)",
+        Plain(
+            above="The nearest row of the table of embeddings names more tokens there than before it.",
+            below=(
+                "But what stands there is near to other rows of the table of embeddings: the nearest of them names"
+                " {effect} tokens of a hundred fewer than before that layer."
+            ),
+            slightly="The nearest row of the table of embeddings names almost exactly as many there as before it.",
+            equivalent="The nearest row of the table of embeddings names as many tokens there as before it.",
+            unresolved="Whether the nearest row of the table of embeddings names fewer there, this run cannot tell.",
+        ),
+    ),
+    (
+        "identity 1 - 0 (masked)",
+        Plain(
+            above="Of a model of hidden tokens that reader names more after the first layer than before it.",
+            below="Of a model of hidden tokens that reader names {effect} of a hundred fewer after the first layer.",
+            slightly="Of a model of hidden tokens it names almost exactly as many after the first layer as before it.",
+            equivalent="Of a model of hidden tokens that reader names as many after the first layer as before it.",
+            unresolved="Whether a model of hidden tokens loses any in its first layer, this run cannot tell.",
+        ),
+    ),
+)
+
+
 QUESTION = Question(
     name="token-identity",
     asks="Is a token's identity lost after the first layer? And when the objective is masked tokens?",
     answer=(
-        "tokens named by a linear probe and by the nearest row of W_E, and information in nats, by layer and objective,"
+        f"tokens named by a linear probe, which is asked about the most frequent, {MOST_CLASSES} at most, and of all"
+        " tokens by the nearest row of W_E, and information in nats, by layer and objective,"
         " against chance, untrained models and a model without skip connections; at hidden positions too"
     ),
     falsified_by=(
@@ -212,21 +248,26 @@ QUESTION = Question(
     ),
     plain=Plain(
         above=(
-            "Not lost: after the first layer of a causal model a simple reader names the token more often than before"
-            " it."
+            "Not lost: after the first layer of a causal model a simple reader names a frequent token more often than"
+            " before it."
         ),
         below=(
-            "Partly: after the first layer of a causal model a simple reader names the token less often than before it."
+            "Partly: after the first layer of a causal model a simple reader names a frequent token less often than"
+            " before it."
         ),
         slightly=(
-            "Hardly anything of it is lost: after the first layer of a causal model a simple reader names the token"
-            " almost exactly as often as before it."
+            "Hardly anything of it is lost: after the first layer of a causal model a simple reader names a frequent"
+            " token almost exactly as often as before it."
         ),
         equivalent=(
-            "Not lost: after the first layer of a causal model a simple reader names the token as often as before it."
+            "Not lost: after the first layer of a causal model a simple reader names a frequent token as often as"
+            " before it."
         ),
-        unresolved="Whether a simple reader names the token less often after the first layer, this run cannot tell.",
+        unresolved=(
+            "Whether a simple reader names a frequent token less often after the first layer, this run cannot tell."
+        ),
     ),
+    also=_ALSO,
     heard=(
         "That after one layer of attention a vector is a mixture of all others and the word itself is gone. That"
         " leaves out the skip connection, which carries a token's own vector past the attention, to be added to what"

@@ -2,10 +2,12 @@
 
 Every matrix is watched under AdamW, SGD and Muon, on real text and on labels that no input can tell (the null), tied
 and untied, with learned and with sinusoidal positions (which are no parameters, so truly fixed). Movement alone
-proves nothing: the null moves too. So the primary measure is what the finished model loses without it: the loss with
-W_E set back to its start, less the loss. The rest of the model was trained to fit the rows as they are, so that this
-shows that it depends on them and not how much was learned in them. Of learning is spoken where W_E moved further than
-in the null and its movement earned some of the fall of the loss.
+proves nothing: the null moves too, and some matrices further in it than on text. So the primary measure is what the
+finished model loses without it: the loss with W_E set back to its start, less the loss. The rest of the model was
+trained to fit the rows as they are, so that this shows that it depends on them and not how much was learned in them:
+with a matrix set back the loss may be worse than that of blind guessing. What each movement earned is told by the
+ledger, whose parts should add up to the fall of the loss on a fixed batch; it is read under AdamW, since under SGD they
+do not. Of learning is spoken where W_E moved further than in the null and its movement earned some of the fall.
 """
 
 from qkv.studies.comparison import Comparison
@@ -55,12 +57,31 @@ def _moved(optimizer: str, matrix: str) -> Contrast:
 
 
 def _earned(optimizer: str, matrix: str) -> Contrast:
+    what = "all norms" if matrix == "norms" else matrix
     return Contrast(
         name=f"{matrix} earned ({optimizer})",
-        what=f"nats that the movement of {matrix} earned on a fixed batch",
+        what=f"nats that the movement of {what} earned on a fixed batch",
         terms=((1.0, optimizer, f"earned {matrix}"),),
         margin=MARGIN,
     )
+
+
+def _closes(optimizer: str) -> tuple[Contrast, Contrast]:
+    """What there was to earn, and whether the parts of the ledger add up to it."""
+    return (
+        Contrast(
+            name=_fall_of(optimizer), what="nats by which the loss of that batch fell",
+            terms=((1.0, optimizer, "fall"),), margin=MARGIN,
+        ),
+        Contrast(
+            name=f"ledger closes ({optimizer})", what="nats that all movements together earned, less that fall",
+            terms=((1.0, optimizer, "earned all"), (-1.0, optimizer, "fall")), margin=MARGIN, expected="near 0",
+        ),
+    )  # fmt: skip
+
+
+def _fall_of(optimizer: str) -> str:
+    return f"the fall ({optimizer})"
 
 
 def _rows(optimizer: str) -> tuple[Contrast, Contrast]:
@@ -91,7 +112,10 @@ def _contrasts(optimizers: tuple[str, ...]) -> tuple[Contrast, ...]:
         _worth(main, "W_E", "above 0"),
         *(_worth(main, matrix) for matrix in _MATRICES if matrix != "W_E"),
         *(_moved(optimizer, "W_E") for optimizer in optimizers),
-        *(_earned(main, matrix) for matrix in ("W_E", "QK", "VO", "MLP", "W_U")),
+        *(_moved(main, matrix) for matrix in _MATRICES if matrix != "W_E"),
+        *(_moved(optimizer, pair) for optimizer in optimizers if optimizer != main for pair in ("QK", "VO")),
+        *(_earned(main, matrix) for matrix in ("W_E", "W_pos", "QK", "VO", "MLP", "norms", "W_U")),
+        *_closes(main),
         *(contrast for optimizer in optimizers for contrast in _rows(optimizer)),
     )
 
@@ -135,7 +159,8 @@ def _full(ask: Ask) -> Design:
 
 def _claim(findings: Findings) -> str:
     verdict, effect = findings.primary.result.verdict, findings.primary.result.effect or 0.0
-    more = _learned(findings.effect("W_E moved (adamw)").told, findings.effect("W_E earned (adamw)").told)
+    moved, earned = (findings.effect(f"W_E {what} (adamw)").told for what in ("moved", "earned"))
+    more = _learned(moved, earned, findings.there(_fall_of("adamw")))
     ends = "set back to their start the loss changes by"
     if verdict == "unresolved":
         return f"Whether the finished model depends on its trained embeddings is not settled by this run{more}; {ends}"
@@ -150,7 +175,7 @@ def _claim(findings: Findings) -> str:
     )
 
 
-def _learned(moved: Comparison, earned: Comparison) -> str:
+def _learned(moved: Comparison, earned: Comparison, fall: float | None) -> str:
     """How far W_E moved beside its null and what that earned, in brackets; empty where no replicate says.
 
     Learning is both of them above 0.
@@ -158,7 +183,7 @@ def _learned(moved: Comparison, earned: Comparison) -> str:
     if moved.effect is None or earned.effect is None:
         return ""
     learned = "that is learning: " * (is_there(moved) and is_there(earned))
-    return f" ({learned}{_beside_the_null(moved)}, and {_of_the_fall(earned)})"
+    return f" ({learned}{_beside_the_null(moved)}, and {_of_the_fall(earned, fall)})"
 
 
 def _beside_the_null(moved: Comparison) -> str:
@@ -171,12 +196,57 @@ def _beside_the_null(moved: Comparison) -> str:
     return f"W_E moved {way} than {null}, by {amount(abs(moved.effect or 0.0), False)} of its start's norm"
 
 
-def _of_the_fall(earned: Comparison) -> str:
+def _of_the_fall(earned: Comparison, fall: float | None) -> str:
     if earned.verdict == "unresolved":
         return "what its movement earned is open"
     if earned.verdict == "equivalent":
         return "its movement earned next to nothing"
-    return f"its movement earned {amount(earned.effect)} nats of the fall of the loss"
+    of = "the fall of the loss" if fall is None else f"the {amount(fall, False)} by which the loss fell"
+    return f"its movement earned {amount(earned.effect)} nats of {of}"
+
+
+_ALSO = (
+    (
+        "W_E earned (adamw)",
+        Plain(
+            above=(
+                "That is learning: of the fall of the loss their own movement earned {effect} nats a token. The price"
+                " of putting them back is another thing, for all else was fitted to them."
+            ),
+            below="By the ledger their own movement did harm: it took {effect} nats a token back.",
+            slightly="By the ledger their own movement earned next to nothing of the fall of the loss.",
+            equivalent="By the ledger their own movement earned nothing that matters of the fall of the loss.",
+            unresolved="How much of the fall of the loss their own movement earned, this run cannot tell.",
+        ),
+    ),
+    (
+        "W_E moved (adamw)",
+        Plain(
+            above=(
+                "They moved further than on labels that nothing could tell, by {effect} times the norm of their start."
+            ),
+            below=(
+                "They moved less far than on labels that nothing could tell, by {effect} times the norm of their start."
+            ),
+            slightly="They moved almost exactly as far as on labels that nothing could tell.",
+            equivalent="They moved as far as on labels that nothing could tell.",
+            unresolved="Whether they moved further than on labels that nothing could tell, this run cannot tell.",
+        ),
+    ),
+    (
+        "W_V moved (adamw)",
+        Plain(
+            above="W_V moved further on text than on such labels, by {effect} times the norm of its start.",
+            below=(
+                "Movement alone is no proof of learning: W_V moved less far on text than on such labels, by {effect}"
+                " times the norm of its start."
+            ),
+            slightly="W_V moved almost exactly as far on text as on such labels.",
+            equivalent="Movement alone is no proof of learning: W_V moved as far on such labels as on text.",
+            unresolved="Whether W_V moved further than on such labels, this run cannot tell.",
+        ),
+    ),
+)
 
 
 QUESTION = Question(
@@ -185,7 +255,10 @@ QUESTION = Question(
         "Does training change the input embeddings, or only W_Q, W_K, W_V? Is that learning, or just the"
         " optimizer moving?"
     ),
-    answer="nats that each matrix's movement is worth, drift against its null, rows never seen, the ledger",
+    answer=(
+        "nats that the finished model is worse with a matrix set back to its start, drift against its null, rows never"
+        " seen, and the ledger: nats of the fall of the loss that the movement of each matrix earned"
+    ),
     falsified_by=(
         "W_E set back to its start costs no more than the margin; a row of a token that training"
         " never met moves (untied,"
@@ -200,8 +273,8 @@ QUESTION = Question(
     ),
     plain=Plain(
         above=(
-            "The input embeddings are trained like everything else, and the finished model needs what they learned:"
-            " with W_E put back to its random start it is {effect} nats a token worse."
+            "The input embeddings are trained like everything else, and the finished model cannot do without that: with"
+            " W_E put back to its random start, and nothing else, it is {effect} nats a token worse."
         ),
         below=(
             "The input embeddings are trained like everything else, but here that did harm: with W_E put back to its"
@@ -217,10 +290,12 @@ QUESTION = Question(
             " cannot tell."
         ),
     ),
+    also=_ALSO,
     heard=(
         "That the input vectors of BERT and its like are fixed, and only W_Q, W_K and W_V learn. The table of input"
         " vectors is a parameter as they are: gradient reaches it, and it moves. What may be fixed are positions,"
-        " where they are sinusoidal, and word vectors that somebody made beforehand and chose to freeze."
+        " where they are sinusoidal, and word vectors that somebody made beforehand and chose to freeze. Nor is it a"
+        " sign of learning that a matrix moved: an optimizer moves it on labels that no input can tell, too."
     ),
     design=_design,
     claim=_claim,

@@ -2,11 +2,13 @@
 
 dq = dx W_Q + x dW_Q + dx dW_Q splits the change of a query exactly, from the start of training to its end, on
 validation text; likewise for k, v and scores. A share is the projection of one term on the whole change; shares sum
-to 1.
+to 1. They are of the whole way: how they came about on it is not looked at. A share of scores survives a change of
+basis inside a head, one of q or k does not.
 """
 
 from qkv.studies.design import Arm, Contrast, Design, Grid, Scale, Text
 from qkv.studies.question import Ask, Plain, Question, make_design
+from qkv.studies.sentences import amount
 from qkv.studies.verdicts import Findings
 
 __all__ = ["QUESTION"]
@@ -30,6 +32,18 @@ def _both(arm: str, product: str) -> Contrast:
         name=f"{product}: both together ({arm})",
         what=f"share of the change of {product} that needs both to have moved",
         terms=((1.0, arm, f"{product} both"),),
+        margin=MARGIN,
+        unit=_UNIT,
+    )
+
+
+def _more_by_encodings_of_scores(layer: int) -> Contrast:
+    """Scores change by W_Q alone, by W_K alone, and by what the two do together."""
+    product, matrices = f"L{layer}.scores", ("W_Q", "W_K", "W_Q and W_K")
+    return Contrast(
+        name=f"{product}: encodings - matrices (adamw)",
+        what=f"share of the change of {product} that the encodings made, less the share of W_Q and W_K",
+        terms=((1.0, "adamw", f"{product} encodings"), *((-1.0, "adamw", f"{product} {m}") for m in matrices)),
         margin=MARGIN,
         unit=_UNIT,
     )
@@ -60,6 +74,12 @@ def _design(ask: Ask) -> Design:
             *(_more_by_encodings("adamw", product) for product in products),
             *(_both("adamw", product) for product in products),
             *(_more_by_encodings(arm.name, product) for arm in arms[1:] for product in ("L0.q", "L1.q")),
+            *(_both(arm.name, "L0.q") for arm in arms[1:]),
+            *(
+                contrast
+                for i in range(2)
+                for contrast in (_more_by_encodings_of_scores(i), _both("adamw", f"L{i}.scores"))
+            ),
         ),
         replicates=6 if quick else 8,
     )
@@ -67,11 +87,7 @@ def _design(ask: Ask) -> Design:
 
 def _claim(findings: Findings) -> str:
     verdict, effect = findings.primary.result.verdict, findings.primary.result.effect or 0.0
-    both = findings.effect("L0.q: both together (adamw)").told
-    share, more = both.effect or 0.0, ""
-    if both.verdict == "differs":
-        more = f"{share:.0%} of the change needs" if share > 0 else f"{-share:.0%} of it is taken back by what needs"
-        more = f" (and {more} both to have moved)"
+    more = _of_both_and_of_sgd(findings)
     if verdict == "unresolved":
         return (
             "Whether queries of the first layer changed by their encodings or by W_Q is not"
@@ -87,10 +103,55 @@ def _claim(findings: Findings) -> str:
     return f"Queries of the first layer changed more because {cause}{small}{more}; encodings less matrix"
 
 
+def _of_both_and_of_sgd(findings: Findings) -> str:
+    """What needs both to have moved, and the same difference under SGD, in brackets; empty where neither is settled."""
+    words = []
+    if share := findings.there("L0.q: both together (adamw)"):
+        whose = f"{share:.0%} of the change needs" if share > 0 else f"{-share:.0%} of it is taken back by what needs"
+        words.append(f"{whose} both to have moved")
+    if under_sgd := findings.there("L0.q: encodings - matrix (sgd)"):
+        words.append(f"under SGD encodings less matrix is {amount(under_sgd)}")
+    return f" (and {'; '.join(words)})" if words else ""
+
+
+_ALSO = (
+    (
+        "L0.q: both together (adamw)",
+        Plain(
+            above="Of the whole change {effect} needs both to have changed.",
+            below="What needs both to have changed takes {effect} of the change back.",
+            slightly="Hardly anything of it needs both to have changed.",
+            equivalent="What needs both to have changed is nothing that matters.",
+            unresolved="How much of it needs both to have changed, this run cannot tell.",
+        ),
+    ),
+    (
+        "L0.q: encodings - matrix (sgd)",
+        Plain(
+            above="Under SGD the vectors that come in make more of it than W_Q does.",
+            below="Under SGD W_Q makes more of it than the vectors that come in do.",
+            slightly="Under SGD the two make almost exactly the same of it.",
+            equivalent="Under SGD the two make the same of it.",
+            unresolved="Which of the two makes more of it under SGD, this run cannot tell.",
+        ),
+    ),
+    (
+        "L0.scores: both together (adamw)",
+        Plain(
+            above="Of the change of the scores, under AdamW, {effect} needs both the vectors and the matrices.",
+            below="In the scores, under AdamW, what needs both the vectors and the matrices takes {effect} back.",
+            slightly="Of the change of the scores, under AdamW, hardly anything needs both.",
+            equivalent="In the scores, under AdamW, what needs both is nothing that matters.",
+            unresolved="How much of the change of the scores needs both, this run cannot tell.",
+        ),
+    ),
+)
+
+
 QUESTION = Question(
     name="what-moved-q",
     asks="When queries change in training, is it because W_Q changed or because the encodings did?",
-    answer="share of each term of dq = dx W_Q + x dW_Q + dx dW_Q, by layer, and for k and v",
+    answer="share of each term of dq = dx W_Q + x dW_Q + dx dW_Q, by layer, and for k, v and scores",
     falsified_by="The shares of a product do not sum to 1; the sign of the difference turns with another seed.",
     literature=(
         "The split is exact algebra; no published shares have been found. A share of q is a property of this"
@@ -98,29 +159,30 @@ QUESTION = Question(
     ),
     plain=Plain(
         above=(
-            "Under AdamW queries of the first layer change more because the vectors that come in changed than because"
-            " W_Q did; the table says how much needs both, and what other optimizers do."
+            "Under AdamW queries of the first layer change more by the new vectors that come in, with W_Q as it began,"
+            " than by the new W_Q with those vectors as they began."
         ),
         below=(
-            "Under AdamW queries of the first layer change more because W_Q did than because the vectors that come in"
-            " changed; the table says how much needs both, and what other optimizers do."
+            "Under AdamW queries of the first layer change more by the new W_Q, with the vectors that come in as they"
+            " began, than by those vectors with W_Q as it began."
         ),
         slightly=(
-            "Under AdamW queries of the first layer change almost exactly as much because of W_Q as because of the"
-            " vectors that come in."
+            "Under AdamW queries of the first layer change almost exactly as much by W_Q alone as by the vectors that"
+            " come in alone."
         ),
         equivalent=(
-            "Under AdamW queries of the first layer change as much because of W_Q as because of the vectors that come"
-            " in."
+            "Under AdamW queries of the first layer change as much by W_Q alone as by the vectors that come in alone."
         ),
         unresolved=(
-            "Whether queries of the first layer change more by W_Q or by the vectors that come in, this run cannot"
-            " tell."
+            "Whether queries of the first layer change more by W_Q alone or by the vectors that come in alone, this run"
+            " cannot tell."
         ),
     ),
+    also=_ALSO,
     heard=(
         'That *the query is learned*. A query is a product, x W_Q, and "Q" is said of the vectors x that come in, of'
-        " the matrix W_Q and of the product. What changes in it splits exactly into dx W_Q, x dW_Q and dx dW_Q."
+        " the matrix W_Q and of the product. What changes in it splits exactly into dx W_Q, x dW_Q and dx dW_Q. Where"
+        " x and W_Q both end far from a small start, the last of them is large, and belongs to neither alone."
     ),
     design=_design,
     claim=_claim,
