@@ -592,5 +592,5 @@ def test_sums_that_tables_alone_tell_are_told_where_width_helps(verdict):
         for e in told.effects
     )
     claim = find("only-embeddings").claim(dataclasses.replace(told, effects=effects))
-    words = "one of width 256 tell 96 of 100 sums that it was never shown, one of width 16 16)"
+    words = "never shown one of width 256, its tables alone trained, tells 96, one of width 16 tells 16)"
     assert (words in claim) == (verdict == "differs")
