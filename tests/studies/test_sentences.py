@@ -342,7 +342,7 @@ def test_known_results_are_counted_by_their_verdicts():
     def claim(verdict: str, effect: float, others: str) -> str:
         return find("known-results").claim(found("known-results", verdict, effect, others))
 
-    assert "Of 2 known results 1 show here as published, 0 the other way round, 1 are too" in claim(
+    assert "Of 2 known results 1 shows here as published, 0 the other way round, 1 is too" in claim(
         "differs", 1.0, "equivalent"
     )
     assert " 0 show here as published, 1 the other way round, 0 are too small to matter, 1 cannot be told" in claim(
