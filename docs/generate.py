@@ -12,6 +12,7 @@ import ast
 import dataclasses
 import inspect
 import json
+import re
 import sys
 import textwrap
 import typing
@@ -288,11 +289,19 @@ def readme() -> str:
     text = (HERE / "../README.md").read_text(encoding="utf-8")
     before, _, rest = text.partition(_FROM)
     _, _, after = rest.partition(_TO)
-    lines = ["", "| people ask | on small models, by experiment |", "|---|---|"]
+    lines = ["", "| people ask | on small models, by experiment | measured in |", "|---|---|---|"]
     for question in map(questions().__getitem__, _FIRST):
         found = next(pair for pair in map(_result, _result_names(question.name)) if pair)
-        lines.append(f"| [{question.asks}](docs/answers/{question.name}.md) | {found[0]['plain']} |")
+        cells = f"[{question.asks}](docs/answers/{question.name}.md)", found[0]["plain"], _measured_in(found[0])
+        lines.append(f"| {' | '.join(cells)} |")
     return "\n".join([before + _FROM.rstrip("\n"), *lines, "", _TO]) + after
+
+
+def _measured_in(verdict: dict[str, Any]) -> str:
+    """The kind of the run, its text and the size of its models, in a few words."""
+    words = re.match(r"On (?P<text>[^;]+); .*? of (?P<size>[^,]+ layers?, d_model [^,]+),", verdict["scale"])
+    assert words, f"a scale in other words: {verdict['scale']}"
+    return f"a {'quick' if verdict['quick'] else 'full'} run on {words['text']}: {words['size']}"
 
 
 READING = (
@@ -305,25 +314,70 @@ READING = (
     "An effect **differs** where its interval leaves out 0, **but trivially** where all of the interval is smaller",
     "than the margin, is **equivalent** to none where it is shown to be smaller than the margin, and else stays",
     "**unresolved**: [why to believe this](../studies.md). What is no outcome of chance, a number of the text or an",
-    "identity of algebra, is told as a **constant** and not tested; what a model would have to learn something for",
-    "that it did not learn is **left out**. A verdict is of one row, as if it were the only one. The first row was",
-    "chosen before anything was trained (where not, the page says so), and the sentence is about it; the others",
-    "are asked all at once, and one that differs alone but not then is marked **(not after correction)**: a",
-    "hint, not a finding. In the tables, *would see* is the smallest true effect that so many replicates find",
-    "four times in five, and *p (corrected)* the chance of so large an effect where there is none: of the first",
-    "row alone, of any other with all of them asked at once.",
+    "identity of algebra, is told as a **constant** and not tested; a row that means something only where the model",
+    "learned its task is **left out** where it did not, or where too few replicates show that it did.",
+    "",
+    "A verdict is of one row, as if it were the only one. The first row was chosen before anything was trained",
+    "(where not, the page says so), and the sentence is about it; the others are asked all at once, and one that",
+    "differs alone but not then is marked **(not after correction)**: a hint, not a finding. With 6 replicates no *p*",
+    "is below 0.031, so beside many other rows, or rows of fewer replicates, even a plain effect can carry that mark.",
+    "",
+    "Below its tables a run tells *what would show this answer to be wrong* (the finding: where more replicates would",
+    "have to lead), *what would show the expectation before the first training to be wrong* (whatever was found),",
+    "*what came out otherwise than expected* (rows that the run settles against it), what has been published, and how",
+    "many trainings there were, of which text.",
+    "",
+    "| word or column | what it means |",
+    "|---|---|",
+    "| arm | one way to train; *Every arm* says what is done in each |",
+    "| replicate, *n* | all arms trained from one seed, with the same batches and the same start of every matrix that"
+    " two of them share; *n* is how many of them a row has a value of (of rates in `calibrate`: little studies) |",
+    "| margin | the largest effect that would not matter, a part of the design; that of the first row stands behind"
+    " its verdict |",
+    "| *p (corrected)* | the chance of so large an effect where there is none: of the first row alone, of any other"
+    " with all of them asked at once |",
+    "| *would see* | the smallest true effect that so many replicates find four times in five |",
+    "| *expected* | what was expected of a row; empty where nothing was |",
+    "| null | what there is to see where nothing can be learned: the same training on random labels, or the model at"
+    " its start |",
+    "| *frozen, to the bit* | matrices that ended with the very bits of their start; everything else was trained |",
+    "| *loss*, *sd* | of an arm at its last step: the mean of its replicates, and their standard deviation |",
+    "| *learning rates* | those that were best in tuning, from the least to the greatest of the replicates |",
+    "| *best rate at the edge* | in how many replicates no rate on one side of the best had a greater loss: a better"
+    " one may lie beyond |",
+    "| *diverged* | how many of an arm's trainings, those of tuning too, had a loss that stopped being a number |",
+    "| probe | a linear reader, trained on the vectors of a finished model, which stays as it is: what it tells can be"
+    " read off them |",
+    "| layer 0, layer 1, ... | of vectors: what enters the first block, what leaves the first, ...; in an address such"
+    " as `L0.W_Q`, `L0` is the first block |",
+    "| N(0, s) | numbers drawn from the normal distribution with mean 0 and standard deviation s |",
+    "| Glorot's start | numbers drawn evenly from -b to b, where b^2 is 6 / (rows + columns): what goes through such a"
+    " matrix keeps about its size; rows of W_E are about as long as 1 |",
+    "| QK, VO, OV | as a name of an arm, W_Q and W_K together, or W_V and W_O; as a circuit, the products W_Q W_K^T and"
+    " W_V W_O of a head |",
+    "| spreads | a unit: standard deviations of the quantity itself, over all pairs of the words that are looked at |",
 )
 
 
 def measured(verdict: dict[str, Any], kept: dict[str, Any]) -> str:
-    """What a short answer rests on, in a line: the main effect, its interval and verdict, and the run."""
-    row = verdict["contrasts"][0]
+    """What a short answer rests on: the run, and of every effect in it the size, interval and verdict."""
+    first, *others = verdict["contrasts"]
+    also = [name for name, _ in questions()[verdict["study"]].also]
+    told = [first, *(row for name in also for row in others if row["name"] == name)]
     anew = "" if verdict["verdict"] == kept["verdict"] else f" (judged anew; it was {kept['verdict']})"
-    effect, low, high = (amount(row[name], unit=row["unit"]) for name in ("effect", "low", "high"))
-    bounds = "" if row["low"] is None else f" (95 % interval {low} to {high})"
-    number = "" if row["effect"] is None else f": {effect} {row['unit']}{bounds}"
     kind = "Weak, from a quick run" if verdict["quick"] else "From a full run"
-    return f"*{kind}. {row['what'][0].upper()}{row['what'][1:]}{number}; {verdict['verdict']}{anew}.*"
+    if verdict["not_reached"] and "planned_trainings" in verdict:
+        kind += f", unfinished: {verdict['trainings']:,} of about {verdict['planned_trainings']:,} trainings"
+    return f"*{kind}. {' '.join(f'{_of_a_row(row)}{anew * (row is first)}.' for row in told)}*"
+
+
+def _of_a_row(row: dict[str, Any]) -> str:
+    """One effect, its interval, how many replicates tell it, and its verdict."""
+    effect, low, high = (amount(row[name], unit=row["unit"]) for name in ("effect", "low", "high"))
+    n = f"{row['n']:,} {'replicates' if row['sd'] is not None else 'tries'}"
+    bounds = "" if row["low"] is None else f" (95 % interval {low} to {high}, {n})"
+    number = "" if row["effect"] is None else f": {effect} {row['unit']}{bounds}"
+    return f"{row['what'][0].upper()}{row['what'][1:]}{number}; {row['verdict']}"
 
 
 def answer_page(question: Question) -> str:
@@ -360,11 +414,14 @@ def _log_of(kept: dict[str, Any]) -> list[str]:
         if kept["not_reached"]
         else ("More replicates add", len(kept["contrasts"][0]["values"]) + 2)
     )
+    made = kept["source"]["sha256"] == "made"
+    other = "(the sha256 of a folder differs from that of the single file in it)"
+    text = "" if made else f" and a TEXT of the sha256 above {other}"
     return [
         f"[Its log](runs/{folder}/runs.jsonl) has a line for every training. {what} to them, with",
-        f"{kept['software']} and a TEXT of the sha256 above (a folder has another than the one file in it): copy",
+        f"{kept['software']}{text}: copy",
         f"`docs/answers/runs/{folder}` into `runs/`, then type",
-        f"`qkv study {kept['study']} TEXT{seeds and f' --seeds {seeds}'}`.",
+        f"`qkv study {kept['study']}{'' if made else ' TEXT'}{seeds and f' --seeds {seeds}'}`.",
         "",
     ]
 

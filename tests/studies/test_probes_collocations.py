@@ -5,11 +5,13 @@ from collections import Counter
 import numpy as np
 import pytest
 
+from qkv.errors import SourceError
 from qkv.inspection.rows import rank_correlation
 from qkv.randomness import generator
 from qkv.studies.design import Text
 from qkv.studies.probes import PROBES
 from qkv.studies.probes_collocations import FEWEST_FOURS, chosen, collocations, second_order
+from qkv.studies.probes_pairs import commonest_word
 from qkv.studies.question import Ask
 from qkv.studies.questions import find
 from qkv.studies.streams import CELLS, corpus
@@ -136,7 +138,8 @@ def test_a_text_with_too_few_pairs_is_told_so_and_asked_nothing_of_them(finish, 
         asked = {c.name: c for c in enough.contrasts}
         read = {q for c in enough.contrasts for _, arm, q in c.terms if arm.startswith("own text")}
         assert read - measured == {
-            "beyond frequencies", "dot of the commonest", "dot of the commonest by count", "dot by count",
+            "beyond frequencies", "dot of the word", "dot of the word over others", "dot of the word with common",
+            "dot of the word with rare", "dot of the word by count", "dot by count",
         }  # fmt: skip
         assert asked["shared -> cos(e, e) (own text)"].needs == "learned (own text)"
         assert asked["together -> second order"].constant and asked["fours of pairs"].constant
@@ -150,9 +153,35 @@ def test_the_commonest_word_is_held_against_all_others_by_their_frequency(finish
     counts = Counter(finished.corpus.train.ids.tolist())
     special = set(finished.corpus.tokenizer.special.values())
     words = sorted(i for i in counts if i not in special)
-    common = max(words, key=lambda i: counts[i])
+    tokenizer = finished.corpus.tokenizer
+    common = max((i for i in words if tokenizer.token(i).isalpha()), key=lambda i: counts[i])
     table = finished.parts.catalogue.view("W_E").detach().double().numpy()
-    others = [i for i in words if i != common]
-    expected = rank_correlation(table[others] @ table[common], np.array([counts[i] for i in others]))
-    assert PROBES["common word"](finished)["dot of the commonest by count"] == pytest.approx(expected)
-    assert finished.corpus.tokenizer.token(common) in ("the", "a", ".", "\n")
+    others = sorted((i for i in words if i != common), key=lambda i: -counts[i])
+    every = table[words] @ table[words].T
+    off = ~np.eye(len(words), dtype=bool)
+    size = np.sqrt((every[off] ** 2).mean())
+    own, often = table[others] @ table[common], np.array([counts[i] for i in others])
+    mean = {i: np.delete(every[at], at).mean() for at, i in enumerate(words)}
+    found = PROBES["commonest word"](finished)
+    assert found["dot of the word"] == pytest.approx(own.mean() / size)
+    assert found["dot of the word over others"] == pytest.approx(
+        (mean[common] - np.mean([mean[i] for i in others])) / size
+    )
+    assert found["dot of the word with common"] == pytest.approx(own[: len(own) // 10].mean() / size)
+    assert found["dot of the word with rare"] == pytest.approx(own[len(own) // 2 :].mean() / size)
+    assert found["dot of the word by count"] == pytest.approx(rank_correlation(own, often))
+    assert found["dot by count"] == pytest.approx(
+        rank_correlation(np.array([mean[i] for i in words]), np.array([counts[i] for i in words]))
+    )
+
+
+def test_the_commonest_word_is_of_letters_whatever_is_commoner(tmp_path):
+    path = tmp_path / "a.txt"
+    path.write_text("the cat, the dog, a bird, two, or the fish, or none: so, so.\n" * 200)
+    corpus = Ask(source=str(path), cache=tmp_path).corpus(Text(tokenizer="word"))
+    word, counts = commonest_word(corpus)
+    assert corpus.tokenizer.token(word) == "the" and corpus.tokenizer.token(int(counts.argmax())) == ","
+    assert counts[word] == Counter(corpus.train.ids.tolist())[word]
+    path.write_text("1, 2, 3, 4: 5, 6.\n" * 400)
+    with pytest.raises(SourceError, match="no word of letters"):
+        commonest_word(Ask(source=str(path), cache=tmp_path).corpus(Text(tokenizer="word")))

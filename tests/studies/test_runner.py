@@ -232,15 +232,15 @@ def test_another_margin_judges_the_same_trainings_and_names_the_first(tiny, smal
     assert [row["values"] for row in again["contrasts"]] == [row["values"] for row in first["contrasts"]]
     assert again["trainings"] == first["trainings"] and again["not_reached"] == []
     assert again["notes"][0] == "The same trainings were judged before, by a margin of 0.050"
+    assert again["taken_over"] == [Path(first["run"]).name] and Path(first["run"]).name in again["notes"][1]
     assert tiny.answer(small_text, tmp_path / "runs", margin=0.2) == again | {"budget_minutes": 3}
     assert first["earlier_margins"] == []
 
 
 def test_a_third_margin_names_both_before_it_and_so_does_a_study_killed_while_it_takes_over(tiny, small_text, tmp_path):
-    for margin in (0.05, 0.2):
-        tiny.answer(small_text, tmp_path / "runs", margin=margin)
+    before = [Path(tiny.answer(small_text, tmp_path / "runs", margin=margin)["run"]).name for margin in (0.05, 0.2)]
     third = tiny.answer(small_text, tmp_path / "runs", margin=0.3)
-    assert third["earlier_margins"] == [0.05, 0.2]
+    assert third["earlier_margins"] == [0.05, 0.2] and sorted(third["taken_over"]) == sorted(before)
     folder = Path(third["run"])
     log, verdict = (folder / "runs.jsonl").read_bytes().splitlines(keepends=True), verdict_of(folder, folder.parent)
     for n in range(1, len(log)):

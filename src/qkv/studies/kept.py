@@ -13,10 +13,12 @@ from qkv.errors import ConfigError
 from qkv.studies.design import Arm, Contrast, Design
 from qkv.studies.question import Ask, Question
 from qkv.studies.sentences import (
+    accounts,
     arm_words,
     effect_row,
     intervals,
     judged_by,
+    made_for,
     notes,
     otherwise,
     plainly,
@@ -80,11 +82,19 @@ def judged_anew(question: Question, kept: Mapping[str, Any]) -> dict[str, Any]:
         "scale": scale_words(found),
         "contrasts": [effect_row(effect) for effect in effects],
         "notes": [
-            *filter(None, [kept.get("counted"), judged_by(kept.get("earlier_margins", ()), kept["unit"])]),
+            *filter(
+                None,
+                [
+                    kept.get("counted"),
+                    judged_by(kept.get("earlier_margins", ()), kept["unit"]),
+                    made_for(kept.get("taken_over", ())),
+                ],
+            ),
             *notes(effects, {name: contrast.arms for name, contrast in today.items()}, kept["arms"]),
         ],
         "arms": [{**row, "what": _whole_words(design, row)} for row in kept["arms"]],
         "falsified_by": question.falsified_by,
+        "accounts": accounts(question),
         "otherwise": otherwise(effects),
         "refuted_by": refuted_by(found.primary),
         "literature": question.literature,

@@ -264,7 +264,7 @@ PROBES: Mapping[str, Callable[[Finished], dict[str, float]]] = {
     "learned": _learned,
     "gradient path": _gradient_path,
     "pairs": pairs,
-    "common word": common_word,
+    "commonest word": common_word,
     "collocations": collocations,
     "contextual": contextual,
     "change of basis": change_of_basis,

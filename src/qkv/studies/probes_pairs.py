@@ -12,12 +12,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from qkv.data.corpus import Corpus
+from qkv.errors import SourceError
 from qkv.inspection.rows import rank_correlation
 from qkv.instruments.tokens import count_tokens
 from qkv.studies.streams import CELLS, PairCell, pair_words, word
 from qkv.studies.trained import Finished
 
-__all__ = ["common_word", "effects", "likenesses", "of_pairs", "pairs"]
+__all__ = ["common_word", "commonest_word", "effects", "likenesses", "of_pairs", "pairs"]
 
 _CONTEXTS = 64
 """Windows of the validation part that contextual vectors are averaged over."""
@@ -107,27 +109,43 @@ def _contextual(finished: Finished) -> Tensor:
     return total / count.clamp_min(1.0)[:, None]
 
 
+def commonest_word(corpus: Corpus) -> tuple[int, np.ndarray]:
+    """Id of the commonest token of letters alone in the training part (none of punctuation), and the counts of all
+    tokens, special ones as 0. Raises SourceError where no token is of letters.
+    """
+    tokenizer = corpus.tokenizer
+    counts = count_tokens(corpus.train.ids, tokenizer.d_vocab)
+    counts[list(tokenizer.special.values())] = 0
+    for i in np.argsort(-counts, kind="stable"):
+        if counts[i] and tokenizer.token(int(i)).strip().isalpha():
+            return int(i), counts
+    raise SourceError(f"{corpus.name!r} has no word of letters; expected a text. Give another")
+
+
 @torch.no_grad()
 def common_word(finished: Finished) -> dict[str, float]:
-    """The commonest token of a text against all others: mean dot product, and how its size goes with frequency.
+    """The commonest word of a text against all other tokens met in it, by rows of W_E: is it apart from them?
 
-    `dot of the commonest`: mean over other tokens met of e . e_other, in root-mean-square dot products of two different
-    rows; a well-known tutorial expects it to be low. `dot of the commonest by count`: rank correlation over the other
-    tokens of that dot product with their count. `dot by count`: rank correlation over tokens of a token's own mean dot
-    product with its count.
+    In root-mean-square dot products of two different rows: `dot of the word`, its mean dot product with all others;
+    `... over others`, that less the same of every other token, in the mean; `... with common`, with the tenth of tokens
+    that are met most; `... with rare`, with the half that are met least. `dot of the word by count` is the rank
+    correlation over the others of that dot product with their count, and `dot by count` that of every token's own mean
+    dot product with its count.
     """
-    corpus = finished.corpus
-    counts = count_tokens(corpus.train.ids, corpus.tokenizer.d_vocab)
-    counts[list(corpus.tokenizer.special.values())] = 0
+    word, counts = commonest_word(finished.corpus)
     seen = np.flatnonzero(counts)
     rows = finished.parts.catalogue.view("W_E").double()[torch.from_numpy(seen)]
     dots = (rows @ rows.T).numpy()
     np.fill_diagonal(dots, np.nan)
     mean, spread = np.nanmean(dots, axis=1), np.sqrt(np.nanmean(dots**2))
-    common = int(np.argmax(counts[seen]))
-    others = np.arange(len(seen)) != common
+    place, others = int(np.flatnonzero(seen == word)[0]), seen != word
+    own, often = dots[place, others], counts[seen[others]]
+    order = np.argsort(-often, kind="stable")
     return {
-        "dot of the commonest": float(mean[common] / spread),
-        "dot of the commonest by count": rank_correlation(dots[common, others], counts[seen[others]]) or 0.0,
+        "dot of the word": float(mean[place] / spread),
+        "dot of the word over others": float((mean[place] - mean[others].mean()) / spread),
+        "dot of the word with common": float(own[order[: max(1, len(order) // 10)]].mean() / spread),
+        "dot of the word with rare": float(own[order[len(order) // 2 :]].mean() / spread),
+        "dot of the word by count": rank_correlation(own, often) or 0.0,
         "dot by count": rank_correlation(mean, counts[seen]) or 0.0,
     }

@@ -13,6 +13,7 @@ from qkv.studies.design import Arm, Contrast, Design, Grid, Scale, Text
 from qkv.studies.verdicts import Derive, Findings
 
 __all__ = [
+    "Accounts",
     "ANSWERS",
     "LEARNS_MASKED",
     "LEARNS_RECALL",
@@ -103,6 +104,15 @@ class Plain:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Accounts:
+    """Several measures of the same things, to be read side by side."""
+
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, tuple[str, ...]], ...]
+    """What is measured, and the contrast of each column."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Question:
     """One question that qkv answers by experiment; a module of `studies/questions` holds one as `QUESTION`."""
 
@@ -122,6 +132,8 @@ class Question:
     """The same for a newcomer."""
     also: tuple[tuple[str, Plain], ...] = ()
     """Where more than one thing is asked: the effects that answer the others, each with its sentences."""
+    accounts: Accounts | None = None
+    """Effects that are told in a table of their own too, before all others."""
     heard: str = ""
     """What is often said or read about it that is wrong or half of the truth, and what the whole is; no figures."""
     derive: Derive | None = None

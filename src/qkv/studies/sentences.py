@@ -16,12 +16,14 @@ from qkv.studies.statistics import how_exact
 from qkv.studies.verdicts import ArmFigures, Effect, Findings
 
 __all__ = [
+    "accounts",
     "amount",
     "arm_words",
     "described",
     "effect_row",
     "intervals",
     "judged_by",
+    "made_for",
     "notes",
     "otherwise",
     "plainly",
@@ -128,6 +130,11 @@ def _is_refuted(effect: Effect) -> bool:
     return words.startswith(("near 0", "0")) and verdict == "differs"
 
 
+def accounts(question: Question) -> dict[str, Any] | None:
+    """The names of effects that are told side by side, for a file; None where there are none."""
+    return None if question.accounts is None else dataclasses.asdict(question.accounts)
+
+
 def refuted_by(effect: Effect) -> str:
     """What would show the answer itself to be wrong, whatever had been expected; empty where there is none."""
     result, unit = effect.told, effect.contrast.unit
@@ -219,6 +226,16 @@ def judged_by(margins: Sequence[float], unit: str) -> str:
     return f"The same trainings were judged before, by a margin of {told}" if margins else ""
 
 
+def made_for(taken_over: Sequence[str]) -> str:
+    """That some of the trainings were made for other designs; empty where none were."""
+    if not taken_over:
+        return ""
+    return (
+        "Trainings that were made for other designs of this question on this text, with other effects or arms, count"
+        f" here too: {', '.join(taken_over)}"
+    )
+
+
 def notes(
     effects: Sequence[Effect], reads: Mapping[str, Sequence[str]], arms: Sequence[Mapping[str, Any]]
 ) -> list[str]:
@@ -298,16 +315,18 @@ def verdict_file(question: Question, findings: Findings, run: str, full: str = "
         "contrasts": [effect_row(effect) for effect in findings.effects],
         "arms": arms,
         "notes": [
-            *filter(None, [counted, judged_by(findings.margins, primary.contrast.unit)]),
+            *filter(None, [counted, judged_by(findings.margins, primary.contrast.unit), made_for(findings.taken_over)]),
             *notes(findings.effects, reads, arms),
         ],
         "earlier_margins": list(findings.margins),
+        "taken_over": list(findings.taken_over),
         "counted": counted,
         "not_reached": list(findings.not_reached),
         "trainings": findings.trainings,
         "intervals": intervals(primary),
         "earlier_designs": list(findings.earlier),
         "falsified_by": question.falsified_by,
+        "accounts": accounts(question),
         "otherwise": otherwise(findings.effects),
         "refuted_by": refuted_by(primary),
         "literature": question.literature,

@@ -136,11 +136,13 @@ class StudyFolder(RunFolder):
         and by which margins of the same first contrast they were judged.
         """
         for folder in folders_beside(design, self.path.parent):
-            shared, name = [row for row in read_rows(folder) if row["key"] in keys], f"{_FROM}{folder.name}"
+            rows, name = list(read_rows(folder)), f"{_FROM}{folder.name}"
+            shared = [row for row in rows if row["key"] in keys]
             if shared and name not in self.rows:  # before they are taken over: a kill on the way does not hide it
                 self.append({"key": name, "margins": _margins(folder, design.primary.name)})
-            for row in shared:
-                if row["key"] not in self.rows:
+            others = [row for row in rows if shared and row["key"].startswith(_FROM)]
+            for row in (*others, *shared):
+                if row["key"] not in self.rows and row["key"] != f"{_FROM}{self.path.name}":
                     self.append(row)
 
     @property
@@ -148,6 +150,11 @@ class StudyFolder(RunFolder):
         """Margins of the first contrast that trainings which were taken over had been judged by."""
         taken = [row["margins"] for key, row in self.rows.items() if key.startswith(_FROM)]
         return tuple(sorted({margin for margins in taken for margin in margins}))
+
+    @property
+    def taken_over(self) -> tuple[str, ...]:
+        """Names of the folders of other designs whose trainings were taken over, at first hand or later."""
+        return tuple(key.removeprefix(_FROM) for key in self.rows if key.startswith(_FROM))
 
     def __enter__(self) -> "StudyFolder":
         return self

@@ -115,6 +115,8 @@ class Findings:
     """Numbers of replicates of designs of this protocol that were written down before this one."""
     margins: tuple[float, ...] = ()
     """Other margins by which the same trainings were judged before."""
+    taken_over: tuple[str, ...] = ()
+    """Folders of other designs of the same question and text that some of the trainings were made for."""
 
     @property
     def primary(self) -> Effect:
@@ -162,6 +164,7 @@ def findings(design: Design, folder: StudyFolder, source: str, derive: Derive | 
         trainings=len(folder.trainings),
         earlier=_earlier(design, folder),
         margins=tuple(margin for margin in folder.margins if margin != design.primary.margin),
+        taken_over=folder.taken_over,
     )
 
 

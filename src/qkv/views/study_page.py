@@ -4,18 +4,15 @@ Both read `verdict.json` and `runs.jsonl` of a study's folder and nothing else: 
 """
 
 import json
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from qkv.folder import write_atomically
-from qkv.studies.design import COUNTED
-from qkv.studies.sentences import amount
 from qkv.studies.store import read_rows
 from qkv.views.page import page_of
 from qkv.views.payloads import Host
-from qkv.views.study_room import StudyPayload, as_shown, effort, study_room
+from qkv.views.study_room import StudyPayload, accounts_table, as_shown, effort, number, study_room
 
 __all__ = ["answer_text", "as_shown", "effort", "expectations", "study_page", "write_study_page"]
 
@@ -38,15 +35,6 @@ def study_page(verdict: Mapping[str, Any], rows: Iterable[Mapping[str, Any]] = (
 
 EFFECT_COLUMNS = ("effect", "mean", "95 % interval", "verdict", "n", "p (corrected)", "would see", "expected")
 ARM_COLUMNS = ("arm", "what", "frozen, to the bit", "loss", "sd", "learning rates", "best rate at the edge", "diverged")
-
-
-def number(value: float | None, unit: str = "") -> str:
-    """Three decimals, or two digits; whole numbers of a `COUNTED` unit; a dash for what is undefined."""
-    if value is None or not math.isfinite(value):
-        return "–"
-    if unit in COUNTED:
-        return amount(value, signed=False, unit=unit)
-    return f"{value:.3f}" if value == 0 or abs(value) >= 0.01 else f"{value:.1e}"
 
 
 def effect_cells(row: Mapping[str, Any]) -> tuple[str, ...]:
@@ -85,6 +73,8 @@ def answer_text(verdict: Mapping[str, Any], picture: str = "") -> str:
         (f"{row['what']}: {cells[0]}", *cells[1:]) for row in verdict["contrasts"] for cells in [effect_cells(row)]
     )
     lines = [f"**{verdict['sentence']}**", ""]
+    columns, *rows = accounts_table(verdict) or [()]
+    lines += [*_markdown(columns, rows), ""] if rows else []
     lines += [f"![Effects with their 95 % intervals]({picture})", ""] if picture else []
     lines += [*_folded("Every effect, with its interval", _markdown(EFFECT_COLUMNS, effects)), ""]
     lines += [f"- {note}." for note in verdict.get("notes", ())]

@@ -6,6 +6,7 @@ and `StudyRoom.missing` says how far it is. Runs nothing and estimates nothing.
 
 import dataclasses
 import json
+import math
 import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,6 +16,8 @@ from typing import Any
 import numpy as np
 
 from qkv.errors import MissingExtra, RunFolderError, many
+from qkv.studies.design import COUNTED
+from qkv.studies.sentences import amount
 from qkv.studies.statistics import FEWEST_FLIPS, how_exact, t_interval
 from qkv.studies.store import read_rows
 from qkv.views.payloads import VERSION, Host
@@ -25,10 +28,12 @@ __all__ = [
     "StudyPayload",
     "StudyRoom",
     "StudyRun",
+    "accounts_table",
     "as_shown",
     "axes",
     "effort",
     "is_study",
+    "number",
     "read_study",
     "study_room",
     "values_of",
@@ -144,6 +149,8 @@ class StudyRoom:
     runs: tuple[StudyRun, ...]
     effort: str
     """Trainings made and planned, the budget, and what the intervals of effects are."""
+    accounts: tuple[tuple[str, ...], ...]
+    """Effects that are read side by side, headings first."""
     missing: str
     """Why there is no verdict, empty where there is one."""
 
@@ -197,6 +204,7 @@ def study_room(verdict: Mapping[str, Any], rows: Iterable[Mapping[str, Any]] = (
         software=verdict["software"],
         runs=_runs(rows),
         effort=effort(verdict),
+        accounts=tuple(accounts_table(verdict)),
         missing="",
     )
 
@@ -218,6 +226,35 @@ def as_shown(verdict: Mapping[str, Any]) -> Mapping[str, Any]:
         "arms": [arm for arm in verdict["arms"] if arm["trainings"]],
         "not_reached": [*verdict["not_reached"], *effects],
     }
+
+
+def number(value: float | None, unit: str = "") -> str:
+    """Three decimals, or two digits; whole numbers of a `COUNTED` unit; a dash for what is undefined."""
+    if value is None or not math.isfinite(value):
+        return "–"
+    if unit in COUNTED:
+        return amount(value, signed=False, unit=unit)
+    return f"{value:.3f}" if value == 0 or abs(value) >= 0.01 else f"{value:.1e}"
+
+
+def accounts_table(verdict: Mapping[str, Any]) -> list[tuple[str, ...]]:
+    """Effects that are read side by side, each with its interval: a row of headings, then the rows; empty where there
+    are none.
+    """
+    told = verdict.get("accounts")
+    if not told:
+        return []
+    effects = {row["name"]: row for row in verdict["contrasts"]}
+    unit = next((effects[name]["unit"] for _, names in told["rows"] for name in names if name in effects), "")
+    rows = [(what, *(_with_bounds(effects.get(name)) for name in names)) for what, names in told["rows"]]
+    return [(unit, *told["columns"]), *rows]
+
+
+def _with_bounds(row: Mapping[str, Any] | None) -> str:
+    if row is None or row["effect"] is None:
+        return "–"
+    bounds = "" if row["low"] is None else f" ({number(row['low'], row['unit'])} to {number(row['high'], row['unit'])})"
+    return number(row["effect"], row["unit"]) + bounds
 
 
 def effort(verdict: Mapping[str, Any]) -> str:
@@ -388,6 +425,7 @@ def _unfinished(folder: Path, rows: Sequence[Mapping[str, Any]]) -> StudyRoom:
         software="",
         runs=_runs(rows),
         effort="",
+        accounts=(),
         missing=f"No verdict yet: {done} training{'s' * (done != 1)} made so far, of {len(design['arms'])} arms in "
         f"{design['replicates']} replicates and the learning rates they are tuned over.",
     )

@@ -10,14 +10,15 @@ On the user's own text the 2 x 2 is one of chosen pairs (`studies.probes_colloca
 second-order similarity, matched in frequency, with the same controls; how well they are matched stands beside. That is
 of pairs as a text has them and no intervention; and of this parametrisation, of e.u, QK and OV too, since they leave
 the gains of norms out. It is left out where the model learned no more than frequencies, and not asked of a text with
-too few such pairs. And the dot products of the commonest word with all others, by frequency. --quick asks fewer
-measures of both.
+too few such pairs. And the dot products of the commonest word of letters with all others, by frequency. --quick asks
+fewer measures of both.
 """
 
 import dataclasses
 
 from qkv.studies.design import Arm, Contrast, Design, Grid, Scale, Text
 from qkv.studies.probes_collocations import FEWEST_FOURS, chosen
+from qkv.studies.probes_pairs import commonest_word
 from qkv.studies.question import Ask, Plain, Question, learned, make_design
 from qkv.studies.sentences import amount
 from qkv.studies.verdicts import Findings
@@ -76,7 +77,7 @@ def _pairs(pairs: int, tokens: int, val_tokens: int) -> Text:
 
 _OWN = Arm(
     name="own text", what="predicts the next word of the text that was given", text="text",
-    probes=("common word", "collocations", "learned"),
+    probes=("commonest word", "collocations", "learned"),
 )  # fmt: skip
 _OWN_CONTROLS = (
     Arm(
@@ -88,6 +89,7 @@ _OWN_CONTROLS = (
         trainer="contrastive", tune="none", lr=0.02, probes=("collocations",),
     ),
 )  # fmt: skip
+_WORD = "the commonest word"
 _OF_A_FOUR = {"log count": "ln counts, added", "PPMI": "nats", "second order": "cosine"}
 """What was known of a pair -> its unit."""
 
@@ -169,33 +171,38 @@ def _quick(ask: Ask) -> Design:
 
 
 def _common() -> tuple[Contrast, ...]:
+    unit = "root-mean-square dot products"
+
+    def of(name: str, what: str, quantity: str, expected: str = "", unit: str = unit) -> Contrast:
+        margin = 0.1 if unit == "rank correlation" else 0.2
+        return Contrast(
+            name=name, what=what, terms=((1.0, _OWN.name, quantity),), margin=margin, unit=unit,
+            expected=expected, needs=learned(_OWN.name).name,
+        )  # fmt: skip
+
+    mean = "mean dot product of the row of W_E of the commonest word of letters with"
     return (
-        Contrast(
-            name="dot products of the commonest word",
-            what=(
-                "mean dot product of the commonest token's row of W_E with all others, in root-mean-square dot products"
-            ),
-            terms=((1.0, "own text", "dot of the commonest"),),
-            margin=0.2,
-            unit="root-mean-square dot products",
-            expected="low, says a well-known tutorial",
-        ),
-        Contrast(
-            name="dot products of the commonest word by frequency",
-            what="rank correlation over all other tokens of their dot product with the commonest one with their count",
-            terms=((1.0, "own text", "dot of the commonest by count"),),
-            margin=0.1,
-            unit="rank correlation",
-            needs=learned("own text").name,
-        ),
-        Contrast(
-            name="dot products by frequency",
-            what="rank correlation over tokens of the mean dot product with the count",
-            terms=((1.0, "own text", "dot by count"),),
-            margin=0.1,
-            unit="rank correlation",
-        ),
-    )
+        of(f"{_WORD} with all", f"{mean} all other tokens", "dot of the word", "low, says a well-known tutorial"),
+        of(f"{_WORD} with all, less others", f"{mean} all others, less the same of every other token",
+           "dot of the word over others", "below 0 if it ends up apart"),
+        of(f"{_WORD} with common tokens", f"{mean} the tenth of tokens that are met most",
+           "dot of the word with common"),
+        of(f"{_WORD} with rare tokens", f"{mean} the half of tokens that are met least", "dot of the word with rare"),
+        of(f"{_WORD} by frequency", "rank correlation of that dot product with how often the other token is met",
+           "dot of the word by count", unit="rank correlation"),
+        of("dot products by frequency", "rank correlation over tokens of the mean dot product with the count",
+           "dot by count", unit="rank correlation"),
+    )  # fmt: skip
+
+
+def _counted(ask: Ask, design: Design) -> str:
+    """Which word the commonest is, and that the commonest token may be no word."""
+    corpus = ask.corpus(dict(design.texts)["text"], design.scale.val_tokens)
+    word, counts = commonest_word(corpus)
+    first, said = int(counts.argmax()), f"{counts[word]:,} of {counts.sum():,} tokens of the training part"
+    name = corpus.tokenizer.token(word).strip()
+    apart = "" if first == word else f"; the commonest token, {corpus.tokenizer.token(first)!r}, is none of letters"
+    return f"The commonest word of letters is {name!r}, {said}{apart}"
 
 
 def _full(ask: Ask) -> Design:
@@ -261,10 +268,14 @@ def _of_sharing(findings: Findings) -> str:
 
 QUESTION = Question(
     name="collocation",
-    asks="Do words that occur together get similar vectors by self-attention alone?",
+    asks=(
+        "Do words that occur together get similar vectors by self-attention alone? Does `the` end up with low dot"
+        " products with everything?"
+    ),
     answer=(
         "effects of occurring together and of sharing contexts, told apart, on rows, circuits and contextual vectors,"
-        " in made sentences and in pairs of the text; dot products of the commonest word by frequency"
+        " in made sentences and in pairs of the text; dot products of the commonest word of letters with all other"
+        " tokens, and by how often those are met"
     ),
     falsified_by=(
         "Occurring together raises cos(e_i, e_j) by half as much as sharing contexts does, or more;"
@@ -280,19 +291,55 @@ QUESTION = Question(
     ),
     plain=Plain(
         above=(
-            "Yes, to a part: standing next to each other makes the input vectors of two words more alike, whatever"
-            " else they stand next to."
+            "Yes, to a part: in a causal model with an output table of its own, standing next to each other makes the"
+            " input vectors of two words more alike, whatever else they stand next to."
         ),
-        below="No: standing next to each other makes the input vectors of two words less alike.",
+        below=(
+            "No: in a causal model with an output table of its own, standing next to each other makes the input vectors"
+            " of two words less alike."
+        ),
         slightly=(
-            "Hardly: standing next to each other changes how alike the input vectors of two words are by very little."
+            "Hardly, in a causal model with an output table of its own: standing next to each other changes how alike"
+            " the input vectors of two words are by very little."
         ),
         equivalent=(
-            "Not by that alone: standing next to each other leaves the input vectors of two words as alike or unlike"
-            " as they were."
+            "Not by that alone, in a causal model with an output table of its own: standing next to each other leaves"
+            " the input vectors of two words as alike or unlike as they were."
         ),
         unresolved=(
             "Whether standing next to each other makes the input vectors of two words alike, this run cannot tell."
+        ),
+    ),
+    also=(
+        (
+            "shared -> cos(e, e) (causal)",
+            Plain(
+                above="Standing in the same places makes them alike, by {effect} of cosine.",
+                below="Standing in the same places makes them less alike, by {effect} of cosine.",
+                slightly="Standing in the same places does hardly more.",
+                equivalent="Standing in the same places does no more.",
+                unresolved="What standing in the same places does, this run cannot tell.",
+            ),
+        ),
+        (
+            "together -> cos(e, e) (tied)",
+            Plain(
+                above="Where W_U is W_E, standing next to each other makes them alike after all, by {effect}.",
+                below="Where W_U is W_E, standing next to each other makes them less alike, by {effect}.",
+                slightly="Where W_U is W_E, standing next to each other does hardly anything either.",
+                equivalent="Where W_U is W_E, standing next to each other does nothing either.",
+                unresolved="What it does where W_U is W_E, this run cannot tell.",
+            ),
+        ),
+        (
+            f"{_WORD} with all, less others",
+            Plain(
+                above="The commonest word ends up with higher dot products than other tokens have.",
+                below="The commonest word does end up with lower dot products than other tokens have.",
+                slightly="The dot products of the commonest word are hardly other than those of other tokens.",
+                equivalent="The dot products of the commonest word are those of any other token.",
+                unresolved="Whether the commonest word ends up apart, this run cannot tell.",
+            ),
         ),
     ),
     heard=(
@@ -303,4 +350,5 @@ QUESTION = Question(
     ),
     design=_design,
     claim=_claim,
+    counted=_counted,
 )

@@ -4,10 +4,10 @@ The gradient at a block's input is a sum over the edges by which it arrives: ski
 Measured on trained and on untrained models, with and without skip connections, with the norm before and after each
 sublayer, and with small and large rows of W_E.
 
-The size of the rows decides. A norm stands before every sublayer and divides by the size of what comes in, so on the
-way back the gradient through the first sublayers is divided by the size of the rows, that around them only by the size
-of what the last norm reads. Rows of N(0, 0.02) stay small while blocks write vectors twenty times as long: nearly all
-gradient then comes through the blocks, and much of it through k. Rows of N(0, 1) keep up, and more comes around.
+A norm stands before every sublayer and divides by the size of what comes in, so on the way back the gradient through
+the first sublayers is divided by the size of the rows, that around them only by the size of what the last norm reads.
+From that more was expected to come around where rows are large; an arm asks. Around a single layer and around all of
+them are two things: what passes three layers of four by their skip connections still has to enter the first.
 
 Shares say where gradient comes along, not whether learning needs it there. So paths are also cut while a model trains
 (`stop_gradient`), and what that costs is told in nats against the model that cuts nothing:
@@ -55,6 +55,18 @@ def _paths(arm: str, layer: int) -> tuple[Contrast, ...]:
     return tuple(
         _share(arm, f"L{layer}.resid_pre {path}", f"share that reaches the input of layer {layer} through {path}")
         for path in ("skip", "V", "Q", "K", "MLP")
+    )
+
+
+def _upper(arm: str, n_layers: int) -> Contrast:
+    """What passes a layer by, of the layers above the first."""
+    layers = range(1, n_layers)
+    return Contrast(
+        name=f"upper layers passed by ({arm})",
+        what="share that reaches the input of a layer above the first by its skip connection, mean of those layers",
+        terms=tuple((1 / len(layers), arm, f"L{layer}.resid_pre skip") for layer in layers),
+        margin=MARGIN,
+        unit=_UNIT,
     )
 
 
@@ -168,19 +180,24 @@ def _design(ask: Ask) -> Design:
         else Scale(d_model=64, n_layers=4, n_heads=2, n_ctx=64, batch_size=16, steps=1000, val_tokens=32_768),
         grid=Grid(),
         arms=(*followed, *cuts, *held),
-        contrasts=(*_of_shares([arm.name for arm in followed]), *_costs(cuts, held)),
+        contrasts=(*_of_shares([arm.name for arm in followed], 3 if quick else 4), *_costs(cuts, held)),
         replicates=6 if quick else 8,
     )
 
 
-def _of_shares(names: list[str]) -> tuple[Contrast, ...]:
+def _of_shares(names: list[str], n_layers: int) -> tuple[Contrast, ...]:
     """Where gradient comes along, and what there is without skip connections."""
     skipless = tuple(name for name in names if name.startswith("skipless"))
     return (
         _share("trained", "around", "share that reaches the embeddings through no sublayer", "small: rows are small"),
         _SIZE,
         *_paths("trained", 0),
-        *(_share(name, "around", "the same") for name in names if name != "trained" and name not in skipless),
+        *(_upper(arm, n_layers) for arm in ("trained", "untrained")),
+        *(
+            _share(name, "around", f"share that reaches the embeddings through no sublayer: {name}")
+            for name in names
+            if name != "trained" and name not in skipless
+        ),
         *([_DEPTH] if _DEEP.name in names else []),
         *(
             _value_over_scores(name, "above 0" if name == "large rows" else "")
@@ -215,18 +232,12 @@ def _claim(findings: Findings) -> str:
     if verdict == "unresolved":
         return "Whether gradient reaches the embeddings around all layers is not settled by this run; that share is"
     if verdict == "equivalent":
-        return (
-            f"Where rows of W_E start small, next to no gradient reaches them around the layers{but}: it passes through"
-            " them; the share around is"
-        )
+        return f"Next to no gradient reaches the embeddings of a trained model around all layers{but}; that share is"
     small = ", less than would matter" if verdict == "differs but trivially" else ""
     if effect < 0:
         return f"What reaches the embeddings around all layers works against the rest{small}; that share is"
     if small:
-        return (
-            f"Where rows of W_E start small, little gradient reaches them around the layers{small}{but}: nearly all"
-            " passes through them; the share around is"
-        )
+        return f"Little gradient reaches the embeddings of a trained model around all layers{small}{but}; that share is"
     return (
         f"The error need not pass through the layers to reach the embeddings{but}: along skip connections alone comes a"
         " share of"
@@ -234,9 +245,15 @@ def _claim(findings: Findings) -> str:
 
 
 def _beside(findings: Findings) -> str:
-    """What large rows do to the share, and what cuts cost, in brackets; empty where nothing of it is settled."""
-    larger = findings.there("around (large rows)")
-    said = [] if larger is None else [f"with large rows, N(0, 1), that share is {amount(larger)}"]
+    """Other shares, and what cuts cost, in brackets; empty where nothing of it is settled."""
+    told = {
+        "around (untrained)": "untrained it is {}",
+        "around (large rows)": "with large rows, N(0, 1), it is {}",
+        "upper layers passed by (trained)": "a layer above the first is passed by with {} of what reaches its input",
+        "L0.resid_pre K (trained)": "through k of the first layer comes {}",
+    }
+    shares = {words: findings.there(name) for name, words in told.items()}
+    said = [words.format(amount(share, signed=False)) for words, share in shares.items() if share is not None]
     paths = {"cut V": "through v", "cut QK": "through q and k", "cut layers": "from the second layer to the first"}
     for name, path in paths.items():
         if (change := findings.there(f"{name} - trained")) is not None:
@@ -251,8 +268,8 @@ QUESTION = Question(
         " through all layers?"
     ),
     answer=(
-        "share of each path (skip, V, Q, K, MLP) at every layer, trained and untrained, with and without skip; and what"
-        " a training costs in which a path is cut"
+        "share of each path (skip, V, Q, K, MLP) at the first layer and of skip above it, trained and untrained, with"
+        " and without skip; and what a training costs in which a path is cut"
     ),
     falsified_by=(
         "Larger rows of W_E do not raise the share that comes around all layers; with large rows q and k carry more"
@@ -262,8 +279,8 @@ QUESTION = Question(
         "Theory of early training has W_U learn first, W_V next, W_Q and W_K last (Im et al. 2026, arXiv 2601.19208,"
         " abstract). That is about how fast matrices move; from it we had expected more gradient through v than through"
         " q and k. A first quick run found the opposite for small rows, and next to nothing around the layers;"
-        " an arm with large rows was added afterwards, for the reason is their size. Shares of paths at these sizes"
-        " have not been found published."
+        " an arm with large rows was added afterwards, to ask whether their size is the reason. Shares of paths at"
+        " these sizes have not been found published."
     ),
     plain=Plain(
         above=(
@@ -271,22 +288,51 @@ QUESTION = Question(
             " connections alone."
         ),
         below="What reaches the embeddings along the skip connections alone works against the rest.",
-        slightly=(
-            "Nearly all of it passes through the layers: next to nothing reaches the embeddings along the skip"
-            " connections alone, where rows of W_E start small."
-        ),
-        equivalent=(
-            "It passes through the layers: next to nothing reaches the embeddings along the skip connections alone,"
-            " where rows of W_E start small."
-        ),
+        slightly="Next to nothing of it reaches the embeddings of a trained model around all layers.",
+        equivalent="It passes through the layers: around all of them next to nothing reaches the embeddings.",
         unresolved=(
             "How much of the error reaches the embeddings along the skip connections alone, this run cannot tell."
         ),
     ),
+    also=(
+        (
+            "around (untrained)",
+            Plain(
+                above="Where training begins, {effect} of it does.",
+                below="Where training begins, what comes around works against the rest.",
+                slightly="Where training begins, it is almost as little.",
+                equivalent="Where training begins, it is no more.",
+                unresolved="How much does where training begins, this run cannot tell.",
+            ),
+        ),
+        (
+            "upper layers passed by (trained)",
+            Plain(
+                above=(
+                    "A single layer above the first is passed by: of what reaches its input {effect} comes by its skip"
+                    " connection."
+                ),
+                below="Around a single layer above the first, what comes works against the rest.",
+                slightly="Around a single layer above the first, too, comes next to nothing.",
+                equivalent="Around a single layer above the first comes no more.",
+                unresolved="How much comes around a single layer, this run cannot tell.",
+            ),
+        ),
+        (
+            "L0.resid_pre K (trained)",
+            Plain(
+                above="Into the embeddings it comes through what the first layer makes of them, {effect} through k.",
+                below="What comes through k of the first layer works against the rest.",
+                slightly="Through k of the first layer comes next to nothing.",
+                equivalent="Through k of the first layer comes nothing that matters.",
+                unresolved="How much comes through k of the first layer, this run cannot tell.",
+            ),
+        ),
+    ),
     heard=(
-        "That skip connections are a motorway on which the gradient passes all layers by. How much takes it is a"
-        " matter of size: a norm divides a vector by its length on its way into a layer, so short vectors get large"
-        " gradients through layers, and long ones small."
+        "That skip connections are a motorway on which the gradient passes all layers by. So they are where training"
+        " begins, and around a single layer later, too. But the shares of layers multiply, and the first layer of a"
+        " trained model is hardly passed by: what reaches the embeddings has gone through it."
     ),
     design=_design,
     claim=_claim,

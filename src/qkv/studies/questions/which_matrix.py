@@ -8,7 +8,7 @@ trained, the cost of setting each matrix back to its start and the ledger stand 
 
 from qkv.presets import find as find_preset
 from qkv.studies.design import Arm, Contrast, Design, Grid, Scale, Text, cost
-from qkv.studies.question import LEARNS_RECALL, RECALLED, Ask, Plain, Question, make_design, of_learned
+from qkv.studies.question import LEARNS_RECALL, RECALLED, Accounts, Ask, Plain, Question, make_design, of_learned
 from qkv.studies.sentences import amount
 from qkv.studies.verdicts import Findings
 
@@ -23,7 +23,8 @@ _FROZEN = {
     "O": ("L*.W_O=freeze",),
     "VO": ("L*.W_[VO]=freeze",),
 }
-_ACCOUNTS = (("QK", "QK"), ("VO", "VO"), ("MLP", "MLP"))
+_ACCOUNTS = {"Q": "W_Q", "K": "W_K", "V": "W_V", "O": "W_O", "QK": "QK", "VO": "VO", "MLP": "MLP"}
+"""What is frozen -> the same in the names of probes."""
 
 
 def _name(what: str) -> str:
@@ -79,21 +80,35 @@ def _costs(names: tuple[str, ...], prefix: str = "", **more: str) -> tuple[Contr
     )
 
 
+_OTHERS = {
+    "set back": ("loss with these set back to their start, less the loss:", "reset"),
+    "earned": ("nats that their movement earned:", "earned"),
+}
+"""Accounts of the model in which everything was trained -> in words, and the name of their probe."""
+
+
 def _accounts() -> tuple[Contrast, ...]:
-    """Reset-time cost and ledger of the model in which everything was trained."""
-    return tuple(
+    """Reset-time cost and ledger of the model in which everything was trained, and whose order each of them is."""
+    each = tuple(
         Contrast(
             name=f"{name} {word}",
-            what=f"{sentence} {name}, everything trained",
-            terms=((1.0, "trained", f"{quantity} {name}"),),
+            what=f"{words} {name}, everything trained",
+            terms=((1.0, "trained", f"{probe} {place}"),),
             margin=MARGIN,
         )
-        for name, _ in _ACCOUNTS
-        for word, sentence, quantity in (
-            ("set back", "loss with these set back to their start, less the loss:", "reset"),
-            ("earned", "nats that their movement earned:", "earned"),
-        )
+        for name, place in _ACCOUNTS.items()
+        for word, (words, probe) in _OTHERS.items()
     )
+    order = tuple(
+        Contrast(
+            name=f"VO - QK, {word}",
+            what=f"{words} VO, less the same of QK",
+            terms=((1.0, "trained", f"{probe} VO"), (-1.0, "trained", f"{probe} QK")),
+            margin=MARGIN,
+        )
+        for word, (words, probe) in _OTHERS.items()
+    )
+    return (*each, *order)
 
 
 _TRAINED = Arm(name="trained", what="everything trained", probes=("reset", "ledger", "drift"))
@@ -289,15 +304,47 @@ QUESTION = Question(
     ),
     plain=Plain(
         above="Frozen in pairs at a small random start, W_V and W_O are missed more than W_Q and W_K.",
-        below=(
-            "Frozen in pairs at a small random start, W_Q and W_K are missed more than W_V and W_O: attention"
-            " starts there as nearly an even average, and only the vectors that come in can still change it."
-        ),
+        below="Frozen in pairs at a small random start, W_Q and W_K are missed more than W_V and W_O.",
         slightly=(
             "Frozen in pairs at a small random start, W_Q and W_K are missed almost exactly as much as W_V and W_O."
         ),
         equivalent="Frozen in pairs at a small random start, W_Q and W_K are missed as much as W_V and W_O.",
         unresolved="Which pair is missed more, W_Q with W_K or W_V with W_O, this run cannot tell.",
+    ),
+    also=(
+        (
+            "VO - QK, earned",
+            Plain(
+                above=(
+                    "By what their movement earned in a model that trains all of them the order is the other: W_V and"
+                    " W_O earned {effect} nats more."
+                ),
+                below="By what their movement earned the order is the same: W_Q and W_K earned {effect} nats more.",
+                slightly="By what their movement earned they are almost equals.",
+                equivalent="By what their movement earned they are equals.",
+                unresolved="Which earned more in a model that trains all of them, this run cannot tell.",
+            ),
+        ),
+        (
+            "all identity - trained",
+            Plain(
+                above="With W = I throughout, so that q = k = v = x, a model is {effect} nats a token worse.",
+                below="With W = I throughout, so that q = k = v = x, a model is {effect} nats a token better.",
+                slightly="With W = I throughout a model is almost exactly as good.",
+                equivalent="With W = I throughout a model is as good.",
+                unresolved="What W = I throughout costs, this run cannot tell.",
+            ),
+        ),
+    ),
+    accounts=Accounts(
+        columns=("frozen while the rest trains", "set back at the end", "earned on the way"),
+        rows=tuple(
+            (
+                _matrices(name) if name != "MLP" else "W_in and W_out",
+                (f"{_name(name)} - trained", f"{name} set back", f"{name} earned"),
+            )
+            for name in _ACCOUNTS
+        ),
     ),
     heard=(
         "That W_Q asks, W_K answers and W_V speaks, so that each does a thing of its own. A model sees them in"

@@ -122,6 +122,8 @@ function render({ model, el }) {
       .filter(([, value]) => value).map(([name, value]) => h("div", null, h("dt", null, name), h("dd", null, value))))]);
   if (study.effects.length) {
     el.append(h("h2", null, "Effects"));
+    const [columns, ...rows] = study.accounts;
+    if (columns) el.append(table("accounts of the same things, side by side", columns, rows));
     const drawn = study.effects.filter((e) => e.low !== null);
     const axes = d3.groups(d3.sort(drawn, (e) => e.axis), (e) => e.axis).map(([, rows]) => rows);
     for (const rows of axes) {
