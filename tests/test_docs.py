@@ -147,7 +147,10 @@ def test_counts_in_sentences_have_no_more_digits_than_they_bear():
     pages = [
         (DOCS / "answers" / f"{name}.md").read_text("utf-8") for name in ("static-or-contextual", "token-identity")
     ]
-    assert "nearest to a word's mean 5.7 more are so" in pages[0] and "there it names 91.1 in 100 more" in pages[1]
+    assert (
+        "nearest to a word's mean vector 5.7 more than by chance" in pages[0]
+        and "there it names 91.1 in 100 more" in pages[1]
+    )
 
 
 def test_a_page_with_a_log_says_which_text_and_version_add_to_it():

@@ -8,7 +8,7 @@ import pytest
 from qkv.studies.comparison import Comparison
 from qkv.studies.question import Ask
 from qkv.studies.questions import find, questions
-from qkv.studies.sentences import plainly
+from qkv.studies.sentences import otherwise, plainly
 from qkv.studies.statistics import VERDICTS
 from qkv.studies.verdicts import Effect, Findings
 
@@ -70,3 +70,19 @@ def test_the_second_of_two_questions_is_told_by_its_own_verdict(verdict):
     told = ways[verdict].replace("{effect}", "0.250")
     assert plainly(question, both) == f"{question.plain.equivalent} {told}"
     assert plainly(question, findings) == question.plain.equivalent
+
+
+@pytest.mark.parametrize(
+    ("expected", "refuted"),
+    [("above 0", {-1, 0}), ("far above 0", {-1, 0}), ("below 0", {0, 1}), ("not below 0", {-1}), ("near 0", {-1, 1})],
+)
+def test_what_came_out_otherwise_is_what_the_expectation_leaves_no_room_for(expected, refuted):
+    def told(verdict: str, effect: float) -> bool:
+        main = first("techniques", verdict, effect).primary
+        return bool(
+            otherwise([dataclasses.replace(main, contrast=dataclasses.replace(main.contrast, expected=expected))])
+        )
+
+    ways = {sign: told("differs" if sign else "equivalent", 0.25 * sign) for sign in (-1, 0, 1)}
+    assert {sign for sign, is_otherwise in ways.items() if is_otherwise} == refuted
+    assert not told("unresolved", -0.25)

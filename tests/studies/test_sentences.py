@@ -342,7 +342,7 @@ def test_known_results_are_counted_by_their_verdicts():
     def claim(verdict: str, effect: float, others: str) -> str:
         return find("known-results").claim(found("known-results", verdict, effect, others))
 
-    assert "Of 2 known results 1 show here as published, 0 the other way round, 1 are too" in claim(
+    assert "Of 2 known results 1 shows here as published, 0 the other way round, 1 is too" in claim(
         "differs", 1.0, "equivalent"
     )
     assert " 0 show here as published, 1 the other way round, 0 are too small to matter, 1 cannot be told" in claim(
@@ -592,5 +592,5 @@ def test_sums_that_tables_alone_tell_are_told_where_width_helps(verdict):
         for e in told.effects
     )
     claim = find("only-embeddings").claim(dataclasses.replace(told, effects=effects))
-    words = "one of width 256 tell 96 of 100 sums that it was never shown, one of width 16 16)"
+    words = "never shown one of width 256, its tables alone trained, tells 96, one of width 16 tells 16)"
     assert (words in claim) == (verdict == "differs")

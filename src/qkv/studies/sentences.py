@@ -122,6 +122,8 @@ def otherwise(effects: Sequence[Effect]) -> list[str]:
 def _is_refuted(effect: Effect) -> bool:
     words, verdict = effect.contrast.expected.removeprefix("far "), effect.told.verdict
     sign = math.copysign(1.0, effect.result.effect or 0.0)
+    if words.startswith("not below 0"):
+        return verdict.startswith("differs") and sign < 0
     if words.startswith(("above 0", "below 0")):
         meant = 1.0 if words.startswith("above") else -1.0
         return verdict == "equivalent" or (verdict.startswith("differs") and sign != meant)

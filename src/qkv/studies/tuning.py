@@ -2,8 +2,8 @@
 
 The unit of replication is (tune, report): in every replicate each arm looks for its own learning rate on a seed that
 serves for nothing else, and is then reported at that rate on the replicate's seed. So the error of the tuning is in
-the spread between replicates, where the interval sees it. (Simulated: sharing one tuned rate makes a paired test of a
-true null reject in 17, 12, 10 or 8 % of cases with 1, 2, 3 or 5 tuning seeds, where 5 % was promised.)
+the spread between replicates, where the interval sees it. One tuned rate that all of them shared would put the same
+error into each.
 
 The optimum should lie inside the grid: where the best rate is at an edge the grid grows past it, to `Grid.reach` steps
 from its centre and no further. A rate that is best at the last edge is taken, and counted as such (`Choice.interior`).

@@ -146,19 +146,26 @@ QUESTION = Question(
     answer="false positives, coverage, power and TOST's rate of thousands of little studies, with exact intervals",
     falsified_by="The exact interval of the rate of false positives does not hold 5 %, or that of the coverage 95 %.",
     literature=(
-        "Simulated: a learning rate that is tuned once and shared by all replicates makes"
-        " paired tests of a true"
-        " null reject in 17, 12, 10 and 8 % of cases with 1, 2, 3 and 5 tuning seeds. Here every replicate tunes for"
-        " itself."
+        "Nothing that these rates are held against: what is true of each little study is known beforehand, and the"
+        " rates promised are those of the intervals themselves."
     ),
     plain=Plain(
-        above="Not quite: studies find effects where there are none more often than the promised 5 times in 100.",
-        below=(
-            "Yes, and they are careful: studies find effects where there are none more rarely than the promised 5"
-            " times in 100."
+        above=(
+            "Not quite, where it was tried: little studies of eight replicates found an effect where there is none more"
+            " often than the promised 5 times in 100."
         ),
-        slightly="Yes: studies find effects where there are none nearly as seldom as promised, 5 times in 100.",
-        equivalent="Yes: studies find effects where there are none as seldom as promised, 5 times in 100.",
+        below=(
+            "Yes, where it was tried: little studies of eight replicates found an effect where there is none more"
+            " rarely than the promised 5 times in 100."
+        ),
+        slightly=(
+            "Yes, where it was tried: little studies of eight replicates found an effect where there is none almost"
+            " exactly as seldom as promised, 5 times in 100."
+        ),
+        equivalent=(
+            "Yes, where it was tried: little studies of eight replicates found an effect where there is none as seldom"
+            " as promised, 5 times in 100."
+        ),
         unresolved="That cannot be told from so few little studies.",
     ),
     heard=(

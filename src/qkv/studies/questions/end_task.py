@@ -203,7 +203,11 @@ def _across(findings: Findings) -> str:
 QUESTION = Question(
     name="end-task",
     asks='Is what "related" means determined entirely by the end task?',
-    answer="agreement on which words are alike, across tasks, against noise between seeds and against none",
+    answer=(
+        "agreement on which words are alike, across tasks, against none and against its ceiling: the most that noise"
+        " between seeds would let two tasks agree that mean the same, which is the geometric mean of how far two"
+        " trainings of each task agree"
+    ),
     falsified_by=(
         "Two tasks agree on which words are alike as much as noise between seeds lets them (then the task decides"
         " nothing); or they agree on nothing where seeds do agree (then it decides all)."
@@ -215,20 +219,24 @@ QUESTION = Question(
     ),
     plain=Plain(
         above=(
-            "Not at all, it seems: two tasks agree on which words are alike even more than two trainings of one task."
+            "Not at all, it seems: by the columns of W_U two tasks agree on which words are alike even more than two"
+            " trainings of one task."
         ),
         below=(
-            "Not entirely, but it has a part: models of two tasks agree less on which words are alike than two"
-            " trainings of one task do."
+            "Not entirely, but it has a part: by the columns of W_U models of two tasks agree less on which words are"
+            " alike than two trainings of one task do."
         ),
         slightly=(
-            "Hardly: models of two tasks agree on which words are alike almost exactly as much as two"
-            " trainings of one task do."
+            "Hardly: by the columns of W_U models of two tasks agree on which words are alike almost exactly as much as"
+            " two trainings of one task do."
         ),
-        equivalent="No: models of two tasks agree on which words are alike as much as two trainings of one task do.",
+        equivalent=(
+            "No: by the columns of W_U models of two tasks agree on which words are alike as much as two trainings of"
+            " one task do."
+        ),
         unresolved=(
-            "Whether models of two tasks agree less on which words are alike than two trainings of one task, this run"
-            " cannot tell."
+            "Whether by the columns of W_U models of two tasks agree less on which words are alike than two trainings"
+            " of one task, this run cannot tell."
         ),
     ),
     heard=(

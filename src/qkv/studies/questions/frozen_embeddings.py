@@ -175,7 +175,7 @@ def _full(ask: Ask) -> Design:
     if ask.has_labels():
         return _labelled(ask)
     ratios = {"characters": "characters", "pieces": "512 pieces", "many pieces": "2,048 pieces"}
-    wide, narrow = (("d_model", 128), ("n_heads", 4)), (("d_model", 32), ("n_heads", 1))
+    wide, narrow = (("d_model", _WIDE), ("n_heads", 4)), (("d_model", _NARROW), ("n_heads", 1))
     arms = (
         *_arms("pieces", probes=("frequency", "rows")),
         *_arms("characters", prefix="characters "),
@@ -204,8 +204,8 @@ def _full(ask: Ask) -> Design:
             "characters ", f"with {ratios['characters']}, d_vocab near d_model", MARGIN_CHARACTERS, expected="near 0"
         ),
         _cost("many pieces ", f"with {ratios['many pieces']}", MARGIN, expected="above that of fewer pieces"),
-        _cost("wide ", "d_model 128 instead of 64", MARGIN, expected="below that of d_model 64"),
-        _cost("narrow ", "d_model 32 instead of 64", MARGIN, expected="above that of d_model 64"),
+        _cost("wide ", f"d_model {_WIDE} instead of 64", MARGIN, expected="below that of d_model 64"),
+        _cost("narrow ", f"d_model {_NARROW} instead of 64", MARGIN, expected="above that of d_model 64"),
         _cost("masked ", "predicting masked tokens", MARGIN, expected="above 0"),
         _cost("tied ", "with W_U tied to W_E, which freezes both", MARGIN, expected="far above 0"),
         _SMALL_COST,
@@ -243,7 +243,7 @@ def _full(ask: Ask) -> Design:
         ),
         Contrast(
             name=_BY_WIDTH,
-            what="cost at d_model 32 less cost at 128, the same 512 pieces",
+            what=f"cost at d_model {_NARROW} less cost at {_WIDE}, the same 512 pieces",
             terms=(
                 (1.0, "narrow frozen", "loss"),
                 (-1.0, "narrow trained", "loss"),
@@ -296,7 +296,7 @@ def _claim(findings: Findings) -> str:
     return f"A model learns without training its embeddings, but {where} freezing W_E at random costs{small}"
 
 
-_BY_WIDTH = "narrower models pay more"
+_BY_WIDTH, _NARROW, _WIDE = "narrower models pay more", 32, 128
 
 
 def _by_width(findings: Findings) -> str:
@@ -305,9 +305,10 @@ def _by_width(findings: Findings) -> str:
     if result is None or result.effect is None or result.verdict == "unresolved":
         return ""
     if result.verdict == "equivalent":
-        return " (a quarter of the width costs no more)"
+        return f" (freezing costs no more at d_model {_NARROW} than at {_WIDE})"
     slightly = " slightly" if result.verdict == "differs but trivially" else ""
-    return f" (a quarter of the width costs{slightly} {'more' if result.effect > 0 else 'less'})"
+    way = f"{slightly} {'more' if result.effect > 0 else 'less'}"
+    return f" (freezing costs{way} at d_model {_NARROW} than at {_WIDE})"
 
 
 def _after_all(findings: Findings) -> str:
@@ -364,13 +365,14 @@ QUESTION = Question(
         " 2.44 with a learned table, within its 4.8 % spread between seeds (Bochkov 2026, arXiv"
         " 2605.09751). That cost at"
         " small scale, with a learning rate tuned for each arm, has not been found published. If d_vocab <= d_model and"
-        " the frozen rows are independent, every reader of the first layer can undo the freezing exactly (a short proof"
-        " in docs/answers). That narrower models pay more was asked when four replicates of the kept run had been seen."
+        " the frozen rows are independent, W_Q, W_K and W_V of the first layer can undo the freezing exactly (a short"
+        " proof in docs/answers). That narrower models pay more was asked when four replicates of the kept run had been"
+        " seen."
     ),
     plain=Plain(
         above=(
-            "They need not be, but it helps: over random input vectors that never change a model still learns, since"
-            " the matrices behind them are trained, and ends {effect} nats a token worse."
+            "They need not be, but it helps, where the output matrix W_U is a trained one of its own: over random input"
+            " vectors that never change a model still learns, and ends {effect} nats a token worse."
         ),
         below="They need not be: over random input vectors that never change the model did even better here.",
         slightly=(
@@ -381,11 +383,23 @@ QUESTION = Question(
             "A model learns over random input vectors that never change; whether it ends worse, this run cannot tell."
         ),
     ),
+    also=(
+        (
+            "tied frozen - tied trained",
+            Plain(
+                above="Where W_U is tied to W_E they should be: freezing holds both, and costs {effect} nats a token.",
+                below="Where W_U is tied to W_E freezing holds both, and the model did even better.",
+                slightly="Where W_U is tied to W_E freezing holds both, and costs next to nothing.",
+                equivalent="Where W_U is tied to W_E freezing holds both, and costs nothing that matters.",
+                unresolved="What it costs to freeze both where W_U is tied to W_E, this run cannot tell.",
+            ),
+        ),
+    ),
     heard=(
         "Both that a model with untrained embeddings could learn nothing, and that the W matrices can make good for"
-        " any embedding. The second is a theorem where the vocabulary is no larger than d_model and rows are"
-        " independent ([proof](proofs.md)); it says that a way to undo the freezing exists, not that training finds"
-        " it."
+        " any embedding. Of W_Q, W_K and W_V of the first layer the second is a theorem where the vocabulary is no"
+        " larger than d_model and rows are independent ([proof](proofs.md)); it says that a way to undo the freezing"
+        " exists, not that training finds it."
     ),
     design=_design,
     claim=_claim,

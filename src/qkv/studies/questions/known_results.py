@@ -179,9 +179,10 @@ def _claim(findings: Findings) -> str:
     not_learned = f", {left} would need what {'is not shown to be' if is_open else 'was not'} learned here"
     not_learned *= left > 0
     return (
-        f"Of {len(results)} known results {as_expected} show here as published, {len(told) - as_expected} the other way"
-        f" round, {small} are too small to matter, {unresolved} cannot be told at this scale{not_learned};"
-        f" {_of_positions(findings.primary.result)}; the difference of the two costs is"
+        f"Of {len(results)} known results {as_expected} {'shows' if as_expected == 1 else 'show'} here as published,"
+        f" {len(told) - as_expected} the other way round, {small} {'is' if small == 1 else 'are'} too small to matter,"
+        f" {unresolved} cannot be told at this scale{not_learned}; {_of_positions(findings.primary.result)}; the"
+        f" difference of the two costs is"
     )
 
 
@@ -203,7 +204,8 @@ QUESTION = Question(
     falsified_by="A row differs in the other direction than the one in its last column.",
     literature=(
         "Without positions a causal language model loses little (Haviv et al. 2022, arXiv 2203.16634), while"
-        " attention that sees both sides cannot tell orders apart at all. Embeddings alone over random bodies"
+        " attention that sees both sides cannot tell orders apart at all; the row is of the difference alone, and a"
+        " causal model loses here too (`positions` has the cost of each). Embeddings alone over random bodies"
         " learned modular addition in wide models (Zhong and Andreas 2024, arXiv 2410.04368, abstract); that row"
         " needs a model that tells sums it was not shown, asked for after a full run with numbers below 31, where it"
         " had the 865 sums of training by heart and hardly any other; since then numbers are below 97. Without the"
@@ -211,27 +213,79 @@ QUESTION = Question(
         " and Hofmann 2023, arXiv 2311.01906; their attention is shaped and their MLPs keep their skip connections,"
         " ours do neither)."
         " Sharing W_K and W_V costs less than sharing W_Q and W_K (Kayyam 2026, arXiv 2606.04032, abstract). That"
-        " Adam's lead on SGD comes from rare tokens, and that models with random frozen W_Q and W_K still recall, we"
-        " know only from notes on papers that we have not read; none of their figures is printed."
+        " Adam's lead on SGD comes from rare tokens, that freezing W_Q and W_K costs a language model something, and"
+        " that models with random frozen W_Q and W_K still recall, we know only from notes on papers that we have not"
+        " read; none of their figures is printed. Of what freezing W_Q and W_K costs the direction alone is asked: here"
+        " it is more than in those notes, and `which-matrix` asks it from another start too."
     ),
     plain=Plain(
-        above=(
-            "The first of them does: without positions a model that sees both sides loses more than a causal one. The"
-            " table has the others."
+        above="As published, having no positions sets a model that sees both sides back further than a causal one.",
+        below="Having no positions sets a model that sees both sides back less than a causal one, not more.",
+        slightly="Having no positions sets a model that sees both sides back almost exactly as far as a causal one.",
+        equivalent="Having no positions sets a model that sees both sides back as far as a causal one, not further.",
+        unresolved="Whether having no positions sets a model that sees both sides back further, this run cannot tell.",
+    ),
+    also=(
+        (
+            "embeddings alone add when wide",
+            Plain(
+                above="As published, embeddings alone over a random body add better in a wide model.",
+                below="Embeddings alone over a random body add worse in a wide model, not better.",
+                slightly="Embeddings alone over a random body add almost exactly as well in a wide and a narrow model.",
+                equivalent="Embeddings alone over a random body add no better in a wide model.",
+                unresolved="Whether embeddings alone over a random body add better in a wide model cannot be told.",
+            ),
         ),
-        below=(
-            "The first of them comes out the other way round: without positions a model that sees both sides loses"
-            " less than a causal one. The table has the others."
+        (
+            "QK frozen - causal",
+            Plain(
+                above="As published, freezing W_Q and W_K costs something: {effect} nats a token.",
+                below="Freezing W_Q and W_K does good, not harm: {effect} nats a token.",
+                slightly="Freezing W_Q and W_K costs next to nothing.",
+                equivalent="Freezing W_Q and W_K costs nothing that matters.",
+                unresolved="Whether freezing W_Q and W_K costs something cannot be told.",
+            ),
         ),
-        slightly=(
-            "The first of them hardly shows: without positions a model that sees both sides loses almost exactly as"
-            " much as a causal one. The table has the others."
+        (
+            "sharing: Q = K - K = V",
+            Plain(
+                above="As published, one matrix for W_Q and W_K costs more than one for W_K and W_V.",
+                below="One matrix for W_Q and W_K costs less than one for W_K and W_V, not more.",
+                slightly="One matrix for W_Q and W_K costs almost exactly as much as one for W_K and W_V.",
+                equivalent="One matrix for W_Q and W_K costs as much as one for W_K and W_V, not more.",
+                unresolved="Whether one matrix for W_Q and W_K costs more than one for W_K and W_V cannot be told.",
+            ),
         ),
-        equivalent=(
-            "The first of them does not show: without positions a model that sees both sides loses as much as a"
-            " causal one. The table has the others."
+        (
+            "SGD stalls on rare tokens",
+            Plain(
+                above="As published, SGD lies further behind AdamW on rare tokens than on common ones.",
+                below="SGD lies less far behind AdamW on rare tokens than on common ones, not further.",
+                slightly="SGD lies almost exactly as far behind AdamW on rare tokens as on common ones.",
+                equivalent="SGD lies as far behind AdamW on rare tokens as on common ones, not further.",
+                unresolved="Whether SGD lies further behind AdamW on rare tokens than on common ones cannot be told.",
+            ),
         ),
-        unresolved="Of the first of them this run cannot tell. The table has the others.",
+        (
+            "W_V = W_O = I is cheaper without skips",
+            Plain(
+                above="As published, W_V = W_O = I is cheaper without skip connections than with them.",
+                below="W_V = W_O = I is dearer without skip connections than with them, not cheaper.",
+                slightly="W_V = W_O = I costs almost exactly as much without skip connections as with them.",
+                equivalent="W_V = W_O = I costs as much without skip connections as with them, not less.",
+                unresolved="Whether W_V = W_O = I is cheaper without skip connections cannot be told.",
+            ),
+        ),
+        (
+            "frozen W_Q and W_K still recall",
+            Plain(
+                above="As published, with W_Q and W_K frozen a model recalls over nine tenths of what it else would.",
+                below="With W_Q and W_K frozen a model recalls less than nine tenths of what it else would.",
+                slightly="With W_Q and W_K frozen a model recalls almost exactly nine tenths of what it else would.",
+                equivalent="With W_Q and W_K frozen a model recalls nine tenths of what it else would.",
+                unresolved="Whether a model with frozen W_Q and W_K still recalls cannot be told.",
+            ),
+        ),
     ),
     design=_design,
     claim=_claim,

@@ -75,7 +75,7 @@ _WINDOW = "how alike vectors are to the mean of their window, beyond windows dea
 _ONE = "share of a word's occurrences that one vector explains, beyond words dealt out anew,"
 _ASKED_FIRST = ("masked", "classify")
 _BEYOND = "neighbours at the top (causal)"
-_ASKED = "analogies asked"
+_ASKED, _BEYOND_C = "analogies asked", "beyond the nearest neighbour of c"
 
 
 def _contextuality(last: int, labelled: bool) -> tuple[Contrast, ...]:
@@ -161,12 +161,16 @@ def _analogies(ask: Ask, text: Text) -> tuple[Contrast, ...]:
     asked_of = [("causal", name) for name in whose] + [("masked", "W_E"), ("masked", "mean")]
     return asked, *(
         _measured(
-            f"analogies by {name} ({arm}) {beyond}", f"analogies answered rightly by {whose[name]}, {beyond}", _POINTS,
+            _by_analogy(name, arm, beyond), f"analogies answered rightly by {whose[name]}, {beyond}", _POINTS,
             (1.0, arm, f"{quantity} {name}"), constant=name == "counts",
         )  # fmt: skip
         for arm, name in asked_of
-        for quantity, beyond in (("analogies", "beyond chance"), ("beyond c", "beyond the nearest neighbour of c"))
+        for quantity, beyond in (("analogies", "beyond chance"), ("beyond c", _BEYOND_C))
     )  # fmt: skip
+
+
+def _by_analogy(name: str, arm: str = "causal", beyond: str = _BEYOND_C) -> str:
+    return f"analogies by {name} ({arm}) {beyond}"
 
 
 def _enough(ask: Ask, text: Text) -> bool:
@@ -227,7 +231,8 @@ def _like_the_table(findings: Findings) -> str:
         return " (and which words their means are near has nothing to do with W_E)"
     way = "more" if result.effect > 0 else "fewer"
     n = f"{10 * abs(result.effect):.2g}"
-    return f" (of the ten words nearest to a word's mean {n} {way} are so by W_E than by chance)"
+    near = f"of the ten words nearest to a word's mean vector {n} {way} than by chance"
+    return f" ({near} are among its ten nearest by W_E)"
 
 
 def _unasked(findings: Findings) -> str:
@@ -247,6 +252,18 @@ def _unlearned(findings: Findings) -> str:
         if arms := [arm for arm, unsure in idle if unsure == is_open]:
             said += f"; nothing is said of the arm {' or '.join(arms)}, which {why} beyond frequencies"
     return said
+
+
+def _beyond_neighbour(vectors: str, analogies: str, neighbour: str) -> Plain:
+    """Whether analogies by some vectors say more than who names a neighbour of the third word says."""
+    often = f"y {vectors} {analogies} come out right"
+    return Plain(
+        above=f"B{often} more often than by naming {neighbour}, by {{effect}} percentage points.",
+        below=f"B{often} less often than by naming {neighbour}, by {{effect}} percentage points.",
+        slightly=f"B{often} almost exactly as often as by naming {neighbour}.",
+        equivalent=f"B{often} as often as by naming {neighbour}.",
+        unresolved=f"Whether b{often} more often than by naming {neighbour}, this run cannot tell.",
+    )
 
 
 QUESTION = Question(
@@ -270,25 +287,33 @@ QUESTION = Question(
     ),
     plain=Plain(
         above=(
-            "Vectors of one word in different sentences become more alike, beyond what different words are, on their"
-            " way through a causal model."
+            "A row of W_E is one vector for a word, whatever its sentence. Its contextual vectors are many: what"
+            " different words share taken off, they are more alike at the top of a causal model than at the bottom."
         ),
         below=(
-            "A row of W_E is one vector for a word, whatever its sentence; its contextual vectors are many, and at the"
-            " top of a causal model they are less alike, beyond what different words are, than at the bottom."
+            "A row of W_E is one vector for a word, whatever its sentence. Its contextual vectors are many: what"
+            " different words share taken off, they are less alike at the top of a causal model than at the bottom."
         ),
         slightly=(
-            "Vectors of one word in different sentences are almost exactly as alike, beyond what different words are,"
-            " at the top of a causal model as at the bottom."
+            "A row of W_E is one vector for a word, whatever its sentence. Its contextual vectors are many: what"
+            " different words share taken off, they are almost exactly as alike at the top of a causal model as at the"
+            " bottom."
         ),
         equivalent=(
-            "Vectors of one word in different sentences are as alike, beyond what different words are, at the top of a"
-            " causal model as at the bottom."
+            "A row of W_E is one vector for a word, whatever its sentence. Its contextual vectors are many: what"
+            " different words share taken off, they are as alike at the top of a causal model as at the bottom."
         ),
         unresolved=(
-            "Whether vectors of one word in different sentences become less alike, beyond what different words are,"
-            " through the layers, this run cannot tell."
+            "A row of W_E is one vector for a word, whatever its sentence. Its contextual vectors are many; whether"
+            " they become less alike through the layers, what different words share taken off, this run cannot tell."
         ),
+    ),
+    also=(
+        (
+            _by_analogy("W_E"),
+            _beyond_neighbour("rows of W_E", "analogies (king - man + woman)", "the nearest neighbour of king"),
+        ),
+        (_by_analogy("mean"), _beyond_neighbour("mean contextual vectors", "they", "that neighbour")),
     ),
     heard=(
         "That *king* - *man* + *woman* is *queen*, of Transformers too. It was shown of static vectors. A contextual"
