@@ -315,6 +315,16 @@ QUESTION = Question(
     ),
     also=(
         (
+            "words LSTM - words attention",
+            Plain(
+                above="On words, and not characters, the LSTM is {effect} nats a token worse.",
+                below="On words, too, the LSTM is {effect} nats a token better.",
+                slightly="On words, and not characters, they are almost equals.",
+                equivalent="On words, and not characters, they are equals.",
+                unresolved="Which is better on words, and not characters, this run cannot tell.",
+            ),
+        ),
+        (
             "recall answers",
             Plain(
                 above=(
@@ -334,7 +344,9 @@ QUESTION = Question(
     heard=(
         "That attention is better than an LSTM, whatever the size. Small models on little text, as many parameters on"
         " both sides and each rate tuned, are another matter than large ones on much; what this page tells holds for"
-        " the size it names."
+        " the size it names. Larger models in equal time, attention as the preset `modern` and trained by Muon, are"
+        " [another comparison](../without-attention.md), and there attention is ahead; which of the differences turns"
+        " the order has not been measured."
     ),
     design=_design,
     claim=_claim,

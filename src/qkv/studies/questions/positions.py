@@ -13,7 +13,7 @@ only the frequencies of tokens are known, whatever its positions, and in short t
 from typing import Any
 
 from qkv.studies.design import Arm, Contrast, Design, Grid, Scale, Text, cost
-from qkv.studies.question import Ask, Plain, Question, make_design
+from qkv.studies.question import Accounts, Ask, Plain, Question, make_design
 from qkv.studies.sentences import amount
 from qkv.studies.verdicts import Findings
 
@@ -34,8 +34,9 @@ _SHORT: tuple[tuple[str, Any], ...] = (("n_ctx", 8), ("batch_size", 64))
 """Windows in which order is learned soon, as many tokens a step as at the scale of the quick study."""
 _KINDS = ("rotary", "learned", "sinusoidal")
 """What having none is compared with; the first is primary."""
-_LAST = "position 2"
-"""What leaves the second and last layer."""
+_LAYERS = 2
+"""Of all its models, quick and full."""
+_WHERE = {"short ": "; in windows of 8", "chain ": "; of a made chain, in windows of 8"}
 
 
 def _layout(positions: str) -> tuple[tuple[str, Any], ...]:
@@ -44,7 +45,8 @@ def _layout(positions: str) -> tuple[tuple[str, Any], ...]:
 
 def _arm(task: str, positions: str, prefix: str = "", **more: Any) -> Arm:
     return Arm(
-        name=f"{prefix}{task}, {positions}", what=f"{_TASKS[task]}; {_WORDS[positions]}", task=task,
+        name=f"{prefix}{task}, {positions}", task=task,
+        what=f"{_TASKS[task]}; {_WORDS[positions]}{_WHERE.get(prefix, '')}",
         layout=_layout(positions), probes=_PROBES, **more,
     )  # fmt: skip
 
@@ -65,12 +67,18 @@ def _cost(task: str, positions: str, prefix: str = "", expected: str = "") -> Co
     )  # fmt: skip
 
 
-def _known(arm: str, expected: str = "") -> Contrast:
+def _read_at(arm: str, layer: int, expected: str = "") -> Contrast:
+    """How well the position is read from the vectors after so many layers; the last is told without its number."""
+    place, where = ("", "the last layer's") if layer == _LAYERS else (f", layer {layer}", f"layer {layer}'s")
     return Contrast(
-        name=f"position read: {arm}",
-        what="how far a linear probe of the last layer's vectors gets from guessing the position (0) to reading it (1)",
-        terms=((1.0, arm, _LAST),), margin=_KNOWN, unit="of the way", expected=expected,
+        name=f"position read{place}: {arm}",
+        what=f"how far a linear probe of {where} vectors gets from guessing the position (0) to reading it (1)",
+        terms=((1.0, arm, f"position {layer}"),), margin=_KNOWN, unit="of the way", expected=expected,
     )  # fmt: skip
+
+
+def _known(arm: str, expected: str = "") -> Contrast:
+    return _read_at(arm, _LAYERS, expected)
 
 
 def _order(arm: str, expected: str = "", **more: Any) -> Contrast:
@@ -101,13 +109,24 @@ def _read() -> tuple[Contrast, ...]:
     )
 
 
+_PROBED = ("causal, none, untrained", *(f"{task}, {kind}" for task in _TASKS for kind in ("none", *_KINDS)))
+"""Arms of a full run whose vectors are read after every layer."""
+
+
+def _by_layer() -> tuple[Contrast, ...]:
+    """What `_read` leaves out of reading positions after every layer."""
+    told = {contrast.name for contrast in _read()}
+    each = (_read_at(arm, layer) for arm in _PROBED for layer in range(_LAYERS + 1))
+    return tuple(contrast for contrast in each if contrast.name not in told)
+
+
 def _quick(ask: Ask) -> Design:
     return make_design(
         ask,
         study="positions",
         texts={"text": Text()},
         scale=Scale(
-            d_model=32, n_layers=2, n_heads=2, n_ctx=32, batch_size=16, steps=300, val_tokens=8_192, evaluations=2
+            d_model=32, n_layers=_LAYERS, n_heads=2, n_ctx=32, batch_size=16, steps=300, val_tokens=8_192, evaluations=2
         ),
         grid=Grid(),
         arms=(
@@ -127,7 +146,7 @@ def _full(ask: Ask) -> Design:
         ask,
         study="positions",
         texts={"text": Text(), "chain": Text(stream="markov", settings=rule)},
-        scale=Scale(d_model=64, n_layers=2, n_heads=2, n_ctx=64, batch_size=16, steps=1000, val_tokens=32_768),
+        scale=Scale(d_model=64, n_layers=_LAYERS, n_heads=2, n_ctx=64, batch_size=16, steps=1000, val_tokens=32_768),
         grid=Grid(),
         arms=(
             *(_arm("causal", positions) for positions in _WORDS),
@@ -155,6 +174,7 @@ def _full(ask: Ask) -> Design:
             _cost("causal", "rotary", "chain ", expected="above 0: one place back is all there is to look at"),
             _cost("masked", "rotary", "chain ", expected="above 0, and large"),
             *_read(),
+            *_by_layer(),
         ),
         replicates=8,
     )  # fmt: skip
@@ -231,6 +251,19 @@ QUESTION = Question(
     ),
     also=(
         (
+            "order used: causal, none",
+            Plain(
+                above=(
+                    "It knows something of order even so, for its mask shows how much it sees: with the other tokens of"
+                    " its window shuffled it is {effect} nats worse."
+                ),
+                below="With the other tokens of its window shuffled it is even better, by {effect} nats.",
+                slightly="With the other tokens of its window shuffled it is almost exactly as good.",
+                equivalent="It makes nothing of order: with the other tokens of its window shuffled it is as good.",
+                unresolved="Whether it makes anything of order even so, this run cannot tell.",
+            ),
+        ),
+        (
             "masked - causal",
             Plain(
                 above="One that sees both sides misses them more, by {effect} nats a token.",
@@ -240,6 +273,10 @@ QUESTION = Question(
                 unresolved="Whether one that sees both sides misses them more, this run cannot tell.",
             ),
         ),
+    ),
+    accounts=Accounts(
+        columns=tuple(f"position read, layer {layer}" for layer in range(_LAYERS + 1)),
+        rows=tuple((arm, tuple(_read_at(arm, layer).name for layer in range(_LAYERS + 1))) for arm in _PROBED),
     ),
     heard=(
         "That without positions a Transformer sees a bag of words. Of models that see both sides it is a theorem:"

@@ -218,6 +218,31 @@ QUESTION = Question(
         equivalent="One matrix in all three roles does as well as three.",
         unresolved="Whether one matrix can serve in all three roles, this run cannot tell.",
     ),
+    also=(
+        (
+            "Q = K = V - narrow",
+            Plain(
+                above="Nor is that for its fewer parameters: three narrow ones with as few are {effect} nats better.",
+                below="That is for its fewer parameters: three narrow ones with as few are {effect} nats worse.",
+                slightly="Against three narrow ones with as few parameters it does almost exactly as well.",
+                equivalent="Against three narrow ones with as few parameters it does as well.",
+                unresolved="Whether that is for its fewer parameters, this run cannot tell.",
+            ),
+        ),
+        (
+            "exchanged",
+            Plain(
+                above=(
+                    "The roles of a finished model are its own: with W_Q and W_K in each other's place it is {effect}"
+                    " nats worse."
+                ),
+                below="With W_Q and W_K in each other's place a finished model is {effect} nats better.",
+                slightly="With W_Q and W_K in each other's place a finished model is almost exactly as good.",
+                equivalent="With W_Q and W_K in each other's place a finished model is as good.",
+                unresolved="Whether W_Q and W_K of a finished model can change places, this run cannot tell.",
+            ),
+        ),
+    ),
     heard=(
         "That query, key and value are three *roles* of a word, so there must be three matrices. With W_Q = W_K"
         " scores are symmetric: how much one token looks at another is how much that one looks at it, but for what"

@@ -221,8 +221,30 @@ QUESTION = Question(
         ),
         equivalent="Freezing what its tokens are made of costs a model of images as much as one of words.",
         unresolved=(
-            "Whether freezing what its tokens are made of costs a model of images less than one of words, this run"
-            " cannot tell."
+            "Whether freezing what its tokens are made of costs a model of images less than one of words, which was"
+            " asked first, this run cannot tell."
+        ),
+    ),
+    also=(
+        (
+            "VO frozen: pixels - words",
+            Plain(
+                above="Freezing W_V and W_O costs a model of images more, by {effect} of what frequencies leave open.",
+                below="Freezing W_V and W_O costs a model of images less, by {effect} of what frequencies leave open.",
+                slightly="Freezing W_V and W_O costs them almost exactly as much.",
+                equivalent="Freezing W_V and W_O costs them as much.",
+                unresolved="Which of them misses W_V and W_O more, this run cannot tell.",
+            ),
+        ),
+        (
+            "identity: pixels - words",
+            Plain(
+                above="W = I throughout costs a model of images more, by {effect} of it.",
+                below="W = I throughout costs a model of images less, by {effect} of it.",
+                slightly="W = I throughout costs them almost exactly as much.",
+                equivalent="W = I throughout costs them as much.",
+                unresolved="Which of them loses more by W = I throughout, this run cannot tell.",
+            ),
         ),
     ),
     design=_design,
