@@ -368,16 +368,19 @@ def measured(verdict: dict[str, Any], kept: dict[str, Any]) -> str:
     kind = "Weak, from a quick run" if verdict["quick"] else "From a full run"
     if verdict["not_reached"] and "planned_trainings" in verdict:
         kind += f", unfinished: {verdict['trainings']:,} of about {verdict['planned_trainings']:,} trainings"
-    return f"*{kind}. {' '.join(f'{_of_a_row(row)}{anew * (row is first)}.' for row in told)}*"
+    whats = [row["what"] for row in told]
+    names = [f" [{row['name']}]" if whats.count(row["what"]) > 1 else "" for row in told]
+    words = [f"{_of_a_row(row, name)}{anew * (row is first)}." for row, name in zip(told, names, strict=True)]
+    return f"*{kind}. {' '.join(words)}*"
 
 
-def _of_a_row(row: dict[str, Any]) -> str:
-    """One effect, its interval, how many replicates tell it, and its verdict."""
+def _of_a_row(row: dict[str, Any], name: str) -> str:
+    """One effect, its interval, how many replicates tell it, and its verdict; `name` where words alone do not do."""
     effect, low, high = (amount(row[name], unit=row["unit"]) for name in ("effect", "low", "high"))
     n = f"{row['n']:,} {'replicates' if row['sd'] is not None else 'tries'}"
     bounds = "" if row["low"] is None else f" (95 % interval {low} to {high}, {n})"
     number = "" if row["effect"] is None else f": {effect} {row['unit']}{bounds}"
-    return f"{row['what'][0].upper()}{row['what'][1:]}{number}; {row['verdict']}"
+    return f"{row['what'][0].upper()}{row['what'][1:]}{name}{number}; {row['verdict']}"
 
 
 def answer_page(question: Question) -> str:

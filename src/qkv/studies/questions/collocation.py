@@ -346,7 +346,8 @@ QUESTION = Question(
         "That words which occur together end up with similar vectors. Two things are mixed up in this: to stand next"
         " to each other (*New* and *York*), and to stand in the same places (*cat* and *dog*). They mostly come"
         " together; in made sentences, and among pairs of a text that are chosen for it, each can be had without the"
-        " other."
+        " other. And that *the* ends up with low dot products with everything, as a well-known tutorial has it: the"
+        " rows of its dot products tell those with common and with rare tokens apart."
     ),
     design=_design,
     claim=_claim,
