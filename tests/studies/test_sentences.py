@@ -22,7 +22,7 @@ SAID = {
     ),
     "collocation": ("two words more alike", "two words less alike"),
     "what-moved-q": ("more because the encodings changed", "more because W_Q changed"),
-    "gradient-path": ("need not pass through|little gradient reaches", "works against the rest"),
+    "gradient-path": ("need not pass through|[Ll]ittle gradient reaches", "works against the rest"),
     "only-embeddings": ("but not as well", "better than with everything trained"),
     "static-or-contextual": ("are more alike after the last layer", "are less alike after the last layer"),
     "token-identity": ("easier to name than before", "harder to name after"),

@@ -77,7 +77,7 @@ def test_a_training_that_two_arms_share_counts_for_both_whoever_asked_first():
             trial = min(jobs, key=lambda job: job.trial.arm.name == late).trial
             more = {"key": trial.key, "arm": trial.arm.name, "lr": trial.lr, "frozen": [], "curve": []}
             rows[trial.key] = row(2 + abs(math.log(trial.lr / trial.arm.lr)), trial.seed == 1) | more
-        folder = SimpleNamespace(rows=rows, trainings=list(rows.values()), loss=loss, designs=[], margins=())
+        folder = SimpleNamespace(rows=rows, trainings=list(rows.values()), loss=loss, designs=[], margins=(), taken_over=())
         return findings(design, folder, "").arms
 
     first, last = figures(""), figures("1 head, Glorot, undivided")

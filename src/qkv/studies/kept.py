@@ -14,7 +14,7 @@ from qkv.studies.design import Arm, Contrast, Design
 from qkv.studies.question import Ask, Question
 from qkv.studies.sentences import (
     accounts,
-    arm_words,
+    arms_words,
     effect_row,
     intervals,
     judged_by,
@@ -68,7 +68,7 @@ def judged_anew(question: Question, kept: Mapping[str, Any]) -> dict[str, Any]:
         trainings=kept["trainings"],
         earlier=tuple(kept["earlier_designs"]),
     )
-    result = found.primary.result
+    result, words = found.primary.result, arms_words(design.arms)
     return {
         **kept,
         "verdict": result.verdict,
@@ -92,7 +92,7 @@ def judged_anew(question: Question, kept: Mapping[str, Any]) -> dict[str, Any]:
             ),
             *notes(effects, {name: contrast.arms for name, contrast in today.items()}, kept["arms"]),
         ],
-        "arms": [{**row, "what": _whole_words(design, row)} for row in kept["arms"]],
+        "arms": [{**row, "what": _whole_words(design, words, row)} for row in kept["arms"]],
         "falsified_by": question.falsified_by,
         "accounts": accounts(question),
         "otherwise": otherwise(effects),
@@ -127,9 +127,10 @@ def _as_sized(arm: Arm, rows: Sequence[Mapping[str, Any]]) -> Arm:
     return arm if own is None else dataclasses.replace(arm, sizes=tuple(own.items()))
 
 
-def _whole_words(design: Design, row: Mapping[str, Any]) -> str:
-    """What an arm did; files of an older form leave its layout out."""
-    return next((arm_words(a) for a in design.arms if (a.name, a.what) == (row["name"], row["what"])), row["what"])
+def _whole_words(design: Design, words: Mapping[str, str], row: Mapping[str, Any]) -> str:
+    """What an arm did, in today's words where it is still the same arm; files of an older form leave much out."""
+    arm = next((arm for arm in design.arms if arm.name == row["name"]), None)
+    return row["what"] if arm is None or not row["what"].startswith(arm.what) else words[arm.name]
 
 
 def was_judged(kept: Mapping[str, Any], anew: Mapping[str, Any]) -> str:

@@ -6,6 +6,7 @@ have seen and the replicates that would resolve it.
 
 import dataclasses
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -18,7 +19,7 @@ from qkv.studies.verdicts import ArmFigures, Effect, Findings
 __all__ = [
     "accounts",
     "amount",
-    "arm_words",
+    "arms_words",
     "described",
     "effect_row",
     "intervals",
@@ -259,18 +260,35 @@ def notes(
     return found
 
 
-def arm_words(arm: Arm) -> str:
-    """What an arm does, and where its layout is not the textbook's."""
-    return "; ".join((arm.what, *([", ".join(f"{name} {value}" for name, value in arm.layout)] if arm.layout else [])))
+def arms_words(arms: Sequence[Arm]) -> dict[str, str]:
+    """Name -> what an arm does, and where its layout is not the textbook's; where two would read alike, their sizes and
+    texts too.
+    """
+    told = {arm.name: "; ".join(filter(None, (arm.what, _settings(arm.layout)))) for arm in arms}
+    often = Counter(told.values())
+    return {
+        arm.name: "; ".join(filter(None, (told[arm.name], _settings(arm.sizes), _on(arm.text))))
+        if often[told[arm.name]] > 1
+        else told[arm.name]
+        for arm in arms
+    }
 
 
-def _arm_row(figures: ArmFigures) -> dict[str, Any]:
+def _on(text: str) -> str:
+    return "" if text == "text" else f"on {text!r}"
+
+
+def _settings(pairs: Sequence[tuple[str, Any]]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in pairs)
+
+
+def _arm_row(figures: ArmFigures, what: str) -> dict[str, Any]:
     n = len(figures.losses)
     mean = sum(figures.losses) / n if n else None
     sd = math.sqrt(sum((x - mean) ** 2 for x in figures.losses) / (n - 1)) if n > 1 and mean is not None else None
     return {
         "name": figures.arm.name,
-        "what": arm_words(figures.arm),
+        "what": what,
         "task": figures.arm.task,
         "text": figures.arm.text,
         "changes": list(figures.arm.changes),
@@ -295,7 +313,8 @@ def verdict_file(question: Question, findings: Findings, run: str, full: str = "
     """
     primary = findings.primary
     r = primary.result
-    arms = [_arm_row(figures) for figures in findings.arms]
+    words = arms_words([figures.arm for figures in findings.arms])
+    arms = [_arm_row(figures, words[figures.arm.name]) for figures in findings.arms]
     reads = {contrast.name: contrast.arms for contrast in findings.design.contrasts}
     return {
         "study": question.name,

@@ -40,12 +40,19 @@ def setting_words(design: Design) -> str:
     """`On the text in char tokens; textbook layout of 2 layers, ..., start N(0, 0.02); AdamW, rates tuned ...`."""
     arms = [design.arm(name) for name in design.primary.arms]
     optimizers = dict.fromkeys(_OPTIMIZERS[arm.optimizer] for arm in arms)
-    tuned = any(design.arm(name).tune == "own" for name in design.main_arms)
     return (
         f"On {_texts(design, arms)}{_tasks(arms)}; textbook layout{_layout(arms)} of {_sizes(design.scale, arms)},"
-        f" start {_starts(arms)}; {' and '.join(optimizers)}"
-        + (", the learning rate tuned afresh in every replicate" if tuned else "")
+        f" start {_starts(arms)}; {' and '.join(optimizers)}" + _rates(arms)
     )
+
+
+def _rates(arms: Sequence[Arm]) -> str:
+    """How learning rates were found, where any was."""
+    borrowed = [tune for tune in dict.fromkeys(arm.tune for arm in arms) if tune not in ("own", "none")]
+    whose = f" of {' and '.join(map(repr, borrowed))}" if borrowed and all(arm.tune != "own" for arm in arms) else ""
+    if not borrowed and all(arm.tune == "none" for arm in arms):
+        return ""
+    return f", the learning rate{whose} tuned afresh in every replicate" + (", and taken over" if whose else "")
 
 
 def _texts(design: Design, arms: Sequence[Arm]) -> str:

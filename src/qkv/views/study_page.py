@@ -41,14 +41,17 @@ def effect_cells(row: Mapping[str, Any]) -> tuple[str, ...]:
     """One contrast of a verdict."""
     unit = row["unit"]
     bounds = "–" if row["low"] is None else f"{number(row['low'], unit)} to {number(row['high'], unit)}"
+    alike = row["n"] > 1 and row["sd"] == 0  # and then there is no spread to judge by
+    if alike:
+        bounds = "all alike"
     return (
         f"{row['name']} ({unit})",
         number(row["effect"], unit),
         bounds,
         row["verdict"],
         str(row["n"]),
-        number(row["p_corrected"]),
-        number(row["detectable"], unit),
+        "–" if alike else number(row["p_corrected"]),
+        "–" if alike else number(row["detectable"], unit),
         row["expected"],
     )
 
