@@ -77,7 +77,9 @@ def test_a_training_that_two_arms_share_counts_for_both_whoever_asked_first():
             trial = min(jobs, key=lambda job: job.trial.arm.name == late).trial
             more = {"key": trial.key, "arm": trial.arm.name, "lr": trial.lr, "frozen": [], "curve": []}
             rows[trial.key] = row(2 + abs(math.log(trial.lr / trial.arm.lr)), trial.seed == 1) | more
-        folder = SimpleNamespace(rows=rows, trainings=list(rows.values()), loss=loss, designs=[], margins=(), taken_over=())
+        folder = SimpleNamespace(
+            rows=rows, trainings=list(rows.values()), loss=loss, designs=[], margins=(), taken_over=()
+        )
         return findings(design, folder, "").arms
 
     first, last = figures(""), figures("1 head, Glorot, undivided")
@@ -119,4 +121,4 @@ def test_figures_of_an_arm_are_told_with_the_sizes_that_it_had():
     figures = ArmFigures(
         arm=arm, losses=(), rates=(), at_edge=0, diverged=0, trainings=0, frozen=(), curve=()
     )  # fmt: skip
-    assert _arm_row(figures)["sizes"] == {"steps": 900}
+    assert _arm_row(figures, "what it does")["sizes"] == {"steps": 900}

@@ -73,7 +73,7 @@ def judged_anew(question: Question, kept: Mapping[str, Any]) -> dict[str, Any]:
         **kept,
         "verdict": result.verdict,
         "sentence": sentence(question, found),
-        "plain": plainly(question, found),
+        "plain": plainly(question, dataclasses.replace(found, effects=effects)),  # of what it asked
         "effect": result.effect,
         "low": result.low,
         "high": result.high,
