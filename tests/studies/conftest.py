@@ -56,7 +56,7 @@ def finish(small_text: Path) -> Callable[..., Any]:
         )
         parts = parts_of(trial, made)
         loss = validation_loss(parts.model, parts.task, made, 64)
-        return Finished(trial=trial, parts=parts, loss=loss, ledger=None)
+        return Finished(trial=trial, parts=parts, loss=loss)
 
     return make
 
@@ -86,7 +86,7 @@ def untrained() -> Callable[..., Any]:
             software="x",
         )  # fmt: skip
         parts = parts_of(trial, corpus)
-        return Finished(trial=trial, parts=parts, loss=0.0, ledger=None)
+        return Finished(trial=trial, parts=parts, loss=0.0)
 
     return make
 

@@ -5,6 +5,7 @@ negative sampling, Mikolov et al. 2013, arXiv 1310.4546, with input and output v
 trained to predict, which asks no such thing; if the measure of a study cannot see collocation here, it is blind.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -14,15 +15,15 @@ import torch.nn.functional as F
 from qkv.randomness import generator
 from qkv.recipe import Parts
 from qkv.studies.design import Trial
-from qkv.studies.ledger import Ledger
 from qkv.studies.trained import Trained
+from qkv.training.record import Observer
 
 __all__ = ["train_contrastive"]
 
 _NEGATIVES = 4
 
 
-def train_contrastive(trial: Trial, parts: Parts, ledger: Ledger | None) -> Trained:
+def train_contrastive(trial: Trial, parts: Parts, watchers: Sequence[Observer]) -> Trained:
     """Train W_E alone, as long and on as many tokens as a training of the loop; the rest stays at its start."""
     table = parts.catalogue.entry("W_E").parameter
     corpus: Any = parts.corpus

@@ -6,6 +6,7 @@ never compared across seeds: a drift is of one seed's matrix from its own start.
 """
 
 import copy
+import math
 from collections.abc import Callable, Iterable, Mapping
 
 import numpy as np
@@ -19,7 +20,9 @@ from qkv.inspection.whatmoved import what_moved
 from qkv.instruments.gradients import gradient_path
 from qkv.instruments.tokens import count_tokens
 from qkv.models.matrices import Catalogue
+from qkv.studies.ledger import Ledger
 from qkv.studies.modular import Modular
+from qkv.studies.onsets import crossing
 from qkv.studies.probes_attention import ablation, patterns, roles
 from qkv.studies.probes_collocations import collocations
 from qkv.studies.probes_contextual import analogies, change_of_basis, contextual
@@ -29,6 +32,7 @@ from qkv.studies.probes_positions import loss_by_position, order, position
 from qkv.studies.probes_relatedness import relatedness
 from qkv.studies.probes_words import word_relatedness
 from qkv.studies.trained import Finished
+from qkv.studies.way import PERIODS, Way
 from qkv.tasks import validation_loss
 from qkv.tasks.batch import Batch
 from qkv.tasks.masked import Masked
@@ -107,15 +111,16 @@ def _validation(finished: Finished) -> float:
 
 def _ledger(finished: Finished) -> dict[str, float]:
     """Nats that the movement of each matrix earned, of all together, and the fall of the loss that they add up to."""
-    assert finished.ledger is not None, "the trainer was not given a ledger"
-    earned = finished.ledger.earned
+    ledger = finished.watched["ledger"]
+    assert isinstance(ledger, Ledger)
+    earned = ledger.earned
     found = {
         f"earned {name}": sum(earned.get(address, 0.0) for address in members)
         for name in KINDS
         if (members := _members(finished, name))
     }
     everything = sum(found[f"earned {name}"] for name in _SINGLE if f"earned {name}" in found)
-    return found | {"earned all": everything, "fall": finished.ledger.fall}
+    return found | {"earned all": everything, "fall": ledger.fall}
 
 
 def _rows(finished: Finished) -> dict[str, float]:
@@ -161,17 +166,55 @@ def _moved(finished: Finished) -> dict[str, float]:
 
     See `qkv.inspection.whatmoved`; shares of one product sum to 1.
     """
-    start = copy.deepcopy(finished.model)
-    Catalogue(start).load_state(finished.parts.start)
+    return _moved_between(finished, finished.parts.start, finished.parts.catalogue.state())
+
+
+def _moved_between(finished: Finished, earlier: Mapping[str, Tensor], later: Mapping[str, Tensor]) -> dict[str, float]:
+    """The same from some weights to others."""
+    before, after = copy.deepcopy(finished.model), copy.deepcopy(finished.model)
+    Catalogue(before).load_state(earlier)
+    Catalogue(after).load_state(later)
     n_ctx = finished.trial.scale.n_ctx
     ids = torch.from_numpy(finished.corpus.val.ids[: _TEXTS * n_ctx].astype(np.int64)).view(_TEXTS, 1, n_ctx)
     found: dict[str, float] = {}
     for text in ids:
-        for product in what_moved(start, finished.model, text):
+        for product in what_moved(before, after, text):
             for cause, share in product.shares.items():
                 name = f"{product.address} {cause}"
                 found[name] = found.get(name, 0.0) + share / _TEXTS
     return {name: share for name, share in found.items() if np.isfinite(share)}
+
+
+def _moved_when(finished: Finished) -> dict[str, float]:
+    """The same of each period of the training: `PERIOD L0.q encodings`."""
+    way = finished.watched["what moved when"]
+    assert isinstance(way, Way)
+    return {
+        f"{period} {name}": share
+        for period, earlier, later in zip(PERIODS, way.states[:-1], way.states[1:], strict=True)
+        for name, share in _moved_between(finished, earlier, later).items()
+    }
+
+
+def _order_of_movement(finished: Finished) -> dict[str, float]:
+    """`half way NAME`: the step at which matrices were first half as far from their start as at the end, interpolated.
+
+    NAME is one of `KINDS`, over all layers together, or a layer (`L0`) with all its matrices.
+    """
+    way = finished.watched["order of movement"]
+    assert isinstance(way, Way)
+    groups = {name: _members(finished, name) for name in KINDS}
+    for entry in finished.parts.catalogue:
+        if entry.layer is not None and entry.layer >= 0:
+            groups.setdefault(f"L{entry.layer}", []).append(entry.address)
+    found = {}
+    for name, members in groups.items():
+        distances = [(step, math.hypot(*(moved[address] for address in members))) for step, moved in way.looks]
+        if members and distances[-1][1] > 0:
+            step = crossing([(step, -distance) for step, distance in distances], -distances[-1][1] / 2)
+            assert step is not None
+            found[f"half way {name}"] = step
+    return found
 
 
 def _gradient_path(finished: Finished) -> dict[str, float]:
@@ -257,6 +300,8 @@ PROBES: Mapping[str, Callable[[Finished], dict[str, float]]] = {
     "rows": _rows,
     "frequency": _frequency,
     "what moved": _moved,
+    "what moved when": _moved_when,
+    "order of movement": _order_of_movement,
     "accuracy": _accuracy,
     "answers": _answers,
     "bits": _bits,

@@ -7,7 +7,7 @@ from typing import Any
 
 from qkv.recipe import Parts
 from qkv.studies.design import Trial
-from qkv.studies.ledger import Ledger
+from qkv.training.record import Observer
 
 __all__ = ["Finished", "Trained"]
 
@@ -36,8 +36,8 @@ class Finished:
     parts: Parts
     loss: float
     """On the validation part, nats per target."""
-    ledger: Ledger | None
-    """Which matrix earned the loss, where the arm asks for it."""
+    watched: Mapping[str, Observer] = field(default_factory=dict)
+    """By the name of its probe, what looked on while the arm was trained."""
 
     @property
     def model(self) -> Any:

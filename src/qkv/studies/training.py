@@ -29,6 +29,7 @@ from qkv.studies.mapped import MappedRows
 from qkv.studies.onsets import Onsets
 from qkv.studies.probes import OF_THE_LOSS, PROBES
 from qkv.studies.trained import Finished, Trained
+from qkv.studies.way import Way
 from qkv.tasks import validation_loss
 from qkv.training.record import Constraint, EvaluationRecord, Observer, StepRecord
 
@@ -70,26 +71,26 @@ def run_trial(trial: Trial, cache: Path | None) -> dict[str, Any]:
             f" {corpus.sha256[:16]}...; bring the old text back, or begin the study anew with the new one"
         )
     parts = parts_of(trial, corpus)
-    ledger = Ledger() if "ledger" in trial.arm.probes else None
+    watched = {name: WATCHERS[name]() for name in trial.arm.probes if name in WATCHERS}
     worst = math.log(len(parts.config.model.classes) or parts.config.model.sizes.d_vocab)
     frozen = parts.plan.frozen(0) & parts.plan.frozen(trial.scale.steps - 1)
     row: dict[str, Any] = {"lr": trial.lr, "seed": trial.seed, "diverged": False, "measures": {}}
     row["frozen"] = sorted(frozen)
     try:
         with MACHINE.active():
-            trained = TRAINERS[trial.arm.trainer](trial, parts, ledger)
+            trained = TRAINERS[trial.arm.trainer](trial, parts, tuple(watched.values()))
             _unmoved(parts, frozen)
             row["frozen"] = sorted(frozen | _behind_cuts(trial, parts))
             loss = validation_loss(parts.model, parts.task, corpus, _batch(trial.scale))
             if not math.isfinite(loss):
                 raise NonFiniteError(f"the validation loss is {loss}")
-            finished = Finished(trial=trial, parts=parts, loss=loss, ledger=ledger)
+            finished = Finished(trial=trial, parts=parts, loss=loss, watched=watched)
             row["measures"] |= trained.measures
             for name in trial.arm.probes:
                 row["measures"] |= PROBES[name](finished)
     except NonFiniteError:
         row |= {"diverged": True, "loss": worst, "best_loss": worst, "best_step": 0, "curve": [], "steps": 0}
-        blind = Finished(trial=trial, parts=parts, loss=worst, ledger=None)
+        blind = Finished(trial=trial, parts=parts, loss=worst)
         for name in trial.arm.probes:
             row["measures"] |= PROBES[name](blind) if name in OF_THE_LOSS else {}
     else:
@@ -127,19 +128,17 @@ def _batch(scale: Scale) -> int:
 
 # ways to train
 
+Watchers = Sequence[Observer]
+WATCHERS: Mapping[str, Callable[[], Observer]] = {"ledger": Ledger, "order of movement": Way, "what moved when": Way}
+"""Probe -> what has to look on while the model is trained."""
 
-def _loop(
-    trial: Trial,
-    parts: Parts,
-    ledger: Ledger | None,
-    constraint: Constraint | None = None,
-    watchers: Sequence[Observer] = (),
-) -> Trained:
+
+def _loop(trial: Trial, parts: Parts, watchers: Watchers, constraint: Constraint | None = None) -> Trained:
     """The training loop of `qkv train`, to its horizon; the changes of the arm hold, or what stands around them."""
     curve = _Curve(parts.config.training.schedule.steps)
     outcome = parts.train(
         constraint=constraint or parts.plan,
-        observers=[curve, *([ledger] if ledger else []), *watchers],
+        observers=[curve, *watchers],
         random_labels=trial.arm.labels == "random",
     )
     best = outcome.best_loss
@@ -152,20 +151,20 @@ def _loop(
     )
 
 
-def _mapped_rows(trial: Trial, parts: Parts, ledger: Ledger | None) -> Trained:
+def _mapped_rows(trial: Trial, parts: Parts, watchers: Watchers) -> Trained:
     """The same, W_E frozen but for one trained map."""
     table = parts.catalogue.entry("W_E").parameter
-    return _loop(trial, parts, ledger, MappedRows(parts.plan, table, parts.config.training))
+    return _loop(trial, parts, watchers, MappedRows(parts.plan, table, parts.config.training))
 
 
-def _timed(trial: Trial, parts: Parts, ledger: Ledger | None) -> Trained:
+def _timed(trial: Trial, parts: Parts, watchers: Watchers) -> Trained:
     """The same with looks at a few windows on the way, for the steps at which it passes its stages."""
     onsets = Onsets()
-    trained = _loop(trial, parts, ledger, watchers=(onsets,))
+    trained = _loop(trial, parts, (*watchers, onsets))
     return dataclasses.replace(trained, measures=onsets.found())
 
 
-def _nothing(trial: Trial, parts: Parts, ledger: Ledger | None) -> Trained:
+def _nothing(trial: Trial, parts: Parts, watchers: Watchers) -> Trained:
     """No step at all: the model as it starts."""
     return Trained()
 
@@ -174,14 +173,14 @@ _OTHER_SEED = 500_000
 """Above every seed that is reported, below those that are tuned on."""
 
 
-def _other_seed(trial: Trial, parts: Parts, ledger: Ledger | None) -> Trained:
+def _other_seed(trial: Trial, parts: Parts, watchers: Watchers) -> Trained:
     """The loop on a seed of its own: other starts, other batches in the same replicate, to see what noise alone does.
 
     The model, and what counts as its start, are those of that training.
     """
     other = dataclasses.replace(trial, seed=trial.seed + _OTHER_SEED)
     made = parts_of(other, parts.corpus)
-    trained = _loop(other, made, ledger)
+    trained = _loop(other, made, watchers)
     parts.catalogue.load_state(made.catalogue.state())
     parts.start.update(made.start)
     return trained
@@ -203,26 +202,26 @@ def _trained_before(trial: Trial, corpus: Any) -> dict[str, Tensor]:
     """Weights of the training that comes before others, by address. Arms and rates of a replicate share it."""
     texts = streams.without_labels(corpus)
     parts = parts_of(trial, texts)
-    _loop(trial, parts, None)
+    _loop(trial, parts, ())
     return parts.catalogue.state()
 
 
-def _pretrained(trial: Trial, parts: Parts, ledger: Ledger | None) -> Trained:
+def _pretrained(trial: Trial, parts: Parts, watchers: Watchers) -> Trained:
     """The loop from a body that learned another task on the same texts first; its head is as it starts.
 
     What counts as the start of the arm is where the second training began.
     """
     take_body(parts.catalogue, _trained_before(before(trial), parts.corpus))
     parts.start.update({address: values.clone() for address, values in parts.catalogue.state().items()})
-    return _loop(trial, parts, ledger)
+    return _loop(trial, parts, watchers)
 
 
-def _inner_study(trial: Trial, parts: Parts, ledger: Ledger | None) -> Trained:
+def _inner_study(trial: Trial, parts: Parts, watchers: Watchers) -> Trained:
     """A little study of its own instead of a training."""
     return Trained(measures=inner_study(trial, None))
 
 
-TRAINERS: Mapping[str, Callable[[Trial, Parts, Ledger | None], Trained]] = {
+TRAINERS: Mapping[str, Callable[[Trial, Parts, Watchers], Trained]] = {
     "loop": _loop,
     "timed": _timed,
     "mapped rows": _mapped_rows,

@@ -242,9 +242,9 @@ def accounts_table(verdict: Mapping[str, Any]) -> list[tuple[str, ...]]:
     are none.
     """
     told = verdict.get("accounts")
-    if not told:
+    effects = {row["name"]: row for row in verdict["contrasts"] if row["n"]}
+    if not told or not any(name in effects for _, names in told["rows"] for name in names):
         return []
-    effects = {row["name"]: row for row in verdict["contrasts"]}
     unit = next((effects[name]["unit"] for _, names in told["rows"] for name in names if name in effects), "")
     rows = [(what, *(_with_bounds(effects.get(name)) for name in names)) for what, names in told["rows"]]
     return [(unit, *told["columns"]), *rows]

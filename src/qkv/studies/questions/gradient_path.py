@@ -34,9 +34,13 @@ from qkv.studies.verdicts import Findings
 __all__ = ["QUESTION"]
 
 MARGIN = 0.1
+_STEPS = 20.0
+"""Of as many steps as a training of such a study has, hundreds."""
+_THEORY = "above 0, says theory of early training"
 _COST_MARGIN = 0.03
 _PROBES = ("gradient path",)
 _LEARNING = (*_PROBES, "learned")
+_MOVING = "order of movement"
 _UNIT = "of the gradient"
 
 
@@ -163,11 +167,11 @@ _DEPTH = Contrast(
 
 def _design(ask: Ask) -> Design:
     quick = ask.quick
-    trained = Arm(name="trained", what="norm before each sublayer, skip connections", probes=_LEARNING)
+    trained = Arm(name="trained", what="norm before each sublayer, skip connections", probes=(*_LEARNING, _MOVING))
     untrained = Arm(name="untrained", what="the same at its start", trainer="none", tune="none", probes=_PROBES)
     skipless = Arm(name="skipless", what="no skip connections", layout=(("skip", False),), probes=_LEARNING)
     after = Arm(name="norm after", what="norm after each sum", layout=(("norm_place", "post"),), probes=_PROBES)
-    sgd = Arm(name="sgd", what="trained by SGD", optimizer="sgd", lr=0.5, probes=_PROBES)
+    sgd = Arm(name="sgd", what="trained by SGD", optimizer="sgd", lr=0.5, probes=(*_PROBES, _MOVING))
     common = (trained, _LARGE, untrained, skipless)
     followed = common if quick else (*common, after, sgd, _SHALLOW, _DEEP, *_GLOROT)
     cuts, held = (_QUICK_CUTS, ()) if quick else (_CUTS, _HELD)
@@ -180,7 +184,12 @@ def _design(ask: Ask) -> Design:
         else Scale(d_model=64, n_layers=4, n_heads=2, n_ctx=64, batch_size=16, steps=1000, val_tokens=32_768),
         grid=Grid(),
         arms=(*followed, *cuts, *held),
-        contrasts=(*_of_shares([arm.name for arm in followed], 3 if quick else 4), *_costs(cuts, held)),
+        contrasts=(
+            *_of_shares([arm.name for arm in followed], 3 if quick else 4),
+            *_costs(cuts, held),
+            *_order("trained", 3 if quick else 4),
+            *(() if quick else _order("sgd", 4)),
+        ),
         replicates=6 if quick else 8,
     )
 
@@ -214,6 +223,30 @@ def _of_shares(names: list[str], n_layers: int) -> tuple[Contrast, ...]:
         *of_learned(tuple(_value_over_scores(name) for name in skipless), skipless),
         *(_from_glorot() if _GLOROT[0].name in names else ()),
     )
+
+
+def _order(arm: str, n_layers: int) -> tuple[Contrast, ...]:
+    """When matrices move, each against its own way."""
+
+    def half(name: str) -> str:
+        return f"half way {name}"
+
+    when = tuple(
+        Contrast(
+            name=f"{half(name)} ({arm})", what=f"the step at which {name} is half as far from its start as at the end",
+            terms=((1.0, arm, half(name)),), margin=_STEPS, unit="steps",
+        )
+        for name in ("W_U", "W_E", "VO", "QK", "MLP")
+    )  # fmt: skip
+    first = {("VO", "W_U"): _THEORY, ("QK", "VO"): _THEORY, ("L0", f"L{n_layers - 1}"): ""}
+    later = tuple(
+        Contrast(
+            name=f"{half(a)} - {b} ({arm})", what=f"how many steps later {a} is half-way than {b}",
+            terms=((1.0, arm, half(a)), (-1.0, arm, half(b))), margin=_STEPS, unit="steps", expected=expected,
+        )
+        for (a, b), expected in first.items()
+    )  # fmt: skip
+    return (*when, *later)
 
 
 def _from_glorot() -> tuple[Contrast, ...]:
@@ -269,7 +302,8 @@ QUESTION = Question(
     ),
     answer=(
         "share of each path (skip, V, Q, K, MLP) at the first layer and of skip above it, trained and untrained, with"
-        " and without skip; and what a training costs in which a path is cut"
+        " and without skip; what a training costs in which a path is cut; and the steps at which matrices are half-way"
+        " to where they end"
     ),
     falsified_by=(
         "Larger rows of W_E do not raise the share that comes around all layers; with large rows q and k carry more"

@@ -2,19 +2,27 @@
 
 dq = dx W_Q + x dW_Q + dx dW_Q splits the change of a query exactly, from the start of training to its end, on
 validation text; likewise for k, v and scores. A share is the projection of one term on the whole change; shares sum
-to 1. They are of the whole way: how they came about on it is not looked at. A share of scores survives a change of
-basis inside a head, one of q or k does not.
+to 1. They are of the whole way, and under AdamW of three parts of it too, each from where that part began. A share of
+scores survives a change of basis inside a head, one of q or k does not.
 """
 
 from qkv.studies.design import Arm, Contrast, Design, Grid, Scale, Text
-from qkv.studies.question import Ask, Plain, Question, make_design
+from qkv.studies.question import Accounts, Ask, Plain, Question, make_design
 from qkv.studies.sentences import amount
 from qkv.studies.verdicts import Findings
+from qkv.studies.way import PERIODS
 
 __all__ = ["QUESTION"]
 
 MARGIN = 0.1
 _UNIT = "of the change"
+_CAUSES = {
+    "encodings": "the encodings made",
+    "matrix": "its matrix made",
+    "both": "needs both to have moved",
+}
+_FOLLOWED = ("L0.q", "L1.q")
+"""Products of which the causes are told period by period."""
 
 
 def _more_by_encodings(arm: str, product: str) -> Contrast:
@@ -37,6 +45,16 @@ def _both(arm: str, product: str) -> Contrast:
     )
 
 
+def _when(period: str, product: str, cause: str) -> Contrast:
+    return Contrast(
+        name=f"{product}, {period}: {cause} (adamw)",
+        what=f"share of the change of {product} in the {period} that {_CAUSES[cause]}",
+        terms=((1.0, "adamw", f"{period} {product} {cause}"),),
+        margin=MARGIN,
+        unit=_UNIT,
+    )
+
+
 def _more_by_encodings_of_scores(layer: int) -> Contrast:
     """Scores change by W_Q alone, by W_K alone, and by what the two do together."""
     product, matrices = f"L{layer}.scores", ("W_Q", "W_K", "W_Q and W_K")
@@ -50,7 +68,8 @@ def _more_by_encodings_of_scores(layer: int) -> Contrast:
 
 
 def _arm(optimizer: str, lr: float) -> Arm:
-    return Arm(name=optimizer, what=f"trained by {optimizer}", optimizer=optimizer, lr=lr, probes=("what moved",))
+    probes = ("what moved", "what moved when") if optimizer == "adamw" else ("what moved",)
+    return Arm(name=optimizer, what=f"trained by {optimizer}", optimizer=optimizer, lr=lr, probes=probes)
 
 
 def _design(ask: Ask) -> Design:
@@ -80,6 +99,7 @@ def _design(ask: Ask) -> Design:
                 for i in range(2)
                 for contrast in (_more_by_encodings_of_scores(i), _both("adamw", f"L{i}.scores"))
             ),
+            *(_when(period, product, cause) for product in _FOLLOWED for period in PERIODS for cause in _CAUSES),
         ),
         replicates=6 if quick else 8,
     )
@@ -151,7 +171,7 @@ _ALSO = (
 QUESTION = Question(
     name="what-moved-q",
     asks="When queries change in training, is it because W_Q changed or because the encodings did?",
-    answer="share of each term of dq = dx W_Q + x dW_Q + dx dW_Q, by layer, and for k, v and scores",
+    answer="share of each term of dq = dx W_Q + x dW_Q + dx dW_Q, by layer and period, and for k, v and scores",
     falsified_by="The shares of a product do not sum to 1; the sign of the difference turns with another seed.",
     literature=(
         "The split is exact algebra; no published shares have been found. A share of q is a property of this"
@@ -179,6 +199,14 @@ QUESTION = Question(
         ),
     ),
     also=_ALSO,
+    accounts=Accounts(
+        columns=tuple(_CAUSES.values()),
+        rows=tuple(
+            (f"{product}, {period}", tuple(_when(period, product, cause).name for cause in _CAUSES))
+            for product in _FOLLOWED
+            for period in PERIODS
+        ),
+    ),
     heard=(
         'That *the query is learned*. A query is a product, x W_Q, and "Q" is said of the vectors x that come in, of'
         " the matrix W_Q and of the product. What changes in it splits exactly into dx W_Q, x dW_Q and dx dW_Q. Where"
