@@ -13,7 +13,7 @@ from qkv.studies.questions import find
 from qkv.studies.sentences import effect_row, notes
 from qkv.studies.store import folder_of, full_answer
 from qkv.studies.tuning import pending
-from qkv.studies.verdicts import ArmFigures, _lost, _values, findings, judged, numbered
+from qkv.studies.verdicts import ON_THE_WAY, ArmFigures, _lost, _quantity, _values, findings, judged, numbered
 
 TEXT = ("a text", "0" * 64)
 
@@ -122,3 +122,10 @@ def test_figures_of_an_arm_are_told_with_the_sizes_that_it_had():
         arm=arm, losses=(), rates=(), at_edge=0, diverged=0, trainings=0, frozen=(), curve=()
     )  # fmt: skip
     assert _arm_row(figures, "what it does")["sizes"] == {"steps": 900}
+
+
+def test_the_loss_on_the_way_is_the_nearest_point_of_the_curve_and_blind_guessing_where_a_training_diverged():
+    curve = {"curve": [[250, 3.0], [500, 2.5], [760, 2.25], [1000, 2.0]]}
+    asked = [(name, steps) for name in ON_THE_WAY for steps in (1000, 2000)]
+    assert [_quantity(row(2.0) | curve, *one) for one in asked] == [3.0, 2.5, 2.5, 2.0, 2.25, 2.0]
+    assert {_quantity(row(7.0, True) | {"curve": []}, name, 1000) for name in ON_THE_WAY} == {7.0}

@@ -21,6 +21,7 @@ from qkv.studies.tuning import choice, report_key
 
 __all__ = [
     "ONLY_ALONE",
+    "ON_THE_WAY",
     "ArmFigures",
     "Derive",
     "Effect",
@@ -36,6 +37,9 @@ __all__ = [
 ALPHA = 0.05
 ONLY_ALONE = " (not after correction)"
 """Behind the verdict of an effect that differs one at a time, and not where all others are asked too."""
+
+ON_THE_WAY = {"loss at a quarter": 0.25, "loss at half": 0.5, "loss at three quarters": 0.75}
+"""Quantity of a training's curve -> after which share of its steps; of what was evaluated, the nearest."""
 
 Derive = Callable[[Sequence[Mapping[str, float]]], Sequence[Mapping[str, float]]]
 """Measures of every reported run -> more measures of each, from all of them together."""
@@ -250,6 +254,8 @@ def _quantity(row: Mapping[str, Any], name: str, steps: int) -> float | None:
     """What a training measured; of one that diverged what blind guessing would, where that says what it is."""
     if name == "loss":
         return row["loss"]
+    if name in ON_THE_WAY and row["curve"]:
+        return min(row["curve"], key=lambda point: abs(point[0] - ON_THE_WAY[name] * steps))[1]
     return row["measures"].get(name, blind(name, row["loss"], steps) if row["diverged"] else None)
 
 

@@ -243,11 +243,12 @@ def accounts_table(verdict: Mapping[str, Any]) -> list[tuple[str, ...]]:
     """
     told = verdict.get("accounts")
     effects = {row["name"]: row for row in verdict["contrasts"] if row["n"]}
-    if not told or not any(name in effects for _, names in told["rows"] for name in names):
+    if not told:
         return []
     unit = next((effects[name]["unit"] for _, names in told["rows"] for name in names if name in effects), "")
-    rows = [(what, *(_with_bounds(effects.get(name)) for name in names)) for what, names in told["rows"]]
-    return [(unit, *told["columns"]), *rows]
+    known = [(what, names) for what, names in told["rows"] if any(name in effects for name in names)]
+    rows = [(what, *(_with_bounds(effects.get(name)) for name in names)) for what, names in known]
+    return [(unit, *told["columns"]), *rows] if len(rows) > 1 else []
 
 
 def _with_bounds(row: Mapping[str, Any] | None) -> str:

@@ -13,9 +13,9 @@ N(0, 1), and the small start is a pair of its own.
 from typing import Any
 
 from qkv.studies.design import Arm, Contrast, Design, Grid, Scale, Text, cost
-from qkv.studies.question import ANSWERS, LEARNS_MASKED, Ask, Plain, Question, make_design
+from qkv.studies.question import ANSWERS, LEARNS_MASKED, Accounts, Ask, Plain, Question, make_design
 from qkv.studies.sentences import amount
-from qkv.studies.verdicts import Findings
+from qkv.studies.verdicts import ON_THE_WAY, Findings
 
 __all__ = ["QUESTION"]
 
@@ -228,6 +228,15 @@ def _full(ask: Ask) -> Design:
             )
             for band in _BANDS
         ),
+        *(
+            Contrast(
+                name=f"cost {quantity.removeprefix('loss ')}",
+                what=f"what freezing costs {quantity.removeprefix('loss ')} of the steps",
+                terms=((1.0, "frozen", quantity), (-1.0, "trained", quantity)),
+                margin=MARGIN,
+            )
+            for quantity in ON_THE_WAY
+        ),
         Contrast(
             name="more pieces cost more",
             what="cost with 2,048 pieces less cost with 512, the same d_model (2,048 are longer, so that as much a byte"
@@ -351,6 +360,26 @@ def _stand_in_others(ask: Ask, design: Design) -> str:
     )
 
 
+_ACCOUNTS = Accounts(
+    columns=("what freezing W_E at random costs",),
+    rows=tuple(
+        (what, (name,))
+        for what, name in (
+            ("d_vocab / d_model near 1: characters, d_model 64", "characters frozen - characters trained"),
+            ("4: 512 pieces, d_model 128", "wide frozen - wide trained"),
+            ("8: 512 pieces, d_model 64", "frozen - trained"),
+            ("16: 512 pieces, d_model 32", "narrow frozen - narrow trained"),
+            ("32: 2,048 pieces, d_model 64", "many pieces frozen - many pieces trained"),
+            ("8, after a quarter of the steps", "cost at a quarter"),
+            ("8, after half of them", "cost at half"),
+            ("8, after three quarters", "cost at three quarters"),
+            ("8, hidden tokens predicted", "masked frozen - masked trained"),
+            ("8, W_U tied to W_E", "tied frozen - tied trained"),
+        )
+    ),
+)
+
+
 QUESTION = Question(
     name="frozen-embeddings",
     asks="If the W matrices are trained, must the embeddings be?",
@@ -401,6 +430,7 @@ QUESTION = Question(
         " larger than d_model and rows are independent ([proof](proofs.md)); it says that a way to undo the freezing"
         " exists, not that training finds it."
     ),
+    accounts=_ACCOUNTS,
     design=_design,
     claim=_claim,
     counted=_stand_in_others,
