@@ -400,11 +400,26 @@ def answer_page(question: Question) -> str:
         else:
             turned = was_judged(found[1], found[0])
             lines += [f"{turned} [Why](../studies.md#the-verdict).", ""] if turned else []
+            full = _result(f"{name.removesuffix('-quick')}-full") if kind == "quick run" else None
+            lines += [AGAINST, ""] if _is_opposite(found[0], full) else []
             lines += [answer_text(found[0], f"{name}.svg" if forest_svg(found[0]) else ""), *_log_of(found[1])]
     if not any(_result(name) for name in _result_names(question.name)):
         lines += [f"What would show the expectation to be wrong: {question.falsified_by}", ""]
         lines += [f"What has been published: {question.literature}", ""]
     return "\n".join(lines)
+
+
+AGAINST = (
+    "**This says the opposite of the full run above**, which is larger and longer (each sentence names its own size and"
+    " steps); both differ, so the answer depends on them, and the one in short is the full run's."
+)
+
+
+def _is_opposite(quick: dict[str, Any], full: tuple[dict[str, Any], dict[str, Any]] | None) -> bool:
+    """Whether two runs of a question both differ, to opposite sides."""
+    if full is None or any(run["verdict"] != "differs" for run in (quick, full[0])):
+        return False
+    return quick["effect"] * full[0]["effect"] < 0
 
 
 def _log_of(kept: dict[str, Any]) -> list[str]:
