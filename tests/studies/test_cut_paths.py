@@ -34,7 +34,7 @@ def trained(name: str, source: str):
     trial = dataclasses.replace(trial, scale=small)
     made = corpus(trial.text, source, small.val_tokens, None)
     parts = parts_of(trial, made)
-    TRAINERS["loop"](trial, parts, None)
+    TRAINERS["loop"](trial, parts, ())
     return parts
 
 

@@ -625,8 +625,8 @@ def test_a_pretrained_arm_starts_from_the_body_that_learned_the_first_task(told_
     texts, first = streams.without_labels(corpus), before(made)
     assert first.arm.task == "masked" and first.scale.steps == 20 and first.seed == made.seed
     body, own, plain = parts_of(first, texts), parts_of(made, corpus), parts_of(made, corpus)
-    TRAINERS["loop"](first, body, None)
-    TRAINERS["pretrained"](made, own, None)
+    TRAINERS["loop"](first, body, ())
+    TRAINERS["pretrained"](made, own, ())
     learned, held = body.catalogue.state(), own.catalogue.state()
     assert set(held) - set(learned) == {"W_cls", "b_cls"}
     for address in set(held) & set(learned):

@@ -99,7 +99,7 @@ def test_the_same_on_another_seed_is_the_loop_on_that_seed(untrained, small_text
     """Weights, start and losses, to the bit; and nothing of the first seed."""
     here, there = (untrained(small_text, "causal", tokenizer="char", seed=seed) for seed in (3, 500_003))
     both = [
-        TRAINERS[how](finished.trial, finished.parts, None) for how, finished in (("other seed", here), ("loop", there))
+        TRAINERS[how](finished.trial, finished.parts, ()) for how, finished in (("other seed", here), ("loop", there))
     ]
     assert both[0] == both[1] and both[0].steps == 1
     for name in ("state", "start"):

@@ -362,6 +362,16 @@ QUESTION = Question(
                 unresolved="How much comes through k of the first layer, this run cannot tell.",
             ),
         ),
+        (
+            "half way QK - VO (trained)",
+            Plain(
+                above="Under AdamW W_Q and W_K are half-way to where they end {effect} steps after W_V and W_O.",
+                below="Under AdamW W_Q and W_K are half-way to where they end {effect} steps before W_V and W_O.",
+                slightly="Under AdamW W_Q and W_K are half-way to where they end almost when W_V and W_O are.",
+                equivalent="Under AdamW W_Q and W_K are half-way to where they end when W_V and W_O are.",
+                unresolved="Which matrices are sooner half-way to where they end, this run cannot tell.",
+            ),
+        ),
     ),
     heard=(
         "That skip connections are a motorway on which the gradient passes all layers by. So they are where training"
