@@ -111,11 +111,15 @@ def _print(verdict: Mapping[str, Any]) -> None:
     """The sentence, then what it rests on."""
     from qkv.commands import screen
     from qkv.views.study_page import ARM_COLUMNS, EFFECT_COLUMNS, arm_cells, as_shown, effect_cells, expectations
+    from qkv.views.study_room import accounts_table
 
     verdict = as_shown(verdict)
     if verdict["plain"]:
         print(verdict["plain"])
     print(verdict["sentence"] + "\n")
+    if side_by_side := accounts_table(verdict):
+        screen.print_table(side_by_side[0], side_by_side[1:])
+        print()
     screen.print_table(EFFECT_COLUMNS, map(effect_cells, verdict["contrasts"]))
     print()
     screen.print_table(ARM_COLUMNS, map(arm_cells, verdict["arms"]))
