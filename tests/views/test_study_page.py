@@ -78,3 +78,27 @@ def test_intervals_of_few_replicates_are_said_to_be_of_another_kind():
     assert effort(verdict) == "9 trainings; intervals: exact, by sign flips"
     verdict["contrasts"].append({"n": 2})
     assert effort(verdict) == "9 trainings; intervals: exact, by sign flips; of fewer than 6 replicates Student's t"
+
+
+def test_effects_told_side_by_side_stand_in_one_table_with_their_intervals(verdict):
+    file = verdict()
+    first, other = file["contrasts"]
+    told = {
+        "columns": ["frozen", "set back"],
+        "rows": [["W_Q", [first["name"], other["name"]]], ["W_K", ["missing"] * 2]],
+    }
+    more = {"columns": ["frozen"], "rows": [["W_Q", [first["name"]]], ["W_V", [first["name"]]]]}
+    assert study_room(file).accounts == () and study_room(file | {"accounts": None}).accounts == ()
+    assert study_room(file | {"accounts": told}).accounts == (), "one row is no comparison"
+    room = study_room(file | {"accounts": more})
+    unit, cells = first["unit"], "0.120 (0.080 to 0.160)"
+    assert room.accounts == ((unit, "frozen"), ("W_Q", cells), ("W_V", cells))
+    assert f"| W_V | {cells} |" in answer_text(file | {"accounts": more})
+
+
+def test_what_refutes_the_answer_and_what_refuted_the_expectation_stand_apart(verdict):
+    old = answer_text(verdict())
+    assert "expectation before the first training to be wrong: If not." in old and "otherwise" not in old
+    new = answer_text(verdict(otherwise=["a is 0"], refuted_by="More of it."))
+    assert "this answer to be wrong: More of it." in new and "otherwise than expected: a is 0." in new
+    assert "otherwise than expected: nothing that this run settles." in answer_text(verdict(otherwise=[]))
