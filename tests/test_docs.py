@@ -79,7 +79,7 @@ def test_every_verdict_of_an_answer_is_that_of_its_values_by_the_rule_of_today(p
             first = [other for other in kept["contrasts"] if other["name"] in needs]
             told = [one for one in first if len(one["values"]) > 1 and judge(one["values"], one["margin"]) == "differs"]
             there = len(told) == len(first) and all(min(one["values"]) > 0 for one in told)
-            wanted = judge(values, margin) if there else "left out"
+            wanted = "left out" if not there else judge(values, margin) if len(values) > 1 else "unresolved"
         elif len(values) < 2:
             wanted = "unresolved"
         elif row["unit"] == OF_TRAININGS:
