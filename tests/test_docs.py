@@ -120,7 +120,8 @@ def test_a_kept_log_gives_the_kept_verdict_without_one_training(log, tmp_path):
     shutil.copytree(log, tmp_path / log.name)
     with StudyFolder.begin(design, tmp_path) as folder:
         folder.adopt(design, every_key(design, ""))
-        assert kept["not_reached"] or not list(pending(design, "", folder.loss)), "nothing is left to train"
+        left = [job for job in pending(design, "", folder.loss) if not by_bytes(job.trial.arm.name)]
+        assert kept["not_reached"] or not left, "nothing is left to train"
         found = findings(design, folder, "", question.derive)
     told = [[effect.contrast.name, list(effect.values)] for effect in found.effects]
     asked = {contrast.name for contrast in design.contrasts}  # some are asked only of a text that is read

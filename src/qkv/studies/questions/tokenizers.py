@@ -308,6 +308,18 @@ def _charges(ask: Ask, design: Design) -> str:
     return said + (f"; what {' and '.join(unknown)} loses cannot be charged" if unknown else "")
 
 
+def _alike(of: str) -> Plain:
+    """Whether what is learned of which words are alike is what a model of words learns."""
+    vectors, alike = f"nput vectors of {of} agree", "those of words on which words are alike"
+    return Plain(
+        above=f"I{vectors} with {alike}, by {{effect}} more than untrained.",
+        below=f"I{vectors} less with {alike} than untrained, by {{effect}}.",
+        slightly=f"I{vectors} with {alike} hardly otherwise than untrained.",
+        equivalent=f"I{vectors} with {alike} no more than untrained.",
+        unresolved=f"Whether i{vectors} with {alike}, this run cannot tell.",
+    )
+
+
 QUESTION = Question(
     name="tokenizers",
     asks="Words, subwords, characters, bytes: what changes?",
@@ -335,6 +347,26 @@ QUESTION = Question(
         equivalent="At equal compute word pieces (BPE) and characters make equally good models of the same bytes.",
         unresolved=(
             "Whether word pieces (BPE) or characters make the better model at equal compute, this run cannot tell."
+        ),
+    ),
+    also=(
+        (
+            "words 4096, equal compute - characters",
+            Plain(
+                above="Whole words, what they lose charged, make a worse one than characters, by {effect} bits a byte.",
+                below="Whole words, what they lose charged, make a better one too, by {effect} bits a byte.",
+                slightly="Whole words, what they lose charged, make an almost equally good one.",
+                equivalent="Whole words, what they lose charged, make one as good as characters do.",
+                unresolved="Whether whole words make a better one than characters, this run cannot tell.",
+            ),
+        ),
+        (
+            "W_E: BPE 1024 ~ words 4096, less its start",
+            _alike("word pieces"),
+        ),
+        (
+            "W_E: characters ~ words 4096, less its start",
+            _alike("characters"),
         ),
     ),
     heard=(
