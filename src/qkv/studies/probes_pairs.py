@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from qkv.data.corpus import Corpus
-from qkv.errors import SourceError
 from qkv.inspection.rows import rank_correlation
 from qkv.instruments.tokens import count_tokens
 from qkv.studies.streams import CELLS, PairCell, pair_words, word
@@ -110,16 +109,14 @@ def _contextual(finished: Finished) -> Tensor:
 
 
 def commonest_word(corpus: Corpus) -> tuple[int, np.ndarray]:
-    """Id of the commonest token of letters alone in the training part (none of punctuation), and the counts of all
-    tokens, special ones as 0. Raises SourceError where no token is of letters.
+    """Id of the commonest token of letters alone in the training part (none of punctuation), or where none is of
+    letters, of the commonest; and the counts of all tokens, special ones as 0.
     """
     tokenizer = corpus.tokenizer
     counts = count_tokens(corpus.train.ids, tokenizer.d_vocab)
     counts[list(tokenizer.special.values())] = 0
-    for i in np.argsort(-counts, kind="stable"):
-        if counts[i] and tokenizer.token(int(i)).strip().isalpha():
-            return int(i), counts
-    raise SourceError(f"{corpus.name!r} has no word of letters; expected a text. Give another")
+    order = [int(i) for i in np.argsort(-counts, kind="stable") if counts[i]]
+    return next((i for i in order if tokenizer.token(i).strip().isalpha()), order[0]), counts
 
 
 @torch.no_grad()

@@ -202,6 +202,8 @@ def _counted(ask: Ask, design: Design) -> str:
     first, said = int(counts.argmax()), f"{counts[word]:,} of {counts.sum():,} tokens of the training part"
     name = corpus.tokenizer.token(word).strip()
     apart = "" if first == word else f"; the commonest token, {corpus.tokenizer.token(first)!r}, is none of letters"
+    if not name.isalpha():
+        return f"No token is of letters, so the commonest stands for the commonest word: {name!r}, {said}"
     return f"The commonest word of letters is {name!r}, {said}{apart}"
 
 
