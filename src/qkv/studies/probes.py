@@ -24,8 +24,9 @@ from qkv.studies.ledger import Ledger
 from qkv.studies.modular import Modular
 from qkv.studies.onsets import crossing
 from qkv.studies.probes_attention import ablation, patterns, roles
+from qkv.studies.probes_basis import change_of_basis, triplets
 from qkv.studies.probes_collocations import collocations
-from qkv.studies.probes_contextual import analogies, change_of_basis, contextual
+from qkv.studies.probes_contextual import analogies, contextual
 from qkv.studies.probes_identity import hidden_identity, identity
 from qkv.studies.probes_pairs import common_word, pairs
 from qkv.studies.probes_positions import loss_by_position, order, position
@@ -313,6 +314,7 @@ PROBES: Mapping[str, Callable[[Finished], dict[str, float]]] = {
     "collocations": collocations,
     "contextual": contextual,
     "change of basis": change_of_basis,
+    "triplets": triplets,
     "analogies": analogies,
     "relatedness": relatedness,
     "relatedness of words": word_relatedness,

@@ -1,4 +1,4 @@
-"""How contextual vectors differ from the rows of W_E, layer by layer, and what may not be read off q and k.
+"""How contextual vectors differ from the rows of W_E, layer by layer, and which analogies either of them answers.
 
 Layer 0 is what enters the first block, layer i what leaves block i. Similarities stand less what vectors of that layer
 give without meaning anything (Ethayarajh 2019, arXiv 1909.00512; `qkv.inspection.representation`); likeness of words is
@@ -6,7 +6,6 @@ compared by rank correlation over pairs (`qkv.studies.likeness`).
 """
 
 import numpy as np
-import torch
 
 from qkv.data.vectors import Vectors
 from qkv.errors import SourceError
@@ -18,7 +17,7 @@ from qkv.studies.occurrences import Occurrences, occurrences
 from qkv.studies.tables import offsets_of, ppmi
 from qkv.studies.trained import Finished
 
-__all__ = ["MOST_TOKENS", "analogies", "change_of_basis", "contextual"]
+__all__ = ["MOST_TOKENS", "analogies", "contextual"]
 
 MOST_TOKENS = 8192
 _FEWEST, _MOST_WORDS = 8, 64
@@ -95,32 +94,6 @@ def _nearest(rows: np.ndarray) -> np.ndarray:
     cosines += cosines.T
     np.fill_diagonal(cosines, -np.inf)
     return np.argsort(-cosines, axis=1, kind="stable")[:, :_NEIGHBOURS]
-
-
-def change_of_basis(finished: Finished) -> dict[str, float]:
-    """What is left of likeness among queries when W_Q and W_K are exchanged for another pair with the same scores.
-
-    With any invertible M, (W_Q M)(W_K M^-T)^T = W_Q W_K^T: no score, pattern or output changes. Here M is the inverse
-    of the mean of q^T q in the first head, which turns the spectrum of its queries round: the direction in which they
-    were longest becomes that in which they are shortest. `q ~ q` is the rank correlation of cosines between the queries
-    of any two rows of W_E, before and after; `scores moved` the largest change of a score, in standard deviations of
-    scores. float64; the rows pass through a norm as they do in the model, without its gain.
-    """
-    catalogue = finished.parts.catalogue
-    table = catalogue.view("W_E").detach().double()
-    x = torch.nn.functional.layer_norm(table, table.shape[-1:])
-    w_q, w_k = (catalogue.view(f"L0.H0.{name}").detach().double() for name in ("W_Q", "W_K"))
-    q, k = x @ w_q, x @ w_k
-    lengths, directions = torch.linalg.eigh(q.T @ q)
-    lengths = lengths.clamp_min(1e-6 * float(lengths[-1]) or 1.0)  # a direction that no query has may be kept
-    other_q = x @ (w_q @ (directions / lengths))
-    other_k = x @ (w_k @ (directions * lengths))
-    scores, other_scores = q @ k.T, other_q @ other_k.T
-    spread = float(scores.std()) or 1.0
-    return {
-        "q ~ q": agreement(*(pair_cosines(rows.numpy(), centred=False) for rows in (q, other_q))),
-        "scores moved": float((scores - other_scores).abs().max()) / spread,
-    }
 
 
 def analogies(finished: Finished) -> dict[str, float]:

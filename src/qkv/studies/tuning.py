@@ -124,14 +124,15 @@ def _report(design: Design, arm: Arm, replicate: int, k: int, source: str) -> Tr
 def pending(design: Design, source: str, losses: Losses, *, only: int | None = None) -> Iterator[Job]:
     """Every training that can be made now, the most useful first.
 
-    Arms of the primary contrast, and those whose rates they take, come before all others, replicate by replicate, so
-    that whatever is not reached in the time is what matters least; then models at their start, which take next to no
-    time. `only` looks at one replicate alone.
+    Arms of the primary contrast, and those whose rates they take, come before all others, replicate by replicate; then
+    models at their start, which take next to no time; then each arm for itself, in the design's order, through all its
+    replicates. So what is not reached in the time is what matters least, and what is reached can be judged: a row of
+    one replicate says nothing. `only` looks at one replicate alone.
     """
     first = [arm for arm in design.arms if arm.name in design.main_arms]
     untrained = [arm for arm in design.arms if arm not in first and arm.trainer == "none"]
-    rest = [arm for arm in design.arms if arm not in (*first, *untrained)]
-    for tier in (first, untrained, rest):
+    rest = [[arm] for arm in design.arms if arm not in (*first, *untrained)]
+    for tier in (first, untrained, *rest):
         for replicate in range(1, design.replicates + 1) if only is None else (only,):
             for arm in tier:
                 yield from _due(design, arm, replicate, source, losses)

@@ -4,12 +4,12 @@ Where a block of letters comes again and again, a training has one stage, at whi
 falls below what the frequencies of tokens give, then below what counting pairs gives, then beyond. The step at which
 each is reached is read from the same windows all along. That a lower loss comes after a higher one is no finding; the
 order is asked of the predictions: when they are nearest to those of frequencies, of pairs and of threes. Which matrix
-has to move *when* is asked by holding it: for the first third of the steps W_Q and W_K, or W_V and W_O, or W_E, or the
-MLP, keeps its start and is then released, at the learning rate that is best where nothing is held, so that nothing but
-the holding delays a stage. In full copying begins within that third, and may with a matrix still held: then it did
-without that one's learning, and is told so; a tenth ends before it begins. Depth is the control for copying: one layer
-was thought unable to find the letter behind an earlier one. In full it gets below what striking letters out gives too
-(LOG.md), so what tells one from two is how far it ends from them.
+has to move *when* is asked by holding it: for the first third of the steps W_Q and W_K, or W_V and W_O, or W_V alone,
+or W_E, or the MLP, keeps its start and is then released, at the learning rate that is best where nothing is held, so
+that nothing but the holding delays a stage. In full copying begins within that third, and may with a matrix still held:
+then it did without that one's learning, and is told so; a tenth ends before it begins. Depth is the control for
+copying: one layer was thought unable to find the letter behind an earlier one. In full it gets below what striking
+letters out gives too (LOG.md), so what tells one from two is how far it ends from them.
 """
 
 from typing import Any
@@ -22,8 +22,8 @@ from qkv.studies.verdicts import Findings
 
 __all__ = ["QUESTION"]
 
-_HELD = {"QK": "L*.W_[QK]", "VO": "L*.W_[VO]", "W_E": "W_E", "MLP": "L*.W_in,L*.W_out"}
-_WORDS = {"QK": "W_Q and W_K", "VO": "W_V and W_O", "W_E": "W_E", "MLP": "W_in and W_out"}
+_HELD = {"QK": "L*.W_[QK]", "VO": "L*.W_[VO]", "W_E": "W_E", "MLP": "L*.W_in,L*.W_out", "V": "L*.W_V"}
+_WORDS = {"QK": "W_Q and W_K", "VO": "W_V and W_O", "W_E": "W_E", "MLP": "W_in and W_out", "V": "W_V"}
 _START = (("start", "xavier"),)
 """Glorot's: a matrix that is held at it does something, and copying is found in fewer steps than from N(0, 0.02)."""
 _COPYING: dict[str, Any] = {"text": "repeat", "task": "repeat"}

@@ -175,6 +175,12 @@ def _design(ask: Ask) -> Design:
     common = (trained, _LARGE, untrained, skipless)
     followed = common if quick else (*common, after, sgd, _SHALLOW, _DEEP, *_GLOROT)
     cuts, held = (_QUICK_CUTS, ()) if quick else (_CUTS, _HELD)
+    # Trained in this order: prices of cuts, then what asks whether the start or the optimizer is behind the shares.
+    arms = (
+        (*followed, *cuts)
+        if quick
+        else (trained, untrained, *cuts, *held, sgd, *_GLOROT, after, _LARGE, _SHALLOW, _DEEP, skipless)
+    )
     return make_design(
         ask,
         study="gradient-path",
@@ -183,7 +189,7 @@ def _design(ask: Ask) -> Design:
         if quick
         else Scale(d_model=64, n_layers=4, n_heads=2, n_ctx=64, batch_size=16, steps=1000, val_tokens=32_768),
         grid=Grid(),
-        arms=(*followed, *cuts, *held),
+        arms=arms,
         contrasts=(
             *_of_shares([arm.name for arm in followed], 3 if quick else 4),
             *_costs(cuts, held),

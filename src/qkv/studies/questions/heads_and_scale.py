@@ -167,7 +167,7 @@ def _full(ask: Ask) -> Design:
 
     arms = (
         _split(4, probes=("ablation",)), _split(1, probes=("patterns",)), _split(2), _split(8), _split(16),
-        *(_wide(n, 16) for n in (1, 2, 8)),
+        *(_wide(n, 16) for n in (1, 2, 8, 16)),
         *_scaling(_ONE, ()), _glorot(), *_scaling(_GLOROT_ONE, _GLOROT), _even(), _start(),
         *(of_recall(n) for n in (1, 4, 16)),
     )  # fmt: skip
@@ -185,6 +185,7 @@ def _full(ask: Ask) -> Design:
             _cost("1 x 16", _BASE, "above 0"),
             _cost("2 x 16", _BASE, "above 0"),
             _cost("8 x 16", _BASE, "below 0"),
+            _cost("16 x 16", _BASE, "below 0"),
             *of_recalling(
                 tuple(
                     cost(

@@ -9,16 +9,17 @@ A masked model learns in the time of a study from Glorot's start with rotary pos
 row of W_E, and what mixing does untrained is that start's own. Nothing is said of an arm that ended where the
 frequencies of words alone would bring it: it has learned nothing that could be asked about.
 
-Analogies are asked of the commonest words of English where the text holds enough of them, else none is scored. And a
-warning that needs no statistics: W_Q and W_K can be exchanged for another pair with the same scores and other cosines
-among queries, so likeness in q and k is no property of what the model does.
+Analogies are asked of the commonest words of English where the text holds enough of them, else none is scored; so are
+triplets (is king nearer to queen than to dog?) in x, q, k and v. And a warning that needs no statistics: W_Q and W_K
+can be exchanged for another pair with the same scores and other cosines among queries, so likeness in q and k is no
+property of what the model does.
 """
 
 from typing import Any
 
 import numpy as np
 
-from qkv.studies.analogies import FEWEST_ASKED, N_QUESTIONS, n_askable
+from qkv.studies.analogies import FEWEST_ASKED, FEWEST_WORDS, N_QUESTIONS, grouped, n_askable
 from qkv.studies.design import Arm, Contrast, Design, Grid, Scale, Text
 from qkv.studies.probes_contextual import MOST_TOKENS
 from qkv.studies.question import ANSWERS, LEARNS_MASKED, Ask, Plain, Question, make_design, of_learned
@@ -30,7 +31,7 @@ MARGIN = 0.05
 """Of a cosine."""
 _COSINE, _RANKS, _SHARE, _POINTS = "cosine", "rank correlation", "of all", "points of accuracy"
 _MARGINS = {_COSINE: MARGIN, _RANKS: 0.1, _SHARE: 0.05, _POINTS: 5.0}
-_UNTRAINED, _TRAINED = ("contextual",), ("contextual", "change of basis", "analogies")
+_UNTRAINED, _TRAINED = ("contextual",), ("contextual", "change of basis", "analogies", "triplets")
 
 
 def _arms(steps: int) -> tuple[Arm, ...]:
@@ -169,6 +170,41 @@ def _analogies(ask: Ask, text: Text) -> tuple[Contrast, ...]:
     )  # fmt: skip
 
 
+_KIND = "nearer to one of its kind"
+_WHERE = {
+    "x": "rows of W_E",
+    "q": "their queries in the first layer, mean of its heads",
+    "k": "their keys there",
+    "v": "their values there",
+    "counts": "rows of mutual information",
+}
+_OTHER = "q in another basis"
+
+
+def _triplets(ask: Ask, text: Text) -> tuple[Contrast, ...]:
+    """King, queen, dog: where words of a kind are nearer to each other than to others, and what of it is of the basis.
+
+    Nothing where the vocabulary holds too few of the words.
+    """
+    if ask.named or len(grouped(ask.corpus(text).tokenizer)) < FEWEST_WORDS:
+        return ()
+    return (
+        *(
+            _measured(
+                f"{_KIND}: {name} (causal)", f"triplets such as king, queen, dog of which {whose} have the first two"
+                " the more alike, beyond the half that chance gives", _POINTS, (1.0, "causal", f"triplets {name}"),
+                expected="above 0" if name == "x" else "", constant=name == "counts",
+            )  # fmt: skip
+            for name, whose in _WHERE.items()
+        ),
+        _measured(
+            f"{_KIND}: {_OTHER} - q (causal)", "the same of queries in another basis, where every score is what it was,"
+            " less that of the queries", _POINTS, (1.0, "causal", f"triplets {_OTHER}"), (-1.0, "causal", "triplets q"),
+            expected="0 if likeness in q meant anything",
+        ),
+    )  # fmt: skip
+
+
 def _by_analogy(name: str, arm: str = "causal", beyond: str = _BEYOND_C) -> str:
     return f"analogies by {name} ({arm}) {beyond}"
 
@@ -195,7 +231,13 @@ def _design(ask: Ask) -> Design:
         more, classify = _classify(200 if quick else 600, vocab)
         texts, arms = texts | more, (*arms, classify)
     last = scale.n_layers
-    contrasts = (*_contextuality(last, labelled), *_static(last), *_warning(), *_analogies(ask, texts["text"]))
+    contrasts = (
+        *_contextuality(last, labelled),
+        *_static(last),
+        *_warning(),
+        *_analogies(ask, texts["text"]),
+        *_triplets(ask, texts["text"]),
+    )
     return make_design(
         ask,
         study="static-or-contextual",

@@ -116,6 +116,11 @@ _MLP = Arm(name="MLP frozen", what="W_in and W_out frozen: a yardstick", changes
 _QK_IDENTITY = Arm(name="QK identity", what="W_Q = W_K = I: q = k = x", changes=("L*.W_[QK]=identity",))
 _ALL_IDENTITY = ("L*.W_[QKVO]=identity",)
 _VO_IDENTITY = Arm(name="VO identity", what="W_V = W_O = I: v = x", changes=("L*.W_[VO]=identity",))
+_ONE_IDENTITY = tuple(
+    Arm(name=f"{letter} identity", what=f"W_{letter} = I: {what}, the rest trained",
+        changes=(f"L*.W_{letter}=identity",))
+    for letter, what in {"Q": "q = x", "K": "k = x", "V": "v = x", "O": "heads write side by side"}.items()
+)  # fmt: skip
 
 
 _TUTORIAL = ("positions", "norm", "mlp", "skip", "start")
@@ -161,7 +166,7 @@ def _full(ask: Ask) -> Design:
     everything = Arm(name="all identity", what="W_Q = W_K = W_V = W_O = I: q = k = v = x", changes=_ALL_IDENTITY)
     text_arms = (
         _TRAINED, *_frozen_arms(names), _MLP, _QK_IDENTITY, _VO_IDENTITY, everything,
-        _shared("Q", "K", 2), _shared("K", "V", 2),
+        _shared("Q", "K", 2), _shared("K", "V", 2), *_ONE_IDENTITY,
     )  # fmt: skip
     skipless = {"layout": (("skip", False), ("start", "xavier")), "probes": ("learned",)}
     no_skip = (
@@ -173,6 +178,7 @@ def _full(ask: Ask) -> Design:
             name="skipless VO identity", what="no skip connections, W_V = W_O = I", changes=_VO_IDENTITY.changes,
             **skipless,  # type: ignore[arg-type]
         ),
+        *_frozen_arms(("QK", "VO"), prefix="skipless ", layout=skipless["layout"]),
     )  # fmt: skip
     tutorial = {
         "layout": tuple((name, getattr(find_preset("bloem", "causal").layout, name)) for name in _TUTORIAL),
@@ -221,6 +227,7 @@ def _full(ask: Ask) -> Design:
                         "skipless VO identity", "skipless trained", MARGIN,
                         expected="near 0, unlike with skip connections",
                     ),
+                    *_costs(("QK frozen", "VO frozen"), "skipless "),
                 ),
                 ("skipless trained",),
             ),
