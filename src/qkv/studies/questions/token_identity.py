@@ -137,7 +137,7 @@ def _design(ask: Ask) -> Design:
     texts, arms = {"text": Text(tokenizer="bpe", vocab=512)}, _arms(scale.steps)
     if labelled:
         more, classify = _classify(200 if quick else 600)
-        texts, arms = texts | more, (*arms, classify)
+        texts, arms = texts | more, (*arms[:2], classify, *arms[2:])
     return make_design(
         ask,
         study="token-identity",
