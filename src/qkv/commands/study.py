@@ -30,7 +30,12 @@ _SECONDS = 5.0
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     parser.add_argument("name", nargs="?", metavar="NAME", help="the question; without it they are listed")
-    parser.add_argument("source", nargs="?", metavar="SOURCE", help="the text; without it, the one inside your Python")
+    parser.add_argument(
+        "source",
+        nargs="?",
+        metavar="SOURCE",
+        help="the text; without it, the one inside your Python. words-or-pixels takes TEXT:IMAGES too",
+    )
     parser.add_argument("--quick", action="store_true", help="at most 3 minutes on two cores, and weak")
     parser.add_argument("--seeds", type=whole(1), metavar="N", help="paired replicates, each tuned by itself")
     parser.add_argument(

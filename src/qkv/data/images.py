@@ -24,7 +24,7 @@ from qkv.data.picture_files import CLASS_SUFFIXES, class_folders, read_classes
 from qkv.data.split import repeated
 from qkv.errors import SourceError
 
-__all__ = ["ImageSet", "Images", "is_idx_name", "load_images", "read_idx"]
+__all__ = ["ImageSet", "Images", "holds_images", "is_idx_name", "load_images", "read_idx"]
 
 _SPLIT_SHARE = 0.1
 """Of each class, held out where nothing is given for validation."""
@@ -224,6 +224,14 @@ def _idx_inside(folder: Path) -> list[Path]:
 def is_idx_name(name: str) -> bool:
     """Whether a file's name is that of an IDX file of images."""
     return "images" in name and re.search(r"idx[34]", name) is not None
+
+
+def holds_images(path: Path) -> bool:
+    """Whether it is an IDX file of images, or a folder with one or with folders of image files."""
+    if not path.is_dir():
+        return path.is_file() and is_idx_name(path.name)
+    folders = [path, *(inner for name in ("train", "training") if (inner := path / name).is_dir())]
+    return bool(_idx_inside(path)) or any(class_folders(folder) for folder in folders)
 
 
 # one part

@@ -54,7 +54,8 @@ class Text:
     """Of a fitted tokenizer; 0 is the law of its kind."""
     settings: Pairs = ()
     """Of a made stream; of a text `val_bytes`, how much of it is measured on, cut before it is cut into tokens, and
-    `train_tokens`, how many of its first are trained on; of labelled texts `specials`, whether [MASK] is a token."""
+    `train_tokens`, how many of its first are trained on; of labelled texts `specials`, whether [MASK] is a token; of
+    images their `name` and `sha256`, and `val_images`, how many are measured on."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -318,6 +319,11 @@ class Design:
         read = self.primary.arms
         followed = (self.arm(name).tune for name in read)
         return tuple(dict.fromkeys((*read, *(name for name in followed if name not in ("own", "none")))))
+
+    @property
+    def images(self) -> str:
+        """Name of the source's images; empty where it holds none."""
+        return next((dict(text.settings)["name"] for _, text in self.texts if text.stream == "images"), "")
 
     @property
     def has_labels(self) -> bool:

@@ -72,9 +72,16 @@ class Ask:
     labelled: bool = False
     """Whether a text that is not read is a table of labelled texts."""
 
+    images: str = ""
+    """Name of the images that a source that is not read holds; empty where it holds none."""
+
     def corpus(self, text: Text, val_tokens: int = 0) -> Any:
         """What a text of the design holds."""
         return streams.corpus(text, self.source, val_tokens, self.cache)
+
+    def has_images(self) -> bool:
+        """Whether the source holds images."""
+        return bool(self.images if self.named else streams.halves(self.source)[1])
 
     def has_labels(self) -> bool:
         """Whether the source is a table of labelled texts, so that arms may classify."""
@@ -197,6 +204,8 @@ def make_design(
         contrasts = (primary, *contrasts[1:])
     if ask.seeds is not None:
         replicates = ask.seeds
+    if ask.has_images() and not any(text.stream == "images" for text in texts.values()):
+        raise SourceError(f"{study} reads text alone, and {ask.source!r} holds images; give a text, or none")
     name, sha256 = ask.named or _read(ask, texts, scale, arms)
     return Design(
         study=study,

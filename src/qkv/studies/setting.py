@@ -15,7 +15,10 @@ from qkv.studies.design import Arm, Design, Scale
 
 __all__ = ["setting_words"]
 
-_STREAMS = {"digits": "the handwritten digits that come with scikit-learn"}
+_STREAMS = {
+    "digits": "the handwritten digits that come with scikit-learn",
+    "images": "the images of {images}",
+}
 _TASKS = {"causal": "next", "masked": "hidden"}
 _OPTIMIZERS = {"adamw": "AdamW", "sgd": "SGD", "muon": "Muon"}
 _STARTS = {"gpt2": "N(0, 0.02)", "xavier": "Glorot's", "zero_out": "W_O, W_out and W_U at 0", "recurrent": "an LSTM's"}
@@ -61,7 +64,7 @@ def _texts(design: Design, arms: Sequence[Arm]) -> str:
     made, tokens = [], []
     for text in dict.fromkeys(texts[arm.text] for arm in arms):
         if text.stream != "text":
-            made.append(_STREAMS.get(text.stream, f"made sentences ({text.stream})"))
+            made.append(_STREAMS.get(text.stream, f"made sentences ({text.stream})").format(images=design.images))
         else:
             tokens.append(f"{text.tokenizer} tokens" + (f" (vocabulary {text.vocab})" if text.vocab else ""))
     own = [f"{design.source_name} in {' and '.join(tokens)}"] if tokens else []

@@ -18,7 +18,7 @@ import numpy as np
 from qkv.data.config import DataConfig
 from qkv.data.corpus import Corpus, load_corpus, measured_on
 from qkv.data.examples import Examples, load_examples
-from qkv.data.images import Images, ImageSet
+from qkv.data.images import Images, ImageSet, holds_images, load_images
 from qkv.data.sources import files_below
 from qkv.data.tokenizers import Tokenizer, fit_tokenizer
 from qkv.data.tokens import Tokens, id_type
@@ -26,7 +26,17 @@ from qkv.errors import MissingExtra, SourceError
 from qkv.randomness import generator
 from qkv.studies.design import Text
 
-__all__ = ["STREAMS", "PairCell", "corpus", "markov_entropy", "markov_matrix", "pair_words", "without_labels", "word"]
+__all__ = [
+    "STREAMS",
+    "PairCell",
+    "corpus",
+    "halves",
+    "markov_entropy",
+    "markov_matrix",
+    "pair_words",
+    "without_labels",
+    "word",
+]
 
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
@@ -39,10 +49,21 @@ def corpus(text: Text, source: str, val_tokens: int, cache: Path | None) -> Any:
     return _corpus(text, source, val_tokens, cache, _stamp(source))
 
 
+def halves(source: str) -> tuple[str, str]:
+    """The text and the images of a source: TEXT, IMAGES or TEXT:IMAGES; no text is the one inside Python."""
+    if source and holds_images(Path(source)):
+        return "", source
+    text, colon, images = source.rpartition(":")
+    if colon and not Path(source).exists() and holds_images(Path(images)):
+        return text, images
+    return source, ""
+
+
 def _stamp(source: str) -> tuple[tuple[str, int, int], ...]:
     """Name, time and size of the file of a source, or of every file that its folder is read from."""
-    path = Path(source)
-    files = files_below(path, []) if source and path.is_dir() else [path] if path.is_file() else []
+    files: list[Path] = []
+    for path in map(Path, filter(None, halves(source))):
+        files += files_below(path, []) if path.is_dir() else [path] if path.is_file() else []
     return tuple((str(file), facts.st_mtime_ns, facts.st_size) for file in files for facts in [file.stat()])
 
 
@@ -63,7 +84,7 @@ def _first(tokens: Tokens, n: int) -> Tokens:
 
 
 def _own_text(text: Text, source: str, cache: Path | None) -> Corpus:
-    config = DataConfig(source=source, tokenizer=text.tokenizer, vocab=text.vocab)
+    config = DataConfig(source=halves(source)[0], tokenizer=text.tokenizer, vocab=text.vocab)
     made, settings = load_corpus(config, cache=cache, task_specials=True), dict(text.settings)
     if "val_bytes" in settings:
         made = measured_on(made, settings["val_bytes"])
@@ -338,6 +359,18 @@ def _digits(text: Text, source: str, cache: Path | None) -> Images:
     )
 
 
+def _images(text: Text, source: str, cache: Path | None) -> Images:
+    """The user's own images with labels, measured on `val_images` of those held out, drawn by chance.
+
+    Raises SourceError where they are not those of the settings' `sha256`, if it names any.
+    """
+    made, settings = load_images(halves(source)[1]), dict(text.settings)
+    if settings.get("sha256", made.sha256) != made.sha256:
+        raise SourceError(f"the images {made.name!r} have changed since the study began; bring the old ones back")
+    drawn = generator("study", "images").permutation(len(made.val))[: settings["val_images"]]
+    return dataclasses.replace(made, val=ImageSet(pixels=made.val.pixels[drawn], labels=made.val.labels[drawn]))
+
+
 STREAMS: Mapping[str, Callable[[Text, str, Path | None], Any]] = {
     "text": _own_text,
     "labelled": _labelled,
@@ -347,6 +380,7 @@ STREAMS: Mapping[str, Callable[[Text, str, Path | None], Any]] = {
     "modular": _modular,
     "repeat": _repeat,
     "digits": _digits,
+    "images": _images,
 }
 """Name -> stream."""
 
@@ -373,9 +407,12 @@ def check_size(made: Any, *, steps: int, batch_size: int, n_ctx: int) -> None:
         )
 
 
+_ENTRIES = {Examples: "labelled texts", Images: "images"}
+
+
 def _check_texts(made: Any, needed: int) -> None:
     if made.n_train < needed:
         raise SourceError(
-            f"{made.name!r} is too small for this study: {made.n_train:,} labelled texts to train on; expected at least"
-            f" {needed:,}"
+            f"{made.name!r} is too small for this study: {made.n_train:,} {_ENTRIES[type(made)]} to train on; expected"
+            f" at least {needed:,}"
         )

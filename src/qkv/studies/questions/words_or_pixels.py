@@ -1,12 +1,14 @@
 """Is an image transformer the same machine?
 
 Patches of an image enter where tokens do: the patch projection is its W_E, and what is told is the class. The same
-matrices are frozen in a model of pixels (the handwritten digits that come with scikit-learn) and in one of words, the
-user's own text, and the costs are set side by side. A nat per image and a nat per token are not one unit, so costs are
-shares of what the frequencies of answers leave open. A frozen patch projection should cost next to nothing: it has
-fewer rows than the model is wide, so whatever reads it linearly can undo it. A frozen table of many word pieces cannot
-be undone. Both start at N(0, 1), trained or frozen: frozen at N(0, 0.02) rows drown in what the blocks add to them,
-which is another question. The matrices themselves are read by the same measures.
+matrices are frozen in a model of pixels and in one of words, and the costs are set side by side. Asked of a text the
+pixels are the handwritten digits that come with scikit-learn, of which there are few: at the sizes here a hundred
+replicates and more would be needed to tell costs apart. Asked of TEXT:IMAGES (IDX files, or a folder for each class) or
+of images alone, beside which stands the text inside Python, these are the pixels. A nat per image and a nat per token
+are not one unit, so costs are shares of what the frequencies of answers leave open. A frozen patch projection should
+cost next to nothing: it has no more rows than the model is wide, so whatever reads it linearly can undo it. A frozen
+table of many word pieces cannot be undone. Both start at N(0, 1), trained or frozen: frozen at N(0, 0.02) rows drown in
+what the blocks add to them, which is another question. The matrices themselves are read by the same measures.
 """
 
 from typing import Any
@@ -22,12 +24,12 @@ MARGIN = 0.006
 those of 512 pieces of Shakespeare leave. There a frozen W_E costs 0.086 nats: a margin of 0.02 was above all of it."""
 _UNIT = "of what frequencies leave open"
 _START = "W_E=random(1.0,train=true)"
-_CHANGES = {
+_CHANGES = {  # in the order in which they are trained
     "W_E frozen": ("W_E=random(1.0)",),
     "QK frozen": ("L*.W_[QK]=freeze",),
     "VO frozen": ("L*.W_[VO]=freeze",),
-    "MLP frozen": ("L*.W_in,L*.W_out=freeze",),
     "identity": ("L*.W_[QKVO]=identity",),
+    "MLP frozen": ("L*.W_in,L*.W_out=freeze",),
 }
 _WORDS = {
     "W_E frozen": "W_E frozen at N(0, 1), where it starts in all arms",
@@ -37,8 +39,8 @@ _WORDS = {
     "identity": "W_Q = W_K = W_V = W_O = I: q = k = v = x",
 }
 _KINDS: dict[str, dict[str, Any]] = {
-    "pixels": {"text": "digits", "task": "image"},
-    "words": {"text": "text", "task": "causal"},
+    "pixels": {"text": "pixels", "task": "image"},
+    "words": {"text": "words", "task": "causal"},
 }
 _SCORED = {"pixels": ("told", "accuracy"), "words": ("told",)}
 """What is measured beside the loss: classes have an accuracy."""
@@ -113,6 +115,20 @@ def _matrices(kind: str) -> tuple[Contrast, ...]:
     )  # fmt: skip
 
 
+def _texts(ask: Ask) -> dict[str, Text]:
+    """What is given, and beside it what comes with Python or with scikit-learn."""
+    return {"pixels": _pixels(ask), "words": Text(tokenizer="bpe", vocab=512)}
+
+
+def _pixels(ask: Ask) -> Text:
+    if not ask.has_images():
+        return Text(stream="digits")
+    measured = Text(stream="images", settings=(("val_images", 2048),))
+    made = None if ask.named else ask.corpus(measured)
+    known = (("name", made.name), ("sha256", made.sha256)) if made else (("name", ask.images),)
+    return Text(stream="images", settings=(*known, *measured.settings))
+
+
 def _design(ask: Ask) -> Design:
     return _quick(ask) if ask.quick else _full(ask)
 
@@ -121,7 +137,7 @@ def _quick(ask: Ask) -> Design:
     return make_design(
         ask,
         study="words-or-pixels",
-        texts={"digits": Text(stream="digits"), "text": Text(tokenizer="bpe", vocab=512)},
+        texts=_texts(ask),
         scale=Scale(
             d_model=32, n_layers=2, n_heads=2, n_ctx=32, batch_size=16, steps=300, val_tokens=8_192, evaluations=2
         ),
@@ -148,11 +164,12 @@ def _full(ask: Ask) -> Design:
     return make_design(
         ask,
         study="words-or-pixels",
-        texts={"digits": Text(stream="digits"), "text": Text(tokenizer="bpe", vocab=512)},
+        texts=_texts(ask),
         scale=Scale(d_model=64, n_layers=2, n_heads=2, n_ctx=64, batch_size=16, steps=1000, val_tokens=32_768),
         grid=Grid(),
         arms=(
-            *(arm for kind in _KINDS for arm in (_trained(kind), *(_changed(kind, what) for what in _CHANGES))),
+            *(_trained(kind) for kind in _KINDS),
+            *(_changed(kind, what) for what in _CHANGES for kind in _KINDS),
             *(_untrained(kind) for kind in _KINDS),
         ),
         contrasts=(
