@@ -13,7 +13,7 @@ from qkv.studies.design import Text
 from qkv.studies.question import Ask
 from qkv.studies.questions import find
 from qkv.studies.setting import setting_words
-from qkv.studies.streams import halves
+from qkv.studies.streams import Given, given
 from qkv.studies.training import run_trial
 
 
@@ -42,10 +42,11 @@ def _asked(source: str, **more):
 
 
 def test_a_source_is_a_text_or_images_or_both(bars, long_text):
-    assert halves(str(long_text)) == (str(long_text), "") and halves("") == ("", "")
-    assert halves(str(bars)) == ("", str(bars)) == halves(f":{bars}")
-    assert halves(f"{long_text}:{bars}") == (str(long_text), str(bars))
-    assert halves(f"{long_text}:{long_text}") == (f"{long_text}:{long_text}", ""), "a pair of texts stays one"
+    assert given(str(long_text)) == Given(text=str(long_text)) and given("") == Given()
+    assert given(str(bars)) == Given(images=str(bars)) == given(f":{bars}")
+    assert given(f"{long_text}:{bars}") == Given(text=str(long_text), images=str(bars))
+    pair = f"{long_text}:{long_text}"
+    assert given(pair) == Given(text=pair), "a pair of texts stays one"
 
 
 def test_images_take_the_place_of_the_digits_and_the_words_stay(bars, long_text):
@@ -79,6 +80,6 @@ def test_images_that_changed_or_that_nothing_reads_are_said(bars, long_text):
     _write(labels, np.zeros(300))
     with pytest.raises(SourceError, match="have changed since the study began"):
         run_trial(design.trial(design.arms[0], 1, 0, source=source, report=False), None)
-    for given in (str(bars), source):
+    for asked in (str(bars), source):
         with pytest.raises(SourceError, match="three-roles reads text alone"):
-            find("three-roles").design(Ask(source=given, quick=True))
+            find("three-roles").design(Ask(source=asked, quick=True))

@@ -34,7 +34,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "source",
         nargs="?",
         metavar="SOURCE",
-        help="the text; without it, the one inside your Python. words-or-pixels takes TEXT:IMAGES too",
+        help="the text; without it, the one inside your Python (words-or-pixels takes TEXT:IMAGES too, and"
+        " static-or-contextual TEXT:VECTORS)",
     )
     parser.add_argument("--quick", action="store_true", help="at most 3 minutes on two cores, and weak")
     parser.add_argument("--seeds", type=whole(1), metavar="N", help="paired replicates, each tuned by itself")

@@ -18,7 +18,7 @@ import numpy as np
 
 from qkv.errors import SourceError
 
-__all__ = ["SUFFIXES", "Vectors", "is_vector_file", "read_vectors", "shared"]
+__all__ = ["SUFFIXES", "Vectors", "holds_vectors", "is_vector_file", "read_vectors", "shared"]
 
 SUFFIXES = (".txt", ".vec", ".bin")
 """How the name of a vector file ends, before a ".gz"."""
@@ -73,6 +73,21 @@ def shared(vectors: Vectors, others: Sequence[Vectors]) -> Vectors:
 def is_vector_file(path: Path) -> bool:
     """Whether a name ends like that of a vector file."""
     return Path(path.name.removesuffix(".gz")).suffix in SUFFIXES
+
+
+def holds_vectors(path: Path) -> bool:
+    """Whether a file has such a name and begins as one: "count width", or a word and numbers."""
+    if not (is_vector_file(path) and path.is_file()):
+        return False
+    try:
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            head = file.read(_LONGEST_WORD).partition(b"\n")[0].decode("utf-8", errors="replace")
+    except (OSError, EOFError, zlib.error):
+        return False
+    word, *numbers = head.removeprefix("\ufeff").rstrip().split(" ")
+    if len(numbers) == 1 and _COUNT.fullmatch(word):
+        return bool(_COUNT.fullmatch(numbers[0]))
+    return len(numbers) > 1 and all(map(_NUMBER.fullmatch, numbers[1:]))
 
 
 def read_vectors(path: Path) -> Vectors:

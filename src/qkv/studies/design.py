@@ -55,7 +55,8 @@ class Text:
     settings: Pairs = ()
     """Of a made stream; of a text `val_bytes`, how much of it is measured on, cut before it is cut into tokens, and
     `train_tokens`, how many of its first are trained on; of labelled texts `specials`, whether [MASK] is a token; of
-    images their `name` and `sha256`, and `val_images`, how many are measured on."""
+    images their `name` and `sha256`, and `val_images`, how many are measured on; `vectors`, the sha256 of word vectors
+    beside a text."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -324,6 +325,11 @@ class Design:
     def images(self) -> str:
         """Name of the source's images; empty where it holds none."""
         return next((dict(text.settings)["name"] for _, text in self.texts if text.stream == "images"), "")
+
+    @property
+    def has_vectors(self) -> bool:
+        """Whether the source names a file of word vectors."""
+        return any("vectors" in dict(text.settings) for _, text in self.texts)
 
     @property
     def has_labels(self) -> bool:

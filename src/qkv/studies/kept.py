@@ -41,7 +41,7 @@ def judged_anew(question: Question, kept: Mapping[str, Any]) -> dict[str, Any]:
     not fit the kept run.
     """
     source, seeds = kept["source"], _replicates(kept) // _contrast(kept["contrasts"][0]).tries
-    kind = {name: source[name] for name in ("labelled", "images") if name in source}
+    kind = {name: source[name] for name in ("labelled", "images", "vectors") if name in source}
     design = question.design(Ask(named=(source["name"], source["sha256"]), quick=kept["quick"], seeds=seeds, **kind))
     _same_scale(question, design, kept)
     design = dataclasses.replace(design, arms=tuple(_as_sized(arm, kept["arms"]) for arm in design.arms))

@@ -26,7 +26,7 @@ from qkv.studies.onsets import crossing
 from qkv.studies.probes_attention import ablation, patterns, roles
 from qkv.studies.probes_basis import change_of_basis, triplets
 from qkv.studies.probes_collocations import collocations
-from qkv.studies.probes_contextual import analogies, contextual
+from qkv.studies.probes_contextual import analogies, contextual, published
 from qkv.studies.probes_identity import hidden_identity, identity
 from qkv.studies.probes_pairs import common_word, pairs
 from qkv.studies.probes_positions import loss_by_position, order, position
@@ -316,6 +316,7 @@ PROBES: Mapping[str, Callable[[Finished], dict[str, float]]] = {
     "change of basis": change_of_basis,
     "triplets": triplets,
     "analogies": analogies,
+    "published": published,
     "relatedness": relatedness,
     "relatedness of words": word_relatedness,
     "identity": identity,

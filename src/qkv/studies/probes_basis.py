@@ -16,7 +16,7 @@ from qkv.studies.likeness import agreement, pair_cosines
 from qkv.studies.tables import offsets_of, ppmi
 from qkv.studies.trained import Finished
 
-__all__ = ["change_of_basis", "triplets"]
+__all__ = ["change_of_basis", "rightly", "triplets"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,12 +89,12 @@ def triplets(finished: Finished) -> dict[str, float]:
         "q in another basis": [head.other_q for head in heads],
     }
     for name, tables in spaces.items():
-        right = [_right(rows[ids].numpy(), groups) for rows in tables]
+        right = [rightly(rows[ids].numpy(), groups) for rows in tables]
         found[f"triplets {name}"] = 100 * (float(np.mean(right)) - 0.5)
     return found
 
 
-def _right(rows: np.ndarray, groups: np.ndarray) -> float:
+def rightly(rows: np.ndarray, groups: np.ndarray) -> float:
     """The share of triplets (a, b, c), a and b of one group and c of another, with a more like b than c; ties half."""
     n = len(rows)
     cosines = np.zeros((n, n))

@@ -5,19 +5,24 @@ give without meaning anything (Ethayarajh 2019, arXiv 1909.00512; `qkv.inspectio
 compared by rank correlation over pairs (`qkv.studies.likeness`).
 """
 
+from pathlib import Path
+
 import numpy as np
 
-from qkv.data.vectors import Vectors
+from qkv.data.vectors import Vectors, read_vectors
 from qkv.errors import SourceError
+from qkv.folder import sha256_of
 from qkv.inspection.representation import dealt, explained, in_groups, random_pairs, self_similarity
 from qkv.inspection.word_tests import answered
-from qkv.studies.analogies import N_QUESTIONS, SECTIONS
+from qkv.studies.analogies import FEWEST_WORDS, N_QUESTIONS, SECTIONS, grouped
 from qkv.studies.likeness import agreement, common_ids, first_components, means, pair_cosines
 from qkv.studies.occurrences import Occurrences, occurrences
+from qkv.studies.probes_basis import rightly
+from qkv.studies.streams import given
 from qkv.studies.tables import offsets_of, ppmi
 from qkv.studies.trained import Finished
 
-__all__ = ["MOST_TOKENS", "analogies", "contextual"]
+__all__ = ["MOST_TOKENS", "analogies", "contextual", "published"]
 
 MOST_TOKENS = 8192
 _FEWEST, _MOST_WORDS = 8, 64
@@ -114,12 +119,37 @@ def analogies(finished: Finished) -> dict[str, float]:
     }
     found: dict[str, float] = {}
     for name, rows in tables.items():
-        vectors = Vectors(words=words, values=rows.astype(np.float32))
-        together = answered(vectors, SECTIONS)[-1]
-        found["analogies asked"] = together.n_asked / N_QUESTIONS
-        if together.add is not None:
-            found[f"analogies {name}"] = 100 * (together.add - together.chance)
-            found[f"beyond c {name}"] = 100 * (together.add - _by_neighbour(vectors))
+        found |= _asked(name, Vectors(words=words, values=rows.astype(np.float32)))
+    return found
+
+
+def _asked(name: str, vectors: Vectors) -> dict[str, float]:
+    together = answered(vectors, SECTIONS)[-1]
+    found = {"analogies asked": together.n_asked / N_QUESTIONS}
+    if together.add is not None:
+        found[f"analogies {name}"] = 100 * (together.add - together.chance)
+        found[f"beyond c {name}"] = 100 * (together.add - _by_neighbour(vectors))
+    return found
+
+
+def published(finished: Finished) -> dict[str, float]:
+    """`analogies asked`, `analogies published` and `beyond c published` as of `analogies`, of the word vectors beside
+    the text, among those of its words that they have: the control that shows what can be answered. And as of
+    `qkv.studies.probes_basis` `triplets published`. The model counts for nothing here.
+
+    Raises SourceError where they are not those of the settings.
+    """
+    path, tokenizer = Path(given(finished.trial.source).vectors), finished.corpus.tokenizer
+    if sha256_of(path) != dict(finished.trial.text.settings)["vectors"]:
+        raise SourceError(f"the vectors {path.name!r} have changed since the study began; bring the old ones back")
+    vectors = read_vectors(path)
+    seen = np.unique(finished.corpus.val.ids[:MOST_TOKENS])
+    rows = {word: row for i in seen if (row := vectors.row(word := tokenizer.token(int(i)))) is not None}
+    found = _asked("published", Vectors(words=tuple(rows), values=vectors.values[list(rows.values())]))
+    told = [(group, row) for group, i in grouped(tokenizer) if (row := vectors.row(tokenizer.token(i))) is not None]
+    if len(told) >= FEWEST_WORDS:
+        groups, places = (np.array(column) for column in zip(*told, strict=True))
+        found["triplets published"] = 100 * (rightly(vectors.values[places], groups) - 0.5)
     return found
 
 

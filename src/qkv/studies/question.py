@@ -74,6 +74,8 @@ class Ask:
 
     images: str = ""
     """Name of the images that a source that is not read holds; empty where it holds none."""
+    vectors: bool = False
+    """Whether it names a file of word vectors."""
 
     def corpus(self, text: Text, val_tokens: int = 0) -> Any:
         """What a text of the design holds."""
@@ -81,7 +83,11 @@ class Ask:
 
     def has_images(self) -> bool:
         """Whether the source holds images."""
-        return bool(self.images if self.named else streams.halves(self.source)[1])
+        return bool(self.images if self.named else streams.given(self.source).images)
+
+    def has_vectors(self) -> bool:
+        """Whether the source names a file of word vectors."""
+        return self.vectors if self.named else bool(streams.given(self.source).vectors)
 
     def has_labels(self) -> bool:
         """Whether the source is a table of labelled texts, so that arms may classify."""
@@ -206,6 +212,8 @@ def make_design(
         replicates = ask.seeds
     if ask.has_images() and not any(text.stream == "images" for text in texts.values()):
         raise SourceError(f"{study} reads text alone, and {ask.source!r} holds images; give a text, or none")
+    if ask.has_vectors() and not any("vectors" in dict(text.settings) for text in texts.values()):
+        raise SourceError(f"{study} asks nothing of word vectors, as in {ask.source!r}; give the text alone")
     name, sha256 = ask.named or _read(ask, texts, scale, arms)
     return Design(
         study=study,

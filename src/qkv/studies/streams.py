@@ -22,15 +22,17 @@ from qkv.data.images import Images, ImageSet, holds_images, load_images
 from qkv.data.sources import files_below
 from qkv.data.tokenizers import Tokenizer, fit_tokenizer
 from qkv.data.tokens import Tokens, id_type
+from qkv.data.vectors import holds_vectors
 from qkv.errors import MissingExtra, SourceError
 from qkv.randomness import generator
 from qkv.studies.design import Text
 
 __all__ = [
     "STREAMS",
+    "Given",
     "PairCell",
     "corpus",
-    "halves",
+    "given",
     "markov_entropy",
     "markov_matrix",
     "pair_words",
@@ -49,20 +51,32 @@ def corpus(text: Text, source: str, val_tokens: int, cache: Path | None) -> Any:
     return _corpus(text, source, val_tokens, cache, _stamp(source))
 
 
-def halves(source: str) -> tuple[str, str]:
-    """The text and the images of a source: TEXT, IMAGES or TEXT:IMAGES; no text is the one inside Python."""
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Given:
+    """What a source names: paths, empty where it names none; without a text it is the one inside Python."""
+
+    text: str = ""
+    images: str = ""
+    vectors: str = ""
+
+
+def given(source: str) -> Given:
+    """Of TEXT, IMAGES, TEXT:IMAGES or TEXT:VECTORS."""
     if source and holds_images(Path(source)):
-        return "", source
-    text, colon, images = source.rpartition(":")
-    if colon and not Path(source).exists() and holds_images(Path(images)):
-        return text, images
-    return source, ""
+        return Given(images=source)
+    text, colon, other = source.rpartition(":")
+    if colon and not Path(source).exists():
+        if holds_images(Path(other)):
+            return Given(text=text, images=other)
+        if holds_vectors(Path(other)):
+            return Given(text=text, vectors=other)
+    return Given(text=source)
 
 
 def _stamp(source: str) -> tuple[tuple[str, int, int], ...]:
     """Name, time and size of the file of a source, or of every file that its folder is read from."""
     files: list[Path] = []
-    for path in map(Path, filter(None, halves(source))):
+    for path in map(Path, filter(None, vars(given(source)).values())):
         files += files_below(path, []) if path.is_dir() else [path] if path.is_file() else []
     return tuple((str(file), facts.st_mtime_ns, facts.st_size) for file in files for facts in [file.stat()])
 
@@ -84,7 +98,7 @@ def _first(tokens: Tokens, n: int) -> Tokens:
 
 
 def _own_text(text: Text, source: str, cache: Path | None) -> Corpus:
-    config = DataConfig(source=halves(source)[0], tokenizer=text.tokenizer, vocab=text.vocab)
+    config = DataConfig(source=given(source).text, tokenizer=text.tokenizer, vocab=text.vocab)
     made, settings = load_corpus(config, cache=cache, task_specials=True), dict(text.settings)
     if "val_bytes" in settings:
         made = measured_on(made, settings["val_bytes"])
@@ -364,7 +378,7 @@ def _images(text: Text, source: str, cache: Path | None) -> Images:
 
     Raises SourceError where they are not those of the settings' `sha256`, if it names any.
     """
-    made, settings = load_images(halves(source)[1]), dict(text.settings)
+    made, settings = load_images(given(source).images), dict(text.settings)
     if settings.get("sha256", made.sha256) != made.sha256:
         raise SourceError(f"the images {made.name!r} have changed since the study began; bring the old ones back")
     drawn = generator("study", "images").permutation(len(made.val))[: settings["val_images"]]

@@ -3,7 +3,8 @@
 Occurrences of a word, layer by layer: how alike they are to one another and to what stands around them, each less what
 vectors of that layer give without meaning anything; and whether the mean of a word's occurrences, or the direction that
 explains most of them, has the neighbours that its row of W_E has. Beside W_E stand rows of mutual information with the
-neighbours in the text (PPMI), which is what skip-gram factorises; published vectors know other texts and are left out.
+neighbours in the text (PPMI), which is what skip-gram factorises; and, asked of TEXT:VECTORS, published word vectors
+(GloVe, word2vec), which know other texts: they show what can be answered at all.
 
 A masked model learns in the time of a study from Glorot's start with rotary positions, so there its layer 0 is the bare
 row of W_E, and what mixing does untrained is that start's own. Nothing is said of an arm that ended where the
@@ -15,14 +16,19 @@ can be exchanged for another pair with the same scores and other cosines among q
 property of what the model does.
 """
 
+import dataclasses
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from qkv.data.vectors import read_vectors
+from qkv.folder import sha256_of
 from qkv.studies.analogies import FEWEST_ASKED, FEWEST_WORDS, N_QUESTIONS, grouped, n_askable
 from qkv.studies.design import Arm, Contrast, Design, Grid, Scale, Text
 from qkv.studies.probes_contextual import MOST_TOKENS
 from qkv.studies.question import ANSWERS, LEARNS_MASKED, Ask, Plain, Question, make_design, of_learned
+from qkv.studies.streams import given
 from qkv.studies.verdicts import Findings, is_there
 
 __all__ = ["QUESTION"]
@@ -53,6 +59,24 @@ def _classify(steps: int, vocab: int) -> tuple[dict[str, Text], Arm]:
         sizes=(("batch_size", 64), ("steps", steps)), probes=("contextual", "learned"),
     )  # fmt: skip
     return {"labelled": Text(stream="labelled", tokenizer="word", vocab=vocab)}, arm
+
+
+_PUBLISHED = "published vectors"
+
+
+def _published(ask: Ask, text: Text) -> tuple[dict[str, Text], tuple[Arm, ...]]:
+    """Word vectors of a file beside the text, where one is given."""
+    if not ask.has_vectors():
+        return {}, ()
+    path = Path(given(ask.source).vectors)
+    sha256 = "" if ask.named else sha256_of(path)
+    if not ask.named:
+        read_vectors(path)  # what is wrong with it is said before anything is made
+    arm = Arm(
+        name=_PUBLISHED, what=f"word vectors of {path.name}: no model" if path.name else "word vectors: no model",
+        text="beside", trainer="none", tune="none", probes=("published",),
+    )  # fmt: skip
+    return {"beside": dataclasses.replace(text, settings=(("vectors", sha256),))}, (arm,)
 
 
 def _measured(
@@ -158,12 +182,19 @@ def _analogies(ask: Ask, text: Text) -> tuple[Contrast, ...]:
     )  # fmt: skip
     if not _enough(ask, text):
         return (asked,)
-    whose = {"W_E": "rows of W_E", "mean": "mean vectors after the last layer", "counts": "rows of mutual information"}
-    asked_of = [("causal", name) for name in whose] + [("masked", "W_E"), ("masked", "mean")]
+    whose = {
+        "W_E": "rows of W_E",
+        "mean": "mean vectors after the last layer",
+        "counts": "rows of mutual information",
+        "published": "published vectors, among the words that they have",
+    }
+    asked_of = [*(("causal", name) for name in ("W_E", "mean", "counts")), ("masked", "W_E"), ("masked", "mean")]
+    if ask.has_vectors():
+        asked_of.append((_PUBLISHED, "published"))
     return asked, *(
         _measured(
             _by_analogy(name, arm, beyond), f"analogies answered rightly by {whose[name]}, {beyond}", _POINTS,
-            (1.0, arm, f"{quantity} {name}"), constant=name == "counts",
+            (1.0, arm, f"{quantity} {name}"), constant=name in ("counts", "published"),
         )  # fmt: skip
         for arm, name in asked_of
         for quantity, beyond in (("analogies", "beyond chance"), ("beyond c", _BEYOND_C))
@@ -188,6 +219,10 @@ def _triplets(ask: Ask, text: Text) -> tuple[Contrast, ...]:
     """
     if ask.named or len(grouped(ask.corpus(text).tokenizer)) < FEWEST_WORDS:
         return ()
+    published = _measured(
+        f"{_KIND}: {_PUBLISHED}", "the same of published vectors, among the words that they have", _POINTS,
+        (1.0, _PUBLISHED, "triplets published"), constant=True,
+    )  # fmt: skip
     return (
         *(
             _measured(
@@ -197,6 +232,7 @@ def _triplets(ask: Ask, text: Text) -> tuple[Contrast, ...]:
             )  # fmt: skip
             for name, whose in _WHERE.items()
         ),
+        *([published] if ask.has_vectors() else []),
         _measured(
             f"{_KIND}: {_OTHER} - q (causal)", "the same of queries in another basis, where every score is what it was,"
             " less that of the queries", _POINTS, (1.0, "causal", f"triplets {_OTHER}"), (-1.0, "causal", "triplets q"),
@@ -230,6 +266,8 @@ def _design(ask: Ask) -> Design:
     if labelled:
         more, classify = _classify(200 if quick else 600, vocab)
         texts, arms = texts | more, (*arms, classify)
+    more, published = _published(ask, texts["text"])
+    texts, arms = texts | more, (*arms, *published)
     last = scale.n_layers
     contrasts = (
         *_contextuality(last, labelled),
