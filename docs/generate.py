@@ -367,7 +367,8 @@ def measured(verdict: dict[str, Any], kept: dict[str, Any]) -> str:
     anew = "" if verdict["verdict"] == kept["verdict"] else f" (judged anew; it was {kept['verdict']})"
     kind = "Weak, from a quick run" if verdict["quick"] else "From a full run"
     if verdict["not_reached"] and "planned_trainings" in verdict:
-        kind += f", unfinished: {verdict['trainings']:,} of about {verdict['planned_trainings']:,} trainings"
+        made, planned = verdict["trainings"], verdict["planned_trainings"]
+        kind += f", unfinished: {made:,} of about {planned:,} trainings" if made < planned else ", unfinished"
     whats = [row["what"] for row in told]
     names = [f" [{row['name']}]" if whats.count(row["what"]) > 1 else "" for row in told]
     words = [f"{_of_a_row(row, name)}{anew * (row is first)}." for row, name in zip(told, names, strict=True)]
@@ -389,11 +390,14 @@ def answer_page(question: Question) -> str:
     lines += ["Words, verdicts and columns are explained [here](README.md#how-to-read-the-pages).", ""]
     found = [pair for pair in map(_result, _result_names(question.name)) if pair]
     lines += [f"**In short.** {found[0][0]['plain']} {measured(*found[0])}", ""] if found else []
+    for name in _result_names(question.name):
+        if (place := _place(question, name)) and name.endswith("-full") and (kept := _result(name)):
+            lines += [f"**And{place}.** {kept[0]['plain']} {measured(*kept)}", ""]
     lines += [f"**What is often said.** {question.heard}", ""] if question.heard else []
     for name in _result_names(question.name):
         kind = "quick run" if name.endswith("-quick") else "full run"
         found = _result(name)
-        place = next((words for ending, words in ELSEWHERE.items() if ending in name.removeprefix(question.name)), "")
+        place = _place(question, name)
         lines += [f"## {kind.capitalize()}{place}", ""]
         if found is None:
             lines += [f"No {kind} on shared data is kept here yet.", ""]
@@ -407,6 +411,11 @@ def answer_page(question: Question) -> str:
         lines += [f"What would show the expectation to be wrong: {question.falsified_by}", ""]
         lines += [f"What has been published: {question.literature}", ""]
     return "\n".join(lines)
+
+
+def _place(question: Question, name: str) -> str:
+    """What a run was made on that is not the first text, in words."""
+    return next((words for ending, words in ELSEWHERE.items() if ending in name.removeprefix(question.name)), "")
 
 
 AGAINST = (

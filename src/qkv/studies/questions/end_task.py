@@ -239,6 +239,33 @@ QUESTION = Question(
             " of one task, this run cannot tell."
         ),
     ),
+    also=(
+        (
+            "mean: causal ~ classify",
+            Plain(
+                above=(
+                    "In context a model that tells classes of texts apart and one of next words agree on which words"
+                    " are alike, by {effect} in rank correlation."
+                ),
+                below=(
+                    "In context a model that tells classes of texts apart and one of next words disagree on which words"
+                    " are alike, by {effect} in rank correlation."
+                ),
+                slightly=(
+                    "In context a model that tells classes of texts apart and one of next words hardly agree on which"
+                    " words are alike."
+                ),
+                equivalent=(
+                    "Which words a model that tells classes of texts apart holds to be alike in context has nothing to"
+                    " do with which a model of next words does."
+                ),
+                unresolved=(
+                    "Whether a model that tells classes of texts apart and one of next words agree on which words are"
+                    " alike in context, this run cannot tell."
+                ),
+            ),
+        ),
+    ),
     heard=(
         "Both that embeddings hold what words mean, and that they hold whatever the end task rewards. Which words two"
         " models find alike can be counted; but two trainings of one and the same task do not agree fully either, and"
