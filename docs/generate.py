@@ -443,7 +443,7 @@ def _log_of(kept: dict[str, Any]) -> list[str]:
     )
     made = kept["source"]["sha256"] == "made"
     other = "(the sha256 of a folder differs from that of the single file in it)"
-    given = " TEXT:IMAGES" if "images" in kept["source"] else " TEXT"
+    given = " TEXT" + "".join(f":{name.upper()}" for name in ("images", "vectors") if name in kept["source"])
     text = "" if made else f" and a TEXT of the sha256 above {other}"
     return [
         f"[Its log](runs/{folder}/runs.jsonl) has a line for every training. {what} to them, with",

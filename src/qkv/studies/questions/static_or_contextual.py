@@ -236,7 +236,7 @@ def _triplets(ask: Ask, text: Text) -> tuple[Contrast, ...]:
         _measured(
             f"{_KIND}: {_OTHER} - q (causal)", "the same of queries in another basis, where every score is what it was,"
             " less that of the queries", _POINTS, (1.0, "causal", f"triplets {_OTHER}"), (-1.0, "causal", "triplets q"),
-            expected="0 if likeness in q meant anything",
+            expected="below 0: no score knows of that likeness",
         ),
     )  # fmt: skip
 
@@ -290,7 +290,8 @@ def _design(ask: Ask) -> Design:
 
 def _claim(findings: Findings) -> str:
     verdict, effect = findings.primary.result.verdict, findings.primary.result.effect or 0.0
-    more = f"{_like_the_table(findings)}{_unasked(findings)}{_unlearned(findings)}"
+    beside = "; ".join(filter(None, (_like_the_table(findings), _control(findings))))
+    more = f"{beside and f' ({beside})'}{_unasked(findings)}{_unlearned(findings)}"
     ends = "their mean cosine, less that of different words, changes by"
     what = "vectors of one word in different contexts"
     if verdict == "unresolved":
@@ -303,16 +304,26 @@ def _claim(findings: Findings) -> str:
 
 
 def _like_the_table(findings: Findings) -> str:
-    """How far neighbours are still those of W_E, in brackets; empty where that is not settled."""
+    """How far neighbours are still those of W_E; empty where that is not settled."""
     result = findings.effect(_BEYOND).told
     if result.effect is None or result.verdict == "unresolved":
         return ""
     if result.verdict == "equivalent":
-        return " (and which words their means are near has nothing to do with W_E)"
+        return "which words their means are near has nothing to do with W_E"
     way = "more" if result.effect > 0 else "fewer"
     n = f"{10 * abs(result.effect):.2g}"
     near = f"of the ten words nearest to a word's mean vector {n} {way} than by chance"
-    return f" ({near} are among its ten nearest by W_E)"
+    return f"{near} are among its ten nearest by W_E"
+
+
+def _control(findings: Findings) -> str:
+    """What published vectors answer, where they were given; empty where not."""
+    name = _by_analogy("published", _PUBLISHED)
+    more = next((effect.result.effect for effect in findings.effects if effect.contrast.name == name), None)
+    if more is None:
+        return ""
+    way = "more" if more > 0 else "fewer"
+    return f"by published vectors {abs(more):.3g} in 100 analogies {way} come out right than by naming a neighbour"
 
 
 def _unasked(findings: Findings) -> str:
@@ -394,6 +405,41 @@ QUESTION = Question(
             _beyond_neighbour("rows of W_E", "analogies (king - man + woman)", "the nearest neighbour of king"),
         ),
         (_by_analogy("mean"), _beyond_neighbour("mean contextual vectors", "they", "that neighbour")),
+        (
+            f"{_KIND}: x (causal)",
+            Plain(
+                above=(
+                    "By rows of W_E words are nearer to those of their kind (king to queen) than to others (dog): of a"
+                    " hundred such triplets {effect} more than by chance come out so."
+                ),
+                below=(
+                    "By rows of W_E words are farther from those of their kind (king from queen) than from others"
+                    " (dog): of a hundred such triplets {effect} fewer than by chance come out right."
+                ),
+                slightly="By rows of W_E words are hardly nearer to one of their kind (king to queen) than to others.",
+                equivalent="By rows of W_E words are no nearer to one of their kind (king to queen) than to others.",
+                unresolved=(
+                    "Whether by rows of W_E words are nearer to one of their kind (king to queen) than to others, this"
+                    " run cannot tell."
+                ),
+            ),
+        ),
+        (
+            f"{_KIND}: {_OTHER} - q (causal)",
+            Plain(
+                above=(
+                    "Queries written in another basis, where every score stays what it is, have {effect} of a hundred"
+                    " such triplets more right."
+                ),
+                below=(
+                    "Queries written in another basis, where every score stays what it is, have {effect} of a hundred"
+                    " such triplets fewer right: what is alike in q is no matter of what a model does."
+                ),
+                slightly="Queries written in another basis have almost exactly as many such triplets right.",
+                equivalent="Queries written in another basis have as many such triplets right.",
+                unresolved="Whether queries in another basis have fewer such triplets right, this run cannot tell.",
+            ),
+        ),
     ),
     heard=(
         "That *king* - *man* + *woman* is *queen*, of Transformers too. It was shown of static vectors. A contextual"
