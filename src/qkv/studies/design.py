@@ -322,14 +322,15 @@ class Design:
         return tuple(dict.fromkeys((*read, *(name for name in followed if name not in ("own", "none")))))
 
     @property
-    def images(self) -> str:
-        """Name of the source's images; empty where it holds none."""
-        return next((dict(text.settings)["name"] for _, text in self.texts if text.stream == "images"), "")
+    def images(self) -> tuple[str, str] | None:
+        """Name and sha256 of the source's images; None where it holds none."""
+        found = [dict(text.settings) for _, text in self.texts if text.stream == "images"]
+        return (found[0]["name"], found[0]["sha256"]) if found else None
 
     @property
-    def has_vectors(self) -> bool:
-        """Whether the source names a file of word vectors."""
-        return any("vectors" in dict(text.settings) for _, text in self.texts)
+    def vectors(self) -> str:
+        """The sha256 of the word vectors that the source names; empty where it names none."""
+        return next((found for _, text in self.texts if (found := dict(text.settings).get("vectors"))), "")
 
     @property
     def has_labels(self) -> bool:

@@ -29,7 +29,14 @@ from qkv.studies.sentences import (
 from qkv.studies.statistics import how_exact
 from qkv.studies.verdicts import ONLY_ALONE, Findings, Values, judged, numbered
 
-__all__ = ["judged_anew", "was_judged"]
+__all__ = ["judged_anew", "named", "was_judged"]
+
+
+def named(source: Mapping[str, Any], *, quick: bool, seeds: int) -> Ask:
+    """What was asked of a text that is not read, by what the verdict file says of it."""
+    kind = {name: source[name] for name in ("labelled", "vectors") if name in source}
+    images = tuple(source["images"]) if "images" in source else None
+    return Ask(named=(source["name"], source["sha256"]), images=images, quick=quick, seeds=seeds, **kind)
 
 
 def judged_anew(question: Question, kept: Mapping[str, Any]) -> dict[str, Any]:
@@ -41,8 +48,7 @@ def judged_anew(question: Question, kept: Mapping[str, Any]) -> dict[str, Any]:
     not fit the kept run.
     """
     source, seeds = kept["source"], _replicates(kept) // _contrast(kept["contrasts"][0]).tries
-    kind = {name: source[name] for name in ("labelled", "images", "vectors") if name in source}
-    design = question.design(Ask(named=(source["name"], source["sha256"]), quick=kept["quick"], seeds=seeds, **kind))
+    design = question.design(named(source, quick=kept["quick"], seeds=seeds))
     _same_scale(question, design, kept)
     design = dataclasses.replace(design, arms=tuple(_as_sized(arm, kept["arms"]) for arm in design.arms))
     today = {contrast.name: contrast for contrast in design.contrasts}

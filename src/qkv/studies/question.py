@@ -72,10 +72,10 @@ class Ask:
     labelled: bool = False
     """Whether a text that is not read is a table of labelled texts."""
 
-    images: str = ""
-    """Name of the images that a source that is not read holds; empty where it holds none."""
-    vectors: bool = False
-    """Whether it names a file of word vectors."""
+    images: tuple[str, str] | None = None
+    """Name and sha256 of the images that a source that is not read holds."""
+    vectors: str = ""
+    """The sha256 of the word vectors that it names; empty where it names none."""
 
     def corpus(self, text: Text, val_tokens: int = 0) -> Any:
         """What a text of the design holds."""
@@ -83,11 +83,11 @@ class Ask:
 
     def has_images(self) -> bool:
         """Whether the source holds images."""
-        return bool(self.images if self.named else streams.given(self.source).images)
+        return bool(self.images or streams.given(self.source).images)
 
     def has_vectors(self) -> bool:
         """Whether the source names a file of word vectors."""
-        return self.vectors if self.named else bool(streams.given(self.source).vectors)
+        return bool(self.vectors or streams.given(self.source).vectors)
 
     def has_labels(self) -> bool:
         """Whether the source is a table of labelled texts, so that arms may classify."""

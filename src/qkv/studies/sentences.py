@@ -357,6 +357,6 @@ def verdict_file(question: Question, findings: Findings, run: str, full: str = "
         "software": findings.design.software,
         "source": {"name": findings.design.source_name, "sha256": findings.design.source_sha256}
         | ({"labelled": True} if findings.design.has_labels else {})
-        | ({"images": findings.design.images} if findings.design.images else {})
-        | ({"vectors": True} if findings.design.has_vectors else {}),
+        | ({"images": list(findings.design.images)} if findings.design.images else {})
+        | ({"vectors": findings.design.vectors} if findings.design.vectors else {}),
     }

@@ -69,14 +69,13 @@ def _published(ask: Ask, text: Text) -> tuple[dict[str, Text], tuple[Arm, ...]]:
     if not ask.has_vectors():
         return {}, ()
     path = Path(given(ask.source).vectors)
-    sha256 = "" if ask.named else sha256_of(path)
     if not ask.named:
         read_vectors(path)  # what is wrong with it is said before anything is made
     arm = Arm(
-        name=_PUBLISHED, what=f"word vectors of {path.name}: no model" if path.name else "word vectors: no model",
-        text="beside", trainer="none", tune="none", probes=("published",),
+        name=_PUBLISHED, what=f"no model: word vectors{path.name and f' of {path.name}'}", text="beside",
+        trainer="none", tune="none", probes=("published",),
     )  # fmt: skip
-    return {"beside": dataclasses.replace(text, settings=(("vectors", sha256),))}, (arm,)
+    return {"beside": dataclasses.replace(text, settings=(("vectors", ask.vectors or sha256_of(path)),))}, (arm,)
 
 
 def _measured(

@@ -124,9 +124,8 @@ def _pixels(ask: Ask) -> Text:
     if not ask.has_images():
         return Text(stream="digits")
     measured = Text(stream="images", settings=(("val_images", 2048),))
-    made = None if ask.named else ask.corpus(measured)
-    known = (("name", made.name), ("sha256", made.sha256)) if made else (("name", ask.images),)
-    return Text(stream="images", settings=(*known, *measured.settings))
+    name, sha256 = ask.images or ((made := ask.corpus(measured)).name, made.sha256)
+    return Text(stream="images", settings=(("name", name), ("sha256", sha256), *measured.settings))
 
 
 def _design(ask: Ask) -> Design:
