@@ -224,6 +224,16 @@ _ALSO = (
             unresolved="Whether a model of hidden tokens loses any in its first layer, this run cannot tell.",
         ),
     ),
+    (
+        "information 4 - 0 (classify)",
+        Plain(
+            above="Of a model that tells classes of texts apart a reader knows {effect} nats more of it at the top.",
+            below="Of a model that tells classes of texts apart a reader knows {effect} nats less of it at the top.",
+            slightly="Of a model that tells classes of texts apart a reader knows almost exactly as much at the top.",
+            equivalent="Of a model that tells classes of texts apart a reader knows as much of it at the top.",
+            unresolved="Whether a model that tells classes of texts apart loses any of it, this run cannot tell.",
+        ),
+    ),
 )
 
 
