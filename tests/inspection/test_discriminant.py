@@ -32,6 +32,22 @@ def test_a_static_vector_moved_by_its_position_is_named_without_error():
         assert probe.by_chance < 0.4 and probe.n_classes == CLASSES
 
 
+def test_one_vector_that_is_told_wrongly_costs_no_more_than_the_others_allow():
+    """All that set the trust are told without error, so it is whole, and one of those scored is another's."""
+    draws, ids = generator("tests", "outlier"), labels()
+    table = draws.normal(size=(CLASSES, D_MODEL))
+    vectors = table[ids] + 1e-3 * draws.normal(size=(N, D_MODEL))
+    (scored,) = np.nonzero(dealt_parts(np.arange(N)) == 2)
+    before = found(vectors, ids)
+    vectors[scored[0]] = table[(ids[scored[0]] + 1) % CLASSES]
+    probe = found(vectors, ids)
+    n = len(scored)
+    share = np.bincount(ids) / N
+    most = (np.log(n + 1) - np.log(share.min())) / n
+    assert probe.accuracy == pytest.approx(1 - 1 / n) and before.accuracy == 1.0
+    assert 0 < before.information - probe.information < 1.1 * most < 0.01
+
+
 def test_vectors_that_say_nothing_are_worth_nothing():
     ids = labels()
     probe = found(generator("tests", "nothing").normal(size=(N, D_MODEL)), ids)

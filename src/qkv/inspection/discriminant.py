@@ -5,7 +5,9 @@ scatter of vectors around the mean of their token, pooled over tokens, whitens t
 token whose mean is near (Fisher 1936; Hastie, Tibshirani and Friedman 2009, section 4.3). Means of few occurrences are
 drawn to the common mean as far as chance explains them (James and Stein 1961), and one number, fitted on vectors of its
 own, says how much to trust the whole. So vectors that say nothing cost nothing, and a static vector for each token,
-shifted by what does not depend on the token, is read without error.
+shifted by what does not depend on the token, is read without error. However well the n vectors that set the trust were
+told, one in n + 1 is left to guessing by frequency (about Laplace's rule for what was never seen to fail), else a
+single vector that is told wrongly and with all trust could cost more than all others say.
 
 Information in nats is H - CE (Xu et al. 2020, arXiv 2002.10689, for the family of linear readers): what guessing by
 frequency costs, less what the probe costs. The probe is one linear reader, not the best of all, so it is a lower bound.
@@ -79,12 +81,12 @@ def told(vectors: np.ndarray, labels: np.ndarray, parts: np.ndarray, classes: np
     log_prior = np.log(np.bincount(y[part == 0], minlength=len(classes)) / (part == 0).sum())
     dealt = generator("discriminant", "dealt").permutation(y[part == 0])
     logits, guessed = (_logits(x, y, part, log_prior, fitted) for fitted in (y[part == 0], dealt))
-    truth = y[part == 2]
+    truth, doubt = y[part == 2], 1 / (1 + int((part == 1).sum()))
     entropy = float(-log_prior[truth].mean())
     return Told(
         accuracy=float((logits.argmax(1) == truth).mean()),
         by_chance=float((guessed.argmax(1) == truth).mean()),
-        information=entropy - _cost(logits, truth),
+        information=entropy - _cost(logits, truth, log_prior, doubt),
         entropy=entropy,
         n_classes=len(classes),
         n_scored=len(truth),
@@ -133,7 +135,8 @@ def _softmax(logits: np.ndarray) -> np.ndarray:
     return odds / odds.sum(1, keepdims=True)
 
 
-def _cost(logits: np.ndarray, truth: np.ndarray) -> float:
-    """Mean nats of the true classes."""
+def _cost(logits: np.ndarray, truth: np.ndarray, log_prior: np.ndarray, doubt: float) -> float:
+    """Mean nats of the true classes, of which the share `doubt` is left to guessing."""
     above = logits - logits.max(1, keepdims=True)
-    return float((np.log(np.exp(above).sum(1)) - above[np.arange(len(truth)), truth]).mean())
+    told_of = above[np.arange(len(truth)), truth] - np.log(np.exp(above).sum(1))
+    return float(-np.logaddexp(np.log1p(-doubt) + told_of, np.log(doubt) + log_prior[truth]).mean())

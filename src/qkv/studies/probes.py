@@ -319,8 +319,8 @@ PROBES: Mapping[str, Callable[[Finished], dict[str, float]]] = {
     "published": published,
     "relatedness": relatedness,
     "relatedness of words": word_relatedness,
-    "identity": identity,
-    "hidden identity": hidden_identity,
+    "tokens named": identity,
+    "hidden tokens named": hidden_identity,
     "roles": roles,
     "patterns": patterns,
     "ablation": ablation,
@@ -331,5 +331,5 @@ PROBES: Mapping[str, Callable[[Finished], dict[str, float]]] = {
 """Name -> probe. A new probe is one function and one line here."""
 OF_THE_LOSS = ("bits", "told", "learned")
 """Those that read the loss and no weights: a training that diverged has them too."""
-OF_A_TEXT = ("contextual", "identity", "hidden identity", "relatedness", "relatedness of words", "ablation")
+OF_A_TEXT = ("contextual", "tokens named", "hidden tokens named", "relatedness", "relatedness of words", "ablation")
 """Those that raise SourceError for a text that holds too little, whatever a model learned of it."""

@@ -23,7 +23,7 @@ __all__ = ["QUESTION"]
 MARGIN = 5.0
 """Points of accuracy: what is told of 95 in 100 tokens is not lost."""
 MARGIN_NATS = 0.1
-_PROBES, _HIDDEN = ("identity",), ("identity", "hidden identity")
+_PROBES, _HIDDEN = ("tokens named",), ("tokens named", "hidden tokens named")
 _BODY = "rotary positions and Glorot's start with small rows of W_E, as in every arm"
 _POINTS, _NATS = "points of accuracy", "nats per token"
 
