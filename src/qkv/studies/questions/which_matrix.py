@@ -286,6 +286,18 @@ def _costs_what(verdict: str, effect: float) -> str:
     return f"{'costs' if effect > 0 else 'saves'} {amount(abs(effect), False)} nats"
 
 
+def _alone(letter: str) -> tuple[str, Plain]:
+    """What one matrix at I costs, the rest trained."""
+    alone = f"With W_{letter} alone at I"
+    return f"{letter} identity - trained", Plain(
+        above=f"{alone} it is {{effect}} nats worse.",
+        below=f"{alone} it is {{effect}} nats better.",
+        slightly=f"{alone} it is almost exactly as good.",
+        equivalent=f"{alone} it is as good.",
+        unresolved=f"What W_{letter} alone at I costs, this run cannot tell.",
+    )
+
+
 QUESTION = Question(
     name="which-matrix",
     asks="Which of W_Q, W_K, W_V, W_O matters, and what does W = I (so Q = K = V = X) cost?",
@@ -342,6 +354,7 @@ QUESTION = Question(
                 unresolved="What W = I throughout costs, this run cannot tell.",
             ),
         ),
+        *(_alone(letter) for letter in "QKV"),
     ),
     accounts=Accounts(
         columns=("frozen while the rest trains", "set back at the end", "earned on the way"),
