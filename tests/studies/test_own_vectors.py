@@ -77,6 +77,8 @@ def test_published_vectors_answer_what_is_planted_in_them(text, vectors):
 def test_what_is_wrong_with_vectors_is_said_before_anything_is_made(text, vectors):
     with pytest.raises(SourceError, match="three-roles asks nothing of word vectors"):
         find("three-roles").design(Ask(source=f"{text}:{vectors}", quick=True))
+    with pytest.raises(SourceError, match="no file or folder '/no/where.txt', which was given beside"):
+        find("static-or-contextual").design(Ask(source=f"{text}:/no/where.txt", quick=True))
     vectors.write_text(vectors.read_text() + "short 1 2\n")
     with pytest.raises(SourceError, match="numbers"):
         find("static-or-contextual").design(Ask(source=f"{text}:{vectors}", quick=True))

@@ -61,7 +61,7 @@ class Given:
 
 
 def given(source: str) -> Given:
-    """Of TEXT, IMAGES, TEXT:IMAGES or TEXT:VECTORS."""
+    """Of TEXT, IMAGES, TEXT:IMAGES or TEXT:VECTORS. Raises SourceError where the second is not there."""
     if source and holds_images(Path(source)):
         return Given(images=source)
     text, colon, other = source.rpartition(":")
@@ -70,6 +70,8 @@ def given(source: str) -> Given:
             return Given(text=text, images=other)
         if holds_vectors(Path(other)):
             return Given(text=text, vectors=other)
+        if Path(text).is_file() and not Path(other).exists():
+            raise SourceError(f"no file or folder {other!r}, which was given beside {text!r}")
     return Given(text=source)
 
 
