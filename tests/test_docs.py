@@ -20,6 +20,15 @@ from qkv.errors import QkvError
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
+DECISIONS = sorted((DOCS / "decisions").glob("2*.md"))
+NOT_SAID = (
+    "not to be told from", "that nothing could tell", "less the same of", "less that of", "as it began",
+    "as they began", "anew", "stands in", "stands beside", "of a hundred", "needs both to have", "is missed more",
+    "of which the", "whoever", "let go of", "gone on with", "had here", "to the bit", "by so many", "is told",
+    "what is made of", "what is asked of", "whatever else", "in turn", "earned", "a look at", "came out otherwise",
+    "holds for itself",
+)  # fmt: skip
+"""Phrases that plain technical English does without."""
 RESULTS = sorted((DOCS / "answers" / "results").glob("*.json"))
 LOGS = sorted((DOCS / "answers" / "runs").glob("study-*"))
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -221,7 +230,7 @@ def test_constraints_pin_every_direct_dependency():
 
 def test_links_between_pages_lead_somewhere():
     broken = []
-    for page in [*DOCS.glob("*.md"), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]:
+    for page in [*DOCS.glob("*.md"), *DOCS.glob("decisions/*.md"), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]:
         for target in re.findall(r"\]\((?!https?:|#)([^)#]+)", page.read_text(encoding="utf-8")):
             if not (page.parent / target).exists():
                 broken.append(f"{page.name} -> {target}")
@@ -246,9 +255,37 @@ def test_every_error_is_in_the_tree_of_the_docstring():
     assert [n for n in kinds if n not in errors.__doc__] == []
 
 
-@pytest.mark.parametrize("page", sorted(DOCS.glob("*.md")), ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", DECISIONS, ids=lambda page: page.stem)
+def test_a_decision_has_its_four_parts_in_plain_words(page):
+    assert re.fullmatch(r"20\d\d-\d\d-\d\d(-[a-z0-9]+)+", page.stem)
+    text = page.read_text("utf-8")
+    title, first, *parts = text.rstrip("\n").split("\n\n")
+    assert re.fullmatch(r"# [^\n]+[^.\n]", title)
+    assert re.fullmatch(r"Decided 20\d\d-\d\d-\d\d[^\n]*\.", first)
+    wanted = ["Context", "Decision", "Tried and left", "Consequences and how to check"]
+    assert [m[1] for part in parts if (m := re.match(r"\*\*([^*.]+)\.?\*\*", part)) and m[1][0].isupper()] == wanted
+    assert re.search(r"`(?:tests|benchmarks|docs)/", parts[-1]), "no way to check it"
+    words = [word for word in text.split() if re.search(r"\w", word)]
+    assert len(words) <= 330
+    sentences = re.split(r"(?<=[.:;?])\s+|\n- |\n\n", "\n".join(x for x in text.split("\n") if not x.startswith("|")))
+    lengths = [len(sentence.split()) for sentence in sentences]
+    assert max(lengths) <= 40 and sum(lengths) / len(lengths) <= 18
+    low = " ".join(text.lower().split())
+    assert [phrase for phrase in NOT_SAID if re.search(rf"\b{phrase}\b", low)] == []
+
+
+def test_the_index_of_decisions_has_every_page_once_under_its_title():
+    index = (DOCS / "decisions" / "README.md").read_text("utf-8")
+    lines = re.findall(r"^- (\S+): \[(.+)\]\((\S+)\.md\)$", index, flags=re.M)
+    titles = [(page.stem[:10], page.read_text("utf-8").partition("\n")[0][2:], page.stem) for page in DECISIONS]
+    assert len(titles) > 50 and sorted(lines) == sorted(titles)
+
+
+@pytest.mark.parametrize("page", [*sorted(DOCS.glob("*.md")), *DECISIONS], ids=lambda page: page.stem)
 def test_every_test_that_a_page_names_is_there(page):
     named = re.findall(r"`(tests/[\w/]+\.py)(?:::(\w+))?`", page.read_text(encoding="utf-8"))
+    measured = re.findall(r"`((?:benchmarks|docs)/[\w./-]+)`", page.read_text("utf-8")) if page in DECISIONS else []
+    assert [file for file in measured if not (ROOT / file).exists()] == []
     assert page.stem != "faults" or len(named) > 25
     for file, name in named:
         assert (ROOT / file).is_file(), file

@@ -1,6 +1,7 @@
 """Stored loss curves: a change that is meant to change no number must reproduce them (float64, one thread, rtol 1e-6).
 
-`python tests/test_golden_curves.py` writes them again, for a change that is meant to change numbers; say so in LOG.md.
+`python tests/test_golden_curves.py` writes them again, for a change that is meant to change numbers; a page of
+docs/decisions then says why.
 """
 
 import json

@@ -1,7 +1,7 @@
 """Laws of size: how much there is to train on and a budget in, a model's size and its batch out.
 
 There is no clock in them, so that the same command gives the same model everywhere. Which law a task has is said by
-`Task.size_law`; what they were measured on stands in benchmarks/laws.md and LOG.md.
+`Task.size_law`; what they were measured on stands in benchmarks/laws.md and docs/decisions.
 """
 
 import math
@@ -166,10 +166,10 @@ _FEW = 200_000
 """Tokens of a text that a smaller model, with more values dropped, is better for."""
 
 _SWIFT = {"muon": {"lr": 0.03}}
-"""Rates of a small model over some hundred updates (LOG.md, 2026-11-21)."""
+"""Rates of a small model over some hundred updates (docs/decisions, 2026-11-23-one-set-of-learning-rates)."""
 
 _CALM = {"muon": {"lr": 0.04, "muon_lr": 0.01, "momentum": 0.85}}
-"""Rates of a model of some million parameters over a thousand updates (LOG.md, 2026-11-21)."""
+"""Rates of a model of some million parameters over a thousand updates; the same page has the measurements."""
 
 _LONG = {"muon": {"lr": 0.03, "muon_lr": 0.01, "momentum": 0.85, "weight_decay": 0.1}}
 """The same where decay and dropout keep it from learning the text by heart (benchmarks/laws.md)."""
@@ -322,7 +322,7 @@ def labelled_law(n_texts: int, budget: Budget, entropy: float) -> Scale:
     a common one, but over another run's body, whose rows are longer and have smaller gradients, it would hold them all.
     Half of all values dropped in each of several layers leaves too little: over a body of more than two it is a tenth.
     The rate of W_E is the lower the more updates there are, or under a clock are expected: rows go as far, in smaller
-    steps. The measurements are in LOG.md.
+    steps. The measurements: docs/decisions, 2026-11-21-classifier-regularization.
     """
     large = n_texts >= 200_000
     batch_size = budget.batch_size or (256 if n_texts >= 20_000 else 64)
@@ -359,7 +359,8 @@ def labelled_options(body_layers: int) -> LabelledOptions:
     """How texts are changed that a model learns to label, from scratch (0) or over a body of so many layers.
 
     What knows words one by one loses little where some are missing. A deep body has learned what words are beside each
-    other: a text that lacks a third of its own, among them every third "not", is not what it knows (LOG.md).
+    other: a text that lacks a third of its own, among them every third "not", is not what it knows
+    (docs/decisions, 2026-11-28-fine-tuning-shows-whole-texts).
     """
     return LabelledOptions(word_dropout=0.1, disturbed=0.1) if body_layers > _FEW_LAYERS else LabelledOptions()
 
@@ -368,7 +369,8 @@ def image_law(n_images: int, budget: Budget, yardstick: float) -> Scale:
     """Sizes and batch for `n_images` training images; n_ctx is the grid of patches.
 
     Some thousand images are seen many times in any budget: a small model with dropout. Without a budget it ends after
-    so many updates at the latest. The measurements, on 60,000 images of 28 x 28 pixels and two cores, stand in LOG.md.
+    so many updates at the latest. Measured on 60,000 images of 28 x 28 pixels and two cores (docs/decisions,
+    2026-11-21-two-dimensional-positions-reuse-names).
     """
     if n_images < 2_000:
         scale = Scale(d_model=64, n_layers=4, n_ctx=0, batch_size=32, most_steps=400, dropout=0.1)

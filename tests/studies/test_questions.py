@@ -348,8 +348,9 @@ def test_a_table_whose_texts_say_how_they_were_split_is_not_taken_for_another(to
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("quick", [True, False], ids=["quick", "full"])
 def test_what_is_asked_of_recall_and_of_hidden_tokens_is_asked_of_models_that_learn_it(name, quick):
-    """By what LOG.md found: recall from Glorot's start and of few keys; masked models so too, or of short windows, or
-    behind a contrast that asks whether they learned anything; no model without skip connections from N(0, 0.02)."""
+    """By what docs/decisions found: recall from Glorot's start and of few keys; masked models so too, or of short
+    windows, or behind a contrast that asks whether they learned anything; no model without skip connections from
+    N(0, 0.02)."""
     answered = ("frozen-embeddings", "collocation", "positions")  # the first two learned in their kept runs
     for labelled in (False, True):
         design = find(name).design(Ask(named=("a text", "0" * 64), quick=quick, labelled=labelled))

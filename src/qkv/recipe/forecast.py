@@ -58,7 +58,8 @@ _WORKING_BYTES = 70_000_000
 """What libraries take once they compute, and gaps that the allocator leaves between blocks; this, and that looks of
 instruments take twice the weights beside what they hold, is fitted to measured trainings (benchmarks/plan.py)."""
 _FSDP_BYTES = 60_000_000
-"""What torch's modules for sharding take once they are imported, measured (LOG.md, 2026-11-22)."""
+"""What torch's modules for sharding take once they are imported, measured (docs/decisions,
+2026-11-21-processes-add-gradients-in-a-fixed-order)."""
 _MUON_COPIES = 4
 """Of its share of Muon's matrices a process holds: rows ahead, rows as sent, rows received, whole matrices."""
 

@@ -37,8 +37,9 @@ LEARNS_MASKED: dict[str, Any] = {
     "changes": ("W_E=random(0.02,train=true)",),
 }
 """Of the arms of studies that need a masked model to learn more than frequencies in their time. From N(0, 0.02) with
-learned positions it stands still there; rotary positions and Glorot's start let it go on (LOG.md has the figures). Rows
-of W_E start small all the same: large ones would keep the likenesses that they started with."""
+learned positions it stands still there; rotary positions and Glorot's start let it go on (docs/decisions,
+2026-11-22-masked-arms-need-a-start-that-learns). Rows of W_E start small all the same: large ones would keep the
+likenesses that they started with."""
 
 RECALLED = Text(stream="recall", settings=(("keys", 8), ("values", 8)))
 """A table that is learned to be looked up within a study."""
@@ -50,7 +51,8 @@ LEARNS_RECALL: dict[str, Any] = {
     "sizes": (("n_ctx", 32), ("batch_size", 32)),
 }
 """Of arms on it: 1,000 steps recall all of it, d_model 64. Sixteen keys from N(0, 0.02) stay near what one gets who
-knows which values were told but not where, and there a share of what was recalled is a share of nothing (LOG.md)."""
+knows which values were told but not where, and there a share of what was recalled is a share of nothing
+(docs/decisions, 2026-11-24-rows-need-a-baseline-that-learned)."""
 _LEARNED_NATS = 0.05
 """Beyond frequencies: who saves no more has learned nothing."""
 

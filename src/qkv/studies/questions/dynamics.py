@@ -9,7 +9,7 @@ or W_E, or the MLP, keeps its start and is then released, at the learning rate t
 that nothing but the holding delays a stage. In full copying begins within that third, and may with a matrix still held:
 then it did without that one's learning, and is told so; a tenth ends before it begins. Depth is the control for
 copying: one layer was thought unable to find the letter behind an earlier one. In full it gets below what striking
-letters out gives too (LOG.md), so what tells one from two is how far it ends from them.
+letters out gives too (docs/decisions), so what tells one from two is how far it ends from them.
 """
 
 from typing import Any

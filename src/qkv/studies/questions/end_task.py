@@ -26,8 +26,8 @@ _UNIT = "rank correlation"
 _CEILED = ("causal", "masked")
 """The tasks whose ceiling is an effect of its own; of others each task's agreement with itself is."""
 _PRIMARY = "W_U"
-"""Where two seeds of either task agree at all at the size of a quick study (a first look, in LOG.md); W_E and
-contextual means of a masked model do not there, and stand beside."""
+"""Where two seeds of either task agree at all at the size of a quick study (docs/decisions,
+2026-11-22-agreement-needs-a-ceiling); W_E and contextual means of a masked model do not there, and stand beside."""
 _PROBES = ("relatedness", "contextual")
 _WHOSE = {
     "W_E": "rows of W_E",
