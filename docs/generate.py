@@ -32,6 +32,7 @@ from qkv.models.addresses import ACTIVATIONS, CIRCUITS, GROUPS
 from qkv.models.parts import KINDS as MATRICES
 from qkv.presets import OTHER_OPTIMIZERS, PRESETS
 from qkv.recipe.request import OPTIONS, RunConfig
+from qkv.studies.archive import ARCHIVE
 from qkv.studies.kept import judged_anew, was_judged
 from qkv.studies.question import Question
 from qkv.studies.questions import questions
@@ -434,7 +435,7 @@ def _is_opposite(quick: dict[str, Any], full: tuple[dict[str, Any], dict[str, An
 def _log_of(kept: dict[str, Any]) -> list[str]:
     """Where every training of a kept run stands, and how more are added to them; nothing where that is not kept."""
     folder = Path(kept["run"]).name
-    if not (HERE / "answers" / "runs" / folder / "runs.jsonl").is_file():
+    if not (HERE / "answers" / "runs" / folder / ARCHIVE).is_file():
         return []
     what, seeds = (
         ("What was not reached is added", "")
@@ -446,7 +447,7 @@ def _log_of(kept: dict[str, Any]) -> list[str]:
     given = " TEXT" + "".join(f":{name.upper()}" for name in ("images", "vectors") if name in kept["source"])
     text = "" if made else f" and a TEXT of the sha256 above {other}"
     return [
-        f"[Its log](runs/{folder}/runs.jsonl) has a line for every training. {what} to them, with",
+        f"[Its log](runs/{folder}/{ARCHIVE}) has a row for every training. {what} to them, with",
         f"{kept['software']}{text}: copy",
         f"`docs/answers/runs/{folder}` into `runs/`, then type",
         f"`qkv study {kept['study']}{'' if made else given}{seeds and f' --seeds {seeds}'}`.",

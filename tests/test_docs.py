@@ -170,11 +170,11 @@ def test_a_page_with_a_log_says_which_text_and_version_add_to_it():
         name = re.match("study-(.*)-[a-z0-9]+-[0-9a-f]{8}$", log.name)[1]
         page = (DOCS / "answers" / f"{name}.md").read_text("utf-8")
         design = json.loads(next(log.glob("design-*.json")).read_text("utf-8"))
-        asked = page.partition(f"runs/{log.name}/runs.jsonl")[2].partition("\n\n")[0]
+        asked = page.partition(f"runs/{log.name}/archive.json.bz2")[2].partition("\n\n")[0]
         named = design["source_sha256"] != "made"
         assert (f"{design['software']} and a TEXT of the sha256 above" in asked) == named
         assert (f"`qkv study {name} TEXT" in asked) == named and f"`qkv study {name}" in asked
-        assert f"sha256 {design['source_sha256'][:16]}" in page.partition(f"runs/{log.name}/runs.jsonl")[0]
+        assert f"sha256 {design['source_sha256'][:16]}" in page.partition(f"runs/{log.name}/archive.json.bz2")[0]
 
 
 def test_what_is_told_beside_a_benchmark_is_what_the_kept_run_says():

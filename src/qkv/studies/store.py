@@ -3,6 +3,7 @@
     runs/study-NAME-SOURCE-xxxxxxxx/     x: hash of the protocol (the design without its number of replicates)
       design-xxxxxxxx.json               written before the design's first run, never changed after
       runs.jsonl                         one line per training, appended when it ends, never rewritten
+      archive.json.bz2                   the same rows packed (`qkv.studies.archive`), where a study is kept for others
       verdict.json                       the answer; no clock in it, so the same bytes after any number of kills
       page.html                          for people
 
@@ -19,6 +20,7 @@ from typing import Any
 
 from qkv.errors import RunFolderError
 from qkv.folder import RunFolder, storage_errors, sync_folder, write_atomically
+from qkv.studies import archive
 from qkv.studies.design import Design, canonical
 
 __all__ = ["StudyFolder", "folder_of", "folders_beside", "full_answer", "read_rows", "unlike"]
@@ -41,6 +43,7 @@ def read_rows(folder: Path) -> Iterator[dict[str, Any]]:
     """
     path = folder / _RUNS
     if not path.is_file():
+        yield from archive.rows(folder) if (folder / archive.ARCHIVE).is_file() else ()
         return
     for number, line in enumerate(path.read_bytes().split(b"\n")[:-1], start=1):
         try:
@@ -116,6 +119,7 @@ class StudyFolder(RunFolder):
         folder._acquire()
         try:
             folder._mend()
+            folder._unpack()
             folder.rows = {row["key"]: row for row in read_rows(folder.path)}
             name = f"design-{design.hash[:8]}.json"
             if not (folder.path / name).is_file():
@@ -174,6 +178,12 @@ class StudyFolder(RunFolder):
             with open(path, "rb+") as file:
                 file.truncate(whole)
                 os.fsync(file.fileno())
+
+    def _unpack(self) -> None:
+        """Make a log of the rows of an archive, so that trainings can be added to it."""
+        if (self.path / archive.ARCHIVE).is_file() and not (self.path / _RUNS).exists():
+            lines = [canonical(row) + "\n" for row in archive.rows(self.path)]
+            self.write(_RUNS, "".join(lines))
 
     def append(self, row: Mapping[str, Any]) -> None:
         """Write one line to the end of the log and make it durable; it is in `rows` from then on."""
