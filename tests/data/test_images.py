@@ -122,6 +122,29 @@ def test_folders_named_train_and_test_are_the_parts_and_eval_finds_them_again(tm
         assert (len(images.train), len(images.val)) == (24, 4), val
 
 
+@pytest.mark.parametrize(
+    ("name", "test"), [("val", "test"), ("valid", "testing"), ("validation", "Test"), ("dev", "test")]
+)
+def test_where_there_is_a_part_for_validation_the_test_is_left_alone(tmp_path, name, test):
+    for part, n in (("train", 12), (name, 3), (test, 2)):
+        classes_of(tmp_path / "folders" / part, {"a": "L", "b": "L"}, n=n)
+        pair(tmp_path / "files", part, 6 * n)
+    (tmp_path / "folders" / test / "a" / "0.png").write_bytes(b"never read")
+    (tmp_path / "files" / f"{test}-images-idx3-ubyte").write_bytes(b"never read")
+    folders, files = load_images(str(tmp_path / "folders")), load_images(str(tmp_path / "files"))
+    assert (len(folders.train), len(folders.val), len(files.train), len(files.val)) == (24, 6, 72, 18)
+    assert folders.rule.startswith(f"validated on {name}, {test} left alone")
+    assert files.rule == f"validated on {name}-images-idx3-ubyte, {test}-images-idx3-ubyte left alone"
+    assert load_images(str(tmp_path / "files" / "train-images-idx3-ubyte")).sha256 == files.sha256
+
+
+def test_several_folders_for_training_are_asked_about(tmp_path):
+    for name in ("train", "train2", "test"):
+        classes_of(tmp_path / name, {"a": "L", "b": "L"})
+    with pytest.raises(SourceError, match=r"several folders of training images \(train, train2\); name one of them"):
+        load_images(str(tmp_path))
+
+
 def test_images_of_other_sizes_are_brought_to_the_most_frequent_one_and_that_is_said(tmp_path):
     folder = classes_of(tmp_path / "some", {"a": "L", "b": "L"}, size=(8, 6), n=15)
     Pillow.new("L", (40, 30), 99).save(folder / "a" / "large.png")

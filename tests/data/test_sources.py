@@ -199,6 +199,42 @@ def test_a_table_with_semicolons_for_commas_is_refused(tmp_path: Path) -> None:
         assert len(list(opened(tmp_path / name).documents())) == n
 
 
+@pytest.mark.parametrize(
+    ("name", "between", "words"),
+    [
+        (
+            "a.csv",
+            "\t",
+            "has tabs between its columns (text, label); expected commas: give it a name that ends in .tsv",
+        ),
+        ("a.csv", "|", "has bars between its columns (text, label); expected commas: save it so, or with tabs"),
+        ("a.csv", ";", "has semicolons between its columns (text, label); expected commas: save it so, or with tabs"),
+        ("a.tsv", ",", "has commas between its columns (text, label); expected tabs: give it a name that ends in .csv"),
+        ("a.tsv", ";", "has semicolons between its columns (text, label); expected tabs: save it so, or with tabs"),
+    ],
+)
+@pytest.mark.parametrize("quote", ["", '"'])
+@pytest.mark.parametrize("columns", [{}, {"text_column": "text", "label_column": "label"}])
+def test_columns_cut_by_another_separator_than_the_name_says_are_named(
+    tmp_path: Path, name: str, between: str, words: str, quote: str, columns: dict[str, str]
+) -> None:
+    inner = between if quote else ","
+    rows = "".join(f"{quote}good words{inner} number {i}{quote}{between}{i % 2}\n" for i in range(300))
+    (tmp_path / name).write_text(f"text{between}label\n" + rows)
+    assert words in refused(tmp_path / name, **columns)
+
+
+def test_tabs_in_every_row_separate_columns_without_names_too(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("".join(f"one{', more' * (i % 3)} {i}\t{i % 2}\n" for i in range(9)))
+    assert "has tabs between its columns; expected commas" in refused(tmp_path / "a.csv")
+    (tmp_path / "b.csv").write_text("text\n" + "".join(f"a\tb {i}\n" if i % 2 else f"a b {i}\n" for i in range(9)))
+    (tmp_path / "c.csv").write_text("text,label\n" + "".join(f"a\tb {i},1\n" for i in range(9)))
+    (tmp_path / "d.tsv").write_text("text\n" + "".join(f"one, two; {i}\n" for i in range(9)))
+    (tmp_path / "e.tsv").write_text("a, b; c, d\n" + "".join(f"one, two; {i}\n" for i in range(9)))
+    for name, n in (("b.csv", 9), ("c.csv", 9), ("d.tsv", 9), ("e.tsv", 10)):
+        assert len(list(opened(tmp_path / name).documents())) == n, name
+
+
 def test_in_a_folder_what_is_named_like_a_table_and_is_none_is_passed_over(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("first")
     (tmp_path / "b.txt").write_text("second")

@@ -109,13 +109,22 @@ def test_a_truncated_file_is_named(folder):
         ({"rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}}, ("dynamic",)),
         ({"rope_parameters": {"rope_theta": 1e4, "partial_rotary_factor": 0.5}}, ("config.json", "0.5")),
         ({"rope_parameters": {"rope_type": "linear", "rope_theta": 1e4, "factor": 2.0, "hook": 1}}, ("hook",)),
-        ({"quantization_config": {"bits": 4}}, ("config.json", "quantization_config")),
+        (
+            {"quantization_config": {"bits": 4}},
+            ("config.json: the weights are quantized (4 bits); give the model as it",),
+        ),
+        ({"quantization_config": {"quant_method": "gptq", "bits": 4}}, ("the weights are quantized (gptq, 4 bits)",)),
+        ({"quantization_config": {"quant_method": "fp8", "fmt": "e4m3"}}, ("the weights are quantized (fp8)",)),
+        ({"quantization": {"group_size": 64, "bits": 8}}, ("the weights are quantized (8 bits)",)),
         ({"a_new_invention": 0.5}, ("config.json", "a_new_invention")),
         ({"is_decoder": True}, ("config.json", "is_decoder")),
         ({"tie_word_embeddings": True}, ("lm_head.weight", "model.embed_tokens.weight", "tie_word_embeddings")),
         ({"architectures": ["LlamaForSequenceClassification"]}, ("LlamaForSequenceClassification", "LlamaForCausalLM")),
-        ({"model_type": "lama"}, ("model_type", "'lama'", "'llama'")),
-        ({"model_type": None}, ("model_type", "None")),
+        (
+            {"model_type": "lama"},
+            ("model_type is 'lama', a kind of model that qkv does not read; qkv reads gpt2, llama",),
+        ),
+        ({"model_type": None}, ("config.json: it names no model_type; qkv reads gpt2, llama",)),
         ({"model_type": "qkv"}, ("architectures", "LlamaForCausalLM", "QkvForSeq2SeqLM")),
         ({"model_type": "qkv", "architectures": ["QkvForCausalLM"], "sizes": 3}, ("config.json", "sizes is 3")),
         (
@@ -338,9 +347,137 @@ def test_an_index_that_lies_is_refused(theirs, tmp_path):
     refused(tmp_path / "s", "weight_map")
 
 
-def test_quantised_and_broken_tokenizers_are_named(folder):
+@pytest.mark.parametrize("name", ["granite", "t5", "electra", "berta", "gpt_neo", "qwen3_moe", "mistral3"])
+def test_another_kind_of_model_is_named_without_a_guess(folder, name):
+    change_config(folder, model_type=name)
+    assert "did you mean" not in refused(folder, f"model_type is '{name}', a kind of model that qkv does not read")
+
+
+def test_no_quantization_is_none(folder):
+    change_config(folder, quantization_config=None)
+    assert read_checkpoint(folder).config.sizes.n_layers == 3
+
+
+@pytest.mark.parametrize("name", ["qweight", "scales", "weight.absmax", "weight_scale"])
+def test_what_quantization_adds_to_the_tensors_is_called_that(folder, name):
+    added = KEY.removesuffix("weight") + name
+    change_tensors(folder, lambda tensors: tensors.update({added: torch.zeros(3, 4)}))
+    assert "did you mean" not in refused(
+        folder, f"{added} in ", "is part of a quantized weight; give the model as it was"
+    )
+
+
+POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:" + "a" * 64 + "\nsize 4\n"
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "config.json", "tokenizer.json", "generation_config.json"])
+def test_what_git_lfs_leaves_in_place_of_a_file_is_named(folder, name):
+    (folder / name).write_text(POINTER)
+    assert "git lfs pull" in refused(folder, name, "is a git-lfs pointer and not the file itself")
+
+
+def test_shards_that_git_lfs_has_not_fetched_are_named(theirs, tmp_path):
+    theirs.save_theirs(tmp_path / "s", "llama", max_shard_size="20KB")
+    shard = sorted((tmp_path / "s").glob("model-*.safetensors"))[1]
+    shard.write_text(POINTER)
+    refused(tmp_path / "s", shard.name, "is a git-lfs pointer")
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [(b"<!DOCTYPE html>\n<html>", "is a web page (HTML)"), (b"PK\x03\x04" + bytes(30), "is a zip archive")],
+)
+def test_weights_that_are_something_else_are_called_that(folder, data, words):
+    (folder / "model.safetensors").write_bytes(data)
+    refused(folder, "model.safetensors", words, "and not a safetensors file")
+
+
+@pytest.mark.parametrize("files", [("adapter_config.json", "adapter_model.safetensors"), ("adapter_model.bin",)])
+def test_an_adapter_is_called_one(folder, tmp_path, files):
+    adapter = tmp_path / "adapter"
+    adapter.mkdir()
+    for name in files:
+        (adapter / name).write_text('{"peft_type": "LORA", "base_model_name_or_path": "org/base"}')
+    to = "org/base" if "adapter_config.json" in files else "another model"
+    refused(adapter, f"is an adapter (such as LoRA) to {to}, and not a model; merge the two")
+    (adapter / "config.json").write_bytes((folder / "config.json").read_bytes())
+    refused(adapter, f"is an adapter (such as LoRA) to {to}")
+
+
+def test_an_adapter_among_the_weights_is_called_one(folder):
+    base = KEY.removesuffix("weight")
+
+    def unmerged(tensors):
+        tensors[f"{base}base_layer.weight"] = tensors.pop(KEY)
+        tensors[f"{base}lora_A.default.weight"] = torch.zeros(2, 24)
+
+    change_tensors(folder, unmerged)
+    refused(folder, "lora_A.default.weight", "is part of an adapter (LoRA) that was not merged")
+
+
+PREFIXES = ("_orig_mod.", "module.", "base_model.model.", "module._orig_mod.", "_orig_mod.module.", "student.net.")
+
+
+@pytest.mark.parametrize("prefix", PREFIXES)
+@pytest.mark.parametrize("folder", ["llama", "gpt2", "bert"], indirect=True)
+def test_a_prefix_before_every_name_is_taken_off_and_said(folder, prefix):
+    plain = read_checkpoint(folder)
+    tensors = load_file(folder / "model.safetensors")
+    save_file(
+        {prefix + name: values for name, values in tensors.items()}, folder / "model.safetensors", {"format": "pt"}
+    )
+    found = read_checkpoint(folder)
+    assert list(found.state) == list(plain.state)
+    assert all(torch.equal(found.state[address], values) for address, values in plain.state.items())
+    notes = [note for note in found.notes if note not in plain.notes]
+    outer = prefix.replace("_orig_mod.", "")
+    assert [note for note in notes if "torch.compile" in note] == notes[: "_orig_mod" in prefix]
+    assert notes[-1] == f"the prefix {outer} was taken off the names of all tensors" if outer else len(notes) == 1
+
+
+@pytest.mark.parametrize("wrapper", ["_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"])
+def test_wrappers_of_single_layers_are_taken_off(folder, wrapper):
+    plain = read_checkpoint(folder).state
+    tensors = load_file(folder / "model.safetensors")
+    renamed = {re.sub(r"(layers\.\d+\.)", rf"\1{wrapper}.", name): values for name, values in tensors.items()}
+    assert renamed.keys() != tensors.keys()
+    save_file(renamed, folder / "model.safetensors", {"format": "pt"})
+    found = read_checkpoint(folder)
+    assert all(torch.equal(found.state[address], values) for address, values in plain.items())
+    assert any(f"{wrapper}. was taken off the names of tensors" in note for note in found.notes)
+
+
+def test_a_base_model_without_its_own_prefix_is_read_behind_another(theirs, tmp_path):
+    folder = tmp_path / "gpt2"
+    theirs.save_theirs(folder, "gpt2")
+    plain = read_checkpoint(folder).state
+    tensors = load_file(folder / "model.safetensors")
+    bare = {"module." + name.removeprefix("transformer."): values for name, values in tensors.items()}
+    save_file(bare, folder / "model.safetensors", {"format": "pt"})
+    found = read_checkpoint(folder).state
+    assert all(torch.equal(found[address], values) for address, values in plain.items())
+
+
+def test_a_tensor_behind_a_prefix_is_named_as_its_file_has_it(folder):
+    tensors = {"module." + name: values for name, values in load_file(folder / "model.safetensors").items()}
+    save_file(tensors | {"module." + KEY: torch.zeros(5, 24)}, folder / "model.safetensors", {"format": "pt"})
+    refused(folder, f"module.{KEY} in ", "is [5, 24]; by config.json it is [12, 24]")
+    save_file(tensors | {"module.extra.weight": torch.zeros(5)}, folder / "model.safetensors", {"format": "pt"})
+    refused(folder, "module.extra.weight in ", "is no tensor of a Llama")
+
+
+def test_names_of_which_some_have_a_prefix_stay_as_they_are(folder):
+    tensors = load_file(folder / "model.safetensors")
+    tensors["ema." + KEY] = tensors[KEY].clone()
+    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+    refused(folder, f"ema.{KEY} in ", "is no tensor of a Llama")
+    save_file({"_orig_mod." + KEY: tensors[KEY].clone()} | tensors, folder / "model.safetensors", {"format": "pt"})
+    refused(folder, "_orig_mod." + KEY, "is no tensor of a Llama")
+
+
+def test_quantized_and_broken_tokenizers_are_named(folder):
     change_tensors(folder, lambda tensors: tensors.update({KEY: torch.zeros(12, 24, dtype=torch.int8)}))
-    refused(folder, KEY, "I8", "model.safetensors")
+    refused(folder, KEY, "stored as I8, quantized", "model.safetensors")
     (folder / "tokenizer.json").write_text('{"model"')
     change_tensors(folder, lambda tensors: tensors.update({KEY: torch.zeros(12, 24)}))
     refused(folder, "tokenizer")

@@ -20,7 +20,7 @@ from qkv.data.encoders import most_workers
 from qkv.data.fitting import FITTED_SAMPLE
 from qkv.data.lost import charge_nats
 from qkv.data.sampling import evenly, held, sampled
-from qkv.data.sources import Chunk, Source, open_source
+from qkv.data.sources import Chunk, Source, open_source, open_validation
 from qkv.data.split import Part, Split, split_source
 from qkv.data.tokenising import IN_MEMORY_BYTES, keep_tokens, kept_tokens, tokenise, whole_words
 from qkv.data.tokenizers import KINDS, Tokenizer, fit_tokenizer, load_tokenizer, vocabulary_law
@@ -132,21 +132,22 @@ def load_corpus(
     vocabulary that does not exist, StorageError where a large source finds no room in the cache.
     """
     source = open_source(config, cache)
-    val = None
-    if config.val:
-        val = open_source(replace(config, source=config.val, val=""), cache)
+    val = open_validation(config, cache) if config.val else source.held_out
     many = source.text_file is None or (val is not None and val.text_file is None)
     digest = source.sha256 if val is None else joined_hash(source.sha256, val.sha256)
     columns = (config.text_column, config.label_column) if source.text_file is None else ()
     reading = (*columns, *_reading(source), *(_reading(val) if val is not None else ()))
     reading = (*reading, *([f"train {config.train_bytes}"] if config.train_bytes else ()))
+    reading = (*reading, *([source.published.said()] if source.published else ()), *([val.part] if val else ()))
+
+    given = val if config.val else None
 
     @lru_cache(maxsize=1)
     def split() -> Split:
         if not config.train_bytes:
-            return split_source(source, val)
+            return split_source(source, given)
         with held(source, IN_MEMORY_BYTES) as quick:
-            return sampled(split_source(quick, val), config.train_bytes)
+            return sampled(split_source(quick, given), config.train_bytes)
 
     told = progress or (lambda what, share: None)
     tokenizer = fitted_tokenizer(config, split, cache_key(digest, *reading), many, task_specials, cache, told)

@@ -104,10 +104,7 @@ def load_examples(
     Raises SourceError or ConfigError, in one sentence, for what cannot be read as asked.
     """
     source = read_labelled(config)
-    val = None
-    if config.val:
-        same = config.val == config.source
-        val = source if same else read_labelled(replace(config, source=config.val, val=""))
+    val = _validation(config, source)
     if not config.classes:
         check_classes(source)
     classes = config.classes or class_order(source.labels)
@@ -121,9 +118,10 @@ def load_examples(
         ]
         _check_sides(source, numbers, held_out)
         rule = _rule(numbers, held_out, classes)
+        rule = source.published.said(minus=rule) if source.published else rule
     else:
         sides = [(source.texts, numbers), (val.texts, _numbers(val, classes, source.path))]
-        rule = f"validation on {val.name}" + _repeated(sketches, val)
+        rule = _given(config, source, val, sketches)
     asked = (config.text_column, config.label_column)
     digest = cache_key(source.sha256, val.sha256 if val else "", *asked, source.kind, source.note)
     told = progress or (lambda what, share: None)
@@ -140,6 +138,29 @@ def load_examples(
         rule=rule,
         note=source.note,
     )
+
+
+def _validation(config: DataConfig, source: LabelledTexts) -> LabelledTexts | None:
+    """The texts that are measured on, where they are given or the folder has a part for that; else None."""
+    if config.val and config.val == config.source and source.published is None:
+        return source
+    if config.val:
+        return read_labelled(replace(config, source=config.val, val=""), measured=True)
+    has_part = source.published is not None and source.published.validation
+    return read_labelled(config, measured=True) if has_part else None
+
+
+def _given(config: DataConfig, source: LabelledTexts, val: LabelledTexts, train: Sketches) -> str:
+    """What is said where all of one source is trained on and another one measured on; with a warning where texts of the
+    second also stand in the first, letter for letter.
+    """
+    n = int(np.isin(sketch(val.texts, compare=False).keys, train.keys).sum())
+    name = f"{val.published.measured_name} of {val.name}" if val.published else val.name
+    if source.published is None:
+        said = repeated(n, len(val.texts), "texts")
+        return f"validation on {name}" + (f" ({said})" if said else "")
+    said = repeated(n, len(val.texts), "validation texts")
+    return "; ".join(filter(None, (source.published.said(validation=name if config.val else ""), said)))
 
 
 def _rule(numbers: np.ndarray, held_out: np.ndarray, classes: Sequence[str]) -> str:
@@ -208,21 +229,15 @@ def _check_sides(source: LabelledTexts, numbers: np.ndarray, held_out: np.ndarra
 def _numbers(source: LabelledTexts, classes: tuple[str, ...], trained_on: str = "") -> np.ndarray:
     """The class of each text, int64 [n]. Raises SourceError for a label that is none of them, with its line."""
     known = {name: i for i, name in enumerate(classes)}
-    for line, label in zip(source.lines, source.labels, strict=True):
+    for i, label in enumerate(source.labels):
         if label not in known:
             shown = ", ".join(classes[:12]) + (", ..." if len(classes) > 12 else "")
             where = f" in {trained_on!r}" if trained_on else ""
             raise SourceError(
-                f"{source.path!r} line {line} has the label {label[:40]!r}, a class that training has not"
+                f"{source.place(i)} has the label {label[:40]!r}, a class that training has not"
                 f" seen{where}; its classes: {shown}"
             )
     return np.array([known[label] for label in source.labels], dtype=np.int64)
-
-
-def _repeated(train: Sketches, val: LabelledTexts) -> str:
-    """A warning where validation texts also stand in the training part, letter for letter."""
-    n = int(np.isin(sketch(val.texts, compare=False).keys, train.keys).sum())
-    return f" ({said})" if (said := repeated(n, len(val.texts), "texts")) else ""
 
 
 def _tokenizer(

@@ -20,7 +20,9 @@ from pathlib import Path
 import numpy as np
 
 from qkv.data.config import ImageOptions
-from qkv.data.picture_files import CLASS_SUFFIXES, class_folders, read_classes
+from qkv.data.picture_files import CLASS_SUFFIXES, class_folders, listed, read_classes
+from qkv.data.published import Role, role_of
+from qkv.data.signatures import refuse_pointer
 from qkv.data.split import repeated
 from qkv.errors import SourceError
 
@@ -31,9 +33,6 @@ _SPLIT_SHARE = 0.1
 _MOST_HELD_OUT = 10_000
 _UBYTE = 8
 _AS_THEY_ARE = ImageOptions()
-_TRAINING = re.compile(r"train", re.IGNORECASE)
-_HELD_OUT = re.compile(r"t10k|test|val", re.IGNORECASE)
-_HELD_OUT_FOLDERS = ("val", "valid", "validation", "test")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -121,16 +120,17 @@ def load_images(
 ) -> Images:
     """Read images and labels, and what they are measured on.
 
-    Without `val`, files of IDX named test, t10k or val and folders of that name beside "train" are for validation, if
-    they hold images by class; where there are none, a tenth of each class. Where `source` and `val` are the same
-    nothing is held out: all of it is measured on. IDX images are never resized. `classes`, where they are known
-    already, are those labels may have, and `shape` (channels, height, width) is what image files are brought to.
+    Without `val`, IDX files and folders that their names say are for validation (see `published`) are measured on, if
+    they hold images by class; where there are none, those for the test (t10k of MNIST), which is left alone otherwise;
+    where there are neither, a tenth of each class. Where `source` and `val` are the same nothing is held out: all of it
+    is measured on. IDX images are never resized. `classes`, where they are known already, are those labels may have,
+    and `shape` (channels, height, width) is what image files are brought to.
 
     Raises SourceError in one sentence for what cannot be read, labels that do not fit or are of one class only, and a
     class of the validation part that training does not have; MissingExtra where Pillow is needed and not there.
     """
     path = Path(source)
-    train_at, val_at = _parts(path, Path(val) if val else None)
+    train_at, val_at, alone = _parts(path, Path(val) if val else None)
     train = _read(train_at, options.size, shape or None)
     if shape and train.pixels.shape[1:] != shape:
         raise SourceError(f"the images of {source!r} are {_sized(train.pixels.shape)}; expected {_sized((0, *shape))}")
@@ -155,7 +155,7 @@ def load_images(
             ImageSet(pixels=train.pixels, labels=labels),
             ImageSet(pixels=held_out.pixels, labels=_indices(held_out.names, known, str(val_at))),
         ]
-        rule = f"validated on {val_at.name if val_at is not None else val}"
+        rule = f"validated on {val_at.name if val_at is not None else val}{_left_alone(alone)}"
         n = int(np.isin(_hashes(held_out.pixels), _hashes(train.pixels)).sum())
         rule += f" ({said})" if (said := repeated(n, len(held_out.pixels), "images")) else ""
     digests = [part.sha256 for part in (train, held_out) if part is not None]
@@ -175,26 +175,39 @@ def load_images(
 # where the parts lie
 
 
-def _parts(path: Path, val: Path | None) -> tuple[Path, Path | None]:
-    """Where training and validation images lie: IDX image files, or folders of classes."""
+def _parts(path: Path, val: Path | None) -> tuple[Path, Path | None, list[Path]]:
+    """Where training and validation images lie, IDX image files or folders of classes, and what is left alone."""
     if not path.exists():
         raise SourceError(f"{str(path)!r} does not exist; expected an IDX file or a folder with images")
     inside = _idx_inside(path) if path.is_dir() else [path]
     if path.is_file() or inside:
-        training = _only([file for file in inside if _TRAINING.search(file.name)] or inside, path, "training")
-        rest = [file for file in inside if file != training and _HELD_OUT.search(file.name)]
-        if val is None:
-            if path.is_file():
-                beside = _idx_inside(path.parent) if _TRAINING.search(path.name) else []
-                rest = [file for file in beside if _HELD_OUT.search(file.name)]
-            return training, _only(rest, path, "validation") if rest else None
-        return training, _one(val)
-    folders = {folder.name.lower(): folder for folder in path.iterdir() if folder.is_dir()}
-    training = folders["train"] if "train" in folders and class_folders(folders["train"]) else path
-    if val is None and training != path:
-        beside = [folders[name] for name in _HELD_OUT_FOLDERS if name in folders]
-        val = next((folder for folder in beside if class_folders(folder) or _idx_inside(folder)), None)
-    return training, _one(val) if val is not None else None
+        training = _only(_named(inside, "train") or inside, path, "training")
+        if path.is_file():
+            inside = _idx_inside(path.parent) if role_of(path.name) == "train" else []
+        beside = [file for file in inside if file != training]
+    else:
+        parts = [folder for folder in listed(path) if folder.is_dir()]
+        training = _only(
+            [folder for folder in _named(parts, "train") if class_folders(folder)] or [path], path, "training"
+        )
+        beside = [part for part in parts if class_folders(part) or _idx_inside(part)] if training != path else []
+    validation, test = _named(beside, "validation"), _named(beside, "test")
+    if val is not None:
+        chosen = _one(val)
+        return training, chosen, [part for part in (*validation, *test) if part.resolve() != chosen.resolve()]
+    if not (validation or test):
+        return training, None, []
+    chosen = _one(_only(validation or test, path, "validation"))
+    return training, chosen, test if validation else []
+
+
+def _named(paths: list[Path], role: Role) -> list[Path]:
+    """Those whose names say that they are for this."""
+    return [path for path in paths if role_of(path.name) == role]
+
+
+def _left_alone(paths: list[Path]) -> str:
+    return f", {' and '.join(path.name for path in paths)} left alone" if paths else ""
 
 
 def _one(val: Path) -> Path:
@@ -202,23 +215,23 @@ def _one(val: Path) -> Path:
     if not val.exists():
         raise SourceError(f"--val {str(val)!r} does not exist; expected an IDX file or a folder with images")
     if val.is_dir():
-        folders = {folder.name.lower(): folder for folder in val.iterdir() if folder.is_dir()}
-        val = next(
-            (folders[name] for name in _HELD_OUT_FOLDERS if name in folders and class_folders(folders[name])), val
-        )
+        folders = [folder for folder in listed(val) if folder.is_dir() and class_folders(folder)]
+        val = next(iter((*_named(folders, "validation"), *_named(folders, "test"))), val)
     inside = _idx_inside(val) if val.is_dir() else []
-    return _only([f for f in inside if _HELD_OUT.search(f.name)] or inside, val, "validation") if inside else val
+    held_out = _named(inside, "validation") or _named(inside, "test")
+    return _only(held_out or inside, val, "validation") if inside else val
 
 
 def _only(files: list[Path], path: Path, what: str) -> Path:
     if len(files) > 1:
         names = ", ".join(sorted(file.name for file in files))
-        raise SourceError(f"{str(path)!r} holds several files of {what} images ({names}); name one of them")
+        kind = "files" if files[0].is_file() else "folders"
+        raise SourceError(f"{str(path)!r} holds several {kind} of {what} images ({names}); name one of them")
     return files[0]
 
 
 def _idx_inside(folder: Path) -> list[Path]:
-    return sorted(file for file in folder.iterdir() if file.is_file() and is_idx_name(file.name))
+    return [file for file in listed(folder) if file.is_file() and is_idx_name(file.name)]
 
 
 def is_idx_name(name: str) -> bool:
@@ -230,7 +243,7 @@ def holds_images(path: Path) -> bool:
     """Whether it is an IDX file of images, or a folder with one or with folders of image files."""
     if not path.is_dir():
         return path.is_file() and is_idx_name(path.name)
-    folders = [path, *(inner for name in ("train", "training") if (inner := path / name).is_dir())]
+    folders = [path, *_named([inner for inner in listed(path) if inner.is_dir()], "train")]
     return bool(_idx_inside(path)) or any(class_folders(folder) for folder in folders)
 
 
@@ -283,6 +296,7 @@ def read_idx(path: Path, dimensions: tuple[int, ...]) -> np.ndarray:
     Raises SourceError where it is no IDX file of bytes, has another number of dimensions than one of `dimensions`, or
     is longer or shorter than its header says.
     """
+    refuse_pointer(path)
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
             head = file.read(4)

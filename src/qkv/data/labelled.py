@@ -1,19 +1,22 @@
 """Texts with labels: a CSV, TSV or JSONL table with a label column, or lines of a label, a space and a text.
 
+A folder is read where its files make a published split (`train.tsv` beside `dev.tsv`): one part at a time.
 Labels are words; numbers are read as words too ("0", "1"). What is wrong with a file is said when it is opened, in one
 sentence with the line: a label that is missing, an empty line in the middle, a column that is not there, a label that
 hardly any two rows share. Nothing here knows about tokens, splits or models. A labelled set is held in memory.
 """
 
+import hashlib
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from qkv.data.config import DataConfig
-from qkv.data.reading import examine, missing_file, read_text, whole_characters
-from qkv.data.sources import source_name
+from qkv.data.published import Published, given_inside, published
+from qkv.data.reading import examine, missing_file, read_text, sniff, whole_characters
+from qkv.data.sources import files_below, source_name
 from qkv.data.tables import TableFormat, columns_of, is_table, numbered_rows, table_format
 from qkv.errors import SourceError, many, nearest
 
@@ -44,49 +47,105 @@ class LabelledTexts:
     labels: list[str]
     """Of each text, as written, without surrounding space."""
     lines: list[int]
-    """The line that each ends on, from 1."""
+    """The line of its file that each ends on, from 1."""
+    files: list[tuple[str, int]]
+    """The files that were read, each with the number of its first text."""
     path: str
-    """The file, for messages."""
+    """The file, or the folder of several, for messages."""
     note: str
     """Which columns were read and what was left out, or empty."""
+    published: Published | None = None
+    """The parts of its folder by their names, of which this is one."""
+
+    def place(self, i: int) -> str:
+        """File and line of text i, for messages."""
+        file = next(name for name, first in reversed(self.files) if first <= i)
+        return f"{file!r} line {self.lines[i]}"
 
 
-def read_labelled(config: DataConfig) -> LabelledTexts:
-    """The texts and labels of `config.source`.
+def read_labelled(config: DataConfig, *, measured: bool = False) -> LabelledTexts:
+    """The texts and labels of `config.source`; of a folder those for training, or with `measured` for validation.
 
-    Raises SourceError, in one sentence, for a source that is missing, no file, no labelled text, or wrong in a line.
+    Raises SourceError, in one sentence, for a source that is missing, no labelled text, or wrong in a line, and for a
+    folder without a published split.
     """
-    path = _file(config)
-    facts = examine(path)
-    if facts.n_bytes > MOST_BYTES:
-        raise SourceError(f"{str(path)!r} has {facts.n_bytes:,} bytes; labelled texts may have {MOST_BYTES:,} at most")
-    if is_table(path):
-        layout, label = _columns(path, config)
-        rows, kind = _table_rows(path, layout, label), layout.kind
-        note = f"text from column {layout.text!r}, labels from column {label!r}"
-    else:
-        _no_columns(path, config)
-        rows, kind, note = _line_rows(path), "lines", "a label, a space and a text on each line"
-    numbers, texts, labels, n_empty = [], [], [], 0
-    for number, text, label in rows:
-        if not text.strip():
-            n_empty += 1
-            continue
-        numbers.append(number)
-        texts.append(text)
-        labels.append(label)
+    path = _path(config)
+    parts = _parts(path, config) if path.is_dir() else None
+    paths = [path] if parts is None else list(parts.measured if measured else parts.train)
+    facts = [examine(file) for file in paths]
+    if (n_bytes := sum(each.n_bytes for each in facts)) > MOST_BYTES:
+        raise SourceError(f"{str(path)!r} has {n_bytes:,} bytes; labelled texts may have {MOST_BYTES:,} at most")
+    texts, labels, numbers, files, found, n_empty = [], [], [], [], [], 0
+    for file in paths:
+        rows, kind, note = _rows_of(file, config)
+        found.append((kind, note))
+        files.append((str(file), len(texts)))
+        for number, text, label in rows:
+            if not text.strip():
+                n_empty += 1
+                continue
+            numbers.append(number)
+            texts.append(text)
+            labels.append(label)
     if not texts:
         raise SourceError(f"{str(path)!r} holds no labelled text")
+    _check_alike(paths, found)
+    kind, note = found[0]
+    together = "\n".join(
+        f"{file.relative_to(path)}\0{each.sha256}" for file, each in zip(paths, facts, strict=True) if parts
+    )
     return LabelledTexts(
-        name=source_name(path),
+        name=source_name(path if parts is None else path / "all"),
         kind=kind,
-        sha256=facts.sha256,
+        sha256=facts[0].sha256
+        if parts is None
+        else hashlib.sha256(together.encode("utf-8", "surrogateescape")).hexdigest(),
         texts=texts,
         labels=labels,
         lines=numbers,
-        path=str(path),
+        files=files,
+        path=str(paths[0] if len(paths) == 1 else path),
         note=note + (f"; {many(n_empty, 'row')} without text left out" if n_empty else ""),
+        published=parts,
     )
+
+
+def _rows_of(path: Path, config: DataConfig) -> tuple[Iterator[tuple[int, str, str]], str, str]:
+    """(line, text, label) of each row of a file, what kind of file it is, and how it is read."""
+    if is_table(path):
+        layout, label = _columns(path, config)
+        note = f"text from column {layout.text!r}, labels from column {label!r}"
+        return _table_rows(path, layout, label), layout.kind, note
+    _no_columns(path, config)
+    return _line_rows(path), "lines", "a label, a space and a text on each line"
+
+
+def _check_alike(paths: Sequence[Path], found: Sequence[tuple[str, str]]) -> None:
+    """Raises SourceError where the files of one part are not read in the same way."""
+    for path, (kind, note) in zip(paths, found, strict=True):
+        if (kind, note) != found[0]:
+            ways = f"{str(paths[0])!r} ({found[0][0]}: {found[0][1]}) and {str(path)!r} ({kind}: {note})"
+            raise SourceError(f"{ways} are named for the same part and are read in different ways; name one of them")
+
+
+def _parts(folder: Path, config: DataConfig) -> Published:
+    """The parts of a folder of labelled texts: of its tables where these make a split, else of its lines.
+
+    Raises SourceError for a folder without a published split.
+    """
+    texts = [path for path in files_below(folder, []) if sniff(path) in ("text", "pointer")]
+    tables = [path for path in texts if is_table(path)]
+    parts = published(folder, tables)
+    if parts is not None:
+        parts = replace(parts, others=(*parts.others, *(path for path in texts if path not in set(tables))))
+    else:
+        parts = published(folder, texts)
+    if parts is None:
+        raise SourceError(
+            f"{str(folder)!r} is a folder; labelled texts are read from one file, a table or lines, or from a folder"
+            " with a file for training and another part by their names, such as train.tsv and dev.tsv"
+        )
+    return parts.without(given_inside(folder, config.val, texts, parts))
 
 
 def class_order(labels: Sequence[str]) -> tuple[str, ...]:
@@ -97,7 +156,7 @@ def class_order(labels: Sequence[str]) -> tuple[str, ...]:
     return tuple(sorted(found))
 
 
-def _file(config: DataConfig) -> Path:
+def _path(config: DataConfig) -> Path:
     if not config.source:
         raise SourceError(
             "a classifier needs labelled texts; give a .csv, .tsv or .jsonl table with a label column,"
@@ -108,8 +167,8 @@ def _file(config: DataConfig) -> Path:
     path = Path(config.source)
     if not path.exists():
         raise missing_file(path)
-    if not path.is_file():
-        raise SourceError(f"{config.source!r} is a folder; labelled texts are read from one file, a table or lines")
+    if not (path.is_file() or path.is_dir()):
+        raise SourceError(f"{config.source!r} is a device or a pipe; save it as a file first")
     return path
 
 

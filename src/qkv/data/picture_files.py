@@ -3,26 +3,43 @@
 All images come out with one size and one number of channels. Grey stays grey where every file is; a transparent pixel
 lies on black. Files whose shape differs are scaled until they cover the common size, and what juts out is cut off
 evenly. Animations are their first picture. Grey of 16 bits is brought to 8; grey without a known white (real numbers,
-32 bits) is refused. Nothing is executed or unpickled, and a file that claims to be larger than Pillow's limit is
-refused.
+32 bits) is refused. Nothing is executed or unpickled, no other program is started, and a file that claims to be larger
+than Pillow's limit is refused.
 """
 
+import contextlib
 import hashlib
+import logging
 import warnings
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from qkv.errors import MissingExtra, SourceError
+from qkv.data.signatures import signature_of_file
+from qkv.errors import MissingExtra, QkvError, SourceError
 
-__all__ = ["CLASS_SUFFIXES", "class_folders", "read_classes", "read_pictures"]
+__all__ = ["CLASS_SUFFIXES", "class_folders", "listed", "read_classes", "read_pictures"]
 
-CLASS_SUFFIXES = frozenset(
-    {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm", ".pbm", ".pnm"}
-)
+_FORMATS = {
+    ".png": "PNG",
+    ".jpg": "JPEG",
+    ".jpeg": "JPEG",
+    ".bmp": "BMP",
+    ".gif": "GIF",
+    ".webp": "WEBP",
+    ".tif": "TIFF",
+    ".tiff": "TIFF",
+    ".ppm": "PPM",
+    ".pgm": "PPM",
+    ".pbm": "PPM",
+    ".pnm": "PPM",
+}
+"""How the name of an image file ends -> what Pillow calls its format. Whatever its name is, a file is taken for one of
+these and for nothing else: other formats may start another program, as PostScript does (Ghostscript)."""
+CLASS_SUFFIXES = frozenset(_FORMATS)
 """How the name of an image file ends."""
 _LONGEST_SIDE = 64
 """Of images for which no size was asked: beyond it a processor would be busy for hours."""
@@ -34,9 +51,7 @@ _UP_TO_65535 = frozenset({"PNG", "PPM"})
 
 def class_folders(folder: Path) -> list[Path]:
     """The folders in it that hold image files, by name."""
-    return sorted(
-        inner for inner in folder.iterdir() if inner.is_dir() and not inner.name.startswith(".") and _files(inner)
-    )
+    return [inner for inner in listed(folder) if inner.is_dir() and _files(inner)]
 
 
 def read_classes(folder: Path, size: int, shape: tuple[int, ...] | None) -> tuple[np.ndarray, np.ndarray, str, str]:
@@ -57,7 +72,7 @@ def read_classes(folder: Path, size: int, shape: tuple[int, ...] | None) -> tupl
     digest = hashlib.sha256()
     for file, name in files:
         digest.update(f"{name}/{file.name}\0".encode("utf-8", "surrogateescape"))
-        digest.update(hashlib.sha256(file.read_bytes()).digest())
+        digest.update(_hash(file))
     note = ""
     if shape is None:
         shape, note = _survey([file for file, _ in files], size)
@@ -84,17 +99,30 @@ def read_pictures(files: Sequence[Path], shape: tuple[int, ...]) -> np.ndarray:
                 image = _on_black(image)
             image = image.convert("L" if channels == 1 else "RGB")
             if image.size != (width, height):
-                image = _covering(image, width, height)
+                image = _covering(image, width, height, file)
             out[i] = np.moveaxis(np.asarray(image).reshape(height, width, channels), 2, 0)
     return out
 
 
 def _files(folder: Path) -> list[Path]:
-    return sorted(
-        file
-        for file in folder.iterdir()
-        if file.suffix.lower() in CLASS_SUFFIXES and not file.name.startswith(".") and file.is_file()
-    )
+    return [file for file in listed(folder) if file.suffix.lower() in CLASS_SUFFIXES and file.is_file()]
+
+
+def listed(folder: Path) -> list[Path]:
+    """What lies in a folder, by name, hidden names left out. Raises SourceError where it cannot be listed."""
+    try:
+        return sorted(path for path in folder.iterdir() if not path.name.startswith("."))
+    except OSError as error:
+        raise SourceError(f"folder {str(folder)!r} cannot be read: {error.strerror or error}") from None
+
+
+def _hash(file: Path) -> bytes:
+    """The sha256 of a file. Raises SourceError where it cannot be read."""
+    try:
+        with file.open("rb") as opened:
+            return hashlib.file_digest(opened, "sha256").digest()
+    except OSError as error:
+        raise SourceError(f"{str(file)!r} cannot be read: {error.strerror or error}") from None
 
 
 def _survey(files: Sequence[Path], size: int) -> tuple[tuple[int, int, int], str]:
@@ -119,33 +147,44 @@ def _pillow() -> Any:
         from PIL import Image
     except ImportError:
         raise MissingExtra("image files need another library; type: pip install 'qkv[image]'") from None
+    log = logging.getLogger("PIL")
+    if not log.handlers:
+        log.addHandler(logging.NullHandler())  # what is wrong with a file is said here, once
     return Image
 
 
-class _opened:
-    """An image file, loaded; what Pillow raises becomes one sentence."""
+@contextlib.contextmanager
+def _opened(file: Path) -> Iterator[Any]:
+    """An image file while it is decoded; whatever its decoder raises, which may be anything, becomes one sentence."""
+    library = _pillow()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # what a decoder mends is in the picture, or ends in an error
+            warnings.simplefilter("error", library.DecompressionBombWarning)
+            with library.open(file, formats=tuple(dict.fromkeys(_FORMATS.values()))) as image:
+                yield image
+    except QkvError:
+        raise
+    except Exception as error:  # struct.error, SyntaxError, OverflowError, MemoryError and more, for damaged bytes
+        raise _refused(file, error) from None
 
-    def __init__(self, file: Path) -> None:
-        self._file, self._library = file, _pillow()
 
-    def __enter__(self) -> Any:
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("error", self._library.DecompressionBombWarning)
-                self._image = self._library.open(self._file)
-        except (OSError, ValueError, SyntaxError, self._library.DecompressionBombError, Warning) as error:
-            raise self._refused(error) from None
-        return self._image
-
-    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
-        self._image.close()
-        if isinstance(error, OSError | ValueError | SyntaxError):
-            raise self._refused(error) from None
-
-    def _refused(self, error: BaseException) -> SourceError:
-        if isinstance(error, FileNotFoundError):
-            return SourceError(f"{str(self._file)!r} does not exist; expected an image file, such as a .png")
-        return SourceError(f"{str(self._file)!r} cannot be read as an image: {error}")
+def _refused(file: Path, error: Exception) -> SourceError:
+    """The error for a file that Pillow does not open or decode: the cause as far as it is known."""
+    library = _pillow()
+    if isinstance(error, FileNotFoundError):
+        return SourceError(f"{str(file)!r} does not exist; expected an image file, such as a .png")
+    if isinstance(error, library.DecompressionBombWarning | library.DecompressionBombError):
+        reason = f"it claims more than {library.MAX_IMAGE_PIXELS:,} pixels"
+    elif isinstance(error, library.UnidentifiedImageError):
+        known = signature_of_file(file)
+        *formats, last = dict.fromkeys(_FORMATS.values())
+        reason = f"it is {known.what}" if known else "it is of no kind that is known, or damaged at its beginning"
+        reason += f"; expected {', '.join(formats)} or {last}"
+    else:
+        said = getattr(error, "strerror", None) or str(error)
+        reason = said.splitlines()[0][:200] if said.strip() else type(error).__name__
+    return SourceError(f"{str(file)!r} cannot be read as an image: {reason}")
 
 
 def _of_8_bits(image: Any, file: Path) -> Any:
@@ -171,10 +210,17 @@ def _on_black(image: Any) -> Any:
     return _pillow().alpha_composite(black, with_alpha)
 
 
-def _covering(image: Any, width: int, height: int) -> Any:
-    """Scaled until it covers width x height, the rest cut off evenly."""
+def _covering(image: Any, width: int, height: int, file: Path) -> Any:
+    """Scaled until it covers width x height, the rest cut off evenly.
+
+    Raises SourceError for an image so narrow that scaled it would be beyond Pillow's limit.
+    """
     factor = max(width / image.width, height / image.height)
     size = max(width, round(image.width * factor)), max(height, round(image.height * factor))
+    if size[0] * size[1] > _pillow().MAX_IMAGE_PIXELS:
+        raise SourceError(
+            f"{str(file)!r} is {image.width} x {image.height} pixels, too narrow to be brought to {width} x {height}"
+        )
     image = image.resize(size, _pillow().Resampling.BICUBIC if factor >= 1 else _pillow().Resampling.BOX)
     left, top = (size[0] - width) // 2, (size[1] - height) // 2
     return image.crop((left, top, left + width, top + height))

@@ -14,6 +14,7 @@ from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers
 
 from qkv.data.reading import missing_file
 from qkv.data.sentencepiece import FILES, are_rules, read_sides
+from qkv.data.signatures import refuse_pointer
 from qkv.errors import SourceError
 
 __all__ = ["SOURCE_FILE", "read_tokenizer"]
@@ -36,6 +37,8 @@ def read_tokenizer(path: Path) -> tuple[tokenizers.Tokenizer, tokenizers.Tokeniz
     """
     if not path.exists():
         raise missing_file(path, "tokenizer kind, file or folder")
+    for file in _files_of(path):
+        refuse_pointer(file)
     try:
         found = _from_folder(path) if path.is_dir() else _from_file(path)
     except SourceError:
@@ -46,6 +49,12 @@ def read_tokenizer(path: Path) -> tuple[tokenizers.Tokenizer, tokenizers.Tokeniz
     if found is None:
         raise SourceError(f"no tokenizer in {str(path)!r}; expected {_EXPECTED}")
     return found if isinstance(found, tuple) else (found, None)
+
+
+def _files_of(path: Path) -> list[Path]:
+    """The files that a tokenizer may be read from, in a folder or as that file alone."""
+    names = ("tokenizer.json", "tokenizer_config.json", "vocab.txt", SOURCE_FILE, *FILES, *PAIRS[0], *PAIRS[1])
+    return [path / name for name in names] if path.is_dir() else [path]
 
 
 _Sides = tuple[tokenizers.Tokenizer, tokenizers.Tokenizer | None]

@@ -16,6 +16,7 @@ from itertools import islice
 from pathlib import Path
 from typing import BinaryIO
 
+from qkv.data.signatures import HEAD, is_pointer, signature_of, signature_of_file
 from qkv.errors import SourceError, nearest, typed
 
 __all__ = [
@@ -31,17 +32,6 @@ __all__ = [
 
 BLOCK = 1 << 20
 """Bytes read at a time."""
-
-_BEGINNINGS = (
-    (codecs.BOM_UTF32_LE, "UTF-32 text; save it as UTF-8: iconv -f UTF-32 -t UTF-8 {name} > utf8.txt"),
-    (codecs.BOM_UTF32_BE, "UTF-32 text; save it as UTF-8: iconv -f UTF-32 -t UTF-8 {name} > utf8.txt"),
-    (codecs.BOM_UTF16_LE, "UTF-16 text; save it as UTF-8: iconv -f UTF-16 -t UTF-8 {name} > utf8.txt"),
-    (codecs.BOM_UTF16_BE, "UTF-16 text; save it as UTF-8: iconv -f UTF-16 -t UTF-8 {name} > utf8.txt"),
-    (b"\x1f\x8b", "a gzip file; give it a name that ends in .gz"),
-    (b"PK\x03\x04", "a zip archive, as .docx and .xlsx are too; expected the text itself, in UTF-8"),
-    (b"%PDF", "a PDF; expected its text, in UTF-8: pdftotext {name} text.txt"),
-)
-"""How files begin that are no UTF-8, and what a person is told of them; the first that fits."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,12 +84,20 @@ def _blocks(path: Path, size: int = BLOCK) -> Iterator[bytes]:
             try:
                 block = file.read(size)
             except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-                raise SourceError(f"{str(path)!r} is not a whole gzip file: {error}") from None
+                raise _no_gzip(path, error) from None
             except OSError as error:
                 raise SourceError(f"{str(path)!r} cannot be read: {error.strerror or error}") from None
             if not block:
                 return
             yield block
+
+
+def _no_gzip(path: Path, error: Exception) -> SourceError:
+    """The error for a file that is named .gz and is none, or a damaged one."""
+    with open(path, "rb") as file:
+        begins = file.read(2) == b"\x1f\x8b"
+    known = None if begins else signature_of_file(path)
+    return SourceError(f"{str(path)!r} is {known.told(path) if known else f'not a whole gzip file: {error}'}")
 
 
 def read_text(
@@ -114,15 +112,18 @@ def read_text(
     A byte order mark at the beginning is dropped. `start` and `stop` must lie on character boundaries and count from
     the byte after the mark. Line ends are left as they are. `seen` is given every block as it was read.
 
-    Raises SourceError for NUL bytes (binary) and for bytes that are not UTF-8, with the offset in the file.
+    Raises SourceError for what git-lfs left in its place, for NUL bytes (binary) and for bytes that are not UTF-8, with
+    the offset in the file, or with what the file is where its beginning tells.
     """
     decoder = codecs.getincrementaldecoder("utf-8")()
-    done, mark, pending, what = 0, 0, 0, ""
+    done, mark, pending, head = 0, 0, 0, b""
     for block in _blocks(path, size):
         if seen is not None:
             seen(block)
         if not done and not mark:
-            what = next((said for head, said in _BEGINNINGS if block.startswith(head)), "")
+            head = block[:HEAD]
+            if is_pointer(head):
+                raise _no_text(path, head, "")
             if block.startswith(codecs.BOM_UTF8):
                 mark, block = 3, block[3:]
         first, last = max(start - done, 0), len(block) if stop is None else min(stop - done, len(block))
@@ -132,34 +133,35 @@ def read_text(
             binary = f"binary (a NUL byte at byte {at + wanted.index(bytes(1))}); expected UTF-8 text"
             if path.suffix in (".bin", ".npy", ".pt"):
                 binary += "; of token ids give the text that they were made of"
-            raise _no_text(path, what or binary)
-        text = _decode(decoder, wanted, path, at - pending, what)
+            raise _no_text(path, head, binary)
+        text = _decode(decoder, wanted, path, at - pending, head)
         pending = len(decoder.getstate()[0])
         if text:
             yield text
         done += len(block)
         if stop is not None and done >= stop:
             break
-    _decode(decoder, b"", path, done + mark - pending, what, final=True)
+    _decode(decoder, b"", path, done + mark - pending, head, final=True)
 
 
 def _decode(
-    decoder: codecs.IncrementalDecoder, data: bytes, path: Path, at: int, what: str, final: bool = False
+    decoder: codecs.IncrementalDecoder, data: bytes, path: Path, at: int, head: bytes, final: bool = False
 ) -> str:
-    """`at` is the offset in the file of the first byte that the decoder has not yet turned into text, `what` is what a
-    file that begins so is where it is no text.
+    """`at` is the offset in the file of the first byte that the decoder has not yet turned into text, `head` how the
+    file begins.
     """
     try:
         return decoder.decode(data, final)
     except UnicodeDecodeError as error:
         bad = f"not UTF-8 text: byte {at + error.start} is 0x{error.object[error.start]:02x}; save it as UTF-8"
-        raise _no_text(
-            path, what or f"{bad} (iconv -f LATIN1 -t UTF-8 {{name}} > utf8.txt, if it is Latin-1)"
-        ) from None
+        how = f"iconv -f WINDOWS-1252 -t UTF-8 {typed(path)} > utf8.txt, if it is Western European"
+        raise _no_text(path, head, f"{bad} ({how})") from None
 
 
-def _no_text(path: Path, what: str) -> SourceError:
-    return SourceError(f"{str(path)!r} is {what.replace('{name}', typed(path))}")
+def _no_text(path: Path, head: bytes, otherwise: str) -> SourceError:
+    """The error for a file that is no text: what it is by its beginning, or `otherwise`."""
+    known = signature_of(head)
+    return SourceError(f"{str(path)!r} is {known.told(path) if known else otherwise}")
 
 
 def character_start(path: Path, offset: int) -> int:
@@ -191,7 +193,9 @@ def examine(path: Path) -> FileFacts:
 
 
 def sniff(path: Path) -> str:
-    """What the first 8 KiB of a file (decompressed) are: "text" (UTF-8 without NUL bytes), "blank" or "other"."""
+    """What the first 8 KiB of a file (decompressed) are: "text" (UTF-8 without NUL bytes), "blank", "pointer" (what
+    git-lfs left in place of the file) or "other".
+    """
     try:
         with open_bytes(path) as file:
             head = file.read(8192)
@@ -200,6 +204,8 @@ def sniff(path: Path) -> str:
         return "other"
     if "\0" in text:
         return "other"
+    if is_pointer(head):
+        return "pointer"
     return "text" if text.strip() else "blank"
 
 

@@ -5,22 +5,35 @@ One text file is one long document that may be cut anywhere; in a folder each fi
 What is wrong with a source is said when it is opened, in one sentence. Sources know nothing of tokens, splits or tasks.
 """
 
+import contextlib
 import hashlib
 import os
 import re
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
 from qkv.data.config import DataConfig
 from qkv.data.default_corpus import default_documents
 from qkv.data.hub import HubTexts
+from qkv.data.published import Published, given_inside, published
 from qkv.data.reading import examine, missing_file, read_text, sniff
-from qkv.data.tables import is_table, read_rows, table_format
+from qkv.data.signatures import signature_of_file
+from qkv.data.tables import columns_of, is_table, read_rows, table_format
 from qkv.errors import SourceError, many
 
-__all__ = ["Chunk", "Source", "files_below", "open_source", "source_name", "text_chunks", "whole_documents"]
+__all__ = [
+    "Chunk",
+    "Source",
+    "columns_in",
+    "files_below",
+    "open_source",
+    "open_validation",
+    "source_name",
+    "text_chunks",
+    "whole_documents",
+]
 
 TEXT_SUFFIXES = (".txt", ".text", ".md", ".rst", ".tex", ".html", ".xml", ".log")
 """A file in a folder that is named like text must be text; any other that is not is passed over."""
@@ -56,6 +69,12 @@ class Source:
     """Gives its chunks."""
     note: str = ""
     """What a person should know about how it was read, or empty."""
+    published: Published | None = None
+    """The parts of its folder by their names, where these make a split: then it is the part for training."""
+    held_out: "Source | None" = None
+    """The part of its folder that is for validation, by its name."""
+    part: str = ""
+    """Which part of a folder it is, where it was opened to be measured on and the folder has parts."""
 
     def chunks(self) -> Iterator[Chunk]:
         """The whole source as pieces of documents, in order."""
@@ -79,11 +98,24 @@ def whole_documents(chunks: Iterator[Chunk]) -> Iterator[str]:
 def open_source(config: DataConfig, cache: Path | None = None) -> Source:
     """The source that the settings name; the embedded corpus where they name none.
 
-    `cache` keeps the embedded corpus between runs; None gathers it anew (about a second).
+    `cache` keeps the embedded corpus between runs; None gathers it anew (about a second). Of a folder with a published
+    split it is the part for training, its `held_out` that for validation.
 
     Raises SourceError, in one sentence, for what is missing, empty, binary, not UTF-8, a folder without text, a table
     of one line, an unknown column, or columns named for something that is no table.
     """
+    return _open(config, cache, measured=False)
+
+
+def open_validation(config: DataConfig, cache: Path | None = None) -> Source:
+    """The source that `config.val` names, to be measured on: of a folder with a published split that part alone.
+
+    Raises SourceError likewise.
+    """
+    return _open(replace(config, source=config.val, val=""), cache, measured=True)
+
+
+def _open(config: DataConfig, cache: Path | None, measured: bool) -> Source:
     if not config.source:
         _no_columns(config, "the embedded corpus")
         return _embedded(cache)
@@ -92,7 +124,7 @@ def open_source(config: DataConfig, cache: Path | None = None) -> Source:
     path = Path(config.source)
     try:
         if path.is_dir():
-            return _folder(path, config)
+            return _folder(path, config, measured)
         if not path.exists():
             left, _, right = config.source.partition(":")
             if right and Path(left).is_file() and Path(right).is_file():
@@ -114,6 +146,21 @@ def _no_columns(config: DataConfig, what: str) -> None:
     if config.text_column or config.label_column:
         option = "--text-column" if config.text_column else "--label-column"
         raise SourceError(f"{what} has no columns; leave {option} out, or give a .jsonl, .csv or .tsv table")
+
+
+def columns_in(path: Path, *asked: str) -> tuple[str, ...]:
+    """The names of a table's columns, or those of the tables in a folder; none of what is no table.
+
+    A first row that holds one of the names `asked` for is the header. Raises SourceError for a single table of one row,
+    or lines that do not parse.
+    """
+    if not path.is_dir():
+        return columns_of(path, *asked)
+    names: list[str] = []
+    for file in files_below(path, []):
+        with contextlib.suppress(SourceError):  # said where it is read
+            names += columns_of(file, *asked)
+    return tuple(dict.fromkeys(names))
 
 
 def source_name(path: Path) -> str:
@@ -199,27 +246,64 @@ def _table(path: Path, config: DataConfig) -> Source:
     )
 
 
-def _folder(folder: Path, config: DataConfig) -> Source:
+@dataclass(frozen=True, kw_only=True)
+class _Found:
+    """What lies below a folder, by a first look at each file."""
+
+    texts: list[Path]
+    """Files that begin as text, or are named like text, in order of their paths."""
+    skipped: list[Path]
+    """Files that are no text."""
+    made: list[Path]
+    """Folders of what was made of texts."""
+
+
+def _look(folder: Path) -> _Found:
+    found = _Found(texts=[], skipped=[], made=[])
+    for path in files_below(folder, found.made):
+        kind = sniff(path)
+        passed = kind == "blank" or (kind == "other" and not _named_text(path))
+        (found.skipped if passed else found.texts).append(path)
+    return found
+
+
+def _named_text(path: Path) -> bool:
+    return path.name.lower().removesuffix(".gz").endswith(TEXT_SUFFIXES)
+
+
+def _folder(folder: Path, config: DataConfig, measured: bool) -> Source:
     """Every text file below the folder as a document, in order of its path; tables below it give their rows.
 
-    A file that is named like a table and is none that can be read, such as a .json of settings or a .csv of numbers,
-    is passed over, and so are whole folders of what was made of texts: runs, studies, exported models.
+    Where names of files or folders make a published split, these are the files for training alone, and `held_out` is
+    its validation part, or with `measured` what is measured on. A file that is named like a table and is none that can
+    be read, such as a .json of settings or a .csv of numbers, is passed over, and so are whole folders of what was made
+    of texts: runs, studies, exported models.
     """
-    texts, skipped, n_bytes, digest, content = [], 0, 0, hashlib.sha256(), hashlib.sha256()
+    found = _look(folder)
+    parts = published(folder, found.texts)
+    if parts is not None and measured:
+        source = _files(folder, parts.measured, found, config)
+        return replace(source, part=parts.measured_name)
+    given = given_inside(folder, config.val, found.texts, parts)
+    if parts is None:
+        return _files(folder, [path for path in found.texts if path not in given], found, config)
+    parts = parts.without(given)
+    source = _files(folder, parts.train, found, config)
+    held_out = _files(folder, parts.validation, found, config) if parts.validation and not config.val else None
+    return replace(source, published=parts, held_out=held_out)
+
+
+def _files(folder: Path, paths: Sequence[Path], found: _Found, config: DataConfig) -> Source:
+    """Some files of a folder as one source."""
+    texts, skipped, n_bytes, digest, content = [], len(found.skipped), 0, hashlib.sha256(), hashlib.sha256()
     refused: list[SourceError] = []
     no_text: list[tuple[Path, SourceError]] = []
     layouts = {}
-    made: list[Path] = []
-    for path in files_below(folder, made):
-        named_text = path.name.lower().removesuffix(".gz").endswith(TEXT_SUFFIXES)
-        found = sniff(path)
-        if found == "blank" or (found == "other" and not named_text):
-            skipped += 1
-            continue
+    for path in paths:
         try:
             facts = examine(path)
         except SourceError as error:
-            if named_text:
+            if _named_text(path) or (is_table(path) and sniff(path) == "pointer"):
                 no_text.append((path, error))
             else:
                 skipped += 1  # its beginning alone is text
@@ -240,9 +324,7 @@ def _folder(folder: Path, config: DataConfig) -> Source:
     if refused and not layouts and (not texts or config.text_column or config.label_column):
         raise refused[0]
     if not texts:
-        found = f"none of its {skipped} files is UTF-8 text" if skipped else "it holds no file"
-        found = "it holds runs, studies or exported models only" if made and not skipped else found
-        raise SourceError(f"no text in folder {str(folder)!r}: {found}; expected files of plain text, or tables")
+        raise SourceError(f"no text in folder {str(folder)!r}: {_nothing(skipped, found)}")
     if not layouts:
         _no_columns(config, f"{str(folder)!r} holds plain texts and")
 
@@ -258,10 +340,6 @@ def _folder(folder: Path, config: DataConfig) -> Source:
             else:
                 yield from text_chunks(path)
 
-    passed = [f"{skipped} that are not text"] if skipped else []
-    passed += [f"{len(refused)} table{'s' * (len(refused) > 1)} without text that can be read"] if refused else []
-    passed += [f"{len(made)} folder{'s' * (len(made) > 1)} of runs, studies or exported models"] if made else []
-    note = f"{many(len(texts), 'file')} read" + (f", {', '.join(passed)} passed over" if passed else "")
     return Source(
         name=source_name(folder / "all"),
         kind="folder",
@@ -270,8 +348,30 @@ def _folder(folder: Path, config: DataConfig) -> Source:
         n_bytes=n_bytes,
         text_file=texts[0] if one_text else None,
         read=read,
-        note=note,
+        note=_note(len(texts) if len(paths) == len(found.texts) else 0, skipped, len(refused), len(found.made)),
     )
+
+
+def _note(n_read: int, skipped: int, refused: int, made: int) -> str:
+    """How many files of a folder were read (0: that is said elsewhere), and how many things passed over."""
+    passed = [f"{skipped} that are not text"] if skipped else []
+    passed += [f"{many(refused, 'table')} without text that can be read"] if refused else []
+    passed += [f"{many(made, 'folder')} of runs, studies or exported models"] if made else []
+    read = [f"{many(n_read, 'file')} read"] if n_read else []
+    return ", ".join((*read, f"{', '.join(passed)} passed over") if passed else read)
+
+
+def _nothing(skipped: int, found: _Found) -> str:
+    """Why a folder holds no text, and what its files are where that is known."""
+    if found.texts and not skipped:
+        return "all that it holds for training is given for validation"
+    if found.made and not skipped:
+        why = "it holds runs, studies or exported models only"
+    else:
+        why = f"none of its {skipped} files is UTF-8 text" if skipped else "it holds no file"
+    known = next(((path, kind) for path in found.skipped if (kind := signature_of_file(path))), None)
+    what = f"; {str(known[0])!r} is {known[1].told(known[0])}" if known else ""
+    return why + (what or "; expected files of plain text, or tables")
 
 
 def _no_texts(found: list[tuple[Path, SourceError]]) -> SourceError:

@@ -6,13 +6,14 @@ documents and on no seed, and two studies measure on the same text; on their ord
 passage that not all pairs are looked at (see `copies`). Where documents are so few or so long that no such draw comes
 near a tenth, or so unequal that it takes more than a third of them, the last tenth of each is held out instead, and of
 near-copies only the longest is used; where none may be cut (pairs) and they are so unequal, a tenth by number. A source
-of its own for validation is taken whole, and all of the first is trained on.
+of its own for validation, given or a part of the same folder by its name (see `published`), is taken whole, and all of
+the first is trained on.
 """
 
 from array import array
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -75,19 +76,36 @@ def repeated(n: int, of: int, what: str) -> str:
 
 
 def split_source(source: Source, val: Source | None = None, *, cut: bool = True) -> Split:
-    """Split a source, or set it beside a source given for validation. Without `cut` no document is cut in two.
+    """Split a source, or set it beside one for validation: `val`, or what its folder holds for that by its name.
+
+    Without `cut` no document is cut in two.
 
     Raises SourceError where there is too little to split: less than two documents, or fewer than 20 bytes of one text;
     and where documents that must not be cut are so few or so alike that no tenth of them can be held out.
     """
-    if val is not None:
+    measured = val or source.held_out
+    if measured is not None:
         return Split(
             train=Part(read=source.chunks, n_bytes=source.n_bytes),
-            val=Part(read=val.chunks, n_bytes=val.n_bytes),
-            rule=f"validation on {val.name}, all of {source.name} for training",
-            many_documents=source.text_file is None or val.text_file is None,
+            val=Part(read=measured.chunks, n_bytes=measured.n_bytes),
+            rule=_rule(source, val),
+            many_documents=source.text_file is None or measured.text_file is None,
         )
-    return _split_documents(source, cut) if source.text_file is None else _split_text(source, source.text_file)
+    split = _split_documents(source, cut) if source.text_file is None else _split_text(source, source.text_file)
+    if source.published is None:
+        return split
+    return replace(split, rule=source.published.said(minus=split.rule))
+
+
+def _rule(source: Source, val: Source | None) -> str:
+    """How two sources became the parts, in one sentence; `val` is None where the first one's folder holds both."""
+    if val is None:
+        assert source.published is not None, "what is held out of a folder is held out by its names"
+        return source.published.said()
+    given = f"{val.part} of {val.name}" if val.part else val.name
+    if source.published is None:
+        return f"{source.name} for training, {given} for validation"
+    return source.published.said(validation=given)
 
 
 def _split_text(source: Source, path: Path) -> Split:

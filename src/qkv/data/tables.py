@@ -86,12 +86,11 @@ def columns_of(path: Path, *asked: str) -> tuple[str, ...]:
 
 def _survey(path: Path, kind: str, asked: tuple[str, ...]) -> tuple[tuple[str, ...], list[list[str]], bool]:
     """(columns, first rows below the header, whether there is a header) of a CSV or TSV table."""
+    _check_separator(path, kind, asked)
     numbered = list(islice((found for found in _numbered_cells(path, kind) if found[1]), SURVEYED_ROWS))
     rows = [row for _, row in numbered]
     if len(rows) < 2:
         raise SourceError(f"{str(path)!r} has one line; a table needs a header and at least two rows of text")
-    if kind == "csv":
-        _check_commas(path, rows, asked)
     header = _is_header(rows, asked)
     if header and len(rows) < 3:
         raise SourceError(f"{str(path)!r} has a header and one row; a table needs at least two rows of text")
@@ -101,20 +100,59 @@ def _survey(path: Path, kind: str, asked: tuple[str, ...]) -> tuple[tuple[str, .
     return columns, rows[header:], header
 
 
-def _check_commas(path: Path, rows: list[list[str]], asked: tuple[str, ...]) -> None:
-    """Raises SourceError where a header of one cell, and every row, is cut by semicolons, as spreadsheets of countries
-    with a decimal comma write it; prose has a space behind a semicolon.
+_SEPARATORS = {
+    ",": ("commas", "give it a name that ends in .csv, or save it with tabs"),
+    "\t": ("tabs", "give it a name that ends in .tsv, or save it with commas"),
+    ";": ("semicolons", "save it so, or with tabs and a name that ends in .tsv"),
+    "|": ("bars", "save it so, or with tabs and a name that ends in .tsv"),
+}
+"""What may lie between columns -> how it is called, and what to do about it in a table of another kind."""
+
+
+def _check_separator(path: Path, kind: str, asked: tuple[str, ...]) -> None:
+    """Raises SourceError where the columns of a CSV or TSV table are cut by something that does not fit its name.
+
+    So it is where the first line is one cell by its name, and by another separator every row has a cell for each of the
+    names in it. Prose has a space behind a comma or semicolon, so such names are none; tabs need no names.
     """
-    names = rows[0][0].split(";")
-    if len(rows[0]) > 1 or len(names) < 2 or min(",".join(row).count(";") for row in rows) < len(names) - 1:
+    own = "," if kind == "csv" else "\t"
+    lines = list(islice(_lines(path), SURVEYED_ROWS + 1))
+    widths = _widths(lines, own)
+    if len(widths) < 2 or widths[0] > 1 and (own == "\t" or min(widths) == max(widths)):
         return
-    if all(name == name.strip() for name in names) and _is_header(
-        [names, *([",".join(row)] for row in rows[1:])], asked
-    ):
-        raise SourceError(
-            f"{str(path)!r} has semicolons between its columns ({', '.join(names)}); expected commas: save it so, or"
-            " with tabs and a name that ends in .tsv"
-        )
+    for separator, (called, how) in _SEPARATORS.items():
+        if separator == own:
+            continue
+        rows = _cells(lines, separator)
+        names = rows[0] if rows else []
+        if len(names) < 2 or min(map(len, rows)) < len(names):
+            continue
+        fits = separator == "\t" and len(names) == max(map(len, rows))
+        named = widths[0] == 1 and all(name == name.strip() for name in names) and _is_header(rows, asked)
+        if fits or named:
+            expected = "commas" if own == "," else "tabs"
+            columns = f" ({', '.join(names)})" if named else ""
+            raise SourceError(f"{str(path)!r} has {called} between its columns{columns}; expected {expected}: {how}")
+
+
+def _widths(lines: list[str], separator: str) -> list[int]:
+    """Cells of each row, where this separates them."""
+    return [len(row) for row in _cells(lines, separator)]
+
+
+def _cells(lines: list[str], separator: str) -> list[list[str]]:
+    """The rows of some first lines, where this separates their cells; a row that goes on behind them is left out.
+
+    None where they are no table by it.
+    """
+    quoting = csv.QUOTE_NONE if separator == "\t" else csv.QUOTE_MINIMAL
+    more = len(lines) > SURVEYED_ROWS
+    csv.field_size_limit(max(csv.field_size_limit(), 1 << 30))  # the module's own limit is 128 KiB a cell
+    try:
+        rows = list(csv.reader(lines, delimiter=separator, quoting=quoting))
+    except csv.Error:  # what is wrong with a table is said where it is read
+        return []
+    return [row for row in (rows[:-1] if more else rows) if row]
 
 
 def _json_survey(path: Path) -> tuple[tuple[str, ...], list[object]]:

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
+from qkv.data.signatures import refuse_pointer
 from qkv.errors import SourceError
 
 __all__ = ["SUFFIXES", "Vectors", "holds_vectors", "is_vector_file", "read_vectors", "shared"]
@@ -97,6 +98,7 @@ def read_vectors(path: Path) -> Vectors:
     too long.
     """
     binary = path.name.removesuffix(".gz").endswith(".bin")
+    refuse_pointer(path)
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
             words, values = _binary(file, path) if binary else _text(file, path)

@@ -14,9 +14,17 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from qkv.data.signatures import refuse_pointer, signature_of_file
 from qkv.errors import SourceError, typed
 
-__all__ = ["OWN_TYPE", "Weights", "no_model", "read_json", "within"]
+__all__ = ["MERGE", "OWN_TYPE", "UNQUANTIZED", "Weights", "no_model", "read_json", "within"]
+
+ADAPTER = ("adapter_config.json", "adapter_model.safetensors", "adapter_model.bin")
+"""Files of an adapter (LoRA and others), by which it is known."""
+MERGE = "merge the two (peft: model.merge_and_unload().save_pretrained('FOLDER')) and give that folder"
+"""What to do with an adapter."""
+UNQUANTIZED = "give the model as it was before: qkv reads weights that are stored as real numbers"
+"""What to do with quantized weights."""
 
 LARGEST_JSON = 64 << 20
 """Bytes of the largest JSON that is read; the index of a very large model has a few MB."""
@@ -47,8 +55,12 @@ def within(folder: Path, name: str) -> Path:
 
 
 def read_json(folder: Path, name: str) -> dict[str, Any]:
-    """A JSON object in a file of the folder. Raises SourceError where it is missing, huge, or no JSON object."""
+    """A JSON object in a file of the folder.
+
+    Raises SourceError where it is missing, huge, no JSON object, or what git-lfs left in its place.
+    """
     path = within(folder, name)
+    refuse_pointer(path)
     try:
         size = path.stat().st_size
         if size > LARGEST_JSON:
@@ -112,12 +124,23 @@ class Weights:
                         raise SourceError(f"{name} is in {self.tensors[name].file} and again in {file}")
                     self.tensors[name] = _Stored(file, tuple(piece.get_shape()), str(piece.get_dtype()))
         except (SafetensorError, OSError, ValueError) as error:
-            raise SourceError(f"{path} is not a whole safetensors file: {error}") from None
+            refuse_pointer(path)
+            known = signature_of_file(path)
+            what = f"{known.what}, and not a safetensors file" if known else f"not a whole safetensors file: {error}"
+            raise SourceError(f"{path} is {what}") from None
 
     def rename(self, names: dict[str, str]) -> None:
         """Let tensors be known by other names: new name -> name in the file."""
         self._in_file |= {new: self._in_file.get(old, old) for new, old in names.items()}
         self.tensors |= {new: self.tensors.pop(old) for new, old in names.items()}
+
+    def written(self, name: str) -> str:
+        """The name of a tensor as it stands in its file."""
+        return self._in_file.get(name, name)
+
+    def told(self, name: str) -> str:
+        """A tensor for messages: its name as it is written, and the file that holds it."""
+        return f"{self.written(name)} in {self.place(name)}"
 
     def place(self, name: str) -> Path:
         """The file that holds a tensor."""
@@ -126,10 +149,10 @@ class Weights:
     def read(self, name: str, dtype: torch.dtype) -> Tensor:
         """The values of a tensor as `dtype`. Raises SourceError for a type that is no real number."""
         stored, path = self.tensors[name], self.place(name)
-        real = self._in_file.get(name, name)
+        real = self.written(name)
         if stored.kind not in _REAL:
             fine = ", ".join(_REAL)
-            raise SourceError(f"{real} in {path} is stored as {stored.kind} (quantised?); qkv reads {fine}")
+            raise SourceError(f"{real} in {path} is stored as {stored.kind}, quantized; {UNQUANTIZED} ({fine})")
         try:
             with safe_open(path, framework="pt") as opened:
                 return opened.get_tensor(real).to(dtype)
@@ -146,9 +169,19 @@ def no_model(path: Path) -> str:
         return f"{path} is not there; give a folder with config.json and model.safetensors{hint}"
     if (path / "config.toml").is_file():
         return f"{path} is a run of qkv already: open it as it is, for example with qkv show {typed(path)}"
+    if any((path / name).is_file() for name in ADAPTER):
+        return _adapter(path)
     inside = sorted(found.parent for found in (*path.glob("*/config.json"), *path.glob("snapshots/*/config.json")))
     hint = f"; {_instead(inside[-1])}" if inside else ""
     return f"{path} is not a model: it has no config.json{hint}"
+
+
+def _adapter(folder: Path) -> str:
+    """What is said of a folder that holds an adapter alone."""
+    name = ADAPTER[0]
+    base = read_json(folder, name).get("base_model_name_or_path") if (folder / name).is_file() else None
+    to = f" to {base}" if isinstance(base, str) and base else " to another model"
+    return f"{folder} is an adapter (such as LoRA){to}, and not a model; {MERGE}"
 
 
 def _kind_of(path: Path) -> str:
@@ -177,6 +210,8 @@ def _is_hub_name(path: Path) -> bool:
 def _no_weights(folder: Path) -> str:
     """Why a folder without model.safetensors cannot be read, and what would help."""
     names = sorted(path.name for path in folder.iterdir() if path.is_file())
+    if set(ADAPTER) & set(names):
+        return _adapter(folder)
     pickled = [name for name in names if name.endswith(_PICKLED) and name != "training_args.bin"]
     if pickled:
         return (
@@ -191,6 +226,4 @@ def _no_weights(folder: Path) -> str:
         return (
             f"{folder} holds weights of {kind} ({others[0]}); qkv reads safetensors ({SINGLE}, or shards with an index)"
         )
-    if "adapter_model.safetensors" in names:
-        return f"{folder} is an adapter to another model and no model; merge the two with peft and save the result"
     return f"{folder} has no weights: expected {SINGLE}, or {INDEX} with its shards"

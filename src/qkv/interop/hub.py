@@ -12,6 +12,7 @@ __all__ = ["PATTERNS", "fetch"]
 
 PATTERNS = (
     "config.json",
+    "adapter_config.json",
     "generation_config.json",
     "preprocessor_config.json",
     "*.safetensors",

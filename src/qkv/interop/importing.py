@@ -6,6 +6,7 @@ too few, a wrong shape, are errors that name it. Nothing is written here; `qkv.r
 
 import dataclasses
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -22,7 +23,7 @@ from qkv.data.tokenizers import Tokenizer, load_tokenizer
 from qkv.errors import ConfigError, SourceError, many, nearest
 from qkv.interop.families import FAMILIES
 from qkv.interop.family import Family
-from qkv.interop.folders import OWN_TYPE, Weights, no_model, read_json, within
+from qkv.interop.folders import MERGE, OWN_TYPE, UNQUANTIZED, Weights, no_model, read_json, within
 from qkv.interop.hub import fetch
 from qkv.interop.lines import without_line
 from qkv.interop.own import own_family, read_own
@@ -84,9 +85,8 @@ def read_model_config(folder: Path) -> tuple[Family, ModelConfig, list[str]]:
         if name == OWN_TYPE:
             config = read_own(given, path)
             return own_family(config.kind), config, []
-        near = nearest(str(name), FAMILIES)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise SourceError(f"{path}: model_type is {name!r}; qkv reads {', '.join(FAMILIES)}{hint}")
+        kind = f"model_type is {name!r}, a kind of model that qkv does not read" if name else "it names no model_type"
+        raise SourceError(f"{path}: {kind}; qkv reads {', '.join(FAMILIES)}")
     family = FAMILIES[name]
     found = given.get("architectures") or [family.architecture]
     if not isinstance(found, list) or not {family.architecture, *family.also} & set(map(str, found)):
@@ -210,6 +210,7 @@ def _read_state(
             f" {many(len(weights.tensors), 'tensor')} in all"
         )
     rows = rows_of_model(family, config)
+    _take_off_wrappers(family, rows, weights, notes)
     _settle_names(family, rows, weights)
     _refuse_others(family, rows, weights, notes)
     state: dict[str, Tensor] = {}
@@ -221,15 +222,15 @@ def _read_state(
         stored = weights.read(item.row.stored, dtype)
         if not stored.isfinite().all():
             raise SourceError(
-                f"{item.row.stored} in {weights.place(item.row.stored)} holds NaN or infinity: it was saved"
+                f"{weights.told(item.row.stored)} holds NaN or infinity: it was saved"
                 " after its training had broken down, or is damaged; give another checkpoint of the model"
             )
         parts = [stored] if item.tied else item.row.form.split(stored, item.shapes)
         for address, part in zip(item.addresses, parts, strict=True):
             if address in state and not torch.equal(state[address], part):
-                other = given_by[address]
+                both = " and ".join(map(weights.written, (item.row.stored, given_by[address])))
                 raise SourceError(
-                    f"{item.row.stored} and {other} in {weights.folder} differ, but config.json makes them one matrix"
+                    f"{both} in {weights.folder} differ, but config.json makes them one matrix"
                     f" ({address}); check tie_word_embeddings"
                 )
             given_by.setdefault(address, item.row.stored)
@@ -242,6 +243,42 @@ def _read_state(
         raise SourceError(f"{weights.folder}: missing from {files}: {names}{more}; config.json asks for them")
     order = Catalogue(build(config, 0, materialise=False)).addresses
     return {address: state[address] for address in order}
+
+
+WRAPPERS = {
+    "_orig_mod": "torch.compile",
+    "_fsdp_wrapped_module": "FSDP",
+    "_checkpoint_wrapped_module": "activation checkpointing",
+}
+"""What wraps a module under a name of its own, anywhere in a tensor's name, and that never is the name of a part."""
+
+
+def _take_off_wrappers(family: Family, rows: list[Placed], weights: Weights, notes: list[str]) -> None:
+    """Take off what programs put around a model before they saved it: names of wrappers, and a beginning that all names
+    have (`module.` of DataParallel, `base_model.model.` of peft), if what is left are names of the family.
+    """
+    inner = {name: ".".join(part for part in name.split(".") if part not in WRAPPERS) for name in weights.tensors}
+    known = {item.row.stored for item in rows}
+    known |= {name.removeprefix(family.base) for name in known}
+    parts = [name.split(".")[:-1] for name in inner.values()]
+    shared = os.path.commonprefix(parts) if parts else []
+    for n in range(len(shared) + 1):
+        beginning = "".join(f"{part}." for part in shared[:n])
+        if known & {name.removeprefix(beginning) for name in inner.values()}:
+            break
+    else:
+        beginning = ""
+    new = {name.removeprefix(beginning): old for old, name in inner.items()}
+    if len(new) < len(inner):
+        return  # two names would be one; the first is refused as it stands
+    weights.rename({name: old for name, old in new.items() if name != old})
+    wrappers = dict.fromkeys(part for name in inner for part in name.split(".") if part in WRAPPERS)
+    for wrapper in wrappers:
+        notes.append(
+            f"{wrapper}. was taken off the names of tensors: it is from {WRAPPERS[wrapper]}, which wrapped the model"
+        )
+    if beginning:
+        notes.append(f"the prefix {beginning} was taken off the names of all tensors")
 
 
 def _settle_names(family: Family, rows: list[Placed], weights: Weights) -> None:
@@ -267,13 +304,27 @@ def _refuse_others(family: Family, rows: list[Placed], weights: Weights, notes: 
             continue
         what = next((words for pattern, words in family.left_out.items() if fnmatchcase(name, pattern)), None)
         if what is None:
-            raise SourceError(
-                f"{name} in {weights.place(name)} is no tensor of a {family.title} with that config.json"
-                + (f"; did you mean {near[0]}?" if (near := nearest(name, known, 1)) else "")
-            )
+            raise SourceError(_no_tensor(family, known, weights, name))
         left[what] = left.get(what, 0) + 1
     for what, n in left.items():
         notes.append(f"{what} ({n} tensor{'s' if n > 1 else ''}) is no part of a {family.architecture}: left out")
+
+
+_QUANTIZED = ("qweight", "qzeros", "scales", "SCB", "absmax", "quant_map", "quant_state", "weight_scale", "g_idx")
+"""Last or next to last parts of names that quantization adds to a weight's."""
+
+
+def _no_tensor(family: Family, known: set[str], weights: Weights, name: str) -> str:
+    """What is said of a tensor that a family does not have: what it is from, or the name that looks most like it."""
+    told = weights.told(name)
+    added = next((other for other in weights.tensors if ".lora_" in other), None)
+    if added is not None:
+        return f"{weights.told(added)} is part of an adapter (LoRA) that was not merged; {MERGE}"
+    if any(part.startswith(_QUANTIZED) for part in name.split(".")[-2:]):
+        return f"{told} is part of a quantized weight; {UNQUANTIZED}"
+    near = nearest(name, known, 1)
+    hint = f"; did you mean {near[0]}?" if near else ""
+    return f"{told} is no tensor of a {family.title} with that config.json{hint}"
 
 
 def _check_shape(item: Placed, weights: Weights) -> None:
@@ -281,7 +332,7 @@ def _check_shape(item: Placed, weights: Weights) -> None:
     given, expected = weights.tensors[name].shape, item.stored_shape
     if given != expected:
         raise SourceError(
-            f"{name} in {weights.place(name)} is {list(given)}; by config.json it is {list(expected)}"
+            f"{weights.told(name)} is {list(given)}; by config.json it is {list(expected)}"
             f" ({', '.join(item.addresses)})"
         )
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from qkv.errors import SourceError
+from qkv.interop.folders import UNQUANTIZED
 from qkv.models.layout import ModelConfig, RopeScaling
 
 __all__ = [
@@ -45,6 +46,10 @@ HARMLESS = frozenset(
     " summary_activation summary_proj_to_labels summary_first_dropout transformers.js_config".split()
 )
 """Keys that say how to start, save, sample or label, not what is computed from a text's tokens to logits."""
+
+
+QUANTIZED = ("quantization_config", "compression_config", "quantization")
+"""Keys that say how the weights were quantized, by transformers, compressed-tensors and MLX."""
 
 
 @dataclass
@@ -458,8 +463,22 @@ def _stretch(factor: float, rope: Mapping[str, Any]) -> float:
     return of(float(one)) / of(float(other)) if one and other else of(1.0)
 
 
+def _quantized(said: Any) -> str:
+    """How weights are quantized, by what a configuration says of it."""
+    method = said.get("quant_method", said.get("quantization_method")) if isinstance(said, dict) else None
+    bits = said.get("bits") if isinstance(said, dict) else None
+    words = [str(method)[:40]] if method else []
+    words += [f"{bits} bits"] if isinstance(bits, int) else []
+    return ", ".join(words) or json.dumps(said)[:80]
+
+
 def read_config(pieces: Sequence[Piece], reading: Reading) -> None:
     """Read every piece, and refuse what no piece speaks of. Raises SourceError."""
+    for key in QUANTIZED:
+        if reading.given.get(key):
+            raise SourceError(
+                f"{reading.path}: the weights are quantized ({_quantized(reading.given[key])}); {UNQUANTIZED}"
+            )
     known = {key for piece in pieces for key in piece.keys} | HARMLESS
     for key, value in reading.given.items():
         if key not in known and value is not None:

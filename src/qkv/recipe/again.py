@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 
 from qkv.data.config import DataConfig, whole_source
-from qkv.data.tables import columns_of
+from qkv.data.sources import columns_in
 from qkv.errors import RunFolderError
 from qkv.folder import RunFolder
 from qkv.recipe.request import RunConfig
@@ -26,7 +26,8 @@ def data_of(folder: RunFolder, config: RunConfig, source: str, cache: Path | Non
         return own
     whole = whole_source(source)
     columns = {name: getattr(config.data, name) for name in ("text_column", "label_column")}
-    there = columns_of(Path(whole), *columns.values())  # where the columns have other names, they are found anew
+    asked = [name for name in columns.values() if name]
+    there = columns_in(Path(whole), *columns.values()) if asked else ()  # if they have other names, they are found anew
     other = dataclasses.replace(
         config.data,
         source=whole,

@@ -315,7 +315,8 @@ def _run(
     )
     folder.seal(
         machine_facts(config)
-        | {"data": {"name": corpus.name, "sha256": corpus.sha256}, "parent": config.from_run, "summary": facts}
+        | {"data": {"name": corpus.name, "sha256": corpus.sha256, "split": corpus.rule}}
+        | {"parent": config.from_run, "summary": facts}
     )
 
 

@@ -151,6 +151,11 @@ class Data(Protocol):
         ...
 
     @property
+    def rule(self) -> str:
+        """What is trained on, what is measured on and what is left alone, in one sentence."""
+        ...
+
+    @property
     def tokenizer(self) -> Any:
         """A `qkv.data.tokenizers.Tokenizer`, or None where nothing is text."""
         ...

@@ -53,6 +53,7 @@ def made_room(folder: Path, manifest: Mapping[str, Any], telemetry: Telemetry | 
         _fact(
             "data", f"{data.get('name', '')}, sha256 {data.get('sha256', '')}" if (data := manifest.get("data")) else ""
         ),
+        _fact("split", data.get("split") if data else ""),
         _fact("started from", manifest.get("parent")),
         _fact("stopped because", summary.get("stopped_because")),
         _fact("resumed from step", summary.get("resumed_from_step")),
