@@ -24,8 +24,8 @@ from qkv.models.factored import FactoredMatrix
 from qkv.models.matrices import Catalogue
 from qkv.othernames import unknown_setting
 from qkv.tasks import Data, Evaluation, PredictOptions, Task, find_task
-from qkv.telemetry import History, Telemetry, write_table
-from qkv.verified import Damage, check_weights, damage
+from qkv.telemetry import History, Telemetry, damage, write_table
+from qkv.verified import Damage, check_weights, is_whole
 
 if TYPE_CHECKING:
     from qkv.views.notebook import AttentionView
@@ -65,11 +65,11 @@ class Run:
         try:
             check_weights(path)
         except DamagedFileError as error:
-            with contextlib.suppress(RunFolderError):
-                check_weights(other)
-                name = "last" if self.weights == "best" else "best"
-                raise DamagedFileError(f"{error}; the {name} weights are whole: --weights {name}") from None
-            raise
+            name = "last" if self.weights == "best" else "best"
+            if not is_whole(other):
+                raise
+            how = f"the {name} weights are whole: a command that has the option takes them by --weights {name}"
+            raise DamagedFileError(f"{error}; {how}") from None
         return path
 
     def _with_weights(self, path: Path) -> Any:
@@ -157,10 +157,7 @@ class Run:
     @property
     def has_start(self) -> bool:
         """Whether the weights before the first update were kept, and are whole."""
-        first = self.snapshots().get(0)
-        with contextlib.suppress(RunFolderError):
-            return first is not None and check_weights(first) is None
-        return False
+        return 0 in (kept := self.snapshots()) and is_whole(kept[0])
 
     def catalogue(self, at: int | None = None) -> Catalogue:
         """Every matrix by address, now or at a step whose weights were kept; raises RunFolderError for another."""

@@ -27,7 +27,16 @@ from qkv.errors import DamagedFileError, RunFolderError, typed
 from qkv.folder import CHECKPOINT_FILES, FINAL_FILES, RunFolder
 from qkv.hashes import Known, known, remember, sha256_remembered, stamp_of
 
-__all__ = ["Damage", "check_file", "check_weights", "checkpoint_files", "damage", "read_state", "state_digest"]
+__all__ = [
+    "Damage",
+    "check_file",
+    "check_weights",
+    "checkpoint_files",
+    "damage",
+    "is_whole",
+    "read_state",
+    "state_digest",
+]
 
 _WEIGHTS = ("model.safetensors", "best.safetensors", "teachers.safetensors")
 _OPTIONAL = ("tokenizer.json", "tokenizer.source.json")
@@ -73,6 +82,15 @@ def check_weights(path: Path) -> None:
     why = (_trouble(run, path) if run is not None else "") or _numbers_trouble(path)
     if why:
         raise DamagedFileError(f"{path} is damaged: {why}" if run is None else _sentence(run, path, why))
+
+
+def is_whole(path: Path) -> bool:
+    """Whether a file of weights is there and may be used, by `check_weights`."""
+    try:
+        check_weights(path)
+    except RunFolderError:
+        return False
+    return True
 
 
 def damage(folder: RunFolder) -> tuple[Damage, ...]:

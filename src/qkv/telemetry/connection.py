@@ -17,10 +17,22 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
+from qkv import verified
 from qkv.errors import DamagedFileError, QkvError, RunFolderError, StorageError
-from qkv.verified import check_file
+from qkv.folder import RunFolder
+from qkv.verified import Damage, check_file
 
-__all__ = ["SCHEMA_VERSION", "Reader", "explain", "explained", "open_nothing", "open_reader", "open_writer", "seal"]
+__all__ = [
+    "SCHEMA_VERSION",
+    "Reader",
+    "damage",
+    "explain",
+    "explained",
+    "open_nothing",
+    "open_reader",
+    "open_writer",
+    "seal",
+]
 
 SCHEMA_VERSION = 1
 APPLICATION_ID = int.from_bytes(b"qkv\x01", "big")
@@ -95,6 +107,20 @@ def open_reader(path: Path, *, altered: bool = False) -> Reader:
             connection.close()
             raise
     return connection
+
+
+def damage(folder: RunFolder) -> tuple[Damage, ...]:
+    """What of a run is not what was written, `qkv.verified.damage`, and telemetry that holds what qkv did not write."""
+    found = verified.damage(folder)
+    if not folder.telemetry.is_file() or any(one.file == folder.telemetry.name for one in found):
+        return found
+    try:
+        open_reader(folder.telemetry).close()
+    except DamagedFileError as error:
+        return (*found, Damage(folder.telemetry.name, str(error)))
+    except QkvError:  # not there yet, locked, of a newer version: not damaged
+        pass
+    return found
 
 
 def open_nothing() -> Reader:

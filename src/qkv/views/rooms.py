@@ -22,8 +22,7 @@ from qkv.inspection.answers_loss import among
 from qkv.models.layout import RopeScaling
 from qkv.models.positions import Rotary
 from qkv.tasks import Task, find_task
-from qkv.telemetry import Memory, Telemetry
-from qkv.verified import damage
+from qkv.telemetry import Memory, Telemetry, damage
 from qkv.views import collect, origins
 from qkv.views.answers import answers_of
 from qkv.views.forward import LONGEST_CARRIED, forward, layers_that_fit
