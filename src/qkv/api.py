@@ -6,7 +6,6 @@ run.loss, run.predict(["the cat"]), run.history("L*.W_Q", "drift"), run.matrix("
 
 import dataclasses
 import hashlib
-import os
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -21,10 +20,13 @@ from qkv.config import from_dict
 from qkv.data.tokenizers import Tokenizer, load_tokenizer
 from qkv.errors import ConfigError, RunFolderError, several
 from qkv.folder import RunFolder
+from qkv.hashes import cache_folder
 from qkv.interop.live import Attention, attention
 from qkv.othernames import unknown_setting
 from qkv.run import Run
+from qkv.staging import check_elsewhere
 from qkv.training.ranks import is_first_process
+from qkv.verified import damage
 
 if TYPE_CHECKING:
     from qkv.recipe.forecast import Forecast
@@ -42,12 +44,6 @@ __all__ = [
     "verify",
     "watch",
 ]
-
-
-def cache_folder() -> Path:
-    """Where tokenised texts and baselines are kept: in $XDG_CACHE_HOME (absolute, else it is ignored) or ~/.cache."""
-    named = Path(os.environ.get("XDG_CACHE_HOME", ""))
-    return (named if named.is_absolute() else Path.home() / ".cache") / "qkv"
 
 
 def train(
@@ -149,6 +145,7 @@ def import_checkpoint(
     """
     from qkv.interop import read_checkpoint
 
+    check_elsewhere(Path(out))
     RunFolder(Path(out)).check_vacant()
     imported = read_checkpoint(source)
     for note in imported.notes:
@@ -223,11 +220,15 @@ def _cached_import(folder: Path) -> Path:
     stamps = [f"{p.name} {(s := p.stat()).st_size} {s.st_mtime_ns}" for p in files]
     key = hashlib.sha256("\n".join([str(folder.resolve()), *stamps]).encode()).hexdigest()[:16]
     place = cache_folder() / "imported" / key
-    if not (place / "manifest.json").is_file():
+    if not RunFolder(place).is_finished or damage(RunFolder(place)):
         if RunFolder(place).in_use():
             raise RunFolderError(f"another qkv is reading {folder} in at this moment; type the same when it has ended")
-        shutil.rmtree(place, ignore_errors=True)  # what a killed process left
-        import_checkpoint(folder, place)
+        shutil.rmtree(place, ignore_errors=True)  # damaged, or what a process left that was killed
+        try:
+            import_checkpoint(folder, place)
+        except RunFolderError:
+            if not RunFolder(place).is_finished:  # another process was as quick
+                raise
     return place
 
 

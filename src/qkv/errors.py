@@ -7,6 +7,7 @@
     │   ├── ChangeError         a change that cannot be made
     │   ├── SourceError         a text, table or folder that cannot be read as asked
     │   ├── RunFolderError      a run folder that is missing, taken, locked or not a run
+    │   │   └── DamagedFileError    a file of a run that is not what was written
     │   └── MissingExtra        an optional dependency that is not installed
     ├── RunError                exit status 1: the run could not go on
     │   ├── NonFiniteError      NaN or infinity in loss or gradients
@@ -27,6 +28,7 @@ __all__ = [
     "AddressError",
     "ChangeError",
     "ConfigError",
+    "DamagedFileError",
     "Interrupted",
     "MissingExtra",
     "NonFiniteError",
@@ -78,6 +80,10 @@ class SourceError(UserError):
 
 class RunFolderError(UserError):
     """A run folder that is missing, not a run, already there, or in use."""
+
+
+class DamagedFileError(RunFolderError):
+    """A file of a run that is not what was written: other bytes, other numbers, a foreign schema, a link elsewhere."""
 
 
 class MissingExtra(UserError):

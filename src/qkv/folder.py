@@ -2,7 +2,10 @@
 
 Every file is written under a temporary name in the same folder, flushed to the disk, and renamed: a reader sees the old
 file or the new one, whatever happens in between. The lock dies with its process, so a crash never leaves a folder
-locked. This module knows file names, not what is in the files.
+locked. This module knows file names, not what is in the files; that they are what was written is checked in `verified`.
+
+A folder may come from somebody else, so only names that are listed here are looked for in it, and a link that leads out
+of it is never followed.
 """
 
 import contextlib
@@ -10,16 +13,20 @@ import errno
 import hashlib
 import json
 import os
+import re
 import shutil
+import stat
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
-from qkv.errors import RunFolderError, StorageError, UserError, nearest, too_long, typed
+from qkv.config import load_toml
+from qkv.errors import DamagedFileError, RunFolderError, StorageError, UserError, nearest, too_long, typed
 
 __all__ = [
+    "CHECKPOINT_FILES",
     "FINAL_FILES",
     "FORMAT_VERSION",
     "RunFolder",
@@ -45,9 +52,14 @@ FINAL_FILES = (
 )
 """What a finished run consists of, beside `manifest.json`, which holds their hashes, and `checkpoints/`."""
 
+CHECKPOINT_FILES = ("model.safetensors", "optimizer.safetensors")
+"""What a checkpoint may hold beside `state.json`, which holds their hashes."""
+
 _LOCK = ".lock"
 _TEMPORARY = ".part-"
 _BLOCK = 1 << 20
+_STEP = re.compile(r"step-([0-9]{8,15})")
+_NO_LINK = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _TRIES = 3
 """How often a reading begins again that lost a checkpoint."""
@@ -121,19 +133,22 @@ def check_place(path: str | Path, *, folder: bool = False) -> None:
             raise UserError(f"{path} cannot be written: {why}; choose another place") from None
 
 
-def write_atomically(path: Path, chunks: bytes | Iterable[bytes | memoryview]) -> str:
+def write_atomically(path: Path, chunks: bytes | Iterable[bytes | memoryview], *, follow: bool = True) -> str:
     """Write a file so that it is there whole or not at all; returns its sha256 in hex.
 
-    What is no file (/dev/null, /dev/stdout, a pipe) is written to and never replaced, and a link stays a link. Raises
-    StorageError; then an older file of that name is untouched and nothing of the new one is left.
+    What is no file (/dev/null, /dev/stdout, a pipe) is written to and never replaced, and a link stays a link; without
+    `follow` whatever stands under the name is replaced. Raises StorageError; then an older file of that name is
+    untouched and nothing of the new one is left.
     """
-    is_special = os.path.exists(path) and not os.path.isfile(path)
-    path = path if is_special else Path(os.path.realpath(path))
+    is_special = follow and os.path.exists(path) and not os.path.isfile(path)
+    path = path if is_special or not follow else Path(os.path.realpath(path))
     temporary = path.with_name(f"{_TEMPORARY}{path.name}")
     digest = hashlib.sha256()
     with storage_errors(path):
         try:
-            with open(path if is_special else temporary, "wb", buffering=0) as file:
+            if not is_special:
+                temporary.unlink(missing_ok=True)  # left by a killed process, or a link that somebody put there
+            with open(path if is_special else temporary, "wb" if is_special else "xb", buffering=0) as file:
                 for chunk in [chunks] if isinstance(chunks, bytes) else chunks:
                     digest.update(chunk)
                     _write(file.fileno(), memoryview(chunk).cast("B"))
@@ -235,16 +250,43 @@ class RunFolder:
         if self.path.exists() and not self.path.is_dir():
             raise RunFolderError(f"{self.path} is a file; choose another --out")
         if self.path.exists() and not self._is_vacant():
-            is_run = " (a training goes on with qkv train --resume --out)" if self.config.exists() else ""
-            raise RunFolderError(f"{self.path} already exists; choose another --out{is_run}")
+            raise RunFolderError(f"{self.path} already exists; choose another --out{self._how_to_go_on()}")
         if self.path.exists() and not os.access(self.path, os.W_OK | os.X_OK):
             raise UserError(f"no permission to write in {self.path}; choose another --out")
+
+    def make_room(self) -> None:
+        """Take away what a process left here that died before it began, so that another folder can take this name.
+
+        Raises RunFolderError where that is not all there is, or somebody holds it.
+        """
+        self.check_vacant()
+        if self.in_use():
+            raise RunFolderError(f"{self.path} is in use by another qkv; wait for it, or choose another --out")
+        if self.path.is_dir():
+            for leftover in self.path.iterdir():
+                is_folder = leftover.is_dir() and not leftover.is_symlink()
+                shutil.rmtree(leftover) if is_folder else leftover.unlink()
+
+    def _how_to_go_on(self) -> str:
+        """What can be done with the run that is here, in parentheses; "" where it cannot be gone on with."""
+        if not self.config.is_file() or self.is_import:
+            return ""
+        return " (a training goes on with qkv train --resume --out)"
+
+    @property
+    def is_import(self) -> bool:
+        """Whether it holds a model that was trained elsewhere; False where its configuration cannot be read."""
+        try:
+            return bool(load_toml(self.config).get("imported"))
+        except (OSError, UserError):
+            return False
 
     @classmethod
     def open(cls, path: str | Path, *, writing: bool = False) -> "RunFolder":
         """An existing run's folder; with `writing`, locked, and swept of what a killed process left half-written.
 
-        Raises RunFolderError where it is missing, is not a run, or (writing) is in use by another process.
+        Raises RunFolderError where it is missing, is not a run, or (writing) is in use by another process or has a
+        link in the place of what is written.
         """
         folder = cls(Path(path))
         if not folder.path.is_dir():
@@ -253,6 +295,9 @@ class RunFolder:
         if not folder.config.is_file():
             raise RunFolderError(f"{folder.path} is not a run: it has no config.toml; {_instead(folder.path)}")
         if writing:
+            for place in (folder.path / _LOCK, folder.telemetry, folder.checkpoints):
+                if why := folder.why_foreign(place):
+                    raise DamagedFileError(f"{place} {why}; nothing is written there: give a run of your own")
             try:
                 folder._acquire()
             except OSError as error:
@@ -281,8 +326,11 @@ class RunFolder:
     # writing
 
     def write(self, name: str, data: bytes | str) -> str:
-        """Write one file of the folder atomically; returns its sha256. Raises StorageError."""
-        return write_atomically(self.path / name, data.encode() if isinstance(data, str) else data)
+        """Write one file of the folder atomically, in the place of whatever has its name; returns its sha256.
+
+        Raises StorageError.
+        """
+        return write_atomically(self.path / name, data.encode() if isinstance(data, str) else data, follow=False)
 
     def seal(self, facts: Mapping[str, Any]) -> dict[str, Any]:
         """Write `manifest.json`: these facts, the format version, and the sha256 of every final file that is there."""
@@ -293,7 +341,7 @@ class RunFolder:
         """Tell the manifest the hash of a final file that was written anew; one whose values are not those that it was
         written with stays as it is, for `damaged_files` to find. Raises RunFolderError where it cannot be read.
         """
-        manifest = self.read_manifest()
+        manifest = self.read_manifest(altered=True)
         if manifest.get("sha256") == _hash_of(manifest) and isinstance(manifest.get("files"), dict):
             self.write_manifest(manifest | {"files": manifest["files"] | {name: digest}})
 
@@ -305,18 +353,53 @@ class RunFolder:
 
     # reading
 
-    def read_manifest(self) -> dict[str, Any]:
-        """The facts of a finished run. Raises RunFolderError where it is missing, damaged or of a newer version."""
+    def why_foreign(self, path: Path) -> str:
+        """Why a path below this folder is not to be followed, as the end of a sentence: it leads out of the folder, or
+        is neither file nor folder; "" where it may be, and where nothing is there.
+        """
+        if not os.path.lexists(path):
+            return ""
+        target = Path(os.path.realpath(path))
+        if Path(os.path.realpath(self.path)) not in target.parents:
+            return f"is a link that leads out of the run, to {target}"
+        try:
+            kind = target.stat().st_mode
+        except OSError:
+            return "is a link to nothing"
+        return "" if stat.S_ISREG(kind) or stat.S_ISDIR(kind) else "is no file, but a device or a pipe"
+
+    def read_manifest(self, *, altered: bool = False) -> dict[str, Any]:
+        """The facts of a finished run; with `altered` also where they are not those that were written.
+
+        Raises RunFolderError where it is missing, damaged or of a newer version.
+        """
+        if why := self.why_foreign(self.manifest):
+            raise DamagedFileError(f"{self.manifest} {why}; copy the file itself there")
         try:
             manifest = json.loads(self.manifest.read_text(encoding="utf-8"))
         except FileNotFoundError:
-            raise RunFolderError(f"{self.path} has no manifest.json: the run is not finished; use --resume") from None
-        except (OSError, ValueError) as error:
-            raise RunFolderError(f"{self.manifest} cannot be read: {error}") from None
+            how = "import it again" if self.is_import else "finish it with qkv train --resume --out"
+            raise RunFolderError(f"{self.path} has no manifest.json: it is not finished; {how}") from None
+        except (OSError, ValueError, RecursionError) as error:
+            raise DamagedFileError(f"{self.manifest} cannot be read: {error}") from None
         version = manifest.get("format_version") if isinstance(manifest, dict) else None
         if not isinstance(version, int) or version > FORMAT_VERSION:
             raise RunFolderError(f"{self.path} has format version {version}; this qkv reads up to {FORMAT_VERSION}")
+        if not altered and manifest.get("sha256", "") not in ("", _hash_of(manifest)):
+            raise DamagedFileError(
+                f"{self.manifest} is damaged: its values are not those that it was written with; put it back from a"
+                f" copy of the run (qkv verify {typed(self.path)} lists all that is wrong)"
+            )
         return manifest
+
+    def checkpoint_folders(self) -> dict[int, Path]:
+        """Step -> folder of every checkpoint that is there, oldest first, whole or not."""
+        found = {}
+        for path in self.checkpoints.glob("step-*"):
+            named = _STEP.fullmatch(path.name)
+            if named and path.name == f"step-{int(named[1]):08d}" and path.is_dir() and not path.is_symlink():
+                found[int(named[1])] = path
+        return dict(sorted(found.items()))
 
     def weights(self, last_step: int | None = None) -> dict[int, Path]:
         """Step -> file of weights, oldest first: of every checkpoint that is there, and of a finished run its model.
@@ -324,10 +407,8 @@ class RunFolder:
         That is of the last step by its manifest; of `last_step` where it says none; an imported model, which has not
         been trained, is of none.
         """
-        found = {}
-        for path in self.checkpoints.glob("step-*/model.safetensors"):
-            if path.parent.name[5:].isdecimal():
-                found[int(path.parent.name[5:])] = path
+        files = {step: path / "model.safetensors" for step, path in self.checkpoint_folders().items()}
+        found = {step: path for step, path in files.items() if os.path.lexists(path)}
         if self.is_finished and self.model.is_file():
             try:
                 summary = self.read_manifest().get("summary")
@@ -351,19 +432,20 @@ class RunFolder:
 
     def damaged_files(self) -> dict[str, str]:
         """Name -> "missing" or "altered" for each final file that is not as the manifest says, and for the manifest
-        where its values are not those that it was written with; empty if all is well.
+        where its values are not those that it was written with; empty if all is well. Every byte is read.
         """
         found: dict[str, str] = {}
-        files = self.read_manifest().get("files", {})
+        manifest = self.read_manifest(altered=True)
+        files = manifest.get("files", {})
         if not isinstance(files, dict):
             raise RunFolderError(f"{self.manifest} names no files: expected a table of names and hashes")
         for name, expected in files.items():
             path = self.path / name
             if name not in FINAL_FILES or not path.is_file():  # a name from a file is never followed elsewhere
                 found[name] = "missing"
-            elif sha256_of(path) != expected:
+            elif self.why_foreign(path) or sha256_of(path) != expected:
                 found[name] = "altered"
-        if (manifest := self.read_manifest()).get("sha256", "") not in ("", _hash_of(manifest)):
+        if manifest.get("sha256", "") not in ("", _hash_of(manifest)):
             found["manifest.json"] = "altered"
         return found
 
@@ -372,7 +454,7 @@ class RunFolder:
     def in_use(self) -> bool:
         """Whether somebody writes to it now; nothing is changed by asking."""
         try:
-            descriptor = os.open(self.path / _LOCK, os.O_RDONLY)
+            descriptor = os.open(self.path / _LOCK, os.O_RDONLY | _NO_LINK)
         except OSError:
             return False
         try:
@@ -398,7 +480,7 @@ class RunFolder:
         self.close()
 
     def _acquire(self) -> None:
-        descriptor = os.open(self.path / _LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+        descriptor = os.open(self.path / _LOCK, os.O_RDWR | os.O_CREAT | _NO_LINK, 0o644)
         if not lock_file(descriptor):
             holder = os.read(descriptor, 32).decode(errors="replace").strip() if os.name != "nt" else ""
             os.close(descriptor)

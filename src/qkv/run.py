@@ -3,6 +3,7 @@
 `qkv.load` and `qkv.train` give one.
 """
 
+import contextlib
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
@@ -15,7 +16,7 @@ from torch import Tensor
 from qkv import recipe
 from qkv.config import from_dict
 from qkv.data.tokenizers import Tokenizer
-from qkv.errors import ConfigError, RunFolderError, UserError, many, several
+from qkv.errors import ConfigError, DamagedFileError, RunFolderError, UserError, many, several
 from qkv.folder import RunFolder
 from qkv.inspection.onetext import float64_copy, one_text
 from qkv.instruments.ledger import check_kept
@@ -23,7 +24,8 @@ from qkv.models.factored import FactoredMatrix
 from qkv.models.matrices import Catalogue
 from qkv.othernames import unknown_setting
 from qkv.tasks import Data, Evaluation, PredictOptions, Task, find_task
-from qkv.telemetry import History, Telemetry, write_table
+from qkv.telemetry import History, Telemetry, damage, write_table
+from qkv.verified import Damage, check_weights, is_whole
 
 if TYPE_CHECKING:
     from qkv.views.notebook import AttentionView
@@ -48,10 +50,27 @@ class Run:
     @cached_property
     def model(self) -> Any:
         """The model, a plain `torch.nn.Module` in evaluation mode: `model(ids [batch, pos]) -> logits`."""
-        path = self.folder.best if self.weights == "best" else self.folder.model
+        return self._with_weights(self._checked())
+
+    def _checked(self) -> Path:
+        """The file of the weights that were asked for, whole.
+
+        Raises RunFolderError where it is not there, DamagedFileError that also says whether the other one is whole.
+        """
+        path, other = self.folder.best, self.folder.model
+        if self.weights != "best":
+            path, other = other, path
         if not path.is_file():
             raise recipe.no_weights(self.folder, self.config, path.name)
-        return self._with_weights(path)
+        try:
+            check_weights(path)
+        except DamagedFileError as error:
+            name = "last" if self.weights == "best" else "best"
+            if not is_whole(other):
+                raise
+            how = f"the {name} weights are whole: a command that has the option takes them by --weights {name}"
+            raise DamagedFileError(f"{error}; {how}") from None
+        return path
 
     def _with_weights(self, path: Path) -> Any:
         return recipe.opened_model(self.config, path, self._readable)[0]
@@ -75,9 +94,16 @@ class Run:
             )
 
     @property
+    def namer(self) -> Tokenizer | None:
+        """`tokenizer` for whoever names the rows of what is whole: None too where its file is damaged."""
+        with contextlib.suppress(DamagedFileError):
+            return self.tokenizer
+        return None
+
+    @property
     def _readable(self) -> Mapping[str, int] | None:
         """Token -> row, for addresses."""
-        return None if self.tokenizer is None else self.tokenizer.readable
+        return None if self.namer is None else self.namer.readable
 
     @property
     def summary(self) -> dict[str, Any]:
@@ -94,6 +120,17 @@ class Run:
     def telemetry(self) -> Telemetry:
         """What was recorded while it trained; use it as a context manager."""
         return Telemetry(self.folder.telemetry)
+
+    def recorded(self) -> Telemetry:
+        """`telemetry()` for whoever shows what is whole of a run: empty (`is_lost`) where the file is damaged."""
+        try:
+            return self.telemetry()
+        except DamagedFileError:
+            return Telemetry.lost(self.folder.telemetry)
+
+    def damage(self) -> tuple[Damage, ...]:
+        """Every file of the run that is not what was written: its name, what is wrong, and what can be done."""
+        return damage(self.folder)
 
     def history(self, selector: str, measure: str) -> History:
         """A measure over the steps: address -> series with arrays `.step` and `.value`.
@@ -116,6 +153,11 @@ class Run:
     def snapshots(self) -> dict[int, Path]:
         """Step -> file of weights, for every step whose weights were kept, oldest first."""
         return RunFolder(self.path).weights()
+
+    @property
+    def has_start(self) -> bool:
+        """Whether the weights before the first update were kept, and are whole."""
+        return 0 in (kept := self.snapshots()) and is_whole(kept[0])
 
     def catalogue(self, at: int | None = None) -> Catalogue:
         """Every matrix by address, now or at a step whose weights were kept; raises RunFolderError for another."""
@@ -184,8 +226,7 @@ class Run:
 
         Raises ChangeError or AddressError for one that does not fit.
         """
-        path = self.folder.best if self.weights == "best" else self.folder.model
-        model, told = recipe.opened_model(self.config, path, self._readable, several("changes", changes))
+        model, told = recipe.opened_model(self.config, self._checked(), self._readable, several("changes", changes))
         return model, list(told)
 
     def embed(self, texts: Sequence[str]) -> Any:

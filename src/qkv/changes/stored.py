@@ -18,6 +18,7 @@ from qkv.data.vectors import SUFFIXES, is_vector_file, read_vectors
 from qkv.errors import AddressError, ChangeError, SourceError, unknown
 from qkv.models.addresses import parse_address
 from qkv.models.matrices import Catalogue, Part
+from qkv.verified import check_file
 
 __all__ = ["Loader", "RunMatrix", "Stored", "stored_values"]
 
@@ -104,6 +105,7 @@ def _parse(spec: str) -> tuple[str, str | None, int | None]:
 
 def _from_file(path: Path, address: str | None, part: Part, catalogue: Catalogue) -> Tensor:
     """One tensor of a file: the given key, or the part's own address, or a piece of the whole matrix's."""
+    check_file(path)
     try:
         with safe_open(path, framework="pt") as file:
             keys = list(file.keys())

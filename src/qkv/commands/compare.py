@@ -35,16 +35,19 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Do it, print, and return the exit status."""
     from qkv import api
-    from qkv.commands import screen
+    from qkv.commands import damaged, screen
 
     a, b = api.load(args.a, weights=args.weights), api.load(args.b, weights=args.weights)
+    harm = [damaged.told(run, quietly=args.json) for run in ((a,) if a.path == b.path else (a, b))]
+    matrices, circuits, unread = _weights(a, b)
     found = {
         "runs": [str(a.path), str(b.path)],
         "settings": _settings(a, b),
         "figures": _figures(a, b),
-        "matrices": _matrices(a, b),
-        "circuits": _circuits(a, b),
-        "cautions": _cautions(a, b),
+        "matrices": matrices,
+        "circuits": circuits,
+        "cautions": [*unread, *_cautions(a, b)],
+        "damaged": [one for of_run in harm for one in of_run],
     }
     if args.json:
         screen.print_json(found)
@@ -61,7 +64,8 @@ def run(args: argparse.Namespace) -> int:
          _figure(row["cosine"]))
         for row in found["matrices"]
     ]  # fmt: skip
-    screen.print_table(["matrix", f"norm in {names[0]}", f"norm in {names[1]}", "distance", "cosine"], rows)
+    if rows:
+        screen.print_table(["matrix", f"norm in {names[0]}", f"norm in {names[1]}", "distance", "cosine"], rows)
     circuits = [(row["circuit"], *map(_figure, row["norm"])) for row in found["circuits"]]
     if circuits:
         print()
@@ -99,6 +103,16 @@ def _figures(a: "Run", b: "Run") -> dict[str, list[Any]]:
         "parameters",
     )
     return {name: [a.summary.get(name), b.summary.get(name)] for name in names}
+
+
+def _weights(a: "Run", b: "Run") -> tuple[list[dict[str, Any]], list[dict[str, Any]], list[str]]:
+    """`_matrices`, `_circuits`, and no sentence; or neither and why, where the weights of a run are damaged."""
+    from qkv.errors import DamagedFileError
+
+    try:
+        return _matrices(a, b), _circuits(a, b), []
+    except DamagedFileError as error:
+        return [], [], [f"The matrices are not compared: {error}."]
 
 
 def _matrices(a: "Run", b: "Run") -> list[dict[str, Any]]:
@@ -166,7 +180,7 @@ def _cautions(a: "Run", b: "Run") -> list[str]:
             f"The seeds differ ({a.config.seed} and {b.config.seed}): the two began from different random matrices. A "
             "distance near 1.41 is what unrelated starts give, not something training did. Compare circuits and losses."
         )
-    words = [None if run.tokenizer is None else run.tokenizer.vocabulary for run in (a, b)]
+    words = [None if run.namer is None else run.namer.vocabulary for run in (a, b)]
     if words[0] != words[1]:
         cautions.append(
             "The vocabularies differ: row t of W_E names another token in each, and losses in nats per token count "

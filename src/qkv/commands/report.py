@@ -21,11 +21,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Do it, print, and return the exit status."""
     from qkv import api
-    from qkv.commands import screen
+    from qkv.commands import damaged, screen
 
-    path = api.load(args.run).report(out=args.out, texts=tuple(args.text))
+    run = api.load(args.run)
+    path = run.report(out=args.out, texts=tuple(args.text))
+    harm = damaged.told(run, quietly=args.json, shown="The page")
     if args.json:
-        screen.print_json({"run": args.run, "report": str(path), "bytes": path.stat().st_size})
+        screen.print_json({"run": args.run, "report": str(path), "bytes": path.stat().st_size, "damaged": harm})
     else:
         print(f"{path}  ({path.stat().st_size / 1e6:.1f} MB; open it in a browser)")
     return 0

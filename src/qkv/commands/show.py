@@ -64,10 +64,11 @@ def run(args: argparse.Namespace) -> int:
     if args.answers and args.patch is None:
         raise UserError("--answers names the two answers that --patch compares; add --patch OTHER")
     from qkv import api
-    from qkv.commands import screen, show_matrix, show_moved, show_pair, show_patched, show_run, show_text
+    from qkv.commands import damaged, screen, show_matrix, show_moved, show_pair, show_patched, show_run, show_text
     from qkv.commands.nearest import nearest, said
 
     loaded = api.load(args.run, weights=args.weights)
+    harm = damaged.told(loaded, quietly=args.json)
     if args.measure and (args.text is not None or args.address is not None):
         raise UserError("--measure chooses what the table of all matrices shows; leave it out here")
     steps = nearest(loaded, *whens) if args.text is not None else ()
@@ -88,7 +89,7 @@ def run(args: argparse.Namespace) -> int:
     if args.text is not None:
         shown = said(loaded, shown, whens, steps)
     if args.json:
-        screen.print_json(shown.as_json())
+        screen.print_json(shown.as_json() | {"damaged": harm})
     else:
         shown.print()
     return 0

@@ -216,7 +216,7 @@ def look(run: "Run", address: str, at: int | None) -> Shown | Nearest:
 
 
 def _pattern(run: "Run", address: str, at: int | None) -> PatternShown:
-    with run.telemetry() as telemetry:
+    with run.recorded() as telemetry:
         found = measured(telemetry, address, at)
     if found.series:
         return PatternShown(address, found)
@@ -232,10 +232,10 @@ def _look(run: "Run", address: str, at: int | None, asked: int | None) -> Shown:
     if parsed.token is not None:
         return _row(run, address, at)
     values = _stored(_values(run, address, at), parsed.name)
-    with run.telemetry() as telemetry:
+    with run.recorded() as telemetry:
         found = measured(telemetry, address, asked)
     rows = None
-    if address in ("W_E", "W_U") and run.tokenizer is not None and 0 in run.snapshots():
+    if address in ("W_E", "W_U") and run.namer is not None and run.has_start:
         before = _values(run, address, 0)
         pair = (before, values) if address == "W_E" else (before.T, values.T)
         rows = show_rows.rows_table(run, address, *pair, at)
@@ -244,7 +244,7 @@ def _look(run: "Run", address: str, at: int | None, asked: int | None) -> Shown:
 
 def _circuit(run: "Run", address: str, at: int | None, asked: int | None) -> CircuitShown:
     circuit = run.catalogue(at).circuit(address)
-    with run.telemetry() as telemetry:
+    with run.recorded() as telemetry:
         found = measured(telemetry, address, asked)
     return CircuitShown(
         address=address,
@@ -290,11 +290,11 @@ def _row(run: "Run", address: str, at: int | None) -> RowShown:
     if len(part.entry.shape) < 2:
         how = f"qkv show {typed(run.path)} {name}"
         raise AddressError(f"{address} is one number and no row of a table; all of them: {how}")
-    before, after = (_values(run, name, step) for step in (0 if 0 in run.snapshots() else at, at))
+    before, after = (_values(run, name, step) for step in (0 if run.has_start else at, at))
     if part.entry.kind == "W_U":
         before, after = before.T, after.T
     counts = show_rows.counts_of(run, name) if of_tokens else None
-    label = run.tokenizer.token if of_tokens and run.tokenizer is not None else str
+    label = run.namer.token if of_tokens and run.namer is not None else str
     near = neighbours(before, after, row, N_NEIGHBOURS)
     earned = show_rows.ledger_by_row(run, name, "earned_rows", at) if of_tokens else None
     return RowShown(
@@ -304,5 +304,5 @@ def _row(run: "Run", address: str, at: int | None) -> RowShown:
         label=label,
         history=show_rows.history(run, name, row, at),
         earned=None if earned is None else float(earned[row]),
-        started=0 in run.snapshots(),
+        started=run.has_start,
     )

@@ -78,10 +78,10 @@ class RowsTable:
 
 def rows_table(run: "Run", name: str, before: np.ndarray, after: np.ndarray, at: int | None) -> RowsTable:
     """Rows of W_E or columns of W_U, both given as [n_rows, d_model]."""
-    with run.telemetry() as telemetry:
+    with run.recorded() as telemetry:
         specials = tuple((telemetry.fact("special_tokens") or {}).values())
         where = counted_in(telemetry.fact("tokens_counted"))
-    label = str if run.tokenizer is None else run.tokenizer.token
+    label = str if run.namer is None else run.namer.token
     earned, seen = (ledger_by_row(run, name, measure, at) for measure in ("earned_rows", "row_gradient"))
     return RowsTable(
         counts_of(run, name), drifts(before, after), turns(before, after), earned, seen, label, specials, where
@@ -94,14 +94,14 @@ def counts_of(run: "Run", name: str) -> np.ndarray | None:
     Of pairs in the side that the table reads, of W_U in the target, which it writes.
     """
     table = name if name.endswith("W_E") else "dec.W_E" if run.task.stack == "encoder-decoder" else "W_E"
-    with run.telemetry() as telemetry:
+    with run.recorded() as telemetry:
         return telemetry.vector(run.catalogue().aliases.get(table, table), "row_count")
 
 
 def ledger_by_row(run: "Run", name: str, measure: str, at: int | None) -> np.ndarray | None:
     """What the ledger says of each row up to a step; None where none was kept."""
     storage = run.catalogue().entry(name).storage
-    with run.telemetry() as telemetry:
+    with run.recorded() as telemetry:
         try:
             return telemetry.vector(storage, measure, at=at)
         except AddressError:

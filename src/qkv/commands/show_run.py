@@ -10,7 +10,8 @@ from qkv.commands import heat, screen
 from qkv.errors import AddressError, UserError
 from qkv.inspection.reading import Answer, read
 from qkv.instruments.ledger import check_kept
-from qkv.telemetry import MatrixRow, Telemetry
+from qkv.instruments.measures import norm
+from qkv.telemetry import AddressRow, MatrixRow
 
 if TYPE_CHECKING:
     from qkv.api import Run
@@ -125,10 +126,14 @@ def _print_answer(rank: int, answer: Answer) -> None:
 def look(run: "Run", measure: str, at: int | None) -> RunShown:
     """Read what `print` shows, as it was at step `at` or at the end.
 
+    Of a run whose telemetry is damaged these are the norms of its weights, which do not come from it.
+
     Raises AddressError for a measure that was not recorded, UserError for a step that the run has not reached.
     """
     check_kept(measure, run.config.ledger)
-    with Telemetry(run.path / "telemetry.sqlite") as telemetry:
+    with run.recorded() as telemetry:
+        if telemetry.is_lost:
+            return RunShown(run, [], "norm", np.zeros(0), {}, {}, _of_weights(run, at), at)
         last = telemetry.ends()[1]
         if at is not None and at > last:
             raise UserError(
@@ -150,3 +155,20 @@ def look(run: "Run", measure: str, at: int | None) -> RunShown:
             null = {pair.address: (pair.step, pair.value, pair.null) for pair in pairs}
         answers = read(run.path, telemetry) if at is None else []
     return RunShown(run, answers, measure, steps, curves, null, rows, at)
+
+
+def _of_weights(run: "Run", at: int | None) -> list[MatrixRow]:
+    """The norm of every matrix, from the weights of step `at` where they were kept, else from the last ones."""
+    step = at if at in run.snapshots() else None
+    rows = []
+    for entry in run.catalogue(step):
+        about = AddressRow(
+            address=entry.address,
+            site=entry.site,
+            layer=entry.layer,
+            kind=entry.kind,
+            shape=tuple(entry.parameter.shape),
+        )
+        last = int(run.summary.get("steps") or 0)
+        rows.append(MatrixRow(about, last if step is None else step, {"norm": norm(entry.parameter.detach())}))
+    return rows

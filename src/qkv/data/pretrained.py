@@ -15,7 +15,8 @@ from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers
 from qkv.data.reading import missing_file
 from qkv.data.sentencepiece import FILES, are_rules, read_sides
 from qkv.data.signatures import refuse_pointer
-from qkv.errors import SourceError
+from qkv.errors import DamagedFileError, SourceError
+from qkv.verified import check_file
 
 __all__ = ["SOURCE_FILE", "read_tokenizer"]
 
@@ -33,7 +34,8 @@ _EXPECTED = (
 def read_tokenizer(path: Path) -> tuple[tokenizers.Tokenizer, tokenizers.Tokenizer | None]:
     """The tokenizer in a file or folder, and that of the source side where there is another.
 
-    Raises SourceError where the path is missing, holds no tokenizer, or a broken one.
+    Raises SourceError where the path is missing, holds no tokenizer, or a broken one, DamagedFileError where it is that
+    of a run and has changed since.
     """
     if not path.exists():
         raise missing_file(path, "tokenizer kind, file or folder")
@@ -41,7 +43,7 @@ def read_tokenizer(path: Path) -> tuple[tokenizers.Tokenizer, tokenizers.Tokeniz
         refuse_pointer(file)
     try:
         found = _from_folder(path) if path.is_dir() else _from_file(path)
-    except SourceError:
+    except (SourceError, DamagedFileError):
         raise
     except Exception as error:  # the library raises plain Exception for every broken file
         reason = str(error).splitlines()[0][:200]
@@ -75,6 +77,8 @@ def _from_folder(folder: Path) -> _Sides | tokenizers.Tokenizer | None:
 def _from_json(path: Path) -> _Sides:
     """A tokenizer.json, with its companion where there is one."""
     other = path.parent / SOURCE_FILE
+    for file in (path, other):
+        check_file(file)
     source = _json(other) if path.name == "tokenizer.json" and other.is_file() else None
     return _json(path), source
 

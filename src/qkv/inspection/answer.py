@@ -20,6 +20,7 @@ from qkv.folder import RunFolder
 from qkv.inspection.snapshots import stored
 from qkv.tasks import Task, find_task
 from qkv.telemetry import Telemetry
+from qkv.verified import check_file
 
 __all__ = ["Answer", "Evidence", "apart", "listed", "many", "number", "percent", "unit_of"]
 
@@ -58,7 +59,10 @@ class Evidence:
     @cached_property
     def settings(self) -> dict[str, Any]:
         """The tables of config.toml."""
-        return load_toml(self.folder.config) if self.folder.config.is_file() else {}
+        if not self.folder.config.is_file():
+            return {}
+        check_file(self.folder.config)
+        return load_toml(self.folder.config)
 
     @cached_property
     def tokenizer(self) -> Tokenizer | None:

@@ -8,10 +8,10 @@ ones.
 from pathlib import Path
 
 import numpy as np
-from safetensors import SafetensorError, safe_open
 
 from qkv.errors import AddressError, RunFolderError, unknown
 from qkv.folder import RunFolder
+from qkv.training.tensorfile import open_weights
 
 __all__ = ["stored"]
 
@@ -22,13 +22,10 @@ def stored(folder: str | Path, address: str, step: int | None = None) -> np.ndar
     Raises AddressError for a matrix that is not there, RunFolderError for a step that was not kept or a damaged file.
     """
     path = _path(Path(folder), step)
-    try:
-        with safe_open(path, framework="numpy") as file:
-            if address not in file.keys():  # noqa: SIM118 - not a dictionary
-                raise AddressError(unknown("matrix", address, file.keys()))
-            return file.get_tensor(address)
-    except (SafetensorError, OSError) as error:
-        raise RunFolderError(f"{path} is damaged ({error}); choose another step") from None
+    with open_weights(path) as file:
+        if address not in file.keys():  # noqa: SIM118 - not a dictionary
+            raise AddressError(unknown("matrix", address, file.keys()))
+        return file.get_tensor(address)
 
 
 def _path(folder: Path, step: int | None) -> Path:

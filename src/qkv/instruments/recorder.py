@@ -16,10 +16,9 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import numpy as np
-from safetensors.torch import load_file
 from torch import Tensor
 
-from qkv.errors import ConfigError, unknown
+from qkv.errors import ConfigError, RunFolderError, unknown
 from qkv.instruments.looks import Looks, Moments
 from qkv.instruments.probe import Probe
 from qkv.instruments.registry import AT_REST, LIGHT
@@ -28,6 +27,7 @@ from qkv.instruments.schedule import LEVELS, WatchConfig
 from qkv.instruments.tokens import MOST_COUNTED, count_tokens, ids_read, specials
 from qkv.telemetry import RUN_ARM, Store
 from qkv.training.record import EvaluationRecord, Event, Observer, Outcome, RunContext, StepRecord
+from qkv.training.tensorfile import load_weights
 
 __all__ = ["Recorder"]
 
@@ -241,12 +241,16 @@ def _unclip(grad_norms: np.ndarray, total: float, clip: float) -> float:
 
 
 def _start_weights(context: RunContext) -> dict[str, Tensor] | None:
-    """The weights at step 0: those of now at the start, the checkpoint's on a resume, None where that is gone."""
+    """The weights at step 0: those of now at the start, the checkpoint's on a resume, None where that is gone or
+    damaged."""
     if context.start_step == 0:
         return context.catalogue.state()
     path = context.folder / "checkpoints" / "step-00000000" / "model.safetensors" if context.folder else None
-    state = load_file(path) if path is not None and path.is_file() else None
-    if state is None or not set(context.catalogue.addresses) <= set(state):
+    try:
+        state = load_weights(path) if path is not None else {}
+    except RunFolderError:
+        return None
+    if not set(context.catalogue.addresses) <= set(state):
         return None
     device = next(iter(context.catalogue)).parameter.device
     return {address: values.to(device) for address, values in state.items()}

@@ -5,12 +5,9 @@ under our own names, with a small modelling file of ours beside it, and says so.
 for the same model; the folder appears whole or not at all.
 """
 
-import contextlib
-import glob
 import json
 import os
-import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +17,7 @@ from torch import Tensor
 from qkv.data.sentencepiece import END, PAD, UNKNOWN, sentencepiece_files
 from qkv.data.tokenizers import Tokenizer
 from qkv.errors import ConfigError, RunFolderError, SourceError
-from qkv.folder import check_place, storage_errors, write_atomically
+from qkv.folder import check_place, write_atomically
 from qkv.interop.families import FAMILIES
 from qkv.interop.family import Family
 from qkv.interop.folders import INDEX, SINGLE
@@ -29,6 +26,7 @@ from qkv.interop.lines import as_line
 from qkv.interop.own import OWN_CLASSES, OWN_FILE, own_family, own_file, own_settings
 from qkv.interop.settings import Reading, read_config
 from qkv.models.layout import ModelConfig, Patches
+from qkv.staging import check_elsewhere, staged
 from qkv.training.tensorfile import streamed
 
 __all__ = ["Fit", "check_export", "find_family", "write_checkpoint"]
@@ -141,7 +139,8 @@ def write_checkpoint(
         settings, tensors = own_settings(config), _tensors(own_family(config.kind), config, state)
     ids = _no_tokens(config) | _token_ids(tokenizer, config) | dict(marks or {})
     settings |= {key: value for key, value in ids.items() if key not in settings}
-    with _new_folder(out) as folder:
+    check_export(out)
+    with staged(out) as folder:
         _write_json(folder / "config.json", settings)
         _write_tensors(folder, tensors, largest_file)
         if config.patches is not None:
@@ -261,50 +260,6 @@ def check_export(out: Path) -> None:
     Raises RunFolderError where it is there and not empty, or where you are, UserError where no folder can be made.
     """
     check_place(out, folder=True)
-    if out.resolve() == Path.cwd():
-        raise RunFolderError(f"{out} is the folder that you are in; choose another --out")
+    check_elsewhere(out)
     if os.path.lexists(out) and not (out.is_dir() and not any(out.iterdir())):
         raise RunFolderError(f"{out} is there already; choose another --out")
-
-
-@contextlib.contextmanager
-def _new_folder(out: Path) -> Iterator[Path]:
-    """A folder beside `out` that takes its name once it is complete, and is gone where it is not.
-
-    Raises RunFolderError where `out` is there and not empty, UserError where no folder can be made.
-    """
-    check_export(out)
-    temporary = out.with_name(f".part-{out.name}-{os.getpid()}")
-    _sweep(out)
-    with storage_errors(out):
-        temporary.mkdir(parents=True)
-    try:
-        yield temporary
-        with storage_errors(out):
-            if out.exists():
-                out.rmdir()
-            temporary.rename(out)
-    except BaseException:
-        shutil.rmtree(temporary, ignore_errors=True)
-        raise
-
-
-def _sweep(out: Path) -> None:
-    """Remove what exports into `out` left whose process was killed."""
-    for leftover in out.parent.glob(f".part-{glob.escape(out.name)}-*"):
-        owner = leftover.name.rpartition("-")[2]
-        if owner.isdecimal() and not _is_running(int(owner)):
-            shutil.rmtree(leftover, ignore_errors=True)
-
-
-def _is_running(process: int) -> bool:
-    """Whether there is a process of that number; on Windows, where asking would end it, always said to be."""
-    if os.name == "nt":
-        return True
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:
-        return True
-    return True

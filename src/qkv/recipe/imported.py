@@ -18,6 +18,7 @@ from qkv.models.matrices import Catalogue
 from qkv.presets import PRESETS
 from qkv.recipe.facts import machine_facts
 from qkv.recipe.request import RunConfig
+from qkv.staging import staged
 from qkv.tasks import TASKS
 from qkv.telemetry import Store
 from qkv.training.config import TrainingConfig
@@ -32,10 +33,12 @@ LARGEST_MEASURED = 20_000_000
 
 
 def import_run(imported: Imported, out: Path) -> Path:
-    """Write a checkpoint as a new run folder and give its path.
+    """Write a checkpoint as a new run folder, which is there whole or not at all, and give its path.
 
     Raises RunFolderError where the place is taken, StorageError where it cannot be written; nothing is left then.
     """
+    final = RunFolder(out)
+    final.check_vacant()
     n_parameters = sum(values.numel() for values in imported.state.values())
     preset = PRESETS[imported.family.preset]
     config = RunConfig(
@@ -49,7 +52,7 @@ def import_run(imported: Imported, out: Path) -> Path:
         training=TrainingConfig(batch_size=1, optimizer=preset.optimizer),
         machine=resolve_machine("cpu", "fp32", 0),
     )
-    with RunFolder.create(out) as folder:
+    with staged(out) as place, RunFolder.create(place) as folder:
         folder.write("config.toml", dump_toml(to_dict(config)))
         if imported.tokenizer is not None:
             for name, content in imported.tokenizer.files().items():
@@ -58,7 +61,7 @@ def import_run(imported: Imported, out: Path) -> Path:
         link(folder.model, folder.best)
         _measure(folder, config, imported)
         summary = {
-            "run": str(folder.path),
+            "run": str(out),
             "steps": 0,
             "tokens": 0,
             "parameters": n_parameters,
@@ -68,7 +71,8 @@ def import_run(imported: Imported, out: Path) -> Path:
         about = {"folder": config.imported, "family": imported.family.name, "notes": imported.notes}
         about |= {"marks": imported.marks}
         folder.seal(machine_facts(config) | {"parent": "", "imported": about, "summary": summary})
-    return folder.path
+        final.make_room()
+    return out
 
 
 def _measure(folder: RunFolder, config: RunConfig, imported: Imported) -> None:

@@ -13,7 +13,7 @@ from qkv.recipe.assemble import Parts, assemble
 from qkv.telemetry import NULL_ARM, Store
 from qkv.training.ranks import ALONE, Ranks
 from qkv.training.record import Outcome
-from qkv.training.tensorfile import load_tensors
+from qkv.training.tensorfile import load_weights
 
 __all__ = ["NULL_SHARE", "null_steps", "train_null"]
 
@@ -61,7 +61,7 @@ def _train(parts: Parts, outcome: Outcome, folder: RunFolder, store: Store | Non
     )
     shares = config.machine.shard and ranks.world > 1
     null = assemble(config, parts.corpus, resumed_at=1, keeps_start=False, shares=shares)  # step 0 was made already
-    null.catalogue.load_state(load_tensors(folder.checkpoints / "step-00000000" / "model.safetensors"))
+    null.catalogue.load_state(load_weights(folder.checkpoints / "step-00000000" / "model.safetensors"))
     start = {} if store is None else {address: values.clone() for address, values in null.catalogue.state().items()}
     watching = {"watching": config.watching, "start": start, "arm": NULL_ARM}
     null.train(

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from qkv.changes import RunMatrix, parse_changes, plan_changes
@@ -15,7 +14,7 @@ from qkv.models import build
 from qkv.models.matrices import Catalogue
 from qkv.recipe.imported import tokenizer_of
 from qkv.recipe.request import RunConfig
-from qkv.training.tensorfile import load_tensors
+from qkv.training import tensorfile
 
 __all__ = ["by_every_name", "load_weights", "opened_model", "run_matrix", "shared_names"]
 
@@ -24,13 +23,13 @@ _AFTER_ALL = 1 << 60
 
 
 def load_weights(path: Path) -> dict[str, Tensor]:
-    """The tensors of a safetensors file by address.
+    """The weights of a run by address, from one of its files.
 
-    Raises RunFolderError where it is missing or damaged.
+    Raises RunFolderError where it is missing, DamagedFileError where it fails the checks of `qkv.verified`.
     """
     if not path.is_file():
         raise RunFolderError(f"{path} is not there; expected the weights of a run")
-    return load_tensors(path)
+    return tensorfile.load_weights(path)
 
 
 def opened_model(
@@ -83,14 +82,11 @@ def run_matrix(wanted: RunMatrix) -> Tensor:
             f"load({wanted.run}:{wanted.address}): its rows are of other tokens, for that run has another tokenizer;"
             f" give --tokenizer {folder.tokenizer}, or take single rows, as W_E[the]=load({wanted.run})"
         )
-    try:
-        with safe_open(path, framework="pt") as file:
-            there = list(file.keys())
-            name = wanted.address if wanted.address in there else shared_names(config).get(wanted.address, "")
-            if name in there:
-                return file.get_tensor(name)
-    except SafetensorError as error:
-        raise ChangeError(f"{path} cannot be read as safetensors: {error}") from None
+    with tensorfile.open_weights(path, "pt") as file:
+        there = list(file.keys())
+        name = wanted.address if wanted.address in there else shared_names(config).get(wanted.address, "")
+        if name in there:
+            return file.get_tensor(name)
     try:
         with torch.no_grad():
             return Catalogue(opened_model(config, path, words)[0], words).part(wanted.address).view().clone()

@@ -123,7 +123,7 @@ def _elsewhere(folder: RunFolder, config: RunConfig) -> list[str]:
     """What of this machine is not as it was in every session of the run."""
     now, sessions = machine_facts(config) | {"ranks": 1, "shard": False}, []  # replay is one process
     try:
-        with Telemetry(folder.telemetry) as telemetry:
+        with Telemetry(folder.telemetry, altered=True) as telemetry:
             sessions = list(telemetry.fact("machines") or [])
     except RunFolderError:
         pass
@@ -174,7 +174,7 @@ def _replay(folder: RunFolder, parts: Parts, segment: Segment, notes: list[str],
                 )
             finally:
                 parts.plan.at_end()
-        with Telemetry(folder.telemetry) as then, Telemetry(again) as now:
+        with Telemetry(folder.telemetry, altered=True) as then, Telemetry(again) as now:
             if exact:
                 return watched.faults + _rows(then, now, segment) + _cells(then, now, segment)
             notes += [f"replayed elsewhere, {words}" for words in watched.distances]

@@ -39,6 +39,7 @@ from qkv.training.brief import bytes_worth_reading
 from qkv.training.config import TrainingConfig
 from qkv.training.precision import Machine
 from qkv.training.precision import resolve as resolve_machine
+from qkv.verified import check_file, check_weights
 
 __all__ = ["OPTIONS", "Request", "RunConfig", "resolve", "same_run"]
 
@@ -193,11 +194,13 @@ class RunConfig:
     """Whether an account is kept of which matrix earned the loss."""
 
     @classmethod
-    def read(cls, path: Path) -> "RunConfig":
-        """The configuration in a `config.toml`.
+    def read(cls, path: Path, *, altered: bool = False) -> "RunConfig":
+        """The configuration in a `config.toml`; with `altered` also where it is not the one that was written.
 
         Raises RunFolderError where the file is not one of ours.
         """
+        if not altered:
+            check_file(path)
         try:
             return from_dict(cls, load_toml(path))
         except (ConfigError, TypeError) as error:
@@ -309,9 +312,10 @@ def _check_no_run(source: str) -> None:
     if not source or not ((folder / "config.toml").is_file() and any((folder / name).is_file() for name in _OF_A_RUN)):
         return
     run = shlex.quote(source)
+    resume = "" if RunFolder(folder).is_import else f" to go on with it: qkv train --out {run} --resume;"
     raise ConfigError(
-        f"{source} is a run folder, not something to train on; to go on with it: qkv train --out {run} --resume;"
-        f" to start from its weights: qkv train SOURCE --from {run}"
+        f"{source} is a run folder, not something to train on;{resume} to start from its weights: qkv train SOURCE"
+        f" --from {run}"
     )
 
 
@@ -481,6 +485,8 @@ def _parent(request: Request, task: Task) -> _Parent | None:
     for name in ("preset", "tokenizer", "vocab", "parameters"):
         if getattr(request, name) or name in _settings_of(request, "data"):
             raise ConfigError(f"--from goes on with the {name} of that run; leave --{name} out")
+    if folder.best.is_file():
+        check_weights(folder.best)
     if config.watched == "names":
         raise RunFolderError(
             f"--from {request.from_run} is a model of another program; qkv has not the code to train it"

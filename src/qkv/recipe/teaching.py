@@ -27,7 +27,7 @@ from qkv.tasks import Batch
 from qkv.training.config import TeachingConfig
 from qkv.training.ranks import ALONE, Ranks
 from qkv.training.record import Observer
-from qkv.training.tensorfile import load_tensors, streamed
+from qkv.training.tensorfile import load_weights, streamed
 
 __all__ = ["STUDENT_COST", "Teachers", "taught", "teacher_seed", "train_teachers"]
 
@@ -153,7 +153,7 @@ def _train(
 def _kept(folder: RunFolder) -> dict[str, Tensor]:
     """Every tensor of the file of teachers; none where there is no such file."""
     path: Path = folder.teachers
-    return load_tensors(path) if path.is_file() else {}
+    return load_weights(path) if path.is_file() else {}
 
 
 def _of(kept: dict[str, Tensor], number: int) -> dict[str, Tensor]:

@@ -140,8 +140,10 @@ def train(request: Request, *, out: Path | None, listening: Listening, cache: Pa
 def resume(request: Request, *, out: Path, listening: Listening, cache: Path | None) -> Path:
     """Go on with the run in `out` from its newest whole checkpoint, or say that it is finished.
 
-    Raises ConfigError where an option differs from the run's, RunFolderError where its data changed.
+    Raises ConfigError where an option differs from the run's, RunFolderError where its data changed, or where it is a
+    model that was imported.
     """
+    _refuse_import(RunFolder.open(out))
     with join() as ranks, RunFolder.open(out, writing=True) if ranks.is_first else RunFolder(out) as folder:
         request = _shared(request, ranks)
         config, corpus, data = None, None, None
@@ -171,6 +173,18 @@ def resume(request: Request, *, out: Path, listening: Listening, cache: Path | N
         parts = _assembled(config, corpus, ranks, resumed_at=found.state.step if found else 0)
         _run(parts, folder, listening, cache, resume_from=found, ranks=ranks)
     return folder.path
+
+
+def _refuse_import(folder: RunFolder) -> None:
+    """Make sure that a run was trained here; nothing in it is touched. Raises RunFolderError."""
+    if not folder.is_import:
+        return
+    run = typed(folder.path)
+    if folder.is_finished:
+        how = f"to train it further: qkv train SOURCE --from {run} --out NEW"
+    else:
+        how = f"its import was cut short; remove {run} and import the model again: qkv import DIR --out {run}"
+    raise RunFolderError(f"{folder.path} is an imported model, which has no training to go on with; {how}")
 
 
 def _assembled(config: RunConfig, corpus: Any, ranks: Ranks, resumed_at: int = 0) -> Parts:

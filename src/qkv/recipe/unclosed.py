@@ -40,4 +40,8 @@ def no_weights(folder: RunFolder, config: RunConfig, name: str) -> RunFolderErro
     """Why a run has no `name` (its last or its best weights) yet, and what to do."""
     if config.watched and not folder.is_finished:
         return not_ours(folder)
+    if config.imported:
+        return RunFolderError(
+            f"{folder.path} has no {name}: its import was cut short; import it again into a new folder"
+        )
     return RunFolderError(f"{folder.path} has no {name} yet; let it train on with --resume")

@@ -45,7 +45,7 @@ def verify(
     if folder.in_use():
         raise RunFolderError(f"{folder.path} is being written to; verify it when its training has stopped")
     try:
-        config = RunConfig.read(folder.config)
+        config = RunConfig.read(folder.config, altered=True)
     except RunFolderError as error:
         fault = Fault(file="config.toml", sentence=str(error))
         checks = [_files(folder, watched=False)]
@@ -89,6 +89,9 @@ def _watched(found: list[Standing]) -> Check:
 def _files(folder: RunFolder, watched: bool) -> Check:
     """The hash of every final file."""
     faults: list[Fault] = []
+    if not folder.is_finished and folder.is_import:
+        faults = [Fault(file="manifest.json", sentence="it is missing: the import was cut short; import it again")]
+        return Check(name="files", compared=0, what="final files against their hashes", faults=tuple(faults))
     if not folder.is_finished:
         words = (
             f"{unclosed(folder)}, so nothing holds the hashes of its files; what it recorded can be read (qkv show)"

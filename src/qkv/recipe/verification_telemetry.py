@@ -59,7 +59,7 @@ def check_telemetry(folder: RunFolder, config: RunConfig, found: list[Standing],
     ):  # killed between its first files
         return Check(name="telemetry", compared=0, what=what, unchecked=("it ended before anything was recorded",))
     try:
-        with Telemetry(folder.telemetry) as telemetry:
+        with Telemetry(folder.telemetry, altered=True) as telemetry:
             faults += [Fault(file=_FILE, sentence=sentence) for sentence in telemetry.faults()]
             compared += _rows(telemetry, folder, found, faults)
             usable = {one.step: one for one in found if one.has_weights}

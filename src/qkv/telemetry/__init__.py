@@ -5,6 +5,7 @@ Store        the writer, used by the recorder and the training
 Telemetry    the reader, used by inspection, views and commands, also while the training runs
 """
 
+from qkv.telemetry.connection import damage
 from qkv.telemetry.history import Arrays, History, write_table
 from qkv.telemetry.queries import Memory, Telemetry
 from qkv.telemetry.rows import (
@@ -50,6 +51,7 @@ __all__ = [
     "Store",
     "Memory",
     "Telemetry",
+    "damage",
     "select",
     "write_table",
 ]

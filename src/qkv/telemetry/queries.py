@@ -6,6 +6,7 @@ undefined; a grid marks them NaN, because an array needs something there: show b
 """
 
 import json
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from qkv.errors import AddressError, unknown
-from qkv.telemetry.connection import explained, open_reader
+from qkv.telemetry.connection import explained, open_nothing, open_reader
 from qkv.telemetry.rows import (
     NULL_ARM,
     RUN_ARM,
@@ -85,12 +86,26 @@ class Telemetry:
     matches nothing or a measure that was not recorded.
     """
 
-    def __init__(self, path: str | Path, memory: Memory | None = None) -> None:
-        """`memory` is kept from one opening of a file to the next: of a training that goes on only news are read."""
+    is_lost = False
+    """Whether what was recorded cannot be read, and this stands in its place."""
+
+    def __init__(self, path: str | Path, memory: Memory | None = None, *, altered: bool = False) -> None:
+        """`memory` is kept from one opening of a file to the next: of a training that goes on only news are read.
+
+        With `altered` a file is read too whose bytes are not those that a finished run has the hash of.
+        """
         self.path = Path(path)
-        self._connection = open_reader(self.path)
+        self._connection = open_reader(self.path, altered=altered)
         self._memory = memory
         self._addresses: list[AddressRow] = []
+
+    @classmethod
+    def lost(cls, path: str | Path) -> "Telemetry":
+        """Telemetry in which nothing was recorded, for whoever shows the rest of a run whose own is damaged."""
+        found = cls.__new__(cls)
+        found.path, found._connection, found._memory, found._addresses = Path(path), open_nothing(), None, []
+        found.is_lost = True
+        return found
 
     def close(self) -> None:
         """Let go of the file."""
@@ -370,21 +385,27 @@ class Telemetry:
 
     def faults(self) -> list[str]:
         """What SQLite itself finds wrong with the file's pages and indices; empty where it is whole."""
-        return [row[0] for row in self._rows("PRAGMA integrity_check(10)") if row[0] != "ok"]
+        with explained(self.path, "read"):
+            self._connection.begin(math.inf)  # as long as the file is large
+            rows = self._connection.execute("PRAGMA integrity_check(10)").fetchall()
+        return [row[0] for row in rows if row[0] != "ok"]
 
     # inside
 
     def _rows(self, sql: str, *values: Any) -> list[tuple[Any, ...]]:
         with explained(self.path, "read"):
+            self._connection.begin()
             return self._connection.execute(sql, values).fetchall()
 
     def _columns(self, n: int, sql: str, *values: Any) -> list[np.ndarray]:
         """The `n` columns of a long result as float64 arrays, NULL as NaN."""
         blocks = [np.zeros((n, 0))]
         with explained(self.path, "read"):
+            self._connection.begin()
             cursor = self._connection.execute(sql, values)
             while rows := cursor.fetchmany(BLOCK):
                 blocks.append(np.array(rows, dtype=np.float64).T)
+                self._connection.begin()
         return list(np.concatenate(blocks, axis=1))
 
     def _measure_id(self, measure: str) -> int:

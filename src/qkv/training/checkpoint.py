@@ -10,7 +10,6 @@ function of step and horizon alone, and nothing that is written ever flows back:
 
 import contextlib
 import dataclasses
-import hashlib
 import json
 import os
 import shutil
@@ -20,14 +19,16 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 
 from torch import Tensor
 
-from qkv.errors import RunFolderError
+from qkv.errors import DamagedFileError, RunFolderError
+from qkv.folder import CHECKPOINT_FILES as FILES
 from qkv.folder import RunFolder, link, sha256_of, storage_errors, sync_folder, write_atomically
 from qkv.training.spikes import ONSET, Rollback
 from qkv.training.tensorfile import TensorFile, load_tensors
+from qkv.verified import read_state, state_digest
 
 if TYPE_CHECKING:
     from qkv.models.matrices import Catalogue
@@ -47,9 +48,6 @@ __all__ = [
     "standing",
     "unfinished_path",
 ]
-
-FILES = ("model.safetensors", "optimizer.safetensors")
-"""What a checkpoint holds beside its state: the weights, and what the optimizer keeps."""
 
 FINISHED = ("steps", "minutes", "loss", "budget")
 """Reasons to stop after which there is nothing to resume."""
@@ -401,7 +399,7 @@ def unfinished_path(folder: RunFolder, step: int) -> Path:
 
 
 def _steps(folder: RunFolder) -> list[int]:
-    return [int(p.name[5:]) for p in folder.checkpoints.glob("step-*") if p.name[5:].isdigit()]
+    return list(folder.checkpoint_folders())
 
 
 def _remove(path: Path) -> None:
@@ -415,29 +413,40 @@ def _remove(path: Path) -> None:
 
 def _state_json(state: TrainingState, files: Mapping[str, str]) -> bytes:
     content: dict[str, Any] = {"format_version": 1, "training": dataclasses.asdict(state), "files": dict(files)}
-    content["sha256"] = _digest(content)
+    content["sha256"] = state_digest(content)
     return (json.dumps(content, indent=1, allow_nan=False) + "\n").encode()
-
-
-def _digest(content: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(content, sort_keys=True, allow_nan=False).encode()).hexdigest()
 
 
 def _read_state(path: Path) -> tuple[TrainingState, dict[str, str]]:
     """The state and the hashes of a checkpoint's files. Raises RunFolderError where it is damaged."""
+    values, files = read_state(path)
     try:
-        content = json.loads((path / "state.json").read_text(encoding="utf-8"))
-        if content.pop("sha256") != _digest(content):
-            raise ValueError("its hash does not match")
-        values = dict(content["training"])
         for name in ("probe_last", "probe_losses", "recent_losses", "gradient_logs"):
             values[name] = tuple(values[name]) if values.get(name) is not None else None
         values["rollbacks"] = tuple(Rollback(**one) for one in values.get("rollbacks", ()))
         for name in ("recent_losses", "gradient_logs"):  # a state of before these were kept
             values[name] = values[name] or ()
-        return TrainingState(**values), content["files"]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise RunFolderError(f"{path / 'state.json'} is damaged: {error}") from None
+        state = TrainingState(**values)
+        if wrong := _wrong_field(state) or next(filter(None, map(_wrong_field, state.rollbacks)), ""):
+            raise ValueError(f"its {wrong} is of another type")
+        return state, files
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise DamagedFileError(f"{path / 'state.json'} is damaged: {error}") from None
+
+
+def _wrong_field(of: TrainingState | Rollback) -> str:
+    """The first field whose value, read from JSON, is not of its type; "" where all are."""
+    hints = get_type_hints(type(of))
+    return next((name for name, hint in hints.items() if not _fits(getattr(of, name), hint)), "")
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    options = get_args(hint) or (hint,)
+    if isinstance(value, tuple):
+        return all(isinstance(item, Rollback) or _fits(item, float | None) for item in value)
+    if isinstance(value, bool):
+        return bool in options
+    return any(isinstance(value, int | float if kind is float else kind) for kind in options if isinstance(kind, type))
 
 
 def _best_step(path: Path) -> int:
@@ -453,7 +462,10 @@ def _trouble(path: Path) -> str:
         _, files = _read_state(path)
     except RunFolderError:
         return "state.json is unreadable"
+    run = RunFolder(path.parent.parent)
     for name, expected in files.items():
+        if why := run.why_foreign(path / name):
+            return f"{name} {why}"
         try:
             actual = sha256_of(path / name)
         except FileNotFoundError:

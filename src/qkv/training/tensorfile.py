@@ -5,10 +5,12 @@ through several copies; here the copy out of the model is the file's content, re
 The library reads it back (and is the oracle of the tests).
 """
 
+import contextlib
 import json
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -17,8 +19,9 @@ from torch import Tensor
 
 from qkv.errors import RunFolderError
 from qkv.folder import storage_errors
+from qkv.verified import check_weights
 
-__all__ = ["SharedFile", "TensorFile", "load_rows", "load_tensors", "streamed"]
+__all__ = ["SharedFile", "TensorFile", "load_rows", "load_tensors", "load_weights", "open_weights", "streamed"]
 
 _DTYPES = {
     torch.float64: "F64",
@@ -129,8 +132,31 @@ def load_rows(path: Path, rows: Mapping[str, tuple[tuple[int, ...], int, int]]) 
     return found
 
 
+@contextlib.contextmanager
+def open_weights(path: Path, framework: str = "np") -> Iterator[Any]:
+    """A file of weights, checked, to read single matrices from: what `safe_open` of safetensors gives.
+
+    Raises RunFolderError where it is missing, DamagedFileError where its bytes are not those that were written, or its
+    numbers are none that weights can be.
+    """
+    check_weights(path)
+    try:
+        with safe_open(path, framework=framework) as file:
+            yield file
+    except (OSError, SafetensorError) as error:
+        raise RunFolderError(f"{path} cannot be read: {error}") from None
+
+
+def load_weights(path: Path) -> dict[str, Tensor]:
+    """The matrices in a file of weights, on the CPU, checked. Raises what `open_weights` raises."""
+    check_weights(path)
+    return load_tensors(path)
+
+
 def load_tensors(path: Path) -> dict[str, Tensor]:
-    """The tensors of a safetensors file, on the CPU. Raises RunFolderError where it is missing or damaged.
+    """The tensors of a safetensors file, on the CPU, unchecked: of an optimizer, or of what has been hashed already.
+
+    Raises RunFolderError where it is missing or no whole file.
 
     Read as NumPy arrays where NumPy has the type: of every tensor that safetensors 0.8 makes for torch two integers
     stay behind for good, and a live page reads files for as long as it is open.

@@ -4,7 +4,6 @@ A room that cannot be filled is None and `Report.missing` says why in a sentence
 Reads config.toml, manifest.json, telemetry.sqlite, tokenizer.json and the weights; runs no model (see `looking`).
 """
 
-import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -13,8 +12,11 @@ from typing import Any
 import numpy as np
 
 from qkv.config import load_toml
+from qkv.errors import RunFolderError
+from qkv.folder import RunFolder
 from qkv.inspection.answers_loss import NOTHING, followed
 from qkv.telemetry import RUN_ARM, Telemetry
+from qkv.verified import check_file
 from qkv.views.payloads import Baseline, LossRoom, SampleNote
 
 __all__ = [
@@ -42,18 +44,18 @@ _MEANINGS = {
 
 
 def settings_of(folder: Path) -> dict[str, Any]:
-    """The tables of config.toml; empty where there is none."""
+    """The tables of config.toml; empty where there is none. Raises DamagedFileError where it was altered."""
     path = folder / "config.toml"
+    check_file(path)
     return load_toml(path) if path.is_file() else {}
 
 
 def manifest_of(folder: Path) -> dict[str, Any]:
-    """manifest.json; empty where there is none or it is not a JSON object."""
+    """manifest.json; empty where there is none that can be trusted."""
     try:
-        found = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        return RunFolder(folder).read_manifest()
+    except RunFolderError:
         return {}
-    return found if isinstance(found, dict) else {}
 
 
 def sizes_of(settings: Mapping[str, Any]) -> dict[str, int]:

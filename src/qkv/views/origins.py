@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from qkv.errors import QkvError
-from qkv.folder import FINAL_FILES, sha256_of
+from qkv.folder import FINAL_FILES
+from qkv.hashes import sha256_remembered
 from qkv.tasks import find_task
 from qkv.telemetry import RUN_ARM, Telemetry
 from qkv.views.payloads import Fact, FileNote, Made
@@ -90,7 +91,7 @@ def _fact(label: str, value: Any) -> Fact | None:
 def _files(folder: Path) -> list[FileNote]:
     """Name and sha256 of what the run consists of, the report itself left out: it cannot hold its own hash."""
     names = [name for name in FINAL_FILES if name != "report.html" and (folder / name).is_file()]
-    return [FileNote(name=name, sha256=sha256_of(folder / name)) for name in names]
+    return [FileNote(name=name, sha256=sha256_remembered(folder / name)) for name in names]
 
 
 def _command(config: Path, steps: int | None) -> str:

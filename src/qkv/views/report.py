@@ -3,11 +3,12 @@
 `read_report` makes the payload, `write_report` the file.
 """
 
+import contextlib
 import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from qkv.errors import UserError
+from qkv.errors import DamagedFileError, UserError
 from qkv.folder import RunFolder, check_place, write_atomically
 from qkv.telemetry import Telemetry
 from qkv.views.page import render_page
@@ -31,20 +32,22 @@ def write_report(run: str | Path, out: str | Path | None = None, texts: Sequence
     folder = RunFolder.open(run)
     page = render_page(folder.steadily(lambda: read_report(folder.path, texts))).encode()
     path = folder.report if out is None else Path(out)
-    digest = write_atomically(path, page)
+    digest = folder.write(path.name, page) if out is None else write_atomically(path, page)
     if folder.is_finished and path.resolve() == folder.report.resolve():
         folder.note_hash(folder.report.name, digest)
     return path
 
 
 def read_report(folder: Path, texts: Sequence[str] = ()) -> Report:
-    """The payload of a run folder; rooms without data are None, and `missing` says why.
+    """The payload of a run folder; rooms without data are None, and `missing` says why; `damaged` names the files that
+    are not what was written.
 
-    Raises RunFolderError where a finished run's telemetry is there and cannot be read: a page without it would look
+    Raises RunFolderError where a finished run's telemetry is whole and cannot be read: a page without it would look
     like that of a run that was never watched.
     """
     run = RunFolder(folder)
     if run.is_finished and run.telemetry.is_file():
-        Telemetry(run.telemetry).close()
+        with contextlib.suppress(DamagedFileError):  # which the page says
+            Telemetry(run.telemetry).close()
     with Rooms(folder, texts) as rooms:
         return rooms.report(Host())

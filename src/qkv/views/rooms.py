@@ -22,7 +22,7 @@ from qkv.inspection.answers_loss import among
 from qkv.models.layout import RopeScaling
 from qkv.models.positions import Rotary
 from qkv.tasks import Task, find_task
-from qkv.telemetry import Memory, Telemetry
+from qkv.telemetry import Memory, Telemetry, damage
 from qkv.views import collect, origins
 from qkv.views.answers import answers_of
 from qkv.views.forward import LONGEST_CARRIED, forward, layers_that_fit
@@ -60,6 +60,7 @@ _NO_MAP = "This run has no measurements (it was trained with --watch off), so th
 _NO_MAP_YET = (
     "No matrix of this run has been measured yet: the first measurements are those of step 0, before its first update."
 )
+_LOST = "What was recorded of this run cannot be shown: telemetry.sqlite is damaged."
 _NO_WEIGHTS = "No weights can be read from this folder yet, so there are no pictures of the matrices."
 _VERDICT_IMPORTED = "This model was imported: nothing was trained here, and its matrices are shown as they came."
 _NO_TEXT = 'Give a text to see attention on it: qkv report RUN --text "your text".'
@@ -313,11 +314,20 @@ class Rooms:
             ledger=ledger_room(self.telemetry) if self.telemetry else None,
             play=self.play(),
             kept=tuple(self.snapshots.steps),
+            damaged=self.damaged,
             missing={room: why for room, why in absent.items() if why},
         )
 
+    @cached_property
+    def damaged(self) -> tuple[str, ...]:
+        """A sentence for each file of the run that is not what was written."""
+        found = [one.sentence for one in damage(RunFolder(self.folder))]
+        return tuple(dict.fromkeys([*found, *self.snapshots.damaged]))
+
     @property
     def _why_no_map(self) -> str:
+        if self.telemetry is None and any("telemetry.sqlite" in sentence for sentence in self.damaged):
+            return _LOST
         return _NO_MAP if self._is_finished or self.settings.get("watch") == "off" else _NO_MAP_YET
 
     def _example(self) -> int | None:

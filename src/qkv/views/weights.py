@@ -12,11 +12,12 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from safetensors import safe_open
 
+from qkv.errors import DamagedFileError, RunFolderError
 from qkv.folder import RunFolder
 from qkv.instruments.measures import singular_values
 from qkv.models.parts import KINDS
+from qkv.training.tensorfile import open_weights
 from qkv.views.packed import Packed, pack
 from qkv.views.payloads import ExactBlock, MatricesRoom, MatrixPicture
 
@@ -64,12 +65,26 @@ class Snapshots:
 
     def __init__(self, folder: Path, last_step: int | None) -> None:
         self._paths, final = RunFolder(folder).weights(last_step), RunFolder(folder).model
-        if final.is_file():
-            self._paths[max([last_step or 0, *self._paths])] = final
-        shapes = {step: _shapes(path) for step, path in self._paths.items()}
+        self.damaged: list[str] = []
+        """A sentence for each checkpoint that cannot be used."""
+        shapes = {step: self._shapes(path) for step, path in self._paths.items()}
+        last = max([last_step or 0, *self._paths])
+        if final.is_file() and (found := self._shapes(final)):  # else the checkpoint of that step, where that is whole
+            self._paths[last], shapes[last] = final, found
         readable = sorted(step for step, found in shapes.items() if found)
         self.shapes: dict[str, tuple[int, ...]] = shapes[readable[-1]] if readable else {}
         self.steps: list[int] = [step for step in readable if shapes[step] == self.shapes]
+
+    def _shapes(self, path: Path) -> dict[str, tuple[int, ...]]:
+        """Every matrix in a file with its shape; nothing of a file that is damaged, which is noted."""
+        try:
+            with open_weights(path) as file:
+                return {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
+        except DamagedFileError as error:
+            self.damaged.append(str(error))
+            return {}
+        except RunFolderError:  # taken away meanwhile
+            return {}
 
     @property
     def has_start(self) -> bool:
@@ -83,7 +98,7 @@ class Snapshots:
 
     def read(self, address: str, step: int) -> np.ndarray:
         """One of `shapes` at one of `steps`, as stored, in float32."""
-        with safe_open(self._paths[step], framework="np") as file:
+        with open_weights(self._paths[step]) as file:
             return np.asarray(file.get_tensor(address), dtype=np.float32)
 
     def spread(self, n: int) -> list[int]:
@@ -97,15 +112,6 @@ class Snapshots:
             left = [i for i in range(len(self.steps)) if i not in chosen]
             chosen.append(min(left, key=lambda i: abs(logs[i] - target)))
         return [self.steps[i] for i in sorted(chosen)]
-
-
-def _shapes(path: Path) -> dict[str, tuple[int, ...]]:
-    """Every matrix in a file with its shape; nothing of a file that is torn or foreign."""
-    try:
-        with safe_open(path, framework="np") as file:
-            return {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
-    except Exception:  # the library raises types of its own
-        return {}
 
 
 def blocks_rms(matrix: np.ndarray, block: tuple[int, int]) -> np.ndarray:

@@ -38,4 +38,6 @@ class Report:
     """Every step whose weights were kept."""
     missing: dict[str, str] = dataclasses.field(default_factory=dict)
     """room -> why it is not here and what to type to have it."""
+    damaged: tuple[str, ...] = ()
+    """What of the run is not what was written, a sentence for each file; nothing that is shown comes from these."""
     version: int = VERSION

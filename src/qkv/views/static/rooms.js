@@ -150,6 +150,7 @@ export function openPage(main, payload, ask = null, numbers = null) {
   const head = h("header.page-head");
   main.append(head);
   attempt(head, () => header.render({ model, el: head }));
+  main.append(...(payload.damaged ?? []).map((sentence) => h("p.missing.damaged", { role: "alert" }, `Not whole: ${sentence}.`)));
   const shown = ROOMS.filter(([id, heading, , key]) => !(id === "measures" && empty(payload.map)) && (holds(key) || asks(id) || payload.missing[id]));
   main.append(navigation(shown, model));
   const turn = inTurn(() => numbers);
