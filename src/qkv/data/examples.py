@@ -220,7 +220,7 @@ def _numbers(source: LabelledTexts, classes: tuple[str, ...], trained_on: str = 
 
 
 def _repeated(train: Sketches, val: LabelledTexts) -> str:
-    """A warning where validation texts also stand in the training part, letter for letter."""
+    """A warning where validation texts are also in the training part, letter for letter."""
     n = int(np.isin(sketch(val.texts, compare=False).keys, train.keys).sum())
     return f" ({said})" if (said := repeated(n, len(val.texts), "texts")) else ""
 
