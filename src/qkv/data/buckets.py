@@ -57,7 +57,7 @@ def n_buckets(pairs: Pairs, n_ctx: int, n_tokens: int) -> int:
 
 @lru_cache(maxsize=4)
 def _places(pairs: Pairs, n_ctx: int, n_tokens: int, seed: int, epoch: int) -> np.ndarray:
-    """The pair that stands in each place of the plan in one epoch: int64 [n_places]."""
+    """The pair at each place of the plan in one epoch: int64 [n_places]."""
     order, _, classes = _plan(pairs, n_ctx, n_tokens)
     draws = generator(seed, "pairs", epoch).random(len(order))
     return order[np.lexsort((draws, classes))]

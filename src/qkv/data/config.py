@@ -17,7 +17,7 @@ def whole_source(source: str) -> str:
         return source
     left, colon, right = source.partition(":")
     if colon and not left and not Path(source).exists():
-        return source  # half a pair, which is told as that
+        return source  # half a pair, which the error names
     if colon and left and right and not Path(source).exists() and (Path(left).exists() or Path(right).exists()):
         return f"{Path(left).absolute()}:{Path(right).absolute()}"
     return str(Path(source).absolute())

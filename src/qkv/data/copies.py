@@ -5,7 +5,7 @@ thrown into 16 bins and the least of each bin kept, estimates the Jaccard simila
 share of bins that agree (one-permutation hashing: Li, Owen, Zhang 2012, arXiv 1208.1259; min-wise hashing: Broder
 1997). Documents that agree in a band of two bins are looked at, each beside the one before it and the first of them;
 pairs alike by half are near-copies, and near-copies of near-copies form one group. Where many documents share a passage
-(a heading, a licence), some near-copies of a middling likeness are so never looked at, and which ones depends on the
+(a heading, a licence), some near-copies of moderate similarity are never compared, and which ones depends on the
 order of the documents. Only the first 32 KiB of a document are compared. Documents too short for a shingle count as
 copies where their letters and digits are equal.
 """

@@ -4,7 +4,7 @@ About 2 MB of English, found in the user's own installation, so that a first run
 imported: their source is scanned for docstrings by one regular expression that knows strings and comments (ten times as
 fast as building syntax trees; a test compares the two). One document is a manual topic, a module's own docstring, a
 function, or a class with its methods, under its dotted name. A paragraph that was seen before is dropped, so that
-chapters and their sections, or classes and their mirror images, do not tell the same twice. The documents then stand in
+chapters and their sections, or classes and their mirror images, do not repeat each other. The documents then come in
 an order given by the hash of their text: the same for everybody with the same Python, and topics and modules mixed.
 """
 
@@ -54,7 +54,7 @@ _BRACKET_OR_COLON = re.compile(r"[()\[\]{}:]")
 def default_documents(cache: Path | None = None) -> list[str]:
     """The documents of the embedded corpus, the same list for the same Python installation.
 
-    `cache` is a folder that keeps the result; it is made anew when any source file of the standard library changed.
+    `cache` is a folder that keeps the result; it is made again when any source file of the standard library changed.
 
     Raises SourceError where the installation holds too little text.
     """

@@ -75,7 +75,7 @@ def encode(tokenizer: Tokenizer, end_id: int | None, batch: Batch) -> Encoded:
 def encode_all(
     batches: Iterable[Batch], tokenizer: Tokenizer, end_id: int | None, workers: int = 1
 ) -> Iterator[Encoded]:
-    """All batches in their order, by so many processes; 1 is this one. Memory is bounded by a few batches each.
+    """All batches in their order, by that many processes; 1 is this one. Memory is bounded by a few batches each.
 
     Raises RunError where a process ends.
     """
@@ -191,5 +191,5 @@ def serve() -> None:
         try:
             told.write(json.dumps(answer).encode() + b"\n" + found.ids.tobytes())
             told.flush()
-        except BrokenPipeError:  # who asked is gone; what is left in the buffer is not to be told
+        except BrokenPipeError:  # the reader is gone; what is left in the buffer is dropped
             os._exit(1)

@@ -43,7 +43,7 @@ _most_cached = _MOST_CACHED
 
 
 def limit_memory(share: int) -> None:
-    """Remember a part of that only, in a process that is one of so many."""
+    """Remember only a share of that, in one of that many processes."""
     global _most_cached
     _most_cached = _MOST_CACHED // share
 
@@ -60,7 +60,7 @@ BYTE_CHARACTERS = _byte_characters()
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Splitting:
-    """A pre-tokenizer of the library, told again as a regular expression for ASCII text (tested to agree with it)."""
+    """A pre-tokenizer of the library as a regular expression for ASCII text (tested to agree with it)."""
 
     pattern: re.Pattern[str]
     """Finds the words of an ASCII text in order."""

@@ -1,7 +1,7 @@
 """What needs no Transformer reaches on images: the most frequent class, and a linear model of the pixels.
 
 The linear model is multinomial logistic regression (scikit-learn, extra `study`) on pixel values in 0..1, by 100 rounds
-of L-BFGS, on so many training images that it takes seconds; how many is said. It is scored on the same validation
+of L-BFGS, on as many training images as take seconds; a note says how many. It is scored on the same validation
 images as the model.
 """
 

@@ -67,7 +67,7 @@ def _tfidf(train: Labelled, val: Labelled, n_classes: int) -> tuple[float, float
 
 
 def _sample(classes: np.ndarray) -> np.ndarray:
-    """Which texts are counted, int64, rising; not every n-th, since rows may come class by class in turn."""
+    """Which texts are counted, int64, rising; not every n-th, since classes may alternate from row to row."""
     n = len(classes)
     if n <= MOST_TEXTS:
         return np.arange(n)

@@ -95,7 +95,7 @@ class Substrings:
         return spelled
 
     def edges(self, first: int, last: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """(word from `first` on, start in it, length, piece) of what stands in the words first..last - 1, int64.
+        """(word from `first` on, start in it, length, piece) of the pieces in the words first..last - 1, int64.
 
         Ordered by length, then word, then start.
         """

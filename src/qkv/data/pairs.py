@@ -92,9 +92,9 @@ class PairCorpus:
     rule: str
     """One sentence: how the parts were made."""
     note: str
-    """What was left out, and how many pairs stand in both parts; or empty."""
+    """What was left out, and how many pairs are in both parts; or empty."""
     split: Callable[[], Split] = field(repr=False)
-    """Gives the split again, for whoever needs the text itself."""
+    """Returns the split again, for callers that need the text itself."""
 
     @property
     def n_train(self) -> int:

@@ -4,7 +4,7 @@ So Marian's models come. Each side cuts a text by its own table of scores; vocab
 piece that it does not number is unknown *after* the text was cut with it. A Unigram `tokenizer.json` has one list for
 scores and ids, so each side gets one of its own, whose list is vocab.json's order:
 
-- a piece that only the other side has is spelled behind `OTHER`, which stands in no text, so that nothing is cut by it;
+- a piece that only the other side has is spelled behind `OTHER`, which occurs in no text, so that nothing is cut by it;
 - a row of `OTHER` alone ends what is numbered, and pieces without a number stand behind it.
 
 Nothing is lost by that: `sentencepiece_files` gives back files that cut and number alike. Unigram models that treat
@@ -58,7 +58,7 @@ class _Model:
 def read_sides(folder: Path) -> tuple[tokenizers.Tokenizer, tokenizers.Tokenizer]:
     """The tokenizers of sources and of targets.
 
-    Raises SourceError for files that are none, or ask for what is not had here.
+    Raises SourceError for files that are none, or ask for what is not supported.
     """
     path = folder / "vocab.json"
     try:
@@ -72,7 +72,7 @@ def read_sides(folder: Path) -> tuple[tokenizers.Tokenizer, tokenizers.Tokenizer
         if mark not in numbers:
             raise SourceError(f"{str(path)!r} has no piece {mark}, which every vocabulary of pairs has")
     if any(OTHER in piece for piece in numbers):
-        raise SourceError(f"{str(path)!r} has a piece with the character {ascii(OTHER)}, which is used otherwise here")
+        raise SourceError(f"{str(path)!r} has a piece with the character {ascii(OTHER)}, which is reserved here")
     source, target = (_side(_read(folder / name), numbers) for name in FILES[:2])
     return source, target
 
@@ -109,7 +109,7 @@ def is_side(form: Mapping[str, Any]) -> bool:
 
 
 def _read(path: Path) -> _Model:
-    """A model file. Raises SourceError for one that is none, or asks for what is not had here."""
+    """A model file. Raises SourceError for one that is none, or asks for what is not supported."""
     try:
         return _parsed(path, path.read_bytes())
     except (ValueError, IndexError, struct.error) as error:
@@ -148,7 +148,7 @@ def _parsed(path: Path, data: bytes) -> _Model:
         if said
     ]
     if asked:
-        raise SourceError(f"{str(path)!r} asks for {asked[0]}, which is not had here")
+        raise SourceError(f"{str(path)!r} asks for {asked[0]}, which is not supported")
     if not scores or "" in scores or not all(map(_is_finite, scores.values())):
         raise ValueError("it has no pieces" if not scores else "a piece is empty, or its score is no number")
     compiled = _bytes(rules.get(2, b""))

@@ -30,7 +30,7 @@ class SkipGram:
     window: int = 5
     """Words to each side that a word is to predict, at most."""
     negative: int = 5
-    """Random words that are to be told from each true one."""
+    """Random words to be distinguished from each true one."""
     least_count: int = 5
     """Words that are rarer get no vector."""
     epochs: int = 5

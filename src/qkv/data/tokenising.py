@@ -37,12 +37,12 @@ IN_MEMORY_BYTES = 64 << 20
 
 _BATCH_CHARS = 1 << 20
 _PIECE_CHARS = 1 << 26
-"""What is written between two notes of how far it came: the most that a kill makes be done again."""
+"""Characters between two notes of progress: the most that is repeated after a kill."""
 _LONGEST_CARRY = 1 << 22
 _WORD_START = re.compile(r"(?<=\S) (?=\S)|(?<=\S\n)(?=\S)")
 
 Progress = Callable[[int], None]
-"""Told the number of characters done since it was last called."""
+"""Called with the number of characters done since its last call."""
 
 
 def whole_words(chunks: Iterable[Chunk]) -> Iterator[Chunk]:
@@ -63,7 +63,7 @@ def whole_words(chunks: Iterable[Chunk]) -> Iterator[Chunk]:
 
 @dataclass
 class _Done:
-    """How far a part is written: what stands in `PART.done` beside its ids, for whoever goes on with it."""
+    """How far a part is written: the content of `PART.done` beside its ids, for the call that continues it."""
 
     batches: int = 0
     tokens: int = 0
@@ -83,9 +83,9 @@ def tokenise(
 ) -> Tokens:
     """All chunks as Tokens; `end_id` is put behind each document, None puts nothing.
 
-    With `file` the ids are written there as they come, by so many `workers`, and mapped read-only afterwards. What an
-    earlier call for the same text wrote there is gone on with: at most one piece is made twice, and the ids are those
-    of a call that nothing happened to.
+    With `file` the ids are written there as they come, by that many `workers`, and mapped read-only afterwards. What an
+    earlier call for the same text wrote there is continued: at most one piece is made twice, and the ids are those
+    of an undisturbed call.
 
     Raises StorageError where the file cannot be written, RunError where a worker ends.
     """
@@ -144,7 +144,7 @@ def _stops(file: Path) -> Path:
 
 
 def _note(file: Path, done: _Done, *written: IO[bytes]) -> None:
-    """Make everything so far survive whatever comes, and then write down that it is there."""
+    """Flush everything so far to the disk, and then write down that it is there."""
     for each in written:
         each.flush()
         os.fsync(each.fileno())

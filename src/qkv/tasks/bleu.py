@@ -4,7 +4,7 @@ BLEU counts runs of up to four tokens, and 13a cuts at spaces and Western marks 
 token, and a perfect translation would have BLEU 0. So where most letters of the references are of a script without
 spaces between words, or no reference has four tokens, the tokens are characters (sacrebleu's `char`), which is said.
 
-BLEU is a figure of a whole set, so its interval comes from drawing the set's sentences anew with replacement, 1,000
+BLEU is a figure of a whole set, so its interval comes from resampling the set's sentences with replacement, 1,000
 times, and adding up their n-gram counts (Koehn 2004, "Statistical significance tests for machine translation
 evaluation"); the counts and the formula are sacrebleu's (Post 2018, arXiv 1804.08771). Needs the extra `translate`.
 """

@@ -10,8 +10,8 @@ are one or two chunks, G itself is kept, and the backward pass makes the product
 them: dW_U is then written once, and with many words that is what takes the time.
 
 On a CPU the softmax and its slope are one compiled pass over each row of logits where passes are compiled (`passes`);
-elsewhere half a dozen of torch's operators, by strips of rows that stay in a core's cache. The products do not go by
-strips: they are slower so. A GPU takes larger chunks (512 MiB), as each adds to dW_U once more, and
+elsewhere half a dozen of torch's operators, by strips of rows that stay in a core's cache. The products are not cut
+into strips, which makes them slower. A GPU takes larger chunks (512 MiB), as each adds to dW_U once more, and
 torch's log-softmax, one kernel. It pads the words of a 16-bit matrix to a multiple of 64, by words of probability 0:
 its fast products take rows of whole vectors alone, and 50,257 words took an H100 45 ms as they are, of 98 ms for a step
 of GPT-2's size.
@@ -156,7 +156,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
             kept = ctx.saved_tensors
             dh, dweight, dbias = _products(kept, grad, ctx.dtypes, needed, ctx.d_vocab, ctx.is_table, ctx.tiles)
         else:
-            made, ctx.made = ctx.made, None  # scaled in place and handed over: a second pass back makes them anew
+            made, ctx.made = ctx.made, None  # scaled in place and handed over: a second backward pass makes them again
             if made is None:
                 h, weight, bias, targets = ctx.saved_tensors
                 _, *made = _by_chunks(h, weight, bias, targets, ctx.smoothing, needed)

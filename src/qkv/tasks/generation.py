@@ -5,7 +5,7 @@ once, and from there one token at a time, a row taking its own prompt's token wh
 after that. So every row stands at the same position, whatever kind of positions the model has.
 
 A model sees n_ctx tokens at most. When a sequence outgrows that, its oldest quarter is dropped and the rest is read
-anew from position 0 (`context_start`), since learned positions and cached keys belong to places that the tokens no
+again from position 0 (`context_start`), since learned positions and cached keys belong to places that the tokens no
 longer hold. From then on each token is chosen from the last 3/4 n_ctx to n_ctx tokens. Speculation, beams and streams
 are not made here.
 """

@@ -99,7 +99,7 @@ class Masked(TextTask):
         *,
         random_labels: bool = False,
     ) -> Batch:
-        """Windows of n_ctx tokens with `rate` of them hidden, anew in every step; see `Task.train_batch`."""
+        """Windows of n_ctx tokens with `rate` of them hidden, others in every step; see `Task.train_batch`."""
         tokens, special = corpus.train, _special(corpus.tokenizer)
         starts = train_starts(tokens, _window(sizes) - 1, seed, examples)
         windows = tokens.ids.take(starts[:, None] + np.arange(_window(sizes))).astype(np.int64)

@@ -92,9 +92,9 @@ class _TiedTable(Function):
 def random_targets(
     tokens: Tokens, seed: int, step: int, examples: np.ndarray, n: int, never: np.ndarray | None = None
 ) -> np.ndarray:
-    """Labels that no input can tell: int64 [batch, n] tokens, each taken from a uniformly random place in `tokens`.
+    """Labels that no input predicts: int64 [batch, n] tokens, each taken from a uniformly random place in `tokens`.
 
-    A place of a token that is `never` a target (bool [d_vocab], not true of all tokens there are) is drawn anew.
+    A place of a token that is `never` a target (bool [d_vocab], not true of all tokens there are) is drawn again.
     So they follow the unigram distribution of the training tokens exactly and independently of everything else; what is
     left to learn is that distribution. (A shuffle of a batch's own targets would not do: rare words of a window would
     stay likelier among its targets.) A pure function of (seed, step, global example index).

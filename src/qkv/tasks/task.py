@@ -43,11 +43,11 @@ Stack = Literal["decoder", "encoder", "encoder-decoder"]
 """What positions may see: what came before, everything, or both in two stacks."""
 
 Progress = Callable[[str, float], None]
-"""Told what is being done and the share of it that is done, 0 to 1."""
+"""Called with what is being done and the share of it that is done, 0 to 1."""
 
 
 class Drop(Protocol):
-    """Dropout handed in by the trainer: `drop(site, x) -> x` of the same shape; None stands for no dropout."""
+    """Dropout handed in by the trainer: `drop(site, x) -> x` of the same shape; None means no dropout."""
 
     def __call__(self, site: str, x: Tensor, /) -> Tensor:
         """x [batch, ...], row i being example i of the batch."""
@@ -76,7 +76,7 @@ Standing = Literal["better", "level", "worse"]
 
 
 def standing(own: float, interval: tuple[float, float] | None, other: float, *, higher_is_better: bool) -> Standing:
-    """How a figure stands beside another's: level where the other lies inside its 95 % interval, or where they tie."""
+    """How a figure compares with another: level if the other is inside its 95 % interval, or if they are equal."""
     if own == other or (interval is not None and interval[0] <= other <= interval[1]):
         return "level"
     return "better" if (own > other) == higher_is_better else "worse"
@@ -210,11 +210,11 @@ class Task(Protocol):
     prompt: ClassVar[str]
     """An input to type after `qkv predict RUN`."""
     continues: ClassVar[bool]
-    """Whether an output goes on after its input."""
+    """Whether an output continues its input."""
     predict_options: ClassVar[tuple[str, ...]]
     """The fields of `PredictOptions` that its predictions go by."""
     given: ClassVar[str]
-    """What an input is called beside an output that does not go on after it."""
+    """What an input is called beside an output that does not continue it."""
     marks: ClassVar[bool]
     """Whether [MASK] and other special tokens typed in an input mean themselves; else they are plain text."""
     metric: ClassVar[str]
@@ -229,7 +229,7 @@ class Task(Protocol):
     afterwards_seconds: ClassVar[float]
     """What that may take of a wall-time budget."""
     ordered: ClassVar[bool]
-    """Whether the loss is told by the place of a target in its window."""
+    """Whether the loss is also reported by the place of a target in its window."""
     yardsticks: ClassVar[Mapping[str, str]]
     """Name of a baseline -> what it is called in a table; `{order}` stands for the baselines' `ngram_order`."""
 
@@ -271,7 +271,7 @@ class Task(Protocol):
         ...
 
     def yardstick_nats(self, data: Any) -> float:
-        """A quick loss that needs no model: how hard a target loss is, is told by its ratio to this."""
+        """A quick loss that needs no model; its ratio to a target loss says how hard that target is."""
         ...
 
     def baselines(self, data: Any, cache: Path | None) -> Yardsticks | None:

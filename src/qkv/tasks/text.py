@@ -1,4 +1,4 @@
-"""What tasks on a plain text share: the corpus they load, how it is told of, what a few words of it are.
+"""What tasks on a plain text share: loading the corpus, describing it, and finding a few words of it for a prompt.
 
 A corpus is one stream of tokens for training and one for validation; windows of it are cut by the tasks themselves.
 """
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["TextTask"]
 
 _MANY_UNKNOWN = 0.2
-"""Share of a part's tokens that stand for nothing known, from which on a person is told."""
+"""The share of [UNK] tokens in a part from which on the user is warned."""
 _READ_TOKENS = 4096
 """Of the validation text, in search of prose."""
 _PROSE = 0.9

@@ -63,7 +63,7 @@ class _Cells:
 
 
 class Memory:
-    """Grids that were read before. Of a measure the last step is read again, since more may have been taken at it."""
+    """Grids read before. The last step of a measure is read again, since more may have been recorded at it."""
 
     def __init__(self) -> None:
         self._held: dict[tuple[int, int], _Cells] = {}
@@ -73,7 +73,7 @@ class Memory:
         return self._held.get((arm, measure))
 
     def keep(self, arm: int, measure: int, cells: _Cells) -> None:
-        """Know this from now on, where there is room for it."""
+        """Remember this grid, if there is room for it."""
         self._held.pop((arm, measure), None)
         if sum(c.values.nbytes for c in list(self._held.values())) + cells.values.nbytes <= MOST_REMEMBERED:
             self._held[arm, measure] = cells
@@ -87,10 +87,10 @@ class Telemetry:
     """
 
     is_lost = False
-    """Whether what was recorded cannot be read, and this stands in its place."""
+    """Whether what was recorded cannot be read, and this is in its place."""
 
     def __init__(self, path: str | Path, memory: Memory | None = None, *, altered: bool = False) -> None:
-        """`memory` is kept from one opening of a file to the next: of a training that goes on only news are read.
+        """`memory` is kept from one opening of a file to the next: of a running training only new rows are read.
 
         With `altered` a file is read too whose bytes are not those that a finished run has the hash of.
         """
@@ -108,7 +108,7 @@ class Telemetry:
         return found
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         self._connection.close()
 
     def __enter__(self) -> "Telemetry":

@@ -5,7 +5,7 @@
     optimizers   gradients into updates (muon)           pace        wall time into a horizon
     schedules    the rate's factor at a step             checkpoint  what a resume needs (tensorfile)
     dropout      masks by name                           weights     how they are held (shards)
-    record       what observers are told                 interrupt   Ctrl-C and SIGTERM
+    record       what observers receive                  interrupt   Ctrl-C and SIGTERM
 
 Nothing is imported here, so that reading a configuration does not load torch.
 """

@@ -154,7 +154,7 @@ class Dropping:
         return streams, None if self._places is None else self._places.to(x.device)
 
     def _as(self, x: Tensor, streams: Tensor, places: Tensor | None) -> passes.Draws:
-        """As compiled passes over x are told; the factor is one of x's dtype."""
+        """The arguments of the compiled passes over x; the factor has x's dtype."""
         scale = float(torch.tensor(self._scale, dtype=x.dtype))
         places = None if places is None else places.contiguous()
         return passes.Draws(streams.contiguous(), places, self._threshold - _LEVELS // 2, scale)

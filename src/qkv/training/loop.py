@@ -213,7 +213,7 @@ class _Training:
             self.checkpoints = self.held.checkpoints(self.folder, resume)
             is_best_gone = not self.checkpoints.restore_best(state)
         if self.ranks.of_first(is_best_gone):
-            self.tell("checkpoint", f"the best weights, of step {state.best_step}, are gone; the best starts anew")
+            self.tell("checkpoint", f"the best weights, of step {state.best_step}, are gone; the best is reset")
             state.best_loss, state.best_step = None, -1
         with self.at_rest():
             self.watchers.tell("on_start", self.context())
@@ -290,7 +290,7 @@ class _Training:
         return outcome
 
     def close(self) -> None:
-        """Let go of gradients and the writing thread, also after an error."""
+        """Release gradients and the writing thread, also after an error."""
         self.held.let_go()
         if self.checkpoints is not None:
             self.checkpoints.close()
@@ -445,9 +445,9 @@ class _Training:
             self.roll_back(state.step - ONSET, address)
             how = f"no whole checkpoint from before it is left; go on with {self.resume_with('--on-spike ignore')}"
             if len(state.rollbacks) >= MOST_ROLLBACKS:
-                how = f"that is once more after {MOST_ROLLBACKS} returns; train anew with a lower rate"
+                how = f"that is once more after {MOST_ROLLBACKS} returns; train again with a lower rate"
         else:
-            how = f"resume with {self.resume_with('--on-spike rollback')} (or ignore), or train anew with a lower rate"
+            how = f"resume with {self.resume_with('--on-spike rollback')} (or ignore), or train again with a lower rate"
         raise self.stopped("spike", sentence + where, address, how, SpikeError)
 
     def roll_back(self, before: int, address: str) -> None:

@@ -4,7 +4,7 @@ The allocator of the C library hands large blocks back at once and takes them ag
 faults a step for a model of 5 M parameters, a seventh of its time. A training step allocates the same blocks again and
 again, so nothing is lost by keeping them; memory is handed back when the process ends.
 
-Where weights are shared out to save memory, it is the other way round: blocks of weights are gathered and let go of
+Where weights are shared out to save memory, it is the other way round: blocks of weights are gathered and released
 between activations of other sizes, and what is kept is then more than was ever in use (docs/decisions,
 2026-11-21-keep-freed-memory).
 """

@@ -155,7 +155,7 @@ class Optimizer:
             rule.step(lr_scale)
 
     def zero_grad(self) -> None:
-        """Let go of every gradient (None, not zero)."""
+        """Set every gradient to None (not to zero)."""
         for parameter in self.parameters:
             parameter.grad = None
 

@@ -36,7 +36,7 @@ __all__ = ["ALONE", "FOLDER_VARIABLE", "Ranks", "buckets", "check_shares", "is_f
 FOLDER_VARIABLE = "QKV_RANKS"
 """Names the folder in which processes of `qkv train --nproc` meet; torchrun's are found by torchrun's own variables."""
 ENDED = "ended"
-"""The file of that folder in which whoever started the processes writes which of them has ended, and how."""
+"""The file in that folder in which the launcher of the processes writes which of them has ended, and how."""
 
 _BUCKET_BYTES = 32 << 20
 _PATIENCE = datetime.timedelta(hours=6)
@@ -170,7 +170,7 @@ class Ranks:
             raise RankLostError(self._who_ended()) from error
 
     def _who_ended(self) -> str:
-        """Which process has ended, where whoever started it says so in time."""
+        """Which process has ended, if the launcher says so in time."""
         until = time.monotonic() + _WORDS_SECONDS
         while self._folder is not None and time.monotonic() < until:
             with contextlib.suppress(OSError):

@@ -139,7 +139,7 @@ class Outcome:
     tokens_per_second: float
     """Tokens of this session by its seconds; 0 where it made no update."""
     resumed_from_step: int | None
-    """The step this session started from; None where it started anew."""
+    """The step this session resumed from; None if it is not a resume."""
 
 
 class Observer:

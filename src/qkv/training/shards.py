@@ -3,7 +3,7 @@
     rank r of w holds of n rows those from r c up to (r + 1) c, c = ceil(n / w)        (DTensor's `Shard(0)`)
 
 Passing forward and backward is torch's own FSDP2 (`fully_shard`; Zhao et al. 2023, arXiv 2304.11277): a block's
-matrices are gathered when it is reached and let go of behind it, gradients are summed and scattered at once, after
+matrices are gathered when it is reached and released after it, gradients are summed and scattered at once, after
 every micro-batch. Here sums are plain sums, as everywhere in `ranks`: the loss was divided by the global count before.
 
 Everything after the backward pass is ours. An elementwise rule is itself on rows. Muon needs whole matrices: each has
@@ -139,7 +139,7 @@ class Shards(Weights):
             self._own.step(lr_scale)
 
     def zero_grad(self) -> None:
-        """Let go of the gradients, those that were shown too."""
+        """Drop the gradients, including those that were shown."""
         for parameter, rows, entry in zip(self._parameters, self.rows.values(), self.catalogue, strict=True):
             parameter.grad = rows.grad = entry.parameter.grad = None
 
@@ -164,7 +164,7 @@ class Shards(Weights):
         self._fill(pairs, here=self._looks)
 
     def hide(self) -> None:
-        """Let go of whole weights and state: what is left has shapes and no content."""
+        """Release whole weights and state: what is left has shapes and no content."""
         for whole, _ in [*self._weights(), *self._state()]:
             hollow(whole)
 
@@ -312,7 +312,7 @@ def _share_out(step: _Step, world: int, device: str) -> None:
 
 
 def blocks_of(model: nn.Module) -> list[nn.Module]:
-    """What is gathered and let go of by itself: every member of a list of modules; none where two share a parameter."""
+    """What is gathered and released by itself: every member of a list of modules; none where two share a parameter."""
     blocks = [block for held in model.modules() if isinstance(held, nn.ModuleList) for block in held]
     return [] if _overlap(blocks) else blocks
 
@@ -324,7 +324,7 @@ def _overlap(blocks: Sequence[nn.Module]) -> bool:
 
 
 def hollow(tensor: Tensor) -> None:
-    """Let go of a tensor's content; its shape and type stay."""
+    """Release a tensor's content; its shape and type stay."""
     tensor.data = hollow_like(tensor)
 
 

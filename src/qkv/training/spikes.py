@@ -1,17 +1,17 @@
-"""When a training loss has left the road, which matrix was first, and what is done differently the second time.
+"""When a training loss has spiked, which matrix was first, and what is done differently after a rollback.
 
 A **spike** is five updates in a row whose losses all lie above the median m of the 59 before them by more than each of
 
     10 s, where s = 1.4826 median |loss - m| (a robust standard deviation: Rousseeuw and Croux 1993),
-    4 (u - m), where u is exceeded by a tenth of the 59 (what few mistakes of a good classifier make of a batch),
+    4 (u - m), where u is exceeded by a tenth of the 59 (allows for the few mistakes of a good classifier),
     a quarter of what has been learned, (first loss - m) / 4,
     a quarter of m,
     0.1 nats.
 
 Five in a row, since one hard batch is no spike; a median, since a few hard batches do not move it; a quarter of what
 was learned, since noise of batches is a small part of that whatever task and batch size are. A loss that creeps up
-(over-fitting, a rate that is too high) is none: patience and validation speak of these. A window begins anew where a
-change acts on a matrix, since the loss may then jump as it was told to.
+(over-fitting, a rate that is too high) is none: patience and validation speak of these. A new window begins where a
+change acts on a matrix, since the loss may then jump on purpose.
 
 The **culprit** is the matrix whose gradient grew most: |G| over the geometric mean of |G| before, of decay 0.95. It
 names where to look and proves no cause.

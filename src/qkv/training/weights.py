@@ -81,11 +81,11 @@ class Weights:
             self.optimizer.step(lr_scale)
 
     def zero_grad(self) -> None:
-        """Let go of the gradients."""
+        """Drop the gradients."""
         self.optimizer.zero_grad()
 
     def let_go(self) -> None:
-        """Let go of all that updates alone need: there is none to come."""
+        """Release what only updates need: there are no more of them."""
         self.zero_grad()
 
     # what is looked at
@@ -98,10 +98,10 @@ class Weights:
         """Make the catalogue and the optimizer that observers read those of now."""
 
     def hide(self) -> None:
-        """Let go of what was shown."""
+        """Release what was shown."""
 
     def put_back(self) -> None:
-        """Give the model that was handed in the weights of now, for whoever goes on with it."""
+        """Copy the present weights into the model that was handed in, for its further use."""
 
     def first_non_finite(self, *, gradients: bool = False) -> str:
         """The first address, in the catalogue's order, whose weights (or gradient) are not all finite, or ""."""
