@@ -81,7 +81,7 @@ class RunFolderError(UserError):
 
 
 class MissingExtra(UserError):
-    """An optional dependency is not installed; the message holds the `pip install` line."""
+    """An optional dependency is not installed; the message holds the command of `qkv.installing.install`."""
 
 
 class RunError(QkvError):

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from qkv.errors import MissingExtra, SourceError
+from qkv.installing import install
 
 __all__ = ["CLASS_SUFFIXES", "class_folders", "read_classes", "read_pictures"]
 
@@ -118,7 +119,7 @@ def _pillow() -> Any:
     try:
         from PIL import Image
     except ImportError:
-        raise MissingExtra("image files need another library; type: pip install 'qkv[image]'") from None
+        raise MissingExtra(f"image files need another library; type: {install('image')}") from None
     return Image
 
 

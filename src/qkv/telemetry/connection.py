@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from qkv.errors import QkvError, RunFolderError, StorageError
+from qkv.installing import update
 
 __all__ = ["SCHEMA_VERSION", "explain", "explained", "open_reader", "open_writer", "seal"]
 
@@ -88,8 +89,7 @@ def _check_identity(connection: sqlite3.Connection, path: Path, *, empty_is_fine
         raise RunFolderError(f"{path} is an SQLite file of another application; expected the telemetry of a qkv run")
     if version > SCHEMA_VERSION:
         raise RunFolderError(
-            f"{path} has telemetry schema {version}; this qkv reads up to {SCHEMA_VERSION}; "
-            "update with `pip install -U qkv`"
+            f"{path} has telemetry schema {version}; this qkv reads up to {SCHEMA_VERSION}; get a newer one: {update()}"
         )
 
 
