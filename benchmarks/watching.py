@@ -12,7 +12,7 @@ Every pair is written to --results as it ends, so a benchmark that is stopped (o
 that would not fit) goes on where it was when it is started again with the same words. Choose --steps so that a training
 takes at least 30 s: what is shorter is said. At the end: the mean ratio with its 95 % interval (Student's t over
 pairs), what the recorder itself says that it cost, how many steps and measures every matrix and head got, and that no
-byte of the weights differs. The null of a run (a short training on random labels) is made for the report, so it is no
+byte of the weights differs. The random-label control of a run is made for the report, so it is no
 part of this. Taking turns needs Linux.
 """
 

@@ -3,6 +3,7 @@
 cli.md       the options of every command, from the parsers themselves
 settings.md  every setting of config.toml, with its default and its sentence
 matrices.md  every kind of matrix, activation, circuit, group and op of the change language
+install.md   how qkv and its extras are installed, from `qkv.installing` and pyproject.toml
 playground   one file from its modules and those of the report, see src/qkv/views/playground.py
 answers/     what studies found, from the result files in answers/results
 """
@@ -15,6 +16,7 @@ import json
 import re
 import sys
 import textwrap
+import tomllib
 import typing
 from collections.abc import Callable
 from functools import lru_cache, partial
@@ -25,6 +27,8 @@ from qkv.cards import card
 from qkv.changes import OPS
 from qkv.cli import command_parser
 from qkv.commands import COMMANDS
+from qkv.commands.doctor import EXTRAS
+from qkv.installing import PUBLIC_ADDRESS
 from qkv.instruments.ledger import EARNED, EARNED_ROWS, ROW_GRADIENT
 from qkv.instruments.registry import ANGLES, CIRCUIT, MEASURES
 from qkv.instruments.schedule import KINDS, LEVELS
@@ -121,6 +125,11 @@ def measures_page() -> str:
         "What is recorded of the matrices while a model trains. `W` is the matrix at a step, `S` the same at step",
         "0, `G` the gradient of the loss, `dW` the last update. A property *of the function* does not change when a",
         "head's basis does; one *of this parametrisation* can, and says nothing across seeds.",
+        "",
+        "*Compare with* names what a measure reads at the start, of random matrices, or in the **random-label control**:",
+        "the same model from the same start on the same inputs, with labels shuffled and token (or class) frequencies",
+        "kept. It is trained for at most 7% of the run's steps, and at most 256. Its inputs say nothing about its labels,",
+        "but it learns those frequencies. Compare at an equal step only.",
     ]
     lines += [
         "",
@@ -142,14 +151,56 @@ def measures_page() -> str:
     for m in MEASURES.values():
         lines += ["", f"## {m.name}", "", m.meaning, ""]
         lines += [f"- formula: `{m.formula}`", f"- range: {m.range}", f"- source: {m.source}"]
-        lines += [f"- a property of the {m.property_of}", f"- null: {m.null}", f"- informs: {m.decision}"]
+        lines += [f"- a property of the {m.property_of}", f"- compare with: {m.null}", f"- informs: {m.decision}"]
         lines += [f"- taken by the look at {m.looks.replace('_', ' ')}"]
     for row in (EARNED, EARNED_ROWS, ROW_GRADIENT):
         lines += ["", f"## {row.name}", "", row.meaning, ""]
         lines += [f"- formula: `{row.formula}`", f"- range: {row.range}", f"- source: {row.source}"]
-        lines += [f"- a property of the {row.property_of}", f"- null: {row.null}", f"- informs: {row.decision}"]
+        lines += [f"- a property of the {row.property_of}", f"- compare with: {row.null}", f"- informs: {row.decision}"]
         lines += ["- taken by the ledger (`--set ledger.every=1`), see [where the gradient goes](gradients.md)"]
     return "\n".join([*lines, ""])
+
+
+def install_page() -> str:
+    """How qkv is installed from its project folder, and what each extra is for."""
+    project = tomllib.loads((HERE / "../pyproject.toml").read_text(encoding="utf-8"))["project"]
+    lines = ["# Install", NOTE]
+    lines += [f"    git clone {PUBLIC_ADDRESS}", ""] if PUBLIC_ADDRESS else []
+    lines += [
+        "qkv is installed from its project folder, and needs Python 3.11 or newer. It is on no package index. In that",
+        "folder, `make demo` sets everything up in `.venv` and trains a first model. Without make:",
+        "",
+        "```sh",
+        "python3 -m venv .venv",
+        "source .venv/bin/activate",
+        "pip install -c constraints.txt -e .",
+        "```",
+        "",
+        "`source .venv/bin/activate` puts `qkv` on the path of a shell, after `make demo` too. From then on every command",
+        "in these pages works as it is written, in any folder. `qkv doctor` says what the machine offers.",
+        "",
+        "## Extras",
+        "",
+        "Some commands need further libraries. Where one is missing, the message says what to type. In the project folder",
+        "it is, for the extra `study`:",
+        "",
+        "```sh",
+        "pip install -c constraints.txt -e '.[study]'",
+        "```",
+        "",
+        "| extra | needed to | libraries |",
+        "|---|---|---|",
+    ]
+    for name, needed in project["optional-dependencies"].items():
+        libraries = ", ".join(f"`{re.split('[^A-Za-z0-9-]', one)[0]}`" for one in needed)
+        lines.append(
+            f"| `{name}` | {EXTRAS[name][1]} | {'see [dependencies](dependencies.md)' if name == 'dev' else libraries} |"
+        )
+    lines += [
+        "",
+        "Why each library is needed: [dependencies](dependencies.md). A smaller PyTorch for machines without a GPU is",
+    ]
+    return "\n".join([*lines, "described there, too.", ""])
 
 
 def settings_page() -> str:
@@ -481,7 +532,7 @@ def _answer_pages() -> dict[str, Callable[[], str]]:
 
 
 PAGES: dict[str, Callable[[], str]] = {"cli.md": cli_page, "presets.md": presets_page, "measures.md": measures_page}
-PAGES |= {"settings.md": settings_page, "matrices.md": matrices_page}
+PAGES |= {"settings.md": settings_page, "matrices.md": matrices_page, "install.md": install_page}
 PAGES |= _answer_pages()
 PAGES["playground/index.html"] = playground
 PAGES["../README.md"] = readme

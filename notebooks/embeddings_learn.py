@@ -59,8 +59,8 @@ for step in sorted(run.snapshots()):
     print(f"step {step:4d}   within a kind {within:+.2f}   between the kinds {between:+.2f}")
 
 # %% [markdown]
-# And how far W_E moved, beside the matrices of attention. Drift is relative to the start; without its null (the same training
-# on random labels, in every report) it is no evidence of learning.
+# And how far W_E moved, compared with the matrices of attention. Drift is relative to the start, and is no evidence of learning
+# by itself: matrices also move in the random-label control of every report (labels shuffled, token frequencies kept).
 
 # %%
 for address, series in run.history("W_E,L*.W_[QKVO]", "drift").items():

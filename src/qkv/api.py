@@ -66,9 +66,10 @@ def train(
     `source` is a text file, folder or table; empty is the text inside your own Python. Further keywords are those of
     `qkv.recipe.Request`: task, preset, from_run, parameters, steps, minutes, until_loss, seed, val, tokenizer, vocab,
     text_column, label_column, watch ("off", "light", "full", "2%"), device, precision, threads, shard, on_spike, report
-    (False: nor a null). `set` overrides single settings (`{"d_model": 128}`), `change` takes changes in the change
-    language, `freeze` and `only` selectors. With `resume`, `out` names the run to go on with. `log` sends telemetry on
-    as well (tensorboard, wandb or trackio). `progress` is called with each step, `say` with sentences.
+    (False: no random-label control either). `set` overrides single settings (`{"d_model": 128}`), `change` takes
+    changes in the change language, `freeze` and `only` selectors. With `resume`, `out` names the run to go on with.
+    `log` sends telemetry on as well (tensorboard, wandb or trackio). `progress` is called with each step, `say` with
+    sentences.
 
     A script that torchrun starts in several processes makes this call in each; the first one watches and writes.
     Raises UserError for what cannot be done as asked (nothing is made then), RunError where the run broke off.

@@ -87,7 +87,7 @@ class DamagedFileError(RunFolderError):
 
 
 class MissingExtra(UserError):
-    """An optional dependency is not installed; the message holds the `pip install` line."""
+    """An optional dependency is not installed; the message holds the command of `qkv.installing.install`."""
 
 
 class RunError(QkvError):

@@ -51,11 +51,15 @@ def test_patching_shows_where_the_answer_goes_over_and_says_what_is_missing(smal
     assert cli.main([*words, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["tokens"] == list("the cat") and found["others"] == list("the rat") and found["position"] == 6
+    apart = found["difference"]
+    assert apart == pytest.approx(found["log_odds"][0] - found["log_odds"][1])
     stream = found["shares"]["stream"]
     assert stream[0][4] == pytest.approx(1) and stream[0][:4] == pytest.approx([0] * 4, abs=1e-9)
     assert cli.main(words) == 0
     out = capsys.readouterr().out
     assert "'c' < 'r'" in out and "nats for the first text" in out and "L1" in out
+    assert f"1.00 ({apart:+.2f})" in out, "the share of the token that differs, and the same in nats"
+    assert abs(apart) < 0.5 and found["caution"] in out, "six updates tell the two hardly apart, which is said"
     assert cli.main([*words[:2], "L1.H0.z", *words[2:], "--answers", "a", "e"]) == 0
     out = capsys.readouterr().out
     assert "L1.H0.z at all tokens at once:" in out and "'a' or 'e'?" in out

@@ -1,5 +1,6 @@
 """Data sets of the hub are read through their library, and every way that this fails is one sentence."""
 
+import re
 import sys
 import types
 
@@ -8,6 +9,7 @@ import pytest
 from qkv.data.config import DataConfig
 from qkv.data.sources import open_source
 from qkv.errors import MissingExtra, SourceError
+from qkv.installing import install
 
 ROWS = [{"label": 1, "text": "first"}, {"label": 0, "text": " "}, {"label": 0, "text": "second"}]
 
@@ -73,5 +75,5 @@ def test_a_column_of_lists_is_refused_in_one_sentence(library: list[tuple], monk
 
 def test_without_the_library_the_line_to_type_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "datasets", None)
-    with pytest.raises(MissingExtra, match=r"pip install 'qkv\[hub\]'"):
+    with pytest.raises(MissingExtra, match=re.escape(install("hub"))):
         open_source(DataConfig(source="hf:org/known"))

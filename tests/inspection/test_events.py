@@ -185,7 +185,7 @@ def test_undefined_numbers_are_passed_over_and_constants_never_change():
     assert change(values, least=2) is None
 
 
-def test_the_answer_says_the_weightiest_first_and_what_random_labels_give(tmp_path):
+def test_the_answer_says_the_weightiest_first_and_what_the_random_label_control_gives(tmp_path):
     run = Synthetic(tmp_path)
     for head, height in ((0, 0.5), (1, 0.9), (2, 0.7), (3, 0.6)):
         run.plant(f"L1.H{head}.pattern", "induction", height * logistic(STEPS, 800))
@@ -195,7 +195,8 @@ def test_the_answer_says_the_weightiest_first_and_what_random_labels_give(tmp_pa
         answer = events(Evidence(tmp_path, telemetry))
     assert answer is not None and answer.sentence.startswith("L1.H1 copies") and "step" in answer.sentence
     assert answer.address == "L1.H1.pattern" and "2 more heads that came to look at one place" in answer.more[-1]
-    assert "2,000 updates on random labels the same search finds nothing" in answer.null
+    control = "the random-label control (labels shuffled, token frequencies kept)"
+    assert answer.null == f"In the 2,000 updates of {control} the same search finds nothing."
 
 
 def test_a_run_without_telemetry_of_heads_has_no_events(tmp_path):

@@ -106,6 +106,25 @@ def test_equal_tokens_carry_nothing_at_first_and_the_whole_stream_carries_all():
     assert not whole.shares and whole.heads is None
 
 
+def test_where_there_is_little_to_carry_it_is_said_and_nats_stay_what_they_are():
+    """Two texts 0.09 nats apart gave shares of -4.49 and 2.60 without a word."""
+    found = patch(made(), inputs(FIRST), inputs(SECOND))
+    far, near = (dataclasses.replace(found, odds=odds) for odds in ((1.0, 0.5), (0.59, 0.5)))
+    assert far.difference == 0.5 and far.caution == ""
+    assert near.difference == pytest.approx(0.09)
+    assert near.caution.startswith("Caution: the two differ by only 0.09 nats here, so there is little to carry")
+    assert dataclasses.replace(found, odds=(0.5, 1.5)).caution == ""  # answers may be named either way round
+    model = made()
+    a, b = found.answers
+    with torch.no_grad():
+        own, record = model.double().forward_recorded(FIRST)
+        _, other = model.forward_recorded(SECOND)
+        mixed = model.forward_with(FIRST, replace={"L1.resid_pre": other["L1.resid_pre"]})
+    moved = float((own - mixed)[0, 4, a] - (own - mixed)[0, 4, b])
+    whole = patch(model, inputs(FIRST), inputs(SECOND), addresses=["L1.resid_pre"]).one["L1.resid_pre"]
+    assert float(whole[-1]) * found.difference == pytest.approx(moved, abs=1e-9), "a share times the difference"
+
+
 def test_an_address_is_patched_by_position_and_all_at_once():
     found = patch(made(), inputs(FIRST), inputs(SECOND), addresses=["L1.H2.z", "L0.H1.pattern"])
     all_heads = patch(made(), inputs(FIRST), inputs(SECOND)).heads

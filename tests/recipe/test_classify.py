@@ -15,6 +15,7 @@ from safetensors.torch import load_file
 import qkv
 from qkv import cli
 from qkv.errors import UserError
+from qkv.installing import install
 from qkv.randomness import generator
 from qkv.recipe import RunConfig
 from qkv.views.command import command_of
@@ -261,7 +262,7 @@ def test_without_scikit_learn_one_line_says_what_to_type(table, tmp_path, monkey
     heard: list[str] = []
     run = train(table, tmp_path / "run", steps=4, say=heard.append)
     assert run.summary["baselines"]["tfidf"] is None and run.summary["baselines"]["majority"] > 0.4
-    assert sum("pip install 'qkv[study]'" in sentence for sentence in heard) == 1
+    assert sum(install("study") in sentence for sentence in heard) == 1
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """A study on a real Ray cluster of this machine: the verdict of one process, also where workers are killed."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import pytest
 
 from qkv.cli import main
 from qkv.errors import ConfigError, MissingExtra
+from qkv.installing import install
 from qkv.studies import cluster, workers
 from qkv.studies.cluster import Cluster, is_cluster
 from qkv.studies.store import read_rows
@@ -34,7 +36,7 @@ def test_a_wrong_place_is_one_sentence_and_makes_nothing(small_text, tmp_path, m
 
 def test_without_ray_the_line_to_type_is_said(monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(MissingExtra, match=r"--on ray needs another library; type: pip install 'qkv\[cluster\]'"):
+    with pytest.raises(MissingExtra, match="--on ray needs another library; type: " + re.escape(install("cluster"))):
         Cluster("ray", None)
 
 

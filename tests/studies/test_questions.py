@@ -13,6 +13,7 @@ import torch
 
 from qkv.data.corpus import joined_hash
 from qkv.errors import ConfigError, SourceError
+from qkv.installing import install
 from qkv.randomness import generator
 from qkv.studies import streams
 from qkv.studies.assembly import parts_of
@@ -290,7 +291,7 @@ def test_digits_without_scikit_learn_say_what_to_type(monkeypatch):
     from qkv.errors import MissingExtra
 
     monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
-    with pytest.raises(MissingExtra, match=r"pip install 'qkv\[study\]'"):
+    with pytest.raises(MissingExtra, match=re.escape(install("study"))):
         streams.STREAMS["digits"](Text(stream="digits"), "", None)
 
 

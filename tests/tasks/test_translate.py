@@ -4,6 +4,7 @@ import dataclasses
 import itertools
 import json
 import math
+import re
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -21,6 +22,7 @@ from qkv.data.config import DataConfig
 from qkv.data.dictionary import Dictionary
 from qkv.data.pairs import encode_lines
 from qkv.errors import ConfigError, MissingExtra, UserError
+from qkv.installing import install
 from qkv.models import Layout, ModelConfig, Sizes, build
 from qkv.recipe.request import Request, resolve
 from qkv.tasks import PredictOptions, evaluate, find_task
@@ -249,7 +251,7 @@ def test_bleu_counts_characters_where_words_have_no_spaces_or_lines_are_short():
 
 def test_without_sacrebleu_one_is_told_what_to_type(monkeypatch, small_pairs):
     monkeypatch.setitem(sys.modules, "sacrebleu.metrics.bleu", None)
-    with pytest.raises(MissingExtra, match=r"pip install 'qkv\[translate\]'"):
+    with pytest.raises(MissingExtra, match=re.escape(install("translate"))):
         TASK.load(DataConfig(source=":".join(map(str, small_pairs))), cache=None)
 
 

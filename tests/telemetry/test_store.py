@@ -200,7 +200,7 @@ def test_a_newer_schema_is_refused_with_what_to_do(tmp_path):
     connection.execute("PRAGMA user_version = 99")
     connection.commit()
     connection.close()
-    with pytest.raises(RunFolderError, match="schema 99.*pip install"):
+    with pytest.raises(RunFolderError, match="schema 99.*get a newer one: git -C .* pull"):
         Telemetry(path)
 
 

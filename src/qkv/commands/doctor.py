@@ -16,6 +16,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from qkv.installing import install
+
 __all__ = ["configure", "run"]
 
 CORE = ("torch", "numpy", "tokenizers", "safetensors", "rich")
@@ -76,11 +78,7 @@ def run(args: argparse.Namespace) -> int:
         ),
     ]
     for name, missing in found["extras"].items():
-        line = (
-            "complete"
-            if not missing
-            else f"missing {', '.join(missing)}; to {EXTRAS[name][1]}: pip install 'qkv[{name}]'"
-        )
+        line = "complete" if not missing else f"missing {', '.join(missing)}; to {EXTRAS[name][1]}: {install(name)}"
         rows.append((f"extra {name}", line))
     for label, value in rows:
         print(f"{label:<10} {value}")

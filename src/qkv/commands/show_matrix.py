@@ -35,7 +35,7 @@ class MatrixShown:
     values: np.ndarray
     """As stored, [in, out], or 1-D."""
     measured: Measured
-    """Its measures over the steps, and their nulls."""
+    """Its measures over the steps, beside the random-label control."""
     rows: show_rows.RowsTable | None = None
     """Of W_E and W_U: row by row."""
 
@@ -217,7 +217,7 @@ def look(run: "Run", address: str, at: int | None) -> Shown | Nearest:
 
 def _pattern(run: "Run", address: str, at: int | None) -> PatternShown:
     with run.recorded() as telemetry:
-        found = measured(telemetry, address, at)
+        found = measured(telemetry, address, run.task, at)
     if found.series:
         return PatternShown(address, found)
     how = f"qkv show {typed(run.path)} {address} --text TEXT"
@@ -233,7 +233,7 @@ def _look(run: "Run", address: str, at: int | None, asked: int | None) -> Shown:
         return _row(run, address, at)
     values = _stored(_values(run, address, at), parsed.name)
     with run.recorded() as telemetry:
-        found = measured(telemetry, address, asked)
+        found = measured(telemetry, address, run.task, asked)
     rows = None
     if address in ("W_E", "W_U") and run.namer is not None and run.has_start:
         before = _values(run, address, 0)
@@ -245,7 +245,7 @@ def _look(run: "Run", address: str, at: int | None, asked: int | None) -> Shown:
 def _circuit(run: "Run", address: str, at: int | None, asked: int | None) -> CircuitShown:
     circuit = run.catalogue(at).circuit(address)
     with run.recorded() as telemetry:
-        found = measured(telemetry, address, asked)
+        found = measured(telemetry, address, run.task, asked)
     return CircuitShown(
         address=address,
         step=at,

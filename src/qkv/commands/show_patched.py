@@ -46,7 +46,7 @@ class PatchedShown:
         return "patches" if self.of[1] == "patch" else "tokens"
 
     def as_json(self) -> dict[str, Any]:
-        """Tokens of both, the two answers and their log-odds, and the shares."""
+        """Tokens of both, the two answers and their log-odds, and the shares (times `difference`: nats)."""
         found = self.patching
         shares = {name: values.tolist() for name, values in found.shares.items()}
         return {
@@ -55,6 +55,8 @@ class PatchedShown:
             "position": found.position,
             "answers": list(self.answers),
             "log_odds": list(found.odds),
+            "difference": found.difference,
+            "caution": found.caution,
             "shares": shares,
             "heads": None if found.heads is None else found.heads.tolist(),
             "activations": {
@@ -70,9 +72,14 @@ class PatchedShown:
         where = "" if found.position is None else f" at {self._label(found.position)}, token {found.position + 1}"
         print(f"Asked{where}: {a} or {b}? log p({a}) - log p({b}) is")
         reads, unit = self.of
-        print(f"{found.odds[0]:+.3f} nats for the first {reads}, {found.odds[1]:+.3f} for the other.")
-        print(f"Each share: how far the answer goes over where one activation is taken from the other {reads};")
-        print("0 stays, 1 becomes that of the other.")
+        print(
+            f"{found.odds[0]:+.3f} nats for the first {reads}, {found.odds[1]:+.3f} for the other:"
+            f" {found.difference:+.3f} between them."
+        )
+        if found.caution:
+            print(found.caution)
+        print(f"In each cell one activation is taken from the other {reads}. Its share of the difference: 0 leaves the")
+        print("answer, 1 makes it that of the other. Behind it the same in nats.")
         for kind, title in KINDS.items():
             if kind in found.shares:
                 print(f"\n{title.format(mixes=self.mixes, unit=unit)}:")
@@ -82,17 +89,18 @@ class PatchedShown:
             print(f"\nWhat one head writes (z), at all {self.units}:")
             values = found.heads.numpy()
             names = [f"H{head}" for head in range(values.shape[1])]
-            screen.print_table(["", *names], [(f"L{i}", *map(_cell, row)) for i, row in enumerate(values)])
+            screen.print_table(["", *names], [(f"L{i}", *self._cells(row)) for i, row in enumerate(values)])
         if found.one:
             print()
             self._table(list(found.one), np.stack([values[:-1].numpy() for values in found.one.values()], axis=1))
             for name, values in found.one.items():
-                print(f"{name} at all {self.units} at once: {float(values[-1]):+.3f}")
+                share = float(values[-1])
+                print(f"{name} at all {self.units} at once: {share:.3f} ({share * found.difference:+.3f} nats)")
 
     def _table(self, columns: Sequence[str], values: np.ndarray) -> None:
         """One line for each token at which some value [pos, column] is not next to 0."""
         kept = [i for i, row in enumerate(values) if np.abs(row).max() >= SHOWN_FROM]
-        rows = [(self._label(i), *map(_cell, values[i])) for i in kept]
+        rows = [(self._label(i), *self._cells(values[i])) for i in kept]
         if rows:
             screen.print_table([self.of[1], *columns], rows)
         if len(kept) < len(values):
@@ -100,17 +108,21 @@ class PatchedShown:
                 f"({len(values) - len(kept)} of {len(values)} {self.units} left out: nearer to 0 than {SHOWN_FROM:g})"
             )
 
+    def _cells(self, shares: np.ndarray) -> "list[str | Text]":
+        """Each share, and the nats that it is."""
+        return [_cell(float(share), float(share) * self.patching.difference) for share in shares]
+
     def _label(self, position: int) -> str:
         """A token, and the other's where it differs."""
         one, other = (screen.shown(repr(x[position])[1:-1]) for x in (self.patching.tokens, self.patching.others))
         return f"'{one}'" if one == other else f"'{one}' < '{other}'"
 
 
-def _cell(value: float) -> "str | Text":
+def _cell(share: float, nats: float) -> "str | Text":
     from rich.text import Text
 
-    written = f"{value + 0.0:.2f}" if abs(value) >= SHOWN_FROM else "0.00"
-    return Text(written, style=f"on {heat.hue(float(value))}" if sys.stdout.isatty() else "")
+    written = f"{share:.2f} ({nats:+.2f})" if abs(share) >= SHOWN_FROM else "0.00 (0.00)"
+    return Text(written, style=f"on {heat.hue(share)}" if sys.stdout.isatty() else "")
 
 
 def look(

@@ -8,6 +8,7 @@ import numpy as np
 
 from qkv.commands import heat, screen
 from qkv.errors import AddressError, UserError
+from qkv.inspection.control import described, when
 from qkv.inspection.reading import Answer, read
 from qkv.instruments.ledger import check_kept
 from qkv.instruments.measures import norm
@@ -39,10 +40,12 @@ class RunShown:
     curves: dict[str, np.ndarray]
     """Address -> `measure` at `steps`."""
     null: dict[str, tuple[int, float, float]]
-    """Address -> (step, value, value on random labels) where both were measured at one step."""
+    """Address -> (step, value, value in the random-label control) where both were measured at one step."""
     rows: list[MatrixRow]
     at: int | None = None
     """The step that was asked for; then there are no answers, which are of the whole run."""
+    compared: str = ""
+    """At which step the random-label control is compared, and what it is; empty where there is none."""
 
     def as_json(self) -> dict[str, Any]:
         """The answers, and the last value of every measure by address."""
@@ -80,7 +83,8 @@ class RunShown:
         screen.print_table(["matrix", "shape", *names, f"{self.measure} over steps"], table)
 
     def _print_layers(self) -> None:
-        """Rows are layers (L0, dec.L0, dec.L0.cross), columns kinds of matrices; the null's value at the same step."""
+        """Rows are layers (L0, dec.L0, dec.L0.cross), columns kinds of matrices; then how they compare with
+        the random-label control at the last step that both have."""
         from rich.text import Text
 
         found = [r.about for r in self.rows if r.about.head is None and r.about.layer is not None]
@@ -102,10 +106,9 @@ class RunShown:
         screen.print_table([f"{self.measure} at step {int(self.steps[-1]):,}", *kinds], rows)
         ratios = sorted(((v / n, a) for a, (_, v, n) in self.null.items() if n > 0), reverse=True)
         if ratios:
-            step = next(iter(self.null.values()))[0]
             most, least = (f"{ratio:.2f} times" for ratio in (ratios[0][0], ratios[-1][0]))
             each = f"each {most}" if most == least else f"most {ratios[0][1]} ({most}), least {ratios[-1][1]} ({least})"
-            print(f"At step {step:,} against the same training on random labels: {each}.")
+            print(f"{self.compared}: {each}.")
 
 
 def _print_answer(rank: int, answer: Answer) -> None:
@@ -142,7 +145,7 @@ def look(run: "Run", measure: str, at: int | None) -> RunShown:
         rows = telemetry.latest(at=at)
         known = [m.name for m in telemetry.measures()]
         curves: dict[str, np.ndarray] = {}
-        steps, null = np.zeros(0), {}
+        steps, null, compared = np.zeros(0), {}, ""
         if known or measure != "drift":
             grid = telemetry.grid(measure)
             kept = grid.step <= at if at is not None else np.ones(len(grid.step), dtype=bool)
@@ -152,9 +155,12 @@ def look(run: "Run", measure: str, at: int | None) -> RunShown:
                 pairs = telemetry.against_null(measure, at=at)
             except AddressError:
                 pairs = []
+            pairs = [pair for pair in pairs if pair.step > 0]  # at step 0 both have the same weights
             null = {pair.address: (pair.step, pair.value, pair.null) for pair in pairs}
+            if pairs:
+                compared = f"At {when(pairs[0].step, telemetry)}, relative to {described(run.task)}"
         answers = read(run.path, telemetry) if at is None else []
-    return RunShown(run, answers, measure, steps, curves, null, rows, at)
+    return RunShown(run, answers, measure, steps, curves, null, rows, at, compared)
 
 
 def _of_weights(run: "Run", at: int | None) -> list[MatrixRow]:

@@ -55,8 +55,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--report",
         action=argparse.BooleanOptionalAction,
         default=None,
-        help="with --no-report, write no report.html and train no null (the same on random labels) for drifts to be"
-        " read beside. With --resume it may differ",
+        help="with --no-report, write no report.html and train no random-label control to compare"
+        " drifts with. With --resume it may differ",
     )
     place.add_argument("--json", action="store_true", help="print one JSON object on stdout")
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from qkv.data.tables import SURVEYED_ROWS, choose_text
 from qkv.errors import MissingExtra, SourceError
+from qkv.installing import install
 
 __all__ = ["HubTexts"]
 
@@ -26,7 +27,7 @@ class HubTexts:
         try:
             import datasets  # type: ignore[import-not-found]
         except ImportError:
-            raise MissingExtra(f"hf:{name} needs another library; type: pip install 'qkv[hub]'") from None
+            raise MissingExtra(f"hf:{name} needs another library; type: {install('hub')}") from None
         try:
             self._rows: Any = datasets.load_dataset(path, subset or None, split="train")
         except Exception as error:  # the library raises many kinds, for the network as for a wrong name

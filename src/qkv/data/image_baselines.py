@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from qkv.data.images import Images
+from qkv.installing import install
 from qkv.randomness import generator
 
 __all__ = ["ImageBaselines", "image_baselines"]
@@ -41,7 +42,7 @@ def image_baselines(images: Images) -> ImageBaselines:
     try:
         from sklearn.linear_model import LogisticRegression  # type: ignore[import-untyped]
     except ImportError:
-        return ImageBaselines(majority, majority_nats, None, None, "no linear model; type: pip install 'qkv[study]'")
+        return ImageBaselines(majority, majority_nats, None, None, f"no linear model; type: {install('study')}")
     chosen, note = _sample(images)
     x, y = _flat(images.train.pixels[chosen]), images.train.labels[chosen]
     import warnings

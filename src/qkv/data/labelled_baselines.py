@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from qkv.data.examples import Examples, Labelled
+from qkv.installing import install
 from qkv.randomness import generator
 
 __all__ = ["LabelledBaselines", "labelled_baselines"]
@@ -38,7 +39,7 @@ def labelled_baselines(data: Examples) -> LabelledBaselines:
     shares = np.maximum(counts, 0.5) / np.maximum(counts, 0.5).sum()
     found = _tfidf(data.train, data.val, len(data.classes))
     sampled = f"; TF-IDF counted {MOST_TEXTS:,} of {len(data.train):,} texts" if len(data.train) > MOST_TEXTS else ""
-    missing = "TF-IDF + logistic regression needs scikit-learn; type: pip install 'qkv[study]'"
+    missing = f"TF-IDF + logistic regression needs scikit-learn; type: {install('study')}"
     return LabelledBaselines(
         majority=float((data.val.classes == counts.argmax()).mean()),
         majority_nats=float(-np.log(shares[data.val.classes]).mean()),

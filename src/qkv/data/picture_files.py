@@ -20,6 +20,7 @@ import numpy as np
 
 from qkv.data.signatures import signature_of_file
 from qkv.errors import MissingExtra, QkvError, SourceError
+from qkv.installing import install
 
 __all__ = ["CLASS_SUFFIXES", "class_folders", "listed", "read_classes", "read_pictures"]
 
@@ -146,7 +147,7 @@ def _pillow() -> Any:
     try:
         from PIL import Image
     except ImportError:
-        raise MissingExtra("image files need another library; type: pip install 'qkv[image]'") from None
+        raise MissingExtra(f"image files need another library; type: {install('image')}") from None
     log = logging.getLogger("PIL")
     if not log.handlers:
         log.addHandler(logging.NullHandler())  # what is wrong with a file is said here, once

@@ -13,6 +13,7 @@ from pathlib import Path
 from qkv.data.sources import Source
 from qkv.errors import ConfigError, MissingExtra, SourceError
 from qkv.folder import check_place
+from qkv.installing import install
 
 __all__ = ["SkipGram", "train_vectors"]
 
@@ -67,7 +68,7 @@ def train_vectors(source: Source, out: Path, options: SkipGram) -> int:
     try:
         from gensim.models import Word2Vec  # type: ignore[import-untyped]
     except ImportError:
-        raise MissingExtra("training word vectors needs another library; type: pip install 'qkv[static]'") from None
+        raise MissingExtra(f"training word vectors needs another library; type: {install('static')}") from None
     if out.exists():
         raise SourceError(f"{str(out)!r} is there already; give another --out, or remove it")
     model = Word2Vec(

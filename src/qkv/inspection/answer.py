@@ -45,7 +45,7 @@ class Answer:
     measure: str = ""
     """The measure that it rests on."""
     null: str = ""
-    """What the same reads when nothing is learned, in a sentence; empty where there is no null."""
+    """What to compare it with, in a sentence: the random-label control, the start, an ignorant model; or empty."""
     weight: float = 0.3
     """What puts answers in order, 0 (as expected, or as without learning) to 1 (read this first)."""
 

@@ -1,8 +1,10 @@
-"""What happened in the run and when, in order of weight, beside what the same search finds on random labels."""
+"""What happened in the run and when, in order of weight, beside what the same search finds in the random-label
+control."""
 
 from collections import Counter
 
 from qkv.inspection.answer import Answer, Evidence, listed, many
+from qkv.inspection.control import described
 from qkv.inspection.events import CALLED, Happening, happenings
 from qkv.telemetry import NULL_ARM
 
@@ -30,13 +32,13 @@ def events(evidence: Evidence) -> Answer | None:
         },
         address=first.address,
         measure=first.measure,
-        null=_null(evidence),
+        null=_control(evidence),
         weight=_weight(evidence, found),
     )
 
 
 def _weight(evidence: Evidence, found: list[Happening]) -> float:
-    """That of the weightiest; half of it for a kind that random labels show as well."""
+    """That of the weightiest; half of it for a kind that the random-label control shows as well."""
     as_well = {item.kind for item in happenings(evidence.telemetry, NULL_ARM)}
     return 0.9 * max(item.weight * (0.5 if item.kind in as_well else 1.0) for item in found)
 
@@ -58,11 +60,11 @@ def _rest(found: list[Happening], told: list[Happening]) -> tuple[str, ...]:
     return (f"And {listed([f'{n:,} more {CALLED[kind][n > 1]}' for kind, n in left.items()])}.",)
 
 
-def _null(evidence: Evidence) -> str:
-    """What the same search finds in the training on random labels."""
+def _control(evidence: Evidence) -> str:
+    """What the same search finds in the random-label control."""
     steps = evidence.telemetry.last_step(NULL_ARM)
     if not steps:
         return ""
     kinds = Counter(item.kind for item in happenings(evidence.telemetry, NULL_ARM))
     what = listed([many(n, *CALLED[kind]) for kind, n in kinds.items()]) if kinds else "nothing"
-    return f"In the {many(steps, 'update')} on random labels the same search finds {what}."
+    return f"In the {many(steps, 'update')} of {described(evidence.task)} the same search finds {what}."

@@ -1,4 +1,4 @@
-"""Which matrices moved, in which order, and which did not, each beside what random labels would have moved."""
+"""Which matrices moved, in which order, and which did not, each beside its drift in the random-label control."""
 
 import math
 from collections import defaultdict
@@ -8,6 +8,7 @@ import numpy as np
 
 from qkv.errors import AddressError
 from qkv.inspection.answer import Answer, Evidence, apart, listed, many, number
+from qkv.inspection.control import CONTROL, described, learned, when
 from qkv.telemetry import Compared, Grid, Telemetry
 
 __all__ = ["frozen", "matrices", "order"]
@@ -18,7 +19,7 @@ with what did not move."""
 
 
 def matrices(evidence: Evidence) -> Answer | None:
-    """Which matrices moved most, beside what random labels would have moved."""
+    """Which matrices moved most, beside their drift in the random-label control."""
     grid = _grid(evidence.telemetry, "drift")
     if grid is None:
         return None
@@ -38,7 +39,7 @@ def matrices(evidence: Evidence) -> Answer | None:
     figures: dict[str, float | None] = {f"drift of {a}": v for v, a in moving[:3]}
     figures |= {f"median drift of {kind}": v for kind, v in kinds.items()}
     if pairs:
-        figures |= {f"{p.address} at step {p.step}, over random labels": p.ratio for p in (pairs[0], pairs[-1])}
+        figures |= {f"{p.address} at step {p.step}, relative to the {CONTROL}": p.ratio for p in (pairs[0], pairs[-1])}
     return Answer(
         key="matrices",
         question="Which matrices moved?",
@@ -48,7 +49,7 @@ def matrices(evidence: Evidence) -> Answer | None:
         numbers=figures,
         address=most[1],
         measure="drift",
-        null=_null_sentence(pairs),
+        null=_control_sentence(evidence, pairs),
         weight=0.4 + 0.3 * max((apart(p.value, p.null) for p in pairs), default=0.0),
     )
 
@@ -97,7 +98,7 @@ def _units(telemetry: Telemetry) -> str:
 
 
 def _pairs(telemetry: Telemetry, among: set[str]) -> list[Compared]:
-    """Drift in the run and on random labels at an equal step, falling by their ratio."""
+    """Drift in the run and in the random-label control at an equal step, falling by their ratio."""
     try:
         pairs = telemetry.against_null("drift")
     except AddressError:
@@ -106,21 +107,23 @@ def _pairs(telemetry: Telemetry, among: set[str]) -> list[Compared]:
     return sorted(pairs, key=lambda p: -p.value / p.null)
 
 
-def _null_sentence(pairs: Sequence[Compared]) -> str:
+def _control_sentence(evidence: Evidence, pairs: Sequence[Compared]) -> str:
+    """The largest and the smallest ratio of drifts, at which step, and what the control is."""
     if not pairs:
         return ""
     most, least = pairs[0], pairs[-1]
     ends = [f"{p.value / p.null:.2f} times" for p in (most, least)]
-    words = f"At step {most.step:,} the run had moved {most.address} {ends[0]} as far as random labels do"
+    which, others = most.address, ""
     if ends[0] == ends[1] and len(pairs) > 1:
-        words = f"At step {most.step:,} the run had moved each matrix {ends[0]} as far as random labels do"
+        which = "each matrix"
     elif len(pairs) > 1:
         middle = float(np.median([p.value / p.null for p in pairs]))
-        words += f", {least.address} {ends[1]} (median of all {middle:.2f})"
-    return (
-        f"{words}. A drift shows the optimizer as much as the learning; only what differs "
-        "from random labels was learned."
+        others = f", {least.address} {ends[1]} (median over matrices {middle:.2f})"
+    words = (
+        f"At {when(most.step, evidence.telemetry)} the run had moved {which} {ends[0]} as far as "
+        f"{described(evidence.task)}{others}."
     )
+    return f"{words} {learned(evidence)}".strip()
 
 
 def order(evidence: Evidence) -> Answer | None:

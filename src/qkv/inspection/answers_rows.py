@@ -6,11 +6,17 @@ import numpy as np
 
 from qkv.errors import AddressError
 from qkv.inspection.answer import Answer, Evidence, apart, many, number, percent
-from qkv.inspection.rows import RowSummary, drifts, row_story, summary
+from qkv.inspection.control import described, when
+from qkv.inspection.rows import RowSummary, drifts, row_story, summary, turns
 from qkv.instruments.tokens import counted_in
 from qkv.telemetry import NULL_ARM
 
 __all__ = ["embeddings"]
+
+RELATED = 0.2
+"""Rank correlation from which on, either way, drift is said to go with how frequent a token is."""
+STRAIGHT = 0.1
+"""Degrees: a row that turned by less has only grown or shrunk; rounding in float32 turns a row by far less."""
 
 
 def embeddings(evidence: Evidence) -> Answer | None:
@@ -31,15 +37,18 @@ def embeddings(evidence: Evidence) -> Answer | None:
         half = f"In part: {rows.n_moved:,} of {_of(rows):,} rows of {table}{_whose(evidence, rows)} moved"
     sentence = f"{half}, the furthest ({_named(evidence, rows.furthest)}) by {_amount(rows.largest)}{words}."
     figures |= {"median row drift": rows.median, "largest row drift": rows.largest}
-    more, (null, far) = [_unseen(evidence, rows), _by_count(rows)], _row_null(evidence)
-    if rows.n_unseen is not None:
-        figures |= {"rows never met": float(rows.n_unseen), "largest drift of a row never met": rows.largest_unseen}
+    more, (control, far) = [_unseen(evidence, rows, counts), _by_count(rows)], _row_control(evidence)
+    if rows.n_unseen is not None and rows.n_unseen_moved is not None:
+        figures |= {"rows never met": float(rows.n_unseen), "rows never met that moved": float(rows.n_unseen_moved)}
+        figures |= {"largest drift of a row never met": rows.largest_unseen}
+    if rows.with_count is not None:
+        figures |= {"rank correlation of drift and count": rows.with_count}
     return answer(
         sentence=sentence,
         brief=f"{half}.",
         more=tuple(line for line in more if line),
         numbers=figures,
-        null=null,
+        null=control,
         address=example or table,
         weight=0.95 if _unexplained(evidence, rows) else 0.45 + 0.3 * far,
     )
@@ -125,21 +134,36 @@ def _example_row(evidence: Evidence, counts: np.ndarray | None) -> tuple[str, st
     return address, words, figures
 
 
-def _unseen(evidence: Evidence, rows: RowSummary) -> str:
-    """What became of rows whose token never stands in the training text."""
+def _unseen(evidence: Evidence, rows: RowSummary, counts: np.ndarray | None) -> str:
+    """What became of rows whose token does not occur in the training text, and why, as far as the run tells."""
     if rows.n_unseen is None:
         return ""
     if not rows.n_unseen or rows.largest_unseen is None:
         return "Every token of the vocabulary occurs in the training text, so there is no row that was never met."
-    whose = f"{many(rows.n_unseen, 'row')} of tokens that never stand in {_counted_in(evidence)}"
+    whose = f"{many(rows.n_unseen, 'row')} of tokens that do not occur in {_counted_in(evidence)}"
     if rows.largest_unseen == 0:
         return f"{whose} moved by exactly 0: no gradient ever reached them."
-    table, tied = evidence.telemetry.token_table(), _is_tied(evidence)
-    reason = f"{table} is also the output matrix, and every prediction pulls at all its rows"
-    if not tied:
-        reason = f"the optimizer shrinks every weight (weight_decay {evidence.weight_decay:g})"
-    why = f", because {reason}" if tied or evidence.weight_decay else ""
-    return f"{whose} moved too, by up to {_amount(rows.largest_unseen)}{why}."
+    some = "moved too" if rows.n_unseen_moved == rows.n_unseen else f"did not all stay: {rows.n_unseen_moved:,} moved"
+    why, decay, table = "", f"weight decay ({evidence.weight_decay:g})", evidence.telemetry.token_table()
+    if _is_tied(evidence):
+        why = f": {table} is also the output matrix, and every prediction pulls at all its rows"
+    elif evidence.weight_decay and counts is not None and _only_shrank(evidence, counts):
+        why = f": they shrank without turning, which is {decay} and not learning"
+    elif evidence.weight_decay:
+        why = f"; {decay} shrinks every row, whether its token occurs or not"
+    return f"{whose} {some}, by up to {_amount(rows.largest_unseen)}{why}."
+
+
+def _only_shrank(evidence: Evidence, counts: np.ndarray) -> bool:
+    """Whether each row never met is shorter than at the start and points the same way, by the weights that are kept."""
+    table = evidence.telemetry.token_table()
+    start, last = evidence.matrix(table, 0), evidence.matrix(table)
+    if start is None or last is None or start.shape != last.shape or len(start) != len(counts):
+        return False
+    ordinary = np.array([i not in evidence.specials for i in range(len(counts))])
+    start, last = start[ordinary & (counts == 0)], last[ordinary & (counts == 0)]
+    shorter = np.linalg.norm(last, axis=1) < np.linalg.norm(start, axis=1)
+    return bool((shorter & (turns(start, last) < STRAIGHT)).all())
 
 
 def _is_tied(evidence: Evidence) -> bool:
@@ -154,26 +178,29 @@ def _unexplained(evidence: Evidence, rows: RowSummary) -> bool:
 
 
 def _by_count(rows: RowSummary) -> str:
-    if rows.with_count is None or abs(rows.with_count) < 0.2:
+    """Whether rows of frequent or of rare tokens moved farther, or neither."""
+    if rows.with_count is None:
         return ""
-    which = "frequent" if rows.with_count > 0 else "rare"
-    return f"The rows of {which} tokens moved further (rank correlation of drift and count {rows.with_count:+.2f})."
+    correlation = f"rank correlation of drift and count {rows.with_count:+.2f}"
+    if abs(rows.with_count) < RELATED:
+        return f"How far a row moved hardly depends on how frequent its token is ({correlation})."
+    return f"Rows of {'frequent' if rows.with_count > 0 else 'rare'} tokens moved farther ({correlation})."
 
 
-def _row_null(evidence: Evidence) -> tuple[str, float]:
-    """How far rows had moved at the last step that the run and random labels share, in words; and how far apart."""
+def _row_control(evidence: Evidence) -> tuple[str, float]:
+    """How far rows had moved at the last step shared with the random-label control, in words; and how far apart."""
     table = evidence.telemetry.token_table()
     run = evidence.telemetry.vectors(table, "row_drift")
-    null = evidence.telemetry.vectors(table, "row_drift", arm=NULL_ARM)
-    both = sorted(set(run) & set(null))
+    control = evidence.telemetry.vectors(table, "row_drift", arm=NULL_ARM)
+    both = sorted(set(run) & set(control))
     if not both or not both[-1]:
         return "", 0.0
     step = both[-1]
-    here, there = float(run[step].mean()), float(null[step].mean())
+    here, there = float(run[step].mean()), float(control[step].mean())
     if not (here or there):
         return "", 0.0
     words = (
-        f"At step {step:,} rows had moved by {_lengths(here)} on average; "
-        f"in the same training on random labels by {_amount(there)}."
+        f"At {when(step, evidence.telemetry)} rows had moved by {_lengths(here)} on average; "
+        f"in {described(evidence.task)} by {_amount(there)}."
     )
     return words, apart(here, there)

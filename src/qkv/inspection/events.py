@@ -1,9 +1,9 @@
 """What happened in a run and when: changes found in its telemetry and dated, each a sentence with its evidence.
 
 A detector reads one kind of series and says what it found; `DETECTORS` lists them. They work on telemetry alone, also
-while it is written, and on any arm: what they find on random labels is no sign of learning. Thresholds are stated
-beside each detector; a change of level counts where independent normal noise would show it once in a thousand series
-(`changepoints`), and where it is large enough to matter.
+while it is written, and on any arm: what they find in the random-label control does not come from what inputs say.
+Thresholds are stated beside each detector; a change of level counts where independent normal noise would show it once
+in a thousand series (`changepoints`), and where it is large enough to matter.
 """
 
 from collections.abc import Callable, Iterable, Iterator

@@ -1,7 +1,7 @@
 """Activation patching: which activations carry what tells two inputs apart.
 
 Of two inputs of as many positions, the model answers one with a and the other with b. One activation of the first is
-replaced by what the second has in the same place, all that follows is computed anew, and the answer may go over:
+replaced by what the second has in the same place, all that follows is recomputed, and the answer may go over:
 
     share = (D(first) - D(patched)) / (D(first) - D(second)),    D = log p(a) - log p(b),
 
@@ -10,8 +10,8 @@ second's activation suffices for, in the surroundings of the first: two parts th
 share, two that need each other none, so shares do not sum to 1, and swapping the inputs asks another question.
 
 Sources: Vig et al. 2020 (arXiv 2004.12265); Meng et al. 2022 (arXiv 2202.05262); with the log-odds of two answers Wang
-et al. 2022 (arXiv 2211.00593). Nulls: a position that has the same token and nothing different before it (or, in an
-encoder, anything at the embedding) carries 0; the whole stream at any layer 1.
+et al. 2022 (arXiv 2211.00593). Known values: a position that has the same token and nothing different before it (or, in
+an encoder, anything at the embedding) carries 0; the whole stream at any layer 1.
 """
 
 from collections.abc import Callable, Sequence
@@ -35,6 +35,9 @@ __all__ = ["MIXER", "MLP", "STREAM", "Asked", "Patching", "asked", "named", "pat
 STREAM, MIXER, MLP = "stream", "mixer", "mlp"
 _ROWS = 32
 """Patched copies of the input that go through the model together."""
+LITTLE = 0.5
+"""Nats of log-odds between the two inputs, below which there is little to carry: shares divide by that difference, so
+what each part shifts either way becomes large in them."""
 _LEAST = 1e-6
 """Nats of log-odds between the two inputs, below which float64 has little left to trace."""
 
@@ -71,6 +74,22 @@ class Patching:
     """float64 [layer, head], z of one head at all positions; None without attention."""
     one: dict[str, Tensor] = field(repr=False)
     """The activations that were asked for by address -> float64 [pos + 1]: each position alone, then all at once."""
+
+    @property
+    def difference(self) -> float:
+        """Log-odds of the first input minus those of the second, nats: a share times this is what it carries."""
+        return self.odds[0] - self.odds[1]
+
+    @property
+    def caution(self) -> str:
+        """A sentence where the inputs are answered so much alike that shares say little; else empty."""
+        if abs(self.difference) >= LITTLE:
+            return ""
+        return (
+            f"Caution: the two differ by only {abs(self.difference):.2f} nats here, so there is little to carry, and "
+            f"shares can lie far outside 0 to 1. Read the nats, or take two whose answers differ by {LITTLE:g} nats or "
+            "more."
+        )
 
 
 def asked(task: Task, tokenizer: Any, config: ModelConfig, text: str) -> Asked:

@@ -93,6 +93,8 @@ class RowSummary:
     furthest: int
     """The row that moved most."""
     n_unseen: int | None
+    n_unseen_moved: int | None
+    """Of the rows never seen, those whose drift is not 0."""
     largest_unseen: float | None
     """Of the drift of rows never seen; None where there is none."""
     with_count: float | None
@@ -153,6 +155,7 @@ def summary(drift: np.ndarray, counts: np.ndarray | None = None, specials: froze
         largest=float(drift[among].max()),
         furthest=moved(drift, 1, among=among)[0],
         n_unseen=None if unseen is None else int(unseen.sum()),
+        n_unseen_moved=None if unseen is None else int(np.count_nonzero(drift[unseen])),
         largest_unseen=None if unseen is None or not unseen.any() else float(drift[unseen].max()),
         with_count=None if counts is None or seen.sum() < 5 else rank_correlation(drift[seen], counts[seen]),
     )

@@ -1,6 +1,6 @@
 """What is measured of a training, and when; nothing here can change one.
 
-registry   every measure: meaning, formula, range, source, property, null, decision
+registry   every measure: meaning, formula, range, source, property, comparison, decision
 measures   the same as pure functions of one matrix
 passes     all matrices and heads in one pass; spectra: ranks and directions; tokens: row by row
 attention_stats   what heads attend to, without the table of scores; probe: on which text

@@ -50,7 +50,7 @@ EARNED = MeasureRow(
     range="any number of nats per target; below 0 lowered the loss; all matrices sum to its change",
     source="Lan, Liu, Zhou and Yosinski 2019 (arXiv 1909.01440)",
     property_of="parametrisation",
-    null="0 for a matrix that does not move; on random labels parts of either sign that add up to no fall.",
+    null="0 for a matrix that does not move. The random-label control keeps no ledger.",
     decision="Which matrices a shorter or cheaper training may leave frozen: those that earn next to nothing.",
 )
 EARNED_ROWS = MeasureRow(

@@ -8,7 +8,7 @@ gradient of the loss, `dW` the last update. The recorder reaches the same number
 Raw factors are properties of a parametrisation: (W_Q M, W_K M^-T) is the same function for every invertible M, with
 other norms, drifts and spectra. Whatever is measured of the circuits QK and OV is a property of the function, and so
 are the spaces that a head's matrices read, and the loss that an update gains. Refuses: comparing raw factors across
-seeds, and reading a drift without its null.
+seeds, and reading a drift without the random-label control.
 """
 
 import math

@@ -6,7 +6,7 @@ pure functions of the step, each look is one transaction, and what it writes is 
 resume.
 
 Watching never changes a run: weights and gradients are read, no random number is drawn, nothing is hooked. The same
-recorder with `arm=1` writes the null, the training on random labels.
+recorder with `arm=1` writes the random-label control.
 """
 
 import time

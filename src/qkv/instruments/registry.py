@@ -1,4 +1,4 @@
-"""What every measure is: name, meaning, formula, range, source, property, null, and one decision that it informs.
+"""What every measure is: name, meaning, formula, range, source, property, what to compare it with, and one decision.
 
 Words and numbers only; views and help texts read this. `W` is the matrix at a step, `S` the same at step 0,
 `G` the gradient of the loss, `dW` the last update. A new measure is one entry here and a function in `measures.py`.
@@ -45,7 +45,7 @@ class Measure:
     property_of: Literal["function", "parametrisation"]
     """Of a raw matrix; see `property_of` for circuits."""
     null: str
-    """What it reads when nothing was learned."""
+    """What to compare it with: its value at the start, of random matrices, or in the random-label control."""
     decision: str
     """One decision that it informs."""
     looks: Literal["matrices", "circuits", "spectra", "attention", "rows"] = "matrices"
@@ -73,7 +73,7 @@ _MEASURES = (
         range="0 and up, in units of a weight",
         source="Frobenius norm",
         property_of="parametrisation",
-        null="Its value at step 0; on random labels it grows or shrinks too, by step size and weight decay.",
+        null="Its value at step 0; it grows or shrinks in the random-label control too, by step size and weight decay.",
         decision="Whether weight decay holds the weights: a norm that grows without end asks for more of it.",
     ),
     Measure(
@@ -83,7 +83,7 @@ _MEASURES = (
         range="0 and up, in nats per unit of a weight; undefined where the matrix had no gradient (frozen)",
         source="Pascanu, Mikolov and Bengio 2013 (arXiv 1211.5063), section 3.2, per matrix",
         property_of="parametrisation",
-        null="Not 0: random labels pull too, and a batch's noise never dies out.",
+        null="Not 0 in the random-label control either: a batch's noise never dies out.",
         decision="Where to look when training spikes: the matrix whose gradient grew first.",
     ),
     Measure(
@@ -93,7 +93,7 @@ _MEASURES = (
         range="0 and up, 1 where the update is as large as the matrix; undefined for a matrix of zeros",
         source="Karpathy, CS231n notes, Neural Networks 3 (ratio of weights to updates): about 1e-3 under SGD and Adam",
         property_of="parametrisation",
-        null="The same order on random labels: the learning rate and the optimizer set it (Muon and Adam normalise).",
+        null="Of the same order in the random-label control: rate and optimizer set it (Muon and Adam normalize).",
         decision="Whether the learning rate suits this matrix: far above 1e-2 late in training is too much.",
     ),
     Measure(
@@ -104,8 +104,8 @@ _MEASURES = (
         range="0 and up; 0 for a frozen matrix",
         source="Nagarajan and Kolter 2019 (arXiv 1902.04742); Zhang, Bengio and Singer 2019 (arXiv 1902.01996)",
         property_of="parametrisation",
-        null="Not 0: random labels move matrices as well, sometimes further. Read it beside that arm only.",
-        decision="Which matrices training used and which could have stayed frozen, once the null is taken off.",
+        null="Not 0 in the random-label control, sometimes more than in the run; compare at an equal step only.",
+        decision="Which matrices to test with --freeze or --change: a drift does not say whether it mattered.",
     ),
     Measure(
         name="turn",
@@ -114,7 +114,7 @@ _MEASURES = (
         range="0 to 180 degrees; undefined where W or S is 0",
         source="elementary; 90 degrees is no memory of the start",
         property_of="parametrisation",
-        null="Grows on random labels too; two independent random matrices stand at 90 degrees.",
+        null="Grows in the random-label control too; two independent random matrices are 90 degrees apart.",
         decision="What to do about a large drift: with a small turn it is growth, which weight decay holds; with "
         "a large one the start was given up, and another start may save updates.",
     ),
@@ -158,7 +158,7 @@ _MEASURES = (
         range="0 and up, a list",
         source="elementary",
         property_of="parametrisation",
-        null="No value stands out of a random matrix's spectrum; one that does was learned, or is its mean.",
+        null="No value stands out of a random matrix's spectrum; one that does came from training, or is its mean.",
         decision="At which rank to cut a matrix.",
         looks="spectra",
     ),
@@ -169,7 +169,7 @@ _MEASURES = (
         range="-1 to 1; undefined for a matrix with no gradient or no update",
         source="elementary; under plain SGD it is 1",
         property_of="parametrisation",
-        null="The same on random labels: Adam and Muon choose another direction than -G whatever is learned.",
+        null="Below 1 in the random-label control too: Adam and Muon choose another direction than -G on any labels.",
         decision="Whether a larger batch can help this matrix: near 0 momentum and normalisation steer, not the "
         "last batch.",
     ),
@@ -180,7 +180,8 @@ _MEASURES = (
         range="-1 (back to the start) to 1 (onward); undefined without a gradient, or where W is S",
         source="elementary",
         property_of="parametrisation",
-        null="Near 0 on random labels, and everywhere late in training: noise of a batch has no direction.",
+        null="Near 0 where gradients are noise of a batch; above 0 early on, in the random-label control too, which "
+        "learns token frequencies.",
         decision="Whether a longer run would move this matrix further: above 0 it is still under way.",
     ),
     Measure(
@@ -190,7 +191,7 @@ _MEASURES = (
         range="any sign; the sum over all matrices is the first-order change; undefined without a gradient",
         source="Lan et al. 2019, loss change allocation (arXiv 1909.01440), one term of it at one step",
         property_of="parametrisation",
-        null="Positive on random labels as well: every batch can be lowered a little by memorising it.",
+        null="Positive in the random-label control too: the loss of any batch falls a little by memorizing it.",
         decision="Which matrices still earn anything: one that earns nothing for long could be frozen.",
     ),
     Measure(
@@ -200,7 +201,7 @@ _MEASURES = (
         range="0 and up, in nats per unit of a weight; undefined where the optimizer keeps none (Muon, SGD)",
         source="Kingma and Ba 2015 (arXiv 1412.6980)",
         property_of="parametrisation",
-        null="Not 0: on random labels it is the noise of a batch.",
+        null="Not 0 in the random-label control either: there it is mostly the noise of a batch.",
         decision="Whether eps matters: where this is near eps, Adam's steps are smaller than they look.",
     ),
     Measure(
@@ -234,7 +235,7 @@ _MEASURES = (
         property_of="parametrisation",
         null="acos sqrt(k / n_in) for unrelated directions, n_in the matrix's inputs: 75.5 degrees with 128 of them.",
         decision="Whether the start is worth care: near 0 its directions were kept, so a better start or --from pays; "
-        "near the null they were thrown away.",
+        "near that of unrelated directions they were thrown away.",
         looks="spectra",
     ),
     Measure(
@@ -267,7 +268,7 @@ _MEASURES = (
         range="0 and up, one number for each token",
         source="Zhang, Bengio and Singer 2019 (arXiv 1902.01996), by row",
         property_of="parametrisation",
-        null="0 for a token never seen, unless W_U is tied or weight decay is on; random labels move rows too.",
+        null="0 for a token never seen, unless W_U is tied or weight decay is on; not 0 in the random-label control.",
         decision="Whether W_E could have been frozen, and which tokens occur too rarely to be worth a row.",
         looks="rows",
     ),
@@ -290,7 +291,7 @@ _MEASURES = (
         source="Zhai et al. 2023, attention entropy collapse (arXiv 2303.06296)",
         property_of="function",
         null="At step 0 near ln(keys seen) where scores start near 0, some tenths of a nat below with QK-norm, whose "
-        "scores start with a standard deviation near 1. On random labels it can fall as well.",
+        "scores start with a standard deviation near 1. It can fall in the random-label control too.",
         decision="Whether the rate is too high: entropy that falls to 0 early is a collapse.",
         looks="attention",
     ),

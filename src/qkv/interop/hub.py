@@ -7,6 +7,7 @@ code and no pickles. They stay in that library's cache.
 from pathlib import Path
 
 from qkv.errors import MissingExtra, SourceError
+from qkv.installing import install
 
 __all__ = ["PATTERNS", "fetch"]
 
@@ -39,7 +40,7 @@ def fetch(name: str) -> Path:
     try:
         import huggingface_hub
     except ImportError:
-        raise MissingExtra(f"hf:{name} needs another library; type: pip install 'qkv[hub]'") from None
+        raise MissingExtra(f"hf:{name} needs another library; type: {install('hub')}") from None
     repository, _, revision = name.partition("@")
     try:
         found = huggingface_hub.snapshot_download(repository, revision=revision or None, allow_patterns=list(PATTERNS))

@@ -1,7 +1,9 @@
-"""The null of a run: the same training on random labels, for its first steps, under the same schedule.
+"""The random-label control of a run: the same training with labels drawn at random, for its first steps.
 
-What moves there is what the optimizer moves when there is nothing to learn. It is measured by the same recorder at the
-same steps, so each drift can be read beside its null at an equal step.
+Its start, inputs and schedule are those of the run. Inputs say nothing about its labels, but labels keep their
+frequencies (`Task.train_batch`), and these it learns. So it shows what moves where inputs teach nothing, and not what
+moves where nothing is learned. The same recorder measures it at the same steps, so each drift can be compared at an
+equal step. Code and telemetry call it the null.
 """
 
 import dataclasses
@@ -18,20 +20,20 @@ from qkv.training.tensorfile import load_weights
 __all__ = ["NULL_SHARE", "null_steps", "train_null"]
 
 NULL_SHARE = 0.07
-"""Share of a training that its null may cost."""
+"""Share of a training that its control may cost."""
 _MOST_STEPS = 256
 _FAR = 1 << 30
-"""Steps of a schedule whose decay does not begin within the null."""
+"""Steps of a schedule whose decay does not begin within the control."""
 
 
 def null_steps(steps: int) -> int:
-    """How many steps the null has: the largest power of two within its share, so that it ends on a recorded step."""
+    """How many steps the control has: the largest power of two within its share, so that it ends on a recorded step."""
     most = min(_MOST_STEPS, int(NULL_SHARE * steps))
     return 1 << (most.bit_length() - 1) if most else 0
 
 
 def train_null(parts: Parts, outcome: Outcome, folder: RunFolder, store: Store | None, ranks: Ranks = ALONE) -> str:
-    """Train from the run's own weights of step 0 on random labels and record it as arm 1; nothing else is touched.
+    """Train from the run's own weights of step 0 on shuffled labels and record it as arm 1; nothing else is touched.
 
     All ranks train it together; the one that watches gives the store. Returns why there is none, in a sentence, where
     it could not be made: a training that is done does not depend on it.
@@ -44,7 +46,7 @@ def train_null(parts: Parts, outcome: Outcome, folder: RunFolder, store: Store |
     except (NonFiniteError, UserError) as error:
         if store is not None:
             store.drop_after(-1, arm=NULL_ARM)
-        return f"This run has no null (the same training on random labels): {error}."
+        return f"This run has no random-label control ({parts.task.control}): {error}."
     return ""
 
 

@@ -177,7 +177,7 @@ class RunConfig:
     watched: str = ""
     """Trained by another program that qkv watched: layout where its layout is one of ours, names where it is not."""
     report: bool = True
-    """Whether a report is written at the end, and the null is trained that its drifts are read beside."""
+    """Whether a report is written at the end, and the random-label control trained that drifts are compared with."""
     changes: tuple[str, ...] = ()
     """Changes in the change language, those of the preset first."""
     data: DataConfig

@@ -1,4 +1,5 @@
-"""One training from beginning to end: request, parts, loop, null, baselines, manifest, report.
+"""One training from beginning to end: request, parts, loop, control, baselines, manifest,
+report.
 
 A folder is made only once nothing more can be wrong with what was asked for. What is random is named (`randomness`),
 what was decided is in `config.toml`, so a run that was killed goes on here from its newest whole checkpoint and ends
@@ -336,7 +337,7 @@ def _run(
 
 @contextlib.contextmanager
 def _afterwards(folder: RunFolder) -> Iterator[None]:
-    """What follows a training (null, samples, baselines): to stop it loses nothing, and is told apart."""
+    """What follows a training (control, samples, baselines): to stop it loses nothing, and is told apart."""
     try:
         yield
     except (KeyboardInterrupt, Interrupted) as error:

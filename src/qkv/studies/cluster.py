@@ -16,6 +16,7 @@ from typing import Any
 
 from qkv import errors
 from qkv.errors import ConfigError, Interrupted, MissingExtra, RunError
+from qkv.installing import install
 from qkv.studies.tuning import Job
 
 __all__ = ["Cluster", "is_cluster"]
@@ -47,7 +48,7 @@ class Cluster:
         try:
             import ray
         except ImportError:
-            raise MissingExtra(f"--on {on} needs another library; type: pip install 'qkv[cluster]'") from None
+            raise MissingExtra(f"--on {on} needs another library; type: {install('cluster')}") from None
         self._ray: Any = ray
         self._quiet = contextlib.redirect_stdout(sys.stderr)  # Ray says there whom it lost; stdout is for the verdict
         self._quiet.__enter__()

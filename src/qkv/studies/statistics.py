@@ -17,6 +17,7 @@ from types import ModuleType
 import numpy as np
 
 from qkv.errors import ConfigError, MissingExtra
+from qkv.installing import install
 
 __all__ = [
     "FEWEST_FLIPS",
@@ -57,7 +58,7 @@ def scipy() -> ModuleType:
     try:
         from scipy import stats
     except ImportError:
-        raise MissingExtra("a study needs SciPy for its intervals; type: pip install 'qkv[study]'") from None
+        raise MissingExtra(f"a study needs SciPy for its intervals; type: {install('study')}") from None
     return stats
 
 

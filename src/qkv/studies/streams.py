@@ -24,6 +24,7 @@ from qkv.data.tokenizers import Tokenizer, fit_tokenizer
 from qkv.data.tokens import Tokens, id_type
 from qkv.data.vectors import holds_vectors
 from qkv.errors import MissingExtra, SourceError
+from qkv.installing import install
 from qkv.randomness import generator
 from qkv.studies.design import Text
 
@@ -356,7 +357,7 @@ def _digits(text: Text, source: str, cache: Path | None) -> Images:
     try:
         from sklearn.datasets import load_digits  # type: ignore[import-untyped]
     except ImportError:
-        raise MissingExtra("the digits come with scikit-learn; type: pip install 'qkv[study]'") from None
+        raise MissingExtra(f"the digits come with scikit-learn; type: {install('study')}") from None
     pixels, labels = load_digits(return_X_y=True)
     pixels = np.rint(np.asarray(pixels) * (255 / 16)).astype(np.uint8).reshape(-1, 1, 8, 8)
     order = generator("study", "digits").permutation(len(labels))

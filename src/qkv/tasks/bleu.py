@@ -17,6 +17,7 @@ import numpy as np
 
 from qkv.data.dictionary import UNSPACED
 from qkv.errors import MissingExtra
+from qkv.installing import install
 from qkv.randomness import generator
 
 __all__ = ["bleu", "bleu_tokens", "require_sacrebleu"]
@@ -31,7 +32,7 @@ def require_sacrebleu() -> Any:
     try:
         from sacrebleu.metrics.bleu import BLEU
     except ImportError:
-        raise MissingExtra("BLEU needs another library; type: pip install 'qkv[translate]'") from None
+        raise MissingExtra(f"BLEU needs another library; type: {install('translate')}") from None
     return BLEU
 
 

@@ -1,4 +1,5 @@
-"""What the language tasks share: the loss of a batch at the positions that have a target, and the random-label null.
+"""What the language tasks share: the loss of a batch at the positions that have a target, and the labels of
+the random-label control.
 
 The output matrix is applied to the hidden vectors of those positions only. Positions are gathered by `F.embedding`,
 whose backward adds in a fixed order (tensor indexing does not, with more than one thread); so does `index_add_`, by

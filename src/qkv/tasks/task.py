@@ -207,6 +207,12 @@ class Task(Protocol):
     """What one target of the loss is: "token"."""
     asked: ClassVar[str]
     """What the model predicts, in words; `{unit}` stands for what a token is."""
+
+    @property
+    def control(self) -> str:
+        """What the labels of the random-label control are, in words: what they keep of the training labels."""
+        ...
+
     prompt: ClassVar[str]
     """An input to type after `qkv predict RUN`."""
     continues: ClassVar[bool]
@@ -297,7 +303,8 @@ class Task(Protocol):
         """The training batch of these global example indices (int64 [batch]); a pure function of its arguments.
 
         `random_labels=True` keeps the inputs and replaces every target by an independent draw from the training
-        targets' own frequencies: the null of "what would training have moved if there were nothing to learn".
+        targets' own frequencies: the random-label control. Inputs then say nothing about labels, but how frequent each
+        label is can still be learned.
         """
         ...
 
@@ -366,6 +373,11 @@ class TaskDefaults:
     afterwards_seconds: ClassVar[float] = 0.0
     ordered: ClassVar[bool] = False
     yardsticks: ClassVar[Mapping[str, str]] = {}
+
+    @property
+    def control(self) -> str:
+        """Frequencies are all that stays, of tokens or of classes."""
+        return f"labels shuffled, {'token' if self.target == 'token' else 'class'} frequencies kept"
 
     def with_settings(self, config: "DataConfig") -> Self:
         """As it is."""

@@ -20,6 +20,7 @@ from pathlib import Path
 from qkv import verified
 from qkv.errors import DamagedFileError, QkvError, RunFolderError, StorageError
 from qkv.folder import RunFolder
+from qkv.installing import update
 from qkv.verified import Damage, check_file
 
 __all__ = [
@@ -155,8 +156,7 @@ def _check_identity(connection: sqlite3.Connection, path: Path, *, empty_is_fine
         raise RunFolderError(f"{path} is an SQLite file of another application; expected the telemetry of a qkv run")
     if version > SCHEMA_VERSION:
         raise RunFolderError(
-            f"{path} has telemetry schema {version}; this qkv reads up to {SCHEMA_VERSION}; "
-            "update with `pip install -U qkv`"
+            f"{path} has telemetry schema {version}; this qkv reads up to {SCHEMA_VERSION}; get a newer one: {update()}"
         )
     foreign = sorted(found - _known_objects())
     if foreign:

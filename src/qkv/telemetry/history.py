@@ -14,6 +14,7 @@ import numpy as np
 
 from qkv.errors import ConfigError
 from qkv.folder import check_place
+from qkv.installing import install
 from qkv.telemetry.rows import Series
 
 __all__ = ["Arrays", "History", "write_table"]
@@ -49,7 +50,7 @@ class History(dict[str, Series]):
         try:
             import pandas
         except ImportError:
-            raise ConfigError("a table needs pandas, which is not installed; type: pip install 'qkv[table]'") from None
+            raise ConfigError(f"a table needs pandas, which is not installed; type: {install('table')}") from None
         addresses, steps, value = self.arrays()
         return pandas.DataFrame(value.T, index=pandas.Index(steps, name="step"), columns=addresses)
 
@@ -93,7 +94,7 @@ def _write_parquet(path: Path, histories: Iterable[Mapping[str, Series]]) -> Non
         import pyarrow
         from pyarrow import parquet
     except ImportError:
-        raise ConfigError("Parquet needs pyarrow, which is not installed; type: pip install 'qkv[table]'") from None
+        raise ConfigError(f"Parquet needs pyarrow, which is not installed; type: {install('table')}") from None
     lines = list(_lines(histories))
     columns = {name: [line[i] for line in lines] for i, name in enumerate(COLUMNS)}
     parquet.write_table(pyarrow.table(columns), path, compression="zstd")

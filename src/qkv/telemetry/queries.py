@@ -313,7 +313,7 @@ class Telemetry:
     def against_null(
         self, measure: str, selector: str = "**", *, at: int | None = None, null_arm: int = NULL_ARM
     ) -> list[Compared]:
-        """Run and null at the last step that both have (no later than `at`); empty where there is no null.
+        """Run and random-label control at the last step that both have (no later than `at`); empty without a control.
 
         Measures taken at different steps are never compared: a drift grows with the number of updates.
         """

@@ -139,7 +139,7 @@ class MatrixRow:
 
 @dataclass(frozen=True)
 class Compared:
-    """One address at one step, in the run and in the null: the same training on random labels."""
+    """One address at one step, in the run and in the random-label control (the null)."""
 
     address: str
     measure: str

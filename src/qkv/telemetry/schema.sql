@@ -7,7 +7,7 @@
 --
 -- A step is the number of updates made so far. A row at step s speaks of the weights after s updates; its gradient is the
 -- one that made update s (so step 0 has none). Losses are in nats per token. NULL reads "undefined here", never 0.
--- An arm is one training: 0 the run itself, 1 the same training on random labels (the null), others as `arms` says.
+-- An arm is one training: 0 the run itself, 1 the random-label control (called the null here), others as `arms` says.
 --
 -- To look at it with any SQLite client:
 --   SELECT step, value FROM history WHERE address = 'L0.W_Q' AND measure = 'drift' AND arm = 'run';
@@ -24,7 +24,7 @@ CREATE TABLE IF NOT EXISTS arms (
 );
 INSERT OR IGNORE INTO arms VALUES
     (0, 'run', 'the training itself'),
-    (1, 'random labels', 'the same model, data order and optimizer, trained on labels drawn at random: movement without learning');
+    (1, 'random labels', 'random-label control: the same model, inputs and optimizer; labels shuffled, their frequencies kept');
 
 -- Everything that has been measured: matrices, heads (L2.H3.W_Q), circuits (L2.H3.QK), activations (L2.resid_post).
 CREATE TABLE IF NOT EXISTS addresses (
@@ -38,7 +38,7 @@ CREATE TABLE IF NOT EXISTS addresses (
     tied_to  TEXT                       -- the other name of a tied matrix
 );
 
--- Each measure says what it is, where it comes from and what it reads when nothing was learned.
+-- Each measure says what it is, where it comes from and what to compare it with.
 CREATE TABLE IF NOT EXISTS measures (
     id           INTEGER PRIMARY KEY,   -- in order of the registry
     name         TEXT NOT NULL UNIQUE,

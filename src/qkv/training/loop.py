@@ -88,10 +88,10 @@ def run(
     loaded here; one that is finished is returned as it is). `folder` None writes nothing. `deadline_seconds` is the
     wall time this loop may take, final work of others already taken off; a run without `schedule.steps` needs it, a
     resumed one ignores it where its horizon is settled. Dropout is `model.config.layout.dropout`. `random_labels`
-    trains on the null of `Task.train_batch`, and does not validate. `scores_start` validates the weights of step 0 as
-    well, so that they are the best ones where no update makes them better. `stop_after` ends the run after so many
-    updates of the horizon's schedule. `ranks` are the processes that share each batch: all make the same call, each
-    with the same parts; rank 0 alone writes into `folder`, and it alone should be given observers.
+    trains the random-label control of `Task.train_batch`, and does not validate. `scores_start` validates the weights
+    of step 0 as well, so that they are the best ones where no update makes them better. `stop_after` ends the run after
+    so many updates of the horizon's schedule. `ranks` are the processes that share each batch: all make the same call,
+    each with the same parts; rank 0 alone writes into `folder`, and it alone should be given observers.
 
     A spike of the loss (`spikes`) is met as `config.on_spike` says; going back is a resume inside this session.
 

@@ -1,4 +1,4 @@
-"""The map's payload from telemetry: every matrix x recorded steps x measures, the random-label arm beside it.
+"""The map's payload from telemetry: every matrix x recorded steps x measures, with the random-label control.
 
 Steps are thinned where there are more than a page needs, and that is said; nothing is interpolated or filled in.
 """

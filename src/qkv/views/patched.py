@@ -36,6 +36,7 @@ def patched(looker: Looker, text: str, other: str, step: int | None, changes: Se
         causal=looker.causal,
         answers=(a, b),
         odds=found.odds,
+        caution=found.caution,
         shares={kind: pack(shares.numpy()) for kind, shares in found.shares.items()},
         heads=None if found.heads is None else pack(found.heads.numpy()),
     )

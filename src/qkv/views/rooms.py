@@ -286,6 +286,7 @@ class Rooms:
             sizes=self.sizes,
             tied=bool(layout.get("tied", False)),
             mixer=str(layout.get("mixer", "attention")),
+            control=self.task.control,
         )
 
     def report(self, host: Host) -> Report:

@@ -1,7 +1,7 @@
 """The token table W_E row by row: how far each moved, against how often its token was met, and chosen rows exactly.
 
-The null stands beside it at the same step only: a drift grows with the number of updates. Rows that are not drawn are
-said not to be.
+It is compared with the random-label control at the same step only: a drift grows with the number of updates. Rows that
+are not drawn are said not to be.
 """
 
 from collections.abc import Mapping, Sequence
@@ -102,7 +102,7 @@ def _drifts(telemetry: Telemetry | None, snapshots: Snapshots) -> dict[int, np.n
 def _beside_null(
     telemetry: Telemetry | None, found: Mapping[int, np.ndarray]
 ) -> tuple[int | None, np.ndarray | None, np.ndarray | None]:
-    """(last step after 0 that both arms have, the run's drifts there, the null's); None each where there is none."""
+    """(last step after 0 that both arms have, the run's drifts there, the control's); None each where there is none."""
     null = telemetry.vectors(telemetry.token_table(), MEASURE, arm=NULL_ARM) if telemetry else {}
     both = [step for step in found if step in null and step > 0]
     if not both:

@@ -33,6 +33,8 @@ class RunFacts:
     tied: bool = False
     mixer: str = "attention"
     """What the layers mix positions by: attention, or what stands in its place."""
+    control: str = ""
+    """What the labels of the random-label control are, in words."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -55,7 +57,7 @@ class AnswerNote:
     """The same in a line; empty where `sentence` is one."""
     more: tuple[str, ...] = ()
     null: str = ""
-    """What the same reads when nothing is learned."""
+    """What to compare it with, in a sentence."""
     evidence: tuple[Evidence, ...] = ()
     address: str = ""
     """The matrix it is about, if one."""

@@ -36,7 +36,8 @@ class MatrixRow:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MeasureNote:
-    """What a measure is: formula, range, source, what it is a property of, its null, and a decision that it informs."""
+    """What a measure is: formula, range, source, what it is a property of, what to compare it with (`null`), and a
+    decision that it informs."""
 
     name: str
     label: str
@@ -62,7 +63,7 @@ class MovingNote:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MapRoom:
-    """Every matrix x every recorded step x every measure, with the random-label arm beside it where there is one."""
+    """Every matrix x every recorded step x every measure, with the random-label control where there is one."""
 
     rows: tuple[MatrixRow, ...]
     steps: tuple[int, ...]

@@ -222,7 +222,9 @@ class Patched:
     answers: tuple[str, str]
     """a and b."""
     odds: tuple[float, float]
-    """log p(a) - log p(b), nats, of each text."""
+    """log p(a) - log p(b), nats, of each text; a share times their difference is what it carries in nats."""
+    caution: str
+    """A sentence where the texts are answered so much alike that shares say little; else empty."""
     shares: dict[str, Packed]
     """stream, mixer, mlp -> [layer, pos]: how far the answer goes over, 0 to 1 and beyond."""
     heads: Packed | None

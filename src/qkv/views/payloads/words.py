@@ -36,11 +36,12 @@ class RowsRoom:
     drawn: str
     """Which rows are drawn, in words; empty when all are."""
     null_step: int | None = None
-    """The last step that run and null both recorded: a drift grows with updates, so only equal steps compare."""
+    """The last step that run and random-label control both recorded: drifts grow with updates, so only equal steps
+    compare."""
     drift_then: Packed | None = None
     """Drift of the run at `null_step`."""
     null_drift: Packed | None = None
-    """Drift of the random-label arm at `null_step`."""
+    """Drift in the random-label control at `null_step`."""
     shown: tuple[TokenRow, ...] = ()
     example: int | None = None
     """Id of the row to begin with, one of `shown`."""

@@ -17,7 +17,7 @@ export const LESSONS = {
     question: "Does training change the input embeddings, or only W_Q, W_K, W_V?",
     turn: "Nothing is frozen. Arm A learns by Adam, arm B by plain SGD.",
     look: "Switch the matrices to “change since the start”: every one has moved, W_E too. Choose a rare character under “one row”. With SGD a row moves only by gradients it received, so rare rows move little; Adam gives rare rows steps as large as those of frequent ones.",
-    scale: "At this size how far a matrix moved depends on the learning rate and the optimizer. Moving is not yet learning: the full study compares with training on random labels.",
+    scale: "At this size how far a matrix moved depends on the learning rate and the optimizer. Moving is not yet learning: the full study compares with a random-label control, which still learns how frequent each token is.",
     state: { task: "text", layers: 2, token: "M", a: arm({}), b: arm({ optimizer: "sgd", rate: 0.3 }) },
   },
   collocation: {

@@ -1,5 +1,5 @@
 // Answers before plots: first every question with its answer in a line, then each with the numbers behind it, the picture
-// that shows it, and what the same number would be if nothing had been learned.
+// that shows it, and what to compare it with.
 
 import { h, together, wayTo } from "./dom.js";
 import { number } from "./format.js";
@@ -33,7 +33,7 @@ function behind(answer) {
   return h("details", null, h("summary", null, "the numbers behind it"),
     answer.evidence.length ? h("dl.numbers", null, answer.evidence.map((item) =>
       h("div", null, h("dt", null, item.label), h("dd", null, number(item.value, 4))))) : null,
-    answer.null ? h("p.small", null, h("b", null, "Null. "), answer.null) : null);
+    answer.null ? h("p.small", null, h("b", null, "Compare. "), answer.null) : null);
 }
 
 // Every question and its answer, a line each.

@@ -1,5 +1,5 @@
-// One matrix over the training: each measure as a curve, the null beside it, its heads as thin lines, and the step of the
-// slider as a rule.
+// One matrix over the training: each measure as a curve, the random-label control beside it, its heads as thin
+// lines, and the step of the slider as a rule.
 
 import { d3, Plot } from "./vendor.js";
 import { add, choice, clear, h, inSight, s, together } from "./dom.js";
@@ -7,6 +7,7 @@ import { number, tick, tickOfSteps, whole } from "./format.js";
 import { unpack } from "./decode.js";
 import { watch } from "./model.js";
 import { chart, figure, plot, series } from "./figure.js";
+import { CONTROL, described } from "./control.js";
 
 // [{ step, x, value }] of one address in a room (map or grid), null arm or not; `x` is where a logarithmic scale has it.
 export function seriesOf(room, measure, address, isNull) {
@@ -31,7 +32,7 @@ function render({ model, el }) {
       .filter((m) => rooms().some((room) => [address, baseOf(address)].some((a) => seriesOf(room, m.name, a, false).length)));
   };
   const title = h("span");
-  const frame = figure(el, { wide: true, title, caption: "Steps on a logarithmic scale; the upright line is the step of the slider. Thin lines are the heads of this matrix, one each; dashed the same training on random labels, where it was recorded." });
+  const frame = figure(el, { wide: true, title, caption: `Steps on a logarithmic scale; the upright line is the step of the slider. Thin lines are the heads of this matrix, one each; dashed: ${described(model)}, where it was recorded.` });
   const controls = h("div.controls");
   frame.body.before(controls);
   const roleOf = (address) => rooms().flatMap((room) => room.rows).find((row) => row.address === address)?.role ?? "norm";
@@ -59,7 +60,7 @@ function render({ model, el }) {
     const lines = [own, parent, null_, ...heads.map((line) => line.points)];
     const end = Math.max(2, d3.max(lines.flat(), (p) => p.step) ?? 2);
     const colour = colours.role[roleOf(address)];
-    const named = [[own, base === address ? "this run" : address.split(".").at(-2), colour], [parent, "all heads", colours.soft], [null_, "random labels", colours.faint]].filter(([points]) => points.length);
+    const named = [[own, base === address ? "this run" : address.split(".").at(-2), colour], [parent, "all heads", colours.soft], [null_, width < 520 ? "control" : CONTROL, colours.faint]].filter(([points]) => points.length);
     plotted = plot(colours, `${label} of ${address} over steps, ${number(own[0]?.value)} to ${number(own.at(-1)?.value)}`, {
       width, height: 210, marginLeft: 52, marginRight: width < 520 ? 92 : 130, marginBottom: 30, marginTop: 10,
       x: { type: "log", domain: [1, end], label: null, tickSize: 0, ticks: width < 520 ? 3 : 5, tickFormat: tickOfSteps },

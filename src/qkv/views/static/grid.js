@@ -1,5 +1,5 @@
 // The signature picture: layers down, matrices across, heads as cells inside, coloured by one measure at the step of the
-// slider. Beside it the null, or the same at a step that is held, and the difference.
+// slider. Beside it the random-label control, or the same at a step that is held, and the difference.
 
 import { d3 } from "./vendor.js";
 import { add, choice, clear, h, inSight, together } from "./dom.js";
@@ -7,6 +7,7 @@ import { number, whole } from "./format.js";
 import { stepIndex, unpack } from "./decode.js";
 import { watch } from "./model.js";
 import { figure } from "./figure.js";
+import { CONTROL, described, when } from "./control.js";
 import { cells } from "./cells.js";
 import { bar, linear, robust, root, suited } from "./scale.js";
 import { onTheme, theme } from "./theme.js";
@@ -123,7 +124,7 @@ function render({ model, el }) {
   function drawControls() {
     const list = measures();
     const run = model.get("other");
-    const offered = [hasNull() || state.beside === "null" ? ["null", "beside the null"] : null, ["held", "beside another step"], run ? ["run", `beside ${run.name}`] : null, ["alone", "alone"]].filter(Boolean);
+    const offered = [hasNull() || state.beside === "null" ? ["null", `beside the ${CONTROL}`] : null, ["held", "beside another step"], run ? ["run", `beside ${run.name}`] : null, ["alone", "alone"]].filter(Boolean);
     add(clear(controls), [
       list.length > 5 ? h("select", { "aria-label": "measure", onchange: (event) => (Object.assign(state, { measure: measures()[event.target.selectedIndex] }), build()) }, list.map((m) => h("option", { selected: m.name === state.measure.name }, m.label)))
         : choice("measure", list.map((m) => [m.name, m.label]), state.measure.name, (name) => (Object.assign(state, { measure: measures().find((m) => m.name === name) }), build())),
@@ -136,7 +137,7 @@ function render({ model, el }) {
     const there = { run: another, null: none }[state.beside];
     if (!there?.any) return null;
     const at = Math.min(step, there.last);
-    const name = state.beside === "run" ? `${model.get("other").name}, step ${whole(at)}` : `random labels, step ${whole(at)}${at < step ? ", its last" : ""}`;
+    const name = state.beside === "run" ? `${model.get("other").name}, step ${whole(at)}` : `${CONTROL}, step ${whole(at)}${at < step ? ", its last" : ""}`;
     return { name, value: (address) => there.value(address, at), equal: at, difference: (address) => difference(numbers, there, address, at) };
   }
   function build() {
@@ -205,8 +206,8 @@ function render({ model, el }) {
     }
     clear(legend).append(h("div.bars", null, bars));
     const grid = model.get("grid");
-    add(clear(caption), [h("b", null, state.measure.label), `: ${state.measure.meaning || state.measure.formula} ${panels.length > 1 ? "The difference is this run less what stands beside it. " : ""}${grid?.rows.length ? "Cells inside a matrix are its heads. " : ""}Colours hold for all steps, so that play shows growth. `,
-      !hasNull() ? "This run has no random-label arm to stand beside it. " : state.beside === "null" ? none.any ? "The null is the same training on random labels: what movement looks like with nothing to learn; it is only ever compared at an equal step, for each cell the last that both were looked at. " : "It was not taken in the random-label arm. " : "",
+    add(clear(caption), [h("b", null, state.measure.label), `: ${state.measure.meaning || state.measure.formula} ${panels.length > 1 ? "The difference is this run minus what it is compared with. " : ""}${grid?.rows.length ? "Cells inside a matrix are its heads. " : ""}Colours hold for all steps, so that play shows growth. `,
+      !hasNull() ? `This run has no ${CONTROL} to be compared with. ` : state.beside === "null" ? none.any ? `Beside it is ${described(model)}, which ends at ${when(model, none.last)}. The two are only compared at an equal step: for each cell, the last at which both were measured. ` : `It was not measured in the ${CONTROL}. ` : "",
       state.beside === "run" ? "Two runs have other bases inside their heads: head by head, only measures of the function compare. " : "",
       grid?.rows.length ? `Numbers of heads: ${grid.origin}. ` : "", `A property ${SOURCE[state.measure.property_of] ?? ""}.`]);
     label(step, beside);
@@ -233,7 +234,7 @@ function render({ model, el }) {
     const [apart, when] = beside ? beside.difference(cell.address) : [NaN, null];
     const ofHead = isHead(cell.address);
     readout.replaceChildren(h("span", null, h("code", null, cell.address), ` ${state.measure.label} ${number(value)}`, at !== null && at !== step ? ` (taken at step ${whole(at)})` : ` at step ${whole(step)}`,
-      Number.isFinite(second) ? ` · ${{ held: "held", null: "random labels", run: model.get("other")?.name }[state.beside]} ${number(second)} at step ${whole(then)}` : "", Number.isFinite(apart) ? ` · difference ${number(apart)}${when === step ? "" : ` at step ${whole(when)}`}` : ""),
+      Number.isFinite(second) ? ` · ${{ held: "held", null: CONTROL, run: model.get("other")?.name }[state.beside]} ${number(second)} at step ${whole(then)}` : "", Number.isFinite(apart) ? ` · difference ${number(apart)}${when === step ? "" : ` at step ${whole(when)}`}` : ""),
     h("span", null, CIRCUITS.has(cell.kind) ? `circuit of one head, ` : ofHead ? "one head, " : "whole matrix, ", ofHead ? model.get("grid").origin : "recorded while it trained"));
   }
   function rest() {

@@ -23,7 +23,7 @@ function render({ model, el }) {
   const share = Math.abs(ledger.error / ledger.change);
   const frame = figure(el, {
     title: "Nats that each matrix's own movement took off the loss",
-    caption: h("span", null, `The probe's loss went from step ${whole(ledger.first_step)} to ${whole(ledger.last_step)} by ${number(ledger.change, 4)} nats. All matrices together account for ${number(ledger.change + ledger.error, 4)}; ${number(Math.abs(ledger.error), 2)} nats (${number(100 * share, 2)} %) are left over. ${whole(ledger.n_entries)} entries. Null: a matrix that does not move earns 0.`),
+    caption: h("span", null, `The probe's loss went from step ${whole(ledger.first_step)} to ${whole(ledger.last_step)} by ${number(ledger.change, 4)} nats. All matrices together account for ${number(ledger.change + ledger.error, 4)}; ${number(Math.abs(ledger.error), 2)} nats (${number(100 * share, 2)} %) are left over. ${whole(ledger.n_entries)} entries. A matrix that does not move earns 0.`),
   });
   const lists = [["matrices", "matrices"], ["heads", "heads"], ["kinds", "kinds of matrices"]].filter(([key]) => ledger[key].length);
   const draw = chart(frame, (width, colours) => {

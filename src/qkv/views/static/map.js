@@ -1,5 +1,5 @@
-// The map: every matrix (down), every recorded step (across), coloured by one measure, with the null beside it on the
-// same scale.
+// The map: every matrix (down), every recorded step (across), coloured by one measure, with the random-label control
+// beside it on the same scale.
 
 import { d3 } from "./vendor.js";
 import { add, choice, clear, h, inSight, together } from "./dom.js";
@@ -7,6 +7,7 @@ import { number, whole } from "./format.js";
 import { stepIndex, unpack } from "./decode.js";
 import { watch } from "./model.js";
 import { figure } from "./figure.js";
+import { CONTROL, described, when } from "./control.js";
 import { raster } from "./raster.js";
 import { bar, root, suited } from "./scale.js";
 import { onTheme, theme } from "./theme.js";
@@ -54,7 +55,7 @@ function render({ model, el }) {
   let panels = [];
   const arms = () => [
     { name: "this run", steps: map.steps, values: unpack(map.values[measure.name]) },
-    map.null_values[measure.name] && { name: "random labels: the null", steps: map.null_steps, values: unpack(map.null_values[measure.name]) },
+    map.null_values[measure.name] && { name: CONTROL, steps: map.null_steps, values: unpack(map.null_values[measure.name]) },
   ].filter(Boolean);
 
   function say(row, arm, column, both) {
@@ -110,7 +111,7 @@ function render({ model, el }) {
     add(grid, [h("span"), h("span"), both.map((arm) => axis(arm.steps, el.clientWidth < 560 ? 3 : 6))]);
     clear(legend).append(bar(scale, colours, measure.label));
     add(clear(frame.el.querySelector(".map-caption")), [h("b", null, measure.label), `: ${measure.meaning || measure.formula} Columns are the recorded steps, closer together early${map.thinned ? ` (${map.thinned})` : ""}. `,
-      both.length > 1 ? "On the right the same training on random labels, in the same colours: what movement looks like with nothing to learn." : ""]);
+      both.length > 1 ? `On the right ${described(model)} up to ${when(model, map.null_steps.at(-1))}, in the same colors.` : ""]);
     follow();
     mark();
   }

@@ -1,10 +1,11 @@
-// Each measure: formula, range, source, what it is a property of, what it reads when nothing was learned, in words and in
-// this run's numbers: without training, on random labels, and in the run at the same step.
+// Each measure: formula, range, source, what it is a property of, what to compare it with, in words and in this run's
+// numbers: without training, in the random-label control, and in the run at the same step.
 
 import { d3 } from "./vendor.js";
 import { h } from "./dom.js";
 import { number, whole } from "./format.js";
 import { unpack } from "./decode.js";
+import { CONTROL } from "./control.js";
 
 const OF = {
   function: "the function: it does not change when the bases inside the heads do",
@@ -46,7 +47,7 @@ function beside(rooms, name) {
   const cell = (label, of) => h("div", null, h("dt", null, label), h("dd", null, of ? number(of.value) : "–"));
   return h("dl.numbers.nulls", { "aria-label": `medians of ${name}` },
     cell("no training", found.untrained),
-    found.step === null ? cell("random labels", null) : [cell(`random labels, step ${whole(found.step)}`, found.labels), cell(`this run, step ${whole(found.step)}`, found.run)],
+    found.step === null ? cell(CONTROL, null) : [cell(`${CONTROL}, step ${whole(found.step)}`, found.labels), cell(`this run, step ${whole(found.step)}`, found.run)],
     cell(`this run, step ${whole(found.last)}`, found.end));
 }
 
@@ -62,7 +63,7 @@ function render({ model, el }) {
       beside(rooms, m.name),
       h("dl.numbers.tall", null,
         m.formula ? h("div", null, h("dt", null, "formula"), h("dd", null, h("code.formula", null, m.formula))) : null,
-        line("range", m.range), line("a property of", OF[m.property_of] ?? m.property_of), line("null", m.null), line("informs", m.decision), line("source", m.source))))));
+        line("range", m.range), line("a property of", OF[m.property_of] ?? m.property_of), line("compare with", m.null), line("informs", m.decision), line("source", m.source))))));
 }
 
 export default { render };

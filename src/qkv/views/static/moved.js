@@ -1,11 +1,12 @@
-// Which matrices moved, and what would random labels have moved? One band per kind of matrix, one dot per layer; the
-// hollow rings below are the null. Drifts grow with updates, so the two are only ever drawn at the same step.
+// Which matrices moved, and how far in the random-label control? One band per kind of matrix, one dot per layer; the
+// hollow rings below are the control. Drifts grow with updates, so the two are only ever drawn at the same step.
 
 import { d3, Plot } from "./vendor.js";
 import { add, choice, clear, h } from "./dom.js";
 import { fixed, number, tick, whole } from "./format.js";
 import { unpack } from "./decode.js";
 import { chart, figure, plot, widthOf } from "./figure.js";
+import { CONTROL, described, when } from "./control.js";
 
 // [{ kind, role, layer, address, run, null }] of every matrix at one step.
 function pointsAt(map, step) {
@@ -18,7 +19,7 @@ function pointsAt(map, step) {
   })).filter((point) => point.matrix && point.run !== null);
 }
 
-// The last step with drifts, and the last that the null has too (undefined where there is none).
+// The last step with drifts, and the last that the control has too (undefined where there is none).
 function stepsToShow(map) {
   const [values, nulls] = [unpack(map.values.drift), unpack(map.null_values.drift)];
   const has = (array, column) => column >= 0 && map.rows.some((_, row) => Number.isFinite(array.at(row, column)));
@@ -38,7 +39,7 @@ function render({ model, el }) {
   const table = h("tbody");
   const frame = figure(el, { title, caption });
   if (both !== undefined && both !== last) {
-    frame.body.before(h("div.controls", null, choice("step", [[both, `step ${whole(both)}, beside random labels`], [last, `step ${whole(last)}, the last`]], step, (v) => {
+    frame.body.before(h("div.controls", null, choice("step", [[both, `step ${whole(both)}, with the ${CONTROL}`], [last, `step ${whole(last)}, the last`]], step, (v) => {
       step = v;
       points = pointsAt(map, step);
       words();
@@ -50,8 +51,8 @@ function render({ model, el }) {
   function words() {
     title.textContent = `Drift of each matrix at step ${whole(step)}`;
     add(clear(caption), [h("b", null, "Drift"), " is how far a matrix is from where it started, as a share of its size at the start (for one that starts at zero, of a usual start): 1 means that it moved by its own length. ",
-      hasNull() ? ["Filled: this run, a dot per layer. Hollow: the ", h("b", null, "null"), ", the same model, start, order and optimizer with every label drawn at random, so that there is nothing to learn but how frequent each token is. On the right: the first over the second, a median over layers."]
-        : both === undefined ? "A dot per layer. This run has no random-label arm, so nothing here says how much of the movement is learning." : "A dot per layer. The random-label arm does not reach this step."]);
+      hasNull() ? [`Filled: this run at ${when(model, step)}, a dot per layer. Hollow: ${described(model)} at the same step. On the right: the first divided by the second, a median over layers.`]
+        : both === undefined ? `A dot per layer. This run has no ${CONTROL}, so these drifts have nothing to be compared with.` : `A dot per layer. The ${CONTROL} does not reach this step.`]);
     clear(table).append(...points.map((p) => h("tr", null, h("td", null, h("code", null, p.address)), h("td", null, number(p.run)), h("td", null, number(p.null)), h("td", null, p.null > 0 ? fixed(p.run / p.null, 1) : "–"))));
   }
   words();
@@ -70,7 +71,7 @@ function render({ model, el }) {
         Plot.ruleY(kinds, { y: (k) => k, stroke: colours.line }),
         Plot.dot(nulls, { x: "null", y: "kind", dy: 6, r: 3.5, stroke: colours.faint, strokeWidth: 1.3, fill: colours.paper }),
         Plot.dot(points, { x: "run", y: "kind", dy: -6, r: 4.5, fill: (p) => colours.role[p.role], fillOpacity: 0.85,
-          channels: { matrix: "address", "this run": (p) => number(p.run), "random labels": (p) => number(p.null) },
+          channels: { matrix: "address", "this run": (p) => number(p.run), [CONTROL]: (p) => number(p.null) },
           tip: { format: { x: false, y: false, fill: false } } }),
         nulls.length ? Plot.text(kinds, { y: (k) => k, frameAnchor: "right", dx: 8, textAnchor: "start", fill: colours.soft,
           text: (k) => (ratio(k) === undefined ? "" : `× ${fixed(ratio(k), 1)}`) }) : null,
@@ -78,7 +79,7 @@ function render({ model, el }) {
     });
   });
   el.append(h("details.small", null, h("summary", null, "as a table"), h("div.scroll", null, h("table", null,
-    h("thead", null, h("tr", null, ["matrix", "this run", "random labels", "ratio"].map((t) => h("th", { scope: "col" }, t)))), table))));
+    h("thead", null, h("tr", null, ["matrix", "this run", CONTROL, "ratio"].map((t) => h("th", { scope: "col" }, t)))), table))));
   return frame.off;
 }
 

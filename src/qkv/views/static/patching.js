@@ -1,5 +1,6 @@
-// Who writes the answer at the token that is followed, part by part; and another text beside the one that is shown: each activation is taken from it, one at a time, and the answer goes over or
-// stays. Asked for by a button, since it costs a pass through the model for each layer and token.
+// Who writes the answer at the token that is followed, part by part; and another text beside the one that is shown: each
+// activation is taken from it, one at a time, and the answer goes over or stays. Asked for by a button, since it costs a pass
+// through the model for each layer and token.
 
 import { Plot } from "./vendor.js";
 import { clear, h, newId, say, together } from "./dom.js";
@@ -15,10 +16,12 @@ const KINDS = [
 ];
 const ROW = 26; // pixels
 const NARROW = 34; // pixels of a cell that has room for its number
+const WIDE = 92; // pixels of one that has room for its nats as well
 
-const cells = (packed) => {
+// Shares, each with the nats that it is of the difference between the two texts.
+const cells = (packed, difference) => {
   const { values, shape } = unpack(packed);
-  return Array.from(values, (share, i) => ({ layer: `L${Math.floor(i / shape[1])}`, i: i % shape[1], share }));
+  return Array.from(values, (share, i) => ({ layer: `L${Math.floor(i / shape[1])}`, i: i % shape[1], share, nats: share * difference }));
 };
 
 // Cells of values, layers from the last down; `name(i)` is a column's label, `told(i)` what a pointer is told of it; `top` has
@@ -36,8 +39,8 @@ function picture(off, el, { title, caption, rows, name, told, unit = "", top = 1
       width, height: ROW * layers.length + (lies ? 32 : 14 + 0.8 * longest), marginLeft: 38, marginRight: 8, marginTop: 4, marginBottom: lies ? 28 : 10 + 0.8 * longest,
       x: { domain: columns, tickFormat: name, label: null, tickSize: 0, padding: 0.06, tickRotate: lies ? 0 : -50 }, y: { domain: layers, label: null, tickSize: 0, padding: 0.06 },
       marks: [
-        Plot.cell(rows, { x: "i", y: "layer", fill, stroke: colours.line, title: (row) => `${row.layer}, ${told(row.i)}: ${number(row.share)}${unit}`, tip: true }),
-        each >= NARROW ? Plot.text(rows.filter((row) => Math.abs(row.share) >= least * top), { x: "i", y: "layer", text: (row) => fixed(row.share), fill: (row) => (Math.abs(row.share) > 0.6 * top ? colours.panel : colours.ink), pointerEvents: "none" }) : null,
+        Plot.cell(rows, { x: "i", y: "layer", fill, stroke: colours.line, title: (row) => `${row.layer}, ${told(row.i)}: ${number(row.share)}${row.nats === undefined ? unit : ` (${number(row.nats)} nats)`}`, tip: true }),
+        each >= NARROW ? Plot.text(rows.filter((row) => Math.abs(row.share) >= least * top), { x: "i", y: "layer", text: (row) => (row.nats !== undefined && each >= WIDE ? `${fixed(row.share)} (${fixed(row.nats)} nats)` : fixed(row.share)), fill: (row) => (Math.abs(row.share) > 0.6 * top ? colours.panel : colours.ink), pointerEvents: "none" }) : null,
       ],
     });
   });
@@ -46,14 +49,16 @@ function picture(off, el, { title, caption, rows, name, told, unit = "", top = 1
 
 function draw(off, el, found) {
   const [a, b] = found.answers.map(token);
+  const difference = found.odds[0] - found.odds[1];
   const differs = (i) => found.tokens[i] !== found.others[i];
   const name = (i) => (differs(i) ? `${token(found.tokens[i])}←${token(found.others[i])}` : token(found.tokens[i]));
   el.append(h("p.sentence", null, found.causal ? "After " : "At ", h("code", null, token(found.tokens[found.position])), ": is it ", h("code", null, a), " or ", h("code", null, b),
-    `? Log p of the first less that of the second is ${number(found.odds[0])} nats for this text and ${number(found.odds[1])} for the other. One activation is taken from the other text and all that follows is computed anew: 0 leaves the answer, 1 makes it that of the other.`));
+    `? Log p of the first minus log p of the second is ${number(found.odds[0])} nats for this text and ${number(found.odds[1])} for the other, a difference of ${number(difference)}. Each cell takes one activation from the other text and recomputes what follows: a share of 0 leaves the answer, 1 makes it that of the other. Pointing at a cell gives the same in nats.`));
+  if (found.caution) el.append(h("p.sentence", null, found.caution));
   for (const [kind, title, caption] of KINDS) {
-    if (found.shares[kind]) picture(off, el, { title, caption, rows: cells(found.shares[kind]), name, told: (i) => `${name(i)} (${i})` });
+    if (found.shares[kind]) picture(off, el, { title, caption, rows: cells(found.shares[kind], difference), name, told: (i) => `${name(i)} (${i})` });
   }
-  if (found.heads) picture(off, el, { title: "What each head writes", caption: "z of one head, at all tokens at once: which heads bring it over. Shares of parts need not sum to 1.", rows: cells(found.heads), name: (i) => `H${i}`, told: (i) => `H${i}` });
+  if (found.heads) picture(off, el, { title: "What each head writes", caption: "z of one head, at all tokens at once: which heads bring it over. Shares of parts need not sum to 1.", rows: cells(found.heads, difference), name: (i) => `H${i}`, told: (i) => `H${i}` });
 }
 
 function drawWritten(off, el, found) {

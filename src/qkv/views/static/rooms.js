@@ -42,7 +42,7 @@ const ROOMS = [
   ["words", "What became of the words", "Words", "words", "Each token has a row in W_E. Rows that training moved alike end up alike: who is near whom, at the step of the slider.", [vocabulary]],
   ["play", "Go on training it yourself", "Playground", "play", "The same model in this page: change a matrix, train on, and watch what becomes of it.", [playroom]],
   ["made", "How it was made", "How it was made", "made", "The command that makes this run again, and the versions and hashes to check it by.", [made]],
-  ["measures", "Formulas and sources", "Formulas", "map", "What each number of this page is: formula, range, source, and what it reads when nothing was learned.", [measures]],
+  ["measures", "Formulas and sources", "Formulas", "map", "What each number of this page is: formula, range, source, and what to compare it with.", [measures]],
 ];
 
 export const empty = (value) => value === null || value === undefined || (Array.isArray(value) && !value.length);

@@ -6,6 +6,7 @@ import { choice, h, newId, together } from "./dom.js";
 import { number, plural, tick, token, whole } from "./format.js";
 import { largest, unpack } from "./decode.js";
 import { chart, figure, fitted, inside, plot } from "./figure.js";
+import { CONTROL, described, when } from "./control.js";
 import { raster } from "./raster.js";
 import { bar, robust } from "./scale.js";
 import { onTheme, theme } from "./theme.js";
@@ -13,7 +14,7 @@ import { remade } from "./model.js";
 
 const WHY = { frequent: "met most often", moved: "moved furthest", unseen: "never met in training" };
 
-function scatter(el, rows) {
+function scatter(model, el, rows) {
   const counts = unpack(rows.counts);
   if (!counts) return null;
   const [last, then, nulls] = [unpack(rows.drift), unpack(rows.drift_then), unpack(rows.null_drift)];
@@ -28,12 +29,12 @@ function scatter(el, rows) {
   if (nulls) {
     const same = rows.null_step === rows.step;
     beside = same;
-    if (!same) frame.body.before(h("div.controls", null, choice("step", [[false, `step ${whole(rows.step)}, the last`], [true, `step ${whole(rows.null_step)}, beside random labels`]], beside, (v) => ((beside = v), words(), redraw()))));
+    if (!same) frame.body.before(h("div.controls", null, choice("step", [[false, `step ${whole(rows.step)}, the last`], [true, `step ${whole(rows.null_step)}, with the ${CONTROL}`]], beside, (v) => ((beside = v), words(), redraw()))));
   }
   function words() {
     title.textContent = `How far each row of W_E moved by step ${whole(beside ? rows.null_step : rows.step)}`;
     caption.textContent = ["A dot is a token: to the right, it stands more often in the training text; up, its row moved further from its start (drift, as a share of the row's first length). ",
-      beside ? "Grey: the same rows trained on random labels, the null, at the same step. " : "", hasUnseen ? "Ringed, at the left edge: tokens never met. " : "", rows.drawn].join("");
+      beside ? `Gray: the same rows in ${described(model)}, both at ${when(model, rows.null_step)}. ` : "", hasUnseen ? "Ringed, at the left edge: tokens never met. " : "", rows.drawn].join("");
   }
   words();
   const redraw = chart(frame, (width, colours) => {
@@ -52,7 +53,7 @@ function scatter(el, rows) {
         Plot.text(points.filter((p) => p.count === 0).slice(0, 1), { x: place, y: "drift", dy: -14, textAnchor: "start", fill: colours.soft, stroke: colours.paper, strokeWidth: 4,
           text: () => (rows.largest_unseen_drift === 0 ? "never met: exactly 0" : "never met") }),
         Plot.dot(points, { x: place, y: "drift", r: points.length > 400 ? 2 : 3, fill: colours.role.E, fillOpacity: 0.75,
-          channels: { token: (p) => token(p.text), met: (p) => whole(p.count), drift: (p) => number(p.drift), "random labels": (p) => number(p.null) },
+          channels: { token: (p) => token(p.text), met: (p) => whole(p.count), drift: (p) => number(p.drift), [CONTROL]: (p) => number(p.null) },
           tip: { format: { x: false, y: false } } }),
         Plot.text(named, { x: place, y: "drift", text: (p) => fitted(token(p.text), width / 5), dy: -9, fill: colours.ink, stroke: colours.paper, strokeWidth: 4, render: inside }),
       ],
@@ -125,7 +126,7 @@ function strips(model, el, rows) {
 function make(model, el) {
   const rows = model.get("rows");
   if (!rows) return () => {};
-  const offs = [scatter(el, rows), strips(model, el, rows)];
+  const offs = [scatter(model, el, rows), strips(model, el, rows)];
   return () => offs.forEach((off) => off?.());
 }
 

@@ -4,7 +4,7 @@ import { h, wayTo } from "./dom.js";
 
 // [room, what to see there, what to do]
 const STOPS = [
-  ["answers", "What this run says of itself", "The questions that everyone asks, each with its numbers and its null."],
+  ["answers", "What this run says of itself", "The questions that everyone asks, each with its numbers and what to compare them with."],
   ["which-q", "Three things called Q", "x comes in, W_Q is learned, q comes out. The rest of the page keeps to these names."],
   ["grid", "Every matrix", "Press play at the bottom: watch which matrices leave their start."],
   ["attention", "Where the heads look", "Choose a head, then point at its picture: what is read there, and by what?"],

@@ -30,7 +30,7 @@ function near(model, room, state, el, off) {
   const select = h("select", { id, onchange: () => state.choose(Number(select.value)) }, room.tokens.map((t, i) => h("option", { value: i }, token(t))));
   const [start, now, other] = [h("div"), h("div"), h("div")];
   const frame = figure(el, { title: h("span", null, h("label", { for: id }, "Neighbours in W_E of "), select),
-    caption: `Rows of W_E with the largest cosine to this one, among the ${whole(room.tokens.length)} most frequent of ${whole(room.n_rows)} tokens. Static: one row per token, whatever the text. The nearest of as many random directions of that width has about ${fixed(room.null_cosine)}: the null.` });
+    caption: `Rows of W_E with the largest cosine to this one, among the ${whole(room.tokens.length)} most frequent of ${whole(room.n_rows)} tokens. Static: one row per token, whatever the text. The nearest of as many random directions of that width has about ${fixed(room.null_cosine)}.` });
   frame.body.append(h("div.near-columns", null, start, now, other));
   const latest = lastOnly();
   const draw = () => {
