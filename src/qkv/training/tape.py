@@ -88,7 +88,7 @@ class Tape:
     def _hear(self, function: Any, given: tuple[Any, ...], found: Any) -> None:
         """A compiled function of ours was called; what it returns, if anything, counts faults, of which it has none.
 
-        Addresses are all that it needs: an operator of torch that looked for them would be recorded as part of the work.
+        Addresses are all that it needs: an operator of torch that looked for them would be recorded as well.
         """
         self._kept += [t.untyped_storage() for t in given if isinstance(t, Tensor) and not self._memory.holds(t)]
         told = tuple(pointers(given))
