@@ -44,7 +44,7 @@ def ours(request, monkeypatch):
         by = passes.chosen(torch.zeros(1), request.param)
         if not isinstance(by, passes.Multiplied):
             pytest.skip("this processor has no tiles of bfloat16")
-        monkeypatch.setattr(by, "_sizes", passes.SMALL[torch.bfloat16])  # large enough for what is tested
+        monkeypatch.setattr(by, "limits", passes.UNMEASURED[torch.bfloat16])  # large enough for what is tested
         yield Ours(by)
 
 
@@ -143,11 +143,11 @@ def test_products_and_what_follows_them_equal_their_formulas(ours, n, k, m, with
 
 
 def test_a_large_matrix_is_left_to_torchs_product(ours, monkeypatch):
-    by, sizes = ours.passes, passes.SMALL[ours.dtype]
-    assert by.weight_dtype(sizes.plain + 1, ours.dtype) == ours.dtype
+    by, sizes = ours.passes, passes.UNMEASURED[ours.dtype]
+    assert by.weight_dtype(sizes.product + 1, ours.dtype) == ours.dtype
     assert by.weight_dtype(sizes.activated, ours.dtype, activated=True) == torch.float32
     assert by.weight_dtype(sizes.activated + 1, ours.dtype, activated=True) == ours.dtype
-    monkeypatch.setattr(by, "_sizes", passes.Small(plain=30, activated=39, gradient=2**62))
+    monkeypatch.setattr(by, "limits", passes.Kernels(product=30, activated=39, gradient=passes.ANY_SIZE))
     monkeypatch.setattr(ours.by, "_made", None)  # what would be called
     y, W, x = ours.normal(3, 8), ours.normal(8, 5), torch.zeros(3, 5)
     assert torch.equal(by.product(y, W, None)[0], y @ W) and torch.equal(

@@ -57,6 +57,11 @@ CASES = (  # what was asked for, the setting that changes nothing, what is said 
     ({"set": {"optimizer.kind": "sgd"}}, "training.optimizer.muon_lr=1", "has no effect with optimizer.kind=sgd;"),
     ({"set": {"machine.native": False}}, "machine.capture=false", "has no effect with machine.device=cpu, machine.nat"),
     ({"set": {"machine.compile": True}}, "machine.native=true", "machine.device=cpu and machine.compile=true: "),
+    (
+        {"set": {"machine.native": False}},
+        "kernels.product=9",
+        "machine.native=false and machine.compile=false: they are",
+    ),
     ({"preset": "gpt2"}, "optimizer.momentum=0", "has no effect with optimizer.kind=adamw; leave it out, or add"),
     ({"set": {"optimizer.kind": "sgd"}}, "beta2=0.9", "has no effect with optimizer.kind=sgd; leave it out, or add"),
     ({"preset": "lstm", "set": {"optimizer.kind": "muon"}}, "muon_lr=0.1", "with mixer=lstm and mlp=none: Muon moves"),

@@ -14,6 +14,8 @@ import qkv
 from qkv import api
 from qkv.errors import ChangeError, ConfigError, RunFolderError
 from qkv.folder import RunFolder
+from qkv.models import calibration
+from qkv.models.passes import Kernels
 from qkv.presets import OTHER_OPTIMIZERS, PRESETS
 from qkv.recipe.assemble import assemble, check_reached
 from qkv.recipe.request import OPTIONS, Request, RunConfig, compiling_advice, resolve, same_run
@@ -29,6 +31,23 @@ def resolved(text: Path, **given):
     """(configuration, data) of a request on a text."""
     asked = {"source": str(text), "tokenizer": "char", "steps": 24, **given}
     return resolve(Request(**asked), None)[:2]
+
+
+@pytest.mark.parametrize("given", [{"precision": "bf16"}, {"set": {"machine.precision": "bf16"}}])
+def test_kernels_are_those_of_the_precision_however_it_was_said(small_text: Path, monkeypatch, given) -> None:
+    monkeypatch.setattr(calibration, "choice", {torch.bfloat16: calibration.Choice(True, Kernels(product=7))}.get)
+    machine = resolved(small_text, **given)[0].machine
+    assert machine.precision == "bf16" and machine.kernels == Kernels(product=7)
+
+
+def test_limits_of_kernels_that_are_not_taken_are_refused(small_text: Path, monkeypatch) -> None:
+    monkeypatch.setattr(calibration, "choice", lambda dtype: calibration.Choice(True, Kernels(product=7)))
+    assert resolved(small_text, set={"machine.kernels.product": 9})[0].machine.kernels == Kernels(product=9)
+    with pytest.raises(ConfigError, match=r"machine\.kernels\.product=9 has no effect with .*machine\.native=false"):
+        resolved(small_text, set={"machine.kernels.product": 9, "machine.native": False})
+    monkeypatch.setattr(calibration, "choice", lambda dtype: None)  # where there is no compiler
+    with pytest.raises(ConfigError, match=r"machine\.kernels\.product=9 has no effect with .*machine\.native=false"):
+        resolved(small_text, set={"machine.kernels.product": 9})
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """Whole trainings on small text: the folder that is written, exactness, freezing, budgets, mistakes."""
 
+import dataclasses
 import hashlib
 import json
 import os
@@ -16,8 +17,13 @@ import torch
 from safetensors.torch import load_file
 
 import qkv
+from qkv import native
 from qkv.api import verify
 from qkv.errors import ChangeError, ConfigError, Interrupted, NonFiniteError, RunFolderError, UserError
+from qkv.models import calibration
+from qkv.models.calibration import Choice
+from qkv.models.passes import ANY_SIZE, UNMEASURED, Kernels
+from qkv.recipe import RunConfig
 from qkv.recipe.assemble import Parts
 from qkv.telemetry import NULL_ARM, Telemetry
 
@@ -337,6 +343,53 @@ def test_a_resumed_run_stops_the_same_gradients(text, tmp_path) -> None:
     seen = whole.history("W_E", "grad_norm")["W_E"]
     assert {bool(value) for step, value in zip(seen.step, seen.value, strict=True) if 11 <= step <= 21} == {False}
     assert verify(whole.path, updates=None).is_whole
+
+
+@pytest.mark.skipif(native.load("vectors") is None, reason=native.why_not("vectors"))
+def test_a_run_keeps_the_kernels_that_it_began_with(text, tmp_path, monkeypatch) -> None:
+    """What is measured on a machine decides bits: resume, replay and a null take what the run has written down."""
+    ours, torchs = Kernels(**dict.fromkeys(("product", "activated", "gradient", "keys"), ANY_SIZE)), Kernels()
+    options = {"precision": "fp32", "set": SMALL | {"d_model": 64, "d_mlp": 256}}
+
+    def measured(kernels: Kernels) -> None:
+        monkeypatch.setattr(calibration, "choice", lambda dtype: Choice(True, kernels))
+
+    measured(ours)
+    whole = train(text, tmp_path / "whole", **options)
+    cut = begun(text, tmp_path / "cut", 18, **options)
+    measured(torchs)
+    other = train(text, tmp_path / "other", **options)
+    assert digest(other.folder.model) != digest(whole.folder.model)  # so the two are told apart
+    resumed = qkv.train(out=cut, resume=True, report=False)
+    assert resumed.summary["resumed_from_step"] == 16
+    assert digest(resumed.folder.model) == digest(whole.folder.model)
+    for run, kernels in ((whole, ours), (resumed, ours), (other, torchs)):
+        assert RunConfig.read(run.folder.config).machine.kernels == kernels
+        assert run.folder.read_manifest()["kernels"] == dataclasses.asdict(kernels)
+        found = verify(run.path, updates=None)
+        assert found.is_whole and "bit for bit" in str(found)
+
+
+@pytest.mark.skipif(native.load("vectors") is None, reason=native.why_not("vectors"))
+def test_a_run_from_before_kernels_were_written_down_keeps_those_of_then(text, tmp_path, monkeypatch) -> None:
+    options = {"precision": "fp32", "set": SMALL | {"d_model": 64, "d_mlp": 256}}
+    monkeypatch.setattr(calibration, "choice", lambda dtype: Choice(True, UNMEASURED[dtype]))
+    whole = train(text, tmp_path / "whole", **options)
+    cut = begun(text, tmp_path / "cut", 18, **options)
+    table = (cut / "config.toml").read_text()
+    before, after = table.split("[machine.kernels]")
+    (cut / "config.toml").write_text(before + after[after.index("[") :])
+    assert RunConfig.read(cut / "config.toml").machine.kernels is None
+    monkeypatch.setattr(calibration, "choice", lambda dtype: Choice(True, Kernels()))
+    assert digest(qkv.train(out=cut, resume=True, report=False).folder.model) == digest(whole.folder.model)
+
+
+def test_passes_that_are_slower_on_a_processor_are_left_out_without_a_word(text, tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(calibration, "choice", lambda dtype: Choice(False, Kernels()))
+    heard: list[str] = []
+    run = train(text, tmp_path / "run", steps=2, precision="fp32", say=heard.append)
+    assert not RunConfig.read(run.folder.config).machine.native
+    assert not [sentence for sentence in heard if "Passes" in sentence]
 
 
 @pytest.mark.parametrize("change", ["L0.W_[QK]=identity", "W_E=orthogonal", "L1.W_V=scale(0.5)"])

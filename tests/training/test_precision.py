@@ -1,12 +1,23 @@
 """The machine: words that mean something here, and what is set inside is put back."""
 
+import dataclasses
+
 import pytest
 import torch
 
 from qkv import native
 from qkv.errors import ConfigError
-from qkv.models import passes
-from qkv.training.precision import Machine, check_compiler, check_native, has_bf16_units, resolve
+from qkv.models import calibration, passes
+from qkv.models.calibration import Choice
+from qkv.models.passes import Kernels
+from qkv.training.precision import (
+    Machine,
+    check_compiler,
+    check_native,
+    has_bf16_units,
+    is_slower_natively,
+    resolve,
+)
 
 
 @pytest.mark.parametrize(
@@ -59,6 +70,23 @@ def test_passes_are_native_while_a_model_passes_and_not_where_torch_compiles() -
         with machine.passing():
             assert passes.is_compiled() is expected
         assert not passes.is_compiled()
+
+
+@pytest.mark.skipif(native.load("vectors") is None, reason=native.why_not("vectors"))
+def test_a_training_takes_the_kernels_that_were_measured_for_its_precision(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = {torch.float32: Choice(True, Kernels(keys=64)), torch.bfloat16: Choice(False, Kernels(product=32))}
+    monkeypatch.setattr(calibration, "choice", found.get)
+    machine = resolve(precision="fp32", threads=1)
+    assert machine.native and machine.kernels == Kernels(keys=64)
+    with machine.natively():
+        assert passes.chosen(torch.zeros(1), torch.float32).limits == Kernels(keys=64)
+    with dataclasses.replace(machine, kernels=None).natively():
+        assert passes.chosen(torch.zeros(1), torch.float32).limits == passes.UNMEASURED[torch.float32]
+    other = resolve(precision="bf16", threads=1)
+    assert not other.native and other.kernels == Kernels(product=32)
+    assert is_slower_natively(other) and not is_slower_natively(machine)
+    compiled = resolve(precision="fp32", threads=1, compile=True)
+    assert not compiled.native and compiled.kernels is None and not is_slower_natively(compiled)
 
 
 def test_automatic_threads_are_torchs() -> None:

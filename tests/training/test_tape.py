@@ -1,10 +1,16 @@
 """Work that is recorded and done again: on other numbers in the same places, with the same bits as work done anew."""
 
+import weakref
+
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 
+import qkv
+from qkv import native
 from qkv.models.calling import call
+from qkv.training import tape as tape_module
 from qkv.training.tape import NoTape, StaleTape, Tape
 
 MOST = 64 << 20
@@ -119,3 +125,71 @@ def test_nobody_is_heard_after_a_recording():
     call(calls.append, 1)
     torch.ones(3).mul_(2)
     assert calls == [1] and not tape._calls
+
+
+def named(call) -> str:
+    """The operator or function of a recorded call."""
+    function, given = call
+    if function is tape_module._faultless:
+        function = given[0]
+    return str(getattr(function, "func", function))
+
+
+def test_a_recording_holds_the_work_and_no_call_of_its_own():
+    """Compiled calls of tensors: inside the tape's memory, over part of it, outside it, and none."""
+    given, made, seen = torch.arange(6.0).view(2, 3), {}, []
+
+    def compiled(*told):
+        seen.append(told)
+
+    def recorded() -> None:
+        x = given * 2
+        call(compiled, x, x[1:], given, given[:, 1:], 7, None, torch.empty(0))
+        made["y"] = x.t() + 1
+
+    tape = Tape.record(recorded, MOST)
+    assert list(map(named, tape._calls)) == ["aten.mul.out", str(compiled), "aten.add.out"]
+    given.add_(1)
+    tape.replay()
+    assert torch.equal(made["y"], (given * 2).t() + 1)
+    assert (
+        seen[0] == seen[1]
+        and seen[0][1] == seen[0][0] + 12
+        and seen[0][2:6]
+        == (
+            given.data_ptr(),
+            given.data_ptr() + 4,
+            7,
+            None,
+        )
+    )
+
+
+@pytest.mark.skipif(native.load("passes") is None, reason=native.why_not("passes"))
+def test_the_recording_of_a_training_step_holds_no_call_of_its_own(small_text, tmp_path, monkeypatch):
+    tapes, record = [], Tape.record.__func__
+    monkeypatch.setattr(Tape, "record", classmethod(lambda cls, *given: tapes.append(record(cls, *given)) or tapes[-1]))
+    small = {"n_layers": 2, "d_model": 32, "n_heads": 2, "n_ctx": 16, "batch_size": 4}
+    qkv.train(small_text, out=tmp_path / "run", tokenizer="char", steps=4, set=small, report=False, watch="off")
+    assert tapes and all(len(tape._calls) > 20 for tape in tapes)
+    assert not [name for tape in tapes for name in map(named, tape._calls) if "set_" in name or "detach" in name]
+
+
+def test_memory_that_compiled_calls_read_is_kept_as_long_as_the_recording():
+    held = [np.arange(4.0, dtype=np.float32)]
+    there = weakref.ref(held[0])
+    tape = Tape.record(lambda: call(lambda address: None, torch.from_numpy(held[0])), MOST)
+    held.clear()
+    assert there() is not None
+    del tape
+    assert there() is None
+
+
+def test_memory_of_the_tape_comes_back_though_compiled_calls_were_told_of_it():
+    x = torch.ones(1 << 18)  # a megabyte
+
+    def recorded() -> None:
+        for _ in range(64):
+            call(lambda address: None, x * 2)
+
+    assert Tape.record(recorded, MOST)._memory.n_bytes <= 8 << 20  # where 64 were made

@@ -52,6 +52,7 @@ def text(tmp_path_factory):
         "--steps 50 --preset gpt2 --tokenizer bpe --vocab 300 --freeze W_E --change 'L0.W_Q=identity(train=true)'",
         "--task masked --steps 20 --preset bert --until-loss 3.5 --watch off --threads 1",
         "--steps 20 --preset bloem --tokenizer char",
+        "--steps 20 --tokenizer char --set machine.kernels.product=4096,machine.kernels.keys=0",
         "--steps 20 --tokenizer char --nproc 2 --threads 1 --shard",
         "--steps 20 --tokenizer char --set train_bytes=50000",
         "--steps 40 --tokenizer char --set dropout=0,batch_size=8,accumulate=1,ledger.every=4,compile=true",

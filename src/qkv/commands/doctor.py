@@ -6,6 +6,7 @@ Example:
 """
 
 import argparse
+import dataclasses
 import importlib.metadata
 import importlib.util
 import os
@@ -85,15 +86,25 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _native() -> str:
-    """What compiled passes there are."""
+def _native(precision: str) -> str:
+    """What compiled passes there are, and where products and attention are ours in a precision."""
     import torch
 
     from qkv.models import passes
+    from qkv.training.precision import is_slower_natively, resolve
 
+    machine = resolve("cpu", precision)
+    if is_slower_natively(machine):
+        return f"torch's operators: compiled ones make no training faster here in {precision}"
     with passes.using(True):
         tiles = passes.tiles_for(torch.zeros(1, dtype=torch.bfloat16)) is not None
-    return "native, compiled once" + (", and tiles for bfloat16" if tiles else "")
+    kernels = dataclasses.asdict(machine.kernels) if machine.kernels else {}
+    ours = [name if limit == passes.ANY_SIZE else f"{name} up to {limit:,}" for name, limit in kernels.items() if limit]
+    return (
+        f"native, compiled once{', and tiles for bfloat16' if tiles else ''}; measured once, in {precision}:"
+        f" {', '.join(ours) or 'none'} of products (numbers of a matrix) and attention (of a head's keys) are faster"
+        " compiled, and torch's the others"
+    )
 
 
 def _computing() -> dict[str, Any]:
@@ -110,7 +121,7 @@ def _computing() -> dict[str, Any]:
     return {
         "threads": machine.threads,
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
-        "passes": f"torch's operators: {why}" if (why := native.why_not("passes")) else _native(),
+        "passes": f"torch's operators: {why}" if (why := native.why_not("passes")) else _native(machine.precision),
         "precision": machine.precision,
         "product_gflops": speeds,
         "devices": [

@@ -54,7 +54,7 @@ def attend_by_products(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, sca
 
 def compiled_serves(q: Tensor, k: Tensor) -> bool:
     """Whether attention is compiled here for tensors like these, and serves keys of this number and width."""
-    there = q.dtype == product_dtype(q) and attending_for(q) is not None
+    there = q.dtype == product_dtype(q) and attending_for(q, k.shape[2]) is not None
     return there and k.shape[2] <= LONGEST_COMPILED[q.dtype] and q.shape[3] <= WIDEST_COMPILED
 
 

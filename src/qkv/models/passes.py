@@ -1,8 +1,9 @@
 """The passes over activations between the products of a block: by torch's operators, or by compiled ones of ours.
 
 `Formulas` (in `formulas`) writes each of them in operators of torch; it is what `Compiled` must equal. A compiled pass
-reads and writes its rows once where the operators take five to ten turns over memory. `using` says which is taken; a
-training says it for as long as it runs (`Machine.native`).
+reads and writes its rows once where the operators take five to ten turns over memory. `using` says which is taken, and
+up to which sizes products and attention are ours (`Kernels`); a training says it for as long as it runs
+(`Machine.native`, `Machine.kernels`).
 """
 
 import contextlib
@@ -10,6 +11,7 @@ import ctypes
 import functools
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -23,12 +25,13 @@ from qkv.models.multiplying import Multiplying, Vectors
 from qkv.models.tiles import Tiles
 
 __all__ = [
-    "SMALL",
+    "ANY_SIZE",
+    "UNMEASURED",
     "Attending",
     "Compiled",
     "Draws",
+    "Kernels",
     "Multiplied",
-    "Small",
     "Tiles",
     "attending_for",
     "chosen",
@@ -42,20 +45,33 @@ WIDEST_HEAD = 4096
 """Numbers of a head that a compiled pass works on at a time."""
 
 
-class Small(NamedTuple):
-    """Numbers of a matrix up to which products of ours are the faster ones (benchmarks, "tiles", "vectors")."""
-
-    plain: int
-    """Where a sum follows, or a bias, or nothing."""
-    activated: int
-    """On either side of an activation, whose pass takes longest by itself."""
-    gradient: int
+ANY_SIZE = 2**30
+"""As a limit of `Kernels`: every size that a training on a CPU has."""
 
 
-SMALL = {
-    torch.bfloat16: Small(plain=2**18, activated=5 * 2**17, gradient=2**62),
-    torch.float32: Small(plain=2**16, activated=2**16, gradient=2**20),
+@dataclass(frozen=True, kw_only=True)
+class Kernels:
+    """Up to which size compiled products and attention are taken, as they are faster than torch's there; 0: never.
+
+    Which of the two makes a product decides its last bits, so a training keeps the limits it began with.
+    """
+
+    product: int = 0
+    """Numbers of a matrix, for products with a sum, a bias or nothing behind them."""
+    activated: int = 0
+    """The same for products on either side of an activation without a gate, whose pass takes longest by itself."""
+    gradient: int = 0
+    """The same for the gradient of a matrix."""
+    keys: int = 0
+    """Of attention, numbers of the keys of one head: positions times d_head."""
+
+
+UNMEASURED = {
+    torch.bfloat16: Kernels(product=2**18, activated=5 * 2**17, gradient=ANY_SIZE, keys=ANY_SIZE),
+    torch.float32: Kernels(product=2**16, activated=2**16, gradient=2**20, keys=ANY_SIZE),
 }
+"""What is taken where nobody has measured (`models.calibration`): limits found on processors with AVX-512 and AMX. Runs
+had them before limits were measured and written down."""
 
 _CHUNKS = 32
 """Shares in which compiled passes make sums over rows."""
@@ -296,24 +312,24 @@ class Multiplied(Compiled):
     small: of a large one torch's product is the faster, by more than the pass costs; an activation costs most.
     """
 
-    def __init__(self, library: ctypes.CDLL, by: Multiplying) -> None:
+    def __init__(self, library: ctypes.CDLL, by: Multiplying, limits: Kernels) -> None:
         super().__init__(library)
-        self.by, self._sizes = by, SMALL[by.dtype]
+        self.by, self.limits = by, limits
 
     def weight_dtype(self, size: int, dtype: torch.dtype, *, activated: bool = False) -> torch.dtype:
         """float32 where ours multiply: tiles round a matrix as it is laid into them."""
-        return torch.float32 if size <= (self._sizes.activated if activated else self._sizes.plain) else dtype
+        return torch.float32 if size <= (self.limits.activated if activated else self.limits.product) else dtype
 
     def _takes(self, W: Tensor, *, activated: bool = False) -> bool:
         """Whether a matrix is small: where activations are of another type, it came as `weight_dtype` wants it."""
         small = self.by.dtype != torch.float32 or W.numel() <= (
-            self._sizes.activated if activated else self._sizes.plain
+            self.limits.activated if activated else self.limits.product
         )
         return small and W.dtype == torch.float32
 
     def weight_grad(self, x: Tensor, d: Tensor, summed: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """See `Formulas`; both are summed and kept in float32, and db is that of d as it is."""
-        if x.shape[1] * d.shape[1] > self._sizes.gradient or x.dtype != self.by.dtype:
+        if x.shape[1] * d.shape[1] > self.limits.gradient or x.dtype != self.by.dtype:
             return super().weight_grad(x, d, summed)
         return self.by.weight_grad(x, d, summed=summed is not None)
 
@@ -378,26 +394,37 @@ _using: _Native | None = None
 
 
 @contextlib.contextmanager
-def using(compiled: bool) -> Iterator[None]:
-    """Take the compiled passes inside, where they can be had, or torch's operators; what was taken before, after."""
+def using(compiled: bool, kernels: Kernels | None = None, dtype: torch.dtype = torch.float32) -> Iterator[None]:
+    """Take the compiled passes inside, where they can be had, or torch's operators; what was taken before, after.
+
+    `kernels` are the limits of compiled products and attention of a dtype; where there are none, those of `UNMEASURED`.
+    """
     global _using
     before = _using
-    _using = _compiled() if compiled else None
+    _using = _compiled(kernels, dtype) if compiled else None
     try:
         yield
     finally:
         _using = before
 
 
-@functools.cache
-def _compiled() -> _Native | None:
-    with ThreadPoolExecutor() as at_once:  # a machine that has none yet compiles them side by side
-        library, tiles, vectors = at_once.map(native.load, ("passes", "tiles", "vectors"))
+@functools.lru_cache(maxsize=64)
+def _compiled(kernels: Kernels | None, dtype: torch.dtype) -> _Native | None:
+    library, ours = _libraries()
     if library is None:
         return None
+    limits = UNMEASURED | ({} if kernels is None else {dtype: kernels})
+    return _Native(Compiled(library), {by.dtype: Multiplied(library, by, limits[by.dtype]) for by in ours})
+
+
+@functools.cache
+def _libraries() -> tuple[ctypes.CDLL | None, list[Multiplying]]:
+    """Passes, and products by their type."""
+    with ThreadPoolExecutor() as at_once:  # a machine that has none yet compiles them side by side
+        library, tiles, vectors = at_once.map(native.load, ("passes", "tiles", "vectors"))
     ours: list[Multiplying] = [] if vectors is None else [Vectors(vectors)]
     ours += [] if tiles is None or not tiles.tiles() else [Tiles(tiles)]
-    return _Native(Compiled(library), {by.dtype: Multiplied(library, by) for by in ours})
+    return library, ours
 
 
 def is_compiled() -> bool:
@@ -418,12 +445,12 @@ def tiles_for(q: Tensor) -> Tiles | None:
     return by if isinstance(by, Tiles) else None
 
 
-def attending_for(q: Tensor) -> Attending | None:
-    """Compiled attention, where it is taken now and serves such a tensor."""
+def attending_for(q: Tensor, n_keys: int = 0) -> Attending | None:
+    """Compiled attention, where it is taken now and serves such a tensor [..., d_head] and so many keys."""
     if _using is None or type(q) is not Tensor or q.device.type != "cpu":
         return None
     ours = _using.multiplied.get(q.dtype)
-    return None if ours is None else ours.by
+    return None if ours is None or n_keys * q.shape[-1] > ours.limits.keys else ours.by
 
 
 def chosen(x: Tensor, dtype: torch.dtype, d_head: int = 0) -> Formulas:

@@ -2,22 +2,30 @@
 
 A source is compiled for this processor into the cache folder, under a name made of the source, the processor, the
 compiler and torch's build, so that none of them can change unnoticed. It uses the threads of torch (the OpenMP library
-that torch itself loads). Where there is no compiler, or what it makes does not load, `load` says so and torch's
-operators do the work, more slowly: nothing needs this room.
+that torch itself loads). A file that is not whole is deleted and compiled again. Where there is no compiler, or what it
+makes does not load, `load` says so and torch's operators do the work, more slowly: nothing needs this room.
+
+What was measured of compiled code, once, is kept beside it (`remembered`).
 """
 
+import contextlib
 import ctypes
+import errno
 import functools
 import hashlib
+import json
 import os
 import platform
 import shutil
 import subprocess
 import sys
 import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
-__all__ = ["OFF", "compiler", "folder", "load", "why_not"]
+__all__ = ["OFF", "compiler", "folder", "load", "openmp", "remembered", "why_not"]
 
 OFF = "QKV_NATIVE"
 """An environment variable: 0 means that nothing is compiled or loaded."""
@@ -31,8 +39,14 @@ FLAGS = (
 _WIDE = ("-mprefer-vector-width=512",)
 """Where the processor has vectors of 512 bits."""
 
-_PATIENCE = 120
+_PATIENCE = 300
 """Seconds after which a compiler counts as none."""
+
+_UNTRIED = 3600
+"""Seconds for which a source that could not be compiled is not tried again, by this process or another."""
+
+_SEAL = hashlib.sha256().digest_size
+"""Bytes behind a library: a hash of its name and of itself. A loader does not read so far."""
 
 
 def load(name: str) -> ctypes.CDLL | None:
@@ -60,31 +74,128 @@ def folder() -> Path:
     return base / "qkv" / "native"
 
 
+def openmp() -> Path | None:
+    """The OpenMP library that torch has loaded, so that there are not two sets of threads; None where it is not GNU's.
+
+    It is loaded with torch, which is imported here.
+    """
+    import torch
+
+    there = sorted(Path(torch.__file__).with_name("lib").glob("libgomp*.so*"))
+    return there[0] if there else None
+
+
+def remembered(name: str, of: Sequence[str], measure: Callable[[], dict[str, Any]]) -> dict[str, Any] | None:
+    """What was once measured here of compiled sources: the same for every process from then on.
+
+    `name` is that of the measurement, `of` names the sources; another processor, compiler, torch or source has another
+    one. The first process that asks makes it while others wait. None where it cannot be kept: what differs from one
+    process to the next is no base for a choice.
+    """
+    try:
+        keys = [place.name if isinstance(place, Path) else place for place in map(_place, of)]
+        path = folder() / f"{name}-{hashlib.sha256(' '.join(keys).encode()).hexdigest()[:16]}.json"
+        if (found := _read(path)) is None:
+            with _alone(path):
+                if (found := _read(path)) is None:
+                    _write(path, json.dumps(found := measure()).encode())
+        return found
+    except OSError:
+        return None
+
+
 @functools.cache
 def _loaded(name: str) -> tuple[ctypes.CDLL | None, str]:
+    path = _place(name)
+    if isinstance(path, str):
+        return None, path
+    try:
+        if (library := _whole(path)) is None:
+            with _alone(path):
+                if (library := _whole(path)) is None:  # or another process has made it meanwhile
+                    library = _made(path, name)
+        return library, ""
+    except _NotCompiled as error:
+        return None, str(error)
+    except OSError as error:
+        return (
+            None,
+            f"its cache folder {folder()} cannot be used ({error.strerror}); set XDG_CACHE_HOME to one that can",
+        )
+
+
+def _place(name: str) -> Path | str:
+    """Where the compiled `name`.cpp is kept, or why there can be none."""
     if os.environ.get(OFF, "") == "0":
-        return None, f"{OFF} is 0"
+        return f"{OFF} is 0"
     if not sys.platform.startswith("linux"):
-        return None, f"it is made for Linux, and this is {sys.platform}"
+        return f"it is made for Linux, and this is {sys.platform}"
     program = compiler()
     if program is None:
-        return None, "there is no C++ compiler here (g++, clang++)"
-    threads = _threads_of_torch()
+        return "there is no C++ compiler here (g++, clang++)"
+    threads = openmp()
     if threads is None:
-        return None, "torch's OpenMP library was not found"
-    source = Path(__file__).with_name(f"{name}.cpp")
-    wide = _WIDE if "avx512f" in _processor() else ()
+        return "torch's OpenMP library was not found"
     try:
-        path = folder() / f"{name}-{_key(source, program, threads, wide)}.so"
-        if not _only_ours(path):
-            _compile(source, program, threads, wide, path)
-        return ctypes.CDLL(str(path)), ""
-    except (OSError, RuntimeError, subprocess.SubprocessError) as error:
-        return None, f"it could not be compiled ({' '.join(str(error).split())[:200]})"
+        return folder() / f"{name}-{_key(_source(name), program, threads)}.so"
+    except RuntimeError:
+        return "there is no home folder to keep it in; set XDG_CACHE_HOME to a folder"
+
+
+def _source(name: str) -> Path:
+    return Path(__file__).with_name(f"{name}.cpp")
+
+
+class _NotCompiled(Exception):
+    """Why a source could not be compiled, as the end of a sentence."""
+
+
+def _made(path: Path, name: str) -> ctypes.CDLL:
+    """The library, compiled anew. Raises _NotCompiled, at once where that was found out shortly before; OSError."""
+    note = path.with_suffix(".failed")
+    path.unlink(missing_ok=True)
+    if (said := _said(note)) is None:
+        try:
+            _compile(name, path)
+            note.unlink(missing_ok=True)
+            return ctypes.CDLL(str(path))
+        except (RuntimeError, subprocess.SubprocessError) as error:
+            said = " ".join(str(error).split())[:200]
+            _write(note, said.encode())
+    raise _NotCompiled(
+        f"it could not be compiled ({said}); it is tried again in an hour, or as soon as {note} is deleted"
+    )
+
+
+def _said(note: Path) -> str | None:
+    """What a compiler said within the last hour; None where it was not asked."""
+    try:
+        is_fresh = 0 <= time.time() - note.stat().st_mtime < _UNTRIED
+        return note.read_text(encoding="utf-8", errors="replace") if is_fresh else None
+    except FileNotFoundError:
+        return None
+
+
+def _whole(path: Path) -> ctypes.CDLL | None:
+    """The library that is there, if nobody else could have written it and every byte is as it was compiled.
+
+    It is run: of a file that was cut off a loader may read behind its end, which kills a process.
+    """
+    if not _only_ours(path):
+        return None
+    try:
+        content = path.read_bytes()
+        return ctypes.CDLL(str(path)) if content[-_SEAL:] == _seal(path, content[:-_SEAL]) else None
+    except OSError:
+        return None
+
+
+def _seal(path: Path, library: bytes) -> bytes:
+    return hashlib.sha256(path.name.encode() + library).digest()
 
 
 def _only_ours(path: Path) -> bool:
-    """Whether a library is there that nobody else could have written: it is run."""
+    """Whether a file is there that nobody else could have written."""
     try:
         there = path.stat()
     except FileNotFoundError:
@@ -92,30 +203,92 @@ def _only_ours(path: Path) -> bool:
     return there.st_uid in (os.getuid(), 0) and not there.st_mode & 0o022
 
 
-def _compile(source: Path, program: str, threads: Path, wide: tuple[str, ...], path: Path) -> None:
-    """Write the library whole or not at all, whoever else does the same. Raises RuntimeError with what was said."""
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    handle, written = tempfile.mkstemp(suffix=".so", dir=path.parent)
-    os.close(handle)
+def _read(path: Path) -> dict[str, Any] | None:
+    """What was remembered; None where there is nothing, or nothing whole."""
     try:
-        command = [program, *FLAGS, *wide, str(source), "-o", written, str(threads), "-lm"]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_PATIENCE, stdin=subprocess.DEVNULL)
-        if done.returncode:
-            raise RuntimeError(next(iter(done.stderr.splitlines()), f"{program} ended with {done.returncode}"))
-        os.chmod(written, 0o700)
-        ctypes.CDLL(written)  # what cannot be loaded is not kept
+        found = json.loads(path.read_bytes()) if _only_ours(path) else None
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) else None
+
+
+@contextlib.contextmanager
+def _alone(path: Path) -> Iterator[None]:
+    """Nobody else makes this file inside, or for as long as one may take; who comes second waits, and finds it made."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    lock, end = path.with_suffix(".lock"), time.monotonic() + 2 * _PATIENCE
+    while (handle := _locked(lock)) is None and time.monotonic() < end:
+        time.sleep(0.05)
+    try:
+        yield
+    finally:
+        if handle is not None:
+            lock.unlink(missing_ok=True)
+            os.close(handle)
+
+
+def _locked(lock: Path) -> int | None:
+    """An open file that this process alone holds; None where another process does."""
+    import fcntl
+
+    handle = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.path.samestat(os.fstat(handle), lock.stat()):  # and not one that who held it has deleted
+            return handle
+    except OSError as error:
+        if error.errno in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP):  # a file system without locks: both make it
+            return handle
+    os.close(handle)
+    return None
+
+
+def _write(path: Path, content: bytes) -> None:
+    """Whole or not at all, whoever else does the same."""
+    handle, written = tempfile.mkstemp(dir=path.parent)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
         os.replace(written, path)
     finally:
         Path(written).unlink(missing_ok=True)
 
 
-def _key(source: Path, program: str, threads: Path, wide: tuple[str, ...]) -> str:
+def _compile(name: str, path: Path) -> None:
+    """Write the library whole or not at all. Raises RuntimeError with what was said, SubprocessError, OSError."""
+    program, threads = compiler(), openmp()
+    assert program is not None and threads is not None
+    handle, written = tempfile.mkstemp(suffix=".so", dir=path.parent)
+    os.close(handle)
+    try:
+        command = [program, *FLAGS, *_wide(), str(_source(name)), "-o", written, str(threads), "-lm"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_PATIENCE, stdin=subprocess.DEVNULL)
+        if done.returncode:
+            raise RuntimeError(next(iter(done.stderr.splitlines()), f"{program} ended with {done.returncode}"))
+        try:
+            ctypes.CDLL(written)  # what cannot be loaded is not kept
+        except OSError as error:
+            raise RuntimeError(str(error)) from None
+        with open(written, "r+b") as file:
+            seal = _seal(path, file.read())
+            file.write(seal)
+        os.chmod(written, 0o700)
+        os.replace(written, path)
+    finally:
+        Path(written).unlink(missing_ok=True)
+
+
+def _wide() -> tuple[str, ...]:
+    return _WIDE if "avx512f" in _processor() else ()
+
+
+def _key(source: Path, program: str, threads: Path) -> str:
     """A short hash of all that decides what is compiled."""
     import torch
 
     made = os.stat(program)
     texts = [path.read_text(encoding="utf-8") for path in (source, *sorted(source.parent.glob("*.h")))]
-    facts = [*texts, *FLAGS, *wide, program, made.st_size, made.st_mtime_ns]
+    facts = [*texts, *FLAGS, *_wide(), program, made.st_size, made.st_mtime_ns]
     facts += [str(threads), torch.__version__, platform.machine(), _processor()]
     return hashlib.sha256("\n".join(map(str, facts)).encode()).hexdigest()[:16]
 
@@ -128,11 +301,3 @@ def _processor() -> str:
     except OSError:
         return ""
     return "\n".join(line for line in lines if line.startswith(("model", "flags", "Features", "CPU part", "vendor")))
-
-
-def _threads_of_torch() -> Path | None:
-    """The OpenMP library that torch has loaded, so that there are not two sets of threads."""
-    import torch
-
-    there = sorted(Path(torch.__file__).with_name("lib").glob("libgomp*.so*"))
-    return there[0] if there else None

@@ -1,5 +1,6 @@
 """What is known about a run beside its training: where it ran, how good its loss is, the summary of `--json`."""
 
+import dataclasses
 import os
 import platform
 import sys
@@ -57,6 +58,7 @@ def machine_facts(config: RunConfig) -> dict[str, Any]:
         "shard": config.machine.shard,
         "precision": config.machine.precision,
         "native": config.machine.passes_natively and not native.why_not("passes"),
+        "kernels": None if config.machine.kernels is None else dataclasses.asdict(config.machine.kernels),
     }
 
 

@@ -260,6 +260,12 @@ IDLE = (
         " process on a GPU, or with native passes, records updates",
     ),
     Idle(
+        settings=_table("machine.kernels", "product activated gradient keys"),
+        when=lambda c: not c.machine.passes_natively,
+        why="machine.device={machine.device}, machine.native={machine.native} and machine.compile={machine.compile}:"
+        " they are limits of what native passes take",
+    ),
+    Idle(
         settings=("machine.native",),
         when=lambda c: c.machine.device != "cpu" or c.machine.compile,
         why="machine.device={machine.device} and machine.compile={machine.compile}: it is for a processor's passes",

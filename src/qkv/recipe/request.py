@@ -216,8 +216,12 @@ def resolve(request: Request, cache: Path | None) -> tuple[RunConfig, Data, Scal
     _check_no_run(request.source)
     parent = _parent(request, task)
     preset = find(parent.preset if parent else request.preset or "", task.name, goes_on=parent is not None)
+    precision = _settings_of(request, "machine").get("precision")  # kernels are those of a precision
     machine = resolve_machine(
-        request.device or "cpu", request.precision or "auto", request.threads or 0, ranks=request.nproc or 1
+        request.device or "cpu",
+        precision if precision in ("fp32", "bf16") else request.precision or "auto",
+        request.threads or 0,
+        ranks=request.nproc or 1,
     )
     is_text = task.size_law in _OF_TEXT
     on_a_card = machine.device == "cuda" and is_text and not request.steps  # who names steps compares

@@ -41,7 +41,7 @@ from qkv.tasks import Data, Evaluation, find_task
 from qkv.telemetry import Store
 from qkv.training import checkpoint as checkpoints
 from qkv.training.brief import BRIEF_SECONDS
-from qkv.training.precision import Machine, check_compiler, check_device, check_native
+from qkv.training.precision import Machine, check_compiler, check_device, check_native, is_slower_natively
 from qkv.training.ranks import Ranks, check_shares, join
 from qkv.training.record import Observer, Outcome, StepRecord
 from qkv.training.shards import check_shard
@@ -496,7 +496,7 @@ def _of_each(ranks: int) -> str:
 
 def _without_native(machine: Machine) -> str:
     why = "machine.native is false" if not machine.native and native.load("passes") else native.why_not("passes")
-    if machine.device != "cpu" or machine.compile or not why:
+    if machine.device != "cpu" or machine.compile or not why or (not machine.native and is_slower_natively(machine)):
         return ""
     return f"\nPasses between products are torch's, which takes up to a third longer: {why}."
 

@@ -49,6 +49,7 @@ from qkv.training.schedules import decay_end, lr_scale
 from qkv.training.shards import Shards
 from qkv.training.spikes import MOST_ROLLBACKS, ONSET, Rollback, Watch, rate_factor, skipped
 from qkv.training.validation import Validation
+from qkv.training.waiting import watching_cores
 from qkv.training.weights import Weights
 
 if TYPE_CHECKING:
@@ -99,7 +100,8 @@ def run(
     """
     session_start, is_resumed = (0, False) if resume is None else (resume.state.step, True)
     loss = machine.compiled(task.loss)
-    with machine.active(), StopSignals() as signals:
+    threads = machine.threads if machine.device == "cpu" else 1
+    with machine.active(), watching_cores(threads), StopSignals() as signals:
         parts = (model, catalogue, optimizer, loss, ranks, machine)
         if machine.shard and ranks.world > 1:
             held: Weights = Shards(*parts, config.optimizer)

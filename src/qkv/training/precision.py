@@ -2,10 +2,11 @@
 
 `resolve` alone chooses; the recipe stores the result in `config.toml`, and a resumed run reads it from there. Within
 `Machine.active` results are bit-reproducible: the same build of torch, processor type, threads, precision, compile
-mode and native passes give the same bits.
+mode, native passes and kernels give the same bits.
 """
 
 import contextlib
+import dataclasses
 import os
 import warnings
 from collections.abc import Callable, Iterator
@@ -16,10 +17,21 @@ import torch
 
 from qkv import native
 from qkv.errors import ConfigError
-from qkv.models import passes
+from qkv.models import calibration, passes
+from qkv.models.passes import Kernels
 from qkv.training.memory import hand_back_freed_memory, keep_freed_memory
 
-__all__ = ["Machine", "check_compiler", "check_device", "check_native", "has_bf16_units", "native_here", "resolve"]
+__all__ = [
+    "Machine",
+    "check_compiler",
+    "check_device",
+    "check_native",
+    "has_bf16_units",
+    "is_slower_natively",
+    "kernels_here",
+    "native_here",
+    "resolve",
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,6 +46,9 @@ class Machine:
     """Threads inside one operation on the CPU."""
     native: bool = False
     """Whether passes between products are compiled C++ of ours, where a compiler is (`models.passes`; on a CPU)."""
+    kernels: Kernels | None = None
+    """Up to which sizes products and attention are ours too, where passes are native (`models.calibration`); None: as
+    was usual before that was measured on each machine."""
     compile: bool = False
     """Whether the loss is compiled by `torch.compile`."""
     capture: bool = True
@@ -47,6 +62,11 @@ class Machine:
         for name in ("threads", "ranks"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} is {getattr(self, name)}; expected 1 or more")
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of products."""
+        return torch.bfloat16 if self.precision == "bf16" else torch.float32
 
     @property
     def captures(self) -> bool:
@@ -85,7 +105,7 @@ class Machine:
 
     def natively(self) -> contextlib.AbstractContextManager[None]:
         """What an update is made in, and anything else that is to be native where passes are."""
-        return passes.using(self.passes_natively)
+        return passes.using(self.passes_natively, self.kernels, self.dtype)
 
     @contextlib.contextmanager
     def passing(self) -> Iterator[None]:
@@ -114,7 +134,7 @@ def resolve(
 
     device: auto (cuda where there is one, else cpu), cpu, cuda or mps. precision: auto (bf16 on CUDA, and on a CPU with
     units for it; else fp32), fp32 or bf16. threads: 0 is what torch would use, shared out among `ranks` processes.
-    Passes are native on a CPU where they can be compiled.
+    Passes are native on a CPU where they can be compiled and are the faster ones, which is measured once a machine.
 
     Raises ConfigError for a word that is none of these, or a device that is not there.
     """
@@ -130,13 +150,36 @@ def resolve(
         fast = device == "cuda" and torch.cuda.is_bf16_supported()
         precision = "bf16" if fast or (device == "cpu" and has_bf16_units()) else "fp32"
     chosen = {"device": device, "precision": precision, "threads": threads, "compile": compile, "ranks": ranks}
-    chosen["native"] = native_here(device, compile)
-    return Machine(**chosen)  # type: ignore[arg-type]
+    machine = Machine(**chosen)  # type: ignore[arg-type]
+    return dataclasses.replace(machine, native=native_here(machine), kernels=kernels_here(machine))
 
 
-def native_here(device: str, compile: bool) -> bool:
-    """Whether a training on that device takes native passes on this machine, where nobody says otherwise."""
-    return device == "cpu" and not compile and native.load("passes") is not None
+def native_here(machine: Machine) -> bool:
+    """Whether such a training takes native passes on this machine, where nobody says otherwise."""
+    found = _measured(machine)
+    return found is not None and found.native
+
+
+def kernels_here(machine: Machine) -> Kernels | None:
+    """Up to which sizes products and attention of such a training are ours on this machine, where passes are native;
+    None for one that has none on any machine."""
+    found = _measured(machine)
+    if found is None:
+        return Kernels() if machine.device == "cpu" and not machine.compile else None
+    return found.kernels
+
+
+def is_slower_natively(machine: Machine) -> bool:
+    """Whether native passes could be had for such a training on this machine, and would not make it faster."""
+    found = _measured(machine)
+    return found is not None and not found.native
+
+
+def _measured(machine: Machine) -> calibration.Choice | None:
+    """What is known of this processor; None where native passes could not be taken."""
+    if machine.device != "cpu" or machine.compile:
+        return None
+    return calibration.choice(machine.dtype)
 
 
 def check_device(device: str, instead: str) -> None:

@@ -68,7 +68,7 @@ class Tape:
     def __init__(self, most: int) -> None:
         self._calls: list[tuple[Callable[..., Any], tuple[Any, ...]]] = []
         self._kept: list[Any] = []
-        """What the addresses among them are of."""
+        """Memory that the addresses among them point at, where it is not the tape's own."""
         self._memory = _Memory(most)
 
     @classmethod
@@ -86,10 +86,12 @@ class Tape:
                 call(*given)
 
     def _hear(self, function: Any, given: tuple[Any, ...], found: Any) -> None:
-        """A compiled function of ours was called; what it returns, if anything, counts faults, of which it has none."""
-        kept = self._aside(given)
-        self._kept.append(kept)
-        told = tuple(pointers(kept))
+        """A compiled function of ours was called; what it returns, if anything, counts faults, of which it has none.
+
+        Addresses are all that it needs: an operator of torch that looked for them would be recorded as well.
+        """
+        self._kept += [t.untyped_storage() for t in given if isinstance(t, Tensor) and not self._memory.holds(t)]
+        told = tuple(pointers(given))
         self._calls.append((function, told) if found is None else (_faultless, (function, told)))
 
     def _keep(self, function: Any, given: tuple[Any, ...], named: dict[str, Any], found: Any) -> Any:
@@ -171,14 +173,21 @@ class _Memory:
 
     def beside(self, tensor: Tensor) -> Tensor:
         """Another tensor over the same memory, which does not keep a block from coming back."""
+        chunk = self._chunk_of(tensor)
+        if chunk is None:
+            return tensor.detach()
+        place = torch.empty(0, dtype=tensor.dtype)
+        first = (tensor.data_ptr() - chunk.data_ptr()) // place.element_size()
+        place.set_(chunk.untyped_storage(), first, tensor.shape, tensor.stride())
+        return place
+
+    def holds(self, tensor: Tensor) -> bool:
+        """Whether a tensor lies in this memory."""
+        return self._chunk_of(tensor) is not None
+
+    def _chunk_of(self, tensor: Tensor) -> Tensor | None:
         address = tensor.data_ptr()
-        for chunk in self._chunks:
-            first = address - chunk.data_ptr()
-            if 0 <= first < chunk.numel():
-                place = torch.empty(0, dtype=tensor.dtype)
-                place.set_(chunk.untyped_storage(), first // place.element_size(), tensor.shape, tensor.stride())
-                return place
-        return tensor.detach()
+        return next((chunk for chunk in self._chunks if 0 <= address - chunk.data_ptr() < chunk.numel()), None)
 
     def _take(self, n: int) -> int:
         """The address of a block, the first that fits."""

@@ -12,10 +12,11 @@ from typing import Any
 from qkv.config import field_paths
 from qkv.data.config import ImageOptions, LabelledOptions
 from qkv.instruments.schedule import LEVELS
+from qkv.models.passes import UNMEASURED
 from qkv.presets import find
 from qkv.recipe import RunConfig, idle_settings
 from qkv.tasks import find_task
-from qkv.training.precision import native_here
+from qkv.training.precision import Machine, kernels_here, native_here
 
 __all__ = ["command_of"]
 
@@ -97,10 +98,13 @@ def _words(config: RunConfig, steps: int | None) -> list[str]:
     made = _differing("training", config.training, training, always=laws)
     chosen += [pair for pair in made if pair[0] not in left_to_options]
     chosen += _differing("ledger", config.ledger, type(config.ledger)())
-    machine = _differing("machine", config.machine, type(config.machine)())
+    machine = _differing("machine", config.machine, Machine(kernels=config.machine.kernels))
     chosen += [pair for pair in machine if pair[0] in ("machine.shard", "machine.compile")]
-    if config.machine.native != native_here(config.machine.device, config.machine.compile):
+    if config.machine.native != native_here(config.machine):
         chosen.append(("machine.native", config.machine.native))
+    if config.machine.passes_natively and (here := kernels_here(config.machine)) is not None:
+        made = config.machine.kernels or UNMEASURED[config.machine.dtype]
+        chosen += _differing("machine.kernels", made, here)
     idle = idle_settings(config)  # it would be refused where somebody types the command
     chosen = [pair for pair in chosen if pair[0] not in idle]
     return [*words, "--set", ",".join(f"{_shortest(path)}={_text(value)}" for path, value in chosen)]
