@@ -104,3 +104,14 @@ def test_a_file_that_is_there_is_never_overwritten_and_a_text_without_frequent_w
     out = tmp_path / "new.txt"
     assert main(["vectors", str(small_text), "--out", str(out), "--least-count", "99999"]) == 2
     assert "occur 99999 times" in capsys.readouterr().err and not out.exists()
+
+
+def test_of_a_folder_with_a_published_split_the_part_for_training_alone_is_read(tmp_path, capsys):
+    pytest.importorskip("gensim", reason="needs the extra `static` (gensim)")
+    (tmp_path / "texts").mkdir()
+    for name, words in (("train.txt", "cat dog sun moon "), ("valid.txt", "red blue "), ("test.txt", "yak gnu ")):
+        (tmp_path / "texts" / name).write_text((words * 8 + "\n") * 40)
+    out = tmp_path / "vectors.txt"
+    assert main(["vectors", str(tmp_path / "texts"), "--out", str(out), "--width", "4", "--epochs", "1"]) == 0
+    assert set(read_vectors(out).words) == {"cat", "dog", "sun", "moon"}
+    assert capsys.readouterr().out == f"4 words have a vector in {out}, trained on train.txt\n"

@@ -1,10 +1,11 @@
 """Train a model on a text, and write a run folder: weights, telemetry, and a report of what training did.
 
 SOURCE is a text file (.gz too), a folder of texts, or a JSONL, CSV or TSV table (--text-column). Without it the text is
-the manual topics and docstrings inside your own Python. With --task classify it is a table with a label column, or
-lines of a label, a space and a text; with --task image an IDX file of images, or a folder that holds a folder of images
-for each class; with --task translate two files of equally many lines, LEFT:RIGHT. Without a budget (--steps, --minutes,
---until-loss) one is chosen from the data and this machine, at most 5 minutes.
+the manual topics and docstrings inside your own Python. In a folder, files or folders named train, valid (val, dev) and
+test are used as their names say, and the test is left alone. With --task classify SOURCE is a table with a label
+column, or lines of a label, a space and a text; with --task image an IDX file of images, or a folder that holds a
+folder of images for each class; with --task translate two files of equally many lines, LEFT:RIGHT. Without a budget
+(--steps, --minutes, --until-loss) one is chosen from the data and this machine, at most 5 minutes.
 
 Example:
   qkv train
@@ -97,7 +98,7 @@ def describe(parser: argparse.ArgumentParser) -> "argparse._ArgumentGroup":
         "--seed", type=whole(0), metavar="N", help="names every random draw: starts, batches, dropout (1)"
     )
     text = parser.add_argument_group("the text")
-    text.add_argument("--val", metavar="FILE", help="validate on this text instead of the last tenth of SOURCE")
+    text.add_argument("--val", metavar="FILE", help="validate on this text instead of a part of SOURCE")
     text.add_argument(
         "--tokenizer",
         type=usually("char", "byte", "word", "bpe", "wordpiece", "unigram"),

@@ -61,9 +61,10 @@ def run(args: argparse.Namespace) -> int:
         raise UserError("nothing was asked: give --analogies FILE, --similarity FILE, or --out FILE to train vectors")
     if given and not args.out:
         raise UserError(f"--{next(iter(given)).replace('_', '-')} is for training vectors; give --out FILE as well")
-    trained = _train(args.what, Path(args.out), given) if args.out else None
+    trained, part = _train(args.what, Path(args.out), given) if args.out else (None, "")
     vectors = _vectors(Path(args.out or args.what)) if args.analogies or args.similarity else None
     found: dict[str, Any] = {"vectors": args.out or args.what, "trained_words": trained}
+    found |= {"trained_on": part} if part else {}
     if args.among and vectors is None:
         raise UserError("--among says which words are asked about; give --analogies FILE or --similarity FILE as well")
     if vectors is not None and args.among:
@@ -82,7 +83,7 @@ def run(args: argparse.Namespace) -> int:
         screen.print_json(found | {"analogies": sections or None, "similarity": alike})
         return 0
     if trained is not None:
-        print(f"{trained:,} words have a vector in {args.out}")
+        print(f"{trained:,} words have a vector in {args.out}" + (f", trained on {part}" if part else ""))
     if vectors is not None:
         print(f"{len(vectors.words):,} words, {vectors.width} numbers each")
         _print_analogies(found["analogies"])
@@ -90,13 +91,16 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _train(source: str, out: Path, given: dict[str, int]) -> int:
+def _train(source: str, out: Path, given: dict[str, int]) -> tuple[int, str]:
+    """How many words got a vector, and which part of a folder with a published split was read (else "")."""
     from qkv.api import cache_folder
     from qkv.data.config import DataConfig
     from qkv.data.skipgram import SkipGram, train_vectors
     from qkv.data.sources import open_source
 
-    return train_vectors(open_source(DataConfig(source=source), cache_folder()), out, SkipGram(**given))
+    opened = open_source(DataConfig(source=source), cache_folder())
+    part = opened.published.train_name if opened.published else ""
+    return train_vectors(opened, out, SkipGram(**given)), part
 
 
 def _vectors(path: Path) -> "Vectors":

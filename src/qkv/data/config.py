@@ -75,7 +75,7 @@ class DataConfig:
     vocab: int = 0
     """Size of the vocabulary to fit, special tokens included; 0 means the law of `tokenizers.vocabulary_law`."""
     val: str = ""
-    """A source of its own for validation; empty means a part of `source` held out by `split`."""
+    """A source of its own for validation; empty means the part of `source` that is named for that, or one held out."""
     train_bytes: int = 0
     """Bytes of the training part that are read at most, in pieces spread evenly over it; 0 means all of it."""
     text_column: str = ""

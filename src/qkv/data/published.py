@@ -62,8 +62,13 @@ class Published:
         return self.validation or self.test
 
     @property
+    def train_name(self) -> str:
+        """The part for training in words."""
+        return self._named(self.train)
+
+    @property
     def measured_name(self) -> str:
-        """That part in words."""
+        """The part of `measured` in words."""
         return self._named(self.measured)
 
     def without(self, files: Collection[Path]) -> "Published":
@@ -76,7 +81,7 @@ class Published:
 
         `validation` says what is measured on instead of its own part, `minus` what of the training part is.
         """
-        used, alone = [f"{self._named(self.train)} for training"], self.test
+        used, alone = [f"{self.train_name} for training"], self.test
         if validation or minus:
             used.append(f"{validation} for validation" if validation else f"minus {minus}")
             alone = (*self.validation, *self.test)
