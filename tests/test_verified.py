@@ -297,3 +297,22 @@ def test_a_folder_of_a_strange_name_is_no_checkpoint(run, name):
     (run.checkpoints / name).mkdir()
     (run.checkpoints / name / "model.safetensors").write_bytes(b"")
     assert list(run.checkpoint_folders()) == [8, 16] and list(run.weights()) == [8, 16]
+
+
+OPENERS = {
+    "safe_open(": {"training/tensorfile.py", "changes/stored.py", "interop/folders.py"},
+    "load_file(": {"training/tensorfile.py"},
+    "sqlite3.connect(": {"telemetry/connection.py"},
+    "load_tensors(": {
+        *("training/tensorfile.py", "training/checkpoint.py"),  # of what was hashed to the last byte just before
+        *("recipe/replay.py", "recipe/verification.py", "recipe/verification_telemetry.py"),
+    },
+}
+"""What opens a file unchecked, and who may: whoever checks it, or reads a folder that is none of ours."""
+
+
+def test_nobody_else_opens_a_file_of_weights_or_telemetry():
+    source = Path(verified.__file__).parent
+    for opener, allowed in OPENERS.items():
+        users = {str(path.relative_to(source)) for path in source.rglob("*.py") if opener in path.read_text("utf-8")}
+        assert users == allowed, opener

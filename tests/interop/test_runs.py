@@ -1,6 +1,8 @@
 """What was imported is a run: every command opens it, and it can be trained further, parts of it frozen."""
 
 import json
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -135,6 +137,98 @@ def test_a_folder_that_another_process_reads_in_is_left_to_it(runs, tmp_path, mo
         qkv.load(runs / "bert-hf")
     assert (place / "model.safetensors").is_file()
     assert qkv.load(runs / "bert-hf").path == place
+
+
+def test_a_damaged_copy_in_the_cache_is_made_again(runs, tmp_path, monkeypatch):
+    monkeypatch.setattr(api, "cache_folder", lambda: tmp_path / "cache")
+    place = qkv.load(runs / "bert-hf").path
+    whole = (place / "best.safetensors").read_bytes()
+    (place / "best.safetensors").write_bytes(whole[:-1] + b"?")
+    assert qkv.load(runs / "bert-hf").path == place and (place / "best.safetensors").read_bytes() == whole
+
+
+def everything(folder):
+    """Every file with its bytes, its date and its number: what a command changed shows."""
+    return {p: (p.stat().st_mtime_ns, p.stat().st_ino, p.is_file() and p.read_bytes()) for p in folder.rglob("*")}
+
+
+def test_an_import_is_not_gone_on_with_and_nothing_of_it_is_touched(runs, capsys):
+    before = everything(runs / "qwen2")
+    for more in ([], ["--seed", "9"], ["--shard"]):
+        assert main(["train", "--out", str(runs / "qwen2"), "--resume", *more]) == 2
+        said = capsys.readouterr().err
+        assert f"has no training to go on with; to train it further: qkv train SOURCE --from {runs / 'qwen2'}" in said
+    assert everything(runs / "qwen2") == before
+    for words in (["import", runs / "qwen2-hf", "--out", runs / "qwen2"], ["train", runs / "qwen2"]):
+        assert main([*map(str, words)]) == 2
+        assert "--resume" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("there", [["config.toml"], ["config.toml", "tokenizer.json", "model.safetensors"]])
+def test_half_an_import_of_an_older_qkv_is_damaged_and_stays_as_it_is(runs, tmp_path, capsys, there):
+    half = tmp_path / "half"
+    half.mkdir()
+    for name in there:
+        (half / name).write_bytes((runs / "qwen2" / name).read_bytes())
+    before = everything(half)
+    assert main(["train", "--out", str(half), "--resume"]) == 2
+    assert f"its import was cut short; remove {half} and import the model again" in capsys.readouterr().err
+    assert everything(half) == before
+    assert main(["verify", str(half), "--updates", "0"]) == 1
+    assert "the import was cut short; import it again" in capsys.readouterr().out
+    assert main(["predict", str(half), "the"]) == 2
+    assert "--resume" not in capsys.readouterr().err
+
+
+KILLED = """
+import os, sys
+from qkv import cli, folder
+at, write, link = int(sys.argv[1]), folder.write_atomically, folder.link
+n = 0
+def die():
+    global n
+    n += 1
+    if n == at:
+        os._exit(9)
+def dying(path, *given, **more):
+    die()
+    digest = write(path, *given, **more)
+    die()
+    return digest
+folder.write_atomically = dying
+import qkv.recipe.imported
+qkv.recipe.imported.write_atomically = dying
+sys.exit(cli.main(["import", sys.argv[2], "--out", sys.argv[3]]))
+"""
+
+
+@pytest.mark.parametrize("at", [1, 2, 5, 7, 8])
+def test_an_import_that_is_killed_leaves_nothing_under_its_name_and_is_typed_again(runs, tmp_path, at):
+    out = tmp_path / "new"
+    words = [sys.executable, "-c", KILLED, str(at), str(runs / "qwen2-hf"), str(out)]
+    assert subprocess.run(words, capture_output=True).returncode == 9
+    assert not out.exists() and len(list(tmp_path.glob(".part-new-*"))) == 1
+    assert main(["import", str(runs / "qwen2-hf"), "--out", str(out)]) == 0
+    assert list(tmp_path.iterdir()) == [out]
+    for name in ("config.toml", "tokenizer.json", "model.safetensors", "best.safetensors"):
+        assert (out / name).read_bytes() == (runs / "qwen2" / name).read_bytes()
+    assert RunFolder(out).read_manifest()["summary"]["run"] == str(out)
+    assert main(["verify", str(out), "--updates", "0"]) == 0
+
+
+def test_an_import_takes_an_empty_folder_and_what_a_dead_process_left_and_no_other(runs, tmp_path, capsys, monkeypatch):
+    out = tmp_path / "new"
+    RunFolder.create(out).close()  # its lock and an empty folder of checkpoints
+    assert main(["import", str(runs / "bert-hf"), "--out", str(out)]) == 0
+    assert list(tmp_path.iterdir()) == [out] and RunFolder(out).is_finished
+    held = tmp_path / "held"
+    with RunFolder.create(held):
+        assert main(["import", str(runs / "bert-hf"), "--out", str(held)]) == 2
+        assert "is in use by another qkv" in capsys.readouterr().err
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    assert main(["import", str(runs / "bert-hf"), "--out", "."]) == 2
+    assert "is the folder that you are in" in capsys.readouterr().err
 
 
 def test_an_imported_model_trains_further_and_what_is_frozen_stays(runs, tmp_path, small_text, capsys):

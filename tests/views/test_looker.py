@@ -10,6 +10,7 @@ import torch
 
 from qkv.config import dump_toml, to_dict
 from qkv.errors import ConfigError, UserError
+from qkv.folder import RunFolder
 from qkv.models.matrices import Catalogue
 from qkv.views.asking import Desk
 from qkv.views.looker import Looker
@@ -26,7 +27,8 @@ def floats(packed):
 def watched(run, how):
     """The run as `qkv.watch` leaves one: the weights of the start and of the end."""
     config = dataclasses.replace(run.config, watched=how)
-    (run.folder / "config.toml").write_text(dump_toml(to_dict(config)), encoding="utf-8")
+    folder = RunFolder(run.folder)
+    folder.note_hash("config.toml", folder.write("config.toml", dump_toml(to_dict(config))))
     for place in (run.folder / "checkpoints").glob("step-*"):
         if place.name != "step-00000000":
             shutil.rmtree(place)

@@ -174,14 +174,38 @@ def test_without_telemetry_there_are_still_the_weights(make):
     assert report.rows is not None and report.rows.counts is None
 
 
-@pytest.mark.parametrize("kept, words", [(3000, "is damaged"), (0, "move it away where the training is over")])
-def test_a_damaged_history_is_told_and_no_page_written(make, tmp_path, kept, words):
+@pytest.mark.parametrize("kept", [3000, 0])
+def test_a_damaged_history_is_told_on_the_page_and_none_of_it_is_shown(make, tmp_path, kept):
     run = make()
     history = run.folder / "telemetry.sqlite"
     history.write_bytes(history.read_bytes()[:kept])
-    with pytest.raises(RunFolderError, match=words):
-        write_report(run.folder, tmp_path / "r.html")
-    assert not (tmp_path / "r.html").exists()
+    payload = payload_of(write_report(run.folder, tmp_path / "r.html"))
+    (said,) = payload["damaged"]
+    assert f"{history} is damaged: its bytes are not those that were written" in said
+    assert payload["missing"]["map"].endswith("telemetry.sqlite is damaged.")
+    assert payload["loss"] is None and payload["map"] is None and payload["matrices"] is not None
+
+
+def test_of_damaged_files_a_page_says_so_and_shows_the_others(make, tmp_path):
+    run = make()
+    assert read_report(run.folder).damaged == ()
+    spoiled = [run.folder / "model.safetensors", run.folder / "tokenizer.json"]
+    for path in spoiled:
+        path.write_bytes(path.read_bytes()[:-1] + b"?")
+    report = read_report(run.folder)
+    assert [path.name in said for path, said in zip(spoiled, sorted(report.damaged), strict=True)] == [True, True]
+    assert report.matrices.steps[-1] == 1000  # of the checkpoint, which is whole
+    assert report.rows is None and report.map is not None
+
+
+@pytest.mark.browser
+def test_what_is_not_whole_stands_above_the_rooms(look, make, tmp_path):
+    run = make()
+    path = run.folder / "telemetry.sqlite"
+    path.write_bytes(path.read_bytes()[:-1] + b"?")
+    page = look(write_report(run.folder, tmp_path / "r.html"))
+    assert page.locator("main > p.damaged").inner_text().startswith(f"Not whole: {path} is damaged")
+    assert page.locator("#matrices svg, #matrices canvas").count() and page.complaints == []
 
 
 def test_a_run_that_has_just_begun_is_not_taken_for_one_that_was_not_watched(make):

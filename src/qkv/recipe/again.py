@@ -55,9 +55,12 @@ def same_data(folder: RunFolder, corpus: Data) -> None:
 
     Raises RunFolderError with both hashes where it is not.
     """
+    path = folder.path / "source.json"
     try:
-        made = json.loads((folder.path / "source.json").read_text(encoding="utf-8"))["sha256"]
-    except (OSError, ValueError, KeyError):
+        if why := folder.why_foreign(path):
+            raise RunFolderError(f"{path} {why}; put the file itself there")
+        made = json.loads(path.read_text(encoding="utf-8"))["sha256"]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         raise RunFolderError(
             f"{folder.path} has no readable source.json; it cannot be told what it was trained on"
         ) from None

@@ -101,7 +101,7 @@ def _files(folder: RunFolder, watched: bool) -> Check:
         )
         return Check(name="files", compared=0, what="final files against their hashes", unchecked=(words,))
     try:
-        damaged, manifest = folder.damaged_files(), folder.read_manifest()
+        damaged, manifest = folder.damaged_files(), folder.read_manifest(altered=True)
         files = manifest["files"]
     except (RunFolderError, OSError, KeyError) as error:
         faults = [Fault(file="manifest.json", sentence=f"it cannot be used: {error}")]

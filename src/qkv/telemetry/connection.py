@@ -181,6 +181,7 @@ def _known_objects() -> frozenset[tuple[str, str, str]]:
         return _objects(connection)
 
 
+@functools.lru_cache(maxsize=64)
 def _plain(sql: str) -> str:
     """A statement of SQL without its comments and spaces, which differ between versions of schema.sql."""
     return re.sub(r"""('[^']*'|"[^"]*")|--[^\n]*|\s+""", r"\1", sql)

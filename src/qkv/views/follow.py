@@ -1,6 +1,6 @@
 """Following a run that trains, by reading its folder: no message passes between a page and a trainer.
 
-A pulse is the little that tells whether there is more to see; it costs half a millisecond. Rooms are read again no more
+A pulse is the little that tells whether there is more to see; it costs a millisecond. Rooms are read again no more
 often than their cost allows, so that a page that watches takes less than a hundredth of a core from the
 training, the browser's part by the same rule included (`static/live.js`). A training whose threads wait for each other
 loses a third more than what is taken from one.
