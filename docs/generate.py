@@ -37,6 +37,7 @@ from qkv.models.parts import KINDS as MATRICES
 from qkv.presets import OTHER_OPTIMIZERS, PRESETS
 from qkv.recipe.request import OPTIONS, RunConfig
 from qkv.studies.archive import ARCHIVE
+from qkv.studies.counting import counting_words
 from qkv.studies.kept import judged_anew, was_judged
 from qkv.studies.question import Question
 from qkv.studies.questions import questions
@@ -315,9 +316,12 @@ def answers_page() -> str:
     lines += [
         "People who meet self-attention ask the same questions again and again, and public answers contradict one",
         "another. qkv answers them by training: arms that differ in one thing, the same batches and starts, each arm's",
-        "learning rate tuned afresh in every replicate, and an interval. Here are the short answers, for small models",
-        "on small texts; each leads to its page, with what is often said about it, every figure, and what would show",
-        "it to be wrong. Your own text: `qkv study NAME my.txt --quick`.",
+        "learning rate tuned in every replicate, and an interval. Here are the short answers, each with the text, the",
+        "recipe, the size and the steps that it was measured at, and where it is known not to hold; each leads to its",
+        "page, with what is often said about it, every figure, and what would show it to be wrong. Your own text:",
+        "`qkv study NAME my.txt --quick`.",
+        "",
+        f"{_knowledge()} {_never_judged()}",
         "",
         "`W_E` is the table of input vectors, a row for each token; `W_Q`, `W_K`, `W_V`, `W_O` are the matrices of",
         "attention and `W_U` the output matrix ([which Q do you mean?](../which-q.md)). A *nat* is the unit of loss: a",
@@ -327,8 +331,36 @@ def answers_page() -> str:
     for question in questions().values():
         found = [pair for pair in map(_result, _result_names(question.name)) if pair]
         lines += ["", f"## [{question.asks}]({question.name}.md)", ""]
-        lines += [f"**{found[0][0]['plain']}**", measured(*found[0])] if found else ["Not answered on shared data yet."]
+        lines += _short(*found[0]) if found else ["Not answered on shared data yet."]
     return "\n".join([*lines, "", *READING, ""])
+
+
+def _short(verdict: dict[str, Any], kept: dict[str, Any]) -> list[str]:
+    """A short answer: what counting knows, the answer, what it was measured at, and its figures."""
+    return [counting_words(verdict), "", f"**{verdict['plain']}**", verdict["condition"], measured(verdict, kept)]
+
+
+def _results() -> list[dict[str, Any]]:
+    """Every kept result by the rule of today."""
+    names = sorted(path.stem for path in (HERE / "answers" / "results").glob("*.json"))
+    return [found[0] for found in map(_result, names) if found]
+
+
+def _knowledge() -> str:
+    """In how many kept runs the first trained model knows more than counting."""
+    told = [verdict["baseline"] for verdict in _results() if verdict["baseline"]["trained"] is not None]
+    more = sum(found["trained"] < found["ngram"] for found in told)
+    return (
+        f"In {len(told) - more} of {len(told)} kept runs the trained model **knows less than counting**: the best"
+        " n-gram predicts the same tokens better. Their answers are about models that know less than counting."
+    )
+
+
+def _never_judged() -> str:
+    """How many expectations were stated and are judged by no rule."""
+    stated = sum(bool(row["expected"]) for verdict in _results() for row in verdict["contrasts"])
+    never = sum(len(verdict["unjudged"]) for verdict in _results())
+    return f"Of {stated} expectations stated before training, {never} are not judged; each page lists its own."
 
 
 _FIRST = ("what-is-trained", "frozen-embeddings", "which-matrix", "collocation", "calibrate")
@@ -341,7 +373,7 @@ def readme() -> str:
     text = (HERE / "../README.md").read_text(encoding="utf-8")
     before, _, rest = text.partition(_FROM)
     _, _, after = rest.partition(_TO)
-    lines = ["", "| people ask | on small models, by experiment | measured in |", "|---|---|---|"]
+    lines = ["", "| people ask | on small models, by experiment | measured on |", "|---|---|---|"]
     for question in map(questions().__getitem__, _FIRST):
         found = next(pair for pair in map(_result, _result_names(question.name)) if pair)
         cells = f"[{question.asks}](docs/answers/{question.name}.md)", found[0]["plain"], _measured_in(found[0])
@@ -350,18 +382,17 @@ def readme() -> str:
 
 
 def _measured_in(verdict: dict[str, Any]) -> str:
-    """The kind of the run, its text and the size of its models, in a few words."""
-    words = re.match(r"On (?P<text>[^;]+); .*? of (?P<size>[^,]+ layers?, d_model [^,]+),", verdict["scale"])
-    assert words, f"a scale in other words: {verdict['scale']}"
-    return f"a {'quick' if verdict['quick'] else 'full'} run on {words['text']}: {words['size']}"
+    """The kind of the run, its condition, and whether its models know more than counting."""
+    condition = f"{verdict['condition'][0].lower()}{verdict['condition'][1:]}"
+    return f"A {'quick' if verdict['quick'] else 'full'} run {condition} {counting_words(verdict)}".rstrip()
 
 
 READING = (
     "## How to read the pages",
     "",
-    "Everything is written from result files of `qkv study`; no figure is typed, and every verdict is judged from the",
-    "file's values by today's rule. A *quick* run takes three minutes and is weak; a *full* one takes up to two and a",
-    "half hours. Where no full run is kept here, the page says so.",
+    "Everything is written from result files of `qkv study`, and every verdict is judged from the file's values by",
+    "today's rule. A *quick* run takes three minutes and is weak; a *full* one takes up to two and a half hours. Where",
+    "no full run is kept here, the page says so. Figures of `make demo` are those of [one run](demo.json).",
     "",
     "An effect **differs** where its interval leaves out 0, **but trivially** where all of the interval is smaller",
     "than the margin, is **equivalent** to none where it is shown to be smaller than the margin, and else stays",
@@ -376,8 +407,9 @@ READING = (
     "",
     "Below its tables a run tells *what would show this answer to be wrong* (the finding: where more replicates would",
     "have to lead), *what would show the expectation before the first training to be wrong* (whatever was found),",
-    "*what came out otherwise than expected* (rows that the run settles against it), what has been published, and how",
-    "many trainings there were, of which text.",
+    "*what came out otherwise than expected* (rows that the run settles against it), *what was stated and is not",
+    "judged* (the expectation is in words that no rule reads), what has been published, and how many trainings there",
+    "were, of which text.",
     "",
     "| word or column | what it means |",
     "|---|---|",
@@ -390,10 +422,12 @@ READING = (
     " with all of them asked at once |",
     "| *would see* | the smallest true effect that so many replicates find four times in five |",
     "| *expected* | what was expected of a row; empty where nothing was |",
-    "| null | what there is to see where nothing can be learned: the same training on random labels, or the model at"
-    " its start |",
+    "| control, null | the same training on random labels, compared at the same step, or the model at its start."
+    " Random labels are tokens from random places of the text: their frequencies stay, and such a model learns them |",
     "| *frozen, to the bit* | matrices that ended with the very bits of their start; everything else was trained |",
     "| *loss*, *sd* | of an arm at its last step: the mean of its replicates, and their standard deviation |",
+    "| *best n-gram* | the best Kneser-Ney n-gram of orders 1 to 8, counted on the same training part and scored on the"
+    " same validation tokens: a model with a greater loss knows less than counting |",
     "| *learning rates* | those that were best in tuning, from the least to the greatest of the replicates |",
     "| *best rate at the edge* | in how many replicates no rate on one side of the best had a greater loss: a better"
     " one may lie beyond |",
@@ -441,10 +475,12 @@ def answer_page(question: Question) -> str:
     lines = [f"# {question.asks}", NOTE, f"Asked by `qkv study {question.name}`; answered as {question.answer}."]
     lines += ["Words, verdicts and columns are explained [here](README.md#how-to-read-the-pages).", ""]
     found = [pair for pair in map(_result, _result_names(question.name)) if pair]
-    lines += [f"**In short.** {found[0][0]['plain']} {measured(*found[0])}", ""] if found else []
+    if found:
+        lines[2:2] = [line for line in (counting_words(found[0][0]), "") if found[0][0].get("baseline")]
+        lines += [f"**In short.** {found[0][0]['plain']}", "", found[0][0]["condition"], "", measured(*found[0]), ""]
     for name in _result_names(question.name):
         if (place := _place(question, name)) and name.endswith("-full") and (kept := _result(name)):
-            lines += [f"**And{place}.** {kept[0]['plain']} {measured(*kept)}", ""]
+            lines += [f"**And{place}.** {kept[0]['plain']}", "", kept[0]["condition"], "", measured(*kept), ""]
     lines += [f"**What is often said.** {question.heard}", ""] if question.heard else []
     for name in _result_names(question.name):
         kind = "quick run" if name.endswith("-quick") else "full run"

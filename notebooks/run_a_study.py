@@ -3,7 +3,8 @@
 #
 # Does freezing the embeddings cost anything? One pair of trainings cannot tell: another seed may turn it round. A study
 # trains pairs that share everything but the one thing, tunes the learning rate of each arm in every replicate, and gives a
-# verdict with an interval. `quick=True` takes three minutes on two cores and is weak; without it, up to two and a half hours.
+# verdict with an interval. `quick=True` takes three minutes and is weak, and is refused where the main question takes longer, with the
+# `minutes=` that suffice; without it, up to two and a half hours.
 
 # %%
 import random

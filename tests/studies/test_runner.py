@@ -16,8 +16,9 @@ import pytest
 
 from qkv.errors import ConfigError, Interrupted, MissingExtra, RunFolderError, SourceError
 from qkv.installing import install
+from qkv.studies import estimate as estimates
 from qkv.studies import runner
-from qkv.studies.design import Design, Text
+from qkv.studies.design import Design, Text, cost
 from qkv.studies.estimate import Estimate
 from qkv.studies.runner import Told
 from qkv.studies.store import StudyFolder, read_rows, unlike
@@ -175,8 +176,20 @@ def test_a_budget_for_the_main_question_alone_is_taken_and_says_so(tiny, small_t
     costs = {"trained": 20.0, "frozen": 20.0, "other": 200.0}
     found = Estimate(seconds_per_replicate=costs, primary=("trained", "frozen"), workers=1, slowest=1.0)
     assert found.minutes(3) == pytest.approx(13.2) and found.minutes(3, found.primary) == pytest.approx(2.2)
-    assert found.check(design, 14) == ""
-    assert "enough for the main question, which is trained first (2.2), and not for all" in found.check(design, 3)
+    found.check(design, 14)
+    asked = dataclasses.replace(
+        design, contrasts=(*design.contrasts, cost("other - trained", "", "other", "trained", 0.05)),
+        arms=(*design.arms, dataclasses.replace(design.arms[1], name="other", changes=("W_E=orthogonal",))),
+    )  # fmt: skip
+    assert found.reach(asked, 14) == (
+        "In 14 minutes it can answer its main question (frozen - trained) and 1 of 1 other effect."
+    )
+    assert found.reach(asked, 3) == (
+        "In 3 minutes it can answer its main question (frozen - trained) and 0 of 1 other effect; not other - trained,"
+        " which take --minutes 16."
+    )
+    with pytest.raises(ConfigError, match="alone takes about 2.2 on 1 core; not even 2 .* type --minutes 5 for all"):
+        found.check(design, 3, spent=1.9)
     with pytest.raises(ConfigError, match="main question alone takes about 2.2.*--seeds 2 would fit.*--minutes 3"):
         found.check(design, 2)
 
@@ -283,8 +296,44 @@ def test_a_budget_that_is_too_small_says_what_fits_and_makes_nothing(tiny, small
     assert not (tmp_path / "runs").exists()
 
 
-def test_cells_that_were_not_reached_are_named(tiny, small_text, tmp_path, monkeypatch):
+def test_a_quick_study_whose_main_question_does_not_fit_is_refused_before_it_trains(
+    tiny, small_text, tmp_path, monkeypatch
+):
+    """No --minutes was typed: the budget of a quick run holds all the same; arms of other questions are not timed."""
     monkeypatch.setattr(runner, "QUICK_MINUTES", 1e-6)
+    timed, said = [], []
+    seconds = estimates._seconds
+    monkeypatch.setattr(estimates, "_seconds", lambda trial, cache: timed.append(trial.arm) or seconds(trial, cache))
+    frozen = tiny.design(runner.Ask(source=str(small_text))).arms[1]
+    other = dataclasses.replace(frozen, name="other", changes=("W_E=orthogonal",), probes=("rows",))
+
+    def design(ask):
+        made = tiny.design(ask)
+        return dataclasses.replace(made, arms=(*made.arms, other))
+
+    monkeypatch.setattr(tiny, "QUESTION", dataclasses.replace(tiny.QUESTION, design=design))
+    with pytest.raises(ConfigError, match=r"^1e-06 minutes are too few .*; type --minutes \d+ for all of them$"):
+        tiny.answer(small_text, tmp_path / "runs", told=Told(say=said.append))
+    assert {arm.name for arm in timed} == {"trained", "frozen"} and len(said) == 1
+    assert not (tmp_path / "runs").exists()
+
+
+def test_what_a_budget_reaches_is_said_before_the_first_training(tiny, small_text, tmp_path):
+    said = []
+
+    def stop(made):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        tiny.answer(small_text, tmp_path / "runs", told=Told(progress=stop, say=said.append))
+    (words,) = [words for words in said if words.startswith("In 3 minutes it can answer its main question")]
+    assert " With 3 replicates it finds a main effect four times in five if that is 3.3 times the standard" in words
+
+
+def test_cells_that_were_not_reached_are_named(tiny, small_text, tmp_path, monkeypatch):
+    """Where the estimate was too low: time is over before anything is trained."""
+    monkeypatch.setattr(runner, "QUICK_MINUTES", 1e-6)
+    monkeypatch.setattr(Estimate, "check", lambda *asked: None)
     verdict = tiny.answer(small_text, tmp_path / "runs")
     assert verdict["verdict"] == "unresolved" and verdict["effect"] is None
     assert verdict["not_reached"] == ["trained: 3 of 3 replicates", "frozen: 3 of 3 replicates"]

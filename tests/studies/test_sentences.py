@@ -118,9 +118,9 @@ def test_brackets_tell_what_differs_beside_the_answer_with_its_sign_and_nothing_
 @pytest.mark.parametrize(
     ("verdict", "words"),
     [
-        ("differs", "W_E moved less far than on labels that nothing could tell, by 0.250"),
-        ("equivalent", "W_E moved as far as on labels that nothing could tell"),
-        ("unresolved", "whether W_E moved further than on labels that nothing could tell is not settled"),
+        ("differs", "W_E moved less far than on random labels, by 0.250"),
+        ("equivalent", "W_E moved as far as on random labels"),
+        ("unresolved", "whether W_E moved further than on random labels is not settled"),
     ],
 )
 def test_what_stands_in_brackets_says_no_more_than_its_own_verdict(verdict, words):
@@ -291,12 +291,12 @@ def test_where_seeds_agree_on_nothing_the_end_task_is_not_asked():
 @pytest.mark.parametrize(
     ("moved", "earned", "words"),
     [
-        ("differs", "differs", "(that is learning: W_E moved further than on labels that nothing could tell, by 0.250"),
+        ("differs", "differs", "(that is learning: W_E moved further than on random labels, by 0.250"),
         ("differs", "differs", "and its movement earned +0.250 nats of the 0.250 by which the loss fell): set back"),
         (
             "equivalent",
             "differs",
-            "(W_E moved as far as on labels that nothing could tell, and its movement earned +0.25",
+            "(W_E moved as far as on random labels, and its movement earned +0.25",
         ),
         ("differs", "equivalent", "of its start's norm, and its movement earned next to nothing): set back"),
         ("differs", "unresolved", "of its start's norm, and what its movement earned is open): set back"),

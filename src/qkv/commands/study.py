@@ -37,10 +37,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="the text; without it, the one inside your Python (words-or-pixels takes TEXT:IMAGES too, and"
         " static-or-contextual TEXT:VECTORS)",
     )
-    parser.add_argument("--quick", action="store_true", help="at most 3 minutes on two cores, and weak")
+    parser.add_argument(
+        "--quick", action="store_true", help="3 minutes, and weak; refused where the main question takes longer"
+    )
     parser.add_argument("--seeds", type=whole(1), metavar="N", help="paired replicates, each tuned by itself")
     parser.add_argument(
-        "--minutes", type=positive, metavar="M", help="wall time; refused where it is too little for the main question"
+        "--minutes",
+        type=positive,
+        metavar="M",
+        help="wall time (150, with --quick 3); refused where it is too little for the main question",
     )
     parser.add_argument(
         "--margin", type=at_least_zero, metavar="X", help="largest effect that would not matter, in the study's unit"
@@ -114,21 +119,24 @@ class _Line:
 
 
 def _print(verdict: Mapping[str, Any]) -> None:
-    """The sentence, then what it rests on."""
+    """What counting knows, the sentence with its condition, then what it rests on."""
     from qkv.commands import screen
+    from qkv.studies.counting import counting_words
     from qkv.views.study_page import ARM_COLUMNS, EFFECT_COLUMNS, arm_cells, as_shown, effect_cells, expectations
     from qkv.views.study_room import accounts_table
 
     verdict = as_shown(verdict)
+    print(counting_words(verdict))
     if verdict["plain"]:
         print(verdict["plain"])
+    print(verdict["condition"])
     print(verdict["sentence"] + "\n")
     if side_by_side := accounts_table(verdict):
         screen.print_table(side_by_side[0], side_by_side[1:])
         print()
     screen.print_table(EFFECT_COLUMNS, map(effect_cells, verdict["contrasts"]))
     print()
-    screen.print_table(ARM_COLUMNS, map(arm_cells, verdict["arms"]))
+    screen.print_table(ARM_COLUMNS, (arm_cells(arm, verdict) for arm in verdict["arms"]))
     for note in verdict["notes"]:
         print(f"- {note}.")
     if verdict["full_answer"]:

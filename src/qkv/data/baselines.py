@@ -20,7 +20,7 @@ from qkv.data.caching import cache_key, read_cached, write_cached
 from qkv.data.corpus import Corpus
 from qkv.data.ngrams import ngram_losses
 
-__all__ = ["Baselines", "baselines", "bigram_loss", "expected_seconds"]
+__all__ = ["Baselines", "baselines", "bigram_loss", "expected_seconds", "ngram_losses_by_order"]
 
 MOST_ORDERS = 8
 MOST_COUNTED = 4 << 20
@@ -70,7 +70,7 @@ def baselines(corpus: Corpus, cache: Path | None = None) -> Baselines:
     with ThreadPoolExecutor(2) as pool:
         before, val = _texts(corpus)
         alone, both = pool.submit(_xz_size, before), pool.submit(_xz_size, before + val)
-        orders = _orders(corpus)
+        orders = ngram_losses_by_order(corpus)
         n_bytes = max(1, len(val) - val.count(b"\0"))  # the ends of documents are coded, and are no text
         xz_bits_per_byte = 8 * (both.result() - alone.result()) / n_bytes
     best = int(np.argmin(orders))
@@ -114,8 +114,8 @@ def _name(corpus: Corpus) -> str:
     return f"baselines/{cache_key(*facts)}.json"
 
 
-def _orders(corpus: Corpus) -> tuple[float, ...]:
-    """Mean nats per token of each order, until two in a row did worse than the best."""
+def ngram_losses_by_order(corpus: Corpus) -> tuple[float, ...]:
+    """Mean Kneser-Ney nats per validation token of orders 1, 2, ..., until two in a row did worse than the best."""
     train = _spread(corpus.train.ids, MOST_COUNTED)
     losses: list[float] = []
     for nats in ngram_losses(train, corpus.val.ids[:MOST_SCORED], corpus.tokenizer.d_vocab, MOST_ORDERS):

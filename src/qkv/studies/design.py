@@ -130,7 +130,7 @@ class Arm:
     trainer: str = "loop"
     """Name in `studies.training.TRAINERS`."""
     labels: str = "real"
-    """`random` trains on labels that no input can tell."""
+    """`random` trains on tokens from random places of the text: their frequencies can be learned, nothing else."""
     tables: tuple[tuple[str, str], ...] = ()
     """(address, table): start values made from the text, by a name in `studies.tables.TABLES`."""
     probes: tuple[str, ...] = ()

@@ -6,10 +6,11 @@ An estimate decides whether a budget is enough and nothing else; no number of a 
 import dataclasses
 import math
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
+from typing import Any
 
-from qkv.errors import ConfigError
+from qkv.errors import ConfigError, many
 from qkv.studies.design import Arm, Design, Trial
 from qkv.studies.probes import OF_A_TEXT
 from qkv.studies.training import run_trial
@@ -27,6 +28,10 @@ _AROUND = 1.1
 """For probes, building models and waiting for the last training of a batch."""
 _WORKER_SECONDS = 5.0
 """For a process to start and to read its text."""
+_SPARE = 1.2
+"""How much more than the estimate a budget that is advised has."""
+_NAMED = 4
+"""Effects that are named of those that a budget does not reach."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -51,39 +56,65 @@ class Estimate:
         """For how many replicates the arms of the main question fit into so many minutes, at most `most`."""
         return max((n for n in range(1, most + 1) if self.minutes(n, self.primary) <= minutes), default=0)
 
-    def check(self, design: Design, minutes: float) -> str:
-        """Make sure that a budget is enough for the main question; what else it is enough for, as a sentence.
+    def check(self, design: Design, minutes: float, spent: float = 0.0) -> None:
+        """Make sure that a budget, of which some minutes are spent, is enough for the main question.
 
         Raises ConfigError that says what would fit.
         """
-        needed, whole = self.minutes(design.replicates, self.primary), self.minutes(design.replicates)
-        if needed <= minutes:
-            if whole <= minutes:
-                return ""
-            return (
-                f"{minutes:g} minutes are enough for the main question, which is trained first ({needed:.1f}), and not"
-                f" for all arms ({whole:.1f}); what is not reached will be printed as such."
-            )
-        fits = self.fitting(minutes, design.replicates)
-        least = self.minutes(2, self.primary)
-        other = f"--seeds {fits} would fit" if fits >= 2 else f"2 replicates take about {least:.1f} minutes"
+        needed, left = self.minutes(design.replicates, self.primary), minutes - spent
+        if needed <= left:
+            return
+        fits = self.fitting(left, design.replicates)
+        fewer = f"--seeds {fits} would fit" if fits >= 2 else "not even 2 replicates would fit"
         quick = "" if design.quick else ", or the quick study (--quick)"
         raise ConfigError(
             f"{minutes:g} minutes are too few for {design.replicates} replicates of {design.study}, whose main question"
-            f" alone takes about {needed:.1f} on {self.workers} core{'s' * (self.workers > 1)} ({whole:.1f} with all"
-            f" arms); {other}. Give --minutes {math.ceil(needed)}{quick}"
+            f" alone takes about {needed:.1f} on {many(self.workers, 'core')}; {fewer};"
+            f" type --minutes {math.ceil(_SPARE * (needed + spent))} for all of them{quick}"
         )
 
+    def reach(self, design: Design, minutes: float, spent: float = 0.0) -> str:
+        """What so many minutes will answer, and what not, before anything is trained.
 
-def estimate(design: Design, source: str, cache: Path | None, workers: int) -> Estimate:
+        The arms of the main question are trained first, then models at their start, then each arm in the design's
+        order.
+        """
+        others = [arm for arm in design.arms if arm.name not in self.primary]
+        others.sort(key=lambda arm: arm.trainer != "none")
+        there = set(self.primary)
+        for arm in others:
+            if self.minutes(design.replicates, (*there, arm.name)) > minutes - spent:
+                break
+            there.add(arm.name)
+        main, *asked = design.contrasts
+        missed = [contrast.name for contrast in asked if not there.issuperset(contrast.arms)]
+        words = (
+            f"In {minutes:g} minutes it can answer its main question ({main.name}) and {len(asked) - len(missed)} of"
+            f" {many(len(asked), 'other effect')}"
+        )
+        if not missed:
+            return f"{words}."
+        more = f" and {len(missed) - _NAMED} more" if len(missed) > _NAMED else ""
+        whole = math.ceil(_SPARE * (self.minutes(design.replicates) + spent))
+        return f"{words}; not {', '.join(missed[:_NAMED])}{more}, which take --minutes {whole}."
+
+
+def estimate(
+    design: Design, source: str, cache: Path | None, workers: int, enough: Callable[[Estimate], None] = lambda _: None
+) -> Estimate:
     """Time a few steps of every different kind of training of a design on this machine; takes seconds.
+
+    The arms of the main question come first, and `enough` is handed what they take as soon as that is known: it may
+    raise where the budget cannot hold them.
 
     Raises UserError where an arm does not fit its text or model, or a text holds too little of what its probes ask for,
     before anything is made.
     """
     measured: dict[str, float] = {}
-    found, probed = {}, set()
-    for arm in design.arms:
+    found: dict[str, float] = {}
+    probed: set[tuple[Any, ...]] = set()
+    main = [design.arm(name) for name in design.main_arms]
+    for arm in (*main, *(arm for arm in design.arms if arm not in main)):
         trial = design.trial(arm, 1, 0, source=source, report=True)
         kind = _kind(trial)
         asked = tuple(name for name in arm.probes if name in OF_A_TEXT)
@@ -96,8 +127,14 @@ def estimate(design: Design, source: str, cache: Path | None, workers: int) -> E
         else:
             _try(trial, cache)
         found[arm.name] = measured[kind] * expected_runs(design, arm) + _first_seconds(trial, cache, measured, workers)
+        if arm.name == main[-1].name:
+            enough(_estimate(design, found, measured, workers))
+    return _estimate(design, found, measured, workers)
+
+
+def _estimate(design: Design, found: Mapping[str, float], measured: Mapping[str, float], workers: int) -> Estimate:
     return Estimate(
-        seconds_per_replicate=found, primary=design.main_arms, workers=workers, slowest=max(measured.values())
+        seconds_per_replicate=dict(found), primary=design.main_arms, workers=workers, slowest=max(measured.values())
     )
 
 

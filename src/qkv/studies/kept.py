@@ -15,6 +15,7 @@ from qkv.studies.question import Ask, Question
 from qkv.studies.sentences import (
     accounts,
     arms_words,
+    condition,
     effect_row,
     intervals,
     judged_by,
@@ -25,6 +26,7 @@ from qkv.studies.sentences import (
     refuted_by,
     scale_words,
     sentence,
+    unjudged,
 )
 from qkv.studies.statistics import how_exact
 from qkv.studies.verdicts import ONLY_ALONE, Findings, Values, judged, numbered
@@ -75,18 +77,20 @@ def judged_anew(question: Question, kept: Mapping[str, Any]) -> dict[str, Any]:
         earlier=tuple(kept["earlier_designs"]),
     )
     result, words = found.primary.result, arms_words(design.arms)
+    contrasts = [effect_row(effect) for effect in effects]
     return {
         **kept,
         "verdict": result.verdict,
         "sentence": sentence(question, found),
         "plain": plainly(question, dataclasses.replace(found, effects=effects)),  # of what it asked
+        "condition": condition(question, dataclasses.replace(found, effects=effects)),
         "effect": result.effect,
         "low": result.low,
         "high": result.high,
         "p": result.p,
         "intervals": intervals(found.primary),
         "scale": scale_words(found),
-        "contrasts": [effect_row(effect) for effect in effects],
+        "contrasts": contrasts,
         "notes": [
             *filter(
                 None,
@@ -102,6 +106,7 @@ def judged_anew(question: Question, kept: Mapping[str, Any]) -> dict[str, Any]:
         "falsified_by": question.falsified_by,
         "accounts": accounts(question),
         "otherwise": otherwise(effects),
+        "unjudged": unjudged(contrasts),
         "refuted_by": refuted_by(found.primary),
         "literature": question.literature,
     }

@@ -15,6 +15,7 @@ from qkv.studies.verdicts import Derive, Findings
 __all__ = [
     "Accounts",
     "ANSWERS",
+    "IN_DEMO",
     "LEARNS_MASKED",
     "LEARNS_RECALL",
     "RECALLED",
@@ -40,6 +41,12 @@ LEARNS_MASKED: dict[str, Any] = {
 learned positions it stands still there; rotary positions and Glorot's start let it go on (docs/decisions,
 2026-11-22-masked-arms-need-a-start-that-learns). Rows of W_E start small all the same: large ones would keep the
 likenesses that they started with."""
+
+IN_DEMO = (
+    "Known not to hold in the default model of `make demo` (4 layers, d_model 192, untied, Muon, W_O, W_out and W_U at"
+    " 0 at the start, 600 steps of 16 windows, Python's documentation in bpe tokens; one run)"
+)
+"""How `Question.elsewhere` begins; its figures are those of docs/answers/demo.json, which a test holds them to."""
 
 RECALLED = Text(stream="recall", settings=(("keys", 8), ("values", 8)))
 """A table that is learned to be looked up within a study."""
@@ -151,6 +158,8 @@ class Question:
     """Effects that are told in a table of their own too, before all others."""
     heard: str = ""
     """What is often said or read about it that is wrong or half of the truth, and what the whole is; no figures."""
+    elsewhere: str = ""
+    """Where a run outside the study is known to say otherwise, and what it says: part of the answer's condition."""
     derive: Derive | None = None
     """Measures that need all replicates to be known."""
     counted: Callable[[Ask, Design], str] | None = None

@@ -7,7 +7,7 @@ missing, so a study may be killed at any moment and is never worse off than one 
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,8 +15,10 @@ from typing import Any
 from qkv.data.config import whole_source
 from qkv.errors import ConfigError, Interrupted, many
 from qkv.studies.cluster import Cluster, is_cluster
-from qkv.studies.design import Design
+from qkv.studies.counting import baselines_of
+from qkv.studies.design import OF_TRAININGS, Design
 from qkv.studies.estimate import Estimate, estimate
+from qkv.studies.power import detectable
 from qkv.studies.question import FULL_MINUTES, QUICK_MINUTES, Ask, Question
 from qkv.studies.questions import find
 from qkv.studies.sentences import verdict_file
@@ -88,26 +90,33 @@ def run_study(
     told.say(f"{question.name}: {question.asks}")
     budget = (QUICK_MINUTES if quick else FULL_MINUTES) if minutes is None else minutes
     with places(on, workers, cache) as (size, make):
-        expected = estimate(design, source, cache, size)
         beside = folders_beside(design, within)
         keys = every_key(design, source) if beside else frozenset()
         begun = any("arm" in row for row in read_rows(folder_of(design, within))) or any(
             row["key"] in keys for folder in beside for row in read_rows(folder)
         )
-        partly = "" if minutes is None or begun else expected.check(design, minutes)
+
+        def spent() -> float:
+            return (time.monotonic() - started) / 60
+
+        def enough(main: Estimate) -> None:
+            if not begun:
+                main.check(design, budget, spent())
+
+        expected = estimate(design, source, cache, size, enough)
         for other in beside:
             if why := unlike(design, other):
                 told.say(f"No training in {other} can be used: {why}.")
         told.say(_plan(design, expected, budget) + ("" if is_cluster(on) else _few_threads(size)))
-        if partly:
-            told.say(partly)
+        if not begun:
+            told.say(f"{expected.reach(design, budget, spent())}{_power(design)}")
         with StudyFolder.begin(design, within) as folder:
             folder.adopt(design, keys)
             told.say(f"The design stands in {folder.path}.")
+            baselines = baselines_of(design, lambda text: ask.corpus(text, design.scale.val_tokens))
             with make(_expected(design)) as pool:
                 _train(design, source, folder, pool, started + 60 * budget - expected.slowest, told)
-            counted = question.counted(ask, design) if question.counted else ""
-            return _conclude(question, design, source, folder, budget, counted)
+            return _conclude(question, design, ask, folder, budget, baselines)
 
 
 def _plan(design: Design, expected: Estimate, budget: float) -> str:
@@ -116,6 +125,16 @@ def _plan(design: Design, expected: Estimate, budget: float) -> str:
         f"{len(design.arms)} arms x {design.replicates} replicates, about {_expected(design):,} trainings:"
         f" {expected.minutes(design.replicates):.1f} minutes on {many(expected.workers, 'core')} in all;"
         f" the budget is {budget:g} minute{'s' * (budget != 1)}."
+    )
+
+
+def _power(design: Design) -> str:
+    """How large the main effect has to be for so many replicates to find it, in words; for rates it is not known."""
+    if design.primary.tries > 1 or design.primary.unit == OF_TRAININGS:
+        return ""
+    return (
+        f" With {design.replicates} replicates it finds a main effect four times in five if that is"
+        f" {detectable(1.0, design.replicates):.1f} times the standard deviation between replicates."
     )
 
 
@@ -183,12 +202,18 @@ def _stopped(folder: StudyFolder, status: int) -> Interrupted:
 
 
 def _conclude(
-    question: Question, design: Design, source: str, folder: StudyFolder, budget: float, counted: str
+    question: Question,
+    design: Design,
+    ask: Ask,
+    folder: StudyFolder,
+    budget: float,
+    baselines: Sequence[Mapping[str, Any]],
 ) -> dict[str, Any]:
     """Work out what was found and write it down."""
-    found = findings(design, folder, source, question.derive)
+    found = findings(design, folder, ask.source, question.derive)
     full = full_answer(design, folder.path.parent) if design.quick else ""
-    verdict = verdict_file(question, found, str(folder.path), full, counted)
+    counted = question.counted(ask, design) if question.counted else ""
+    verdict = verdict_file(question, found, str(folder.path), full, counted, baselines)
     verdict |= {"budget_minutes": budget, "planned_trainings": _expected(design)}
     folder.conclude(verdict)
     return verdict

@@ -10,9 +10,10 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from qkv.studies.counting import compared
 from qkv.studies.design import COUNTED, Arm
 from qkv.studies.question import Plain, Question
-from qkv.studies.setting import setting_words
+from qkv.studies.setting import condition_words, setting_words
 from qkv.studies.statistics import how_exact
 from qkv.studies.verdicts import ArmFigures, Effect, Findings
 
@@ -20,6 +21,7 @@ __all__ = [
     "accounts",
     "amount",
     "arms_words",
+    "condition",
     "described",
     "effect_row",
     "intervals",
@@ -31,6 +33,7 @@ __all__ = [
     "refuted_by",
     "scale_words",
     "sentence",
+    "unjudged",
     "verdict_file",
 ]
 
@@ -59,6 +62,19 @@ def described(effect: Effect) -> str:
 def scale_words(findings: Findings) -> str:
     """What the claim holds for, and of how many replicates."""
     return f"{setting_words(findings.design)}; {_replicates(findings)}"
+
+
+def condition(question: Question, findings: Findings) -> str:
+    """What the short answer was measured at, all effects that it tells, and where it is known not to hold."""
+    asked = {findings.primary.contrast.name, *(name for name, _ in question.also)}
+    told = {effect.contrast.name for effect in findings.effects if effect.result.n} & asked
+    read = [contrast for contrast in findings.design.contrasts if contrast.name in told]
+    words = condition_words(findings.design, read or [findings.design.primary])
+    return f"{words}; {_replicates(findings)}. {question.elsewhere or _ELSEWHERE}"
+
+
+_ELSEWHERE = "It may not hold for other recipes, sizes, lengths of training or texts."
+"""Of an answer that no run outside the study is known to contradict."""
 
 
 def _replicates(findings: Findings) -> str:
@@ -118,6 +134,23 @@ def otherwise(effects: Sequence[Effect]) -> list[str]:
         for effect in effects
         if _is_refuted(effect)
     ]
+
+
+_JUDGED = ("not below 0", "above 0", "below 0", "near 0", "0")
+"""How an expectation begins that `otherwise` can judge; any other is told as not judged."""
+
+
+def unjudged(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Effects whose expectation was stated before the first training and is judged by no rule, with what was found.
+
+    rows: effects of a file.
+    """
+    stated = [row for row in rows if row["expected"] and not row["expected"].removeprefix("far ").startswith(_JUDGED)]
+    sizes = [
+        "not measured" if row["effect"] is None else f"{amount(row['effect'], unit=row['unit'])} {row['unit']}"
+        for row in stated
+    ]
+    return [f"{row['name']} is {size} (expected: {row['expected']})" for row, size in zip(stated, sizes, strict=True)]
 
 
 def _is_refuted(effect: Effect) -> bool:
@@ -306,15 +339,23 @@ def _arm_row(figures: ArmFigures, what: str) -> dict[str, Any]:
     }
 
 
-def verdict_file(question: Question, findings: Findings, run: str, full: str = "", counted: str = "") -> dict[str, Any]:
+def verdict_file(
+    question: Question,
+    findings: Findings,
+    run: str,
+    full: str = "",
+    counted: str = "",
+    baselines: Sequence[Mapping[str, Any]] = (),
+) -> dict[str, Any]:
     """What `verdict.json` holds and `qkv study --json` prints; no clock in it.
 
-    full: what a full run said; counted: what was counted on the text.
+    full: what a full run said; counted: what was counted on the text; baselines: by `qkv.studies.counting`.
     """
     primary = findings.primary
     r = primary.result
     words = arms_words([figures.arm for figures in findings.arms])
     arms = [_arm_row(figures, words[figures.arm.name]) for figures in findings.arms]
+    contrasts = [effect_row(effect) for effect in findings.effects]
     reads = {contrast.name: contrast.arms for contrast in findings.design.contrasts}
     return {
         "study": question.name,
@@ -322,6 +363,9 @@ def verdict_file(question: Question, findings: Findings, run: str, full: str = "
         "verdict": r.verdict,
         "sentence": sentence(question, findings),
         "plain": plainly(question, findings),
+        "condition": condition(question, findings),
+        "baseline": compared(findings.design, baselines, {arm["name"]: arm["loss"] for arm in arms}),
+        "baselines": list(baselines),
         "effect": r.effect,
         "low": r.low,
         "high": r.high,
@@ -332,7 +376,7 @@ def verdict_file(question: Question, findings: Findings, run: str, full: str = "
         "run": run,
         "quick": findings.design.quick,
         "full_answer": full,
-        "contrasts": [effect_row(effect) for effect in findings.effects],
+        "contrasts": contrasts,
         "arms": arms,
         "notes": [
             *filter(None, [counted, judged_by(findings.margins, primary.contrast.unit), made_for(findings.taken_over)]),
@@ -348,6 +392,7 @@ def verdict_file(question: Question, findings: Findings, run: str, full: str = "
         "falsified_by": question.falsified_by,
         "accounts": accounts(question),
         "otherwise": otherwise(findings.effects),
+        "unjudged": unjudged(contrasts),
         "refuted_by": refuted_by(primary),
         "literature": question.literature,
         "scale": scale_words(findings),

@@ -1,7 +1,7 @@
-"""What the primary effect of a study was measured at, in words: texts, tasks, layout, sizes, start, optimizer.
+"""What the effects of a study were measured at, in words: texts, tasks, layout, sizes, start, optimizer.
 
-Everything is read off the arms that the primary contrast reads, each with its own sizes and layout over those of the
-design; where they differ, all of theirs are told.
+Everything is read off the arms that those contrasts read, each with its own sizes and layout over those of the design;
+where they differ, all of theirs are told.
 """
 
 import dataclasses
@@ -11,9 +11,9 @@ from typing import Any
 from qkv.models.layout import Layout
 from qkv.presets import find
 from qkv.studies.assembly import MADE_TASKS, PRESET
-from qkv.studies.design import Arm, Design, Scale
+from qkv.studies.design import Arm, Contrast, Design, Scale
 
-__all__ = ["setting_words"]
+__all__ = ["condition_words", "setting_words"]
 
 _STREAMS = {
     "digits": "the handwritten digits that come with scikit-learn",
@@ -47,6 +47,29 @@ def setting_words(design: Design) -> str:
         f"On {_texts(design, arms)}{_tasks(arms)}; textbook layout{_layout(arms)} of {_sizes(design.scale, arms)},"
         f" start {_starts(arms)}; {' and '.join(optimizers)}" + _rates(arms)
     )
+
+
+def condition_words(design: Design, contrasts: Iterable[Contrast]) -> str:
+    """`On the text in char tokens; textbook layout, 2 layers, ..., AdamW, 1,000 steps (1.0 million tokens)`.
+
+    Of all arms that those contrasts read, in short; what some of their layouts have otherwise is in brackets.
+    """
+    arms = [design.arm(name) for name in dict.fromkeys(name for contrast in contrasts for name in contrast.arms)]
+    others = dict.fromkeys(part for arm in arms for part in _deviations(arm).values())
+    some = f" (in some arms {', '.join(others)})" if others else ""
+    sizes = [dataclasses.replace(design.scale, **dict(arm.sizes)) for arm in arms]
+    tokens = sorted({each.steps * each.batch_size * each.n_ctx for each in sizes})
+    optimizers = " and ".join(dict.fromkeys(_OPTIMIZERS[arm.optimizer] for arm in arms))
+    return (
+        f"On {_texts(design, arms)}{_tasks(arms)}; textbook layout{some}, {_sizes(design.scale, arms)}"
+        f" ({_tokens(tokens)} tokens), start {_starts(arms)}; {optimizers}"
+    )
+
+
+def _tokens(counts: Sequence[int]) -> str:
+    """Tokens that one training reads, the least and the most, to two digits."""
+    ends = dict.fromkeys((counts[0], counts[-1]))
+    return " to ".join(f"{n / 1e6:.2g} million" if n >= 1e6 else f"{float(f'{n:.2g}'):,.0f}" for n in ends)
 
 
 def _rates(arms: Sequence[Arm]) -> str:

@@ -1,9 +1,9 @@
 """Which training comes next: a pure function of the design and of the runs that are there.
 
 The unit of replication is (tune, report): in every replicate each arm looks for its own learning rate on a seed that
-serves for nothing else, and is then reported at that rate on the replicate's seed. So the error of the tuning is in
-the spread between replicates, where the interval sees it. One tuned rate that all of them shared would put the same
-error into each.
+serves for nothing else, and is then reported at that rate on the replicate's seed. So where replicates choose different
+rates, that is in the spread between them. How far the grid point that most of them choose lies from the best rate is
+not: it is the same error in each, and no interval shows it.
 
 The optimum should lie inside the grid: where the best rate is at an edge the grid grows past it, to `Grid.reach` steps
 from its centre and no further. A rate that is best at the last edge is taken, and counted as such (`Choice.interior`).

@@ -8,7 +8,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from qkv.errors import many
 from qkv.folder import write_atomically
+from qkv.studies.counting import counting_words, yardstick
 from qkv.studies.store import read_rows
 from qkv.views.page import page_of
 from qkv.views.payloads import Host
@@ -34,7 +36,10 @@ def study_page(verdict: Mapping[str, Any], rows: Iterable[Mapping[str, Any]] = (
 # words and cells that the terminal and the Markdown share
 
 EFFECT_COLUMNS = ("effect", "mean", "95 % interval", "verdict", "n", "p (corrected)", "would see", "expected")
-ARM_COLUMNS = ("arm", "what", "frozen, to the bit", "loss", "sd", "learning rates", "best rate at the edge", "diverged")
+ARM_COLUMNS = (
+    "arm", "what", "frozen, to the bit", "loss", "best n-gram, or what else is known", "sd", "learning rates",
+    "best rate at the edge", "diverged",
+)  # fmt: skip
 
 
 def effect_cells(row: Mapping[str, Any]) -> tuple[str, ...]:
@@ -56,26 +61,29 @@ def effect_cells(row: Mapping[str, Any]) -> tuple[str, ...]:
     )
 
 
-def arm_cells(row: Mapping[str, Any]) -> tuple[str, ...]:
-    """One arm of a verdict."""
+def arm_cells(row: Mapping[str, Any], verdict: Mapping[str, Any]) -> tuple[str, ...]:
+    """One arm of a verdict, its loss next to what counting reaches."""
     rates = sorted(set(row["rates"]))
     spread = "–" if not rates else f"{rates[0]:g}" if len(rates) == 1 else f"{rates[0]:g} to {rates[-1]:g}"
     edge = f"{row['at_edge']} of {len(row['losses'])}"
     diverged = f"{row['diverged']} of {row['trainings']}"
     frozen = ", ".join(row["frozen"]) or "nothing"
-    return row["name"], row["what"], frozen, number(row["loss"]), number(row["sd"]), spread, edge, diverged
+    known = yardstick(verdict, row)
+    return row["name"], row["what"], frozen, number(row["loss"]), known, number(row["sd"]), spread, edge, diverged
 
 
 # the same for docs/answers
 
 
 def answer_text(verdict: Mapping[str, Any], picture: str = "") -> str:
-    """The answer of a verdict as Markdown: sentence, effects (and a `picture` of them), arms, falsifier, literature."""
+    """The answer of a verdict as Markdown: what counting knows, sentence, effects (and a `picture` of them), arms,
+    falsifier, literature."""
     verdict = as_shown(verdict)
     effects = (
         (f"{row['what']}: {cells[0]}", *cells[1:]) for row in verdict["contrasts"] for cells in [effect_cells(row)]
     )
-    lines = [f"**{verdict['sentence']}**", ""]
+    lines = [line for words in filter(None, [counting_words(verdict)]) for line in (words, "")]
+    lines += [f"**{verdict['sentence']}**", ""]
     columns, *rows = accounts_table(verdict) or [()]
     lines += [*_markdown(columns, rows), ""] if rows else []
     lines += [f"![Effects with their 95 % intervals]({picture})", ""] if picture else []
@@ -85,7 +93,8 @@ def answer_text(verdict: Mapping[str, Any], picture: str = "") -> str:
     if verdict["not_reached"]:
         lines += [f"Not reached in the time: {'; '.join(verdict['not_reached'])}.", ""]
     if verdict["arms"]:
-        lines += [*_folded("Every arm", _markdown(ARM_COLUMNS, map(arm_cells, verdict["arms"]))), ""]
+        rows = (arm_cells(arm, verdict) for arm in verdict["arms"])
+        lines += [*_folded("Every arm", _markdown(ARM_COLUMNS, rows)), ""]
     lines += [line for told in expectations(verdict) for line in (f"{told[0]}: {told[1]}", "")]
     lines += [f"What has been published: {verdict['literature']}", ""]
     lines += [
@@ -97,11 +106,12 @@ def answer_text(verdict: Mapping[str, Any], picture: str = "") -> str:
 
 
 def expectations(verdict: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """(heading, words): what would show the answer and what was expected to be wrong, and what came out otherwise.
+    """(heading, words): what would show the answer and what was expected to be wrong, what came out otherwise, and what
+    was stated and is not judged.
 
     Files of an older form tell the expectation only.
     """
-    said = verdict.get("otherwise")
+    said, open_ = verdict.get("otherwise"), verdict.get("unjudged", ())
     told = [
         ("What would show this answer to be wrong", verdict.get("refuted_by", "")),
         ("What would show the expectation before the first training to be wrong", verdict["falsified_by"]),
@@ -109,6 +119,7 @@ def expectations(verdict: Mapping[str, Any]) -> list[tuple[str, str]]:
             "What came out otherwise than expected",
             "" if said is None else f"{'; '.join(said) or 'nothing that this run settles'}.",
         ),
+        (f"Stated but not judged ({many(len(open_), 'expectation')})", f"{'; '.join(open_)}." if open_ else ""),
     ]
     return [(heading, words) for heading, words in told if words]
 

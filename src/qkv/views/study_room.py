@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from qkv.errors import MissingExtra, RunFolderError, many
+from qkv.studies.counting import counting_words, yardstick
 from qkv.studies.design import COUNTED
 from qkv.studies.sentences import amount
 from qkv.studies.statistics import FEWEST_FLIPS, how_exact, t_interval
@@ -88,6 +89,8 @@ class StudyArm:
     what: str
     frozen: tuple[str, ...]
     loss: float | None
+    known: str
+    """What its loss is to be compared with: the best n-gram, or what else is known."""
     sd: float | None
     low: float | None
     """Of the 95 % t interval of the loss."""
@@ -127,6 +130,10 @@ class StudyRoom:
     asks: str
     plain: str
     """The answer for a newcomer; empty where no replicate says anything, and in files of an older form."""
+    condition: str
+    """What the answer was measured at, and where it is known not to hold; empty in files of an older form."""
+    counting: str
+    """Whether the models know more than counting; empty in files of an older form."""
     sentence: str
     full_answer: str
     quick: bool
@@ -138,6 +145,8 @@ class StudyRoom:
     falsified_by: str
     otherwise: tuple[str, ...] | None
     """What came out otherwise than expected; None in files of an older form."""
+    unjudged: tuple[str, ...]
+    """What was expected and no rule judges."""
     refuted_by: str
     literature: str
     design: str
@@ -185,17 +194,21 @@ def study_room(verdict: Mapping[str, Any], rows: Iterable[Mapping[str, Any]] = (
         name=verdict["study"],
         asks=verdict["asks"],
         plain=verdict.get("plain", ""),
+        condition=verdict.get("condition", ""),
+        counting=counting_words(verdict),
         sentence=verdict["sentence"],
         full_answer=verdict.get("full_answer", ""),
         quick=bool(verdict.get("quick")),
         effects=tuple(map(_effect, verdict["contrasts"], axes(verdict["contrasts"]))),
         arms=tuple(
-            _arm(arm, reported[arm["name"]], of) for arm, of in zip(verdict["arms"], _of(verdict["arms"]), strict=True)
+            _arm(arm, reported[arm["name"]], of, yardstick(verdict, arm))
+            for arm, of in zip(verdict["arms"], _of(verdict["arms"]), strict=True)
         ),
         not_reached=tuple(verdict["not_reached"]),
         notes=tuple(verdict.get("notes", ())),
         falsified_by=verdict["falsified_by"],
         otherwise=tuple(verdict["otherwise"]) if "otherwise" in verdict else None,
+        unjudged=tuple(verdict.get("unjudged", ())),
         refuted_by=verdict.get("refuted_by", ""),
         literature=verdict["literature"],
         design=verdict["design"],
@@ -319,7 +332,7 @@ def _of(arms: Sequence[Mapping[str, Any]]) -> list[str]:
     return [arm["task"] + f", {arm['text']}" * (len(texts[arm["task"]]) > 1) for arm in arms]
 
 
-def _arm(arm: Mapping[str, Any], runs: Sequence[Mapping[str, Any]], of: str) -> StudyArm:
+def _arm(arm: Mapping[str, Any], runs: Sequence[Mapping[str, Any]], of: str, known: str) -> StudyArm:
     low, high = _interval(arm["losses"])
     steps, mean, lows, highs = _curve(runs)
     if not steps and arm["curve"]:  # a verdict without its log
@@ -327,6 +340,7 @@ def _arm(arm: Mapping[str, Any], runs: Sequence[Mapping[str, Any]], of: str) -> 
         lows = highs = (None,) * len(steps)
     return StudyArm(
         **{name: arm[name] for name in _ARM},
+        known=known,
         frozen=tuple(arm["frozen"]),
         low=low,
         high=high,
@@ -409,6 +423,8 @@ def _unfinished(folder: Path, rows: Sequence[Mapping[str, Any]]) -> StudyRoom:
         name=design["study"],
         asks="",
         plain="",
+        condition="",
+        counting="",
         sentence="",
         full_answer="",
         quick=bool(design.get("quick")),
@@ -418,6 +434,7 @@ def _unfinished(folder: Path, rows: Sequence[Mapping[str, Any]]) -> StudyRoom:
         notes=(),
         falsified_by="",
         otherwise=None,
+        unjudged=(),
         refuted_by="",
         literature="",
         design=design["hash"],

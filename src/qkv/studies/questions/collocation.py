@@ -19,7 +19,7 @@ import dataclasses
 from qkv.studies.design import Arm, Contrast, Design, Grid, Scale, Text
 from qkv.studies.probes_collocations import FEWEST_FOURS, chosen
 from qkv.studies.probes_pairs import commonest_word
-from qkv.studies.question import Ask, Plain, Question, learned, make_design
+from qkv.studies.question import IN_DEMO, Ask, Plain, Question, learned, make_design
 from qkv.studies.sentences import amount
 from qkv.studies.verdicts import Findings
 
@@ -217,7 +217,8 @@ def _full(ask: Ask) -> Design:
     tied = Arm(name="tied", what="W_U tied to W_E", text="pairs", layout=(("tied", True),), probes=("pairs",))
     sgd = Arm(name="sgd", what="trained by SGD", text="pairs", optimizer="sgd", lr=0.5, probes=("pairs",))
     null = Arm(
-        name="null", what="labels that no one can tell", text="pairs", labels="random", tune="causal", probes=("pairs",)
+        name="null", what="random labels: frequencies can be learned, no more", text="pairs", labels="random",
+        tune="causal", probes=("pairs",),
     )  # fmt: skip
     text = Text(tokenizer="word", vocab=2000)
     own, asked = _own_text(ask, text, ("cos(u, u)", "e.u", "QK", "OV"))
@@ -336,8 +337,14 @@ QUESTION = Question(
         (
             f"{_WORD} with all, less others",
             Plain(
-                above="The commonest word ends up with higher dot products than other tokens have.",
-                below="The commonest word does end up with lower dot products than other tokens have.",
+                above=(
+                    "In the model of the text that was given the commonest word ends up with higher dot products than"
+                    " other tokens have; whether it does depends on the recipe."
+                ),
+                below=(
+                    "In the model of the text that was given the commonest word ends up with lower dot products than"
+                    " other tokens have; whether it does depends on the recipe."
+                ),
                 slightly="The dot products of the commonest word are hardly other than those of other tokens.",
                 equivalent="The dot products of the commonest word are those of any other token.",
                 unresolved="Whether the commonest word ends up apart, this run cannot tell.",
@@ -350,6 +357,10 @@ QUESTION = Question(
         " together; in made sentences, and among pairs of a text that are chosen for it, each can be had without the"
         " other. And that *the* ends up with low dot products with everything, as a well-known tutorial has it: the"
         " rows of its dot products tell those with common and with rare tokens apart."
+    ),
+    elsewhere=(
+        f"Of the commonest word: {IN_DEMO[0].lower()}{IN_DEMO[1:]}. There its mean dot product with all others is 0.10"
+        " and that of other tokens 0.15, in root-mean-square dot products."
     ),
     design=_design,
     claim=_claim,

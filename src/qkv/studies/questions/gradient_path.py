@@ -27,7 +27,7 @@ and one start.
 """
 
 from qkv.studies.design import Arm, Contrast, Design, Grid, Scale, Text, cost
-from qkv.studies.question import Ask, Plain, Question, learned, make_design, of_learned
+from qkv.studies.question import IN_DEMO, Ask, Plain, Question, learned, make_design, of_learned
 from qkv.studies.sentences import amount
 from qkv.studies.verdicts import Findings
 
@@ -328,8 +328,11 @@ QUESTION = Question(
             " connections alone."
         ),
         below="What reaches the embeddings along the skip connections alone works against the rest.",
-        slightly="Next to nothing of it reaches the embeddings of a trained model around all layers.",
-        equivalent="It passes through the layers: around all of them next to nothing reaches the embeddings.",
+        slightly="In a trained model of this recipe next to nothing of it reaches the embeddings around all layers.",
+        equivalent=(
+            "In a trained model of this recipe it passes through the layers: around all of them next to nothing reaches"
+            " the embeddings."
+        ),
         unresolved=(
             "How much of the error reaches the embeddings along the skip connections alone, this run cannot tell."
         ),
@@ -361,7 +364,10 @@ QUESTION = Question(
         (
             "L0.resid_pre K (trained)",
             Plain(
-                above="Into the embeddings it comes through what the first layer makes of them, {effect} through k.",
+                above=(
+                    "In this recipe it comes into the embeddings through what the first layer makes of them, {effect}"
+                    " through k."
+                ),
                 below="What comes through k of the first layer works against the rest.",
                 slightly="Through k of the first layer comes next to nothing.",
                 equivalent="Through k of the first layer comes nothing that matters.",
@@ -371,8 +377,14 @@ QUESTION = Question(
         (
             "half way QK - VO (trained)",
             Plain(
-                above="Under AdamW W_Q and W_K are half-way to where they end {effect} steps after W_V and W_O.",
-                below="Under AdamW W_Q and W_K are half-way to where they end {effect} steps before W_V and W_O.",
+                above=(
+                    "In this recipe, under AdamW, W_Q and W_K are half-way to where they end {effect} steps after W_V"
+                    " and W_O."
+                ),
+                below=(
+                    "In this recipe, under AdamW, W_Q and W_K are half-way to where they end {effect} steps before W_V"
+                    " and W_O."
+                ),
                 slightly="Under AdamW W_Q and W_K are half-way to where they end almost when W_V and W_O are.",
                 equivalent="Under AdamW W_Q and W_K are half-way to where they end when W_V and W_O are.",
                 unresolved="Which matrices are sooner half-way to where they end, this run cannot tell.",
@@ -381,8 +393,14 @@ QUESTION = Question(
     ),
     heard=(
         "That skip connections are a motorway on which the gradient passes all layers by. So they are where training"
-        " begins, and around a single layer later, too. But the shares of layers multiply, and the first layer of a"
-        " trained model is hardly passed by: what reaches the embeddings has gone through it."
+        " begins, and around a single layer later, too. But the shares of layers multiply. In models that start from"
+        " small rows of W_E, with a norm before each sublayer, the trained first layer is hardly passed by: what"
+        " reaches the embeddings has gone through it. Other recipes have another share."
+    ),
+    elsewhere=(
+        f"{IN_DEMO}: there 29% of the gradient reaches the embeddings around all layers, and of what reaches them 87%"
+        " comes past the first layer, 6% through its v and 2% through its k. W_O is half-way to where it ends at step"
+        " 53, W_V at 100, W_K at 113 and W_Q at 114."
     ),
     design=_design,
     claim=_claim,

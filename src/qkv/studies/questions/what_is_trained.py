@@ -1,13 +1,15 @@
 """Does training change the input embeddings, or only W_Q, W_K, W_V? How much, and is it learning or just movement?
 
-Every matrix is watched under AdamW, SGD and Muon, on real text and on labels that no input can tell (the null), tied
-and untied, with learned and with sinusoidal positions (which are no parameters, so truly fixed). Movement alone
-proves nothing: the null moves too, and some matrices further in it than on text. So the primary measure is what the
+Every matrix is watched under AdamW, SGD and Muon, on real text and on random labels (the control), tied and untied,
+with learned and with sinusoidal positions (which are no parameters, so truly fixed). Labels of the control are tokens
+from random places of the text: their frequencies stay, and the control learns these and nothing else of the text. It
+trains as long as the real arm, and both are compared at the last step. Movement alone proves nothing: the control moves
+too, and some matrices further in it than on text. So the primary measure is what the
 finished model loses without it: the loss with W_E set back to its start, less the loss. The rest of the model was
 trained to fit the rows as they are, so that this shows that it depends on them and not how much was learned in them:
 with a matrix set back the loss may be worse than that of blind guessing. What each movement earned is told by the
 ledger, whose parts should add up to the fall of the loss on a fixed batch; it is read under AdamW, since under SGD they
-do not. Of learning is spoken where W_E moved further than in the null and its movement earned some of the fall.
+do not. Of learning is spoken where W_E moved further than in the control and its movement earned some of the fall.
 """
 
 from qkv.studies.comparison import Comparison
@@ -25,13 +27,13 @@ _MATRICES = ("W_E", "W_pos", "W_Q", "W_K", "W_V", "W_O", "MLP", "W_U")
 
 
 def _pair(optimizer: str) -> tuple[Arm, Arm]:
-    """Real labels, and the null at the same rate."""
+    """Real labels, and the control at the same rate."""
     real = Arm(
         name=optimizer, what=f"{optimizer}, real text", optimizer=optimizer, lr=_LR[optimizer], probes=_PROBES
     )  # fmt: skip
     null = Arm(
-        name=f"{optimizer} null", what=f"{optimizer}, labels that no input can tell", optimizer=optimizer,
-        lr=_LR[optimizer], labels="random", tune=optimizer, probes=("drift", "rows"),
+        name=f"{optimizer} null", what=f"{optimizer}, random labels: frequencies can be learned, no more",
+        optimizer=optimizer, lr=_LR[optimizer], labels="random", tune=optimizer, probes=("drift", "rows"),
     )  # fmt: skip
     return real, null
 
@@ -49,7 +51,7 @@ def _worth(arm: str, matrix: str, expected: str = "") -> Contrast:
 def _moved(optimizer: str, matrix: str) -> Contrast:
     return Contrast(
         name=f"{matrix} moved ({optimizer})",
-        what=f"relative drift of {matrix} on real text, less that of its null",
+        what=f"relative drift of {matrix} on real text, less that on random labels",
         terms=((1.0, optimizer, f"drift {matrix}"), (-1.0, f"{optimizer} null", f"drift {matrix}")),
         margin=0.1,
         unit="of its start's norm",
@@ -187,7 +189,7 @@ def _learned(moved: Comparison, earned: Comparison, fall: float | None) -> str:
 
 
 def _beside_the_null(moved: Comparison) -> str:
-    null = "on labels that nothing could tell"
+    null = "on random labels"
     if moved.verdict == "unresolved":
         return f"whether W_E moved further than {null} is not settled"
     if moved.verdict == "equivalent":
@@ -220,14 +222,18 @@ _ALSO = (
         "W_E moved (adamw)",
         Plain(
             above=(
-                "They moved further than on labels that nothing could tell, by {effect} times the norm of their start."
+                "They moved further than in equally long trainings on random labels, by {effect} times the norm of"
+                " their start."
             ),
             below=(
-                "They moved less far than on labels that nothing could tell, by {effect} times the norm of their start."
+                "They moved less far than in equally long trainings on random labels, by {effect} times the norm of"
+                " their start."
             ),
-            slightly="They moved almost exactly as far as on labels that nothing could tell.",
-            equivalent="They moved as far as on labels that nothing could tell.",
-            unresolved="Whether they moved further than on labels that nothing could tell, this run cannot tell.",
+            slightly="They moved almost exactly as far as in equally long trainings on random labels.",
+            equivalent="They moved as far as in equally long trainings on random labels.",
+            unresolved=(
+                "Whether they moved further than in equally long trainings on random labels, this run cannot tell."
+            ),
         ),
     ),
 )
@@ -240,17 +246,17 @@ QUESTION = Question(
         " optimizer moving?"
     ),
     answer=(
-        "nats that the finished model is worse with a matrix set back to its start, drift against its null, rows never"
-        " seen, and the ledger: nats of the fall of the loss that the movement of each matrix earned"
+        "nats that the finished model is worse with a matrix set back to its start, drift against random labels, rows"
+        " never seen, and the ledger: nats of the fall of the loss that the movement of each matrix earned"
     ),
     falsified_by=(
         "W_E set back to its start costs no more than the margin; a row of a token that training"
         " never met moves (untied,"
-        " without decay); W_E moves as far on labels that nothing can tell and the loss does not care."
+        " without decay); W_E moves as far on random labels and the loss does not care."
     ),
     literature=(
         "A widely read answer says that the original encodings of systems such as BERT are fixed; its table of word"
-        " embeddings is a trained parameter. No published drift against such a null has been found. In a table of"
+        " embeddings is a trained parameter. No published drift against random labels has been found. In a table of"
         " word vectors most of what random pairs of rows share is one common shift (Bis et al."
         " 2021), so drift alone is no"
         " sign of meaning."
@@ -279,8 +285,9 @@ QUESTION = Question(
         "That the input vectors of BERT and its like are fixed, and only W_Q, W_K and W_V learn. The table of input"
         " vectors is a parameter as they are: gradient reaches it, and it moves. What may be fixed are positions,"
         " where they are sinusoidal, and word vectors that somebody made beforehand and chose to freeze. Nor is it a"
-        " sign of learning that a matrix moved: an optimizer moves it on labels that no input can tell, too, and some"
-        " further. And what it costs to put a matrix back is not what it learned, for all others were fitted to it."
+        " sign of learning that a matrix moved: an optimizer moves it on random labels, too, and some further:"
+        " such a control keeps the frequencies of tokens and learns them. And what it costs to put a matrix"
+        " back is not what it learned, for all others were fitted to it."
     ),
     design=_design,
     claim=_claim,

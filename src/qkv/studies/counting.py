@@ -1,0 +1,122 @@
+"""What counting reaches on the tokens that a study's models are scored on, so that a page says whether they know more.
+
+Next tokens of a text have the best Kneser-Ney n-gram, counted on the training part that the arms learn from and scored
+on the validation tokens that they are scored on. Tasks made by a rule have what the rule allows. Hidden tokens, classes
+and images have nothing here, and the file says so.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from qkv.data.baselines import MOST_COUNTED, ngram_losses_by_order
+from qkv.studies.design import Arm, Design, Text
+from qkv.studies.streams import markov_entropy, markov_matrix
+
+__all__ = ["baselines_of", "compared", "counting_words", "yardstick"]
+
+_UNTRAINED = ("none", "contrastive", "inner study")
+"""Trainers after which a loss is not that of a model that was trained on the text."""
+_POSSIBLE = {
+    "recall": "0 is possible: every answer can be looked up",
+    "repeat": "0 is possible: every letter asked for has come before",
+    "modular": "0 is possible: the rule gives every answer",
+}
+_NONE = {
+    "masked": "none computed: an n-gram reads one side of a hidden token only",
+    "classify": "none computed for classes",
+    "image": "none computed for images",
+}
+
+
+def baselines_of(design: Design, corpus: Callable[[Text], Any]) -> list[dict[str, Any]]:
+    """For every (task, text) of a design's arms: `task`, `text`, `nats` per token or None, and `what` that is.
+
+    Next tokens of a text also have `order` and `tokens`, how many are scored. corpus: a text of the design -> its
+    tokens, the validation part cut to what is scored. Takes seconds a text.
+    """
+    texts = dict(design.texts)
+    asked = dict.fromkeys((arm.task, arm.text) for arm in design.arms)
+    return [{"task": task, "text": text, **_of(task, texts[text], corpus)} for task, text in asked]
+
+
+def _of(task: str, text: Text, corpus: Callable[[Text], Any]) -> dict[str, Any]:
+    if task != "causal":
+        return {"nats": 0.0 if task in _POSSIBLE else None, "what": _POSSIBLE.get(task) or _NONE[task]}
+    made = corpus(text)
+    orders = ngram_losses_by_order(made)
+    order = int(np.argmin(orders)) + 1
+    counted = min(len(made.train), MOST_COUNTED)
+    what = f"Kneser-Ney n-gram of order {order}, counted on {counted:,} training tokens"
+    if text.stream == "markov":
+        s = dict(text.settings)
+        least = markov_entropy(markov_matrix(s["states"], s["sharpness"], s["noise"]))
+        what += f"; the source itself has {least:.3f} in the long run"
+    return {"nats": orders[order - 1], "order": order, "tokens": len(made.val) - 1, "what": what}
+
+
+def compared(
+    design: Design, baselines: Sequence[Mapping[str, Any]], losses: Mapping[str, float | None]
+) -> dict[str, Any]:
+    """`ngram` and `trained`: nats per token of counting and of the first arm that is trained on real next tokens.
+
+    An arm on the text of the main effect comes before others. `of` arms are trained like that, of which `better` beat
+    the n-gram of their own text. losses: arm -> mean loss at the end.
+    """
+    counted = {row["text"]: row for row in baselines if row["task"] == "causal"}
+    asked = [design.arm(name).text for name in design.primary.arms]
+    arms = [
+        arm for arm in design.arms if arm.task == "causal" and _is_trained(arm) and losses.get(arm.name) is not None
+    ]
+    first = next((arm for arm in arms if arm.text in asked), arms[0] if arms else None)
+    if first is None:
+        nats = next((counted[text]["nats"] for text in asked if text in counted), None)
+        return {"ngram": nats, "trained": None}
+    row = counted[first.text]
+    better = sum((losses[arm.name] or 0.0) < counted[arm.text]["nats"] for arm in arms)
+    more = {"arm": first.name, "order": row["order"], "tokens": row["tokens"], "better": better, "of": len(arms)}
+    return {"ngram": row["nats"], "trained": losses[first.name], **more}
+
+
+def _is_trained(arm: Arm) -> bool:
+    return arm.trainer not in _UNTRAINED and arm.labels == "real"
+
+
+def counting_words(verdict: Mapping[str, Any]) -> str:
+    """Whether the models of a study know more than counting, in a sentence; empty for a file that does not say."""
+    found = verdict.get("baseline")
+    if found is None:
+        return ""
+    if found["ngram"] is None:
+        return "No n-gram applies to what the models of this study predict, and no other baseline was computed."
+    if found["trained"] is None:
+        return f"No loss of a trained model is kept to compare with counting ({found['ngram']:.2f} nats per token)."
+    digits = 2 if f"{found['trained']:.2f}" != f"{found['ngram']:.2f}" else 4
+    return (
+        f"{_who(found)}: {found['trained']:.{digits}f} nats per token ({found['arm']}) against"
+        f" {found['ngram']:.{digits}f} for the best n-gram (order {found['order']}) on the same {found['tokens']:,}"
+        " tokens."
+    )
+
+
+def _who(found: Mapping[str, Any]) -> str:
+    """Which models know less or more than counting, each on the tokens of its own text."""
+    better, of = found["better"], found["of"]
+    if better in (0, of):
+        who = "The model of this study knows" if of == 1 else "The models of this study know"
+        return f"{who} {'more' if better else 'less'} than counting"
+    return (
+        f"Of the {of} models of this study {better} know{'s' * (better == 1)} more than counting and {of - better} less"
+    )
+
+
+def yardstick(verdict: Mapping[str, Any], arm: Mapping[str, Any]) -> str:
+    """What an arm's loss is to be compared with, for a table: nats and what they are of."""
+    rows = verdict.get("baselines", ())
+    row = next((row for row in rows if (row["task"], row["text"]) == (arm["task"], arm["text"])), None)
+    if row is None:
+        return "–"
+    if "order" in row:
+        return f"{row['nats']:.3f} (n-gram of order {row['order']})"
+    return row["what"]

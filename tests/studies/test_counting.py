@@ -1,0 +1,232 @@
+"""What counting reaches beside every arm, the condition of a short answer, and what nobody judged."""
+
+import dataclasses
+import json
+import math
+import re
+from pathlib import Path
+
+import pytest
+
+from qkv.data.ngrams import ngram_losses
+from qkv.studies.counting import baselines_of, compared, counting_words, yardstick
+from qkv.studies.design import Design
+from qkv.studies.kept import judged_anew, named
+from qkv.studies.question import Ask
+from qkv.studies.questions import find, questions
+from qkv.studies.sentences import unjudged
+from qkv.studies.streams import corpus
+from qkv.views.study_page import answer_text
+
+DOCS = Path(__file__).parent.parent.parent / "docs"
+RESULTS = {path.stem: json.loads(path.read_text("utf-8")) for path in (DOCS / "answers" / "results").glob("*.json")}
+
+
+def design_of(name: str) -> Design:
+    kept = RESULTS[name]
+    seeds = len(kept["contrasts"][0]["values"])
+    return find(kept["study"]).design(named(kept["source"], quick=kept["quick"], seeds=seeds))
+
+
+def anew(name: str) -> dict:
+    return judged_anew(find(RESULTS[name]["study"]), RESULTS[name])
+
+
+@pytest.mark.parametrize(
+    ("name", "trained", "ngram"),
+    [
+        ("which-matrix-full", 1.971, 1.480),
+        ("frozen-embeddings-full", 3.292, 2.714),
+        ("what-is-trained-full", 3.611, 3.210),
+    ],
+)
+def test_counting_is_scored_on_the_very_tokens_that_the_arms_are(name, trained, ngram, tinyshakespeare, kept):
+    found = RESULTS[name]["baseline"]
+    assert (round(found["trained"], 3), round(found["ngram"], 3)) == (trained, ngram)
+    design = design_of(name)
+    made = baselines_of(design, lambda text: corpus(text, str(tinyshakespeare), design.scale.val_tokens, kept))
+    kept_rows = RESULTS[name]["baselines"]
+    assert [{**row, "nats": 0} for row in made] == [{**row, "nats": 0} for row in kept_rows]
+    assert [row["nats"] or 0 for row in made] == pytest.approx([row["nats"] or 0 for row in kept_rows], rel=1e-9)
+    text = dict(design.texts)[design.arm(found["arm"]).text]
+    read = corpus(text, str(tinyshakespeare), design.scale.val_tokens, kept)
+    *_, nats = ngram_losses(read.train.ids, read.val.ids, read.tokenizer.d_vocab, found["order"])
+    assert nats.mean() == pytest.approx(found["ngram"], rel=1e-9) and len(nats) == found["tokens"]
+
+
+@pytest.mark.parametrize("name", RESULTS)
+def test_every_kept_run_says_what_counting_knows_first_and_beside_each_arm(name):
+    verdict = anew(name)
+    words, text = counting_words(verdict), answer_text(verdict)
+    assert words and text.splitlines()[0] == words
+    page = (DOCS / "answers" / f"{verdict['study']}.md").read_text("utf-8")
+    first = anew(name.replace("-quick", "-full") if name.replace("-quick", "-full") in RESULTS else name)
+    if name == f"{verdict['study']}-full":
+        assert page.splitlines()[3] == counting_words(first)
+    known = {(row["task"], row["text"]): row for row in verdict["baselines"]}
+    for arm in (arm for arm in verdict["arms"] if arm["trainings"]):
+        row = known[arm["task"], arm["text"]]
+        assert ("order" in row) == (arm["task"] == "causal") and yardstick(verdict, arm) in text
+    found = verdict["baseline"]
+    if found["trained"] is not None:
+        (arm,) = [arm for arm in verdict["arms"] if arm["name"] == found["arm"]]
+        assert found["trained"] == arm["loss"] and found["ngram"] == known["causal", arm["text"]]["nats"]
+        assert (f"{found['trained']:.2f} nats per token" in words) and f"{found['ngram']:.2f} for the best" in words
+
+
+def test_the_arm_beside_counting_is_trained_on_real_next_tokens_of_the_main_text():
+    design = design_of("what-is-trained-full")
+    rows = [{"task": "causal", "text": "text", "nats": 3.0, "order": 4, "tokens": 9, "what": ""}]
+    losses = {"adamw": 3.5, "adamw null": 2.0, "sgd": 2.9, "muon": None}
+    found = compared(design, rows, losses)
+    assert found == {"ngram": 3.0, "trained": 3.5, "arm": "adamw", "order": 4, "tokens": 9, "better": 1, "of": 2}
+    assert compared(design, rows, dict.fromkeys(losses)) == {"ngram": 3.0, "trained": None}
+    pairs = design_of("collocation-full")
+    both = [{**rows[0], "text": text} for text in ("text", "pairs")]
+    assert compared(pairs, both, {"own text": 1.0, "causal": 2.0, "untrained": 0.1})["arm"] == "causal"
+
+
+def test_tasks_that_no_ngram_is_of_say_what_is_possible_or_that_nothing_was_computed():
+    made = baselines_of(design_of("known-results-full"), lambda text: pytest.fail("read") if text is None else TINY)
+    told = {row["task"]: row for row in made}
+    assert told["recall"]["nats"] == told["modular"]["nats"] == 0.0 and told["masked"]["nats"] is None
+    assert "none computed" in told["masked"]["what"] and "can be looked up" in told["recall"]["what"]
+
+
+class TINY:
+    """A corpus of two tokens in turn."""
+
+    import numpy as np
+
+    from qkv.data.tokens import Tokens
+
+    train = Tokens(ids=np.arange(64, dtype=np.uint8) % 2, offsets=np.array([0, 64]), n_bytes=64)
+    val = Tokens(ids=np.arange(32, dtype=np.uint8) % 2, offsets=np.array([0, 32]), n_bytes=32)
+
+    class tokenizer:
+        d_vocab = 2
+
+
+@pytest.mark.parametrize(
+    ("better", "of", "words"),
+    [
+        (0, 1, "The model of this study knows less than counting: 2.00 nats per token (a) against 1.50 for the best"),
+        (0, 3, "The models of this study know less than counting: 2.00"),
+        (3, 3, "The models of this study know more than counting: 2.00"),
+        (1, 3, "Of the 3 models of this study 1 knows more than counting and 2 less: 2.00"),
+    ],
+)
+def test_the_first_line_says_which_is_better(better, of, words):
+    found = {"ngram": 1.5, "trained": 2.0, "arm": "a", "order": 3, "tokens": 1000, "better": better, "of": of}
+    assert counting_words({"baseline": found}).startswith(words)
+    assert "on the same 1,000 tokens" in counting_words({"baseline": found})
+    assert counting_words({}) == ""  # a file of an older form
+    assert "No n-gram applies" in counting_words({"baseline": {"ngram": None, "trained": None}})
+
+
+@pytest.mark.parametrize("name", RESULTS)
+def test_every_short_answer_states_recipe_size_steps_text_and_replicates(name):
+    verdict, design = anew(name), design_of(name)
+    words = verdict["condition"]
+    arms = [design.arm(arm) for arm in design.primary.arms]
+    sizes = [dataclasses.replace(design.scale, **dict(arm.sizes)) for arm in arms]
+    for size in sizes:
+        assert re.search(rf"\b{size.n_layers} layers?\b|\d to \d layers|\d and \d layers", words)
+        assert f"d_model {size.d_model}" in words or "d_model " in words
+    assert " steps" in words and "AdamW" in words and "million tokens" in words or "tokens)" in words
+    assert verdict["source"]["name"] in words or "made sentences" in words or "images" in words or "digits" in words
+    assert re.search(r"\d of [\d,]+ (paired replicates|independent little studies)\.", words)
+    assert "may not hold" in words or "not to hold" in words
+    if not verdict["quick"]:
+        assert words in (DOCS / "answers" / f"{verdict['study']}.md").read_text("utf-8")
+
+
+def test_what_reverses_in_the_default_model_is_told_with_the_figures_of_a_kept_run():
+    demo = json.loads((DOCS / "answers" / "demo.json").read_text("utf-8"))
+    m, half = demo["measures"], demo["half_way"]
+    size = f"{demo['n_layers']} layers, d_model {demo['d_model']}, untied, Muon"
+    assert (demo["start_of_matrices"], demo["optimizer"]) == ("zero_out", "muon")
+    told = {q.name: q.elsewhere for q in questions().values() if q.elsewhere}
+    assert set(told) == {"gradient-path", "token-identity", "collocation", "what-moved-q"}
+    for words in told.values():
+        assert size in words and f"{demo['steps']} steps of {demo['batch_size']} windows" in words
+    path = told["gradient-path"]
+    assert f"{m['around']:.0%} of the gradient" in path and f"{m['L0.resid_pre skip']:.0%} comes past" in path.replace(
+        "\n", " "
+    )
+    assert f"{m['L0.resid_pre V']:.0%} through its v and {m['L0.resid_pre K']:.0%} through its k" in path
+    steps = {kind: round(step) for kind, step in half.items()}
+    assert f"step {steps['W_O']}, W_V at {steps['W_V']}, W_K at {steps['W_K']} and W_Q at {steps['W_Q']}" in path
+    assert (
+        m["nearest 1"] == m["nearest 0"] == 100.0
+        and "names 100.0 tokens of 100 after layer 1" in told["token-identity"]
+    )
+    rows = {row["name"]: row for row in RESULTS["token-identity-full"]["contrasts"]}
+    assert f"{-rows['nearest 1 - 0 (untrained)']['effect']:.1f} of 100 fewer" in told["token-identity"]
+    word, others = m["dot of the word"], m["dot of the word"] - m["dot of the word over others"]
+    assert f"all others is {word:.2f} and that of other tokens {others:.2f}" in told["collocation"]
+    moved = told["what-moved-q"]
+    assert f"make {m['L0.q encodings']:.0%} of the change" in moved and f"alone {m['L0.q matrix']:.0%}, and" in moved
+    assert f"{m['L0.q both']:.0%} needs both" in moved and f"scores {m['L0.scores both']:.0%} needs both" in moved
+
+
+def test_a_short_answer_that_reverses_elsewhere_says_that_it_is_of_this_recipe():
+    for name, words in {
+        "gradient-path": ("In a trained model of this recipe", "In this recipe, under AdamW, W_Q and W_K"),
+        "token-identity": ("from small rows of the table of embeddings, as in this recipe",),
+        "collocation": ("whether it does depends on the recipe",),
+        "what-moved-q": ("In this recipe, under AdamW, queries",),
+    }.items():  # fmt: skip
+        verdict = anew(f"{name}-full")
+        assert [each for each in words if each not in verdict["plain"]] == []
+        assert find(name).elsewhere in verdict["condition"]
+
+
+def test_expectations_that_no_rule_judges_are_listed_and_counted():
+    rows = [
+        {"name": "a", "expected": "near 1", "effect": 0.5, "unit": "of the way"},
+        {"name": "b", "expected": "far above 0", "effect": 0.5, "unit": "nats"},
+        {"name": "c", "expected": "", "effect": 0.5, "unit": "nats"},
+        {"name": "d", "expected": "small", "effect": None, "unit": "nats"},
+    ]
+    assert unjudged(rows) == [
+        "a is +0.500 of the way (expected: near 1)", "d is not measured (expected: small)"
+    ]  # fmt: skip
+    stated = sum(bool(row["expected"]) for kept in RESULTS.values() for row in kept["contrasts"])
+    listed = {name: anew(name)["unjudged"] for name in RESULTS}
+    assert (stated, sum(map(len, listed.values()))) == (455, 71)
+    for name, lines in listed.items():
+        page = (DOCS / "answers" / f"{RESULTS[name]['study']}.md").read_text("utf-8")
+        assert [line for line in lines if line not in page] == []
+        assert not lines or f"Stated but not judged ({len(lines)} expectation" in page
+    assert "71 of the 455" in (DOCS / "studies.md").read_text("utf-8")
+    assert "Of 455 expectations stated before training, 71 are not" in (DOCS / "answers" / "README.md").read_text(
+        "utf-8"
+    )
+
+
+def test_what_the_page_on_studies_says_of_rates_and_of_the_control_is_what_the_kept_runs_have():
+    page = " ".join((DOCS / "studies.md").read_text("utf-8").split())
+    points = []
+    for name, kept in RESULTS.items():
+        tuned = {arm.name for arm in design_of(name).arms if arm.tune == "own"}
+        points += [len(set(arm["rates"])) for arm in kept["arms"] if arm["name"] in tuned and len(arm["rates"]) > 1]
+    told = f"of the {len(points)} tuned arms in the kept runs {points.count(1)} chose the same grid point in all their"
+    assert f"{told} replicates, {points.count(2)} one of two" in page
+    assert "where the interval sees it" not in page and "The interval leaves out" in page
+    control = next(arm for arm in RESULTS["what-is-trained-full"]["arms"] if arm["name"] == "adamw null")
+    assert f"ends at {control['loss']:.3f} nats per token, {math.log(1024) - control['loss']:.2f} below" in page
+
+
+def test_the_control_is_never_said_to_have_nothing_to_learn():
+    """Its labels keep the frequencies of tokens, and it learns those."""
+    pages = [DOCS / "studies.md", *(DOCS / "answers").glob("*.md"), DOCS.parent / "README.md"]
+    code = (DOCS.parent / "src" / "qkv" / "studies").rglob("*.py")
+    said = re.compile(
+        r"nothing (can|could) (be learned|tell)|no (input|one) can\s+tell|only what differs from random labels"
+    )
+    assert [path.name for path in (*pages[:-1], *code) if said.search(path.read_text("utf-8"))] == []
+    table = pages[-1].read_text("utf-8").partition("<!-- answers")[2].partition("<!-- end of answers")[0]
+    assert table and not said.search(table)
+    design = find("what-is-trained").design(Ask(named=("a text", "0" * 64)))
+    assert all("random labels" in arm.what for arm in design.arms if arm.labels == "random")
