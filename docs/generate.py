@@ -129,8 +129,8 @@ def measures_page() -> str:
         "",
         "*Compare with* names what a measure reads at the start, of random matrices, or in the **random-label",
         "control**: the same model from the same start on the same inputs, with labels shuffled and token (or class)",
-        "frequencies kept. It is trained for at most 7% of the run's steps, and at most 256. Its inputs say nothing about its labels,",
-        "but it learns those frequencies. Compare at an equal step only.",
+        "frequencies kept. It is trained for at most 7% of the run's steps, and at most 256. Its inputs say nothing",
+        "about its labels, but it learns those frequencies. Compare at an equal step only.",
     ]
     lines += [
         "",
