@@ -1,13 +1,13 @@
-"""Which compiled kernels are faster than torch's operators on this processor: measured once, and remembered.
+"""Which compiled kernels are faster than torch's operators on this processor: measured once, then remembered.
 
-What wins depends on the processor: with AVX-512 our small products do, with AVX2 the library's do, by a third. So where
-a training first takes compiled passes, products, gradients of weights and attention of growing sizes are timed beside
-torch's, in turns, and then a whole block with what was found beside one without anything compiled. That takes about two
-seconds of one thread's own processor time, which is what counts, so that other programs hardly disturb it.
+The answer depends on the processor. With AVX-512, our products of small matrices are faster; with AVX2, torch's library
+is faster by a third. So the first training on a machine times products, weight gradients and attention of increasing
+size, in turns with torch. Then it times a whole block with the chosen kernels against a block without compiled code.
+This takes about two seconds. Only the processor time of one thread counts, so other programs hardly affect the result.
 
-Timings differ from one try to the next, and which kernel makes a product decides its last bits. So the result is kept
-beside the compiled libraries, under their names, and every later process of this machine has the same one. Where it
-cannot be kept, torch's products and attention are taken. A run writes down what it began with (`Machine.kernels`).
+Two measurements never agree exactly, and the choice of a kernel affects the last bits of a result. The first result is
+therefore stored next to the compiled libraries, and every later process on the machine uses it. If it cannot be stored,
+torch computes all products and attention. Each run records the limits it started with (`Machine.kernels`).
 """
 
 import contextlib
@@ -34,38 +34,38 @@ from qkv.models.start import fill
 __all__ = ["Choice", "choice"]
 
 SIZES = tuple(2**power for power in range(12, 23))
-"""Numbers of a matrix, from one that fits next to a core to one of a large model."""
+"""Weights in a matrix: from one that fits into a core's cache to one of a large model."""
 ROWS = 512
-"""Positions that products are made of."""
+"""Positions in a batch."""
 HEAD = 64
-"""Numbers of a head."""
+"""d_head."""
 CLEARLY = 0.97
-"""Part of torch's time that a kernel of ours may take to be the faster one."""
+"""A compiled kernel counts as faster below this fraction of torch's time."""
 HOPELESS = 1.25
-"""Larger sizes are not tried after ours have lost so much."""
+"""Larger sizes are not timed once the compiled kernel has lost this much."""
 TRIES = 3
-"""So often a block is timed before compiled passes count as slower."""
+"""How often a block is timed before compiled passes count as slower."""
 ROUNDS = 9
-"""Turns of each side; the least time of each counts."""
+"""Turns per side; the shortest time of each side counts."""
 TURN, LONGEST = 1e-3, 0.3
-"""Seconds of a turn, at least; and of all turns of a pair, after one each."""
+"""Shortest turn, and the total after which no further turn starts, in seconds."""
 
 Make = Callable[[], object]
 
 
 class Choice(NamedTuple):
-    """What a training takes on this processor."""
+    """What a training uses on this processor."""
 
     native: bool
-    """Whether compiled passes make a block faster at all."""
+    """Whether a block is faster with compiled passes."""
     kernels: Kernels
 
 
 @functools.cache
 def choice(dtype: torch.dtype) -> Choice | None:
-    """What was measured here for products in a dtype (float32 or bfloat16); None where no passes can be compiled.
+    """What was measured here for float32 or bfloat16; None if no passes can be compiled.
 
-    The first call on a machine measures, for about a second.
+    The first call on a machine measures, which takes about two seconds.
     """
     if native.load("passes") is None:
         return None
@@ -119,9 +119,9 @@ def _one_thread() -> Iterator[None]:
 
 
 def _largest(sizes: Sequence[int], pair: Callable[[int], tuple[Make, Make]]) -> int:
-    """The size up to which it pays most to take the first of a pair; 0 where it never clearly does.
+    """The limit up to which using the first of a pair saves the most time; 0 if it never clearly saves any.
 
-    A size where the second is a little faster is taken with larger ones where the first is faster by more.
+    A size that loses a little is included if larger sizes gain more.
     """
     best, lowest, total = 0, 0.0, 0.0
     for size in sizes:
@@ -134,7 +134,7 @@ def _largest(sizes: Sequence[int], pair: Callable[[int], tuple[Make, Make]]) -> 
 
 
 def _ratio(ours: Make, theirs: Make) -> float:
-    """The time of one by that of the other, in turns."""
+    """Time of `ours` divided by time of `theirs`, measured in turns."""
     warm = [_seconds(make, 1) for make in (ours, theirs, theirs)]
     times = max(1, round(TURN / max(warm[-1], 1e-6)))
     found: dict[Make, list[float]] = {ours: [], theirs: []}
@@ -147,7 +147,7 @@ def _ratio(ours: Make, theirs: Make) -> float:
 
 
 def _seconds(make: Make, times: int) -> float:
-    """Of this thread's own time on a core."""
+    """Processor time of this thread."""
     began = time.thread_time()
     for _ in range(times):
         make()
@@ -166,7 +166,7 @@ def _drawn(draw: torch.Generator, *shape: int) -> Tensor:
 
 
 def _matrix(size: int) -> tuple[int, int]:
-    """Rows and columns of so many numbers, as wide as high or twice as wide."""
+    """Rows and columns of a matrix with `size` weights: square, or twice as wide as high."""
     rows = 2 ** ((size.bit_length() - 1) // 2)
     return rows, size // rows
 
@@ -187,7 +187,7 @@ def _products(by: Compiled, size: int, dtype: torch.dtype, draw: torch.Generator
 
 
 def _activated(by: Compiled, size: int, dtype: torch.dtype, draw: torch.Generator) -> Make:
-    """gelu(x W_in + b), and back through W_out and it."""
+    """gelu(x W_in + b), and its gradient through W_out."""
     k, m = _matrix(size)
     x, d = _drawn(draw, ROWS, k).to(dtype), _drawn(draw, ROWS, k).to(dtype)
     W_in, W_out, bias = _drawn(draw, k, m) / k**0.5, _drawn(draw, m, k) / m**0.5, _drawn(draw, m)
@@ -201,14 +201,14 @@ def _activated(by: Compiled, size: int, dtype: torch.dtype, draw: torch.Generato
 
 
 def _gradient(by: Compiled, size: int, dtype: torch.dtype, draw: torch.Generator) -> Make:
-    """x^T d, and the sum of d's rows."""
+    """x^T d, and the sum of the rows of d."""
     k, m = _matrix(size)
     x, d = _drawn(draw, ROWS, k).to(dtype), _drawn(draw, ROWS, m).to(dtype)
     return lambda: by.weight_grad(x, d, d)
 
 
 def _attention(n_keys: int, dtype: torch.dtype, draw: torch.Generator) -> tuple[Make, Make]:
-    """Both ways of causal attention: as compiled, and as torch has it."""
+    """Causal attention forward and backward: compiled, and by torch."""
     given = [_drawn(draw, 1, 2, n_keys, HEAD).to(dtype).requires_grad_() for _ in range(3)]
     dz = _drawn(draw, 1, 2, n_keys, HEAD).to(dtype)
     limits = Kernels(keys=ANY_SIZE)
@@ -221,7 +221,7 @@ def _attention(n_keys: int, dtype: torch.dtype, draw: torch.Generator) -> tuple[
 
 
 def _block(dtype: torch.dtype, kernels: Kernels) -> tuple[Make, Make]:
-    """Both ways through a block of each of two layouts, with what is compiled and without."""
+    """Forward and backward through one block of each of two layouts: with compiled code, and without."""
     sizes = Sizes(d_vocab=0, d_model=128, n_layers=1, n_heads=4, n_ctx=64).resolved()
     layouts = Layout(), Layout(norm="layer", mlp="gelu_tanh", positions="none", bias=True)
     blocks = [Block(sizes, layout, layer=0, causal=True) for layout in layouts]

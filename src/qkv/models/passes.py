@@ -46,32 +46,33 @@ WIDEST_HEAD = 4096
 
 
 ANY_SIZE = 2**30
-"""As a limit of `Kernels`: every size that a training on a CPU has."""
+"""As a limit in `Kernels`: no matrix of a training on a CPU is larger."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Kernels:
-    """Up to which size compiled products and attention are taken, as they are faster than torch's there; 0: never.
+    """The largest sizes for which compiled products and attention are used; torch computes larger ones. 0 means never.
 
-    Which of the two makes a product decides its last bits, so a training keeps the limits it began with.
+    They are measured once on each machine, because which code is faster depends on the processor. The choice affects
+    the last bits of a result, so a run keeps the limits it started with.
     """
 
     product: int = 0
-    """Numbers of a matrix, for products with a sum, a bias or nothing behind them."""
+    """Products with a bias, a residual sum or nothing after them: the number of weights in the matrix."""
     activated: int = 0
-    """The same for products on either side of an activation without a gate, whose pass takes longest by itself."""
+    """Products before or after an activation without a gate: the number of weights in the matrix."""
     gradient: int = 0
-    """The same for the gradient of a matrix."""
+    """Gradients of weight matrices: the number of weights in the matrix."""
     keys: int = 0
-    """Of attention, numbers of the keys of one head: positions times d_head."""
+    """Attention: positions times d_head, the size of one head's keys."""
 
 
 UNMEASURED = {
     torch.bfloat16: Kernels(product=2**18, activated=5 * 2**17, gradient=ANY_SIZE, keys=ANY_SIZE),
     torch.float32: Kernels(product=2**16, activated=2**16, gradient=2**20, keys=ANY_SIZE),
 }
-"""What is taken where nobody has measured (`models.calibration`): limits found on processors with AVX-512 and AMX. Runs
-had them before limits were measured and written down."""
+"""The limits of runs whose configuration names none: measured on processors with AVX-512 and AMX, before each machine
+measured its own (`models.calibration`)."""
 
 _CHUNKS = 32
 """Shares in which compiled passes make sums over rows."""
@@ -397,7 +398,7 @@ _using: _Native | None = None
 def using(compiled: bool, kernels: Kernels | None = None, dtype: torch.dtype = torch.float32) -> Iterator[None]:
     """Take the compiled passes inside, where they can be had, or torch's operators; what was taken before, after.
 
-    `kernels` are the limits of compiled products and attention of a dtype; where there are none, those of `UNMEASURED`.
+    `kernels` limits compiled products and attention in `dtype`; without it, and in other dtypes, `UNMEASURED` does.
     """
     global _using
     before = _using

@@ -2,10 +2,10 @@
 
 A source is compiled for this processor into the cache folder, under a name made of the source, the processor, the
 compiler and torch's build, so that none of them can change unnoticed. It uses the threads of torch (the OpenMP library
-that torch itself loads). A file that is not whole is deleted and compiled again. Where there is no compiler, or what it
+that torch itself loads). A damaged file is deleted and compiled again. Where there is no compiler, or what it
 makes does not load, `load` says so and torch's operators do the work, more slowly: nothing needs this room.
 
-What was measured of compiled code, once, is kept beside it (`remembered`).
+Measurements of compiled code are stored next to it (`remembered`).
 """
 
 import contextlib
@@ -43,10 +43,10 @@ _PATIENCE = 300
 """Seconds after which a compiler counts as none."""
 
 _UNTRIED = 3600
-"""Seconds for which a source that could not be compiled is not tried again, by this process or another."""
+"""Seconds after a failed compilation during which no process tries the same source again."""
 
 _SEAL = hashlib.sha256().digest_size
-"""Bytes behind a library: a hash of its name and of itself. A loader does not read so far."""
+"""Bytes appended to a library: a hash of its name and content. The loader ignores them."""
 
 
 def load(name: str) -> ctypes.CDLL | None:
@@ -75,10 +75,7 @@ def folder() -> Path:
 
 
 def openmp() -> Path | None:
-    """The OpenMP library that torch has loaded, so that there are not two sets of threads; None where it is not GNU's.
-
-    It is loaded with torch, which is imported here.
-    """
+    """GNU's OpenMP library as torch loads it, so that there is only one pool of threads; None if torch uses another."""
     import torch
 
     there = sorted(Path(torch.__file__).with_name("lib").glob("libgomp*.so*"))
@@ -86,11 +83,11 @@ def openmp() -> Path | None:
 
 
 def remembered(name: str, of: Sequence[str], measure: Callable[[], dict[str, Any]]) -> dict[str, Any] | None:
-    """What was once measured here of compiled sources: the same for every process from then on.
+    """A measurement of compiled sources, made once on this machine; every later process gets the same result.
 
-    `name` is that of the measurement, `of` names the sources; another processor, compiler, torch or source has another
-    one. The first process that asks makes it while others wait. None where it cannot be kept: what differs from one
-    process to the next is no base for a choice.
+    name: of the measurement; of: the sources. A different processor, compiler, torch or source has its own result. The
+    first process that asks runs `measure` while others wait. None if the result cannot be stored, because processes
+    would then disagree.
     """
     try:
         keys = [place.name if isinstance(place, Path) else place for place in map(_place, of)]
@@ -112,7 +109,7 @@ def _loaded(name: str) -> tuple[ctypes.CDLL | None, str]:
     try:
         if (library := _whole(path)) is None:
             with _alone(path):
-                if (library := _whole(path)) is None:  # or another process has made it meanwhile
+                if (library := _whole(path)) is None:  # another process may have made it meanwhile
                     library = _made(path, name)
         return library, ""
     except _NotCompiled as error:
@@ -125,7 +122,7 @@ def _loaded(name: str) -> tuple[ctypes.CDLL | None, str]:
 
 
 def _place(name: str) -> Path | str:
-    """Where the compiled `name`.cpp is kept, or why there can be none."""
+    """The path of the compiled `name`.cpp, or why there is none."""
     if os.environ.get(OFF, "") == "0":
         return f"{OFF} is 0"
     if not sys.platform.startswith("linux"):
@@ -147,11 +144,11 @@ def _source(name: str) -> Path:
 
 
 class _NotCompiled(Exception):
-    """Why a source could not be compiled, as the end of a sentence."""
+    """Why a source could not be compiled: the end of a sentence."""
 
 
 def _made(path: Path, name: str) -> ctypes.CDLL:
-    """The library, compiled anew. Raises _NotCompiled, at once where that was found out shortly before; OSError."""
+    """Compile the library. Raises _NotCompiled (at once if it failed within the last hour) and OSError."""
     note = path.with_suffix(".failed")
     path.unlink(missing_ok=True)
     if (said := _said(note)) is None:
@@ -168,7 +165,7 @@ def _made(path: Path, name: str) -> ctypes.CDLL:
 
 
 def _said(note: Path) -> str | None:
-    """What a compiler said within the last hour; None where it was not asked."""
+    """The error of a compilation that failed within the last hour; None if there was none."""
     try:
         is_fresh = 0 <= time.time() - note.stat().st_mtime < _UNTRIED
         return note.read_text(encoding="utf-8", errors="replace") if is_fresh else None
@@ -177,9 +174,9 @@ def _said(note: Path) -> str | None:
 
 
 def _whole(path: Path) -> ctypes.CDLL | None:
-    """The library that is there, if nobody else could have written it and every byte is as it was compiled.
+    """The stored library, if it is unchanged and no other user could have written it; None otherwise.
 
-    It is run: of a file that was cut off a loader may read behind its end, which kills a process.
+    The hash is checked before the file is loaded, because loading a truncated library can kill the process.
     """
     if not _only_ours(path):
         return None
@@ -195,7 +192,7 @@ def _seal(path: Path, library: bytes) -> bytes:
 
 
 def _only_ours(path: Path) -> bool:
-    """Whether a file is there that nobody else could have written."""
+    """Whether the file exists and no other user could have written it."""
     try:
         there = path.stat()
     except FileNotFoundError:
@@ -204,7 +201,7 @@ def _only_ours(path: Path) -> bool:
 
 
 def _read(path: Path) -> dict[str, Any] | None:
-    """What was remembered; None where there is nothing, or nothing whole."""
+    """A stored measurement; None if there is none or it is damaged."""
     try:
         found = json.loads(path.read_bytes()) if _only_ours(path) else None
     except ValueError:
@@ -214,7 +211,7 @@ def _read(path: Path) -> dict[str, Any] | None:
 
 @contextlib.contextmanager
 def _alone(path: Path) -> Iterator[None]:
-    """Nobody else makes this file inside, or for as long as one may take; who comes second waits, and finds it made."""
+    """Inside, no other process makes this file. A second one waits, at most twice as long as a compiler may take."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     lock, end = path.with_suffix(".lock"), time.monotonic() + 2 * _PATIENCE
     while (handle := _locked(lock)) is None and time.monotonic() < end:
@@ -228,23 +225,23 @@ def _alone(path: Path) -> Iterator[None]:
 
 
 def _locked(lock: Path) -> int | None:
-    """An open file that this process alone holds; None where another process does."""
+    """A file handle that holds the lock; None if another process holds it."""
     import fcntl
 
     handle = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if os.path.samestat(os.fstat(handle), lock.stat()):  # and not one that who held it has deleted
+        if os.path.samestat(os.fstat(handle), lock.stat()):  # the previous holder deletes the file
             return handle
     except OSError as error:
-        if error.errno in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP):  # a file system without locks: both make it
+        if error.errno in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP):  # this file system has no locks
             return handle
     os.close(handle)
     return None
 
 
 def _write(path: Path, content: bytes) -> None:
-    """Whole or not at all, whoever else does the same."""
+    """Write a file whole or not at all."""
     handle, written = tempfile.mkstemp(dir=path.parent)
     try:
         with os.fdopen(handle, "wb") as file:

@@ -47,8 +47,8 @@ class Machine:
     native: bool = False
     """Whether passes between products are compiled C++ of ours, where a compiler is (`models.passes`; on a CPU)."""
     kernels: Kernels | None = None
-    """Up to which sizes products and attention are ours too, where passes are native (`models.calibration`); None: as
-    was usual before that was measured on each machine."""
+    """The largest sizes for which native products and attention are used, measured once on each machine
+    (`models.calibration`). None, in older runs: fixed limits."""
     compile: bool = False
     """Whether the loss is compiled by `torch.compile`."""
     capture: bool = True
@@ -134,7 +134,7 @@ def resolve(
 
     device: auto (cuda where there is one, else cpu), cpu, cuda or mps. precision: auto (bf16 on CUDA, and on a CPU with
     units for it; else fp32), fp32 or bf16. threads: 0 is what torch would use, shared out among `ranks` processes.
-    Passes are native on a CPU where they can be compiled and are the faster ones, which is measured once a machine.
+    Passes are native on a CPU if they can be compiled and are faster, which is measured once on each machine.
 
     Raises ConfigError for a word that is none of these, or a device that is not there.
     """
@@ -155,14 +155,13 @@ def resolve(
 
 
 def native_here(machine: Machine) -> bool:
-    """Whether such a training takes native passes on this machine, where nobody says otherwise."""
+    """Whether such a training uses native passes on this machine by default."""
     found = _measured(machine)
     return found is not None and found.native
 
 
 def kernels_here(machine: Machine) -> Kernels | None:
-    """Up to which sizes products and attention of such a training are ours on this machine, where passes are native;
-    None for one that has none on any machine."""
+    """The limits of native kernels for such a training on this machine; None if it cannot use native passes at all."""
     found = _measured(machine)
     if found is None:
         return Kernels() if machine.device == "cpu" and not machine.compile else None
@@ -170,13 +169,13 @@ def kernels_here(machine: Machine) -> Kernels | None:
 
 
 def is_slower_natively(machine: Machine) -> bool:
-    """Whether native passes could be had for such a training on this machine, and would not make it faster."""
+    """Whether native passes could be compiled for such a training on this machine, but would make it slower."""
     found = _measured(machine)
     return found is not None and not found.native
 
 
 def _measured(machine: Machine) -> calibration.Choice | None:
-    """What is known of this processor; None where native passes could not be taken."""
+    """What was measured on this machine; None if native passes cannot be used."""
     if machine.device != "cpu" or machine.compile:
         return None
     return calibration.choice(machine.dtype)

@@ -68,7 +68,7 @@ class Tape:
     def __init__(self, most: int) -> None:
         self._calls: list[tuple[Callable[..., Any], tuple[Any, ...]]] = []
         self._kept: list[Any] = []
-        """Memory that the addresses among them point at, where it is not the tape's own."""
+        """Memory outside the tape that recorded addresses point to."""
         self._memory = _Memory(most)
 
     @classmethod
@@ -88,7 +88,7 @@ class Tape:
     def _hear(self, function: Any, given: tuple[Any, ...], found: Any) -> None:
         """A compiled function of ours was called; what it returns, if anything, counts faults, of which it has none.
 
-        Addresses are all that it needs: an operator of torch that looked for them would be recorded as well.
+        Only addresses are needed. Looking them up with an operator of torch would record that operator as well.
         """
         self._kept += [t.untyped_storage() for t in given if isinstance(t, Tensor) and not self._memory.holds(t)]
         told = tuple(pointers(given))
@@ -182,7 +182,7 @@ class _Memory:
         return place
 
     def holds(self, tensor: Tensor) -> bool:
-        """Whether a tensor lies in this memory."""
+        """Whether the tensor is in this memory."""
         return self._chunk_of(tensor) is not None
 
     def _chunk_of(self, tensor: Tensor) -> Tensor | None:

@@ -1,14 +1,13 @@
-"""How the threads of an operation wait for one another: awake while there is a core for each of them, asleep otherwise.
+"""How the threads of an operation wait for each other: spinning while each has a core, asleep while cores are shared.
 
-A thread that looks again and again whether the others are done ("spins") goes on the moment they are, which makes small
-operations several times as fast on a quiet machine. Where other programs want the same cores, its looking takes the
-time that the thread it waits for would need. So `watching_cores` measures, while a training runs, how long this
-process's threads are kept from a core, and changes between the two. Nothing that is computed depends on it.
+A thread that spins (checks again and again whether the others are done) continues at once, which makes small operations
+several times faster on a quiet machine. On a busy machine it uses up the time that the thread it waits for needs. So
+while a training runs, `watching_cores` measures how long this process's threads wait for a core, and switches between
+the two. No computed number depends on the choice.
 
-GNU's OpenMP, which torch uses on Linux, reads its own policy once, when it is loaded. But it lets every thread sleep
-after a hundred looks as long as a process has more of its threads than there are cores. `_Sleepers` are such threads:
-they do nothing but be there. With another OpenMP, or one thread, or where OMP_WAIT_POLICY says what to do, nothing here
-does anything.
+GNU's OpenMP, which torch uses on Linux, reads its waiting policy only once, when it is loaded. But while a process has
+more OpenMP threads than there are cores, it lets each thread sleep after a hundred checks. `_Sleepers` adds such
+threads; they do no work. Nothing is done with a different OpenMP, with a single thread, or if OMP_WAIT_POLICY is set.
 """
 
 import contextlib
@@ -25,21 +24,24 @@ from qkv import native
 __all__ = ["watching_cores"]
 
 SHARED = 0.25
-"""Seconds that threads are kept from a core, all of them together, in a second: from here on they wait asleep. Beside
-busy programs it is 0.5 and more, on a quiet machine below 0.1."""
+"""Threads wait asleep from this value on: the seconds per second that all threads together wait for a core. Next to
+busy programs it is 0.5 or more, on a quiet machine below 0.1."""
 FREE = 0.1
-"""Up to here they wait awake again."""
+"""Threads spin again at or below this value."""
 FIRST, EVERY = 0.1, 0.5
-"""Seconds between two measurements: at first, and later."""
+"""Seconds between two measurements: during the first second, and later."""
 SOONEST, LATEST = 2.0, 60.0
-"""Seconds after which waiting awake is tried again: at first, and where that was soon given up each time."""
+"""Seconds before spinning is tried again: the first time, and at most (each failed attempt doubles the wait)."""
 MOST_SLEEPERS = 64
-"""On a machine with more cores than this to spare nothing is done."""
+"""The most threads that are added; nothing is done where more would be needed."""
 
 
 @contextlib.contextmanager
 def watching_cores(threads: int) -> Iterator[None]:
-    """Let operations of so many threads wait inside as the machine's other work advises."""
+    """Inside, let the threads of an operation spin or sleep according to how busy the machine is.
+
+    threads: how many threads an operation uses.
+    """
     watch = _Watch.of(threads)
     if watch is None:
         yield
@@ -52,7 +54,7 @@ def watching_cores(threads: int) -> Iterator[None]:
 
 
 class _Watch:
-    """A thread that measures how long the others of its process are kept from a core."""
+    """A thread that measures how long the threads of its process wait for a core."""
 
     def __init__(self, sleepers: "_Sleepers", delays: "_Delays") -> None:
         self._sleepers, self._delays = sleepers, delays
@@ -61,7 +63,7 @@ class _Watch:
 
     @classmethod
     def of(cls, threads: int) -> "_Watch | None":
-        """None where waiting cannot be changed, or is somebody else's choice."""
+        """None if the policy cannot be changed or the user has chosen it."""
         if threads < 2 or "OMP_WAIT_POLICY" in os.environ or not hasattr(os, "sched_getaffinity"):
             return None
         count = len(os.sched_getaffinity(0)) - threads + 2
@@ -88,7 +90,7 @@ class _Watch:
 
 
 class _Policy:
-    """Whether to wait asleep, from one measurement to the next."""
+    """Whether threads wait asleep, decided after each measurement."""
 
     def __init__(self) -> None:
         self.asleep = False
@@ -97,7 +99,7 @@ class _Policy:
         """When it last changed."""
 
     def after(self, share: float, now: float) -> bool:
-        """`share` is of the time since the measurement before, `now` in seconds."""
+        """share: seconds per second that threads waited for a core since the last measurement; now: in seconds."""
         if not self.asleep and share >= SHARED:
             soon = now - self._since < LATEST / 2
             self._patience = min(2 * self._patience, LATEST) if soon else SOONEST
@@ -108,18 +110,18 @@ class _Policy:
 
 
 class _Delays:
-    """How long threads of this process could have run and had no core, as the system counts it."""
+    """How long threads of this process were ready to run and had no core, as counted by Linux."""
 
     def __init__(self) -> None:
         self._before, self._at = self._read(), time.monotonic()
 
     @property
     def known(self) -> bool:
-        """Whether the system counts it."""
+        """Whether this system counts it."""
         return bool(self._before)
 
     def share(self) -> float:
-        """Seconds in a second, of all threads together, since it was last asked."""
+        """Seconds per second, all threads together, since the last call."""
         delays, now = self._read(), time.monotonic()
         waited = sum(max(0, ns - self._before[thread]) for thread, ns in delays.items() if thread in self._before)
         seconds, self._before, self._at = now - self._at, delays, now
@@ -127,7 +129,7 @@ class _Delays:
 
     @staticmethod
     def _read() -> dict[str, int]:
-        """Nanoseconds by thread."""
+        """Nanoseconds for each thread."""
         found = {}
         with contextlib.suppress(OSError):
             for thread in os.listdir("/proc/self/task"):
@@ -137,7 +139,7 @@ class _Delays:
 
 
 class _Sleepers:
-    """Threads of OpenMP beyond the number of cores, which do nothing."""
+    """More OpenMP threads than cores; they do no work."""
 
     def __init__(self, library: Path, count: int) -> None:
         self._parallel: Any = ctypes.CDLL(str(library)).GOMP_parallel
@@ -148,18 +150,18 @@ class _Sleepers:
 
     @property
     def there(self) -> bool:
-        """Whether they are counted now."""
+        """Whether they exist now."""
         return self._thread is not None
 
     def come(self) -> None:
-        """They are those of a thread that has started them, and wait for it to ask for something else."""
+        """Start them: they belong to a thread that keeps them waiting for work."""
         came, self._leave = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._stay, args=(came, self._leave), name="sleepers", daemon=True)
         self._thread.start()
         came.wait()
 
     def leave(self) -> None:
-        """They end with that thread."""
+        """End that thread, and them with it."""
         if self._thread is not None:
             self._leave.set()
             self._thread.join()
