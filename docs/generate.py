@@ -125,10 +125,10 @@ def measures_page() -> str:
         "0, `G` the gradient of the loss, `dW` the last update. A property *of the function* does not change when a",
         "head's basis does; one *of this parametrisation* can, and says nothing across seeds.",
         "",
-        "*Compare with* names what a measure reads at the start, of random matrices, or in the **random-label control**:",
-        "the same model from the same start on the same inputs, with labels shuffled and token (or class) frequencies",
-        "kept. It is trained for at most 7% of the run's steps, and at most 256. Its inputs say nothing about its labels,",
-        "but it learns those frequencies. Compare at an equal step only.",
+        "*Compare with* names what a measure reads at the start, of random matrices, or in the **random-label",
+        "control**: the same model from the same start on the same inputs, with labels shuffled and token (or class)",
+        "frequencies kept. It is trained for at most 7% of the run's steps, and at most 256. Its inputs say nothing",
+        "about its labels, but it learns those frequencies. Compare at an equal step only.",
     ]
     lines += [
         "",
@@ -175,13 +175,13 @@ def install_page() -> str:
         "pip install -c constraints.txt -e .",
         "```",
         "",
-        "`source .venv/bin/activate` puts `qkv` on the path of a shell, after `make demo` too. From then on every command",
-        "in these pages works as it is written, in any folder. `qkv doctor` says what the machine offers.",
+        "`source .venv/bin/activate` puts `qkv` on the path of a shell, after `make demo` too. From then on every",
+        "command in these pages works as it is written, in any folder. `qkv doctor` says what the machine offers.",
         "",
         "## Extras",
         "",
-        "Some commands need further libraries. Where one is missing, the message says what to type. In the project folder",
-        "it is, for the extra `study`:",
+        "Some commands need further libraries. Where one is missing, the message says what to type. In the project",
+        "folder, for the extra `study`:",
         "",
         "```sh",
         "pip install -c constraints.txt -e '.[study]'",
@@ -192,9 +192,8 @@ def install_page() -> str:
     ]
     for name, needed in project["optional-dependencies"].items():
         libraries = ", ".join(f"`{re.split('[^A-Za-z0-9-]', one)[0]}`" for one in needed)
-        lines.append(
-            f"| `{name}` | {EXTRAS[name][1]} | {'see [dependencies](dependencies.md)' if name == 'dev' else libraries} |"
-        )
+        libraries = "see [dependencies](dependencies.md)" if name == "dev" else libraries
+        lines.append(f"| `{name}` | {EXTRAS[name][1]} | {libraries} |")
     lines += [
         "",
         "Why each library is needed: [dependencies](dependencies.md). A smaller PyTorch for machines without a GPU is",
