@@ -14,7 +14,7 @@ TEXT ?= $(DATA)/tinyshakespeare/input.txt
 FUZZ ?= 1000000
 TODAY := $(shell date +%F)
 
-.PHONY: demo test check more bench campaign docs format clean help
+.PHONY: demo test check more bench campaign docs pictures format clean help
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -50,6 +50,9 @@ docs: $(DEV) ## write the generated pages of docs/ again, and build the site int
 	$(BIN)/python docs/generate.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 	@echo "Open in a browser: $(CURDIR)/site/index.html"
+
+pictures: $(DEV) ## the pictures of docs/images again, from a run that beats counting: make pictures RUN=runs/demo-1
+	$(BIN)/python docs/pictures.py "$(RUN)"
 
 format: $(DEV) ## format the code
 	$(BIN)/ruff format .

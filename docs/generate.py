@@ -183,7 +183,7 @@ def install_page() -> str:
         "## Extras",
         "",
         "Some commands need further libraries. Where one is missing, the message says what to type. In the project",
-        "folder it is, for the extra `study`:",
+        "folder, for the extra `study`:",
         "",
         "```sh",
         "pip install -c constraints.txt -e '.[study]'",
@@ -194,8 +194,8 @@ def install_page() -> str:
     ]
     for name, needed in project["optional-dependencies"].items():
         libraries = ", ".join(f"`{re.split('[^A-Za-z0-9-]', one)[0]}`" for one in needed)
-        listed = "see [dependencies](dependencies.md)" if name == "dev" else libraries
-        lines.append(f"| `{name}` | {EXTRAS[name][1]} | {listed} |")
+        libraries = "see [dependencies](dependencies.md)" if name == "dev" else libraries
+        lines.append(f"| `{name}` | {EXTRAS[name][1]} | {libraries} |")
     lines += [
         "",
         "Why each library is needed: [dependencies](dependencies.md). A smaller PyTorch for machines without a GPU is",

@@ -10,6 +10,7 @@ import shlex
 import shutil
 import tomllib
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -211,13 +212,9 @@ def _extras() -> dict[str, list[str]]:
     return PROJECT["optional-dependencies"]
 
 
-def test_every_extra_that_a_message_names_exists_and_doctor_knows_each():
+def test_doctor_knows_every_extra():
     from qkv.commands.doctor import EXTRAS
 
-    named = {
-        name for path in (ROOT / "src").rglob("*.py") for name in re.findall(r"qkv\[(\w+)\]", path.read_text("utf-8"))
-    }
-    assert named and named <= set(_extras())
     assert set(EXTRAS) == set(_extras())
 
 
@@ -301,3 +298,65 @@ def test_what_a_migrant_is_told_to_type_is_there():
     told = {name for cell in here for name in re.findall(r"(\w+)=[\w.]", cell)} - {"from_run", "path"}
     assert len(told) > 12 and told <= settings, told - settings
     assert {option for cell in here for option in re.findall(r"--[\w-]+", cell)} <= options
+
+
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def _typed_in_the_readme() -> list[list[str]]:
+    """The words of every qkv command in the README's blocks."""
+    blocks = re.findall(r"^```sh\n(.*?)^```", README, flags=re.M | re.S)
+    return [shlex.split(line, comments=True) for block in blocks for line in block.splitlines() if line[:4] == "qkv "]
+
+
+def test_every_command_of_the_readme_is_read_by_its_parser():
+    found = _typed_in_the_readme()
+    assert len(found) > 20
+    for _, name, *words in found:
+        command_parser(name).read(words)
+
+
+@pytest.mark.parametrize("vocab", [1728, 1984, 2496, 8128])
+def test_the_readme_s_two_texts_to_patch_differ_in_one_token_of_the_demo_s_tokenizer(vocab, python_docs):
+    """The law gives about 1,984 tokens to the text inside Python; texts of other versions get some more or less."""
+    from qkv.data.tokenizers import fit_tokenizer
+
+    (command,) = [words for words in _typed_in_the_readme() if "--patch" in words]
+    tokenizer = fit_tokenizer("bpe", python_docs, vocab)
+    texts = [command[command.index(option) + 1] for option in ("--text", "--patch")]
+    first, second = (tokenizer.encode(text).tolist() for text in texts)
+    assert len(first) == len(second) and sum(a != b for a, b in zip(first, second, strict=True)) == 1
+    assert first[-1] == second[-1], "the word that differs is not the one asked at: something has to carry it"
+
+
+@pytest.fixture(scope="module")
+def python_docs():
+    from qkv.data.default_corpus import default_documents
+
+    return default_documents()
+
+
+def test_pictures_are_made_of_a_run_that_beats_counting_and_of_no_other():
+    spec = importlib.util.spec_from_file_location("docs_pictures", DOCS / "pictures.py")
+    pictures = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(pictures)
+
+    def run(loss, baselines):
+        return SimpleNamespace(path="runs/x", loss=loss, summary={"baselines_nats": baselines})
+
+    assert pictures.beats_counting(run(3.376, {"ngram": 3.478})) == "3.376 nats per token, the best n-gram 3.478"
+    for loser, why in ((run(4.647, {"ngram": 3.478}), "does not beat counting"), (run(3.3, None), "has no loss next")):
+        with pytest.raises(QkvError, match=why):
+            pictures.beats_counting(loser)
+
+
+def test_the_readme_says_of_its_pictures_that_they_beat_counting_and_how_they_are_made_again():
+    own, counted = map(
+        float, re.search(r"beats counting: ([\d.]+) nats .* the best n-gram has (\d+\.\d+)", README, re.S).groups()
+    )
+    assert own < counted
+    shown = {Path(target).name for target in re.findall(r"!\[[^]]*\]\(docs/images/([^)]+)\)", README)}
+    assert shown == {path.name for path in (DOCS / "images").iterdir()}
+    made = (DOCS / "pictures.py").read_text(encoding="utf-8")
+    assert all(f'"{Path(name).stem}"' in made for name in shown)
+    assert "docs/pictures.py" in (ROOT / "Makefile").read_text(encoding="utf-8")

@@ -110,7 +110,7 @@ def test_map_reads_the_recorded_number_with_the_keyboard(look, report, run_folde
     step = run_folder.steps[10]
     assert said.startswith(f"L0.W_O, step {step}: drift this run "), said
     with Telemetry(run_folder.folder / "telemetry.sqlite") as telemetry:
-        for arm, name in ((0, "this run"), (1, "random labels: the null")):
+        for arm, name in ((0, "this run"), (1, "random-label control")):
             grid = telemetry.grid("drift", arm=arm)
             value = grid.value[grid.addresses.index("L0.W_O"), list(grid.step).index(step)]
             shown = float(re.search(rf"{name} ([\d.]+)", said)[1])
@@ -238,7 +238,7 @@ def test_a_link_names_a_matrix_of_a_run_that_was_not_watched(look, make, tmp_pat
     [
         ("#loss figure", ["Loss while training", "best n-gram"]),
         ("#grid figure", ["Drift of every matrix and head", "this run, step 1,000", "W_Q", "L0"]),
-        ("#map figure", ["Every matrix, every recorded step", "random labels: the null"]),
+        ("#map figure", ["Every matrix, every recorded step", "random-label control"]),
         ("#matrix .exact .panel", ["start", "one cell", "0"]),
         ("#attention figure", ["3 layers × 4 heads", "attention, square-root scale", "0.25"]),
         ("#attention .detail", ["token by token", "entropy of each token's row"]),

@@ -201,7 +201,7 @@ def test_words_follow_the_slider_and_any_token_can_be_asked(live, run_folder):
     expect(page.locator("#words .figure-title", has_text="at step 0")).to_be_visible()
     page.locator("#words textarea").first.fill("e")
     page.keyboard.press("Enter")
-    expect(page.locator("#words .near-columns")).to_contain_text(re.compile(r"among all: null 0\.\d"))
+    expect(page.locator("#words .near-columns")).to_contain_text(re.compile(r"among all; random directions have 0\.\d"))
     drawn = f"The {len(run_folder.counts[run_folder.counts > 0])} most frequent of {len(run_folder.counts)} rows of W_E"
     expect(page.locator("#words figcaption", has_text="of all their variance")).to_contain_text(drawn)
     page.locator("#words textarea").last.fill(TEXT)

@@ -162,6 +162,24 @@ def test_a_judged_run_is_told_by_its_metric_in_title_and_answers_alike():
     )
 
 
+@pytest.mark.parametrize(
+    ("best", "words"),
+    [
+        (3.376, "better than the best n-gram (3.478) and every other counting baseline."),
+        (3.55, "better than the compressor xz (3.617), not as good as the best n-gram (3.478)."),
+        (3.48, "level with the best n-gram (3.478), better than the compressor xz (3.617)."),
+    ],
+)
+def test_the_title_says_where_counting_stands(best, words):
+    lines = tuple(
+        Baseline(name=name, label=name, meaning="", nats=nats, bits_per_byte=None)
+        for name, nats in (("uniform", 7.593), ("bigram", 4.318), ("ngram", 3.478), ("xz", 3.617))
+    )
+    curve = {"train_steps": (), "train": (), "val_steps": (727,), "val": (best,), "last": best}
+    said = verdict(LossRoom(**curve, best_step=727, best=best, baselines=lines), "the next token of text", 727)
+    assert said.endswith(f"nats: {words}")
+
+
 @pytest.mark.parametrize(("task", "label"), [("image", "images"), ("causal", "text")])
 def test_the_head_names_what_was_read(task, label):
     assert head_facts({"task": task}, {"data": {"name": "set"}}, "", None)[0] == Fact(label=label, value="set")

@@ -121,7 +121,8 @@ class PatchedShown:
 def _cell(share: float, nats: float) -> "str | Text":
     from rich.text import Text
 
-    written = f"{share:.2f} ({nats:+.2f})" if abs(share) >= SHOWN_FROM else "0.00 (0.00)"
+    in_nats = f"{nats:+.2f}" if abs(nats) >= SHOWN_FROM else "0.00"
+    written = f"{share:.2f} ({in_nats})" if abs(share) >= SHOWN_FROM else "0.00 (0.00)"
     return Text(written, style=f"on {heat.hue(share)}" if sys.stdout.isatty() else "")
 
 

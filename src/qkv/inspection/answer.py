@@ -47,7 +47,7 @@ class Answer:
     null: str = ""
     """What to compare it with, in a sentence: the random-label control, the start, an ignorant model; or empty."""
     weight: float = 0.3
-    """What puts answers in order, 0 (as expected, or as without learning) to 1 (read this first)."""
+    """What puts answers in order, 0 (as expected) to 1 (read this first)."""
 
 
 class Evidence:

@@ -1,7 +1,7 @@
 """Which tokens a token is close to: nearest rows of a table by cosine, static, before and after training.
 
 Cosines are taken as the rows stand, though trained tables share one large common direction that makes every cosine look
-high (Mu and Viswanath 2018, arXiv 1702.01417). What random rows of that width would give stands beside: the null.
+high (Mu and Viswanath 2018, arXiv 1702.01417). What random rows of that width would give is told as well.
 """
 
 import math

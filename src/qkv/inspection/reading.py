@@ -1,8 +1,8 @@
 """The reading of a run: its questions answered from its own numbers, the most telling answer first.
 
 Works from the run folder alone, also while it trains: telemetry, weights, tokenizer and configuration are read, no
-model is built. Each sentence holds this run's own numbers and, where a measure moves without learning too, what to
-compare it with: the random-label control at an equal step. A question that the folder cannot answer is left out. Each
+model is built. Each sentence holds this run's own numbers and, where a measure moves on any labels, what to compare
+it with: the random-label control at an equal step. A question that the folder cannot answer is left out. Each
 answer says how much it weighs: trouble most; then what is far from that, or from what one hopes; least what is as
 expected.
 """

@@ -3,7 +3,7 @@
 Its start, inputs and schedule are those of the run. Inputs say nothing about its labels, but labels keep their
 frequencies (`Task.train_batch`), and these it learns. So it shows what moves where inputs teach nothing, and not what
 moves where nothing is learned. The same recorder measures it at the same steps, so each drift can be compared at an
-equal step. Code and telemetry call it the null.
+equal step. Code and telemetry call it `null`.
 """
 
 import dataclasses

@@ -43,7 +43,7 @@ def _among(loss: float, lines: list[Baseline]) -> str:
     level = [line for line in lines if abs(line.nats - loss) <= LEVEL]
     ahead = sorted((line for line in lines if line.nats < loss - LEVEL), key=lambda line: line.nats)
     if len(beaten) == len(lines):
-        return f"better than {_names(beaten[:2])}" + (" and whatever else counting gives" if len(beaten) > 2 else "")
+        return f"better than {_names(beaten[:1])}" + (" and every other counting baseline" if len(beaten) > 1 else "")
     parts = [f"level with {_names(level)}"] if level else []
     parts += [f"better than {_names(beaten[:1])}"] if beaten else []
     parts += [f"not as good as {_names(ahead)}"] if ahead else []

@@ -42,7 +42,7 @@ function near(model, room, state, el, off) {
   };
   if (ask) {
     el.append(entry((text) => new Promise((done, failed) => latest(() => ask("near", { text, step: model.get("step") }), (found) => {
-      add(clear(other), [h("p.small", null, h("code", null, token(found.token)), `, step ${whole(found.step)}, among all: null ${fixed(found.null_cosine)}`), listed(found.tokens.map((t, i) => [t, unpack(found.cosines).values[i]]), "a row of zeros is near nothing")]);
+      add(clear(other), [h("p.small", null, h("code", null, token(found.token)), `, step ${whole(found.step)}, among all; random directions have ${fixed(found.null_cosine)}`), listed(found.tokens.map((t, i) => [t, unpack(found.cosines).values[i]]), "a row of zeros is near nothing")]);
       done();
     }, failed)), { label: "Any other token of the vocabulary", button: "find" }));
   }

@@ -1,0 +1,106 @@
+"""Make the pictures of docs/images again, from a run whose model beats counting: make pictures RUN=runs/demo-1
+
+report.png      the head of the report and its first answers
+matrices.png    every matrix beside the random-label control, at the last step that both have
+forward.png     one sentence through the model
+playground.png  two arms that learn to recall, W_Q frozen in one of them (from docs/playground, not from the run)
+
+The report is written again from the run folder, so that its words are today's. Chromium draws it, without a network.
+"""
+
+import argparse
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import qkv
+from qkv.errors import QkvError, UserError
+from qkv.telemetry import NULL_ARM
+from qkv.views.report import write_report
+
+HERE = Path(__file__).parent
+TEXT = "Return the number of items in the list."
+HEIGHT = 1010
+RECALL = "#task=recall&layers=2&b=W_Q:freeze&step=250"
+STILL = """() => document.querySelectorAll("*").forEach((element) => {
+  if (["fixed", "sticky"].includes(getComputedStyle(element).position)) element.style.display = "none"; })"""
+
+
+def beats_counting(run: Any) -> str:
+    """Both losses in words. Raises UserError for a run that does not beat counting, or has nothing to say so by."""
+    own, counted = run.loss, (run.summary.get("baselines_nats") or {}).get("ngram")
+    if own is None or counted is None:
+        raise UserError(f"{run.path} has no loss next to that of an n-gram; expected a finished run on text")
+    words = f"{own:.3f} nats per token, the best n-gram {counted:.3f}"
+    if own >= counted:
+        raise UserError(f"{run.path} does not beat counting ({words}); expected a run that does")
+    return words
+
+
+def draw(folder: Path, out: Path, scheme: str, width: int) -> None:
+    """Write the four pictures into `out`, in the light or the dark theme, in a window of so many pixels."""
+    from playwright.sync_api import sync_playwright
+
+    with tempfile.TemporaryDirectory() as place, sync_playwright() as playwright:
+        report = write_report(folder, Path(place).resolve() / "report.html", texts=[TEXT]).as_uri()
+        chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu"])
+        context = browser.new_context(
+            viewport={"width": width, "height": HEIGHT}, color_scheme=scheme, offline=True, reduced_motion="reduce"
+        )
+        with qkv.load(folder).telemetry() as telemetry:
+            step = telemetry.last_step(NULL_ARM)
+        playground = (HERE / "playground" / "index.html").resolve().as_uri() + RECALL
+        for name, address, selectors in (
+            ("report", report, []),
+            ("matrices", f"{report}#step={step}", ["#grid figure"]),
+            ("forward", report, ["#forward .stages"]),
+            ("playground", playground, ["#switches", "#race"]),
+        ):
+            _picture(context.new_page(), address, selectors, out / f"{name}.png")
+        browser.close()
+
+
+def _picture(page: Any, address: str, selectors: list[str], path: Path) -> None:
+    """The window as it opens, or what the first element of each selector covers together."""
+    page.set_default_timeout(600_000)  # the playground trains, on a machine that may be busy
+    page.goto(address)
+    page.wait_for_selector("html[data-ready=yes]")
+    if not selectors:
+        page.screenshot(path=path)
+    else:
+        page.evaluate(STILL)
+        boxes = [page.locator(selector).first.bounding_box() for selector in selectors]
+        left, top = (min(box[side] for box in boxes) for side in ("x", "y"))
+        right, bottom = (max(box[a] + box[b] for box in boxes) for a, b in (("x", "width"), ("y", "height")))
+        clip = {"x": left - 12, "y": top - 12, "width": right - left + 24, "height": bottom - top + 24}
+        page.screenshot(path=path, clip=clip, full_page=True)
+    page.close()
+    print(f"{path} ({path.stat().st_size / 1000:.0f} kB)")
+
+
+def main() -> int:
+    """Draw them, and print which model they show; 2 for a run that they cannot show."""
+    parser = argparse.ArgumentParser(description="make the pictures of docs/images again")
+    parser.add_argument(
+        "run", type=Path, help="a run whose model beats counting, as `make demo` gives on a quiet machine"
+    )
+    parser.add_argument("--out", type=Path, default=HERE / "images", help="the folder they are written into")
+    parser.add_argument("--dark", action="store_true", help="in the dark theme")
+    parser.add_argument("--width", type=int, default=1180, help="of the window, in pixels (1180)")
+    args = parser.parse_args()
+    try:
+        known = beats_counting(qkv.load(args.run))
+        args.out.mkdir(parents=True, exist_ok=True)
+        draw(args.run, args.out, "dark" if args.dark else "light", args.width)
+    except QkvError as error:
+        print(error, file=sys.stderr)
+        return error.exit_status
+    print(f"They show {args.run}: {known}.")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
