@@ -10,7 +10,7 @@ import os
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, ParamSpec, TypeVar
 
 import torch
 
@@ -20,6 +20,9 @@ from qkv.models import passes
 from qkv.training.memory import hand_back_freed_memory, keep_freed_memory
 
 __all__ = ["Machine", "check_compiler", "check_device", "check_native", "has_bf16_units", "native_here", "resolve"]
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,7 +99,7 @@ class Machine:
             held.enter_context(self.natively())
             yield
 
-    def compiled(self, function: Callable[..., Any]) -> Callable[..., Any]:
+    def compiled(self, function: Callable[P, T]) -> Callable[P, T]:
         """`function`, compiled where this machine compiles; without autotuning, so that results can be repeated.
 
         Only where a gradient follows: a graph without one takes its own half minute to compile, and scores little.
@@ -104,7 +107,7 @@ class Machine:
         if not self.compile:
             return function
         fast = torch.compile(function)
-        return lambda *given: (fast if torch.is_grad_enabled() else function)(*given)
+        return lambda *given, **named: (fast if torch.is_grad_enabled() else function)(*given, **named)
 
 
 def resolve(
