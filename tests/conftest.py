@@ -1,10 +1,112 @@
-"""What all tests share: real data where it lies, and a small text of our own making."""
+"""What all tests share: shapes that are checked, real data where it lies, and a small text of our own making."""
 
+import functools
+import importlib.machinery
 import os
 import shutil
+import sys
+import typing
+from importlib.abc import MetaPathFinder
 from pathlib import Path
+from types import FunctionType, ModuleType
 
+import jaxtyping
+import numpy as np
 import pytest
+import torch
+from beartype import beartype
+
+from qkv import shapes
+
+for name in shapes.__all__:
+    setattr(shapes, name, getattr(jaxtyping, name))
+
+CHECKED = ("qkv.models", "qkv.instruments", "qkv.inspection")
+"""Rooms whose functions are checked for the shapes and dtypes that their signatures name."""
+_checks = {"on": True}
+
+
+class CheckedRooms(MetaPathFinder):
+    """Finds the modules of these rooms, and has their functions checked as soon as each is loaded."""
+
+    def find_spec(self, fullname, path=None, target=None):
+        if not fullname.startswith(CHECKED):
+            return None
+        spec = importlib.machinery.PathFinder.find_spec(fullname, path, target)
+        load = spec.loader.exec_module
+        spec.loader.exec_module = lambda module: (load(module), check_module(module))
+        return spec
+
+
+def check_module(module: ModuleType) -> None:
+    """Check every function and method of a module that names a shape in its signature."""
+    own = [thing for thing in vars(module).values() if getattr(thing, "__module__", "") == module.__name__]
+    for holder in (module, *(thing for thing in own if isinstance(thing, type))):
+        for name, thing in list(vars(holder).items()):
+            function = getattr(thing, "fget", None) or getattr(thing, "__func__", thing)
+            if not isinstance(function, FunctionType) or function.__module__ != module.__name__:
+                continue
+            if any(map(names_a_shape, function.__annotations__.values())):
+                new = checked(function)
+                setattr(holder, name, new if function is thing else type(thing)(new))
+
+
+def names_a_shape(annotation: object) -> bool:
+    """Whether jaxtyping has something to say of an annotation, or of a part of it."""
+    if isinstance(annotation, type) and issubclass(annotation, jaxtyping.AbstractArray):
+        return True
+    return any(map(names_a_shape, typing.get_args(annotation)))
+
+
+def checked(function: FunctionType) -> FunctionType:
+    """The same function, checked whenever it is given shapes or dtypes that it has not been given before."""
+    seen = set()
+
+    @functools.cache
+    def strict() -> FunctionType:
+        return jaxtyping.jaxtyped(function, typechecker=beartype)
+
+    @functools.wraps(function)
+    def call(*args, **kwargs):
+        if torch.compiler.is_compiling() or not _checks["on"]:
+            return function(*args, **kwargs)
+        given = kinds((*args, *kwargs.items()))
+        if given in seen:
+            return function(*args, **kwargs)
+        try:  # TEMPORARY
+            out = strict()(*args, **kwargs)
+        except (jaxtyping.TypeCheckError, jaxtyping.AnnotationError) as e:
+            with open("/tmp/h/contracts/out/violations.txt", "a") as f:
+                f.write(os.environ.get("PYTEST_CURRENT_TEST", "") + "\n" + str(e)[:1500] + "\n=====\n")
+            seen.add(given)
+            return function(*args, **kwargs)
+        seen.add(given)
+        return out
+
+    return call
+
+
+def kinds(given: tuple) -> tuple:
+    """Shapes and dtypes of arrays, wherever they are in some arguments; sizes and words; of anything else its type."""
+    found = []
+    for each in given:
+        kind = type(each)
+        if kind in (torch.Tensor, torch.nn.Parameter, np.ndarray):
+            found += (each.shape, each.dtype)
+        elif kind in (tuple, list):
+            found.append(kinds(each))
+        else:
+            found.append(each if kind in (int, bool, str) else kind)
+    return tuple(found)
+
+
+sys.meta_path.insert(0, CheckedRooms())
+
+
+@pytest.fixture
+def unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lets a test hand over shapes that do not fit, to see what a user is told."""
+    monkeypatch.setitem(_checks, "on", False)
 
 
 @pytest.fixture(scope="session")

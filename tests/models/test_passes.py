@@ -94,7 +94,7 @@ def test_a_product_and_its_bias_equal_their_formulas_wherever_the_bias_is_added(
 def test_activations_keep_what_they_are_far_from_zero(compiled, kind):
     """A line, or nothing; infinite is infinite, and what is not a number stays so."""
     c = torch.tensor([-1e4, -100.0, -30.0, -10.0, 10.0, 30.0, 1e4, float("inf"), float("nan")])
-    s, slope = compiled.activate(kind, c.clone())
+    s, slope = (row[0] for row in compiled.activate(kind, c.clone()[None]))
     torch.testing.assert_close(s[:7], c[:7].clamp_min(0), rtol=0, atol=1e-20)
     torch.testing.assert_close(slope[:7], (c[:7] > 0).float(), rtol=0, atol=1e-20)
     assert s[7] == float("inf") and s[8].isnan() and slope[8].isnan()
@@ -140,7 +140,8 @@ def test_heads_equal_their_formulas_up_to_the_order_of_coordinates(compiled, n_h
     n_qk = n_heads + n_kv
     bias = normal(n, d, seed=8).to(dtype).float() if normed else None
     added = h if bias is None else (h.float() + bias).to(dtype)
-    sides, kept = compiled.place(added.clone() if bias is None else h.clone(), bias, gains, heads)
+    inputs = (added.clone(), None) if bias is None else (h.clone(), bias.flatten())
+    sides, kept = compiled.place(*inputs, gains, heads)
     h, paired = added, torch.cat((added[:, :, :n_qk, order], added[:, :, n_qk:]), dim=2)
     theirs, of_formula = FORMULAS.place(paired.clone(), None, gains, heads)
     for i, (mine, their) in enumerate(zip(sides, theirs, strict=True)):

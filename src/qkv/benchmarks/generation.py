@@ -15,7 +15,7 @@ import torch
 
 from qkv.benchmarks.processes import Side, Turn
 from qkv.benchmarks.session import Session, alternate
-from qkv.models import ModelConfig, Sizes, build
+from qkv.models import CausalLM, ModelConfig, Sizes
 from qkv.presets import PRESETS
 from qkv.tasks.generation import Sampling, generate
 
@@ -73,6 +73,6 @@ def _theirs(batch: int, tokens: int, n_ctx: int, *, alone: bool = False) -> Turn
 
 def _ours(batch: int, tokens: int, n_ctx: int, preset: str) -> Turn:
     sizes = Sizes(d_vocab=65, d_model=128, n_layers=4, n_heads=4, n_ctx=n_ctx)
-    model = build(ModelConfig(kind="CausalLM", sizes=sizes, layout=PRESETS[preset].layout).resolved(), 0)
+    model = CausalLM(ModelConfig(kind="CausalLM", sizes=sizes, layout=PRESETS[preset].layout).resolved())
     prompts = [np.ones(PROMPT, dtype=np.int64)] * batch
     return _rate(batch * tokens, lambda: generate(model, prompts, tokens=tokens, how=Sampling(0.0), seed=0))

@@ -24,6 +24,7 @@ from qkv.inspection.onetext import float64_copy
 from qkv.inspection.patching import Asked
 from qkv.models.layout import Layout
 from qkv.models.norms import LayerNorm, RMSNorm
+from qkv.shapes import Float64
 
 __all__ = ["Direct", "direct", "is_sum"]
 
@@ -40,12 +41,12 @@ class Direct:
     """The sum of all that follows."""
     embed: float
     """The row of W_E (with its position, where that is added)."""
-    mixer: Tensor = field(repr=False)
-    """[layer]: what attention, or what stands in its place, adds."""
-    heads: Tensor | None = field(repr=False)
-    """[layer, head]: each head's part of it; what is left of `mixer` is b_O. None without attention."""
-    mlp: Tensor | None = field(repr=False)
-    """[layer]; None without MLPs."""
+    mixer: Float64[Tensor, "n_layers"] = field(repr=False)
+    """What attention, or what stands in its place, adds."""
+    heads: Float64[Tensor, "n_layers n_heads"] | None = field(repr=False)
+    """Each head's part of it; what is left of `mixer` is b_O. None without attention."""
+    mlp: Float64[Tensor, "n_layers"] | None = field(repr=False)
+    """None without MLPs."""
     biases: float
     """Of the last norm and of the output."""
 

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from qkv.data.pairs import encode_lines
 from qkv.errors import AddressError, UserError, unknown, which
+from qkv.shapes import Float, Int64
 
 __all__ = ["Contextual", "contextual_vectors"]
 
@@ -29,21 +30,20 @@ class Contextual:
     text: str
     """As given."""
     tokens: list[str]
-    """As the tokenizer names them, [pos]."""
-    ids: np.ndarray
-    """int64 [pos]."""
+    """As the tokenizer names them."""
+    ids: Int64[np.ndarray, "pos"]
     layers: list[str]
-    """Addresses of the activations, [layer]: embed, L0.resid_post, ..., and norm_f where the model has a final norm."""
-    vectors: np.ndarray
-    """float32 [layer, pos, d_model]."""
+    """Addresses of the activations: embed, L0.resid_post, ..., and norm_f where the model has a final norm."""
+    vectors: Float[np.ndarray, "layers pos d_model"]
+    """float32, as a model has them."""
 
     @property
-    def pooled(self) -> np.ndarray:
-        """The mean over the text's tokens: float32 [layer, d_model]."""
+    def pooled(self) -> Float[np.ndarray, "layers d_model"]:
+        """The mean over the text's tokens."""
         return self.vectors.mean(axis=1)
 
-    def at(self, layer: int | str) -> np.ndarray:
-        """The vectors of one layer, by number (negative from the end) or address: float32 [pos, d_model].
+    def at(self, layer: int | str) -> Float[np.ndarray, "pos d_model"]:
+        """The vectors of one layer, by number (negative from the end) or address.
 
         Raises AddressError for a layer that is not there.
         """

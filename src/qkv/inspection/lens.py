@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from qkv.inspection.onetext import OneText, float64_copy
+from qkv.shapes import Float64, Int64
 
 __all__ = ["LensLayer", "logit_lens"]
 
@@ -31,10 +32,9 @@ class LensLayer:
     """Mean over positions of KL(last layer's answer || this one), nats, 0 and up."""
     agreement: float
     """Share of positions whose likeliest token is that of the last layer, 0 to 1."""
-    top: Tensor = field(repr=False)
-    """int64 [pos, 5]: the likeliest tokens, best first."""
-    top_probability: Tensor = field(repr=False)
-    """float64 [pos, 5]."""
+    top: Int64[Tensor, "pos n_top"] = field(repr=False)
+    """The likeliest tokens, at most 5, best first."""
+    top_probability: Float64[Tensor, "pos n_top"] = field(repr=False)
 
 
 def logit_lens(model: Any, text: OneText) -> list[LensLayer]:

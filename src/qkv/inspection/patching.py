@@ -27,6 +27,7 @@ from qkv.errors import UserError, many, unknown
 from qkv.inspection.onetext import float64_copy
 from qkv.models.activations import parse_activation, replacer
 from qkv.models.layout import ModelConfig
+from qkv.shapes import Float64, Int64, Num
 from qkv.tasks import Task
 from qkv.tasks.image import one_image
 
@@ -46,8 +47,8 @@ _LEAST = 1e-6
 class Asked:
     """One of the two inputs."""
 
-    inputs: Tensor
-    """What the model takes, one row: ids int64 [1, pos], or pixels."""
+    inputs: Int64[Tensor, "1 pos"] | Num[Tensor, "1 channels height width"]
+    """What the model takes, one row: ids, or pixels."""
     tokens: list[str]
     """The name of each position."""
     position: int | None = None
@@ -67,13 +68,13 @@ class Patching:
     """a and b: tokens or classes."""
     odds: tuple[float, float]
     """log p(a) - log p(b), nats, for the first input and for the second."""
-    shares: dict[str, Tensor] = field(repr=False)
-    """float64 [layer, pos], the activation at that position alone: `stream` is what enters a layer, `mixer` what
-    attention (or what stands in its place) adds, `mlp` what the MLP adds, where there is one."""
-    heads: Tensor | None = field(repr=False)
-    """float64 [layer, head], z of one head at all positions; None without attention."""
-    one: dict[str, Tensor] = field(repr=False)
-    """The activations that were asked for by address -> float64 [pos + 1]: each position alone, then all at once."""
+    shares: dict[str, Float64[Tensor, "n_layers pos"]] = field(repr=False)
+    """The activation at that position alone: `stream` is what enters a layer, `mixer` what attention (or what stands in
+    its place) adds, `mlp` what the MLP adds, where there is one."""
+    heads: Float64[Tensor, "n_layers n_heads"] | None = field(repr=False)
+    """z of one head at all positions; None without attention."""
+    one: dict[str, Float64[Tensor, "places"]] = field(repr=False)
+    """The activations that were asked for by address: each position alone, then all at once."""
 
     @property
     def difference(self) -> float:

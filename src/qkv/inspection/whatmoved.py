@@ -32,6 +32,7 @@ from torch import Tensor
 from qkv.inspection.onetext import float64_copy
 from qkv.instruments.gradients import shares_in_words
 from qkv.models.layout import require_attention
+from qkv.shapes import Float64, Int64
 
 __all__ = ["ProductChange", "what_moved"]
 
@@ -42,9 +43,9 @@ class ProductChange:
 
     address: str
     """`L0.q`, `L0.scores`."""
-    before: Tensor
-    """[head, pos, d_head] (of k and v by key/value head), or scores [head, query_pos, key_pos]."""
-    after: Tensor
+    before: Float64[Tensor, "heads pos d_head"] | Float64[Tensor, "heads query_pos key_pos"]
+    """A product (of k and v by key/value head), or scores."""
+    after: Float64[Tensor, "heads pos d_head"] | Float64[Tensor, "heads query_pos key_pos"]
     terms: dict[str, Tensor]
     """encodings, matrix, both; of scores encodings, W_Q, W_K, W_Q and W_K, both. Each in the product's shape."""
 
@@ -68,12 +69,12 @@ class ProductChange:
         """Of each term in the whole change; NaN where nothing changed."""
         return {name: float(value) for name, value in self._shares((0, 1, 2)).items()}
 
-    def shares_by_head(self) -> dict[str, Tensor]:
-        """The same for each head, [head]."""
+    def shares_by_head(self) -> dict[str, Float64[Tensor, "heads"]]:
+        """The same for each head."""
         return self._shares((1, 2))
 
-    def shares_by_token(self) -> dict[str, Tensor]:
-        """The same for each token (of scores: as query), [pos]."""
+    def shares_by_token(self) -> dict[str, Float64[Tensor, "pos"]]:
+        """The same for each token (of scores: as query)."""
         return self._shares((0, 2))
 
     def _shares(self, over: tuple[int, ...]) -> dict[str, Tensor]:
@@ -82,8 +83,8 @@ class ProductChange:
         return {name: (term * change).sum(over) / size for name, term in self.terms.items()}
 
 
-def what_moved(a: Any, b: Any, ids: Tensor, *, placed: bool = True) -> list[ProductChange]:
-    """The changes of q, k, v and scores in every layer from model `a` to model `b` on one text, ids int64 [1, pos].
+def what_moved(a: Any, b: Any, ids: Int64[Tensor, "1 pos"], *, placed: bool = True) -> list[ProductChange]:
+    """The changes of q, k, v and scores in every layer from model `a` to model `b` on one text.
 
     `a` and `b` are language models of one configuration, such as two snapshots of a run; both are copied to float64.
     With `placed` False, q and k are taken before QK-norm and rotary turns and there are no scores.

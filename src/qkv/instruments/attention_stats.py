@@ -20,6 +20,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from qkv.shapes import Bool, Float, Float64, Int
+
 __all__ = [
     "DOMINANT",
     "INDUCTION",
@@ -48,13 +50,13 @@ HEADS_BYTES = 1 << 25
 
 @dataclass(frozen=True)
 class Expectations:
-    """Of every row, float64 [batch, head, query_pos]."""
+    """Of every row."""
 
-    lse: Tensor
+    lse: Float64[Tensor, "batch n_heads query_pos"]
     """log sum_j exp(s_ij), with k centred"""
-    score: Tensor
+    score: Float64[Tensor, "batch n_heads query_pos"]
     """E_p[s_ij], with k centred"""
-    position: Tensor
+    position: Float64[Tensor, "batch n_heads query_pos"]
     """E_p[j]"""
 
     def without_the_last(self) -> "Expectations":
@@ -63,22 +65,21 @@ class Expectations:
 
 
 def attention_stats(
-    q: Tensor,
-    k: Tensor,
+    q: Float[Tensor, "batch n_heads query_pos d_head"],
+    k: Float[Tensor, "batch n_kv_heads key_pos d_head"],
     *,
     scale: float,
     causal: bool = False,
-    documents: Tensor | None = None,
-    keys: Tensor | None = None,
-    queries: Tensor | None = None,
+    documents: Int[Tensor, "batch key_pos"] | None = None,
+    keys: Bool[Tensor, "batch key_pos"] | None = None,
+    queries: Bool[Tensor, "batch query_pos"] | None = None,
     itself: bool = True,
     period: int = 0,
-) -> dict[str, np.ndarray]:
-    """Means over all rows (`largest_score`: the largest) of each head: name -> float64 [n_heads], NaN where undefined.
+) -> dict[str, Float64[np.ndarray, "n_heads"]]:
+    """Means over all rows (`largest_score`: the largest) of each head by name, NaN where undefined.
 
-    q [batch, head, query_pos, d_head], k [batch, kv_head, key_pos, d_head] as they meet in the scores, head a multiple
-    of kv_head. `documents` [batch, pos] keeps documents apart; `keys` [batch, key_pos] bool is True for real tokens.
-    `itself` False is cross-attention: no own or previous position, no distance; there `queries` [batch, query_pos] bool
+    q and k as they meet in the scores, n_heads a multiple of n_kv_heads. `documents` keeps documents apart; `keys` is
+    True for real tokens. `itself` False is cross-attention: no own or previous position, no distance; there `queries`
     is True for the tokens that ask, and `documents` is not read. With a `period` the last sequence of a batch without
     masks is no text but random tokens that repeat after so many: it gives `INDUCTION`, as `induction_score` does, and
     counts for nothing else. Of a causal batch it may go on behind the second time, of another it ends there.
@@ -102,8 +103,15 @@ def attention_stats(
     return {name: _over_rows(name, values) for name, values in joined.items()}
 
 
-def induction_score(q: Tensor, k: Tensor, *, scale: float, period: int, causal: bool = True) -> np.ndarray:
-    """How much each head looks from a repeated token to what followed it before: float64 [n_heads], 0 to 1.
+def induction_score(
+    q: Float[Tensor, "batch n_heads pos d_head"],
+    k: Float[Tensor, "batch n_kv_heads pos d_head"],
+    *,
+    scale: float,
+    period: int,
+    causal: bool = True,
+) -> Float64[np.ndarray, "n_heads"]:
+    """How much each head looks from a repeated token to what followed it before, 0 to 1.
 
     The mean of pattern[period + i, i + 1] over a text of random tokens that repeats after `period` positions (the
     prefix-matching score of Olsson et al. 2022, arXiv 2209.11895). q and k as in `attention_stats`.
@@ -114,8 +122,14 @@ def induction_score(q: Tensor, k: Tensor, *, scale: float, period: int, causal: 
     return _induction(q, k, lse, scale, period).mean((0, 2)).cpu().numpy()
 
 
-def expectations(q: Tensor, k: Tensor, *, scale: float, causal: bool) -> Expectations:
-    """lse, E_p[s] and E_p[position] of each row; q, k float64 [batch, head, pos, d_head], as many heads, k centred."""
+def expectations(
+    q: Float64[Tensor, "batch n_heads query_pos d_head"],
+    k: Float64[Tensor, "batch n_heads key_pos d_head"],
+    *,
+    scale: float,
+    causal: bool,
+) -> Expectations:
+    """lse, E_p[s] and E_p[position] of each row; k centred."""
     place = torch.arange(k.shape[2], dtype=k.dtype, device=k.device)
     wide_q = torch.cat([q, q.new_zeros(*q.shape[:-1], 1)], dim=-1)
     wide_k = torch.cat([k, place[:, None].expand(*k.shape[:-1], 1)], dim=-1)
@@ -126,8 +140,14 @@ def expectations(q: Tensor, k: Tensor, *, scale: float, causal: bool) -> Expecta
     return Expectations(lse, scale * (q * mean[..., :-1]).sum(-1), mean[..., -1])
 
 
-def largest_scores(q: Tensor, k: Tensor, *, scale: float, causal: bool) -> Tensor:
-    """max_j scale * q_i . k_j of each row, [batch, head, query_pos], block by block."""
+def largest_scores(
+    q: Float[Tensor, "batch n_heads query_pos d_head"],
+    k: Float[Tensor, "batch n_heads key_pos d_head"],
+    *,
+    scale: float,
+    causal: bool,
+) -> Float[Tensor, "batch n_heads query_pos"]:
+    """max_j scale * q_i . k_j of each row, block by block."""
     top, at = q.new_empty(q.shape[:3]), 0
     for scores in _blocks(q, k, scale=scale, causal=causal):
         torch.amax(scores, dim=-1, out=top[:, :, at : at + scores.shape[2]])

@@ -29,6 +29,7 @@ from torch import Tensor
 
 from qkv.errors import many
 from qkv.models.attention import Tap
+from qkv.shapes import Float, Int
 from qkv.tasks.batch import Batch
 from qkv.tasks.task import Task
 
@@ -46,7 +47,7 @@ OUTPUT = "output"
 """Of a tied W_E: the gradient of its other role, the output matrix."""
 
 
-def shares(parts: Mapping[Name, Tensor], total: Tensor) -> dict[Name, float]:
+def shares(parts: Mapping[Name, Tensor], total: Float[Tensor, "..."]) -> dict[Name, float]:
     """<part, total> / <total, total> over all elements, by name; NaN where the total is 0. They sum to 1."""
     size = float((total * total).sum())
     return {name: float((part * total).sum()) / size if size else float("nan") for name, part in parts.items()}
@@ -63,8 +64,8 @@ class Parts:
 
     address: str
     """Of what: `L0.resid_pre`, or `W_E` for rows of the table."""
-    total: Tensor
-    """[batch, pos, d_model], or [n_rows, d_model]: by backward from the loss, not by adding up parts."""
+    total: Float[Tensor, "batch pos d_model"] | Float[Tensor, "n_rows d_model"]
+    """By backward from the loss, not by adding up parts."""
     parts: dict[str, Tensor]
     """By path, each in the shape of the total."""
 
@@ -98,10 +99,10 @@ class GradientPath:
     crossed: dict[int, float]
     """How many sublayers (attentions and MLPs) the gradient at `L0.resid_pre` went through -> its share; 0 is what came
     from the output along skip connections alone. The shares sum to 1."""
-    row_ids: Tensor
-    """int64 [n_rows]: the tokens that stand in the batch, each once."""
+    row_ids: Int[Tensor, "n_rows"]
+    """The tokens that stand in the batch, each once."""
     rows: Parts
-    """At their rows of W_E, [n_rows, d_model]; parts by `PATHS` of the first block, and `output` where W_E is tied."""
+    """At their rows of W_E; parts by `PATHS` of the first block, and `output` where W_E is tied."""
 
     def __repr__(self) -> str:
         crossed = shares_in_words({f"{n}:": share for n, share in self.crossed.items()})
@@ -148,7 +149,10 @@ class Instead:
     def __init__(self, model: Any, *, tap: Tap | None = None, hidden: Tensor | None = None) -> None:
         self._model, self._tap, self._hidden = model, tap, hidden
 
-    def hidden(self, ids: Tensor, **how: Any) -> Tensor:
+    def hidden(
+        self, ids: Int[Tensor, "batch pos"] | Float[Tensor, "batch pos d_model"], **how: Any
+    ) -> Float[Tensor, "batch pos d_model"]:
+        """Vectors after the last norm."""
         return self._model.hidden(ids, **how, tap=self._tap) if self._hidden is None else self._hidden
 
     def __getattr__(self, name: str) -> Any:

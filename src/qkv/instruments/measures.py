@@ -17,6 +17,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from qkv.shapes import Float, Float32, Float64
+
 __all__ = [
     "alignment",
     "angle",
@@ -46,22 +48,26 @@ __all__ = [
 ]
 
 
-def norm(weights: Tensor) -> float:
+Weights = Float[Tensor, "*shape"]
+"""A stored matrix, a vector, or several: W, S, G and dW of one are of one shape."""
+
+
+def norm(weights: Weights) -> float:
     """|W|_F, summed in float64."""
     return float(torch.linalg.vector_norm(weights.detach(), dtype=torch.float64))
 
 
-def grad_norm(gradient: Tensor | None) -> float | None:
+def grad_norm(gradient: Weights | None) -> float | None:
     """|G|_F; None where there is no gradient."""
     return None if gradient is None else norm(gradient)
 
 
-def update_ratio(before: Tensor, after: Tensor) -> float | None:
+def update_ratio(before: Weights, after: Weights) -> float | None:
     """|W_after - W_before|_F / |W_after|_F; None for a matrix of zeros."""
     return _or_none(ratio(norm(after.double() - before.double()), norm(after)))
 
 
-def drift(weights: Tensor, start: Tensor, n_in: int = 0) -> float:
+def drift(weights: Weights, start: Weights, n_in: int = 0) -> float:
     """|W - S|_F / |S|_F; where S is 0, the norm of a start at N(0, 1/n_in) stands for |S|_F: sqrt(n_out) of a matrix.
 
     `n_in` is the input width of the matrix that they are a part of, where they are a part; 0: they are all of it.
@@ -71,7 +77,7 @@ def drift(weights: Tensor, start: Tensor, n_in: int = 0) -> float:
     return float(ratio(distance, reference_norm(norm(start), n_out)))
 
 
-def turn(weights: Tensor, start: Tensor) -> float | None:
+def turn(weights: Weights, start: Weights) -> float | None:
     """Angle between W and S in degrees, 0 to 180; None where either is 0. Exact for small angles."""
     there, here = start.detach().double().flatten(), weights.detach().double().flatten()
     if not (there.any() and here.any()):
@@ -82,14 +88,14 @@ def turn(weights: Tensor, start: Tensor) -> float | None:
     return math.degrees(math.atan2(float(sideways.norm()), float(size + along)))
 
 
-def descent(before: Tensor, after: Tensor, gradient: Tensor | None) -> float | None:
+def descent(before: Weights, after: Weights, gradient: Weights | None) -> float | None:
     """-<G, W_after - W_before>: nats that the update should gain on its batch, to first order; None without G."""
     if gradient is None:
         return None
     return -float(torch.dot((after.double() - before.double()).flatten(), gradient.double().flatten()))
 
 
-def alignment(before: Tensor, after: Tensor, gradient: Tensor | None) -> float | None:
+def alignment(before: Weights, after: Weights, gradient: Weights | None) -> float | None:
     """Cosine between the update and -G, -1 to 1; None where either is missing or 0."""
     gained = descent(before, after, gradient)
     if gained is None or gradient is None:
@@ -97,19 +103,19 @@ def alignment(before: Tensor, after: Tensor, gradient: Tensor | None) -> float |
     return _or_none(ratio(gained, norm(after.double() - before.double()) * norm(gradient)))
 
 
-def onward(weights: Tensor, start: Tensor, gradient: Tensor | None) -> float | None:
+def onward(weights: Weights, start: Weights, gradient: Weights | None) -> float | None:
     """Cosine between W - S and -G, -1 to 1; None where either is missing or 0."""
     return alignment(start, weights, gradient)
 
 
-def second_moment(running_mean: Tensor, updates: int, beta2: float) -> float | None:
+def second_moment(running_mean: Weights, updates: int, beta2: float) -> float | None:
     """sqrt(mean(v) / (1 - beta2^updates)): the root mean square of a weight's gradient, as Adam sees it."""
     debias = 1 - beta2**updates
     return math.sqrt(float(running_mean.double().mean()) / debias) if debias > 0 else None
 
 
-def singular_values(weights: Tensor) -> Tensor:
-    """All singular values of W [..., in, out], falling, float64 [..., min(in, out)]; a vector is a matrix of one row.
+def singular_values(weights: Weights) -> Float64[Tensor, "*batch rank"]:
+    """All singular values of W [*batch, n_in, n_out], falling, min(n_in, n_out) of them; a vector is one row.
 
     Roots of the eigenvalues of the smaller Gram matrix in float64: exact to 1e-8 of the largest, faster than an SVD.
     """
@@ -120,59 +126,59 @@ def singular_values(weights: Tensor) -> Tensor:
     return roots(narrow.mT @ narrow)
 
 
-def roots(gram: Tensor) -> Tensor:
-    """Square roots of the eigenvalues of symmetric [..., n, n], falling, what rounding made negative as 0; NaN where a
-    number of it is not finite."""
+def roots(gram: Float[Tensor, "*batch n n"]) -> Float[Tensor, "*batch n"]:
+    """Square roots of the eigenvalues of symmetric matrices, falling, what rounding made negative as 0; NaN where a
+    number of one is not finite."""
     finite = gram.isfinite().all(-1).all(-1)[..., None]
     found = torch.linalg.eigvalsh(torch.where(finite[..., None], gram, 0.0)).clamp_min(0).sqrt().flip(-1)
     return torch.where(finite, found, torch.nan)
 
 
-def spectral_norm(weights: Tensor) -> float:
+def spectral_norm(weights: Weights) -> float:
     """The largest singular value."""
     return float(singular_values(weights)[..., 0])
 
 
-def stable_rank(weights: Tensor) -> float | None:
+def stable_rank(weights: Weights) -> float | None:
     """|W|_F^2 / |W|_2^2, 1 to min(in, out); None for a matrix of zeros."""
     return _or_none(float(spectrum_summary(singular_values(weights).numpy())[1]))
 
 
-def effective_rank(weights: Tensor) -> float | None:
+def effective_rank(weights: Weights) -> float | None:
     """exp of the entropy of s / sum s, 1 to min(in, out); None for a matrix of zeros (Roy and Vetterli 2007)."""
     return _or_none(float(spectrum_summary(singular_values(weights).numpy())[2]))
 
 
-def participation_rank(weights: Tensor) -> float | None:
+def participation_rank(weights: Weights) -> float | None:
     """(sum s^2)^2 / sum s^4, 1 to min(in, out); None for a matrix of zeros."""
     matrix = weights.detach().double().reshape(-1, weights.shape[-1])
     gram = matrix @ matrix.mT if matrix.shape[0] < matrix.shape[1] else matrix.mT @ matrix
     return _or_none(float(participation(gram.numpy())))
 
 
-def participation(gram: np.ndarray) -> np.ndarray:
-    """tr(G)^2 / |G|_F^2 of Gram matrices [..., n, n]; NaN for zeros."""
+def participation(gram: Float[np.ndarray, "*batch n n"]) -> Float64[np.ndarray, "*batch"]:
+    """tr(G)^2 / |G|_F^2 of Gram matrices; NaN for zeros."""
     trace = np.trace(gram, axis1=-2, axis2=-1, dtype=np.float64)
     return ratio(trace**2, np.square(gram, dtype=np.float64).sum((-2, -1)))
 
 
-def symmetric_share(product: Tensor) -> float | None:
+def symmetric_share(product: Float[Tensor, "n n"]) -> float | None:
     """|(M + M^T) / 2|_F^2 / |M|_F^2 of a square M, 0 (antisymmetric) to 1 (symmetric); None for zeros."""
     matrix = product.detach().double()
     return _or_none(ratio(norm((matrix + matrix.mT) / 2) ** 2, norm(matrix) ** 2))
 
 
-def between(a: Tensor, b: Tensor) -> np.ndarray:
-    """Angle in degrees, 0 to 90, between spaces spanned by orthonormal columns a, b [..., n, k]: [...].
+def between(a: Float[Tensor, "*batch n k"], b: Float[Tensor, "*batch n k_b"]) -> Float[np.ndarray, "*batch"]:
+    """Angle in degrees, 0 to 90, between spaces spanned by orthonormal columns.
 
     The cosine is the root mean square of those of the k principal angles; for random spaces sqrt(k / n).
     """
     overlap = (a.mT @ b).square().sum((-2, -1)) / min(a.shape[-1], b.shape[-1])
-    return np.degrees(np.arccos(np.sqrt(overlap.clamp(0, 1).cpu().numpy())))
+    return np.asarray(np.degrees(np.arccos(np.sqrt(overlap.clamp(0, 1).cpu().numpy()))))
 
 
-def rotation(weights: Tensor, start: Tensor, k: int) -> float | None:
-    """Angle between the k strongest input directions (left singular vectors) of W and of S, [in, out].
+def rotation(weights: Float[Tensor, "n_in n_out"], start: Float[Tensor, "n_in n_out"], k: int) -> float | None:
+    """Angle between the k strongest input directions (left singular vectors) of W and of S.
 
     None where either is 0, or k is not below the rank that W can have.
     """
@@ -182,10 +188,10 @@ def rotation(weights: Tensor, start: Tensor, k: int) -> float | None:
     return float(between(now, then))
 
 
-def subspace_angle(a: Tensor, b: Tensor) -> float | None:
-    """Angle between the spaces of x that two matrices [in, out] read (their columns' spans).
+def subspace_angle(a: Float[Tensor, "n_in n_out"], b: Float[Tensor, "n_in n_out_b"]) -> float | None:
+    """Angle between the spaces of x that two matrices read (their columns' spans).
 
-    None where one reads everything (out >= in) or less than its width.
+    None where one reads everything (n_out >= n_in) or less than its width.
     """
     if a.shape[-1] >= a.shape[-2] or b.shape[-1] >= b.shape[-2]:
         return None
@@ -194,16 +200,18 @@ def subspace_angle(a: Tensor, b: Tensor) -> float | None:
     return float(between(*(torch.linalg.qr(m.detach().double())[0] for m in (a, b))))
 
 
-def row_drift(table: Tensor, start: Tensor, *, axis: int = 0) -> np.ndarray:
-    """|W[t] - S[t]| / |S[t]| for each row along `axis`, float32 [n_rows]; where S[t] is 0, 1 stands for |S[t]|."""
+def row_drift(
+    table: Float[Tensor, "n m"], start: Float[Tensor, "n m"], *, axis: int = 0
+) -> Float32[np.ndarray, "n_rows"]:
+    """|W[t] - S[t]| / |S[t]| for each row along `axis`; where S[t] is 0, 1 stands for |S[t]|."""
     table, start, across = table.detach(), start.detach(), 1 - axis
     moved = torch.linalg.vector_norm(table - start, dim=across).double()
     size = torch.linalg.vector_norm(start, dim=across).double()
     return (moved / torch.where(size > 0, size, 1.0)).float().cpu().numpy()
 
 
-def spectrum_summary(values: np.ndarray) -> np.ndarray:
-    """Spectral norm, stable and effective rank [3, ...] of falling singular values [..., k]; NaN where undefined."""
+def spectrum_summary(values: Float64[np.ndarray, "*batch k"]) -> Float64[np.ndarray, "3 *batch"]:
+    """Spectral norm, stable and effective rank of falling singular values; NaN where undefined."""
     top = values[..., 0]
     with np.errstate(divide="ignore", invalid="ignore"):
         stable = (values**2).sum(-1) / top**2

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from qkv.instruments.attention_stats import INDUCTION, STATISTICS, attention_stats, induction_score
 from qkv.randomness import generator
+from qkv.shapes import Int64
 from qkv.tasks.batch import Batch
 
 __all__ = ["INDUCTION", "Probe", "fixed_batch"]
@@ -104,8 +105,7 @@ class Probe:
     """What is run: a batch of the task's, and token ids that repeat; None where the model takes none."""
 
     batch: Any
-    repeated: Tensor | None
-    """int64 [1, 2 * period]"""
+    repeated: Int64[Tensor, "1 twice_period"] | None
 
     @staticmethod
     def of(task: Any, corpus: Any, model: Any, seed: int) -> "Probe | None":

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from qkv.instruments.measures import participation, roots
 from qkv.models.parts import Entry
+from qkv.shapes import Float, Float64
 
 __all__ = [
     "Blocks",
@@ -74,13 +75,13 @@ def circuits(entries: Sequence[Entry]) -> list[Circuit]:
     return out
 
 
-def head_blocks(entry: Entry, stored: Tensor) -> Tensor:
-    """The heads of a stored matrix as [n_heads, d_model, d_head] (W_O [n_heads, d_head, d_model]), a view."""
+def head_blocks(entry: Entry, stored: Float[Tensor, "n_in n_out"]) -> Float[Tensor, "n_heads rows columns"]:
+    """The heads of a stored matrix, [d_model, d_head] each (of W_O [d_head, d_model]), a view."""
     return stored.unflatten(entry.axis, (entry.n_heads, -1)).movedim(entry.axis, 0)
 
 
-def participation_ranks(blocks: Tensor) -> np.ndarray:
-    """(sum s^2)^2 / sum s^4 = tr(G)^2 / |G|_F^2 of each of [n, in, out], float64 [n]; NaN for zeros."""
+def participation_ranks(blocks: Float[Tensor, "n n_in n_out"]) -> Float64[np.ndarray, "n"]:
+    """(sum s^2)^2 / sum s^4 = tr(G)^2 / |G|_F^2 of each matrix; NaN for zeros."""
     gram = blocks @ blocks.mT if blocks.shape[-2] < blocks.shape[-1] else blocks.mT @ blocks
     return participation(gram.cpu().numpy())
 
@@ -89,17 +90,16 @@ def participation_ranks(blocks: Tensor) -> np.ndarray:
 class Blocks:
     """n matrices as columns, ready for everything that is asked of them: what two questions need is worked out once."""
 
-    columns: Tensor
-    """float64 [n, length, width]"""
+    columns: Float64[Tensor, "n length width"]
 
     @cached_property
-    def gram(self) -> Tensor:
-        """columns^T columns, [n, width, width]."""
+    def gram(self) -> Float64[Tensor, "n width width"]:
+        """columns^T columns."""
         return self.columns.mT @ self.columns
 
     @cached_property
-    def triangle(self) -> Tensor:
-        """L [n, width, width] of gram = L L^T; NaN where columns are dependent, from a condition number of 1e6 on."""
+    def triangle(self) -> Float64[Tensor, "n width width"]:
+        """L of gram = L L^T; NaN where columns are dependent, from a condition number of 1e6 on."""
         found, failed = torch.linalg.cholesky_ex(self.gram)
         diagonal = found.diagonal(dim1=-2, dim2=-1)
         dependent = (failed > 0) | ~(diagonal.amin(-1) > 1e-6 * diagonal.amax(-1))
@@ -156,11 +156,12 @@ class Heads:
         return blocks.pick([self._first[matrix][1] + which for matrix, which in places])
 
 
-def spectra(left: Tensor, right: Tensor | None = None, k: int = 0) -> tuple[np.ndarray, Tensor]:
-    """Falling singular values, float64 [n, r], and the k strongest directions read, orthonormal [n, n_in, k].
+def spectra(
+    left: Float[Tensor, "n n_in r"], right: Float[Tensor, "n r n_out"] | None = None, k: int = 0
+) -> tuple[Float64[np.ndarray, "n rank"], Float64[Tensor, "n n_in {k}"]]:
+    """Falling singular values, and the k strongest directions read, orthonormal.
 
-    Of W = left [n, n_in, n_out], or left [n, n_in, r] times right [n, r, n_out]. The directions are leading left
-    singular vectors, 0 where W is 0.
+    Of W = left, or left times right. The directions are leading left singular vectors, 0 where W is 0.
     """
     if right is not None:
         return product_spectra(Blocks(left.double()), Blocks(right.mT.double()), k)
@@ -171,7 +172,7 @@ def spectra(left: Tensor, right: Tensor | None = None, k: int = 0) -> tuple[np.n
 def own_spectra(blocks: Blocks, k: int = 0, *, is_wide: bool = False) -> tuple[np.ndarray, Tensor]:
     """The same of blocks no wider than long; `is_wide` where they stand for their transposes."""
     if not k:
-        return roots(blocks.gram).cpu().numpy(), blocks.columns[..., :0]
+        return roots(blocks.gram).cpu().numpy(), (blocks.gram if is_wide else blocks.columns)[..., :0]
     values, vectors = blocks.eigen
     strongest = vectors[..., -k:].flip(-1)
     top = strongest * (values[..., :1] > 0)[..., None] if is_wide else _normal(blocks.columns @ strongest)

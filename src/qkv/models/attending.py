@@ -11,8 +11,17 @@ import torch
 from torch import Tensor
 
 from qkv.models.calling import call
+from qkv.shapes import Float, Float32
 
-__all__ = ["Attending"]
+__all__ = ["Attending", "Hiding", "Keys", "Queries"]
+
+Queries = Float[Tensor, "batch n_heads query_pos d_head"]
+Keys = Float[Tensor, "batch n_kv_heads key_pos d_head"]
+"""Keys or values: n_heads is a multiple of n_kv_heads, and query head h reads head h // (n_heads / n_kv_heads)."""
+Hiding = Float[Tensor, "#batch 1 #query_pos key_pos"]
+"""What is added to scores: 0 where a key is seen, -inf where it is hidden."""
+Mass = Float32[Tensor, "batch n_heads query_pos"]
+"""log sum_j exp(score_ij) of each query."""
 
 
 class Attending:
@@ -26,25 +35,16 @@ class Attending:
         self._back.argtypes, self._back.restype = (*sizes, *8 * (pointer,)), None
 
     def attend(
-        self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, scale: float, *, causal: bool
-    ) -> tuple[Tensor, Tensor]:
-        """z [batch, head, pos, d], by position in memory, and log sum_j exp(score_ij), float32 [batch, head, pos]."""
+        self, q: Queries, k: Keys, v: Keys, bias: Hiding | None, scale: float, *, causal: bool
+    ) -> tuple[Queries, Mass]:
+        """z, which lies by position in memory, and what softmax divides by. `bias` is float32."""
         batch, heads, pos, d = q.shape
         z, mass = q.new_empty(batch, pos, heads, d), q.new_empty(batch, heads, pos, dtype=torch.float32)
         call(self._forward, *_sizes(q, k, bias, scale, causal), q, k, v, z, mass)
         return z.transpose(1, 2), mass
 
     def attend_back(
-        self,
-        dz: Tensor,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        mass: Tensor,
-        bias: Tensor | None,
-        scale: float,
-        *,
-        causal: bool,
+        self, dz: Queries, q: Queries, k: Keys, v: Keys, mass: Mass, bias: Hiding | None, scale: float, *, causal: bool
     ) -> tuple[Tensor, Tensor, Tensor]:
         """The gradients of q, k and v, of that of z."""
         dz, parts = dz.transpose(1, 2).contiguous(), (torch.empty_like(q), torch.empty_like(k), torch.empty_like(v))
@@ -53,7 +53,7 @@ class Attending:
 
 
 def _sizes(q: Tensor, k: Tensor, bias: Tensor | None, scale: float, causal: bool) -> tuple[Any, ...]:
-    """What a library is told of an attention; `bias` float32 [batch or 1, 1, queries or 1, keys]."""
+    """What a library is told of an attention."""
     batch, heads, queries, d = q.shape
     where: tuple[Any, ...] = (None, 0, 0)
     if bias is not None:

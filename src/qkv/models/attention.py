@@ -21,6 +21,7 @@ from qkv.models.masks import Visible, visible
 from qkv.models.norms import LayerNorm, RMSNorm, apply_norm
 from qkv.models.positions import Rotary, rotate
 from qkv.models.start import fill
+from qkv.shapes import Bool, Float, Int
 
 __all__ = ["MultiHeadAttention", "Drop", "SelfAttention", "Tap", "attend", "attend_explicit", "joined"]
 
@@ -33,7 +34,12 @@ Drop = Callable[[str, Tensor], Tensor]
 One that has `drop.onto(stream, site, tensor)` makes the sum with the residual stream itself."""
 
 
-def joined(stream: Tensor | None, drop: Drop | None, site: str, out: Tensor) -> Tensor:
+def joined(
+    stream: Float[Tensor, "batch pos d_model"] | None,
+    drop: Drop | None,
+    site: str,
+    out: Float[Tensor, "batch pos d_model"],
+) -> Float[Tensor, "batch pos d_model"]:
     """[stream +] drop(out): what a sublayer made, back on the residual stream."""
     if stream is None:
         return out if drop is None else drop(site, out)
@@ -43,11 +49,14 @@ def joined(stream: Tensor | None, drop: Drop | None, site: str, out: Tensor) -> 
     return stream + drop(site, out) if onto is None else onto(stream, site, out)
 
 
-def attend(q: Tensor, k: Tensor, v: Tensor, to: Visible, scale: float) -> Tensor:
-    """softmax(scale * q k^T + bias) v in one fused operator: z [batch, head, query_pos, d_head].
-
-    q [batch, head, query_pos, d_head]; k, v [batch, kv_head, key_pos, d_head] with head a multiple of kv_head.
-    """
+def attend(
+    q: Float[Tensor, "batch n_heads query_pos d_head"],
+    k: Float[Tensor, "batch n_kv_heads key_pos d_head"],
+    v: Float[Tensor, "batch n_kv_heads key_pos d_head"],
+    to: Visible,
+    scale: float,
+) -> Float[Tensor, "batch n_heads query_pos d_head"]:
+    """z = softmax(scale * q k^T + bias) v in one fused operator; n_heads is a multiple of n_kv_heads."""
     if fused.serves(q) and fused_attend.compiled_serves(q, k):
         return fused_attend.attend_compiled(q, k, v, to.bias, scale, causal=to.causal)
     if fused.serves(q) and fused_attend.products_serve(q, k):
@@ -60,15 +69,26 @@ def attend(q: Tensor, k: Tensor, v: Tensor, to: Visible, scale: float) -> Tensor
 
 
 def attend_explicit(
-    q: Tensor, k: Tensor, v: Tensor, to: Visible, scale: float, *, name: str = "", tap: Tap | None = None
-) -> tuple[Tensor, Tensor, Tensor]:
-    """The same by its formula: (z, scores, pattern), the latter two [batch, head, query_pos, key_pos].
+    q: Float[Tensor, "batch n_heads query_pos d_head"],
+    k: Float[Tensor, "batch n_kv_heads key_pos d_head"],
+    v: Float[Tensor, "batch n_kv_heads key_pos d_head"],
+    to: Visible,
+    scale: float,
+    *,
+    name: str = "",
+    tap: Tap | None = None,
+) -> tuple[
+    Float[Tensor, "batch n_heads query_pos d_head"],
+    Float[Tensor, "batch n_heads query_pos key_pos"],
+    Float[Tensor, "batch n_heads query_pos key_pos"],
+]:
+    """The same by its formula: (z, scores, pattern).
 
     Scores are scaled and -inf where a key is hidden, so pattern = softmax(scores) and its rows sum to 1. `tap` may
     replace scores and pattern on the way.
     """
     group = q.shape[1] // k.shape[1]
-    if group > 1:
+    if group > 1:  # each key/value head once for every query head that reads it: [batch, n_heads, key_pos, d_head]
         k, v = k.repeat_interleave(group, dim=1), v.repeat_interleave(group, dim=1)
     with torch.autocast(q.device.type, enabled=False):  # under bfloat16 scores are summed and kept in float32
         wide = torch.promote_types(torch.promote_types(q.dtype, k.dtype), torch.float32)
@@ -113,11 +133,15 @@ class SelfAttention(nn.Module):
         self.W_O = nn.Parameter(torch.empty(d_head, d_model))
         fill(self, start, 1, seed)
 
-    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """x [batch, pos, d_model] -> [batch, pos, d_model]; `mask` [batch, pos] bool is True for real tokens."""
+    def forward(
+        self, x: Float[Tensor, "batch pos d_model"], mask: Bool[Tensor, "batch pos"] | None = None
+    ) -> Float[Tensor, "batch pos d_model"]:
+        """What attention makes of x; `mask` is True for real tokens."""
         return self.forward_recorded(x, mask)[0]
 
-    def forward_recorded(self, x: Tensor, mask: Tensor | None = None) -> tuple[Tensor, dict[str, Tensor]]:
+    def forward_recorded(
+        self, x: Float[Tensor, "batch pos d_model"], mask: Bool[Tensor, "batch pos"] | None = None
+    ) -> tuple[Float[Tensor, "batch pos d_model"], dict[str, Tensor]]:
         """The same, and q, k, v, z [batch, pos, d_head] and scores, pattern [batch, query_pos, key_pos]."""
         to = visible(x.shape[1], x.shape[1], causal=self.causal, keys=mask, like=x)
         q, k, v = x @ self.W_Q, x @ self.W_K, x @ self.W_V
@@ -183,16 +207,15 @@ class MultiHeadAttention(nn.Module):
 
     def forward(
         self,
-        x: Tensor,
-        context: Tensor | None = None,
+        x: Float[Tensor, "batch query_pos d_model"],
+        context: Float[Tensor, "batch key_pos d_model"] | None = None,
         *,
-        mask: Tensor | None = None,
-        documents: Tensor | None = None,
-    ) -> Tensor:
-        """x [batch, query_pos, d_model] -> [batch, query_pos, d_model].
+        mask: Bool[Tensor, "batch key_pos"] | None = None,
+        documents: Int[Tensor, "batch query_pos"] | None = None,
+    ) -> Float[Tensor, "batch query_pos d_model"]:
+        """Attention of x over `context` (cross-attention), or over x itself.
 
-        Keys and values come from `context` [batch, key_pos, d_model] (cross-attention) or from x. `mask` [batch,
-        key_pos] bool is True for real tokens; `documents` [batch, pos] int64 keeps packed documents of x apart.
+        `mask` is True for real tokens; `documents` keeps packed documents of x apart.
 
         Raises ConfigError for documents beside a context, whose positions are others.
         """
@@ -200,16 +223,16 @@ class MultiHeadAttention(nn.Module):
 
     def forward_recorded(
         self,
-        x: Tensor,
-        context: Tensor | None = None,
+        x: Float[Tensor, "batch query_pos d_model"],
+        context: Float[Tensor, "batch key_pos d_model"] | None = None,
         *,
-        mask: Tensor | None = None,
-        documents: Tensor | None = None,
-    ) -> tuple[Tensor, dict[str, Tensor]]:
+        mask: Bool[Tensor, "batch key_pos"] | None = None,
+        documents: Int[Tensor, "batch query_pos"] | None = None,
+    ) -> tuple[Float[Tensor, "batch query_pos d_model"], dict[str, Tensor]]:
         """The same by the explicit path, and q, k, v, scores, pattern, z by name.
 
-        q, z [batch, head, query_pos, d_head]; k, v [batch, kv_head, key_pos, d_head]; scores, pattern [batch, head,
-        query_pos, key_pos]. q and k are taken after QK-norm and rotary turns.
+        q, z [batch, n_heads, query_pos, d_head]; k, v [batch, n_kv_heads, key_pos, d_head]; scores, pattern [batch,
+        n_heads, query_pos, key_pos]. q and k are taken after QK-norm and rotary turns.
         """
         record: dict[str, Tensor] = {}
 
@@ -228,23 +251,30 @@ class MultiHeadAttention(nn.Module):
         causal = self.causal and context is None
         return visible(x.shape[1], n_key, causal=causal, keys=mask, documents=documents, like=x)
 
-    def queries(self, x: Tensor, offset: int = 0, *, plain: bool = True) -> Tensor:
-        """q [batch, head, query_pos, d_head] of x [batch, query_pos, d_model], after QK-norm and rotary turns.
+    def queries(
+        self, x: Float[Tensor, "batch query_pos d_model"], offset: int = 0, *, plain: bool = True
+    ) -> Float[Tensor, "batch n_heads query_pos d_head"]:
+        """q of x, after QK-norm and rotary turns.
 
         `offset` is the position of x's first row; `plain` takes the norm by its formula.
         """
         return self._placed(self._heads(x, self.W_Q, self.b_Q), self.qnorm, offset, plain)
 
-    def keys_values(self, x: Tensor, offset: int = 0, *, plain: bool = True) -> tuple[Tensor, Tensor]:
-        """k and v [batch, kv_head, key_pos, d_head] of x [batch, key_pos, d_model], k normed and turned."""
+    def keys_values(
+        self, x: Float[Tensor, "batch key_pos d_model"], offset: int = 0, *, plain: bool = True
+    ) -> tuple[Float[Tensor, "batch n_kv_heads key_pos d_head"], Float[Tensor, "batch n_kv_heads key_pos d_head"]]:
+        """k and v of x, k normed and turned."""
         return self.keys(x, offset, plain=plain), self._heads(x, self.W_V, self.b_V)
 
-    def keys(self, x: Tensor, offset: int = 0, *, plain: bool = True) -> Tensor:
+    def keys(
+        self, x: Float[Tensor, "batch key_pos d_model"], offset: int = 0, *, plain: bool = True
+    ) -> Float[Tensor, "batch n_kv_heads key_pos d_head"]:
         """k alone."""
         return self._placed(self._heads(x, self.W_K, self.b_K), self.knorm, offset, plain)
 
     def _heads(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        return F.linear(x, weight.t(), bias).unflatten(-1, (-1, self.d_head)).transpose(1, 2)
+        beside = F.linear(x, weight.t(), bias)  # [batch, pos, heads * d_head]
+        return beside.unflatten(-1, (-1, self.d_head)).transpose(1, 2)  # heads split: [batch, heads, pos, d_head]
 
     def _placed(self, heads: Tensor, norm: RMSNorm | None, offset: int, plain: bool) -> Tensor:
         heads = heads if norm is None else apply_norm(norm, heads, plain=plain)
@@ -255,21 +285,21 @@ class MultiHeadAttention(nn.Module):
 
     def mix(
         self,
-        x: Tensor,
+        x: Float[Tensor, "batch query_pos d_model"],
         to: Visible,
         *,
         norm: nn.Module | None = None,
         skip: bool = False,
-        context: Tensor | None = None,
+        context: Float[Tensor, "batch key_pos d_model"] | None = None,
         cache: KVCache | None = None,
         layer: int = 0,
         name: str = "",
         drop: Drop | None = None,
         tap: Tap | None = None,
-    ) -> Tensor:
+    ) -> Float[Tensor, "batch query_pos d_model"]:
         """[x +] attention(norm(x)), with everything decided by the caller: a block's whole sublayer.
 
-        x [batch, query_pos, d_model] -> the same. `to` says what is visible; `norm` comes first and x is added where
+        `to` says what is visible; `norm` comes first and x is added where
         `skip`; `cache` and this attention's `layer` in it; `name` begins the names by which `drop` and `tap` are
         called. A `tap` switches to the explicit path.
         """
@@ -334,4 +364,4 @@ class MultiHeadAttention(nn.Module):
             q, k, v = tap(f"{name}.q", q), tap(f"{name}.k", k), tap(f"{name}.v", v)
             z, _, _ = attend_explicit(q, k, v, to, self.scale, name=name, tap=tap)
             z = tap(f"{name}.z", z)
-        return z.transpose(1, 2).flatten(2)
+        return z.transpose(1, 2).flatten(2)  # heads merged: [batch, n_heads, query_pos, d_head] side by side again

@@ -6,11 +6,12 @@ from torch import Tensor, nn
 
 from qkv.models import fused
 from qkv.models.attention import Drop, MultiHeadAttention, Tap, joined
-from qkv.models.cache import KVCache
+from qkv.models.cache import Cache
 from qkv.models.layout import Layout, Sizes
 from qkv.models.lstm import MIXERS
 from qkv.models.masks import Visible
 from qkv.models.norms import ACTIVATIONS, LayerNorm, RMSNorm, apply_norm, make_norm
+from qkv.shapes import Float
 
 __all__ = ["MLP", "Block"]
 
@@ -32,9 +33,9 @@ class MLP(nn.Module):
         self.b_in = nn.Parameter(torch.empty(d_mlp)) if bias else None
         self.b_out = nn.Parameter(torch.empty(d_model)) if bias else None
 
-    def forward(self, x: Tensor) -> Tensor:
-        """[..., d_model] -> [..., d_model]."""
-        hidden = F.linear(x, self.W_in.t(), self.b_in)
+    def forward(self, x: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch d_model"]:
+        """By the formula above, at each position by itself."""
+        hidden = F.linear(x, self.W_in.t(), self.b_in)  # wider here: [..., d_mlp]
         if self.W_gate is not None:
             hidden = F.silu(F.linear(x, self.W_gate.t())) * hidden
         else:
@@ -43,15 +44,15 @@ class MLP(nn.Module):
 
     def mix(
         self,
-        x: Tensor,
+        x: Float[Tensor, "batch pos d_model"],
         *,
         norm: nn.Module | None = None,
         skip: bool = False,
         name: str = "",
         drop: Drop | None = None,
         tap: Tap | None = None,
-    ) -> Tensor:
-        """[x +] mlp(norm(x)): a block's whole sublayer, see `MultiHeadAttention.mix`. x [batch, pos, d_model]."""
+    ) -> Float[Tensor, "batch pos d_model"]:
+        """[x +] mlp(norm(x)): a block's whole sublayer, see `MultiHeadAttention.mix`."""
         if tap is None and self.kind not in ("relu", "silu") and fused.serves(x):
             h, inside = (x, norm.fast) if isinstance(norm, RMSNorm | LayerNorm) else (norm(x) if norm else x, None)
             joint = skip and drop is None and h is x
@@ -98,16 +99,16 @@ class Block(nn.Module):
 
     def forward(
         self,
-        x: Tensor,
+        x: Float[Tensor, "batch pos d_model"],
         to: Visible,
         *,
-        context: Tensor | None = None,
+        context: Float[Tensor, "batch context_pos d_model"] | None = None,
         to_context: Visible | None = None,
-        cache: KVCache | None = None,
+        cache: Cache | None = None,
         drop: Drop | None = None,
         tap: Tap | None = None,
-    ) -> Tensor:
-        """x [batch, pos, d_model] -> [batch, pos, d_model]."""
+    ) -> Float[Tensor, "batch pos d_model"]:
+        """The residual stream after this block, given that before it."""
         name = self.name
         x = tap(f"{name}.resid_pre", x) if tap else x
         around = {"skip": self.skip, "drop": drop, "tap": tap}

@@ -6,8 +6,9 @@ import torch
 from torch import Tensor
 
 from qkv.errors import ConfigError
+from qkv.shapes import Float, Int
 
-__all__ = ["KVCache", "SplitCache", "StateCache"]
+__all__ = ["Cache", "KVCache", "SplitCache", "StateCache"]
 
 ROOM = 32
 """Newest positions that a `SplitCache` keeps apart."""
@@ -44,8 +45,13 @@ class KVCache:
         """Keys and values, [layer, 2, batch, kv_head, n_ctx, d_head], of which `length` positions are filled."""
         return self._store
 
-    def append(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """Store new k, v [batch, kv_head, new_pos, d_head]; return all of that layer [batch, kv_head, key_pos, d_head].
+    def append(
+        self,
+        layer: int,
+        k: Float[Tensor, "batch n_kv_heads new_pos d_head"],
+        v: Float[Tensor, "batch n_kv_heads new_pos d_head"],
+    ) -> tuple[Float[Tensor, "batch n_kv_heads key_pos d_head"], Float[Tensor, "batch n_kv_heads key_pos d_head"]]:
+        """Store the new k and v; return all of that layer.
 
         Raises ConfigError where the new positions do not fit.
         """
@@ -63,8 +69,8 @@ class KVCache:
             self._context[layer] = make()
         return self._context[layer]
 
-    def select(self, rows: Tensor) -> None:
-        """Let row i from now on be what row rows[i] was, int64 [new_batch]: beams that part, sequences that end."""
+    def select(self, rows: Int[Tensor, "new_batch"]) -> None:
+        """Let row i from now on be what row rows[i] was: beams that part, sequences that end."""
         kept = self._store[:, :, :, :, : self.length].index_select(2, rows)
         if len(rows) > self._store.shape[2]:
             shape = list(self._store.shape)
@@ -156,8 +162,8 @@ class StateCache:
         self.states: dict[int, tuple[Tensor, Tensor]] = {}
         """Layer -> its h and c, [batch, width]; empty before the first position."""
 
-    def select(self, rows: Tensor) -> None:
-        """Let row i from now on be what row rows[i] was, int64 [new_batch]."""
+    def select(self, rows: Int[Tensor, "new_batch"]) -> None:
+        """Let row i from now on be what row rows[i] was."""
         self.states = {
             layer: (h.index_select(0, rows), c.index_select(0, rows)) for layer, (h, c) in self.states.items()
         }
@@ -166,3 +172,7 @@ class StateCache:
     def advance(self, n: int) -> None:
         """Count `n` positions as read, after every layer has read them."""
         self.length += n
+
+
+Cache = KVCache | StateCache
+"""What a model of either kind keeps."""

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from qkv import native
 from qkv.models.cache import SplitCache
+from qkv.shapes import Float32
 
 __all__ = ["KINDS", "CompiledSteps", "serves"]
 
@@ -119,8 +120,8 @@ class CompiledSteps:
         for row, tensors in zip(self._table, cache.memory(), strict=True):
             row[_KEYS:] = [t.data_ptr() for t in tensors] + [0] * (4 - len(tensors))
 
-    def step(self, x: Tensor, cache: SplitCache) -> Tensor:
-        """x [batch, d_model] of the next token -> logits [batch, d_vocab]; overwrites x."""
+    def step(self, x: Float32[Tensor, "batch d_model"], cache: SplitCache) -> Float32[Tensor, "batch d_vocab"]:
+        """Logits after the token whose vectors x are; overwrites x."""
         if cache.n_settled != self._n_settled:
             self._find(cache)
         self._table[:, _TURNS] = self._first_turns + cache.length * self._next_turn

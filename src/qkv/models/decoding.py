@@ -22,6 +22,7 @@ from qkv.models.cache import KVCache, SplitCache
 from qkv.models.compiled_decoding import CompiledSteps
 from qkv.models.compiled_decoding import serves as compiled_serves
 from qkv.models.norms import LayerNorm, RMSNorm
+from qkv.shapes import Float, Int
 
 __all__ = ["Decoding", "serves"]
 
@@ -273,8 +274,8 @@ class Decoding:
         layer = self._layers[0]
         self._heads = _Heads(cache.batch, layer.n_heads, layer.n_kv, layer.d_head, layer.W_O)
 
-    def step(self, ids: Tensor) -> Tensor:
-        """ids int64 [batch], the next token of each sequence -> logits [batch, d_vocab] for the one after it."""
+    def step(self, ids: Int[Tensor, "batch"]) -> Float[Tensor, "batch d_vocab"]:
+        """Given the next token of each sequence, the logits for the one after it."""
         cache = self.cache
         x = self._embedded(ids, cache.length)
         if self._compiled is not None:

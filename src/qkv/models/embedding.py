@@ -10,6 +10,7 @@ from qkv.errors import ConfigError
 from qkv.models.layout import Layout, Patches, Sizes
 from qkv.models.norms import ACTIVATIONS, make_norm
 from qkv.models.positions import SINES, Sinusoidal2D
+from qkv.shapes import Float, Int, UInt8
 
 __all__ = ["ClassHead", "Embedding", "Head", "PatchEmbedding", "pool"]
 
@@ -31,12 +32,16 @@ class Embedding(nn.Module):
         self.sines = SINES[layout.positions](sizes.d_model) if layout.positions in SINES else None
 
     def forward(
-        self, ids: Tensor, positions: Tensor | None = None, offset: int = 0, types: Tensor | None = None
-    ) -> Tensor:
-        """ids [batch, pos] int64 (or vectors [batch, pos, d_model]) -> [batch, pos, d_model].
+        self,
+        ids: Int[Tensor, "batch pos"] | Float[Tensor, "batch pos d_model"],
+        positions: Int[Tensor, "batch pos"] | None = None,
+        offset: int = 0,
+        types: Int[Tensor, "batch pos"] | None = None,
+    ) -> Float[Tensor, "batch pos d_model"]:
+        """The vectors that enter the first block, of token ids or of vectors.
 
-        `positions` [batch, pos] int64 where they are not offset, offset + 1, ...; `types` [batch, pos] int64 says which
-        row of W_type is added (None: the first).
+        `positions` where they are not offset, offset + 1, ...; `types` says which row of W_type is added (None: the
+        first).
 
         Raises ConfigError for a text longer than n_ctx, ids where vectors are expected, or types without a W_type.
         """
@@ -83,8 +88,11 @@ class PatchEmbedding(nn.Module):
         turned = layout.positions == "sinusoidal"
         self.sines = Sinusoidal2D(sizes.d_model, patches.grid, int(has_class)) if turned else None
 
-    def cut(self, pixels: Tensor) -> Tensor:
-        """pixels [batch, channels, height, width], 0..1 or uint8 -> standardised [batch, n_patches, n_values].
+    def cut(
+        self,
+        pixels: UInt8[Tensor, "batch channels height width"] | Float[Tensor, "batch channels height width"],
+    ) -> Float[Tensor, "batch n_patches n_values"]:
+        """The patches of images, standardised; floating-point pixels are in 0..1.
 
         Raises ConfigError for images of another shape.
         """
@@ -100,9 +108,13 @@ class PatchEmbedding(nn.Module):
         return F.unfold(x, cut.patch, stride=cut.step).transpose(1, 2)
 
     def forward(
-        self, pixels: Tensor, positions: Tensor | None = None, offset: int = 0, types: Tensor | None = None
-    ) -> Tensor:
-        """pixels [batch, channels, height, width], in 0..1 or uint8 -> [batch, n_ctx, d_model].
+        self,
+        pixels: UInt8[Tensor, "batch channels height width"] | Float[Tensor, "batch channels height width"],
+        positions: None = None,
+        offset: int = 0,
+        types: None = None,
+    ) -> Float[Tensor, "batch n_ctx d_model"]:
+        """The vectors that enter the first block; floating-point pixels are in 0..1.
 
         Raises ConfigError for images of another shape.
         """
@@ -134,14 +146,16 @@ class Head(nn.Module):
         self.W_U = None if tied else nn.Parameter(torch.empty(sizes.d_model, sizes.d_vocab))
         self.b_U = nn.Parameter(torch.empty(sizes.d_vocab)) if bias else None
 
-    def transformed(self, h: Tensor) -> Tensor:
-        """What W_U is applied to, of h [..., d_model]: the same shape; h itself without a transform."""
+    def transformed(self, h: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch d_model"]:
+        """What W_U is applied to; h itself without a transform."""
         if self.W_transform is None or self.act is None or self.norm_u is None:
             return h
         return self.norm_u(self.act(F.linear(h, self.W_transform.t(), self.b_transform)))
 
-    def forward(self, h: Tensor, W_E: Tensor | None) -> Tensor:
-        """h [..., d_model] -> logits [..., d_vocab]."""
+    def forward(
+        self, h: Float[Tensor, "*batch d_model"], W_E: Float[Tensor, "d_vocab d_model"] | None
+    ) -> Float[Tensor, "*batch d_vocab"]:
+        """Logits; `W_E` is what a tied head reads."""
         h = self.transformed(h)
         if self.W_U is not None:
             return F.linear(h, self.W_U.t(), self.b_U)
@@ -157,15 +171,17 @@ class ClassHead(nn.Module):
         self.W_cls = nn.Parameter(torch.empty(d_model, n_classes))
         self.b_cls = nn.Parameter(torch.empty(n_classes))
 
-    def forward(self, h: Tensor) -> Tensor:
-        """h [..., d_model] -> logits [..., n_classes]."""
+    def forward(self, h: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch n_classes"]:
+        """Logits of the classes."""
         return F.linear(h, self.W_cls.t(), self.b_cls)
 
 
-def pool(h: Tensor, owners: Tensor, n: int) -> Tensor:
-    """The mean of the positions that belong to each of n texts: h [batch, pos, d_model] -> [n, d_model].
+def pool(
+    h: Float[Tensor, "batch pos d_model"], owners: Int[Tensor, "batch pos"], n: int
+) -> Float[Tensor, "{n} d_model"]:
+    """The mean of the positions that belong to each of n texts.
 
-    `owners` [batch, pos] int64 is the number of the text that a position belongs to; others (such as -1 or n) belong to
+    `owners` is the number of the text that a position belongs to; others (such as -1 or n) belong to
     none. Several texts may share a row. A product with a matrix of shares: the same bits whatever the thread count.
     """
     member = owners.flatten()[None, :] == torch.arange(n, device=owners.device)[:, None]

@@ -4,17 +4,36 @@ They are what compiled ones (`passes`) must equal, in values and gradients, and 
 """
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-__all__ = ["Formulas", "Heads", "Kept", "NormKind", "Sides", "wide_dtype"]
+from qkv.shapes import Complex, Float
 
-Sides = tuple[Tensor, Tensor, Tensor]
-Kept = tuple[Tensor | None, Tensor | None, Tensor | None]
-"""What a pass leaves for the one back."""
+__all__ = ["Bias", "Gain", "Formulas", "Heads", "Kept", "NormKind", "Rows", "Product", "Sides", "Weight", "wide_dtype"]
+
+Rows = Float[Tensor, "n d"]
+"""One row for each position: what goes into a product."""
+Weight = Float[Tensor, "d m"]
+Product = Float[Tensor, "n m"]
+"""What comes out of the product of `Rows` and `Weight`."""
+Gain = Float[Tensor, "d"]
+"""A number for each column of `Rows`: gains and biases of a norm."""
+Bias = Float[Tensor, "m"]
+"""A number for each column of `Product`: the bias of a product."""
+Sides = tuple[
+    Float[Tensor, "batch n_heads pos d_head"],
+    Float[Tensor, "batch n_kv_heads pos d_head"],
+    Float[Tensor, "batch n_kv_heads pos d_head"],
+]
+"""q, k and v."""
+Gains = tuple[Float[Tensor, "d_head"], Float[Tensor, "d_head"]]
+"""Of QK-norm: q's and k's."""
+Kept = Sequence[Tensor | None]
+"""What a pass leaves for the one back: three, or None in their places."""
 
 
 class NormKind(NamedTuple):
@@ -31,8 +50,8 @@ class Heads(NamedTuple):
     n_heads: int
     n_kv_heads: int
     d_head: int
-    turn: Tensor | None
-    """cos + i sin of the rotary angles, complex [pos, d_head / 2]; None: no turn."""
+    turn: Complex[Tensor, "pos half"] | None
+    """cos + i sin of the rotary angles of half the numbers of a head; None: no turn."""
     qk_eps: float
     """eps of QK-norm."""
 
@@ -60,10 +79,8 @@ class Formulas:
 
     # norms
 
-    def norm(
-        self, x: Tensor, gain: Tensor, bias: Tensor | None, kind: NormKind, dtype: torch.dtype
-    ) -> tuple[Tensor, Kept]:
-        """y = g u + b, u = r (x - mean), r = 1 / rms(x - mean), mean 0 for RMSNorm: x [n, d] -> y [n, d] of `dtype`."""
+    def norm(self, x: Rows, gain: Gain, bias: Gain | None, kind: NormKind, dtype: torch.dtype) -> tuple[Rows, Kept]:
+        """y = g u + b, of `dtype`, u = r (x - mean), r = 1 / rms(x - mean), mean 0 for RMSNorm."""
         rows = x.to(wide_dtype(x.dtype))
         if kind.centred:
             gain, bias = gain.to(rows.dtype), None if bias is None else bias.to(rows.dtype)
@@ -74,8 +91,8 @@ class Formulas:
         return (u * gain).to(dtype), (u, r, None)
 
     def norm_back(
-        self, dy: Tensor, kept: Kept, gain: Tensor, bias: Tensor | None, kind: NormKind, onto: Tensor | None
-    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        self, dy: Rows, kept: Kept, gain: Gain, bias: Gain | None, kind: NormKind, onto: Rows | None
+    ) -> tuple[Rows, Gain, Gain | None]:
         """dx = r (g dy - [mean(g dy)] - u mean(g dy u)) [+ onto], dg = sum_n dy u, db = sum_n dy. May overwrite dy."""
         if kind.centred:
             x, mean, r = kept
@@ -103,45 +120,43 @@ class Formulas:
         """
         return dtype
 
-    def product(self, y: Tensor, W: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    def product(self, y: Rows, W: Weight, bias: Bias | None) -> tuple[Product, Bias | None]:
         """y W + b, and what of b is still to be added by the pass that follows."""
         return (y @ W if bias is None else torch.addmm(bias.to(y.dtype), y, W)), None
 
-    def product_back(self, d: Tensor, W: Tensor) -> Tensor:
+    def product_back(self, d: Product, W: Weight) -> Rows:
         """d W^T."""
         return d @ W.t()
 
-    def sum_back(self, d: Tensor, W: Tensor, d2: Tensor, W2: Tensor) -> Tensor:
+    def sum_back(self, d: Product, W: Weight, d2: Product, W2: Weight) -> Rows:
         """d W^T + d2 W2^T."""
         return (d @ W.t()).addmm_(d2, W2.t())
 
-    def plus_product(self, x: Tensor, y: Tensor, W: Tensor, bias: Tensor | None) -> Tensor:
+    def plus_product(self, x: Product, y: Rows, W: Weight, bias: Bias | None) -> Product:
         """x + y W + b of rows, in the dtype of x: back onto the residual stream."""
         if x.dtype == y.dtype:
             out = torch.addmm(x, y, W)
             return out if bias is None else out.add_(bias)
         return x + self.product(y, W, bias)[0]
 
-    def hidden(self, kind: str, y: Tensor, W: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor]:
+    def hidden(self, kind: str, y: Rows, W: Weight, bias: Bias | None) -> tuple[Product, Product]:
         """s = act(y W + b), and what the slope is made of."""
         return self.activate(kind, *self.product(y, W, bias))
 
-    def hidden_back(
-        self, kind: str, d: Tensor, W: Tensor, kept: Tensor, *, summed: bool
-    ) -> tuple[Tensor, Tensor | None]:
+    def hidden_back(self, kind: str, d: Product, W: Weight, kept: Rows, *, summed: bool) -> tuple[Rows, Gain | None]:
         """dc = act'(c) d W^T; where asked its sum over rows, or None where `weight_grad` makes that on its way."""
         factor = 2 if kind == "relu2" else 1
         ds = torch.addmm(d.new_empty(()), d, W.t(), beta=0, alpha=factor)
         return self.slope(kind, ds, kept, summed=summed)
 
-    def gated(self, y: Tensor, W: Tensor, W_gate: Tensor, bias: Tensor | None) -> tuple[Tensor, Kept]:
+    def gated(self, y: Rows, W: Weight, W_gate: Weight, bias: Bias | None) -> tuple[Product, Kept]:
         """s = silu(g) c, g = y W_gate, c = y W + b, and what is kept for the way back."""
         c = y @ W if bias is None else torch.addmm(bias.to(y.dtype), y, W)
         g = y @ W_gate
         s, a = self.gate(g, c)
         return s, (a, g, c)
 
-    def gated_back(self, d: Tensor, W: Tensor, kept: Kept) -> tuple[Tensor, Tensor]:
+    def gated_back(self, d: Product, W: Weight, kept: Kept) -> tuple[Rows, Rows]:
         """dc and dg of ds = d W^T."""
         a, g, c = kept
         assert g is not None and c is not None
@@ -149,7 +164,7 @@ class Formulas:
 
     # the MLP
 
-    def activate(self, kind: str, c: Tensor, bias: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    def activate(self, kind: str, c: Product, bias: Bias | None = None) -> tuple[Product, Product]:
         """s = act(c [+ b]), and what the slope is made of. May overwrite c.
 
         relu2: s = a a with a = relu(c), which is half the slope; gelu_tanh: the slope is made beside s; gelu: of c.
@@ -160,17 +175,17 @@ class Formulas:
             return a * a, a
         return _gelu_tanh(c) if kind == "gelu_tanh" else (F.gelu(c), c)
 
-    def slope(self, kind: str, ds: Tensor, kept: Tensor, *, summed: bool) -> tuple[Tensor, Tensor | None]:
+    def slope(self, kind: str, ds: Product, kept: Product, *, summed: bool) -> tuple[Product, Bias | None]:
         """dc = act'(c) ds (half of it for relu2), and where asked its sum over rows. May overwrite ds."""
         dc = torch.ops.aten.gelu_backward(ds, kept) if kind == "gelu" else ds.mul_(kept)
         return dc, dc.sum(0, dtype=wide_dtype(dc.dtype)) if summed else None
 
-    def gate(self, g: Tensor, c: Tensor) -> tuple[Tensor, Tensor | None]:
+    def gate(self, g: Product, c: Product) -> tuple[Product, Product | None]:
         """s = silu(g) c, and silu(g) for the way back."""
         a = F.silu(g)
         return a * c, a
 
-    def gate_back(self, ds: Tensor, g: Tensor, c: Tensor, a: Tensor | None) -> tuple[Tensor, Tensor]:
+    def gate_back(self, ds: Product, g: Product, c: Product, a: Product | None) -> tuple[Product, Product]:
         """dc = silu(g) ds and dg = silu'(g) c ds. May overwrite ds."""
         assert a is not None
         dc = ds * a
@@ -178,16 +193,20 @@ class Formulas:
 
     # weights
 
-    def weight_grad(self, x: Tensor, d: Tensor, summed: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        """dW = x^T d of rows x [n, a] and d [n, b]; db = sum_n of `summed`, d as it was before it was rounded."""
+    def weight_grad(self, x: Rows, d: Product, summed: Product | None) -> tuple[Weight, Bias | None]:
+        """dW = x^T d; db = sum_n of `summed`, d as it was before it was rounded."""
         return x.t() @ d, None if summed is None else summed.sum(0, dtype=wide_dtype(summed.dtype))
 
     # heads
 
     def place(
-        self, h: Tensor, bias: Tensor | None, gains: tuple[Tensor, Tensor] | None, heads: Heads
+        self,
+        h: Float[Tensor, "batch pos all_heads d_head"],
+        bias: Float[Tensor, "all_heads*d_head"] | None,
+        gains: Gains | None,
+        heads: Heads,
     ) -> tuple[Sides, Kept]:
-        """q, k, v [batch, head, pos, d_head] of the joined products h [batch, pos, heads, d_head]; may overwrite h.
+        """q, k, v of their joined products h; may overwrite h.
 
         `bias` is what `product` left of theirs. Of q and k each head is normed (q' = g q / rms(q)) and turned
         (q'' = e^{ia} q').
@@ -209,9 +228,13 @@ class Formulas:
         return (_by_head(q, dtype), _by_head(k, dtype), _by_head(v, dtype)), (u, r, gain)
 
     def place_back(
-        self, grads: tuple[Tensor | None, Tensor | None, Tensor | None], kept: Kept, heads: Heads, like: Tensor
-    ) -> tuple[Tensor, tuple[Tensor, Tensor] | None]:
-        """dh [batch, pos, heads, d_head] as `like`, of dq, dk, dv (None: zero); and the gradients of the gains.
+        self,
+        grads: tuple[Tensor | None, Tensor | None, Tensor | None],
+        kept: Kept,
+        heads: Heads,
+        like: Float[Tensor, "batch pos *width"],
+    ) -> tuple[Float[Tensor, "batch pos all_heads d_head"], Gains | None]:
+        """dh, of the dtype of `like`, of dq, dk, dv (None: zero); and the gradients of the gains.
 
         With u = q / rms(q): du = g e^{-ia} dq'', dg = sum du u, dq = r (du - u <du, u> / d_head).
         """

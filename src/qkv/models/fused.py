@@ -20,7 +20,8 @@ from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
 from qkv.models import passes
-from qkv.models.formulas import Formulas, Heads, Kept, NormKind, wide_dtype
+from qkv.models.formulas import Formulas, Gains, Heads, Kept, NormKind, wide_dtype
+from qkv.shapes import Float
 
 __all__ = ["Heads", "Norm", "NormKind", "attention_in", "attention_out", "mlp", "norm", "product_dtype", "serves"]
 
@@ -30,17 +31,17 @@ Grads = tuple[Tensor | None, ...]
 class Norm(NamedTuple):
     """The norm before a part of a block, as the fast path takes it."""
 
-    gain: Tensor
-    bias: Tensor | None
+    gain: Float[Tensor, "d"]
+    bias: Float[Tensor, "d"] | None
     kind: NormKind
 
 
-def serves(x: Tensor) -> bool:
+def serves(x: Float[Tensor, "..."]) -> bool:
     """Whether the fast path is the right one for `x`: a CPU tensor in eager mode."""
     return x.device.type == "cpu" and not torch.compiler.is_compiling()
 
 
-def product_dtype(x: Tensor) -> torch.dtype:
+def product_dtype(x: Float[Tensor, "..."]) -> torch.dtype:
     """The dtype of matrix products on `x`: its own, or autocast's."""
     kind = x.device.type
     return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
@@ -54,8 +55,8 @@ def _rows(x: Tensor) -> Tensor:
 # A norm by itself -----------------------------------------------------------------------------------------------------
 
 
-def norm(x: Tensor, how: Norm) -> Tensor:
-    """The norm of x [..., d] over its last axis, of x's dtype."""
+def norm(x: Float[Tensor, "*batch d"], how: Norm) -> Float[Tensor, "*batch d"]:
+    """The norm of x over its last axis, of x's dtype."""
     return _Norm.apply(x, *how)
 
 
@@ -80,14 +81,19 @@ class _Norm(Function):
 
 
 def attention_in(
-    x: Tensor,
+    x: Float[Tensor, "batch pos d_model"],
     norm: Norm | None,
     weights: tuple[Tensor, Tensor, Tensor],
     biases: tuple[Tensor, Tensor, Tensor] | None,
-    gains: tuple[Tensor, Tensor] | None,
+    gains: Gains | None,
     heads: Heads,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """q [batch, head, pos, d_head], k and v [batch, kv_head, pos, d_head] of x [batch, pos, d_model]; and x, handed on.
+) -> tuple[
+    Float[Tensor, "batch n_heads pos d_head"],
+    Float[Tensor, "batch n_kv_heads pos d_head"],
+    Float[Tensor, "batch n_kv_heads pos d_head"],
+    Float[Tensor, "batch pos d_model"],
+]:
+    """q, k and v of x; and x, handed on.
 
     `norm` comes first (None: x enters as it is), `weights` are W_Q, W_K, W_V, `biases` b_Q, b_K, b_V, `gains` those of
     QK-norm (None: none). With rotary turns the coordinates of q and k may come in another order, the same for both,
@@ -247,8 +253,13 @@ def _normed(
 # Attention, back onto the residual stream -----------------------------------------------------------------------------
 
 
-def attention_out(residual: Tensor | None, z: Tensor, W_O: Tensor, b_O: Tensor | None) -> Tensor:
-    """residual + concat_h(z_h) W_O + b_O: residual [batch, pos, d_model] or None, z [batch, head, pos, d_head]."""
+def attention_out(
+    residual: Float[Tensor, "batch pos d_model"] | None,
+    z: Float[Tensor, "batch n_heads pos d_head"],
+    W_O: Float[Tensor, "n_heads*d_head d_model"],
+    b_O: Float[Tensor, "d_model"] | None,
+) -> Float[Tensor, "batch pos d_model"]:
+    """[residual +] concat_h(z_h) W_O + b_O."""
     return _AttentionOut.apply(residual, z, W_O, b_O, product_dtype(z))
 
 
@@ -290,15 +301,17 @@ class _AttentionOut(Function):
 
 
 def mlp(
-    x: Tensor,
+    x: Float[Tensor, "*batch d_model"],
     norm: Norm | None,
     kind: str,
-    weights: tuple[Tensor, Tensor | None, Tensor],
-    biases: tuple[Tensor | None, Tensor | None],
+    weights: tuple[
+        Float[Tensor, "d_model d_mlp"], Float[Tensor, "d_model d_mlp"] | None, Float[Tensor, "d_mlp d_model"]
+    ],
+    biases: tuple[Float[Tensor, "d_mlp"] | None, Float[Tensor, "d_model"] | None],
     *,
     residual: bool,
-) -> Tensor:
-    """[x +] act(norm(x) W_in + b_in) W_out + b_out, x [batch, pos, d_model] -> the same; `kind` as in `Layout.mlp`.
+) -> Float[Tensor, "*batch d_model"]:
+    """[x +] act(norm(x) W_in + b_in) W_out + b_out; `kind` as in `Layout.mlp`.
 
     `norm` comes first (None: x enters as it is); `weights` are W_in, W_gate (of swiglu) and W_out, `biases` b_in and
     b_out.

@@ -20,8 +20,10 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
+from qkv.models.attending import Hiding, Keys, Queries
 from qkv.models.fused import product_dtype
 from qkv.models.passes import Attending, attending_for
+from qkv.shapes import Float
 
 __all__ = ["attend_by_products", "attend_compiled", "compiled_serves", "products_serve"]
 
@@ -37,28 +39,24 @@ AT_ONCE = 2**20
 """Entries of the pattern worked on at a time, and most of one that is kept."""
 
 
-def products_serve(q: Tensor, k: Tensor) -> bool:
+def products_serve(q: Queries, k: Keys) -> bool:
     """Whether this path is the faster one."""
     return k.shape[2] <= LONGEST.get(product_dtype(q), 0)
 
 
-def attend_by_products(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, scale: float) -> Tensor:
-    """z [batch, head, query_pos, d_head] of q of that shape and k, v [batch, kv_head, key_pos, d_head].
-
-    `bias`, 0 or -inf, broadcasts to [batch, head, query_pos, key_pos] and has size 1 in the place of head; None: all
-    keys are seen. Query head h reads key head h // (heads / kv_heads).
-    """
+def attend_by_products(q: Queries, k: Keys, v: Keys, bias: Hiding | None, scale: float) -> Queries:
+    """z; without a `bias` all keys are seen."""
     dtype = product_dtype(q)
     return _Attend.apply(q.to(dtype), k.to(dtype), v.to(dtype), bias, scale)
 
 
-def compiled_serves(q: Tensor, k: Tensor) -> bool:
+def compiled_serves(q: Queries, k: Keys) -> bool:
     """Whether attention is compiled here for tensors like these, and serves keys of this number and width."""
     there = q.dtype == product_dtype(q) and attending_for(q, k.shape[2]) is not None
     return there and k.shape[2] <= LONGEST_COMPILED[q.dtype] and q.shape[3] <= WIDEST_COMPILED
 
 
-def attend_compiled(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, scale: float, *, causal: bool) -> Tensor:
+def attend_compiled(q: Queries, k: Keys, v: Keys, bias: Hiding | None, scale: float, *, causal: bool) -> Queries:
     """The same as compiled for this processor, which keeps no pattern: the scores are made once more on the way back.
 
     z lies by position in memory, as the product with W_O reads it.
@@ -87,8 +85,8 @@ class _Compiled(Function):
         return *by.attend_back(dz.to(q.dtype), q, k, v, mass, bias, scale, causal=causal), None, None, None, None
 
 
-def causal_bias(n: int, like: Tensor) -> Tensor:
-    """0 up to a query's own position and -inf behind it: [1, 1, n, n]."""
+def causal_bias(n: int, like: Float[Tensor, "..."]) -> Float[Tensor, "1 1 {n} {n}"]:
+    """0 up to a query's own position and -inf behind it."""
     return torch.full((1, 1, n, n), -math.inf, dtype=like.dtype, device=like.device).triu_(1)
 
 

@@ -23,10 +23,11 @@ from torch.autograd.function import once_differentiable
 
 from qkv.models import fused
 from qkv.models.attention import Drop, Tap, joined
-from qkv.models.cache import KVCache, StateCache
+from qkv.models.cache import Cache, KVCache, StateCache
 from qkv.models.layout import Layout, Sizes
 from qkv.models.masks import Visible
 from qkv.models.norms import apply_norm
+from qkv.shapes import Float
 
 __all__ = ["LSTM", "MIXERS", "Mean"]
 
@@ -37,23 +38,25 @@ State = tuple[Tensor, Tensor]
 class _Mixer(nn.Module):
     """A block's first sublayer: [x +] mixed(norm(x)); abstract."""
 
-    def mixed(self, h: Tensor, to: Visible, cache: Any, layer: int, *, plain: bool) -> Tensor:
-        """[batch, pos, d_model] -> the same, each position from those that `to` lets it see."""
+    def mixed(
+        self, h: Float[Tensor, "batch pos d_model"], to: Visible, cache: Cache | None, layer: int, *, plain: bool
+    ) -> Float[Tensor, "batch pos d_model"]:
+        """Each position from those that `to` lets it see."""
         raise NotImplementedError
 
     def mix(
         self,
-        x: Tensor,
+        x: Float[Tensor, "batch pos d_model"],
         to: Visible,
         *,
         norm: nn.Module | None = None,
         skip: bool = False,
-        cache: KVCache | StateCache | None = None,
+        cache: Cache | None = None,
         layer: int = 0,
         name: str = "",
         drop: Drop | None = None,
         tap: Tap | None = None,
-    ) -> Tensor:
+    ) -> Float[Tensor, "batch pos d_model"]:
         """A block's whole sublayer, as `MultiHeadAttention.mix`; its activations are `x` and `mix_out`."""
         h = x if norm is None else apply_norm(norm, x, plain=tap is not None)
         h = tap(f"{name}.x", h) if tap else h
@@ -71,8 +74,11 @@ class Mean(_Mixer):
     def __init__(self, sizes: Sizes, layout: Layout, *, causal: bool) -> None:
         super().__init__()
 
-    def mixed(self, h: Tensor, to: Visible, cache: Any, layer: int, *, plain: bool) -> Tensor:
-        """[batch, pos, d_model] -> the same."""
+    def mixed(
+        self, h: Float[Tensor, "batch pos d_model"], to: Visible, cache: Cache | None, layer: int, *, plain: bool
+    ) -> Float[Tensor, "batch pos d_model"]:
+        """The mean; a `cache` holds the vectors read so far."""
+        assert cache is None or isinstance(cache, KVCache)
         keys = h if cache is None else cache.append(layer, h[:, None], h[:, None])[0][:, 0]
         if to.bias is not None:
             return (to.bias[:, 0].to(h.dtype).softmax(-1) @ keys).expand_as(h)
@@ -97,8 +103,11 @@ class LSTM(_Mixer):
             setattr(self, f"W_hh{back}", nn.Parameter(torch.empty(self.width, 4 * self.width)))
             setattr(self, f"b_ih{back}", nn.Parameter(torch.empty(4 * self.width)))
 
-    def mixed(self, h: Tensor, to: Visible, cache: Any, layer: int, *, plain: bool) -> Tensor:
-        """[batch, pos, d_model] -> the same; a `cache` holds the state after the positions read so far."""
+    def mixed(
+        self, h: Float[Tensor, "batch pos d_model"], to: Visible, cache: Cache | None, layer: int, *, plain: bool
+    ) -> Float[Tensor, "batch pos d_model"]:
+        """h_t; a `cache` holds the state after the positions read so far."""
+        assert cache is None or isinstance(cache, StateCache)
         if self.causal:
             state = None if cache is None else cache.states.get(layer)
             out, state = self._read(h, to.keys, to.documents, "", state, plain=plain)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from qkv.errors import ConfigError
+from qkv.shapes import Bool, Float, Int
 
 __all__ = ["Visible", "visible"]
 
@@ -19,12 +20,12 @@ class Visible(NamedTuple):
 
     causal: bool
     """Key positions up to the query's own, and nothing else to say; `bias` is then None."""
-    bias: Tensor | None
-    """Otherwise 0 where visible and -inf where not, [batch or 1, 1, query_pos or 1, key_pos]; None: everything."""
-    keys: Tensor | None = None
-    """What it was made of, for those who read position by position: bool [batch, key_pos], True = real token."""
-    documents: Tensor | None = None
-    """int64 [batch, key_pos]: the document of each position."""
+    bias: Float[Tensor, "#batch 1 #query_pos key_pos"] | None
+    """Otherwise 0 where visible and -inf where not; None: everything."""
+    keys: Bool[Tensor, "batch key_pos"] | None = None
+    """What it was made of, for those who read position by position: True = real token."""
+    documents: Int[Tensor, "batch key_pos"] | None = None
+    """The document of each position."""
 
 
 def visible(
@@ -32,16 +33,15 @@ def visible(
     n_key: int,
     *,
     causal: bool,
-    keys: Tensor | None = None,
-    documents: Tensor | None = None,
-    query_documents: Tensor | None = None,
-    like: Tensor,
+    keys: Bool[Tensor, "batch {n_key}"] | None = None,
+    documents: Int[Tensor, "batch {n_key}"] | None = None,
+    query_documents: Int[Tensor, "batch {n_query}"] | None = None,
+    like: Float[Tensor, "..."],
 ) -> Visible:
     """Join causality, key padding and documents into one `Visible`.
 
-    `keys` [batch, key_pos] bool is True for real tokens; `documents` [batch, key_pos] int64 numbers the document of
-    each position (both of all n_key positions). The last query stands at the last key, so n_query < n_key is a
-    continuation; queries of another sequence than the keys give their own `query_documents` [batch, query_pos]. A query
+    `keys` is True for real tokens; `documents` numbers the document of each position. The last query stands at the last
+    key, so n_query < n_key is a continuation; queries of another sequence give their own `query_documents`. A query
     that would see nothing at all (padding before the first real token) sees everything causality allows, which keeps
     its meaningless result finite. `like` gives dtype and device of the bias.
 

@@ -15,6 +15,7 @@ from qkv.models.factored import FactoredMatrix
 from qkv.models.parts import Entry, Part, make_entry
 from qkv.models.positions import Rotary, Rotary2D, rotate
 from qkv.models.start import address_of
+from qkv.shapes import Num
 
 __all__ = ["Catalogue", "Entry", "Part"]
 
@@ -119,7 +120,7 @@ class Catalogue:
         """`part(address).grad()`: the gradient in the field's shape, or None."""
         return self.part(address).grad()
 
-    def write(self, address: str, values: Tensor) -> None:
+    def write(self, address: str, values: Num[Tensor, "..."]) -> None:
         """`part(address).write(values)`: replace the values."""
         self.part(address).write(values)
 

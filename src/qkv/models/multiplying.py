@@ -12,6 +12,8 @@ from torch import Tensor
 
 from qkv.models.attending import Attending
 from qkv.models.calling import call
+from qkv.models.formulas import Bias, Product, Rows, Weight
+from qkv.shapes import Float32
 
 __all__ = ["Multiplying", "Vectors"]
 
@@ -42,8 +44,10 @@ class Multiplying(Attending, ABC):
     def _laid(self, k: int, m: int) -> int:
         """Numbers of 32 bits that weights [k, m] take as they are laid out for a product, at most."""
 
-    def weight_grad(self, x: Tensor, d: Tensor, *, summed: bool, factor: float = 1.0) -> tuple[Tensor, Tensor | None]:
-        """factor x^T d [a, b] of rows x [n, a] and d [n, b], and where asked the sum of d's rows, in float32."""
+    def weight_grad(
+        self, x: Rows, d: Product, *, summed: bool, factor: float = 1.0
+    ) -> tuple[Float32[Tensor, "d m"], Float32[Tensor, "m"] | None]:
+        """factor x^T d, and where asked the sum of d's rows."""
         x, d, (n, a), b = x.contiguous(), d.contiguous(), x.shape, d.shape[1]
         dW = d.new_empty(a, b, dtype=torch.float32)
         db = d.new_empty(b, dtype=torch.float32) if summed else None
@@ -52,46 +56,46 @@ class Multiplying(Attending, ABC):
 
     def product(
         self,
-        x: Tensor,
-        W: Tensor,
-        bias: Tensor | None = None,
+        x: Rows,
+        W: Float32[Tensor, "d m"] | Float32[Tensor, "m d"],
+        bias: Bias | None = None,
         *,
         turned: bool = False,
         other: tuple[Tensor, Tensor] | None = None,
-    ) -> Tensor:
-        """x W + b, or x W^T where `turned`, [n, m] of rows x [n, k] and W float32; plus `other`, x2 W2."""
+    ) -> Product:
+        """x W + b, or x W^T where `turned`; plus `other`, x2 W2."""
         out = x.new_empty(x.shape[0], W.shape[0 if turned else 1])
         self._made("written", x, W, turned=turned, other=other, bias=bias, out=out)
         return out
 
-    def plus(self, stream: Tensor, x: Tensor, W: Tensor, bias: Tensor | None) -> Tensor:
+    def plus(self, stream: Product, x: Rows, W: Weight, bias: Bias | None) -> Product:
         """stream + x W + b, float32."""
         stream = stream.contiguous()
         out = torch.empty_like(stream)
         self._made("plus", x, W, bias=bias, stream=stream, onto=out)
         return out
 
-    def activated(self, kind: str, x: Tensor, W: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor]:
+    def activated(self, kind: str, x: Rows, W: Weight, bias: Bias | None) -> tuple[Product, Product]:
         """act(x W + b) and its slope (half of it for relu2)."""
         out = x.new_empty(x.shape[0], W.shape[1])
         slope = torch.empty_like(out)
         self._made(kind, x, W, bias=bias, out=out, second=slope)
         return out, slope
 
-    def sloped(self, d: Tensor, W: Tensor, slope: Tensor, factor: float) -> Tensor:
+    def sloped(self, d: Product, W: Weight, slope: Rows, factor: float) -> Rows:
         """factor d W^T slope."""
         out = torch.empty_like(slope)
         self._made("sloped", d, W, turned=True, factor=factor, a=slope, out=out)
         return out
 
-    def gated(self, x: Tensor, W: Tensor, W_gate: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    def gated(self, x: Rows, W: Weight, W_gate: Weight, bias: Bias | None) -> tuple[Product, Product, Product]:
         """silu(g) c, c = x W + b and g = x W_gate."""
         out = x.new_empty(x.shape[0], W.shape[1])
         c, g = torch.empty_like(out), torch.empty_like(out)
         self._made("gated", x, W, beside=W_gate, bias=bias, out=out, second=c, third=g)
         return out, c, g
 
-    def gated_back(self, d: Tensor, W: Tensor, g: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
+    def gated_back(self, d: Product, W: Weight, g: Rows, c: Rows) -> tuple[Rows, Rows]:
         """silu(g) ds and silu'(g) c ds, ds = d W^T."""
         dc, dg = torch.empty_like(g), torch.empty_like(g)
         self._made("gated_back", d, W, turned=True, a=g, b=c, out=dc, second=dg)

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from qkv.models import fused, passes
 from qkv.models.layout import Layout
+from qkv.shapes import Float
 
 __all__ = ["ACTIVATIONS", "LayerNorm", "RMSNorm", "apply_norm", "make_norm"]
 
@@ -35,11 +36,11 @@ class LayerNorm(nn.Module):
         """As the fast path takes it."""
         return fused.Norm(self.gain, self.bias, fused.NormKind(self.eps, True))
 
-    def forward(self, x: Tensor) -> Tensor:
-        """[..., d] -> [..., d]."""
+    def forward(self, x: Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch d"]:
+        """norm(x)."""
         return fused.norm(x, self.fast) if fused.serves(x) and passes.is_compiled() else self.plain(x)
 
-    def plain(self, x: Tensor) -> Tensor:
+    def plain(self, x: Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch d"]:
         """The same by its formula, for whoever looks inside or differentiates twice."""
         return F.layer_norm(x, self.gain.shape, self.gain, self.bias, self.eps)
 
@@ -57,11 +58,11 @@ class RMSNorm(nn.Module):
         """As the fast path takes it."""
         return fused.Norm(self.gain, None, fused.NormKind(self.eps, False))
 
-    def forward(self, x: Tensor) -> Tensor:
-        """[..., d] -> [..., d]."""
+    def forward(self, x: Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch d"]:
+        """norm(x)."""
         return fused.norm(x, self.fast) if fused.serves(x) else self.plain(x)
 
-    def plain(self, x: Tensor) -> Tensor:
+    def plain(self, x: Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch d"]:
         """The same by its formula, for whoever looks inside or differentiates twice."""
         x = x.to(self.gain.dtype)
         if x.device.type == "cuda":  # torch's kernel for the slope of a gain takes longer than all the rest of a norm
@@ -76,6 +77,6 @@ def make_norm(layout: Layout, d: int) -> nn.Module:
     return RMSNorm(d, layout.norm_eps) if layout.norm == "rms" else nn.Identity()
 
 
-def apply_norm(norm: nn.Module, x: Tensor, *, plain: bool) -> Tensor:
+def apply_norm(norm: nn.Module, x: Float[Tensor, "*batch d"], *, plain: bool) -> Float[Tensor, "*batch d"]:
     """`norm(x)`, by its formula where `plain`."""
     return norm.plain(x) if plain and isinstance(norm, RMSNorm | LayerNorm) else norm(x)

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from qkv.errors import AddressError, ChangeError, unknown
 from qkv.models.addresses import parse_address
+from qkv.shapes import Num
 
 __all__ = ["KINDS", "Entry", "Kind", "Part", "make_entry"]
 
@@ -141,12 +142,12 @@ class Part:
     shared_with: tuple[str, ...] = ()
     """Other query heads' names for the same key/value head."""
 
-    def of(self, stored: Tensor) -> Tensor:
+    def of(self, stored: Num[Tensor, "..."]) -> Num[Tensor, "..."]:
         """This part of any tensor in the storage's shape, as a view in the storage's order."""
         entry = self.entry
         return stored if self.piece is None else stored.narrow(entry.axis, self.piece * entry.width, entry.width)
 
-    def shaped(self, stored: Tensor) -> Tensor:
+    def shaped(self, stored: Num[Tensor, "..."]) -> Num[Tensor, "..."]:
         """This part of any tensor in the storage's shape, as a view in the field's shape."""
         entry, values = self.entry, self.of(stored)
         if self.piece is not None:
@@ -168,7 +169,7 @@ class Part:
         grad = self.entry.parameter.grad
         return None if grad is None else self.shaped(grad)
 
-    def write(self, values: Tensor) -> None:
+    def write(self, values: Num[Tensor, "..."]) -> None:
         """Replace the values by a tensor of the shape of `view()`; heads in `shared_with` change with it.
 
         Raises ChangeError where the shape is another.

@@ -20,9 +20,10 @@ from torch import Tensor, nn
 from qkv import native
 from qkv.models.attending import Attending
 from qkv.models.calling import call
-from qkv.models.formulas import Formulas, Heads, Kept, NormKind, Sides
+from qkv.models.formulas import Bias, Formulas, Gain, Gains, Heads, Kept, NormKind, Product, Rows, Sides, Weight
 from qkv.models.multiplying import Multiplying, Vectors
 from qkv.models.tiles import Tiles
+from qkv.shapes import Bool, Float, Float32, Float64, Int64
 
 __all__ = [
     "ANY_SIZE",
@@ -81,14 +82,14 @@ _CHUNKS = 32
 class Draws(NamedTuple):
     """What is drawn at a site of dropout, as `training/dropout.py` has it."""
 
-    streams: Tensor
-    """int64 of the first dimensions of what is dropped: each has the draws of one row of the others."""
-    places: Tensor | None
-    """Of the same shape: from which part of its stream on a row draws; None: from its start."""
+    streams: Int64[Tensor, "*rows"]
+    """Of the first dimensions of what is dropped: each has the draws of one row of the others."""
+    places: Int64[Tensor, "*rows"] | None
+    """From which part of its stream on a row draws; None: from its start."""
     limit: int
     scale: float
 
-    def of(self, x: Tensor) -> tuple[Any, ...]:
+    def of(self, x: Float[Tensor, "..."]) -> tuple[Any, ...]:
         """As a compiled pass over x is told."""
         n = self.streams.numel()
         return n, x.numel() // max(1, n), self.streams, self.places, self.limit, self.scale
@@ -135,9 +136,7 @@ class Compiled(Formulas):
         """Of tensors their memory: contiguous ones, float32 but for activations, which are of `dtype`."""
         return call(self._calls[name, dtype], *given)
 
-    def norm(
-        self, x: Tensor, gain: Tensor, bias: Tensor | None, kind: NormKind, dtype: torch.dtype
-    ) -> tuple[Tensor, Kept]:
+    def norm(self, x: Rows, gain: Gain, bias: Gain | None, kind: NormKind, dtype: torch.dtype) -> tuple[Rows, Kept]:
         """See `Formulas`."""
         x, gain, (n, d) = x.contiguous(), gain.contiguous(), x.shape
         y, stats = x.new_empty(n, d, dtype=dtype), x.new_empty(n, 2)
@@ -145,8 +144,8 @@ class Compiled(Formulas):
         return y, (x, stats, None)
 
     def norm_back(
-        self, dy: Tensor, kept: Kept, gain: Tensor, bias: Tensor | None, kind: NormKind, onto: Tensor | None
-    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        self, dy: Rows, kept: Kept, gain: Gain, bias: Gain | None, kind: NormKind, onto: Rows | None
+    ) -> tuple[Rows, Gain, Gain | None]:
         """See `Formulas`."""
         x, stats, _ = kept
         assert x is not None
@@ -157,44 +156,48 @@ class Compiled(Formulas):
         d_gain, d_bias = sums.unbind()
         return dx, d_gain, None if bias is None else d_bias
 
-    def product(self, y: Tensor, W: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    def product(self, y: Rows, W: Weight, bias: Bias | None) -> tuple[Product, Bias | None]:
         """See `Formulas`; the bias is left to the pass that follows."""
         return y @ W, None if bias is None else bias.contiguous()
 
-    def plus_product(self, x: Tensor, y: Tensor, W: Tensor, bias: Tensor | None) -> Tensor:
+    def plus_product(self, x: Product, y: Rows, W: Weight, bias: Bias | None) -> Product:
         """See `Formulas`."""
         x, p = x.contiguous(), y @ W
         out = p if p.dtype == x.dtype else torch.empty_like(x)
         self._call("plus", p.dtype, *x.shape, x, p, None if bias is None else bias.contiguous(), out)
         return out
 
-    def activate(self, kind: str, c: Tensor, bias: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    def activate(self, kind: str, c: Product, bias: Bias | None = None) -> tuple[Product, Product]:
         """See `Formulas`; the slope is made beside s for each kind."""
         s = torch.empty_like(c)
         self._call(f"activate_{kind}", c.dtype, c.numel() // c.shape[-1], c.shape[-1], c, bias, s)
         return s, c
 
-    def slope(self, kind: str, ds: Tensor, kept: Tensor, *, summed: bool) -> tuple[Tensor, Tensor | None]:
+    def slope(self, kind: str, ds: Product, kept: Product, *, summed: bool) -> tuple[Product, Bias | None]:
         """See `Formulas`."""
         n, m = ds.shape
         shares, sums = _sums(ds, m) if summed else (None, None)
         self._call("slope", ds.dtype, n, m, ds, kept, shares, sums)
         return ds, sums
 
-    def gate(self, g: Tensor, c: Tensor) -> tuple[Tensor, Tensor | None]:
+    def gate(self, g: Product, c: Product) -> tuple[Product, Product | None]:
         """See `Formulas`; silu(g) is made once more on the way back."""
         s = torch.empty_like(c)
         self._call("gate", c.dtype, c.numel(), g, c, s)
         return s, None
 
-    def gate_back(self, ds: Tensor, g: Tensor, c: Tensor, a: Tensor | None) -> tuple[Tensor, Tensor]:
+    def gate_back(self, ds: Product, g: Product, c: Product, a: Product | None) -> tuple[Product, Product]:
         """See `Formulas`."""
         dg = torch.empty_like(ds)
         self._call("gate_back", ds.dtype, ds.numel(), ds, g, c, dg)
         return ds, dg
 
     def place(
-        self, h: Tensor, bias: Tensor | None, gains: tuple[Tensor, Tensor] | None, heads: Heads
+        self,
+        h: Float[Tensor, "batch pos all_heads d_head"],
+        bias: Float[Tensor, "all_heads*d_head"] | None,
+        gains: Gains | None,
+        heads: Heads,
     ) -> tuple[Sides, Kept]:
         """See `Formulas`."""
         batch, pos, _, d = h.shape
@@ -209,8 +212,12 @@ class Compiled(Formulas):
         return (q, k, v), (h if gains is not None else None, rs, both)
 
     def place_back(
-        self, grads: tuple[Tensor | None, Tensor | None, Tensor | None], kept: Kept, heads: Heads, like: Tensor
-    ) -> tuple[Tensor, tuple[Tensor, Tensor] | None]:
+        self,
+        grads: tuple[Tensor | None, Tensor | None, Tensor | None],
+        kept: Kept,
+        heads: Heads,
+        like: Float[Tensor, "batch pos *width"],
+    ) -> tuple[Float[Tensor, "batch pos all_heads d_head"], Gains | None]:
         """See `Formulas`."""
         h, rs, gains = kept
         batch, pos = like.shape[:2]
@@ -224,30 +231,38 @@ class Compiled(Formulas):
         d_q, d_k = d_gains.unbind()
         return dh, (d_q, d_k)
 
-    def drop(self, x: Tensor, draws: Draws) -> Tensor:
+    def drop(self, x: Float[Tensor, "*shape"], draws: Draws) -> Float[Tensor, "*shape"]:
         """x times `draws.scale` where a draw of 16 bits is at least `draws.limit`, times 0 elsewhere."""
         x, y = x.contiguous(), torch.empty(x.shape, dtype=x.dtype)
         self._call("drop", x.dtype, *draws.of(x), x, y)
         return y
 
-    def drop_onto(self, x: Tensor, draws: Draws, onto: Tensor) -> Tensor:
-        """onto + drop(x), float32 of x's shape."""
+    def drop_onto(
+        self, x: Float[Tensor, "*shape"], draws: Draws, onto: Float32[Tensor, "*shape"]
+    ) -> Float32[Tensor, "*shape"]:
+        """onto + drop(x)."""
         x, onto, y = x.contiguous(), onto.contiguous(), torch.empty(x.shape)
         self._call("drop_onto", x.dtype, *draws.of(x), x, onto, y)
         return y
 
-    def drop_onto_back(self, dy: Tensor, draws: Draws, dtype: torch.dtype) -> Tensor:
-        """drop of float32 dy, rounded to a dtype before and after."""
+    def drop_onto_back(
+        self, dy: Float32[Tensor, "*shape"], draws: Draws, dtype: torch.dtype
+    ) -> Float[Tensor, "*shape"]:
+        """drop of dy, rounded to a dtype before and after."""
         dy, dx = dy.contiguous(), torch.empty(dy.shape, dtype=dtype)
         self._call("drop_onto_back", dtype, *draws.of(dy), dy, dx)
         return dx
 
     def loss_slope(
-        self, logits: Tensor, bias: Tensor | None, targets: Tensor, smoothing: float
-    ) -> tuple[Tensor, Tensor | None]:
-        """Each row's loss, float32 [n], and with a bias the sum over rows of its slope; the slope in logits' place.
+        self,
+        logits: Float[Tensor, "n d_vocab"],
+        bias: Float[Tensor, "d_vocab"] | None,
+        targets: Int64[Tensor, "n"],
+        smoothing: float,
+    ) -> tuple[Float32[Tensor, "n"], Float32[Tensor, "d_vocab"] | None]:
+        """Each row's loss, and with a bias the sum over rows of its slope; the slope in logits' place.
 
-        Of softmax(logits + bias) on int64 targets [n], as `tasks.crossentropy` has it. Raises IndexError.
+        Of softmax(logits + bias) on targets, as `tasks.crossentropy` has it. Raises IndexError.
         """
         logits, targets, (n, m) = logits.contiguous(), targets.contiguous(), logits.shape
         nats = logits.new_empty(n, dtype=torch.float32)
@@ -257,29 +272,31 @@ class Compiled(Formulas):
         _all_words(self._call("loss_slope", logits.dtype, n, m, logits, bias, targets, smoothing, *made), m)
         return nats, sums
 
-    def scores(self, logits: Tensor, bias: Tensor | None, targets: Tensor) -> tuple[Tensor, Tensor]:
-        """Each row's loss, and whether its first largest logit is the target: float32 and bool [n]. IndexError."""
+    def scores(
+        self, logits: Float[Tensor, "n d_vocab"], bias: Float[Tensor, "d_vocab"] | None, targets: Int64[Tensor, "n"]
+    ) -> tuple[Float32[Tensor, "n"], Bool[Tensor, "n"]]:
+        """Each row's loss, and whether its first largest logit is the target. Raises IndexError."""
         logits, targets, (n, m) = logits.contiguous(), targets.contiguous(), logits.shape
         nats, correct = logits.new_empty(n, dtype=torch.float32), logits.new_empty(n, dtype=torch.bool)
         bias = None if bias is None else bias.contiguous()
         _all_words(self._call("scores", logits.dtype, n, m, logits, bias, targets, nats, correct), m)
         return nats, correct
 
-    def squares(self, tensors: Sequence[Tensor]) -> Tensor:
-        """The sum of the squares of each of n contiguous float32 tensors: float64 [n]."""
+    def squares(self, tensors: Sequence[Float32[Tensor, "..."]]) -> Float64[Tensor, "n"]:
+        """The sum of the squares of each of n contiguous tensors."""
         n = len(tensors)
         places, sizes = (ctypes.c_void_p * n)(*map(_place, tensors)), (ctypes.c_long * n)(*map(Tensor.numel, tensors))
         sums = torch.empty(n, dtype=torch.float64)
         call(self._squares, n, places, sizes, sums)
         return sums
 
-    def look(self, parts: Tensor, shapes: Tensor) -> Tensor:
-        """Sums over n pieces of matrices: float64 [heads of all pieces, 9], piece by piece.
+    def look(self, parts: Int64[Tensor, "n 5"], shapes: Int64[Tensor, "n 3"]) -> Float64[Tensor, "heads 9"]:
+        """Sums over the heads of n pieces of matrices, piece by piece.
 
-        parts: int64 [n, 5], addresses of contiguous float32 numbers, 0 for what is not there: weights w, those before
-        an update, their gradient g, the weights s at the start, the optimizer's mean m of squared gradients. shapes:
-        int64 [n, 3], each piece as [outer, heads, inner]. The sums, with dw the update: |w|^2, |g|^2, |dw|^2,
-        |w - s|^2, <w - s, s>, |s|^2, <dw, g>, <w - s, g>, the sum of m; 0 of what is not there.
+        parts: addresses of contiguous float32 numbers, 0 for what is not there: weights w, those before an update,
+        their gradient g, the weights s at the start, the optimizer's mean m of squared gradients. shapes: each piece as
+        [outer, heads, inner]. The sums, with dw the update: |w|^2, |g|^2, |dw|^2, |w - s|^2, <w - s, s>, |s|^2,
+        <dw, g>, <w - s, g>, the sum of m; 0 of what is not there.
         """
         sums = torch.empty(int(shapes[:, 1].sum()), 9, dtype=torch.float64)
         call(self._look, len(parts), parts, shapes, sums)
@@ -328,52 +345,50 @@ class Multiplied(Compiled):
         )
         return small and W.dtype == torch.float32
 
-    def weight_grad(self, x: Tensor, d: Tensor, summed: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    def weight_grad(self, x: Rows, d: Product, summed: Product | None) -> tuple[Weight, Bias | None]:
         """See `Formulas`; both are summed and kept in float32, and db is that of d as it is."""
         if x.shape[1] * d.shape[1] > self.limits.gradient or x.dtype != self.by.dtype:
             return super().weight_grad(x, d, summed)
         return self.by.weight_grad(x, d, summed=summed is not None)
 
-    def product(self, y: Tensor, W: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    def product(self, y: Rows, W: Weight, bias: Bias | None) -> tuple[Product, Bias | None]:
         """See `Formulas`."""
         return (self.by.product(y, W, bias), None) if self._takes(W) else super().product(y, W, bias)
 
-    def product_back(self, d: Tensor, W: Tensor) -> Tensor:
+    def product_back(self, d: Product, W: Weight) -> Rows:
         """See `Formulas`."""
         return self.by.product(d, W, turned=True) if self._takes(W) else super().product_back(d, W)
 
-    def sum_back(self, d: Tensor, W: Tensor, d2: Tensor, W2: Tensor) -> Tensor:
+    def sum_back(self, d: Product, W: Weight, d2: Product, W2: Weight) -> Rows:
         """See `Formulas`; the sum is not rounded on its way."""
         if not self._takes(W):
             return super().sum_back(d, W, d2, W2)
         return self.by.product(d, W, turned=True, other=(d2, W2))
 
-    def plus_product(self, x: Tensor, y: Tensor, W: Tensor, bias: Tensor | None) -> Tensor:
+    def plus_product(self, x: Product, y: Rows, W: Weight, bias: Bias | None) -> Product:
         """See `Formulas`."""
         return self.by.plus(x, y, W, bias) if self._takes(W) else super().plus_product(x, y, W, bias)
 
-    def hidden(self, kind: str, y: Tensor, W: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor]:
+    def hidden(self, kind: str, y: Rows, W: Weight, bias: Bias | None) -> tuple[Product, Product]:
         """See `Formulas`."""
         if not self._takes(W, activated=True):
             return super().hidden(kind, y, W, bias)
         return self.by.activated(kind, y, W, bias)
 
-    def hidden_back(
-        self, kind: str, d: Tensor, W: Tensor, kept: Tensor, *, summed: bool
-    ) -> tuple[Tensor, Tensor | None]:
+    def hidden_back(self, kind: str, d: Product, W: Weight, kept: Rows, *, summed: bool) -> tuple[Rows, Gain | None]:
         """See `Formulas`."""
         if not self._takes(W, activated=True):
             return super().hidden_back(kind, d, W, kept, summed=summed)
         return self.by.sloped(d, W, kept, 2.0 if kind == "relu2" else 1.0), None
 
-    def gated(self, y: Tensor, W: Tensor, W_gate: Tensor, bias: Tensor | None) -> tuple[Tensor, Kept]:
+    def gated(self, y: Rows, W: Weight, W_gate: Weight, bias: Bias | None) -> tuple[Product, Kept]:
         """See `Formulas`."""
         if not self._takes(W):
             return super().gated(y, W, W_gate, bias)
         s, c, g = self.by.gated(y, W, W_gate, bias)
         return s, (None, g, c)
 
-    def gated_back(self, d: Tensor, W: Tensor, kept: Kept) -> tuple[Tensor, Tensor]:
+    def gated_back(self, d: Product, W: Weight, kept: Kept) -> tuple[Rows, Rows]:
         """See `Formulas`."""
         _, g, c = kept
         assert g is not None and c is not None
@@ -433,28 +448,28 @@ def is_compiled() -> bool:
     return _using is not None
 
 
-def compiled_for(x: Tensor) -> Compiled | None:
+def compiled_for(x: Float[Tensor, "..."]) -> Compiled | None:
     """The compiled passes, where they are taken now and serve such a tensor."""
     if _using is None or type(x) is not Tensor or x.device.type != "cpu" or x.dtype not in _COMPILED_DTYPES:
         return None
     return _using.plain
 
 
-def tiles_for(q: Tensor) -> Tiles | None:
+def tiles_for(q: Float[Tensor, "..."]) -> Tiles | None:
     """The processor's tiles, where they are taken now and serve such a tensor."""
     by = attending_for(q)
     return by if isinstance(by, Tiles) else None
 
 
-def attending_for(q: Tensor, n_keys: int = 0) -> Attending | None:
-    """Compiled attention, where it is taken now and serves such a tensor [..., d_head] and so many keys."""
+def attending_for(q: Float[Tensor, "..."], n_keys: int = 0) -> Attending | None:
+    """Compiled attention, where it is used now and serves such a tensor [..., d_head] and so many keys."""
     if _using is None or type(q) is not Tensor or q.device.type != "cpu":
         return None
     ours = _using.multiplied.get(q.dtype)
     return None if ours is None or n_keys * q.shape[-1] > ours.limits.keys else ours.by
 
 
-def chosen(x: Tensor, dtype: torch.dtype, d_head: int = 0) -> Formulas:
+def chosen(x: Float[Tensor, "..."], dtype: torch.dtype, d_head: int = 0) -> Formulas:
     """What makes the passes over a stream `x`, with products in `dtype` and heads of that width.
 
     Tensors of other types than torch's own, such as those without memory that a plan counts with, are torch's matter.

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from qkv.models.layout import RopeScaling, turned_width
+from qkv.shapes import Bool, Float, Float64, Int
 
 __all__ = ["Rotary", "Rotary2D", "SINES", "Sinusoidal", "Sinusoidal2D", "positions_within", "rotate"]
 
@@ -76,8 +77,8 @@ class Rotary(_Tables):
         self.whole = self.d == d_head
         """Whether every coordinate of a head is turned."""
 
-    def stretch(self, d_head: int) -> Tensor | None:
-        """By what each coordinate of a head's q, and of its k, is made longer, float64 [d_head]; None where by none."""
+    def stretch(self, d_head: int) -> Float64[Tensor, "{d_head}"] | None:
+        """By what each coordinate of a head's q, and of its k, is made longer; None where by none."""
         if self.scaling.stretch == 1:
             return None
         lengths = torch.ones(d_head, dtype=torch.float64)
@@ -175,8 +176,10 @@ def _angles(n: int, d: int, base: float) -> Tensor:
     return torch.arange(n, dtype=torch.float64, device="cpu")[:, None] / base**exponents
 
 
-def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Turn pairs (i, i + d/2) of the first d coordinates of `x` [..., pos, d_head] by `cos`, `sin` [pos, d / 2]."""
+def rotate(
+    x: Float[Tensor, "*batch pos d_head"], cos: Float[Tensor, "#pos half"], sin: Float[Tensor, "#pos half"]
+) -> Float[Tensor, "*batch pos d_head"]:
+    """Turn pairs (i, i + half) of the first 2 half coordinates of `x`."""
     d = 2 * cos.shape[-1]
     if d < x.shape[-1]:
         return torch.cat((rotate(x[..., :d], cos, sin), x[..., d:]), dim=-1)
@@ -184,11 +187,13 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
 
 
-def positions_within(n: int, mask: Tensor | None, documents: Tensor | None) -> Tensor | None:
-    """The position of every token within its own sequence, int64 [batch, pos]; None where that is simply 0..n-1.
+def positions_within(
+    n: int, mask: Bool[Tensor, "batch {n}"] | None, documents: Int[Tensor, "batch {n}"] | None
+) -> Int[Tensor, "batch {n}"] | None:
+    """The position of every token within its own sequence; None where that is simply 0..n-1.
 
-    A sequence starts at the first real token of its row (`mask` [batch, pos] bool) and anew wherever `documents`
-    [batch, pos] changes, so that left padding and packing never change a sequence's loss. Padding gets any.
+    A sequence starts at the first real token of its row (`mask`) and anew wherever `documents` changes, so that left
+    padding and packing never change a sequence's loss. Padding gets any.
     """
     given = documents if documents is not None else mask
     if given is None:

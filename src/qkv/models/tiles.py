@@ -11,6 +11,7 @@ from torch import Tensor
 
 from qkv.models.calling import call
 from qkv.models.multiplying import Multiplying
+from qkv.shapes import Float
 
 __all__ = ["Tiles"]
 
@@ -34,9 +35,13 @@ class Tiles(Multiplying):
         return -(-m // _SIDE) * _SIDE * -(-k // _DEPTH) * _DEPTH // 2
 
     def orthogonalise(
-        self, stack: Tensor, steps: tuple[tuple[float, float, float], ...], rounding: float, tiny: float
-    ) -> Tensor:
-        """The polar factor of each matrix of a stack [count, rows, columns], by quintic steps on its singular values.
+        self,
+        stack: Float[Tensor, "count rows columns"],
+        steps: tuple[tuple[float, float, float], ...],
+        rounding: float,
+        tiny: float,
+    ) -> Float[Tensor, "count rows columns"]:
+        """The polar factor of each matrix of a stack, by quintic steps on its singular values.
 
         Each is first divided by |(X X^T)^2|_F^(1/4), times the root of `rounding`; where |X X^T|_F is at most `tiny`
         it is 0 (see `qkv.training.muon`).

@@ -14,13 +14,14 @@ from qkv.errors import ConfigError
 from qkv.models.activations import Stops, activation_names, recorder, replacer, stopper
 from qkv.models.attention import Drop, Tap
 from qkv.models.blocks import Block
-from qkv.models.cache import KVCache, StateCache
+from qkv.models.cache import Cache, KVCache, StateCache
 from qkv.models.embedding import ClassHead, Embedding, Head, PatchEmbedding, pool
 from qkv.models.layout import ADDED, Layout, ModelConfig, Sizes, check, check_cross
 from qkv.models.masks import visible
 from qkv.models.norms import make_norm
 from qkv.models.positions import Rotary2D, positions_within
 from qkv.models.start import fill
+from qkv.shapes import Bool, Float, Int, Num
 
 __all__ = [
     "CausalClassifier",
@@ -31,7 +32,10 @@ __all__ = [
     "EncoderDecoder",
     "EncoderDecoderLM",
     "ImageClassifier",
+    "LanguageModel",
     "MaskedLM",
+    "Model",
+    "TextClassifier",
     "build",
     "stacks_of",
 ]
@@ -39,6 +43,17 @@ __all__ = [
 
 See = Callable[[nn.Module, Tensor], None]
 """`see(block, x)`: looks at what enters a block, [batch, pos, d_model], and leaves it as it is."""
+
+Ids = Int[Tensor, "batch pos"]
+Hidden = Float[Tensor, "batch pos d_model"]
+Pixels = Num[Tensor, "batch channels height width"]
+"""Of images: in 0..1, or uint8."""
+Mask = Bool[Tensor, "batch pos"]
+"""True for real tokens."""
+SourceIds = Int[Tensor, "batch source_pos"]
+TargetIds = Int[Tensor, "batch target_pos"]
+SourceMask = Bool[Tensor, "batch source_pos"]
+TargetMask = Bool[Tensor, "batch target_pos"]
 
 
 class _Stack(nn.Module):
@@ -64,28 +79,27 @@ class _Stack(nn.Module):
 
     def hidden(
         self,
-        ids: Tensor,
+        ids: Ids | Hidden | Pixels,
         *,
-        mask: Tensor | None = None,
-        documents: Tensor | None = None,
-        context: Tensor | None = None,
-        context_mask: Tensor | None = None,
-        context_documents: Tensor | None = None,
+        mask: Bool[Tensor, "batch key_pos"] | None = None,
+        documents: Int[Tensor, "batch key_pos"] | None = None,
+        context: Float[Tensor, "batch context_pos d_model"] | None = None,
+        context_mask: Bool[Tensor, "batch context_pos"] | None = None,
+        context_documents: Int[Tensor, "batch context_pos"] | None = None,
         drop: Drop | None = None,
-        cache: KVCache | StateCache | None = None,
+        cache: Cache | None = None,
         tap: Tap | None = None,
-        types: Tensor | None = None,
+        types: Int[Tensor, "batch pos"] | None = None,
         see: See | None = None,
-    ) -> Tensor:
-        """The vectors after the last norm, [batch, pos, d_model].
+    ) -> Float[Tensor, "batch n_pos d_model"]:
+        """The vectors after the last norm, of ids (or of vectors, or pixels of an image model).
 
-        ids [batch, pos] int64, or vectors [batch, pos, d_model]. `mask` [batch, pos] bool is True for real tokens;
-        `documents` [batch, pos] int64 keeps packed documents apart, positions included. With a `cache`, ids are the new
-        positions only, and mask and documents cover all positions read so far. `context` [batch, context_pos, d_model]
-        and its mask are read by cross-attention, where its documents are given only within equal numbers.
-        `drop(site, x)` is called at every dropout site; `tap(name, x)` with every activation, by the explicit path;
-        `see(block, x)` with what enters each block, by the fast one. `types` [batch, pos] int64 are rows of W_type, all
-        0 where not given.
+        `mask` is True for real tokens; `documents` keeps packed documents apart, positions included. With a `cache`,
+        ids are the new positions only, and mask and documents cover all positions read so far, key_pos of them; else
+        those are the positions of the ids. `context` and its mask are read by cross-attention, where its documents are
+        given only within equal numbers. `drop(site, x)` is called at every dropout site; `tap(name, x)` with every
+        activation, by the explicit path; `see(block, x)` with what enters each block, by the fast one. `types` are rows
+        of W_type, all 0 where not given.
 
         Raises ConfigError for a sequence longer than n_ctx, cross-attention without a context, or a context without it.
         """
@@ -123,11 +137,11 @@ class _Stack(nn.Module):
         x = self.norm_f(x)
         return tap(f"{self.scope}norm_f", x) if tap else x
 
-    def n_positions(self, ids: Tensor) -> int:
+    def n_positions(self, ids: Ids | Hidden | Pixels) -> int:
         """How many positions an input has."""
         return ids.shape[1]
 
-    def new_cache(self, batch: int, n_ctx: int = 0) -> KVCache | StateCache:
+    def new_cache(self, batch: int, n_ctx: int = 0) -> Cache:
         """An empty cache for `batch` sequences of up to `n_ctx` positions (0: the model's)."""
         sizes, like = self.sizes, next(self.parameters())
         room = n_ctx or sizes.n_ctx
@@ -152,11 +166,11 @@ class Encoder(_Stack):
         if seed is not None:
             fill(self, self.layout.start, sizes.n_layers, seed)
 
-    def forward(self, ids: Tensor, mask: Tensor | None = None) -> Tensor:
-        """ids [batch, pos] int64 or vectors [batch, pos, d_model] -> vectors [batch, pos, d_model]."""
+    def forward(self, ids: Ids | Hidden, mask: Mask | None = None) -> Hidden:
+        """The vectors of token ids, or of vectors; `mask` is True for real tokens."""
         return self.hidden(ids, mask=mask)
 
-    def forward_recorded(self, ids: Tensor, mask: Tensor | None = None) -> tuple[Tensor, dict[str, Tensor]]:
+    def forward_recorded(self, ids: Ids | Hidden, mask: Mask | None = None) -> tuple[Hidden, dict[str, Tensor]]:
         """The vectors, and every activation by its name inside this stack (`L0.pattern`), by the explicit path."""
         tap, record = recorder()
         h = self.hidden(ids, mask=mask, tap=tap)
@@ -169,13 +183,7 @@ class Decoder(_Stack):
     causal = True
 
     def __init__(
-        self,
-        sizes: Sizes,
-        layout: Layout | None = None,
-        *,
-        cross: bool = False,
-        seed: int | None = 0,
-        scope: str = "",
+        self, sizes: Sizes, layout: Layout | None = None, *, cross: bool = False, seed: int | None = 0, scope: str = ""
     ) -> None:
         self.cross = cross
         super().__init__(sizes, layout or Layout(), scope=scope)
@@ -184,13 +192,13 @@ class Decoder(_Stack):
 
     def forward(
         self,
-        ids: Tensor,
-        context: Tensor | None = None,
+        ids: Ids | Hidden,
+        context: Float[Tensor, "batch context_pos d_model"] | None = None,
         *,
-        mask: Tensor | None = None,
-        context_mask: Tensor | None = None,
-    ) -> Tensor:
-        """ids [batch, pos] int64 or vectors [batch, pos, d_model] -> vectors [batch, pos, d_model]."""
+        mask: Mask | None = None,
+        context_mask: Bool[Tensor, "batch context_pos"] | None = None,
+    ) -> Hidden:
+        """The vectors of token ids, or of vectors; masks are True for real tokens."""
         return self.hidden(ids, mask=mask, context=context, context_mask=context_mask)
 
 
@@ -223,17 +231,18 @@ class EncoderDecoder(nn.Module):
         return self
 
     def forward(
-        self, source: Tensor, target: Tensor, source_mask: Tensor | None = None, target_mask: Tensor | None = None
-    ) -> Tensor:
-        """source [batch, source_pos], target [batch, target_pos] int64 -> vectors [batch, target_pos, d_model].
-
-        Masks are True for real tokens. `unembed` turns the vectors into logits.
-        """
+        self,
+        source: SourceIds | Float[Tensor, "batch source_pos d_model"],
+        target: TargetIds | Float[Tensor, "batch target_pos d_model"],
+        source_mask: SourceMask | None = None,
+        target_mask: TargetMask | None = None,
+    ) -> Float[Tensor, "batch target_pos d_model"]:
+        """The decoder's vectors, which `unembed` turns into logits; masks are True for real tokens."""
         context = self.enc(source, source_mask)
         return self.dec(target, context, mask=target_mask, context_mask=source_mask)
 
-    def unembed(self, h: Tensor) -> Tensor:
-        """h [..., d_model] -> logits [..., d_vocab]."""
+    def unembed(self, h: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch d_vocab"]:
+        """Logits of vectors."""
         assert self.head is not None, "a stack of vectors has no logits"
         return self.head(h, self.enc.embedding.W_E)
 
@@ -243,8 +252,8 @@ class _Answering(_Stack):
 
     config: ModelConfig
 
-    def answer(self, h: Tensor, mask: Tensor | None) -> Tensor:
-        """The model's output from the vectors after the last norm, h [batch, pos, d_model]."""
+    def answer(self, h: Hidden, mask: Mask | None) -> Float[Tensor, "..."]:
+        """The model's output from the vectors after the last norm."""
         raise NotImplementedError
 
     @property
@@ -252,21 +261,25 @@ class _Answering(_Stack):
         """What reads a text by itself: the model."""
         return self
 
-    def forward(self, ids: Tensor, mask: Tensor | None = None) -> Tensor:
-        """ids [batch, pos] int64 -> the answer; `mask` [batch, pos] bool is True for real tokens."""
+    def forward(self, ids: Ids | Hidden | Pixels, mask: Mask | None = None) -> Float[Tensor, "..."]:
+        """The answer to token ids (or pixels of an image model); `mask` is True for real tokens."""
         return self.answer(self.hidden(ids, mask=mask), mask)
 
-    def forward_recorded(self, ids: Tensor, mask: Tensor | None = None) -> tuple[Tensor, dict[str, Tensor]]:
+    def forward_recorded(
+        self, ids: Ids | Hidden | Pixels, mask: Mask | None = None
+    ) -> tuple[Float[Tensor, "..."], dict[str, Tensor]]:
         """The answer, and every activation by name (`activation_names` lists them), computed by the explicit path.
 
-        q, z [batch, head, pos, d_head] and k, v [batch, kv_head, pos, d_head], q and k after QK-norm and rotary turns;
-        scores, pattern [batch, head, query_pos, key_pos]; the rest [batch, pos, d_model]. `x` is what enters W_Q, W_K,
-        W_V.
+        q, z [batch, n_heads, pos, d_head] and k, v [batch, n_kv_heads, pos, d_head], q and k after QK-norm and rotary
+        turns; scores, pattern [batch, n_heads, query_pos, key_pos]; the rest [batch, pos, d_model]. `x` is what enters
+        W_Q, W_K, W_V.
         """
         tap, record = recorder()
         return self.answer(self.hidden(ids, mask=mask, tap=tap), mask), record
 
-    def forward_with(self, ids: Tensor, replace: Mapping[str, Tensor], mask: Tensor | None = None) -> Tensor:
+    def forward_with(
+        self, ids: Ids | Hidden | Pixels, replace: Mapping[str, Tensor], mask: Mask | None = None
+    ) -> Float[Tensor, "..."]:
         """The answer with some activations replaced: `replace={"L0.H3.z": z, "L1.resid_pre": x}`.
 
         Raises AddressError for an activation this model does not have, ChangeError for a shape that does not fit.
@@ -287,11 +300,11 @@ class _LanguageModel(_Answering):
         if seed is not None:
             fill(self, self.layout.start, self.sizes.n_layers, seed)
 
-    def unembed(self, h: Tensor) -> Tensor:
-        """h [..., d_model] -> logits [..., d_vocab]."""
+    def unembed(self, h: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch d_vocab"]:
+        """Logits of vectors."""
         return self.head(h, self.embedding.W_E)
 
-    def answer(self, h: Tensor, mask: Tensor | None) -> Tensor:
+    def answer(self, h: Hidden, mask: Mask | None) -> Float[Tensor, "batch pos d_vocab"]:
         """Logits at every position."""
         return self.unembed(h)
 
@@ -313,32 +326,31 @@ class EncoderDecoderLM(EncoderDecoder):
 
     def encode(
         self,
-        source: Tensor,
-        mask: Tensor | None = None,
-        documents: Tensor | None = None,
+        source: SourceIds,
+        mask: SourceMask | None = None,
+        documents: Int[Tensor, "batch source_pos"] | None = None,
         drop: Drop | None = None,
         tap: Tap | None = None,
-    ) -> Tensor:
-        """The encoder's vectors, which cross-attention reads: source [batch, source_pos] int64 -> [.., .., d_model]."""
+    ) -> Float[Tensor, "batch source_pos d_model"]:
+        """The encoder's vectors, which cross-attention reads."""
         return self.enc.hidden(source, mask=mask, documents=documents, drop=drop, tap=tap)
 
     def hidden(
         self,
-        source: Tensor,
-        target: Tensor,
+        source: SourceIds,
+        target: TargetIds,
         *,
-        source_mask: Tensor | None = None,
-        target_mask: Tensor | None = None,
-        source_documents: Tensor | None = None,
-        target_documents: Tensor | None = None,
+        source_mask: SourceMask | None = None,
+        target_mask: TargetMask | None = None,
+        source_documents: Int[Tensor, "batch source_pos"] | None = None,
+        target_documents: Int[Tensor, "batch target_pos"] | None = None,
         drop: Drop | None = None,
         tap: Tap | None = None,
-    ) -> Tensor:
-        """The decoder's vectors after its last norm, [batch, target_pos, d_model].
+    ) -> Float[Tensor, "batch target_pos d_model"]:
+        """The decoder's vectors after its last norm.
 
-        source [batch, source_pos], target [batch, target_pos] int64; masks are True for real tokens. Documents
-        (int64, given for both sides or none) keep pairs apart that are packed into one row: a target sees the tokens
-        before it of its own number, and the source of its own number.
+        Masks are True for real tokens. Documents (given for both sides or none) keep pairs apart that are packed into
+        one row: a target sees the tokens before it of its own number, and the source of its own number.
 
         Raises ConfigError for a sequence longer than n_ctx.
         """
@@ -355,17 +367,25 @@ class EncoderDecoderLM(EncoderDecoder):
         )
 
     def forward(
-        self, source: Tensor, target: Tensor, source_mask: Tensor | None = None, target_mask: Tensor | None = None
-    ) -> Tensor:
-        """source [batch, source_pos], target [batch, target_pos] int64 -> logits [batch, target_pos, d_vocab]."""
+        self,
+        source: SourceIds,
+        target: TargetIds,
+        source_mask: SourceMask | None = None,
+        target_mask: TargetMask | None = None,
+    ) -> Float[Tensor, "batch target_pos d_vocab"]:
+        """Logits of the token after each of the target's."""
         return self.unembed(self.hidden(source, target, source_mask=source_mask, target_mask=target_mask))
 
     def forward_recorded(
-        self, source: Tensor, target: Tensor, source_mask: Tensor | None = None, target_mask: Tensor | None = None
-    ) -> tuple[Tensor, dict[str, Tensor]]:
+        self,
+        source: SourceIds,
+        target: TargetIds,
+        source_mask: SourceMask | None = None,
+        target_mask: TargetMask | None = None,
+    ) -> tuple[Float[Tensor, "batch target_pos d_vocab"], dict[str, Tensor]]:
         """Logits, and every activation by name, computed by the explicit path; see `_LanguageModel.forward_recorded`.
 
-        `dec.L0.cross.pattern` [batch, head, target_pos, source_pos] says where each target position looks in the
+        `dec.L0.cross.pattern` [batch, n_heads, target_pos, source_pos] says where each target position looks in the
         source.
         """
         tap, record = recorder()
@@ -375,12 +395,12 @@ class EncoderDecoderLM(EncoderDecoder):
 
     def forward_with(
         self,
-        source: Tensor,
-        target: Tensor,
+        source: SourceIds,
+        target: TargetIds,
         replace: Mapping[str, Tensor],
-        source_mask: Tensor | None = None,
-        target_mask: Tensor | None = None,
-    ) -> Tensor:
+        source_mask: SourceMask | None = None,
+        target_mask: TargetMask | None = None,
+    ) -> Float[Tensor, "batch target_pos d_vocab"]:
         """Logits with some activations replaced: `replace={"enc.L0.H3.z": z, "dec.L1.cross.pattern": p}`.
 
         Raises AddressError for an activation this model does not have, ChangeError for a shape that does not fit.
@@ -415,8 +435,8 @@ class _PooledModel(_Answering):
         if seed is not None:
             fill(self, self.layout.start, self.sizes.n_layers, seed)
 
-    def answer(self, h: Tensor, mask: Tensor | None) -> Tensor:
-        """Logits of the mean over real positions, [batch, n_classes]."""
+    def answer(self, h: Hidden, mask: Mask | None) -> Float[Tensor, "batch n_classes"]:
+        """Logits of the mean over real positions."""
         rows = torch.arange(len(h), device=h.device)[:, None].expand(h.shape[:2])
         return self.head(pool(h, rows if mask is None else torch.where(mask, rows, -1), len(h)))
 
@@ -458,20 +478,27 @@ class ImageClassifier(_Answering):
         if seed is not None:
             fill(self, self.layout.start, self.sizes.n_layers, seed)
 
-    def n_positions(self, ids: Tensor) -> int:
+    def n_positions(self, ids: Ids | Hidden | Pixels) -> int:
         """Patches, and the class token where there is one."""
         return self.sizes.n_ctx
 
-    def pooled(self, h: Tensor) -> Tensor:
-        """What the head reads: h [batch, n_ctx, d_model] -> [batch, d_model]."""
+    def pooled(self, h: Float[Tensor, "batch n_ctx d_model"]) -> Float[Tensor, "batch d_model"]:
+        """What the head reads."""
         return h[:, 0] if self.layout.pool == "class" else h.mean(dim=1)
 
-    def answer(self, h: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Logits of what is pooled: h [batch, n_ctx, d_model] -> [batch, n_classes]; an image has no padding."""
+    def answer(
+        self, h: Float[Tensor, "batch n_ctx d_model"], mask: Mask | None = None
+    ) -> Float[Tensor, "batch n_classes"]:
+        """Logits of what is pooled; an image has no padding."""
         return self.head(self.pooled(h))
 
 
-MODELS = {
+LanguageModel = CausalLM | MaskedLM
+TextClassifier = Classifier | CausalClassifier
+Model = LanguageModel | TextClassifier | ImageClassifier | EncoderDecoderLM
+"""What a task trains."""
+
+MODELS: Mapping[str, type[Model]] = {
     kind.__name__: kind
     for kind in (CausalLM, MaskedLM, Classifier, CausalClassifier, ImageClassifier, EncoderDecoderLM)
 }
@@ -483,9 +510,7 @@ def stacks_of(model: nn.Module) -> list[_Stack]:
     return [module for module in model.modules() if isinstance(module, _Stack)]
 
 
-def build(
-    config: ModelConfig, seed: int, *, materialise: bool = True
-) -> CausalLM | MaskedLM | Classifier | CausalClassifier | ImageClassifier | EncoderDecoderLM:
+def build(config: ModelConfig, seed: int, *, materialise: bool = True) -> Model:
     """The model of a configuration, every parameter started by (seed, address), float32.
 
     With `materialise` False the parameters are on the meta device: shapes without memory, for plans and for loading.

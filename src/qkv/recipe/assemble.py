@@ -11,12 +11,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from qkv.changes import OPS, Plan, parse_changes, plan_changes
 from qkv.errors import ChangeError, RunFolderError
 from qkv.models import build
 from qkv.models.matrices import Catalogue
+from qkv.models.zoo import Model
 from qkv.recipe.opened import by_every_name, load_weights, run_matrix, shared_names
 from qkv.recipe.request import RunConfig
 from qkv.tasks import Data, Task, find_task
@@ -34,7 +35,7 @@ class Parts:
     config: RunConfig
     corpus: Data
     task: Task
-    model: nn.Module
+    model: Model
     catalogue: Catalogue
     plan: Plan
     optimizer: Optimizer

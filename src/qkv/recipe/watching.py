@@ -14,7 +14,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -30,7 +30,7 @@ from qkv.interop.mirror import Mirror, unwrapped
 from qkv.models.layout import ModelConfig, Sizes
 from qkv.recipe.facts import machine_facts
 from qkv.recipe.request import RunConfig
-from qkv.tasks import TASKS
+from qkv.tasks import TASKS, Task
 from qkv.tasks.task import TaskDefaults
 from qkv.telemetry import Store
 from qkv.training.config import OptimizerConfig, TrainingConfig
@@ -266,7 +266,7 @@ class Watcher:
             tokens_per_step=0,
             model=self._mirror.model,
             catalogue=self._mirror.catalogue,
-            task=TaskDefaults(),
+            task=cast(Task, TaskDefaults()),  # without a corpus nobody asks it for batches
             corpus=None,
             config=self._config.training,
             machine=self._config.machine,

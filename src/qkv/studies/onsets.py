@@ -16,7 +16,7 @@ import math
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from itertools import islice
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -109,12 +109,13 @@ class Onsets(Observer):
     def on_start(self, context: RunContext) -> None:
         """Stand at the start."""
         model: Any = context.model
+        corpus = cast(Corpus, context.corpus)
         sizes, self._task, self._model = model.config.sizes, context.task, model
-        batches = context.task.val_batches(context.corpus, sizes, max(1, _TOKENS // sizes.n_ctx))
+        batches = context.task.val_batches(corpus, sizes, max(1, _TOKENS // sizes.n_ctx))
         (self._batch,) = islice(batches, 1)
-        self._stages = stages(context.task, context.corpus, self._batch.inputs.numel())
+        self._stages = stages(context.task, corpus, self._batch.inputs.numel())
         if not isinstance(context.task, Repeat):
-            places, counted = predictions(context.corpus, self._batch.inputs.numpy())
+            places, counted = predictions(corpus, self._batch.inputs.numpy())
             self._counted = torch.from_numpy(places), torch.from_numpy(counted)
         self._steps, self._at = context.steps, frozenset(look_steps(context.steps))
         self._look(0)

@@ -50,7 +50,7 @@ __all__ = [
     "validation_loss",
 ]
 
-TASKS: dict[str, Task] = {task.name: task for task in (Causal(), Masked(), Classify(), Image(), Translate())}  # type: ignore[assignment]
+TASKS: dict[str, Task] = {task.name: task for task in (Causal(), Masked(), Classify(), Image(), Translate())}
 
 
 def find_task(name: str) -> Task:

@@ -33,6 +33,10 @@ class Batch(NamedTuple):
     """int64 [batch]: the name of each row in draws of dropout; None where row i is the i-th example asked for."""
     answers: Tensor | None = None
     """float32 [n_targets, n_classes]: probabilities that are learned in the place of targets; None: targets are."""
+    source: Tensor | None = None
+    """int64 [batch, source_pos]: of a translation, what its inputs and targets translate."""
+    source_mask: Tensor | None = None
+    """bool [batch, source_pos], True = real token; None means that nothing is padded."""
 
     def to(self, device: torch.device | str) -> "Batch":
         """The same batch on another device."""

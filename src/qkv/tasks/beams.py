@@ -10,7 +10,6 @@ open beams could still reach. A translation has at most 2 n + 10 tokens for a so
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -18,6 +17,7 @@ from torch import Tensor
 
 from qkv.data.buckets import filled
 from qkv.errors import ConfigError
+from qkv.models.zoo import EncoderDecoderLM
 from qkv.tasks.task import check_length_penalty
 
 __all__ = ["DEFAULT_BEAMS", "DEFAULT_PENALTY", "Found", "Search", "search"]
@@ -68,11 +68,11 @@ class Found:
     """Whether it came to its end within the longest length."""
 
 
-def search(model: Any, sources: Sequence[np.ndarray], how: Search) -> list[Found]:
+def search(model: EncoderDecoderLM, sources: Sequence[np.ndarray], how: Search) -> list[Found]:
     """The best translation of each source (int64 [n], its end token included), in the order given.
 
-    Sentences of similar length go together; up to rounding none depends on its neighbours. `model` is an
-    EncoderDecoderLM in evaluation mode.
+    Sentences of similar length go together; up to rounding none depends on its neighbours. `model` is in
+    evaluation mode.
 
     Raises ConfigError for a source longer than n_ctx.
     """
@@ -90,7 +90,7 @@ def search(model: Any, sources: Sequence[np.ndarray], how: Search) -> list[Found
 class _Group:
     """Sentences that are translated together; a row is one open beam of one of them."""
 
-    def __init__(self, model: Any, sources: Sequence[np.ndarray], how: Search) -> None:
+    def __init__(self, model: EncoderDecoderLM, sources: Sequence[np.ndarray], how: Search) -> None:
         self.model, self.how = model, how
         self.device = next(model.parameters()).device
         ids, real = filled([np.asarray(source) for source in sources], how.end)

@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 import torch
@@ -20,6 +20,8 @@ from torch import Tensor
 
 from qkv.data.baselines import baselines, expected_seconds
 from qkv.data.packing import train_window, val_windows
+from qkv.data.tokenizers import Tokenizer
+from qkv.models.zoo import LanguageModel
 from qkv.tasks.batch import Batch
 from qkv.tasks.evaluation import evaluate
 from qkv.tasks.figures import Evaluation, Figure
@@ -111,7 +113,7 @@ class Causal(TextTask):
         """By `Corpus.bits_per_byte`: nats / ln 2 / bytes of the original text, with what the tokenizer lost charged."""
         return corpus.bits_per_byte(nats / (len(corpus.val) - 1))
 
-    def evaluate(self, model: Any, data: "Corpus") -> Evaluation:
+    def evaluate(self, model: LanguageModel, data: "Corpus") -> Evaluation:
         """Loss, bits per byte, accuracy, the share of [UNK] where there is any, and perplexity by words whatever the
         tokens are.
 
@@ -150,13 +152,16 @@ class Causal(TextTask):
         """The text and what follows it."""
         return text + output
 
-    def predict(self, model: Any, tokenizer: Any, texts: Sequence[str], options: PredictOptions) -> list[str]:
+    def predict(
+        self, model: LanguageModel, tokenizer: Tokenizer | None, texts: Sequence[str], options: PredictOptions
+    ) -> list[str]:
         """The continuation of each text, without the text itself, so that text + continuation reads on.
 
         A continuation has `options.tokens` tokens, or ends where the model ends the document, at the earliest after one
         token. An empty text is continued as a new document begins, or a new line, or a new sentence, whichever of these
         the tokenizer knows. No other special token is ever chosen.
         """
+        assert tokenizer is not None, "a task on text has one"
         special = set(tokenizer.special_ids)
         ends = {*tokenizer.ends, *([] if tokenizer.end_id is None else [tokenizer.end_id])}
         before = tokenizer.around[0]
@@ -177,7 +182,7 @@ def _tensor(array: np.ndarray) -> Tensor:
     return torch.from_numpy(np.ascontiguousarray(array))
 
 
-def _beginning(tokenizer: Any, special: set[int]) -> np.ndarray:
+def _beginning(tokenizer: Tokenizer, special: set[int]) -> np.ndarray:
     """What an empty text is continued from, int64 [1 or more]: a document's end, a line break or a full stop."""
     if tokenizer.end_id is not None:
         return np.array([tokenizer.end_id])
@@ -188,7 +193,7 @@ def _beginning(tokenizer: Any, special: set[int]) -> np.ndarray:
     return np.array([next((i for i in range(tokenizer.d_vocab) if i not in special), 0)])
 
 
-def _after(tokenizer: Any, text: str, prompt: np.ndarray, continuation: np.ndarray) -> str:
+def _after(tokenizer: Tokenizer, text: str, prompt: np.ndarray, continuation: np.ndarray) -> str:
     """How `continuation` reads after `text`: a word piece joins on, a new word brings its space unless one is there."""
     before, whole = tokenizer.decode(prompt), tokenizer.decode(np.concatenate([prompt, continuation]))
     new = whole[len(before) :] if whole.startswith(before) else tokenizer.decode(continuation)

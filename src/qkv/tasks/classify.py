@@ -21,7 +21,7 @@ import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
 import numpy as np
 import torch
@@ -31,9 +31,11 @@ from torch import Tensor
 from qkv.data.config import DataConfig, LabelledOptions
 from qkv.data.examples import Examples, Labelled, load_examples
 from qkv.data.rows import pack_rows
+from qkv.data.tokenizers import Tokenizer
 from qkv.errors import ConfigError
 from qkv.models.embedding import pool
 from qkv.models.layout import Sizes
+from qkv.models.zoo import TextClassifier
 from qkv.randomness import Permutation, uniforms
 from qkv.tasks.batch import Batch
 from qkv.tasks.evaluation import evaluate, wilson
@@ -51,7 +53,7 @@ _PREDICTED = 128
 
 
 @dataclass(frozen=True, kw_only=True)
-class Classify(TaskDefaults):
+class Classify(TaskDefaults[Examples, TextClassifier]):
     """The task `classify`. Raises ConfigError for a share out of range."""
 
     name: str = "classify"
@@ -217,18 +219,18 @@ class Classify(TaskDefaults):
             texts = np.arange(first, min(first + batch_size, len(part)))
             yield _batch(*_cut(part, texts, sizes.n_ctx), part.classes[texts], sizes.n_ctx)
 
-    def loss(self, model: Any, batch: Batch, drop: Drop | None = None) -> tuple[Tensor, int]:
+    def loss(self, model: TextClassifier, batch: Batch, drop: Drop | None = None) -> tuple[Tensor, int]:
         """(sum of nats, number of texts); see `Task.loss`."""
         logits = _logits(model, batch, drop)
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
         wanted = batch.targets if batch.answers is None else batch.answers
         return F.cross_entropy(logits, wanted, reduction="sum"), batch.n_targets
 
-    def answers(self, model: Any, batch: Batch) -> Tensor:
+    def answers(self, model: TextClassifier, batch: Batch) -> Tensor:
         """The probability of each class for each text of a batch: float32 [n_texts, n_classes]."""
         return _logits(model, batch, None).float().softmax(-1)
 
-    def score(self, model: Any, batch: Batch) -> Scores:
+    def score(self, model: TextClassifier, batch: Batch) -> Scores:
         """Each text's nats, and whether its class is the most probable one."""
         with torch.no_grad():
             logits = _logits(model, batch, None).float()
@@ -236,7 +238,7 @@ class Classify(TaskDefaults):
             rows = torch.arange(batch.n_targets, device=batch.targets.device)
             return Scores(nats, logits.argmax(-1) == batch.targets, rows)
 
-    def evaluate(self, model: Any, data: Examples) -> Evaluation:
+    def evaluate(self, model: TextClassifier, data: Examples) -> Evaluation:
         """Loss, and accuracy with Wilson's interval over the validation texts."""
         found = evaluate(model, self, data, batch_size=_PREDICTED)
         assert found.accuracy is not None
@@ -245,11 +247,14 @@ class Classify(TaskDefaults):
 
     # answers
 
-    def predict(self, model: Any, tokenizer: Any, texts: Sequence[str], options: PredictOptions) -> list[str]:
+    def predict(
+        self, model: TextClassifier, tokenizer: Tokenizer | None, texts: Sequence[str], options: PredictOptions
+    ) -> list[str]:
         """The label of each text, as it was written in the training file; options play no part."""
+        assert tokenizer is not None, "a task on text has one"
         return [model.config.classes[i] for i in self.probabilities(model, tokenizer, texts).argmax(1)]
 
-    def probabilities(self, model: Any, tokenizer: Any, texts: Sequence[str]) -> np.ndarray:
+    def probabilities(self, model: TextClassifier, tokenizer: Tokenizer, texts: Sequence[str]) -> np.ndarray:
         """The probability of each class for each text: float32 [n_texts, n_classes]."""
         device, found = next(model.parameters()).device, [np.zeros((0, len(model.config.classes)), dtype=np.float32)]
         for first in range(0, len(texts), _PREDICTED):
@@ -293,7 +298,7 @@ def _batch(ids: np.ndarray, lengths: np.ndarray, classes: np.ndarray, n_ctx: int
     )
 
 
-def _logits(model: Any, batch: Batch, drop: Drop | None) -> Tensor:
+def _logits(model: TextClassifier, batch: Batch, drop: Drop | None) -> Tensor:
     """[n_texts, n_classes]."""
     assert batch.documents is not None and batch.places is not None
     inside = None

@@ -11,7 +11,7 @@ rightly, or every one: windows then do not differ, which says nothing of other t
 independent.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import torch
@@ -21,7 +21,11 @@ from qkv.tasks.batch import places_of
 from qkv.tasks.figures import AtPosition, Evaluation, Figure, Scores
 
 if TYPE_CHECKING:
-    from qkv.tasks.task import Task
+    from qkv.models.zoo import Model
+    from qkv.tasks.task import Data, Task
+
+DataT = TypeVar("DataT", bound="Data")
+ModelT = TypeVar("ModelT", bound="Model")
 
 _STRETCHES = 32
 """More than a window of any length has."""
@@ -29,7 +33,7 @@ _STRETCHES = 32
 __all__ = ["evaluate", "loss_interval", "ratio_interval", "student_t", "validation_loss", "wilson"]
 
 
-def validation_loss(model: Any, task: "Task", corpus: Any, batch_size: int) -> float:
+def validation_loss(model: ModelT, task: "Task[DataT, ModelT]", corpus: DataT, batch_size: int) -> float:
     """Nats per target over the whole validation split, without anything else: what training asks for.
 
     Sums of batches are added in float64. The same to rounding for every batch_size >= 1.
@@ -44,7 +48,7 @@ def validation_loss(model: Any, task: "Task", corpus: Any, batch_size: int) -> f
     return total / n_targets
 
 
-def evaluate(model: Any, task: "Task", corpus: Any, batch_size: int = 16) -> Evaluation:
+def evaluate(model: ModelT, task: "Task[DataT, ModelT]", corpus: DataT, batch_size: int = 16) -> Evaluation:
     """Loss and accuracy over the whole validation split, with 95 % intervals; bits per byte where defined."""
     device = next(model.parameters()).device
     sums, places = [], _ByPosition()

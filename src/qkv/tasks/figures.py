@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from torch import Tensor
 
@@ -80,9 +80,9 @@ class Evaluation:
         """Only of tasks that predict every token, and where the text's bytes can be accounted for; else None."""
         return self.figures["bits_per_byte"].value if "bits_per_byte" in self.figures else None
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, object]:
         """Flat, as `eval --json` prints it: each figure by its name, its interval beside it."""
-        flat: dict[str, Any] = {"loss": self.loss, "loss_interval": self.loss_interval}
+        flat: dict[str, object] = {"loss": self.loss, "loss_interval": self.loss_interval}
         for name, figure in self.figures.items():
             flat |= {name: figure.value, f"{name}_interval": figure.interval}
         flat |= {"n_targets": self.n_targets, "n_windows": self.n_windows}

@@ -8,13 +8,14 @@ tokens around each mark. Special tokens are never an answer.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 
+from qkv.data.tokenizers import Tokenizer
 from qkv.errors import UserError, which
+from qkv.models.zoo import LanguageModel
 from qkv.randomness import generator
 from qkv.tasks.generation import Sampling, choose
 from qkv.tasks.task import PredictOptions
@@ -27,7 +28,7 @@ _SPACE_IS_DROPPED = ("word", "wordpiece")
 _TEXTS_AT_ONCE = 32
 
 
-def fill(model: Any, tokenizer: Any, texts: Sequence[str], options: PredictOptions) -> list[str]:
+def fill(model: LanguageModel, tokenizer: Tokenizer, texts: Sequence[str], options: PredictOptions) -> list[str]:
     """Each text with its marks filled, the surest first, each seeing those already filled.
 
     temperature 0 or None takes the most probable token; otherwise tokens are drawn as in generation (top_k, top_p), by
@@ -65,7 +66,7 @@ class _Blank:
     """Positions of marks that are still to fill, increasing."""
 
 
-def _read(tokenizer: Any, text: str, which_text: str = "") -> _Blank:
+def _read(tokenizer: Tokenizer, text: str, which_text: str = "") -> _Blank:
     pieces = text.split(MARK)
     if len(pieces) == 1:
         raise UserError(
@@ -86,7 +87,7 @@ def _read(tokenizer: Any, text: str, which_text: str = "") -> _Blank:
     return _Blank(pieces, np.asarray(ids, dtype=np.int64), marks, list(marks))
 
 
-def _write(tokenizer: Any, blank: _Blank) -> str:
+def _write(tokenizer: Tokenizer, blank: _Blank) -> str:
     """The text as typed, with what fills each mark in its place; marks side by side are spelled together."""
     text, first = blank.pieces[0], 0
     for number, place in enumerate(blank.marks):
@@ -99,7 +100,7 @@ def _write(tokenizer: Any, blank: _Blank) -> str:
     return text
 
 
-def _joined(tokenizer: Any, text: str, before: np.ndarray, new: np.ndarray) -> str:
+def _joined(tokenizer: Tokenizer, text: str, before: np.ndarray, new: np.ndarray) -> str:
     """`text`, whose ids are `before`, with the tokens `new` behind it."""
     if tokenizer.kind in _SPACE_IS_DROPPED:  # the spaces that were typed stand, except before the end of a word
         glued = tokenizer.token(int(new[0])).startswith("##")
@@ -114,7 +115,7 @@ def _joined(tokenizer: Any, text: str, before: np.ndarray, new: np.ndarray) -> s
 
 
 @torch.inference_mode()
-def _probabilities(model: Any, tokenizer: Any, blanks: Sequence[_Blank]) -> list[np.ndarray]:
+def _probabilities(model: LanguageModel, tokenizer: Tokenizer, blanks: Sequence[_Blank]) -> list[np.ndarray]:
     """softmax at every open mark: one float64 [open marks, d_vocab] per text; special tokens have 0."""
     n_ctx, banned = model.config.sizes.n_ctx, sorted(tokenizer.special_ids)
     asked = [_windows(blank, n_ctx) for blank in blanks]
@@ -143,7 +144,7 @@ def _windows(blank: _Blank, n_ctx: int) -> list[tuple[np.ndarray, list[int]]]:
     return [(blank.ids[s : s + n_ctx], [place - s]) for s, place in zip(starts, blank.open, strict=True)]
 
 
-def _logits_at(model: Any, tokenizer: Any, asked: Sequence[tuple[np.ndarray, list[int]]]) -> np.ndarray:
+def _logits_at(model: LanguageModel, tokenizer: Tokenizer, asked: Sequence[tuple[np.ndarray, list[int]]]) -> np.ndarray:
     """Logits float64 [all places in order, d_vocab] of texts that go through the model together, padded."""
     device = next(model.parameters()).device
     width = max(len(ids) for ids, _ in asked)

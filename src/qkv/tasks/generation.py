@@ -13,13 +13,15 @@ are not made here.
 import contextlib
 import threading
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
 
+from qkv.models.cache import KVCache
 from qkv.models.decoding import Decoding
 from qkv.models.decoding import serves as decoding_serves
+from qkv.models.zoo import LanguageModel
 from qkv.randomness import generator
 
 __all__ = ["Sampling", "choose", "context_start", "generate"]
@@ -44,7 +46,9 @@ class Sampling(NamedTuple):
     """Ids that end a continuation; none can be its first token."""
 
 
-def generate(model: Any, prompts: Sequence[np.ndarray], *, tokens: int, how: Sampling, seed: int) -> list[np.ndarray]:
+def generate(
+    model: LanguageModel, prompts: Sequence[np.ndarray], *, tokens: int, how: Sampling, seed: int
+) -> list[np.ndarray]:
     """New ids for each prompt (int64 [n], n >= 1), in the order of prompts: int64 [tokens], or fewer, up to an end.
 
     Draw j of prompt i is named (seed, "sample", i), so it does not depend on how prompts are grouped; logits of a group
@@ -61,7 +65,7 @@ def generate(model: Any, prompts: Sequence[np.ndarray], *, tokens: int, how: Sam
 
 
 @contextlib.contextmanager
-def _threads_for(model: Any, rows: int) -> Iterator[None]:
+def _threads_for(model: LanguageModel, rows: int) -> Iterator[None]:
     """One thread inside where a step is so small that waking a second one costs more than it does.
 
     Asked from the main thread alone: torch hands the number on to threads that start meanwhile, and these would put
@@ -99,7 +103,9 @@ def _groups(lengths: Sequence[int], tokens: int) -> list[list[int]]:
 
 
 @torch.inference_mode()
-def _continued(model: Any, prompts: Sequence[np.ndarray], draws: np.ndarray, how: Sampling) -> list[np.ndarray]:
+def _continued(
+    model: LanguageModel, prompts: Sequence[np.ndarray], draws: np.ndarray, how: Sampling
+) -> list[np.ndarray]:
     """New ids of prompts that go together; draws float64 [row, tokens] in 0..1."""
     rows, tokens = len(prompts), draws.shape[1]
     given = np.array([len(prompt) for prompt in prompts])
@@ -133,7 +139,7 @@ def _continued(model: Any, prompts: Sequence[np.ndarray], draws: np.ndarray, how
 class _Reader:
     """Logits for the next token of every row of ids, int64 [row, pos]; ids are filled in from left to right."""
 
-    def __init__(self, model: Any, ids: np.ndarray) -> None:
+    def __init__(self, model: LanguageModel, ids: np.ndarray) -> None:
         self._model, self._n_ctx, self._ids = model, model.config.sizes.n_ctx, torch.from_numpy(ids)
         self._device, self._start = next(model.parameters()).device, -1
         self._single = Decoding(model) if decoding_serves(model) else None
@@ -151,6 +157,7 @@ class _Reader:
             self._cache = self._model.new_cache(len(unread), **room)
             logits = self._read(unread)
             if single is not None:
+                assert isinstance(self._cache, KVCache)
                 single.begin(self._cache)
         return logits.float().cpu().numpy()
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 import torch
@@ -22,8 +22,10 @@ from qkv.data.config import DataConfig, ImageOptions
 from qkv.data.image_baselines import image_baselines
 from qkv.data.images import Images, is_idx_name, load_images, read_idx
 from qkv.data.picture_files import read_pictures
+from qkv.data.tokenizers import Tokenizer
 from qkv.errors import SourceError
 from qkv.models.layout import Patches
+from qkv.models.zoo import ImageClassifier
 from qkv.randomness import Permutation, generator
 from qkv.tasks.batch import Batch
 from qkv.tasks.figures import Scores
@@ -47,7 +49,7 @@ _EXHIBIT_BYTES = 300_000
 
 
 @dataclass(frozen=True, kw_only=True)
-class Image(TaskDefaults):
+class Image(TaskDefaults[Images, ImageClassifier]):
     """The task `image`."""
 
     name: str = "image"
@@ -109,7 +111,7 @@ class Image(TaskDefaults):
             summary=accuracy, nats=nats, facts=nats | {"accuracy": accuracy, "note": found.note}, note=found.note
         )
 
-    def keepsakes(self, data: Images) -> Mapping[str, Any]:
+    def keepsakes(self, data: Images) -> Mapping[str, object]:
         """The first validation image of each of some classes, whole: uint8 [channels, height, width] as base64."""
         part, (channels, height, width) = data.val, data.shape
         most = max(1, min(_N_EXHIBITS, _EXHIBIT_BYTES // (channels * height * width)))
@@ -154,14 +156,14 @@ class Image(TaskDefaults):
             part = slice(first, first + batch_size)
             yield Batch(_tensor(corpus.val.pixels[part]), torch.from_numpy(corpus.val.labels[part]))
 
-    def loss(self, model: Any, batch: Batch, drop: Drop | None = None) -> tuple[Tensor, int]:
+    def loss(self, model: ImageClassifier, batch: Batch, drop: Drop | None = None) -> tuple[Tensor, int]:
         """(sum of nats, number of images); a smoothed label asks for (1 - s) of its class and s / n of each."""
         logits = model.answer(model.hidden(batch.inputs, drop=drop))
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
         nats = F.cross_entropy(logits, batch.targets, reduction="sum", label_smoothing=batch.smoothing)
         return nats, batch.n_targets
 
-    def score(self, model: Any, batch: Batch) -> Scores:
+    def score(self, model: ImageClassifier, batch: Batch) -> Scores:
         """Each image's nats, and whether its class is the most probable one."""
         with torch.no_grad():
             logits = model(batch.inputs).float()
@@ -171,14 +173,16 @@ class Image(TaskDefaults):
 
     # answers
 
-    def predict(self, model: Any, tokenizer: Any, texts: Sequence[str], options: PredictOptions) -> list[str]:
+    def predict(
+        self, model: ImageClassifier, tokenizer: Tokenizer | None, texts: Sequence[str], options: PredictOptions
+    ) -> list[str]:
         """The most probable class of each image file; of an IDX file those of all its images, with spaces between.
 
         Raises SourceError for a file that is no image or has another shape than the model's.
         """
         answers: list[str] = []
         for path in map(Path, texts):
-            pixels = read_inputs(path, model.config.patches)
+            pixels = read_inputs(path, model.patches)
             answers.append(" ".join(classify(model, pixels)))
         return answers
 
@@ -227,7 +231,7 @@ def position_names(config: "ModelConfig") -> list[str]:
 
 
 @torch.no_grad()
-def classify(model: Any, pixels: np.ndarray) -> list[str]:
+def classify(model: ImageClassifier, pixels: np.ndarray) -> list[str]:
     """The most probable class of each image, uint8 [n, channels, height, width]."""
     device, classes = next(model.parameters()).device, model.config.classes
     chunks = [_tensor(pixels[first : first + _AT_ONCE]) for first in range(0, len(pixels), _AT_ONCE)]

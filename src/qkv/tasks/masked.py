@@ -17,15 +17,17 @@ text, so that losses compare whatever a run was trained at.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 import torch
 
 from qkv.data.config import DataConfig
 from qkv.data.packing import train_starts, window_documents
+from qkv.data.tokenizers import Tokenizer
 from qkv.data.tokens import Tokens
 from qkv.errors import ConfigError, SourceError
+from qkv.models.zoo import LanguageModel
 from qkv.randomness import generator
 from qkv.tasks.batch import Batch
 from qkv.tasks.filling import fill
@@ -149,8 +151,11 @@ class Masked(TextTask):
         words = ["[MASK]" if i % 4 == 3 else word for i, word in enumerate(self.prose(data, _SAMPLED_WORDS))]
         return [" ".join(words)] if len(words) > 3 else []
 
-    def predict(self, model: Any, tokenizer: Any, texts: Sequence[str], options: PredictOptions) -> list[str]:
+    def predict(
+        self, model: LanguageModel, tokenizer: Tokenizer | None, texts: Sequence[str], options: PredictOptions
+    ) -> list[str]:
         """Each text with every [MASK] typed in it filled; see `qkv.tasks.filling.fill`."""
+        assert tokenizer is not None, "a task on text has one"
         return fill(model, tokenizer, texts, options)
 
 
@@ -160,7 +165,7 @@ def _window(sizes: "Sizes") -> int:
     return sizes.n_ctx
 
 
-def _special(tokenizer: Any) -> np.ndarray:
+def _special(tokenizer: Tokenizer) -> np.ndarray:
     """Which ids are never hidden: bool [d_vocab]; there is nothing to learn in [UNK]."""
     special = np.zeros(tokenizer.d_vocab, dtype=bool)
     special[list(tokenizer.special.values())] = True

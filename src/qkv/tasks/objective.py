@@ -16,6 +16,7 @@ from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
 from qkv.data.tokens import Tokens
+from qkv.models.zoo import LanguageModel
 from qkv.randomness import generator
 from qkv.tasks.batch import Batch, rows_of
 from qkv.tasks.crossentropy import linear_cross_entropy, token_scores
@@ -25,13 +26,20 @@ from qkv.tasks.task import Drop
 __all__ = ["batch_loss", "batch_scores", "output_matrix", "random_targets"]
 
 
-def output_matrix(model: Any) -> tuple[Tensor, Tensor | None]:
+def output_matrix(model: LanguageModel) -> tuple[Tensor, Tensor | None]:
     """(W_U [d_model, d_vocab], b_U [d_vocab] or None) of a language model; a tied W_U is the transposed view of W_E."""
     own = model.head.W_U
-    return (model.embedding.W_E.t() if own is None else own), model.head.b_U
+    return (_table(model).t() if own is None else own), model.head.b_U
 
 
-def batch_loss(model: Any, batch: Batch, drop: Drop | None = None) -> tuple[Tensor, int]:
+def _table(model: LanguageModel) -> Tensor:
+    """W_E [d_vocab, d_model]."""
+    table = model.embedding.W_E
+    assert table is not None, "a language model reads tokens"
+    return table
+
+
+def batch_loss(model: LanguageModel, batch: Batch, drop: Drop | None = None) -> tuple[Tensor, int]:
     """(sum over targets of -log softmax(h W_U + b_U)[target], number of targets), the sum a float32 scalar in nats."""
     own = model.head.W_U
     inputs, table = _read(model, batch.inputs)
@@ -40,7 +48,7 @@ def batch_loss(model: Any, batch: Batch, drop: Drop | None = None) -> tuple[Tens
     return nats, batch.n_targets
 
 
-def batch_scores(model: Any, batch: Batch) -> Scores:
+def batch_scores(model: LanguageModel, batch: Batch) -> Scores:
     """Each target's own nats and whether it is the model's most probable answer; no gradient, no dropout."""
     with torch.no_grad():
         weight, bias = output_matrix(model)
@@ -48,19 +56,19 @@ def batch_scores(model: Any, batch: Batch) -> Scores:
         return Scores(*token_scores(h, weight, bias, batch.targets), rows_of(batch))
 
 
-def _answering(model: Any, batch: Batch, drop: Drop | None, inputs: Tensor) -> Tensor:
+def _answering(model: LanguageModel, batch: Batch, drop: Drop | None, inputs: Tensor) -> Tensor:
     """What W_U is applied to at the positions that have a target: [n_targets, d_model]."""
     h = model.hidden(inputs, mask=batch.mask, documents=batch.documents, drop=drop).flatten(0, 1)
     return model.head.transformed(h if batch.positions is None else F.embedding(batch.positions, h))
 
 
-def _read(model: Any, ids: Tensor) -> tuple[Tensor, Tensor]:
+def _read(model: LanguageModel, ids: Tensor) -> tuple[Tensor, Tensor]:
     """(what the model is given, W_E as the loss is given it).
 
     That is the ids and W_E itself; where a table is tied and large, rows of W_E [batch, pos, d_model] and a W_E whose
     gradient the rows that were read join one by one, instead of as a second table of zeros.
     """
-    table = model.embedding.W_E
+    table = _table(model)
     if model.head.W_U is not None or ids.device.type != "cpu" or table.shape[0] <= ids.numel():
         return ids, table
     if not (torch.is_grad_enabled() and table.requires_grad) or torch.compiler.is_compiling():

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, Self
+from typing import TYPE_CHECKING, ClassVar, Generic, Literal, Protocol, Self, TypeVar, cast
 
 import numpy as np
 from torch import Tensor
@@ -22,7 +22,9 @@ from qkv.tasks.figures import Evaluation, Scores
 
 if TYPE_CHECKING:
     from qkv.data.config import DataConfig
+    from qkv.data.tokenizers import Tokenizer
     from qkv.models.layout import Patches, Sizes
+    from qkv.models.zoo import Model
 
 __all__ = [
     "Data",
@@ -127,11 +129,11 @@ class PredictOptions:
 class Yardsticks:
     """What is reached on the same validation items without a Transformer."""
 
-    summary: Mapping[str, Any]
+    summary: Mapping[str, object]
     """`baselines` of `train --json`: name -> value in the task's metric."""
-    nats: Mapping[str, Any] = field(default_factory=dict)
+    nats: Mapping[str, float | None] = field(default_factory=dict)
     """Name -> nats per target, for those that have a loss."""
-    facts: Mapping[str, Any]
+    facts: Mapping[str, object]
     """What the telemetry keeps of them under the name `baselines`, for views."""
     note: str = ""
     """What a person should know, such as what was sampled or what is not installed; else empty."""
@@ -156,8 +158,8 @@ class Data(Protocol):
         ...
 
     @property
-    def tokenizer(self) -> Any:
-        """A `qkv.data.tokenizers.Tokenizer`, or None where nothing is text."""
+    def tokenizer(self) -> "Tokenizer | None":
+        """None where nothing is text."""
         ...
 
     @property
@@ -170,7 +172,13 @@ class Data(Protocol):
         ...
 
 
-class Task(Protocol):
+DataT = TypeVar("DataT", bound=Data)
+"""The class of a task's data."""
+ModelT = TypeVar("ModelT", bound="Model", contravariant=True)
+"""What it trains."""
+
+
+class Task(Protocol[DataT, ModelT]):
     """What the trainer, the recipe, the evaluation and the commands ask of a task; implementations are frozen."""
 
     @property
@@ -245,46 +253,46 @@ class Task(Protocol):
         """The task whose training batches are made as these settings ask."""
         ...
 
-    def load(self, config: "DataConfig", *, cache: Path | None, progress: Progress | None = None) -> Any:
-        """The data (it keeps `Data`) that the settings name, split and ready; from the cache where it was kept.
+    def load(self, config: "DataConfig", *, cache: Path | None, progress: Progress | None = None) -> DataT:
+        """The data that the settings name, split and ready; from the cache where it was kept.
 
         Raises SourceError or ConfigError, in one sentence, for what cannot be read as asked.
         """
         ...
 
-    def model_sizes(self, data: Any) -> Mapping[str, int]:
+    def model_sizes(self, data: DataT) -> Mapping[str, int]:
         """The sizes (fields of `Sizes`) that the data dictate, such as d_vocab."""
         ...
 
-    def classes(self, data: Any) -> tuple[str, ...]:
+    def classes(self, data: DataT) -> tuple[str, ...]:
         """Names of the classes, in the order of the model's outputs; empty for a task without classes."""
         ...
 
-    def patches(self, data: Any) -> "Patches | None":
+    def patches(self, data: DataT) -> "Patches | None":
         """How images are cut, by the task's law; None for a task on text."""
         ...
 
-    def longest(self, data: Any) -> int:
+    def longest(self, data: DataT) -> int:
         """Positions that n_ctx should hold; 0 leaves it to the size law."""
         ...
 
-    def positions(self, data: Any, sizes: "Sizes") -> int:
+    def positions(self, data: DataT, sizes: "Sizes") -> int:
         """Positions that one training example costs on average, padding included: what laws of cost count."""
         ...
 
-    def cautions(self, data: Any, sizes: "Sizes") -> list[str]:
+    def cautions(self, data: DataT, sizes: "Sizes") -> list[str]:
         """Sentences for a person about what these sizes do to the data, such as texts that are cut; may be empty."""
         ...
 
-    def yardstick_nats(self, data: Any) -> float:
+    def yardstick_nats(self, data: DataT) -> float:
         """A quick loss that needs no model; its ratio to a target loss says how hard that target is."""
         ...
 
-    def baselines(self, data: Any, cache: Path | None) -> Yardsticks | None:
+    def baselines(self, data: DataT, cache: Path | None) -> Yardsticks | None:
         """What needs no Transformer reaches; made in a thread beside the training. None where there is none."""
         ...
 
-    def baselines_seconds(self, data: Any, cache: Path | None) -> float:
+    def baselines_seconds(self, data: DataT, cache: Path | None) -> float:
         """About how long that takes on a core of its own, by sizes alone; 0 where it is kept or hardly anything."""
         ...
 
@@ -292,7 +300,7 @@ class Task(Protocol):
 
     def train_batch(
         self,
-        corpus: Any,
+        corpus: DataT,
         sizes: "Sizes",
         seed: int,
         step: int,
@@ -308,37 +316,39 @@ class Task(Protocol):
         """
         ...
 
-    def val_batches(self, corpus: Any, sizes: "Sizes", batch_size: int) -> Iterator[Batch]:
+    def val_batches(self, corpus: DataT, sizes: "Sizes", batch_size: int) -> Iterator[Batch]:
         """The whole validation split in a fixed order, `batch_size` items at a time; independent of any seed."""
         ...
 
-    def loss(self, model: Any, batch: Batch, drop: Drop | None = None) -> tuple[Tensor, int]:
+    def loss(self, model: ModelT, batch: Batch, drop: Drop | None = None) -> tuple[Tensor, int]:
         """(sum over targets of nats: float32 scalar with gradient, number of targets)."""
         ...
 
-    def score(self, model: Any, batch: Batch) -> Scores:
+    def score(self, model: ModelT, batch: Batch) -> Scores:
         """Each target's own nats and whether it was answered rightly, without gradient."""
         ...
 
-    def evaluate(self, model: Any, data: Any) -> Evaluation:
+    def evaluate(self, model: ModelT, data: DataT) -> Evaluation:
         """Loss and figures over the whole validation split, with intervals."""
         ...
 
-    def bits_per_byte(self, corpus: Any, nats: float) -> float | None:
+    def bits_per_byte(self, corpus: DataT, nats: float) -> float | None:
         """`nats`, summed over the validation split, in bits per original byte; None where that has no meaning."""
         ...
 
     # answers
 
-    def predict(self, model: Any, tokenizer: Any, texts: Sequence[str], options: PredictOptions) -> list[str]:
-        """One output per input."""
+    def predict(
+        self, model: ModelT, tokenizer: "Tokenizer | None", texts: Sequence[str], options: PredictOptions
+    ) -> list[str]:
+        """One output per input; `tokenizer` is None where nothing is text."""
         ...
 
-    def sample_inputs(self, data: Any) -> list[str]:
+    def sample_inputs(self, data: DataT) -> list[str]:
         """Inputs from the validation split whose outputs are kept along a training; may be empty."""
         ...
 
-    def keepsakes(self, data: Any) -> Mapping[str, Any]:
+    def keepsakes(self, data: DataT) -> Mapping[str, object]:
         """Facts kept with a run, by key: examples of the validation part that a reader could not type."""
         ...
 
@@ -347,7 +357,7 @@ class Task(Protocol):
         ...
 
 
-class TaskDefaults:
+class TaskDefaults(Generic[DataT, ModelT]):
     """What most tasks say and answer alike; a task inherits it and says what is different."""
 
     stack: ClassVar[Stack] = "encoder"
@@ -383,51 +393,51 @@ class TaskDefaults:
         """As it is."""
         return self
 
-    def model_sizes(self, data: Any) -> Mapping[str, int]:
+    def model_sizes(self, data: DataT) -> Mapping[str, int]:
         """d_vocab of the tokenizer, 0 without one."""
         return {"d_vocab": 0 if data.tokenizer is None else data.tokenizer.d_vocab}
 
-    def classes(self, data: Any) -> tuple[str, ...]:
+    def classes(self, data: DataT) -> tuple[str, ...]:
         """None."""
         return ()
 
-    def patches(self, data: Any) -> "Patches | None":
+    def patches(self, data: DataT) -> "Patches | None":
         """None."""
         return None
 
-    def longest(self, data: Any) -> int:
+    def longest(self, data: DataT) -> int:
         """Left to the size law."""
         return 0
 
-    def positions(self, data: Any, sizes: "Sizes") -> int:
+    def positions(self, data: DataT, sizes: "Sizes") -> int:
         """A whole window."""
         return sizes.n_ctx
 
-    def cautions(self, data: Any, sizes: "Sizes") -> list[str]:
+    def cautions(self, data: DataT, sizes: "Sizes") -> list[str]:
         """None."""
         return []
 
-    def baselines(self, data: Any, cache: Path | None) -> Yardsticks | None:
+    def baselines(self, data: DataT, cache: Path | None) -> Yardsticks | None:
         """None."""
         return None
 
-    def baselines_seconds(self, data: Any, cache: Path | None) -> float:
+    def baselines_seconds(self, data: DataT, cache: Path | None) -> float:
         """Hardly anything."""
         return 0.0
 
-    def evaluate(self, model: Any, data: Any) -> Evaluation:
+    def evaluate(self, model: ModelT, data: DataT) -> Evaluation:
         """By `qkv.tasks.evaluation.evaluate`."""
-        return evaluate(model, self, data)  # type: ignore[arg-type]
+        return evaluate(model, cast("Task[DataT, ModelT]", self), data)
 
-    def bits_per_byte(self, corpus: Any, nats: float) -> float | None:
+    def bits_per_byte(self, corpus: DataT, nats: float) -> float | None:
         """None."""
         return None
 
-    def sample_inputs(self, data: Any) -> list[str]:
+    def sample_inputs(self, data: DataT) -> list[str]:
         """None."""
         return []
 
-    def keepsakes(self, data: Any) -> Mapping[str, Any]:
+    def keepsakes(self, data: DataT) -> Mapping[str, object]:
         """None."""
         return {}
 

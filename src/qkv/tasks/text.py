@@ -5,20 +5,20 @@ A corpus is one stream of tokens for training and one for validation; windows of
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from torch import Tensor
 
 from qkv.data.baselines import bigram_loss
 from qkv.data.config import DataConfig
-from qkv.data.corpus import load_corpus
+from qkv.data.corpus import Corpus, load_corpus
+from qkv.models.zoo import LanguageModel
 from qkv.tasks.batch import Batch
 from qkv.tasks.figures import Scores
 from qkv.tasks.objective import batch_loss, batch_scores
 from qkv.tasks.task import Drop, Progress, TaskDefaults
 
 if TYPE_CHECKING:
-    from qkv.data.corpus import Corpus
     from qkv.models.layout import Sizes
 
 __all__ = ["TextTask"]
@@ -32,7 +32,7 @@ _PROSE = 0.9
 
 
 @dataclass(frozen=True, kw_only=True)
-class TextTask(TaskDefaults):
+class TextTask(TaskDefaults[Corpus, LanguageModel]):
     """The part of a task that is the same for every language model; abstract."""
 
     needs_specials: bool = False
@@ -43,11 +43,11 @@ class TextTask(TaskDefaults):
     target: ClassVar[str] = "token"
     ordered: ClassVar[bool] = True
 
-    def load(self, config: DataConfig, *, cache: Path | None, progress: Progress | None = None) -> "Corpus":
+    def load(self, config: DataConfig, *, cache: Path | None, progress: Progress | None = None) -> Corpus:
         """By `qkv.data.corpus.load_corpus`."""
         return load_corpus(config, cache=cache, task_specials=self.needs_specials, progress=progress)
 
-    def cautions(self, data: "Corpus", sizes: "Sizes") -> list[str]:
+    def cautions(self, data: Corpus, sizes: "Sizes") -> list[str]:
         """How much of the text the tokenizer does not know, where that is much."""
         parts = ((data.train, "training"), (data.val, "validation"))
         return [
@@ -57,19 +57,19 @@ class TextTask(TaskDefaults):
             if tokens.n_unknown > _MANY_UNKNOWN * len(tokens)
         ]
 
-    def yardstick_nats(self, data: "Corpus") -> float:
+    def yardstick_nats(self, data: Corpus) -> float:
         """Nats per validation token under the bigram counts of the training part."""
         return bigram_loss(data)
 
-    def loss(self, model: Any, batch: Batch, drop: Drop | None = None) -> tuple[Tensor, int]:
+    def loss(self, model: LanguageModel, batch: Batch, drop: Drop | None = None) -> tuple[Tensor, int]:
         """(sum of nats, number of targets); see `Task.loss`."""
         return batch_loss(model, batch, drop)
 
-    def score(self, model: Any, batch: Batch) -> Scores:
+    def score(self, model: LanguageModel, batch: Batch) -> Scores:
         """Each target's nats, and whether it is the most probable token."""
         return batch_scores(model, batch)
 
-    def prose(self, data: Any, n: int) -> list[str]:
+    def prose(self, data: Corpus, n: int) -> list[str]:
         """The first `n` words in a row of the validation text that read like a sentence's beginning.
 
         A text may begin with a heading, a rule or a table; where nothing in its first pages reads like prose, the words

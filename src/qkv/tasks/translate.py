@@ -9,7 +9,7 @@ as one. An example is a bucket of pairs of similar length (`qkv.data.buckets`). 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 import torch
@@ -20,9 +20,11 @@ from qkv.data.buckets import bucket_edges, filled, n_buckets, train_bucket
 from qkv.data.config import DataConfig
 from qkv.data.dictionary import Dictionary
 from qkv.data.pairs import PairCorpus, Pairs, decode_line, encode_lines, end_of, line_of, load_pairs, start_of
+from qkv.data.tokenizers import Tokenizer
 from qkv.errors import ConfigError
+from qkv.models.zoo import EncoderDecoderLM
 from qkv.randomness import generator
-from qkv.tasks.batch import rows_of
+from qkv.tasks.batch import Batch, rows_of
 from qkv.tasks.beams import DEFAULT_BEAMS, DEFAULT_PENALTY, Search, search
 from qkv.tasks.bleu import bleu, bleu_tokens, require_sacrebleu
 from qkv.tasks.crossentropy import linear_cross_entropy, token_scores
@@ -33,47 +35,15 @@ from qkv.tasks.task import Drop, PredictOptions, Progress, Stack, TaskDefaults, 
 if TYPE_CHECKING:
     from qkv.models.layout import Sizes
 
-__all__ = ["PairBatch", "Translate"]
+__all__ = ["Translate"]
 
 SMOOTHING = 0.1
 BUCKET_TOKENS = 512
 """Positions of a training bucket on its longer side, padding included."""
 
 
-class PairBatch(NamedTuple):
-    """A `Batch` of targets, and the sources that they translate."""
-
-    inputs: Tensor
-    """int64 [batch, pos]: the token that begins a target (its end token, usually), then the target without its end."""
-    targets: Tensor
-    """int64 [n_targets]."""
-    positions: Tensor | None
-    """As in `Batch`."""
-    mask: Tensor | None
-    """As in `Batch`; what fills a target stands behind it, where causality hides it, so models are not given this."""
-    documents: None
-    """Never; a pair has a row of its own."""
-    source: Tensor
-    """int64 [batch, source_pos]."""
-    source_mask: Tensor | None
-    """bool [batch, source_pos], True = real token; None means that nothing is padded."""
-    examples: Tensor | None = None
-    """int64 [batch]: a name of each row, for dropout; None outside training."""
-    smoothing: float = 0.0
-    """Of its loss."""
-
-    def to(self, device: torch.device | str) -> "PairBatch":
-        """The same batch on another device."""
-        return PairBatch(*(part.to(device) if isinstance(part, Tensor) else part for part in self))  # type: ignore[arg-type]
-
-    @property
-    def n_targets(self) -> int:
-        """How many answers the loss sums over."""
-        return self.targets.numel()
-
-
 @dataclass(frozen=True, kw_only=True)
-class Translate(TaskDefaults):
+class Translate(TaskDefaults[PairCorpus, EncoderDecoderLM]):
     """The task `translate`."""
 
     name: str = "translate"
@@ -151,7 +121,7 @@ class Translate(TaskDefaults):
         examples: np.ndarray,
         *,
         random_labels: bool = False,
-    ) -> PairBatch:
+    ) -> Batch:
         """The pairs of these buckets; see `Task.train_batch`."""
         buckets = [train_bucket(corpus.train, sizes.n_ctx, BUCKET_TOKENS, seed, int(e)) for e in examples]
         names = [(int(e) << 24) + np.arange(len(b)) for e, b in zip(examples, buckets, strict=True)]
@@ -166,7 +136,7 @@ class Translate(TaskDefaults):
             batch = batch._replace(targets=torch.from_numpy(ids[np.concatenate(places)].astype(np.int64)))
         return batch._replace(examples=torch.from_numpy(np.concatenate(names)), smoothing=SMOOTHING)
 
-    def val_batches(self, corpus: PairCorpus, sizes: "Sizes", batch_size: int) -> Iterator[PairBatch]:
+    def val_batches(self, corpus: PairCorpus, sizes: "Sizes", batch_size: int) -> Iterator[Batch]:
         """Every validation pair once, similar lengths together; what is longer than n_ctx is cut there.
 
         Batches are of `batch_size` buckets' tokens.
@@ -176,23 +146,20 @@ class Translate(TaskDefaults):
         for first, stop in zip(edges, edges[1:], strict=False):
             yield _batch(corpus.val, order[first:stop], corpus.tokenizer, sizes.n_ctx)
 
-    def loss(self, model: Any, batch: PairBatch, drop: Drop | None = None) -> tuple[Tensor, int]:  # type: ignore[override]
+    def loss(self, model: EncoderDecoderLM, batch: Batch, drop: Drop | None = None) -> tuple[Tensor, int]:
         """(sum of nats, smoothed where the batch is for training; number of target tokens)."""
-        weight = _output_matrix(model)
-        nats = linear_cross_entropy(
-            _answering(model, batch, drop), weight, model.head.b_U, batch.targets, batch.smoothing
-        )
-        return nats, batch.n_targets
+        h = _answering(model, batch, drop)
+        return linear_cross_entropy(h, *_output(model), batch.targets, batch.smoothing), batch.n_targets
 
-    def score(self, model: Any, batch: PairBatch) -> Scores:  # type: ignore[override]
+    def score(self, model: EncoderDecoderLM, batch: Batch) -> Scores:
         """Each target token's nats, and whether it is the most probable next token."""
         with torch.no_grad():
-            found = token_scores(_answering(model, batch, None), _output_matrix(model), model.head.b_U, batch.targets)
-        return Scores(*found, rows_of(batch))  # type: ignore[arg-type]
+            found = token_scores(_answering(model, batch, None), *_output(model), batch.targets)
+        return Scores(*found, rows_of(batch))
 
-    def evaluate(self, model: Any, data: PairCorpus) -> Evaluation:
+    def evaluate(self, model: EncoderDecoderLM, data: PairCorpus) -> Evaluation:
         """Loss and BLEU over the validation pairs, translated with the usual beams."""
-        found = evaluate(model, self, data)  # type: ignore[arg-type]
+        found = evaluate(model, self, data)
         sources, references = data.lines("val")
         outputs = self.predict(model, data.tokenizer, sources, PredictOptions(cut=True))
         value, interval = bleu(outputs, references)
@@ -208,11 +175,14 @@ class Translate(TaskDefaults):
 
     # answers
 
-    def predict(self, model: Any, tokenizer: Any, texts: Sequence[str], options: PredictOptions) -> list[str]:
+    def predict(
+        self, model: EncoderDecoderLM, tokenizer: Tokenizer | None, texts: Sequence[str], options: PredictOptions
+    ) -> list[str]:
         """The translation of each line; an empty line stays empty.
 
         Raises ConfigError for a temperature other than 0 and, unless `options.cut`, for a line beyond n_ctx tokens.
         """
+        assert tokenizer is not None, "a task on text has one"
         if options.temperature:
             raise ConfigError(
                 f"translations are searched for, not drawn: temperature {options.temperature:g} has no meaning here;"
@@ -224,18 +194,18 @@ class Translate(TaskDefaults):
         lines = [line_of(text) for text in texts]
         ids, lengths = encode_lines(tokenizer.of_source, lines)
         sources = np.split(ids, np.cumsum(lengths)[:-1]) if len(lines) else []
-        n_ctx = model.config.sizes.n_ctx
+        n_ctx, end = model.config.sizes.n_ctx, end_of(tokenizer)
         for i, source in enumerate(sources):
             if len(source) > n_ctx:
                 if not options.cut:
                     raise ConfigError(f"line {i + 1} has {len(source)} tokens; this model reads {n_ctx}: split it")
-                sources[i] = np.append(source[: n_ctx - 1], tokenizer.end_id)
+                sources[i] = np.append(source[: n_ctx - 1], end)
         how = Search(
-            end=tokenizer.end_id,
+            end=end,
             start=start_of(tokenizer),
             beams=1 if greedy else options.beams or DEFAULT_BEAMS,
             length_penalty=DEFAULT_PENALTY if options.length_penalty is None else options.length_penalty,
-            banned=sorted(tokenizer.special_ids - {tokenizer.end_id}),
+            banned=sorted(tokenizer.special_ids - {end}),
         )
         asked = [i for i, line in enumerate(lines) if line]
         outputs = [""] * len(lines)
@@ -252,8 +222,12 @@ class Translate(TaskDefaults):
         return f"{text} -> {output}"
 
 
-def _batch(pairs: Pairs, numbers: np.ndarray, tokenizer: Any, n_ctx: int = 0) -> PairBatch:
-    """These pairs as one batch; with n_ctx, sides that are longer are cut to it."""
+def _batch(pairs: Pairs, numbers: np.ndarray, tokenizer: Tokenizer, n_ctx: int = 0) -> Batch:
+    """These pairs as one batch, each in a row of its own; with n_ctx, sides that are longer are cut to it.
+
+    An input is the token that begins a target (its end token, usually), then the target without its end. What fills a
+    target stands behind it, where causality hides it, so models are not given its mask.
+    """
     start, end = start_of(tokenizer), end_of(tokenizer)
     sources = [pairs.source.document(int(i)) for i in numbers]
     targets = [pairs.target.document(int(i)) for i in numbers]
@@ -264,24 +238,25 @@ def _batch(pairs: Pairs, numbers: np.ndarray, tokenizer: Any, n_ctx: int = 0) ->
     target, real = filled(targets, end)
     inputs = np.concatenate([np.full((len(target), 1), start), target[:, :-1]], axis=1)
     full = bool(real.all())
-    return PairBatch(
+    return Batch(
         inputs=torch.from_numpy(inputs),
         targets=torch.from_numpy(target[real]),
         positions=None if full else torch.from_numpy(np.flatnonzero(real)),
         mask=None if full else torch.from_numpy(real),
-        documents=None,
         source=torch.from_numpy(source),
         source_mask=None if source_real.all() else torch.from_numpy(source_real),
     )
 
 
-def _output_matrix(model: Any) -> Tensor:
-    """W_U [d_model, d_vocab]; tied, the transposed view of enc.W_E."""
-    own = model.head.W_U
-    return model.enc.embedding.W_E.t() if own is None else own
+def _output(model: EncoderDecoderLM) -> tuple[Tensor, Tensor | None]:
+    """W_U [d_model, d_vocab] (tied, the transposed view of enc.W_E) and b_U."""
+    head, table = model.head, model.enc.embedding.W_E
+    assert head is not None and table is not None, "a model of tokens has both"
+    return (table.t() if head.W_U is None else head.W_U), head.b_U
 
 
-def _answering(model: Any, batch: PairBatch, drop: Drop | None) -> Tensor:
+def _answering(model: EncoderDecoderLM, batch: Batch, drop: Drop | None) -> Tensor:
     """Hidden vectors of the positions that have a target: [n_targets, d_model]."""
+    assert batch.source is not None, "a batch of pairs"
     h = model.hidden(batch.source, batch.inputs, source_mask=batch.source_mask, drop=drop).flatten(0, 1)
     return h if batch.positions is None else F.embedding(batch.positions, h)

@@ -16,7 +16,8 @@ is padded or hidden differs from batch to batch, shapes do too, and a recording 
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from functools import cached_property
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -53,12 +54,10 @@ class Replay(Protocol):
 class Captured(Weights, ABC):
     """What `Weights` answers, by replays; how work is recorded is a device's matter."""
 
-    def __init__(self, *given: Any) -> None:
-        super().__init__(*given)
-        self._passes: _Passes | None = None
-        self._norms: Tensor | None = None
-        """Of the gradients that are there, where a replay has left them."""
-        self._gives_up = False
+    _passes: "_Passes | None" = None
+    _norms: Tensor | None = None
+    """Of the gradients that are there, where a replay has left them."""
+    _gives_up = False
 
     def enter(self, constraint: Constraint, step: int) -> None:
         """What a change begins or ends with makes another recording: where gradients stop is a part of it."""
@@ -98,7 +97,7 @@ class Captured(Weights, ABC):
             return clip_and_measure(self.optimizer.parameters, clip, self._norms)
 
     def _record_passes(
-        self, key: tuple[Any, ...], batch: Batch, drop: "Dropping | None", n_targets: int
+        self, key: tuple[object, ...], batch: Batch, drop: "Dropping | None", n_targets: int
     ) -> "_Passes | None":
         """The passes of such a batch; None where they cannot be recorded, or would keep too much memory."""
         device, parameters = self.machine.device, self.optimizer.parameters
@@ -135,10 +134,12 @@ class Captured(Weights, ABC):
 class OnCuda(Captured):
     """By CUDA graphs, the optimizer's step too."""
 
-    def __init__(self, *given: Any) -> None:
-        super().__init__(*given)
-        self._step: tuple[tuple[int, ...], Replay | None] = ((), None)
-        self._scale = torch.ones((), device=self.machine.device)
+    _step: tuple[tuple[int, ...], Replay | None] = ((), None)
+
+    @cached_property
+    def _scale(self) -> Tensor:
+        """The rate, where a recording reads it."""
+        return torch.ones((), device=self.machine.device)
 
     def update(self, lr_scale: float) -> None:
         """By a replay, once gradients lie where they lay an update before."""
@@ -222,7 +223,7 @@ def captured(machine: Machine) -> type[Captured]:
 class _Passes(NamedTuple):
     """A recording of both passes, and the memory that it reads and writes."""
 
-    key: tuple[Any, ...]
+    key: tuple[object, ...]
     """What a batch must have in common with the one recorded."""
     recorded: Replay
     batch: Batch
@@ -252,11 +253,11 @@ def _apart(batch: Batch, device: str) -> Batch:
 
 def _is_whole(batch: Batch) -> bool:
     """Whether nothing of a batch differs in number from one to the next: every position answers, or every image."""
-    if not isinstance(batch, Batch) or any(part is not None for part in (batch.mask, batch.documents, batch.places)):
+    if any(part is not None for part in (batch.mask, batch.documents, batch.places, batch.source)):
         return False
     return batch.positions is None or batch.inputs.dim() == 4
 
 
-def _shapes(batch: Batch) -> tuple[Any, ...]:
+def _shapes(batch: Batch) -> tuple[tuple[torch.Size, torch.dtype] | None, ...]:
     """Of each part that is there."""
     return tuple((part.shape, part.dtype) if isinstance(part, Tensor) else None for part in batch)

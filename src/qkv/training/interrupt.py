@@ -5,12 +5,15 @@ A second signal does not wait. In a thread other than the main one Python delive
 
 import signal
 import threading
+from collections.abc import Callable
 from types import FrameType, TracebackType
-from typing import Any
 
 from qkv.errors import Interrupted
 
 __all__ = ["StopSignals"]
+
+Handler = Callable[[int, FrameType | None], object] | int | None
+"""What Python does on a signal, as `signal.signal` tells it."""
 
 _STATUS = {signal.SIGINT: 130, signal.SIGTERM: 143}
 
@@ -21,7 +24,7 @@ class StopSignals:
     def __init__(self) -> None:
         self.exit_status = 0
         """130 or 143 once a signal came; 0 before."""
-        self._before: dict[signal.Signals, Any] = {}
+        self._before: dict[signal.Signals, Handler] = {}
 
     def __enter__(self) -> "StopSignals":
         if threading.current_thread() is threading.main_thread():

@@ -11,7 +11,7 @@ import math
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -55,6 +55,8 @@ from qkv.training.weights import Weights
 if TYPE_CHECKING:
     from qkv.folder import RunFolder
     from qkv.models.matrices import Catalogue
+    from qkv.models.zoo import Model
+    from qkv.tasks.task import Data, Task
 
 __all__ = ["run"]
 
@@ -64,10 +66,10 @@ _SMOOTHING = 0.9
 
 def run(
     *,
-    model: Any,
+    model: "Model",
     catalogue: "Catalogue",
-    task: Any,
-    corpus: Any,
+    task: "Task",
+    corpus: "Data",
     config: TrainingConfig,
     optimizer: Optimizer,
     machine: Machine,
@@ -164,10 +166,10 @@ class _Training:
     """One session of a training: the parts it was given, and the state that they move."""
 
     held: Weights
-    model: Any
+    model: "Model"
     catalogue: "Catalogue"
-    task: Any
-    corpus: Any
+    task: "Task"
+    corpus: "Data"
     config: TrainingConfig
     optimizer: Optimizer
     machine: Machine

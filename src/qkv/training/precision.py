@@ -11,7 +11,7 @@ import os
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, ParamSpec, TypeVar
 
 import torch
 
@@ -32,6 +32,9 @@ __all__ = [
     "native_here",
     "resolve",
 ]
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,7 +119,7 @@ class Machine:
             held.enter_context(self.natively())
             yield
 
-    def compiled(self, function: Callable[..., Any]) -> Callable[..., Any]:
+    def compiled(self, function: Callable[P, T]) -> Callable[P, T]:
         """`function`, compiled where this machine compiles; without autotuning, so that results can be repeated.
 
         Only where a gradient follows: a graph without one takes its own half minute to compile, and scores little.
@@ -124,7 +127,7 @@ class Machine:
         if not self.compile:
             return function
         fast = torch.compile(function)
-        return lambda *given: (fast if torch.is_grad_enabled() else function)(*given)
+        return lambda *given, **named: (fast if torch.is_grad_enabled() else function)(*given, **named)
 
 
 def resolve(

@@ -105,7 +105,7 @@ class Ranks:
         """Wait for all."""
         self.gather(0.0)
 
-    def tell(self, facts: Mapping[str, Any] | None) -> dict[str, Any]:
+    def tell(self, facts: Mapping[str, object] | None) -> dict[str, Any]:
         """What rank 0 gives (as JSON knows it), on every rank."""
         if self.world == 1:
             return dict(facts or {})

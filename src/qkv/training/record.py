@@ -12,12 +12,13 @@ An observer changes no weights, gradients, optimizer state or global random stat
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 if TYPE_CHECKING:
     from torch import nn
 
     from qkv.models.matrices import Catalogue
+    from qkv.tasks.task import Data, Task
     from qkv.training.config import TrainingConfig
     from qkv.training.optimizers import Optimizer
     from qkv.training.precision import Machine
@@ -44,10 +45,10 @@ class RunContext:
     """The model in training, with the weights of `start_step`."""
     catalogue: "Catalogue"
     """Its matrices by address."""
-    task: Any
-    """The task module (`tasks.TASKS`)."""
-    corpus: Any
-    """The corpus it trains on."""
+    task: "Task"
+    """What it is trained to do."""
+    corpus: "Data | None"
+    """What it trains on; None of a training that is not ours."""
     config: "TrainingConfig"
     """What was asked for."""
     machine: "Machine"
@@ -212,7 +213,7 @@ class Watchers:
         """Whether one of them does."""
         return any(observer.reads_weights for observer in self.observers)
 
-    def tell(self, moment: str, *what: Any) -> None:
+    def tell(self, moment: str, *what: object) -> None:
         """Call the method `moment` of each."""
         for observer in self.observers:
             getattr(observer, moment)(*what)

@@ -20,9 +20,9 @@ It does not hold frozen heads and rows, and does not compile (`check_shard`).
 
 import copy
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
@@ -39,11 +39,16 @@ from qkv.training.precision import Machine
 from qkv.training.ranks import Ranks, buckets
 from qkv.training.record import Constraint
 from qkv.training.tensorfile import SharedFile, load_rows
-from qkv.training.weights import Weights
+from qkv.training.weights import Loss, Weights
 
 if TYPE_CHECKING:
+    from torch.distributed.tensor import DTensor
+
     from qkv.folder import RunFolder
     from qkv.models.matrices import Catalogue
+    from qkv.models.zoo import Model
+    from qkv.tasks.batch import Batch
+    from qkv.training.dropout import Dropping
 
 __all__ = ["SharedMuon", "Shards", "blocks_of", "check_shard", "hollow", "hollow_like", "owners", "rows_of_rank"]
 
@@ -55,10 +60,10 @@ class Shards(Weights):
 
     def __init__(
         self,
-        model: Any,
+        model: "Model",
         catalogue: "Catalogue",
         optimizer: Optimizer,
-        loss: Any,
+        loss: Loss,
         ranks: Ranks,
         machine: Machine,
         config: OptimizerConfig,
@@ -72,7 +77,7 @@ class Shards(Weights):
         found = dict(step.named_parameters())
         self._step, self._parameters = step, [found[path] for path in paths]
         with torch.no_grad():
-            locals_: list[Any] = [parameter.to_local().detach() for parameter in self._parameters]  # type: ignore[attr-defined]
+            locals_ = [cast("DTensor", parameter).to_local().detach() for parameter in self._parameters]
         self.rows: dict[str, Tensor] = dict(zip(catalogue.addresses, locals_, strict=True))
         """This rank's rows by address, in the memory that trains, with their gradients before an update."""
         exchange = _Exchange(ranks, dict(zip(catalogue.addresses, whole, strict=True)))
@@ -88,10 +93,10 @@ class Shards(Weights):
 
     # a step
 
-    def loss(self, *given: Any) -> tuple[Tensor, int]:
+    def loss(self, batch: "Batch", drop: "Dropping | None" = None) -> tuple[Tensor, int]:
         """The task's loss, through FSDP."""
         with self.ranks.together():
-            return self._step(*given)
+            return self._step(batch, drop)
 
     def enter(self, constraint: Constraint, step: int) -> None:
         """Where a change begins to act it may write: into whole matrices, of which each rank takes its rows again."""
@@ -114,8 +119,8 @@ class Shards(Weights):
     def sum_gradients(self) -> None:
         """They are summed; those of frozen matrices are dropped, as one process would not have made them."""
         for entry, parameter, rows in zip(self.catalogue, self._parameters, self.rows.values(), strict=True):
-            gradient: Any = parameter.grad if entry.parameter.requires_grad else None
-            rows.grad = None if gradient is None else gradient.to_local()
+            gradient = parameter.grad if entry.parameter.requires_grad else None
+            rows.grad = None if gradient is None else cast("DTensor", gradient).to_local()
 
     @torch.no_grad()
     def clip_and_measure(self, clip: float) -> tuple[float, np.ndarray]:
@@ -280,13 +285,13 @@ def check_shard(machine: Machine, held_part: str = "") -> None:
 class _Step(nn.Module):
     """The model with the loss around it, so that all that is read of it is read inside one forward pass."""
 
-    def __init__(self, model: nn.Module, loss: Callable[..., Any]) -> None:
+    def __init__(self, model: nn.Module, loss: Loss) -> None:
         super().__init__()
         self.model, self._loss = model, loss
 
-    def forward(self, *given: Any) -> tuple[Tensor, int]:
+    def forward(self, batch: "Batch", drop: "Dropping | None") -> tuple[Tensor, int]:
         """(sum of nats, number of targets)."""
-        return self._loss(self.model, *given)
+        return self._loss(self.model, batch, drop)
 
 
 def _copy_around(model: nn.Module, parameters: Sequence[Tensor]) -> nn.Module:

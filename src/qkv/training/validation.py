@@ -15,16 +15,21 @@ import statistics
 import time
 from collections.abc import Callable, Iterator
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
+from torch import Tensor
 
-from qkv.tasks.batch import n_positions
+from qkv.tasks.batch import Batch, n_positions
 from qkv.training.checkpoint import TrainingState
 from qkv.training.config import TrainingConfig
 from qkv.training.precision import Machine
 from qkv.training.ranks import ALONE, Ranks
 from qkv.training.schedules import decay_end
+
+if TYPE_CHECKING:
+    from qkv.models.zoo import Model
+    from qkv.tasks.task import Data, Task
 
 __all__ = ["Validation", "evaluation_steps"]
 
@@ -71,15 +76,15 @@ class Validation:
 
     def __init__(
         self,
-        model: Any,
-        task: Any,
-        corpus: Any,
+        model: "Model",
+        task: "Task",
+        corpus: "Data",
         config: TrainingConfig,
         machine: Machine,
         *,
         stop: Callable[[], bool] = bool,
         ranks: Ranks = ALONE,
-        loss: Callable[[Any], tuple[Any, int]] | None = None,
+        loss: Callable[[Batch], tuple[Tensor, int]] | None = None,
         in_lockstep: bool = False,
     ) -> None:
         """`loss(batch)` is what the task's is of the model, where that is held in another way.
@@ -173,7 +178,7 @@ class Validation:
             for nats, n_targets in found[: len(batches)]:
                 yield nats, int(n_targets)
 
-    def _score(self, batch: Any) -> tuple[float, int]:
+    def _score(self, batch: Batch) -> tuple[float, int]:
         """(nats, targets) of one batch."""
         if self._machine.device != "cpu":
             batch = batch.to(self._machine.device)

@@ -5,7 +5,8 @@
 """
 
 import math
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -20,10 +21,14 @@ from qkv.training.record import Constraint
 if TYPE_CHECKING:
     from qkv.folder import RunFolder
     from qkv.models.matrices import Catalogue
+    from qkv.models.zoo import Model
     from qkv.tasks.batch import Batch
     from qkv.training.dropout import Dropping
 
-__all__ = ["Weights"]
+__all__ = ["Loss", "Weights"]
+
+Loss = Callable[..., tuple[Tensor, int]]
+"""`loss(model, batch, drop)`, which may be left out -> (sum of nats, number of targets), as `Task.loss`."""
 
 
 class Weights:
@@ -33,16 +38,16 @@ class Weights:
     """Whether a rank that passes forward needs every other one to do so as well."""
 
     def __init__(
-        self, model: Any, catalogue: "Catalogue", optimizer: Optimizer, loss: Any, ranks: Ranks, machine: Machine
+        self, model: "Model", catalogue: "Catalogue", optimizer: Optimizer, loss: Loss, ranks: Ranks, machine: Machine
     ) -> None:
         self.model, self.catalogue, self.optimizer, self.ranks = model, catalogue, optimizer, ranks
         self._loss, self.machine = loss, machine
 
     # a step
 
-    def loss(self, *given: Any) -> tuple[Tensor, int]:
+    def loss(self, batch: "Batch", drop: "Dropping | None" = None) -> tuple[Tensor, int]:
         """(sum of nats, number of targets) of a batch, by the task."""
-        return self._loss(self.model, *given)
+        return self._loss(self.model, batch, drop)
 
     def enter(self, constraint: Constraint, step: int) -> None:
         """Let the constraint write and freeze what it does before a step."""
