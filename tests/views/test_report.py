@@ -204,12 +204,18 @@ def test_a_damaged_history_is_told_on_the_page_and_none_of_it_is_shown(make, tmp
     assert payload["loss"] is None and payload["map"] is None and payload["matrices"] is not None
 
 
+def spoil(path):
+    """Turn one bit of the last byte over."""
+    data = path.read_bytes()
+    path.write_bytes(data[:-1] + bytes([data[-1] ^ 0x40]))
+
+
 def test_of_damaged_files_a_page_says_so_and_shows_the_others(make, tmp_path):
     run = make()
     assert read_report(run.folder).damaged == ()
     spoiled = [run.folder / "model.safetensors", run.folder / "tokenizer.json"]
     for path in spoiled:
-        path.write_bytes(path.read_bytes()[:-1] + b"?")
+        spoil(path)
     report = read_report(run.folder)
     assert [path.name in said for path, said in zip(spoiled, sorted(report.damaged), strict=True)] == [True, True]
     assert report.matrices.steps[-1] == 1000  # of the checkpoint, which is whole
@@ -220,7 +226,7 @@ def test_of_damaged_files_a_page_says_so_and_shows_the_others(make, tmp_path):
 def test_what_is_not_whole_stands_above_the_rooms(look, make, tmp_path):
     run = make()
     path = run.folder / "telemetry.sqlite"
-    path.write_bytes(path.read_bytes()[:-1] + b"?")
+    spoil(path)
     page = look(write_report(run.folder, tmp_path / "r.html"))
     assert page.locator("main > p.damaged").inner_text().startswith(f"Not whole: {path} is damaged")
     assert page.locator("#matrices svg, #matrices canvas").count() and page.complaints == []
