@@ -29,9 +29,10 @@ KINDS = ("W_Q", "W_K", "W_V", "W_O")
 def finished_of(run: Run, parts: Parts, loss: float) -> Finished:
     """What a probe of a study is handed: the parts with their weights as they are."""
     s, t = run.config.model.sizes, run.config.training
+    corpus: Any = parts.corpus
     scale = Scale(
         d_model=s.d_model, n_layers=s.n_layers, n_heads=s.n_heads, n_ctx=s.n_ctx, batch_size=t.batch_size,
-        steps=run.summary["steps"], val_tokens=len(parts.corpus.val),
+        steps=run.summary["steps"], val_tokens=len(corpus.val),
     )  # fmt: skip
     trial = Trial(
         arm=Arm(name="run", what=""), text=Text(), scale=scale, source="", source_sha256=parts.corpus.sha256,

@@ -73,13 +73,7 @@ def checked(function: FunctionType) -> FunctionType:
         given = kinds((*args, *kwargs.items()))
         if given in seen:
             return function(*args, **kwargs)
-        try:  # TEMPORARY
-            out = strict()(*args, **kwargs)
-        except (jaxtyping.TypeCheckError, jaxtyping.AnnotationError) as e:
-            with open("/tmp/h/contracts/out/violations.txt", "a") as f:
-                f.write(os.environ.get("PYTEST_CURRENT_TEST", "") + "\n" + str(e)[:1500] + "\n=====\n")
-            seen.add(given)
-            return function(*args, **kwargs)
+        out = strict()(*args, **kwargs)
         seen.add(given)
         return out
 

@@ -7,21 +7,27 @@ Only what TOML can hold is allowed in a field: bool, int, float, str, tuples of 
 import dataclasses
 import tomllib
 import types
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from qkv.errors import ConfigError, unknown
 from qkv.othernames import unknown_setting
 
-__all__ = ["dump_toml", "field_paths", "flat", "from_dict", "load_toml", "override", "to_dict"]
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
-T = TypeVar("T")
+__all__ = ["Table", "dump_toml", "field_paths", "flat", "from_dict", "load_toml", "override", "to_dict"]
+
+T = TypeVar("T", bound="DataclassInstance")
+Table = dict[str, Any]
+"""What TOML holds under one name: bool, int, float, str, lists of these, and tables."""
 
 
-def to_dict(config: Any) -> dict[str, Any]:
+def to_dict(config: "DataclassInstance") -> Table:
     """The dataclass as plain values; None is left out, since TOML has no null."""
-    out: dict[str, Any] = {}
+    out: Table = {}
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)
         if dataclasses.is_dataclass(value):
@@ -33,11 +39,11 @@ def to_dict(config: Any) -> dict[str, Any]:
     return out
 
 
-def flat(config: Any) -> dict[str, Any]:
+def flat(config: "DataclassInstance") -> Table:
     """Every leaf of the dataclass by its dotted path: `model.sizes.d_model` -> value."""
 
-    def walk(table: dict[str, Any], prefix: str) -> dict[str, Any]:
-        leaves: dict[str, Any] = {}
+    def walk(table: Table, prefix: str) -> Table:
+        leaves: Table = {}
         for name, value in table.items():
             leaves |= walk(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value}
         return leaves
@@ -45,7 +51,7 @@ def flat(config: Any) -> dict[str, Any]:
     return walk(to_dict(config), "")
 
 
-def from_dict(cls: type[T], data: dict[str, Any], where: str = "") -> T:
+def from_dict(cls: type[T], data: Mapping[str, object], where: str = "") -> T:
     """Build `cls` from plain values, refusing unknown keys and values of the wrong type by name."""
     hints = get_type_hints(cls)
     names = [field.name for field in dataclasses.fields(cls)]  # type: ignore[arg-type]
@@ -56,7 +62,7 @@ def from_dict(cls: type[T], data: dict[str, Any], where: str = "") -> T:
     return cls(**values)
 
 
-def _convert(value: Any, hint: Any, where: str) -> Any:
+def _convert(value: object, hint: object, where: str) -> object:
     """`value` as the type `hint` asks for, from TOML's types or from a string typed on the command line."""
     if dataclasses.is_dataclass(hint):
         if dataclasses.is_dataclass(value):
@@ -92,11 +98,12 @@ def _convert(value: Any, hint: Any, where: str) -> Any:
     return converted
 
 
-def _name(hint: Any) -> str:
-    return {bool: "true or false", int: "a whole number", float: "a number", str: "text"}.get(hint, str(hint))
+def _name(hint: object) -> str:
+    names: dict[object, str] = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
+    return names.get(hint, str(hint))
 
 
-def _inner(hint: Any) -> Any:
+def _inner(hint: object) -> object:
     """The dataclass of an optional dataclass; anything else as it is."""
     options = [arg for arg in get_args(hint) if arg is not type(None)]
     optional = get_origin(hint) in (Union, types.UnionType) and len(options) == 1
@@ -117,7 +124,7 @@ def field_paths(cls: type) -> tuple[str, ...]:
     return tuple(paths)
 
 
-def override(config: T, assignments: dict[str, Any]) -> T:
+def override(config: T, assignments: Mapping[str, object]) -> T:
     """`config` with some settings replaced, e.g. `{"model.d_model": "128"}`.
 
     A path may be shortened to its last parts where that names one setting only (`d_model`). Values may be strings. All
@@ -137,7 +144,7 @@ def override(config: T, assignments: dict[str, Any]) -> T:
     return _replaced(config, chosen, "")
 
 
-def _replaced(config: Any, values: dict[str, Any], above: str) -> Any:
+def _replaced(config: T, values: Mapping[str, object], above: str) -> T:
     """`config` with the settings at these paths inside it replaced; `above` is where it is itself, with a dot."""
     hints, new = get_type_hints(type(config)), {}
     for path, value in values.items():
@@ -152,7 +159,7 @@ def _replaced(config: Any, values: dict[str, Any], above: str) -> Any:
     return dataclasses.replace(config, **new)
 
 
-def dump_toml(data: dict[str, Any], prefix: str = "") -> str:
+def dump_toml(data: Mapping[str, object], prefix: str = "") -> str:
     """Plain values as TOML text; scalars first, then one table per nested dictionary."""
     lines = [f"{name} = {_literal(value)}" for name, value in data.items() if not isinstance(value, dict)]
     text = "\n".join(lines) + ("\n" if lines else "")
@@ -162,7 +169,7 @@ def dump_toml(data: dict[str, Any], prefix: str = "") -> str:
     return text
 
 
-def _literal(value: Any) -> str:
+def _literal(value: object) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, int | float):
@@ -185,7 +192,7 @@ def _escape(character: str) -> str:
     return character if character.isprintable() else f"\\U{ord(character):08x}"
 
 
-def load_toml(path: Path) -> dict[str, Any]:
+def load_toml(path: Path) -> Table:
     """The tables of a TOML file.
 
     Raises ConfigError where the file is not TOML, naming file and line.

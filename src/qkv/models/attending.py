@@ -5,7 +5,6 @@ A head's scores stay next to the processor: no pattern is kept, and they are mad
 """
 
 import ctypes
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -52,10 +51,10 @@ class Attending:
         return parts
 
 
-def _sizes(q: Tensor, k: Tensor, bias: Tensor | None, scale: float, causal: bool) -> tuple[Any, ...]:
+def _sizes(q: Tensor, k: Tensor, bias: Tensor | None, scale: float, causal: bool) -> tuple[object, ...]:
     """What a library is told of an attention."""
     batch, heads, queries, d = q.shape
-    where: tuple[Any, ...] = (None, 0, 0)
+    where: tuple[object, ...] = (None, 0, 0)
     if bias is not None:
         assert bias.dtype == torch.float32 and bias.stride(3) == 1 and bias.shape[1] == 1
         where = bias, *(0 if bias.shape[i] == 1 else bias.stride(i) for i in (0, 2))

@@ -3,19 +3,21 @@
 import contextlib
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any
 
 from torch import Tensor
 
 __all__ = ["Listener", "call", "heard_by", "pointers"]
 
-Listener = Callable[[Any, tuple[Any, ...], Any], None]
+Compiled = Callable[..., int | None]
+"""A function of a library of `qkv.native`."""
+
+Listener = Callable[[Compiled, tuple[object, ...], int | None], None]
 """Told of a call: the function, what it was given, what it returned."""
 
 _hearing = threading.local()
 
 
-def call(function: Any, *given: Any) -> Any:
+def call(function: Compiled, *given: object) -> int | None:
     """Call a compiled function, of tensors with their memory; whoever listens in this thread is told."""
     found = function(*pointers(given))
     listener: Listener | None = getattr(_hearing, "listener", None)
@@ -24,7 +26,7 @@ def call(function: Any, *given: Any) -> Any:
     return found
 
 
-def pointers(given: tuple[Any, ...]) -> list[Any]:
+def pointers(given: tuple[object, ...]) -> list[object]:
     """The same, with the addresses of tensors in their place."""
     return [g.data_ptr() if isinstance(g, Tensor) else g for g in given]
 

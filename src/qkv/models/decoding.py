@@ -11,17 +11,19 @@ turned and contexts of a usual length (`serves`); `tasks.generation` takes the m
 
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from qkv.models.attention import MultiHeadAttention
 from qkv.models.blocks import ACTIVATIONS, Block
 from qkv.models.cache import KVCache, SplitCache
 from qkv.models.compiled_decoding import CompiledSteps
 from qkv.models.compiled_decoding import serves as compiled_serves
 from qkv.models.norms import LayerNorm, RMSNorm
+from qkv.models.zoo import LanguageModel
 from qkv.shapes import Float, Int
 
 __all__ = ["Decoding", "serves"]
@@ -33,7 +35,7 @@ MOST_TURNS = 1 << 25
 """Numbers in the tables of turns of all layers; a context of 100,000 positions would need gigabytes of them."""
 
 
-def serves(model: Any) -> bool:
+def serves(model: LanguageModel) -> bool:
     """Whether `Decoding` can read with this model."""
     layout = getattr(model, "layout", None)
     if layout is None:
@@ -166,7 +168,7 @@ class _Layer:
         self.W_out, self.b_out = torch.cat((self.W_out, rows)), None
         return [W_in, W_in.new_zeros(W_in.shape[0], _LINE)], [b_in, one]
 
-    def _turns(self, attention: Any, n_ctx: int) -> tuple[Tensor, Tensor | None]:
+    def _turns(self, attention: MultiHeadAttention, n_ctx: int) -> tuple[Tensor, Tensor | None]:
         """Tables [n_ctx, n_qk, d_head] with q' = u along + swapped(u) across.
 
         The scale of the scores and QK-norm's gains are in them.
@@ -242,7 +244,7 @@ def _attended(q: Tensor, recent: tuple[Tensor, Tensor], settled: tuple[Tensor, .
 class Decoding:
     """Reads one token at a time after what a `KVCache` of the same model holds; for `torch.inference_mode`."""
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: LanguageModel) -> None:
         assert serves(model)
         self._embedding, self._n_ctx = model.embedding, model.sizes.n_ctx
         e = model.embedding

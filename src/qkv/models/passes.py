@@ -9,10 +9,10 @@ up to which sizes products and attention are ours (`Kernels`); a training says i
 import contextlib
 import ctypes
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -89,7 +89,7 @@ class Draws(NamedTuple):
     limit: int
     scale: float
 
-    def of(self, x: Float[Tensor, "..."]) -> tuple[Any, ...]:
+    def of(self, x: Float[Tensor, "..."]) -> tuple[object, ...]:
         """As a compiled pass over x is told."""
         n = self.streams.numel()
         return n, x.numel() // max(1, n), self.streams, self.places, self.limit, self.scale
@@ -104,7 +104,7 @@ class Compiled(Formulas):
     paired = False
 
     def __init__(self, library: ctypes.CDLL) -> None:
-        self._calls: dict[tuple[str, torch.dtype], Any] = {}
+        self._calls: dict[tuple[str, torch.dtype], Callable[..., int | None]] = {}
         n, pointer, number = ctypes.c_long, ctypes.c_void_p, ctypes.c_float
         shapes = {
             **{f"activate_{kind}": (n, n, *3 * (pointer,)) for kind in ("relu2", "gelu_tanh", "gelu")},
@@ -132,7 +132,7 @@ class Compiled(Formulas):
         for summing in (self._squares, self._look):
             summing.argtypes, summing.restype = (n, *3 * (pointer,)), None
 
-    def _call(self, name: str, dtype: torch.dtype, *given: Any) -> Any:
+    def _call(self, name: str, dtype: torch.dtype, *given: object) -> int | None:
         """Of tensors their memory: contiguous ones, float32 but for activations, which are of `dtype`."""
         return call(self._calls[name, dtype], *given)
 
@@ -312,7 +312,7 @@ def _place(tensor: Tensor) -> int:
     return tensor.data_ptr()
 
 
-def _all_words(n_wrong: int, m: int) -> None:
+def _all_words(n_wrong: int | None, m: int) -> None:
     """Refuse targets that are no index of a logit."""
     if n_wrong:
         raise IndexError(f"{n_wrong} targets are not from 0 to {m - 1}")
