@@ -41,10 +41,10 @@ bench: $(DEV) ## our figures on this machine beside peers: make bench DATA=folde
 	$(BIN)/qkv bench $(if $(DATA),--data "$(DATA)") $(if $(NANOGPT),--nanogpt "$(NANOGPT)")
 
 campaign: $(DEV) ## faults, fuzzing, plans and an hour of soak, for hours: make campaign TEXT=input.txt
-	$(BIN)/python benchmarks/campaign.py --faults 240 --page benchmarks/$(TODAY)-campaign.md
-	$(BIN)/python benchmarks/fuzz.py --inputs $(FUZZ) --page benchmarks/$(TODAY)-fuzz.md
-	$(BIN)/python benchmarks/plan.py "$(TEXT)" --page benchmarks/$(TODAY)-plan.md
-	$(BIN)/python benchmarks/soak.py "$(TEXT)" --minutes 60 --page benchmarks/$(TODAY)-soak.md
+	$(BIN)/python tests/campaigns/campaign.py --faults 240 --page docs/benchmarks/$(TODAY)-campaign.md
+	$(BIN)/python tests/campaigns/fuzz.py --inputs $(FUZZ) --page docs/benchmarks/$(TODAY)-fuzz.md
+	$(BIN)/python tests/campaigns/plan.py "$(TEXT)" --page docs/benchmarks/$(TODAY)-plan.md
+	$(BIN)/python tests/campaigns/soak.py "$(TEXT)" --minutes 60 --page docs/benchmarks/$(TODAY)-soak.md
 
 docs: $(DEV) ## write the generated pages of docs/ again, and build the site into site/
 	$(BIN)/python docs/generate.py

@@ -18,7 +18,7 @@ from typing import Any
 import qkv
 from qkv.errors import QkvError, UserError
 from qkv.telemetry import NULL_ARM
-from qkv.views.report import write_report
+from qkv.views.report.report import write_report
 
 HERE = Path(__file__).parent
 TEXT = "Return the number of items in the list."

@@ -21,12 +21,12 @@ from qkv import shapes
 for name in shapes.__all__:
     setattr(shapes, name, getattr(jaxtyping, name))
 
-CHECKED = ("qkv.models", "qkv.instruments", "qkv.inspection")
+CHECKED = ("qkv.kernels", "qkv.models", "qkv.instruments", "qkv.inspection")
 """Rooms whose functions are checked for the shapes and dtypes that their signatures name."""
 _checks = {"on": True}
 
 
-class CheckedRooms(MetaPathFinder):
+class CheckedModules(MetaPathFinder):
     """Finds the modules of these rooms, and has their functions checked as soon as each is loaded."""
 
     def find_spec(self, fullname, path=None, target=None):
@@ -94,7 +94,7 @@ def kinds(given: tuple) -> tuple:
     return tuple(found)
 
 
-sys.meta_path.insert(0, CheckedRooms())
+sys.meta_path.insert(0, CheckedModules())
 
 
 @pytest.fixture

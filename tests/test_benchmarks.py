@@ -9,7 +9,7 @@ from types import ModuleType
 
 import pytest
 
-FOLDER = Path(__file__).parent.parent / "benchmarks"
+FOLDER = Path(__file__).parent / "campaigns"
 SHARED = ("command", "turns")
 COMMANDS = sorted(path for path in FOLDER.glob("*.py") if path.stem not in SHARED)
 
@@ -25,8 +25,8 @@ def test_everything_that_a_benchmark_imports_of_ours_is_there(path):
 
 
 def test_the_page_lists_every_benchmark():
-    page = (FOLDER / "README.md").read_text("utf-8")
-    assert [path.name for path in COMMANDS if f"benchmarks/{path.name}" not in page] == []
+    page = (FOLDER.parents[1] / "docs" / "benchmarks" / "README.md").read_text("utf-8")
+    assert [path.name for path in COMMANDS if f"tests/campaigns/{path.name}" not in page] == []
 
 
 def benchmark(name: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
@@ -41,7 +41,7 @@ def benchmark(name: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 
 def watched(level, seconds, weights="w"):
-    """What a training of `benchmarks/watching.py` came to."""
+    """What a training of `tests/campaigns/watching.py` came to."""
     more = {} if level == "off" else {"share": 0.01, "steps": 60, "measures": 9, "defined": 7.0, "numbers": 100}
     return {"level": level, "seconds": seconds, "weights": weights, "parameters": 7} | more
 

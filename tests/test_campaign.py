@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
+BENCHMARKS = Path(__file__).parent / "campaigns"
 CAMPAIGN, SOAK = BENCHMARKS / "campaign.py", BENCHMARKS / "soak.py"
 
 

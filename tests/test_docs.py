@@ -62,11 +62,11 @@ def test_every_command_is_documented_and_its_examples_parse(name):
 @pytest.mark.parametrize("path", RESULTS, ids=lambda path: path.stem)
 def test_every_verdict_of_an_answer_is_that_of_its_values_by_the_rule_of_today(path, generate):
     pytest.importorskip("scipy.stats", reason="SciPy is in the extra study")
-    from qkv.studies.comparison import compare_rate
-    from qkv.studies.design import OF_TRAININGS
+    from qkv.studies.engine.design import OF_TRAININGS
     from qkv.studies.question import Ask
     from qkv.studies.questions import find
-    from qkv.studies.statistics import how_exact, judge
+    from qkv.studies.verdict.comparison import compare_rate
+    from qkv.studies.verdict.statistics import how_exact, judge
 
     kept, kind = json.loads(path.read_text(encoding="utf-8")), path.stem.rpartition("-")[2]
     page = (DOCS / "answers" / f"{kept['study']}.md").read_text(encoding="utf-8")
@@ -116,11 +116,11 @@ def by_bytes(arm: str) -> bool:
 @pytest.mark.parametrize("log", LOGS, ids=lambda path: path.name)
 def test_a_kept_log_gives_the_kept_verdict_without_one_training(log, tmp_path):
     pytest.importorskip("scipy.stats", reason="SciPy is in the extra study")
-    from qkv.studies.kept import named
+    from qkv.studies.engine.store import StudyFolder, read_rows
+    from qkv.studies.engine.tuning import every_key, pending
     from qkv.studies.questions import find
-    from qkv.studies.store import StudyFolder, read_rows
-    from qkv.studies.tuning import every_key, pending
-    from qkv.studies.verdicts import findings
+    from qkv.studies.verdict.judging import findings
+    from qkv.studies.verdict.kept import named
 
     (kept,) = [r for r in map(json.loads, (p.read_text("utf-8") for p in RESULTS)) if Path(r["run"]).name == log.name]
     replicates = len(kept["contrasts"][0]["values"])  # seeds counts the tries of each
@@ -319,7 +319,7 @@ def test_every_command_of_the_readme_is_read_by_its_parser():
 @pytest.mark.parametrize("vocab", [1728, 1984, 2496, 8128])
 def test_the_readme_s_two_texts_to_patch_differ_in_one_token_of_the_demo_s_tokenizer(vocab, python_docs):
     """The law gives about 1,984 tokens to the text inside Python; texts of other versions get some more or less."""
-    from qkv.data.tokenizers import fit_tokenizer
+    from qkv.tokenizers.tokenizer import fit_tokenizer
 
     (command,) = [words for words in _typed_in_the_readme() if "--patch" in words]
     tokenizer = fit_tokenizer("bpe", python_docs, vocab)
@@ -331,7 +331,7 @@ def test_the_readme_s_two_texts_to_patch_differ_in_one_token_of_the_demo_s_token
 
 @pytest.fixture(scope="module")
 def python_docs():
-    from qkv.data.default_corpus import default_documents
+    from qkv.data.sources.default_corpus import default_documents
 
     return default_documents()
 

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from qkv import folder as folder_module
 from qkv.errors import ConfigError, RunFolderError, StorageError, UserError
-from qkv.folder import RunFolder, check_place, link, runs_in, sha256_of, write_atomically
+from qkv.folder import run_folder as folder_module
+from qkv.folder.run_folder import RunFolder, check_place, link, runs_in, sha256_of, write_atomically
 
 
 def full_disk(descriptor: int, data: object) -> None:
@@ -228,7 +228,7 @@ def test_a_folder_that_is_no_run_is_not_opened(tmp_path: Path) -> None:
 
 def test_a_second_process_is_refused_until_the_first_is_gone(tmp_path: Path) -> None:
     script = (
-        "import sys; from qkv.folder import RunFolder; folder = RunFolder.create(sys.argv[1]);"
+        "import sys; from qkv.folder.run_folder import RunFolder; folder = RunFolder.create(sys.argv[1]);"
         "folder.write('config.toml', ''); print('held', flush=True); sys.stdin.read()"
     )
     command = [sys.executable, "-c", script, str(tmp_path / "run")]

@@ -2,7 +2,7 @@
 
 Never another exception, and never a hang: what is drawn is bounded, and so is what a parser may do with it. Inputs are
 mutations of real ones, since random bytes hardly pass the first character. The seeds are fixed; a longer campaign,
-which counts and keeps its seeds, is `benchmarks/fuzz.py`.
+which counts and keeps its seeds, is `tests/campaigns/fuzz.py`.
 """
 
 import gzip
@@ -29,19 +29,19 @@ from qkv.data.config import DataConfig
 from qkv.data.images import read_idx
 from qkv.data.labelled import read_labelled
 from qkv.data.pairs import load_pairs
-from qkv.data.sources import Chunk, open_source
-from qkv.data.tokenising import tokenise
-from qkv.data.tokenizers import fit_tokenizer, load_tokenizer
+from qkv.data.sources.source import Chunk, open_source
+from qkv.data.tokenizing import tokenise
 from qkv.data.vectors import read_vectors
 from qkv.errors import ConfigError, QkvError, RunFolderError
-from qkv.folder import RunFolder
+from qkv.folder.run_folder import RunFolder
 from qkv.interop.importing import read_model_config
 from qkv.models import build
 from qkv.models.layout import Layout, ModelConfig, Sizes
 from qkv.models.matrices import Catalogue
-from qkv.recipe.request import RunConfig
-from qkv.recipe.verification import verify
+from qkv.recipe.audit.verification import verify
+from qkv.recipe.config import RunConfig
 from qkv.telemetry import Telemetry, select
+from qkv.tokenizers.tokenizer import fit_tokenizer, load_tokenizer
 from qkv.training import checkpoint as checkpoints
 from qkv.training.checkpoint import latest_valid, standing
 from qkv.training.config import TrainingConfig

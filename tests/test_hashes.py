@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from qkv import hashes
-from qkv.folder import sha256_of
-from qkv.hashes import Known, Stamp, known, remember, sha256_remembered, stamp_of
+from qkv.folder import hashes
+from qkv.folder.hashes import Known, Stamp, known, remember, sha256_remembered, stamp_of
+from qkv.folder.run_folder import sha256_of
 
 
 @pytest.fixture

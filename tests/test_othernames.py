@@ -10,7 +10,8 @@ from qkv.config import field_paths, override
 from qkv.errors import ConfigError
 from qkv.models.layout import Sizes
 from qkv.othernames import COMMANDS, THEIRS, ours
-from qkv.recipe.request import RunConfig, setting_named
+from qkv.recipe.config import RunConfig
+from qkv.recipe.request import setting_named
 
 OPTIONS = {
     option.lstrip("-").replace("-", "_")

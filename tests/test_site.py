@@ -16,7 +16,7 @@ from torch import nn
 
 import qkv
 from qkv.cli import command_parser, main
-from qkv.data.tokenizers import fit_tokenizer
+from qkv.tokenizers.tokenizer import fit_tokenizer
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from qkv import staging
 from qkv.errors import RunFolderError, StorageError
-from qkv.staging import check_elsewhere, staged
+from qkv.folder import staging
+from qkv.folder.staging import check_elsewhere, staged
 
 HOLDING = """
 import sys, time
 from pathlib import Path
-from qkv.staging import staged
+from qkv.folder.staging import staged
 with staged(Path(sys.argv[1])) as place:
     (place / "half").write_text("half")
     print(place, flush=True)

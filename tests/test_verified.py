@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from qkv import hashes, verified
 from qkv.errors import DamagedFileError, RunFolderError
-from qkv.folder import RunFolder, link, sha256_of
-from qkv.verified import check_file, check_weights, checkpoint_files, damage, read_state, state_digest
+from qkv.folder import hashes, verified
+from qkv.folder.run_folder import RunFolder, link, sha256_of
+from qkv.folder.verified import check_file, check_weights, checkpoint_files, damage, read_state, state_digest
 
 WEIGHTS = {"W_E": np.arange(12, dtype=np.float32).reshape(3, 4), "L0.W_Q": np.ones((4, 4), dtype=np.float32)}
 
@@ -305,7 +305,7 @@ OPENERS = {
     "sqlite3.connect(": {"telemetry/connection.py"},
     "load_tensors(": {
         *("training/tensorfile.py", "training/checkpoint.py"),  # of what was hashed to the last byte just before
-        *("recipe/replay.py", "recipe/verification.py", "recipe/verification_telemetry.py"),
+        *("recipe/audit/replay.py", "recipe/audit/verification.py", "recipe/audit/telemetry.py"),
     },
 }
 """What opens a file unchecked, and who may: whoever checks it, or reads a folder that is none of ours."""

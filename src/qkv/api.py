@@ -17,16 +17,16 @@ import torch
 from qkv import recipe
 from qkv.changes import freeze_changes
 from qkv.config import from_dict
-from qkv.data.tokenizers import Tokenizer, load_tokenizer
 from qkv.errors import ConfigError, RunFolderError, several
-from qkv.folder import RunFolder
-from qkv.hashes import cache_folder
+from qkv.folder.hashes import cache_folder
+from qkv.folder.run_folder import RunFolder
+from qkv.folder.staging import check_elsewhere
+from qkv.folder.verified import damage
 from qkv.interop.live import Attention, attention
 from qkv.othernames import unknown_setting
 from qkv.run import Run
-from qkv.staging import check_elsewhere
-from qkv.training.ranks import is_first_process
-from qkv.verified import damage
+from qkv.tokenizers.tokenizer import Tokenizer, load_tokenizer
+from qkv.training.distributed.ranks import is_first_process
 
 if TYPE_CHECKING:
     from qkv.recipe.forecast import Forecast
@@ -208,7 +208,7 @@ def verify(path: str | Path, *, updates: int | None = 256, seed: int = 0) -> rec
     """Check that a run folder is whole and says the truth about its training; nothing in it is changed.
 
     At most `updates` from step 0 are made again (0: none, None: all), and those between the newest two checkpoints;
-    `seed` names the numbers that are read again. See `qkv.recipe.verification`.
+    `seed` names the numbers that are read again. See `qkv.recipe.audit.verification`.
 
     Raises RunFolderError where there is no run, or one that is being trained at this moment.
     """
@@ -257,7 +257,7 @@ def study(
     Raises UserError for what cannot be done as asked (nothing is made then).
     """
     from qkv.studies import Told, run_study
-    from qkv.views.study_page import write_study_page
+    from qkv.views.study.page import write_study_page
 
     verdict = run_study(
         name,

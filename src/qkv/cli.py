@@ -32,7 +32,7 @@ __all__ = ["Parser", "command_parser", "main", "program"]
 _SPINS = 12_000
 """How often a thread looks whether the others are done before it sleeps (GNU's OpenMP; its own 300,000). Alone on a
 machine this costs nothing that was measured; beside a busy process a step takes a fifth of the time or less, since a
-thread that spins uses up the share of the core that the work needs (benchmarks/spinning.py)."""
+thread that spins uses up the share of the core that the work needs (tests/campaigns/spinning.py)."""
 
 _LOOKS_FOR_CYCLES = (100_000, 20, 20)
 """After how many new objects Python looks for unreachable ones that refer to each other (its own: 700, 10, 10). What
@@ -102,7 +102,7 @@ class Parser(argparse.ArgumentParser):
 
 def _newest_run() -> str:
     """What is told where the run is missing: the newest of those that training makes here."""
-    from qkv.folder import runs_in
+    from qkv.folder.run_folder import runs_in
 
     found = runs_in(Path("runs"))
     return f" (the newest here is {typed(found[0])})" if found else ""

@@ -23,6 +23,8 @@ import os
 import shlex
 from collections.abc import Iterable
 from difflib import get_close_matches
+from itertools import islice
+from pathlib import Path
 
 __all__ = [
     "AddressError",
@@ -41,6 +43,7 @@ __all__ = [
     "StorageError",
     "UserError",
     "is_out_of_memory",
+    "missing_file",
     "nearest",
     "several",
     "too_long",
@@ -175,3 +178,19 @@ def several(what: str, given: "Iterable[str | os.PathLike[str]]") -> list[str]:
         if not isinstance(item, str):
             raise UserError(f"{what} holds {item!r:.40}; expected strings")
     return found
+
+
+def missing_file(path: str | Path, what: str = "file or folder") -> SourceError:
+    """The error for a path that is not there, naming the nearest names that are."""
+    path = Path(path)
+    folder = path.parent
+    if not folder.is_dir():
+        return SourceError(f"no {what} {str(path)!r}: there is no folder {str(folder)!r} either")
+    try:
+        close = nearest(path.name, sorted(entry.name for entry in islice(os.scandir(folder), 10_000)))
+    except OSError:
+        close = []
+    if close:
+        names = " or ".join(repr(str(folder / name) if str(folder) != "." else name) for name in close)
+        return SourceError(f"no {what} {str(path)!r}; did you mean {names}?")
+    return SourceError(f"no {what} {str(path)!r}; give a text file, a folder of texts, or a .jsonl, .csv or .tsv table")

@@ -1,7 +1,7 @@
 """Laws of size: how much there is to train on and a budget in, a model's size and its batch out.
 
 There is no clock in them, so that the same command gives the same model everywhere. Which law a task has is said by
-`Task.size_law`; what they were measured on stands in benchmarks/laws.md and docs/decisions.
+`Task.size_law`; what they were measured on stands in docs/benchmarks/laws.md and docs/decisions.
 """
 
 import math
@@ -10,23 +10,25 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from qkv.data.config import LabelledOptions
-from qkv.training.brief import size_validated_in_time
 from qkv.training.config import TeachingConfig
 
 __all__ = [
     "A_CARD",
+    "BRIEF_SECONDS",
+    "Budget",
     "DEFAULT_MINUTES",
+    "Pace",
     "SHORT",
     "SIZE_LAWS",
+    "Scale",
     "TWO_CORES",
     "WIDE",
-    "Budget",
-    "Pace",
-    "Scale",
+    "bytes_worth_reading",
     "is_worth_compiling",
     "labelled_options",
     "nominal_updates",
     "scale_law",
+    "size_validated_in_time",
 ]
 
 WIDE = 192
@@ -153,7 +155,7 @@ _USUAL = {"muon": {"lr": 0.03, "muon_lr": 0.01, "momentum": 0.85}}
 
 _BY_PASSES = ((16, 256, 0.2, 16), (6, 192, 0.15, 12), (2, 192, 0.05, 5), (0, 192, 0.0, PASSES))
 """(passes that there is time for at least, d_model, dropout, most passes), of a text of `_MEASURED` tokens; see
-benchmarks/laws.md."""
+docs/benchmarks/laws.md."""
 
 _MEASURED = 670_000
 """Training tokens of the text that `_BY_PASSES` was measured on: one that is n times as long stands n times as many
@@ -203,7 +205,7 @@ def scale_law(n_tokens: int, budget: Budget, bigram_loss: float) -> Scale:
 
     `bigram_loss` (nats per token, of the validation text under counts of the training text) is the yardstick of how
     hard a target is: `until_loss / bigram_loss` near 0.75 is reached by a small model in 0.3 M tokens, near 0.6 it
-    takes a larger one and millions. The measurements are in benchmarks/laws.md.
+    takes a larger one and millions. The measurements are in docs/benchmarks/laws.md.
     """
     tiny = n_tokens < 20_000
     if tiny:
@@ -391,3 +393,55 @@ SIZE_LAWS: Mapping[str, SizeLaw] = {
     "pairs": pair_law,
 }
 """Name, as in `Task.size_law` -> law; what it counts is said by the task's data (`Data.n_train`)."""
+
+
+# less than two minutes: laws without a clock, so that the same command gives the same training everywhere
+
+BRIEF_SECONDS = 120.0
+"""A wall-time budget below this is brief: reading, validation and baselines are a good part of it."""
+
+_READ_A_MINUTE = 8_000_000
+"""Bytes that are worth cutting into tokens for a minute of training: three times what it can be trained on."""
+
+_CUT_A_MINUTE = 20_000_000
+"""Bytes that are cut into tokens in a small part of a minute, however many it can be trained on."""
+
+_READ_AT_LEAST = 2_100_000
+"""Bytes that are read however short the time: all of the default text."""
+
+_SMALLER = ((128, 4), (128, 2), (96, 2), (64, 2), (64, 1))
+"""d_model and layers for a time so short that a validation counts."""
+
+_VALIDATED = 0.165
+"""Share of such a time that the validation may take."""
+
+_A_SECOND = 100_000_000_000
+"""Multiplications that a second is good for where a law has to guess: two cores make half to three times as many."""
+
+
+def bytes_worth_reading(minutes: float, times: float = 1.0) -> int:
+    """Bytes of a training text that are read at most for `minutes` of wall time; 0 is all of it.
+
+    `times`: as many positions are trained on in a time as two cores do.
+    """
+    if not 0 < 60 * minutes < BRIEF_SECONDS:
+        return 0
+    return max(_READ_AT_LEAST, round(min(times * _READ_A_MINUTE, _CUT_A_MINUTE) * minutes))
+
+
+def size_validated_in_time(
+    d_model: int, n_layers: int, minutes: float, val_tokens: int, d_vocab: int
+) -> tuple[int, int]:
+    """(d_model, n_layers) as given, or the largest smaller ones whose validation takes a sixth of a brief time.
+
+    A position that is scored costs as much as 12 n_layers d_model (d_model + 160) + d_vocab (d_model + 100)
+    multiplications: the second terms are what is no product.
+    """
+    if not 0 < 60 * minutes < BRIEF_SECONDS:
+        return d_model, n_layers
+    smaller = [(d, n) for d, n in _SMALLER if d <= d_model and n <= n_layers]
+    for d, n in ((d_model, n_layers), *smaller):
+        cost = 12 * n * d * (d + 160) + d_vocab * (d + 100)
+        if val_tokens * cost <= _VALIDATED * 60 * minutes * _A_SECOND:
+            return d, n
+    return smaller[-1] if smaller else (d_model, n_layers)

@@ -15,17 +15,17 @@ from torch import Tensor
 
 from qkv import recipe
 from qkv.config import from_dict
-from qkv.data.tokenizers import Tokenizer
 from qkv.errors import ConfigError, DamagedFileError, RunFolderError, UserError, many, several
-from qkv.folder import RunFolder
-from qkv.inspection.onetext import float64_copy, one_text
+from qkv.folder.run_folder import RunFolder
+from qkv.folder.verified import Damage, check_weights, is_whole
+from qkv.inspection.one_text import float64_copy, one_text
 from qkv.instruments.ledger import check_kept
 from qkv.models.factored import FactoredMatrix
 from qkv.models.matrices import Catalogue
 from qkv.othernames import unknown_setting
 from qkv.tasks import Data, Evaluation, PredictOptions, Task, find_task
 from qkv.telemetry import History, Telemetry, damage, write_table
-from qkv.verified import Damage, check_weights, is_whole
+from qkv.tokenizers.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from qkv.views.notebook import AttentionView
@@ -293,9 +293,9 @@ class Run:
     def ledger(self, first: int = 0, last: int | None = None) -> Any:
         """Which matrix earned the loss from step `first` to `last`; None where no ledger was kept.
 
-        See `qkv.inspection.answers_ledger.balance`; `set={"ledger.every": 1}` keeps one.
+        See `qkv.inspection.answers.ledger.balance`; `set={"ledger.every": 1}` keeps one.
         """
-        from qkv.inspection.answers_ledger import balance
+        from qkv.inspection.answers.ledger import balance
 
         with self.telemetry() as telemetry:
             return balance(telemetry, first, last)
@@ -324,8 +324,8 @@ class Run:
         return [self.tokenizer.decode(ids[a : a + n]) for a in range(0, min(64 * n, max(1, len(ids) - n + 1)), n)]
 
     def what_moved(self, text: str, a: int, b: int, *, placed: bool = True) -> Any:
-        """Why q, k, v and scores changed on `text` from step `a` to `b`; see `qkv.inspection.whatmoved`."""
-        from qkv.inspection.whatmoved import what_moved
+        """Why q, k, v and scores changed on `text` from step `a` to `b`; see `qkv.inspection.what_moved`."""
+        from qkv.inspection.what_moved import what_moved
 
         if self.tokenizer is None or not hasattr(self.model, "blocks"):
             raise UserError(f"{self.path} is no model of one stack that reads a text; there is nothing to compare")
@@ -335,12 +335,12 @@ class Run:
         return what_moved(self.model_at(a), self.model_at(b), torch.tensor([list(map(int, ids))]), placed=placed)
 
     def step(self, text: str, *, on: str = "**", rate: float | None = None) -> Any:
-        """What one step of gradient descent on `text` would move and buy; see `qkv.inspection.onestep`.
+        """What one step of gradient descent on `text` would move and buy; see `qkv.inspection.gradient_step`.
 
         `on` selects matrices, heads or rows. Beside it stands the step of the run's own optimizer, at its peak rate,
         where the newest checkpoint holds its state and the weights are the last ones.
         """
-        from qkv.inspection.onestep import one_step
+        from qkv.inspection.gradient_step import one_step
 
         asked = self._one_text(text)
         own = recipe.own_step(self.folder, self.config) if self.weights == "last" else None
@@ -352,10 +352,10 @@ class Run:
 
         Raises UserError for a text of fewer than two tokens or more than 20,000 characters.
         """
-        from qkv.views.looker import Looker
         from qkv.views.notebook import AttentionView
+        from qkv.views.viewer import Viewer
 
-        return AttentionView(Looker(self.path), text, at)
+        return AttentionView(Viewer(self.path), text, at)
 
     def export(self, out: str | Path) -> Any:
         """Write it as a Hugging Face folder (config.json, safetensors, tokenizer, model card); returns the `Fit`.
@@ -383,6 +383,6 @@ class Run:
 
     def report(self, out: str | Path | None = None, texts: Sequence[str] = ()) -> Path:
         """Write the self-contained HTML report; returns its path."""
-        from qkv.views.report import write_report
+        from qkv.views.report.report import write_report
 
         return write_report(self.path, out=Path(out) if out else None, texts=tuple(several("texts", texts)))

@@ -21,7 +21,7 @@ from qkv.benchmarks.nanogpt import prepare
 from qkv.benchmarks.session import DATA, Asked, Session, alternate
 from qkv.data.config import DataConfig
 from qkv.data.corpus import load_corpus
-from qkv.data.sources import open_source
+from qkv.data.sources.source import open_source
 from qkv.data.split import split_source
 from qkv.errors import RunError
 

@@ -46,7 +46,7 @@ def detached(catalogue, pick):
     """The same by plain `detach` of what `pick(name, x)` says, in the recorded forward pass."""
     model = catalogue.model
     model.zero_grad(set_to_none=True)
-    h = model.hidden(IDS[:, :-1], tap=pick)
+    h = model.hidden(IDS[:, :-1], hook=pick)
     loss = F.cross_entropy(model.unembed(h).flatten(0, 1), IDS[:, 1:].flatten())
     loss.backward()
     return {

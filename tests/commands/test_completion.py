@@ -23,9 +23,9 @@ def asked(shell, program, tmp_path):
 
 
 def test_every_option_is_there_and_words_are_those_of_the_library():
-    from qkv.data.tokenizers import KINDS
     from qkv.presets import PRESETS
     from qkv.tasks import TASKS
+    from qkv.tokenizers.tokenizer import KINDS
 
     found = {option.names[-1]: option for option in options_of("train") if option.names}
     assert set(found) == {a.option_strings[-1] for a in command_parser("train")._actions if a.option_strings}

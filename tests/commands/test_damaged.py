@@ -16,8 +16,8 @@ from safetensors.torch import load_file, save_file
 import qkv
 from qkv import cli
 from qkv.errors import DamagedFileError
-from qkv.folder import RunFolder, sha256_of
-from qkv.views.report import read_report
+from qkv.folder.run_folder import RunFolder, sha256_of
+from qkv.views.report.report import read_report
 
 SIZES = ["--tokenizer", "char", "--set", "n_layers=1,d_model=16,n_heads=2,n_ctx=16,batch_size=4", "--threads", "1"]
 BEST, MODEL = "best.safetensors", "model.safetensors"
@@ -242,7 +242,7 @@ def test_the_start_of_a_run_is_not_compared_with_where_it_is_damaged(run, capsys
 
 
 def test_a_run_that_is_whole_is_hashed_once(good, tmp_path, capsys, monkeypatch):
-    from qkv import hashes
+    from qkv.folder import hashes
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(hashes, "QUIET_SECONDS", -1.0)
@@ -278,7 +278,7 @@ def test_foreign_sql_in_the_telemetry_is_not_run(run, tmp_path, small_text, caps
 
 
 def test_a_name_in_a_state_is_not_followed_out_of_the_run(run, capsys):
-    from qkv.verified import state_digest
+    from qkv.folder.verified import state_digest
 
     place = max((run / "checkpoints").glob("step-*"))
     content = json.loads((place / "state.json").read_text())

@@ -4,7 +4,7 @@ from importlib import import_module
 
 import pytest
 
-from qkv.data.tokenizers import fit_tokenizer
+from qkv.tokenizers.tokenizer import fit_tokenizer
 
 GREEK = "το παιδί έτρεχε στην ακτή και φώναζε τη μητέρα του. ο σκύλος κοιμόταν δίπλα στη βάρκα. " * 20
 ENGLISH = "The cat sat on the mat of the king. " * 20

@@ -3,7 +3,7 @@ undefined is a dash."""
 
 import pytest
 
-from qkv.commands.measured import measured
+from qkv.commands.printing.measures import measured
 from qkv.tasks import find_task
 from qkv.telemetry import NULL_ARM, RUN_ARM, AddressRow, Store, Telemetry
 

@@ -6,10 +6,10 @@ from types import SimpleNamespace
 import pytest
 
 from qkv import cli
-from qkv.commands.gradient_table import row_address
-from qkv.commands.outcome import _example, loss_rows
-from qkv.data.tokenizers import fit_tokenizer
+from qkv.commands.printing.gradient_table import row_address
+from qkv.commands.printing.outcome import _example, loss_rows
 from qkv.tasks import find_task, standing
+from qkv.tokenizers.tokenizer import fit_tokenizer
 
 
 @pytest.mark.parametrize(

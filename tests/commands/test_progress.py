@@ -5,8 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from qkv.commands import progress
-from qkv.commands.progress import Display
+from qkv.commands.printing import progress
+from qkv.commands.printing.progress import Display
 
 
 def step(n, steps=100, loss=2.0, left=None):

@@ -437,8 +437,8 @@ def test_a_place_that_is_none_is_refused_before_the_work(words, expected, runs, 
             raise OSError(errno.EROFS, "Read-only file system")
         return io.BytesIO()
 
-    monkeypatch.setattr("qkv.folder.tempfile.TemporaryFile", made)
-    monkeypatch.setattr("qkv.views.report.read_report", lambda *given: pytest.fail("the report was begun"))
+    monkeypatch.setattr("qkv.folder.run_folder.tempfile.TemporaryFile", made)
+    monkeypatch.setattr("qkv.views.report.report.read_report", lambda *given: pytest.fail("the report was begun"))
     monkeypatch.setattr("qkv.interop.exporting.find_family", lambda *given: pytest.fail("the export was begun"))
     before = sorted(tmp_path.rglob("*"))
     assert cli.main(words.replace("RUN", str(runs[0])).replace("HERE", str(tmp_path)).split()) == 2
@@ -485,10 +485,13 @@ def test_a_damaged_run_is_a_sentence(runs, tmp_path, capsys):
     shutil.copytree(runs[0], broken)
     (broken / "best.safetensors").write_bytes(b"not weights")
     (broken / "telemetry.sqlite").write_bytes(b"not a database" * 100)
-    for words in (["eval", broken], ["show", broken], ["predict", broken, "a"]):
+    for words in (["eval", broken], ["predict", broken, "a"]):
         assert cli.main([str(w) for w in words]) == 2
         err = capsys.readouterr().err
         assert "Traceback" not in err and str(broken) in err
+    assert cli.main(["show", str(broken)]) == 0  # it shows what is whole and names what is not
+    told = "".join(capsys.readouterr())
+    assert all(f"{name} is damaged" in told for name in ("best.safetensors", "telemetry.sqlite")), told
 
 
 def test_a_task_without_positions_refuses_them_before_it_prints(tmp_path, capsys):

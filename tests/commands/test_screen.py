@@ -4,7 +4,7 @@ import io
 
 import pytest
 
-from qkv.commands import screen
+from qkv.commands.printing import screen
 from qkv.errors import typed
 
 

@@ -7,7 +7,7 @@ import pytest
 
 import qkv
 from qkv import cli
-from qkv.commands.show_matrix import SIDE, look
+from qkv.commands.show.matrix import SIDE, look
 
 SET = {"d_model": 72, "n_layers": 1, "n_heads": 2, "n_ctx": 16, "batch_size": 2}
 

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from qkv.commands.show_run import RunShown
+from qkv.commands.show.overview import RunShown
 
 
 def test_values_below_0_are_shaded_by_their_size(capsys):

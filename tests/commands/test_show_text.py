@@ -7,7 +7,7 @@ import torch
 
 import qkv
 from qkv import cli
-from qkv.commands.show_text import activation_values
+from qkv.commands.show.text import activation_values
 from qkv.errors import AddressError
 from qkv.models import Sizes
 

@@ -10,12 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from qkv.data.baselines import baselines, expected_seconds
+from qkv.data.baseline.ngrams import ngram_losses
+from qkv.data.baseline.text import baselines, expected_seconds
 from qkv.data.config import DataConfig
 from qkv.data.corpus import load_corpus
-from qkv.data.ngrams import ngram_losses
 
-module = sys.modules["qkv.data.baselines"]  # the package's own name for it is the function
+module = sys.modules["qkv.data.baseline.text"]  # the package's own name for it is the function
 
 
 @pytest.fixture(scope="module")

@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 
 from qkv.data import caching
-from qkv.data.baselines import baselines
+from qkv.data.baseline.text import baselines
 from qkv.data.caching import cache_key, read_cached, write_cached
 from qkv.data.config import DataConfig
 from qkv.data.corpus import joined_hash, load_corpus
-from qkv.data.default_corpus import default_documents
+from qkv.data.sources.default_corpus import default_documents
 
 
 def test_a_file_that_was_altered_or_cut_off_is_none(tmp_path: Path) -> None:

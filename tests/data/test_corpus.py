@@ -15,14 +15,14 @@ import numpy as np
 import pytest
 
 from qkv.data import corpus as corpus_module
-from qkv.data import tokenising
+from qkv.data import tokenizing
 from qkv.data.config import DataConfig
 from qkv.data.corpus import Corpus, load_corpus
-from qkv.data.lost import charge_nats
-from qkv.data.sources import Chunk
-from qkv.data.tokenising import whole_words
-from qkv.data.tokenizers import KINDS, fit_tokenizer
+from qkv.data.sources.source import Chunk
+from qkv.data.tokenizing import whole_words
 from qkv.errors import ConfigError, SourceError, StorageError
+from qkv.tokenizers.lossy_charge import charge_nats
+from qkv.tokenizers.tokenizer import KINDS, fit_tokenizer
 
 SIZES = {"char": 0, "byte": 0, "word": 300, "bpe": 420, "wordpiece": 200, "unigram": 200}
 
@@ -142,17 +142,17 @@ def test_a_full_disk_is_a_storage_error_and_leaves_nothing_that_is_taken_for_who
     prose_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(corpus_module, "IN_MEMORY_BYTES", 1000)
-    noted = tokenising._note
+    noted = tokenizing._note
 
     def into_full(*given: object) -> None:
         with open("/dev/full", "wb", buffering=0) as file:
             file.write(b"x")
 
-    monkeypatch.setattr(tokenising, "_note", into_full)
+    monkeypatch.setattr(tokenizing, "_note", into_full)
     with pytest.raises(StorageError, match="No space left"):
         load_corpus(config(prose_file), cache=tmp_path)
     assert {path.name[:6] for path in (tmp_path / "tokens").iterdir()} <= {".part-", ".lock-"}
-    monkeypatch.setattr(tokenising, "_note", noted)
+    monkeypatch.setattr(tokenizing, "_note", noted)
     assert same(
         load_corpus(config(prose_file), cache=tmp_path), load_corpus(config(prose_file), cache=tmp_path / "new")
     )
@@ -365,10 +365,11 @@ def test_tokens_do_not_depend_on_where_the_stream_was_cut(
     kind: str, prose: str, prose_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = load_corpus(config(prose_file, kind), cache=None)
-    from qkv.data import reading, tokenising
+    from qkv.data import tokenizing
+    from qkv.data.sources import reading
 
     monkeypatch.setattr(reading.read_text, "__defaults__", (0, None, 1000, None))
-    monkeypatch.setattr(tokenising, "_BATCH_CHARS", 3000)
+    monkeypatch.setattr(tokenizing, "_BATCH_CHARS", 3000)
     again = load_corpus(config(prose_file, kind), cache=None)
     assert again.charge_nats == pytest.approx(whole.charge_nats, rel=0.01)  # a cut hides the gap that it falls into
     assert same(dataclasses.replace(again, charge_nats=whole.charge_nats), whole)

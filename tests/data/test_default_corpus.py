@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from qkv.data.default_corpus import default_documents, docstrings
+from qkv.data.sources.default_corpus import default_documents, docstrings
 
 
 def names_and_docstrings(tree: ast.AST, inside: tuple[str, ...] = ()) -> Iterator[tuple[str, str]]:

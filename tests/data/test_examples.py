@@ -133,7 +133,7 @@ def test_too_few_texts_to_hold_some_out_say_so(tmp_path: Path) -> None:
 
 
 def test_words_are_counted_on_some_texts_of_every_class_in_whatever_order_the_rows_come(tmp_path, monkeypatch) -> None:
-    from qkv.data import labelled_baselines as room
+    from qkv.data.baseline import labels as room
 
     rows = [f"{WORDS[i % 2]} {i}\t{'ab'[i % 2]}" for i in range(60)] + ["xi 60\tc", "xi 61\tc"]
     (tmp_path / "t.tsv").write_text("text\tlabel\n" + "\n".join(rows) + "\n")

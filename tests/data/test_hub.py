@@ -7,7 +7,7 @@ import types
 import pytest
 
 from qkv.data.config import DataConfig
-from qkv.data.sources import open_source
+from qkv.data.sources.source import open_source
 from qkv.errors import MissingExtra, SourceError
 from qkv.installing import install
 

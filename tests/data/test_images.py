@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from qkv.data import image_baselines
+from qkv.data.baseline import images as image_baselines
 from qkv.data.config import ImageOptions
 from qkv.data.images import Images, ImageSet, load_images, read_idx
-from qkv.data.picture_files import read_pictures
+from qkv.data.sources.image_files import read_pictures
 from qkv.errors import ConfigError, SourceError
 from qkv.randomness import generator
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from qkv.data.ngrams import _sorted_with_places, ngram_losses
-from qkv.data.tokenizers import fit_tokenizer
+from qkv.data.baseline.ngrams import _sorted_with_places, ngram_losses
+from qkv.tokenizers.tokenizer import fit_tokenizer
 
 
 class SlowKneserNey:

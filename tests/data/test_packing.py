@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from qkv.data.packing import n_val_windows, n_windows, train_starts, train_window, val_windows, window_documents
-from qkv.data.tokens import Tokens
 from qkv.errors import SourceError
+from qkv.tokenizers.tokens import Tokens
 
 
 def counting(n: int) -> Tokens:

@@ -5,9 +5,9 @@ import gzip
 import numpy as np
 import pytest
 
+from qkv.data.baseline.dictionary import Dictionary, words
 from qkv.data.buckets import bucket_edges, filled, n_buckets, train_bucket
 from qkv.data.config import DataConfig, whole_source
-from qkv.data.dictionary import Dictionary, words
 from qkv.data.pairs import decode_line, encode_lines, line_of, load_pairs, split_pair
 from qkv.errors import ConfigError, SourceError
 from qkv.randomness import generator

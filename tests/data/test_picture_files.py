@@ -12,7 +12,7 @@ import pytest
 
 from qkv.cli import main
 from qkv.data.images import load_images
-from qkv.data.picture_files import read_pictures
+from qkv.data.sources.image_files import read_pictures
 from qkv.errors import SourceError
 from qkv.randomness import generator
 

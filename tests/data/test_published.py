@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from qkv.cli import main
-from qkv.data.baselines import baselines
+from qkv.data.baseline.text import baselines
 from qkv.data.config import DataConfig
 from qkv.data.corpus import Corpus, load_corpus
 from qkv.data.examples import load_examples
 from qkv.data.labelled import read_labelled
-from qkv.data.published import named, published, role_of
-from qkv.data.sources import open_source
+from qkv.data.sources.published import named, published, role_of
+from qkv.data.sources.source import open_source
 from qkv.errors import SourceError
 
 WORDS = {

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qkv.data.rows import pack_rows
+from qkv.data.sequences import pack_rows
 
 
 @given(st.lists(st.integers(1, 20), min_size=1, max_size=60), st.integers(20, 40))

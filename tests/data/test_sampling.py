@@ -9,8 +9,8 @@ import pytest
 
 from qkv.data.config import DataConfig
 from qkv.data.corpus import load_corpus
-from qkv.data.sampling import held, sampled
-from qkv.data.sources import open_source
+from qkv.data.sources.sampling import held, sampled
+from qkv.data.sources.source import open_source
 from qkv.data.split import split_source
 
 

@@ -14,11 +14,11 @@ import pytest
 from qkv.data.config import DataConfig
 from qkv.data.images import read_idx
 from qkv.data.labelled import read_labelled
-from qkv.data.signatures import signature_of, signature_of_file
-from qkv.data.sources import open_source
-from qkv.data.tokenizers import load_tokenizer
+from qkv.data.sources.source import open_source
 from qkv.data.vectors import read_vectors
 from qkv.errors import SourceError
+from qkv.signatures import signature_of, signature_of_file
+from qkv.tokenizers.tokenizer import load_tokenizer
 
 POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:" + b"a" * 64 + b"\nsize 4096\n"
 

@@ -10,9 +10,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from qkv.data.config import DataConfig
-from qkv.data.reading import character_start, read_text
-from qkv.data.sources import Source, open_source
-from qkv.data.tables import columns_of
+from qkv.data.sources.reading import character_start, read_text
+from qkv.data.sources.source import Source, open_source
+from qkv.data.sources.tables import columns_of
 from qkv.errors import ConfigError, SourceError
 
 

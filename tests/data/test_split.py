@@ -9,9 +9,9 @@ import pytest
 
 from qkv.data import split as split_module
 from qkv.data.config import DataConfig
-from qkv.data.copies import Sketches, group_copies, sketch
 from qkv.data.corpus import load_corpus
-from qkv.data.sources import open_source, whole_documents
+from qkv.data.dedup import Sketches, group_copies, sketch
+from qkv.data.sources.source import open_source, whole_documents
 from qkv.data.split import Split, split_source
 from qkv.errors import SourceError
 

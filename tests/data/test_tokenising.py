@@ -11,12 +11,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from qkv.data import encoders, tokenising
-from qkv.data.encoders import Batch, Encoders, encode, most_workers
-from qkv.data.sources import Chunk
-from qkv.data.tokenising import keep_tokens, kept_tokens, tokenise
-from qkv.data.tokenizers import fit_tokenizer
+from qkv.data import tokenizing
+from qkv.data.sources.source import Chunk
+from qkv.data.tokenizing import keep_tokens, kept_tokens, tokenise
 from qkv.errors import RunError
+from qkv.tokenizers import encoders
+from qkv.tokenizers.encoders import Batch, Encoders, encode, most_workers
+from qkv.tokenizers.tokenizer import fit_tokenizer
 
 KINDS = {"char": 0, "byte": 0, "word": 300, "bpe": 300, "unigram": 300}
 """Kind -> size of its vocabulary, where that is chosen."""
@@ -38,8 +39,8 @@ def chunks() -> list[Chunk]:
 
 @pytest.fixture(autouse=True)
 def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tokenising, "_BATCH_CHARS", 3000)
-    monkeypatch.setattr(tokenising, "_PIECE_CHARS", 20_000)
+    monkeypatch.setattr(tokenizing, "_BATCH_CHARS", 3000)
+    monkeypatch.setattr(tokenizing, "_PIECE_CHARS", 20_000)
 
 
 def same(one, other) -> bool:
@@ -127,7 +128,7 @@ def test_a_process_whose_asker_is_gone_ends_without_a_word(gone: str) -> None:
         "text": about + line + text[:3],
         "answer": about + line + text,
     }
-    words = [sys.executable, "-c", "from qkv.data.encoders import serve; serve()"]
+    words = [sys.executable, "-c", "from qkv.tokenizers.encoders import serve; serve()"]
     pipes = {name: subprocess.PIPE for name in ("stdin", "stdout", "stderr")}
     with subprocess.Popen(words, **pipes) as process:
         process.stdout.close()

@@ -14,7 +14,8 @@ import tokenizers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from qkv.data.encoding import (
+from qkv.errors import ConfigError, SourceError
+from qkv.tokenizers.encoding import (
     BYTE_LEVEL,
     METASPACE,
     WORDS,
@@ -24,8 +25,7 @@ from qkv.data.encoding import (
     ascii_words,
     splitting_of,
 )
-from qkv.data.tokenizers import KINDS, Tokenizer, fit_tokenizer, load_tokenizer, vocabulary_law
-from qkv.errors import ConfigError, SourceError
+from qkv.tokenizers.tokenizer import KINDS, Tokenizer, fit_tokenizer, load_tokenizer, vocabulary_law
 
 SIZES = {"char": 0, "byte": 0, "word": 300, "bpe": 420, "wordpiece": 200, "unigram": 200}
 ANY_TEXT = st.text(st.characters(blacklist_categories=("Cs",)), max_size=80)
@@ -248,7 +248,7 @@ def test_tokens_are_shown_as_a_person_reads_them(plain_tokenizers: dict[str, Tok
 
 SCRIPT = """
 import sys, hashlib
-from qkv.data.tokenizers import KINDS, fit_tokenizer
+from qkv.tokenizers.tokenizer import KINDS, fit_tokenizer
 text = open(sys.argv[1], encoding="utf-8", newline="").read()
 for kind, size in zip(KINDS, (0, 0, 300, 420, 200, 200)):
     print(fit_tokenizer(kind, [text], size, specials=True).sha256)

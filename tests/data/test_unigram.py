@@ -7,8 +7,8 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from qkv.data.lattice import Lattice, Substrings
-from qkv.data.unigram import _digamma, fit_pieces
+from qkv.tokenizers.unigram import _digamma, fit_pieces
+from qkv.tokenizers.unigram_lattice import Lattice, Substrings
 
 WORDS = ["banana", "ban", "nab", "a", "bananab", "nn"]
 WEIGHTS = np.array([3.0, 1.0, 2.0, 5.0, 1.0, 4.0])
@@ -92,7 +92,7 @@ def test_best_cuts_equal_a_search_over_all_cuts(table: Substrings, scores: np.nd
 
 def test_blocks_of_words_give_the_sums_of_all_at_once(table: Substrings, scores: np.ndarray, monkeypatch) -> None:
     whole = Lattice(table)
-    monkeypatch.setattr("qkv.data.lattice.BLOCK_EDGES", 20)
+    monkeypatch.setattr("qkv.tokenizers.unigram_lattice.BLOCK_EDGES", 20)
     blocks = Lattice(table)
     assert len(whole._bounds) == 2 < len(blocks._bounds) < len(WORDS) + 1
     assert blocks.expected_counts(scores, WEIGHTS) == pytest.approx(whole.expected_counts(scores, WEIGHTS))
@@ -155,7 +155,7 @@ def test_memory_of_the_fit_is_bounded_by_the_letters(monkeypatch: pytest.MonkeyP
     """Ten megabytes without a space took many GB: now some hundred bytes a letter, and but so many are fitted."""
     peaks = []
     for n, most in ((8_000, 1 << 22), (24_000, 9_000)):
-        monkeypatch.setattr("qkv.data.unigram.MOST_LETTERS", most)
+        monkeypatch.setattr("qkv.tokenizers.unigram.MOST_LETTERS", most)
         tracemalloc.start()
         fit_pieces({unspaced(n): 1}, 60)
         peaks.append(tracemalloc.get_traced_memory()[1])
@@ -165,7 +165,7 @@ def test_memory_of_the_fit_is_bounded_by_the_letters(monkeypatch: pytest.MonkeyP
 
 def test_of_too_many_words_the_most_frequent_are_fitted_and_all_letters_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     counts = {"the": 90, "cat": 50, "sat": 40} | {f"x{c}y{c}" * 5: 1 for c in "abcdefghijklmnopqrstuvw漢"}
-    monkeypatch.setattr("qkv.data.unigram.MOST_LETTERS", 30)
+    monkeypatch.setattr("qkv.tokenizers.unigram.MOST_LETTERS", 30)
     pieces = dict(fit_pieces(counts, 200))
     assert set("".join(counts)) <= set(pieces) and "the" in pieces and not any("xkyk" in piece for piece in pieces)
     assert pieces["漢"] == min(pieces.values())

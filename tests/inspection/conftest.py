@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from qkv.data.tokenizers import fit_tokenizer
 from qkv.instruments import MEASURES
 from qkv.telemetry import NULL_ARM, RUN_ARM, AddressRow, Store, Telemetry
+from qkv.tokenizers.tokenizer import fit_tokenizer
 
 MATRICES = ("W_E", "L0.W_Q", "L0.W_O", "L1.W_Q", "L1.W_O", "W_U")
 STEPS = (0, 1, 2, 4, 8, 16, 32, 64)

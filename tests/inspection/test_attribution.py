@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from qkv.inspection.attribution import direct
-from qkv.inspection.onetext import float64_copy
+from qkv.inspection.one_text import float64_copy
 from qkv.inspection.patching import Asked
 from qkv.models import Layout, ModelConfig, Sizes, build
 from qkv.models.matrices import Catalogue

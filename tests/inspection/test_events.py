@@ -6,8 +6,8 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from qkv.inspection.answer import Evidence
-from qkv.inspection.answers_events import events
+from qkv.inspection.answers.answer import Evidence
+from qkv.inspection.answers.events import events
 from qkv.inspection.changepoints import FALSE_ALARM, change
 from qkv.inspection.events import happenings
 from qkv.telemetry import NULL_ARM, AddressRow, Store, Telemetry

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from qkv.inspection.lens import logit_lens
-from qkv.inspection.onetext import OneText, float64_copy
+from qkv.inspection.one_text import OneText, float64_copy
 from qkv.models import Layout, ModelConfig, Sizes, build
 from qkv.tasks import Batch
 

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from qkv.errors import AddressError, UserError
-from qkv.inspection.onestep import one_step
-from qkv.inspection.onetext import float64_copy, one_text
+from qkv.inspection.gradient_step import one_step
+from qkv.inspection.one_text import float64_copy, one_text
 from qkv.models import Layout, ModelConfig, Sizes, build
 from qkv.models.matrices import Catalogue
 from qkv.randomness import generator

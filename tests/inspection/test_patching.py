@@ -8,12 +8,12 @@ import pytest
 import torch
 from PIL import Image
 
-from qkv.data.tokenizers import fit_tokenizer
 from qkv.errors import AddressError, UserError
 from qkv.inspection.patching import Asked, asked, named, patch
 from qkv.models import Layout, ModelConfig, Sizes, build
 from qkv.models.layout import Patches
 from qkv.tasks import find_task
+from qkv.tokenizers.tokenizer import fit_tokenizer
 
 SIZES = Sizes(d_vocab=11, d_model=12, n_layers=2, n_heads=3, n_ctx=8)
 FIRST, SECOND = torch.tensor([[3, 1, 4, 1, 5]]), torch.tensor([[3, 9, 4, 1, 6]])

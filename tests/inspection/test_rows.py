@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 from safetensors.numpy import save_file
 
 from qkv.errors import AddressError, RunFolderError
-from qkv.folder import RunFolder
+from qkv.folder.run_folder import RunFolder
 from qkv.inspection import drifts, moved, nearest, neighbours, row_story, stored, summary
 from qkv.inspection.neighbours import largest_by_chance
-from qkv.inspection.rows import rank_correlation, row_history, turns
+from qkv.inspection.token_rows import rank_correlation, row_history, turns
 
 scipy_stats = pytest.importorskip("scipy.stats", reason="scipy is the oracle of rank correlations")
 

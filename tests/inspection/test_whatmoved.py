@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from qkv.inspection.onetext import float64_copy
-from qkv.inspection.whatmoved import what_moved
+from qkv.inspection.one_text import float64_copy
+from qkv.inspection.what_moved import what_moved
 from qkv.models import Layout, ModelConfig, Sizes, build
 from qkv.randomness import generator
 

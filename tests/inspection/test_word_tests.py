@@ -5,7 +5,7 @@ import pytest
 
 from qkv.data.vectors import Vectors, read_vectors
 from qkv.errors import SourceError
-from qkv.inspection.rows import ranks
+from qkv.inspection.token_rows import ranks
 from qkv.inspection.word_tests import analogies, similarity
 from qkv.randomness import generator
 

@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from qkv.data.tokens import Tokens
-from qkv.folder import RunFolder
+from qkv.folder.run_folder import RunFolder
 from qkv.instruments import Recorder
 from qkv.instruments.ledger import Ledger, LedgerConfig
 from qkv.models import Layout, ModelConfig, Sizes, build
@@ -16,6 +15,7 @@ from qkv.models.matrices import Catalogue
 from qkv.randomness import generator
 from qkv.tasks.causal import Causal
 from qkv.telemetry import Store
+from qkv.tokenizers.tokens import Tokens
 from qkv.training.checkpoint import latest_valid
 from qkv.training.config import OptimizerConfig, ScheduleConfig, TrainingConfig
 from qkv.training.loop import run

@@ -123,7 +123,7 @@ def test_no_sublayer_crossed_is_the_gradient_at_the_top_where_the_norm_stands_be
     model, batch = made("CausalLM", norm="layer", positions="learned", tied=False), batch_for("CausalLM")
     found = gradient_path(model, TASKS["causal"], batch)
     record = {}
-    h = model.hidden(batch.inputs, tap=lambda name, t: record.setdefault(name, t))
+    h = model.hidden(batch.inputs, hook=lambda name, t: record.setdefault(name, t))
     loss = torch.nn.functional.cross_entropy(model.unembed(h).flatten(0, 1), batch.targets)
     top, bottom = torch.autograd.grad(loss, [record["L1.resid_post"], record["L0.resid_pre"]])
     assert found.crossed[0] == pytest.approx(float((top * bottom).sum() / (bottom * bottom).sum()), rel=1e-10)

@@ -1,4 +1,4 @@
-"""Looks at attentions that are made otherwise than usual: of shared matrices, and over another stack."""
+"""Measurements at attentions that are made otherwise than usual: of shared matrices, and over another stack."""
 
 import numpy as np
 import pytest
@@ -6,7 +6,7 @@ import torch
 
 from qkv.changes import plan_changes
 from qkv.instruments import LIGHT, SPECTRAL, measures
-from qkv.instruments.looks import Looks
+from qkv.instruments.measurements import Measurements
 from qkv.instruments.registry import AT_REST
 from qkv.models import Layout, ModelConfig, Sizes, build
 from qkv.models.matrices import Catalogue
@@ -26,7 +26,7 @@ def looked_at(catalogue: Catalogue, path) -> tuple[dict, dict, dict]:
         for entry in catalogue:
             entry.parameter.add_(torch.randn(entry.parameter.shape, generator=draws))
     with Store(path) as store:
-        looks = Looks(store, catalogue, start)
+        looks = Measurements(store, catalogue, start)
         store.add_step(STEP, tokens=1, loss=1.0, lr=0.1, grad_norm=1.0)
         looks.matrices(STEP, AT_REST, looks.passes.at_rest())
         looks.circuits(STEP, updated=False)
@@ -105,7 +105,7 @@ def test_attentions_that_share_a_matrix_are_measured_like_all_others(change, sec
 def test_attentions_looked_at_together_are_measured_like_each_alone(n_kv_heads, model, tmp_path, monkeypatch):
     tables = []
     for together in (1 << 18, 0):
-        monkeypatch.setattr("qkv.instruments.looks.TOGETHER", together)
+        monkeypatch.setattr("qkv.instruments.measurements.TOGETHER", together)
         catalogue = Catalogue(model(d_model=48, n_layers=3, n_heads=4, n_kv_heads=n_kv_heads))
         tables.append(looked_at(catalogue, tmp_path / f"{together}.sqlite")[0])
     for address, values in tables[0].items():

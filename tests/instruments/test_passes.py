@@ -6,11 +6,11 @@ import torch
 
 from qkv import native
 from qkv.instruments import measures
-from qkv.instruments.passes import PIECE, Passes
 from qkv.instruments.spectra import Blocks, Heads, circuits, own_spectra, product_spectra, spectra
+from qkv.instruments.sums import PIECE, Passes
+from qkv.kernels.elementwise import using
 from qkv.models.matrices import Catalogue
 from qkv.models.parts import Entry
-from qkv.models.passes import using
 
 MODELS = [
     {},

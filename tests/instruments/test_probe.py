@@ -7,12 +7,12 @@ import pytest
 import torch
 
 from qkv.data.config import DataConfig
-from qkv.data.tokens import Tokens
 from qkv.instruments.attention_stats import STATISTICS
 from qkv.instruments.probe import Probe, fixed_batch
 from qkv.models import Layout, ModelConfig, Sizes, build
 from qkv.tasks import Batch, find_task
 from qkv.tasks.causal import Causal
+from qkv.tokenizers.tokens import Tokens
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,7 @@ import time
 import numpy as np
 import pytest
 
-from qkv.instruments.looks import Looks
+from qkv.instruments.measurements import Measurements
 from qkv.instruments.registry import AT_REST, LIGHT
 from qkv.instruments.schedule import LEVELS
 from qkv.models.matrices import Catalogue
@@ -20,7 +20,7 @@ def test_a_run_of_5000_steps_and_6_layers_is_below_50_mb_and_any_series_below_50
     catalogue = Catalogue(model(d_vocab=4096, d_model=48, n_layers=6, n_heads=6, n_ctx=16, bias=False, mlp="swiglu"))
     watching, path = LEVELS["light"], tmp_path / "telemetry.sqlite"
     with Store(path) as store:
-        looks = Looks(store, catalogue, catalogue.state())
+        looks = Measurements(store, catalogue, catalogue.state())
         for step in range(STEPS + 1):
             store.add_step(step, tokens=step, loss=1.0 / 3, lr=1.0 / 7, grad_norm=2.0 / 3)
             if not watching.wants(step):

@@ -13,7 +13,7 @@ from qkv.interop import exporting, read_checkpoint
 from qkv.interop.mirror import mirror_of
 from qkv.models import build
 from qkv.models.matrices import Catalogue
-from qkv.views.rooms import Rooms
+from qkv.views.report.page_sections import Sections
 
 NAMES = ("vit", "vit oblong")
 
@@ -88,7 +88,7 @@ def test_the_run_of_a_vit_is_shown_and_its_live_model_mirrored(theirs, tmp_path,
     assert "preprocessor_config.json" in capsys.readouterr().out
     run = qkv.load(tmp_path / "run")
     assert run.model(pixels_for(run.model).float()).shape == (2, 3)
-    with Rooms(tmp_path / "run") as rooms:
+    with Sections(tmp_path / "run") as rooms:
         axes = {item.address: item.axes for item in rooms.matrices().items}
     assert axes["W_E"] == ("values of a patch", "d_model") and axes["L0.W_in"] == ("d_model", "d_mlp")
     assert main(["show", str(tmp_path / "run")]) == 0 and main(["report", str(tmp_path / "run")]) == 0

@@ -12,10 +12,10 @@ from qkv.cli import main
 from qkv.instruments.registry import MEASURES
 from qkv.interop import FAMILIES
 from qkv.models.matrices import Catalogue
-from qkv.views.packed import wire
+from qkv.views.live.server import LIVE_SECTIONS, Page
 from qkv.views.payloads import Host
-from qkv.views.rooms import Rooms
-from qkv.views.server import LIVE_ROOMS, Page
+from qkv.views.report.packed import wire
+from qkv.views.report.page_sections import Sections
 
 CHECKPOINTS = {family: family for family in FAMILIES} | {"gpt_neox": "neox"}
 TEXT = "the cat sat on a mat"
@@ -142,7 +142,7 @@ def test_the_report_and_every_room_of_the_page_open(run, tmp_path):
     assert "W_E" in out.read_text(encoding="utf-8")
     page = Page(run.path)
     assert page.payload().matrices is not None and page.payload().grid is not None
-    with Rooms(run.path) as rooms:
+    with Sections(run.path) as rooms:
         assert rooms.report(Host(kind="page", can=())).run is not None
 
 
@@ -162,5 +162,5 @@ def test_every_question_of_the_page_is_answered(run):
 
 
 def test_every_room_of_the_live_page_is_there_for_an_imported_model(run):
-    rooms = Page(run.path).rooms(LIVE_ROOMS)
-    assert set(rooms) == {"wait", "kept", *LIVE_ROOMS} and rooms["matrices"] is not None and rooms["map"] is not None
+    rooms = Page(run.path).rooms(LIVE_SECTIONS)
+    assert set(rooms) == {"wait", "kept", *LIVE_SECTIONS} and rooms["matrices"] is not None and rooms["map"] is not None

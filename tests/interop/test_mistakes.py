@@ -510,8 +510,8 @@ def test_the_command_names_the_folder_of_a_file(folder, tmp_path, capsys):
 
 def test_every_file_that_is_read_is_fetched():
     """By the names in the source: whatever reading a folder opens there is asked of the hub."""
-    from qkv.data import pretrained, sentencepiece
     from qkv.interop import folders, hub, importing
+    from qkv.tokenizers import pretrained, sentencepiece
 
     text = "".join(
         Path(module.__file__).read_text("utf-8") for module in (importing, folders, pretrained, sentencepiece)

@@ -15,7 +15,6 @@ import torch
 import qkv
 from qkv.cli import main
 from qkv.data.pairs import encode_lines
-from qkv.data.tokenizers import fit_tokenizer
 from qkv.errors import ConfigError
 from qkv.interop import exporting, read_checkpoint
 from qkv.models import Layout, ModelConfig, Sizes, build
@@ -23,6 +22,7 @@ from qkv.models.layout import Patches
 from qkv.models.matrices import Catalogue
 from qkv.presets import PRESETS
 from qkv.tasks import PredictOptions
+from qkv.tokenizers.tokenizer import fit_tokenizer
 
 SIZES = Sizes(d_vocab=37, d_model=24, n_layers=2, n_heads=2, n_ctx=16, n_kv_heads=1, d_mlp=40)
 IMAGE = dataclasses.replace(SIZES, d_vocab=0, n_ctx=0)

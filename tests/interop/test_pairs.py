@@ -9,16 +9,16 @@ import torch
 import qkv
 from qkv.cli import main
 from qkv.data.pairs import start_of
-from qkv.data.sentencepiece import OTHER
-from qkv.data.tokenizers import fit_tokenizer, load_tokenizer
 from qkv.errors import SourceError
 from qkv.interop import exporting, read_checkpoint
 from qkv.models import build
 from qkv.models.matrices import Catalogue
 from qkv.tasks import PredictOptions
 from qkv.tasks.beams import Search, search
-from qkv.views.looker import Looker
-from qkv.views.pairs import read_pair
+from qkv.tokenizers.sentencepiece import OTHER
+from qkv.tokenizers.tokenizer import fit_tokenizer, load_tokenizer
+from qkv.views.sections.pairs import read_pair
+from qkv.views.viewer import Viewer
 
 NAMES = ("marian", "marian untied")
 START, END = 60, 0
@@ -143,7 +143,7 @@ def test_a_target_begins_in_the_views_where_the_model_learned_to_begin_it(theirs
     fit_tokenizer("word", [theirs.WORDS * 20], 40, end=True).save(tmp_path / "hf" / "tokenizer.json")
     assert main(["import", str(tmp_path / "hf"), "--out", str(tmp_path / "run")]) == 0
     capsys.readouterr()
-    pair = read_pair(Looker(tmp_path / "run"), "the cat sat => a dog", 8)
+    pair = read_pair(Viewer(tmp_path / "run"), "the cat sat => a dog", 8)
     assert pair.inputs[0, 0] == START and pair.source_tokens[:2] == ("the", "cat")
 
 
@@ -172,7 +172,7 @@ def test_a_model_with_a_tokenizer_for_each_side_translates_texts_as_theirs_and_g
     assert {"tokenizer.json", "tokenizer.source.json"} <= set(
         json.loads((run.path / "manifest.json").read_text())["files"]
     )
-    assert run.tokenizer.start == n - 1 == Looker(run.path).tokenizer.start
+    assert run.tokenizer.start == n - 1 == Viewer(run.path).tokenizer.start
     assert [found.ids.tolist() for found in run.embed(texts)] == [published(text).input_ids for text in texts]
     mine = run.predict(texts, PredictOptions(beams=1))
     for text, output in zip(texts, mine, strict=True):

@@ -11,9 +11,9 @@ import torch
 import qkv
 from qkv import api
 from qkv.cli import main
-from qkv.commands import show_moved
+from qkv.commands.show import moved as show_moved
 from qkv.errors import RunFolderError
-from qkv.folder import RunFolder
+from qkv.folder.run_folder import RunFolder
 from qkv.tasks import PredictOptions
 from qkv.tasks.generation import Sampling, generate
 

@@ -6,9 +6,9 @@ import struct
 
 import pytest
 
-from qkv.data.sentencepiece import FILES, OTHER, are_rules, read_sides, sentencepiece_files
-from qkv.data.tokenizers import load_tokenizer
 from qkv.errors import SourceError
+from qkv.tokenizers.sentencepiece import FILES, OTHER, are_rules, read_sides, sentencepiece_files
+from qkv.tokenizers.tokenizer import load_tokenizer
 
 pytestmark = pytest.mark.filterwarnings("ignore:Recommended. pip install sacremoses")  # which cuts nothing
 

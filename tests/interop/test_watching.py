@@ -15,13 +15,13 @@ from torch import nn
 import qkv
 from qkv.changes import RunMatrix
 from qkv.cli import main
-from qkv.data.tokenizers import fit_tokenizer
 from qkv.errors import ConfigError, RunFolderError
 from qkv.interop.mirror import mirror_of
 from qkv.models import Layout, ModelConfig, Sizes, build
 from qkv.models.matrices import Catalogue
 from qkv.presets import find
 from qkv.recipe import RunConfig, run_matrix
+from qkv.tokenizers.tokenizer import fit_tokenizer
 
 
 class NanoBlock(nn.Module):

@@ -14,7 +14,7 @@ import torch
 import transformers
 from tokenizers.processors import TemplateProcessing
 
-from qkv.data.tokenizers import fit_tokenizer
+from qkv.tokenizers.tokenizer import fit_tokenizer
 
 N_CTX, D_VOCAB = 24, 61
 GATED = dict(

@@ -7,9 +7,10 @@ import pytest
 import torch
 
 from qkv import native
-from qkv.models import calibration, fused_attend, passes
-from qkv.models.calibration import Choice
-from qkv.models.passes import ANY_SIZE, Kernels
+from qkv.kernels import attention_products, elementwise
+from qkv.kernels.elementwise import ANY_SIZE, Kernels
+from qkv.training import calibration
+from qkv.training.calibration import Choice
 
 needs_vectors = pytest.mark.skipif(native.load("vectors") is None, reason=native.why_not("vectors"))
 
@@ -93,7 +94,7 @@ def test_measuring_leaves_threads_and_random_numbers_as_they_were(monkeypatch):
         assert torch.get_num_threads() == threads + 1 and torch.equal(torch.rand(3), wanted)
     finally:
         torch.set_num_threads(threads)
-    assert {*vars(found.kernels).values()} <= {0, 2**12, 2**13, ANY_SIZE} and not passes.is_compiled()
+    assert {*vars(found.kernels).values()} <= {0, 2**12, 2**13, ANY_SIZE} and not elementwise.is_compiled()
 
 
 @needs_vectors
@@ -106,12 +107,12 @@ def test_passes_that_make_a_block_slower_are_not_taken(monkeypatch, ratio, expec
 @needs_vectors
 def test_each_pair_that_is_timed_is_the_same_work_of_two_makers():
     """Of the two sides of a pair, the first calls products or attention of ours and the other none."""
-    from qkv.models.calling import heard_by
+    from qkv.kernels.dispatch import heard_by
 
     heard: list[str] = []
     ours = {"multiply", "weight_gradient", "attend", "attend_back"}
-    with passes.using(True, Kernels(product=ANY_SIZE, activated=ANY_SIZE, gradient=ANY_SIZE), torch.float32):
-        by, plain = passes.chosen(torch.zeros(1), torch.float32), passes.compiled_for(torch.zeros(1))
+    with elementwise.using(True, Kernels(product=ANY_SIZE, activated=ANY_SIZE, gradient=ANY_SIZE), torch.float32):
+        by, plain = elementwise.chosen(torch.zeros(1), torch.float32), elementwise.compiled_for(torch.zeros(1))
     draw = torch.Generator().manual_seed(0)
     pairs = [
         calibration._sides(kind, by, plain, 2**12, torch.float32, draw)
@@ -139,10 +140,12 @@ def test_each_pair_that_is_timed_is_the_same_work_of_two_makers():
 def test_limits_decide_what_is_taken():
     q, k = torch.zeros(1, 2, 5, 8), torch.zeros(1, 2, 5, 8)
     x = torch.zeros(1)
-    with passes.using(True, Kernels(keys=40), torch.float32):
-        assert fused_attend.compiled_serves(q, k) and not fused_attend.compiled_serves(q, torch.zeros(1, 2, 6, 8))
-        assert passes.chosen(x, torch.float32).limits == Kernels(keys=40)
-    with passes.using(True):
-        assert passes.chosen(x, torch.float32).limits == passes.UNMEASURED[torch.float32]
-    with passes.using(True, Kernels(keys=40), torch.bfloat16):
-        assert passes.chosen(x, torch.float32).limits == passes.UNMEASURED[torch.float32]
+    with elementwise.using(True, Kernels(keys=40), torch.float32):
+        assert attention_products.compiled_serves(q, k) and not attention_products.compiled_serves(
+            q, torch.zeros(1, 2, 6, 8)
+        )
+        assert elementwise.chosen(x, torch.float32).limits == Kernels(keys=40)
+    with elementwise.using(True):
+        assert elementwise.chosen(x, torch.float32).limits == elementwise.UNMEASURED[torch.float32]
+    with elementwise.using(True, Kernels(keys=40), torch.bfloat16):
+        assert elementwise.chosen(x, torch.float32).limits == elementwise.UNMEASURED[torch.float32]

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from qkv import native
+from qkv.kernels import cache as caches
 from qkv.models import Layout, ModelConfig, Sizes, build
-from qkv.models import cache as caches
 from qkv.models.decoding import Decoding, serves
 
 SIZES = dict(d_vocab=11, d_model=12, n_layers=2, n_heads=4, n_ctx=9, d_head=6)

@@ -87,14 +87,14 @@ def test_nothing_leaks_between_packed_documents_not_even_gradient(kind, position
         rows.append(tensor.detach().requires_grad_())
         return rows[-1]
 
-    for tap in (watch, None):
-        hidden = model.hidden(ids, documents=documents, tap=tap)
+    for hook in (watch, None):
+        hidden = model.hidden(ids, documents=documents, hook=hook)
         changed = ids.clone()
         changed[0, :4] = (changed[0, :4] + 1) % 13
         other = model.hidden(changed, documents=documents)
         torch.testing.assert_close(other[0, 4:], hidden[0, 4:], rtol=0, atol=1e-12)
         assert (other[0, :4] - hidden[0, :4]).abs().max() > 1e-3
-    model.hidden(ids, documents=documents, tap=watch)[0, 4:].square().sum().backward()
+    model.hidden(ids, documents=documents, hook=watch)[0, 4:].square().sum().backward()
     assert (rows[-1].grad[0, :4] == 0).all() and (rows[-1].grad[0, 4:] != 0).any()
 
 

@@ -104,7 +104,7 @@ def test_the_input_of_a_layer_is_no_parameter_except_at_the_bottom(ids):
         seen[name] = tensor
         return tensor
 
-    model.hidden(ids, tap=keep)
+    model.hidden(ids, hook=keep)
     shapes = {tuple(parameter.shape) for parameter in model.parameters()}
     for layer in range(2):
         x = seen[f"L{layer}.x"]

@@ -8,7 +8,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from qkv.models import Layout, MaskedLM, ModelConfig, MultiHeadAttention, Sizes, build, fused
+from qkv.kernels import autograd
+from qkv.models import Layout, MaskedLM, ModelConfig, MultiHeadAttention, Sizes, build
 from qkv.models.blocks import MLP
 from qkv.models.masks import Visible
 from qkv.models.norms import LayerNorm, RMSNorm
@@ -73,7 +74,7 @@ def test_fused_attention_sublayer_equals_its_formula_in_values_and_gradients(cas
     x = torch.randn(2, 5, 6, dtype=torch.float64)
     causal = Visible(True, None)
     fast = gradients(both, x, lambda x: attention.mix(x, causal, norm=norm, skip=case["skip"]))
-    slow = gradients(both, x, lambda x: attention.mix(x, causal, norm=norm, skip=case["skip"], tap=look))
+    slow = gradients(both, x, lambda x: attention.mix(x, causal, norm=norm, skip=case["skip"], hook=look))
     assert_same(fast, slow)
 
 
@@ -86,7 +87,7 @@ def test_fused_mlp_sublayer_equals_its_formula_in_values_and_gradients(kind, nor
     both = randomised(torch.nn.ModuleList([mlp] + ([norm] if norm is not None else [])))
     x = torch.randn(2, 5, 6, dtype=torch.float64)
     fast = gradients(both, x, lambda x: mlp.mix(x, norm=norm, skip=skip))
-    slow = gradients(both, x, lambda x: mlp.mix(x, norm=norm, skip=skip, tap=look))
+    slow = gradients(both, x, lambda x: mlp.mix(x, norm=norm, skip=skip, hook=look))
     assert_same(fast, slow)
 
 
@@ -127,30 +128,30 @@ def inputs(*shapes: tuple[int, ...]) -> list[torch.Tensor]:
     return [torch.randn(shape, generator=generator, dtype=torch.float64).requires_grad_() for shape in shapes]
 
 
-def rms(gain: torch.Tensor) -> fused.Norm:
-    return fused.Norm(gain, None, fused.NormKind(1e-3, False))
+def rms(gain: torch.Tensor) -> autograd.Norm:
+    return autograd.Norm(gain, None, autograd.NormKind(1e-3, False))
 
 
 def test_gradient_of_fused_layer_norm_equals_finite_differences():
-    how = fused.NormKind(1e-3, True)
+    how = autograd.NormKind(1e-3, True)
     given = inputs((2, 3, 4), (4,), (4,))
-    assert torch.autograd.gradcheck(lambda x, gain, bias: fused.norm(x, fused.Norm(gain, bias, how)), given)
-    assert torch.autograd.gradcheck(lambda x, gain: fused.norm(x, fused.Norm(gain, None, how)), given[:2])
+    assert torch.autograd.gradcheck(lambda x, gain, bias: autograd.norm(x, autograd.Norm(gain, bias, how)), given)
+    assert torch.autograd.gradcheck(lambda x, gain: autograd.norm(x, autograd.Norm(gain, None, how)), given[:2])
 
 
 def test_gradient_of_fused_rms_norm_equals_finite_differences():
-    assert torch.autograd.gradcheck(lambda x, gain: fused.norm(x, rms(gain)), inputs((2, 3, 4), (4,)))
+    assert torch.autograd.gradcheck(lambda x, gain: autograd.norm(x, rms(gain)), inputs((2, 3, 4), (4,)))
 
 
 @pytest.mark.parametrize("turned", [True, False])
 @pytest.mark.parametrize("normed", [True, False])
 def test_gradient_of_fused_projections_equals_finite_differences(turned, normed):
     angles = torch.rand(3, 2, dtype=torch.float64)
-    heads = fused.Heads(2, 1, 4, torch.polar(torch.ones_like(angles), angles) if turned else None, 1e-3)
+    heads = autograd.Heads(2, 1, 4, torch.polar(torch.ones_like(angles), angles) if turned else None, 1e-3)
 
     def project(x, gain, W_Q, W_K, W_V, b_Q, b_K, b_V, q_gain, k_gain):
         gains = (q_gain, k_gain) if normed else None
-        return fused.attention_in(x, rms(gain), (W_Q, W_K, W_V), (b_Q, b_K, b_V), gains, heads)
+        return autograd.attention_in(x, rms(gain), (W_Q, W_K, W_V), (b_Q, b_K, b_V), gains, heads)
 
     given = inputs((1, 3, 3), (3,), (3, 8), (3, 4), (3, 4), (8,), (4,), (4,), (4,), (4,))
     if not normed:
@@ -159,14 +160,14 @@ def test_gradient_of_fused_projections_equals_finite_differences(turned, normed)
 
 
 def test_gradient_of_fused_attention_output_equals_finite_differences():
-    assert torch.autograd.gradcheck(fused.attention_out, inputs((2, 3, 4), (2, 2, 3, 2), (4, 4), (4,)))
+    assert torch.autograd.gradcheck(autograd.attention_out, inputs((2, 3, 4), (2, 2, 3, 2), (4, 4), (4,)))
 
 
 @pytest.mark.parametrize("kind", ["relu2", "swiglu", "gelu", "gelu_tanh"])
 def test_gradient_of_fused_mlp_equals_finite_differences(kind):
     def through(x, gain, W_in, W_gate, W_out, b_in, b_out):
         weights = (W_in, W_gate if kind == "swiglu" else None, W_out)
-        return fused.mlp(x, rms(gain), kind, weights, (b_in, b_out), residual=True)
+        return autograd.mlp(x, rms(gain), kind, weights, (b_in, b_out), residual=True)
 
     given = inputs((1, 3, 4), (4,), (4, 5), (4, 5), (5, 4), (5,), (4,))
     given[3] = given[3] if kind == "swiglu" else given[3].detach()

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from qkv.models import fused_attend
+from qkv.kernels import attention_products
 from qkv.models.attention import attend, attend_explicit
 from qkv.models.masks import Visible, visible
 
@@ -30,15 +30,15 @@ def seen(kind: str, like: torch.Tensor) -> Visible:
 
 
 def by_products(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, to: Visible) -> torch.Tensor:
-    bias = fused_attend.causal_bias(N, q) if to.causal else to.bias
-    return fused_attend.attend_by_products(q, k, v, bias, 0.3)
+    bias = attention_products.causal_bias(N, q) if to.causal else to.bias
+    return attention_products.attend_by_products(q, k, v, bias, 0.3)
 
 
 @pytest.mark.parametrize("at_once", [1, 2**20], ids=["in portions", "at once"])
 @pytest.mark.parametrize("n_kv", [4, 2, 1])
 @pytest.mark.parametrize("kind", ["everything", "causal", "documents", "padding"])
 def test_attention_by_products_equals_its_formula_in_values_and_gradients(kind, n_kv, at_once, monkeypatch):
-    monkeypatch.setattr(fused_attend, "AT_ONCE", at_once)
+    monkeypatch.setattr(attention_products, "AT_ONCE", at_once)
     inputs = heads(4, 1), heads(n_kv, 2), heads(n_kv, 3)
     to, cotangent = seen(kind, inputs[0]), heads(4, 4).detach()
     fast, slow = by_products(*inputs, to), attend_explicit(*inputs, to, 0.3)[0]
@@ -51,8 +51,8 @@ def test_attention_by_products_equals_its_formula_in_values_and_gradients(kind, 
 
 def test_gradient_of_attention_by_products_equals_finite_differences():
     inputs = tuple(heads(count, seed)[:1, :, :4].detach().requires_grad_() for count, seed in ((2, 1), (1, 2), (1, 3)))
-    bias = fused_attend.causal_bias(4, inputs[0])
-    assert torch.autograd.gradcheck(lambda q, k, v: fused_attend.attend_by_products(q, k, v, bias, 0.5), inputs)
+    bias = attention_products.causal_bias(4, inputs[0])
+    assert torch.autograd.gradcheck(lambda q, k, v: attention_products.attend_by_products(q, k, v, bias, 0.5), inputs)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
@@ -67,7 +67,7 @@ def test_rounding_error_is_of_the_size_of_the_fused_operators(dtype):
         if name == "exact":
             z = attend_explicit(q, k, v, Visible(True, None), 0.25)[0]
         elif name == "products":
-            z = fused_attend.attend_by_products(q, k, v, fused_attend.causal_bias(128, q), 0.25)
+            z = attention_products.attend_by_products(q, k, v, attention_products.causal_bias(128, q), 0.25)
         else:
             z = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True, scale=0.25)
         results[name] = [z.detach().double(), *(x.double() for x in torch.autograd.grad(z, (q, k, v), g))]
@@ -88,11 +88,13 @@ def test_under_autocast_it_multiplies_in_bfloat16_whatever_came_in():
 
 def test_attend_takes_it_where_it_is_faster(monkeypatch):
     taken = []
-    monkeypatch.setattr(fused_attend, "attend_by_products", lambda q, k, v, bias, scale: taken.append(q.dtype) or q)
+    monkeypatch.setattr(
+        attention_products, "attend_by_products", lambda q, k, v, bias, scale: taken.append(q.dtype) or q
+    )
     for dtype in (torch.bfloat16, torch.float32, torch.float64):
         attend(heads(2, 1, dtype), heads(2, 2, dtype), heads(2, 3, dtype), Visible(True, None), 1 / math.sqrt(D))
     assert taken == [torch.bfloat16, torch.float32]
-    monkeypatch.setattr(fused_attend, "LONGEST", {torch.float32: N - 1})
+    monkeypatch.setattr(attention_products, "LONGEST", {torch.float32: N - 1})
     attend(heads(2, 1, torch.float32), heads(2, 2, torch.float32), heads(2, 3, torch.float32), Visible(True, None), 1.0)
     assert len(taken) == 2
 
@@ -101,7 +103,7 @@ def test_attend_takes_it_where_it_is_faster(monkeypatch):
 def test_a_large_pattern_is_not_kept_and_its_gradients_are_the_same(at_once, kept, monkeypatch):
     inputs, cotangent = [heads(4, seed, torch.float32) for seed in (1, 2, 3)], heads(4, 4, torch.float32).detach()
     at_once_too = torch.autograd.grad(by_products(*inputs, Visible(True, None)), inputs, cotangent)
-    monkeypatch.setattr(fused_attend, "AT_ONCE", at_once)
+    monkeypatch.setattr(attention_products, "AT_ONCE", at_once)
     sizes = []
     with torch.autograd.graph.saved_tensors_hooks(lambda x: sizes.append(x.numel()) or x, lambda x: x):
         z = by_products(*inputs, Visible(True, None))

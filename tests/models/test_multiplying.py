@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from qkv import native
-from qkv.models import fused_attend, passes
+from qkv.kernels import attention_products, elementwise
+from qkv.kernels.reference import Formulas
 from qkv.models.attention import attend, attend_explicit
-from qkv.models.formulas import Formulas
 from qkv.models.masks import Visible, visible
 
 pytestmark = pytest.mark.skipif(native.load("vectors") is None, reason=native.why_not("vectors"))
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.skipif(native.load("vectors") is None, reason=native.wh
 class Ours:
     """Products of a dtype, tensors of it, and how near to float64 they are."""
 
-    def __init__(self, by: passes.Multiplied) -> None:
+    def __init__(self, by: elementwise.Multiplied) -> None:
         self.passes, self.by, self.dtype = by, by.by, by.by.dtype
         self.rounding = 1.0 if self.dtype == torch.bfloat16 else 2**-12
 
@@ -40,11 +40,11 @@ class Ours:
 
 @pytest.fixture(params=[torch.bfloat16, torch.float32], ids=["tiles", "vectors"])
 def ours(request, monkeypatch):
-    with passes.using(True):
-        by = passes.chosen(torch.zeros(1), request.param)
-        if not isinstance(by, passes.Multiplied):
+    with elementwise.using(True):
+        by = elementwise.chosen(torch.zeros(1), request.param)
+        if not isinstance(by, elementwise.Multiplied):
             pytest.skip("this processor has no tiles of bfloat16")
-        monkeypatch.setattr(by, "limits", passes.UNMEASURED[torch.bfloat16])  # large enough for what is tested
+        monkeypatch.setattr(by, "limits", elementwise.UNMEASURED[torch.bfloat16])  # large enough for what is tested
         yield Ours(by)
 
 
@@ -143,11 +143,11 @@ def test_products_and_what_follows_them_equal_their_formulas(ours, n, k, m, with
 
 
 def test_a_large_matrix_is_left_to_torchs_product(ours, monkeypatch):
-    by, sizes = ours.passes, passes.UNMEASURED[ours.dtype]
+    by, sizes = ours.passes, elementwise.UNMEASURED[ours.dtype]
     assert by.weight_dtype(sizes.product + 1, ours.dtype) == ours.dtype
     assert by.weight_dtype(sizes.activated, ours.dtype, activated=True) == torch.float32
     assert by.weight_dtype(sizes.activated + 1, ours.dtype, activated=True) == ours.dtype
-    monkeypatch.setattr(by, "limits", passes.Kernels(product=30, activated=39, gradient=passes.ANY_SIZE))
+    monkeypatch.setattr(by, "limits", elementwise.Kernels(product=30, activated=39, gradient=elementwise.ANY_SIZE))
     monkeypatch.setattr(ours.by, "_made", None)  # what would be called
     y, W, x = ours.normal(3, 8), ours.normal(8, 5), torch.zeros(3, 5)
     assert torch.equal(by.product(y, W, None)[0], y @ W) and torch.equal(
@@ -170,7 +170,7 @@ def differentiated(call, q, k, v, dz):
 )
 def test_attention_equals_its_formula_in_values_and_gradients(ours, batch, heads, n_kv, n, d, causal):
     given = ours.inputs(batch, heads, n_kv, n, n, d)
-    assert fused_attend.compiled_serves(*given[:2])
+    assert attention_products.compiled_serves(*given[:2])
     ours.compare(Visible(causal, None), given)
 
 
@@ -240,12 +240,12 @@ def test_products_of_torch_are_the_same_before_and_after(ours):
 
 def test_what_is_not_served_goes_another_way(ours):
     q, k = ours.normal(1, 1, 4, 8), ours.normal(1, 1, 4, 8)
-    assert fused_attend.compiled_serves(q, k) and not fused_attend.compiled_serves(q.double(), k.double())
-    wide = ours.normal(1, 1, 4, fused_attend.WIDEST_COMPILED + 8)
-    assert not fused_attend.compiled_serves(wide, wide)
-    many = ours.normal(1, 1, fused_attend.LONGEST_COMPILED[ours.dtype] + 1, 8)
-    assert not fused_attend.compiled_serves(q, many)
-    with passes.using(False):
-        assert not fused_attend.compiled_serves(q, k)
+    assert attention_products.compiled_serves(q, k) and not attention_products.compiled_serves(q.double(), k.double())
+    wide = ours.normal(1, 1, 4, attention_products.WIDEST_COMPILED + 8)
+    assert not attention_products.compiled_serves(wide, wide)
+    many = ours.normal(1, 1, attention_products.LONGEST_COMPILED[ours.dtype] + 1, 8)
+    assert not attention_products.compiled_serves(q, many)
+    with elementwise.using(False):
+        assert not attention_products.compiled_serves(q, k)
     exact = attend_explicit(wide, wide, wide, Visible(True, None), 0.01)[0]
     ours.near(attend(wide, wide, wide, Visible(True, None), 0.01), exact.double(), 2**-5)

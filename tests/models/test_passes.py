@@ -6,8 +6,9 @@ import pytest
 import torch
 
 from qkv import native
-from qkv.models import Layout, ModelConfig, Sizes, build, passes
-from qkv.models.formulas import Formulas, Heads, NormKind
+from qkv.kernels import elementwise
+from qkv.kernels.reference import Formulas, Heads, NormKind
+from qkv.models import Layout, ModelConfig, Sizes, build
 from qkv.tasks import Batch, Causal
 
 pytestmark = pytest.mark.skipif(native.load("passes") is None, reason=native.why_not("passes"))
@@ -18,9 +19,9 @@ SIZES = [(1, 1), (3, 7), (33, 64), (130, 129)]
 
 
 @pytest.fixture
-def compiled() -> passes.Compiled:
-    with passes.using(True):
-        found = passes.compiled_for(torch.zeros(1))
+def compiled() -> elementwise.Compiled:
+    with elementwise.using(True):
+        found = elementwise.compiled_for(torch.zeros(1))
     assert found is not None
     return found
 
@@ -170,7 +171,7 @@ def loss_and_gradients(name: str, precision: torch.dtype, using: bool) -> tuple[
     sizes = Sizes(d_vocab=40, d_model=48, n_layers=3, n_heads=3, n_ctx=24).resolved()
     model = build(ModelConfig(kind="CausalLM", sizes=sizes, layout=LAYOUTS[name]), 0)
     ids = torch.randint(40, (4, 25), generator=torch.Generator().manual_seed(1))
-    with passes.using(using), torch.autocast("cpu", dtype=torch.bfloat16, enabled=precision == torch.bfloat16):
+    with elementwise.using(using), torch.autocast("cpu", dtype=torch.bfloat16, enabled=precision == torch.bfloat16):
         loss, _ = Causal().loss(model, Batch(ids[:, :-1], ids[:, 1:].flatten()))
     loss.backward()
     return float(loss.detach()), {key: p.grad for key, p in model.named_parameters() if p.grad is not None}
@@ -200,8 +201,8 @@ def test_the_number_of_threads_changes_no_bit(name):
     try:
         for threads in (1, 3):
             torch.set_num_threads(threads)
-            with passes.using(True):
-                by, x = passes.chosen(torch.zeros(1), torch.float32), normal(300, 65)
+            with elementwise.using(True):
+                by, x = elementwise.chosen(torch.zeros(1), torch.float32), normal(300, 65)
                 kind = NormKind(1e-5, name == "gpt2")
                 y, kept = by.norm(x, x[0], None, kind, torch.bfloat16)
                 found.append([y, *by.norm_back(x.bfloat16(), kept, x[0], None, kind, x)[:2]])
@@ -213,8 +214,8 @@ def test_the_number_of_threads_changes_no_bit(name):
 
 
 def test_what_another_float_type_needs_is_left_to_torch(compiled):
-    with passes.using(True):
-        assert isinstance(passes.chosen(torch.zeros(1, dtype=torch.float64), torch.float64), Formulas)
-        assert isinstance(passes.chosen(torch.zeros(1), torch.float16), Formulas)
-        assert isinstance(passes.chosen(torch.zeros(1), torch.float32, passes.WIDEST_HEAD + 1), Formulas)
-    assert not passes.is_compiled()
+    with elementwise.using(True):
+        assert isinstance(elementwise.chosen(torch.zeros(1, dtype=torch.float64), torch.float64), Formulas)
+        assert isinstance(elementwise.chosen(torch.zeros(1), torch.float16), Formulas)
+        assert isinstance(elementwise.chosen(torch.zeros(1), torch.float32, elementwise.WIDEST_HEAD + 1), Formulas)
+    assert not elementwise.is_compiled()

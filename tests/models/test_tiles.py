@@ -3,14 +3,14 @@
 import pytest
 import torch
 
-from qkv.models import passes
-from qkv.models.tiles import Tiles
+from qkv.kernels import elementwise
+from qkv.kernels.amx import Tiles
 from qkv.training.muon import orthogonalise
 
 
 def found() -> Tiles | None:
-    with passes.using(True):
-        return passes.tiles_for(torch.zeros(1, dtype=torch.bfloat16))
+    with elementwise.using(True):
+        return elementwise.tiles_for(torch.zeros(1, dtype=torch.bfloat16))
 
 
 pytestmark = pytest.mark.skipif(
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.skipif(
 
 @pytest.fixture
 def tiles():
-    with passes.using(True):
+    with elementwise.using(True):
         yield found()
 
 
@@ -37,7 +37,7 @@ def test_matrices_are_made_orthogonal_as_nearly_as_by_torchs_products(tiles, cou
     exact = orthogonalise(stack.double())
     found = orthogonalise(stack)
     assert found.shape == stack.shape and found.dtype == torch.bfloat16
-    with passes.using(False):
+    with elementwise.using(False):
         theirs = orthogonalise(stack)
     error, yardstick = ((x.double() - exact).norm() for x in (found, theirs))
     assert error <= 1.5 * yardstick + 2**-6 * exact.norm(), f"{float(error):.2e} against {float(yardstick):.2e}"

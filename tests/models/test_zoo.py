@@ -78,7 +78,7 @@ def test_an_encoder_decoder_names_its_parameters_and_activations_by_side():
     assert len(addresses) == len(set(addresses))
     record: dict[str, torch.Tensor] = {}
     ids = torch.zeros(1, 3, dtype=torch.int64)
-    model.dec.hidden(ids, context=model.enc(ids), tap=lambda name, x: record.setdefault(name, x))
+    model.dec.hidden(ids, context=model.enc(ids), hook=lambda name, x: record.setdefault(name, x))
     assert list(record) == model.dec.activation_names()
     assert "dec.L1.cross.pattern" in record
 
@@ -125,13 +125,13 @@ def test_replacing_one_heads_z_changes_what_that_head_writes_and_nothing_else(sh
 def test_replacing_a_pattern_by_uniform_attention_averages_the_values(shared):
     uniform = torch.full((1, 5, 5), 0.2)
     seen: dict[str, torch.Tensor] = {}
-    tap = qkv.models.activations.replacer({"L0.H1.pattern": uniform}, shared.activation_names(), shared.sizes)
+    hook = qkv.models.activations.replacer({"L0.H1.pattern": uniform}, shared.activation_names(), shared.sizes)
 
     def both(name: str, tensor: torch.Tensor) -> torch.Tensor:
-        seen[name] = tap(name, tensor)
+        seen[name] = hook(name, tensor)
         return seen[name]
 
-    shared.hidden(IDS, tap=both)
+    shared.hidden(IDS, hook=both)
     torch.testing.assert_close(seen["L0.z"][0, 1], seen["L0.v"][0, 0].mean(0).expand(5, 2))
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from qkv.data.ngrams import ngram_losses
+from qkv.data.baseline.ngrams import ngram_losses
 from qkv.models import Layout, ModelConfig, Sizes, build
 from qkv.models.matrices import Catalogue
 from qkv.randomness import generator

@@ -10,7 +10,7 @@ from qkv.errors import ConfigError
 from qkv.instruments.schedule import KINDS, LEVELS, WatchConfig, share_of, watch_word
 from qkv.recipe import Listening, Request, RunConfig, train
 from qkv.recipe.affordable import LADDER, Costs, afford, with_affordable_watching
-from qkv.recipe.assemble import assemble
+from qkv.recipe.build import assemble
 from qkv.recipe.request import resolve
 from qkv.telemetry import Telemetry
 

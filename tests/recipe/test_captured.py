@@ -10,14 +10,14 @@ import torch
 import qkv
 from qkv import native
 from qkv.recipe import Request
-from qkv.recipe.assemble import assemble
+from qkv.recipe.build import assemble
 from qkv.recipe.request import resolve
-from qkv.training.captured import Captured, captured
+from qkv.training.distributed.ranks import ALONE
+from qkv.training.distributed.whole import Weights
 from qkv.training.dropout import make_drop
+from qkv.training.graph_replay.update import Captured, captured
 from qkv.training.optimizers import make_optimizer
-from qkv.training.ranks import ALONE
 from qkv.training.validation import Validation
-from qkv.training.weights import Weights
 
 CASES = (
     ("fast", "causal"),
@@ -85,8 +85,8 @@ def test_an_update_that_is_played_again_is_the_update(case, device, precision, d
 @pytest.mark.parametrize("most", [1 << 10, 1 << 19])
 def test_work_over_too_much_memory_is_made_call_by_call(device, most, asked, monkeypatch: pytest.MonkeyPatch):
     """Whether the room ends on the way forward or on the way back."""
-    monkeypatch.setattr("qkv.training.captured._MOST_TAPED", most)
-    monkeypatch.setattr("qkv.training.tape._CHUNK", 1 << 10)
+    monkeypatch.setattr("qkv.training.graph_replay.update._MOST_TAPED", most)
+    monkeypatch.setattr("qkv.training.graph_replay.tape._CHUNK", 1 << 10)
     played, ours = updated(False, asked(CASES[0], device=device, precision="fp32"), 0.1)
     _, theirs = updated(True, asked(CASES[0], device=device, precision="fp32"), 0.1)
     assert isinstance(played, Captured) and played._gives_up and played._passes is None

@@ -18,7 +18,7 @@ from qkv.errors import UserError
 from qkv.installing import install
 from qkv.randomness import generator
 from qkv.recipe import RunConfig
-from qkv.views.command import command_of
+from qkv.views.report.command import command_of
 
 SMALL = {"d_model": 16, "n_layers": 2, "n_heads": 2, "d_mlp": 32, "batch_size": 16, "dropout": 0.1}
 GOOD, BAD, OTHER = "good fine great".split(), "bad poor awful".split(), "film plot cast score the a of and".split()

@@ -8,7 +8,7 @@ import torch
 import torch._dynamo.config
 
 from qkv.recipe import Request
-from qkv.recipe.assemble import assemble
+from qkv.recipe.build import assemble
 from qkv.recipe.request import resolve
 from qkv.training.dropout import make_drop
 

@@ -13,9 +13,10 @@ import qkv
 from qkv.cli import main
 from qkv.config import field_paths, override
 from qkv.errors import ConfigError
-from qkv.recipe.assemble import assemble
-from qkv.recipe.idle import IDLE, idle_settings
-from qkv.recipe.request import BESIDE_SET, OPTIONS, Request, RunConfig, resolve, same_run
+from qkv.recipe.build import assemble
+from qkv.recipe.config import RunConfig
+from qkv.recipe.request import BESIDE_SET, OPTIONS, Request, resolve, same_run
+from qkv.recipe.unused_settings import UNUSED, unused_settings
 
 SMALL: dict[str, Any] = {"d_model": 8, "n_layers": 1, "batch_size": 2}
 
@@ -123,14 +124,14 @@ def test_every_row_of_the_table_has_a_case_and_names_settings_that_there_are(sou
     rows = []
     for given, words, _ in CASES:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("qkv.recipe.request.refuse_idle", lambda config, given: None)
+            patch.setattr("qkv.recipe.request.refuse_unused", lambda config, given: None)
             request = asked(sources, **with_it(given, words))
             (path,) = (path for path, shown in request.given().items() if shown == words)
-            rows.append(idle_settings(resolve(request, None)[0])[path])
-    assert {id(row) for row in rows} == {id(row) for row in IDLE}
+            rows.append(unused_settings(resolve(request, None)[0])[path])
+    assert {id(row) for row in rows} == {id(row) for row in UNUSED}
     paths = field_paths(RunConfig)
-    assert {path for row in IDLE for path in row.settings} | set(BESIDE_SET.values()) <= set(paths)
-    assert not {path for row in IDLE for path in row.settings} & set(OPTIONS)
+    assert {path for row in UNUSED for path in row.settings} | set(BESIDE_SET.values()) <= set(paths)
+    assert not {path for row in UNUSED for path in row.settings} & set(OPTIONS)
 
 
 @pytest.mark.parametrize("given", [{"tied": False}, {"teachers": 0}, {"bias": False}, {"qk_norm": False}])
@@ -199,7 +200,7 @@ def trained(config: RunConfig, data: Any) -> dict[str, torch.Tensor]:
 def test_the_table_says_what_training_says(sources, base) -> None:
     """A setting of another value gives other bits, unless the table names it."""
     config, data, _ = resolve(asked(sources, **base), None)
-    usual, idle = trained(config, data), idle_settings(config)
+    usual, idle = trained(config, data), unused_settings(config)
     for name, value in OTHERS.items():
         (path,) = (path for path in field_paths(RunConfig) if path == name or path.endswith(f".{name}"))
         try:
@@ -211,4 +212,4 @@ def test_the_table_says_what_training_says(sources, base) -> None:
             continue
         found = trained(other, data)
         same = found.keys() == usual.keys() and all(torch.equal(found[a], usual[a]) for a in usual)
-        assert same == (path in idle or path in idle_settings(other)), f"{base}: {name}={value}"
+        assert same == (path in idle or path in unused_settings(other)), f"{base}: {name}={value}"

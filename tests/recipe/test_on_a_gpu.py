@@ -11,7 +11,7 @@ import qkv
 from qkv.api import verify
 from qkv.models import Catalogue, build
 from qkv.recipe import Request
-from qkv.recipe.assemble import assemble
+from qkv.recipe.build import assemble
 from qkv.recipe.request import resolve
 from qkv.tasks import find_task
 from qkv.tasks.crossentropy import linear_cross_entropy

@@ -13,16 +13,16 @@ import torch
 import qkv
 from qkv import api
 from qkv.errors import ChangeError, ConfigError, RunFolderError
-from qkv.folder import RunFolder
-from qkv.models import calibration
-from qkv.models.passes import Kernels
+from qkv.folder.run_folder import RunFolder
+from qkv.kernels.elementwise import Kernels
 from qkv.presets import OTHER_OPTIMIZERS, PRESETS
-from qkv.recipe.assemble import assemble, check_reached
-from qkv.recipe.request import OPTIONS, Request, RunConfig, compiling_advice, resolve, same_run
+from qkv.recipe.build import assemble, check_reached
+from qkv.recipe.config import RunConfig
+from qkv.recipe.request import OPTIONS, Request, compiling_advice, resolve, same_run
 from qkv.recipe.training import Listening, _loop
-from qkv.training import loop
+from qkv.training import calibration, loop
 from qkv.training.checkpoint import Checkpoint, TrainingState
-from qkv.training.ranks import ALONE
+from qkv.training.distributed.ranks import ALONE
 
 SMALL = {"d_model": 16, "n_layers": 2, "n_heads": 2, "n_ctx": 16, "batch_size": 4}
 

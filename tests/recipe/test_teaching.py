@@ -15,13 +15,13 @@ from safetensors.torch import load_file
 
 import qkv
 from qkv.errors import RunFolderError, UserError
-from qkv.folder import RunFolder
+from qkv.folder.run_folder import RunFolder
 from qkv.randomness import generator
 from qkv.recipe import RunConfig
-from qkv.recipe.assemble import assemble
+from qkv.recipe.audit.verification import verify
+from qkv.recipe.build import assemble
 from qkv.recipe.request import Request, resolve
 from qkv.recipe.teaching import taught, teacher_seed
-from qkv.recipe.verification import verify
 from qkv.tasks import find_task
 
 SMALL = {"d_model": 16, "n_layers": 1, "n_heads": 2, "d_mlp": 32, "batch_size": 16, "dropout": 0.1}

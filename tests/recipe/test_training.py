@@ -20,12 +20,12 @@ import qkv
 from qkv import native
 from qkv.api import verify
 from qkv.errors import ChangeError, ConfigError, Interrupted, NonFiniteError, RunFolderError, UserError
-from qkv.models import calibration
-from qkv.models.calibration import Choice
-from qkv.models.passes import ANY_SIZE, UNMEASURED, Kernels
+from qkv.kernels.elementwise import ANY_SIZE, UNMEASURED, Kernels
 from qkv.recipe import RunConfig
-from qkv.recipe.assemble import Parts
+from qkv.recipe.build import Parts
 from qkv.telemetry import NULL_ARM, Telemetry
+from qkv.training import calibration
+from qkv.training.calibration import Choice
 
 SMALL = {"d_model": 16, "n_layers": 2, "n_heads": 2, "n_ctx": 16, "batch_size": 4, "d_mlp": 32}
 SUMMARY = (

@@ -15,8 +15,8 @@ import qkv
 from qkv import cli
 from qkv.api import verify
 from qkv.errors import RunFolderError
-from qkv.folder import RunFolder
-from qkv.recipe.verdict import Verdict
+from qkv.folder.run_folder import RunFolder
+from qkv.recipe.audit.verdict import Verdict
 from qkv.training import checkpoint as checkpoints
 
 SMALL = {"d_model": 16, "n_layers": 2, "n_heads": 2, "n_ctx": 16, "batch_size": 4, "d_mlp": 32}
@@ -349,7 +349,7 @@ def test_elsewhere_exactness_is_not_promised_and_what_can_be_checked_is(copy: Pa
 def test_resuming_elsewhere_is_said(text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run, said = train(text, tmp_path / "run", steps=10), []
     (run.path / "manifest.json").unlink()
-    monkeypatch.setattr("qkv.recipe.facts._cpu", lambda: "another processor")
+    monkeypatch.setattr("qkv.recipe.manifest._cpu", lambda: "another processor")
     qkv.train(out=run.path, resume=True, report=False, say=said.append)
     assert any("the processor was" in words and "another processor" in words for words in said)
     with qkv.load(run.path).telemetry() as telemetry:
@@ -392,6 +392,6 @@ def test_updates_of_an_unknown_horizon_are_said_not_to_be_made_again(
     text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = train(text, tmp_path / "run", steps=None, minutes=0.1)
-    monkeypatch.setattr("qkv.recipe.replay._horizon", lambda segment: 0)
+    monkeypatch.setattr("qkv.recipe.audit.replay._horizon", lambda segment: 0)
     replay = check(verify(run.path), "replay")
     assert not replay.faults and replay.compared == 0 and "not made again" in " ".join(replay.unchecked)

@@ -24,7 +24,7 @@ def tiny_study() -> ModuleType:
 def long_text(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """About 330 kB of made words by Zipf's law, with some structure, the same every time."""
     from qkv.randomness import generator
-    from qkv.studies.streams import word
+    from qkv.studies.synthetic.streams import word
 
     draws = generator("tests", "long_text")
     ranks = draws.zipf(1.3, size=110_000) % 3000
@@ -37,10 +37,10 @@ def long_text(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def finish(small_text: Path) -> Callable[..., Any]:
     """finish(task, changes=, layout=, text=, source=, **scale) -> a `Finished` of the model at its start, float32."""
-    from qkv.studies.assembly import parts_of
-    from qkv.studies.design import Arm, Scale, Text, Trial
-    from qkv.studies.streams import corpus
-    from qkv.studies.trained import Finished
+    from qkv.studies.engine.assembly import parts_of
+    from qkv.studies.engine.design import Arm, Scale, Text, Trial
+    from qkv.studies.engine.training_log import Finished
+    from qkv.studies.synthetic.streams import corpus
     from qkv.tasks import validation_loss
 
     def make(task: str = "causal", text: Text | None = None, source: Path | None = None, **more: Any) -> Finished:
@@ -70,10 +70,10 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def untrained() -> Callable[..., Any]:
     """untrained(path, task, tokenizer=..., stream=..., **layout): a small model at its start, as probes get it."""
-    from qkv.studies import streams
-    from qkv.studies.assembly import parts_of
-    from qkv.studies.design import Arm, Scale, Text, Trial
-    from qkv.studies.trained import Finished
+    from qkv.studies.engine.assembly import parts_of
+    from qkv.studies.engine.design import Arm, Scale, Text, Trial
+    from qkv.studies.engine.training_log import Finished
+    from qkv.studies.synthetic import streams
 
     scale = Scale(d_model=16, n_layers=2, n_heads=2, n_ctx=16, batch_size=4, steps=1, val_tokens=4096)
 
@@ -95,7 +95,7 @@ def untrained() -> Callable[..., Any]:
 def labelled(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """5,000 texts of 3 to 20 words in two classes."""
     from qkv.randomness import generator
-    from qkv.studies.streams import word
+    from qkv.studies.synthetic.streams import word
 
     draws, rows = generator("tests", "occurrences"), ["text\tlabel"]
     for i in range(5000):

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qkv.errors import RunFolderError
-from qkv.studies import archive
-from qkv.studies.design import canonical
-from qkv.studies.store import read_rows
+from qkv.studies.engine import archive
+from qkv.studies.engine.design import canonical
+from qkv.studies.engine.store import read_rows
 
 NUMBERS = st.floats(allow_nan=False, allow_infinity=False) | st.integers() | st.none() | st.booleans()
 WORDS = st.text("abW_E |0", max_size=6)

@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from qkv.randomness import generator
-from qkv.studies.analogies import FEWEST_WORDS, GROUPS, grouped
-from qkv.studies.design import Text
-from qkv.studies.probes_basis import change_of_basis, triplets
+from qkv.studies.engine.design import Text
+from qkv.studies.probes.analogies import FEWEST_WORDS, GROUPS, grouped
+from qkv.studies.probes.basis import change_of_basis, triplets
 from qkv.studies.question import Ask
 from qkv.studies.questions import find
 

@@ -5,13 +5,13 @@ import dataclasses
 import numpy as np
 import pytest
 
-from qkv.studies import streams
-from qkv.studies.comparison import compare_rate
-from qkv.studies.inner import inner_design, inner_study
+from qkv.studies.engine.nested import inner_design, inner_study
+from qkv.studies.engine.tuning import report_key
 from qkv.studies.question import Ask
 from qkv.studies.questions.calibrate import BLOCK, INNER, QUESTION, derive, known_effect
-from qkv.studies.statistics import bounds_of_rate, judge
-from qkv.studies.tuning import report_key
+from qkv.studies.synthetic import streams
+from qkv.studies.verdict.comparison import compare_rate
+from qkv.studies.verdict.statistics import bounds_of_rate, judge
 
 scipy_stats = pytest.importorskip("scipy.stats", reason="SciPy is in the extra study")
 
@@ -43,7 +43,7 @@ def test_rates_of_normal_differences_are_those_that_theory_promises():
         hits = BLOCK * sum(row[name] for row in found)
         low, high = bounds_of_rate(round(hits), BLOCK * len(found), 0.999)
         assert low <= promised <= high, name
-    from qkv.studies.power import power
+    from qkv.studies.verdict.power import power
 
     assert np.mean([row["power"] for row in found]) == pytest.approx(power(1.0, INNER), abs=0.04)
 

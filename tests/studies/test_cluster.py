@@ -13,9 +13,9 @@ import pytest
 from qkv.cli import main
 from qkv.errors import ConfigError, MissingExtra
 from qkv.installing import install
-from qkv.studies import cluster, workers
-from qkv.studies.cluster import Cluster, is_cluster
-from qkv.studies.store import read_rows
+from qkv.studies.engine import cluster, workers
+from qkv.studies.engine.cluster import Cluster, is_cluster
+from qkv.studies.engine.store import read_rows
 
 ALONE = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
 

@@ -44,7 +44,7 @@ def test_a_mistake_is_one_sentence_with_exit_status_2_and_makes_nothing(
 
 
 def test_a_study_prints_its_sentence_or_one_json_object(capsys, monkeypatch, tmp_path, small_text, tiny_study):
-    from qkv.studies import runner
+    from qkv.studies.engine import runner
 
     monkeypatch.setattr(runner, "find", lambda name: tiny_study.QUESTION)
     monkeypatch.chdir(tmp_path)

@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from qkv.data.ngrams import ngram_losses
+from qkv.data.baseline.ngrams import ngram_losses
 from qkv.studies.counting import baselines_of, compared, counting_words, yardstick
-from qkv.studies.design import Design
-from qkv.studies.kept import judged_anew, named
+from qkv.studies.engine.design import Design
 from qkv.studies.question import Ask
 from qkv.studies.questions import find, questions
-from qkv.studies.sentences import unjudged
-from qkv.studies.streams import corpus
-from qkv.views.study_page import answer_text
+from qkv.studies.synthetic.streams import corpus
+from qkv.studies.verdict.kept import judged_anew, named
+from qkv.studies.verdict.sentences import unjudged
+from qkv.views.study.page import answer_text
 
 DOCS = Path(__file__).parent.parent.parent / "docs"
 RESULTS = {path.stem: json.loads(path.read_text("utf-8")) for path in (DOCS / "answers" / "results").glob("*.json")}
@@ -98,7 +98,7 @@ class TINY:
 
     import numpy as np
 
-    from qkv.data.tokens import Tokens
+    from qkv.tokenizers.tokens import Tokens
 
     train = Tokens(ids=np.arange(64, dtype=np.uint8) % 2, offsets=np.array([0, 64]), n_bytes=64)
     val = Tokens(ids=np.arange(32, dtype=np.uint8) % 2, offsets=np.array([0, 32]), n_bytes=32)

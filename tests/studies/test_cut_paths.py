@@ -5,11 +5,11 @@ import dataclasses
 import pytest
 import torch
 
-from qkv.studies.assembly import parts_of
+from qkv.studies.engine.assembly import parts_of
+from qkv.studies.engine.training import TRAINERS, run_trial
 from qkv.studies.question import Ask
 from qkv.studies.questions import find
-from qkv.studies.streams import corpus
-from qkv.studies.training import TRAINERS, run_trial
+from qkv.studies.synthetic.streams import corpus
 
 NAMED = Ask(named=("a text", "0" * 64))
 STAY = {

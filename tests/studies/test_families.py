@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from qkv.studies.families import corrected, flipped_together, holm
-from qkv.studies.statistics import p_value, sign_flip
-from qkv.studies.verdicts import numbered
+from qkv.studies.verdict.corrections import corrected, flipped_together, holm
+from qkv.studies.verdict.judging import numbered
+from qkv.studies.verdict.statistics import p_value, sign_flip
 
 pytest.importorskip("scipy.stats", reason="SciPy is in the extra study")
 

@@ -4,7 +4,7 @@ import pytest
 
 from qkv.studies.question import Ask
 from qkv.studies.questions import find
-from qkv.studies.verdicts import Findings, judged, numbered
+from qkv.studies.verdict.judging import Findings, judged, numbered
 
 HELD, HEAD = "fine-tuned, W_E frozen - fine-tuned", "feature-based - fine-tuned"
 AROUND = (-0.2, 0.2, -0.1, 0.1, -0.3, 0.3, 0.0, 0.05)

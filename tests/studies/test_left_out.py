@@ -4,10 +4,10 @@ import dataclasses
 
 import pytest
 
-from qkv.studies.design import Contrast
+from qkv.studies.engine.design import Contrast
 from qkv.studies.question import Ask
 from qkv.studies.questions import find
-from qkv.studies.verdicts import Findings, judged, numbered
+from qkv.studies.verdict.judging import Findings, judged, numbered
 
 SURE, UNSURE = (-0.5, 0.6, 0.7, -0.6, 0.4, 0.6), (0.9, 0.1, 1.9, 0.2, 0.1, 2.0)
 LEARNED, ASKED = (0.3, 0.4, 0.3, 0.35, 0.3, 0.4), (0.5, 0.6, 0.4, 0.5, 0.55, 0.6)
@@ -56,8 +56,8 @@ def test_what_needs_learning_is_left_out_where_nothing_was_learned(learned, verd
 
 def test_a_kept_constant_and_what_was_left_out_stay_so():
     """Also where the question does not have that row now, for it was asked on another text."""
-    from qkv.studies.kept import judged_anew
-    from qkv.studies.sentences import verdict_file
+    from qkv.studies.verdict.kept import judged_anew
+    from qkv.studies.verdict.sentences import verdict_file
 
     question = find("which-matrix")
     design = question.design(Ask(named=("a text", "0" * 64), quick=True))
@@ -75,7 +75,7 @@ def test_a_kept_constant_and_what_was_left_out_stay_so():
 
 
 def test_a_kept_rate_is_judged_by_what_was_promised():
-    from qkv.studies.kept import _contrast
+    from qkv.studies.verdict.kept import _contrast
 
     row = {
         "name": "r", "what": "", "unit": "of all", "margin": 0.02, "expected": "", "values": [0.0, 0.25, 0.0, 0.25],

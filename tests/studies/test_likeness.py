@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from qkv.randomness import generator
-from qkv.studies.analogies import N_QUESTIONS, SECTIONS, n_askable
-from qkv.studies.likeness import agreement, common_ids, first_components, means, pair_cosines
-from qkv.studies.occurrences import Occurrences
-from qkv.studies.probes_contextual import analogies, contextual
+from qkv.studies.probes.analogies import N_QUESTIONS, SECTIONS, n_askable
+from qkv.studies.probes.contextual import analogies, contextual
+from qkv.studies.probes.likeness import agreement, common_ids, first_components, means, pair_cosines
+from qkv.studies.probes.occurrences import Occurrences
 from qkv.studies.question import Ask
 from qkv.studies.questions import find
 

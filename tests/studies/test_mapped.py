@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from qkv.errors import ConfigError
-from qkv.studies import training
-from qkv.studies.design import Arm, Design, Grid, Scale, Text, cost
-from qkv.studies.mapped import MappedRows
+from qkv.studies.engine import training
+from qkv.studies.engine.design import Arm, Design, Grid, Scale, Text, cost
+from qkv.studies.engine.reparametrized import MappedRows
 from qkv.studies.question import Ask
 from qkv.training.config import OptimizerConfig, ScheduleConfig, TrainingConfig
 from qkv.training.schedules import lr_scale

@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from qkv.studies.design import Text
-from qkv.studies.modular import Modular
+from qkv.studies.engine.design import Text
 from qkv.studies.question import Ask
 from qkv.studies.questions import find
-from qkv.studies.streams import corpus
+from qkv.studies.synthetic.modular import Modular
+from qkv.studies.synthetic.streams import corpus
 
 TEXT = Text(stream="modular", settings=(("modulus", 31),))
 

@@ -7,12 +7,12 @@ import pytest
 import torch
 
 from qkv.errors import SourceError
-from qkv.studies import streams
-from qkv.studies.occurrences import occurrences
-from qkv.studies.probes_identity import hidden_identity, identity
+from qkv.studies.engine.training import run_trial
+from qkv.studies.probes.identity import hidden_identity, identity
+from qkv.studies.probes.occurrences import occurrences
 from qkv.studies.question import Ask
 from qkv.studies.questions import find
-from qkv.studies.training import run_trial
+from qkv.studies.synthetic import streams
 
 
 @pytest.mark.parametrize("task", ["causal", "masked"])

@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from qkv.models.layout import Sizes
-from qkv.studies import streams
-from qkv.studies.design import Arm, Scale, Text, Trial
-from qkv.studies.onsets import Onsets, crossing, look_steps, predictions, stages
-from qkv.studies.repeat import Repeat
-from qkv.studies.training import run_trial
+from qkv.studies.engine.design import Arm, Scale, Text, Trial
+from qkv.studies.engine.training import run_trial
+from qkv.studies.probes.onsets import Onsets, crossing, look_steps, predictions, stages
+from qkv.studies.synthetic import streams
+from qkv.studies.synthetic.repeat import Repeat
 from qkv.tasks import find_task
 
 CHAIN = Text(

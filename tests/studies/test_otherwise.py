@@ -2,9 +2,9 @@
 
 import pytest
 
-from qkv.studies.design import Contrast
-from qkv.studies.sentences import otherwise, refuted_by
-from qkv.studies.verdicts import judged, numbered
+from qkv.studies.engine.design import Contrast
+from qkv.studies.verdict.judging import judged, numbered
+from qkv.studies.verdict.sentences import otherwise, refuted_by
 
 
 @pytest.mark.parametrize(

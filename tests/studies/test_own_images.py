@@ -8,13 +8,13 @@ import pytest
 
 from qkv.errors import SourceError
 from qkv.randomness import generator
-from qkv.studies import streams
-from qkv.studies.design import Text
+from qkv.studies.engine.design import Text
+from qkv.studies.engine.training import run_trial
 from qkv.studies.question import Ask
 from qkv.studies.questions import find
-from qkv.studies.setting import setting_words
-from qkv.studies.streams import Given, given
-from qkv.studies.training import run_trial
+from qkv.studies.synthetic import streams
+from qkv.studies.synthetic.streams import Given, given
+from qkv.studies.verdict.wording import setting_words
 
 
 def _write(path, values: np.ndarray) -> None:

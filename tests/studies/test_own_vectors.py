@@ -5,11 +5,11 @@ import pytest
 from qkv.data.vectors import holds_vectors
 from qkv.errors import SourceError
 from qkv.randomness import generator
-from qkv.studies.analogies import GROUPS, SECTIONS
+from qkv.studies.engine.training import run_trial
+from qkv.studies.probes.analogies import GROUPS, SECTIONS
 from qkv.studies.question import Ask
 from qkv.studies.questions import find
-from qkv.studies.streams import Given, given
-from qkv.studies.training import run_trial
+from qkv.studies.synthetic.streams import Given, given
 
 WORDS = sorted(
     {w for questions in SECTIONS.values() for question in questions for w in question} | set(" ".join(GROUPS).split())

@@ -5,12 +5,12 @@ import re
 
 import pytest
 
-from qkv.studies.comparison import Comparison
 from qkv.studies.question import Ask
 from qkv.studies.questions import find, questions
-from qkv.studies.sentences import otherwise, plainly
-from qkv.studies.statistics import VERDICTS
-from qkv.studies.verdicts import Effect, Findings
+from qkv.studies.verdict.comparison import Comparison
+from qkv.studies.verdict.judging import Effect, Findings
+from qkv.studies.verdict.sentences import otherwise, plainly
+from qkv.studies.verdict.statistics import VERDICTS
 
 
 def first(name: str, verdict: str, effect: float, n: int = 8) -> Findings:

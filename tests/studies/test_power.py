@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from qkv.studies.power import detectable, power, replicates_needed
-from qkv.studies.statistics import interval, judge
+from qkv.studies.verdict.power import detectable, power, replicates_needed
+from qkv.studies.verdict.statistics import interval, judge
 
 scipy_stats = pytest.importorskip("scipy.stats", reason="SciPy is in the extra study")
 

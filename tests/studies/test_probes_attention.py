@@ -8,8 +8,8 @@ import torch
 
 from qkv.errors import SourceError
 from qkv.instruments.probe import fixed_batch
-from qkv.studies import probes_attention
-from qkv.studies.probes_attention import ablation, patterns, ranked_and_scored, roles
+from qkv.studies.probes import attention
+from qkv.studies.probes.attention import ablation, patterns, ranked_and_scored, roles
 from qkv.tasks import validation_loss
 
 LAYERS = range(2)
@@ -159,13 +159,13 @@ def test_no_window_is_both_ranked_on_and_scored_on(strong, monkeypatch):
 
     to_rank, to_score = map(tokens, ranked_and_scored(strong))
     assert to_rank + to_score == strong.corpus.val.ids.tolist() and len(to_rank) == len(to_score) == 512
-    seen, scored = [], probes_attention._scored
+    seen, scored = [], attention._scored
 
     def spy(model, task, batches):
         seen.append(tokens(batches))
         return scored(model, task, batches)
 
-    monkeypatch.setattr(probes_attention, "_scored", spy)
+    monkeypatch.setattr(attention, "_scored", spy)
     ablation(strong)
     assert seen == 8 * [to_rank] + 4 * [to_score], "four heads are ranked, two choices scored"
 

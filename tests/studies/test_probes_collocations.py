@@ -5,16 +5,16 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from qkv.inspection.rows import rank_correlation
+from qkv.inspection.token_rows import rank_correlation
 from qkv.randomness import generator
-from qkv.studies.design import Text
-from qkv.studies.probes import PROBES
-from qkv.studies.probes_collocations import FEWEST_FOURS, chosen, collocations, second_order
-from qkv.studies.probes_pairs import commonest_word
+from qkv.studies.engine.design import Text
+from qkv.studies.engine.initial_tables import offsets_of, pair_counts, ppmi
+from qkv.studies.probes.collocations import FEWEST_FOURS, chosen, collocations, second_order
+from qkv.studies.probes.pairs import commonest_word
+from qkv.studies.probes.registry import PROBES
 from qkv.studies.question import Ask
 from qkv.studies.questions import find
-from qkv.studies.streams import CELLS, corpus
-from qkv.studies.tables import offsets_of, pair_counts, ppmi
+from qkv.studies.synthetic.streams import CELLS, corpus
 
 WORDS = Text(tokenizer="word", vocab=400)
 
@@ -22,7 +22,7 @@ WORDS = Text(tokenizer="word", vocab=400)
 @pytest.fixture(scope="module")
 def topical(tmp_path_factory):
     """A text of 120,000 words of ten kinds: each kind follows one other, and some words have a fixed companion."""
-    from qkv.studies.streams import word
+    from qkv.studies.synthetic.streams import word
 
     draws, kinds = generator("tests", "topical"), np.arange(240) % 10
     follows, out, kind = draws.permutation(10), [], 0

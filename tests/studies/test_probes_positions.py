@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from qkv.randomness import generator
-from qkv.studies.probes_positions import _hidden, loss_by_position, order, position
-from qkv.studies.streams import word
+from qkv.studies.probes.positions import _hidden, loss_by_position, order, position
+from qkv.studies.synthetic.streams import word
 
 LAYERS = range(2)
 

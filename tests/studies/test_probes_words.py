@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from qkv.errors import SourceError
-from qkv.studies.design import Text
-from qkv.studies.likeness import pair_cosines
-from qkv.studies.occurrences import occurrences
-from qkv.studies.probes_relatedness import compared
-from qkv.studies.probes_words import common_words, last_pieces, pieces_of, word_relatedness
+from qkv.studies.engine.design import Text
+from qkv.studies.probes.likeness import pair_cosines
+from qkv.studies.probes.occurrences import occurrences
+from qkv.studies.probes.relatedness import compared
+from qkv.studies.probes.words import common_words, last_pieces, pieces_of, word_relatedness
 from qkv.studies.question import Ask
 from qkv.studies.questions import find
 

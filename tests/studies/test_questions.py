@@ -15,17 +15,17 @@ from qkv.data.corpus import joined_hash
 from qkv.errors import ConfigError, SourceError
 from qkv.installing import install
 from qkv.randomness import generator
-from qkv.studies import streams
-from qkv.studies.assembly import parts_of
-from qkv.studies.design import Arm, Design, Grid, Scale, Text, Trial, cost
-from qkv.studies.estimate import _try, estimate
-from qkv.studies.probes import PROBES
+from qkv.studies.engine.assembly import parts_of
+from qkv.studies.engine.design import Arm, Design, Grid, Scale, Text, Trial, cost
+from qkv.studies.engine.estimate import _try, estimate
+from qkv.studies.engine.training import TRAINERS, before, run_trial
+from qkv.studies.probes.registry import PROBES
 from qkv.studies.question import FULL_MINUTES, RECALLED, Ask
 from qkv.studies.questions import find, questions
 from qkv.studies.questions.calibrate import derive
 from qkv.studies.questions.frozen_embeddings import _after_pretraining
-from qkv.studies.training import TRAINERS, before, run_trial
-from qkv.studies.verdicts import ON_THE_WAY
+from qkv.studies.synthetic import streams
+from qkv.studies.verdict.judging import ON_THE_WAY
 
 NAMES = tuple(questions())
 
@@ -76,7 +76,7 @@ def test_no_matrix_of_a_study_starts_at_zero():
     """So no arm can freeze one that does."""
     from qkv.models.start import START
     from qkv.presets import PRESETS
-    from qkv.studies.assembly import PRESET
+    from qkv.studies.engine.assembly import PRESET
 
     kinds = START[PRESETS[PRESET].layout.start]
     assert [kind for kind, draw in kinds.items() if draw.sentence == "0" and kind.startswith("W_")] == []
@@ -225,7 +225,7 @@ def test_rows_never_met_do_not_move_and_others_do(small_text):
 
 def test_recall_batches_ask_for_what_was_told():
     from qkv.models.layout import Sizes
-    from qkv.studies.recall import Recall
+    from qkv.studies.synthetic.recall import Recall
 
     text = Text(stream="recall", settings=(("keys", 12), ("values", 6)))
     made, task = streams.corpus(text, "", 0, None), Recall(keys=12, values=6)
@@ -243,7 +243,7 @@ def test_recall_batches_ask_for_what_was_told():
 
 
 def test_count_vectors_bring_substitutes_together(small_text):
-    from qkv.studies.tables import ppmi
+    from qkv.studies.engine.initial_tables import ppmi
 
     ids = np.array([0, 2, 1, 3] * 300 + [0, 4, 1, 3] * 300)
     information = ppmi(ids, 6)
@@ -381,7 +381,7 @@ def test_an_lstm_has_as_many_parameters_as_the_attention_beside_it_and_the_contr
     Each letter but the space is a word too.
     """
     from qkv.models.counting import n_parameters
-    from qkv.studies.assembly import config_of
+    from qkv.studies.engine.assembly import config_of
 
     letters = [chr(i) for i in range(0x100, 0x100 + n_letters - 1)]
     drawn = generator("tests", "letters").integers(n_letters - 1, size=60_000)
@@ -411,7 +411,7 @@ def test_an_lstm_has_as_many_parameters_as_the_attention_beside_it_and_the_contr
 def test_tokenizers_get_as_many_operations_or_as_many_bytes_as_they_say(quick, long_text, kept):
     """Operations as torch counts them in a step of training; all are scored in bits per byte of the same bytes."""
     from qkv.recipe.forecast import _Count
-    from qkv.studies.assembly import config_of
+    from qkv.studies.engine.assembly import config_of
 
     design = find("tokenizers").design(Ask(source=str(long_text), quick=quick, cache=kept))
     operations, n_bytes, scored, of_a_step = {}, {}, set(), {}
@@ -454,7 +454,7 @@ def test_what_tokenizers_lose_and_are_charged_for_is_told_beside_their_bits(long
 def test_what_comes_with_a_tokenizer_is_told_beside_its_bits(long_text, kept):
     """Parameters and bytes in a window are not held equal."""
     from qkv.models.counting import n_parameters
-    from qkv.studies.assembly import config_of
+    from qkv.studies.engine.assembly import config_of
 
     question, ask = find("tokenizers"), Ask(source=str(long_text), quick=True, cache=kept)
     design = question.design(ask)
@@ -488,7 +488,7 @@ def test_texts_that_stand_within_those_that_are_trained_on_are_told():
 
 def test_an_estimate_is_not_moved_by_a_busy_moment(monkeypatch):
     """The difference of two short trainings was timed once: a moment's work of another process made it 0 or tenfold."""
-    from qkv.studies import estimate as timed
+    from qkv.studies.engine import estimate as timed
 
     design = find("words-or-pixels").design(Ask(named=("a text", "0" * 64), quick=True))
     trial = design.trial(design.arm("words, trained"), 1, 0, source="", report=True)

@@ -8,11 +8,11 @@ import torch
 
 from qkv.errors import SourceError
 from qkv.randomness import generator
-from qkv.studies.design import Arm
-from qkv.studies.probes_relatedness import compared, relatedness
+from qkv.studies.engine.design import Arm
+from qkv.studies.engine.training import TRAINERS, run_trial
+from qkv.studies.probes.relatedness import compared, relatedness
 from qkv.studies.question import Ask
 from qkv.studies.questions import find
-from qkv.studies.training import TRAINERS, run_trial
 
 
 @pytest.fixture
@@ -115,7 +115,7 @@ def test_end_task_takes_over_the_rate_of_its_first_seed():
 
 
 def test_a_row_of_a_training_on_another_seed_is_named_so(small_text):
-    from qkv.studies.design import Scale, Text, Trial
+    from qkv.studies.engine.design import Scale, Text, Trial
 
     text, scale = (
         Text(tokenizer="word"),

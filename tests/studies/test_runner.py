@@ -16,13 +16,13 @@ import pytest
 
 from qkv.errors import ConfigError, Interrupted, MissingExtra, RunFolderError, SourceError
 from qkv.installing import install
-from qkv.studies import estimate as estimates
-from qkv.studies import runner
-from qkv.studies.design import Design, Text, cost
-from qkv.studies.estimate import Estimate
-from qkv.studies.runner import Told
-from qkv.studies.store import StudyFolder, read_rows, unlike
-from qkv.studies.training import run_trial
+from qkv.studies.engine import estimate as estimates
+from qkv.studies.engine import runner
+from qkv.studies.engine.design import Design, Text, cost
+from qkv.studies.engine.estimate import Estimate
+from qkv.studies.engine.runner import Told
+from qkv.studies.engine.store import StudyFolder, read_rows, unlike
+from qkv.studies.engine.training import run_trial
 
 
 @pytest.fixture

@@ -5,13 +5,13 @@ import re
 
 import pytest
 
-from qkv.studies.comparison import Comparison
-from qkv.studies.design import OF_TRAININGS, Contrast
+from qkv.studies.engine.design import OF_TRAININGS, Contrast
 from qkv.studies.question import Ask
 from qkv.studies.questions import find, questions
-from qkv.studies.sentences import amount, effect_row, sentence
-from qkv.studies.statistics import VERDICTS, bounds_of_rate
-from qkv.studies.verdicts import ArmFigures, Effect, Findings, judged, numbered
+from qkv.studies.verdict.comparison import Comparison
+from qkv.studies.verdict.judging import ArmFigures, Effect, Findings, judged, numbered
+from qkv.studies.verdict.sentences import amount, effect_row, sentence
+from qkv.studies.verdict.statistics import VERDICTS, bounds_of_rate
 
 SAID = {
     "what-is-trained": ("too, and the finished model depends on it", "that did harm"),
@@ -358,8 +358,8 @@ def test_a_design_on_a_text_that_is_only_named_is_that_of_the_text(long_text, ke
 
 def test_a_kept_verdict_is_judged_anew_and_says_what_it_was():
     from qkv.errors import ConfigError
-    from qkv.studies.kept import judged_anew, was_judged
-    from qkv.studies.sentences import verdict_file
+    from qkv.studies.verdict.kept import judged_anew, was_judged
+    from qkv.studies.verdict.sentences import verdict_file
 
     question = find("which-matrix")
     empty = found("which-matrix", "unresolved", 0.0)
@@ -389,8 +389,8 @@ def test_a_kept_verdict_is_judged_anew_and_says_what_it_was():
 
 def test_a_page_says_how_the_layout_of_an_arm_differs_from_that_of_its_scale():
     """Old files left it out."""
-    from qkv.studies.kept import judged_anew
-    from qkv.studies.sentences import verdict_file
+    from qkv.studies.verdict.kept import judged_anew
+    from qkv.studies.verdict.sentences import verdict_file
 
     question, findings = find("end-task"), found("end-task", "differs", -0.25)
     arms = tuple(
@@ -454,8 +454,8 @@ def test_a_sentence_names_what_the_arms_of_its_effect_were_trained_at(name, word
 
 def test_a_kept_run_tells_the_sizes_that_it_had():
     """Steps of an arm may follow from a text that is not read again."""
-    from qkv.studies.kept import judged_anew
-    from qkv.studies.sentences import verdict_file
+    from qkv.studies.verdict.kept import judged_anew
+    from qkv.studies.verdict.sentences import verdict_file
 
     question, empty = find("tokenizers"), found("tokenizers", "unresolved", 0.0)
     arms = tuple(

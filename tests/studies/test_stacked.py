@@ -4,12 +4,12 @@ import dataclasses
 
 import pytest
 
-from qkv.studies.design import Trial
-from qkv.studies.inner import inner_design
+from qkv.studies.engine.design import Trial
+from qkv.studies.engine.nested import inner_design
+from qkv.studies.engine.stacked import losses_of
+from qkv.studies.engine.training import run_trial
 from qkv.studies.question import Ask
 from qkv.studies.questions.calibrate import QUESTION
-from qkv.studies.stacked import losses_of
-from qkv.studies.training import run_trial
 
 
 @pytest.fixture(scope="module")

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from qkv.errors import ConfigError
-from qkv.studies import statistics as ours
-from qkv.studies.comparison import compare, compare_rate
+from qkv.studies.verdict import statistics as ours
+from qkv.studies.verdict.comparison import compare, compare_rate
 
 scipy_stats = pytest.importorskip("scipy.stats", reason="SciPy is in the extra study")
 

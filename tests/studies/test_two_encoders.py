@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from qkv.studies.design import Text
-from qkv.studies.likeness import common_ids
-from qkv.studies.occurrences import occurrences
-from qkv.studies.probes_contextual import contextual
+from qkv.studies.engine.design import Text
+from qkv.studies.probes.contextual import contextual
+from qkv.studies.probes.likeness import common_ids
+from qkv.studies.probes.occurrences import occurrences
 from qkv.studies.question import Ask
 from qkv.studies.questions import find
 from qkv.studies.questions.attention_or_lstm import _KINDS
@@ -27,7 +27,7 @@ def test_an_lstm_is_measured_on_its_outputs_and_attention_on_what_its_blocks_lea
     ids = torch.from_numpy(finished.corpus.val.ids[:16].astype(np.int64))[None]
     record = {}
     with torch.no_grad():
-        hidden = model.hidden(ids, tap=lambda name, x: record.setdefault(name, x))
+        hidden = model.hidden(ids, hook=lambda name, x: record.setdefault(name, x))
     real = ~np.isin(ids[0].numpy(), list(finished.corpus.tokenizer.special.values()))
     first = seen.vectors[:, seen.windows == 0]
     assert seen.n_layers == 3 and first.shape[1] == real.sum()

@@ -7,13 +7,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from qkv.studies.design import Contrast
+from qkv.studies.engine.design import Contrast
+from qkv.studies.engine.store import folder_of, full_answer
+from qkv.studies.engine.tuning import pending
 from qkv.studies.question import Ask
 from qkv.studies.questions import find
-from qkv.studies.sentences import effect_row, notes
-from qkv.studies.store import folder_of, full_answer
-from qkv.studies.tuning import pending
-from qkv.studies.verdicts import ON_THE_WAY, ArmFigures, _lost, _quantity, _values, findings, judged, numbered
+from qkv.studies.verdict.judging import ON_THE_WAY, ArmFigures, _lost, _quantity, _values, findings, judged, numbered
+from qkv.studies.verdict.sentences import effect_row, notes
 
 TEXT = ("a text", "0" * 64)
 
@@ -115,7 +115,7 @@ def test_the_full_answer_is_found_whatever_signs_the_texts_name_has(tmp_path):
 
 
 def test_figures_of_an_arm_are_told_with_the_sizes_that_it_had():
-    from qkv.studies.sentences import _arm_row
+    from qkv.studies.verdict.sentences import _arm_row
 
     arm = find("end-task").design(Ask(named=TEXT, quick=True)).arm("masked")
     figures = ArmFigures(

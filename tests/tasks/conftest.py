@@ -6,9 +6,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from qkv.data.tokens import Tokens
 from qkv.models import build
 from qkv.models.layout import Layout, ModelConfig, Sizes
+from qkv.tokenizers.tokens import Tokens
 
 SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 LETTERS = "\n .abcdefghijklmnopqrstuvwxyz"

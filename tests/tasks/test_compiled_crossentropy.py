@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from qkv import native
-from qkv.models import passes
+from qkv.kernels import elementwise
 from qkv.tasks import crossentropy
 from qkv.tasks.crossentropy import linear_cross_entropy, token_scores
 
@@ -19,7 +19,7 @@ SIZES = [(1, 3, 1), (2, 5, 7), (33, 8, 16), (40, 16, 65), (70, 16, 1024), (300, 
 
 @pytest.fixture(autouse=True)
 def compiled():
-    with passes.using(True):
+    with elementwise.using(True):
         yield
 
 
@@ -62,7 +62,7 @@ def test_float32_is_as_near_to_float64_as_torch_is(monkeypatch, n, d, m, with_bi
     weight = normal(*((m, d) if is_table else (d, m)), seed=1)
     loss_of = partial(linear_cross_entropy, smoothing=smoothing, is_table=is_table)
     ours = found(loss_of, h, weight, bias, targets)
-    with passes.using(False):
+    with elementwise.using(False):
         theirs = found(loss_of, h, weight, bias, targets)
     for mine, their, true in zip(
         ours, theirs, exact(h, weight, bias, targets, smoothing=smoothing, is_table=is_table), strict=True
@@ -88,7 +88,7 @@ def test_bfloat16_products_have_a_float32_softmax(monkeypatch, n, d, m, with_bia
     weight = (normal(*((m, d) if is_table else (d, m)), seed=1) / d**0.5).bfloat16().float()
     loss_of = partial(linear_cross_entropy, smoothing=0.05, is_table=is_table)
     ours = found(loss_of, h, weight, bias, targets)
-    with passes.using(False):
+    with elementwise.using(False):
         theirs = found(loss_of, h, weight, bias, targets)
     true = exact(h, weight, bias, targets, smoothing=0.05, is_table=is_table)
     for mine, their, of_float64 in zip(ours, theirs, true, strict=True):
@@ -126,7 +126,9 @@ def test_nothing_depends_on_threads_or_on_what_is_asked_beside(dtype):
     try:
         for n in (1, 2, 3):
             torch.set_num_threads(n)
-            results.append(passes.compiled_for(h).loss_slope((h @ weight.to(dtype)).clone(), None, targets, 0.1)[0])
+            results.append(
+                elementwise.compiled_for(h).loss_slope((h @ weight.to(dtype)).clone(), None, targets, 0.1)[0]
+            )
             results.append(token_scores(h, weight.to(dtype), None, targets)[0])
     finally:
         torch.set_num_threads(threads)
@@ -146,11 +148,11 @@ def test_what_is_no_number_stays_in_its_row(wrong):
     whole, targets = normal(4, 40, seed=1), words(4, 40)
     whole[2, 5] = wrong
     expected = F.cross_entropy(whole, targets, reduction="none")
-    nats, correct = passes.compiled_for(whole).scores(whole, None, targets)
+    nats, correct = elementwise.compiled_for(whole).scores(whole, None, targets)
     torch.testing.assert_close(nats, expected, rtol=1e-5, atol=1e-5, equal_nan=True)
     assert not (correct & expected.isnan()).any()
     logits = whole.clone()
-    losses, _ = passes.compiled_for(logits).loss_slope(logits, None, targets, 0.0)
+    losses, _ = elementwise.compiled_for(logits).loss_slope(logits, None, targets, 0.0)
     torch.testing.assert_close(losses, expected, rtol=1e-5, atol=1e-5, equal_nan=True)
     slope = torch.softmax(whole, 1) - F.one_hot(targets, 40)
     torch.testing.assert_close(logits, slope, rtol=1e-4, atol=1e-6, equal_nan=True)

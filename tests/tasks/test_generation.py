@@ -8,8 +8,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from qkv.kernels import cache as caches
 from qkv.models import ModelConfig, Sizes, build
-from qkv.models import cache as caches
 from qkv.presets import PRESETS
 from qkv.randomness import generator
 from qkv.tasks import generation

@@ -13,11 +13,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from qkv.data.config import DataConfig
 from qkv.data.packing import train_window
-from qkv.data.tokens import Tokens
 from qkv.errors import ConfigError, SourceError
 from qkv.models.layout import Sizes
 from qkv.tasks import Masked, crossentropy, validation_loss
 from qkv.tasks.masked import VALIDATION_RATE
+from qkv.tokenizers.tokens import Tokens
 
 TASK = Masked()
 

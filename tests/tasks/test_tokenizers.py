@@ -9,8 +9,8 @@ from torch import nn
 
 from qkv.data.config import DataConfig
 from qkv.data.corpus import load_corpus
-from qkv.data.tokenizers import fit_tokenizer
 from qkv.tasks import Causal, Masked, PredictOptions, evaluate, validation_loss
+from qkv.tokenizers.tokenizer import fit_tokenizer
 
 TEXT = "the cat sat on the mat. the king sings and walks; a queen walked home to the sea.\n" * 60
 KINDS = ("char", "byte", "word", "bpe", "wordpiece", "unigram")

@@ -17,9 +17,9 @@ import torch.nn.functional as F
 from sacrebleu.metrics.bleu import BLEU
 
 from qkv import api
-from qkv.commands.show_pair import look
+from qkv.commands.show.pair import look
+from qkv.data.baseline.dictionary import Dictionary
 from qkv.data.config import DataConfig
-from qkv.data.dictionary import Dictionary
 from qkv.data.pairs import encode_lines
 from qkv.errors import ConfigError, MissingExtra, UserError
 from qkv.installing import install
@@ -29,8 +29,8 @@ from qkv.tasks import PredictOptions, evaluate, find_task
 from qkv.tasks.beams import Search, search
 from qkv.tasks.bleu import bleu, bleu_tokens
 from qkv.tasks.crossentropy import linear_cross_entropy
-from qkv.views.looker import Looker
-from qkv.views.pairs import read_pair
+from qkv.views.sections.pairs import read_pair
+from qkv.views.viewer import Viewer
 
 TASK = find_task("translate")
 
@@ -334,7 +334,7 @@ def test_a_source_is_read_as_it_was_trained_on_wherever_it_is_read(run, monkeypa
     wanted = encode_lines(run.tokenizer, [text])[0].tolist()
     run.predict([f" {text}\n"])
     assert [ids for ids, _ in asked] == [wanted]
-    pair = read_pair(Looker(run.path), f" {text} => the  dog", 32)
+    pair = read_pair(Viewer(run.path), f" {text} => the  dog", 32)
     assert pair.source[0].tolist() == wanted
     shown = look(run, f" {text} => the  dog", None)
     assert shown.source == list(pair.source_tokens) and shown.target == list(pair.written)

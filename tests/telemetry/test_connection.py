@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from qkv.errors import DamagedFileError, RunFolderError
-from qkv.folder import RunFolder
+from qkv.folder.run_folder import RunFolder
 from qkv.telemetry import Store, Telemetry, connection
 
 ENDLESS = "WITH RECURSIVE t(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM t)"

@@ -20,13 +20,13 @@ import torch
 
 from qkv.config import override
 from qkv.instruments.recorder import Recorder
-from qkv.recipe.assemble import assemble
+from qkv.recipe.build import assemble
 from qkv.recipe.request import Request, resolve
 from qkv.tasks import find_task
 from qkv.telemetry import Store
+from qkv.training.distributed.ranks import FOLDER_VARIABLE, Ranks, join
 from qkv.training.loop import run
 from qkv.training.optimizers import make_optimizer
-from qkv.training.ranks import FOLDER_VARIABLE, Ranks, join
 from qkv.training.record import Observer
 
 STEPS = 20

@@ -2,7 +2,7 @@
 
 import pytest
 
-from qkv.training.brief import bytes_worth_reading, size_validated_in_time
+from qkv.laws import bytes_worth_reading, size_validated_in_time
 
 
 def test_a_part_of_a_long_text_is_worth_reading_in_less_than_two_minutes() -> None:

@@ -36,5 +36,7 @@ def test_reading_a_configuration_does_not_load_torch() -> None:
     import subprocess
     import sys
 
-    script = "import sys, qkv.training.config, qkv.training.record, qkv.folder; print('torch' in sys.modules)"
+    script = (
+        "import sys, qkv.training.config, qkv.training.record, qkv.folder.run_folder; print('torch' in sys.modules)"
+    )
     assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True).stdout == "False\n"

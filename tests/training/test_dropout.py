@@ -8,7 +8,7 @@ import torch
 import torch._dynamo.config
 
 from qkv import native
-from qkv.models import passes
+from qkv.kernels import elementwise
 from qkv.training.dropout import PlayedDropping, make_drop
 
 ONES = torch.ones(6, 20, 30)
@@ -170,7 +170,7 @@ def test_compiled_it_draws_and_passes_back_the_same_bits(shape: tuple[int, ...],
     for named in kinds_of_rows(drop, shape, generator):
         results = []
         for compiled in (False, True):
-            with passes.using(compiled):
+            with elementwise.using(compiled):
                 given = x.clone().requires_grad_()
                 y = named("site", given)
                 y.backward(dy)
@@ -190,12 +190,12 @@ def test_compiled_onto_a_stream_it_gives_the_same_bits(shape: tuple[int, ...], d
     for named in kinds_of_rows(drop, shape, generator):
         results = []
         for compiled in (False, True):
-            with passes.using(compiled):
+            with elementwise.using(compiled):
                 given, before = x.to(dtype).requires_grad_(), stream.clone().requires_grad_()
                 y = named.onto(before, "site", given)
                 y.backward(dy)
                 results.append((y.detach(), given.grad, before.grad))
         same_bits(results)
-        with passes.using(False):
+        with elementwise.using(False):
             same_bits([(results[1][0],), (stream + named("site", x.to(dtype)),)])
         assert results[0][0].dtype == torch.float32 and results[0][1].dtype == dtype

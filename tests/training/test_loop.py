@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from qkv.errors import Interrupted, NonFiniteError
-from qkv.folder import RunFolder
+from qkv.folder.run_folder import RunFolder
 from qkv.training.checkpoint import latest_valid
 from qkv.training.loop import run
 from qkv.training.record import Observer

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from qkv.models import passes
+from qkv.kernels import elementwise
 from qkv.training import muon
 from qkv.training.muon import Muon, Piecewise, orthogonalise
 
@@ -68,7 +68,7 @@ def test_zero_stays_zero() -> None:
 @pytest.fixture(params=[False, True], ids=["torch", "native"])
 def by(request: pytest.FixtureRequest) -> Iterator[None]:
     """By torch's products, and where they are taken by the processor's tiles."""
-    with passes.using(request.param):
+    with elementwise.using(request.param):
         yield
 
 

@@ -8,7 +8,7 @@ import torch
 
 from qkv import native
 from qkv.errors import RunFolderError
-from qkv.models import passes
+from qkv.kernels import elementwise
 from qkv.training.config import OptimizerConfig
 from qkv.training.optimizers import AdamW, Optimizer, Sgd, clip_gradients, gradient_norms, make_optimizer
 
@@ -213,17 +213,17 @@ def test_compiled_norms_are_those_of_float64_whatever_the_threads() -> None:
     try:
         for n in (1, 2, 3):
             torch.set_num_threads(n)
-            with passes.using(True):
+            with elementwise.using(True):
                 found.append(gradient_norms(gradients))
     finally:
         torch.set_num_threads(threads)
     torch.testing.assert_close(found[0], torch.cat((exact, exact.norm()[None])), rtol=1e-6, atol=0)
     assert found[1].equal(found[0]) and found[2].equal(found[0])
-    with passes.using(True):
+    with elementwise.using(True):
         turned = gradient_norms([g.t() if g.ndim == 2 else g for g in gradients])
     torch.testing.assert_close(turned.double(), found[0], rtol=1e-4, atol=0)
     gradients[1][7, 200] = math.nan
-    with passes.using(True):
+    with elementwise.using(True):
         lost = gradient_norms(gradients).isnan().nonzero().flatten().tolist()
     assert lost == [1, len(shapes)]
 

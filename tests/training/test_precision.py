@@ -7,9 +7,10 @@ import torch
 
 from qkv import native
 from qkv.errors import ConfigError
-from qkv.models import calibration, passes
-from qkv.models.calibration import Choice
-from qkv.models.passes import Kernels
+from qkv.kernels import elementwise
+from qkv.kernels.elementwise import Kernels
+from qkv.training import calibration
+from qkv.training.calibration import Choice
 from qkv.training.precision import (
     Machine,
     check_compiler,
@@ -68,8 +69,8 @@ def test_passes_are_native_while_a_model_passes_and_not_where_torch_compiles() -
         (Machine(native=True, compile=True), False),
     ):
         with machine.passing():
-            assert passes.is_compiled() is expected
-        assert not passes.is_compiled()
+            assert elementwise.is_compiled() is expected
+        assert not elementwise.is_compiled()
 
 
 @pytest.mark.skipif(native.load("vectors") is None, reason=native.why_not("vectors"))
@@ -79,9 +80,9 @@ def test_a_training_takes_the_kernels_that_were_measured_for_its_precision(monke
     machine = resolve(precision="fp32", threads=1)
     assert machine.native and machine.kernels == Kernels(keys=64)
     with machine.natively():
-        assert passes.chosen(torch.zeros(1), torch.float32).limits == Kernels(keys=64)
+        assert elementwise.chosen(torch.zeros(1), torch.float32).limits == Kernels(keys=64)
     with dataclasses.replace(machine, kernels=None).natively():
-        assert passes.chosen(torch.zeros(1), torch.float32).limits == passes.UNMEASURED[torch.float32]
+        assert elementwise.chosen(torch.zeros(1), torch.float32).limits == elementwise.UNMEASURED[torch.float32]
     other = resolve(precision="bf16", threads=1)
     assert not other.native and other.kernels == Kernels(product=32)
     assert is_slower_natively(other) and not is_slower_natively(machine)

@@ -12,7 +12,7 @@ import torch
 
 from qkv.errors import ConfigError
 from qkv.training.config import TrainingConfig
-from qkv.training.ranks import ALONE, Ranks, check_shares, join
+from qkv.training.distributed.ranks import ALONE, Ranks, check_shares, join
 
 CASES = ("muon", "adamw", "sgd", "masked", "frozen", "changed", "stopped", "shared", "translate", "classify")
 WORLDS = (2, 4)

@@ -7,9 +7,9 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from qkv.errors import ConfigError, RunFolderError
+from qkv.training.distributed.ranks import Ranks
+from qkv.training.distributed.shards import check_shard, hollow, hollow_like, owners, rows_of_rank
 from qkv.training.precision import Machine
-from qkv.training.ranks import Ranks
-from qkv.training.shards import check_shard, hollow, hollow_like, owners, rows_of_rank
 from qkv.training.tensorfile import SharedFile, TensorFile, load_rows
 
 TENSORS = {

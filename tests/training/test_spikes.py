@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from qkv.errors import NonFiniteError, SpikeError
-from qkv.folder import RunFolder
+from qkv.folder.run_folder import RunFolder
 from qkv.randomness import generator
 from qkv.training.checkpoint import latest_valid
 from qkv.training.loop import run

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from qkv import folder as folder_module
 from qkv.errors import StorageError
-from qkv.folder import RunFolder
+from qkv.folder import run_folder as folder_module
+from qkv.folder.run_folder import RunFolder
 from qkv.telemetry import Telemetry
 from qkv.training.checkpoint import latest_valid, standing
 

@@ -9,9 +9,9 @@ import torch.nn.functional as F
 
 import qkv
 from qkv import native
-from qkv.models.calling import call
-from qkv.training import tape as tape_module
-from qkv.training.tape import NoTape, StaleTape, Tape
+from qkv.kernels.dispatch import call
+from qkv.training.graph_replay import tape as tape_module
+from qkv.training.graph_replay.tape import NoTape, StaleTape, Tape
 
 MOST = 64 << 20
 

@@ -9,7 +9,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 from qkv.errors import RunFolderError
-from qkv.folder import write_atomically
+from qkv.folder.run_folder import write_atomically
 from qkv.training.tensorfile import TensorFile, load_tensors
 
 TENSORS = {

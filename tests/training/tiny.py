@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from qkv.folder import RunFolder
+from qkv.folder.run_folder import RunFolder
 from qkv.models import build
 from qkv.models.layout import Layout, ModelConfig, Sizes
 from qkv.models.matrices import Catalogue
@@ -63,7 +63,7 @@ class Telemetry(Observer):
 
 def corpus(n_tokens: int = 6000) -> SimpleNamespace:
     """A text with something to learn: token t + 1 is token t plus 0, 1 or 2."""
-    from qkv.data.tokens import Tokens
+    from qkv.tokenizers.tokens import Tokens
 
     moves = generator("tests", "tiny").choice(3, size=n_tokens, p=[0.2, 0.7, 0.1])
     ids = (np.cumsum(moves) % D_VOCAB).astype(np.uint8)

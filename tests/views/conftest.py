@@ -15,16 +15,16 @@ from safetensors.numpy import save_file
 
 from qkv.config import dump_toml, to_dict
 from qkv.data.config import DataConfig
-from qkv.data.tokenizers import fit_tokenizer
-from qkv.folder import RunFolder
+from qkv.folder.run_folder import RunFolder
 from qkv.instruments.registry import MEASURES
 from qkv.models import Layout, ModelConfig, Sizes, build
 from qkv.models.matrices import Catalogue
-from qkv.recipe.request import RunConfig
+from qkv.recipe.config import RunConfig
 from qkv.telemetry import NULL_ARM, AddressRow, Store
+from qkv.tokenizers.tokenizer import fit_tokenizer
 from qkv.training.config import ScheduleConfig, TrainingConfig
 from qkv.training.precision import Machine
-from qkv.views.serving import _listen, make_server, shown_of
+from qkv.views.live.serving import _listen, make_server, shown_of
 
 CHARACTERS = "\n !$&',-.3:;?ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 STEPS = [0, 1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, *range(128, 1000, 32), 1000]

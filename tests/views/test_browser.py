@@ -8,8 +8,8 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from qkv.telemetry import Telemetry
-from qkv.views.looker import Looker
-from qkv.views.report import write_report
+from qkv.views.report.report import write_report
+from qkv.views.viewer import Viewer
 
 pytestmark = pytest.mark.browser
 BAD = '</script><img src=x onerror="window.hurt=1"><b>bold</b>'
@@ -34,12 +34,12 @@ def test_no_request_no_complaint_no_overflow(look, report, width, scheme):
     assert page.evaluate("document.documentElement.scrollWidth") <= width
 
 
-def test_every_room_is_there_and_drawn(look, report):
+def test_every_section_is_there_and_drawn(look, report):
     page = look(report)
     assert [h.inner_text() for h in page.query_selector_all("h1")] == ["shakespeare-1"]
-    for room in ("loss", "grid", "map", "matrices", "attention", "made", "measures"):
-        assert page.query_selector(f"#{room} h2"), room
-    assert page.query_selector(".room:not(#play) .missing") is None  # that of the playground: another layout
+    for section in ("loss", "grid", "map", "matrices", "attention", "made", "measures"):
+        assert page.query_selector(f"#{section} h2"), section
+    assert page.query_selector(".section:not(#play) .missing") is None  # that of the playground: another layout
     for chart in (
         "#loss svg path",
         "#grid canvas",
@@ -162,7 +162,7 @@ def test_a_model_that_sees_both_sides_says_what_stands_at_a_token_and_not_after_
 ):
     said = "#forward .answer-box h3"
     assert look(report).locator(said).text_content().startswith("after ")
-    monkeypatch.setattr(Looker, "causal", False)
+    monkeypatch.setattr(Viewer, "causal", False)
     page = look(write_report(make().folder, tmp_path / "r.html", texts=["the day and the night"]))
     assert page.locator(said).text_content().startswith("at ")
 
@@ -193,7 +193,7 @@ def test_another_version_of_the_payload_is_refused_in_words(look, report, tmp_pa
     assert "version 99" in page.locator("main").inner_text()
 
 
-def test_a_link_names_a_head_in_every_room(look, report):
+def test_a_link_names_a_head_in_every_section(look, report):
     page = look(report, fragment="#step=64&addr=L2.H3.QK")
     assert page.locator("#attention .detail h3 code").inner_text() == "L2.H3"
     page.locator("#attention .thumb").nth(6).click()
@@ -209,22 +209,22 @@ def test_a_link_to_a_step_that_was_not_recorded_gives_the_last_before_it(look, r
     page = look(report, fragment="#step=500&addr=L1.W_V")
     assert page.locator(".step-now").inner_text() == "step 480 of 1,000"
     page.locator("#answers .in-short a", has_text="Is the loss good?").click()
-    assert page.url.endswith("#step=480&addr=L1.W_V&room=answer-loss")
+    assert page.url.endswith("#step=480&addr=L1.W_V&section=answer-loss")
     page.reload()
     page.wait_for_selector("html[data-ready=yes]")
     page.wait_for_function("() => Math.abs(document.querySelector('#answer-loss').getBoundingClientRect().top) < 200")
-    assert page.url.endswith("#step=480&addr=L1.W_V&room=answer-loss")
+    assert page.url.endswith("#step=480&addr=L1.W_V&section=answer-loss")
 
 
 def test_a_link_opened_in_the_same_tab_changes_the_view(look, report):
     from playwright.sync_api import expect
 
     page = look(report, fragment="#step=64&addr=L2.H3.QK")
-    page.evaluate("() => { location.hash = '#step=131&addr=L1.H2.pattern&room=attention' }")
+    page.evaluate("() => { location.hash = '#step=131&addr=L1.H2.pattern&section=attention' }")
     expect(page.locator(".step-now")).to_have_text("step 128 of 1,000")
     assert page.locator("#attention .detail h3 code").inner_text() == "L1.H2"
     page.wait_for_function("() => Math.abs(document.querySelector('#attention').getBoundingClientRect().top) < 200")
-    page.wait_for_function("() => location.hash === '#step=128&addr=L1.H2.pattern&room=attention'")
+    page.wait_for_function("() => location.hash === '#step=128&addr=L1.H2.pattern&section=attention'")
 
 
 def test_a_link_names_a_matrix_of_a_run_that_was_not_watched(look, make, tmp_path):
@@ -297,7 +297,7 @@ def test_the_keyboard_reaches_every_picture_and_every_control(look, report):
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_no_serious_fault_in_any_room_of_the_report(look, report, scheme, faults, shot):
+def test_no_serious_fault_in_any_section_of_the_report(look, report, scheme, faults, shot):
     page = look(report, width=380, scheme=scheme)
     page.evaluate("document.querySelectorAll('details').forEach((d) => (d.open = true))")
     shot(page, f"report-380-{scheme}")
@@ -305,7 +305,7 @@ def test_no_serious_fault_in_any_room_of_the_report(look, report, scheme, faults
 
 
 def test_answers_open_with_every_question_in_a_line(look, report, run_folder):
-    from qkv.inspection.reading import read
+    from qkv.inspection.answers.reading import read
 
     page = look(report)
     told = page.locator("#answers .in-short > div")
@@ -316,7 +316,7 @@ def test_answers_open_with_every_question_in_a_line(look, report, run_folder):
     page.wait_for_function("() => document.querySelector('#answer-loss').getBoundingClientRect().top < 200")
 
 
-def test_a_corpus_full_of_markup_is_text_in_every_room(look, tmp_path):
+def test_a_corpus_full_of_markup_is_text_in_every_section(look, tmp_path):
     import qkv
 
     source = tmp_path / "markup.txt"
@@ -326,8 +326,8 @@ def test_a_corpus_full_of_markup_is_text_in_every_room(look, tmp_path):
     run = qkv.train(source, out=tmp_path / "run", tokenizer="word", steps=10, set=sizes, report=False)
     page = look(run.report(texts=[line]))
     page.evaluate("document.querySelectorAll('details').forEach((d) => (d.open = true))")
-    for room in page.query_selector_all("section.room"):
-        room.scroll_into_view_if_needed()
+    for section in page.query_selector_all("section.section"):
+        section.scroll_into_view_if_needed()
         page.wait_for_timeout(50)
     assert page.evaluate("window.hurt") is None and page.complaints == []
     assert page.query_selector("main script, main img, main b b") is None

@@ -8,7 +8,7 @@ from importlib.resources import files
 
 import pytest
 
-from qkv.views.bundle import bundle, script_safe, static_text
+from qkv.views.report.bundle import bundle, script_safe, static_text
 
 STATIC = files("qkv.views") / "static"
 MODULES = sorted(item.name for item in STATIC.iterdir() if item.name.endswith(".js"))
@@ -35,7 +35,7 @@ def test_no_import_or_export_is_left_in_the_bundle():
 
 
 def test_forms_that_the_bundler_does_not_know_are_refused(monkeypatch):
-    from qkv.views import bundle as module
+    from qkv.views.report import bundle as module
 
     for source in ('export * from "./x.js";', 'import * as x from "./x.js";', "export let a = 1;"):
         monkeypatch.setattr(module, "static_text", lambda name, source=source: source)
@@ -44,7 +44,7 @@ def test_forms_that_the_bundler_does_not_know_are_refused(monkeypatch):
 
 
 def test_modules_that_import_each_other_are_refused(monkeypatch):
-    from qkv.views import bundle as module
+    from qkv.views.report import bundle as module
 
     sources = {"a.js": 'import { b } from "./b.js";\n', "b.js": 'import { a } from "./a.js";\n'}
     monkeypatch.setattr(module, "static_text", sources.__getitem__)

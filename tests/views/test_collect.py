@@ -1,4 +1,4 @@
-"""Rooms of a page from telemetry: what is drawn is read, and a long run is not read whole for it."""
+"""Sections of a page from telemetry: what is drawn is read, and a long run is not read whole for it."""
 
 import itertools
 import sqlite3
@@ -9,8 +9,8 @@ import pytest
 
 import qkv
 from qkv.telemetry import RUN_ARM, Store, Telemetry
-from qkv.views import collect
-from qkv.views.rooms import Rooms
+from qkv.views.report import collect
+from qkv.views.report.page_sections import Sections
 
 
 @pytest.mark.parametrize(
@@ -36,17 +36,17 @@ def test_a_long_curve_is_thinned_without_reading_all_of_it(tmp_path, missing):
             expected, words = collect._thin(len(there))
             expected = there[expected]
         tracemalloc.start()
-        room = collect.loss_room(telemetry, (), {})
+        section = collect.loss_section(telemetry, (), {})
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
-        assert room.train_steps == tuple(expected.tolist()) and room.thinned == words
-        assert room.train == tuple(float(f"{1 / s:.6g}") for s in room.train_steps)
+        assert section.train_steps == tuple(expected.tolist()) and section.thinned == words
+        assert section.train == tuple(float(f"{1 / s:.6g}") for s in section.train_steps)
         if not is_read_whole:
             assert peak < 2e6  # all of it would be 16 MB and more
 
 
 @pytest.mark.parametrize(
-    "read", [lambda t: collect.loss_room(t, (), {}), lambda t: collect.seconds(t, {}), collect.tokens_seen]
+    "read", [lambda t: collect.loss_section(t, (), {}), lambda t: collect.seconds(t, {}), collect.tokens_seen]
 )
 def test_what_a_page_reads_again_does_not_grow_with_the_updates(tmp_path, read):
     efforts = []
@@ -84,7 +84,7 @@ def test_a_run_without_updates_has_no_curve(tmp_path):
     Store(tmp_path / "telemetry.sqlite").close()
     with Telemetry(tmp_path / "telemetry.sqlite") as telemetry:
         assert telemetry.updates() == (0, 0, 0) and telemetry.ends() == (0, 0)
-        assert collect.seconds(telemetry, {}) is None and collect.loss_room(telemetry, (), {}) is None
+        assert collect.seconds(telemetry, {}) is None and collect.loss_section(telemetry, (), {}) is None
 
 
 def test_bits_per_byte_of_every_loss_charge_what_the_tokenizer_loses(tmp_path):
@@ -93,12 +93,12 @@ def test_bits_per_byte_of_every_loss_charge_what_the_tokenizer_loses(tmp_path):
     sizes = {"d_model": 8, "n_layers": 1, "n_heads": 1, "n_ctx": 16, "batch_size": 2}
     asked = {"tokenizer": "word", "vocab": 12, "steps": 2, "threads": 1, "precision": "fp32", "report": False}
     run = qkv.train(text, out=tmp_path / "run", set=sizes, **asked)
-    with Rooms(run.path) as rooms:
-        room = rooms.loss()
+    with Sections(run.path) as sections:
+        section = sections.loss()
     corpus = run.corpus()
-    in_bits = lambda nats: nats * room.bits_per_byte_of_nat + room.bits_per_byte_lost  # noqa: E731
-    assert corpus.charge_nats > 0 and in_bits(room.best) == pytest.approx(room.best_bits_per_byte)
-    lines = {line.name: line for line in room.baselines if line.name != "xz"}
+    in_bits = lambda nats: nats * section.bits_per_byte_of_nat + section.bits_per_byte_lost  # noqa: E731
+    assert corpus.charge_nats > 0 and in_bits(section.best) == pytest.approx(section.best_bits_per_byte)
+    lines = {line.name: line for line in section.baselines if line.name != "xz"}
     assert lines.keys() >= {"uniform", "unigram", "bigram", "ngram"}
     for line in lines.values():
         assert line.bits_per_byte == pytest.approx(in_bits(line.nats)) == pytest.approx(corpus.bits_per_byte(line.nats))

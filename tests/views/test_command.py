@@ -14,9 +14,9 @@ from qkv.cli import main
 from qkv.commands import train as command
 from qkv.config import flat, override
 from qkv.presets import PRESETS
-from qkv.recipe import idle_settings
+from qkv.recipe import unused_settings
 from qkv.recipe.request import Request, resolve
-from qkv.views.command import command_of
+from qkv.views.report.command import command_of
 
 
 def configuration(words):
@@ -31,7 +31,7 @@ def configuration(words):
 
 def counting(config):
     """Every setting that counts, by its path."""
-    idle = idle_settings(config)
+    idle = unused_settings(config)
     return {path: value for path, value in flat(config).items() if path not in idle}
 
 

@@ -5,7 +5,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from qkv.views.forest import forest_svg
+from qkv.views.study.forest import forest_svg
 
 SVG = "{http://www.w3.org/2000/svg}"
 

@@ -1,4 +1,4 @@
-"""Formulas of the Forward room, read as Python: each gives the numbers that it stands under, in every layout."""
+"""Formulas of the Forward section, read as Python: each gives the numbers that it stands under, in every layout."""
 
 import re
 
@@ -7,10 +7,10 @@ import torch
 from torch.nn.functional import gelu
 
 from qkv.models.layout import Layout
-from qkv.views.formulas import layer_formulas
-from qkv.views.forward import forward
-from qkv.views.looker import Looker
-from qkv.views.report import write_report
+from qkv.views.report.report import write_report
+from qkv.views.sections.formulas import layer_formulas
+from qkv.views.sections.forward import forward
+from qkv.views.viewer import Viewer
 
 TEXT = "the day and the night"
 HEADS = 4
@@ -42,8 +42,8 @@ def by_head(norm):
 @pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
 def test_each_formula_gives_the_numbers_of_its_stage(make, layout):
     run = make(layout=layout, telemetry=False, d_model=16, d_mlp=32, d_head=4)
-    looker = Looker(run.folder)
-    found, model = forward(looker, TEXT, None), looker.model()
+    viewer = Viewer(run.folder)
+    found, model = forward(viewer, TEXT, None), viewer.model()
     ids = torch.as_tensor(run.tokenizer.encode(TEXT))[None]
     with torch.inference_mode():
         logits, record = model.forward_recorded(ids)

@@ -12,23 +12,23 @@ from qkv.inspection.attribution import direct
 from qkv.inspection.patching import Asked, patch
 from qkv.models import build
 from qkv.models.matrices import Catalogue
-from qkv.views.forward import backward, forward, layers_that_fit
-from qkv.views.looker import Looker
-from qkv.views.patched import patched, written
-from qkv.views.report import read_report
-from qkv.views.vocabulary import in_context
+from qkv.views.report.report import read_report
+from qkv.views.sections.forward import backward, forward, layers_that_fit
+from qkv.views.sections.patching import patched, written
+from qkv.views.sections.vocabulary import in_context
+from qkv.views.viewer import Viewer
 
 TEXT = "the day and the night"
 
 
 @pytest.fixture(scope="module")
-def looker(run_folder):
-    return Looker(run_folder.folder)
+def viewer(run_folder):
+    return Viewer(run_folder.folder)
 
 
 @pytest.fixture(scope="module")
 def model(run_folder):
-    """The run's last weights, by the models room alone."""
+    """The run's last weights, by the models section alone."""
     model = build(run_folder.config.model, 1)
     Catalogue(model).load_state({name: torch.tensor(values) for name, values in run_folder.last.items()})
     return model.eval()
@@ -45,8 +45,8 @@ def array(packed):
     )
 
 
-def test_every_activation_is_the_recorded_one(looker, model, ids):
-    found = forward(looker, TEXT, None)
+def test_every_activation_is_the_recorded_one(viewer, model, ids):
+    found = forward(viewer, TEXT, None)
     with torch.no_grad():
         _, record = model.forward_recorded(ids)
     np.testing.assert_array_equal(array(found.embed), record["embed"][0].numpy())
@@ -60,8 +60,8 @@ def test_every_activation_is_the_recorded_one(looker, model, ids):
         np.testing.assert_array_equal(shown[np.isfinite(scores)], scores[np.isfinite(scores)])
 
 
-def test_losses_and_predictions_are_those_of_the_logits(looker, model, ids, run_folder):
-    found = forward(looker, TEXT, None, layers=[0])
+def test_losses_and_predictions_are_those_of_the_logits(viewer, model, ids, run_folder):
+    found = forward(viewer, TEXT, None, layers=[0])
     with torch.no_grad():
         logits = model(ids)[0]
     expected = F.cross_entropy(logits[:-1], ids[0, 1:], reduction="none").numpy()
@@ -72,39 +72,39 @@ def test_losses_and_predictions_are_those_of_the_logits(looker, model, ids, run_
     np.testing.assert_allclose(array(found.top)[:, 0], logits.softmax(-1).max(-1).values.numpy(), rtol=1e-5)
 
 
-def test_one_position_predicts_nothing_and_costs_nothing(looker):
-    found = forward(looker, TEXT, None, longest=1)
+def test_one_position_predicts_nothing_and_costs_nothing(viewer):
+    found = forward(viewer, TEXT, None, longest=1)
     assert len(found.tokens) == 1 and found.losses is None and found.loss is None
 
 
-def test_a_change_is_that_of_the_change_language(looker, model, ids):
-    found = forward(looker, TEXT, None, layers=[1], changes=["L1.H2.W_V=zero"])
+def test_a_change_is_that_of_the_change_language(viewer, model, ids):
+    found = forward(viewer, TEXT, None, layers=[1], changes=["L1.H2.W_V=zero"])
     assert not array(found.layers[0].v)[2].any() and array(found.layers[0].v)[1].any()
     assert found.changed == ("L1.H2.W_V: set to 0.",)
-    found = forward(looker, TEXT, None, layers=[0], changes=["L0.W_V=identity"])
+    found = forward(viewer, TEXT, None, layers=[0], changes=["L0.W_V=identity"])
     v = array(found.layers[0].v).transpose(1, 0, 2).reshape(len(TEXT), -1)
     np.testing.assert_array_equal(v, array(found.layers[0].x))
-    again = forward(looker, TEXT, None, layers=[0])
+    again = forward(viewer, TEXT, None, layers=[0])
     with torch.no_grad():
         np.testing.assert_array_equal(array(again.layers[0].q), model.forward_recorded(ids)[1]["L0.q"][0].numpy())
     assert again.changed == ()
 
 
 def test_a_change_of_a_shared_matrix_says_who_shares_it(make):
-    tied = Looker(make(tied=True).folder)
+    tied = Viewer(make(tied=True).folder)
     assert forward(tied, TEXT, None, changes=["W_E=zero"]).changed == ("W_E (the same matrix as W_U): set to 0.",)
 
 
-def test_mistakes_are_sentences(looker):
+def test_mistakes_are_sentences(viewer):
     with pytest.raises(UserError, match="layers 0 to 2"):
-        forward(looker, TEXT, None, layers=[3])
+        forward(viewer, TEXT, None, layers=[3])
     with pytest.raises(ChangeError, match="freeze"):
-        forward(looker, TEXT, None, changes=["L0.W_Q=freeze"])
+        forward(viewer, TEXT, None, changes=["L0.W_Q=freeze"])
 
 
-def test_the_way_back_is_autograds(looker, model, ids):
-    found = backward(looker, TEXT, None)
-    exact = build(looker.config.model, 1)
+def test_the_way_back_is_autograds(viewer, model, ids):
+    found = backward(viewer, TEXT, None)
+    exact = build(viewer.config.model, 1)
     Catalogue(exact).load_state(Catalogue(model).state())
     exact.double()
     logits, record = exact.forward_recorded(ids)
@@ -124,38 +124,38 @@ def test_the_way_back_is_autograds(looker, model, ids):
     assert found.actual == pytest.approx(found.first_order, rel=0.2) and found.actual < 0
 
 
-def test_a_mark_spelled_in_a_text_is_that_token_in_every_room(looker, run_folder, monkeypatch):
-    monkeypatch.setattr(Looker, "marks", True)  # as a masked model has it
+def test_a_mark_spelled_in_a_text_is_that_token_in_every_section(viewer, run_folder, monkeypatch):
+    monkeypatch.setattr(Viewer, "marks", True)  # as a masked model has it
     for text in ("the [UNK] day", "the [UNK] day " * 12):  # the second does not fit
-        shown = forward(looker, text, None, layers=[0])
+        shown = forward(viewer, text, None, layers=[0])
         assert shown.tokens[4:6] == ("[UNK]", " ")
-        assert backward(looker, text, None).tokens == shown.tokens[:-1]
-        assert in_context(looker, text, 4, None).tokens[: len(shown.tokens)] == shown.tokens
+        assert backward(viewer, text, None).tokens == shown.tokens[:-1]
+        assert in_context(viewer, text, 4, None).tokens[: len(shown.tokens)] == shown.tokens
 
 
-def test_a_report_carries_the_layers_that_fit(looker, run_folder, monkeypatch):
+def test_a_report_carries_the_layers_that_fit(viewer, run_folder, monkeypatch):
     report = read_report(run_folder.folder, [TEXT])
     assert report.forward.text == TEXT and [layer.layer for layer in report.forward.layers] == [0, 1, 2]
-    monkeypatch.setattr("qkv.views.forward.CARRIED_BYTES", 200_000)
-    assert layers_that_fit(looker, 24) == [0, 2]
+    monkeypatch.setattr("qkv.views.sections.forward.CARRIED_BYTES", 200_000)
+    assert layers_that_fit(viewer, 24) == [0, 2]
 
 
-def test_patching_on_a_page_is_the_instrument_s(looker, model):
+def test_patching_on_a_page_is_the_instrument_s(viewer, model):
     other = TEXT.replace("day", "way")
-    shown = patched(looker, TEXT, other, None)
-    found = patch(model, *(Asked(looker.words(text, 99).ids, [*text], len(text) - 1) for text in (TEXT, other)))
+    shown = patched(viewer, TEXT, other, None)
+    found = patch(model, *(Asked(viewer.words(text, 99).ids, [*text], len(text) - 1) for text in (TEXT, other)))
     assert shown.tokens == tuple(TEXT) and shown.others == tuple(other) and shown.position == len(TEXT) - 1
     assert shown.odds == pytest.approx(found.odds) and shown.shares.keys() == found.shares.keys()
     for kind, shares in found.shares.items():
         np.testing.assert_allclose(array(shown.shares[kind]), shares.numpy(), rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(array(shown.heads), found.heads.numpy(), rtol=1e-5, atol=1e-6)
     with pytest.raises(UserError, match="expected as many"):
-        patched(looker, TEXT, TEXT[1:], None)
+        patched(viewer, TEXT, TEXT[1:], None)
 
 
-def test_who_writes_the_answer_on_a_page_is_the_instrument_s(looker, model):
-    shown = written(looker, TEXT, 6, None)
-    found = direct(model, Asked(looker.words(TEXT, 99).ids, [*TEXT], 6))
+def test_who_writes_the_answer_on_a_page_is_the_instrument_s(viewer, model):
+    shown = written(viewer, TEXT, 6, None)
+    found = direct(model, Asked(viewer.words(TEXT, 99).ids, [*TEXT], 6))
     assert found is not None and found.heads is not None and found.mlp is not None
     assert (shown.position, shown.tokens) == (6, tuple(TEXT)) and shown.log_odds == pytest.approx(found.log_odds)
     for part, values in ((shown.heads, found.heads), (shown.mixer, found.mixer), (shown.mlp, found.mlp)):
@@ -163,4 +163,4 @@ def test_who_writes_the_answer_on_a_page_is_the_instrument_s(looker, model):
     total = shown.embed + shown.biases + float(array(shown.heads).sum() + array(shown.mlp).sum())
     assert total == pytest.approx(shown.log_odds, abs=1e-5)
     with pytest.raises(UserError, match="there is no token 99"):
-        written(looker, TEXT, 99, None)
+        written(viewer, TEXT, 99, None)

@@ -5,7 +5,7 @@ import base64
 import numpy as np
 import pytest
 
-from qkv.views.heads import attention_text, head_notes, longest_in
+from qkv.views.sections.heads import attention_text, head_notes, longest_in
 
 
 def pattern(causal, n=7, heads=3, seed=0):

@@ -1,4 +1,4 @@
-"""The live page in a real browser: every room, against the model's own numbers; nothing else is asked."""
+"""The live page in a real browser: every section, against the model's own numbers; nothing else is asked."""
 
 import random
 import re
@@ -13,8 +13,8 @@ from qkv.instruments.registry import MEASURES
 from qkv.models import build
 from qkv.models.matrices import Catalogue
 from qkv.telemetry import AddressRow, Store
-from qkv.views.heads import attention_text
-from qkv.views.packed import to_json
+from qkv.views.report.packed import to_json
+from qkv.views.sections.heads import attention_text
 
 pytestmark = pytest.mark.browser
 TEXT = "the day and the night"
@@ -39,7 +39,7 @@ def number(text):
 def read_off(page, panel, row, column, readout, said):
     """What `readout` says of a cell of a raster when the mouse has come to it: a match of the pattern `said`."""
     rows, columns = (int(n) for n in panel.get_attribute("data-cells").split("x"))
-    for _ in range(50):  # the page reads out in its own time, and its rooms may still be growing
+    for _ in range(50):  # the page reads out in its own time, and its sections may still be growing
         box = panel.bounding_box()
         x = box["x"] + (column + 0.5) * box["width"] / columns
         page.mouse.move(x, box["y"] + (row + 0.5) * box["height"] / rows)
@@ -51,10 +51,10 @@ def read_off(page, panel, row, column, readout, said):
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [1280, 380])
-def test_all_rooms_without_complaint_or_serious_fault(live, server, width, scheme, faults, shot):
+def test_all_sections_without_complaint_or_serious_fault(live, server, width, scheme, faults, shot):
     page = live(width=width, scheme=scheme)
-    for room in ("answers", "grid", "map", "matrices", "attention", "forward", "words", "made"):
-        page.locator(f"#{room}").scroll_into_view_if_needed()
+    for section in ("answers", "grid", "map", "matrices", "attention", "forward", "words", "made"):
+        page.locator(f"#{section}").scroll_into_view_if_needed()
         page.wait_for_timeout(60)
     page.evaluate("document.querySelectorAll('details').forEach((d) => (d.open = true))")
     assert page.complaints == []
@@ -65,7 +65,7 @@ def test_all_rooms_without_complaint_or_serious_fault(live, server, width, schem
 
 
 def test_fifty_weights_read_off_the_page_are_the_models(live, run_folder):
-    page = live(fragment="#step=1000&addr=L1.H2.W_K&room=grid")
+    page = live(fragment="#step=1000&addr=L1.H2.W_K&section=grid")
     panel = page.locator("#matrix .raster[aria-label='L1.H2.W_K, step 1,000']")
     panel.wait_for()
     panel.scroll_into_view_if_needed()
@@ -81,7 +81,7 @@ def test_fifty_weights_read_off_the_page_are_the_models(live, run_folder):
 def test_attention_on_a_typed_text_is_the_models(live, model, run_folder):
     from playwright.sync_api import expect
 
-    page = live(fragment="#room=attention")
+    page = live(fragment="#section=attention")
     page.locator("#attention textarea").fill(TEXT)
     page.keyboard.press("Enter")
     expect(page.locator("#attention .word")).to_have_count(len(TEXT))
@@ -126,7 +126,7 @@ def test_shares_without_the_first_token_are_told_as_what_they_are(live):
 def test_forward_shows_the_models_activations_and_a_change_shows(live, model, run_folder):
     from playwright.sync_api import expect
 
-    page = live(fragment="#room=forward")
+    page = live(fragment="#section=forward")
     page.locator("#forward textarea").first.fill(TEXT)
     page.keyboard.press("Enter")
     expect(page.locator("#forward .words .word")).to_have_count(len(TEXT))
@@ -194,7 +194,7 @@ def test_forward_shows_the_models_activations_and_a_change_shows(live, model, ru
 def test_words_follow_the_slider_and_any_token_can_be_asked(live, run_folder):
     from playwright.sync_api import expect
 
-    page = live(fragment="#step=1000&room=words")
+    page = live(fragment="#step=1000&section=words")
     expect(page.locator("#words .near-columns")).to_contain_text("step 1,000")
     page.locator("input[type=range]").focus()
     page.keyboard.press("Home")
@@ -263,7 +263,7 @@ def test_batches_that_the_picture_leaves_out_or_cuts_off_are_told(look, make, se
         assert list(server) == []
 
 
-def test_a_page_that_was_opened_before_the_first_look_gets_its_rooms(look, make, serving):
+def test_a_page_that_was_opened_before_the_first_look_gets_its_sections(look, make, serving):
     from playwright.sync_api import expect
 
     run, two = make(telemetry=False), ["L0.W_Q", "L1.W_K"]
@@ -381,8 +381,8 @@ def test_a_page_opens_itself_again_for_another_run_in_its_folder(look, make, ser
 
 
 def test_another_run_stands_beside_with_its_difference(look, run_folder, make, browser):
-    from qkv.views.server import Page
-    from qkv.views.serving import _listen, make_server
+    from qkv.views.live.server import Page
+    from qkv.views.live.serving import _listen, make_server
 
     other = make(seed=11)
     listener = _listen("127.0.0.1", 0)
@@ -390,7 +390,7 @@ def test_another_run_stands_beside_with_its_difference(look, run_folder, make, b
     server = make_server(Page(run_folder.folder, other.folder), {f"127.0.0.1:{port}"})
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
     thread.start()
-    page = look(f"http://127.0.0.1:{port}/", offline=False, fragment="#step=1000&addr=L1.W_in&room=grid")
+    page = look(f"http://127.0.0.1:{port}/", offline=False, fragment="#step=1000&addr=L1.W_in&section=grid")
     page.locator("#grid .choice button", has_text=f"beside {other.folder.name}").click()
     said = page.locator("#grid .readout.two").inner_text()
     shown = re.search(rf"drift (\S+) at step 1,000 · {other.folder.name} (\S+) at step 1,000", said)
@@ -404,11 +404,11 @@ def test_another_run_stands_beside_with_its_difference(look, run_folder, make, b
     listener.close()
 
 
-def test_the_tour_leads_to_its_rooms(live):
+def test_the_tour_leads_to_its_sections(live):
     page = live()
     page.locator(".tour summary").click()
     page.locator(".tour a", has_text="One sentence").click()
-    assert "room=forward" in page.url
+    assert "section=forward" in page.url
     there = "() => Math.abs(document.querySelector('#forward').getBoundingClientRect().top) < 200"
     page.wait_for_function(there)  # it scrolls smoothly
 
@@ -554,13 +554,13 @@ def test_arms_are_compared_at_the_last_step_that_both_were_looked_at(live):
       const { nulls } = await import("./static/measures.js");
       const packed = (rows) => ({ dtype: "float32", shape: [rows.length, rows[0].length], scale: 1, digits: 6, at: 0, buffer: Float32Array.from(rows.flat()).buffer });
       const rows = ["L0.H0.W_Q", "L0.H0.QK", "L0.H1.QK"].map((address) => ({ address }));
-      const room = {
+      const section = {
         rows, steps: [0, 4, 8], values: { drift: packed([[0, 1, 2], [0, NaN, 6], [0, 5, 7]]) },
         null_steps: [0, 4, 6], null_values: { drift: packed([[0, 0.5, NaN], [0, NaN, 3], [0, 1.5, 3]]) },
       };
-      const arms = [false, true].map((isNull) => arm(null, room, "drift", isNull));
+      const arms = [false, true].map((isNull) => arm(null, section, "drift", isNull));
       const apart = (address, step) => difference(...arms, address, step);
-      return [apart("L0.H0.W_Q", 6), apart("L0.H1.QK", 6), apart("L0.H0.QK", 6), apart("L0.H0.QK", 0), nulls([room], "drift")];
+      return [apart("L0.H0.W_Q", 6), apart("L0.H1.QK", 6), apart("L0.H0.QK", 6), apart("L0.H0.QK", 0), nulls([section], "drift")];
     }""")  # noqa: E501
     assert found[:2] == [[0.5, 4], [3.5, 4]]
     assert found[2][1] is None and found[3] == [0, 0]

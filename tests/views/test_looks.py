@@ -2,7 +2,7 @@
 
 import pytest
 
-from qkv.views.report import write_report
+from qkv.views.report.report import write_report
 
 pytestmark = pytest.mark.browser
 SLIDER = 70
@@ -36,8 +36,8 @@ FAULTS = """() => {
   }
   for (const canvas of document.querySelectorAll('main canvas')) {
     if (!seen(canvas)) continue;
-    const room = canvas.closest('figure, .detail, .panel, .stage, .head-detail, section');
-    if (!room.querySelector('.bar-ticks')) found.push(`no scale: ${canvas.parentElement.ariaLabel}`);
+    const section = canvas.closest('figure, .detail, .panel, .stage, .head-detail, section');
+    if (!section.querySelector('.bar-ticks')) found.push(`no scale: ${canvas.parentElement.ariaLabel}`);
   }
   return [...new Set(found)];
 }"""

@@ -13,16 +13,16 @@ import pytest
 
 import qkv
 from qkv.errors import ConfigError, UserError
-from qkv.views.drawn import attention_svg, patterns_of, png
-from qkv.views.looker import Looker
+from qkv.views.attention_svg import attention_svg, patterns_of, png
 from qkv.views.notebook import AttentionView, esm, scoped_style
+from qkv.views.viewer import Viewer
 
 TEXT = "the day and the night"
 
 
 @pytest.fixture(scope="module")
 def view(run_folder):
-    return AttentionView(Looker(run_folder.folder), TEXT)
+    return AttentionView(Viewer(run_folder.folder), TEXT)
 
 
 def test_a_run_gives_a_view_of_its_own_numbers(run_folder):
@@ -69,7 +69,7 @@ def test_a_picture_holds_any_text_as_text(view):
 
 def test_a_picture_of_one_head_has_room_for_its_words(make, tmp_path):
     run = make(n_heads=1, n_kv_heads=1, d_head=48)
-    view = AttentionView(Looker(run.folder), "the day and the night " * 10)
+    view = AttentionView(Viewer(run.folder), "the day and the night " * 10)
     tree = ElementTree.parse(view.save(tmp_path / "a.svg"))
     words = [e.text for e in tree.iter("{http://www.w3.org/2000/svg}text")]
     assert int(tree.getroot().get("width")) >= 7 * max(map(len, words))
@@ -136,7 +136,7 @@ def test_the_widget_draws_and_asks_its_kernel(view, browser, tmp_path):
     page.expose_function("kernel", kernel)
     (tmp_path / "empty.html").write_text("<!doctype html><title>notebook</title><body></body>")
     page.goto((tmp_path / "empty.html").as_uri())
-    from qkv.views.packed import to_json
+    from qkv.views.report.packed import to_json
 
     page.evaluate(HOST, [esm("widget.js"), scoped_style(), to_json(view.payload(("attention",)))])
     expect(page.locator(".heads canvas")).to_have_count(12)

@@ -7,14 +7,14 @@ import pytest
 import torch
 
 import qkv
-from qkv.folder import RunFolder
-from qkv.inspection.answers_ledger import balance
+from qkv.folder.run_folder import RunFolder
+from qkv.inspection.answers.ledger import balance
 from qkv.inspection.snapshots import stored
 from qkv.instruments import measures
 from qkv.instruments.probe import Probe
 from qkv.models.matrices import Catalogue
 from qkv.randomness import generator
-from qkv.views.report import read_report
+from qkv.views.report.report import read_report
 
 N_CELLS = 400
 SET = {"d_model": 24, "n_layers": 2, "n_heads": 2, "n_ctx": 32, "batch_size": 4, "ledger.every": 4, "ledger.windows": 1}
@@ -71,14 +71,14 @@ def again(run, measure: str, address: str, step: int) -> float | None:
 
 def test_random_cells_of_the_map_and_of_the_heads_are_those_of_the_kept_weights(run, report):
     draws, kept, checked = generator("tests", "cells"), set(RunFolder(run.path).weights()), {}
-    for room in (report.map, report.grid):
-        tables = {name: unpacked(packed) for name, packed in room.values.items()}
-        columns = [i for i, step in enumerate(room.steps) if step in kept]
+    for section in (report.map, report.grid):
+        tables = {name: unpacked(packed) for name, packed in section.values.items()}
+        columns = [i for i, step in enumerate(section.steps) if step in kept]
         assert len(columns) >= 4
         for _ in range(N_CELLS):
             name = str(draws.choice(sorted(tables)))
-            row, column = int(draws.integers(len(room.rows))), int(draws.choice(columns))
-            address, step = room.rows[row].address, room.steps[column]
+            row, column = int(draws.integers(len(section.rows))), int(draws.choice(columns))
+            address, step = section.rows[row].address, section.steps[column]
             shown = tables[name][row, column]
             if address.endswith(".pattern") or not np.isfinite(shown):
                 continue
@@ -122,12 +122,12 @@ def test_shown_weights_are_those_of_the_file_bit_for_bit(run, report):
 def test_the_ledger_of_the_report_is_the_run_s_and_adds_up(run, report):
     with run.telemetry() as telemetry:
         found = balance(telemetry)
-    room = report.ledger
-    assert {row.address: row.nats for row in room.matrices} == found.earned
-    assert {row.address: row.nats for row in room.heads} == found.heads
+    section = report.ledger
+    assert {row.address: row.nats for row in section.matrices} == found.earned
+    assert {row.address: row.nats for row in section.heads} == found.heads
     assert set(found.earned) == set(Catalogue(run.model).addresses)
-    for rows in (room.matrices, room.kinds):
-        assert sum(row.nats for row in rows) == pytest.approx(room.change + room.error, abs=1e-12)
+    for rows in (section.matrices, section.kinds):
+        assert sum(row.nats for row in rows) == pytest.approx(section.change + section.error, abs=1e-12)
         assert [row.nats for row in rows] == sorted(row.nats for row in rows)
-    assert room.change == pytest.approx(found.change) and abs(room.error) < 0.02 * abs(room.change)
+    assert section.change == pytest.approx(found.change) and abs(section.error) < 0.02 * abs(section.change)
     assert read_report(run.path).answers and "ledger" in {note.key for note in report.answers}

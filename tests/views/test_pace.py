@@ -2,7 +2,7 @@
 
 import pytest
 
-from qkv.views.report import write_report
+from qkv.views.report.report import write_report
 
 pytestmark = pytest.mark.browser
 

@@ -9,11 +9,11 @@ import torch
 
 import qkv
 from qkv.errors import UserError
-from qkv.views.asking import Desk
-from qkv.views.looker import Looker
-from qkv.views.pairs import read_pair, read_source
-from qkv.views.report import read_report, write_report
-from qkv.views.vocabulary import in_context, near_token
+from qkv.views.live.asking import Desk
+from qkv.views.report.report import read_report, write_report
+from qkv.views.sections.pairs import read_pair, read_source
+from qkv.views.sections.vocabulary import in_context, near_token
+from qkv.views.viewer import Viewer
 
 SOURCE = "hier sieht der Hund die Katze."
 SET = {"d_model": 16, "n_layers": 2, "n_heads": 2, "n_ctx": 32, "batch_size": 8}
@@ -38,23 +38,23 @@ def stored(text):
 
 
 def test_a_pair_is_read_as_the_model_was_trained_on_it(run):
-    looker = Looker(run.path)
-    pair = read_pair(looker, f"  {SOURCE} => the dog ", 32)
-    end = looker.tokenizer.end_id
+    viewer = Viewer(run.path)
+    pair = read_pair(viewer, f"  {SOURCE} => the dog ", 32)
+    end = viewer.tokenizer.end_id
     assert pair.source[0, -1] == end == pair.inputs[0, 0]
     assert pair.written[:-1] == pair.input_tokens[1:] and len(pair.written) == pair.inputs.shape[1]
-    assert looker.tokenizer.decode(pair.inputs[0, 1:].tolist()).strip() == "the dog"
-    own = read_pair(looker, SOURCE, 32)
-    assert looker.tokenizer.decode(own.inputs[0, 1:].tolist()).strip() == run.predict([SOURCE])[0]
-    short = read_pair(looker, SOURCE, 4)
+    assert viewer.tokenizer.decode(pair.inputs[0, 1:].tolist()).strip() == "the dog"
+    own = read_pair(viewer, SOURCE, 32)
+    assert viewer.tokenizer.decode(own.inputs[0, 1:].tolist()).strip() == run.predict([SOURCE])[0]
+    short = read_pair(viewer, SOURCE, 4)
     assert short.source.shape == (1, 4) and short.source[0, -1] == end and short.n_all > 4
     with pytest.raises(UserError, match="type a longer one"):
-        read_pair(looker, "  ", 32)
+        read_pair(viewer, "  ", 32)
 
 
 def test_all_three_attentions_equal_softmax_of_scaled_products(run, texts):
-    pair = read_pair(Looker(run.path), SOURCE, 128)
-    model = Looker(run.path).model()
+    pair = read_pair(Viewer(run.path), SOURCE, 128)
+    model = Viewer(run.path).model()
     with torch.inference_mode():
         _, record = model.forward_recorded(pair.source, pair.inputs)
     attention = model.dec.blocks[0].cross
@@ -88,7 +88,7 @@ def test_notes_of_cross_attention_are_plain_means(texts):
 
 
 def test_a_live_page_answers_with_all_three_and_takes_a_target(run):
-    desk = Desk(Looker(run.path))
+    desk = Desk(Viewer(run.path))
     found = desk.answer("attention", {"text": f"{SOURCE} => the dog sees"}).texts
     assert [text.site for text in found] == ["cross", "enc", "dec"]
     assert "".join(found[0].tokens[:-1]).replace("\u2423", " ").split() == ["the", "dog", "sees"]
@@ -98,13 +98,13 @@ def test_a_live_page_answers_with_all_three_and_takes_a_target(run):
 def test_a_long_source_is_shown_by_itself_and_one_token_is_enough(small_pairs, tmp_path):
     source, sizes = ":".join(map(str, small_pairs)), SET | {"n_ctx": 600, "n_layers": 1}
     options = dict(task="translate", steps=1, set=sizes, precision="fp32", threads=1, report=False)
-    desk = Desk(Looker(qkv.train(source, out=tmp_path / "run", **options).path))
+    desk = Desk(Viewer(qkv.train(source, out=tmp_path / "run", **options).path))
     pair = f"{'hier ' * 300} => {'the dog ' * 100}"
     (text,) = desk.answer("attention", {"text": pair}).texts
-    alone = read_source(desk.looker, pair, 2048)
+    alone = read_source(desk.viewer, pair, 2048)
     assert text.tile and text.site == "enc" and text.tokens == alone.tokens and text.tokens[-1] == "[END]"
     with torch.inference_mode():
-        _, record = desk.looker.reader().forward_recorded(alone.ids)
+        _, record = desk.viewer.reader().forward_recorded(alone.ids)
     line = desk.answer("line", {"text": pair, "head": 1, "position": 5})
     reads = np.frombuffer(base64.b64decode(line.reads.data), "<f4")
     np.testing.assert_allclose(reads, record["L0.pattern"][0, 1, 5].numpy(), atol=1e-6)
@@ -115,27 +115,27 @@ def test_a_long_source_is_shown_by_itself_and_one_token_is_enough(small_pairs, t
 def test_the_alignment_can_be_walked_over_and_the_other_attentions_chosen(look, run, texts, tmp_path):
     report = write_report(run.path, tmp_path / "r.html", [SOURCE])
     page = look(report, fragment="#addr=dec.L1.cross.H1.QK")
-    room = page.locator("#attention")
-    assert room.locator(".detail h3 code").inner_text() == "dec.L1.cross.H1"
-    panel = room.locator(".detail .raster").first
+    section = page.locator("#attention")
+    assert section.locator(".detail h3 code").inner_text() == "dec.L1.cross.H1"
+    panel = section.locator(".detail .raster").first
     panel.focus()
     for key in ("ArrowRight", "ArrowDown", "ArrowRight", "ArrowRight"):
         page.keyboard.press(key)
-    said = room.locator(".detail .readout").inner_text()
+    said = section.locator(".detail .readout").inner_text()
     found = re.search(r"while writing .*\((\d+)\), ([\d.]+) of the attention is on .*\((\d+)\)$", said)
     assert found, said
     row, column = int(found[1]), int(found[3])
     assert (row, column) == (1, 2)
     assert float(found[2]) == pytest.approx(stored(texts["cross"])[-1, 1, 1, row, column], abs=0.006)
-    room.locator("[data-side=source] .word").nth(2).click()
-    assert "is read while writing" in room.locator(".detail .readout").inner_text()
-    room.locator("button", has_text="the source by itself").click()
-    assert room.locator(".detail h3 code").inner_text() == "enc.L1.H1"
-    room.locator(".thumb").first.click()
+    section.locator("[data-side=source] .word").nth(2).click()
+    assert "is read while writing" in section.locator(".detail .readout").inner_text()
+    section.locator("button", has_text="the source by itself").click()
+    assert section.locator(".detail h3 code").inner_text() == "enc.L1.H1"
+    section.locator(".thumb").first.click()
     assert "addr=enc.L0.H0.pattern" in page.url
     page.reload()
     page.wait_for_selector("html[data-ready=yes]")
-    assert room.locator(".detail h3 code").inner_text() == "enc.L0.H0"
+    assert section.locator(".detail h3 code").inner_text() == "enc.L0.H0"
     assert page.complaints == []
 
 
@@ -167,17 +167,17 @@ def test_no_serious_fault_in_the_alignment(look, run, tmp_path, faults, scheme):
 def test_the_words_of_both_languages_stand_in_one_map(run):
     words = read_report(run.path, [SOURCE]).words
     assert words is not None and words.trio is not None and words.trio.n <= 14
-    looker = Looker(run.path)
-    table = looker.model().enc.embedding.W_E.detach().numpy().astype(float)
+    viewer = Viewer(run.path)
+    table = viewer.model().enc.embedding.W_E.detach().numpy().astype(float)
     rows = table[list(words.token_ids)]
     cosines = rows @ rows.T / np.linalg.norm(rows, axis=1) / np.linalg.norm(rows, axis=1)[:, None]
     np.fill_diagonal(cosines, -2)
     packed = words.cosines
     shown = np.frombuffer(base64.b64decode(packed.data), packed.dtype).reshape(packed.shape)[-1]
     np.testing.assert_allclose(shown[:, 0], cosines.max(1), atol=1e-3)
-    near = near_token(looker, words.tokens[0], None)
-    assert near.tokens[0] == looker.tokenizer.token(int(np.argmax(_cosines_to(table, words.token_ids[0]))))
-    found = in_context(looker, SOURCE, 1, None)
+    near = near_token(viewer, words.tokens[0], None)
+    assert near.tokens[0] == viewer.tokenizer.token(int(np.argmax(_cosines_to(table, words.token_ids[0]))))
+    found = in_context(viewer, SOURCE, 1, None)
     contextual = run.embed([SOURCE])[0]
     assert found.tokens == tuple(contextual.tokens) and found.layers == tuple(contextual.layers)
 

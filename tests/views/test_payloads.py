@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qkv.views.packed import Packed, carried, embed, pack, parted, to_json, wire
 from qkv.views.payloads import VERSION, Fact
+from qkv.views.report.packed import Packed, carried, embed, pack, parted, to_json, wire
 
 
 def unpacked(packed: Packed) -> np.ndarray:
@@ -73,6 +73,6 @@ def test_what_a_page_carries_is_its_words_to_read_and_its_numbers_without_loss()
 
 
 def test_payload_version_is_the_one_that_the_modules_read():
-    from qkv.views.bundle import static_text
+    from qkv.views.report.bundle import static_text
 
     assert f"const VERSION = {VERSION};" in static_text("version.js")

@@ -1,4 +1,4 @@
-"""Images in the attention room: those that the run keeps, patch by patch, every number the model's own."""
+"""Images in the attention section: those that the run keeps, patch by patch, every number the model's own."""
 
 import base64
 import gzip
@@ -14,10 +14,10 @@ import qkv
 from qkv.errors import UserError
 from qkv.models.layout import Patches
 from qkv.randomness import generator
-from qkv.views.asking import Desk
-from qkv.views.looker import Looker
-from qkv.views.pictures import _frame
-from qkv.views.report import read_report, write_report
+from qkv.views.live.asking import Desk
+from qkv.views.report.report import read_report, write_report
+from qkv.views.sections.pictures import _frame
+from qkv.views.viewer import Viewer
 
 
 def write_idx(path: Path, values: np.ndarray) -> None:
@@ -55,7 +55,7 @@ def pooled_rows(run, texts):
     picture = texts[0].picture
     pixels = torch.from_numpy(unpacked(picture.pixels).astype("u1").transpose(2, 0, 1))[None]
     with torch.inference_mode():
-        _, record = Looker(run.path).model().forward_recorded(pixels)
+        _, record = Viewer(run.path).model().forward_recorded(pixels)
     patterns = torch.stack([record[f"L{layer}.pattern"][0] for layer in range(2)])
     rows = patterns[:, :, 0] if picture.pooled == "class" else patterns.mean(2)
     return rows[:, :, picture.before :].numpy()
@@ -72,7 +72,7 @@ def test_validation_images_are_kept_and_shown_with_their_class(run, texts):
 
 
 def test_a_live_page_of_images_answers_about_matrices_and_no_texts(run):
-    desk = Desk(Looker(run.path))
+    desk = Desk(Viewer(run.path))
     assert desk.can == ("matrix",)
     with pytest.raises(UserError, match="reads images and no text"):
         run.attention("a text")
@@ -89,34 +89,34 @@ def test_the_grid_lies_where_the_middles_of_the_patches_are():
 @pytest.mark.browser
 def test_a_patch_asks_and_its_numbers_are_the_models(look, run, texts, tmp_path):
     page = look(write_report(run.path, tmp_path / "r.html"), fragment="#addr=L1.H1.pattern")
-    room = page.locator("#attention")
+    section = page.locator("#attention")
     expected = pooled_rows(run, texts)[1, 1]
     whose = "the class token" if texts[0].picture.before else "the mean over patches"
-    said = room.locator(".detail .readout").inner_text()
+    said = section.locator(".detail .readout").inner_text()
     name, row, column, share = re.match(r"(.*) reads patch (\d),(\d) ([\d.]+)", said).groups()
     assert name == whose and int(row) * 2 + int(column) == expected.argmax()
     assert float(share) == pytest.approx(expected.max(), abs=0.006)
-    heat = room.locator(".detail .raster[aria-label*='by patch']")
+    heat = section.locator(".detail .raster[aria-label*='by patch']")
     heat.focus()
     for key in ("ArrowRight", "ArrowDown", "ArrowRight"):
         page.keyboard.press(key)
-    said = room.locator(".detail .readout").inner_text()
+    said = section.locator(".detail .readout").inner_text()
     assert said.startswith(f"{whose} gives ") and said.endswith("to patch 1,1")
     assert float(said.split()[-7]) == pytest.approx(expected[3], abs=0.006)
-    room.locator(".over").focus()
+    section.locator(".over").focus()
     page.keyboard.press("ArrowRight")
-    assert room.locator(".detail .readout").inner_text().startswith("patch 0,0 reads patch ")
-    room.locator("button", has_text="who reads it").click()
-    assert room.locator(".detail .readout").inner_text().startswith("patch 0,0 is read by patch ")
-    room.locator("button", has_text="received in all").click()
+    assert section.locator(".detail .readout").inner_text().startswith("patch 0,0 reads patch ")
+    section.locator("button", has_text="who reads it").click()
+    assert section.locator(".detail .readout").inner_text().startswith("patch 0,0 is read by patch ")
+    section.locator("button", has_text="received in all").click()
     heat.focus()
     page.keyboard.press("ArrowDown")
-    told = re.match(r"patch (\d),(\d) receives ([\d.]+) in all", room.locator(".detail .readout").inner_text())
+    told = re.match(r"patch (\d),(\d) receives ([\d.]+) in all", section.locator(".detail .readout").inner_text())
     received = unpacked(texts[0].received)[-1, 1, 1][int(told[1]) * 2 + int(told[2]) + texts[0].picture.before]
     assert told[3] == f"{received:.3g}"
-    room.locator("button", has_text="validation image 2").click()
-    assert "of class 2, taken for" in room.locator("figcaption").first.inner_text()
-    assert room.locator(".photograph canvas").first.evaluate("(c) => [c.width, c.height]") == [6, 9]
+    section.locator("button", has_text="validation image 2").click()
+    assert "of class 2, taken for" in section.locator("figcaption").first.inner_text()
+    assert section.locator(".photograph canvas").first.evaluate("(c) => [c.width, c.height]") == [6, 9]
     assert page.complaints == []
 
 

@@ -1,4 +1,4 @@
-"""The Playground room: a small run goes on in the page from its own weights, and comes back as safetensors."""
+"""The Playground section: a small run goes on in the page from its own weights, and comes back as safetensors."""
 
 import json
 import math
@@ -12,9 +12,9 @@ from safetensors.numpy import load_file, save_file
 
 from qkv.models import build
 from qkv.models.matrices import Catalogue
-from qkv.views.bundle import static_text
-from qkv.views.play_room import LARGEST
-from qkv.views.report import read_report, write_report
+from qkv.views.report.bundle import static_text
+from qkv.views.report.report import read_report, write_report
+from qkv.views.sections.training_in_page import LARGEST
 
 TEXTBOOK = {"positions": "learned", "norm": "layer", "norm_eps": 1e-5, "mlp": "gelu"}
 PAGE = Path(__file__).parents[2] / "docs" / "playground" / "index.html"
@@ -41,25 +41,27 @@ def loss_of(run, weights, text):
 
 
 def test_a_small_run_travels_bit_for_bit(small):
-    room = read_report(small.folder).play
-    assert room.tokens == tuple(small.tokenizer.token(i) for i in range(small.tokenizer.d_vocab))
-    assert room.step == 1000 and room.weights.keys() == small.last.keys()
+    section = read_report(small.folder).play
+    assert section.tokens == tuple(small.tokenizer.token(i) for i in range(small.tokenizer.d_vocab))
+    assert section.step == 1000 and section.weights.keys() == small.last.keys()
     import base64
 
-    for address, packed in room.weights.items():
+    for address, packed in section.weights.items():
         assert base64.b64decode(packed.data) == small.last[address].astype("<f4").tobytes()
 
 
 def test_the_changes_of_a_run_travel_with_its_settings(make):
     changes = ("L0.W_K=share(L0.W_Q)", "L1.W_K=share(L1.W_Q)")
-    room = read_report(make(layout=TEXTBOOK, d_model=32, d_head=8, d_mlp=64, n_layers=2, changes=changes).folder).play
-    assert room.settings["changes"] == ", ".join(changes)
+    section = read_report(
+        make(layout=TEXTBOOK, d_model=32, d_head=8, d_mlp=64, n_layers=2, changes=changes).folder
+    ).play
+    assert section.settings["changes"] == ", ".join(changes)
 
 
 def test_a_large_run_does_not_travel_and_the_limit_is_said_once(make):
     run = make(d_model=96, d_head=24, d_mlp=384, n_layers=3)
-    room = read_report(run.folder).play
-    assert room.parameters > LARGEST and room.weights is None
+    section = read_report(run.folder).play
+    assert section.parameters > LARGEST and section.weights is None
     assert int(re.search(r"LARGEST = (\d+);", static_text("fits.js"))[1]) == LARGEST
     assert "qkv-playground" not in write_report(run.folder).read_text("utf-8").split("<script>")[0]
 
@@ -107,7 +109,7 @@ def test_a_run_goes_on_in_the_page_and_comes_back(look, small, serving, tmp_path
     with page.expect_download() as waiting:
         frame.locator("[data-save=b]").click()  # its W_E is frozen
     assert np.array_equal(load_file(waiting.value.path())["W_E"], small.last["W_E"].astype(np.float32))
-    shot(page, f"play-room-{host}")
+    shot(page, f"play-section-{host}")
     frame.evaluate("() => void document.querySelector('button.play').click()")
     frame.wait_for_function(f"(n) => {RACE}.taken > n + 5", arg=5)
     frame.locator("button.play").focus()

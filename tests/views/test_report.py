@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 
 from qkv.errors import RunFolderError, UserError
-from qkv.folder import RunFolder, link, sha256_of
-from qkv.inspection.answers_loss import among
+from qkv.folder.run_folder import RunFolder, link, sha256_of
+from qkv.inspection.answers.loss import among
 from qkv.tasks import find_task
 from qkv.telemetry import Telemetry
-from qkv.views.origins import head_facts
-from qkv.views.payloads import Baseline, Fact, LossRoom
-from qkv.views.report import read_report, write_report
-from qkv.views.verdict import verdict
+from qkv.views.payloads import Baseline, Fact, LossSection
+from qkv.views.report.origins import head_facts
+from qkv.views.report.report import read_report, write_report
+from qkv.views.sections.verdict import verdict
 
 BAD = "</script><img src=x onerror=alert(1)><!--\u2028 '\"&"
 
@@ -108,7 +108,7 @@ def test_shown_rows_are_those_of_the_table_bit_for_bit(run_folder):
 
 
 def test_the_rows_that_moved_furthest_are_among_those_drawn(run_folder, monkeypatch):
-    monkeypatch.setattr("qkv.views.rows.N_POINTS", 5)
+    monkeypatch.setattr("qkv.views.sections.token_rows.N_POINTS", 5)
     rows = read_report(run_folder.folder).rows
     ids = np.frombuffer(base64.b64decode(rows.token_ids.data), "<i4")
     moved = {row.token_id for row in rows.shown if row.why == "moved"}
@@ -151,7 +151,7 @@ def test_without_a_null_nothing_stands_in_for_it(make):
 def test_a_judged_run_is_told_by_its_metric_in_title_and_answers_alike():
     line = Baseline(name="majority", label="the commonest class", meaning="", nats=0.69, bits_per_byte=None)
     curve = {"train_steps": (), "train": (), "val_steps": (20,), "val": (0.68,), "last": 0.68}
-    loss = LossRoom(**curve, best_step=20, best=0.68, baselines=(line,))
+    loss = LossSection(**curve, best_step=20, best=0.68, baselines=(line,))
     interval = {"accuracy": 0.52, "accuracy_interval": (0.48, 0.56), "baselines": {"majority": 0.51, "tfidf": 0.82}}
     words = among(find_task("classify"), interval)
     said = verdict(loss, "the class of text", 20, "accuracy 0.52", words)
@@ -176,7 +176,7 @@ def test_the_title_says_where_counting_stands(best, words):
         for name, nats in (("uniform", 7.593), ("bigram", 4.318), ("ngram", 3.478), ("xz", 3.617))
     )
     curve = {"train_steps": (), "train": (), "val_steps": (727,), "val": (best,), "last": best}
-    said = verdict(LossRoom(**curve, best_step=727, best=best, baselines=lines), "the next token of text", 727)
+    said = verdict(LossSection(**curve, best_step=727, best=best, baselines=lines), "the next token of text", 727)
     assert said.endswith(f"nats: {words}")
 
 
@@ -223,7 +223,7 @@ def test_of_damaged_files_a_page_says_so_and_shows_the_others(make, tmp_path):
 
 
 @pytest.mark.browser
-def test_what_is_not_whole_stands_above_the_rooms(look, make, tmp_path):
+def test_what_is_not_whole_stands_above_the_sections(look, make, tmp_path):
     run = make()
     path = run.folder / "telemetry.sqlite"
     spoil(path)
@@ -296,7 +296,7 @@ def test_home_folder_is_not_told(run_folder, tmp_path, monkeypatch):
 
 
 def test_answers_come_from_the_reading_in_its_order(run_folder):
-    from qkv.inspection.reading import read
+    from qkv.inspection.answers.reading import read
 
     answers = read(run_folder.folder)
     notes = read_report(run_folder.folder).answers

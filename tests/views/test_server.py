@@ -21,15 +21,15 @@ from safetensors.torch import load_file
 from qkv.cli import main
 from qkv.errors import RunFolderError, UserError
 from qkv.telemetry import Store
-from qkv.views.asking import Desk, Question
-from qkv.views.follow import CREDIT, SHARE, Purse, pulse_of
-from qkv.views.heads import head_notes
-from qkv.views.long import LongText, largest_in_blocks
-from qkv.views.looker import Looker
-from qkv.views.packed import pack, wire
-from qkv.views.rooms import Rooms
-from qkv.views.server import Page, _answer
-from qkv.views.serving import _listen, _names, serve
+from qkv.views.live.asking import Desk, Question
+from qkv.views.live.follow import CREDIT, SHARE, Purse, pulse_of
+from qkv.views.live.server import Page, _answer
+from qkv.views.live.serving import _listen, _names, serve
+from qkv.views.report.packed import pack, wire
+from qkv.views.report.page_sections import Sections
+from qkv.views.sections.heads import head_notes
+from qkv.views.sections.long_text import LongText, largest_in_blocks
+from qkv.views.viewer import Viewer
 
 TEXT = "the day and the night"
 
@@ -72,7 +72,7 @@ def opened(data):
 
 
 def patterns(run, text, step=1000):
-    """[layer, head, query_pos, key_pos] of the run's weights at a step, by the models room alone."""
+    """[layer, head, query_pos, key_pos] of the run's weights at a step, by the models section alone."""
     from qkv.models import build
     from qkv.models.matrices import Catalogue
 
@@ -92,7 +92,7 @@ def test_page_modules_and_payload_come_from_the_server(server, run_folder):
     status, payload, _ = get(server, "/payload")
     assert status == 200 and json.loads(payload)["host"] == {
         "kind": "page",
-        "can": list(Desk(Looker(run_folder.folder)).can),
+        "can": list(Desk(Viewer(run_folder.folder)).can),
     }
 
 
@@ -181,7 +181,7 @@ def test_unknown_questions_and_bodies_are_told_too(server):
     assert ask(server, "attentions")[0] == 422
     assert get(server, "/ask/attention", "POST", b"{")[0] == 422
     assert get(server, "/ask/attention", "POST", b"[1]")[0] == 422
-    assert get(server, "/rooms?names=loss,secrets")[0] == 422
+    assert get(server, "/sections?names=loss,secrets")[0] == 422
 
 
 def test_off_loopback_nobody_gets_in_without_the_token(run_folder, serving):
@@ -272,8 +272,8 @@ def test_the_page_follows_within_two_seconds(make, serving):
             written = time.monotonic()
             assert pulse() == dataclasses.asdict(pulse_of(run.folder)) | {"step": 1001, "loss": 1.5}
         assert time.monotonic() - written < 2
-        _, rooms, _ = get(port, "/rooms?names=loss")
-        assert json.loads(rooms)["loss"]["train_steps"][-1] == 1001
+        _, sections, _ = get(port, "/sections?names=loss")
+        assert json.loads(sections)["loss"]["train_steps"][-1] == 1001
         connection.close()
     finally:
         assert list(server) == []
@@ -302,31 +302,31 @@ def test_reading_again_waits_until_what_was_read_is_paid_for():
     assert purse.wait == pytest.approx(rest)
 
 
-def test_rooms_of_a_training_wait_for_each_other_and_those_of_a_finished_run_do_not(run_folder):
+def test_sections_of_a_training_wait_for_each_other_and_those_of_a_finished_run_do_not(run_folder):
     page = Page(run_folder.folder)
     assert page.pulse.finished
-    assert page.rooms(["loss", "map"]).keys() == {"wait", "kept", "loss", "map"}
+    assert page.sections(["loss", "map"]).keys() == {"wait", "kept", "loss", "map"}
     page.pulse = dataclasses.replace(page.pulse, finished=False)
     page.purse = Purse(cost=itertools.count().__next__)  # a second each
-    first = page.rooms(["loss", "map"])
+    first = page.sections(["loss", "map"])
     assert first.keys() == {"wait", "kept", "loss"} and first["wait"] > 100
-    assert page.rooms(["map"]).keys() == {"wait", "kept"}
+    assert page.sections(["map"]).keys() == {"wait", "kept"}
 
 
-def test_rooms_come_with_the_steps_whose_weights_are_there_now(make):
+def test_sections_come_with_the_steps_whose_weights_are_there_now(make):
     run = make()
     (run.folder / "manifest.json").unlink()
     page = Page(run.folder)
-    assert page.rooms(["samples"])["kept"] == [0, 1, 4, 16, 64, 256, 1000]
+    assert page.sections(["samples"])["kept"] == [0, 1, 4, 16, 64, 256, 1000]
     shutil.rmtree(run.folder / "checkpoints" / "step-00000004")
-    assert page.rooms(["samples"])["kept"] == [0, 1, 16, 64, 256, 1000]
+    assert page.sections(["samples"])["kept"] == [0, 1, 16, 64, 256, 1000]
 
 
 def test_a_page_forgets_the_steps_that_a_rollback_took_back(make):
     run = make()
     (run.folder / "manifest.json").unlink()
     page, text = Page(run.folder), "the day and the night, " * 12
-    drifts = lambda: page.rooms(["map"])["map"].values["drift"].data  # noqa: E731
+    drifts = lambda: page.sections(["map"])["map"].values["drift"].data  # noqa: E731
     page.purse = Purse(cost=lambda: 0.0)
     asked = {"text": text, "step": 256, "position": 40}
     before, reads = drifts(), [page.desk.answer("line", asked).reads.data]
@@ -336,10 +336,10 @@ def test_a_page_forgets_the_steps_that_a_rollback_took_back(make):
         for step in range(544, 1100, 32):
             store.add_values(step, "drift", ["L0.W_Q", "L1.W_Q"], [7.0, 8.0])
     save_file(run.start, run.folder / "checkpoints" / "step-00000256" / "model.safetensors")
-    with Rooms(run.folder) as fresh:
+    with Sections(run.folder) as fresh:
         assert drifts() == fresh.map().values["drift"].data != before
     reads.append(page.desk.answer("line", asked).reads.data)
-    assert reads[0] != reads[1] == Desk(Looker(run.folder)).answer("line", asked).reads.data
+    assert reads[0] != reads[1] == Desk(Viewer(run.folder)).answer("line", asked).reads.data
 
 
 def test_a_page_that_was_opened_before_the_tokenizer_was_written_can_be_asked_when_it_is(make):
@@ -360,7 +360,7 @@ def test_a_page_shows_the_run_that_is_in_its_folder_now(make):
     first = make()
     page = Page(first.folder)
     before, told = page.payload(), pulse_of(first.folder)
-    page.rooms(["map", "grid"])
+    page.sections(["map", "grid"])
     shutil.rmtree(first.folder)
     assert page.desk is None and pulse_of(first.folder).edition == ""
     with pytest.raises(RunFolderError, match="not there"):
@@ -368,14 +368,14 @@ def test_a_page_shows_the_run_that_is_in_its_folder_now(make):
     with pytest.raises(RunFolderError, match="not there"):  # and not that its model cannot be shown a text
         _answer(page, "attention", b'{"text": "the day"}')
     second = make(n_layers=2, seed=11, rare="€%")
-    payload, rooms = page.payload(), page.rooms(["map", "grid"])
+    payload, sections = page.payload(), page.sections(["map", "grid"])
     assert pulse_of(second.folder).edition not in (told.edition, "")
-    assert page.desk.looker.config.model.sizes.n_layers == 2
-    assert page.desk.looker.tokenizer.d_vocab == second.tokenizer.d_vocab == first.tokenizer.d_vocab + 1
+    assert page.desk.viewer.config.model.sizes.n_layers == 2
+    assert page.desk.viewer.tokenizer.d_vocab == second.tokenizer.d_vocab == first.tokenizer.d_vocab + 1
     assert payload.run.sizes["n_layers"] == 2 and before.run.sizes["n_layers"] == 3
-    with Rooms(second.folder) as fresh:
-        assert rooms["map"] == payload.map == fresh.map()
-        assert rooms["grid"] == payload.grid == fresh.grid()
+    with Sections(second.folder) as fresh:
+        assert sections["map"] == payload.map == fresh.map()
+        assert sections["grid"] == payload.grid == fresh.grid()
 
 
 def test_a_page_that_is_opened_again_reads_only_news(run_folder):
@@ -383,13 +383,13 @@ def test_a_page_that_is_opened_again_reads_only_news(run_folder):
     first = page.payload()
     held = dict(page._memory[1]._held)
     assert held and page.payload().map == first.map
-    assert page.rooms(["map"])["map"] == first.map and page._memory[1]._held.keys() == held.keys()
+    assert page.sections(["map"])["map"] == first.map and page._memory[1]._held.keys() == held.keys()
 
 
 def test_tiles_and_lines_of_a_long_text_are_the_whole_patterns(run_folder):
-    looker = Looker(run_folder.folder)
+    viewer = Viewer(run_folder.folder)
     text = ("the day and the night, " * 3)[:60]
-    long = LongText(looker, looker.words(text, 2048), None)
+    long = LongText(viewer, viewer.words(text, 2048), None)
     expected = patterns(run_folder, text)
     for layer, head in ((0, 0), (2, 3)):
         np.testing.assert_allclose(long.pattern(layer, head), expected[layer, head], atol=1e-6)
@@ -407,9 +407,9 @@ def test_tiles_and_lines_of_a_long_text_are_the_whole_patterns(run_folder):
 
 
 def test_notes_of_a_long_text_are_those_of_the_whole_patterns(run_folder):
-    looker = Looker(run_folder.folder)
+    viewer = Viewer(run_folder.folder)
     text = ("the day and the night, " * 3)[:61]
-    long = LongText(looker, looker.words(text, 2048), None, ("L*.W_Q=scale(60)",))  # rows far from even
+    long = LongText(viewer, viewer.words(text, 2048), None, ("L*.W_Q=scale(60)",))  # rows far from even
     notes, heads = long.overview("x").heads, range(4)
     whole = [n for at in range(3) for n in head_notes(at, np.stack([long.pattern(at, head) for head in heads]), True)]
     assert [(n.layer, n.head, n.shares) for n in notes] == [(n.layer, n.head, n.shares) for n in whole]

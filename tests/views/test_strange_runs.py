@@ -7,8 +7,8 @@ import shutil
 import pytest
 
 import qkv
-from qkv.folder import link
-from qkv.views.report import read_report, write_report
+from qkv.folder.run_folder import link
+from qkv.views.report.report import read_report, write_report
 
 LONG = "a" * 90
 TURNED = "\u202eevil"
@@ -51,7 +51,7 @@ def test_words_that_a_language_knows_are_shown_as_themselves(look, strange):
 
 @pytest.mark.browser
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_one_long_word_breaks_no_room(look, strange, scheme):
+def test_one_long_word_breaks_no_section(look, strange, scheme):
     page = look(strange, width=400, scheme=scheme)
     page.evaluate("document.querySelectorAll('details').forEach((d) => (d.open = true))")
     assert page.evaluate("document.documentElement.scrollWidth") == 400

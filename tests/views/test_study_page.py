@@ -2,10 +2,10 @@
 
 import re
 
-from qkv.studies.statistics import how_exact
-from qkv.views.forest import forest_svg
-from qkv.views.study_page import answer_text, study_page
-from qkv.views.study_room import effort, study_room
+from qkv.studies.verdict.statistics import how_exact
+from qkv.views.study.forest import forest_svg
+from qkv.views.study.page import answer_text, study_page
+from qkv.views.study.section import effort, study_section
 
 ROWS = [
     {"arm": "frozen", "role": "tune", "replicate": 1, "lr": 0.01, "diverged": False, "loss": 2.6},
@@ -68,9 +68,9 @@ def test_rows_that_are_empty_for_want_of_time_are_named_in_one_place(verdict):
     ]  # fmt: skip
     assert "| begun |" in text and "| not begun |" not in text
     assert "| not begun |" in answer_text(found | {"not_reached": []}), "nothing is hidden where all was reached"
-    room = study_room(found)
-    assert [effect.name for effect in room.effects] == ["frozen - trained", "there"]
-    assert [arm.name for arm in room.arms] == ["frozen", "begun"] and "gone" in room.not_reached[-1]
+    section = study_section(found)
+    assert [effect.name for effect in section.effects] == ["frozen - trained", "there"]
+    assert [arm.name for arm in section.arms] == ["frozen", "begun"] and "gone" in section.not_reached[-1]
 
 
 def test_intervals_of_few_replicates_are_said_to_be_of_another_kind():
@@ -88,11 +88,11 @@ def test_effects_told_side_by_side_stand_in_one_table_with_their_intervals(verdi
         "rows": [["W_Q", [first["name"], other["name"]]], ["W_K", ["missing"] * 2]],
     }
     more = {"columns": ["frozen"], "rows": [["W_Q", [first["name"]]], ["W_V", [first["name"]]]]}
-    assert study_room(file).accounts == () and study_room(file | {"accounts": None}).accounts == ()
-    assert study_room(file | {"accounts": told}).accounts == (), "one row is no comparison"
-    room = study_room(file | {"accounts": more})
+    assert study_section(file).accounts == () and study_section(file | {"accounts": None}).accounts == ()
+    assert study_section(file | {"accounts": told}).accounts == (), "one row is no comparison"
+    section = study_section(file | {"accounts": more})
     unit, cells = first["unit"], "0.120 (0.080 to 0.160)"
-    assert room.accounts == ((unit, "frozen"), ("W_Q", cells), ("W_V", cells))
+    assert section.accounts == ((unit, "frozen"), ("W_Q", cells), ("W_V", cells))
     assert f"| W_V | {cells} |" in answer_text(file | {"accounts": more})
 
 

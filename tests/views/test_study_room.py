@@ -1,4 +1,4 @@
-"""The room of a study: what its folder tells, with intervals from its own log, and nothing that is not there."""
+"""The section of a study: what its folder tells, with intervals from its own log, and nothing that is not there."""
 
 import json
 
@@ -7,11 +7,11 @@ import pytest
 from scipy import stats
 
 from qkv.errors import RunFolderError, UserError
+from qkv.views.live.serving import shown_of
 from qkv.views.payloads import Host
-from qkv.views.serving import shown_of
-from qkv.views.study_page import write_study_page
-from qkv.views.study_room import is_study, read_study, study_room
-from qkv.views.study_server import study_pulse
+from qkv.views.study.page import write_study_page
+from qkv.views.study.section import is_study, read_study, study_section
+from qkv.views.study.server import study_pulse
 
 CURVES = [[[10, 3.0], [20, 2.5]], [[10, 3.2], [20, 2.52]], [[10, 3.1], [20, 2.6]]]
 BAD = '</script><img src=x onerror="window.hurt=1">'
@@ -53,9 +53,9 @@ def test_only_losses_of_one_thing_share_an_axis(verdict):
         return {**verdict()["arms"][0], "name": name, "text": text, "task": task}
 
     arms = [arm("a", "text", "causal"), arm("b", "recall", "recall"), arm("c", "text", "causal")]
-    assert [a.of for a in study_room(verdict(arms=arms)).arms] == ["causal", "recall", "causal"]
+    assert [a.of for a in study_section(verdict(arms=arms)).arms] == ["causal", "recall", "causal"]
     arms = [arm("a", "text", "causal"), arm("b", "words", "causal"), arm("c", "text", "masked")]
-    assert [a.of for a in study_room(verdict(arms=arms)).arms] == ["causal, text", "causal, words", "masked"]
+    assert [a.of for a in study_section(verdict(arms=arms)).arms] == ["causal, text", "causal, words", "masked"]
 
 
 def test_curves_have_the_t_interval_of_their_own_replicates(folder):
@@ -76,9 +76,9 @@ def test_every_training_and_every_design_counts(folder):
 
 
 def test_a_verdict_without_its_log_has_a_curve_and_no_interval(verdict):
-    arm, untrained = study_room(verdict()).arms
+    arm, untrained = study_section(verdict()).arms
     assert arm.mean == (3.0, 2.5) and arm.lows == (None, None)
-    assert untrained.steps == () and study_room(verdict(seeds=3)).designs == (4, 3)
+    assert untrained.steps == () and study_section(verdict(seeds=3)).designs == (4, 3)
 
 
 def test_before_the_verdict_it_says_how_far_it_is(folder):
@@ -109,7 +109,7 @@ def test_a_pulse_changes_with_the_log_and_with_the_verdict(folder):
 
 def test_replicates_of_a_rate_are_less_the_promised_one_as_the_effect_is(verdict):
     rate = verdict()["contrasts"][0] | {"sd": None, "effect": 0.02, "values": [0.0, 0.14]}
-    assert study_room(verdict(contrasts=[rate])).effects[0].values == pytest.approx([-0.05, 0.09])
+    assert study_section(verdict(contrasts=[rate])).effects[0].values == pytest.approx([-0.05, 0.09])
 
 
 @pytest.mark.browser

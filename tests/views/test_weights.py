@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.numpy import save_file
 
-from qkv.views.weights import Snapshots, _exact, blocks_rms, matrices_room, role_of, short_kind
+from qkv.views.sections.weights import Snapshots, _exact, blocks_rms, matrices_section, role_of, short_kind
 
 HEADS = {"W_Q": 4, "W_K": 4, "W_V": 4, "W_O": 4}
 
@@ -29,9 +29,9 @@ def test_a_block_is_the_root_mean_square_of_its_weights(rows, columns, high, wid
 
 def test_pictures_show_the_weights_of_their_step(run_folder):
     snapshots = Snapshots(run_folder.folder, 1000)
-    room = matrices_room(snapshots, HEADS)
-    assert room.steps[0] == 0 and room.steps[-1] == 1000
-    picture = next(item for item in room.items if item.address == "L1.W_V")
+    section = matrices_section(snapshots, HEADS)
+    assert section.steps[0] == 0 and section.steps[-1] == 1000
+    picture = next(item for item in section.items if item.address == "L1.W_V")
     for index, step in ((0, 0), (-1, 1000)):
         weights = snapshots.read("L1.W_V", step)
         expected = blocks_rms(weights, picture.block)
@@ -44,15 +44,15 @@ def test_pictures_show_the_weights_of_their_step(run_folder):
 
 
 def test_exact_blocks_hold_the_stored_bits(run_folder):
-    room = matrices_room(Snapshots(run_folder.folder, 1000), HEADS)
-    for item in room.items:
+    section = matrices_section(Snapshots(run_folder.folder, 1000), HEADS)
+    for item in section.items:
         cut = np.ix_(item.exact.rows, item.exact.columns)
         assert values(item.exact.last).astype(np.float32).tobytes() == run_folder.last[item.address][cut].tobytes()
         assert values(item.exact.start).astype(np.float32).tobytes() == run_folder.start[item.address][cut].tobytes()
 
 
 def test_matrices_come_in_the_order_of_the_computation(run_folder):
-    addresses = [item.address for item in matrices_room(Snapshots(run_folder.folder, 1000), HEADS).items]
+    addresses = [item.address for item in matrices_section(Snapshots(run_folder.folder, 1000), HEADS).items]
     assert addresses[0] == "W_E" and addresses[-1] == "W_U"
     assert addresses[1:5] == ["L0.W_Q", "L0.W_K", "L0.W_V", "L0.W_O"]
 
@@ -60,15 +60,15 @@ def test_matrices_come_in_the_order_of_the_computation(run_folder):
 def test_what_comes_out_comes_after_the_layers(tmp_path):
     names = ("W_cls", "W_transform", "L1.W_in", "W_U", "W_E", "L0.W_Q", "W_type")
     save_file({name: np.ones((4, 4), np.float32) for name in names}, tmp_path / "model.safetensors")
-    addresses = [item.address for item in matrices_room(Snapshots(tmp_path, 0), HEADS).items]
+    addresses = [item.address for item in matrices_section(Snapshots(tmp_path, 0), HEADS).items]
     assert addresses == ["W_E", "W_type", "L0.W_Q", "L1.W_in", "W_transform", "W_U", "W_cls"]
 
 
 def test_without_a_start_there_is_no_change_and_no_invented_one(make):
     run = make(snapshots=False)
-    room = matrices_room(Snapshots(run.folder, 1000), HEADS)
-    assert room.steps == (1000,)
-    assert all(item.change is None and item.exact.start is None for item in room.items)
+    section = matrices_section(Snapshots(run.folder, 1000), HEADS)
+    assert section.steps == (1000,)
+    assert all(item.change is None and item.exact.start is None for item in section.items)
 
 
 def test_torn_and_foreign_snapshots_are_left_out(make):
@@ -78,20 +78,20 @@ def test_torn_and_foreign_snapshots_are_left_out(make):
     assert Snapshots(run.folder, 1000).steps == [0, 1, 64, 256, 1000]
 
 
-def test_no_weights_give_no_room(tmp_path):
-    assert matrices_room(Snapshots(tmp_path, None), HEADS) is None
+def test_no_weights_give_no_section(tmp_path):
+    assert matrices_section(Snapshots(tmp_path, None), HEADS) is None
 
 
 def test_pictures_fit_their_budget(run_folder):
     snapshots = Snapshots(run_folder.folder, 1000)
-    room = matrices_room(snapshots, HEADS, block_bytes=30_000)
-    assert sum(len(item.size.data) + len(item.change.data) for item in room.items) <= 30_000 * 1.05
-    assert max(max(item.size.shape[1:]) for item in room.items) <= 12
+    section = matrices_section(snapshots, HEADS, block_bytes=30_000)
+    assert sum(len(item.size.data) + len(item.change.data) for item in section.items) <= 30_000 * 1.05
+    assert max(max(item.size.shape[1:]) for item in section.items) <= 12
 
 
 def test_weights_one_by_one_fit_their_budget_and_say_what_is_not_there(run_folder):
     snapshots = Snapshots(run_folder.folder, 1000)
-    small, whole = (matrices_room(snapshots, HEADS, exact_bytes=n) for n in (150_000, 10_000_000))
+    small, whole = (matrices_section(snapshots, HEADS, exact_bytes=n) for n in (150_000, 10_000_000))
     side = len(small.items[0].exact.rows)
     assert 16 <= side < 48
     for item in small.items:

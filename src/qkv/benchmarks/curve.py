@@ -51,7 +51,7 @@ def _peer(session: Session, source: str) -> NanoGPT | None:
         return None
     from qkv.api import cache_folder
     from qkv.data.config import DataConfig, whole_source
-    from qkv.data.sources import open_source
+    from qkv.data.sources.source import open_source
     from qkv.data.split import split_source
 
     split = split_source(open_source(DataConfig(source=whole_source(source)), cache_folder()), None)

@@ -17,13 +17,13 @@ from torch import Tensor
 from qkv.models import Catalogue, ModelConfig, build
 from qkv.tasks import Task
 from qkv.tasks.batch import Batch
-from qkv.training.captured import captured
 from qkv.training.config import OptimizerConfig
+from qkv.training.distributed.ranks import ALONE
+from qkv.training.distributed.whole import Weights
 from qkv.training.dropout import make_drop
+from qkv.training.graph_replay.update import captured
 from qkv.training.optimizers import make_optimizer
 from qkv.training.precision import resolve
-from qkv.training.ranks import ALONE
-from qkv.training.weights import Weights
 
 __all__ = ["ADAMW", "gflops", "our_step", "precisions", "seconds", "their_step"]
 

@@ -16,9 +16,9 @@ from torch import Tensor
 
 from qkv.data.vectors import SUFFIXES, is_vector_file, read_vectors
 from qkv.errors import AddressError, ChangeError, SourceError, unknown
+from qkv.folder.verified import check_file
 from qkv.models.addresses import parse_address
 from qkv.models.matrices import Catalogue, Part
-from qkv.verified import check_file
 
 __all__ = ["Loader", "RunMatrix", "Stored", "stored_values"]
 

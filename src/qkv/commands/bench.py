@@ -53,9 +53,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Do it, print, and return the exit status."""
     from qkv.benchmarks import BENCHMARKS
-    from qkv.commands import screen
+    from qkv.commands.printing import screen
     from qkv.data.config import DataConfig
-    from qkv.data.sources import open_source
+    from qkv.data.sources.source import open_source
     from qkv.errors import ConfigError, unknown
 
     names = split_words([args.name]) if args.name else list(BENCHMARKS)
@@ -129,7 +129,7 @@ def positive_minutes(word: str) -> float:
 
 def _print(name: str, line: str, figures) -> None:  # noqa: ANN001
     """One table a case."""
-    from qkv.commands import screen
+    from qkv.commands.printing import screen
 
     print(f"\n{name}: {line}")
     for case in dict.fromkeys(figure.case for figure in figures):

@@ -35,7 +35,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Do it, print, and return the exit status."""
     from qkv import api
-    from qkv.commands import damaged, screen
+    from qkv.commands.printing import damaged, screen
 
     a, b = api.load(args.a, weights=args.weights), api.load(args.b, weights=args.weights)
     harm = [damaged.told(run, quietly=args.json) for run in ((a,) if a.path == b.path else (a, b))]
@@ -76,7 +76,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _figure(value: Any) -> str:
-    from qkv.commands.screen import number
+    from qkv.commands.printing.screen import number
 
     if isinstance(value, float):
         return number(value)

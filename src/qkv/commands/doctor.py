@@ -46,7 +46,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Do it, print, and return the exit status."""
     from qkv import __version__
-    from qkv.commands import screen
+    from qkv.commands.printing import screen
 
     found: dict[str, Any] = {
         "versions": {"qkv": __version__, "python": platform.python_version()}
@@ -90,16 +90,18 @@ def _native(precision: str) -> str:
     """What compiled passes there are, and where products and attention are ours in a precision."""
     import torch
 
-    from qkv.models import passes
+    from qkv.kernels import elementwise
     from qkv.training.precision import is_slower_natively, resolve
 
     machine = resolve("cpu", precision)
     if is_slower_natively(machine):
         return f"torch's operators: compiled ones make no training faster here in {precision}"
-    with passes.using(True):
-        tiles = passes.tiles_for(torch.zeros(1, dtype=torch.bfloat16)) is not None
+    with elementwise.using(True):
+        tiles = elementwise.tiles_for(torch.zeros(1, dtype=torch.bfloat16)) is not None
     kernels = dataclasses.asdict(machine.kernels) if machine.kernels else {}
-    ours = [name if limit == passes.ANY_SIZE else f"{name} up to {limit:,}" for name, limit in kernels.items() if limit]
+    ours = [
+        name if limit == elementwise.ANY_SIZE else f"{name} up to {limit:,}" for name, limit in kernels.items() if limit
+    ]
     return (
         f"native, compiled once{', and tiles for bfloat16' if tiles else ''}; measured once, in {precision}:"
         f" {', '.join(ours) or 'none'} of products (numbers of a matrix) and attention (of a head's keys) are faster"

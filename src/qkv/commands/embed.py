@@ -46,7 +46,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Do it, print, and return the exit status."""
     from qkv import api
-    from qkv.commands import screen
+    from qkv.commands.printing import screen
 
     loaded = api.load(args.run, weights=args.weights)
     if args.measures and (args.layer is not None or args.per_token):
@@ -74,7 +74,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _measures(loaded: "Run", texts: list[str], as_json: bool) -> int:
     """One line a layer: similarities, isotropy and the probe, each beside its baseline."""
-    from qkv.commands import screen
+    from qkv.commands.printing import screen
 
     found = loaded.layer_measures(texts)
     start = loaded.layer_measures(texts, at=0) if 0 in loaded.snapshots() else []
@@ -119,7 +119,7 @@ def _print(rows: "list[tuple[str, np.ndarray]]") -> None:
     """The first components of each vector, and the cosine of each two where they are few."""
     import numpy as np
 
-    from qkv.commands import screen
+    from qkv.commands.printing import screen
 
     few = len(rows) <= 12
     labels = [screen.shown(repr(label)[1:-1])[:40] for label, _ in rows]

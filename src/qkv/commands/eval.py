@@ -35,7 +35,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Do it, print, and return the exit status."""
     from qkv import api
-    from qkv.commands import screen
+    from qkv.commands.printing import screen
 
     changes = split_changes(args.change)
     loaded = api.load(args.run, weights=args.weights)
@@ -67,7 +67,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _print_places(places: "tuple[AtPosition, ...]", task: "Task") -> None:
-    from qkv.commands import screen
+    from qkv.commands.printing import screen
 
     rows = [
         (str(place.first) if place.first == place.last else f"{place.first} to {place.last}",
@@ -80,6 +80,6 @@ def _print_places(places: "tuple[AtPosition, ...]", task: "Task") -> None:
 
 
 def _interval(bounds: tuple[float, float] | None) -> str:
-    from qkv.commands.screen import number
+    from qkv.commands.printing.screen import number
 
     return "" if bounds is None else f"{number(bounds[0])} to {number(bounds[1])}"

@@ -29,7 +29,7 @@ def run(args: argparse.Namespace) -> int:
     from pathlib import Path
 
     from qkv import api
-    from qkv.commands import screen
+    from qkv.commands.printing import screen
 
     loaded = api.load(args.run, weights=args.weights)
     fit = loaded.export(args.out)

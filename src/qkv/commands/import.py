@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from qkv.errors import many, typed
 
 if TYPE_CHECKING:
-    from qkv.data.tokenizers import Tokenizer
+    from qkv.tokenizers.tokenizer import Tokenizer
 
 __all__ = ["configure", "run"]
 
@@ -38,7 +38,7 @@ def run(args: argparse.Namespace) -> int:
     from pathlib import Path
 
     from qkv import api
-    from qkv.commands import screen
+    from qkv.commands.printing import screen
     from qkv.interop.card import what_it_reads
 
     notes: list[str] = []

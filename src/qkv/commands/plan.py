@@ -43,7 +43,7 @@ def run(args: argparse.Namespace) -> int:
     """Do it, print, and return the exit status."""
     given = train.options(args)
     from qkv import api
-    from qkv.commands import screen
+    from qkv.commands.printing import screen
 
     found = api.plan(args.source or "", **given)
     if args.json:

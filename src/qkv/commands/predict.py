@@ -47,7 +47,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Do it, print, and return the exit status."""
     from qkv import api
-    from qkv.commands import screen
+    from qkv.commands.printing import screen
     from qkv.tasks import PredictOptions
 
     loaded = api.load(args.run, weights=args.weights)

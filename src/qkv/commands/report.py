@@ -21,7 +21,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Do it, print, and return the exit status."""
     from qkv import api
-    from qkv.commands import damaged, screen
+    from qkv.commands.printing import damaged, screen
 
     run = api.load(args.run)
     path = run.report(out=args.out, texts=tuple(args.text))

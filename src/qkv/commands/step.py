@@ -16,7 +16,7 @@ from qkv.commands.arguments import positive
 from qkv.errors import many
 
 if TYPE_CHECKING:
-    from qkv.inspection.onestep import Move, OneStep
+    from qkv.inspection.gradient_step import Move, OneStep
 
 __all__ = ["configure", "run"]
 
@@ -35,8 +35,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Do it, print, and return the exit status."""
     from qkv import api
-    from qkv.commands import screen
-    from qkv.commands.gradient_table import path_json, print_path
+    from qkv.commands.printing import screen
+    from qkv.commands.printing.gradient_table import path_json, print_path
 
     loaded = api.load(args.run, weights="last")
     found = loaded.step(args.text, on=args.on, rate=args.rate)
@@ -63,7 +63,7 @@ def as_json(step: "OneStep") -> dict[str, Any]:
 
 
 def _print(step: "OneStep", kind: str) -> None:
-    from qkv.commands import screen
+    from qkv.commands.printing import screen
 
     print(f"Loss of the text: {step.loss:.4f} nats per target, {many(step.n_targets, 'target')}.\n")
     print(
@@ -95,7 +95,7 @@ def _print(step: "OneStep", kind: str) -> None:
 
 
 def _own_cells(move: "Move | None", norm: float) -> list[str]:
-    from qkv.commands import screen
+    from qkv.commands.printing import screen
 
     if move is None:
         return ["", "frozen", "", "", ""]

@@ -63,7 +63,7 @@ def run(args: argparse.Namespace) -> int:
     """Do it, print, and return the exit status."""
     started = time.monotonic()
     from qkv import api
-    from qkv.commands import screen
+    from qkv.commands.printing import screen
 
     if args.name is None:
         _list(args.json)
@@ -90,7 +90,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _list(as_json: bool) -> None:
     """The questions, in order of priority."""
-    from qkv.commands import screen
+    from qkv.commands.printing import screen
     from qkv.studies import questions
 
     if as_json:
@@ -120,10 +120,10 @@ class _Line:
 
 def _print(verdict: Mapping[str, Any]) -> None:
     """What counting knows, the sentence with its condition, then what it rests on."""
-    from qkv.commands import screen
+    from qkv.commands.printing import screen
     from qkv.studies.counting import counting_words
-    from qkv.views.study_page import ARM_COLUMNS, EFFECT_COLUMNS, arm_cells, as_shown, effect_cells, expectations
-    from qkv.views.study_room import accounts_table
+    from qkv.views.study.page import ARM_COLUMNS, EFFECT_COLUMNS, arm_cells, as_shown, effect_cells, expectations
+    from qkv.views.study.section import accounts_table
 
     verdict = as_shown(verdict)
     print(counting_words(verdict))

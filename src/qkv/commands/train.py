@@ -179,7 +179,7 @@ def run(args: argparse.Namespace) -> int:
         return processes.launch(args.typed, n)
     processes.end_with_starter()
     from qkv import api
-    from qkv.commands import outcome, progress, screen
+    from qkv.commands.printing import outcome, progress, screen
 
     if not processes.is_first():
         api.train(args.source or "", started=started, **given)

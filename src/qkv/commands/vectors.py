@@ -53,7 +53,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Do it, print, and return the exit status."""
-    from qkv.commands import screen
+    from qkv.commands.printing import screen
     from qkv.errors import UserError
 
     given = {name: getattr(args, name) for name in _TRAINING if getattr(args, name) is not None}
@@ -96,7 +96,7 @@ def _train(source: str, out: Path, given: dict[str, int]) -> tuple[int, str]:
     from qkv.api import cache_folder
     from qkv.data.config import DataConfig
     from qkv.data.skipgram import SkipGram, train_vectors
-    from qkv.data.sources import open_source
+    from qkv.data.sources.source import open_source
 
     opened = open_source(DataConfig(source=source), cache_folder())
     part = opened.published.train_name if opened.published else ""
@@ -122,7 +122,7 @@ def _vectors(path: Path) -> "Vectors":
 
 
 def _print_analogies(sections: "list[Section] | None") -> None:
-    from qkv.commands import screen
+    from qkv.commands.printing import screen
 
     if sections is None:
         return

@@ -36,7 +36,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Do it, print, and return the exit status."""
     from qkv import api
-    from qkv.commands import screen
+    from qkv.commands.printing import screen
 
     given = {"updates": None} if args.all else {} if args.updates is None else {"updates": args.updates}
     verdict = api.verify(args.run, seed=args.seed, **given)

@@ -27,7 +27,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Do it, print, and return the exit status."""
-    from qkv.views.serving import serve
+    from qkv.views.live.serving import serve
 
     serve(
         args.run, host=args.host, port=args.port, beside=args.beside, say=lambda sentence: print(sentence, flush=True)

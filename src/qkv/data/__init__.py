@@ -7,7 +7,7 @@ train_window, val_windows           windows of tokens as pure functions of their
 baselines(corpus) -> Baselines      unigram, bigram, Kneser-Ney, xz
 """
 
-from qkv.data.baselines import Baselines, baselines
+from qkv.data.baseline.text import Baselines, baselines
 from qkv.data.config import DataConfig
 from qkv.data.corpus import Corpus, load_corpus
 from qkv.data.packing import (
@@ -19,10 +19,10 @@ from qkv.data.packing import (
     val_windows,
     window_documents,
 )
-from qkv.data.sources import Chunk, Source, open_source
+from qkv.data.sources.source import Chunk, Source, open_source
 from qkv.data.split import Part, Split, split_source
-from qkv.data.tokenizers import KINDS, Tokenizer, fit_tokenizer, load_tokenizer, vocabulary_law
-from qkv.data.tokens import Tokens, id_type
+from qkv.tokenizers.tokenizer import KINDS, Tokenizer, fit_tokenizer, load_tokenizer, vocabulary_law
+from qkv.tokenizers.tokens import Tokens, id_type
 
 __all__ = [
     "KINDS",

@@ -25,9 +25,10 @@ def cache_key(*parts: object) -> str:
 
 @once
 def _code() -> str:
-    """Hash of the modules of this room, any of which may decide what is kept, and the version of the library."""
+    """Hash of the modules of data and tokenizers, any of which may decide what is kept, and the library's version."""
     digest = hashlib.sha256(tokenizers.__version__.encode())
-    for path in sorted(Path(__file__).parent.glob("*.py")):
+    rooms = (Path(__file__).parent, Path(__file__).parents[1] / "tokenizers")
+    for path in sorted(path for room in rooms for path in room.rglob("*.py")):
         digest.update(path.read_bytes())
     return digest.hexdigest()
 

@@ -16,16 +16,16 @@ from typing import Any
 
 from qkv.data.caching import cache_key, read_cached, write_cached
 from qkv.data.config import DataConfig
-from qkv.data.encoders import most_workers
-from qkv.data.fitting import FITTED_SAMPLE
-from qkv.data.lost import charge_nats
-from qkv.data.sampling import evenly, held, sampled
-from qkv.data.sources import Chunk, Source, open_source, open_validation
+from qkv.data.sources.sampling import evenly, held, sampled
+from qkv.data.sources.source import Chunk, Source, open_source, open_validation
 from qkv.data.split import Part, Split, split_source
-from qkv.data.tokenising import IN_MEMORY_BYTES, keep_tokens, kept_tokens, tokenise, whole_words
-from qkv.data.tokenizers import KINDS, Tokenizer, fit_tokenizer, load_tokenizer, vocabulary_law
-from qkv.data.tokens import Tokens
+from qkv.data.tokenizing import IN_MEMORY_BYTES, keep_tokens, kept_tokens, tokenise, whole_words
 from qkv.errors import ConfigError, SourceError, StorageError, unknown
+from qkv.tokenizers.encoders import most_workers
+from qkv.tokenizers.fitting import FITTED_SAMPLE
+from qkv.tokenizers.lossy_charge import charge_nats
+from qkv.tokenizers.tokenizer import KINDS, Tokenizer, fit_tokenizer, load_tokenizer, vocabulary_law
+from qkv.tokenizers.tokens import Tokens
 
 __all__ = ["Corpus", "fitted_tokenizer", "joined_hash", "load_corpus", "measured_on"]
 

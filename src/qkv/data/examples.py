@@ -14,14 +14,14 @@ import numpy as np
 
 from qkv.data.caching import cache_key
 from qkv.data.config import DataConfig
-from qkv.data.copies import Sketches, group_copies, sketch
 from qkv.data.corpus import fitted_tokenizer, joined_hash
+from qkv.data.dedup import Sketches, group_copies, sketch
 from qkv.data.labelled import LabelledTexts, check_classes, class_order, read_labelled
-from qkv.data.sources import Chunk
+from qkv.data.sources.source import Chunk
 from qkv.data.split import Part, Split, repeated
-from qkv.data.tokenizers import Tokenizer
-from qkv.data.tokens import Tokens, id_type
 from qkv.errors import SourceError
+from qkv.tokenizers.tokenizer import Tokenizer
+from qkv.tokenizers.tokens import Tokens, id_type
 
 __all__ = ["Examples", "Labelled", "hold_out", "load_examples"]
 

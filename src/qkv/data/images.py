@@ -20,11 +20,11 @@ from pathlib import Path
 import numpy as np
 
 from qkv.data.config import ImageOptions
-from qkv.data.picture_files import CLASS_SUFFIXES, class_folders, listed, read_classes
-from qkv.data.published import Role, role_of
-from qkv.data.signatures import refuse_pointer
+from qkv.data.sources.image_files import CLASS_SUFFIXES, class_folders, listed, read_classes
+from qkv.data.sources.published import Role, role_of
 from qkv.data.split import repeated
 from qkv.errors import SourceError
+from qkv.signatures import refuse_pointer
 
 __all__ = ["ImageSet", "Images", "holds_images", "is_idx_name", "load_images", "read_idx"]
 

@@ -14,11 +14,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from qkv.data.config import DataConfig
-from qkv.data.published import Published, given_inside, published
-from qkv.data.reading import examine, missing_file, read_text, sniff, whole_characters
-from qkv.data.sources import files_below, source_name
-from qkv.data.tables import TableFormat, columns_of, is_table, numbered_rows, table_format
-from qkv.errors import SourceError, many, nearest
+from qkv.data.sources.published import Published, given_inside, published
+from qkv.data.sources.reading import examine, read_text, sniff
+from qkv.data.sources.source import files_below, source_name
+from qkv.data.sources.tables import TableFormat, columns_of, is_table, numbered_rows, table_format
+from qkv.errors import SourceError, many, missing_file, nearest
+from qkv.tokenizers.encoding import whole_characters
 
 __all__ = ["LabelledTexts", "check_classes", "class_order", "read_labelled"]
 

@@ -10,9 +10,9 @@ from functools import lru_cache
 
 import numpy as np
 
-from qkv.data.tokens import Tokens
 from qkv.errors import SourceError
 from qkv.randomness import Permutation, generator
+from qkv.tokenizers.tokens import Tokens
 
 __all__ = [
     "check_window",

@@ -16,13 +16,13 @@ from pathlib import Path
 import numpy as np
 
 from qkv.data.config import DataConfig
-from qkv.data.fitting import FITTED_SAMPLE
-from qkv.data.reading import examine, missing_file, read_text
-from qkv.data.sources import Chunk, Source, source_name, whole_documents
+from qkv.data.sources.reading import examine, read_text
+from qkv.data.sources.source import Chunk, Source, source_name, whole_documents
 from qkv.data.split import Split, repeated, split_source
-from qkv.data.tokenizers import KINDS, Tokenizer, fit_tokenizer, load_tokenizer, vocabulary_law
-from qkv.data.tokens import Tokens, id_type
-from qkv.errors import ConfigError, SourceError, unknown
+from qkv.errors import ConfigError, SourceError, missing_file, unknown
+from qkv.tokenizers.fitting import FITTED_SAMPLE
+from qkv.tokenizers.tokenizer import KINDS, Tokenizer, fit_tokenizer, load_tokenizer, vocabulary_law
+from qkv.tokenizers.tokens import Tokens, id_type
 
 __all__ = [
     "ARROW",

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from qkv.data.sources import Source
+from qkv.data.sources.source import Source
 from qkv.errors import ConfigError, MissingExtra, SourceError
-from qkv.folder import check_place
+from qkv.folder.run_folder import check_place
 from qkv.installing import install
 
 __all__ = ["SkipGram", "train_vectors"]

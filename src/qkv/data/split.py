@@ -18,9 +18,9 @@ from pathlib import Path
 
 import numpy as np
 
-from qkv.data.copies import Sketches, group_copies, sketch
-from qkv.data.reading import character_start
-from qkv.data.sources import Chunk, Source, text_chunks
+from qkv.data.dedup import Sketches, group_copies, sketch
+from qkv.data.sources.reading import character_start
+from qkv.data.sources.source import Chunk, Source, text_chunks
 from qkv.errors import SourceError
 
 __all__ = ["MOST_VAL_BYTES", "Part", "Split", "repeated", "split_source"]

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import numpy as np
 
-from qkv.data.signatures import refuse_pointer
 from qkv.errors import SourceError
+from qkv.signatures import refuse_pointer
 
 __all__ = ["SUFFIXES", "Vectors", "holds_vectors", "is_vector_file", "read_vectors", "shared"]
 

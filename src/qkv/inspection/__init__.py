@@ -4,10 +4,10 @@ Works on run folders, arrays and telemetry, never on a live trainer, and needs n
 in `contextual`.
 """
 
+from qkv.inspection.answers.reading import Answer, read
 from qkv.inspection.neighbours import Neighbour, Neighbours, nearest, neighbours
-from qkv.inspection.reading import Answer, read
-from qkv.inspection.rows import RowStory, RowSummary, drifts, moved, row_story, summary
 from qkv.inspection.snapshots import stored
+from qkv.inspection.token_rows import RowStory, RowSummary, drifts, moved, row_story, summary
 
 __all__ = [
     "Answer",

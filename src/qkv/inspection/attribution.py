@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from qkv.inspection.onetext import float64_copy
+from qkv.inspection.one_text import float64_copy
 from qkv.inspection.patching import Asked
 from qkv.models.layout import Layout
 from qkv.models.norms import LayerNorm, RMSNorm

@@ -115,13 +115,13 @@ def _read(model: Any, windows: Sequence[np.ndarray], layers: Sequence[str]) -> l
     kept: dict[str, Tensor] = {}
     reader = model.reader  # of an encoder-decoder the encoder
 
-    def tap(name: str, x: Tensor) -> Tensor:
+    def hook(name: str, x: Tensor) -> Tensor:
         name = name.removeprefix(reader.scope)
         if name in layers:
             kept[name] = x
         return x
 
     mask = None if real.all() else torch.from_numpy(real).to(device)
-    reader.hidden(torch.from_numpy(inputs).to(device), mask=mask, tap=tap)
+    reader.hidden(torch.from_numpy(inputs).to(device), mask=mask, hook=hook)
     vectors = torch.stack([kept[name] for name in layers], dim=1).float().cpu().numpy()
     return [row[:, : len(ids)] for row, ids in zip(vectors, windows, strict=True)]

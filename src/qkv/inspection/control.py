@@ -7,7 +7,7 @@ what the control moves is not what a model moves that learns nothing.
 
 import math
 
-from qkv.inspection.answer import Evidence, number, percent
+from qkv.inspection.answers.answer import Evidence, number, percent
 from qkv.tasks import Task
 from qkv.telemetry import NULL_ARM, Telemetry
 

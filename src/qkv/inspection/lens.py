@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from qkv.inspection.onetext import OneText, float64_copy
+from qkv.inspection.one_text import OneText, float64_copy
 from qkv.shapes import Float64, Int64
 
 __all__ = ["LensLayer", "logit_lens"]

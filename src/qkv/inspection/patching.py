@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from qkv.errors import UserError, many, unknown
-from qkv.inspection.onetext import float64_copy
+from qkv.inspection.one_text import float64_copy
 from qkv.models.activations import parse_activation, replacer
 from qkv.models.layout import ModelConfig
 from qkv.shapes import Float64, Int64, Num
@@ -250,7 +250,7 @@ class _Passes:
             where = slice(None) if position is None else slice(position, position + 1)
             target[..., where, :] = source[..., where, :]
         inputs = self._first.inputs.expand(len(places), *self._first.inputs.shape[1:])
-        h = self._model.hidden(inputs, tap=replacer({name: mixed}, self._names, self._model.sizes))
+        h = self._model.hidden(inputs, hook=replacer({name: mixed}, self._names, self._model.sizes))
         at = self._position  # logits of all positions would take as long again where there are many tokens
         logits = self._model.answer(h, None) if at is None else self._model.unembed(h[:, at])
         return (self._from - (logits[:, self._a] - logits[:, self._b])) / self._gap

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from qkv.errors import AddressError, RunFolderError, unknown
-from qkv.folder import RunFolder
+from qkv.folder.run_folder import RunFolder
 from qkv.training.tensorfile import open_weights
 
 __all__ = ["stored"]

@@ -17,7 +17,7 @@ import numpy as np
 
 from qkv.data.vectors import Vectors
 from qkv.errors import SourceError
-from qkv.inspection.rows import ranks
+from qkv.inspection.token_rows import ranks
 
 __all__ = ["Section", "Similarity", "analogies", "answered", "similarity"]
 

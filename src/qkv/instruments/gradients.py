@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 
 from qkv.errors import many
-from qkv.models.attention import Tap
+from qkv.models.attention import Hook
 from qkv.shapes import Float, Int
 from qkv.tasks.batch import Batch
 from qkv.tasks.task import Task
@@ -119,12 +119,12 @@ def gradient_path(model: Any, task: Task, batch: Batch) -> GradientPath:
     """
     record: dict[str, Tensor] = {}
 
-    def tap(name: str, tensor: Tensor) -> Tensor:
+    def hook(name: str, tensor: Tensor) -> Tensor:
         record[name] = tensor
         return tensor
 
     with torch.enable_grad():
-        nats, n_targets = task.loss(Instead(model, tap=tap), batch)
+        nats, n_targets = task.loss(Instead(model, hook=hook), batch)
         loss = nats / n_targets
         table = model.embedding.W_E
         names = [block.name for block in model.blocks]
@@ -144,16 +144,16 @@ def gradient_path(model: Any, task: Task, batch: Batch) -> GradientPath:
 
 
 class Instead:
-    """A model whose hidden vectors are computed under a tap, or are given; everything else is the model's own."""
+    """A model whose hidden vectors are computed under a hook, or are given; everything else is the model's own."""
 
-    def __init__(self, model: Any, *, tap: Tap | None = None, hidden: Tensor | None = None) -> None:
-        self._model, self._tap, self._hidden = model, tap, hidden
+    def __init__(self, model: Any, *, hook: Hook | None = None, hidden: Tensor | None = None) -> None:
+        self._model, self._hook, self._hidden = model, hook, hidden
 
     def hidden(
         self, ids: Int[Tensor, "batch pos"] | Float[Tensor, "batch pos d_model"], **how: Any
     ) -> Float[Tensor, "batch pos d_model"]:
         """Vectors after the last norm."""
-        return self._model.hidden(ids, **how, tap=self._tap) if self._hidden is None else self._hidden
+        return self._model.hidden(ids, **how, hook=self._hook) if self._hidden is None else self._hidden
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._model, name)

@@ -218,11 +218,11 @@ def _of_pairs(model: Any, attentions: list[_Attention], batch: Any) -> Iterator[
     """The same of an encoder and a decoder on a batch of pairs."""
     kept: dict[str, Tensor] = {}
 
-    def tap(name: str, x: Tensor) -> Tensor:
+    def hook(name: str, x: Tensor) -> Tensor:
         if name.endswith((".q", ".k")):
             kept[name] = x
         return x
 
-    model.hidden(batch.source, batch.inputs, source_mask=batch.source_mask, tap=tap)
+    model.hidden(batch.source, batch.inputs, source_mask=batch.source_mask, hook=hook)
     for attention in attentions:
         yield attention, kept[f"{attention.name}.q"], kept[f"{attention.name}.k"]

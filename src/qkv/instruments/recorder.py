@@ -19,7 +19,7 @@ import numpy as np
 from torch import Tensor
 
 from qkv.errors import ConfigError, RunFolderError, unknown
-from qkv.instruments.looks import Looks, Moments
+from qkv.instruments.measurements import Measurements, Moments
 from qkv.instruments.probe import Probe
 from qkv.instruments.registry import AT_REST, LIGHT
 from qkv.instruments.runlog import RunLog
@@ -63,7 +63,7 @@ class Recorder(Observer):
         self.n_looks = 0
         self._given: defaultdict[str, int] = defaultdict(int)  # numbers not yet written, by kind of look
         self._start, self._ends = start, ends
-        self._looks: Looks | None = None
+        self._looks: Measurements | None = None
         self._clip = 0.0
         self._last_look = -1
         self._natively: Callable[[], AbstractContextManager[Any]] = nullcontext
@@ -92,7 +92,7 @@ class Recorder(Observer):
         with self._watching("start"):
             start = self._start if self._start is not None else _start_weights(context)
             probe = Probe.of(context.task, context.corpus, context.model, context.seed)
-            self._looks = Looks(
+            self._looks = Measurements(
                 self.store, context.catalogue, start, moments=_moments(context), probe=probe, arm=self.arm
             )
             self._clip = context.config.optimizer.clip
@@ -194,7 +194,7 @@ class Recorder(Observer):
             self.spent[kind] += taken * n / total
         self._given.clear()
 
-    def _last(self, step: int, looks: Looks) -> None:
+    def _last(self, step: int, looks: Measurements) -> None:
         """At the end every kind of look is taken, whatever its interval."""
         assert self.watching is not None
         for kind in ("circuits", "attention", "head_spectra", "matrix_spectra", "rows"):

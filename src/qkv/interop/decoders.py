@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from qkv.interop.family import ACTS, PLAIN, TABLE, TIED, TIED_USUALLY, Family, idle, linear, norm, row
-from qkv.interop.rows import BESIDE, TRANSPOSED, Interleaved, Row
+from qkv.interop.name_map import BESIDE, TRANSPOSED, Interleaved, Row
 from qkv.interop.settings import Always, Dropout, Piece, Rope, Setting, Window
 from qkv.models.layout import ModelConfig
 

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from qkv.interop.family import ACTS, PLAIN, TIED_USUALLY, Family, linear, norm, row
-from qkv.interop.rows import ONE, TRANSPOSED, After, PatchForm, Row
+from qkv.interop.name_map import ONE, TRANSPOSED, After, PatchForm, Row
 from qkv.interop.settings import Always, Dropout, ImageSize, Labels, Piece, Setting
 from qkv.models.layout import ModelConfig
 

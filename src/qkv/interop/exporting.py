@@ -14,10 +14,9 @@ from typing import Any
 
 from torch import Tensor
 
-from qkv.data.sentencepiece import END, PAD, UNKNOWN, sentencepiece_files
-from qkv.data.tokenizers import Tokenizer
 from qkv.errors import ConfigError, RunFolderError, SourceError
-from qkv.folder import check_place, write_atomically
+from qkv.folder.run_folder import check_place, write_atomically
+from qkv.folder.staging import check_elsewhere, staged
 from qkv.interop.families import FAMILIES
 from qkv.interop.family import Family
 from qkv.interop.folders import INDEX, SINGLE
@@ -26,7 +25,8 @@ from qkv.interop.lines import as_line
 from qkv.interop.own import OWN_CLASSES, OWN_FILE, own_family, own_file, own_settings
 from qkv.interop.settings import Reading, read_config
 from qkv.models.layout import ModelConfig, Patches
-from qkv.staging import check_elsewhere, staged
+from qkv.tokenizers.sentencepiece import END, PAD, UNKNOWN, sentencepiece_files
+from qkv.tokenizers.tokenizer import Tokenizer
 from qkv.training.tensorfile import streamed
 
 __all__ = ["Fit", "check_export", "find_family", "write_checkpoint"]

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from qkv.interop.rows import SAME, TRANSPOSED, Form, Row
+from qkv.interop.name_map import SAME, TRANSPOSED, Form, Row
 from qkv.interop.settings import Always, Piece, Setting
 from qkv.models.layout import ModelConfig
 

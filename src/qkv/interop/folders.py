@@ -14,8 +14,8 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from qkv.data.signatures import refuse_pointer, signature_of_file
 from qkv.errors import SourceError, typed
+from qkv.signatures import refuse_pointer, signature_of_file
 
 __all__ = ["MERGE", "OWN_TYPE", "UNQUANTIZED", "Weights", "no_model", "read_json", "within"]
 

@@ -17,21 +17,21 @@ import torch
 from tokenizers import processors
 from torch import Tensor
 
-from qkv.data.pretrained import PAIRS
-from qkv.data.sentencepiece import FILES as SIDES
-from qkv.data.tokenizers import Tokenizer, load_tokenizer
 from qkv.errors import ConfigError, SourceError, many, nearest
 from qkv.interop.families import FAMILIES
 from qkv.interop.family import Family
 from qkv.interop.folders import MERGE, OWN_TYPE, UNQUANTIZED, Weights, no_model, read_json, within
 from qkv.interop.hub import fetch
 from qkv.interop.lines import without_line
+from qkv.interop.name_map import Row
 from qkv.interop.own import own_family, read_own
-from qkv.interop.rows import Row
 from qkv.interop.settings import Reading, read_config
 from qkv.models import build
 from qkv.models.layout import Layout, ModelConfig, Patches, Sizes
 from qkv.models.matrices import Catalogue
+from qkv.tokenizers.pretrained import PAIRS
+from qkv.tokenizers.sentencepiece import FILES as SIDES
+from qkv.tokenizers.tokenizer import Tokenizer, load_tokenizer
 
 __all__ = ["Imported", "read_checkpoint", "read_model_config", "rows_of_model"]
 

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from qkv.errors import ConfigError, SourceError, nearest
 from qkv.interop.families import FAMILIES
 from qkv.interop.importing import Placed, as_model, rows_of_model
-from qkv.interop.rows import BESIDE, SAME, STACKED, TRANSPOSED, Form, Row
+from qkv.interop.name_map import BESIDE, SAME, STACKED, TRANSPOSED, Form, Row
 from qkv.interop.settings import Reading, read_config
 from qkv.models import build
 from qkv.models.layout import ModelConfig

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from qkv.interop.family import ACTS, PLAIN, TABLE, Family, linear, norm, row
-from qkv.interop.rows import ONE, Row
+from qkv.interop.name_map import ONE, Row
 from qkv.interop.settings import Always, Both, Dropout, Setting, Shared
 from qkv.models.layout import ModelConfig
 

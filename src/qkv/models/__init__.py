@@ -1,9 +1,9 @@
 """Self-attention models: their parts, usable alone in any torch code, and how they are built and looked into."""
 
+from qkv.kernels.cache import KVCache
 from qkv.models.addresses import Address, parse_address
 from qkv.models.attention import MultiHeadAttention, SelfAttention, attend, attend_explicit
 from qkv.models.blocks import MLP, Block
-from qkv.models.cache import KVCache
 from qkv.models.factored import FactoredMatrix
 from qkv.models.layout import Layout, ModelConfig, Patches, RopeScaling, Sizes
 from qkv.models.matrices import Catalogue, Entry, Part

@@ -1,7 +1,7 @@
 """Activations by name: recording all of them, replacing some, and letting no gradient through some.
 
 Names are `embed`, `L0.resid_pre`, `L0.x`, `L0.q` ..., `norm_f`; of those with heads one may be named: `L0.H3.z`,
-`L0.KV1.k`. All work by a `tap` that the forward pass calls with every activation; a training has none, unless some
+`L0.KV1.k`. All work by a `hook` that the forward pass calls with every activation; a training has none, unless some
 gradient is to be stopped.
 """
 
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from qkv.errors import AddressError, ChangeError, unknown
 from qkv.models.addresses import parse_selector
-from qkv.models.attention import Tap
+from qkv.models.attention import Hook
 from qkv.models.layout import Layout, Sizes
 
 __all__ = [
@@ -50,19 +50,19 @@ def activation_names(sizes: Sizes, layout: Layout, *, scope: str = "", cross: bo
     return [*names, f"{scope}norm_f"]
 
 
-def recorder() -> tuple[Tap, dict[str, Tensor]]:
-    """A tap that keeps every activation, and the dictionary it keeps them in."""
+def recorder() -> tuple[Hook, dict[str, Tensor]]:
+    """A hook that keeps every activation, and the dictionary it keeps them in."""
     record: dict[str, Tensor] = {}
 
-    def tap(name: str, tensor: Tensor) -> Tensor:
+    def hook(name: str, tensor: Tensor) -> Tensor:
         record[name] = tensor
         return tensor
 
-    return tap, record
+    return hook, record
 
 
-def replacer(replace: Mapping[str, Tensor], names: Sequence[str], sizes: Sizes) -> Tap:
-    """A tap that puts `replace[address]` in place of the activation, or of one head's slice of it.
+def replacer(replace: Mapping[str, Tensor], names: Sequence[str], sizes: Sizes) -> Hook:
+    """A hook that puts `replace[address]` in place of the activation, or of one head's slice of it.
 
     Values must broadcast to what they replace: the whole activation, or [batch, pos, d_head] (q, k, v, z) and
     [batch, query_pos, key_pos] (scores, pattern) for one head.
@@ -75,7 +75,7 @@ def replacer(replace: Mapping[str, Tensor], names: Sequence[str], sizes: Sizes) 
         name, head = parse_activation(address, names, sizes)
         by_name.setdefault(name, []).append((address, head, value))
 
-    def tap(name: str, tensor: Tensor) -> Tensor:
+    def hook(name: str, tensor: Tensor) -> Tensor:
         for address, head, value in by_name.get(name, ()):
             target = tensor if head is None else tensor[:, head]
             try:
@@ -91,7 +91,7 @@ def replacer(replace: Mapping[str, Tensor], names: Sequence[str], sizes: Sizes) 
                 tensor[:, head] = value
         return tensor
 
-    return tap
+    return hook
 
 
 def select_activations(selector: str, names: Sequence[str], sizes: Sizes) -> dict[str, frozenset[int] | None]:
@@ -137,14 +137,14 @@ def spelled(stops: Stops, sizes: Sizes) -> list[str]:
     ]
 
 
-def stopper(stops: Stops, tap: Tap | None = None) -> Tap:
-    """A tap that leaves every value as `tap` gives it, and lets no gradient back through those in `stops`.
+def stopper(stops: Stops, hook: Hook | None = None) -> Hook:
+    """A hook that leaves every value as `hook` gives it, and lets no gradient back through those in `stops`.
 
     A parameter that nothing else leads to gets a gradient of 0, not none.
     """
 
     def stopped(name: str, tensor: Tensor) -> Tensor:
-        tensor = tap(name, tensor) if tap else tensor
+        tensor = hook(name, tensor) if hook else tensor
         return _Stop.apply(tensor, stops[name]) if name in stops else tensor  # type: ignore[no-any-return]
 
     return stopped

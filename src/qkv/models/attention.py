@@ -14,8 +14,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from qkv.errors import ConfigError
-from qkv.models import fused, fused_attend
-from qkv.models.cache import KVCache
+from qkv.kernels import attention_products, autograd
+from qkv.kernels.cache import KVCache
 from qkv.models.layout import Layout, RopeScaling, Sizes, check
 from qkv.models.masks import Visible, visible
 from qkv.models.norms import LayerNorm, RMSNorm, apply_norm
@@ -23,10 +23,10 @@ from qkv.models.positions import Rotary, rotate
 from qkv.models.start import fill
 from qkv.shapes import Bool, Float, Int
 
-__all__ = ["MultiHeadAttention", "Drop", "SelfAttention", "Tap", "attend", "attend_explicit", "joined"]
+__all__ = ["MultiHeadAttention", "Drop", "SelfAttention", "Hook", "attend", "attend_explicit", "joined"]
 
-Tap = Callable[[str, Tensor], Tensor]
-"""`tap(name, tensor) -> tensor`: sees, and may replace, an activation by its name ("L0.pattern")."""
+Hook = Callable[[str, Tensor], Tensor]
+"""`hook(name, tensor) -> tensor`: sees, and may replace, an activation by its name ("L0.pattern")."""
 
 Drop = Callable[[str, Tensor], Tensor]
 """`drop(site, tensor) -> tensor`: dropout by site name ("L0.mlp_out"); the caller owns its randomness.
@@ -57,11 +57,11 @@ def attend(
     scale: float,
 ) -> Float[Tensor, "batch n_heads query_pos d_head"]:
     """z = softmax(scale * q k^T + bias) v in one fused operator; n_heads is a multiple of n_kv_heads."""
-    if fused.serves(q) and fused_attend.compiled_serves(q, k):
-        return fused_attend.attend_compiled(q, k, v, to.bias, scale, causal=to.causal)
-    if fused.serves(q) and fused_attend.products_serve(q, k):
-        bias = fused_attend.causal_bias(q.shape[2], q) if to.causal else to.bias
-        return fused_attend.attend_by_products(q, k, v, bias, scale)
+    if autograd.serves(q) and attention_products.compiled_serves(q, k):
+        return attention_products.attend_compiled(q, k, v, to.bias, scale, causal=to.causal)
+    if autograd.serves(q) and attention_products.products_serve(q, k):
+        bias = attention_products.causal_bias(q.shape[2], q) if to.causal else to.bias
+        return attention_products.attend_by_products(q, k, v, bias, scale)
     shared = q.shape[1] != k.shape[1]
     return F.scaled_dot_product_attention(
         q, k, v, attn_mask=to.bias, is_causal=to.causal, scale=scale, enable_gqa=shared
@@ -76,7 +76,7 @@ def attend_explicit(
     scale: float,
     *,
     name: str = "",
-    tap: Tap | None = None,
+    hook: Hook | None = None,
 ) -> tuple[
     Float[Tensor, "batch n_heads query_pos d_head"],
     Float[Tensor, "batch n_heads query_pos key_pos"],
@@ -84,7 +84,7 @@ def attend_explicit(
 ]:
     """The same by its formula: (z, scores, pattern).
 
-    Scores are scaled and -inf where a key is hidden, so pattern = softmax(scores) and its rows sum to 1. `tap` may
+    Scores are scaled and -inf where a key is hidden, so pattern = softmax(scores) and its rows sum to 1. `hook` may
     replace scores and pattern on the way.
     """
     group = q.shape[1] // k.shape[1]
@@ -98,9 +98,9 @@ def attend_explicit(
         scores = scores.masked_fill(hidden, -math.inf)
     if to.bias is not None:
         scores = scores + to.bias
-    scores = tap(f"{name}.scores", scores) if tap else scores
+    scores = hook(f"{name}.scores", scores) if hook else scores
     pattern = scores.softmax(dim=-1)
-    pattern = tap(f"{name}.pattern", pattern) if tap else pattern
+    pattern = hook(f"{name}.pattern", pattern) if hook else pattern
     return pattern.to(v.dtype) @ v, scores, pattern
 
 
@@ -236,11 +236,11 @@ class MultiHeadAttention(nn.Module):
         """
         record: dict[str, Tensor] = {}
 
-        def tap(name: str, tensor: Tensor) -> Tensor:
+        def hook(name: str, tensor: Tensor) -> Tensor:
             record[name.lstrip(".")] = tensor
             return tensor
 
-        return self.mix(x, self._visible(x, context, mask, documents), context=context, tap=tap), record
+        return self.mix(x, self._visible(x, context, mask, documents), context=context, hook=hook), record
 
     def _visible(self, x: Tensor, context: Tensor | None, mask: Tensor | None, documents: Tensor | None) -> Visible:
         if context is not None and documents is not None:
@@ -295,25 +295,25 @@ class MultiHeadAttention(nn.Module):
         layer: int = 0,
         name: str = "",
         drop: Drop | None = None,
-        tap: Tap | None = None,
+        hook: Hook | None = None,
     ) -> Float[Tensor, "batch query_pos d_model"]:
         """[x +] attention(norm(x)), with everything decided by the caller: a block's whole sublayer.
 
         `to` says what is visible; `norm` comes first and x is added where
-        `skip`; `cache` and this attention's `layer` in it; `name` begins the names by which `drop` and `tap` are
-        called. A `tap` switches to the explicit path.
+        `skip`; `cache` and this attention's `layer` in it; `name` begins the names by which `drop` and `hook` are
+        called. A `hook` switches to the explicit path.
         """
-        if tap is None and cache is None and context is None and self._fast and fused.serves(x):
+        if hook is None and cache is None and context is None and self._fast and autograd.serves(x):
             q, k, v, x = self._project_fast(x, norm)
             z = attend(q, k, v, to, self.scale)
             if skip and drop is None:
-                return fused.attention_out(x, z, self.W_O, self.b_O)
-            out = fused.attention_out(None, z, self.W_O, self.b_O)
+                return autograd.attention_out(x, z, self.W_O, self.b_O)
+            out = autograd.attention_out(None, z, self.W_O, self.b_O)
         else:
-            h = x if norm is None else apply_norm(norm, x, plain=tap is not None)
-            h = tap(f"{name}.x", h) if tap and context is None else h
-            out = F.linear(self._mixed(h, to, context, cache, layer, name, tap), self.W_O.t(), self.b_O)
-            out = tap(f"{name}.attn_out", out) if tap else out
+            h = x if norm is None else apply_norm(norm, x, plain=hook is not None)
+            h = hook(f"{name}.x", h) if hook and context is None else h
+            out = F.linear(self._mixed(h, to, context, cache, layer, name, hook), self.W_O.t(), self.b_O)
+            out = hook(f"{name}.attn_out", out) if hook else out
         return joined(x if skip else None, drop, f"{name}.attn_out", out)
 
     def _project_fast(self, x: Tensor, norm: nn.Module | None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -328,11 +328,11 @@ class MultiHeadAttention(nn.Module):
             gains, eps = (self.qnorm.gain, self.knorm.gain), self.qnorm.eps
         if self.rotary is not None:
             _, _, turn = self.rotary.tables(x.shape[1], x.dtype, x.device)
-        heads = fused.Heads(self.n_heads, self.n_kv_heads, self.d_head, turn, eps)
+        heads = autograd.Heads(self.n_heads, self.n_kv_heads, self.d_head, turn, eps)
         biases = None
         if self.b_Q is not None and self.b_K is not None and self.b_V is not None:
             biases = self.b_Q, self.b_K, self.b_V
-        q, k, v, h = fused.attention_in(h, inside, (self.W_Q, self.W_K, self.W_V), biases, gains, heads)
+        q, k, v, h = autograd.attention_in(h, inside, (self.W_Q, self.W_K, self.W_V), biases, gains, heads)
         return q, k, v, h if inside is not None or norm is None else x
 
     def _mixed(
@@ -343,10 +343,10 @@ class MultiHeadAttention(nn.Module):
         cache: KVCache | None,
         layer: int,
         name: str,
-        tap: Tap | None,
+        hook: Hook | None,
     ) -> Tensor:
         """z of all heads side by side, [batch, query_pos, n_heads * d_head], by the formula."""
-        plain = tap is not None
+        plain = hook is not None
         if context is not None:
             q = self.queries(h, plain=plain)
             k, v = (
@@ -358,10 +358,10 @@ class MultiHeadAttention(nn.Module):
             offset = cache.length if cache else 0
             q, (k, v) = self.queries(h, offset, plain=plain), self.keys_values(h, offset, plain=plain)
             k, v = cache.append(layer, k, v) if cache else (k, v)
-        if tap is None:
+        if hook is None:
             z = attend(q, k, v, to, self.scale)
         else:
-            q, k, v = tap(f"{name}.q", q), tap(f"{name}.k", k), tap(f"{name}.v", v)
-            z, _, _ = attend_explicit(q, k, v, to, self.scale, name=name, tap=tap)
-            z = tap(f"{name}.z", z)
+            q, k, v = hook(f"{name}.q", q), hook(f"{name}.k", k), hook(f"{name}.v", v)
+            z, _, _ = attend_explicit(q, k, v, to, self.scale, name=name, hook=hook)
+            z = hook(f"{name}.z", z)
         return z.transpose(1, 2).flatten(2)  # heads merged: [batch, n_heads, query_pos, d_head] side by side again

@@ -4,9 +4,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from qkv.models import fused
-from qkv.models.attention import Drop, MultiHeadAttention, Tap, joined
-from qkv.models.cache import Cache
+from qkv.kernels import autograd
+from qkv.kernels.cache import Cache
+from qkv.models.attention import Drop, Hook, MultiHeadAttention, joined
 from qkv.models.layout import Layout, Sizes
 from qkv.models.lstm import MIXERS
 from qkv.models.masks import Visible
@@ -50,19 +50,19 @@ class MLP(nn.Module):
         skip: bool = False,
         name: str = "",
         drop: Drop | None = None,
-        tap: Tap | None = None,
+        hook: Hook | None = None,
     ) -> Float[Tensor, "batch pos d_model"]:
         """[x +] mlp(norm(x)): a block's whole sublayer, see `MultiHeadAttention.mix`."""
-        if tap is None and self.kind not in ("relu", "silu") and fused.serves(x):
+        if hook is None and self.kind not in ("relu", "silu") and autograd.serves(x):
             h, inside = (x, norm.fast) if isinstance(norm, RMSNorm | LayerNorm) else (norm(x) if norm else x, None)
             joint = skip and drop is None and h is x
             weights, biases = (self.W_in, self.W_gate, self.W_out), (self.b_in, self.b_out)
-            out = fused.mlp(h, inside, self.kind, weights, biases, residual=joint)
+            out = autograd.mlp(h, inside, self.kind, weights, biases, residual=joint)
             if joint:
                 return out
         else:
-            out = self(x if norm is None else apply_norm(norm, x, plain=tap is not None))
-            out = tap(f"{name}.mlp_out", out) if tap else out
+            out = self(x if norm is None else apply_norm(norm, x, plain=hook is not None))
+            out = hook(f"{name}.mlp_out", out) if hook else out
         return joined(x if skip else None, drop, f"{name}.mlp_out", out)
 
 
@@ -106,12 +106,12 @@ class Block(nn.Module):
         to_context: Visible | None = None,
         cache: Cache | None = None,
         drop: Drop | None = None,
-        tap: Tap | None = None,
+        hook: Hook | None = None,
     ) -> Float[Tensor, "batch pos d_model"]:
         """The residual stream after this block, given that before it."""
         name = self.name
-        x = tap(f"{name}.resid_pre", x) if tap else x
-        around = {"skip": self.skip, "drop": drop, "tap": tap}
+        x = hook(f"{name}.resid_pre", x) if hook else x
+        around = {"skip": self.skip, "drop": drop, "hook": hook}
         held = {"cache": cache, "layer": self.layer}
         mixer = self.attention or self.mixer
         assert mixer is not None
@@ -119,24 +119,24 @@ class Block(nn.Module):
             around["skip"] = False
             attended = mixer.mix(x, to, norm=self.norm1, name=name, **around, **held)
             x = x + attended + self.mlp.mix(x, norm=self.norm2, name=name, **around)
-            return tap(f"{name}.resid_post", x) if tap else x
+            return hook(f"{name}.resid_post", x) if hook else x
         x = mixer.mix(x, to, norm=self._before(self.norm1), name=name, **around, **held)
-        x = self._after(self.norm1, x, tap)
+        x = self._after(self.norm1, x, hook)
         if self.cross is not None:
             seen, norm = to_context or Visible(False, None), self._before(self.norm_cross)
             x = self.cross.mix(x, seen, norm=norm, context=context, name=f"{name}.cross", **around, **held)
-            x = self._after(self.norm_cross, x, tap)
-        x = tap(f"{name}.resid_mid", x) if tap else x
+            x = self._after(self.norm_cross, x, hook)
+        x = hook(f"{name}.resid_mid", x) if hook else x
         if self.mlp is not None:
             x = self.mlp.mix(x, norm=self._before(self.norm2), name=name, **around)
-            x = self._after(self.norm2, x, tap)
-        return tap(f"{name}.resid_post", x) if tap else x
+            x = self._after(self.norm2, x, hook)
+        return hook(f"{name}.resid_post", x) if hook else x
 
     def _before(self, norm: nn.Module | None) -> nn.Module | None:
         return norm if self.pre else None
 
-    def _after(self, norm: nn.Module | None, x: Tensor, tap: Tap | None) -> Tensor:
-        return x if self.pre or norm is None else apply_norm(norm, x, plain=tap is not None)
+    def _after(self, norm: nn.Module | None, x: Tensor, hook: Hook | None) -> Tensor:
+        return x if self.pre or norm is None else apply_norm(norm, x, plain=hook is not None)
 
 
 def _attention(sizes: Sizes, layout: Layout, rotary: bool) -> MultiHeadAttention:

@@ -17,11 +17,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from qkv.kernels.cache import KVCache, SplitCache
+from qkv.kernels.decoding import CompiledSteps
+from qkv.kernels.decoding import serves as compiled_serves
 from qkv.models.attention import MultiHeadAttention
 from qkv.models.blocks import ACTIVATIONS, Block
-from qkv.models.cache import KVCache, SplitCache
-from qkv.models.compiled_decoding import CompiledSteps
-from qkv.models.compiled_decoding import serves as compiled_serves
 from qkv.models.norms import LayerNorm, RMSNorm
 from qkv.models.zoo import LanguageModel
 from qkv.shapes import Float, Int

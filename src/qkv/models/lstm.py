@@ -21,9 +21,9 @@ from torch import Tensor, nn
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-from qkv.models import fused
-from qkv.models.attention import Drop, Tap, joined
-from qkv.models.cache import Cache, KVCache, StateCache
+from qkv.kernels import autograd
+from qkv.kernels.cache import Cache, KVCache, StateCache
+from qkv.models.attention import Drop, Hook, joined
 from qkv.models.layout import Layout, Sizes
 from qkv.models.masks import Visible
 from qkv.models.norms import apply_norm
@@ -55,13 +55,13 @@ class _Mixer(nn.Module):
         layer: int = 0,
         name: str = "",
         drop: Drop | None = None,
-        tap: Tap | None = None,
+        hook: Hook | None = None,
     ) -> Float[Tensor, "batch pos d_model"]:
         """A block's whole sublayer, as `MultiHeadAttention.mix`; its activations are `x` and `mix_out`."""
-        h = x if norm is None else apply_norm(norm, x, plain=tap is not None)
-        h = tap(f"{name}.x", h) if tap else h
-        out = self.mixed(h, to, cache, layer, plain=tap is not None)
-        out = tap(f"{name}.mix_out", out) if tap else out
+        h = x if norm is None else apply_norm(norm, x, plain=hook is not None)
+        h = hook(f"{name}.x", h) if hook else h
+        out = self.mixed(h, to, cache, layer, plain=hook is not None)
+        out = hook(f"{name}.mix_out", out) if hook else out
         return joined(x if skip else None, drop, f"{name}.mix_out", out)
 
 
@@ -135,7 +135,7 @@ class LSTM(_Mixer):
             same = documents[:, 1:] == documents[:, :-1]
             first = same.new_ones(len(x), int(documents.shape[1] == n))
             carried = torch.cat((first, same), dim=1)[:, -n:].t()[..., None].to(wide)
-        run = _Recurrence.apply if fused.serves(x) and not plain else _formula
+        run = _Recurrence.apply if autograd.serves(x) and not plain else _formula
         out, cells = run(inputs, w_hh.to(wide), *state, carried, real)
         return out.transpose(0, 1).to(x.dtype), (out[-1], cells[-1])
 

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from qkv.models import fused, passes
+from qkv.kernels import autograd, elementwise
 from qkv.models.layout import Layout
 from qkv.shapes import Float
 
@@ -32,13 +32,13 @@ class LayerNorm(nn.Module):
         self.bias = nn.Parameter(torch.zeros(d)) if bias else None
 
     @property
-    def fast(self) -> fused.Norm:
+    def fast(self) -> autograd.Norm:
         """As the fast path takes it."""
-        return fused.Norm(self.gain, self.bias, fused.NormKind(self.eps, True))
+        return autograd.Norm(self.gain, self.bias, autograd.NormKind(self.eps, True))
 
     def forward(self, x: Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch d"]:
         """norm(x)."""
-        return fused.norm(x, self.fast) if fused.serves(x) and passes.is_compiled() else self.plain(x)
+        return autograd.norm(x, self.fast) if autograd.serves(x) and elementwise.is_compiled() else self.plain(x)
 
     def plain(self, x: Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch d"]:
         """The same by its formula, for whoever looks inside or differentiates twice."""
@@ -54,13 +54,13 @@ class RMSNorm(nn.Module):
         self.gain = nn.Parameter(torch.ones(d))
 
     @property
-    def fast(self) -> fused.Norm:
+    def fast(self) -> autograd.Norm:
         """As the fast path takes it."""
-        return fused.Norm(self.gain, None, fused.NormKind(self.eps, False))
+        return autograd.Norm(self.gain, None, autograd.NormKind(self.eps, False))
 
     def forward(self, x: Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch d"]:
         """norm(x)."""
-        return fused.norm(x, self.fast) if fused.serves(x) else self.plain(x)
+        return autograd.norm(x, self.fast) if autograd.serves(x) else self.plain(x)
 
     def plain(self, x: Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch d"]:
         """The same by its formula, for whoever looks inside or differentiates twice."""

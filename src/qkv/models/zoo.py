@@ -11,10 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from qkv.errors import ConfigError
+from qkv.kernels.cache import Cache, KVCache, StateCache
 from qkv.models.activations import Stops, activation_names, recorder, replacer, stopper
-from qkv.models.attention import Drop, Tap
+from qkv.models.attention import Drop, Hook
 from qkv.models.blocks import Block
-from qkv.models.cache import Cache, KVCache, StateCache
 from qkv.models.embedding import ClassHead, Embedding, Head, PatchEmbedding, pool
 from qkv.models.layout import ADDED, Layout, ModelConfig, Sizes, check, check_cross
 from qkv.models.masks import visible
@@ -88,7 +88,7 @@ class _Stack(nn.Module):
         context_documents: Int[Tensor, "batch context_pos"] | None = None,
         drop: Drop | None = None,
         cache: Cache | None = None,
-        tap: Tap | None = None,
+        hook: Hook | None = None,
         types: Int[Tensor, "batch pos"] | None = None,
         see: See | None = None,
     ) -> Float[Tensor, "batch n_pos d_model"]:
@@ -97,7 +97,7 @@ class _Stack(nn.Module):
         `mask` is True for real tokens; `documents` keeps packed documents apart, positions included. With a `cache`,
         ids are the new positions only, and mask and documents cover all positions read so far, key_pos of them; else
         those are the positions of the ids. `context` and its mask are read by cross-attention, where its documents are
-        given only within equal numbers. `drop(site, x)` is called at every dropout site; `tap(name, x)` with every
+        given only within equal numbers. `drop(site, x)` is called at every dropout site; `hook(name, x)` with every
         activation, by the explicit path; `see(block, x)` with what enters each block, by the fast one. `types` are rows
         of W_type, all 0 where not given.
 
@@ -108,12 +108,12 @@ class _Stack(nn.Module):
         if context is not None and not self.cross:
             raise ConfigError("a context was given to a stack that reads none; build it with Decoder(..., cross=True)")
         if self.stops and torch.is_grad_enabled():
-            tap = stopper(self.stops, tap)
+            hook = stopper(self.stops, hook)
         past, n = cache.length if cache is not None else 0, self.n_positions(ids)
         absolute = self.layout.positions in ADDED
         positions = positions_within(past + n, mask, documents) if absolute else None
         x = self.embedding(ids, None if positions is None else positions[:, past:], past, types)
-        x = tap(f"{self.scope}embed", x) if tap else x
+        x = hook(f"{self.scope}embed", x) if hook else x
         x = drop(f"{self.scope}embed", x) if drop else x
         to = visible(n, past + n, causal=self.causal, keys=mask, documents=documents, like=x)
         to_context = None
@@ -131,11 +131,11 @@ class _Stack(nn.Module):
         for block in self.blocks:
             if see:
                 see(block, x)
-            x = block(x, to, context=context, to_context=to_context, cache=cache, drop=drop, tap=tap)
+            x = block(x, to, context=context, to_context=to_context, cache=cache, drop=drop, hook=hook)
         if cache is not None:
             cache.advance(n)
         x = self.norm_f(x)
-        return tap(f"{self.scope}norm_f", x) if tap else x
+        return hook(f"{self.scope}norm_f", x) if hook else x
 
     def n_positions(self, ids: Ids | Hidden | Pixels) -> int:
         """How many positions an input has."""
@@ -172,8 +172,8 @@ class Encoder(_Stack):
 
     def forward_recorded(self, ids: Ids | Hidden, mask: Mask | None = None) -> tuple[Hidden, dict[str, Tensor]]:
         """The vectors, and every activation by its name inside this stack (`L0.pattern`), by the explicit path."""
-        tap, record = recorder()
-        h = self.hidden(ids, mask=mask, tap=tap)
+        hook, record = recorder()
+        h = self.hidden(ids, mask=mask, hook=hook)
         return h, {name.removeprefix(self.scope): values for name, values in record.items()}
 
 
@@ -274,8 +274,8 @@ class _Answering(_Stack):
         turns; scores, pattern [batch, n_heads, query_pos, key_pos]; the rest [batch, pos, d_model]. `x` is what enters
         W_Q, W_K, W_V.
         """
-        tap, record = recorder()
-        return self.answer(self.hidden(ids, mask=mask, tap=tap), mask), record
+        hook, record = recorder()
+        return self.answer(self.hidden(ids, mask=mask, hook=hook), mask), record
 
     def forward_with(
         self, ids: Ids | Hidden | Pixels, replace: Mapping[str, Tensor], mask: Mask | None = None
@@ -284,8 +284,8 @@ class _Answering(_Stack):
 
         Raises AddressError for an activation this model does not have, ChangeError for a shape that does not fit.
         """
-        tap = replacer(replace, self.activation_names(), self.sizes)
-        return self.answer(self.hidden(ids, mask=mask, tap=tap), mask)
+        hook = replacer(replace, self.activation_names(), self.sizes)
+        return self.answer(self.hidden(ids, mask=mask, hook=hook), mask)
 
 
 class _LanguageModel(_Answering):
@@ -330,10 +330,10 @@ class EncoderDecoderLM(EncoderDecoder):
         mask: SourceMask | None = None,
         documents: Int[Tensor, "batch source_pos"] | None = None,
         drop: Drop | None = None,
-        tap: Tap | None = None,
+        hook: Hook | None = None,
     ) -> Float[Tensor, "batch source_pos d_model"]:
         """The encoder's vectors, which cross-attention reads."""
-        return self.enc.hidden(source, mask=mask, documents=documents, drop=drop, tap=tap)
+        return self.enc.hidden(source, mask=mask, documents=documents, drop=drop, hook=hook)
 
     def hidden(
         self,
@@ -345,7 +345,7 @@ class EncoderDecoderLM(EncoderDecoder):
         source_documents: Int[Tensor, "batch source_pos"] | None = None,
         target_documents: Int[Tensor, "batch target_pos"] | None = None,
         drop: Drop | None = None,
-        tap: Tap | None = None,
+        hook: Hook | None = None,
     ) -> Float[Tensor, "batch target_pos d_model"]:
         """The decoder's vectors after its last norm.
 
@@ -354,7 +354,7 @@ class EncoderDecoderLM(EncoderDecoder):
 
         Raises ConfigError for a sequence longer than n_ctx.
         """
-        context = self.encode(source, source_mask, source_documents, drop, tap)
+        context = self.encode(source, source_mask, source_documents, drop, hook)
         return self.dec.hidden(
             target,
             mask=target_mask,
@@ -363,7 +363,7 @@ class EncoderDecoderLM(EncoderDecoder):
             context_mask=source_mask,
             context_documents=source_documents,
             drop=drop,
-            tap=tap,
+            hook=hook,
         )
 
     def forward(
@@ -388,9 +388,9 @@ class EncoderDecoderLM(EncoderDecoder):
         `dec.L0.cross.pattern` [batch, n_heads, target_pos, source_pos] says where each target position looks in the
         source.
         """
-        tap, record = recorder()
+        hook, record = recorder()
         return self.unembed(
-            self.hidden(source, target, source_mask=source_mask, target_mask=target_mask, tap=tap)
+            self.hidden(source, target, source_mask=source_mask, target_mask=target_mask, hook=hook)
         ), record
 
     def forward_with(
@@ -405,8 +405,8 @@ class EncoderDecoderLM(EncoderDecoder):
 
         Raises AddressError for an activation this model does not have, ChangeError for a shape that does not fit.
         """
-        tap = replacer(replace, self.activation_names(), self.sizes)
-        return self.unembed(self.hidden(source, target, source_mask=source_mask, target_mask=target_mask, tap=tap))
+        hook = replacer(replace, self.activation_names(), self.sizes)
+        return self.unembed(self.hidden(source, target, source_mask=source_mask, target_mask=target_mask, hook=hook))
 
     def activation_names(self) -> list[str]:
         """The names that `forward_recorded` records and `forward_with` can replace, in order."""

@@ -2,7 +2,7 @@
 //
 // Numbers are float or bfloat16 in memory and float in between; sums over rows (gradients of gains and biases) are made
 // in CHUNKS shares whatever the number of threads, so that results do not depend on it. The formulas of
-// `qkv.models.passes` are what each of these must equal.
+// `qkv.kernels.elementwise` are what each of these must equal.
 
 #include <stdlib.h>
 

@@ -13,7 +13,7 @@
 #if defined(__linux__) && defined(__x86_64__) && defined(__AMX_BF16__) && defined(__AVX512BW__)
 
 #include "attention.h"
-#include "polar.h"
+#include "newton_schulz.h"
 #include "products.h"
 
 namespace {

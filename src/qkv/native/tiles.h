@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 #include "numbers.h"
-#include "room.h"
+#include "workspace.h"
 
 namespace {
 

@@ -3,7 +3,7 @@
 
 #pragma once
 
-#include "made.h"
+#include "epilogue.h"
 #include "vectors.h"
 
 namespace {

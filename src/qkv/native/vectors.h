@@ -3,7 +3,7 @@
 #pragma once
 
 #include "numbers.h"
-#include "room.h"
+#include "workspace.h"
 
 namespace {
 

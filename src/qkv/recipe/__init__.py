@@ -1,16 +1,17 @@
 """The composition root: a configuration becomes a run folder. `train` and studies share it."""
 
-from qkv.recipe.again import data_of
-from qkv.recipe.assemble import Parts, assemble, take_body
-from qkv.recipe.idle import idle_settings
+from qkv.recipe.audit.verdict import Verdict
+from qkv.recipe.audit.verification import verify
+from qkv.recipe.build import Parts, assemble, take_body
+from qkv.recipe.config import RunConfig
 from qkv.recipe.imported import import_run, origin_of, tokenizer_of
-from qkv.recipe.opened import load_weights, opened_model, run_matrix
-from qkv.recipe.ownstep import own_step
-from qkv.recipe.request import Request, RunConfig, resolve, setting_named
+from qkv.recipe.interrupted import no_weights
+from qkv.recipe.load_model import load_weights, opened_model, run_matrix
+from qkv.recipe.optimizer_step import own_step
+from qkv.recipe.reload_data import data_of
+from qkv.recipe.request import Request, resolve, setting_named
 from qkv.recipe.training import Listening, next_folder, resume, train
-from qkv.recipe.unclosed import no_weights
-from qkv.recipe.verdict import Verdict
-from qkv.recipe.verification import verify
+from qkv.recipe.unused_settings import unused_settings
 from qkv.recipe.watching import Watcher
 
 __all__ = [
@@ -22,7 +23,7 @@ __all__ = [
     "Watcher",
     "assemble",
     "data_of",
-    "idle_settings",
+    "unused_settings",
     "import_run",
     "load_weights",
     "next_folder",

@@ -14,9 +14,9 @@ from pathlib import Path
 
 from qkv.instruments.recorder import Recorder
 from qkv.instruments.schedule import KINDS, LEVELS, WatchConfig, share_of
-from qkv.recipe.assemble import Parts, assemble
+from qkv.recipe.build import Parts, assemble
 from qkv.telemetry import Store
-from qkv.training.ranks import ALONE, Ranks
+from qkv.training.distributed.ranks import ALONE, Ranks
 from qkv.training.record import Observer, StepRecord
 
 __all__ = ["LADDER", "Costs", "afford", "measure_costs", "with_affordable_watching"]

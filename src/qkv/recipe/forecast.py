@@ -38,14 +38,15 @@ from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, 
 from qkv.errors import ConfigError, is_out_of_memory
 from qkv.models import build
 from qkv.models.matrices import Catalogue
-from qkv.recipe.assemble import assemble
-from qkv.recipe.request import Request, RunConfig, resolve
+from qkv.recipe.build import assemble
+from qkv.recipe.config import RunConfig
+from qkv.recipe.request import Request, resolve
 from qkv.tasks import Data, find_task
+from qkv.training.distributed.ranks import check_shares
+from qkv.training.distributed.shards import blocks_of, check_shard
 from qkv.training.optimizers import make_optimizer
 from qkv.training.precision import check_compiler, check_native
-from qkv.training.ranks import check_shares
 from qkv.training.record import Observer, StepRecord
-from qkv.training.shards import blocks_of, check_shard
 
 __all__ = ["Forecast", "Place", "forecast", "plan", "resident_bytes"]
 
@@ -56,7 +57,7 @@ _TIMED_FLOP = 4e11
 _TIMED_LAYERS = 2
 _WORKING_BYTES = 70_000_000
 """What libraries take once they compute, and gaps that the allocator leaves between blocks; this, and that looks of
-instruments take twice the weights beside what they hold, is fitted to measured trainings (benchmarks/plan.py)."""
+instruments take twice the weights beside what they hold, is fitted to measured trainings (tests/campaigns/plan.py)."""
 _FSDP_BYTES = 60_000_000
 """What torch's modules for sharding take once they are imported, measured (docs/decisions,
 2026-11-21-processes-add-gradients-in-a-fixed-order)."""

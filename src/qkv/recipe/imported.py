@@ -9,18 +9,18 @@ from typing import Any
 
 from qkv.config import dump_toml, to_dict
 from qkv.data.config import DataConfig
-from qkv.data.tokenizers import Tokenizer, load_tokenizer
-from qkv.folder import RunFolder, link, write_atomically
+from qkv.folder.run_folder import RunFolder, link, write_atomically
+from qkv.folder.staging import staged
 from qkv.instruments.recorder import Recorder
 from qkv.interop import Imported
 from qkv.models import build
 from qkv.models.matrices import Catalogue
 from qkv.presets import PRESETS
-from qkv.recipe.facts import machine_facts
-from qkv.recipe.request import RunConfig
-from qkv.staging import staged
+from qkv.recipe.config import RunConfig
+from qkv.recipe.manifest import machine_facts
 from qkv.tasks import TASKS
 from qkv.telemetry import Store
+from qkv.tokenizers.tokenizer import Tokenizer, load_tokenizer
 from qkv.training.config import TrainingConfig
 from qkv.training.precision import resolve as resolve_machine
 from qkv.training.record import RunContext

@@ -9,11 +9,11 @@ equal step. Code and telemetry call it `null`.
 import dataclasses
 
 from qkv.errors import NonFiniteError, UserError
-from qkv.folder import RunFolder
+from qkv.folder.run_folder import RunFolder
 from qkv.instruments.recorder import Recorder
-from qkv.recipe.assemble import Parts, assemble
+from qkv.recipe.build import Parts, assemble
 from qkv.telemetry import NULL_ARM, Store
-from qkv.training.ranks import ALONE, Ranks
+from qkv.training.distributed.ranks import ALONE, Ranks
 from qkv.training.record import Outcome
 from qkv.training.tensorfile import load_weights
 

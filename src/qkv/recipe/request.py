@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from qkv.config import field_paths, flat, from_dict, load_toml, override
+from qkv.config import field_paths, flat, override
 from qkv.data.config import DataConfig, ImageOptions, whole_source
 from qkv.errors import ConfigError, RunFolderError, typed, unknown
-from qkv.folder import RunFolder
-from qkv.instruments.ledger import LedgerConfig
+from qkv.folder.run_folder import RunFolder
+from qkv.folder.verified import check_weights
 from qkv.instruments.schedule import LEVELS, WatchConfig, watch_word
 from qkv.laws import (
     A_CARD,
@@ -25,6 +25,7 @@ from qkv.laws import (
     TWO_CORES,
     Budget,
     Scale,
+    bytes_worth_reading,
     is_worth_compiling,
     labelled_options,
     nominal_updates,
@@ -33,15 +34,13 @@ from qkv.models.counting import n_parameters, with_parameters
 from qkv.models.layout import ModelConfig, Sizes
 from qkv.othernames import ours
 from qkv.presets import OTHER_OPTIMIZERS, Preset, find, model_config, optimizer_config
-from qkv.recipe.idle import refuse_idle
+from qkv.recipe.config import RunConfig
+from qkv.recipe.unused_settings import refuse_unused
 from qkv.tasks import Data, Task, find_task
-from qkv.training.brief import bytes_worth_reading
 from qkv.training.config import TrainingConfig
-from qkv.training.precision import Machine
 from qkv.training.precision import resolve as resolve_machine
-from qkv.verified import check_file, check_weights
 
-__all__ = ["OPTIONS", "Request", "RunConfig", "resolve", "same_run"]
+__all__ = ["OPTIONS", "Request", "resolve", "same_run"]
 
 ON_SPIKE = ("stop", "rollback", "ignore")
 """What can be done where the training loss jumps up and stays there."""
@@ -158,55 +157,6 @@ class Request:
         return found
 
 
-@dataclass(frozen=True, kw_only=True)
-class RunConfig:
-    """One training with nothing left to decide; `config.toml` is this, table by table."""
-
-    task: str
-    """Name of the task."""
-    preset: str
-    """Name of the preset the laws started from."""
-    seed: int
-    """Names every random draw."""
-    watch: str
-    """What is measured while training: off, light, full, or the share of the time that was asked for, as 2%."""
-    from_run: str = ""
-    """The run folder whose best weights it starts from; empty is a start of its own."""
-    imported: str = ""
-    """The Hugging Face folder that it was read from; empty for what was trained here."""
-    watched: str = ""
-    """Trained by another program that qkv watched: layout where its layout is one of ours, names where it is not."""
-    report: bool = True
-    """Whether a report is written at the end, and the random-label control trained that drifts are compared with."""
-    changes: tuple[str, ...] = ()
-    """Changes in the change language, those of the preset first."""
-    data: DataConfig
-    """Where the text comes from and how it is cut."""
-    model: ModelConfig
-    """The model."""
-    training: TrainingConfig
-    """How it is trained."""
-    machine: Machine
-    """Where and how exactly it is computed."""
-    watching: WatchConfig = field(default_factory=WatchConfig)
-    """When each kind of look at the matrices is taken."""
-    ledger: LedgerConfig = field(default_factory=LedgerConfig)
-    """Whether an account is kept of which matrix earned the loss."""
-
-    @classmethod
-    def read(cls, path: Path, *, altered: bool = False) -> "RunConfig":
-        """The configuration in a `config.toml`; with `altered` also where it is not the one that was written.
-
-        Raises RunFolderError where the file is not one of ours.
-        """
-        if not altered:
-            check_file(path)
-        try:
-            return from_dict(cls, load_toml(path))
-        except (ConfigError, TypeError) as error:
-            raise RunFolderError(f"{path} is not the configuration of a run: {error}") from None
-
-
 def resolve(request: Request, cache: Path | None) -> tuple[RunConfig, Data, Scale]:
     """Apply every law: (the configuration, the data it speaks of, the scale that was chosen).
 
@@ -282,7 +232,7 @@ def resolve(request: Request, cache: Path | None) -> tuple[RunConfig, Data, Scal
         spare = parent is not None and name == "d_vocab" and model.sizes.d_vocab > value  # rows that no token has
         _dictated(name, getattr(config.model.sizes, name), model.sizes.d_vocab if spare else value)
     config = dataclasses.replace(config, model=config.model.resolved())
-    refuse_idle(config, request.given())
+    refuse_unused(config, request.given())
     if advice := "" if scale.note else compiling_advice(config, task.positions(data, config.model.sizes)):
         scale = dataclasses.replace(scale, note=advice)
     return config, data, scale

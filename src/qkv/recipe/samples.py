@@ -1,8 +1,8 @@
 """What the model writes at each stage of its training, from the snapshots that are there."""
 
-from qkv.folder import RunFolder
-from qkv.recipe.assemble import Parts
-from qkv.recipe.opened import load_weights
+from qkv.folder.run_folder import RunFolder
+from qkv.recipe.build import Parts
+from qkv.recipe.load_model import load_weights
 from qkv.tasks import PredictOptions
 from qkv.telemetry import Store
 from qkv.training.record import Outcome

@@ -19,13 +19,13 @@ import torch
 from torch import Tensor
 
 from qkv.errors import Interrupted, RunFolderError
-from qkv.folder import RunFolder, write_atomically
+from qkv.folder.run_folder import RunFolder, write_atomically
 from qkv.randomness import key
-from qkv.recipe.assemble import Parts, assemble
-from qkv.recipe.request import RunConfig
+from qkv.recipe.build import Parts, assemble
+from qkv.recipe.config import RunConfig
 from qkv.tasks import Batch
 from qkv.training.config import TeachingConfig
-from qkv.training.ranks import ALONE, Ranks
+from qkv.training.distributed.ranks import ALONE, Ranks
 from qkv.training.record import Observer
 from qkv.training.tensorfile import load_weights, streamed
 

@@ -22,29 +22,30 @@ from qkv.changes import parse_changes
 from qkv.config import dump_toml, flat, from_dict, override, to_dict
 from qkv.data.config import DataConfig
 from qkv.errors import ConfigError, Interrupted, RunFolderError, many, typed
-from qkv.folder import RunFolder
+from qkv.folder.run_folder import RunFolder
 from qkv.instruments.ledger import Ledger
 from qkv.instruments.recorder import Recorder
 from qkv.instruments.schedule import LEVELS
 from qkv.instruments.trackers import Sender, open_tracker
+from qkv.laws import BRIEF_SECONDS
 from qkv.recipe.affordable import with_affordable_watching
-from qkv.recipe.again import kept_data, same_data
-from qkv.recipe.assemble import Parts, assemble, check_reached
-from qkv.recipe.facts import BackgroundBaselines, machine_facts, note_machine, summary
+from qkv.recipe.build import Parts, assemble, check_reached
+from qkv.recipe.config import RunConfig
+from qkv.recipe.interrupted import not_ours
+from qkv.recipe.load_model import load_weights
+from qkv.recipe.manifest import BackgroundBaselines, machine_facts, note_machine, summary
 from qkv.recipe.null import NULL_SHARE, train_null
-from qkv.recipe.opened import load_weights
-from qkv.recipe.request import Request, RunConfig, resolve, same_run
+from qkv.recipe.reload_data import kept_data, same_data
+from qkv.recipe.request import Request, resolve, same_run
 from qkv.recipe.samples import write_samples
 from qkv.recipe.teaching import taught, train_teachers
-from qkv.recipe.unclosed import not_ours
 from qkv.tasks import Data, Evaluation, find_task
 from qkv.telemetry import Store
 from qkv.training import checkpoint as checkpoints
-from qkv.training.brief import BRIEF_SECONDS
+from qkv.training.distributed.ranks import Ranks, check_shares, join
+from qkv.training.distributed.shards import check_shard
 from qkv.training.precision import Machine, check_compiler, check_device, check_native, is_slower_natively
-from qkv.training.ranks import Ranks, check_shares, join
 from qkv.training.record import Observer, Outcome, StepRecord
-from qkv.training.shards import check_shard
 
 __all__ = ["Listening", "next_folder", "resume", "train"]
 

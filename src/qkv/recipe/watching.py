@@ -21,18 +21,18 @@ from torch import Tensor, nn
 
 from qkv.config import dump_toml, to_dict
 from qkv.data.config import DataConfig
-from qkv.data.tokenizers import Tokenizer
 from qkv.errors import ConfigError, unknown
-from qkv.folder import RunFolder, link, write_atomically
+from qkv.folder.run_folder import RunFolder, link, write_atomically
 from qkv.instruments.recorder import Recorder
 from qkv.instruments.schedule import LEVELS
 from qkv.interop.mirror import Mirror, unwrapped
 from qkv.models.layout import ModelConfig, Sizes
-from qkv.recipe.facts import machine_facts
-from qkv.recipe.request import RunConfig
+from qkv.recipe.config import RunConfig
+from qkv.recipe.manifest import machine_facts
 from qkv.tasks import TASKS, Task
 from qkv.tasks.task import TaskDefaults
 from qkv.telemetry import Store
+from qkv.tokenizers.tokenizer import Tokenizer
 from qkv.training.config import OptimizerConfig, TrainingConfig
 from qkv.training.precision import resolve as resolve_machine
 from qkv.training.record import EvaluationRecord, Event, Outcome, RunContext, StepRecord

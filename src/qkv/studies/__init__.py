@@ -11,10 +11,10 @@ comparison, families, verdicts    all that is said of one effect; of several ask
 questions/          one module per study
 """
 
-from qkv.studies.design import Arm, Contrast, Design, Grid, Scale, Text
+from qkv.studies.engine.design import Arm, Contrast, Design, Grid, Scale, Text
+from qkv.studies.engine.runner import Made, Told, run_study
 from qkv.studies.question import Ask, Question
 from qkv.studies.questions import find, questions
-from qkv.studies.runner import Made, Told, run_study
 
 __all__ = [
     "Arm",

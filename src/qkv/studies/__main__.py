@@ -1,6 +1,6 @@
-"""A worker of a study, started by `qkv.studies.workers`: trials on stdin, rows on stdout."""
+"""A worker of a study, started by `qkv.studies.engine.workers`: trials on stdin, rows on stdout."""
 
-from qkv.studies.worker import serve
+from qkv.studies.engine.worker import serve
 
 if __name__ == "__main__":
     serve()

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from qkv.data.baselines import MOST_COUNTED, ngram_losses_by_order
-from qkv.studies.design import Arm, Design, Text
-from qkv.studies.streams import markov_entropy, markov_matrix
+from qkv.data.baseline.text import MOST_COUNTED, ngram_losses_by_order
+from qkv.studies.engine.design import Arm, Design, Text
+from qkv.studies.synthetic.streams import markov_entropy, markov_matrix
 
 __all__ = ["baselines_of", "compared", "counting_words", "yardstick"]
 

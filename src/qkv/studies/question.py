@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from qkv.errors import SourceError
-from qkv.studies import streams
-from qkv.studies.assembly import software
-from qkv.studies.design import Arm, Contrast, Design, Grid, Scale, Text
-from qkv.studies.verdicts import Derive, Findings
+from qkv.studies.engine.assembly import software
+from qkv.studies.engine.design import Arm, Contrast, Design, Grid, Scale, Text
+from qkv.studies.synthetic import streams
+from qkv.studies.verdict.judging import Derive, Findings
 
 __all__ = [
     "Accounts",

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from qkv.data.dictionary import UNSPACED
+from qkv.data.baseline.dictionary import UNSPACED
 from qkv.errors import MissingExtra
 from qkv.installing import install
 from qkv.randomness import generator

@@ -18,9 +18,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from qkv.data.baselines import baselines, expected_seconds
+from qkv.data.baseline.text import baselines, expected_seconds
 from qkv.data.packing import train_window, val_windows
-from qkv.data.tokenizers import Tokenizer
 from qkv.models.zoo import LanguageModel
 from qkv.tasks.batch import Batch
 from qkv.tasks.evaluation import evaluate
@@ -29,6 +28,7 @@ from qkv.tasks.generation import Sampling, generate
 from qkv.tasks.objective import random_targets
 from qkv.tasks.task import PredictOptions, Stack, Yardsticks
 from qkv.tasks.text import TextTask
+from qkv.tokenizers.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from qkv.data.corpus import Corpus
@@ -68,7 +68,7 @@ class Causal(TextTask):
     }
 
     def baselines(self, data: "Corpus", cache: Path | None) -> Yardsticks:
-        """Counting and compressing, by `qkv.data.baselines`; the summary is in bits per byte."""
+        """Counting and compressing, by `qkv.data.baseline.text`; the summary is in bits per byte."""
         found = baselines(data, cache)
         names = ("unigram", "bigram", "ngram", "ngram_order", "xz")
         return Yardsticks(
@@ -79,7 +79,7 @@ class Causal(TextTask):
         )
 
     def baselines_seconds(self, data: "Corpus", cache: Path | None) -> float:
-        """By `qkv.data.baselines.expected_seconds`."""
+        """By `qkv.data.baseline.text.expected_seconds`."""
         return expected_seconds(data, cache)
 
     def train_batch(
@@ -118,7 +118,7 @@ class Causal(TextTask):
         tokens are.
 
         An [UNK] is a token like others in the loss, which says that something unknown stands there; what stands there
-        is charged to bits per byte by `qkv.data.lost`.
+        is charged to bits per byte by `qkv.tokenizers.lossy_charge`.
 
         Word perplexity is exp(N / W): N the nats of the whole text as bits per byte count them (what the tokenizer lost
         charged, the first token at the mean), W its words between white space plus its line ends, each of which is a

@@ -1,7 +1,7 @@
 """Telling classes of texts apart: one answer to a whole text, from the mean of its vectors after the last layer.
 
-Loss is in nats per text; the figure is accuracy, 0..1. Texts lie side by side in rows (`qkv.data.rows`), so a short
-phrase costs its own tokens and no padding; positions attend within their own text. A text longer than n_ctx is cut.
+Loss is in nats per text; the figure is accuracy, 0..1. Texts lie side by side in rows (`qkv.data.sequences`), so a
+short phrase costs its own tokens and no padding; positions attend within their own text. A text over n_ctx is cut.
 
 Training texts are made harder, each draw by name. Every token is left out with probability `word_dropout`, so that the
 model has to say the same of what is left (Iyyer et al. 2015, ACL, "Deep unordered composition rivals syntactic
@@ -30,8 +30,7 @@ from torch import Tensor
 
 from qkv.data.config import DataConfig, LabelledOptions
 from qkv.data.examples import Examples, Labelled, load_examples
-from qkv.data.rows import pack_rows
-from qkv.data.tokenizers import Tokenizer
+from qkv.data.sequences import pack_rows
 from qkv.errors import ConfigError
 from qkv.models.embedding import pool
 from qkv.models.layout import Sizes
@@ -41,6 +40,7 @@ from qkv.tasks.batch import Batch
 from qkv.tasks.evaluation import evaluate, wilson
 from qkv.tasks.figures import Evaluation, Figure, Scores
 from qkv.tasks.task import Drop, PredictOptions, Progress, TaskDefaults, Yardsticks
+from qkv.tokenizers.tokenizer import Tokenizer
 
 __all__ = ["Classify"]
 
@@ -132,7 +132,7 @@ class Classify(TaskDefaults[Examples, TextClassifier]):
 
     def baselines(self, data: Examples, cache: Path | None) -> Yardsticks:
         """The commonest class, and TF-IDF with logistic regression where scikit-learn is installed."""
-        from qkv.data.labelled_baselines import labelled_baselines
+        from qkv.data.baseline.labels import labelled_baselines
 
         found = labelled_baselines(data)
         summary = {"majority": found.majority, "tfidf": found.tfidf}

@@ -32,7 +32,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from qkv.models import passes
+from qkv.kernels import elementwise
 
 __all__ = ["chunk_rows", "linear_cross_entropy", "token_scores"]
 
@@ -140,7 +140,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
         if ctx.is_whole:
             x = h.to(matrix.dtype)
             total, slope, dbias = _loss_and_slope(x, matrix, bias, targets, smoothing, d_vocab)
-            ctx.tiles = None if torch.compiler.is_compiling() else passes.tiles_for(slope)
+            ctx.tiles = None if torch.compiler.is_compiling() else elementwise.tiles_for(slope)
             ctx.save_for_backward(x, matrix, slope, dbias)
             return total
         total, *ctx.made = _by_chunks(h, weight, bias, targets, smoothing, ctx.needs_input_grad)
@@ -210,7 +210,7 @@ def _products(
     needed: tuple[bool, ...],
     d_vocab: int,
     is_table: bool,
-    tiles: passes.Tiles | None,
+    tiles: elementwise.Tiles | None,
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
     """grad * (slope matrix^T, x^T slope, sum of slope): dh, dweight (with the strides of what was given) and dbias.
 
@@ -340,9 +340,9 @@ def _chunk(matrix: Tensor, d_vocab: int) -> int:
     return chunk_rows(d_vocab, matrix.device.type, 4 if _compiled(matrix) is None else matrix.element_size())
 
 
-def _compiled(products: Tensor) -> passes.Compiled | None:
+def _compiled(products: Tensor) -> elementwise.Compiled | None:
     """The compiled passes over logits, where they are taken now."""
-    return None if torch.compiler.is_compiling() else passes.compiled_for(products)
+    return None if torch.compiler.is_compiling() else elementwise.compiled_for(products)
 
 
 def _goes_by_strips(x: Tensor) -> bool:

@@ -13,12 +13,12 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from qkv.data.tokenizers import Tokenizer
 from qkv.errors import UserError, which
 from qkv.models.zoo import LanguageModel
 from qkv.randomness import generator
 from qkv.tasks.generation import Sampling, choose
 from qkv.tasks.task import PredictOptions
+from qkv.tokenizers.tokenizer import Tokenizer
 
 __all__ = ["MARK", "fill"]
 

@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from qkv.models.cache import KVCache
+from qkv.kernels.cache import KVCache
 from qkv.models.decoding import Decoding
 from qkv.models.decoding import serves as decoding_serves
 from qkv.models.zoo import LanguageModel

@@ -18,11 +18,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from qkv.data.augmenting import augmented
+from qkv.data.baseline.images import image_baselines
 from qkv.data.config import DataConfig, ImageOptions
-from qkv.data.image_baselines import image_baselines
 from qkv.data.images import Images, is_idx_name, load_images, read_idx
-from qkv.data.picture_files import read_pictures
-from qkv.data.tokenizers import Tokenizer
+from qkv.data.sources.image_files import read_pictures
 from qkv.errors import SourceError
 from qkv.models.layout import Patches
 from qkv.models.zoo import ImageClassifier
@@ -30,6 +29,7 @@ from qkv.randomness import Permutation, generator
 from qkv.tasks.batch import Batch
 from qkv.tasks.figures import Scores
 from qkv.tasks.task import Drop, PredictOptions, Progress, TaskDefaults, Yardsticks
+from qkv.tokenizers.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from qkv.models.layout import ModelConfig, Sizes

@@ -24,8 +24,6 @@ import torch
 
 from qkv.data.config import DataConfig
 from qkv.data.packing import train_starts, window_documents
-from qkv.data.tokenizers import Tokenizer
-from qkv.data.tokens import Tokens
 from qkv.errors import ConfigError, SourceError
 from qkv.models.zoo import LanguageModel
 from qkv.randomness import generator
@@ -34,6 +32,8 @@ from qkv.tasks.filling import fill
 from qkv.tasks.objective import random_targets
 from qkv.tasks.task import PredictOptions, Progress
 from qkv.tasks.text import TextTask
+from qkv.tokenizers.tokenizer import Tokenizer
+from qkv.tokenizers.tokens import Tokens
 
 if TYPE_CHECKING:
     from qkv.data.corpus import Corpus

@@ -15,13 +15,13 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-from qkv.data.tokens import Tokens
 from qkv.models.zoo import LanguageModel
 from qkv.randomness import generator
 from qkv.tasks.batch import Batch, rows_of
 from qkv.tasks.crossentropy import linear_cross_entropy, token_scores
 from qkv.tasks.figures import Scores
 from qkv.tasks.task import Drop
+from qkv.tokenizers.tokens import Tokens
 
 __all__ = ["batch_loss", "batch_scores", "output_matrix", "random_targets"]
 

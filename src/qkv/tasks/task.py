@@ -22,9 +22,9 @@ from qkv.tasks.figures import Evaluation, Scores
 
 if TYPE_CHECKING:
     from qkv.data.config import DataConfig
-    from qkv.data.tokenizers import Tokenizer
     from qkv.models.layout import Patches, Sizes
     from qkv.models.zoo import Model
+    from qkv.tokenizers.tokenizer import Tokenizer
 
 __all__ = [
     "Data",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from torch import Tensor
 
-from qkv.data.baselines import bigram_loss
+from qkv.data.baseline.text import bigram_loss
 from qkv.data.config import DataConfig
 from qkv.data.corpus import Corpus, load_corpus
 from qkv.models.zoo import LanguageModel

@@ -16,11 +16,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from qkv.data.baseline.dictionary import Dictionary
 from qkv.data.buckets import bucket_edges, filled, n_buckets, train_bucket
 from qkv.data.config import DataConfig
-from qkv.data.dictionary import Dictionary
 from qkv.data.pairs import PairCorpus, Pairs, decode_line, encode_lines, end_of, line_of, load_pairs, start_of
-from qkv.data.tokenizers import Tokenizer
 from qkv.errors import ConfigError
 from qkv.models.zoo import EncoderDecoderLM
 from qkv.randomness import generator
@@ -31,6 +30,7 @@ from qkv.tasks.crossentropy import linear_cross_entropy, token_scores
 from qkv.tasks.evaluation import evaluate
 from qkv.tasks.figures import Evaluation, Figure, Scores
 from qkv.tasks.task import Drop, PredictOptions, Progress, Stack, TaskDefaults, Yardsticks
+from qkv.tokenizers.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from qkv.models.layout import Sizes

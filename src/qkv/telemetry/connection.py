@@ -17,11 +17,11 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
-from qkv import verified
 from qkv.errors import DamagedFileError, QkvError, RunFolderError, StorageError
-from qkv.folder import RunFolder
+from qkv.folder import verified
+from qkv.folder.run_folder import RunFolder
+from qkv.folder.verified import Damage, check_file
 from qkv.installing import update
-from qkv.verified import Damage, check_file
 
 __all__ = [
     "SCHEMA_VERSION",
@@ -111,7 +111,7 @@ def open_reader(path: Path, *, altered: bool = False) -> Reader:
 
 
 def damage(folder: RunFolder) -> tuple[Damage, ...]:
-    """What of a run is not what was written, `qkv.verified.damage`, and telemetry that holds what qkv did not write."""
+    """The damage that `qkv.folder.verified` finds, and telemetry that holds what qkv did not write."""
     found = verified.damage(folder)
     if not folder.telemetry.is_file() or any(one.file == folder.telemetry.name for one in found):
         return found

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from qkv.errors import ConfigError
-from qkv.folder import check_place
+from qkv.folder.run_folder import check_place
 from qkv.installing import install
 from qkv.telemetry.rows import Series
 

@@ -24,11 +24,11 @@ from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 from torch import Tensor
 
 from qkv.errors import DamagedFileError, RunFolderError
-from qkv.folder import CHECKPOINT_FILES as FILES
-from qkv.folder import RunFolder, link, sha256_of, storage_errors, sync_folder, write_atomically
+from qkv.folder.run_folder import CHECKPOINT_FILES as FILES
+from qkv.folder.run_folder import RunFolder, link, sha256_of, storage_errors, sync_folder, write_atomically
+from qkv.folder.verified import read_state, state_digest
 from qkv.training.spikes import ONSET, Rollback
 from qkv.training.tensorfile import TensorFile, load_tensors
-from qkv.verified import read_state, state_digest
 
 if TYPE_CHECKING:
     from qkv.models.matrices import Catalogue

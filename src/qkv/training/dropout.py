@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-from qkv.models import passes
+from qkv.kernels import elementwise
 from qkv.randomness import key
 
 __all__ = ["Dropping", "PlayedDropping", "make_drop"]
@@ -153,11 +153,11 @@ class Dropping:
             streams = streams[self._owners.to(x.device)]
         return streams, None if self._places is None else self._places.to(x.device)
 
-    def _as(self, x: Tensor, streams: Tensor, places: Tensor | None) -> passes.Draws:
+    def _as(self, x: Tensor, streams: Tensor, places: Tensor | None) -> elementwise.Draws:
         """The arguments of the compiled passes over x; the factor has x's dtype."""
         scale = float(torch.tensor(self._scale, dtype=x.dtype))
         places = None if places is None else places.contiguous()
-        return passes.Draws(streams.contiguous(), places, self._threshold - _LEVELS // 2, scale)
+        return elementwise.Draws(streams.contiguous(), places, self._threshold - _LEVELS // 2, scale)
 
     @property
     def _scale(self) -> float:
@@ -165,16 +165,16 @@ class Dropping:
         return _LEVELS / (_LEVELS - self._threshold)
 
 
-def _compiled(x: Tensor) -> passes.Compiled | None:
+def _compiled(x: Tensor) -> elementwise.Compiled | None:
     """The compiled passes, where they are taken now and serve x."""
-    return None if torch.compiler.is_compiling() else passes.compiled_for(x)
+    return None if torch.compiler.is_compiling() else elementwise.compiled_for(x)
 
 
 class _Dropped(Function):
     """Dropout by one compiled pass each way: what is drawn is drawn again, and not kept."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, by: passes.Compiled, draws: passes.Draws) -> Tensor:
+    def forward(ctx: Any, x: Tensor, by: elementwise.Compiled, draws: elementwise.Draws) -> Tensor:
         ctx.by, ctx.draws = by, draws
         return by.drop(x, draws)
 
@@ -188,7 +188,7 @@ class _DroppedOnto(Function):
     """The same, and the sum with the residual stream with it."""
 
     @staticmethod
-    def forward(ctx: Any, stream: Tensor, x: Tensor, by: passes.Compiled, draws: passes.Draws) -> Tensor:
+    def forward(ctx: Any, stream: Tensor, x: Tensor, by: elementwise.Compiled, draws: elementwise.Draws) -> Tensor:
         ctx.by, ctx.draws, ctx.dtype = by, draws, x.dtype
         return by.drop_onto(x, draws, stream)
 

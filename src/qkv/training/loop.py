@@ -17,7 +17,6 @@ import numpy as np
 
 from qkv.errors import Interrupted, NonFiniteError, RankLostError, RunError, SpikeError, typed
 from qkv.tasks.batch import n_positions
-from qkv.training.captured import captured
 from qkv.training.checkpoint import (
     Checkpoint,
     Checkpoints,
@@ -28,12 +27,15 @@ from qkv.training.checkpoint import (
     mark_stopped,
 )
 from qkv.training.config import TrainingConfig
+from qkv.training.distributed.ranks import ALONE, Ranks
+from qkv.training.distributed.shards import Shards
+from qkv.training.distributed.whole import Weights
 from qkv.training.dropout import make_drop
+from qkv.training.graph_replay.update import captured
 from qkv.training.interrupt import StopSignals
 from qkv.training.optimizers import Optimizer
 from qkv.training.pace import Pace
 from qkv.training.precision import Machine
-from qkv.training.ranks import ALONE, Ranks
 from qkv.training.record import (
     Constraint,
     EvaluationRecord,
@@ -46,14 +48,12 @@ from qkv.training.record import (
     Watchers,
 )
 from qkv.training.schedules import decay_end, lr_scale
-from qkv.training.shards import Shards
 from qkv.training.spikes import MOST_ROLLBACKS, ONSET, Rollback, Watch, rate_factor, skipped
 from qkv.training.validation import Validation
 from qkv.training.waiting import watching_cores
-from qkv.training.weights import Weights
 
 if TYPE_CHECKING:
-    from qkv.folder import RunFolder
+    from qkv.folder.run_folder import RunFolder
     from qkv.models.matrices import Catalogue
     from qkv.models.zoo import Model
     from qkv.tasks.task import Data, Task

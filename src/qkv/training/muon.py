@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from qkv.models.passes import tiles_for
+from qkv.kernels.elementwise import tiles_for
 
 __all__ = ["Muon", "Piecewise", "add_scaled", "orthogonal_pieces", "orthogonalise"]
 

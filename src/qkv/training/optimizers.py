@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from qkv.errors import RunFolderError
-from qkv.models import passes
+from qkv.kernels import elementwise
 from qkv.training.config import OptimizerConfig
 from qkv.training.muon import Muon, Piecewise
 
@@ -235,7 +235,7 @@ def clip_gradients(parameters: Sequence[Tensor], clip: float) -> float:
 
 def gradient_norms(gradients: Sequence[Tensor]) -> Tensor:
     """The 2-norm of each of n gradients and, last, of them all: float [n + 1], where they are."""
-    by = passes.compiled_for(gradients[0])
+    by = elementwise.compiled_for(gradients[0])
     if by is not None and all(g.dtype == torch.float32 and g.is_contiguous() for g in gradients):
         squares = by.squares(gradients)
         return torch.cat((squares, squares.sum()[None])).sqrt_()

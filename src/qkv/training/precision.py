@@ -17,8 +17,9 @@ import torch
 
 from qkv import native
 from qkv.errors import ConfigError
-from qkv.models import calibration, passes
-from qkv.models.passes import Kernels
+from qkv.kernels import elementwise
+from qkv.kernels.elementwise import Kernels
+from qkv.training import calibration
 from qkv.training.memory import hand_back_freed_memory, keep_freed_memory
 
 __all__ = [
@@ -108,7 +109,7 @@ class Machine:
 
     def natively(self) -> contextlib.AbstractContextManager[None]:
         """What an update is made in, and anything else that is to be native where passes are."""
-        return passes.using(self.passes_natively, self.kernels, self.dtype)
+        return elementwise.using(self.passes_natively, self.kernels, self.dtype)
 
     @contextlib.contextmanager
     def passing(self) -> Iterator[None]:

@@ -18,8 +18,8 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from qkv.errors import RunFolderError
-from qkv.folder import storage_errors
-from qkv.verified import check_weights
+from qkv.folder.run_folder import storage_errors
+from qkv.folder.verified import check_weights
 
 __all__ = ["SharedFile", "TensorFile", "load_rows", "load_tensors", "load_weights", "open_weights", "streamed"]
 

@@ -23,8 +23,8 @@ from torch import Tensor
 from qkv.tasks.batch import Batch, n_positions
 from qkv.training.checkpoint import TrainingState
 from qkv.training.config import TrainingConfig
+from qkv.training.distributed.ranks import ALONE, Ranks
 from qkv.training.precision import Machine
-from qkv.training.ranks import ALONE, Ranks
 from qkv.training.schedules import decay_end
 
 if TYPE_CHECKING:

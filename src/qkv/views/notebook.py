@@ -15,14 +15,14 @@ from pathlib import Path
 from typing import Any
 
 from qkv.errors import ConfigError, QkvError, many
-from qkv.folder import check_place, write_atomically
-from qkv.views.asking import Desk
-from qkv.views.bundle import LIBRARIES, bundle, static_text
-from qkv.views.drawn import attention_svg
-from qkv.views.looker import Looker
-from qkv.views.packed import to_json, wire
-from qkv.views.page import page_of
+from qkv.folder.run_folder import check_place, write_atomically
+from qkv.views.attention_svg import attention_svg
+from qkv.views.live.asking import Desk
 from qkv.views.payloads import VERSION, AttentionText, Host
+from qkv.views.report.bundle import LIBRARIES, bundle, static_text
+from qkv.views.report.packed import to_json, wire
+from qkv.views.report.page import page_of
+from qkv.views.viewer import Viewer
 
 __all__ = ["AttentionView", "Alone"]
 
@@ -45,8 +45,8 @@ class Alone:
 class AttentionView:
     """Every head's attention on one text. Show it in a notebook, or `save` it."""
 
-    def __init__(self, looker: Looker, text: str, step: int | None = None) -> None:
-        self._desk = Desk(looker)
+    def __init__(self, viewer: Viewer, text: str, step: int | None = None) -> None:
+        self._desk = Desk(viewer)
         self.texts: tuple[AttentionText, ...] = self._desk.answer("attention", {"text": text, "step": step}).texts
         """The numbers: tokens, and every head's pattern; of a pair its three attentions, the alignment first."""
         self._source = text
@@ -63,13 +63,13 @@ class AttentionView:
 
     def payload(self, can: tuple[str, ...] = ()) -> Alone:
         """What the page or widget is given; `can` names what it may ask."""
-        looker = self._desk.looker
+        viewer = self._desk.viewer
         host = Host(kind="notebook" if can else "report", can=can)
         return Alone(
             host=host,
-            name=looker.folder.resolve().name,
+            name=viewer.folder.resolve().name,
             attention=self.texts,
-            kept=tuple(looker.steps()) if can else (),
+            kept=tuple(viewer.steps()) if can else (),
         )
 
     def html(self) -> str:
@@ -81,7 +81,7 @@ class AttentionView:
             raise ConfigError(
                 f"the text has {len(self.text.tokens):,} tokens; a file holds up to 256: shorten it, or use qkv view"
             )
-        name = self._desk.looker.folder.resolve().name
+        name = self._desk.viewer.folder.resolve().name
         return page_of(self.payload(), "alone.js", title=f"attention of {name} · qkv", description=self.text.origin)
 
     def save(self, path: str | Path) -> Path:

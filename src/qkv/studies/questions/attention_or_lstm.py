@@ -22,9 +22,9 @@ from typing import Any
 from qkv.models.counting import n_parameters, with_parameters
 from qkv.models.layout import ModelConfig, Sizes
 from qkv.presets import find as find_preset
-from qkv.studies.design import Arm, Contrast, Design, Grid, Scale, Text, cost
+from qkv.studies.engine.design import Arm, Contrast, Design, Grid, Scale, Text, cost
 from qkv.studies.question import LEARNS_RECALL, RECALLED, Ask, Plain, Question, learned, make_design, of_recalling
-from qkv.studies.verdicts import Findings
+from qkv.studies.verdict.judging import Findings
 
 __all__ = ["QUESTION"]
 

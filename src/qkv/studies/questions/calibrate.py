@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from qkv.studies import streams
-from qkv.studies.design import Arm, Contrast, Design, Grid, Scale, Text
+from qkv.studies.engine.design import Arm, Contrast, Design, Grid, Scale, Text
 from qkv.studies.question import Ask, Plain, Question, make_design
-from qkv.studies.statistics import interval, t_test, tost
-from qkv.studies.verdicts import Findings
+from qkv.studies.synthetic import streams
+from qkv.studies.verdict.judging import Findings
+from qkv.studies.verdict.statistics import interval, t_test, tost
 
 __all__ = ["QUESTION"]
 

@@ -16,12 +16,12 @@ fewer measures of both.
 
 import dataclasses
 
-from qkv.studies.design import Arm, Contrast, Design, Grid, Scale, Text
-from qkv.studies.probes_collocations import FEWEST_FOURS, chosen
-from qkv.studies.probes_pairs import commonest_word
+from qkv.studies.engine.design import Arm, Contrast, Design, Grid, Scale, Text
+from qkv.studies.probes.collocations import FEWEST_FOURS, chosen
+from qkv.studies.probes.pairs import commonest_word
 from qkv.studies.question import IN_DEMO, Ask, Plain, Question, learned, make_design
-from qkv.studies.sentences import amount
-from qkv.studies.verdicts import Findings
+from qkv.studies.verdict.judging import Findings
+from qkv.studies.verdict.sentences import amount
 
 __all__ = ["QUESTION"]
 

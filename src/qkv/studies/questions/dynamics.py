@@ -14,11 +14,11 @@ letters out gives too (docs/decisions), so what tells one from two is how far it
 
 from typing import Any
 
-from qkv.studies.comparison import Comparison
-from qkv.studies.design import OF_TRAININGS, Arm, Contrast, Design, Grid, Scale, Text, cost
+from qkv.studies.engine.design import OF_TRAININGS, Arm, Contrast, Design, Grid, Scale, Text, cost
 from qkv.studies.question import Ask, Plain, Question, make_design
-from qkv.studies.sentences import amount
-from qkv.studies.verdicts import Findings
+from qkv.studies.verdict.comparison import Comparison
+from qkv.studies.verdict.judging import Findings
+from qkv.studies.verdict.sentences import amount
 
 __all__ = ["QUESTION"]
 

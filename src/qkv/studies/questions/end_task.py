@@ -13,11 +13,11 @@ A body that is trained for one task and held, or trained on, under another (feat
 about by `frozen-embeddings` on labelled texts.
 """
 
-from qkv.studies.design import Arm, Contrast, Design, Grid, Scale, Text
-from qkv.studies.probes_relatedness import AGAIN, SPACES, compared
+from qkv.studies.engine.design import Arm, Contrast, Design, Grid, Scale, Text
+from qkv.studies.probes.relatedness import AGAIN, SPACES, compared
 from qkv.studies.question import ANSWERS, LEARNS_MASKED, Ask, Plain, Question, make_design
-from qkv.studies.sentences import amount
-from qkv.studies.verdicts import Findings
+from qkv.studies.verdict.judging import Findings
+from qkv.studies.verdict.sentences import amount
 
 __all__ = ["QUESTION"]
 

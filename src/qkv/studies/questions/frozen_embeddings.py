@@ -12,10 +12,10 @@ N(0, 1), and the small start is a pair of its own.
 
 from typing import Any
 
-from qkv.studies.design import Arm, Contrast, Design, Grid, Scale, Text, cost
+from qkv.studies.engine.design import Arm, Contrast, Design, Grid, Scale, Text, cost
 from qkv.studies.question import ANSWERS, LEARNS_MASKED, Accounts, Ask, Plain, Question, make_design
-from qkv.studies.sentences import amount
-from qkv.studies.verdicts import ON_THE_WAY, Findings
+from qkv.studies.verdict.judging import ON_THE_WAY, Findings
+from qkv.studies.verdict.sentences import amount
 
 __all__ = ["QUESTION"]
 

@@ -26,10 +26,10 @@ more than that; in full there is one from Glorot's start, which learns. --quick 
 and one start.
 """
 
-from qkv.studies.design import Arm, Contrast, Design, Grid, Scale, Text, cost
+from qkv.studies.engine.design import Arm, Contrast, Design, Grid, Scale, Text, cost
 from qkv.studies.question import IN_DEMO, Ask, Plain, Question, learned, make_design, of_learned
-from qkv.studies.sentences import amount
-from qkv.studies.verdicts import Findings
+from qkv.studies.verdict.judging import Findings
+from qkv.studies.verdict.sentences import amount
 
 __all__ = ["QUESTION"]
 

@@ -9,9 +9,9 @@ of rows and the share of them that one key takes whole, at the start and at the 
 
 from typing import Any
 
-from qkv.studies.design import Arm, Contrast, Design, Grid, Scale, Text, cost
+from qkv.studies.engine.design import Arm, Contrast, Design, Grid, Scale, Text, cost
 from qkv.studies.question import LEARNS_RECALL, RECALLED, Ask, Plain, Question, make_design, of_recalling
-from qkv.studies.verdicts import Findings
+from qkv.studies.verdict.judging import Findings
 
 __all__ = ["QUESTION"]
 

@@ -9,11 +9,11 @@ or turns the other way, it says so with what it could have seen.
 
 from typing import Any
 
-from qkv.studies.comparison import Comparison
-from qkv.studies.design import Arm, Contrast, Design, Grid, Scale, Text, cost
+from qkv.studies.engine.design import Arm, Contrast, Design, Grid, Scale, Text, cost
 from qkv.studies.question import LEARNS_RECALL, RECALLED, Ask, Plain, Question, make_design, of_learned
 from qkv.studies.questions.only_embeddings import ADDED, addition
-from qkv.studies.verdicts import Findings
+from qkv.studies.verdict.comparison import Comparison
+from qkv.studies.verdict.judging import Findings
 
 __all__ = ["QUESTION"]
 

@@ -7,9 +7,9 @@ recall, which no table alone can do, and on addition modulo 97, of which a tenth
 
 from typing import Any
 
-from qkv.studies.design import Arm, Contrast, Design, Grid, Scale, Text, cost
+from qkv.studies.engine.design import Arm, Contrast, Design, Grid, Scale, Text, cost
 from qkv.studies.question import LEARNS_RECALL, RECALLED, Ask, Plain, Question, make_design
-from qkv.studies.verdicts import Findings
+from qkv.studies.verdict.judging import Findings
 
 __all__ = ["ADDED", "QUESTION", "addition"]
 

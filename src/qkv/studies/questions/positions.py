@@ -12,10 +12,10 @@ only the frequencies of tokens are known, whatever its positions, and in short t
 
 from typing import Any
 
-from qkv.studies.design import Arm, Contrast, Design, Grid, Scale, Text, cost
+from qkv.studies.engine.design import Arm, Contrast, Design, Grid, Scale, Text, cost
 from qkv.studies.question import Accounts, Ask, Plain, Question, make_design
-from qkv.studies.sentences import amount
-from qkv.studies.verdicts import Findings
+from qkv.studies.verdict.judging import Findings
+from qkv.studies.verdict.sentences import amount
 
 __all__ = ["QUESTION"]
 

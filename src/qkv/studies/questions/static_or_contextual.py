@@ -23,13 +23,13 @@ from typing import Any
 import numpy as np
 
 from qkv.data.vectors import read_vectors
-from qkv.folder import sha256_of
-from qkv.studies.analogies import FEWEST_ASKED, FEWEST_WORDS, N_QUESTIONS, grouped, n_askable
-from qkv.studies.design import Arm, Contrast, Design, Grid, Scale, Text
-from qkv.studies.probes_contextual import MOST_TOKENS
+from qkv.folder.run_folder import sha256_of
+from qkv.studies.engine.design import Arm, Contrast, Design, Grid, Scale, Text
+from qkv.studies.probes.analogies import FEWEST_ASKED, FEWEST_WORDS, N_QUESTIONS, grouped, n_askable
+from qkv.studies.probes.contextual import MOST_TOKENS
 from qkv.studies.question import ANSWERS, LEARNS_MASKED, Ask, Plain, Question, make_design, of_learned
-from qkv.studies.streams import given
-from qkv.studies.verdicts import Findings, is_there
+from qkv.studies.synthetic.streams import given
+from qkv.studies.verdict.judging import Findings, is_there
 
 __all__ = ["QUESTION"]
 

@@ -11,10 +11,10 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from qkv.studies.design import Arm, Contrast, Design, Grid, Scale, Text, cost
+from qkv.studies.engine.design import Arm, Contrast, Design, Grid, Scale, Text, cost
 from qkv.studies.question import Ask, Plain, Question, make_design
-from qkv.studies.sentences import amount
-from qkv.studies.verdicts import Findings
+from qkv.studies.verdict.judging import Findings
+from qkv.studies.verdict.sentences import amount
 
 __all__ = ["QUESTION"]
 

@@ -9,7 +9,7 @@ beside the same model untrained.
 
 from typing import Any
 
-from qkv.studies.design import Arm, Contrast, Design, Grid, Scale, Text, cost
+from qkv.studies.engine.design import Arm, Contrast, Design, Grid, Scale, Text, cost
 from qkv.studies.question import (
     ANSWERS,
     LEARNS_MASKED,
@@ -22,7 +22,7 @@ from qkv.studies.question import (
     of_learned,
     of_recalling,
 )
-from qkv.studies.verdicts import Findings
+from qkv.studies.verdict.judging import Findings
 
 __all__ = ["QUESTION"]
 

@@ -14,9 +14,9 @@ W_E, where it learns in the time of a study.
 from typing import Any
 
 from qkv.inspection.discriminant import MOST_CLASSES
-from qkv.studies.design import Arm, Contrast, Design, Grid, Scale, Text
+from qkv.studies.engine.design import Arm, Contrast, Design, Grid, Scale, Text
 from qkv.studies.question import ANSWERS, IN_DEMO, LEARNS_MASKED, Ask, Plain, Question, make_design
-from qkv.studies.verdicts import Findings
+from qkv.studies.verdict.judging import Findings
 
 __all__ = ["QUESTION"]
 

@@ -27,12 +27,12 @@ import dataclasses
 import math
 
 from qkv.models.counting import n_parameters
-from qkv.studies.assembly import config_of
-from qkv.studies.design import Arm, Contrast, Design, Grid, Scale, Text
-from qkv.studies.probes_relatedness import AGAIN, UNTRAINED, compared
+from qkv.studies.engine.assembly import config_of
+from qkv.studies.engine.design import Arm, Contrast, Design, Grid, Scale, Text
+from qkv.studies.probes.relatedness import AGAIN, UNTRAINED, compared
 from qkv.studies.question import Ask, Plain, Question, learned, make_design
-from qkv.studies.sentences import amount
-from qkv.studies.verdicts import Findings
+from qkv.studies.verdict.judging import Findings
+from qkv.studies.verdict.sentences import amount
 
 __all__ = ["QUESTION"]
 

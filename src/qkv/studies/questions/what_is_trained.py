@@ -12,11 +12,11 @@ ledger, whose parts should add up to the fall of the loss on a fixed batch; it i
 do not. Of learning is spoken where W_E moved further than in the control and its movement earned some of the fall.
 """
 
-from qkv.studies.comparison import Comparison
-from qkv.studies.design import Arm, Contrast, Design, Grid, Scale, Text
+from qkv.studies.engine.design import Arm, Contrast, Design, Grid, Scale, Text
 from qkv.studies.question import Ask, Plain, Question, make_design
-from qkv.studies.sentences import amount
-from qkv.studies.verdicts import Findings, is_there
+from qkv.studies.verdict.comparison import Comparison
+from qkv.studies.verdict.judging import Findings, is_there
+from qkv.studies.verdict.sentences import amount
 
 __all__ = ["QUESTION"]
 

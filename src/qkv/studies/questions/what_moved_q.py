@@ -6,11 +6,11 @@ to 1. They are of the whole way, and under AdamW of three parts of it too, each 
 scores survives a change of basis inside a head, one of q or k does not.
 """
 
-from qkv.studies.design import Arm, Contrast, Design, Grid, Scale, Text
+from qkv.studies.engine.design import Arm, Contrast, Design, Grid, Scale, Text
+from qkv.studies.probes.trajectory import PERIODS
 from qkv.studies.question import IN_DEMO, Accounts, Ask, Plain, Question, make_design
-from qkv.studies.sentences import amount
-from qkv.studies.verdicts import Findings
-from qkv.studies.way import PERIODS
+from qkv.studies.verdict.judging import Findings
+from qkv.studies.verdict.sentences import amount
 
 __all__ = ["QUESTION"]
 

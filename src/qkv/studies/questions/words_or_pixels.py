@@ -13,9 +13,9 @@ what the blocks add to them, which is another question. The matrices themselves 
 
 from typing import Any
 
-from qkv.studies.design import Arm, Contrast, Design, Grid, Scale, Text
+from qkv.studies.engine.design import Arm, Contrast, Design, Grid, Scale, Text
 from qkv.studies.question import Ask, Plain, Question, make_design
-from qkv.studies.verdicts import Findings
+from qkv.studies.verdict.judging import Findings
 
 __all__ = ["QUESTION"]
 

@@ -2,7 +2,7 @@
 
 The same payload feeds the report file, the live page and the notebook; `Host.can` says what the host can compute beyond
 it (a report can compute nothing: it carries chosen texts). Each field of `Report` is one model key of the ES modules in
-`static/` (`model.get("loss")`); a room for which a run has no data is None, and its view says so or stays away.
+`static/` (`model.get("loss")`); a section for which a run has no data is None, and its view says so or stays away.
 
 Refuses: numbers that are not in the run (a missing value is None or NaN, shown as a dash). How a payload gets into a
 page is `packed`'s.
@@ -10,19 +10,19 @@ page is `packed`'s.
 
 from qkv.views.payloads.about import AnswerNote, Evidence, Fact, FileNote, Made, RunFacts, SampleNote
 from qkv.views.payloads.host import VERSION, Host
-from qkv.views.payloads.loss import Baseline, LossRoom
+from qkv.views.payloads.loss import Baseline, LossSection
 from qkv.views.payloads.measured import (
-    GridRoom,
+    GridSection,
     HeadRow,
-    LedgerRoom,
     LedgerRow,
-    MapRoom,
+    LedgerSection,
+    MapSection,
     MatrixRow,
     MeasureNote,
     MovingNote,
     OtherRun,
 )
-from qkv.views.payloads.play import PlayRoom
+from qkv.views.payloads.play import PlaySection
 from qkv.views.payloads.report import Report
 from qkv.views.payloads.texts import (
     AttentionText,
@@ -38,8 +38,8 @@ from qkv.views.payloads.texts import (
     StepPart,
     Written,
 )
-from qkv.views.payloads.weights import ExactBlock, MatricesRoom, MatrixPicture
-from qkv.views.payloads.words import RowsRoom, TokenRow, TrioRoom, WordsRoom
+from qkv.views.payloads.weights import ExactBlock, MatricesSection, MatrixPicture
+from qkv.views.payloads.words import RowsSection, TokenRow, TrioSection, WordsSection
 
 __all__ = [
     "AnswerNote",
@@ -53,17 +53,17 @@ __all__ = [
     "FileNote",
     "ForwardLayer",
     "ForwardText",
-    "GridRoom",
+    "GridSection",
     "HeadNote",
     "HeadRow",
     "Host",
-    "LedgerRoom",
+    "LedgerSection",
     "LedgerRow",
     "Looks",
-    "LossRoom",
+    "LossSection",
     "Made",
-    "MapRoom",
-    "MatricesRoom",
+    "MapSection",
+    "MatricesSection",
     "MatrixPicture",
     "MatrixRow",
     "MeasureNote",
@@ -72,15 +72,15 @@ __all__ = [
     "Patched",
     "PathShare",
     "Picture",
-    "PlayRoom",
+    "PlaySection",
     "Report",
-    "RowsRoom",
+    "RowsSection",
     "RunFacts",
     "SampleNote",
     "StepPart",
     "TokenRow",
-    "TrioRoom",
+    "TrioSection",
     "VERSION",
-    "WordsRoom",
+    "WordsSection",
     "Written",
 ]

@@ -2,7 +2,7 @@
 
 import dataclasses
 
-__all__ = ["Baseline", "LossRoom"]
+__all__ = ["Baseline", "LossSection"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -17,7 +17,7 @@ class Baseline:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class LossRoom:
+class LossSection:
     """Loss over steps, in nats per token, and the lines it is read against."""
 
     train_steps: tuple[int, ...]

@@ -3,14 +3,14 @@
 import dataclasses
 from typing import Literal
 
-from qkv.views.packed import Packed
+from qkv.views.report.packed import Packed
 
 __all__ = [
-    "GridRoom",
+    "GridSection",
     "HeadRow",
-    "LedgerRoom",
+    "LedgerSection",
     "LedgerRow",
-    "MapRoom",
+    "MapSection",
     "MatrixRow",
     "MeasureNote",
     "MovingNote",
@@ -62,7 +62,7 @@ class MovingNote:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class MapRoom:
+class MapSection:
     """Every matrix x every recorded step x every measure, with the random-label control where there is one."""
 
     rows: tuple[MatrixRow, ...]
@@ -91,7 +91,7 @@ class HeadRow:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class GridRoom:
+class GridSection:
     """Every head x every step x every measure that heads have."""
 
     rows: tuple[HeadRow, ...]
@@ -110,8 +110,8 @@ class OtherRun:
     """Another run of the same matrices, to stand beside this one."""
 
     name: str
-    map: MapRoom | None
-    grid: GridRoom | None
+    map: MapSection | None
+    grid: GridSection | None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -125,7 +125,7 @@ class LedgerRow:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class LedgerRoom:
+class LedgerSection:
     """Which matrix earned the loss, each list by what was earned, and how closely the account closes."""
 
     matrices: tuple[LedgerRow, ...]

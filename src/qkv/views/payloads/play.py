@@ -1,15 +1,15 @@
-"""What the Playground room needs."""
+"""What the Playground section needs."""
 
 import dataclasses
 from typing import Any
 
-from qkv.views.packed import Packed
+from qkv.views.report.packed import Packed
 
-__all__ = ["PlayRoom"]
+__all__ = ["PlaySection"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class PlayRoom:
+class PlaySection:
     """A run as the playground takes it."""
 
     name: str

@@ -4,12 +4,12 @@ import dataclasses
 
 from qkv.views.payloads.about import AnswerNote, Made, RunFacts, SampleNote
 from qkv.views.payloads.host import VERSION, Host
-from qkv.views.payloads.loss import LossRoom
-from qkv.views.payloads.measured import GridRoom, LedgerRoom, MapRoom, OtherRun
-from qkv.views.payloads.play import PlayRoom
+from qkv.views.payloads.loss import LossSection
+from qkv.views.payloads.measured import GridSection, LedgerSection, MapSection, OtherRun
+from qkv.views.payloads.play import PlaySection
 from qkv.views.payloads.texts import AttentionText, ForwardText
-from qkv.views.payloads.weights import MatricesRoom
-from qkv.views.payloads.words import RowsRoom, WordsRoom
+from qkv.views.payloads.weights import MatricesSection
+from qkv.views.payloads.words import RowsSection, WordsSection
 
 __all__ = ["Report"]
 
@@ -22,22 +22,22 @@ class Report:
     run: RunFacts
     answers: tuple[AnswerNote, ...]
     made: Made
-    loss: LossRoom | None = None
+    loss: LossSection | None = None
     samples: tuple[SampleNote, ...] = ()
-    rows: RowsRoom | None = None
-    map: MapRoom | None = None
-    grid: GridRoom | None = None
-    matrices: MatricesRoom | None = None
+    rows: RowsSection | None = None
+    map: MapSection | None = None
+    grid: GridSection | None = None
+    matrices: MatricesSection | None = None
     attention: tuple[AttentionText, ...] = ()
     forward: ForwardText | None = None
-    words: WordsRoom | None = None
-    ledger: LedgerRoom | None = None
-    play: PlayRoom | None = None
+    words: WordsSection | None = None
+    ledger: LedgerSection | None = None
+    play: PlaySection | None = None
     other: OtherRun | None = None
     kept: tuple[int, ...] = ()
     """Every step whose weights were kept."""
     missing: dict[str, str] = dataclasses.field(default_factory=dict)
-    """room -> why it is not here and what to type to have it."""
+    """section -> why it is not here and what to type to have it."""
     damaged: tuple[str, ...] = ()
     """What of the run is not what was written, a sentence for each file; nothing that is shown comes from these."""
     version: int = VERSION

@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from qkv.views.packed import Packed
+from qkv.views.report.packed import Packed
 
 __all__ = [
     "AttentionText",

@@ -2,9 +2,9 @@
 
 import dataclasses
 
-from qkv.views.packed import Packed
+from qkv.views.report.packed import Packed
 
-__all__ = ["ExactBlock", "MatricesRoom", "MatrixPicture"]
+__all__ = ["ExactBlock", "MatricesSection", "MatrixPicture"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -39,7 +39,7 @@ class MatrixPicture:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class MatricesRoom:
+class MatricesSection:
     """Pictures of the weights at the snapshots."""
 
     steps: tuple[int, ...]

@@ -3,9 +3,9 @@
 import dataclasses
 from typing import Literal
 
-from qkv.views.packed import Packed
+from qkv.views.report.packed import Packed
 
-__all__ = ["RowsRoom", "TokenRow", "TrioRoom", "WordsRoom"]
+__all__ = ["RowsSection", "TokenRow", "TrioSection", "WordsSection"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -20,7 +20,7 @@ class TokenRow:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class RowsRoom:
+class RowsSection:
     """The token table W_E row by row: how far each moved against how often it was met."""
 
     tokens: tuple[str, ...]
@@ -54,8 +54,8 @@ class RowsRoom:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class TrioRoom:
-    """Cosines between the first words of a `WordsRoom`, each read alone, in the first layer, at its steps."""
+class TrioSection:
+    """Cosines between the first words of a `WordsSection`, each read alone, in the first layer, at its steps."""
 
     n: int
     """Words."""
@@ -69,7 +69,7 @@ class TrioRoom:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class WordsRoom:
+class WordsSection:
     """Rows of W_E as points: the most frequent tokens, their neighbours among each other, and a map of them."""
 
     steps: tuple[int, ...]
@@ -87,4 +87,4 @@ class WordsRoom:
     """[step, token, rank]"""
     null_cosine: float
     """The largest cosine to expect among as many random directions."""
-    trio: TrioRoom | None = None
+    trio: TrioSection | None = None

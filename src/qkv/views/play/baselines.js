@@ -4,7 +4,7 @@
 //   uniform  log V
 //   unigram  p(b) = (n(b) + 1) / (n + V)                   (add one; Laplace)
 //   bigram   p(b | a) = (n(ab) + m p(b)) / (n(a) + m), m = 2   (Dirichlet prior; MacKay and Peto 1995)
-//   n-gram   interpolated Kneser-Ney, its best order up to 8, where it beats the bigram   (as in qkv/data/ngrams.py)
+//   n-gram   interpolated Kneser-Ney, its best order up to 8, where it beats the bigram   (as in qkv/data/baseline/ngrams.py)
 
 const PRIOR = 2;
 const MOST_ORDERS = 8;

@@ -75,8 +75,8 @@ export function taken({ name, step, settings, tokens, weights }) {
   return { name, step, tokens, sizes, arm: { ...wired, scale, skip }, weights: Object.fromEntries(Object.entries(weights).map(([address, { values }]) => [address, values])) };
 }
 
-// The payload of a room (views/play_room.py).
-export const fromRoom = (room) => taken({ ...room, weights: Object.fromEntries(Object.entries(room.weights).map(([address, packed]) => {
+// The payload of a section (views/sections/training_in_page.py).
+export const fromSection = (section) => taken({ ...section, weights: Object.fromEntries(Object.entries(section.weights).map(([address, packed]) => {
   const { shape, values } = unpack(packed);
   return [address, { shape, values: Float64Array.from(values) }];
 })) });

@@ -7,7 +7,7 @@ import { plural, token, whole } from "./format.js";
 import { save } from "./keep.js";
 import { FIXED, sharing } from "./fits.js";
 import { LESSONS } from "./lessons.js";
-import { fromFiles, fromRoom } from "./loading.js";
+import { fromFiles, fromSection } from "./loading.js";
 import { losses } from "./losses.js";
 import { ARMS, NAMES } from "./pair.js";
 import { cosineView, movedView, writtenView } from "./otherviews.js";
@@ -273,27 +273,27 @@ function pick(id) {
 const armColours = (el) => Object.fromEntries(ARMS.map((arm) => [arm, getComputedStyle(el).getPropertyValue(`--arm-${arm}`).trim()]));
 
 function build(main) {
-  const rooms = Object.fromEntries(["lessons", "settings", "switches", "race", "writes", "inside", "load", "keep"].map((name) => [name, h(`section.play-room`, { id: name })]));
+  const sections = Object.fromEntries(["lessons", "settings", "switches", "race", "writes", "inside", "load", "keep"].map((name) => [name, h(`section.play-section`, { id: name })]));
   const stepper = h("div.stepper");
   main.append(h("header", null, h("p.eyebrow", null, "qkv playground"), h("h1", null, "Train self-attention, change it, watch"),
     h("p.lead", null, "Two small Transformers learn in this page, side by side, from the same numbers on the same data. Turn a switch on one of them and press train: every number you see is computed here, now.")),
-  h("div.stage", null, rooms.lessons, rooms.race), h("h2", null, "What they learn"), rooms.settings, h("h2", null, "What differs"), rooms.switches,
-  rooms.writes, rooms.inside, rooms.load, rooms.keep, stepper);
-  rooms.lessons.append(h("h2", null, "A question to begin with"));
-  lessonBox = lessons(rooms.lessons);
-  shared = sharedControls(rooms.settings, state, race, change, refuse);
-  arms = armControls(rooms.switches, state, race, (arm, settings) => change({ [arm]: settings }));
+  h("div.stage", null, sections.lessons, sections.race), h("h2", null, "What they learn"), sections.settings, h("h2", null, "What differs"), sections.switches,
+  sections.writes, sections.inside, sections.load, sections.keep, stepper);
+  sections.lessons.append(h("h2", null, "A question to begin with"));
+  lessonBox = lessons(sections.lessons);
+  shared = sharedControls(sections.settings, state, race, change, refuse);
+  arms = armControls(sections.switches, state, race, (arm, settings) => change({ [arm]: settings }));
   bar = playBar(stepper, state, { play, step: oneStep, reset: () => change({}), change: (name, value) => ((state[name] = value), remember()) });
   race.tokens = [];
   Object.assign(race, { task: {}, baselines: [], curves: { a: { losses: [], validations: [] }, b: { losses: [], validations: [] } } });
   const watched = () => state.watched;
-  rooms.race.append(h("h2", null, "The race"));
-  rooms.inside.append(h("h2", null, "Inside"));
-  views = [losses(rooms.race, race, armColours), writtenView(rooms.writes, race), weightView(rooms.inside, race, watched, remember), cosineView(rooms.inside, race),
-    patternView(rooms.inside, race, watched, remember), sentenceField(rooms.inside), rowView(rooms.inside, race, pick), movedView(rooms.inside, race)];
+  sections.race.append(h("h2", null, "The race"));
+  sections.inside.append(h("h2", null, "Inside"));
+  views = [losses(sections.race, race, armColours), writtenView(sections.writes, race), weightView(sections.inside, race, watched, remember), cosineView(sections.inside, race),
+    patternView(sections.inside, race, watched, remember), sentenceField(sections.inside), rowView(sections.inside, race, pick), movedView(sections.inside, race)];
   for (const view of views) view.soon = inSight(view.el, view.draw);
-  loadBox = load(rooms.load);
-  keepBox = keep(rooms.keep);
+  loadBox = load(sections.load);
+  keepBox = keep(sections.keep);
   onTheme(() => views.forEach((view) => view.soon()));
 }
 
@@ -319,8 +319,8 @@ async function begin() {
   build(document.getElementById("play"));
   threads = new Race(document.getElementById("worker").textContent);
   addEventListener("hashchange", follow);
-  const room = document.getElementById("qkv-given");
-  await (inFrame() ? goOn(fromRoom(JSON.parse(room.textContent))) : reset(state.step));
+  const section = document.getElementById("qkv-given");
+  await (inFrame() ? goOn(fromSection(JSON.parse(section.textContent))) : reset(state.step));
 }
 
 // To be looked at from the console, and by tests; the page around a frame pauses what it hides, and Escape leaves it.

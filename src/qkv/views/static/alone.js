@@ -19,9 +19,9 @@ show(async (main, payload, numbers) => {
   const { steps } = payload.attention[0];
   const model = createModel({ ...payload, ask: null, steps, step: steps.at(-1), address: null });
   main.append(h("p.eyebrow", null, "qkv · attention"), h("h1", null, payload.name));
-  const room = h("section", { id: "attention" });
-  main.append(room);
-  attention.render({ model, el: room });
+  const section = h("section", { id: "attention" });
+  main.append(section);
+  attention.render({ model, el: section });
   if (steps.length > 1) {
     const bar = h("div.stepper");
     main.append(bar);

@@ -19,11 +19,11 @@ const INSTEAD = {
     : `In grey ${model.get("samples")[0].given}, which it never trained on; below it what the model made of it, step by step of its training.`,
 };
 
-// Where an answer is about one matrix or head: a way to its room.
+// Where an answer is about one matrix or head: a way to its section.
 function link(model) {
   const known = new Set((model.get("map")?.rows ?? []).map((row) => row.address));
   const heads = new Set((model.get("grid")?.rows ?? []).map((row) => row.address));
-  const to = (address, room, words) => h("p.small", null, wayTo(model, room, `${address} ${words}`, () => model.set("address", address)));
+  const to = (address, section, words) => h("p.small", null, wayTo(model, section, `${address} ${words}`, () => model.set("address", address)));
   return (answer) => answer.key === "heads" && document.getElementById("attention") ? to(answer.address, "attention", "and every other head, on a text")
     : known.has(answer.address) ? to(answer.address, "map", "at every step") : heads.has(answer.address) ? to(answer.address, "grid", "in the grid") : null;
 }
@@ -47,7 +47,7 @@ const EARLY = new Set(["loss", "order", "samples"]); // drawn from words alone
 function render({ model, el }) {
   const later = model.get("later") ?? ((_, draw) => draw());
   const off = together();
-  const toRoom = link(model);
+  const toSection = link(model);
   const answers = model.get("answers");
   if (answers.length > 1) el.append(inShort(model, answers));
   for (const answer of answers) {
@@ -64,7 +64,7 @@ function render({ model, el }) {
     const isDrawn = picture.querySelector("figure, .sample") !== null;
     const text = isDrawn && INSTEAD[answer.key] ? [h("p", null, INSTEAD[answer.key](model))]
       : [h("p.sentence", null, answer.sentence), answer.more.map((line) => h("p", null, line))];
-    article.prepend(h("div.answer-text", null, h("h3", null, answer.question), h("div", null, text, toRoom(answer), behind(answer))));
+    article.prepend(h("div.answer-text", null, h("h3", null, answer.question), h("div", null, text, toSection(answer), behind(answer))));
     if (!isDrawn) {
       picture.remove();
       article.classList.add("plain");

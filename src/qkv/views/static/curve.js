@@ -9,11 +9,11 @@ import { watch } from "./model.js";
 import { chart, figure, plot, series } from "./figure.js";
 import { CONTROL, described } from "./control.js";
 
-// [{ step, x, value }] of one address in a room (map or grid), null arm or not; `x` is where a logarithmic scale has it.
-export function seriesOf(room, measure, address, isNull) {
-  const values = room && unpack((isNull ? room.null_values : room.values)[measure]);
-  const row = values ? room.rows.findIndex((r) => r.address === address) : -1;
-  const steps = room && (isNull ? room.null_steps : room.steps);
+// [{ step, x, value }] of one address in a section (map or grid), null arm or not; `x` is where a logarithmic scale has it.
+export function seriesOf(section, measure, address, isNull) {
+  const values = section && unpack((isNull ? section.null_values : section.values)[measure]);
+  const row = values ? section.rows.findIndex((r) => r.address === address) : -1;
+  const steps = section && (isNull ? section.null_steps : section.steps);
   return row < 0 ? [] : steps.map((step, i) => ({ step, x: Math.max(1, step), value: values.at(row, i), untrained: step === 0 })).filter((p) => Number.isFinite(p.value));
 }
 
@@ -23,19 +23,19 @@ function render({ model, el }) {
   if (!model.get("map") && !model.get("grid")) return () => {};
   const off = together();
   let measure = "drift";
-  const rooms = () => [model.get("map"), model.get("grid")].filter(Boolean);
-  const all = (address, isNull) => rooms().map((room) => seriesOf(room, measure, address, isNull)).find((s) => s.length) ?? [];
+  const sections = () => [model.get("map"), model.get("grid")].filter(Boolean);
+  const all = (address, isNull) => sections().map((section) => seriesOf(section, measure, address, isNull)).find((s) => s.length) ?? [];
   const offered = () => {
     const address = model.get("address");
-    const names = rooms().flatMap((room) => room.measures);
+    const names = sections().flatMap((section) => section.measures);
     return names.filter((m, i) => names.findIndex((other) => other.name === m.name) === i)
-      .filter((m) => rooms().some((room) => [address, baseOf(address)].some((a) => seriesOf(room, m.name, a, false).length)));
+      .filter((m) => sections().some((section) => [address, baseOf(address)].some((a) => seriesOf(section, m.name, a, false).length)));
   };
   const title = h("span");
   const frame = figure(el, { wide: true, title, caption: `Steps on a logarithmic scale; the upright line is the step of the slider. Thin lines are the heads of this matrix, one each; dashed: ${described(model)}, where it was recorded.` });
   const controls = h("div.controls");
   frame.body.before(controls);
-  const roleOf = (address) => rooms().flatMap((room) => room.rows).find((row) => row.address === address)?.role ?? "norm";
+  const roleOf = (address) => sections().flatMap((section) => section.rows).find((row) => row.address === address)?.role ?? "norm";
 
   let measures = offered();
   let [plotted, now] = [null, null];

@@ -1,4 +1,4 @@
-// Packed arrays (views/packed.py: Packed) back to numbers.
+// Packed arrays (views/report/packed.py: Packed) back to numbers.
 
 const KINDS = { float32: Float32Array, uint8: Uint8Array, int32: Int32Array };
 const seen = new WeakMap();
@@ -10,7 +10,7 @@ function fromText(text) {
   return bytes.buffer;
 }
 
-// A header with each of its arrays pointing into `buffer`, from `start` on (views/packed.py: parted).
+// A header with each of its arrays pointing into `buffer`, from `start` on (views/report/packed.py: parted).
 function placed(header, buffer, start) {
   const place = (value) => {
     if (value === null || typeof value !== "object") return value;
@@ -21,13 +21,13 @@ function placed(header, buffer, start) {
   return place(header);
 }
 
-// An answer as it came over the wire (views/packed.py: wire).
+// An answer as it came over the wire (views/report/packed.py: wire).
 export function openWire(buffer) {
   const length = new DataView(buffer).getUint32(0, true);
   return placed(JSON.parse(new TextDecoder().decode(new Uint8Array(buffer, 8, length))), buffer, 8 + length);
 }
 
-// What the page itself carries (views/packed.py: carried): its words at once, and a promise of its numbers, which are then
+// What the page itself carries (views/report/packed.py: carried): its words at once, and a promise of its numbers, which are then
 // where the words name them.
 export function openCarried() {
   const header = JSON.parse(document.getElementById("qkv-payload").textContent);

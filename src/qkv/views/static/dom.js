@@ -55,7 +55,7 @@ export function together() {
 export const wayTo = (model, id, words, first = () => {}) => h("a", { href: `#${id}`, onclick: (event) => {
   event.preventDefault();
   first();
-  model.set("room", id);
+  model.set("section", id);
   document.getElementById(id).scrollIntoView();
 } }, words);
 

@@ -1,4 +1,4 @@
-// Which runs the playground can go on training: small ones in its own layout. One rule, for the room of a report and for files
+// Which runs the playground can go on training: small ones in its own layout. One rule, for the section of a report and for files
 // that are loaded in the playground; `why` says in a sentence what does not fit, "" where all does.
 
 import { whole } from "./format.js";

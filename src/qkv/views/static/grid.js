@@ -20,12 +20,12 @@ const SOURCE = { function: "of the function: no change of basis inside a head al
 // looked at before the first update, in a run that made some, is left out.
 export function arm(map, grid, measure, isNull) {
   const sources = [];
-  const [stepsOf, updated] = [(room) => (isNull ? room.null_steps : room.steps), (step) => step > 0];
-  const trained = [map, grid].some((room) => room && stepsOf(room).some(updated));
-  for (const room of [grid, map]) {
-    const values = room && unpack((isNull ? room.null_values : room.values)[measure]);
-    const steps = room && stepsOf(room);
-    const index = values && new Map(room.rows.map((row, i) => [row.address, i]).filter(([, i]) => values.part(i).some((v, at) => Number.isFinite(v) && (!trained || updated(steps[at])))));
+  const [stepsOf, updated] = [(section) => (isNull ? section.null_steps : section.steps), (step) => step > 0];
+  const trained = [map, grid].some((section) => section && stepsOf(section).some(updated));
+  for (const section of [grid, map]) {
+    const values = section && unpack((isNull ? section.null_values : section.values)[measure]);
+    const steps = section && stepsOf(section);
+    const index = values && new Map(section.rows.map((row, i) => [row.address, i]).filter(([, i]) => values.part(i).some((v, at) => Number.isFinite(v) && (!trained || updated(steps[at])))));
     if (index?.size) sources.push({ values, steps, index, at: new Map() });
   }
   const column = ({ steps, at }, step) => {
@@ -98,13 +98,13 @@ export function layout(map, grid, numbers) {
 function render({ model, el }) {
   if (!model.get("map") && !model.get("grid")) return () => {};
   const off = together();
-  const rooms = () => [model.get("map"), model.get("grid")];
+  const sections = () => [model.get("map"), model.get("grid")];
   const measures = () => {
-    const all = rooms().flatMap((room) => room?.measures ?? []);
-    return all.filter((m, i) => all.findIndex((other) => other.name === m.name) === i && rooms().some((room) => room?.values[m.name]));
+    const all = sections().flatMap((section) => section?.measures ?? []);
+    return all.filter((m, i) => all.findIndex((other) => other.name === m.name) === i && sections().some((section) => section?.values[m.name]));
   };
   if (!measures().length) return () => {};
-  const hasNull = () => rooms().some((room) => room?.null_steps?.length);
+  const hasNull = () => sections().some((section) => section?.null_steps?.length);
   const state = { measure: measures()[0], beside: hasNull() ? "null" : "alone", held: model.get("steps")[0] };
   const title = h("span");
   const caption = h("span");
@@ -141,7 +141,7 @@ function render({ model, el }) {
     return { name, value: (address) => there.value(address, at), equal: at, difference: (address) => difference(numbers, there, address, at) };
   }
   function build() {
-    const [map, grid] = rooms();
+    const [map, grid] = sections();
     state.measure = measures().find((m) => m.name === state.measure.name) ?? measures()[0];
     numbers = arm(map, grid, state.measure.name, false);
     none = arm(map, grid, state.measure.name, true);

@@ -1,16 +1,16 @@
-// The live page's host: payload, rooms and answers come from the server that gave the page; its events say when the run
+// The live page's host: payload, sections and answers come from the server that gave the page; its events say when the run
 // has gone on.
 
 import { h, lastOnly } from "./dom.js";
 import { openWire } from "./decode.js";
-import { allSteps, empty, openPage } from "./rooms.js";
+import { allSteps, empty, openPage } from "./sections.js";
 import { openStudy } from "./studied.js";
 
 const SHARE = 0.002; // of one core, that drawing anew may take from a training
 const CREDIT = 0.1; // seconds that may be taken ahead
 const LEAST = 1; // seconds between two rounds
 
-// Where the rooms stand that a run in training changes: read again while one of these is in sight. The slider stands
+// Where the sections stand that a run in training changes: read again while one of these is in sight. The slider stands
 // everywhere, and its steps come with the map.
 const PLACES = { loss: ["loss"], map: ["grid", "map", "stepper"], grid: ["grid"], matrices: ["matrices"], samples: ["answers"], rows: ["matrices", "words"], words: ["words"] };
 
@@ -32,13 +32,13 @@ async function mistake(response) {
   }
 }
 
-// Rooms that changed between two pulses; a training goes back where its loss has spiked.
+// Sections that changed between two pulses; a training goes back where its loss has spiked.
 export function changed(before, now) {
-  const rooms = [];
-  if (now.step !== before.step || now.evaluations !== before.evaluations) rooms.push("loss");
-  if (now.recorded !== before.recorded) rooms.push("map");
-  if (now.snapshot !== before.snapshot) rooms.push("grid", "matrices", "samples", "rows", "words");
-  return rooms;
+  const sections = [];
+  if (now.step !== before.step || now.evaluations !== before.evaluations) sections.push("loss");
+  if (now.recorded !== before.recorded) sections.push("map");
+  if (now.snapshot !== before.snapshot) sections.push("grid", "matrices", "samples", "rows", "words");
+  return sections;
 }
 
 // Ids of the sections that the reader has in sight; `more()` is called when there are others.
@@ -48,7 +48,7 @@ function sections(more) {
     for (const { target, isIntersecting } of entries) seen[isIntersecting ? "add" : "delete"](target.id);
     more();
   });
-  document.querySelectorAll("section.room").forEach((section) => observer.observe(section));
+  document.querySelectorAll("section.section").forEach((section) => observer.observe(section));
   document.addEventListener("visibilitychange", more);
   return (name) => !document.hidden && PLACES[name].some((id) => seen.has(id));
 }
@@ -66,14 +66,14 @@ function purse() {
   };
 }
 
-// What a page is laid out by, once: rooms with something in them, whether there is a slider, measures to choose among.
+// What a page is laid out by, once: sections with something in them, whether there is a slider, measures to choose among.
 const laid = (model) => [Object.keys(PLACES).filter((name) => !empty(model.get(name))).length, Number(model.get("steps").length > 1),
   ...["map", "grid"].map((name) => model.get(name)?.measures.length ?? 0)];
 
 const typing = () => document.activeElement?.matches("textarea, input:not([type=range])");
 
 // The same view, laid out again; one that followed the training to its last step goes on to do so. Of another run only
-// the room is the same.
+// the section is the same.
 function again(following, isAnother = false) {
   const asked = new URLSearchParams(location.hash.slice(1));
   if (following || isAnother) asked.delete("step");
@@ -108,7 +108,7 @@ function follow(model) {
   const inSight = sections(() => catchUp());
   const before = laid(model);
   const isFollowing = () => !model.get("steps").length || model.get("step") === model.get("steps").at(-1);
-  const wanted = (name) => inSight(name) || (!document.hidden && empty(model.get(name))); // a room without data may have no place yet
+  const wanted = (name) => inSight(name) || (!document.hidden && empty(model.get(name))); // a section without data may have no place yet
   function take(values) {
     const following = isFollowing();
     for (const [name, value] of Object.entries(values)) model.set(name, value);
@@ -123,7 +123,7 @@ function follow(model) {
     busy = true;
     let wait = 0;
     try {
-      const response = await fetch(`rooms?names=${names.join(",")}`);
+      const response = await fetch(`sections?names=${names.join(",")}`);
       if (response.ok) {
         const { wait: spare, ...values } = await response.json();
         Object.keys(values).forEach((name) => pending.delete(name));

@@ -15,8 +15,8 @@ const MODES = { size: "size of the weights", change: "change since the start" };
 const scaleOf = (items, mode) => robust(items.filter((item) => item[mode]).map((item) => unpack(item[mode]).values));
 
 function make(model, el) {
-  const room = model.get("matrices");
-  if (!room || !room.items.length) return () => {};
+  const section = model.get("matrices");
+  if (!section || !section.items.length) return () => {};
   const off = together();
   const map = model.get("map");
   const about = new Map((map ? map.rows : []).map((row) => [row.address, row]));
@@ -24,14 +24,14 @@ function make(model, el) {
     const layer = address.match(/^((?:enc\.|dec\.)?L\d+)\./)?.[1] ?? "";
     return { layer, kind: layer ? address.slice(layer.length + 1) : address };
   };
-  const places = room.items.map((item) => ({ item, ...parse(item.address) }));
+  const places = section.items.map((item) => ({ item, ...parse(item.address) }));
   const layers = [...new Set(places.map((p) => p.layer))].filter(Boolean);
   const kinds = [...new Set(places.filter((p) => p.layer).map((p) => p.kind))];
   const tables = places.filter((p) => !p.layer);
-  const hasChange = room.steps.length > 1 && room.items.some((item) => item.change);
+  const hasChange = section.steps.length > 1 && section.items.some((item) => item.change);
   let mode = hasChange ? "change" : "size";
-  const scales = { size: scaleOf(room.items, "size"), change: hasChange ? scaleOf(room.items, "change") : null };
-  const index = () => stepIndex(room.steps, model.get("step"));
+  const scales = { size: scaleOf(section.items, "size"), change: hasChange ? scaleOf(section.items, "change") : null };
+  const index = () => stepIndex(section.steps, model.get("step"));
   const role = (address) => `--role:var(--role-${about.get(address)?.role ?? "norm"})`;
 
   const caption = h("span");
@@ -61,7 +61,7 @@ function make(model, el) {
       if (array) paint(canvas, array.part(index()), array.shape[1], array.shape[2], scale, colours);
     }
     clear(legend).append(bar(scale, colours, `root mean square, ${MODES[mode]}`));
-    frame.el.querySelector(".snapshot-title").textContent = `Snapshot of step ${whole(room.steps[index()])}`;
+    frame.el.querySelector(".snapshot-title").textContent = `Snapshot of step ${whole(section.steps[index()])}`;
     caption.textContent = `Each picture is one matrix, rows down, columns across, drawn in blocks: a cell is the root mean square of the weights in its block, so nothing cancels and nothing is skipped. One scale for all.`;
     press();
   }

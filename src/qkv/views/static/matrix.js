@@ -37,12 +37,12 @@ function panels(off, { address, rows, columns, parts, digits, colours, cellName,
 
 // What a report holds of a whole matrix: blocks at the snapshots, and a part that is exact.
 function carried(off, model, item, address, colours) {
-  const room = model.get("matrices");
-  const now = stepIndex(room.steps, model.get("step"));
+  const section = model.get("matrices");
+  const now = stepIndex(section.steps, model.get("step"));
   const [rows, columns] = item.size.shape.slice(1);
   const digits = unpack(item.size).digits;
-  const parts = [["size", 0, "size at the start"], ["size", now, `size at step ${whole(room.steps[now])}`], ["change", now, `change by step ${whole(room.steps[now])}`]]
-    .filter(([kind, at], i) => item[kind] && !(i === 0 && (now === 0 || room.steps[0] !== 0)) && (kind === "size" || room.steps.length > 1))
+  const parts = [["size", 0, "size at the start"], ["size", now, `size at step ${whole(section.steps[now])}`], ["change", now, `change by step ${whole(section.steps[now])}`]]
+    .filter(([kind, at], i) => item[kind] && !(i === 0 && (now === 0 || section.steps[0] !== 0)) && (kind === "size" || section.steps.length > 1))
     .map(([kind, at, name]) => [name, unpack(item[kind]).part(at), robust([unpack(item[kind]).values])]);
   const span = (i, block, n) => (block === 1 ? `${i}` : `${i * block}–${Math.min(n, (i + 1) * block) - 1}`);
   const head = headOf(address);
@@ -94,10 +94,10 @@ function spectrum(off, el, address, lines) {
 function carriedSpectrum(off, el, model, item) {
   const all = unpack(item.spectrum);
   if (!all) return;
-  const room = model.get("matrices");
-  const now = stepIndex(room.steps, model.get("step"));
-  const lines = room.steps.map((step, i) => [i === 0 ? `step ${whole(step)}` : "", all.part(i), false, i]).filter(([, , , i]) => i === 0 && now > 0);
-  spectrum(off, el, item.address, [...lines, [`step ${whole(room.steps[now])}`, all.part(now), true]]);
+  const section = model.get("matrices");
+  const now = stepIndex(section.steps, model.get("step"));
+  const lines = section.steps.map((step, i) => [i === 0 ? `step ${whole(step)}` : "", all.part(i), false, i]).filter(([, , , i]) => i === 0 && now > 0);
+  spectrum(off, el, item.address, [...lines, [`step ${whole(section.steps[now])}`, all.part(now), true]]);
 }
 
 function render({ model, el }) {

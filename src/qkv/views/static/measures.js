@@ -13,11 +13,11 @@ const OF = {
 };
 
 // address -> value of everything that has the measure at that step of one arm.
-function taken(rooms, name, step, isNull) {
-  return new Map(rooms.flatMap((room) => {
-    const values = unpack((isNull ? room.null_values : room.values)[name]);
-    const column = values ? (isNull ? room.null_steps : room.steps).indexOf(step) : -1;
-    return column < 0 ? [] : room.rows.map((row, i) => [row, values.at(i, column)]).filter(([row, value]) => (!row.shape || row.shape.length > 1) && Number.isFinite(value)).map(([row, value]) => [row.address, value]);
+function taken(sections, name, step, isNull) {
+  return new Map(sections.flatMap((section) => {
+    const values = unpack((isNull ? section.null_values : section.values)[name]);
+    const column = values ? (isNull ? section.null_steps : section.steps).indexOf(step) : -1;
+    return column < 0 ? [] : section.rows.map((row, i) => [row, values.at(i, column)]).filter(([row, value]) => (!row.shape || row.shape.length > 1) && Number.isFinite(value)).map(([row, value]) => [row.address, value]);
   }));
 }
 
@@ -25,9 +25,9 @@ const middle = (values) => (values.length ? { n: values.length, value: d3.median
 
 // -> { untrained, labels, run, step, last, end }: medians, or null where a measure has none. Those of labels and run are of
 // what has the measure in both arms at `step`: a kind of look that only one of them took there would shift its median.
-export function nulls(rooms, name) {
-  const having = rooms.filter((room) => room.values[name]);
-  const every = (isNull) => [...new Set(having.flatMap((room) => (isNull ? room.null_steps : room.steps)))].sort((a, b) => b - a);
+export function nulls(sections, name) {
+  const having = sections.filter((section) => section.values[name]);
+  const every = (isNull) => [...new Set(having.flatMap((section) => (isNull ? section.null_steps : section.steps)))].sort((a, b) => b - a);
   const own = (step) => taken(having, name, step, false);
   let [step, labels, run] = [null, null, null];
   for (const at of every(true).filter((at) => at > 0)) {
@@ -41,8 +41,8 @@ export function nulls(rooms, name) {
   return { untrained: middle([...own(0).values()]), step, labels, run, last, end: last === null ? null : middle([...own(last).values()]) };
 }
 
-function beside(rooms, name) {
-  const found = nulls(rooms, name);
+function beside(sections, name) {
+  const found = nulls(sections, name);
   if (!found.end) return null;
   const cell = (label, of) => h("div", null, h("dt", null, label), h("dd", null, of ? number(of.value) : "–"));
   return h("dl.numbers.nulls", { "aria-label": `medians of ${name}` },
@@ -52,15 +52,15 @@ function beside(rooms, name) {
 }
 
 function render({ model, el }) {
-  const rooms = [model.get("map"), model.get("grid")].filter(Boolean);
-  const all = rooms.flatMap((room) => room.measures);
+  const sections = [model.get("map"), model.get("grid")].filter(Boolean);
+  const all = sections.flatMap((section) => section.measures);
   const measures = all.filter((m, i) => all.findIndex((other) => other.name === m.name) === i);
   if (!measures.length) return;
   const line = (label, value) => (value ? h("div", null, h("dt", null, label), h("dd", null, value)) : null);
   el.append(h("p.small", null, "Numbers are medians over all matrices and heads that have the measure; a dash is undefined or was not taken."),
     h("div.measures", null, measures.map((m) => h("details", { id: `measure-${m.name}` },
       h("summary", null, h("b", null, m.label), m.meaning ? h("span.meaning", null, m.meaning) : null),
-      beside(rooms, m.name),
+      beside(sections, m.name),
       h("dl.numbers.tall", null,
         m.formula ? h("div", null, h("dt", null, "formula"), h("dd", null, h("code.formula", null, m.formula))) : null,
         line("range", m.range), line("a property of", OF[m.property_of] ?? m.property_of), line("compare with", m.null), line("informs", m.decision), line("source", m.source))))));

@@ -28,7 +28,7 @@ export function watch(model, key, listener) {
   return () => model.off(`change:${key}`, listener);
 }
 
-// Make a view again, in a place of its own, when one of its rooms has changed.
+// Make a view again, in a place of its own, when one of its sections has changed.
 export function remade(model, keys, el, make) {
   const place = document.createElement("div");
   el.append(place);

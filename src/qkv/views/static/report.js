@@ -1,6 +1,6 @@
 // The report's host.
 
 import { show } from "./carried.js";
-import { openPage } from "./rooms.js";
+import { openPage } from "./sections.js";
 
 show((main, payload, numbers) => void openPage(main, payload, null, numbers));

@@ -1,4 +1,4 @@
-// The host of a study's page: lays out its one room. `payload` stands in the file, or comes from the server of a live page.
+// The host of a study's page: lays out its one section. `payload` stands in the file, or comes from the server of a live page.
 
 import { h } from "./dom.js";
 import { createModel } from "./model.js";
@@ -15,9 +15,9 @@ export function openStudy(main, payload) {
     main.append(h("p.missing", null, `This page reads payload version ${VERSION}; the data is version ${payload.version}. Write the page again with the qkv that made it.`));
     return;
   }
-  const room = h("section", { id: "study" });
-  main.append(h("p.eyebrow", null, "qkv · study"), h("h1", null, payload.study.asks || payload.study.name), room);
-  off = study.render({ model: createModel(payload), el: room });
+  const section = h("section", { id: "study" });
+  main.append(h("p.eyebrow", null, "qkv · study"), h("h1", null, payload.study.asks || payload.study.name), section);
+  off = study.render({ model: createModel(payload), el: section });
   const log = main.querySelector("details");
   if (log && isOpen) log.open = true; // drawn again: what the reader had opened, and where they were
   if (log && atIt) log.querySelector("summary").focus({ preventScroll: true });

@@ -1,8 +1,8 @@
-// A short tour for a first visit: what to look at, in which order, each a way to its room.
+// A short tour for a first visit: what to look at, in which order, each a way to its section.
 
 import { h, wayTo } from "./dom.js";
 
-// [room, what to see there, what to do]
+// [section, what to see there, what to do]
 const STOPS = [
   ["answers", "What this run says of itself", "The questions that everyone asks, each with its numbers and what to compare them with."],
   ["which-q", "Three things called Q", "x comes in, W_Q is learned, q comes out. The rest of the page keeps to these names."],

@@ -17,26 +17,26 @@ const LABELLED = 60;
 // What a reader would call a word: 2, a letter: 1, anything else: 0.
 const wordlike = (text) => (/^\s*\p{L}{2,}$/u.test(text) ? 2 : /^\s*\p{L}$/u.test(text) ? 1 : 0);
 
-function neighboursOf(room, at, chosen) {
-  const [nearest, cosines] = [unpack(room.nearest).part(at, chosen), unpack(room.cosines).part(at, chosen)];
-  return [...nearest].map((i, rank) => [room.tokens[i], cosines[rank]]).filter(([, cosine]) => Number.isFinite(cosine));
+function neighboursOf(section, at, chosen) {
+  const [nearest, cosines] = [unpack(section.nearest).part(at, chosen), unpack(section.cosines).part(at, chosen)];
+  return [...nearest].map((i, rank) => [section.tokens[i], cosines[rank]]).filter(([, cosine]) => Number.isFinite(cosine));
 }
 
 const listed = (pairs, nothing) => (pairs.length ? h("ol.near", null, pairs.map(([name, cosine]) => h("li", null, h("code", null, token(name)), " ", h("span.amount", null, fixed(cosine))))) : h("p.small", null, nothing));
 
-function near(model, room, state, el, off) {
+function near(model, section, state, el, off) {
   const ask = model.get("host").can.includes("near") ? model.get("ask") : null;
   const id = newId("token");
-  const select = h("select", { id, onchange: () => state.choose(Number(select.value)) }, room.tokens.map((t, i) => h("option", { value: i }, token(t))));
+  const select = h("select", { id, onchange: () => state.choose(Number(select.value)) }, section.tokens.map((t, i) => h("option", { value: i }, token(t))));
   const [start, now, other] = [h("div"), h("div"), h("div")];
   const frame = figure(el, { title: h("span", null, h("label", { for: id }, "Neighbours in W_E of "), select),
-    caption: `Rows of W_E with the largest cosine to this one, among the ${whole(room.tokens.length)} most frequent of ${whole(room.n_rows)} tokens. Static: one row per token, whatever the text. The nearest of as many random directions of that width has about ${fixed(room.null_cosine)}.` });
+    caption: `Rows of W_E with the largest cosine to this one, among the ${whole(section.tokens.length)} most frequent of ${whole(section.n_rows)} tokens. Static: one row per token, whatever the text. The nearest of as many random directions of that width has about ${fixed(section.null_cosine)}.` });
   frame.body.append(h("div.near-columns", null, start, now, other));
   const latest = lastOnly();
   const draw = () => {
-    const at = stepIndex(room.steps, model.get("step"));
+    const at = stepIndex(section.steps, model.get("step"));
     select.value = String(state.token);
-    const column = (place, i) => add(clear(place), [h("p.small", null, `step ${whole(room.steps[i])}`), listed(neighboursOf(room, i, state.token), "a row of zeros is near nothing")]);
+    const column = (place, i) => add(clear(place), [h("p.small", null, `step ${whole(section.steps[i])}`), listed(neighboursOf(section, i, state.token), "a row of zeros is near nothing")]);
     column(start, 0);
     column(now, at);
   };
@@ -65,16 +65,16 @@ function uncovered(index, scales, values, dimensions, context, next) {
   return group;
 }
 
-function mapOf(model, room, state, el, off) {
-  const places = unpack(room.places);
+function mapOf(model, section, state, el, off) {
+  const places = unpack(section.places);
   const extent = (k) => d3.extent(places.values.filter((_, i) => i % 2 === k));
   const domains = [extent(0), extent(1)];
-  const frame = figure(el, { title: h("span"), caption: `${room.tokens.length < room.n_rows ? `The ${whole(room.tokens.length)} most frequent of ${whole(room.n_rows)} rows of W_E, each` : "Each row of W_E"} on the two directions of their largest variance at the last step (${percent(room.shares[0])} and ${percent(room.shares[1])} of all their variance there); the same directions at every step, so that movement is movement. What lies close here may lie far apart in the other directions.` });
+  const frame = figure(el, { title: h("span"), caption: `${section.tokens.length < section.n_rows ? `The ${whole(section.tokens.length)} most frequent of ${whole(section.n_rows)} rows of W_E, each` : "Each row of W_E"} on the two directions of their largest variance at the last step (${percent(section.shares[0])} and ${percent(section.shares[1])} of all their variance there); the same directions at every step, so that movement is movement. What lies close here may lie far apart in the other directions.` });
   const redraw = chart(frame, (width, colours) => {
-    const at = stepIndex(room.steps, model.get("step"));
-    frame.el.querySelector(".figure-title span").textContent = `The rows of W_E at step ${whole(room.steps[at])}`;
-    const points = room.tokens.map((name, i) => ({ name: token(name), label: fitted(token(name), width / 4), i, x: places.at(at, i, 0), y: places.at(at, i, 1), count: room.counts?.[i] }));
-    return plot(colours, `map of ${points.length} tokens at step ${room.steps[at]}`, {
+    const at = stepIndex(section.steps, model.get("step"));
+    frame.el.querySelector(".figure-title span").textContent = `The rows of W_E at step ${whole(section.steps[at])}`;
+    const points = section.tokens.map((name, i) => ({ name: token(name), label: fitted(token(name), width / 4), i, x: places.at(at, i, 0), y: places.at(at, i, 1), count: section.counts?.[i] }));
+    return plot(colours, `map of ${points.length} tokens at step ${section.steps[at]}`, {
       width, height: Math.max(260, Math.min(440, width * 0.62)), margin: 18, x: { domain: domains[0], axis: null }, y: { domain: domains[1], axis: null },
       marks: [Plot.dot(points, { x: "x", y: "y", r: 2.2, fill: colours.role.E, fillOpacity: 0.5, channels: { token: "name", met: (p) => whole(p.count) }, tip: { format: { x: false, y: false } } }),
         Plot.text([...points.filter((p) => p.i === state.token), ...points.slice(0, LABELLED).filter((p) => p.i !== state.token)], { x: "x", y: "y", text: "label", dy: -7, fill: (p) => (p.i === state.token ? "none" : colours.soft), fontSize: 11, render: uncovered }),
@@ -87,14 +87,14 @@ function mapOf(model, room, state, el, off) {
 }
 
 // Three words and the cosines between them, in each of x, q, k and v.
-function trio(model, room, el, off) {
-  const { n, x, heads, other_basis: other } = room.trio;
-  const first = [...room.tokens.slice(0, n).keys()].sort((a, b) => wordlike(room.tokens[b]) - wordlike(room.tokens[a]) || a - b);
+function trio(model, section, el, off) {
+  const { n, x, heads, other_basis: other } = section.trio;
+  const first = [...section.tokens.slice(0, n).keys()].sort((a, b) => wordlike(section.tokens[b]) - wordlike(section.tokens[a]) || a - b);
   const state = { words: [0, 1, 2].map((i) => first[Math.min(i, n - 1)]), head: 0 };
   const [inX, inHeads, inOther] = [unpack(x), unpack(heads), unpack(other)];
   const nHeads = inHeads.shape[2];
   const selects = state.words.map((word, i) => h("select", { "aria-label": `word ${i + 1}`, onchange: (event) => ((state.words[i] = event.target.selectedIndex), draw()) },
-    room.tokens.slice(0, n).map((t, j) => h("option", { selected: j === word }, token(t)))));
+    section.tokens.slice(0, n).map((t, j) => h("option", { selected: j === word }, token(t)))));
   const frame = figure(el, { title: "Three words in x, q, k and v", caption: h("span", null, "Cosines between three words, each read alone, in the first layer: of the encodings ", h("b", null, "x"), ", and of what one head makes of them. ",
     other ? "A warning: in q and k only their products count. A change of basis inside the head leaves every score the same and can set these cosines to almost anything; the row “same function, other basis” shows one, drawn at random." : "A warning: cosines in q and k belong to the basis inside the head. Here rotary positions or QK-norm tie that basis down in part; do not compare them across runs.") });
   const body = h("div.trio");
@@ -103,10 +103,10 @@ function trio(model, room, el, off) {
   const parts = together();
   function draw() {
     parts();
-    const at = stepIndex(room.steps, model.get("step"));
+    const at = stepIndex(section.steps, model.get("step"));
     const colours = theme(el);
     const scale = linear(1, true);
-    const names = state.words.map((i) => token(room.tokens[i]));
+    const names = state.words.map((i) => token(section.tokens[i]));
     const pairs = (value) => Float32Array.from({ length: 9 }, (_, i) => value(state.words[Math.floor(i / 3)], state.words[i % 3]));
     const tables = [["x", pairs((a, b) => inX.at(at, a, b))], ...["q", "k", "v"].map((name, s) => [name, pairs((a, b) => inHeads.at(at, s, state.head, a, b))]),
       ...(inOther ? ["q", "k"].map((name, s) => [`${name}, same function, other basis`, pairs((a, b) => inOther.at(at, s, state.head, a, b))]) : [])];
@@ -118,7 +118,7 @@ function trio(model, room, el, off) {
       const figures = h("table", null, h("tbody", null, [[0, 1], [0, 2], [1, 2]].map(([a, b]) => h("tr", null, h("td", null, h("code", null, `${names[a]} ${names[b]}`)), h("td", null, fixed(values[a * 3 + b]))))));
       return h("div.trio-one", { style: `--role:var(--${roles[name[0]]})` }, h("p.stage-name", null, h("b", null, name)), panel.el, figures);
     }));
-    clear(legend).append(bar(scale, colours, `cosine, step ${whole(room.steps[at])}`));
+    clear(legend).append(bar(scale, colours, `cosine, step ${whole(section.steps[at])}`));
   }
   off.add(parts);
   off.add(frame.off);
@@ -149,16 +149,16 @@ function context(model, el, off) {
 }
 
 function make(model, el) {
-  const room = model.get("words");
-  if (!room) return () => {};
+  const section = model.get("words");
+  if (!section) return () => {};
   const off = together();
-  const best = Math.max(...room.tokens.map(wordlike));
-  const the = room.tokens.findIndex((token) => token.trim() === "the");
-  const state = { token: the >= 0 ? the : room.tokens.findIndex((token) => wordlike(token) === best), choose: (i) => ((state.token = i), draw()) };
+  const best = Math.max(...section.tokens.map(wordlike));
+  const the = section.tokens.findIndex((token) => token.trim() === "the");
+  const state = { token: the >= 0 ? the : section.tokens.findIndex((token) => wordlike(token) === best), choose: (i) => ((state.token = i), draw()) };
   const columns = h("div.two-columns");
   const [left, right] = [h("div"), h("div")];
   add(el, [add(columns, [left, right])]);
-  const draws = [near(model, room, state, left, off), mapOf(model, room, state, right, off), room.trio ? trio(model, room, el, off) : () => {}];
+  const draws = [near(model, section, state, left, off), mapOf(model, section, state, right, off), section.trio ? trio(model, section, el, off) : () => {}];
   const draw = () => draws.forEach((part) => part());
   if (model.get("ask") && model.get("host").can.includes("context")) context(model, el, off);
   const soon = inSight(el, draw);

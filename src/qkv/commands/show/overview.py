@@ -1,0 +1,180 @@
+"""`qkv show RUN`: the answers read from the run in order of weight, then one measure of every matrix by layer."""
+
+import textwrap
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from qkv.commands.printing import heat, screen
+from qkv.errors import AddressError, UserError
+from qkv.inspection.answers.reading import Answer, read
+from qkv.inspection.control import described, when
+from qkv.instruments.ledger import check_kept
+from qkv.instruments.measures import norm
+from qkv.telemetry import AddressRow, MatrixRow
+
+if TYPE_CHECKING:
+    from qkv.api import Run
+
+__all__ = ["RunShown", "look"]
+
+COLUMNS = ("norm", "drift", "turn", "update_ratio", "grad_norm")
+"""Measures of the long table, those of them that were recorded."""
+
+COLUMNS_AT_REST = ("norm", "spectral_norm", "stable_rank", "effective_rank")
+"""The same of an imported model, in which nothing has moved."""
+
+
+LONGEST_LINE = 110
+
+
+@dataclass(frozen=True)
+class RunShown:
+    """The matrices of one run: one measure layer by layer, and the last values of the others."""
+
+    run: "Run"
+    answers: list[Answer]
+    measure: str
+    steps: np.ndarray
+    curves: dict[str, np.ndarray]
+    """Address -> `measure` at `steps`."""
+    null: dict[str, tuple[int, float, float]]
+    """Address -> (step, value, value in the random-label control) where both were measured at one step."""
+    rows: list[MatrixRow]
+    at: int | None = None
+    """The step that was asked for; then there are no answers, which are of the whole run."""
+    compared: str = ""
+    """At which step the random-label control is compared, and what it is; empty where there is none."""
+
+    def as_json(self) -> dict[str, Any]:
+        """The answers, and the last value of every measure by address."""
+        return {
+            "run": str(self.run.path),
+            **({} if self.at is None else {"asked": self.at}),
+            "summary": self.run.summary,
+            "answers": [vars(answer) for answer in self.answers],
+            "matrices": {row.about.address: {"step": row.step, **row.values} for row in self.rows},
+            "against_null": {
+                address: {"measure": self.measure, "step": step, "value": value, "null": null}
+                for address, (step, value, null) in self.null.items()
+            },
+        }
+
+    def print(self) -> None:
+        """Answers first, the most telling on top, then the layer x matrix table, then every matrix."""
+        for rank, answer in enumerate(self.answers, 1):
+            _print_answer(rank, answer)
+        if self.at is not None:
+            print(
+                "The answers are of the whole run (qkv show without --at); the tables show what was last measured up to"
+                f" step {self.at:,}.\n"
+            )
+        self._print_layers()
+        columns = COLUMNS_AT_REST if self.run.config.imported else COLUMNS
+        names = [name for name in columns if any(name in row.values for row in self.rows)]
+        table = [
+            (row.about.address, " x ".join(map(str, row.about.shape)),
+             *(screen.number(row.values.get(name)) for name in names),
+             screen.sparkline(self.curves.get(row.about.address, np.zeros(0)).tolist(), 24))
+            for row in self.rows if row.about.kind not in ("QK", "OV") and row.about.head is None
+        ]  # fmt: skip
+        print()
+        screen.print_table(["matrix", "shape", *names, f"{self.measure} over steps"], table)
+
+    def _print_layers(self) -> None:
+        """Rows are layers (L0, dec.L0, dec.L0.cross), columns kinds of matrices; then how they compare with
+        the random-label control at the last step that both have."""
+        from rich.text import Text
+
+        found = [r.about for r in self.rows if r.about.head is None and r.about.layer is not None]
+        cells = {(row.address.rpartition(".")[0], row.kind): row.address for row in found if row.kind.startswith("W_")}
+        layers = list(dict.fromkeys(layer for layer, _ in cells))
+        kinds = list(dict.fromkeys(kind for _, kind in cells))
+        last = {address: float(curve[-1]) for address, curve in self.curves.items() if len(curve)}
+        if not layers or not last:
+            return
+        top = max((abs(v) for v in last.values() if np.isfinite(v)), default=0.0)
+        rows = []
+        for layer in layers:
+            row: list[str | Text] = [layer]
+            for kind in kinds:
+                value = last.get(cells.get((layer, kind), ""))
+                block = heat.strip(np.array([value or 0.0]), colour=screen.console().is_terminal, largest=top)
+                row.append(Text.assemble(screen.number(value), " ", block))
+            rows.append(row)
+        screen.print_table([f"{self.measure} at step {int(self.steps[-1]):,}", *kinds], rows)
+        ratios = sorted(((v / n, a) for a, (_, v, n) in self.null.items() if n > 0), reverse=True)
+        if ratios:
+            most, least = (f"{ratio:.2f} times" for ratio in (ratios[0][0], ratios[-1][0]))
+            each = f"each {most}" if most == least else f"most {ratios[0][1]} ({most}), least {ratios[-1][1]} ({least})"
+            print(f"{self.compared}: {each}.")
+
+
+def _print_answer(rank: int, answer: Answer) -> None:
+    """Rank and question, and under them the sentences, folded to the screen; one line each in a pipe."""
+    from rich.text import Text
+
+    console = screen.console()
+    console.print(Text(f"{rank}. {answer.question}", style="bold"))
+    for sentence, style in (*((s, "") for s in (answer.sentence, *answer.more)), (answer.null, "dim")):
+        if sentence:
+            lines = [screen.shown(sentence)]
+            if console.is_terminal:
+                lines = textwrap.wrap(lines[0], min(LONGEST_LINE, console.width) - 2)
+            console.print(Text("\n".join(f"  {line}" for line in lines), style=style))
+    console.print()
+
+
+def look(run: "Run", measure: str, at: int | None) -> RunShown:
+    """Read what `print` shows, as it was at step `at` or at the end.
+
+    Of a run whose telemetry is damaged these are the norms of its weights, which do not come from it.
+
+    Raises AddressError for a measure that was not recorded, UserError for a step that the run has not reached.
+    """
+    check_kept(measure, run.config.ledger)
+    with run.recorded() as telemetry:
+        if telemetry.is_lost:
+            return RunShown(run, [], "norm", np.zeros(0), {}, {}, _of_weights(run, at), at)
+        last = telemetry.ends()[1]
+        if at is not None and at > last:
+            raise UserError(
+                f"{run.path} has no step {at:,}: what it recorded reaches step {last:,}; give a step up to it"
+            )
+        rows = telemetry.latest(at=at)
+        known = [m.name for m in telemetry.measures()]
+        curves: dict[str, np.ndarray] = {}
+        steps, null, compared = np.zeros(0), {}, ""
+        if known or measure != "drift":
+            grid = telemetry.grid(measure)
+            kept = grid.step <= at if at is not None else np.ones(len(grid.step), dtype=bool)
+            steps = grid.step[kept]
+            curves = {address: grid.value[i][kept] for i, address in enumerate(grid.addresses)}
+            try:
+                pairs = telemetry.against_null(measure, at=at)
+            except AddressError:
+                pairs = []
+            pairs = [pair for pair in pairs if pair.step > 0]  # at step 0 both have the same weights
+            null = {pair.address: (pair.step, pair.value, pair.null) for pair in pairs}
+            if pairs:
+                compared = f"At {when(pairs[0].step, telemetry)}, relative to {described(run.task)}"
+        answers = read(run.path, telemetry) if at is None else []
+    return RunShown(run, answers, measure, steps, curves, null, rows, at, compared)
+
+
+def _of_weights(run: "Run", at: int | None) -> list[MatrixRow]:
+    """The norm of every matrix, from the weights of step `at` where they were kept, else from the last ones."""
+    step = at if at in run.snapshots() else None
+    rows = []
+    for entry in run.catalogue(step):
+        about = AddressRow(
+            address=entry.address,
+            site=entry.site,
+            layer=entry.layer,
+            kind=entry.kind,
+            shape=tuple(entry.parameter.shape),
+        )
+        last = int(run.summary.get("steps") or 0)
+        rows.append(MatrixRow(about, last if step is None else step, {"norm": norm(entry.parameter.detach())}))
+    return rows

@@ -1,0 +1,126 @@
+"""`qkv show RUN [ADDR] --text "SOURCE => TARGET"`: which source tokens each target token looks at.
+
+Cross-attention at target position i chooses token i + 1, so each row is labelled by the token that it predicts. It is
+often read as an alignment; nothing in training asks it to be one.
+"""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from qkv.commands.printing import heat, screen
+from qkv.commands.show.text import ActivationShown, activation_values
+from qkv.data.pairs import ARROW, encode_lines, line_of, start_of
+from qkv.errors import AddressError, UserError, unknown
+from qkv.models.addresses import Address, parse_address
+from qkv.models.layout import Sizes
+from qkv.tasks import PredictOptions
+
+if TYPE_CHECKING:
+    from qkv.api import Run
+
+__all__ = ["AlignmentShown", "look"]
+
+
+@dataclass(frozen=True)
+class AlignmentShown:
+    """The cross-attention of every layer and head on one pair."""
+
+    source: list[str]
+    target: list[str]
+    """The tokens predicted at each position."""
+    patterns: list[np.ndarray]
+    """Per layer [head, target_pos, source_pos]; rows sum to 1."""
+    translated: bool
+    """Whether the target is the model's own translation."""
+
+    @property
+    def mean(self) -> np.ndarray:
+        """Over layers and heads, [target_pos, source_pos]."""
+        return np.concatenate(self.patterns).mean(0)
+
+    def as_json(self) -> dict[str, Any]:
+        """Both sides' tokens, the mean over heads, the likeliest link of each target token, every head's pattern."""
+        heads = [
+            {"address": f"dec.L{layer}.cross.H{head}.pattern", "pattern": pattern}
+            for layer, found in enumerate(self.patterns)
+            for head, pattern in enumerate(found)
+        ]
+        return {
+            "source": self.source,
+            "target": self.target,
+            "translated": self.translated,
+            "mean": self.mean,
+            "alignment": [[i, int(j)] for i, j in enumerate(self.mean.argmax(1))],
+            "heads": heads,
+        }
+
+    def print(self) -> None:
+        """The mean over heads as a table of links and a map, then a small map of every head."""
+        from rich.columns import Columns
+        from rich.text import Text
+
+        console, mean = screen.console(), self.mean
+        what = "its own translation" if self.translated else "the target given"
+        print(f"Where {what} looks in the source; the mean of {len(np.concatenate(self.patterns))} heads.\n")
+        rows = []
+        for word, shares in zip(self.target, mean, strict=True):
+            first, second = np.argsort(-shares, kind="stable")[[0, min(1, len(shares) - 1)]]
+            rows.append((_shown(word), _shown(self.source[first]), f"{shares[first]:.2f}", _shown(self.source[second])))
+        screen.print_table(["predicted token", "looks most at", "share", "then at"], rows)
+        print(f"\neven attention: {1 / len(self.source):.2f} on each of {len(self.source)} source tokens")
+        print("Each map: one row per predicted token, one column per source token, bright = attended to.\n")
+        maps = []
+        for layer, found in enumerate(self.patterns):
+            for head, pattern in enumerate(found):
+                picture = heat.heat(pattern, colour=console.is_terminal, largest=1.0)
+                maps.append(Text("\n").join([Text(f"dec.L{layer}.cross.H{head}"), *picture, Text()]))
+        console.print(Columns(maps, padding=(0, 3)))
+
+
+def look(run: "Run", text: str, address: str | None, at: int | None = None) -> AlignmentShown | ActivationShown:
+    """Run the model, or its snapshot of step `at`, on a pair and take every head's cross-attention, or one activation.
+
+    Raises UserError for a side that is empty or longer than the context, AddressError for what is not an activation.
+    """
+    tokenizer, (source, arrow, target) = run.tokenizer, text.partition(ARROW)
+    assert tokenizer is not None, "a translation run has a tokenizer"
+    if not source.strip() or (arrow and not target.strip()):
+        raise UserError(f'{text!r} has an empty side; type --text "SOURCE {ARROW} TARGET", or a source alone')
+    model = run.model_at(at)
+    if not arrow:
+        target = run.task.predict(model, tokenizer, [source], PredictOptions())[0]
+    cut = ((source, tokenizer.of_source), (target, tokenizer))
+    sides = [encode_lines(cutter, [line_of(side)])[0] for side, cutter in cut]
+    n_ctx = run.config.model.sizes.n_ctx
+    for side, name in zip(sides, ("source", "target"), strict=True):
+        if len(side) > n_ctx:
+            raise UserError(f"the {name} has {len(side)} tokens; this model reads {n_ctx}")
+    inputs = np.concatenate([[start_of(tokenizer)], sides[1][:-1]])
+    with torch.no_grad():
+        _, record = model.forward_recorded(*(torch.from_numpy(ids[None]) for ids in (sides[0], inputs)))
+    read, entered, predicted = ([tokenizer.token(int(i)) for i in ids] for ids in (sides[0], inputs, sides[1]))
+    if address is not None:
+        return _activation(record, address, read, entered, run.config.model.sizes)
+    names = [f"dec.L{layer}.cross.pattern" for layer in range(run.config.model.sizes.n_layers)]
+    return AlignmentShown(read, predicted, [record[name][0].float().numpy() for name in names], not arrow)
+
+
+def _activation(
+    record: dict[str, torch.Tensor], address: str, source: list[str], target: list[str], sizes: Sizes
+) -> ActivationShown:
+    parsed = parse_address(address)
+    name = str(Address(parsed.scope, parsed.layer, parsed.cross, None, parsed.name))
+    if name not in record:
+        raise AddressError(f"{unknown('activation', address, record)} A matrix is shown without --text.")
+    values = activation_values(record[name][0].float(), name, address, sizes)
+    of_source = parsed.scope == "enc" or (parsed.cross and parsed.name in ("k", "v"))
+    keys = source if parsed.scope == "enc" or parsed.cross else target
+    by_key = parsed.name in ("scores", "pattern")
+    return ActivationShown(address, source if of_source else target, values, by_key, keys if by_key else None)
+
+
+def _shown(token: str) -> str:
+    return screen.shown(repr(token)[1:-1])

@@ -1,0 +1,153 @@
+"""`qkv show RUN [ADDR] --text TEXT --patch OTHER`: which activations carry what tells two texts apart."""
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from qkv.commands.printing import heat, screen
+from qkv.inspection.patching import MIXER, MLP, STREAM
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+    from qkv.api import Run
+    from qkv.inspection.patching import Patching
+
+__all__ = ["PatchedShown", "look"]
+
+SHOWN_FROM = 0.005
+"""Positions whose shares are all nearer to 0 have no line."""
+KINDS = {
+    STREAM: "What enters a layer (the residual stream), at one {unit} alone",
+    MIXER: "What {mixes} adds, at one {unit} alone",
+    MLP: "What the MLP adds, at one {unit} alone",
+}
+MIXES = {"attention": "attention", "lstm": "the LSTM", "mean": "the mean"}
+
+
+@dataclass(frozen=True)
+class PatchedShown:
+    """The shares of every activation that was patched."""
+
+    patching: "Patching"
+    answers: tuple[str, str]
+    """a and b as a person reads them."""
+    mixes: str
+    """What the layers mix positions by: attention, or what stands in its place."""
+    of: tuple[str, str] = ("text", "token")
+    """What is read, and what stands at a position."""
+
+    @property
+    def units(self) -> str:
+        """Several of them."""
+        return "patches" if self.of[1] == "patch" else "tokens"
+
+    def as_json(self) -> dict[str, Any]:
+        """Tokens of both, the two answers and their log-odds, and the shares (times `difference`: nats)."""
+        found = self.patching
+        shares = {name: values.tolist() for name, values in found.shares.items()}
+        return {
+            "tokens": found.tokens,
+            "others": found.others,
+            "position": found.position,
+            "answers": list(self.answers),
+            "log_odds": list(found.odds),
+            "difference": found.difference,
+            "caution": found.caution,
+            "shares": shares,
+            "heads": None if found.heads is None else found.heads.tolist(),
+            "activations": {
+                name: {"by_position": values[:-1].tolist(), "all": float(values[-1])}
+                for name, values in found.one.items()
+            },
+        }
+
+    def print(self) -> None:
+        """What is compared, then a table for each kind of activation."""
+        found = self.patching
+        a, b = (screen.shown(repr(answer)) for answer in self.answers)
+        where = "" if found.position is None else f" at {self._label(found.position)}, token {found.position + 1}"
+        print(f"Asked{where}: {a} or {b}? log p({a}) - log p({b}) is")
+        reads, unit = self.of
+        print(
+            f"{found.odds[0]:+.3f} nats for the first {reads}, {found.odds[1]:+.3f} for the other:"
+            f" {found.difference:+.3f} between them."
+        )
+        if found.caution:
+            print(found.caution)
+        print(f"In each cell one activation is taken from the other {reads}. Its share of the difference: 0 leaves the")
+        print("answer, 1 makes it that of the other. Behind it the same in nats.")
+        for kind, title in KINDS.items():
+            if kind in found.shares:
+                print(f"\n{title.format(mixes=self.mixes, unit=unit)}:")
+                layers = [f"L{layer}" for layer in range(len(found.shares[kind]))]
+                self._table(layers, found.shares[kind].numpy().T)
+        if found.heads is not None:
+            print(f"\nWhat one head writes (z), at all {self.units}:")
+            values = found.heads.numpy()
+            names = [f"H{head}" for head in range(values.shape[1])]
+            screen.print_table(["", *names], [(f"L{i}", *self._cells(row)) for i, row in enumerate(values)])
+        if found.one:
+            print()
+            self._table(list(found.one), np.stack([values[:-1].numpy() for values in found.one.values()], axis=1))
+            for name, values in found.one.items():
+                share = float(values[-1])
+                print(f"{name} at all {self.units} at once: {share:.3f} ({share * found.difference:+.3f} nats)")
+
+    def _table(self, columns: Sequence[str], values: np.ndarray) -> None:
+        """One line for each token at which some value [pos, column] is not next to 0."""
+        kept = [i for i, row in enumerate(values) if np.abs(row).max() >= SHOWN_FROM]
+        rows = [(self._label(i), *self._cells(values[i])) for i in kept]
+        if rows:
+            screen.print_table([self.of[1], *columns], rows)
+        if len(kept) < len(values):
+            print(
+                f"({len(values) - len(kept)} of {len(values)} {self.units} left out: nearer to 0 than {SHOWN_FROM:g})"
+            )
+
+    def _cells(self, shares: np.ndarray) -> "list[str | Text]":
+        """Each share, and the nats that it is."""
+        return [_cell(float(share), float(share) * self.patching.difference) for share in shares]
+
+    def _label(self, position: int) -> str:
+        """A token, and the other's where it differs."""
+        one, other = (screen.shown(repr(x[position])[1:-1]) for x in (self.patching.tokens, self.patching.others))
+        return f"'{one}'" if one == other else f"'{one}' < '{other}'"
+
+
+def _cell(share: float, nats: float) -> "str | Text":
+    from rich.text import Text
+
+    in_nats = f"{nats:+.2f}" if abs(nats) >= SHOWN_FROM else "0.00"
+    written = f"{share:.2f} ({in_nats})" if abs(share) >= SHOWN_FROM else "0.00 (0.00)"
+    return Text(written, style=f"on {heat.hue(share)}" if sys.stdout.isatty() else "")
+
+
+def look(
+    run: "Run", text: str, other: str, answers: Sequence[str] | None, address: str | None, at: int | None = None
+) -> PatchedShown:
+    """Patch activations of `other` into `text` under the weights of step `at`: all layers, or one address.
+
+    Raises UserError and AddressError as `Run.patch` does.
+    """
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bar:
+        line = bar.add_task("patching", total=None)
+        found = run.patch(
+            text,
+            other,
+            answers=answers,
+            addresses=[address] if address else [],
+            at=at,
+            progress=lambda done, of: bar.update(line, completed=done, total=of),
+        )
+    classes = run.config.model.classes
+    name = classes.__getitem__ if classes else run.tokenizer.token  # type: ignore[union-attr]
+    a, b = found.answers
+    of = ("image", "patch") if run.task.reads == "images" else ("text", "token")
+    return PatchedShown(found, (name(a), name(b)), MIXES[run.config.model.resolved().layout.mixer], of)

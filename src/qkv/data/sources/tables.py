@@ -1,0 +1,382 @@
+"""Tables of texts: JSON lines, CSV and TSV, one document a row; which column is the text is found or given.
+
+Formats: JSONL holds one object (or one string) a line; CSV is RFC 4180 with quotes; TSV has no quotes at all, as the
+GLUE files have none. A first row without numbers, repeats or long cells counts as the header (its first cell may be
+empty, as pandas writes it, and empty ones at its end name nothing: a row that has something there is refused); without
+a header the columns are called 1, 2, 3, and to ask for one of these says that there is none. Rows without text are left
+out.
+"""
+
+import csv
+import json
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from qkv.data.sources.reading import read_text
+from qkv.errors import SourceError, typed, unknown
+from qkv.tokenizers.encoding import whole_characters
+
+__all__ = ["TableFormat", "choose_text", "columns_of", "is_table", "numbered_rows", "read_rows", "table_format"]
+
+TEXT_NAMES = (
+    "text sentence content body document article story review comment message utterance passage paragraph abstract "
+    "question title caption description txt line"
+).split()
+"""Column names that mean text, likeliest first."""
+
+SURVEYED_ROWS = 200
+"""Rows looked at to find the header and the text column."""
+
+_SUFFIXES = {".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl", ".csv": "csv", ".tsv": "tsv", ".tab": "tsv"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableFormat:
+    """How to read one table: found by `table_format`, used by `read_rows`."""
+
+    kind: str
+    """jsonl, csv or tsv."""
+    columns: tuple[str, ...]
+    """Names of all columns; empty where each JSON line is a plain string."""
+    text: str
+    """The column that holds the text; empty where each JSON line is a plain string."""
+    header: bool
+    """Whether the first row names the columns (never so in JSONL)."""
+
+
+def is_table(path: Path) -> bool:
+    """Whether the file's name says that it is a table (.jsonl, .ndjson, .json, .csv, .tsv, .tab, each also .gz)."""
+    return _kind(path) != ""
+
+
+def _kind(path: Path) -> str:
+    name = path.name.removesuffix(".gz").lower()
+    return next((kind for suffix, kind in _SUFFIXES.items() if name.endswith(suffix)), "")
+
+
+def table_format(path: Path, text_column: str = "", label_column: str = "") -> TableFormat:
+    """Find out how the table is laid out from its first rows.
+
+    Raises SourceError for a table of one row, an unknown column (with the nearest), a table without any text column,
+    lines that do not parse, or a row with more cells than there are columns.
+    """
+    kind = _kind(path)
+    if kind == "jsonl":
+        return _jsonl_format(path, text_column, label_column)
+    columns, rows, header = _survey(path, kind, (text_column, label_column))
+    table = [dict(zip(columns, row, strict=False)) for row in rows]
+    text = choose_text(str(path), columns, table, text_column, label_column)
+    return TableFormat(kind=kind, columns=columns, text=text, header=header)
+
+
+def columns_of(path: Path, *asked: str) -> tuple[str, ...]:
+    """The names of a table's columns; none of a file that is no table, or whose rows have no names.
+
+    A first row that holds one of the names `asked` for is the header.
+
+    Raises SourceError for a table of one row, or lines that do not parse.
+    """
+    if not (is_table(path) and path.is_file()):
+        return ()
+    return _json_survey(path)[0] if _kind(path) == "jsonl" else _survey(path, _kind(path), asked)[0]
+
+
+def _survey(path: Path, kind: str, asked: tuple[str, ...]) -> tuple[tuple[str, ...], list[list[str]], bool]:
+    """(columns, first rows below the header, whether there is a header) of a CSV or TSV table."""
+    _check_separator(path, kind, asked)
+    numbered = list(islice((found for found in _numbered_cells(path, kind) if found[1]), SURVEYED_ROWS))
+    rows = [row for _, row in numbered]
+    if len(rows) < 2:
+        raise SourceError(f"{str(path)!r} has one line; a table needs a header and at least two rows of text")
+    header = _is_header(rows, asked)
+    if header and len(rows) < 3:
+        raise SourceError(f"{str(path)!r} has a header and one row; a table needs at least two rows of text")
+    columns = tuple(_named(rows[0])) if header else tuple(str(i + 1) for i in range(len(rows[0])))
+    for number, row in numbered:
+        _check_width(path, number, row, TableFormat(kind=kind, columns=columns, text="", header=header))
+    return columns, rows[header:], header
+
+
+_SEPARATORS = {
+    ",": ("commas", "give it a name that ends in .csv, or save it with tabs"),
+    "\t": ("tabs", "give it a name that ends in .tsv, or save it with commas"),
+    ";": ("semicolons", "save it so, or with tabs and a name that ends in .tsv"),
+    "|": ("bars", "save it so, or with tabs and a name that ends in .tsv"),
+}
+"""What may lie between columns -> how it is called, and what to do about it in a table of another kind."""
+
+
+def _check_separator(path: Path, kind: str, asked: tuple[str, ...]) -> None:
+    """Raises SourceError where the columns of a CSV or TSV table are cut by something that does not fit its name.
+
+    So it is where the first line is one cell by its name, and by another separator every row has a cell for each of the
+    names in it. Prose has a space behind a comma or semicolon, so such names are none; tabs need no names.
+    """
+    own = "," if kind == "csv" else "\t"
+    lines = list(islice(_lines(path), SURVEYED_ROWS + 1))
+    widths = _widths(lines, own)
+    if len(widths) < 2 or widths[0] > 1 and (own == "\t" or min(widths) == max(widths)):
+        return
+    for separator, (called, how) in _SEPARATORS.items():
+        if separator == own:
+            continue
+        rows = _cells(lines, separator)
+        names = rows[0] if rows else []
+        if len(names) < 2 or min(map(len, rows)) < len(names):
+            continue
+        fits = separator == "\t" and len(names) == max(map(len, rows))
+        named = widths[0] == 1 and all(name == name.strip() for name in names) and _is_header(rows, asked)
+        if fits or named:
+            expected = "commas" if own == "," else "tabs"
+            columns = f" ({', '.join(names)})" if named else ""
+            raise SourceError(f"{str(path)!r} has {called} between its columns{columns}; expected {expected}: {how}")
+
+
+def _widths(lines: list[str], separator: str) -> list[int]:
+    """Cells of each row, where this separates them."""
+    return [len(row) for row in _cells(lines, separator)]
+
+
+def _cells(lines: list[str], separator: str) -> list[list[str]]:
+    """The rows of some first lines, where this separates their cells; a row that goes on behind them is left out.
+
+    None where they are no table by it.
+    """
+    quoting = csv.QUOTE_NONE if separator == "\t" else csv.QUOTE_MINIMAL
+    more = len(lines) > SURVEYED_ROWS
+    csv.field_size_limit(max(csv.field_size_limit(), 1 << 30))  # the module's own limit is 128 KiB a cell
+    try:
+        rows = list(csv.reader(lines, delimiter=separator, quoting=quoting))
+    except csv.Error:  # what is wrong with a table is said where it is read
+        return []
+    return [row for row in (rows[:-1] if more else rows) if row]
+
+
+def _json_survey(path: Path) -> tuple[tuple[str, ...], list[object]]:
+    """(columns, first values) of JSON lines."""
+    rows = [value for _, value in islice(_json_lines(path), SURVEYED_ROWS)]
+    if len(rows) < 2:
+        raise SourceError(f"{str(path)!r} has one line; a table needs at least two rows of text")
+    return tuple(dict.fromkeys(name for row in rows if isinstance(row, dict) for name in row)), rows
+
+
+def _jsonl_format(path: Path, text_column: str, label_column: str) -> TableFormat:
+    columns, rows = _json_survey(path)
+    if all(isinstance(row, str) for row in rows):
+        if text_column:
+            raise SourceError(f"{str(path)!r} holds plain strings, no columns; leave --text-column out")
+        return TableFormat(kind="jsonl", columns=(), text="", header=False)
+    table = [row for row in rows if isinstance(row, dict)]
+    text = choose_text(str(path), columns, table, text_column, label_column)
+    return TableFormat(kind="jsonl", columns=columns, text=text, header=False)
+
+
+def _is_conversation(value: Any) -> bool:
+    """Whether a value is a list of turns, as chat models are trained on."""
+    return isinstance(value, list) and any(isinstance(turn, dict) and "content" in turn for turn in value)
+
+
+def choose_text(where: str, columns: tuple[str, ...], rows: list[dict], asked: str, label: str) -> str:
+    """The column asked for, else the likeliest by name, else the one with the longest texts (label never).
+
+    Raises SourceError for a column that is not there or is there twice, or where no column holds text.
+    """
+    for given, option in ((asked, "--text-column"), (label, "--label-column")):
+        if given and given not in columns:
+            raise SourceError(f"{unknown('column', given, columns)} ({option}, in {where!r})")
+    if asked:
+        _check_single(where, columns, asked)
+        return asked
+    lengths = {name: 0 for name in columns if name and name != label}
+    for row in rows:
+        for name in lengths:
+            value = row.get(name)
+            if isinstance(value, str) and not _is_number(value):
+                lengths[name] += len(value)
+    filled = [name for name in lengths if lengths[name]]
+    told = [name for name in lengths if any(_is_conversation(row.get(name)) for row in rows)]
+    if told and not filled:
+        column = told[0] if told[0].isidentifier() else json.dumps(told[0])
+        program = shlex.quote(f'.{column}[] | .role + ": " + .content')
+        how = f": jq -r {program} {typed(where)} > turns.txt" if where.lower().endswith(("jsonl", "json")) else ""
+        raise SourceError(f"{where!r} holds conversations ({told[0]}), not texts; write their turns as text{how}")
+    if not filled:
+        raise SourceError(
+            f"{where!r} has no column of text (columns: {', '.join(filter(None, columns))}); name one: --text-column"
+        )
+    by_name = [name for wanted in TEXT_NAMES for name in filled if name.lower() == wanted]
+    found = by_name[0] if by_name else max(filled, key=lambda name: lengths[name])
+    for name in (found, label):
+        _check_single(where, columns, name)
+    return found
+
+
+def _check_single(where: str, columns: tuple[str, ...], name: str) -> None:
+    if columns.count(name) > 1:
+        raise SourceError(f"{where!r} has {columns.count(name)} columns called {name!r}; give them names that differ")
+
+
+def _is_header(rows: list[list[str]], asked: tuple[str, ...]) -> bool:
+    """Whether the first row names the columns; `asked` for are that of the text and that of the label, or nothing.
+
+    A header names what was asked for, or has short distinct cells that are no numbers and do not occur below it; a
+    cell that is a common name is enough, if it does not occur below. Columns asked for by number have no names, unless
+    the cell above the text is a common one.
+
+    Its first cell may be empty, above names of rows that are not, and those at its end, above cells that are empty too.
+    """
+    first = _named(rows[0])
+    if any(name in first for name in asked if name and not name.isdigit()):
+        return True
+    common = [i for i, cell in enumerate(first) if cell.lower() in TEXT_NAMES or cell.lower() in ("label", "id")]
+    common = [i for i in common if all(row[i : i + 1] != [first[i]] for row in rows[1:])]
+    if any(name.isdecimal() and name not in first for name in asked):  # no header names such a column
+        text = asked[0]
+        return int(text) - 1 in common if text.isdecimal() else bool(common)
+    if common:
+        return True
+    unnamed = len(rows[0]) - len(first)
+    if unnamed and (not first or any(cell.strip() for row in rows[1:] for cell in row[len(first) :])):
+        return False
+    named = first if first[0] else first[1:]
+    if len(set(first)) < len(first) or any(not cell or len(cell) > 40 or _is_number(cell) for cell in named):
+        return False
+    return len(first) > 1 and not any(
+        cell == row[i] for row in rows[1:] for i, cell in enumerate(first) if i < len(row)
+    )
+
+
+def _named(header: list[str]) -> list[str]:
+    """The cells of a header up to the last that is not empty."""
+    return header[: max((i + 1 for i, cell in enumerate(header) if cell.strip()), default=0)]
+
+
+def _is_number(cell: str) -> bool:
+    try:
+        float(cell)
+    except ValueError:
+        return False
+    return True
+
+
+def read_rows(path: Path, layout: TableFormat) -> Iterator[str]:
+    """The text of each row in order; rows without text are left out.
+
+    Raises SourceError with the line number where a line does not parse or its text is not text.
+    """
+    if layout.kind == "jsonl":
+        for number, value in _json_lines(path):
+            if layout.text:
+                if not isinstance(value, dict):
+                    raise SourceError(f"{str(path)!r} line {number} is not a JSON object like the lines before it")
+                value = value.get(layout.text)
+            if value is None or (isinstance(value, str) and not value.strip()):
+                continue
+            if not isinstance(value, str):
+                kind = type(value).__name__
+                raise SourceError(f"{str(path)!r} line {number}: {layout.text!r} is {kind}; expected text")
+            yield whole_characters(value)
+        return
+    at = layout.columns.index(layout.text)
+    for _, row in _rows(path, layout):
+        if at < len(row) and row[at].strip():
+            yield row[at]
+
+
+def numbered_rows(path: Path, layout: TableFormat) -> Iterator[tuple[int, dict[str, object]]]:
+    """(line number from 1, column -> value) of every row below the header; a blank line gives an empty row.
+
+    Raises SourceError with the line number where a line does not parse.
+    """
+    if layout.kind == "jsonl":
+        for number, value in _json_lines(path, blank=True):
+            if value is not None and not isinstance(value, dict):
+                raise SourceError(f"{str(path)!r} line {number} is not a JSON object with columns")
+            yield number, value or {}
+        return
+    for number, row in _rows(path, layout):
+        yield number, dict(zip(layout.columns, row, strict=False))
+
+
+def _rows(path: Path, layout: TableFormat) -> Iterator[tuple[int, list[str]]]:
+    """(line number from 1, cells) of every row below the header; a blank line has none."""
+    header = layout.header
+    for number, row in _numbered_cells(path, layout.kind):
+        if row and header:
+            header = False
+            continue
+        _check_width(path, number, row, layout)
+        yield number, row
+
+
+def _check_width(path: Path, number: int, row: list[str], layout: TableFormat) -> None:
+    """Raises SourceError for a row with more filled cells than there are columns: a comma in a text that is not quoted
+    would cut the text there, or put a piece of it in the place of its label.
+    """
+    most = len(layout.columns)
+    if len(row) > most and any(cell.strip() for cell in row[most:]):
+        first = "the header names" if layout.header else "the first row"
+        hint = "quote the text" if layout.kind == "csv" else "take the tabs out of the text"
+        raise SourceError(f"{str(path)!r} line {number} has {len(row)} cells, {first} {most}: {hint}")
+
+
+def _lines(path: Path) -> Iterator[str]:
+    """The lines of a text, ends included, without holding more than a block and a line."""
+    rest = ""
+    for block in read_text(path):
+        *whole, rest = (rest + block).split("\n")
+        for line in whole:
+            yield line + "\n"
+    if rest:
+        yield rest
+
+
+def _json_lines(path: Path, blank: bool = False) -> Iterator[tuple[int, object]]:
+    """(line number from 1, value) of each line that is not blank; with `blank` those too, as None."""
+    for number, line in enumerate(_lines(path), start=1):
+        if not line.strip():
+            if blank:
+                yield number, None
+            continue
+        try:
+            value = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            reason = "too deep" if isinstance(error, RecursionError) else "a number of too many digits"
+            if isinstance(error, json.JSONDecodeError):
+                reason = f"{error.msg} at column {error.colno}"
+            hint = "; a JSON array must become one object a line" if number == 1 and line.lstrip()[:1] == "[" else ""
+            raise SourceError(f"{str(path)!r} line {number} is not JSON: {reason}{hint}") from None
+        if number == 1 and isinstance(value, list):
+            raise SourceError(f"{str(path)!r} is a JSON array; write one object a line (JSONL)")
+        yield number, value
+
+
+def _numbered_cells(path: Path, kind: str) -> Iterator[tuple[int, list[str]]]:
+    """(number of its last line from 1, cells) of each row; a blank line has none."""
+    if kind == "tsv":
+        for number, line in enumerate(_lines(path), start=1):
+            line = line.rstrip("\r\n")
+            yield number, line.split("\t") if line else []
+        return
+    csv.field_size_limit(max(csv.field_size_limit(), 1 << 30))  # the module's own limit is 128 KiB a cell
+    reader, last = csv.reader(_lines(path), strict=True), 0
+    try:
+        for row in reader:
+            last = reader.line_num
+            yield last, row
+    except csv.Error as error:
+        if "unexpected end" in str(error):
+            raise SourceError(
+                f"{str(path)!r} line {last + 1} begins a row with a quotation mark that is never closed; close it, or"
+                ' write two ("") for one that is meant'
+            ) from None
+        if "new-line character" in str(error):
+            raise SourceError(
+                f"{str(path)!r} line {reader.line_num} has a carriage return without a line feed outside quotes; save"
+                " the table with line feeds"
+            ) from None
+        raise SourceError(f"{str(path)!r} line {reader.line_num} is not CSV: {error}") from None

@@ -1,0 +1,1 @@
+"""The questions that a run answers from its own numbers, and the order in which they are shown."""

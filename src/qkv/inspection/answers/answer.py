@@ -1,0 +1,169 @@
+"""An answer read from a run, and the evidence it is read from: telemetry, weights, tokenizer, configuration.
+
+Evidence is whatever the run folder holds; a question that finds too little answers nothing.
+"""
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from qkv.config import load_toml
+from qkv.errors import QkvError, many
+from qkv.folder.run_folder import RunFolder
+from qkv.folder.verified import check_file
+from qkv.inspection.snapshots import stored
+from qkv.tasks import Task, find_task
+from qkv.telemetry import Telemetry
+from qkv.tokenizers.tokenizer import Tokenizer, load_tokenizer
+
+__all__ = ["Answer", "Evidence", "apart", "listed", "many", "number", "percent", "unit_of"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """A question, its answer in a sentence, and the numbers behind it."""
+
+    key: str
+    """One word: embeddings, matrices, ledger, heads, loss, over-fitting, order, frozen, samples, events, trouble,
+    watch, import."""
+    question: str
+    sentence: str
+    brief: str = ""
+    """The same in a line for a first glance; empty where `sentence` is one already."""
+    more: tuple[str, ...] = ()
+    """Further sentences."""
+    numbers: dict[str, float | None] = field(default_factory=dict)
+    """What the sentences rest on, by label with its unit; None is undefined."""
+    address: str = ""
+    """The matrix, head or row that it is about."""
+    measure: str = ""
+    """The measure that it rests on."""
+    null: str = ""
+    """What to compare it with, in a sentence: the random-label control, the start, an ignorant model; or empty."""
+    weight: float = 0.3
+    """What puts answers in order, 0 (as expected) to 1 (read this first)."""
+
+
+class Evidence:
+    """What a run folder says; every part is None, or empty, where it is missing."""
+
+    def __init__(self, folder: str | Path, telemetry: Telemetry) -> None:
+        self.folder, self.telemetry = RunFolder(Path(folder)), telemetry
+
+    @cached_property
+    def settings(self) -> dict[str, Any]:
+        """The tables of config.toml."""
+        if not self.folder.config.is_file():
+            return {}
+        check_file(self.folder.config)
+        return load_toml(self.folder.config)
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer | None:
+        """The run's tokenizer."""
+        try:
+            return load_tokenizer(self.folder.tokenizer) if self.folder.tokenizer.is_file() else None
+        except QkvError:
+            return None
+
+    @property
+    def task(self) -> Task:
+        """What it was trained to do."""
+        return find_task(self.settings.get("task", "causal"))
+
+    @cached_property
+    def summary(self) -> dict[str, Any]:
+        """What a finished run says of itself in its manifest; empty before."""
+        try:
+            return dict(self.folder.read_manifest().get("summary") or {})
+        except QkvError:
+            return {}
+
+    @property
+    def n_answers(self) -> int:
+        """How many answers the model chooses among: classes, or tokens; 0 where it is not known."""
+        classes = self.settings.get("model", {}).get("classes") or ()
+        return len(classes) or (self.tokenizer.d_vocab if self.tokenizer is not None else 0)
+
+    @property
+    def unit(self) -> str:
+        """What one target of the loss is, in the singular."""
+        return unit_of(self.task, self.tokenizer)
+
+    @property
+    def weight_decay(self) -> float:
+        """Of the optimizer; 0 where it is not known."""
+        return float(self.settings.get("training", {}).get("optimizer", {}).get("weight_decay", 0.0))
+
+    @property
+    def specials(self) -> frozenset[int]:
+        """Ids of special tokens."""
+        return frozenset((self.telemetry.fact("special_tokens") or {}).values())
+
+    def matrix(self, address: str, step: int | None = None) -> np.ndarray | None:
+        """A stored matrix at a step, or the last one; None where it was not kept."""
+        try:
+            return stored(self.folder.path, address, step)
+        except QkvError:
+            return None
+
+    def token(self, i: int) -> str:
+        """A token as a person reads it, quoted."""
+        return json.dumps(self.tokenizer.token(i) if self.tokenizer is not None else i, ensure_ascii=False)
+
+    def example(self, counts: np.ndarray | None) -> int | None:
+        """The token to show a row of: `the`, or the most frequent one that is not special."""
+        if self.tokenizer is not None:
+            the = self.tokenizer.readable.get("the")
+            if the is not None and (counts is None or counts[the] > 0):
+                return the
+        if counts is None:
+            return None
+        ordinary = np.array([i not in self.specials for i in range(len(counts))])
+        return int(np.argmax(np.where(ordinary, counts, -1)))
+
+
+def unit_of(task: Task, tokenizer: Tokenizer | None) -> str:
+    """What one target of the loss is, in the singular; of a text's tokens, what a token is."""
+    if task.target != "token":
+        return task.target
+    kind = tokenizer.kind if tokenizer is not None else ""
+    return {"char": "character", "byte": "byte", "word": "word"}.get(kind, "token")
+
+
+def number(value: float | None) -> str:
+    """Three significant digits; a dash where undefined."""
+    if value is None or not np.isfinite(value):
+        return "\u2013"
+    if value == 0:
+        return "0"
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:#.3g}".rstrip(".")
+
+
+def percent(share: float) -> str:
+    """A share as a percentage, of two significant digits where it is below ten; 100 is a whole alone, to rounding."""
+    if abs(share) < 0.0995:
+        return f"{100 * share:.2g} %"
+    places = 0
+    while abs(round(100 * share, places)) == 100 and abs(abs(share) - 1) > 1e-6:
+        places += 1
+    return f"{100 * share:,.{places}f} %"
+
+
+def apart(value: float, null: float) -> float:
+    """How far two positive numbers are apart: 0 where they are equal, 1 from a factor of 4 on, either way."""
+    if not (value > 0 and null > 0):
+        return 0.0
+    return min(1.0, abs(math.log(value / null)) / math.log(4))
+
+
+def listed(words: Sequence[str], last: str = "and") -> str:
+    """`a`, `a and b`, `a, b and c`."""
+    *others, end = words
+    return f"{', '.join(others)} {last} {end}" if others else end

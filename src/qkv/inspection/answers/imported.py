@@ -1,0 +1,39 @@
+"""What an imported model can say of itself: where it comes from, and that nothing was trained here."""
+
+from typing import Any
+
+from qkv.errors import QkvError
+from qkv.inspection.answers.answer import Answer, Evidence, listed, many
+
+__all__ = ["imported"]
+
+
+def imported(evidence: Evidence) -> Answer | None:
+    """Where it was read from, what was left out, and what it therefore does not have."""
+    source = evidence.settings.get("imported")
+    if not source:
+        return None
+    manifest = _manifest(evidence)
+    about = manifest.get("imported", {})
+    family = f" ({about['family']})" if about.get("family") else ""
+    n = int(manifest.get("summary", {}).get("parameters", 0))
+    notes = [f"{note[:1].upper()}{note[1:]}." for note in about.get("notes", [])]
+    return Answer(
+        key="import",
+        question="Where does this model come from?",
+        sentence=f"It was imported from {source}{family}: {many(n, 'parameter')}, measured as they came.",
+        more=(
+            f"Nothing was trained here, so there are {listed(['no losses', 'no text', 'no earlier weights'])};"
+            " qkv train SOURCE --from RUN trains it further, and then everything is recorded.",
+            *notes,
+        ),
+        numbers={"parameters": float(n)},
+    )
+
+
+def _manifest(evidence: Evidence) -> dict[str, Any]:
+    """What manifest.json tells; empty where it cannot be read."""
+    try:
+        return evidence.folder.read_manifest()
+    except QkvError:
+        return {}

@@ -1,0 +1,206 @@
+"""Were the embeddings trained? The rows of W_E, one of them before and after, and rows that no text asked for."""
+
+from functools import partial
+
+import numpy as np
+
+from qkv.errors import AddressError
+from qkv.inspection.answers.answer import Answer, Evidence, apart, many, number, percent
+from qkv.inspection.control import described, when
+from qkv.inspection.token_rows import RowSummary, drifts, row_story, summary, turns
+from qkv.instruments.tokens import counted_in
+from qkv.telemetry import NULL_ARM
+
+__all__ = ["embeddings"]
+
+RELATED = 0.2
+"""Rank correlation from which on, either way, drift is said to go with how frequent a token is."""
+STRAIGHT = 0.1
+"""Degrees: a row that turned by less has only grown or shrunk; rounding in float32 turns a row by far less."""
+
+
+def embeddings(evidence: Evidence) -> Answer | None:
+    """How far the rows of W_E moved, one of them before and after, and the rows never seen."""
+    telemetry = evidence.telemetry
+    table = telemetry.token_table()
+    drift, counts = _row_drift(evidence), telemetry.vector(table, "row_count")
+    if drift is None:
+        return None
+    answer = partial(Answer, key="embeddings", question="Were the embeddings trained?", measure="row_drift")
+    if not drift.any():
+        sentence = f"No: all {many(len(drift), 'row')} of {table} are bit for bit where they started{_still(evidence)}."
+        return answer(sentence=sentence, numbers={"largest row drift": 0.0}, address=table, weight=0.6)
+    rows = summary(drift, counts, evidence.specials)
+    example, words, figures = _example_row(evidence, counts)
+    half = f"Yes: half of the rows of {table}{_whose(evidence, rows)} moved by more than {_lengths(rows.median)}"
+    if not rows.median:
+        half = f"In part: {rows.n_moved:,} of {_of(rows):,} rows of {table}{_whose(evidence, rows)} moved"
+    sentence = f"{half}, the furthest ({_named(evidence, rows.furthest)}) by {_amount(rows.largest)}{words}."
+    figures |= {"median row drift": rows.median, "largest row drift": rows.largest}
+    more, (control, far) = [_unseen(evidence, rows, counts), _by_count(rows)], _row_control(evidence)
+    if rows.n_unseen is not None and rows.n_unseen_moved is not None:
+        figures |= {"rows never met": float(rows.n_unseen), "rows never met that moved": float(rows.n_unseen_moved)}
+        figures |= {"largest drift of a row never met": rows.largest_unseen}
+    if rows.with_count is not None:
+        figures |= {"rank correlation of drift and count": rows.with_count}
+    return answer(
+        sentence=sentence,
+        brief=f"{half}.",
+        more=tuple(line for line in more if line),
+        numbers=figures,
+        null=control,
+        address=example or table,
+        weight=0.95 if _unexplained(evidence, rows) else 0.45 + 0.3 * far,
+    )
+
+
+def _named(evidence: Evidence, row: int) -> str:
+    """The token of a row; the row where it stands for none, as in an image's table."""
+    return f"row {row}" if evidence.tokenizer is None else evidence.token(row)
+
+
+def _still(evidence: Evidence) -> str:
+    """Why no row moved, where what was recorded tells: the table was frozen, or no gradient has come to it."""
+    table = evidence.telemetry.token_table()
+    try:
+        gradients = evidence.telemetry.grid("grad_norm", table).value
+    except AddressError:
+        return ""
+    if np.isnan(gradients).all():
+        return ": it was frozen" if evidence.settings.get("changes") else ""
+    return "" if np.nan_to_num(gradients).any() else ": no gradient has come to it yet"
+
+
+def _of(rows: RowSummary) -> int:
+    """How many rows a summary's median is of."""
+    return rows.n_seen or rows.n_rows
+
+
+def _amount(drift: float) -> str:
+    """A drift relative to a length: `53 %`, or `197 times` from ten times on."""
+    return f"{drift:,.0f} times" if drift >= 10 else percent(drift)
+
+
+def _lengths(drift: float) -> str:
+    """`53 % of their length`, `197 times their length`."""
+    return f"{_amount(drift)}{' of' if drift < 10 else ''} their length"
+
+
+def _whose(evidence: Evidence, rows: RowSummary) -> str:
+    """What a row stands for: one value of a patch, or a token of a text, those met where they were counted."""
+    if "patches" in evidence.settings.get("model", {}):
+        return " (one for each value of a patch)"
+    return "" if rows.n_seen is None else f" whose token is in {_counted_in(evidence)}"
+
+
+def _counted_in(evidence: Evidence) -> str:
+    return counted_in(evidence.telemetry.fact("tokens_counted"))
+
+
+def _row_drift(evidence: Evidence) -> np.ndarray | None:
+    """Of every row of W_E at the end: as recorded, else from the weights; None where only the start is known."""
+    table = evidence.telemetry.token_table()
+    recorded = evidence.telemetry.vectors(table, "row_drift", newest_only=True)
+    if any(recorded):
+        return next(iter(recorded.values()))
+    if not max(evidence.folder.weights(), default=1):  # a training that ended before its first checkpoint
+        return None
+    start, last = evidence.matrix(table, 0), evidence.matrix(table)
+    return None if start is None or last is None or start.shape != last.shape else drifts(start, last)
+
+
+def _example_row(evidence: Evidence, counts: np.ndarray | None) -> tuple[str, str, dict[str, float | None]]:
+    """(address, words, numbers) of one row before and after; empty where no trained weights are there."""
+    row, table = evidence.example(counts), evidence.telemetry.token_table()
+    start, last = evidence.matrix(table, 0), evidence.matrix(table)
+    kept = max(evidence.folder.weights(), default=None)
+    taken = max(evidence.telemetry.vectors(table, "row_drift", newest_only=True), default=kept)
+    if kept == 0 and taken:  # a training that ended before its first checkpoint
+        return "", "", {}
+    if row is None or start is None or last is None or start.shape != last.shape or row >= len(last):
+        return "", "", {}
+    story = row_story(start, last, row, counts)
+    name = evidence.token(row)
+    turned = "" if story.turn is None else f" and turned {story.turn:.0f}\u00b0"
+    words = f"; that of {name} went from length {number(story.norm_before)} to {number(story.norm_after)}{turned}"
+    words += "" if kept == taken or kept is None else f" by step {kept:,}, the last whose weights are kept"
+    address = f"{table}[{name}]"
+    figures = {
+        f"{address} length before": story.norm_before,
+        f"{address} length after": story.norm_after,
+        f"{address} turn (degrees)": story.turn,
+        f"{address} drift": story.drift,
+    }
+    return address, words, figures
+
+
+def _unseen(evidence: Evidence, rows: RowSummary, counts: np.ndarray | None) -> str:
+    """What became of rows whose token does not occur in the training text, and why, as far as the run tells."""
+    if rows.n_unseen is None:
+        return ""
+    if not rows.n_unseen or rows.largest_unseen is None:
+        return "Every token of the vocabulary occurs in the training text, so there is no row that was never met."
+    whose = f"{many(rows.n_unseen, 'row')} of tokens that do not occur in {_counted_in(evidence)}"
+    if rows.largest_unseen == 0:
+        return f"{whose} moved by exactly 0: no gradient ever reached them."
+    some = "moved too" if rows.n_unseen_moved == rows.n_unseen else f"did not all stay: {rows.n_unseen_moved:,} moved"
+    why, decay, table = "", f"weight decay ({evidence.weight_decay:g})", evidence.telemetry.token_table()
+    if _is_tied(evidence):
+        why = f": {table} is also the output matrix, and every prediction pulls at all its rows"
+    elif evidence.weight_decay and counts is not None and _only_shrank(evidence, counts):
+        why = f": they shrank without turning, which is {decay} and not learning"
+    elif evidence.weight_decay:
+        why = f"; {decay} shrinks every row, whether its token occurs or not"
+    return f"{whose} {some}, by up to {_amount(rows.largest_unseen)}{why}."
+
+
+def _only_shrank(evidence: Evidence, counts: np.ndarray) -> bool:
+    """Whether each row never met is shorter than at the start and points the same way, by the weights that are kept."""
+    table = evidence.telemetry.token_table()
+    start, last = evidence.matrix(table, 0), evidence.matrix(table)
+    if start is None or last is None or start.shape != last.shape or len(start) != len(counts):
+        return False
+    ordinary = np.array([i not in evidence.specials for i in range(len(counts))])
+    start, last = start[ordinary & (counts == 0)], last[ordinary & (counts == 0)]
+    shorter = np.linalg.norm(last, axis=1) < np.linalg.norm(start, axis=1)
+    return bool((shorter & (turns(start, last) < STRAIGHT)).all())
+
+
+def _is_tied(evidence: Evidence) -> bool:
+    """Whether the table of tokens is also the output matrix."""
+    table = evidence.telemetry.token_table()
+    return any(row.address == table and "W_U" in (row.tied_to or "") for row in evidence.telemetry.addresses())
+
+
+def _unexplained(evidence: Evidence, rows: RowSummary) -> bool:
+    """Whether a row moved that no text asked for, without tying and without weight decay."""
+    return bool(rows.largest_unseen) and not _is_tied(evidence) and not evidence.weight_decay
+
+
+def _by_count(rows: RowSummary) -> str:
+    """Whether rows of frequent or of rare tokens moved farther, or neither."""
+    if rows.with_count is None:
+        return ""
+    correlation = f"rank correlation of drift and count {rows.with_count:+.2f}"
+    if abs(rows.with_count) < RELATED:
+        return f"How far a row moved hardly depends on how frequent its token is ({correlation})."
+    return f"Rows of {'frequent' if rows.with_count > 0 else 'rare'} tokens moved farther ({correlation})."
+
+
+def _row_control(evidence: Evidence) -> tuple[str, float]:
+    """How far rows had moved at the last step shared with the random-label control, in words; and how far apart."""
+    table = evidence.telemetry.token_table()
+    run = evidence.telemetry.vectors(table, "row_drift")
+    control = evidence.telemetry.vectors(table, "row_drift", arm=NULL_ARM)
+    both = sorted(set(run) & set(control))
+    if not both or not both[-1]:
+        return "", 0.0
+    step = both[-1]
+    here, there = float(run[step].mean()), float(control[step].mean())
+    if not (here or there):
+        return "", 0.0
+    words = (
+        f"At {when(step, evidence.telemetry)} rows had moved by {_lengths(here)} on average; "
+        f"in {described(evidence.task)} by {_amount(there)}."
+    )
+    return words, apart(here, there)

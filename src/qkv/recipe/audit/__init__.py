@@ -1,0 +1,1 @@
+"""Is a run folder whole and true: files, checkpoints, telemetry, and updates made again."""

@@ -1,0 +1,161 @@
+"""What is known about a run beside its training: where it ran, how good its loss is, the summary of `--json`."""
+
+import dataclasses
+import os
+import platform
+import sys
+import threading
+from collections.abc import Mapping
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from qkv import __version__, native
+from qkv.folder.run_folder import RunFolder
+from qkv.recipe.config import RunConfig
+from qkv.tasks import Data, Evaluation, Task, Yardsticks
+from qkv.telemetry import Store
+from qkv.training.record import Outcome
+
+__all__ = ["BackgroundBaselines", "differences", "machine_facts", "note_machine", "summary"]
+
+_LIBRARIES = ("torch", "numpy", "tokenizers", "safetensors")
+
+
+class BackgroundBaselines:
+    """Makes the task's baselines while the model trains; `result` waits for them."""
+
+    def __init__(self, task: Task, data: Data, cache: Path | None) -> None:
+        self._found: Yardsticks | None = None
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._make, args=(task, data, cache), name="baselines", daemon=True)
+        self._thread.start()
+
+    def _make(self, task: Task, data: Data, cache: Path | None) -> None:
+        try:
+            self._found = task.baselines(data, cache)
+        except BaseException as error:  # noqa: BLE001 - given to the thread that asks
+            self._error = error
+
+    def result(self) -> Yardsticks | None:
+        """The baselines, once they are there; None for a task without. Raises what making them raised."""
+        self._thread.join()
+        if self._error is not None:
+            raise self._error
+        return self._found
+
+
+def machine_facts(config: RunConfig) -> dict[str, Any]:
+    """Library versions, processor and threads: what exactness depends on."""
+    return {
+        "versions": {"qkv": __version__, "python": platform.python_version()}
+        | {name: version(name) for name in _LIBRARIES},
+        "cpu": _cpu(),
+        "platform": f"{sys.platform} {platform.machine()}",
+        "cores": os.cpu_count(),
+        "threads": config.machine.threads,
+        "ranks": config.machine.ranks,
+        "shard": config.machine.shard,
+        "precision": config.machine.precision,
+        "native": config.machine.passes_natively and not native.why_not("passes"),
+        "kernels": None if config.machine.kernels is None else dataclasses.asdict(config.machine.kernels),
+    }
+
+
+_EXACTNESS: Mapping[str, str] = {
+    "versions.qkv": "qkv",
+    "versions.torch": "torch",
+    "cpu": "the processor",
+    "platform": "the platform",
+    "threads": "the number of threads",
+    "ranks": "the number of processes",
+    "shard": "sharding",
+    "precision": "the precision",
+    "native": "whether passes are native",
+}
+"""What the bits of a training depend on beside its configuration -> what it is called."""
+
+
+def differences(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """A phrase for each thing of `machine_facts` that exactness depends on and that is not the same; unknown is not."""
+    found = []
+    for path, words in _EXACTNESS.items():
+        was, is_now = _at(then, path), _at(now, path)
+        if was is not None and was != is_now:
+            found.append(f"{words} was {was} and is {is_now}")
+    return found
+
+
+def _at(facts: Mapping[str, Any], path: str) -> Any:
+    """The value at a dotted path; None where there is none."""
+    value: Any = facts
+    for name in path.split("."):
+        value = value.get(name) if isinstance(value, Mapping) else None
+    return value
+
+
+def note_machine(store: Store, config: RunConfig, step: int) -> str:
+    """Write down where this session runs, from `step` on.
+
+    Returns a sentence where an earlier session of the run ran elsewhere, else "". At step 0 nothing was before.
+    """
+    sessions = store.clock_fact("machines") or [] if step else []
+    facts = machine_facts(config)
+    store.set_clock_fact("machines", [*sessions, facts])
+    found = list(dict.fromkeys(phrase for before in sessions for phrase in differences(before, facts)))
+    sentence = f"{'; '.join(found)}: the end may differ in its last bits from that of an undisturbed run"
+    if found:
+        store.add_session(step, "machine", sentence)
+    store.flush()  # a recorder that starts forgets what is only buffered
+    return sentence if found else ""
+
+
+def _cpu() -> str:
+    """The processor's own name where the system tells it."""
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as file:
+            names = [line.partition(":")[2].strip() for line in file if line.startswith("model name")]
+        return names[0] if names else platform.processor() or platform.machine()
+    except OSError:
+        return platform.processor() or platform.machine()
+
+
+def summary(
+    folder: RunFolder,
+    outcome: Outcome,
+    found: Yardsticks | None,
+    *,
+    judged: Evaluation | None,
+    bits_per_byte: float | None,
+    parameters: int,
+    total_seconds: float,
+) -> dict[str, Any]:
+    """The object that `qkv train --json` prints; numbers that there are none of are None.
+
+    `judged` adds the task's figures of the best weights, each with its interval.
+    """
+    figures: dict[str, Any] = {}
+    for name, figure in (judged.figures if judged is not None else {}).items():
+        figures |= {name: figure.value, f"{name}_interval": figure.interval}
+    return {
+        "run": str(folder.path),
+        "steps": outcome.steps,
+        "horizon": outcome.horizon,
+        "tokens": outcome.tokens,
+        "val_loss": _number(outcome.best_loss),
+        "last_val_loss": _number(outcome.last_loss),
+        "best_step": outcome.best_step,
+        "bits_per_byte": bits_per_byte,
+        "train_seconds": round(outcome.train_seconds, 3),
+        "total_seconds": round(total_seconds, 3),
+        "tokens_per_second": round(outcome.tokens_per_second, 1),
+        "parameters": parameters,
+        "stopped_because": outcome.stopped_because,
+        "resumed_from_step": outcome.resumed_from_step,
+        "baselines": None if found is None else dict(found.summary),
+        "baselines_nats": None if found is None else dict(found.nats),
+    } | figures
+
+
+def _number(value: float) -> float | None:
+    return value if value == value and abs(value) != float("inf") else None

@@ -1,0 +1,72 @@
+"""A run's data, read again: what it was trained on, to the byte and to the token, or other data under its tokenizer."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+from qkv.data.config import DataConfig, whole_source
+from qkv.data.sources.source import columns_in
+from qkv.errors import RunFolderError
+from qkv.folder.run_folder import RunFolder
+from qkv.recipe.config import RunConfig
+from qkv.tasks import Data, find_task
+
+__all__ = ["data_of", "kept_data", "same_data"]
+
+
+def data_of(folder: RunFolder, config: RunConfig, source: str, cache: Path | None) -> Data:
+    """The data of a run, or those of `source`, all for validation, under its tokenizer and classes.
+
+    Raises RunFolderError where its own data have changed since, SourceError for what cannot be read.
+    """
+    task = find_task(config.task)
+    if not source:
+        own = task.load(kept_data(folder, config), cache=cache)
+        same_data(folder, own)
+        return own
+    whole = whole_source(source)
+    columns = {name: getattr(config.data, name) for name in ("text_column", "label_column")}
+    asked = [name for name in columns.values() if name]
+    there = columns_in(Path(whole), *columns.values()) if asked else ()  # if they have other names, they are found anew
+    other = dataclasses.replace(
+        config.data,
+        source=whole,
+        val=whole,
+        tokenizer=str(folder.tokenizer) if task.tokenizer else "",
+        vocab=0,
+        classes=config.model.classes,
+        pixels=(patches.channels, patches.height, patches.width) if (patches := config.model.patches) else (),
+        **{name: column if column in there else "" for name, column in columns.items()},
+    )
+    return task.load(other, cache=cache)
+
+
+def kept_data(folder: RunFolder, config: RunConfig) -> DataConfig:
+    """How a run's data are read again: cut by the tokenizer that it keeps, whatever has become of the one it was given
+    or of the text that its own was fitted to.
+    """
+    if not folder.tokenizer.is_file():
+        return config.data
+    return dataclasses.replace(config.data, tokenizer=str(folder.tokenizer.absolute()), vocab=0)
+
+
+def same_data(folder: RunFolder, corpus: Data) -> None:
+    """Make sure that the data is what the run was trained on.
+
+    Raises RunFolderError with both hashes where it is not.
+    """
+    path = folder.path / "source.json"
+    try:
+        if why := folder.why_foreign(path):
+            raise RunFolderError(f"{path} {why}; put the file itself there")
+        made = json.loads(path.read_text(encoding="utf-8"))["sha256"]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        raise RunFolderError(
+            f"{folder.path} has no readable source.json; it cannot be told what it was trained on"
+        ) from None
+    if made != corpus.sha256:
+        raise RunFolderError(
+            f"the data of {folder.path} has changed, or is split otherwise by this version of qkv: it was trained on"
+            f" sha256 {made[:16]}..., now it is {corpus.sha256[:16]}...; bring the old data back, or train anew with"
+            " another --out"
+        )

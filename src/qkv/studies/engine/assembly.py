@@ -1,0 +1,93 @@
+"""From a trial to its model, plan and optimizer, by the composition root of `qkv train`. Nothing is trained here."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from qkv.data.config import DataConfig
+from qkv.data.corpus import Corpus
+from qkv.models.layout import ModelConfig, Sizes
+from qkv.presets import find
+from qkv.recipe import Parts, RunConfig, assemble
+from qkv.studies.engine.design import Trial
+from qkv.studies.engine.initial_tables import TABLES
+from qkv.studies.synthetic.modular import Modular
+from qkv.studies.synthetic.recall import Recall
+from qkv.studies.synthetic.repeat import Repeat
+from qkv.tasks import find_task
+from qkv.tasks.causal import Causal
+from qkv.training.config import TrainingConfig
+from qkv.training.precision import Machine
+
+__all__ = ["MACHINE", "MADE_TASKS", "PRESET", "config_of", "parts_of", "software"]
+
+PRESET = "textbook"
+"""The layout of every study: one attention and one MLP a layer, no biases, no rotary positions, no QK-norm."""
+MADE_TASKS: Mapping[str, type[Causal]] = {"recall": Recall, "modular": Modular, "repeat": Repeat}
+"""Causal tasks whose batches are made by a rule, by name; the settings of the arm's text are their fields."""
+MACHINE = Machine(device="cpu", precision="fp32", threads=1)
+_MUON_RATIO = 2.0
+"""Muon's rate for hidden matrices as a multiple of the rate of the rest, as in the presets trained by it."""
+
+
+def software() -> str:
+    """The versions that bits depend on."""
+    return f"torch {torch.__version__}"
+
+
+def parts_of(trial: Trial, corpus: Any) -> Parts:
+    """Model, plan and optimizer of a trial, its weights those of step 0."""
+    parts = assemble(config_of(trial, corpus), corpus)
+    if trial.arm.task in MADE_TASKS:
+        parts = dataclasses.replace(parts, task=MADE_TASKS[trial.arm.task](**dict(trial.text.settings)))
+    for address, table in trial.arm.tables:
+        values = TABLES[table](corpus, parts.catalogue.view(address))
+        with torch.no_grad():
+            parts.catalogue.write(address, values)
+        parts.start[address] = parts.catalogue.state()[address].clone()
+    return parts
+
+
+def config_of(trial: Trial, corpus: Corpus) -> RunConfig:
+    """The configuration of a trial, as `qkv train` would write it into a run folder."""
+    arm, scale = trial.arm, trial.scale
+    task = find_task("causal" if arm.task in MADE_TASKS else arm.task)
+    preset, patches = find(PRESET, task.name), task.patches(corpus)
+    sizes = Sizes(
+        **task.model_sizes(corpus),
+        d_model=scale.d_model,
+        n_layers=scale.n_layers,
+        n_heads=scale.n_heads,
+        n_ctx=scale.n_ctx if patches is None else 0,
+        d_head=scale.d_head,
+        d_mlp=scale.d_mlp,
+    )
+    layout = dataclasses.replace(preset.layout, **dict(arm.layout))
+    model = ModelConfig(kind=task.model_kind, sizes=sizes, layout=layout, classes=task.classes(corpus), patches=patches)  # type: ignore[arg-type]
+    optimizer = dataclasses.replace(
+        preset.optimizer,
+        kind=arm.optimizer,
+        lr=trial.lr,
+        muon_lr=_MUON_RATIO * trial.lr,
+        momentum=0.0 if arm.optimizer == "sgd" else preset.optimizer.momentum,
+    )
+    training = TrainingConfig(
+        batch_size=scale.batch_size,
+        eval_every=max(1, scale.steps // scale.evaluations),
+        on_spike="ignore",  # where a loss stands in the end is the outcome, however it came there
+        optimizer=optimizer,
+        schedule=preset.schedule(scale.steps),
+    )
+    return RunConfig(
+        task=task.name,
+        preset=preset.name,
+        seed=trial.seed,
+        watch="off",
+        changes=arm.changes,
+        data=DataConfig(source=trial.source, tokenizer=trial.text.tokenizer, vocab=trial.text.vocab),
+        model=model.resolved(),
+        training=training,
+        machine=MACHINE,
+    )

@@ -1,0 +1,219 @@
+"""A study from the question to the verdict: design, estimate, trainings, findings, file.
+
+Nothing is made before everything that can be wrong with what was asked for was looked at. The design is on disk before
+the first training, every training is appended to the log when it ends, and the same command goes on with whatever is
+missing, so a study may be killed at any moment and is never worse off than one training.
+"""
+
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from qkv.data.config import whole_source
+from qkv.errors import ConfigError, Interrupted, many
+from qkv.studies.counting import baselines_of
+from qkv.studies.engine.cluster import Cluster, is_cluster
+from qkv.studies.engine.design import OF_TRAININGS, Design
+from qkv.studies.engine.estimate import Estimate, estimate
+from qkv.studies.engine.store import StudyFolder, folder_of, folders_beside, full_answer, read_rows, unlike
+from qkv.studies.engine.tuning import Job, every_key, expected_runs, pending
+from qkv.studies.engine.workers import Workers, places
+from qkv.studies.question import FULL_MINUTES, QUICK_MINUTES, Ask, Question
+from qkv.studies.questions import find
+from qkv.studies.verdict.judging import findings
+from qkv.studies.verdict.power import detectable
+from qkv.studies.verdict.sentences import verdict_file
+from qkv.studies.verdict.statistics import scipy
+from qkv.training.interrupt import StopSignals
+
+__all__ = ["Made", "Told", "run_study"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Made:
+    """One training that ended, for whoever shows progress."""
+
+    done: int
+    """Trainings of this design so far."""
+    expected: int
+    """About how many there will be."""
+    arm: str
+    role: str
+    loss: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Told:
+    """Who is told what happens, and since when the clock runs."""
+
+    progress: Callable[[Made], None] = lambda made: None
+    say: Callable[[str], None] = lambda sentence: None
+    started: float = 0.0
+    """`time.monotonic()` when the command was typed; 0 is now."""
+
+
+def run_study(
+    name: str,
+    source: str = "",
+    *,
+    seeds: int | None = None,
+    minutes: float | None = None,
+    quick: bool = False,
+    margin: float | None = None,
+    within: Path = Path("runs"),
+    cache: Path | None = None,
+    workers: int = 1,
+    on: str = "local",
+    told: Told | None = None,
+) -> dict[str, Any]:
+    """Answer a question on a text; returns the verdict, which is also `verdict.json` in the study's folder.
+
+    A study that has been begun takes any budget: what there is when it is spent is what the verdict is of. `on` is
+    where it trains: local (`workers` trainings at a time), ray, or ray://HOST:PORT.
+
+    Raises UserError for what cannot be done as asked (nothing is made then), Interrupted where it was stopped: the same
+    call goes on from there.
+    """
+    told = told or Told()
+    started = told.started or time.monotonic()
+    question = find(name)
+    scipy()  # without it there is no verdict, however long was trained
+    if workers < 1:
+        raise ConfigError(f"workers is {workers}; expected at least 1")
+    is_cluster(on)  # a place that there is none of is said before anything is read
+    source = whole_source(source)
+    ask = Ask(source=source, seeds=seeds, quick=quick, margin=margin, cache=cache)
+    design = question.design(ask)
+    told.say(f"{question.name}: {question.asks}")
+    budget = (QUICK_MINUTES if quick else FULL_MINUTES) if minutes is None else minutes
+    with places(on, workers, cache) as (size, make):
+        beside = folders_beside(design, within)
+        keys = every_key(design, source) if beside else frozenset()
+        begun = any("arm" in row for row in read_rows(folder_of(design, within))) or any(
+            row["key"] in keys for folder in beside for row in read_rows(folder)
+        )
+
+        def spent() -> float:
+            return (time.monotonic() - started) / 60
+
+        def enough(main: Estimate) -> None:
+            if not begun:
+                main.check(design, budget, spent())
+
+        expected = estimate(design, source, cache, size, enough)
+        for other in beside:
+            if why := unlike(design, other):
+                told.say(f"No training in {other} can be used: {why}.")
+        told.say(_plan(design, expected, budget) + ("" if is_cluster(on) else _few_threads(size)))
+        if not begun:
+            told.say(f"{expected.reach(design, budget, spent())}{_power(design)}")
+        with StudyFolder.begin(design, within) as folder:
+            folder.adopt(design, keys)
+            told.say(f"The design stands in {folder.path}.")
+            baselines = baselines_of(design, lambda text: ask.corpus(text, design.scale.val_tokens))
+            with make(_expected(design)) as pool:
+                _train(design, source, folder, pool, started + 60 * budget - expected.slowest, told)
+            return _conclude(question, design, ask, folder, budget, baselines)
+
+
+def _plan(design: Design, expected: Estimate, budget: float) -> str:
+    """What is about to be done, in one line."""
+    return (
+        f"{len(design.arms)} arms x {design.replicates} replicates, about {_expected(design):,} trainings:"
+        f" {expected.minutes(design.replicates):.1f} minutes on {many(expected.workers, 'core')} in all;"
+        f" the budget is {budget:g} minute{'s' * (budget != 1)}."
+    )
+
+
+def _power(design: Design) -> str:
+    """How large the main effect has to be for so many replicates to find it, in words; for rates it is not known."""
+    if design.primary.tries > 1 or design.primary.unit == OF_TRAININGS:
+        return ""
+    return (
+        f" With {design.replicates} replicates it finds a main effect four times in five if that is"
+        f" {detectable(1.0, design.replicates):.1f} times the standard deviation between replicates."
+    )
+
+
+def _few_threads(workers: int) -> str:
+    """Why so few trainings run at a time here, where many more could, and how to have more."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if workers >= min(cores, max(2, cores // 2)):
+        return ""
+    return (
+        f" That is one training for each thread torch may use; this machine has {cores} processors, and"
+        f" OMP_NUM_THREADS={cores} (in Python torch.set_num_threads({cores})) lets a study use them all."
+    )
+
+
+def _expected(design: Design) -> int:
+    return round(sum(expected_runs(design, arm) for arm in design.arms) * design.replicates)
+
+
+def _train(
+    design: Design, source: str, folder: StudyFolder, pool: Workers | Cluster, deadline: float, told: Told
+) -> None:
+    """Make every training that is missing, as long as there is time."""
+    running: dict[str, Job] = {}
+    done = sum(1 for row in folder.trainings)
+    with StopSignals() as signals:
+        while True:
+            over = signals.received() or time.monotonic() >= deadline
+            if not over:
+                _fill(design, source, folder, pool, running)
+            if not running:
+                break
+            try:
+                job, row = pool.finished(signals.received)
+            except Interrupted as stopped:
+                raise _stopped(folder, signals.exit_status or stopped.exit_status) from None
+            del running[job.trial.key]
+            about = {"key": job.trial.key, "arm": job.trial.arm.name, "replicate": job.replicate, "role": job.role}
+            folder.append({**about, "k": job.k, **row})
+            done += 1
+            told.progress(
+                Made(done=done, expected=_expected(design), arm=job.trial.arm.name, role=job.role, loss=row["loss"])
+            )
+        if signals.received():
+            raise _stopped(folder, signals.exit_status)
+
+
+def _fill(design: Design, source: str, folder: StudyFolder, pool: Workers | Cluster, running: dict[str, Job]) -> None:
+    """Give every free worker something to do."""
+    if len(running) >= pool.size:
+        return
+    for job in pending(design, source, folder.loss):
+        if job.trial.key not in running:
+            running[job.trial.key] = job
+            pool.start(job)
+            if len(running) >= pool.size:
+                return
+
+
+def _stopped(folder: StudyFolder, status: int) -> Interrupted:
+    return Interrupted(
+        f"stopped; {many(len(folder.trainings), 'training')} kept in {folder.path}, and the same command"
+        " goes on from there",
+        exit_status=status,
+    )
+
+
+def _conclude(
+    question: Question,
+    design: Design,
+    ask: Ask,
+    folder: StudyFolder,
+    budget: float,
+    baselines: Sequence[Mapping[str, Any]],
+) -> dict[str, Any]:
+    """Work out what was found and write it down."""
+    found = findings(design, folder, ask.source, question.derive)
+    full = full_answer(design, folder.path.parent) if design.quick else ""
+    counted = question.counted(ask, design) if question.counted else ""
+    verdict = verdict_file(question, found, str(folder.path), full, counted, baselines)
+    verdict |= {"budget_minutes": budget, "planned_trainings": _expected(design)}
+    folder.conclude(verdict)
+    return verdict

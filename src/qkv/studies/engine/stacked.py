@@ -1,0 +1,196 @@
+"""Many trainings of one shape side by side, for `calibrate`: the same arithmetic as the loop, a stack of models a step.
+
+A model of a thousand weights spends its time between operators, not in them; 24 in a stack cost little more than one.
+What is trained is the model's own forward pass by its formulas, `vmap`ped over stacked weights and traced once for each
+size of stack; AdamW, its clipping and its schedule are written out here, and the loop is their oracle
+(tests/studies/test_stacked.py: the same validation losses to rounding). Batches, starts and changes of the start come
+from where the loop takes them.
+
+Refuses everything that `calibrate` has no use for: other tasks and optimizers, decay, dropout, freezing, changes after
+the start, probes.
+"""
+
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.func import functional_call, grad_and_value, vmap
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from qkv.data.packing import train_window, val_windows
+from qkv.models import build
+from qkv.models.layout import ModelConfig
+from qkv.recipe import Parts
+from qkv.studies.engine.assembly import MACHINE, parts_of
+from qkv.studies.engine.design import Trial
+from qkv.studies.synthetic import streams
+from qkv.training.config import TrainingConfig
+from qkv.training.schedules import lr_scale
+
+__all__ = ["losses_of"]
+
+_SIZES = (24, 72, 192)
+"""Models in a stack: each is traced once a process, and a stack is filled up to the next of them."""
+_VAL_WINDOWS = 16
+"""Validation windows scored at a time."""
+
+
+def losses_of(trials: Sequence[Trial], cache: Path | None) -> list[float]:
+    """The validation loss of each of these trainings at its last step, nats per token, as `run_trial` would give it.
+
+    Trials may differ in text, seed, learning rate and changes of the start, and in nothing else. One that diverged
+    counts as ln(d_vocab).
+    """
+    found: list[float] = []
+    with MACHINE.active():
+        for first in range(0, len(trials), _SIZES[-1]):
+            found += _one_stack(trials[first : first + _SIZES[-1]], cache)
+    return found
+
+
+def _one_stack(trials: Sequence[Trial], cache: Path | None) -> list[float]:
+    size = next(size for size in _SIZES if size >= len(trials))
+    filled = [*trials, *[trials[-1]] * (size - len(trials))]
+    parts = _parts(filled, cache)
+    training, model = parts[0].config.training, parts[0].config.model
+    weights = torch.stack([_flat(part.model) for part in parts])
+    rates = torch.tensor([trial.lr for trial in filled])[:, None]
+    weights = _train(weights, rates, _windows(filled, parts), training, model)
+    worst = math.log(model.sizes.d_vocab)
+    losses = [loss if math.isfinite(loss) else worst for loss in _scores(weights, parts, model)]
+    return losses[: len(trials)]
+
+
+def _parts(trials: Sequence[Trial], cache: Path | None) -> list[Parts]:
+    """The parts of each; those that differ in the rate alone share them, as nothing here is trained in place."""
+    return [_built(dataclasses.replace(trial, lr=1.0), cache) for trial in trials]
+
+
+@lru_cache(maxsize=1024)
+def _built(trial: Trial, cache: Path | None) -> Parts:
+    parts = parts_of(trial, streams.corpus(trial.text, trial.source, trial.scale.val_tokens, cache))
+    _check(trial, parts)
+    return parts
+
+
+def _check(trial: Trial, parts: Parts) -> None:
+    """Nothing is asked for that a stack does not do."""
+    arm, optimizer, last = trial.arm, parts.config.training.optimizer, trial.scale.steps
+    assert arm.task == "causal" and arm.trainer == "loop" and arm.labels == "real" and not arm.probes
+    assert optimizer.kind == "adamw" and not optimizer.weight_decay and not parts.config.model.layout.dropout
+    assert not parts.plan.frozen(0) and not any(parts.plan.acts_at(step) for step in range(1, last))
+
+
+def _flat(model: nn.Module) -> Tensor:
+    return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
+
+
+def _windows(trials: Sequence[Trial], parts: Sequence[Parts]) -> Tensor:
+    """int64 [models, steps, batch, n_ctx + 1], each model's own."""
+    scale, found = trials[0].scale, {}
+    examples = np.arange(scale.steps * scale.batch_size)
+    for trial, part in zip(trials, parts, strict=True):
+        corpus: Any = part.corpus
+        if (trial.text, trial.seed) not in found:
+            found[trial.text, trial.seed] = train_window(corpus.train, scale.n_ctx, trial.seed, examples)
+    stacked = np.stack([found[trial.text, trial.seed] for trial in trials])
+    return torch.from_numpy(stacked).unflatten(1, (scale.steps, scale.batch_size))
+
+
+def _train(weights: Tensor, rates: Tensor, windows: Tensor, config: TrainingConfig, model: ModelConfig) -> Tensor:
+    """weights [models, n], one row a model's after its last update. See `training.optimizers.AdamW`."""
+    how = config.optimizer
+    first, second = torch.zeros_like(weights), torch.zeros_like(weights)
+    gradients = _traced(model, tuple(weights.shape), tuple(windows[:, 0].shape), True)
+    for step in range(config.schedule.steps):
+        gradient = gradients(weights, windows[:, step])
+        if how.clip:
+            norm = gradient.norm(dim=1, keepdim=True)
+            gradient = torch.where(norm > how.clip, gradient * (how.clip / norm), gradient)
+        first = how.beta1 * first + (1 - how.beta1) * gradient
+        second = how.beta2 * second + (1 - how.beta2) * gradient.square()
+        n, rate = step + 1, rates * lr_scale(step, config.schedule)
+        root = second.sqrt() / math.sqrt(1 - how.beta2**n) + how.eps
+        weights = weights - rate / (1 - how.beta1**n) * first / root
+    return weights
+
+
+def _scores(weights: Tensor, parts: Sequence[Parts], model: ModelConfig) -> list[float]:
+    """Nats per target over each model's validation part; not finite where it diverged."""
+    distinct: dict[int, Any] = {id(part.corpus): part.corpus for part in parts}
+    tables = {name: list(val_windows(c.val, model.sizes.n_ctx, _VAL_WINDOWS)) for name, c in distinct.items()}
+    rows = [tables[id(part.corpus)] for part in parts]
+    total, count = np.zeros(len(parts)), np.zeros(len(parts))
+    for batches in zip(*rows, strict=True):
+        windows = torch.from_numpy(np.stack([windows for windows, _ in batches]))
+        real = np.stack([real for _, real in batches])
+        nats = _traced(model, tuple(weights.shape), tuple(windows.shape), False)(weights, windows)
+        total += np.where(real, nats.double().numpy(), 0.0).sum(axis=(1, 2))
+        count += real.sum(axis=(1, 2))
+    return (total / count).tolist()
+
+
+@lru_cache(maxsize=16)
+def _traced(
+    model: ModelConfig, weights: tuple[int, ...], windows: tuple[int, ...], gradients: bool
+) -> Callable[[Tensor, Tensor], Tensor]:
+    """(weights [models, n], windows [models, batch, n_ctx + 1]) -> gradients of the mean loss, or nats of each target.
+
+    One flat list of operators for stacks of these shapes.
+    """
+    stack = _Stack(build(model, 0))
+
+    def call(weights: Tensor, windows: Tensor) -> Tensor:
+        return (stack.gradients if gradients else stack.nats)(weights, windows)
+
+    return make_fx(call)(torch.zeros(weights), torch.zeros(windows, dtype=torch.int64))
+
+
+class _Forward(nn.Module):
+    """Logits by the formulas: asking to see activations switches to the path that is nothing but torch's operators."""
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return self.model.answer(self.model.hidden(ids, hook=lambda name, tensor: tensor), None)
+
+
+class _Stack:
+    """One architecture over many sets of weights."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._forward = _Forward(model)
+        self._shapes = {name: parameter.shape for name, parameter in self._forward.named_parameters()}
+
+    def gradients(self, weights: Tensor, windows: Tensor) -> Tensor:
+        """[models, n]"""
+        found, _ = vmap(grad_and_value(self._mean))(self._split(weights), windows)
+        return torch.cat([found[name].flatten(1) for name in self._shapes], dim=1)
+
+    def nats(self, weights: Tensor, windows: Tensor) -> Tensor:
+        """[models, batch, n_ctx]"""
+        return vmap(self._each)(self._split(weights), windows)
+
+    def _mean(self, parameters: dict[str, Tensor], windows: Tensor) -> Tensor:
+        return self._each(parameters, windows).mean()
+
+    def _each(self, parameters: dict[str, Tensor], windows: Tensor) -> Tensor:
+        logits = functional_call(self._forward, parameters, (windows[:, :-1],))
+        nats = F.cross_entropy(logits.flatten(0, 1), windows[:, 1:].flatten(), reduction="none")
+        return nats.unflatten(0, windows[:, 1:].shape)
+
+    def _split(self, weights: Tensor) -> dict[str, Tensor]:
+        """Each parameter of all models, [models, *shape]."""
+        pieces = weights.split([shape.numel() for shape in self._shapes.values()], dim=1)
+        return {
+            name: piece.unflatten(1, shape) for (name, shape), piece in zip(self._shapes.items(), pieces, strict=True)
+        }

@@ -1,0 +1,164 @@
+"""Which training comes next: a pure function of the design and of the runs that are there.
+
+The unit of replication is (tune, report): in every replicate each arm looks for its own learning rate on a seed that
+serves for nothing else, and is then reported at that rate on the replicate's seed. So where replicates choose different
+rates, that is in the spread between them. How far the grid point that most of them choose lies from the best rate is
+not: it is the same error in each, and no interval shows it.
+
+The optimum should lie inside the grid: where the best rate is at an edge the grid grows past it, to `Grid.reach` steps
+from its centre and no further. A rate that is best at the last edge is taken, and counted as such (`Choice.interior`).
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+from qkv.studies.engine.design import Arm, Design, Grid, Trial
+
+__all__ = ["Choice", "Job", "choice", "every_key", "fewest_runs", "next_point", "pending", "report_key"]
+
+Losses = Callable[[str], float | None]
+"""Key of a run -> its loss at the last step in nats, None where it is not there yet."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """A training that is due, and what for."""
+
+    trial: Trial
+    replicate: int
+    role: str
+    """tune or report"""
+    k: int
+    """Grid point of its learning rate."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """A learning rate that was chosen."""
+
+    k: int
+    rate: float
+    interior: bool
+    """Whether worse rates lie on both sides of it."""
+
+
+def next_point(losses: Mapping[int, float], grid: Grid) -> int | None:
+    """The grid point to try next, None where tuning is settled.
+
+    The first of the start grid, then past the best edge.
+    """
+    half = grid.points // 2
+    for k in sorted(range(-half, half + 1), key=abs):
+        if k not in losses:
+            return k
+    best, low, high = _best(losses), min(losses), max(losses)
+    if best == low and low > -grid.reach:
+        return low - 1
+    if best == high and high < grid.reach:
+        return high + 1
+    return None
+
+
+def _best(losses: Mapping[int, float]) -> int:
+    """The point of the lowest loss; of equal ones the slowest, since all of them may have diverged."""
+    return min(losses, key=lambda k: (losses[k], k))
+
+
+def _tuned(design: Design, arm: Arm, replicate: int, source: str, losses: Losses) -> dict[int, float]:
+    """Grid point -> loss, for every tuning run of an arm in a replicate that is there."""
+    found = {}
+    for k in range(-design.grid.reach, design.grid.reach + 1):
+        loss = losses(design.trial(arm, replicate, k, source=source, report=False).key)
+        if loss is not None:
+            found[k] = loss
+    return found
+
+
+def choice(design: Design, arm: Arm, replicate: int, source: str, losses: Losses) -> Choice | None:
+    """The learning rate of an arm in a replicate; None while it is still looked for."""
+    if arm.tune == "none":
+        return Choice(k=0, rate=arm.lr, interior=True)
+    if arm.tune != "own":
+        followed = choice(design, design.arm(arm.tune), replicate, source, losses)
+        return followed and Choice(k=followed.k, rate=followed.rate, interior=followed.interior)
+    tried = _tuned(design, arm, replicate, source, losses)
+    if next_point(tried, design.grid) is not None:
+        return None
+    best = _best(tried)
+    worse = [tried[k] > tried[best] for k in (best - 1, best + 1) if k in tried]
+    return Choice(k=best, rate=design.grid.rate(arm.lr, best), interior=len(worse) == 2 and all(worse))
+
+
+def every_key(design: Design, source: str) -> frozenset[str]:
+    """The key of every training that the design could come to ask for, at whatever rate."""
+    ks = range(-design.grid.reach, design.grid.reach + 1)
+    return frozenset(
+        key
+        for arm in design.arms
+        for replicate in range(1, design.replicates + 1)
+        for k in ks
+        for key in (
+            design.trial(arm, replicate, k, source=source, report=False).key,
+            _report(design, arm, replicate, k, source).key,
+        )
+    )
+
+
+def report_key(design: Design, arm: Arm, replicate: int, source: str, losses: Losses) -> str | None:
+    """The key of the run that is reported; None while its learning rate is not settled."""
+    chosen = choice(design, arm, replicate, source, losses)
+    if chosen is None:
+        return None
+    return _report(design, arm, replicate, chosen.k, source).key
+
+
+def _report(design: Design, arm: Arm, replicate: int, k: int, source: str) -> Trial:
+    """Where a rate is taken over, the point counts from the centre of the arm it comes from."""
+    if arm.tune not in ("own", "none"):
+        centre = design.arm(arm.tune).lr
+        trial = design.trial(arm, replicate, 0, source=source, report=True)
+        return Trial(**{**vars(trial), "lr": design.grid.rate(centre, k)})
+    return design.trial(arm, replicate, k, source=source, report=True)
+
+
+def pending(design: Design, source: str, losses: Losses, *, only: int | None = None) -> Iterator[Job]:
+    """Every training that can be made now, the most useful first.
+
+    Arms of the primary contrast, and those whose rates they take, come before all others, replicate by replicate; then
+    models at their start, which take next to no time; then each arm for itself, in the design's order, through all its
+    replicates. So what is not reached in the time is what matters least, and what is reached can be judged: a row of
+    one replicate says nothing. `only` looks at one replicate alone.
+    """
+    first = [arm for arm in design.arms if arm.name in design.main_arms]
+    untrained = [arm for arm in design.arms if arm not in first and arm.trainer == "none"]
+    rest = [[arm] for arm in design.arms if arm not in (*first, *untrained)]
+    for tier in (first, untrained, *rest):
+        for replicate in range(1, design.replicates + 1) if only is None else (only,):
+            for arm in tier:
+                yield from _due(design, arm, replicate, source, losses)
+
+
+def _due(design: Design, arm: Arm, replicate: int, source: str, losses: Losses) -> Iterator[Job]:
+    """What an arm can do now in a replicate: the rest of its start grid, one step past an edge, or its report."""
+    if arm.tune == "own":
+        tried, half = _tuned(design, arm, replicate, source, losses), design.grid.points // 2
+        missing = [k for k in sorted(range(-half, half + 1), key=abs) if k not in tried]
+        further = next_point(tried, design.grid) if not missing else None
+        for k in missing or ([] if further is None else [further]):
+            trial = design.trial(arm, replicate, k, source=source, report=False)
+            yield Job(trial=trial, replicate=replicate, role="tune", k=k)
+    chosen = choice(design, arm, replicate, source, losses)
+    if chosen is not None:
+        trial = _report(design, arm, replicate, chosen.k, source)
+        if losses(trial.key) is None:
+            yield Job(trial=trial, replicate=replicate, role="report", k=chosen.k)
+
+
+def fewest_runs(design: Design, arm: Arm) -> int:
+    """Trainings that an arm takes in one replicate if no edge is best."""
+    return 1 + (design.grid.points if arm.tune == "own" else 0)
+
+
+def expected_runs(design: Design, arm: Arm) -> float:
+    """The same with what growing the grid took in practice: half a run more for every tuned arm."""
+    return fewest_runs(design, arm) + (0.5 if arm.tune == "own" else 0.0)

@@ -1,0 +1,125 @@
+"""All that is said of one effect, as one value: of differences, of a rate, of a constant, of what was left out."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from qkv.studies.verdict.power import detectable, replicates_needed
+from qkv.studies.verdict.statistics import (
+    NOTHING,
+    beyond_rounding,
+    bounds_of_rate,
+    expected_margin,
+    interval,
+    judge,
+    p_value,
+    scipy,
+    tost,
+)
+
+__all__ = ["Comparison", "compare", "compare_rate", "constant", "left_out"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """All that is said of one effect; what cannot be said of so few replicates is None."""
+
+    n: int
+    effect: float | None
+    low: float | None
+    high: float | None
+    sd: float | None
+    p: float | None
+    """Of the test whose interval this is."""
+    p_equivalent: float | None
+    verdict: str
+    detectable: float | None
+    """The true effect that this many replicates of this spread find four times in five."""
+    needed: int | None
+    """Replicates that would find an effect as large as the margin four times in five."""
+
+
+def compare(values: Sequence[float], margin: float) -> Comparison:
+    """The whole account of one effect from its value in each replicate.
+
+    Raises ConfigError for a margin that is not above 0.
+    """
+    expected_margin(margin)
+    if len(values) < 2:
+        return _told(len(values), float(values[0]) if values else None, "unresolved")
+    values = beyond_rounding(values, margin)
+    low, high = interval(values)
+    sd = float(np.std(values, ddof=1))
+    return Comparison(
+        n=len(values),
+        effect=float(np.mean(values)),
+        low=low,
+        high=high,
+        sd=sd,
+        p=p_value(values),
+        p_equivalent=tost(values, margin),
+        verdict=judge(values, margin),
+        detectable=detectable(sd, len(values)),
+        needed=replicates_needed(margin, sd),
+    )
+
+
+def compare_rate(values: Sequence[float], nominal: float, margin: float, tries: int = 1) -> Comparison:
+    """The same account of a rate: how often 1 was seen, less the rate that was promised.
+
+    Each value is the share of 1 among `tries` independent tries. Intervals are exact (Clopper and Pearson 1934), and
+    so is p, twice the smaller tail; none against a rate of 0 or 1, which one try may refute and none can support.
+    """
+    expected_margin(margin)
+    n, hits = tries * len(values), round(tries * sum(values))
+    if n < 2:
+        return compare([value - nominal for value in values], margin)
+    low, high = (bound - nominal for bound in bounds_of_rate(hits, n))
+    inner_low, inner_high = (bound - nominal for bound in bounds_of_rate(hits, n, 0.90))
+    inside = -margin < inner_low and inner_high < margin
+    verdict = "equivalent" if inside else "unresolved"
+    if low > 0 or high < 0:
+        verdict = "differs but trivially" if -margin < low and high < margin else "differs"
+    return Comparison(
+        n=n,
+        effect=hits / n - nominal,
+        low=low,
+        high=high,
+        sd=None,
+        p=_p_of_rate(hits, n, nominal) if 0 < nominal < 1 else None,
+        p_equivalent=None,
+        verdict=verdict,
+        detectable=None,
+        needed=None,
+    )
+
+
+def _p_of_rate(hits: int, n: int, nominal: float) -> float:
+    """Below 0.05 exactly where `bounds_of_rate` leaves out the nominal rate."""
+    of = scipy().binom
+    return min(1.0, 2 * min(float(of.cdf(hits, n, nominal)), float(of.sf(hits - 1, n, nominal))))
+
+
+def constant(values: Sequence[float], margin: float) -> Comparison | None:
+    """The account of what is no outcome of chance: its value. None where values scatter, by a thousandth of the margin.
+
+    There is nothing to test: whether it is 0 can be read off.
+    """
+    expected_margin(margin)
+    if not len(values) or max(values) - min(values) > NOTHING * margin:
+        return None
+    return _told(len(values), float(np.mean(values)), "constant")
+
+
+def left_out(values: Sequence[float]) -> Comparison:
+    """The account of an effect that cannot be asked, for what it needs is not there; its values stay in the file."""
+    return _told(len(values), None, "left out")
+
+
+def _told(n: int, effect: float | None, verdict: str) -> Comparison:
+    """Of which nothing was tested."""
+    return Comparison(
+        n=n, effect=effect, low=None, high=None, sd=None, p=None, p_equivalent=None, verdict=verdict,
+        detectable=None, needed=None,
+    )  # fmt: skip

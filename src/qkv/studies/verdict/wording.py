@@ -1,0 +1,174 @@
+"""What the effects of a study were measured at, in words: texts, tasks, layout, sizes, start, optimizer.
+
+Everything is read off the arms that those contrasts read, each with its own sizes and layout over those of the design;
+where they differ, all of theirs are told.
+"""
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from qkv.models.layout import Layout
+from qkv.presets import find
+from qkv.studies.engine.assembly import MADE_TASKS, PRESET
+from qkv.studies.engine.design import Arm, Contrast, Design, Scale
+
+__all__ = ["condition_words", "setting_words"]
+
+_STREAMS = {
+    "digits": "the handwritten digits that come with scikit-learn",
+    "images": "the images of {images}",
+}
+_TASKS = {"causal": "next", "masked": "hidden"}
+_OPTIMIZERS = {"adamw": "AdamW", "sgd": "SGD", "muon": "Muon"}
+_STARTS = {"gpt2": "N(0, 0.02)", "xavier": "Glorot's", "zero_out": "W_O, W_out and W_U at 0", "recurrent": "an LSTM's"}
+_PARTS: Mapping[str, Mapping[Any, str]] = {
+    "mixer": {"lstm": "an LSTM in the place of attention", "mean": "a mean in the place of attention"},
+    "positions": {
+        kind: f"{'no' if kind == 'none' else kind} positions" for kind in ("none", "sinusoidal", "learned", "rotary")
+    },
+    "norm": {"none": "no norm", "rms": "RMSNorm", "layer": "LayerNorm"},
+    "mlp": {"none": "no MLP", "relu2": "squared ReLU", "swiglu": "SwiGLU"},
+    "qk_norm": {True: "QK-norm"},
+    "skip": {False: "no skip connections"},
+    "scale": {False: "scores not divided"},
+    "tied": {True: "W_U tied to W_E"},
+}
+"""Field of a layout -> value -> words; a value that is not here is told as its name."""
+_SILENT = ("start", "norm_eps")
+"""Fields of a layout that are told elsewhere, or that nobody has to know."""
+
+
+def setting_words(design: Design) -> str:
+    """`On the text in char tokens; textbook layout of 2 layers, ..., start N(0, 0.02); AdamW, rates tuned ...`."""
+    arms = [design.arm(name) for name in design.primary.arms]
+    optimizers = dict.fromkeys(_OPTIMIZERS[arm.optimizer] for arm in arms)
+    return (
+        f"On {_texts(design, arms)}{_tasks(arms)}; textbook layout{_layout(arms)} of {_sizes(design.scale, arms)},"
+        f" start {_starts(arms)}; {' and '.join(optimizers)}" + _rates(arms)
+    )
+
+
+def condition_words(design: Design, contrasts: Iterable[Contrast]) -> str:
+    """`On the text in char tokens; textbook layout, 2 layers, ..., AdamW, 1,000 steps (1.0 million tokens)`.
+
+    Of all arms that those contrasts read, in short; what some of their layouts have otherwise is in brackets.
+    """
+    arms = [design.arm(name) for name in dict.fromkeys(name for contrast in contrasts for name in contrast.arms)]
+    others = dict.fromkeys(part for arm in arms for part in _deviations(arm).values())
+    some = f" (in some arms {', '.join(others)})" if others else ""
+    sizes = [dataclasses.replace(design.scale, **dict(arm.sizes)) for arm in arms]
+    tokens = sorted({each.steps * each.batch_size * each.n_ctx for each in sizes})
+    optimizers = " and ".join(dict.fromkeys(_OPTIMIZERS[arm.optimizer] for arm in arms))
+    return (
+        f"On {_texts(design, arms)}{_tasks(arms)}; textbook layout{some}, {_sizes(design.scale, arms)}"
+        f" ({_tokens(tokens)} tokens), start {_starts(arms)}; {optimizers}"
+    )
+
+
+def _tokens(counts: Sequence[int]) -> str:
+    """Tokens that one training reads, the least and the most, to two digits."""
+    ends = dict.fromkeys((counts[0], counts[-1]))
+    return " to ".join(f"{n / 1e6:.2g} million" if n >= 1e6 else f"{float(f'{n:.2g}'):,.0f}" for n in ends)
+
+
+def _rates(arms: Sequence[Arm]) -> str:
+    """How learning rates were found, where any was."""
+    borrowed = [tune for tune in dict.fromkeys(arm.tune for arm in arms) if tune not in ("own", "none")]
+    whose = f" of {' and '.join(map(repr, borrowed))}" if borrowed and all(arm.tune != "own" for arm in arms) else ""
+    if not borrowed and all(arm.tune == "none" for arm in arms):
+        return ""
+    return f", the learning rate{whose} tuned afresh in every replicate" + (", and taken over" if whose else "")
+
+
+def _texts(design: Design, arms: Sequence[Arm]) -> str:
+    """Every text that is read, the made ones too."""
+    texts = dict(design.texts)
+    made, tokens = [], []
+    for text in dict.fromkeys(texts[arm.text] for arm in arms):
+        if text.stream != "text":
+            made.append(
+                _STREAMS.get(text.stream, f"made sentences ({text.stream})").format(images=(design.images or ("",))[0])
+            )
+        else:
+            tokens.append(f"{text.tokenizer} tokens" + (f" (vocabulary {text.vocab})" if text.vocab else ""))
+    own = [f"{design.source_name} in {' and '.join(tokens)}"] if tokens else []
+    return " and on ".join(dict.fromkeys([*own, *made]))
+
+
+def _tasks(arms: Sequence[Arm]) -> str:
+    """Which tokens of a text are predicted, where not only the next."""
+    tasks = [task for task in _TASKS if task in {arm.task for arm in arms}]
+    return "" if tasks in ([], ["causal"]) else f", {' and '.join(_TASKS[task] for task in tasks)} tokens predicted"
+
+
+def _layout(arms: Sequence[Arm]) -> str:
+    """Where it is not the textbook's, in brackets; arm by arm where arms differ in more than one part."""
+    others = {arm.name: _deviations(arm) for arm in arms}
+    fields = list(dict.fromkeys(field for each in others.values() for field in each))
+    if not fields:
+        return ""
+    values = {field: list(dict.fromkeys(getattr(_layout_of(arm), field) for arm in arms)) for field in fields}
+    if sum(len(found) > 1 for found in values.values()) <= 1:
+        return f" ({', '.join(_either([_part(field, value) for value in values[field]]) for field in fields)})"
+    return " (" + "; ".join(f"{name}: {', '.join(each.values()) or 'as it is'}" for name, each in others.items()) + ")"
+
+
+def _either(parts: Sequence[str]) -> str:
+    """`no or rotary positions`."""
+    *heads, last = parts
+    common = last.rpartition(" ")[1:]
+    return " or ".join([*(head.removesuffix("".join(common)) for head in heads), last])
+
+
+def _deviations(arm: Arm) -> dict[str, str]:
+    """Field -> words, of each that is told and not as usual."""
+    layout, usual = _layout_of(arm), _usual(arm)
+    told = {field: getattr(layout, field) for field, _ in arm.layout if field not in _SILENT}
+    return {field: _part(field, value) for field, value in told.items() if value != getattr(usual, field)}
+
+
+def _part(field: str, value: Any) -> str:
+    return _PARTS.get(field, {}).get(value, f"{field} {value}")
+
+
+def _layout_of(arm: Arm) -> Layout:
+    return dataclasses.replace(_usual(arm), **dict(arm.layout))
+
+
+def _usual(arm: Arm) -> Layout:
+    return find(PRESET, "causal" if arm.task in MADE_TASKS else arm.task).layout
+
+
+def _sizes(scale: Scale, arms: Sequence[Arm]) -> str:
+    sizes = [dataclasses.replace(scale, **dict(arm.sizes)) for arm in arms]
+    of = {
+        field.name: list(dict.fromkeys(getattr(each, field.name) for each in sizes))
+        for field in dataclasses.fields(Scale)
+    }
+    inner = [f"{name} {_span(filter(None, of[name]))}" for name in ("d_head", "d_mlp") if any(of[name])]
+    return ", ".join(
+        [
+            _count(of["n_layers"], "layer"), f"d_model {_span(of['d_model'])}", *inner, _count(of["n_heads"], "head"),
+            f"context {_span(of['n_ctx'])}", f"{_span(of['steps'])} steps of {_span(of['batch_size'])} windows",
+        ]
+    )  # fmt: skip
+
+
+def _span(values: Iterable[int]) -> str:
+    """One number, two of them, or from the least to the most."""
+    found = [f"{value:,}" for value in values]
+    if len(found) <= 2:
+        return " and ".join(found)
+    ordered = sorted(found, key=lambda number: int(number.replace(",", "")))
+    return f"{ordered[0]} to {ordered[-1]}"
+
+
+def _count(values: Sequence[int], what: str) -> str:
+    return f"{_span(values)} {what}{'s' * (list(values) != [1])}"
+
+
+def _starts(arms: Sequence[Arm]) -> str:
+    starts = dict.fromkeys(_STARTS.get(_layout_of(arm).start, _layout_of(arm).start) for arm in arms)
+    own = any(arm.tables or any("random(" in c or "identity" in c for c in arm.changes) for arm in arms)
+    return " and ".join(starts) + " where an arm does not say otherwise" * own

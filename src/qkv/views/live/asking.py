@@ -1,0 +1,244 @@
+"""What a page with Python behind it can ask: one function per question, found by its name in `ASKS`.
+
+A question is JSON from a browser or a notebook, so every field is checked; a mistake is a UserError whose sentence the
+page shows. An answer is a dataclass of payloads.
+"""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from qkv.errors import UserError, many, unknown
+from qkv.inspection.attribution import is_sum
+from qkv.tasks import find_task
+from qkv.tasks.text import TextTask
+from qkv.views.payloads import Backward, ForwardText, Looks, Patched, Written
+from qkv.views.report.packed import Packed
+from qkv.views.sections.attention import name_of, title_of, titled, whole
+from qkv.views.sections.forward import backward, forward
+from qkv.views.sections.long_text import LONGEST_READ, LongText
+from qkv.views.sections.matrix import MatrixAnswer, matrix_of
+from qkv.views.sections.pairs import pair_attention, read_pair, read_source
+from qkv.views.sections.patching import patched, written
+from qkv.views.sections.vocabulary import Meanings, Nearby, in_context, near_token
+from qkv.views.viewer import Viewer, Words
+
+__all__ = ["ASKS", "Desk", "Question"]
+
+LONGEST_WHOLE = 256
+"""Tokens up to which a page is given every number of every head; beyond it asks for tiles."""
+MOST_CHANGES = 16
+
+
+@dataclass(frozen=True, kw_only=True)
+class Question:
+    """What is asked about; fields that a question does not use are ignored."""
+
+    text: str = ""
+    """Of a model that writes one text of another `SOURCE => TARGET`, or a source whose target it writes itself."""
+    other: str = ""
+    """A second text, of as many tokens."""
+    step: int | None = None
+    """None is the newest weights."""
+    changes: tuple[str, ...] = ()
+    layer: int = 0
+    head: int = 0
+    position: int = 0
+    top: int = 0
+    left: int = 0
+    block: int = 1
+    token: int = 0
+    address: str = ""
+
+    @classmethod
+    def read(cls, given: Any) -> "Question":
+        """From what came over the wire. Raises UserError for another shape or type."""
+        if not isinstance(given, Mapping):
+            raise UserError("a question is a JSON object")
+        values: dict[str, Any] = {}
+        for field in dataclasses.fields(cls):
+            if field.name not in given or given[field.name] is None:
+                continue
+            values[field.name] = _checked(field.name, given[field.name])
+        return cls(**values)
+
+
+def _checked(name: str, value: Any) -> Any:
+    if name == "changes":
+        if not isinstance(value, list) or len(value) > MOST_CHANGES or not all(isinstance(v, str) for v in value):
+            raise UserError(f"changes is a list of at most {MOST_CHANGES} texts")
+        return tuple(value)
+    if name in ("text", "other", "address"):
+        if not isinstance(value, str):
+            raise UserError(f"{name} is a text")
+        return value
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 1 << 40:
+        raise UserError(f"{name} is a whole number from 0 up; given: {str(value)[:40]!r}")
+    return value
+
+
+class Desk:
+    """Answers questions about one run, one at a time."""
+
+    def __init__(self, viewer: Viewer) -> None:
+        self.viewer = viewer
+        self.long = lru_cache(maxsize=2)(self._long)
+
+    @property
+    def can(self) -> tuple[str, ...]:
+        """Names of what may be asked of this run."""
+        predicts = isinstance(find_task(self.viewer.config.task), TextTask)
+        layout = self.viewer.config.model.layout
+        cannot = (() if predicts else _NEED_PREDICTIONS) + (() if layout.mixer == "attention" else _NEED_ATTENTION)
+        cannot += () if is_sum(layout) else ("written",)
+        cannot += _NEED_TEXT if self.viewer.reads_images or not self.viewer.has_code else ()
+        return tuple(name for name in ASKS if name not in cannot)
+
+    def answer(self, name: str, given: Any) -> Any:
+        """The answer, a dataclass. Raises UserError for what cannot be answered, in a sentence for the page."""
+        if name not in ASKS:
+            raise UserError(unknown("question", name[:40], ASKS))
+        question = Question.read(given)
+        with self.viewer.turn:
+            return ASKS[name](self, question)
+
+    def _long(self, text: str, step: int, changes: tuple[str, ...], _weights: tuple[Path, int]) -> LongText:
+        return LongText(self.viewer, _words(self.viewer, text), step, changes)
+
+    def long_text(self, question: Question) -> LongText:
+        """The long text that a question is about, its layer and head checked."""
+        sizes = self.viewer.config.model.sizes
+        if question.layer >= sizes.n_layers or question.head >= sizes.n_heads:
+            raise UserError(
+                f"there is no L{question.layer}.H{question.head}; this model has {many(sizes.n_layers, 'layer')} of "
+                f"{many(sizes.n_heads, 'head')}"
+            )
+        step = self.viewer.nearest(question.step)
+        return self.long(question.text, step, question.changes, self.viewer.file(step))
+
+
+def _words(viewer: Viewer, text: str) -> Words:
+    """A text as far as a page looks at it; of a pair its source."""
+    return read_source(viewer, text, LONGEST_READ) if viewer.encodes else viewer.words(text, LONGEST_READ)
+
+
+def _attention(desk: Desk, question: Question) -> Looks:
+    """Every head on a text: all numbers up to 256 tokens, thumbnails of more (of a pair, of its source alone)."""
+    viewer = desk.viewer
+    words, step = _words(viewer, question.text), viewer.nearest(question.step)
+    title = title_of(name_of(question.text), words)
+    if len(words.tokens) > LONGEST_WHOLE:
+        found = (desk.long(question.text, step, question.changes, viewer.file(step)).overview(title),)
+    elif viewer.encodes:
+        pair = read_pair(viewer, question.text, LONGEST_WHOLE)
+        title = titled(name_of(question.text), len(pair.source_tokens), pair.n_all)
+        found = pair_attention(viewer, pair, title, steps=[step], changes=question.changes)
+    else:
+        found = (whole(viewer, words, title, steps=[step], changes=question.changes),)
+    return Looks(texts=tuple(dataclasses.replace(text, source=question.text) for text in found))
+
+
+@dataclass(frozen=True)
+class Tile:
+    """Part of one head's pattern."""
+
+    values: Packed
+
+
+def _tile(desk: Desk, question: Question) -> Tile:
+    """Up to 256 x 256 cells of one head's pattern on a long text."""
+    n = 1 << 12
+    if question.top >= n or question.left >= n or not 1 <= question.block <= 64:
+        raise UserError("a tile begins inside the pattern, with blocks of 1 to 64")
+    long = desk.long_text(question)
+    n = len(long.words.tokens)
+    top, left = min(question.top, n - 1), min(question.left, n - 1)
+    return Tile(long.tile(question.layer, question.head, top, left, question.block))
+
+
+@dataclass(frozen=True)
+class Line:
+    """One token of a long text under one head."""
+
+    reads: Packed
+    read_by: Packed
+
+
+def _line(desk: Desk, question: Question) -> Line:
+    """What one token reads and who reads it, every number."""
+    long = desk.long_text(question)
+    if question.position >= len(long.words.tokens):
+        raise UserError(f"there is no token {question.position}; the text has {len(long.words.tokens)}")
+    return Line(*long.line(question.layer, question.head, question.position))
+
+
+@dataclass(frozen=True)
+class Sums:
+    """Sums of one head's pattern on a long text."""
+
+    received: Packed
+    entropy: Packed
+
+
+def _sums(desk: Desk, question: Question) -> Sums:
+    """How much attention each token receives in all, and the entropy of each row."""
+    return Sums(*desk.long_text(question).sums(question.layer, question.head))
+
+
+def _matrix(desk: Desk, question: Question) -> MatrixAnswer:
+    """Every number of one matrix, head or circuit at a step."""
+    return matrix_of(desk.viewer, question.address, question.step)
+
+
+def _forward(desk: Desk, question: Question) -> ForwardText:
+    """One layer of a text's way through the model."""
+    return forward(desk.viewer, question.text, question.step, layers=[question.layer], changes=question.changes)
+
+
+def _backward(desk: Desk, question: Question) -> Backward:
+    """The gradient's way back on a text."""
+    return backward(desk.viewer, question.text, question.step, question.changes)
+
+
+def _patch(desk: Desk, question: Question) -> Patched:
+    """Which activation carries what tells a text from another."""
+    return patched(desk.viewer, question.text, question.other, question.step, question.changes)
+
+
+def _written(desk: Desk, question: Question) -> Written:
+    """Who writes the answer at one token."""
+    return written(desk.viewer, question.text, question.position, question.step, question.changes)
+
+
+def _near(desk: Desk, question: Question) -> Nearby:
+    """The nearest rows of W_E of any token."""
+    return near_token(desk.viewer, question.text, question.step)
+
+
+def _context(desk: Desk, question: Question) -> Meanings:
+    """What a token of a text is nearest to after each layer."""
+    return in_context(desk.viewer, question.text, question.position, question.step)
+
+
+ASKS: dict[str, Callable[[Desk, Question], Any]] = {
+    "attention": _attention,
+    "tile": _tile,
+    "line": _line,
+    "sums": _sums,
+    "matrix": _matrix,
+    "forward": _forward,
+    "backward": _backward,
+    "patch": _patch,
+    "written": _written,
+    "near": _near,
+    "context": _context,
+}
+"""Name -> what answers it. A new question is one function and one row here."""
+
+
+_NEED_PREDICTIONS = ("forward", "backward", "patch", "written")
+_NEED_ATTENTION = ("attention", "tile", "line", "sums")
+_NEED_TEXT = (*_NEED_ATTENTION, *_NEED_PREDICTIONS, "near", "context")

@@ -1,0 +1,166 @@
+"""Following a run that trains, by reading its folder: no message passes between a page and a trainer.
+
+A pulse is the little that tells whether there is more to see; it costs a millisecond. Sections are read again no more
+often than their cost allows, so that a page that watches takes less than a hundredth of a core from the
+training, the browser's part by the same rule included (`static/live.js`). A training whose threads wait for each other
+loses a third more than what is taken from one.
+"""
+
+import asyncio
+import contextlib
+import dataclasses
+import json
+import time
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Generic, TypeVar
+
+from anyio import to_thread
+
+from qkv.errors import QkvError
+from qkv.folder.run_folder import RunFolder
+from qkv.telemetry import Telemetry
+
+__all__ = ["LOOK_EVERY", "Follower", "Pulse", "Purse", "edition_of", "pulse_of"]
+
+LOOK_EVERY = 1.5
+"""Seconds between two looks at the folder."""
+QUIET = 15.0
+"""Seconds after which a silent connection is told that it still stands."""
+
+P = TypeVar("P")
+R = TypeVar("R")
+
+SHARE = 0.002
+"""Of one core, that reading sections again may take while a run trains."""
+CREDIT = 0.1
+"""Processor seconds that may be taken ahead: a page that was just opened follows at once."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pulse:
+    """How far a run is."""
+
+    edition: str
+    """Of the run in the folder, by what it is opened with (`edition_of`); another one where it was trained anew."""
+    step: int
+    """Updates made and written down."""
+    loss: float | None
+    """Of that update's batch, nats per token."""
+    recorded: int
+    """The last step at which matrices were measured; -1 before the first."""
+    evaluations: int
+    """How many validation losses there are."""
+    snapshot: int
+    """The last step whose weights were kept; -1 before the first."""
+    finished: bool
+
+
+def edition_of(folder: Path) -> str:
+    """By what a run is told from another that was put into its folder: when its configuration and its tokenizer were
+    written; empty where there is none.
+    """
+    times = []
+    for name in ("config.toml", "tokenizer.json", "tokenizer.source.json"):
+        with contextlib.suppress(OSError):  # not there, or not yet
+            times.append(f"{name} {(folder / name).stat().st_mtime_ns}")
+    return ", ".join(times) if times and times[0].startswith("config.toml") else ""
+
+
+def pulse_of(folder: Path) -> Pulse:
+    """The pulse of a run folder, whatever of it is there yet."""
+    step, loss, recorded, evaluations = 0, None, -1, 0
+    try:
+        with Telemetry(folder / "telemetry.sqlite") as telemetry:
+            step, loss = telemetry.last_loss()
+            evaluations = telemetry.n_evaluations()
+            recorded = telemetry.last_recorded()
+    except QkvError:  # not written yet, or being sealed at this moment
+        pass
+    return Pulse(
+        edition=edition_of(folder),
+        step=step,
+        loss=loss,
+        recorded=recorded,
+        evaluations=evaluations,
+        snapshot=max(RunFolder(folder).weights(), default=-1),
+        finished=RunFolder(folder).is_finished,
+    )
+
+
+class Purse:
+    """What reading again may cost a training: `SHARE` of the time, and `CREDIT` ahead of it.
+
+    `cost` is what is taken from a training: processor seconds of the thread that reads, not those that it waits for a
+    core that the training has, nor those of whatever else this process does.
+    """
+
+    def __init__(
+        self, clock: Callable[[], float] = time.monotonic, cost: Callable[[], float] = time.thread_time
+    ) -> None:
+        self._clock, self._cost = clock, cost
+        self._debt, self._since = 0.0, clock()
+
+    @property
+    def _owed(self) -> float:
+        return max(0.0, self._debt - SHARE * (self._clock() - self._since))
+
+    @property
+    def wait(self) -> float:
+        """Seconds until it is open; 0 where it is."""
+        return max(0.0, (self._owed - CREDIT) / SHARE)
+
+    def pay(self, read: Callable[[], R]) -> R:
+        """What `read()` gives, its cost owed from now on."""
+        spent = self._cost()
+        try:
+            return read()
+        finally:
+            self._debt, self._since = self._owed + self._cost() - spent, self._clock()
+
+
+class Follower(Generic[P]):
+    """Looks at a folder again and again, and tells whoever listens when what it saw has changed.
+
+    `look(folder)` gives what is told, a dataclass of plain values.
+    """
+
+    def __init__(self, folder: Path, look: Callable[[Path], P]) -> None:
+        self.folder, self._look = folder, look
+        self.pulse: P = look(folder)
+        self.closing = False
+        self._news = asyncio.Event()
+
+    async def watch(self) -> None:
+        """Look at the folder for as long as the server runs."""
+        while not self.closing:
+            seen = await to_thread.run_sync(self._look, self.folder)
+            if seen != self.pulse:
+                self.pulse = seen
+                self._tell()
+            await asyncio.sleep(LOOK_EVERY)
+
+    async def events(self) -> AsyncIterator[str]:
+        """Server-sent events: the pulse now, and each time it has changed."""
+        told = None
+        while not self.closing:
+            news = self._news
+            if self.pulse != told:
+                told = self.pulse
+                yield f"event: pulse\ndata: {json.dumps(dataclasses.asdict(told))}\n\n"  # type: ignore[call-overload]
+                continue
+            try:
+                await asyncio.wait_for(news.wait(), QUIET)
+            except TimeoutError:
+                yield ": still here\n\n"
+
+    def end(self) -> None:
+        """Let those who listen go; in the server's own loop."""
+        self.closing = True
+        self._tell()
+
+    def _tell(self) -> None:
+        """Wake everybody who waits for news."""
+        news, self._news = self._news, asyncio.Event()
+        news.set()

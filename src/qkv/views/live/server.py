@@ -1,0 +1,256 @@
+"""The live page of a run: the modules of the report over HTTP, fed from the run folder, with Python behind them.
+
+    GET  /                 the page; its modules under /static
+    GET  /payload          every section
+    GET  /playground       the playground, going on from this run
+    GET  /sections?names=...  some sections, as many as a training can spare, and when to ask for the rest
+    GET  /events           server-sent events: a pulse whenever the run has gone on
+    POST /ask/NAME         a question that needs the model (see `asking`)
+
+Reads the folder only; a page never disturbs a training and changes no file. `guard` decides who may ask.
+"""
+
+import asyncio
+import contextlib
+import dataclasses
+import json
+import mimetypes
+from collections.abc import AsyncIterator, Callable, Iterable
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+import torch
+from anyio import to_thread
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from qkv.errors import QkvError, UserError
+from qkv.folder.run_folder import RunFolder
+from qkv.telemetry import RUN_ARM, Memory, Telemetry
+from qkv.views.live.asking import Desk
+from qkv.views.live.follow import Follower, Pulse, Purse, edition_of, pulse_of
+from qkv.views.live.guard import App, Guard
+from qkv.views.payloads import Host, OtherRun, PlaySection
+from qkv.views.report.packed import to_json, wire
+from qkv.views.report.page import LIVE_POLICY, live_page
+from qkv.views.report.page_sections import Sections
+from qkv.views.report.playground import POLICY, playground
+from qkv.views.viewer import Viewer
+
+__all__ = ["Page", "Shown", "application"]
+
+R = TypeVar("R")
+
+LIVE_SECTIONS = ("loss", "map", "grid", "matrices", "samples", "rows", "words")
+
+
+class Page(Follower[Pulse]):
+    """One run as a live page; `beside` is another run to compare it with, matrix by matrix."""
+
+    def __init__(self, folder: Path, beside: Path | None = None) -> None:
+        super().__init__(folder, pulse_of)
+        self._beside = beside
+        self._desk: tuple[str, Desk | None] = ("", None)
+        self.purse = Purse()
+        self._memory = (("", 0, 0), Memory())
+        self._threads = torch.get_num_threads()
+
+    @property
+    def desk(self) -> Desk | None:
+        """Who answers about the run that is in the folder now; None where its model cannot be shown a text."""
+        edition = edition_of(self.folder)
+        if edition != self._desk[0]:
+            self._desk = (edition, _desk_of(self.folder) if edition else None)
+        return self._desk[1]
+
+    def spare(self) -> None:
+        """Let this thread compute on one core while the run trains: two that wait for each other keep both busy."""
+        torch.set_num_threads(self._threads if self.pulse.finished else 1)
+
+    def payload(self) -> Any:
+        """Every section, and what may be asked. Raises RunFolderError where the run was taken away."""
+        RunFolder.open(self.folder)
+        desk = self.desk
+        with Sections(self.folder, viewer=desk.viewer if desk else None, memory=self._remembered()) as sections:
+            report = sections.report(Host(kind="page", can=desk.can if desk else ()))
+        if report.play:  # its weights come with the frame that asks for them
+            report = dataclasses.replace(report, play=dataclasses.replace(report.play, weights=None))
+        if self._beside is None:
+            return report
+        with Sections(self._beside) as sections:
+            other = OtherRun(name=self._beside.resolve().name, map=sections.map(), grid=sections.grid())
+        return dataclasses.replace(report, other=other)
+
+    def sections(self, names: Iterable[str]) -> dict[str, Any]:
+        """Some sections as they are now, in their order for as long as a training is spared; whole when it is finished.
+
+        `wait` is in how many seconds it is worth asking for those that are not among them; `kept` are the steps whose
+        weights are there now: a checkpoint is taken away when newer ones make it needless.
+
+        Raises UserError for one that there is none of.
+        """
+        for name in (names := list(names)):
+            if name not in LIVE_SECTIONS:
+                raise UserError(f"there is no section {name[:40]!r}; expected some of {', '.join(LIVE_SECTIONS)}")
+        found = {}
+        for name in names:
+            if self.pulse.finished or not self.purse.wait:
+                found[name] = self.purse.pay(lambda name=name: self._read(name))
+        desk = self.desk
+        kept = desk.viewer.steps() if desk else list(RunFolder(self.folder).weights())
+        return {"wait": 0.0 if self.pulse.finished else self.purse.wait, "kept": kept, **found}
+
+    def play(self) -> PlaySection | None:
+        """The run as the playground takes it; None where it cannot."""
+        with Sections(self.folder) as sections:
+            found = sections.play()
+        return found if found and found.weights is not None else None
+
+    def _read(self, name: str) -> Any:
+        with Sections(self.folder, memory=self._remembered()) as sections:
+            return getattr(sections, name)()
+
+    def _remembered(self) -> Memory:
+        """What was read of this telemetry before."""
+        edition = _edition(self.folder)
+        if edition != self._memory[0]:
+            self._memory = (edition, Memory())
+        return self._memory[1]
+
+
+def _desk_of(folder: Path) -> Desk | None:
+    """Who answers about a run; None where its model cannot be shown a text, or not yet."""
+    try:
+        viewer = Viewer(folder)
+        if viewer.has_code and not viewer.reads_images:
+            viewer.tokenizer  # noqa: B018 - a run without one cannot be shown a text
+        return Desk(viewer)
+    except QkvError:  # a page of matrices is better than none
+        return None
+
+
+def _edition(folder: Path) -> tuple[str, int, int]:
+    """By what telemetry is told from that of other steps: its run, its file, how often the training has gone back."""
+    path = folder / "telemetry.sqlite"
+    try:
+        with Telemetry(path) as telemetry:
+            n_rollbacks = sum(e.kind.startswith("rollback") for e in telemetry.events(RUN_ARM))
+            return edition_of(folder), path.stat().st_ino, n_rollbacks
+    except (QkvError, OSError):  # not written yet
+        return "", 0, 0
+
+
+class Shown(Protocol):
+    """What a server shows: a folder that is followed, and what of it can be read and asked."""
+
+    folder: Path
+    closing: bool
+
+    @property
+    def desk(self) -> Desk | None: ...
+    def end(self) -> None: ...
+    def spare(self) -> None: ...
+    def payload(self) -> Any: ...
+    def play(self) -> PlaySection | None: ...
+    def sections(self, names: Iterable[str]) -> dict[str, Any]: ...
+    async def watch(self) -> None: ...
+    def events(self) -> AsyncIterator[str]: ...
+
+
+def application(page: Shown, hosts: Iterable[str] | None, token: str = "") -> App:
+    """The ASGI application; `hosts` and `token` as for `guard.Guard`."""
+
+    async def index(request: Request) -> Response:
+        headers = {**_HEADERS, "content-security-policy": LIVE_POLICY}
+        return HTMLResponse(live_page(page.folder.resolve().name), headers=headers)
+
+    async def static(request: Request) -> Response:
+        return _static(request.path_params["name"])
+
+    async def payload(request: Request) -> Response:
+        return await _answered(page, lambda: JSONResponse(to_json(page.payload()), headers=_HEADERS))
+
+    async def play(request: Request) -> Response:
+        headers = {**_HEADERS, "content-security-policy": f"{POLICY}; frame-ancestors 'self'"}
+        return await _answered(page, lambda: HTMLResponse(playground(page.play()), headers=headers))
+
+    async def sections(request: Request) -> Response:
+        names = request.query_params.get("names", "").split(",")
+        return await _answered(page, lambda: JSONResponse(to_json(page.sections(names)), headers=_HEADERS))
+
+    async def events(request: Request) -> Response:
+        return StreamingResponse(page.events(), media_type="text/event-stream", headers=_HEADERS)
+
+    async def ask(request: Request) -> Response:
+        body = await request.body()
+        return await _answered(page, lambda: _answer(page, request.path_params["name"], body))
+
+    @contextlib.asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        watching = asyncio.create_task(page.watch())
+        yield
+        page.end()
+        watching.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await watching
+
+    routes = [
+        Route("/", index),
+        Route("/static/{name:path}", static),
+        Route("/payload", payload),
+        Route("/playground", play),
+        Route("/sections", sections),
+        Route("/events", events),
+        Route("/ask/{name}", ask, methods=["POST"]),
+    ]
+    return Guard(Starlette(routes=routes, lifespan=lifespan), hosts, token)
+
+
+_HEADERS = {"cache-control": "no-store", "x-content-type-options": "nosniff", "referrer-policy": "no-referrer"}
+
+
+def _static(name: str) -> Response:
+    """A file of `static/`; a name is looked up among those that are there and never followed elsewhere."""
+    root = files("qkv.views") / "static"
+    place, parts = root, name.split("/")
+    for part in parts:
+        place = next((item for item in place.iterdir() if item.name == part), None) if place.is_dir() else None
+        if place is None:
+            return PlainTextResponse("there is no such file", status_code=404)
+    if not place.is_file():
+        return PlainTextResponse("there is no such file", status_code=404)
+    kind = mimetypes.guess_type(name)[0] or "application/octet-stream"
+    kind = "text/javascript" if name.endswith(".js") else kind
+    return Response(place.read_bytes(), media_type=kind, headers=_HEADERS)
+
+
+def _answer(page: Shown, name: str, body: bytes) -> Response:
+    if (desk := page.desk) is None:
+        RunFolder.open(page.folder)  # says so where the run was taken away
+        raise UserError("the model of this run cannot be shown a text")
+    try:
+        question = json.loads(body)
+    except ValueError:
+        raise UserError("a question is a JSON object") from None
+    return Response(wire(desk.answer(name, question)), media_type="application/octet-stream", headers=_HEADERS)
+
+
+async def _computed(page: Shown, work: Callable[[], R]) -> R:
+    """Do it in a thread that spares the training."""
+
+    def sparing() -> R:
+        page.spare()
+        return RunFolder(page.folder).steadily(work)
+
+    return await to_thread.run_sync(sparing)
+
+
+async def _answered(page: Shown, work: Callable[[], Response]) -> Response:
+    """The answer; a mistake is told as it is, anything else in general words."""
+    try:
+        return await _computed(page, work)
+    except QkvError as error:
+        return JSONResponse({"error": str(error)}, status_code=422 if isinstance(error, UserError) else 500)

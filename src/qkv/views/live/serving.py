@@ -1,0 +1,151 @@
+"""`serve`: a socket, a server and a browser for the live page of a run."""
+
+import secrets
+import socket
+import threading
+import webbrowser
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import uvicorn
+
+from qkv.errors import UserError
+from qkv.folder.run_folder import RunFolder
+from qkv.training.memory import share_freed_memory
+from qkv.views.live.guard import is_loopback
+from qkv.views.live.server import Page, Shown, application
+from qkv.views.study.section import is_study
+from qkv.views.study.server import StudyPage
+
+__all__ = ["PORT", "make_server", "serve", "shown_of"]
+
+PORT = 8642
+"""Tried first where no port was asked for."""
+
+
+def serve(
+    run: str | Path,
+    *,
+    host: str = "127.0.0.1",
+    port: int | None = None,
+    beside: str | Path | None = None,
+    say: Callable[[str], None] = print,
+    browser: Callable[[str], bool] | None = None,
+) -> None:
+    """Serve the live page of a run or a study until it is interrupted, and open `browser` on it (the system's, if any).
+
+    `beside` is another run, to stand beside this one in the grid of matrices. Without `port` the usual one is taken, or
+    any free one where that is in use. A host that other machines can reach needs a token, which is in the address that
+    is said.
+
+    Raises RunFolderError for what is no run, UserError for a port that is in use or a host that is not this machine's.
+    """
+    share_freed_memory()
+    page = shown_of(run, beside)
+    listener = _listen(host, port)
+    port = int(listener.getsockname()[1])
+    shown = f"[{host}]" if ":" in host else host
+    token, hosts = "", _names(shown, port)
+    if not is_loopback(host):
+        token = secrets.token_urlsafe(24)
+    address = f"http://{_reachable(shown)}:{port}/" + (f"?token={token}" if token else "")
+    say(f"{page.folder} is shown at {address}  (Ctrl-C ends it)")
+    server = make_server(page, None if token else hosts, token)
+    opening = threading.Timer(0.3, browser or _open, [address])
+    opening.daemon = True
+    opening.start()
+    try:
+        server.run(sockets=[listener])
+    finally:
+        opening.cancel()
+        listener.close()
+
+
+def shown_of(folder: str | Path, beside: str | Path | None = None) -> Shown:
+    """What is shown of a folder: a run, beside another or not, or a study.
+
+    Raises RunFolderError for what is neither, UserError for a study that is to stand beside something.
+    """
+    if is_study(folder):
+        if beside is not None:
+            raise UserError(f"{folder} is a study, and --beside compares two runs; leave --beside out")
+        return StudyPage(Path(folder))
+    return Page(RunFolder.open(folder).path, None if beside is None else RunFolder.open(beside).path)
+
+
+class _Server(uvicorn.Server):
+    """Tells the page that it ends, so that connections which stay open for events are not waited for."""
+
+    def __init__(self, config: uvicorn.Config, page: Shown) -> None:
+        super().__init__(config)
+        self._page = page
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """End what streams, then what uvicorn ends."""
+        self._page.end()
+        await super().shutdown(sockets)
+
+
+def make_server(page: Shown, hosts: Iterable[str] | None, token: str = "") -> uvicorn.Server:
+    """A server of one page; `run(sockets=[...])` serves it. `hosts` and `token` as for `guard.Guard`."""
+    config = uvicorn.Config(
+        application(page, hosts, token),  # type: ignore[arg-type]
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        timeout_graceful_shutdown=3,
+        timeout_keep_alive=30,
+        limit_concurrency=64,
+    )
+    return _Server(config, page)
+
+
+def _names(shown: str, port: int) -> set[str]:
+    """What a browser on this machine may call the server; it leaves out port 80."""
+    names = (shown, "127.0.0.1", "localhost", "[::1]")
+    return {f"{name}:{port}" for name in names} | (set(names) if port == 80 else set())
+
+
+def _listen(host: str, port: int | None) -> socket.socket:
+    """A listening socket. Raises UserError where there cannot be one."""
+    try:
+        kind, _, _, _, place = socket.getaddrinfo(host, port or 0, type=socket.SOCK_STREAM)[0]
+    except (OSError, UnicodeError):
+        raise UserError(f"--host {host} is no address of this machine; expected one such as 127.0.0.1") from None
+    for wanted in [port] if port is not None else [PORT, 0]:
+        listener = socket.socket(kind, socket.SOCK_STREAM)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind((place[0], wanted, *place[2:]))
+            listener.listen(64)
+            return listener
+        except OSError as error:
+            listener.close()
+            if wanted != PORT or port is not None:
+                raise UserError(_why(error, host, wanted)) from None
+    raise AssertionError("the last port tried is any free one")
+
+
+def _why(error: OSError, host: str, port: int) -> str:
+    import errno
+
+    if error.errno == errno.EADDRINUSE:
+        return f"port {port} is in use; give another one, such as --port {port + 1}, or --port 0 for any that is free"
+    if error.errno == errno.EACCES:
+        return f"port {port} may not be used by you; give one from 1024 up, such as --port {PORT}"
+    return f"--host {host} is no address of this machine ({error.strerror}); expected one such as 127.0.0.1"
+
+
+def _reachable(host: str) -> str:
+    """An address that a browser can open, for a host that stands for all of them."""
+    return {"0.0.0.0": socket.gethostname(), "[::]": socket.gethostname()}.get(host, host)
+
+
+def _open(address: str) -> bool:
+    """Open the system's browser, unless it is one that takes over the terminal or there is none."""
+    try:
+        found = webbrowser.get()
+    except webbrowser.Error:
+        return False
+    in_terminal = type(found).__name__ in ("GenericBrowser", "Elinks")
+    return False if in_terminal else found.open(address)

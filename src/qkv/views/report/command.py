@@ -1,0 +1,141 @@
+"""The command line that makes a run again, from its configuration alone.
+
+It names every setting that the laws or the person chose, so that it does not depend on the clock: a budget of minutes
+becomes the steps that its schedule was made for.
+"""
+
+import dataclasses
+import shlex
+from collections.abc import Sequence
+from typing import Any
+
+from qkv.config import field_paths
+from qkv.data.config import ImageOptions, LabelledOptions
+from qkv.instruments.schedule import LEVELS
+from qkv.kernels.elementwise import UNMEASURED
+from qkv.presets import find
+from qkv.recipe import RunConfig, unused_settings
+from qkv.tasks import find_task
+from qkv.training.precision import Machine, kernels_here, native_here
+
+__all__ = ["command_of"]
+
+_OF_DATA = ("train_bytes", "classes", "pixels")
+"""Settings of data without an option, which are empty where nobody and no law chose them."""
+
+
+def command_of(config: RunConfig, steps: int | None, home: str = "") -> str:
+    """`qkv train ...` that resolves to the same model, data, schedule and seed; `qkv import` for an imported model;
+    nothing for one that another program trained.
+
+    `steps` is the horizon that was measured, for a run whose budget was minutes. The folder `home` is written as `~` or
+    `$HOME`. Raises ConfigError for a preset that this version does not know.
+    """
+    if config.watched:
+        return ""
+    words = ["qkv", "import", config.imported, "--out", "RUN"] if config.imported else _words(config, steps)
+    return " ".join(_quoted(word, home) for word in words)
+
+
+def _quoted(word: str, home: str) -> str:
+    """A word as a shell reads it, with the home folder in a way that stays true between quotation marks."""
+    if len(home) < 2 or f"{home}/" not in word:
+        return shlex.quote(word)
+    parts = [shlex.quote(part) if part else "" for part in word.split(f"{home}/")]
+    return ("~/" if not parts[0] else parts[0] + '"$HOME"/') + '"$HOME"/'.join(parts[1:])
+
+
+def _words(config: RunConfig, steps: int | None) -> list[str]:
+    """The words of `qkv train`."""
+    goes_on = bool(config.from_run)
+    preset = find(config.preset, config.task, goes_on=goes_on)
+    horizon = config.training.schedule.steps or steps or 0
+    words = ["qkv", "train", *([config.data.source] if config.data.source else [])]
+    options: list[tuple[str, Any, bool]] = [
+        ("--task", config.task, True),
+        ("--preset", config.preset, not goes_on),  # these three are the other run's
+        ("--tokenizer", config.data.tokenizer, bool(config.data.tokenizer) and not goes_on),
+        ("--vocab", config.data.vocab, config.data.vocab > 0 and not goes_on),
+        ("--from", config.from_run, goes_on),
+        ("--val", config.data.val, bool(config.data.val)),
+        ("--text-column", config.data.text_column, bool(config.data.text_column)),
+        ("--label-column", config.data.label_column, bool(config.data.label_column)),
+        ("--steps", horizon, horizon > 0),
+        ("--minutes", f"{config.training.minutes:g}", not horizon and config.training.minutes > 0),
+        ("--until-loss", config.training.until_loss, config.training.until_loss > 0),
+        ("--seed", config.seed, True),
+        ("--watch", config.watch if config.watch in LEVELS else "light", True),
+        ("--device", config.machine.device, True),
+        ("--precision", config.machine.precision, True),
+        ("--threads", config.machine.threads, True),
+        ("--nproc", config.machine.ranks, config.machine.ranks > 1),
+    ]
+    words += [word for name, value, is_given in options if is_given for word in (name, str(value))]
+    words += [word for change in config.changes[len(preset.changes) :] for word in ("--change", change)]
+    sizes = [(f"model.sizes.{name}", value) for name, value in _leaves(config.model.sizes)]
+    chosen = [pair for pair in sizes if pair[0] != "model.sizes.d_vocab"]
+    by_law = ("dropout", *(["tied"] if config.model.kind in preset.one_table else []))
+    chosen += _differing("model.layout", config.model.layout, preset.layout, always=by_law)
+    if goes_on:
+        chosen = [pair for pair in chosen if pair[0] in ("model.sizes.n_ctx", "model.layout.dropout")]
+    chosen += [(f"data.{name}", value) for name in _OF_DATA if (value := getattr(config.data, name))]
+    if find_task(config.task).label_column:
+        chosen += [(f"data.labels.{name}", value) for name, value in _leaves(config.data.labels or LabelledOptions())]
+    if config.data.images is not None:
+        chosen += _differing("data.images", config.data.images, ImageOptions())
+    if config.model.patches is not None:
+        chosen += [(f"model.patches.{name}", getattr(config.model.patches, name)) for name in ("patch", "stride")]
+    training = dataclasses.replace(type(config.training)(), schedule=preset.schedule(horizon))
+    left_to_options = (
+        "training.schedule.steps",
+        "training.schedule.most_steps",
+        "training.until_loss",
+        "training.minutes",
+    )
+    usual = LEVELS.get(config.watch) or LEVELS["light"]
+    chosen += [] if config.watch == "off" else _differing("watching", config.watching, usual)
+    laws = ("batch_size", "accumulate", *(path for path, _ in _leaves(config.training.optimizer, "optimizer.")))
+    made = _differing("training", config.training, training, always=laws)
+    chosen += [pair for pair in made if pair[0] not in left_to_options]
+    chosen += _differing("ledger", config.ledger, type(config.ledger)())
+    machine = _differing("machine", config.machine, Machine(kernels=config.machine.kernels))
+    chosen += [pair for pair in machine if pair[0] in ("machine.shard", "machine.compile")]
+    if config.machine.native != native_here(config.machine):
+        chosen.append(("machine.native", config.machine.native))
+    if config.machine.passes_natively and (here := kernels_here(config.machine)) is not None:
+        made = config.machine.kernels or UNMEASURED[config.machine.dtype]
+        chosen += _differing("machine.kernels", made, here)
+    idle = unused_settings(config)  # it would be refused where somebody types the command
+    chosen = [pair for pair in chosen if pair[0] not in idle]
+    return [*words, "--set", ",".join(f"{_shortest(path)}={_text(value)}" for path, value in chosen)]
+
+
+def _shortest(path: str) -> str:
+    """The shortest ending of a setting's path that names no other setting."""
+    paths, parts = field_paths(RunConfig), path.split(".")
+    endings = [".".join(parts[-n:]) for n in range(1, len(parts))]
+    return next((e for e in endings if sum(p == e or p.endswith(f".{e}") for p in paths) == 1), path)
+
+
+def _leaves(config: Any, prefix: str = "") -> list[tuple[str, Any]]:
+    """Every setting of a dataclass as (dotted path, value)."""
+    found: list[tuple[str, Any]] = []
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        if dataclasses.is_dataclass(value):
+            found += _leaves(value, f"{prefix}{field.name}.")
+        else:
+            found.append((f"{prefix}{field.name}", value))
+    return found
+
+
+def _differing(prefix: str, config: Any, usual: Any, always: Sequence[str] = ()) -> list[tuple[str, Any]]:
+    """Settings that are not the usual ones, and those that a law may choose otherwise another time."""
+    pairs, told = zip(_leaves(config), _leaves(usual), strict=True), set(always)
+    return [(f"{prefix}.{p}", value) for (p, value), (_, expected) in pairs if p in told or value != expected]
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, tuple):
+        return ",".join(map(str, value))
+    return str(value).lower() if isinstance(value, bool) else str(value)

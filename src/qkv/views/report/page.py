@@ -1,0 +1,107 @@
+"""The page: one HTML file that holds payload, modules, libraries and style, and asks the network for nothing.
+
+A content security policy inside the file makes that a rule of the browser's, not only a promise: no connection, no
+outside script, style, font or image.
+"""
+
+import html
+from typing import Any
+
+from qkv.views.payloads import Report
+from qkv.views.report.bundle import LIBRARIES, bundle, libraries, script_safe, static_text
+from qkv.views.report.packed import carried, embed
+from qkv.views.report.playground import POLICY as PLAYGROUND_POLICY
+from qkv.views.report.playground import playground_template
+
+__all__ = ["LIVE_POLICY", "live_page", "page_of", "render_page"]
+
+_POLICY = (
+    "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:; "
+    "base-uri 'none'; form-action 'none'"
+)
+
+_PAGE = """<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="{policy}">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="generator" content="qkv">
+<meta name="description" content="{description}">
+<link rel="icon" href="data:,">
+<title>{title}</title>
+<style>
+{style}</style>
+</head>
+<body>
+<a class="skip" href="#report">to the report</a>
+<main id="report" tabindex="-1"><noscript><h1>{title}</h1><p>{description}</p><p>The pictures of this report need JavaScript; it is all in this file, and nothing is fetched.</p></noscript></main>
+<footer>Written by qkv, which trains self-attention models and shows what training does to every matrix. This file is complete: it works offline and sends nothing anywhere. Charts: Observable Plot and D3, ISC licence.</footer>
+{payload}
+{more}
+{libraries}
+<script>
+{script}</script>
+</body>
+</html>
+"""  # noqa: E501
+
+
+LIVE_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:; "
+    "connect-src 'self'; frame-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+"""What a live page may load, as an HTTP header: nothing but what its own server gives."""
+
+_LIVE = """<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<link rel="icon" href="data:,">
+<title>{title}</title>
+<link rel="stylesheet" href="static/report.css">
+{libraries}
+<script type="module" src="static/live.js"></script>
+</head>
+<body>
+<a class="skip" href="#report">to the page</a>
+<main id="report" tabindex="-1"><p class="missing" role="status">Reading the run …</p><noscript>This page needs JavaScript; all of it comes from this machine.</noscript></main>
+<footer>A live page of qkv, served from this machine; it sends nothing anywhere. Charts: Observable Plot and D3, ISC licence.</footer>
+</body>
+</html>
+"""  # noqa: E501
+
+
+def live_page(name: str) -> str:
+    """The page that a server gives: the same modules, loaded as they are; the payload comes afterwards."""
+    scripts = "\n".join(f'<script src="static/{library}"></script>' for library in LIBRARIES)
+    return _LIVE.format(title=html.escape(f"{name} · qkv"), libraries=scripts)
+
+
+def render_page(report: Report) -> str:
+    """The whole report as HTML text; with the playground in it where its run is small enough to go on in the page."""
+    title = f"{report.run.name} · qkv"
+    if report.play is None or report.play.weights is None:
+        return page_of(report, "report.js", title=title, description=report.run.verdict)
+    more = f'<script type="application/json" id="qkv-playground">{embed(playground_template())}</script>'
+    return page_of(
+        report, "report.js", title=title, description=report.run.verdict, more=more, policy=PLAYGROUND_POLICY
+    )
+
+
+def page_of(payload: Any, entry: str, *, title: str, description: str, more: str = "", policy: str = _POLICY) -> str:
+    """A payload with the module `entry` as one file. Nothing of it reaches markup but through escaping.
+
+    `more` is a further script element, `policy` what the browser lets the page load.
+    """
+    return _PAGE.format(
+        policy=html.escape(policy, quote=False),
+        title=html.escape(title),
+        description=html.escape(description),
+        style=static_text("report.css"),
+        payload=carried(payload),
+        more=more,
+        libraries=libraries(),
+        script=script_safe(bundle(entry)),
+    )

@@ -1,0 +1,352 @@
+"""The sections of a page, read from a run folder when asked for, so that a live page can ask for some again.
+
+A folder of a run that is still training, was interrupted or was not watched gives what is there; a section without
+data is None and `missing` says why. Use a `Sections` as a context manager: it holds the telemetry open.
+"""
+
+import math
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from qkv.errors import QkvError, UserError
+from qkv.folder.run_folder import RunFolder
+from qkv.inspection.answers.answer import unit_of
+from qkv.inspection.answers.loss import among
+from qkv.models.layout import RopeScaling
+from qkv.models.positions import Rotary
+from qkv.tasks import Task, find_task
+from qkv.telemetry import Memory, Telemetry, damage
+from qkv.tokenizers.tokenizer import Tokenizer, load_tokenizer
+from qkv.views.payloads import (
+    AttentionText,
+    ForwardText,
+    GridSection,
+    Host,
+    LossSection,
+    MapSection,
+    MatricesSection,
+    PlaySection,
+    Report,
+    RowsSection,
+    RunFacts,
+    WordsSection,
+)
+from qkv.views.report import collect, origins
+from qkv.views.report.answers import answers_of
+from qkv.views.sections.attention import attention_on, exhibited, texts_to_show
+from qkv.views.sections.forward import LONGEST_CARRIED, forward, layers_that_fit
+from qkv.views.sections.grids import grid_section
+from qkv.views.sections.heads import LONGEST
+from qkv.views.sections.ledger import ledger_section
+from qkv.views.sections.measures_map import map_section
+from qkv.views.sections.pairs import n_maps
+from qkv.views.sections.pictures import exhibits_of
+from qkv.views.sections.token_rows import rows_section
+from qkv.views.sections.training_in_page import play_section
+from qkv.views.sections.verdict import verdict
+from qkv.views.sections.vocabulary import words_section
+from qkv.views.sections.weights import Snapshots, matrices_section
+from qkv.views.viewer import Viewer
+
+__all__ = ["Sections"]
+
+_NO_MAP = "This run has no measurements (it was trained with --watch off), so there is no map of its matrices."
+_NO_MAP_YET = (
+    "No matrix of this run has been measured yet: the first measurements are those of step 0, before its first update."
+)
+_LOST = "What was recorded of this run cannot be shown: telemetry.sqlite is damaged."
+_NO_WEIGHTS = "No weights can be read from this folder yet, so there are no pictures of the matrices."
+_VERDICT_IMPORTED = "This model was imported: nothing was trained here, and its matrices are shown as they came."
+_NO_TEXT = 'Give a text to see attention on it: qkv report RUN --text "your text".'
+_NO_IMAGE = "Give an image to see attention on it: qkv report RUN --text picture.png."
+
+STEPPED_BYTES = 900_000
+"""Section for one text's attention at several steps."""
+
+
+class Sections:
+    """A run folder as payloads. `texts` are those that attention is shown on; without any, the run's last sample."""
+
+    def __init__(
+        self,
+        folder: Path,
+        texts: Sequence[str] = (),
+        viewer: Viewer | None = None,
+        memory: Memory | None = None,
+    ) -> None:
+        self.folder, self._texts, self._viewer = folder, texts, viewer
+        try:
+            self.telemetry: Telemetry | None = Telemetry(folder / "telemetry.sqlite", memory)
+        except QkvError:
+            self.telemetry = None
+
+    def __enter__(self) -> "Sections":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.telemetry is not None:
+            self.telemetry.close()
+
+    @cached_property
+    def settings(self) -> dict[str, Any]:
+        """The tables of config.toml."""
+        return collect.settings_of(self.folder)
+
+    @cached_property
+    def manifest(self) -> dict[str, Any]:
+        """manifest.json."""
+        return collect.manifest_of(self.folder)
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer | None:
+        """The run's own, where it can be read."""
+        try:
+            return load_tokenizer(self.folder / "tokenizer.json")
+        except QkvError:
+            return None
+
+    @cached_property
+    def snapshots(self) -> Snapshots:
+        """The weights that were kept."""
+        # until a run is finished its model.safetensors is the newest checkpoint
+        return Snapshots(self.folder, self.n_steps if self._is_finished else None)
+
+    @cached_property
+    def counts(self) -> np.ndarray | None:
+        """How often each token stands in the training text."""
+        return collect.counts_of(self.telemetry)
+
+    @cached_property
+    def facts(self) -> dict[str, Any]:
+        """The facts that telemetry keeps."""
+        return self.telemetry.facts() if self.telemetry else {}
+
+    @property
+    def _is_finished(self) -> bool:
+        return RunFolder(self.folder).is_finished
+
+    @property
+    def n_steps(self) -> int | None:
+        """Updates made."""
+        said = self.manifest.get("summary", {}).get("steps")
+        return (self.telemetry.last_step() if self.telemetry else 0) or said
+
+    @property
+    def metric(self) -> str:
+        """What the task is judged by and how much of it there is, in words; empty where the loss is the judge."""
+        value = self.manifest.get("summary", {}).get(self.task.metric) if self.task.judged else None
+        return f"{self.task.metric.replace('bleu', 'BLEU')} {value:.3g}" if isinstance(value, float) else ""
+
+    @property
+    def _among(self) -> str:
+        """Where that stands among the baselines, in words."""
+        return among(self.task, self.manifest["summary"]) if self.metric else ""
+
+    @cached_property
+    def task(self) -> Task:
+        """What it was trained to do."""
+        return find_task(self.settings.get("task", "causal"))
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """d_model, n_layers and the others by name."""
+        return collect.sizes_of(self.settings)
+
+    # the sections
+
+    def loss(self) -> LossSection | None:
+        """Training and validation loss beside the baselines."""
+        found = self.facts.get("baselines")
+        n_answers = len(self.settings.get("model", {}).get("classes", ())) or self.sizes.get("d_vocab")
+        lines = collect.baselines(found, n_answers, self.task.yardsticks)
+        return collect.loss_section(self.telemetry, lines, found or {}) if self.telemetry else None
+
+    def samples(self) -> tuple[Any, ...]:
+        """What the model wrote, step by step."""
+        if self.telemetry is None:
+            return ()
+        return collect.samples(self.telemetry, continues=self.task.continues, given=self.task.given)
+
+    def map(self) -> MapSection | None:
+        """Every matrix x every recorded step x every measure."""
+        return map_section(self.telemetry) if self.telemetry else None
+
+    def grid(self) -> GridSection | None:
+        """Every head at every step."""
+        return grid_section(self.telemetry, self.snapshots, _heads(self.sizes), _stretch(self.settings, self.sizes))
+
+    def matrices(self) -> MatricesSection | None:
+        """The weights as pictures."""
+        inputs = "values of a patch" if self.task.reads == "images" else "tokens"
+        return matrices_section(self.snapshots, _heads(self.sizes), inputs=inputs)
+
+    def rows(self) -> RowsSection | None:
+        """The token table row by row."""
+        tokenizer = self.tokenizer
+        if tokenizer is None:
+            return None
+        words = [tokenizer.token(i) for i in range(tokenizer.d_vocab)]
+        specials = sorted(self.facts.get("special_tokens", {}).values())
+        return rows_section(self.telemetry, self.snapshots, words, self.counts, specials, self._example())
+
+    def attention(self) -> tuple[tuple[AttentionText, ...], str]:
+        """(patterns on each text, why there are none).
+
+        Raises UserError or another QkvError for a text that was asked for and cannot be shown.
+        """
+        texts = texts_to_show(self._texts, self.samples())
+        exhibits = exhibits_of(self.telemetry) if self.task.reads == "images" and not texts else []
+        try:
+            viewer = self._viewer or Viewer(self.folder, self.n_steps)
+            if not viewer.has_code:
+                viewer.reader()  # says why
+            if not texts and not exhibits:
+                return (), _NO_IMAGE if self.task.reads == "images" else _NO_TEXT
+            if self.tokenizer is None and self.task.reads == "text":
+                raise UserError("the tokenizer of this run cannot be read")
+            steps = self._steps_of_attention(viewer)
+            return exhibited(viewer, exhibits, steps) if exhibits else attention_on(viewer, texts, steps), ""
+        except QkvError as error:
+            if self._texts:
+                raise
+            return (), f"There is nothing to see here: {error}."
+
+    def forward(self) -> ForwardText | None:
+        """The first text on its way through the model, as much as fits a page; None without a text or a model."""
+        texts = texts_to_show(self._texts, self.samples())
+        if not texts or self.tokenizer is None:
+            return None
+        try:
+            viewer = self._viewer or Viewer(self.folder, self.n_steps)
+            layers = layers_that_fit(viewer, LONGEST_CARRIED)
+            return forward(viewer, texts[0][1], None, layers=layers, longest=LONGEST_CARRIED)
+        except QkvError:  # what the attention section says of it holds here too
+            return None
+
+    def words(self) -> WordsSection | None:
+        """Neighbours and a map of the most frequent tokens."""
+        if self.tokenizer is None:
+            return None
+        tokens = [self.tokenizer.token(i) for i in range(self.tokenizer.d_vocab)]
+        specials = sorted(self.facts.get("special_tokens", {}).values())
+        try:
+            viewer = self._viewer or Viewer(self.folder, self.n_steps)
+            viewer.reader()
+        except QkvError:
+            viewer = None
+        return words_section(self.snapshots, tokens, self.counts, specials, viewer)
+
+    def play(self) -> PlaySection | None:
+        """What the playground needs to go on training."""
+        return play_section(self.folder, self.settings, self.tokenizer, self.snapshots)
+
+    def _steps_of_attention(self, viewer: Viewer) -> list[int]:
+        """Kept steps at which the first text is shown: as many as fit, the last among them."""
+        sizes = self.sizes
+        n = min(LONGEST, sizes.get("n_ctx", LONGEST))
+        maps = n_maps(sizes.get("n_heads", 1)) if viewer.encodes else sizes.get("n_heads", 1)
+        cells = sizes.get("n_layers", 1) * maps * n * ((n + 1) / 2 if viewer.causal else n)
+        n = min(6, int(STEPPED_BYTES / (cells * 4 / 3)))
+        kept = [step for step in self.snapshots.spread(max(n, 1)) if step in viewer.steps()]
+        return kept if n > 1 else []
+
+    def run(self, loss: LossSection | None) -> RunFacts:
+        """The head of the page."""
+        kind = self.tokenizer.kind if self.tokenizer else ""
+        layout = self.settings.get("model", {}).get("layout", {})
+        unit = unit_of(self.task, self.tokenizer)
+        return RunFacts(
+            name=self.folder.resolve().name,
+            task=str(self.settings.get("task", "")),
+            preset=str(self.settings.get("preset", "")),
+            verdict=_VERDICT_IMPORTED
+            if self.settings.get("imported")
+            else verdict(
+                loss,
+                f"{self.task.asked.format(unit=unit)} of {self.task.reads}",
+                self.n_steps,
+                self.metric,
+                self._among,
+            ),
+            unit=unit,
+            n_parameters=sum(math.prod(shape) for shape in self.snapshots.shapes.values()) or None,
+            n_tokens=collect.tokens_seen(self.telemetry),
+            n_steps=self.n_steps,
+            train_seconds=collect.seconds(self.telemetry, self.manifest),
+            machine=origins.machine_words(self.settings, self.manifest),
+            facts=tuple(origins.head_facts(self.settings, self.manifest, kind, self.sizes.get("d_vocab"))),
+            sizes=self.sizes,
+            tied=bool(layout.get("tied", False)),
+            mixer=str(layout.get("mixer", "attention")),
+            control=self.task.control,
+        )
+
+    def report(self, host: Host) -> Report:
+        """Every section."""
+        loss, chart, matrices = self.loss(), self.map(), self.matrices()
+        attention, why = self.attention()
+        absent = {
+            "map": "" if chart else self._why_no_map,
+            "matrices": _NO_WEIGHTS if matrices is None else "",
+            "attention": why,
+        }
+        return Report(
+            host=host,
+            run=self.run(loss),
+            answers=answers_of(self.folder, self.telemetry),
+            made=origins.made_section(self.folder, self.manifest, self.telemetry, self.n_steps),
+            loss=loss,
+            samples=self.samples(),
+            rows=self.rows(),
+            map=chart,
+            grid=self.grid(),
+            matrices=matrices,
+            attention=attention,
+            forward=self.forward(),
+            words=self.words(),
+            ledger=ledger_section(self.telemetry) if self.telemetry else None,
+            play=self.play(),
+            kept=tuple(self.snapshots.steps),
+            damaged=self.damaged,
+            missing={section: why for section, why in absent.items() if why},
+        )
+
+    @cached_property
+    def damaged(self) -> tuple[str, ...]:
+        """A sentence for each file of the run that is not what was written."""
+        found = [one.sentence for one in damage(RunFolder(self.folder))]
+        return tuple(dict.fromkeys([*found, *self.snapshots.damaged]))
+
+    @property
+    def _why_no_map(self) -> str:
+        if self.telemetry is None and any("telemetry.sqlite" in sentence for sentence in self.damaged):
+            return _LOST
+        return _NO_MAP if self._is_finished or self.settings.get("watch") == "off" else _NO_MAP_YET
+
+    def _example(self) -> int | None:
+        """The token whose row is shown first: `the`, where it is one and stands in the text."""
+        the = self.tokenizer.readable.get("the") if self.tokenizer else None
+        return the if the is not None and (self.counts is None or self.counts[the] > 0) else None
+
+
+def _heads(sizes: dict[str, int]) -> dict[str, int]:
+    """Heads side by side in each kind of attention matrix."""
+    query, shared = sizes.get("n_heads", 0), sizes.get("n_kv_heads", 0)
+    return {"W_Q": query, "W_O": query, "W_K": shared, "W_V": shared}
+
+
+def _stretch(settings: dict[str, Any], sizes: dict[str, int]) -> Tensor | None:
+    """By what positions make each coordinate of q and of k longer, [d_head]; None where by none."""
+    layout = settings.get("model", {}).get("layout", {})
+    scaling = RopeScaling(stretch=layout.get("rope_scaling", {}).get("stretch", 1.0))
+    if layout.get("positions") != "rotary" or not sizes.get("d_head"):
+        return None
+    return Rotary(sizes["d_head"], 10000.0, layout.get("rope_share", 1.0), scaling).stretch(sizes["d_head"])

@@ -1,0 +1,79 @@
+"""The playground as one page: its modules (`play/`), the report's that it draws with, the libraries, the style.
+
+`python docs/generate.py` writes `docs/playground/index.html` with it. A live page serves it with the weights of its run
+in it, and a report carries it, without the libraries that the report has already, as a text that its section opens.
+"""
+
+import html
+from importlib.resources import files
+from typing import Any
+
+from qkv.views.report.bundle import bundle, libraries, script_safe, static_text
+from qkv.views.report.packed import embed
+
+__all__ = ["POLICY", "playground", "playground_template"]
+
+_SOURCE = files("qkv.views") / "play"
+TITLE = "Train self-attention, change it, watch · qkv"
+DESCRIPTION = "Two small Transformers train side by side in this page; turn a switch on one and watch every matrix."
+POLICY = (
+    "default-src 'none'; script-src 'unsafe-inline' 'wasm-unsafe-eval' blob:; worker-src blob:; "
+    "style-src 'unsafe-inline'; img-src data: blob:; base-uri 'none'; form-action 'none'"
+)
+"""What the page may load, and a report that carries it: nothing from anywhere, and workers made of its own text."""
+
+_PAGE = """<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="{policy}">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="generator" content="qkv">
+<meta name="description" content="{description}">
+<link rel="icon" href="data:,">
+<title>{title}</title>
+<style>
+{style}</style>
+</head>
+<body>
+<a class="skip" href="#play">to the playground</a>
+<main id="play" tabindex="-1"><noscript><h1>{title}</h1><p>{description} It needs JavaScript; all of it is in this file, and nothing is fetched.</p></noscript></main>
+<footer>Part of qkv, which trains self-attention models and shows what training does to every matrix. This file is complete: it works offline and sends nothing anywhere. Text: the opening of Alice's Adventures in Wonderland, Lewis Carroll 1865. Charts: Observable Plot and D3, ISC licence.</footer>
+<script type="text/plain" id="worker">{worker}</script>
+{given}
+{libraries}
+<script>
+{script}</script>
+</body>
+</html>
+"""  # noqa: E501
+
+
+def _read(name: str) -> str:
+    """A module of the playground, or else of the report."""
+    own = _SOURCE / name
+    return own.read_text(encoding="utf-8") if own.is_file() else static_text(name)
+
+
+def playground(given: Any = None) -> str:
+    """The whole page as HTML text; with `given`, a PlaySection, both arms go on from that run."""
+    element = "" if given is None else f'<script type="application/json" id="qkv-given">{embed(given)}</script>'
+    return _filled(libraries(), element)
+
+
+def playground_template() -> str:
+    """The same with `<!--given-->` and `<!--libraries-->` for what the page around it has already."""
+    return _filled("<!--libraries-->", "<!--given-->")
+
+
+def _filled(scripts: str, given: str) -> str:
+    return _PAGE.format(
+        policy=html.escape(POLICY, quote=False),
+        title=html.escape(TITLE),
+        description=html.escape(DESCRIPTION),
+        style=static_text("report.css") + _read("play.css"),
+        worker=script_safe(bundle("worker.js", read=_read)),
+        given=given,
+        libraries=scripts,
+        script=script_safe(bundle("play.js", read=_read)),
+    )

@@ -1,0 +1,131 @@
+"""What a page carries of attention: every head's pattern on a chosen text, and where that head mostly looks.
+
+Patterns come from the model's own recorded forward pass and are kept in 256 steps (causal ones as lower triangles);
+sums over their rows and columns are taken before that and kept in full. Each summary stands beside what even attention
+over the same tokens would give: its null.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from qkv.views.payloads import AttentionText, Cell, HeadNote, Picture
+from qkv.views.report.packed import pack
+
+__all__ = ["LONGEST", "PATTERN_BYTES", "attention_text", "cross_notes", "head_notes", "longest_in"]
+
+LONGEST = 128
+"""Tokens of a text of which a page is sent every number; longer texts are cut and that is said."""
+PATTERN_BYTES = 2_900_000
+"""Section for the patterns of one text at one step, as text in the page."""
+
+
+def longest_in(n_heads: int, *, causal: bool) -> int:
+    """How many tokens of a text fit the page with `n_heads` heads in all: one byte a number, four thirds as text."""
+    fits = (n for n in range(LONGEST, 1, -1) if _cells(n, causal) * n_heads * 4 / 3 <= PATTERN_BYTES)
+    return next(fits, 2)
+
+
+def _cells(n: int, causal: bool) -> int:
+    return n * (n + 1) // 2 if causal else n * n
+
+
+def attention_text(
+    tokens: Sequence[str],
+    patterns: Sequence[Sequence[np.ndarray]],
+    *,
+    steps: Sequence[int],
+    origin: str,
+    causal: bool,
+    keys: Sequence[str] = (),
+    site: str = "",
+    picture: Picture | None = None,
+) -> AttentionText:
+    """One text as payload.
+
+    `patterns` has for each of `steps` one array [head, query_pos, key_pos] per layer, rows summing to 1, the same
+    number of heads in each. `keys` are the tokens looked at, where they are not `tokens` themselves; `site` and
+    `picture` as in `AttentionText`.
+    """
+    n, n_layers = len(tokens), len(patterns[0])
+    stacked = np.stack([np.stack(layers) for layers in patterns]).astype(np.float64)
+    assert stacked.shape[3:] == (n, len(keys) or n), f"patterns {stacked.shape} of a text of {n} tokens"
+    kept = stacked[:, :, :, *np.tril_indices(n)] if causal else stacked
+    found = [(layer, pattern) for layers in patterns for layer, pattern in enumerate(layers)]
+    rows = [_row_entropies(pattern) for _, pattern in found]
+    means = [row.mean(-1).tolist() for row in rows]
+    notes = (
+        cross_notes(*one, mean) if keys else head_notes(*one, causal, mean)
+        for one, mean in zip(found, means, strict=True)
+    )
+    return AttentionText(
+        tokens=tuple(tokens),
+        origin=origin,
+        steps=tuple(steps),
+        patterns=pack(np.clip(kept, 0.0, 1.0), as_bytes=True),
+        causal=causal,
+        n_layers=n_layers,
+        n_heads=stacked.shape[2],
+        heads=tuple(note for layer in notes for note in layer),
+        keys=tuple(keys),
+        site=site,
+        picture=picture,
+        received=pack(stacked.sum(axis=3)),
+        entropy=pack(np.stack(rows).reshape(stacked.shape[:4])),
+    )
+
+
+def head_notes(
+    layer: int, pattern: np.ndarray, causal: bool, entropies: Sequence[float] | None = None
+) -> list[HeadNote]:
+    """Mean shares of attention on the first, the own, the previous and (not causal) the next token, and the entropy.
+
+    `pattern` is [head, query_pos, key_pos]. Positions where the named token does not exist, or is the own or previous
+    one, are left out of that mean. Entropy is H = -sum p ln p in nats, averaged over query positions, with 0 ln 0 = 0,
+    unless `entropies` has it for each head; its null is the entropy of even attention, the mean over positions of
+    ln(number of keys in sight).
+    """
+    n_heads, n = pattern.shape[:2]
+    in_sight = np.arange(1, n + 1) if causal else np.full(n, n)
+    even = 1.0 / in_sight
+    positions, most = np.arange(n), float(np.log(in_sight).mean())
+    notes = []
+    for head in range(n_heads):
+        p = np.asarray(pattern[head])
+        looks = {"itself": (positions, positions)}
+        if n > 2:
+            looks["the previous"] = (positions[1:], positions[1:] - 1)
+            looks["the first"] = (positions[2:], np.zeros(n - 2, dtype=int))
+            if not causal:
+                looks["the next"] = (positions[:-1], positions[:-1] + 1)
+        shares = tuple(
+            Cell(name=name, share=float(p[q, k].mean(dtype=np.float64)), even=float(even[q].mean()))
+            for name, (q, k) in looks.items()
+        )
+        found = float(_row_entropies(p).mean()) if entropies is None else entropies[head]
+        notes.append(HeadNote(layer=layer, head=head, shares=shares, entropy_nats=found, even_entropy_nats=most))
+    return notes
+
+
+def cross_notes(layer: int, pattern: np.ndarray, entropies: Sequence[float]) -> list[HeadNote]:
+    """Of attention to another text, [head, query_pos, key_pos]: mean shares on its first and its last token, beside the
+    mean entropy of each head's rows.
+
+    The last is the mark that ends a source: a head that looks there looks nowhere in particular.
+    """
+    n = pattern.shape[2]
+    notes = []
+    for head, p in enumerate(np.asarray(pattern)):
+        places = {"the first": 0, "the end mark": n - 1} if n > 1 else {"the end mark": 0}
+        shares = tuple(
+            Cell(name=name, share=float(p[:, k].mean(dtype=np.float64)), even=1 / n) for name, k in places.items()
+        )
+        found, most = entropies[head], float(np.log(n))
+        notes.append(HeadNote(layer=layer, head=head, shares=shares, entropy_nats=found, even_entropy_nats=most))
+    return notes
+
+
+def _row_entropies(p: np.ndarray) -> np.ndarray:
+    """[..., query_pos, key_pos] -> float64 [..., query_pos]: -sum p ln p of each row, in nats, with 0 ln 0 = 0."""
+    return torch.special.entr(torch.from_numpy(p)).sum(-1, dtype=torch.float64).clamp_min(0).numpy()

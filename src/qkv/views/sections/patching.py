@@ -1,0 +1,72 @@
+"""Who carries and who writes an answer, as a page shows it: patching of two texts, and direct attribution of one."""
+
+from collections.abc import Sequence
+
+from qkv.errors import UserError
+from qkv.inspection.attribution import direct
+from qkv.inspection.patching import Asked, asked, patch
+from qkv.tasks import find_task
+from qkv.views.payloads import Patched, Written
+from qkv.views.report.packed import pack
+from qkv.views.sections.forward import LONGEST_FORWARD
+from qkv.views.viewer import Viewer
+
+__all__ = ["patched", "written"]
+
+
+def patched(viewer: Viewer, text: str, other: str, step: int | None, changes: Sequence[str] = ()) -> Patched:
+    """Every layer and position of `other` put into `text`, one at a time, under the weights of a step, changed first.
+
+    Raises UserError for texts that do not fit each other, or the model, or a page.
+    """
+    task, config = find_task(viewer.config.task), viewer.config.model
+    first, second = (asked(task, viewer.tokenizer, config, each) for each in (text, other))
+    if len(first.tokens) > LONGEST_FORWARD:
+        raise UserError(
+            f"the text has {len(first.tokens)} tokens; a page traces up to {LONGEST_FORWARD}: qkv show RUN --text TEXT"
+            " --patch OTHER takes longer ones"
+        )
+    found = patch(viewer.model(step, changes), first, second)
+    assert found.position is not None, "a task that predicts tokens is asked at one of them"
+    a, b = (viewer.tokenizer.token(i) for i in found.answers)
+    return Patched(
+        tokens=tuple(found.tokens),
+        others=tuple(found.others),
+        position=found.position,
+        causal=viewer.causal,
+        answers=(a, b),
+        odds=found.odds,
+        caution=found.caution,
+        shares={kind: pack(shares.numpy()) for kind, shares in found.shares.items()},
+        heads=None if found.heads is None else pack(found.heads.numpy()),
+    )
+
+
+def written(viewer: Viewer, text: str, position: int, step: int | None, changes: Sequence[str] = ()) -> Written:
+    """What each part writes into the answer at one token of a text, under the weights of a step, changed first.
+
+    Raises UserError for a token that is not there, or a model whose answer is no sum of what its parts write.
+    """
+    words = viewer.words(text, LONGEST_FORWARD)
+    if position >= len(words.tokens):
+        raise UserError(f"there is no token {position}; the text has {len(words.tokens)}")
+    found = direct(viewer.model(step, changes), Asked(words.ids, list(words.tokens), position))
+    if found is None:
+        raise UserError(
+            "what this model answers is no sum of what its parts write: its norms stand after the sublayers, it has no"
+            " skip connections, or a transform stands before its output"
+        )
+    a, b = (viewer.tokenizer.token(i) for i in found.answers)
+    b_O = 0.0 if found.heads is None else float(found.mixer.sum() - found.heads.sum())
+    return Written(
+        tokens=words.tokens,
+        position=position,
+        causal=viewer.causal,
+        answers=(a, b),
+        log_odds=found.log_odds,
+        embed=found.embed,
+        heads=None if found.heads is None else pack(found.heads.numpy()),
+        mixer=pack(found.mixer.numpy()),
+        mlp=None if found.mlp is None else pack(found.mlp.numpy()),
+        biases=found.biases + b_O,
+    )

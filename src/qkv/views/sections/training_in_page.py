@@ -1,0 +1,52 @@
+"""The Playground section: what a page needs to go on training a small run in the browser.
+
+The weights travel only where they are few; which layouts the browser's engine knows is said in one place, by
+`static/fits.js`, and the section shows its sentence where a run does not fit.
+"""
+
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from qkv.tokenizers.tokenizer import Tokenizer
+from qkv.views.payloads import PlaySection
+from qkv.views.report.packed import pack
+from qkv.views.sections.weights import Snapshots
+
+__all__ = ["LARGEST", "play_section"]
+
+LARGEST = 250_000
+"""Parameters up to which weights travel with a page; `static/fits.js` says the same."""
+
+
+def play_section(
+    folder: Path, config: Mapping[str, Any], tokenizer: Tokenizer | None, kept: Snapshots
+) -> PlaySection | None:
+    """The section of a run folder; None where there is no text to train on, no weights yet, or an unknown layout.
+
+    `config` are the tables of config.toml.
+    """
+    model = config.get("model", {})
+    if model.get("kind") != "CausalLM" or not kept.steps or config.get("watched") == "names":
+        return None
+    settings = {"kind": model["kind"], **model.get("sizes", {}), **model.get("layout", {})}
+    settings["changes"] = ", ".join(config.get("changes", ()))
+    parameters = sum(math.prod(shape) for shape in kept.shapes.values())
+    step = kept.steps[-1]
+    few = parameters <= LARGEST and tokenizer is not None and tokenizer.kind == "char"
+    return PlaySection(
+        name=folder.resolve().name,
+        step=step,
+        settings={name: value for name, value in settings.items() if isinstance(value, str | int | float | bool)},
+        tokens=_vocabulary(folder) if tokenizer is not None and tokenizer.kind == "char" else None,
+        parameters=parameters,
+        weights={a: pack(kept.read(a, step)) for a in kept.shapes} if few else None,
+    )
+
+
+def _vocabulary(folder: Path) -> tuple[str, ...]:
+    """Tokens as tokenizer.json spells them, in order."""
+    vocabulary = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))["model"]["vocab"]
+    return tuple(sorted(vocabulary, key=vocabulary.__getitem__))

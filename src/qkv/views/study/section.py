@@ -1,0 +1,459 @@
+"""The section of a study, read from its folder: arms, curves with t intervals, the verdict, and every training made.
+
+Reads `verdict.json`, `runs.jsonl` and `design-*.json`, also while the study still runs: then there is no verdict yet,
+and `StudySection.missing` says how far it is. Runs nothing and estimates nothing.
+"""
+
+import dataclasses
+import json
+import math
+import statistics
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from qkv.errors import MissingExtra, RunFolderError, many
+from qkv.studies.counting import counting_words, yardstick
+from qkv.studies.engine.design import COUNTED
+from qkv.studies.engine.store import read_rows
+from qkv.studies.verdict.sentences import amount
+from qkv.studies.verdict.statistics import FEWEST_FLIPS, how_exact, t_interval
+from qkv.views.payloads import VERSION, Host
+
+__all__ = [
+    "StudyArm",
+    "StudyEffect",
+    "StudyPayload",
+    "StudySection",
+    "StudyRun",
+    "accounts_table",
+    "as_shown",
+    "axes",
+    "effort",
+    "is_study",
+    "number",
+    "read_study",
+    "study_section",
+    "values_of",
+]
+
+_EFFECT = (
+    "name",
+    "what",
+    "unit",
+    "margin",
+    "expected",
+    "verdict",
+    "effect",
+    "low",
+    "high",
+    "n",
+    "p_corrected",
+    "detectable",
+)
+_ARM = ("name", "what", "loss", "sd", "at_edge", "diverged", "trainings")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class StudyEffect:
+    """One contrast of a study; None where so few replicates cannot say."""
+
+    name: str
+    what: str
+    unit: str
+    margin: float
+    expected: str
+    """What was written down before the first training."""
+    verdict: str
+    effect: float | None
+    low: float | None
+    """Of the 95 % interval; `StudySection.effort` says of which kind."""
+    high: float | None
+    n: int
+    p_corrected: float | None
+    detectable: float | None
+    values: tuple[float, ...]
+    """One per replicate, of what the effect is of."""
+    axis: int
+    """Effects with the same number are drawn together; `axes` says which those are."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class StudyArm:
+    """One arm: what was done, its loss over replicates, and its curve with t intervals."""
+
+    name: str
+    what: str
+    frozen: tuple[str, ...]
+    loss: float | None
+    known: str
+    """What its loss is to be compared with: the best n-gram, or what else is known."""
+    sd: float | None
+    low: float | None
+    """Of the 95 % t interval of the loss."""
+    high: float | None
+    n: int
+    rates: tuple[float, ...]
+    """Learning rates that were chosen, one per replicate."""
+    at_edge: int
+    diverged: int
+    trainings: int
+    steps: tuple[int, ...]
+    mean: tuple[float, ...]
+    """Validation loss by step, over the replicates that did not diverge."""
+    lows: tuple[float | None, ...]
+    highs: tuple[float | None, ...]
+    of: str
+    """What its loss is of, in the design's words for text and task; losses of one thing share an axis."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class StudyRun:
+    """One training of the log."""
+
+    arm: str
+    role: str
+    replicate: int
+    lr: float
+    loss: float | None
+    diverged: bool
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class StudySection:
+    """Everything that a study's folder tells."""
+
+    name: str
+    asks: str
+    plain: str
+    """The answer for a newcomer; empty where no replicate says anything, and in files of an older form."""
+    condition: str
+    """What the answer was measured at, and where it is known not to hold; empty in files of an older form."""
+    counting: str
+    """Whether the models know more than counting; empty in files of an older form."""
+    sentence: str
+    full_answer: str
+    quick: bool
+    effects: tuple[StudyEffect, ...]
+    arms: tuple[StudyArm, ...]
+    not_reached: tuple[str, ...]
+    notes: tuple[str, ...]
+    """What has to be known beside the table of effects."""
+    falsified_by: str
+    otherwise: tuple[str, ...] | None
+    """What came out otherwise than expected; None in files of an older form."""
+    unjudged: tuple[str, ...]
+    """What was expected and no rule judges."""
+    refuted_by: str
+    literature: str
+    design: str
+    """Hash of the design."""
+    designs: tuple[int, ...]
+    """Replicates of every design of this protocol that was written down, in that order."""
+    source: str
+    software: str
+    runs: tuple[StudyRun, ...]
+    effort: str
+    """Trainings made and planned, the budget, and what the intervals of effects are."""
+    accounts: tuple[tuple[str, ...], ...]
+    """Effects that are read side by side, headings first."""
+    missing: str
+    """Why there is no verdict, empty where there is one."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class StudyPayload:
+    """What the page of a study is given."""
+
+    host: Host
+    study: StudySection
+    version: int = VERSION
+
+
+def is_study(folder: str | Path) -> bool:
+    """Whether a folder is a study's."""
+    place = Path(folder)
+    return (place / "verdict.json").is_file() or any(place.glob("design-*.json"))
+
+
+def read_study(folder: Path, host: Host) -> StudyPayload:
+    """The payload of a study's folder. Raises RunFolderError where it is no study or was changed by hand."""
+    verdict = _json(folder / "verdict.json")
+    rows = list(read_rows(folder))
+    return StudyPayload(host=host, study=study_section(verdict, rows) if verdict else _unfinished(folder, rows))
+
+
+def study_section(verdict: Mapping[str, Any], rows: Iterable[Mapping[str, Any]] = ()) -> StudySection:
+    """A verdict and the log it rests on. Without the log there are mean curves and no intervals around them."""
+    rows, verdict = list(rows), as_shown(verdict)
+    reported = _reported(rows)
+    return StudySection(
+        name=verdict["study"],
+        asks=verdict["asks"],
+        plain=verdict.get("plain", ""),
+        condition=verdict.get("condition", ""),
+        counting=counting_words(verdict),
+        sentence=verdict["sentence"],
+        full_answer=verdict.get("full_answer", ""),
+        quick=bool(verdict.get("quick")),
+        effects=tuple(map(_effect, verdict["contrasts"], axes(verdict["contrasts"]))),
+        arms=tuple(
+            _arm(arm, reported[arm["name"]], of, yardstick(verdict, arm))
+            for arm, of in zip(verdict["arms"], _of(verdict["arms"]), strict=True)
+        ),
+        not_reached=tuple(verdict["not_reached"]),
+        notes=tuple(verdict.get("notes", ())),
+        falsified_by=verdict["falsified_by"],
+        otherwise=tuple(verdict["otherwise"]) if "otherwise" in verdict else None,
+        unjudged=tuple(verdict.get("unjudged", ())),
+        refuted_by=verdict.get("refuted_by", ""),
+        literature=verdict["literature"],
+        design=verdict["design"],
+        designs=_designs(rows, (*verdict["earlier_designs"], verdict.get("seeds", 0))),
+        source=f"{verdict['source']['name']}, sha256 {verdict['source']['sha256'][:16]}",
+        software=verdict["software"],
+        runs=_runs(rows),
+        effort=effort(verdict),
+        accounts=tuple(accounts_table(verdict)),
+        missing="",
+    )
+
+
+def as_shown(verdict: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The verdict without rows that are empty for want of time.
+
+    Effects that no replicate tells are named among what was not reached, where arms without a training stand already.
+    The main effect always has its row.
+    """
+    if not verdict["not_reached"]:
+        return verdict
+    first, *others = verdict["contrasts"]
+    untold = [row["name"] for row in others if not row["n"]]
+    effects = [f"effects that no replicate tells: {', '.join(untold)}"] if untold else []
+    return {
+        **verdict,
+        "contrasts": [first, *(row for row in others if row["n"])],
+        "arms": [arm for arm in verdict["arms"] if arm["trainings"]],
+        "not_reached": [*verdict["not_reached"], *effects],
+    }
+
+
+def number(value: float | None, unit: str = "") -> str:
+    """Three decimals, or two digits; whole numbers of a `COUNTED` unit; a dash for what is undefined."""
+    if value is None or not math.isfinite(value):
+        return "–"
+    if unit in COUNTED:
+        return amount(value, signed=False, unit=unit)
+    return f"{value:.3f}" if value == 0 or abs(value) >= 0.01 else f"{value:.1e}"
+
+
+def accounts_table(verdict: Mapping[str, Any]) -> list[tuple[str, ...]]:
+    """Effects that are read side by side, each with its interval: a row of headings, then the rows; empty where there
+    are none.
+    """
+    told = verdict.get("accounts")
+    effects = {row["name"]: row for row in verdict["contrasts"] if row["n"]}
+    if not told:
+        return []
+    unit = next((effects[name]["unit"] for _, names in told["rows"] for name in names if name in effects), "")
+    known = [(what, names) for what, names in told["rows"] if any(name in effects for name in names)]
+    rows = [(what, *(_with_bounds(effects.get(name)) for name in names)) for what, names in known]
+    return [(unit, *told["columns"]), *rows] if len(rows) > 1 else []
+
+
+def _with_bounds(row: Mapping[str, Any] | None) -> str:
+    if row is None or row["effect"] is None:
+        return "–"
+    bounds = "" if row["low"] is None else f" ({number(row['low'], row['unit'])} to {number(row['high'], row['unit'])})"
+    return number(row["effect"], row["unit"]) + bounds
+
+
+def effort(verdict: Mapping[str, Any]) -> str:
+    """Trainings made and planned, the budget, and what the intervals are; files of an older form lack some of it."""
+    made = f"{many(verdict['trainings'], 'training')}"
+    if "budget_minutes" in verdict:
+        minutes = verdict["budget_minutes"]
+        budget = f"budget of the last call {minutes:g} minute{'s' * (minutes != 1)}"
+        made += f" (about {verdict['planned_trainings']:,} planned; {budget})"
+    rule = verdict.get("intervals", how_exact(2))
+    few = rule == how_exact(FEWEST_FLIPS) and any(1 < row.get("n", 0) < FEWEST_FLIPS for row in verdict["contrasts"])
+    other = f"; of fewer than {FEWEST_FLIPS} replicates {how_exact(2)}" if few else ""
+    return f"{made}; intervals: {rule}{other}"
+
+
+def axes(contrasts: Sequence[Mapping[str, Any]]) -> tuple[int, ...]:
+    """The number of the axis that each effect is drawn on, in their order; effects on one axis have one unit.
+
+    Those of a unit share an axis, but for any that is more than `_LARGER` times the middle one: these have a second,
+    for beside them the others would be points. The axes of a unit follow each other.
+    """
+    sizes: dict[str, list[float]] = defaultdict(list)
+    for row in contrasts:
+        sizes[row["unit"]].append(_size(row))
+    middle = {unit: statistics.median_low(values) for unit, values in sizes.items()}
+    keys = [(row["unit"], _size(row) > _LARGER * middle[row["unit"]]) for row in contrasts]
+    units = list(middle)
+    order = sorted(set(keys), key=lambda key: (units.index(key[0]), keys.index(key)))
+    return tuple(map(order.index, keys))
+
+
+_LARGER = 5
+
+
+def _size(row: Mapping[str, Any]) -> float:
+    """The furthest from 0 that anything drawn of an effect lies."""
+    return max(abs(value) for value in (row["margin"], row["low"] or 0, row["high"] or 0, *values_of(row)))
+
+
+def values_of(row: Mapping[str, Any]) -> tuple[float, ...]:
+    """What a contrast came to in each replicate; a rate less the one that was promised, as its effect is.
+
+    A rate has no spread of its own.
+    """
+    values = tuple(row["values"])
+    if row.get("sd", 0) is not None or row["effect"] is None or not values:
+        return values
+    promised = statistics.fmean(values) - row["effect"]
+    return tuple(value - promised for value in values)
+
+
+def _effect(row: Mapping[str, Any], axis: int) -> StudyEffect:
+    return StudyEffect(**{name: row[name] for name in _EFFECT}, values=values_of(row), axis=axis)
+
+
+def _of(arms: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What each arm's loss is of: its task, and the text where the study has several for that task."""
+    texts: dict[str, set[str]] = defaultdict(set)
+    for arm in arms:
+        texts[arm["task"]].add(arm["text"])
+    return [arm["task"] + f", {arm['text']}" * (len(texts[arm["task"]]) > 1) for arm in arms]
+
+
+def _arm(arm: Mapping[str, Any], runs: Sequence[Mapping[str, Any]], of: str, known: str) -> StudyArm:
+    low, high = _interval(arm["losses"])
+    steps, mean, lows, highs = _curve(runs)
+    if not steps and arm["curve"]:  # a verdict without its log
+        steps, mean = (tuple(column) for column in zip(*arm["curve"], strict=True))
+        lows = highs = (None,) * len(steps)
+    return StudyArm(
+        **{name: arm[name] for name in _ARM},
+        known=known,
+        frozen=tuple(arm["frozen"]),
+        low=low,
+        high=high,
+        n=len(arm["losses"]),
+        rates=tuple(arm["rates"]),
+        steps=steps,
+        mean=mean,
+        lows=lows,
+        highs=highs,
+        of=of,
+    )
+
+
+Bounds = tuple[float | None, float | None]
+
+
+def _interval(values: Sequence[float]) -> Bounds:
+    """95 % t interval; (None, None) for fewer than two values, or where SciPy is not there to say."""
+    if len(values) < 2:
+        return None, None
+    try:
+        return t_interval(values)
+    except MissingExtra:
+        return None, None
+
+
+Curve = tuple[tuple[int, ...], tuple[float, ...], tuple[float | None, ...], tuple[float | None, ...]]
+
+
+def _curve(runs: Sequence[Mapping[str, Any]]) -> Curve:
+    """(steps, mean, low, high) of the validation loss of reported runs that have a curve."""
+    curves = [row["curve"] for row in runs if row.get("curve")]
+    if not curves:
+        return (), (), (), ()
+    steps = tuple(int(point[0]) for point in curves[0])
+    curves = [curve for curve in curves if tuple(int(point[0]) for point in curve) == steps]
+    losses = np.array([[point[1] for point in curve] for curve in curves])
+    bounds = [_interval(column.tolist()) for column in losses.T]
+    lows, highs = zip(*bounds, strict=True)
+    return steps, tuple(losses.mean(0).tolist()), tuple(lows), tuple(highs)
+
+
+def _reported(rows: Iterable[Mapping[str, Any]]) -> dict[str, list[Mapping[str, Any]]]:
+    """The reported run of each replicate, by arm: the last one where a design was followed by a larger one."""
+    found: dict[str, dict[int, Mapping[str, Any]]] = defaultdict(dict)
+    for row in rows:
+        if row.get("role") == "report":
+            found[row["arm"]][row["replicate"]] = row
+    return defaultdict(list, {arm: list(by_replicate.values()) for arm, by_replicate in found.items()})
+
+
+def _designs(rows: Iterable[Mapping[str, Any]], otherwise: Sequence[int]) -> tuple[int, ...]:
+    return tuple(row["replicates"] for row in rows if "design" in row) or tuple(otherwise)
+
+
+def _runs(rows: Iterable[Mapping[str, Any]]) -> tuple[StudyRun, ...]:
+    return tuple(
+        StudyRun(
+            arm=row["arm"],
+            role=row["role"],
+            replicate=row["replicate"],
+            lr=row["lr"],
+            loss=None if row["diverged"] else row["loss"],
+            diverged=row["diverged"],
+        )
+        for row in rows
+        if "arm" in row
+    )
+
+
+def _unfinished(folder: Path, rows: Sequence[Mapping[str, Any]]) -> StudySection:
+    """What there is before the verdict: the question of the newest design, and the log so far."""
+    written = [row["design"] for row in rows if "design" in row]
+    designs = [found for path in sorted(folder.glob("design-*.json")) if (found := _json(path))]
+    if not designs:
+        raise RunFolderError(f"{folder} is no study: it has neither a verdict.json nor a design")
+    design = next((d for d in designs if written and d["hash"] == written[-1]), designs[-1])
+    done = sum("arm" in row for row in rows)
+    return StudySection(
+        name=design["study"],
+        asks="",
+        plain="",
+        condition="",
+        counting="",
+        sentence="",
+        full_answer="",
+        quick=bool(design.get("quick")),
+        effects=(),
+        arms=(),
+        not_reached=(),
+        notes=(),
+        falsified_by="",
+        otherwise=None,
+        unjudged=(),
+        refuted_by="",
+        literature="",
+        design=design["hash"],
+        designs=_designs(rows, (design["replicates"],)),
+        source=str(design.get("source_name", "")),
+        software="",
+        runs=_runs(rows),
+        effort="",
+        accounts=(),
+        missing=f"No verdict yet: {done} training{'s' * (done != 1)} made so far, of {len(design['arms'])} arms in "
+        f"{design['replicates']} replicates and the learning rates they are tuned over.",
+    )
+
+
+def _json(path: Path) -> dict[str, Any] | None:
+    """A JSON object; None where there is no such file. Raises RunFolderError where it is damaged."""
+    if not path.is_file():
+        return None
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except ValueError:
+        raise RunFolderError(f"{path} is damaged; run the study again, it goes on from its log") from None

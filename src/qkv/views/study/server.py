@@ -1,0 +1,57 @@
+"""The live page of a study: its section, read again whenever a training has ended."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from qkv.errors import UserError
+from qkv.views.live.asking import Desk
+from qkv.views.live.follow import Follower
+from qkv.views.payloads import Host, PlaySection
+from qkv.views.study.section import read_study
+
+__all__ = ["StudyPage", "StudyPulse", "study_pulse"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudyPulse:
+    """How far a study is."""
+
+    log_bytes: int
+    """Of its log, which only grows."""
+    verdict: int
+    """When its verdict was last written, in nanoseconds; 0 before."""
+
+
+def study_pulse(folder: Path) -> StudyPulse:
+    """The pulse of a study's folder, whatever of it is there yet."""
+    log, verdict = folder / "runs.jsonl", folder / "verdict.json"
+    return StudyPulse(
+        log_bytes=log.stat().st_size if log.is_file() else 0,
+        verdict=verdict.stat().st_mtime_ns if verdict.is_file() else 0,
+    )
+
+
+class StudyPage(Follower[StudyPulse]):
+    """One study as a live page. There is no one model to ask."""
+
+    desk: Desk | None = None
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder, study_pulse)
+
+    def spare(self) -> None:
+        """Nothing is computed here."""
+
+    def payload(self) -> Any:
+        """The section, as it is now."""
+        return read_study(self.folder, Host(kind="page"))
+
+    def play(self) -> PlaySection | None:
+        """A study has no one run to go on from."""
+        return None
+
+    def sections(self, names: Iterable[str]) -> dict[str, Any]:
+        """A study has one section, which comes whole as its payload."""
+        raise UserError("the page of a study has one section, which is its payload")
