@@ -7,10 +7,10 @@ Only what TOML can hold is allowed in a field: bool, int, float, str, tuples of 
 import dataclasses
 import tomllib
 import types
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from qkv.errors import ConfigError, unknown
 from qkv.othernames import unknown_setting
@@ -30,7 +30,7 @@ def to_dict(config: "DataclassInstance") -> Table:
     out: Table = {}
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)
-        if dataclasses.is_dataclass(value):
+        if dataclasses.is_dataclass(value) and not isinstance(value, type):
             out[field.name] = to_dict(value)
         elif isinstance(value, tuple):
             out[field.name] = list(value)
@@ -65,7 +65,7 @@ def from_dict(cls: type[T], data: Mapping[str, object], where: str = "") -> T:
 def _convert(value: object, hint: object, where: str) -> object:
     """`value` as the type `hint` asks for, from TOML's types or from a string typed on the command line."""
     if dataclasses.is_dataclass(hint):
-        if dataclasses.is_dataclass(value):
+        if dataclasses.is_dataclass(value) and not isinstance(value, type):
             return value
         return from_dict(hint, value, f"{where}.")  # type: ignore[arg-type]
     origin, args = get_origin(hint), get_args(hint)
@@ -78,7 +78,7 @@ def _convert(value: object, hint: object, where: str) -> object:
             raise ConfigError(unknown(f"value for {where}", str(value), [str(a) for a in args]))
         return value
     if origin is tuple:
-        items = value.split(",") if isinstance(value, str) else value
+        items = value.split(",") if isinstance(value, str) else cast(Sequence[object], value)
         return tuple(_convert(item, args[0], where) for item in items if item != "")
     wrong = ConfigError(f"{where} is {value!r}; expected {_name(hint)}")
     if hint is bool:
@@ -90,7 +90,7 @@ def _convert(value: object, hint: object, where: str) -> object:
     if isinstance(value, bool) and hint in (int, float):
         raise wrong
     try:
-        converted = hint(value)
+        converted = cast(Callable[[object], object], hint)(value)
     except (OverflowError, TypeError, ValueError):
         raise wrong from None
     if hint is int and isinstance(value, float) and value != converted:

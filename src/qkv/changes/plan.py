@@ -7,7 +7,6 @@ plan is then a constraint of the training loop: `at_start`, `before_step`, `afte
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -20,7 +19,7 @@ from qkv.errors import AddressError, ChangeError, unknown
 from qkv.models.activations import Stops, joined, parse_activation, select_activations, spelled
 from qkv.models.addresses import ACTIVATIONS, parse_selector
 from qkv.models.matrices import Catalogue, Entry, Part
-from qkv.models.zoo import stacks_of
+from qkv.models.zoo import BlockStack, stacks_of
 
 __all__ = ["Plan", "plan_changes"]
 
@@ -86,7 +85,7 @@ class Plan:
         self._staged: dict[str, Tensor] = {}
         self._ties: dict[str, nn.Parameter] = {}
         self._writes: list[_Write] = []
-        self._stops: list[tuple[Change, Any, dict[str, frozenset[int] | None]]] = []
+        self._stops: list[tuple[Change, BlockStack, dict[str, frozenset[int] | None]]] = []
 
     @property
     def acts(self) -> bool:
@@ -243,7 +242,7 @@ class Plan:
         self._stops += [(change, stack, found) for stack, found in zip(stacks, made, strict=True) if found]
         self._made.append((change, []))
 
-    def _stopped(self, change: Change, stack: Any, found: Stops) -> bool:
+    def _stopped(self, change: Change, stack: BlockStack, found: Stops) -> bool:
         """Whether changes before this one let no gradient through any of what is found, as long as it lasts."""
 
         def windows(name: str, heads: frozenset[int] | None) -> list[tuple[int, int | None]]:

@@ -11,7 +11,7 @@ turned and contexts of a usual length (`serves`); `tasks.generation` takes the m
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import torch
 import torch.nn.functional as F
@@ -174,7 +174,7 @@ class _Layer:
         The scale of the scores and QK-norm's gains are in them.
         """
         gains = self.W_O.new_ones(self.n_heads + self.n_kv, self.d_head)
-        if attention.qnorm is not None:
+        if attention.qnorm is not None and attention.knorm is not None:
             root = math.sqrt(self.d_head)
             gains[: self.n_heads] = attention.qnorm.gain * root
             gains[self.n_heads :] = attention.knorm.gain * root
@@ -249,10 +249,11 @@ class Decoding:
         self._embedding, self._n_ctx = model.embedding, model.sizes.n_ctx
         e = model.embedding
         self._is_plain = e.factor == 1.0 and e.sines is None and e.norm_e is None and e.W_type is None
+        assert e.W_E is not None, "a language model reads tokens"
         self._W_E, self._W_pos = e.W_E.detach(), None if e.W_pos is None else e.W_pos.detach()
-        self._layers = [_Layer(block, self._n_ctx) for block in model.blocks]
+        self._layers = [_Layer(cast(Block, block), self._n_ctx) for block in model.blocks]
         head = model.head
-        W_U = head.W_U if head.W_U is not None else model.embedding.W_E.t()
+        W_U = head.W_U if head.W_U is not None else e.W_E.t()
         self._out = _into(model.norm_f, [W_U], [head.b_U])
         self._compiled = CompiledSteps(self._layers, self._out) if compiled_serves(self._layers) else None
 

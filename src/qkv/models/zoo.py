@@ -24,6 +24,7 @@ from qkv.models.start import fill
 from qkv.shapes import Bool, Float, Int, Num
 
 __all__ = [
+    "BlockStack",
     "CausalClassifier",
     "CausalLM",
     "Classifier",
@@ -56,7 +57,7 @@ SourceMask = Bool[Tensor, "batch source_pos"]
 TargetMask = Bool[Tensor, "batch target_pos"]
 
 
-class _Stack(nn.Module):
+class BlockStack(nn.Module):
     """Embedding, blocks and the final norm; abstract: `causal` and `cross` are the subclass's."""
 
     causal: bool
@@ -156,7 +157,7 @@ class _Stack(nn.Module):
         return activation_names(self.sizes, self.layout, scope=self.scope, cross=self.cross)
 
 
-class Encoder(_Stack):
+class Encoder(BlockStack):
     """A stack in which every position sees every real position: `Encoder(Sizes(...), Layout(...))(ids, mask)`."""
 
     causal = False
@@ -177,7 +178,7 @@ class Encoder(_Stack):
         return h, {name.removeprefix(self.scope): values for name, values in record.items()}
 
 
-class Decoder(_Stack):
+class Decoder(BlockStack):
     """A stack in which a position sees itself and what came before, and a context where `cross`."""
 
     causal = True
@@ -247,7 +248,7 @@ class EncoderDecoder(nn.Module):
         return self.head(h, self.enc.embedding.W_E)
 
 
-class _Answering(_Stack):
+class _Answering(BlockStack):
     """A stack with an answer of its own to what was read; abstract: `answer` is the subclass's."""
 
     config: ModelConfig
@@ -505,9 +506,9 @@ MODELS: Mapping[str, type[Model]] = {
 """Kind of a `ModelConfig` -> its class."""
 
 
-def stacks_of(model: nn.Module) -> list[_Stack]:
+def stacks_of(model: nn.Module) -> list[BlockStack]:
     """The stacks of a model: itself, or its encoder and its decoder; none where it is of other parts."""
-    return [module for module in model.modules() if isinstance(module, _Stack)]
+    return [module for module in model.modules() if isinstance(module, BlockStack)]
 
 
 def build(config: ModelConfig, seed: int, *, materialise: bool = True) -> Model:
