@@ -169,7 +169,7 @@ def opened(run: Path, *, slower: bool) -> None:
     place = fresh()
     flags = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-sync"]
     flags += ["--no-first-run", "--window-size=1280,900", f"--user-data-dir={place}", "--remote-debugging-port=0"]
-    subprocess.Popen([str(CHROMIUM), *flags, f"{address}#room=grid"], stderr=subprocess.DEVNULL)
+    subprocess.Popen([str(CHROMIUM), *flags, f"{address}#section=grid"], stderr=subprocess.DEVNULL)
     server.wait()
 
 

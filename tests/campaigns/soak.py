@@ -26,7 +26,7 @@ from turns import worked
 
 from qkv.views.live.server import LIVE_SECTIONS
 
-PAGES = ("/", "/payload", f"/rooms?names={','.join(LIVE_SECTIONS)}")
+PAGES = ("/", "/payload", f"/sections?names={','.join(LIVE_SECTIONS)}")
 QUESTION = {"text": "To be, or not to be", "step": None}
 SECONDS = 5.0
 
