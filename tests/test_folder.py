@@ -67,7 +67,7 @@ def test_a_full_disk_leaves_the_old_file_and_no_other(tmp_path: Path, monkeypatc
 def test_a_kill_between_write_and_rename_leaves_the_old_file(tmp_path: Path) -> None:
     write_atomically(tmp_path / "a", b"old")
     script = (
-        "import os, sys, pathlib; from qkv import folder; os.replace = lambda *names: os._exit(9);"
+        "import os, sys, pathlib; from qkv.folder import run_folder as folder; os.replace = lambda *names: os._exit(9);"
         "folder.write_atomically(pathlib.Path(sys.argv[1]), b'new')"
     )
     assert subprocess.run([sys.executable, "-c", script, str(tmp_path / "a")]).returncode == 9

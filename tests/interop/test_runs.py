@@ -182,7 +182,8 @@ def test_half_an_import_of_an_older_qkv_is_damaged_and_stays_as_it_is(runs, tmp_
 
 KILLED = """
 import os, sys
-from qkv import cli, folder
+from qkv import cli
+from qkv.folder import run_folder as folder
 at, write, link = int(sys.argv[1]), folder.write_atomically, folder.link
 n = 0
 def die():

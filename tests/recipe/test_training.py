@@ -505,7 +505,11 @@ def test_a_training_that_is_done_does_without_a_null_that_cannot_be_made(text, t
     said: list[str] = []
     monkeypatch.setattr(Parts, "train", lost)
     run = train(text, tmp_path / "run", report=True, say=said.append)
-    assert run.folder.is_finished and "This run has no null" in " ".join(said) and "nan at step 3" in " ".join(said)
+    assert (
+        run.folder.is_finished
+        and "This run has no random-label control" in " ".join(said)
+        and "nan at step 3" in " ".join(said)
+    )
     with run.telemetry() as telemetry:
         assert not len(telemetry.steps(1).step) and not telemetry.against_null("drift")
     monkeypatch.undo()
