@@ -33,6 +33,8 @@ class CheckedModules(MetaPathFinder):
         if not fullname.startswith(CHECKED):
             return None
         spec = importlib.machinery.PathFinder.find_spec(fullname, path, target)
+        if spec is None or spec.loader is None:
+            return spec
         load = spec.loader.exec_module
         spec.loader.exec_module = lambda module: (load(module), check_module(module))
         return spec

@@ -240,7 +240,8 @@ def test_everything_exported_has_a_docstring(name):
     bare = []
     for word in getattr(module, "__all__", ()):
         thing = getattr(module, word)
-        if (inspect.isclass(thing) or inspect.isfunction(thing)) and not thing.__doc__:
+        ours = getattr(thing, "__module__", "").startswith("qkv")  # a shape is an alias of jaxtyping's
+        if ours and (inspect.isclass(thing) or inspect.isfunction(thing)) and not thing.__doc__:
             bare.append(word)
     assert bare == []
 

@@ -34,6 +34,7 @@ from qkv.data.tokenizing import tokenise
 from qkv.data.vectors import read_vectors
 from qkv.errors import ConfigError, QkvError, RunFolderError
 from qkv.folder.run_folder import RunFolder
+from qkv.folder.verified import state_digest
 from qkv.interop.importing import read_model_config
 from qkv.models import build
 from qkv.models.layout import Layout, ModelConfig, Sizes
@@ -42,7 +43,6 @@ from qkv.recipe.audit.verification import verify
 from qkv.recipe.config import RunConfig
 from qkv.telemetry import Telemetry, select
 from qkv.tokenizers.tokenizer import fit_tokenizer, load_tokenizer
-from qkv.training import checkpoint as checkpoints
 from qkv.training.checkpoint import latest_valid, standing
 from qkv.training.config import TrainingConfig
 from qkv.training.tensorfile import load_rows, load_tensors
@@ -214,7 +214,7 @@ def test_a_mangled_state(run: Path, tmp_path: Path, data: st.DataObject) -> None
     else:  # the hash made to agree: what an attacker would do
         content.pop("sha256")
         content[part][data.draw(st.sampled_from(sorted(content[part])))] = data.draw(JSON)
-        content["sha256"] = checkpoints._digest(content)
+        content["sha256"] = state_digest(content)
         raw = json.dumps(content).encode()
     (path / "state.json").write_bytes(raw)
     standing(folder)

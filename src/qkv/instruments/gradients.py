@@ -29,7 +29,7 @@ from torch import Tensor
 
 from qkv.errors import many
 from qkv.models.attention import Hook
-from qkv.shapes import Float, Int
+from qkv.shapes import Float, Int, UInt8
 from qkv.tasks.batch import Batch
 from qkv.tasks.task import Task
 
@@ -150,7 +150,11 @@ class Instead:
         self._model, self._hook, self._hidden = model, hook, hidden
 
     def hidden(
-        self, ids: Int[Tensor, "batch pos"] | Float[Tensor, "batch pos d_model"], **how: Any
+        self,
+        ids: Int[Tensor, "batch pos"]
+        | Float[Tensor, "batch pos d_model"]
+        | UInt8[Tensor, "batch channel height width"],
+        **how: Any,
     ) -> Float[Tensor, "batch pos d_model"]:
         """Vectors after the last norm."""
         return self._model.hidden(ids, **how, hook=self._hook) if self._hidden is None else self._hidden

@@ -52,10 +52,10 @@ def joined(
 def attend(
     q: Float[Tensor, "batch n_heads query_pos d_head"],
     k: Float[Tensor, "batch n_kv_heads key_pos d_head"],
-    v: Float[Tensor, "batch n_kv_heads key_pos d_head"],
+    v: Float[Tensor, "batch n_kv_heads key_pos d_value"],
     to: Visible,
     scale: float,
-) -> Float[Tensor, "batch n_heads query_pos d_head"]:
+) -> Float[Tensor, "batch n_heads query_pos d_value"]:
     """z = softmax(scale * q k^T + bias) v in one fused operator; n_heads is a multiple of n_kv_heads."""
     if autograd.serves(q) and attention_products.compiled_serves(q, k):
         return attention_products.attend_compiled(q, k, v, to.bias, scale, causal=to.causal)
@@ -71,14 +71,14 @@ def attend(
 def attend_explicit(
     q: Float[Tensor, "batch n_heads query_pos d_head"],
     k: Float[Tensor, "batch n_kv_heads key_pos d_head"],
-    v: Float[Tensor, "batch n_kv_heads key_pos d_head"],
+    v: Float[Tensor, "batch n_kv_heads key_pos d_value"],
     to: Visible,
     scale: float,
     *,
     name: str = "",
     hook: Hook | None = None,
 ) -> tuple[
-    Float[Tensor, "batch n_heads query_pos d_head"],
+    Float[Tensor, "batch n_heads query_pos d_value"],
     Float[Tensor, "batch n_heads query_pos key_pos"],
     Float[Tensor, "batch n_heads query_pos key_pos"],
 ]:
