@@ -17,7 +17,7 @@ from qkv.models.masks import Visible
 from qkv.models.positions import Rotary
 
 SRC = Path(__file__).parent.parent / "src" / "qkv"
-ROOMS = ("models", "instruments", "inspection")
+ROOMS = ("kernels", "models", "instruments", "inspection")
 EVERYTHING = Visible(False, None)
 
 
