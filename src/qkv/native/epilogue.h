@@ -4,7 +4,7 @@
 #pragma once
 
 #include "numbers.h"
-#include "room.h"
+#include "workspace.h"
 
 namespace {
 
