@@ -56,6 +56,22 @@ def test_the_time_of_one_by_that_of_the_other_is_of_this_thread_alone():
     assert 0.2 < ratio < 0.35
 
 
+@pytest.mark.parametrize(
+    ("ratios", "expected"),
+    [
+        ([1.2, 1.1, 0.9], Choice(True, Kernels(product=64))),
+        ([1.2, 1.1, 1.01, 0.9], Choice(True, Kernels())),
+        ([1.2, 1.1, 1.01, 1.01, 1.2, 1.1], Choice(False, Kernels())),
+    ],
+)
+def test_a_block_is_tried_without_kernels_that_only_alone_are_faster(monkeypatch, ratios, expected):
+    left = list(ratios)
+    monkeypatch.setattr(calibration, "_limits", lambda dtype: Kernels(product=64))
+    monkeypatch.setattr(calibration, "_ratio", lambda ours, theirs: left.pop(0))
+    assert calibration._measure(torch.float32) == expected
+    assert not left
+
+
 @pytest.mark.skipif(native.load("passes") is None, reason=native.why_not("passes"))
 def test_what_was_measured_first_is_what_every_process_takes(kept, monkeypatch):
     first = Choice(True, Kernels(product=2**14, activated=2**15, gradient=0, keys=ANY_SIZE))

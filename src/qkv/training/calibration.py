@@ -2,8 +2,8 @@
 
 The answer depends on the processor. With AVX-512, our products of small matrices are faster; with AVX2, torch's library
 is faster by a third. So the first training on a machine times products, weight gradients and attention of increasing
-size, in turns with torch. Then it times a whole block with the chosen kernels against a block without compiled code.
-This takes about two seconds. Only the processor time of one thread counts, so other programs hardly affect the result.
+size, in turns with torch. Then it times a whole block with the chosen kernels against a block without compiled code; if
+that is slower, it tries the block with torch's products and attention. This takes a few seconds. Only the processor time of one thread counts, so other programs hardly affect the result.
 
 Two measurements never agree exactly, and the choice of a kernel affects the last bits of a result. The first result is
 therefore stored next to the compiled libraries, and every later process on the machine uses it. If it cannot be stored,
@@ -47,6 +47,8 @@ TRIES = 3
 """How often a block is timed before compiled passes count as slower."""
 ROUNDS = 9
 """Turns per side; the shortest time of each side counts."""
+VERSION = 2
+"""To be raised when something else is measured: results of an earlier version are not read."""
 TURN, LONGEST = 1e-3, 0.3
 """Shortest turn, and the total after which no further turn starts, in seconds."""
 
@@ -65,11 +67,11 @@ class Choice(NamedTuple):
 def choice(dtype: torch.dtype) -> Choice | None:
     """What was measured here for float32 or bfloat16; None if no passes can be compiled.
 
-    The first call on a machine measures, which takes about two seconds.
+    The first call on a machine measures, which takes a few seconds.
     """
     if native.load("passes") is None:
         return None
-    name = f"kernels-{str(dtype).removeprefix('torch.')}"
+    name = f"kernels-{VERSION}-{str(dtype).removeprefix('torch.')}"
     found = native.remembered(name, ("passes", "vectors", "tiles"), lambda: _as_kept(_measure(dtype)))
     if found is None:
         return Choice(True, Kernels())
@@ -82,23 +84,29 @@ def _as_kept(found: Choice) -> dict[str, Any]:
 
 def _measure(dtype: torch.dtype) -> Choice:
     with _one_thread():
-        kernels = Kernels()
-        with elementwise.using(True, Kernels(**dict.fromkeys(_LIMITS, ANY_SIZE)), dtype):
-            ours, theirs = elementwise.chosen(torch.zeros(1), dtype), elementwise.compiled_for(torch.zeros(1))
-        if isinstance(ours, elementwise.Multiplied) and theirs is not None:
-            draw = torch.Generator().manual_seed(0)
-            pairs = {
-                "product": lambda size: _sides(_products, ours, theirs, size, dtype, draw),
-                "activated": lambda size: _sides(_activated, ours, theirs, size, dtype, draw),
-                "gradient": lambda size: _sides(_gradient, ours, theirs, size, dtype, draw),
-            }
-            limits = {kind: _largest(SIZES, pair) for kind, pair in pairs.items()}
-            limits = {kind: ANY_SIZE if limit == SIZES[-1] else limit for kind, limit in limits.items()}
-            keys = [n for n in SIZES if n <= LONGEST_COMPILED[dtype] * HEAD]
-            limits["keys"] = _largest(keys, lambda size: _attention(size // HEAD, dtype, draw))
-            kernels = Kernels(**limits)
-        on, off = _block(dtype, kernels)
-        return Choice(any(_ratio(on, off) <= 1 for _ in range(TRIES)), kernels)
+        for limits in dict.fromkeys((_limits(dtype), Kernels())):
+            on, off = _block(dtype, limits)
+            if any(_ratio(on, off) <= 1 for _ in range(TRIES)):
+                return Choice(True, limits)
+        return Choice(False, Kernels())
+
+
+def _limits(dtype: torch.dtype) -> Kernels:
+    """The largest sizes for which each kernel alone is faster than torch."""
+    with elementwise.using(True, Kernels(**dict.fromkeys(_LIMITS, ANY_SIZE)), dtype):
+        ours, theirs = elementwise.chosen(torch.zeros(1), dtype), elementwise.compiled_for(torch.zeros(1))
+    if not isinstance(ours, elementwise.Multiplied) or theirs is None:
+        return Kernels()
+    draw = torch.Generator().manual_seed(0)
+    pairs = {
+        "product": lambda size: _sides(_products, ours, theirs, size, dtype, draw),
+        "activated": lambda size: _sides(_activated, ours, theirs, size, dtype, draw),
+        "gradient": lambda size: _sides(_gradient, ours, theirs, size, dtype, draw),
+    }
+    limits = {kind: _largest(SIZES, pair) for kind, pair in pairs.items()}
+    limits = {kind: ANY_SIZE if limit == SIZES[-1] else limit for kind, limit in limits.items()}
+    keys = [n for n in SIZES if n <= LONGEST_COMPILED[dtype] * HEAD]
+    return Kernels(**limits, keys=_largest(keys, lambda size: _attention(size // HEAD, dtype, draw)))
 
 
 _LIMITS = [field.name for field in dataclasses.fields(Kernels)]
