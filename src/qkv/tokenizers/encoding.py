@@ -9,11 +9,12 @@ the library whole.
 
 import re
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
 import tokenizers
+from qkv.jsontypes import JsonObject
 from qkv.tokenizers.tokens import id_type
 
 __all__ = [
@@ -102,7 +103,7 @@ WORD_OR_MARK = r"\w+|[^\w\s]"
 BRACKETS = r"[\[\]<>|]"
 
 
-def splitting_of(form: dict[str, Any]) -> Splitting | None:
+def splitting_of(form: JsonObject) -> Splitting | None:
     """Which of them a tokenizer.json uses; None for any other."""
     before, normal = form.get("pre_tokenizer") or {}, form.get("normalizer") or {}
     kind = before.get("type")

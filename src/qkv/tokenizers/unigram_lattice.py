@@ -78,11 +78,6 @@ class Substrings:
         """How many words there are."""
         return len(self.letters.sizes)
 
-    @property
-    def n_bytes(self) -> int:
-        """Of the places and what stands there."""
-        return sum(places.nbytes + piece.nbytes for places, piece in self._groups)
-
     @cached_property
     def pieces(self) -> list[str]:
         """How each piece is spelled; empty for one that stands nowhere."""
