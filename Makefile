@@ -27,12 +27,13 @@ demo: $(CORE) ## train on the text inside your own Python (at most 5 minutes), t
 test: $(DEV) ## the tests (at most 10 minutes on two cores)
 	$(SPREAD) -m "not slow and not browser and not gpu and not cluster"
 
-check: $(DEV) ## formatting, lint, types, the import plan, and that generated docs are fresh
+check: $(DEV) ## formatting, lint, types, the import plan, that generated docs are fresh, and the size of things
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/pyright --pythonpath $(BIN)/python
 	$(BIN)/lint-imports
 	$(BIN)/python docs/generate.py --check
+	$(BIN)/python tests/house.py
 
 more: $(DEV) ## slow and browser tests, and the wheel in an environment of its own
 	$(PYTEST) -m "slow or browser or cluster"
