@@ -128,8 +128,8 @@ def among(task: Task, summary: Mapping[str, Any]) -> str:
     """Where the metric of a judged task stands among its baselines, as far as its interval tells; empty without any."""
     better, level, worse = _groups(task, summary)
     parts = [f"better than {listed(better)}"] if better else []
-    parts += [f"not to be told from {listed(level)} by so many {task.items or task.examples}"] if level else []
-    parts += [f"not than {listed(worse, 'or')}" if better else f"no better than {listed(worse, 'or')}"] if worse else []
+    parts += [f"not significantly better than {listed(level, 'or')}"] if level else []
+    parts += [f"worse than {listed(worse)}"] if worse else []
     return ", ".join(parts)
 
 
