@@ -365,7 +365,8 @@ def _never_judged() -> str:
 
 _IN_SHORT = {
     "what-is-trained": "Yes. Of the {the fall (adamw):.1f} nats per token that the model learned,"
-    " {W_E earned (adamw):.2f} come from the change of W_E itself. With W_E put back to its start the model is worse than guessing.",
+    " {W_E earned (adamw):.2f} come from the change of W_E itself. With W_E put back to its start, it is worse"
+    " than guessing.",
     "frozen-embeddings": "No, but it helps: over random input vectors that never change, the loss is"
     " {frozen - trained:.2f} nats per token higher; with tied embeddings, {tied frozen - tied trained:.1f}.",
     "which-matrix": "Freezing W_Q and W_K costs {QK frozen - trained:.2f} nats per token, freezing W_V and W_O"

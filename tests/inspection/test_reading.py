@@ -274,7 +274,7 @@ def test_a_loss_is_read_against_its_baselines(made, loss, expected):
         (0.90, "Yes: accuracy 0.900, better than the commonest class (0.510) and words (0.820)."),
         (
             0.83,
-            "About as good: accuracy 0.830, better than the commonest class (0.510), not significantly better than word",
+            "About as good: accuracy 0.830, better than the commonest class (0.510), not significantly better than ",
         ),
         (0.75, "Not yet: accuracy 0.750, better than the commonest class (0.510), worse than words (0.820)."),
         (0.50, "No: accuracy 0.500, not significantly better than the commonest class (0.510), worse"),
