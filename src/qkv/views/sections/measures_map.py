@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from qkv.telemetry import NULL_ARM, RUN_ARM, Telemetry
-from qkv.telemetry.rows import AddressRow, Grid, MeasureRow
+from qkv.telemetry import NULL_ARM, RUN_ARM, AddressRow, Grid, MeasureRow, Telemetry
 from qkv.views.payloads import MapSection, MatrixRow, MeasureNote, MovingNote
 from qkv.views.report.packed import pack
 from qkv.views.sections.weights import role_of, short_kind

@@ -8,7 +8,7 @@ undefined; a grid marks them NaN, because an array needs something there: show b
 import json
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 
 from qkv.errors import AddressError, unknown
-from qkv.telemetry.connection import explained, open_nothing, open_reader
-from qkv.telemetry.rows import (
+from qkv.jsontypes import JsonObject
+from qkv.telemetry.schema import (
     NULL_ARM,
     RUN_ARM,
     AddressRow,
@@ -33,6 +33,9 @@ from qkv.telemetry.rows import (
     Series,
     Session,
     Steps,
+    explained,
+    open_nothing,
+    open_reader,
 )
 from qkv.telemetry.selectors import select
 
@@ -133,19 +136,10 @@ class Telemetry:
         """Everything measured, in canonical order."""
         if len(self._addresses) == self._rows("SELECT count(*) FROM addresses")[0][0]:
             return list(self._addresses)
-        rows = self._rows("SELECT address, site, layer, head, kind, shape, tied_to FROM addresses ORDER BY id")
-        self._addresses = [
-            AddressRow(
-                address=address,
-                site=site,
-                layer=layer,
-                head=head,
-                kind=kind,
-                shape=tuple(json.loads(shape)),
-                tied_to=tied,
-            )
-            for address, site, layer, head, kind, shape, tied in rows
-        ]
+        found = self._described("addresses", AddressRow)
+        for row in found:
+            row["shape"] = tuple(json.loads(row["shape"]))
+        self._addresses = [AddressRow(**row) for row in found]
         return list(self._addresses)
 
     def token_table(self) -> str:
@@ -155,10 +149,7 @@ class Telemetry:
 
     def measures(self) -> list[MeasureRow]:
         """Every measure, with its meaning, formula, range, source, property, null and decision."""
-        columns = ("name", "meaning", "formula", "range", "source", "property_of", "null", "decision")
-        quoted = ", ".join(f'"{c}"' for c in columns)
-        rows = self._rows(f"SELECT {quoted} FROM measures ORDER BY id")
-        return [MeasureRow(**dict(zip(columns, row, strict=True))) for row in rows]
+        return [MeasureRow(**row) for row in self._described("measures", MeasureRow)]
 
     def last_step(self, arm: int = RUN_ARM) -> int:
         """The last update that was written; 0 before the first."""
@@ -166,10 +157,8 @@ class Telemetry:
 
     def recorded_steps(self, measure: str, arm: int = RUN_ARM) -> np.ndarray:
         """The steps int64 [n] at which a measure was taken."""
-        rows = self._rows(
-            "SELECT step FROM recorded WHERE arm = ? AND measure = ? ORDER BY step", arm, self._measure_id(measure)
-        )
-        return np.array([row[0] for row in rows], dtype=np.int64)
+        sql = "SELECT step FROM recorded WHERE arm = ? AND measure = ? ORDER BY step"
+        return np.array([row[0] for row in self._rows(sql, arm, self._measure_id(measure))], dtype=np.int64)
 
     def last_recorded(self, arm: int = RUN_ARM) -> int:
         """The last step at which any measure was taken; -1 before the first."""
@@ -188,26 +177,16 @@ class Telemetry:
 
     def steps(self, arm: int = RUN_ARM, at: np.ndarray | None = None) -> Steps:
         """Loss, learning rate and gradient norm of every update, or of those steps of `at` that there are."""
-        only, values = ("", ()) if at is None else ("AND step IN (SELECT value FROM json_each(?)) ", (_listed(at),))
-        step, tokens, loss, lr, grad_norm = self._columns(
-            5, f"SELECT step, tokens, loss, lr, grad_norm FROM steps WHERE arm = ? {only}ORDER BY step", arm, *values
-        )
-        return Steps(step.astype(np.int64), tokens.astype(np.int64), loss, lr, grad_norm)
+        if at is None:
+            return self._steps("ORDER BY step", arm)
+        return self._steps("AND step IN (SELECT value FROM json_each(?)) ORDER BY step", arm, json.dumps(at.tolist()))
 
     def steps_by_block(self, arm: int = RUN_ARM) -> Iterator[Steps]:
         """`steps`, at most `MANY` updates at a time: what reads a long run needs no more room than for a short one."""
         after = -1
-        while True:
-            columns = self._columns(
-                5,
-                "SELECT step, tokens, loss, lr, grad_norm FROM steps WHERE arm = ? AND step > ? ORDER BY step LIMIT ?",
-                arm, after, MANY,
-            )  # fmt: skip
-            if not columns[0].size:
-                return
-            step, tokens, loss, lr, grad_norm = columns
-            after = int(step[-1])
-            yield Steps(step.astype(np.int64), tokens.astype(np.int64), loss, lr, grad_norm)
+        while len((found := self._steps("AND step > ? ORDER BY step LIMIT ?", arm, after, MANY)).step):
+            after = int(found.step[-1])
+            yield found
 
     def ends(self, arm: int = RUN_ARM) -> tuple[int, int]:
         """(first, last) update that was written down; (0, 0) before the first."""
@@ -366,12 +345,10 @@ class Telemetry:
 
     def sessions(self, arm: int = RUN_ARM) -> list[Session]:
         """What happened to the process, in order: differs from one execution to the next."""
-        return [
-            Session(*row)
-            for row in self._rows("SELECT step, kind, sentence FROM sessions WHERE arm = ? ORDER BY id", arm)
-        ]
+        rows = self._rows("SELECT step, kind, sentence FROM sessions WHERE arm = ? ORDER BY id", arm)
+        return [Session(*row) for row in rows]
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> JsonObject:
         """Every fact, those of the clock included."""
         rows = self._rows("SELECT key, value FROM facts UNION ALL SELECT key, value FROM clock_facts ORDER BY key")
         return {key: json.loads(value) for key, value in rows}
@@ -392,12 +369,19 @@ class Telemetry:
 
     # inside
 
-    def _rows(self, sql: str, *values: Any) -> list[tuple[Any, ...]]:
+    def _rows(self, sql: str, *values: int | str) -> list[tuple[Any, ...]]:
         with explained(self.path, "read"):
             self._connection.begin()
             return self._connection.execute(sql, values).fetchall()
 
-    def _columns(self, n: int, sql: str, *values: Any) -> list[np.ndarray]:
+    def _described(self, table: str, row: type[AddressRow | MeasureRow]) -> list[JsonObject]:
+        """What a table of names says of each, by the fields of its dataclass."""
+        columns = [field.name for field in fields(row)]
+        quoted = ", ".join(f'"{name}"' for name in columns)  # "null" is a word of SQL
+        rows = self._rows(f"SELECT {quoted} FROM {table} ORDER BY id")
+        return [dict(zip(columns, values, strict=True)) for values in rows]
+
+    def _columns(self, n: int, sql: str, *values: int | str) -> list[np.ndarray]:
         """The `n` columns of a long result as float64 arrays, NULL as NaN."""
         blocks = [np.zeros((n, 0))]
         with explained(self.path, "read"):
@@ -407,6 +391,13 @@ class Telemetry:
                 blocks.append(np.array(rows, dtype=np.float64).T)
                 self._connection.begin()
         return list(np.concatenate(blocks, axis=1))
+
+    def _steps(self, which: str, *values: int | str) -> Steps:
+        """Updates of the arm that `values` begin with, those that the end of the question asks for."""
+        step, tokens, loss, lr, grad_norm = self._columns(
+            5, f"SELECT step, tokens, loss, lr, grad_norm FROM steps WHERE arm = ? {which}", *values
+        )
+        return Steps(step.astype(np.int64), tokens.astype(np.int64), loss, lr, grad_norm)
 
     def _measure_id(self, measure: str) -> int:
         rows = self._rows("SELECT id FROM measures WHERE name = ?", measure)
@@ -488,8 +479,3 @@ class Telemetry:
 def _series(address: str, measure: str, arm: int, step: np.ndarray, value: np.ndarray) -> Series:
     defined = ~np.isnan(value)
     return Series(address, measure, arm, step[defined].astype(np.int64), value[defined])
-
-
-def _listed(steps: np.ndarray) -> str:
-    """Steps as SQLite's json_each takes them."""
-    return json.dumps(steps.tolist())

@@ -1,11 +1,12 @@
-"""Opening telemetry.sqlite for writing or reading, and saying in words what went wrong.
+"""The schema of telemetry: its rows as dataclasses, and opening a file that must hold it and nothing else.
 
-One writer per file, any number of readers, also while it is written (SQLite's write-ahead log). This module holds no
-query; it refuses files of another application and of a newer schema.
+schema.sql has every table and column; here are the rows as they go in by name and come out. Steps count updates made;
+losses are in nats per token; arrays are NumPy; None, or NaN in an array, is "undefined".
 
-A file may come from somebody else, and a database can hold programs: views, triggers, expressions. So every object in
-it must be one of schema.sql, word for word, before anything is asked of it; what the schema says is not trusted by
-SQLite either, and a reader's statement ends at a deadline.
+One writer per file, any number of readers, also while it is written (SQLite's write-ahead log). A file may come from
+somebody else, and a database can hold programs: views, triggers, expressions. So every object in it must be one of
+schema.sql, word for word, before anything is asked of it; files of another application and of a newer schema are
+refused; what the schema says is not trusted by SQLite either, and a reader's statement ends at a deadline.
 """
 
 import functools
@@ -15,25 +16,200 @@ import sqlite3
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+
+import numpy as np
 
 from qkv.errors import DamagedFileError, QkvError, RunFolderError, StorageError
 from qkv.folder import verified
 from qkv.folder.run_folder import RunFolder
 from qkv.folder.verified import Damage, check_file
 from qkv.installing import update
+from qkv.jsontypes import JsonObject
 
 __all__ = [
-    "SCHEMA_VERSION",
-    "Reader",
+    "LEDGER_ARM",
+    "NULL_ARM",
+    "RUN_ARM",
+    "AddressRow",
+    "Arm",
+    "Clock",
+    "Compared",
+    "Connection",
+    "Evaluation",
+    "Event",
+    "Grid",
+    "MatrixRow",
+    "MeasureRow",
+    "Sample",
+    "Series",
+    "Session",
+    "Steps",
     "damage",
-    "explain",
     "explained",
     "open_nothing",
     "open_reader",
     "open_writer",
     "seal",
 ]
+
+RUN_ARM = 0
+NULL_ARM = 1
+LEDGER_ARM = 2
+"""Losses of the run itself on the ledger's probe batch."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AddressRow:
+    """Something that can be measured, as the `addresses` table describes it."""
+
+    address: str
+    site: str = ""
+    layer: int | None = None
+    head: int | None = None
+    kind: str = ""
+    shape: tuple[int, ...] = ()
+    tied_to: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeasureRow:
+    """A measure, as the `measures` table describes it."""
+
+    name: str
+    meaning: str = ""
+    formula: str = ""
+    range: str = ""
+    source: str = ""
+    property_of: str = "parametrisation"
+    null: str = ""
+    decision: str = ""
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One training in the file."""
+
+    arm: int
+    name: str
+    description: str
+
+
+@dataclass(frozen=True)
+class Steps:
+    """One entry per update; arrays [n_steps]; NaN where a number was not defined."""
+
+    step: np.ndarray
+    tokens: np.ndarray
+    loss: np.ndarray
+    lr: np.ndarray
+    grad_norm: np.ndarray
+
+
+@dataclass(frozen=True)
+class Clock:
+    """What the clock said; arrays [n]; differs from one execution to the next."""
+
+    step: np.ndarray
+    wall_seconds: np.ndarray
+    tokens_per_second: np.ndarray
+    watch_seconds: np.ndarray
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """The whole validation split at a step; losses in nats per token."""
+
+    step: int
+    loss: float
+    train_loss: float | None
+    bits_per_byte: float | None
+    metric: float | None
+    is_best: bool
+
+
+@dataclass(frozen=True)
+class Series:
+    """One measure of one address over steps: `step` int64 [n], `value` float64 [n], both without undefined ones."""
+
+    address: str
+    measure: str
+    arm: int
+    step: np.ndarray
+    value: np.ndarray
+
+    def __repr__(self) -> str:
+        span = f", {self.step[0]} to {self.step[-1]}" if len(self.step) else ""
+        return f"Series({self.address!r}, {self.measure!r}, at {len(self.step)} steps{span})"
+
+
+@dataclass(frozen=True)
+class Grid:
+    """One measure of many addresses: `value[i, j]` float64 is address i at `step[j]`, NaN where undefined."""
+
+    measure: str
+    arm: int
+    addresses: tuple[str, ...]
+    step: np.ndarray
+    value: np.ndarray
+
+
+@dataclass(frozen=True)
+class MatrixRow:
+    """One line of the matrix table: the last recorded value of every measure, None where undefined."""
+
+    about: AddressRow
+    step: int
+    values: dict[str, float | None]
+
+
+@dataclass(frozen=True)
+class Compared:
+    """One address at one step, in the run and in the random-label control (the null)."""
+
+    address: str
+    measure: str
+    step: int
+    value: float
+    null: float
+
+    @property
+    def ratio(self) -> float | None:
+        """value / null; None where the null is 0."""
+        return self.value / self.null if self.null else None
+
+
+@dataclass(frozen=True)
+class Sample:
+    """What the model wrote after a prompt."""
+
+    step: int
+    prompt: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something that happened, with its numbers."""
+
+    step: int
+    kind: str
+    address: str
+    sentence: str
+    evidence: JsonObject
+
+
+@dataclass(frozen=True)
+class Session:
+    """Something that happened to the process rather than to the model."""
+
+    step: int
+    kind: str
+    sentence: str
+
+
+# opening a file
 
 SCHEMA_VERSION = 1
 APPLICATION_ID = int.from_bytes(b"qkv\x01", "big")
@@ -46,8 +222,8 @@ _LOOK_EVERY = 100_000
 _HARDENED = ("PRAGMA trusted_schema = OFF", "PRAGMA cell_size_check = ON", "PRAGMA mmap_size = 0")
 
 
-class Reader(sqlite3.Connection):
-    """A connection whose statements, or blocks of rows, end at a deadline."""
+class Connection(sqlite3.Connection):
+    """A connection whose statements, or blocks of rows, end at a deadline once it has begun."""
 
     def begin(self, seconds: float = MOST_SECONDS) -> None:
         """Let what is asked next end after so many seconds: SQLite then calls it interrupted."""
@@ -55,30 +231,36 @@ class Reader(sqlite3.Connection):
         self.set_progress_handler(lambda: time.monotonic() > ends, _LOOK_EVERY)
 
 
-def open_writer(path: Path) -> sqlite3.Connection:
+@contextmanager
+def _connected(place: str, *, uri: bool = False) -> Iterator[Connection]:
+    """A connection to a file that may be anybody's, left open unless what is done with it here fails."""
+    connection = sqlite3.connect(
+        place, uri=uri, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False, factory=Connection
+    )
+    try:
+        for pragma in _HARDENED:
+            connection.execute(pragma)
+        yield connection
+    except BaseException:
+        connection.close()
+        raise
+
+
+def open_writer(path: Path) -> Connection:
     """A connection that may write; makes the file and its tables where they are missing.
 
     The connection is in autocommit mode (the caller says BEGIN and COMMIT) and may be used from other threads if the
     caller takes turns. Raises RunFolderError or StorageError.
     """
-    with explained(path, "opened for writing"):
-        connection = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
-        try:
-            for pragma in _HARDENED:
-                connection.execute(pragma)
-            _check_identity(connection, path, empty_is_fine=True)
-            connection.execute("PRAGMA journal_mode = WAL")
-            connection.execute(
-                "PRAGMA synchronous = NORMAL"
-            )  # a killed process loses nothing; a power cut, the last events
-            connection.executescript(_script())
-        except BaseException:
-            connection.close()
-            raise
-    return connection
+    with explained(path, "opened for writing"), _connected(str(path)) as connection:
+        _check_identity(connection, path, empty_is_fine=True)
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA synchronous = NORMAL")  # a kill loses nothing; a power cut, the last events
+        connection.executescript(_script())
+        return connection
 
 
-def open_reader(path: Path, *, altered: bool = False) -> Reader:
+def open_reader(path: Path, *, altered: bool = False) -> Connection:
     """A connection that cannot write, also while another process trains; with `altered` also to a file whose bytes are
     not those that a finished run has the hash of.
 
@@ -95,19 +277,11 @@ def open_reader(path: Path, *, altered: bool = False) -> Reader:
     log = path.with_name(path.name + "-wal")
     if not os.access(path.parent, os.W_OK) and not log.exists():
         uri += "&immutable=1"  # a finished run on a read-only disk: SQLite could not make its shared-memory file there
-    with explained(path, "read"):
-        connection = sqlite3.connect(
-            uri, uri=True, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False, factory=Reader
-        )
-        try:
-            connection.begin()
-            for pragma in (*_HARDENED, "PRAGMA query_only = ON"):
-                connection.execute(pragma)
-            _check_identity(connection, path, empty_is_fine=False)
-        except BaseException:
-            connection.close()
-            raise
-    return connection
+    with explained(path, "read"), _connected(uri, uri=True) as connection:
+        connection.begin()
+        connection.execute("PRAGMA query_only = ON")
+        _check_identity(connection, path, empty_is_fine=False)
+        return connection
 
 
 def damage(folder: RunFolder) -> tuple[Damage, ...]:
@@ -124,11 +298,11 @@ def damage(folder: RunFolder) -> tuple[Damage, ...]:
     return found
 
 
-def open_nothing() -> Reader:
+def open_nothing() -> Connection:
     """A connection to telemetry in which nothing was recorded, in memory."""
-    connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False, factory=Reader)
-    connection.executescript(_script())
-    return connection
+    with _connected(":memory:") as connection:
+        connection.executescript(_script())
+        return connection
 
 
 def seal(connection: sqlite3.Connection) -> bool:
@@ -192,7 +366,7 @@ def _script() -> str:
     return Path(__file__).with_name("schema.sql").read_text(encoding="utf-8")
 
 
-def explain(error: sqlite3.Error, path: Path, doing: str) -> QkvError:
+def _explanation(error: sqlite3.Error, path: Path, doing: str) -> QkvError:
     """The error of ours that says what SQLite's means: a fault of the folder, or of the disk under it."""
     text = str(error)
     if text == "interrupted":
@@ -222,4 +396,4 @@ def explained(path: Path, doing: str) -> Iterator[None]:
     try:
         yield
     except sqlite3.Error as error:
-        raise explain(error, path, doing) from error
+        raise _explanation(error, path, doing) from error

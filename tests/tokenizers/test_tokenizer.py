@@ -10,10 +10,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import tokenizers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import tokenizers
 from qkv.errors import ConfigError, SourceError
 from qkv.tokenizers.encoding import (
     BYTE_LEVEL,

@@ -1,26 +1,25 @@
 """The one writer of a run's telemetry: rows are buffered in order and written in one transaction per event.
 
 What it holds and what each column means is written in schema.sql. Names (addresses, measures) get their numbers in the
-order in which they are first given, so that two executions of the same run write the same rows. queries.py reads.
+order in which they are first given, so that two executions of the same run write the same rows. reader.py reads.
 """
 
 import json
 import math
-import sqlite3
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import astuple
 from functools import cache
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
-from qkv.telemetry.connection import explained, open_writer, seal
-from qkv.telemetry.rows import RUN_ARM, AddressRow, MeasureRow
+from qkv.jsontypes import JsonMapping
+from qkv.telemetry.schema import RUN_ARM, AddressRow, Connection, MeasureRow, explained, open_writer, seal
 
 __all__ = ["Store"]
 
@@ -38,6 +37,11 @@ _INSERT = {
 }
 _STEPPED = ("steps", "evaluations", "measurements", "recorded", "vectors", "samples", "events", "clock")
 _DTYPES = ("<f4", "<f8", "<i4", "<i8")
+_BLOCK = 3 * 300
+"""Numbers in one statement; SQLite before 3.32 takes at most 999 parameters."""
+
+_Row: TypeAlias = tuple[int | float | str | bytes | None, ...]
+"""The values of one row, in the order of its table's columns."""
 
 
 class Store:
@@ -54,8 +58,8 @@ class Store:
         self.path = Path(path)
         self.flush_seconds = flush_seconds
         self._turn = threading.RLock()
-        self._connection: sqlite3.Connection | None = open_writer(self.path)
-        self._buffers: dict[str, list[tuple[Any, ...]]] = {table: [] for table in _INSERT}
+        self._connection: Connection | None = open_writer(self.path)
+        self._buffers: dict[str, list[_Row]] = {table: [] for table in _INSERT}
         self._blocks: list[
             tuple[int, int, list[float]]
         ] = []  # measurements: arm, step, then (measure, address, value)*
@@ -182,13 +186,13 @@ class Store:
         sentence: str,
         *,
         address: str = "",
-        evidence: Mapping[str, Any] | None = None,
+        evidence: JsonMapping | None = None,
         arm: int = RUN_ARM,
     ) -> None:
         """Something that happened, with the numbers behind the sentence."""
         self._buffer("events", (arm, step, kind, address, sentence, _json(evidence or {})))
 
-    def set_fact(self, key: str, value: Any, *, step: int | None = None) -> None:
+    def set_fact(self, key: str, value: object, *, step: int | None = None) -> None:
         """One value for the run (anything JSON holds); with `step`, dropped on a resume from before that step."""
         self._buffer("facts", (key, step, _json(value)))
 
@@ -210,7 +214,7 @@ class Store:
         """Something that happened to the process, not to the model: started, resumed, interrupted, a file skipped."""
         self._buffer("sessions", (arm, step, kind, sentence))
 
-    def set_clock_fact(self, key: str, value: Any) -> None:
+    def set_clock_fact(self, key: str, value: object) -> None:
         """A fact that depends on the clock or the machine."""
         self._buffer("clock_facts", (key, _json(value)))
 
@@ -218,34 +222,31 @@ class Store:
 
     def mean_train_loss(self, after: int, upto: int, *, arm: int = RUN_ARM) -> float | None:
         """Mean training loss of the updates after step `after` up to step `upto`; None where there were none."""
-        self.flush()
-        with self._turn, explained(self.path, "read"):
-            sql = "SELECT avg(loss) FROM steps WHERE arm = ? AND step > ? AND step <= ?"
-            return self._open().execute(sql, (arm, after, upto)).fetchone()[0]
+        return self._asked("SELECT avg(loss) FROM steps WHERE arm = ? AND step > ? AND step <= ?", arm, after, upto)
 
     def last_evaluation(self, before: int, *, arm: int = RUN_ARM) -> int:
         """The step of the last evaluation before step `before`; 0 where there was none."""
-        self.flush()
-        with self._turn, explained(self.path, "read"):
-            sql = "SELECT coalesce(max(step), 0) FROM evaluations WHERE arm = ? AND step < ?"
-            return self._open().execute(sql, (arm, before)).fetchone()[0]
+        return self._asked("SELECT coalesce(max(step), 0) FROM evaluations WHERE arm = ? AND step < ?", arm, before)
 
     def last_recorded(self, measure: str, *, arm: int = RUN_ARM) -> int:
         """The newest step at which a measure was taken; -1 where there is none."""
-        self.flush()
-        with self._turn, explained(self.path, "read"):
-            sql = (
-                "SELECT coalesce(max(step), -1) FROM recorded"
-                " WHERE arm = ? AND measure = (SELECT id FROM measures WHERE name = ?)"
-            )
-            return self._open().execute(sql, (arm, measure)).fetchone()[0]
+        return self._asked(
+            "SELECT coalesce(max(step), -1) FROM recorded"
+            " WHERE arm = ? AND measure = (SELECT id FROM measures WHERE name = ?)",
+            arm, measure,
+        )  # fmt: skip
 
     def clock_fact(self, key: str) -> Any:
         """A fact that `set_clock_fact` wrote; None where there is none."""
+        found = self._asked("SELECT value FROM clock_facts WHERE key = ?", key)
+        return None if found is None else json.loads(found)
+
+    def _asked(self, sql: str, *values: int | str) -> Any:
+        """The one value that a question has for an answer, None where it has none; what is buffered counts."""
         self.flush()
         with self._turn, explained(self.path, "read"):
-            found = self._open().execute("SELECT value FROM clock_facts WHERE key = ?", (key,)).fetchone()
-        return None if found is None else json.loads(found[0])
+            row = self._open().execute(sql, values).fetchone()
+        return None if row is None else row[0]
 
     # transactions
 
@@ -317,7 +318,7 @@ class Store:
 
     # inside
 
-    def _open(self) -> sqlite3.Connection:
+    def _open(self) -> Connection:
         assert self._connection is not None, "the store is closed"
         return self._connection
 
@@ -325,18 +326,18 @@ class Store:
         if not self._blocks and not any(self._buffers.values()):
             self._oldest = time.monotonic()
 
-    def _buffer(self, table: str, row: tuple[Any, ...]) -> None:
+    def _buffer(self, table: str, row: _Row) -> None:
         with self._turn:
             self._mark()
             self._buffers[table].append(row)
 
-    def _write(self, sql: str, rows: list[tuple[Any, ...]]) -> None:
+    def _write(self, sql: str, rows: list[_Row]) -> None:
         if rows:
             with self._turn, self._transaction() as connection:
                 connection.executemany(sql, rows)
 
     @contextmanager
-    def _transaction(self) -> Iterator[sqlite3.Connection]:
+    def _transaction(self) -> Iterator[Connection]:
         """All of it or nothing of it."""
         with explained(self.path, "written"):
             connection = self._open()
@@ -350,9 +351,6 @@ class Store:
                 raise
 
 
-_BLOCK = 3 * 300  # numbers in one statement; SQLite before 3.32 takes at most 999 parameters
-
-
 @cache
 def _block_insert(n_rows: int) -> str:
     """One statement for many measurements of one arm and step: a third of the cost of as many statements."""
@@ -364,5 +362,5 @@ def _real(value: float | None) -> float | None:
     return None if value is None or not math.isfinite(value) else float(value)
 
 
-def _json(value: Any) -> str:
+def _json(value: object) -> str:
     return json.dumps(value, sort_keys=True, ensure_ascii=False, allow_nan=False)

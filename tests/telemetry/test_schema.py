@@ -11,7 +11,7 @@ import pytest
 
 from qkv.errors import DamagedFileError, RunFolderError
 from qkv.folder.run_folder import RunFolder
-from qkv.telemetry import Store, Telemetry, connection
+from qkv.telemetry import Store, Telemetry, schema
 
 ENDLESS = "WITH RECURSIVE t(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM t)"
 STRANGERS = {
@@ -67,7 +67,7 @@ def test_what_schema_sql_does_not_have_is_refused_for_reading_and_for_writing(pa
 
 def test_a_file_of_ours_whose_comments_and_spaces_differ_is_ours(path, tmp_path):
     """Comments stand in the text that SQLite keeps, and change from one version of schema.sql to the next."""
-    script = connection._script()
+    script = schema._script()
     assert "-- training tokens seen so far" in script
     other = script.replace("-- training tokens seen so far", "-- of the text").replace(
         "    loss       REAL", "  loss REAL"
@@ -76,19 +76,19 @@ def test_a_file_of_ours_whose_comments_and_spaces_differ_is_ours(path, tmp_path)
         database.executescript(other)
     with Telemetry(tmp_path / "older.sqlite") as telemetry:
         assert telemetry.last_step() == 0
-    assert connection._plain("CHECK (a <> '-- b  c')  -- d\n") == "CHECK(a<>'-- b  c')"
+    assert schema._plain("CHECK (a <> '-- b  c')  -- d\n") == "CHECK(a<>'-- b  c')"
 
 
 def test_a_statement_that_does_not_end_is_ended(path, monkeypatch):
-    monkeypatch.setattr(connection, "MOST_SECONDS", 0.2)
-    with closing(connection.open_reader(path)) as reader, pytest.raises(RunFolderError, match="within 0.2 s"):
-        with connection.explained(path, "read"):
+    monkeypatch.setattr(schema, "MOST_SECONDS", 0.2)
+    with closing(schema.open_reader(path)) as reader, pytest.raises(RunFolderError, match="within 0.2 s"):
+        with schema.explained(path, "read"):
             reader.begin(0.2)
             reader.execute(f"{ENDLESS} SELECT count(*) FROM t").fetchall()
 
 
 def test_a_reader_writes_nothing_and_trusts_no_schema(path):
-    with closing(connection.open_reader(path)) as reader:
+    with closing(schema.open_reader(path)) as reader:
         for statement in ("DELETE FROM steps", "CREATE TABLE x (y)", "PRAGMA user_version = 7"):
             with pytest.raises(sqlite3.OperationalError, match="readonly"):
                 reader.execute(statement)
