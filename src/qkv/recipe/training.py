@@ -21,7 +21,7 @@ from qkv import native
 from qkv.changes import parse_changes
 from qkv.config import dump_toml, flat, from_dict, override, to_dict
 from qkv.data.config import DataConfig
-from qkv.errors import ConfigError, Interrupted, RunFolderError, many, typed
+from qkv.errors import ConfigError, Interrupted, RunFolderError, typed
 from qkv.folder.run_folder import RunFolder
 from qkv.instruments.ledger import Ledger
 from qkv.instruments.recorder import Recorder
@@ -46,6 +46,7 @@ from qkv.training.distributed.ranks import Ranks, check_shares, join
 from qkv.training.distributed.shards import check_shard
 from qkv.training.precision import Machine, check_compiler, check_device, check_native, is_slower_natively
 from qkv.training.record import Observer, Outcome, StepRecord
+from qkv.words import many, plural
 
 __all__ = ["Listening", "next_folder", "resume", "train"]
 
@@ -441,7 +442,7 @@ def _announcement(parts: Parts) -> str:
     n = sum(entry.parameter.numel() for entry in parts.catalogue)
     length = many(training.schedule.steps, "step")
     if not training.schedule.steps:
-        length = f"{training.minutes:g} minute{'s' * (training.minutes != 1)}"
+        length = f"{training.minutes:g} {plural(training.minutes, 'minute')}"
     target = f" or a validation loss of {training.until_loss:g}" if training.until_loss else ""
     model = (
         f"{config.preset} {config.model.kind}: {n / 1e6:.2f} M parameters, {many(sizes.n_layers, 'layer')},"

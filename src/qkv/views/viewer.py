@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from qkv.errors import RunFolderError, UserError, many
+from qkv.errors import RunFolderError, UserError
 from qkv.folder.run_folder import RunFolder
 from qkv.models.matrices import Catalogue
 from qkv.models.zoo import MODELS
@@ -25,6 +25,7 @@ from qkv.recipe import RunConfig, opened_model, tokenizer_of
 from qkv.tasks import find_task
 from qkv.tasks.image import one_image, position_names
 from qkv.tokenizers.tokenizer import Tokenizer
+from qkv.words import many
 
 __all__ = ["LONGEST_TEXT", "Viewer", "Words"]
 

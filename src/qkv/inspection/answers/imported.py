@@ -3,7 +3,8 @@
 from typing import Any
 
 from qkv.errors import QkvError
-from qkv.inspection.answers.answer import Answer, Evidence, listed, many
+from qkv.inspection.answers.answer import Answer, Evidence
+from qkv.words import listed, many
 
 __all__ = ["imported"]
 
