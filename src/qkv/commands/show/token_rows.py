@@ -8,7 +8,7 @@ import numpy as np
 
 from qkv.commands.printing import screen
 from qkv.errors import AddressError, RunFolderError
-from qkv.inspection.snapshots import stored
+from qkv.inspection.stored_run import stored
 from qkv.inspection.token_rows import RowMoment, drifts, moved, row_history, turns
 from qkv.instruments.tokens import counted_in
 from qkv.words import figure

@@ -6,20 +6,16 @@ Evidence is whatever the run folder holds; a question that finds too little answ
 import json
 import math
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from qkv.config import load_toml
 from qkv.errors import QkvError
-from qkv.folder.run_folder import RunFolder
-from qkv.folder.verified import check_file
-from qkv.inspection.snapshots import stored
-from qkv.tasks import Task, find_task
+from qkv.inspection.stored_run import StoredRun, stored
+from qkv.jsontypes import JsonObject
+from qkv.tasks import Task
 from qkv.telemetry import Telemetry
-from qkv.tokenizers.tokenizer import Tokenizer, load_tokenizer
+from qkv.tokenizers.tokenizer import Tokenizer
 
 __all__ = ["Answer", "Evidence", "apart", "unit_of"]
 
@@ -50,39 +46,31 @@ class Answer:
 
 
 class Evidence:
-    """What a run folder says; every part is None, or empty, where it is missing."""
+    """What a run folder says, and what was recorded; every part is None, or empty, where it is missing."""
 
-    def __init__(self, folder: str | Path, telemetry: Telemetry) -> None:
-        self.folder, self.telemetry = RunFolder(Path(folder)), telemetry
+    def __init__(self, run: str | Path | StoredRun, telemetry: Telemetry) -> None:
+        self.run, self.telemetry = StoredRun.of(run), telemetry
+        self.folder = self.run.folder
 
-    @cached_property
-    def settings(self) -> dict[str, Any]:
+    @property
+    def settings(self) -> JsonObject:
         """The tables of config.toml."""
-        if not self.folder.config.is_file():
-            return {}
-        check_file(self.folder.config)
-        return load_toml(self.folder.config)
+        return self.run.settings
 
-    @cached_property
+    @property
     def tokenizer(self) -> Tokenizer | None:
         """The run's tokenizer."""
-        try:
-            return load_tokenizer(self.folder.tokenizer) if self.folder.tokenizer.is_file() else None
-        except QkvError:
-            return None
+        return self.run.tokenizer
 
     @property
     def task(self) -> Task:
         """What it was trained to do."""
-        return find_task(self.settings.get("task", "causal"))
+        return self.run.task
 
-    @cached_property
-    def summary(self) -> dict[str, Any]:
+    @property
+    def summary(self) -> JsonObject:
         """What a finished run says of itself in its manifest; empty before."""
-        try:
-            return dict(self.folder.read_manifest().get("summary") or {})
-        except QkvError:
-            return {}
+        return self.run.summary
 
     @property
     def n_answers(self) -> int:
