@@ -292,13 +292,7 @@ def _run(
     # Of little time they come after the training: taking a core by turns they would make its pace a guess.
     background = None if is_brief else BackgroundBaselines(parts.task, corpus, cache)
     with Store(folder.telemetry) as store:
-        observers: list[Observer] = [Ledger(store, config.ledger)] if config.ledger.every else []
-        start = parts.start if resume_from is None or resume_from.state.step == 0 else None  # else the kept ones
-        recorder = Recorder(store, config.watch, watching=config.watching, start=start)
-        observers += [recorder, _Progress(listening.progress)]
-        if listening.log:
-            tracker = open_tracker(listening.log, folder.path, flat(config))
-            observers.append(Sender(tracker, folder.telemetry, recorder, listening.say))
+        observers = _observers(parts, folder, store, listening, resume_from)
         elsewhere = note_machine(store, config, resume_from.state.step if resume_from else 0)
         if elsewhere:
             listening.say(elsewhere)
@@ -335,6 +329,25 @@ def _run(
         | {"data": {"name": corpus.name, "sha256": corpus.sha256, "split": corpus.rule}}
         | {"parent": config.from_run, "summary": facts}
     )
+
+
+def _observers(
+    parts: Parts,
+    folder: RunFolder,
+    store: Store,
+    listening: Listening,
+    resume_from: checkpoints.Checkpoint | None,
+) -> list[Observer]:
+    """Who watches the training: the ledger if one is kept, the recorder, whoever listens, another tracker if asked."""
+    config = parts.config
+    ledger: list[Observer] = [Ledger(store, config.ledger)] if config.ledger.every else []
+    start = parts.start if resume_from is None or resume_from.state.step == 0 else None  # else the kept ones
+    recorder = Recorder(store, config.watch, watching=config.watching, start=start)
+    sender: list[Observer] = []
+    if listening.log:
+        tracker = open_tracker(listening.log, folder.path, flat(config))
+        sender.append(Sender(tracker, folder.telemetry, recorder, listening.say))
+    return [*ledger, recorder, _Progress(listening.progress), *sender]
 
 
 @contextlib.contextmanager
