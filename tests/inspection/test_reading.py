@@ -8,12 +8,13 @@ from safetensors.numpy import save_file
 
 from qkv.errors import RunFolderError
 from qkv.inspection import read
-from qkv.inspection.answers.answer import apart, percent
+from qkv.inspection.answers.answer import apart
 from qkv.inspection.answers.loss import loss as loss_answer
 from qkv.inspection.answers.matrices import _together
 from qkv.inspection.answers.reading import QUESTIONS
 from qkv.instruments.ledger import EARNED
 from qkv.telemetry import LEDGER_ARM, NULL_ARM, RUN_ARM, AddressRow, Store
+from qkv.words import percent
 
 FALLING = [(10, 3.0, 3.1), (20, 2.0, 2.1), (30, 1.5, 1.6)]
 

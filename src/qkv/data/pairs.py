@@ -23,6 +23,7 @@ from qkv.errors import ConfigError, SourceError, missing_file, unknown
 from qkv.tokenizers.fitting import FITTED_SAMPLE
 from qkv.tokenizers.tokenizer import KINDS, Tokenizer, fit_tokenizer, load_tokenizer, vocabulary_law
 from qkv.tokenizers.tokens import Tokens, id_type
+from qkv.words import plural
 
 __all__ = [
     "ARROW",
@@ -178,7 +179,7 @@ def load_pairs(config: DataConfig) -> PairCorpus:
     tokenizer = _tokenizer(config, train)
     revision = split().revision
     empty, known = train_empty + held_empty, set(train) if config.val else set()
-    notes = [f"{empty} pair{'s' * (empty != 1)} with an empty side left out"] if empty else []
+    notes = [f"{empty} {plural(empty, 'pair')} with an empty side left out"] if empty else []
     notes.append(repeated(sum(pair in known for pair in held), len(held), "validation pairs"))
     return PairCorpus(
         name=source.name,

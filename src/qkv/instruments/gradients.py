@@ -27,11 +27,11 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from qkv.errors import many
 from qkv.models.attention import Hook
 from qkv.shapes import Float, Int, UInt8
 from qkv.tasks.batch import Batch
 from qkv.tasks.task import Task
+from qkv.words import many
 
 __all__ = ["MIXED_PATHS", "PATHS", "GradientPath", "Instead", "Parts", "gradient_path", "shares"]
 

@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
-from qkv.errors import many
 from qkv.interop.exporting import Fit
 from qkv.models.layout import ModelConfig
+from qkv.words import many
 
 __all__ = ["model_card", "what_it_reads"]
 

@@ -17,7 +17,7 @@ import torch
 from tokenizers import processors
 from torch import Tensor
 
-from qkv.errors import ConfigError, SourceError, many, nearest
+from qkv.errors import ConfigError, SourceError, nearest
 from qkv.interop.families import FAMILIES
 from qkv.interop.family import Family
 from qkv.interop.folders import MERGE, OWN_TYPE, UNQUANTIZED, Weights, no_model, read_json, within
@@ -32,6 +32,7 @@ from qkv.models.matrices import Catalogue
 from qkv.tokenizers.pretrained import PAIRS
 from qkv.tokenizers.sentencepiece import FILES as SIDES
 from qkv.tokenizers.tokenizer import Tokenizer, load_tokenizer
+from qkv.words import many, plural
 
 __all__ = ["Imported", "read_checkpoint", "read_model_config", "rows_of_model"]
 
@@ -307,7 +308,7 @@ def _refuse_others(family: Family, rows: list[Placed], weights: Weights, notes: 
             raise SourceError(_no_tensor(family, known, weights, name))
         left[what] = left.get(what, 0) + 1
     for what, n in left.items():
-        notes.append(f"{what} ({n} tensor{'s' if n > 1 else ''}) is no part of a {family.architecture}: left out")
+        notes.append(f"{what} ({n} {plural(n, 'tensor')}) is no part of a {family.architecture}: left out")
 
 
 _QUANTIZED = ("qweight", "qzeros", "scales", "SCB", "absmax", "quant_map", "quant_state", "weight_scale", "g_idx")

@@ -14,7 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from qkv.errors import ConfigError, QkvError, many
+from qkv.errors import ConfigError, QkvError
 from qkv.folder.run_folder import check_place, write_atomically
 from qkv.views.attention_svg import attention_svg
 from qkv.views.live.asking import Desk
@@ -23,6 +23,7 @@ from qkv.views.report.bundle import LIBRARIES, bundle, static_text
 from qkv.views.report.packed import to_json, wire
 from qkv.views.report.page import page_of
 from qkv.views.viewer import Viewer
+from qkv.words import many
 
 __all__ = ["AttentionView", "Alone"]
 

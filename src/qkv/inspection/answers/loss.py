@@ -4,9 +4,10 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from qkv.inspection.answers.answer import Answer, Evidence, listed, many, number, percent
+from qkv.inspection.answers.answer import Answer, Evidence
 from qkv.tasks import Standing, Task, standing, worse_than_nothing
 from qkv.telemetry import Evaluation, Sample
+from qkv.words import listed, many, number, percent
 
 __all__ = ["NOTHING", "among", "followed", "loss", "over_fitting", "samples", "trouble", "watch"]
 

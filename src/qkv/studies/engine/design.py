@@ -16,7 +16,7 @@ from typing import Any
 
 from qkv.errors import ConfigError
 
-__all__ = ["COUNTED", "OF_TRAININGS", "Arm", "Contrast", "Design", "Grid", "Scale", "Text", "Trial", "canonical"]
+__all__ = ["OF_TRAININGS", "Arm", "Contrast", "Design", "Grid", "Scale", "Text", "Trial", "canonical"]
 
 FORMAT = 1
 """Goes up when a training of a study would come out otherwise than before; keys of runs hold it."""
@@ -26,8 +26,6 @@ _TUNING_SEEDS = 1_000_000
 OF_TRAININGS = "of the trainings"
 """The unit of a share of trainings: each value is 1 or 0, and its interval is that of a rate. One that reads several
 trainings of a replicate is 1 where any of them is: they share its seed, and are one try."""
-COUNTED = ("steps",)
-"""Units that come in whole numbers, and are told in whole numbers (`static/study.js` too)."""
 
 Pairs = tuple[tuple[str, Any], ...]
 """Settings as (name, value), hashable and in order."""

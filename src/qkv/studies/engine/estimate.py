@@ -10,11 +10,12 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from qkv.errors import ConfigError, many
+from qkv.errors import ConfigError
 from qkv.studies.engine.design import Arm, Design, Trial
 from qkv.studies.engine.training import run_trial
 from qkv.studies.engine.tuning import expected_runs
 from qkv.studies.probes.registry import OF_A_TEXT
+from qkv.words import many
 
 __all__ = ["Estimate", "estimate"]
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from qkv.data.config import whole_source
-from qkv.errors import ConfigError, Interrupted, many
+from qkv.errors import ConfigError, Interrupted
 from qkv.studies.counting import baselines_of
 from qkv.studies.engine.cluster import Cluster, is_cluster
 from qkv.studies.engine.design import OF_TRAININGS, Design
@@ -28,6 +28,7 @@ from qkv.studies.verdict.power import detectable
 from qkv.studies.verdict.sentences import verdict_file
 from qkv.studies.verdict.statistics import scipy
 from qkv.training.interrupt import StopSignals
+from qkv.words import many, plural
 
 __all__ = ["Made", "Told", "run_study"]
 
@@ -124,7 +125,7 @@ def _plan(design: Design, expected: Estimate, budget: float) -> str:
     return (
         f"{len(design.arms)} arms x {design.replicates} replicates, about {_expected(design):,} trainings:"
         f" {expected.minutes(design.replicates):.1f} minutes on {many(expected.workers, 'core')} in all;"
-        f" the budget is {budget:g} minute{'s' * (budget != 1)}."
+        f" the budget is {budget:g} {plural(budget, 'minute')}."
     )
 
 

@@ -21,7 +21,7 @@ from qkv.studies.probes.collocations import FEWEST_FOURS, chosen
 from qkv.studies.probes.pairs import commonest_word
 from qkv.studies.question import IN_DEMO, Ask, Plain, Question, learned, make_design
 from qkv.studies.verdict.judging import Findings
-from qkv.studies.verdict.sentences import amount
+from qkv.words import amount
 
 __all__ = ["QUESTION"]
 

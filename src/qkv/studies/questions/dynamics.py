@@ -18,7 +18,7 @@ from qkv.studies.engine.design import OF_TRAININGS, Arm, Contrast, Design, Grid,
 from qkv.studies.question import Ask, Plain, Question, make_design
 from qkv.studies.verdict.comparison import Comparison
 from qkv.studies.verdict.judging import Findings
-from qkv.studies.verdict.sentences import amount
+from qkv.words import amount, plural
 
 __all__ = ["QUESTION"]
 
@@ -33,7 +33,7 @@ _PAIRS = ("VO", "QK")
 
 
 def _layers(n: int) -> str:
-    return f"{n} layer{'s' * (n != 1)}"
+    return f"{n} {plural(n, 'layer')}"
 
 
 def _free(prefix: str = "", layers: int = 2, **more: Any) -> Arm:

@@ -29,7 +29,7 @@ and one start.
 from qkv.studies.engine.design import Arm, Contrast, Design, Grid, Scale, Text, cost
 from qkv.studies.question import IN_DEMO, Ask, Plain, Question, learned, make_design, of_learned
 from qkv.studies.verdict.judging import Findings
-from qkv.studies.verdict.sentences import amount
+from qkv.words import amount
 
 __all__ = ["QUESTION"]
 

@@ -12,6 +12,7 @@ from typing import Any
 from qkv.studies.engine.design import Arm, Contrast, Design, Grid, Scale, Text, cost
 from qkv.studies.question import LEARNS_RECALL, RECALLED, Ask, Plain, Question, make_design, of_recalling
 from qkv.studies.verdict.judging import Findings
+from qkv.words import plural
 
 __all__ = ["QUESTION"]
 
@@ -24,7 +25,7 @@ _BASE, _ONE, _GLOROT_ONE = "4 heads", "1 head", "1 head, Glorot"
 
 
 def _count(n: int) -> str:
-    return f"{n} head{'s' * (n != 1)}"
+    return f"{n} {plural(n, 'head')}"
 
 
 def _split(n: int, **more: Any) -> Arm:

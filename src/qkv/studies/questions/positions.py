@@ -15,7 +15,7 @@ from typing import Any
 from qkv.studies.engine.design import Arm, Contrast, Design, Grid, Scale, Text, cost
 from qkv.studies.question import Accounts, Ask, Plain, Question, make_design
 from qkv.studies.verdict.judging import Findings
-from qkv.studies.verdict.sentences import amount
+from qkv.words import amount
 
 __all__ = ["QUESTION"]
 

@@ -32,7 +32,7 @@ from qkv.studies.engine.design import Arm, Contrast, Design, Grid, Scale, Text
 from qkv.studies.probes.relatedness import AGAIN, UNTRAINED, compared
 from qkv.studies.question import Ask, Plain, Question, learned, make_design
 from qkv.studies.verdict.judging import Findings
-from qkv.studies.verdict.sentences import amount
+from qkv.words import amount
 
 __all__ = ["QUESTION"]
 

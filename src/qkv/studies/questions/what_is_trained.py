@@ -16,7 +16,7 @@ from qkv.studies.engine.design import Arm, Contrast, Design, Grid, Scale, Text
 from qkv.studies.question import Ask, Plain, Question, make_design
 from qkv.studies.verdict.comparison import Comparison
 from qkv.studies.verdict.judging import Findings, is_there
-from qkv.studies.verdict.sentences import amount
+from qkv.words import amount
 
 __all__ = ["QUESTION"]
 

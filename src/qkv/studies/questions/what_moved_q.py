@@ -10,7 +10,7 @@ from qkv.studies.engine.design import Arm, Contrast, Design, Grid, Scale, Text
 from qkv.studies.probes.trajectory import PERIODS
 from qkv.studies.question import IN_DEMO, Accounts, Ask, Plain, Question, make_design
 from qkv.studies.verdict.judging import Findings
-from qkv.studies.verdict.sentences import amount
+from qkv.words import amount
 
 __all__ = ["QUESTION"]
 

@@ -10,7 +10,7 @@ from qkv.presets import find as find_preset
 from qkv.studies.engine.design import Arm, Contrast, Design, Grid, Scale, Text, cost
 from qkv.studies.question import LEARNS_RECALL, RECALLED, Accounts, Ask, Plain, Question, make_design, of_learned
 from qkv.studies.verdict.judging import Findings
-from qkv.studies.verdict.sentences import amount
+from qkv.words import amount
 
 __all__ = ["QUESTION"]
 

@@ -11,11 +11,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from qkv.studies.counting import compared
-from qkv.studies.engine.design import COUNTED, Arm
+from qkv.studies.engine.design import Arm
 from qkv.studies.question import Plain, Question
 from qkv.studies.verdict.judging import ArmFigures, Effect, Findings
 from qkv.studies.verdict.statistics import how_exact
 from qkv.studies.verdict.wording import condition_words, setting_words
+from qkv.words import COUNTED, amount, plural
 
 __all__ = [
     "accounts",
@@ -38,23 +39,11 @@ __all__ = [
 ]
 
 
-def amount(value: float | None, signed: bool = True, unit: str = "") -> str:
-    """Three decimals (none of a `COUNTED` unit), or as many as show two digits; with its sign."""
-    if value is None:
-        return "?"
-    if math.isinf(value):
-        return "beyond any number"
-    digits, least = (0, 1) if unit in COUNTED else (3, 0.01)
-    if value != 0 and abs(value) < least:
-        digits = min(6, 1 - math.floor(math.log10(abs(value))))
-    return f"{value:+.{digits}f}" if signed else f"{value:.{digits}f}"
-
-
 def described(effect: Effect) -> str:
     """`+0.031 nats per token (95 % interval +0.012 to +0.050)`."""
     r, unit = effect.result, effect.contrast.unit
     if r.low is None:
-        return f"{amount(r.effect, unit=unit)} {unit} (no interval from {r.n} replicate{'s' * (r.n != 1)})"
+        return f"{amount(r.effect, unit=unit)} {unit} (no interval from {r.n} {plural(r.n, 'replicate')})"
     mean, low, high = (amount(value, unit=unit) for value in (r.effect, r.low, r.high))
     return f"{mean} {unit} (95 % interval {low} to {high})"
 

@@ -11,7 +11,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from qkv.errors import UserError, many, unknown
+from qkv.errors import UserError, unknown
 from qkv.inspection.attribution import is_sum
 from qkv.tasks import find_task
 from qkv.tasks.text import TextTask
@@ -25,6 +25,7 @@ from qkv.views.sections.pairs import pair_attention, read_pair, read_source
 from qkv.views.sections.patching import patched, written
 from qkv.views.sections.vocabulary import Meanings, Nearby, in_context, near_token
 from qkv.views.viewer import Viewer, Words
+from qkv.words import many
 
 __all__ = ["ASKS", "Desk", "Question"]
 

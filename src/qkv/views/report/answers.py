@@ -1,17 +1,16 @@
 """The answers at the top of a page: what inspection reads out of the run, as payload, in its order of weight."""
 
-from pathlib import Path
-
 from qkv.inspection.answers.reading import Answer, read
+from qkv.inspection.stored_run import StoredRun
 from qkv.telemetry import Telemetry
 from qkv.views.payloads import AnswerNote, Evidence
 
 __all__ = ["answers_of"]
 
 
-def answers_of(folder: Path, telemetry: Telemetry | None) -> tuple[AnswerNote, ...]:
+def answers_of(run: StoredRun, telemetry: Telemetry | None) -> tuple[AnswerNote, ...]:
     """Every question that the run answers; none without telemetry, which all of them rest on."""
-    return tuple(_note(answer) for answer in read(folder, telemetry)) if telemetry else ()
+    return tuple(_note(answer) for answer in read(run, telemetry)) if telemetry else ()
 
 
 def _note(answer: Answer) -> AnswerNote:

@@ -1,20 +1,15 @@
-"""From a run folder to a payload: one function per section, each reading what is there and leaving out what is not.
+"""From what a run recorded to a payload: one function per section, each reading what is there, and nothing else.
 
 A section that cannot be filled is None and `Report.missing` says why in a sentence; nothing is estimated or filled in.
-Reads config.toml, manifest.json, telemetry.sqlite, tokenizer.json and the weights; runs no model (see `looking`).
+Reads telemetry and what `qkv.inspection.stored_run` read of the folder; runs no model.
 """
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from qkv.config import load_toml
-from qkv.errors import RunFolderError
-from qkv.folder.run_folder import RunFolder
-from qkv.folder.verified import check_file
 from qkv.inspection.answers.loss import NOTHING, followed
 from qkv.telemetry import RUN_ARM, Telemetry
 from qkv.views.payloads import Baseline, LossSection, SampleNote
@@ -23,10 +18,8 @@ __all__ = [
     "baselines",
     "counts_of",
     "loss_section",
-    "manifest_of",
     "samples",
     "seconds",
-    "settings_of",
     "sizes_of",
     "tokens_seen",
 ]
@@ -41,21 +34,6 @@ _MEANINGS = {
     "ngram": "the best of interpolated Kneser-Ney n-grams, orders 1 to 8",
     "xz": "the compressor xz, given the training text",
 }
-
-
-def settings_of(folder: Path) -> dict[str, Any]:
-    """The tables of config.toml; empty where there is none. Raises DamagedFileError where it was altered."""
-    path = folder / "config.toml"
-    check_file(path)
-    return load_toml(path) if path.is_file() else {}
-
-
-def manifest_of(folder: Path) -> dict[str, Any]:
-    """manifest.json; empty where there is none that can be trusted."""
-    try:
-        return RunFolder(folder).read_manifest()
-    except RunFolderError:
-        return {}
 
 
 def sizes_of(settings: Mapping[str, Any]) -> dict[str, int]:

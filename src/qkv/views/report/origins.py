@@ -13,6 +13,7 @@ from qkv.folder.run_folder import FINAL_FILES
 from qkv.tasks import find_task
 from qkv.telemetry import RUN_ARM, Telemetry
 from qkv.views.payloads import Fact, FileNote, Made
+from qkv.words import plural
 
 __all__ = ["head_facts", "machine_words", "made_section"]
 
@@ -24,7 +25,7 @@ def machine_words(settings: Mapping[str, Any], manifest: Mapping[str, Any]) -> s
     machine = settings.get("machine", {})
     threads, cpu = machine.get("threads"), manifest.get("cpu")
     words = [
-        f"{threads} thread{'s' if threads != 1 else ''}" if threads and machine.get("device", "cpu") == "cpu" else "",
+        f"{threads} {plural(threads, 'thread')}" if threads and machine.get("device", "cpu") == "cpu" else "",
         "" if machine.get("device", "cpu") == "cpu" else str(machine["device"]),
         str(machine.get("precision", "")),
         str(cpu or ""),

@@ -15,14 +15,15 @@ import numpy as np
 from torch import Tensor
 
 from qkv.errors import QkvError, UserError
-from qkv.folder.run_folder import RunFolder
 from qkv.inspection.answers.answer import unit_of
 from qkv.inspection.answers.loss import among
+from qkv.inspection.stored_run import StoredRun
+from qkv.jsontypes import JsonObject
 from qkv.models.layout import RopeScaling
 from qkv.models.positions import Rotary
-from qkv.tasks import Task, find_task
+from qkv.tasks import Task
 from qkv.telemetry import Memory, Telemetry, damage
-from qkv.tokenizers.tokenizer import Tokenizer, load_tokenizer
+from qkv.tokenizers.tokenizer import Tokenizer
 from qkv.views.payloads import (
     AttentionText,
     ForwardText,
@@ -75,14 +76,15 @@ class Sections:
 
     def __init__(
         self,
-        folder: Path,
+        run: Path | StoredRun,
         texts: Sequence[str] = (),
         viewer: Viewer | None = None,
         memory: Memory | None = None,
     ) -> None:
-        self.folder, self._texts, self._viewer = folder, texts, viewer
+        self.stored, self._texts, self._viewer = StoredRun.of(run), texts, viewer
+        self.folder = self.stored.path
         try:
-            self.telemetry: Telemetry | None = Telemetry(folder / "telemetry.sqlite", memory)
+            self.telemetry: Telemetry | None = Telemetry(self.stored.folder.telemetry, memory)
         except QkvError:
             self.telemetry = None
 
@@ -95,23 +97,20 @@ class Sections:
         if self.telemetry is not None:
             self.telemetry.close()
 
-    @cached_property
-    def settings(self) -> dict[str, Any]:
+    @property
+    def settings(self) -> JsonObject:
         """The tables of config.toml."""
-        return collect.settings_of(self.folder)
+        return self.stored.settings
 
-    @cached_property
-    def manifest(self) -> dict[str, Any]:
+    @property
+    def manifest(self) -> JsonObject:
         """manifest.json."""
-        return collect.manifest_of(self.folder)
+        return self.stored.manifest
 
-    @cached_property
+    @property
     def tokenizer(self) -> Tokenizer | None:
         """The run's own, where it can be read."""
-        try:
-            return load_tokenizer(self.folder / "tokenizer.json")
-        except QkvError:
-            return None
+        return self.stored.tokenizer
 
     @cached_property
     def snapshots(self) -> Snapshots:
@@ -131,7 +130,7 @@ class Sections:
 
     @property
     def _is_finished(self) -> bool:
-        return RunFolder(self.folder).is_finished
+        return self.stored.folder.is_finished
 
     @property
     def n_steps(self) -> int | None:
@@ -150,10 +149,10 @@ class Sections:
         """Where that stands among the baselines, in words."""
         return among(self.task, self.manifest["summary"]) if self.metric else ""
 
-    @cached_property
+    @property
     def task(self) -> Task:
         """What it was trained to do."""
-        return find_task(self.settings.get("task", "causal"))
+        return self.stored.task
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -205,7 +204,7 @@ class Sections:
         texts = texts_to_show(self._texts, self.samples())
         exhibits = exhibits_of(self.telemetry) if self.task.reads == "images" and not texts else []
         try:
-            viewer = self._viewer or Viewer(self.folder, self.n_steps)
+            viewer = self._viewer or Viewer(self.stored, self.n_steps)
             if not viewer.has_code:
                 viewer.reader()  # says why
             if not texts and not exhibits:
@@ -225,7 +224,7 @@ class Sections:
         if not texts or self.tokenizer is None:
             return None
         try:
-            viewer = self._viewer or Viewer(self.folder, self.n_steps)
+            viewer = self._viewer or Viewer(self.stored, self.n_steps)
             layers = layers_that_fit(viewer, LONGEST_CARRIED)
             return forward(viewer, texts[0][1], None, layers=layers, longest=LONGEST_CARRIED)
         except QkvError:  # what the attention section says of it holds here too
@@ -238,7 +237,7 @@ class Sections:
         tokens = [self.tokenizer.token(i) for i in range(self.tokenizer.d_vocab)]
         specials = sorted(self.facts.get("special_tokens", {}).values())
         try:
-            viewer = self._viewer or Viewer(self.folder, self.n_steps)
+            viewer = self._viewer or Viewer(self.stored, self.n_steps)
             viewer.reader()
         except QkvError:
             viewer = None
@@ -301,7 +300,7 @@ class Sections:
         return Report(
             host=host,
             run=self.run(loss),
-            answers=answers_of(self.folder, self.telemetry),
+            answers=answers_of(self.stored, self.telemetry),
             made=origins.made_section(self.folder, self.manifest, self.telemetry, self.n_steps),
             loss=loss,
             samples=self.samples(),
@@ -322,7 +321,7 @@ class Sections:
     @cached_property
     def damaged(self) -> tuple[str, ...]:
         """A sentence for each file of the run that is not what was written."""
-        found = [one.sentence for one in damage(RunFolder(self.folder))]
+        found = [one.sentence for one in damage(self.stored.folder)]
         return tuple(dict.fromkeys([*found, *self.snapshots.damaged]))
 
     @property

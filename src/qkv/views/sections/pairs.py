@@ -13,12 +13,13 @@ import torch
 from torch import Tensor
 
 from qkv.data.pairs import ARROW, encode_lines, end_of, line_of, start_of
-from qkv.errors import UserError, many
+from qkv.errors import UserError
 from qkv.tasks import PredictOptions
 from qkv.tasks.translate import Translate
 from qkv.views.payloads import AttentionText
 from qkv.views.sections.heads import attention_text
 from qkv.views.viewer import LONGEST_TEXT, Viewer, Words
+from qkv.words import many
 
 __all__ = ["Pair", "n_maps", "pair_attention", "read_pair", "read_source"]
 

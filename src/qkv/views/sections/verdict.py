@@ -1,6 +1,7 @@
 """One line on how good a run is: its loss among the baselines, in words that claim no more than the numbers."""
 
 from qkv.views.payloads import Baseline, LossSection
+from qkv.words import listed, many
 
 __all__ = ["verdict"]
 
@@ -22,7 +23,7 @@ def verdict(loss: LossSection | None, what: str, steps: int | None, metric: str 
     `what` is what the model predicts, in words such as "the next word of text"; `metric` what its task is judged by,
     such as "accuracy 0.84", and `among` where that stands among the baselines; without it they are named with nats.
     """
-    trained = f"After {steps:,} update{'s' * (steps != 1)}" if steps else "Before its first update"
+    trained = f"After {many(steps, 'update')}" if steps else "Before its first update"
     if loss is None or loss.best is None:
         return f"{trained} there is no validation loss to judge this run by."
     size = f"{loss.best:.3f} nats"
@@ -51,5 +52,4 @@ def _among(loss: float, lines: list[Baseline]) -> str:
 
 
 def _names(lines: list[Baseline]) -> str:
-    said = [f"{_WORDS.get(line.name, line.label)} ({line.nats:.3f})" for line in lines]
-    return said[0] if len(said) == 1 else f"{', '.join(said[:-1])} and {said[-1]}"
+    return listed([f"{_WORDS.get(line.name, line.label)} ({line.nats:.3f})" for line in lines])

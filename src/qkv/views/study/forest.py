@@ -11,9 +11,8 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Any
 
-from qkv.studies.engine.design import COUNTED
-from qkv.studies.verdict.sentences import amount
 from qkv.views.study.section import axes, values_of
+from qkv.words import COUNTED, amount, decimals
 
 __all__ = ["forest_svg"]
 
@@ -116,9 +115,7 @@ def _effect(row: Mapping[str, Any], y: float, x: Any, ends: tuple[float, float],
 
 
 def _signed(value: float, unit: str) -> str:
-    if unit in COUNTED:
-        return amount(value, unit=unit)
-    return f"{value:+.3f}" if value == 0 or abs(value) >= 0.001 else f"{value:+.1e}"
+    return amount(value, unit=unit) if unit in COUNTED else decimals(value, signed=True, least=0.001)
 
 
 def _ticks(low: float, high: float) -> list[float]:

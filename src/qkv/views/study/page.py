@@ -8,13 +8,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from qkv.errors import many
 from qkv.folder.run_folder import write_atomically
 from qkv.studies.counting import counting_words, yardstick
 from qkv.studies.engine.store import read_rows
 from qkv.views.payloads import Host
 from qkv.views.report.page import page_of
 from qkv.views.study.section import StudyPayload, accounts_table, as_shown, effort, number, study_section
+from qkv.words import many
 
 __all__ = ["answer_text", "as_shown", "effort", "expectations", "study_page", "write_study_page"]
 

@@ -15,13 +15,12 @@ from typing import Any
 
 import numpy as np
 
-from qkv.errors import MissingExtra, RunFolderError, many
+from qkv.errors import MissingExtra, RunFolderError
 from qkv.studies.counting import counting_words, yardstick
-from qkv.studies.engine.design import COUNTED
 from qkv.studies.engine.store import read_rows
-from qkv.studies.verdict.sentences import amount
 from qkv.studies.verdict.statistics import FEWEST_FLIPS, how_exact, t_interval
 from qkv.views.payloads import VERSION, Host
+from qkv.words import COUNTED, EN_DASH, amount, decimals, many, plural
 
 __all__ = [
     "StudyArm",
@@ -243,11 +242,9 @@ def as_shown(verdict: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def number(value: float | None, unit: str = "") -> str:
     """Three decimals, or two digits; whole numbers of a `COUNTED` unit; a dash for what is undefined."""
-    if value is None or not math.isfinite(value):
-        return "–"
-    if unit in COUNTED:
+    if unit in COUNTED and value is not None and math.isfinite(value):
         return amount(value, signed=False, unit=unit)
-    return f"{value:.3f}" if value == 0 or abs(value) >= 0.01 else f"{value:.1e}"
+    return decimals(value, least=0.01, undefined=EN_DASH, infinite=EN_DASH)
 
 
 def accounts_table(verdict: Mapping[str, Any]) -> list[tuple[str, ...]]:
@@ -276,7 +273,7 @@ def effort(verdict: Mapping[str, Any]) -> str:
     made = f"{many(verdict['trainings'], 'training')}"
     if "budget_minutes" in verdict:
         minutes = verdict["budget_minutes"]
-        budget = f"budget of the last call {minutes:g} minute{'s' * (minutes != 1)}"
+        budget = f"budget of the last call {minutes:g} {plural(minutes, 'minute')}"
         made += f" (about {verdict['planned_trainings']:,} planned; {budget})"
     rule = verdict.get("intervals", how_exact(2))
     few = rule == how_exact(FEWEST_FLIPS) and any(1 < row.get("n", 0) < FEWEST_FLIPS for row in verdict["contrasts"])
@@ -444,7 +441,7 @@ def _unfinished(folder: Path, rows: Sequence[Mapping[str, Any]]) -> StudySection
         runs=_runs(rows),
         effort="",
         accounts=(),
-        missing=f"No verdict yet: {done} training{'s' * (done != 1)} made so far, of {len(design['arms'])} arms in "
+        missing=f"No verdict yet: {done} {plural(done, 'training')} made so far, of {len(design['arms'])} arms in "
         f"{design['replicates']} replicates and the learning rates they are tuned over.",
     )
 
