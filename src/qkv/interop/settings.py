@@ -77,11 +77,6 @@ class Reading:
         value = json.dumps(self.given.get(key))
         return SourceError(f"{self.path}: {key} is {value[:80]}; {expected}")
 
-    def refuse_unequal(self, key: str, other: str, value: object) -> SourceError:
-        """The error for a key that should say what another one says."""
-        said = f"{value:g}" if isinstance(value, float) else json.dumps(value)
-        return self.refuse(key, f"qkv reads it equal to {other}, which is {said}")
-
     def number(
         self,
         key: str,
@@ -150,12 +145,11 @@ class Setting:
 
     def read(self, reading: Reading) -> None:
         ours = self._ours(reading, self.key)
-        for key in self.same:
-            if self._ours(reading, key) != ours:
-                raise reading.refuse_unequal(key, self.key, ours)
-        for key in self.again:
-            if reading.given.get(key) not in (None, ours):
-                raise reading.refuse_unequal(key, self.key, ours)
+        others = {key: self._ours(reading, key) for key in self.same}
+        others |= {key: reading.given[key] for key in self.again if reading.given.get(key) is not None}
+        for key, other in others.items():
+            if other != ours:
+                raise reading.refuse(key, f"qkv has one value for both, and {self.key} is {json.dumps(ours)}")
         reading.values[self.path] = ours
 
     def _ours(self, reading: Reading, key: str) -> object:
@@ -377,7 +371,7 @@ class Rope:
         reading.values |= {"layout.rope_base": base, "layout.rope_share": share}
         for again, name, value in zip(self.again, self.keys, (base, share), strict=False):
             if reading.number(again, value) != value:
-                raise reading.refuse_unequal(again, name, value)
+                raise reading.refuse(again, f"qkv reads it equal to {name}, which is {value:g}")
         if kind != "default":
             reading.values["layout.rope_scaling"] = rope.scaling(kind)
 
