@@ -27,7 +27,7 @@ from qkv.studies.verdict.judging import findings
 from qkv.studies.verdict.power import detectable
 from qkv.studies.verdict.sentences import verdict_file
 from qkv.studies.verdict.statistics import scipy
-from qkv.training.interrupt import StopSignals
+from qkv.training.session import StopSignals
 
 __all__ = ["Made", "Told", "run_study"]
 
