@@ -384,11 +384,11 @@ def test_a_stopped_run_goes_on_to_the_same_bytes(small_pairs, tmp_path):
     subprocess.run([*base, source, *how, "--set", sizes, "--out", str(tmp_path / "whole")], check=True)
     killing = (
         "import os, qkv.training.loop as loop\n"
-        "save, n = loop._Training.save, []\n"
-        "def saved(self):\n"
-        "    save(self); self.checkpoints.wait()\n"
-        "    self.state.step >= 8 and os._exit(9)\n"
-        "loop._Training.save = saved\n"
+        "save, n = loop.save, []\n"
+        "def saved(session):\n"
+        "    save(session); session.checkpoints.wait()\n"
+        "    session.state.step >= 8 and os._exit(9)\n"
+        "loop.save = saved\n"
         "from qkv.cli import main\n"
         f"main({['train', source, *how, '--set', sizes, '--out', str(tmp_path / 'cut')]!r})\n"
     )

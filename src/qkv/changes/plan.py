@@ -233,10 +233,16 @@ class Plan:
         names = [name for stack in stacks for name in stack.activation_names()]
         if not names:
             raise ChangeError(f"{change}: this model names no activations")
-        for selector in [*(term.text for term in parse_selector(change.selector)), change.selector]:
-            made = [select_activations(selector, stack.activation_names(), stack.sizes) for stack in stacks]
-            if not any(made):
+
+        def selected(selector: str) -> list[dict[str, frozenset[int] | None]]:
+            found = [select_activations(selector, stack.activation_names(), stack.sizes) for stack in stacks]
+            if not any(found):
                 raise self._no_activation(change, selector, names)
+            return found
+
+        for term in parse_selector(change.selector):  # each must find something by itself
+            selected(term.text)
+        made = selected(change.selector)
         stopped = all(self._stopped(change, stack, found) for stack, found in zip(stacks, made, strict=True))
         if stopped and change.start >= self._resumed_at:
             raise ChangeError(f"{change} has no effect: no gradient passes there already")

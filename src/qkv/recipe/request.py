@@ -354,7 +354,7 @@ def _model(
     pinned = dict(task.model_sizes(data)) | {
         name: int(value) for name, value in _settings_of(request, "model.sizes").items() if str(value).isdecimal()
     }
-    scale = dataclasses.replace(scale, n_ctx=task.longest(data) or scale.n_ctx)
+    scale = dataclasses.replace(scale, n_ctx=task.needed_positions(data) or scale.n_ctx)
     d_vocab, patches = pinned.get("d_vocab", 0), task.patches(data)
     model = model_config(preset, task.model_kind, d_vocab, scale, pinned, classes, patches)
     if not request.parameters:

@@ -17,12 +17,13 @@ import functools
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from qkv import native
+from qkv.jsontypes import JsonObject
 from qkv.kernels import elementwise
 from qkv.kernels.attention_products import LONGEST_COMPILED
 from qkv.kernels.elementwise import ANY_SIZE, Compiled, Kernels
@@ -79,7 +80,7 @@ def choice(dtype: torch.dtype) -> Choice | None:
     return Choice(bool(found["native"]), Kernels(**found["kernels"]))
 
 
-def _as_kept(found: Choice) -> dict[str, Any]:
+def _as_kept(found: Choice) -> JsonObject:
     return {"native": found.native, "kernels": dataclasses.asdict(found.kernels)}
 
 
@@ -166,7 +167,7 @@ def _seconds(make: Make, times: int) -> float:
 # what is timed
 
 
-def _sides(kind: Callable[..., Make], ours: Compiled, theirs: Compiled, size: int, *how: Any) -> tuple[Make, Make]:
+def _sides(kind: Callable[..., Make], ours: Compiled, theirs: Compiled, size: int, *how: object) -> tuple[Make, Make]:
     return kind(ours, size, *how), kind(theirs, size, *how)
 
 

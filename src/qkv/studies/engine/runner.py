@@ -28,6 +28,7 @@ from qkv.studies.verdict.power import detectable
 from qkv.studies.verdict.sentences import verdict_file
 from qkv.studies.verdict.statistics import scipy
 from qkv.training.interrupt import StopSignals
+from qkv.training.session import StopSignals
 from qkv.words import many, plural
 
 __all__ = ["Made", "Told", "run_study"]
