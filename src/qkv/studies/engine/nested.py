@@ -10,9 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from qkv.studies.engine.design import Arm, Design, Grid, Text, Trial, cost
+from qkv.studies.engine.design import Arm, Design, Grid, Text, Trial
 from qkv.studies.engine.tuning import pending, report_key
 from qkv.studies.verdict.statistics import judge
+from qkv.studies.vocabulary import cost
 
 __all__ = ["inner_design", "inner_study"]
 
