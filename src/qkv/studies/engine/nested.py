@@ -6,7 +6,6 @@ replicate by the same code that tunes every study, so whatever tuning does to ve
 """
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -27,7 +26,7 @@ _PLANTED = Arm(name="planted", what="a source of higher entropy", text="planted"
 
 def inner_design(trial: Trial) -> Design:
     """The little studies of a trial as one design: `noise` and `planted` in its text are those of the two sources."""
-    s: dict[str, Any] = dict(trial.text.settings)
+    s = dict(trial.text.settings)
     chain = {name: s[name] for name in ("states", "sharpness", "tokens", "val_tokens")}
     texts = tuple(
         (name, Text(stream="markov", settings=tuple((chain | {"noise": s[key]}).items())))
