@@ -10,10 +10,11 @@ from qkv.errors import SourceError
 from qkv.studies.engine.assembly import software
 from qkv.studies.engine.design import Arm, Contrast, Design, Grid, Scale, Text
 from qkv.studies.synthetic import streams
+from qkv.studies.verdict.comparison import Comparison
 from qkv.studies.verdict.judging import Derive, Findings
 from qkv.studies.vocabulary import ANSWERS
 
-__all__ = ["Accounts", "Ask", "Plain", "Question", "make_design", "quick_or_full"]
+__all__ = ["Accounts", "Ask", "Claim", "Plain", "Question", "by_verdict", "make_design", "quick_or_full"]
 
 QUICK_MINUTES, FULL_MINUTES = 3.0, 150.0
 """Wall time of a study on two cores, by design."""
@@ -78,6 +79,40 @@ class Plain:
     equivalent: str
     unresolved: str
     """Open, or left out for want of a model that learned what it is about."""
+
+
+def by_verdict(
+    result: Comparison, *, unresolved: str, equivalent: str, above: str, below: str, small: str = "", **parts: str
+) -> str:
+    """Words by how an effect came out, parts put in; `{small}` in those of a difference says that it is trivial."""
+    words = {"unresolved": unresolved, "equivalent": equivalent}.get(result.verdict)
+    words = words or (above if (result.effect or 0.0) > 0 else below)
+    return words.format(small=small if result.verdict == "differs but trivially" else "", **parts)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claim:
+    """The answer in words, without the scale, by how the main effect comes out; they end before its number.
+
+    `{small}` and `{beside}` stand for the two below, `{ends}` for what the number is of.
+    """
+
+    unresolved: str
+    equivalent: str
+    above: str
+    below: str
+    ends: str = ""
+    small: str = ", by less than would matter"
+    """Said of a difference that is a trivial one."""
+    beside: Callable[[Findings], str] = lambda findings: ""
+    """What other effects say, in brackets."""
+
+    def __call__(self, findings: Findings) -> str:
+        """The words for what was found."""
+        return by_verdict(
+            findings.primary.result, unresolved=self.unresolved, equivalent=self.equivalent, above=self.above,
+            below=self.below, small=self.small, ends=self.ends, beside=self.beside(findings),
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)

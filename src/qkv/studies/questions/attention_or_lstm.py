@@ -23,7 +23,7 @@ from qkv.models.counting import n_parameters, with_parameters
 from qkv.models.layout import ModelConfig, Sizes
 from qkv.presets import find as find_preset
 from qkv.studies.engine.design import Arm, Contrast, Design, Pairs, Scale, Text
-from qkv.studies.question import Ask, Plain, Question, make_design, quick_or_full
+from qkv.studies.question import Ask, Plain, Question, by_verdict, make_design, quick_or_full
 from qkv.studies.verdict.judging import Findings
 from qkv.studies.vocabulary import (
     FULL,
@@ -228,18 +228,20 @@ def _full(ask: Ask) -> Design:
 
 
 def _claim(findings: Findings) -> str:
-    verdict, effect = findings.primary.result.verdict, findings.primary.result.effect or 0.0
-    difference = "the LSTM's loss less that of attention is"
-    numbers, rest = _numbers(findings), _of_context(findings)
-    if verdict == "unresolved":
-        what = f"Whether attention or an LSTM of as many parameters{numbers} does better"
-        return f"{what} is not settled by this run{rest}; {difference}"
-    if verdict == "equivalent":
-        return f"Attention and an LSTM of as many parameters{numbers} do equally well{rest}: {difference}"
-    small = ", by less than would matter" if verdict == "differs but trivially" else ""
-    if effect > 0:
-        return f"Attention does better than an LSTM of as many parameters{numbers}{small}{rest}: {difference}"
-    return f"An LSTM does better than attention with as many parameters{numbers}{small}{rest}: {difference}"
+    return by_verdict(
+        findings.primary.result,
+        unresolved=(
+            "Whether attention or an LSTM of as many parameters{numbers} does better is not settled by this run{rest};"
+            " {ends}"
+        ),
+        equivalent="Attention and an LSTM of as many parameters{numbers} do equally well{rest}: {ends}",
+        above="Attention does better than an LSTM of as many parameters{numbers}{small}{rest}: {ends}",
+        below="An LSTM does better than attention with as many parameters{numbers}{small}{rest}: {ends}",
+        small=", by less than would matter",
+        numbers=_numbers(findings),
+        rest=_of_context(findings),
+        ends="the LSTM's loss less that of attention is",
+    )
 
 
 def _numbers(findings: Findings) -> str:
@@ -250,14 +252,14 @@ def _numbers(findings: Findings) -> str:
 
 def _of_context(findings: Findings) -> str:
     """Which of the two gains more from context within a window."""
-    result = findings.effect("gain from context").told
-    if result.verdict == "unresolved":
-        return " (which of them gains more from context is open)"
-    if result.verdict == "equivalent":
-        return " (and they gain as much from context)"
-    little = "a little " if result.verdict == "differs but trivially" else ""
-    one = "attention" if (result.effect or 0.0) > 0 else "the LSTM"
-    return f" ({one} gains {little}more from context)"
+    return by_verdict(
+        findings.effect("gain from context").told,
+        unresolved=" (which of them gains more from context is open)",
+        equivalent=" (and they gain as much from context)",
+        above=" (attention gains {small}more from context)",
+        below=" (the LSTM gains {small}more from context)",
+        small="a little ",
+    )
 
 
 QUESTION = Question(

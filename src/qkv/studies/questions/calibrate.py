@@ -12,9 +12,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from qkv.studies.engine.design import Contrast, Design, Scale, Text
-from qkv.studies.question import Ask, Plain, Question, make_design
+from qkv.studies.question import Ask, Claim, Plain, Question, make_design
 from qkv.studies.synthetic import streams
-from qkv.studies.verdict.judging import Findings
 from qkv.studies.verdict.statistics import interval, t_test, tost
 from qkv.studies.vocabulary import arm, level
 
@@ -120,20 +119,6 @@ def _values(rows: Sequence[Mapping[str, float]], name: str) -> np.ndarray:
     return np.array([[[row[f"{s} {name} {i}"] for i in range(INNER)] for s in range(BLOCK)] for row in rows])
 
 
-def _claim(findings: Findings) -> str:
-    verdict, effect = findings.primary.result.verdict, findings.primary.result.effect or 0.0
-    if verdict == "equivalent":
-        return "Studies find effects where there are none as seldom as promised: rate less the promised 5 %"
-    if verdict == "unresolved":
-        return (
-            "Whether studies keep the promised 5 % of false positives is not settled by so few little studies: rate"
-            " less 5 %"
-        )
-    small = ", though by less than would matter" if verdict == "differs but trivially" else ""
-    way = "more rarely" if effect < 0 else "more often"
-    return f"Studies find effects where there are none {way} than promised{small}: rate less the promised 5 %"
-
-
 QUESTION = Question(
     name="calibrate",
     asks="Can these verdicts be trusted?",
@@ -167,6 +152,16 @@ QUESTION = Question(
         " the seed differ too."
     ),
     design=_design,
-    claim=_claim,
+    claim=Claim(
+        unresolved=(
+            "Whether studies keep the promised 5 % of false positives is not settled by so few little studies: rate"
+            " less 5 %"
+        ),
+        equivalent="Studies find effects where there are none as seldom as promised: {ends}",
+        above="Studies find effects where there are none more often than promised{small}: {ends}",
+        below="Studies find effects where there are none more rarely than promised{small}: {ends}",
+        ends="rate less the promised 5 %",
+        small=", though by less than would matter",
+    ),
     derive=derive,
 )

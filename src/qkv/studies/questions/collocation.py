@@ -19,7 +19,7 @@ import dataclasses
 from qkv.studies.engine.design import Arm, Contrast, Design, Text
 from qkv.studies.probes.collocations import FEWEST_FOURS, chosen
 from qkv.studies.probes.pairs import commonest_word
-from qkv.studies.question import Ask, Plain, Question, make_design, quick_or_full
+from qkv.studies.question import Ask, Claim, Plain, Question, make_design, quick_or_full
 from qkv.studies.verdict.judging import Findings
 from qkv.studies.verdict.sentences import amount
 from qkv.studies.vocabulary import AT_START, FULL, IN_DEMO, QUICK, Settings, arm, learned, level
@@ -224,24 +224,6 @@ def _full(ask: Ask) -> Design:
     )
 
 
-def _claim(findings: Findings) -> str:
-    verdict, effect = findings.primary.result.verdict, findings.primary.result.effect or 0.0
-    other = _of_sharing(findings)
-    if verdict == "unresolved":
-        return (
-            "Whether words that occur together get similar rows of W_E is not settled by this"
-            f" run{other}; occurring together alone changes their cosine by"
-        )
-    if verdict == "equivalent":
-        return (
-            f"Words that occur together do not become alike in W_E by that alone{other}: occurring"
-            " together changes their cosine by"
-        )
-    small = ", though by less than would matter" if verdict == "differs but trivially" else ""
-    way = "more alike" if effect > 0 else "less alike"
-    return f"Occurring together makes two words {way} in W_E{small}{other}: it changes their cosine by"
-
-
 def _of_sharing(findings: Findings) -> str:
     """What sharing contexts does in made sentences, and in pairs of the text, in brackets; empty where that is open."""
     made, own = (findings.there(f"shared -> cos(e, e) ({arm})") for arm in ("causal", "own text"))
@@ -333,6 +315,19 @@ QUESTION = Question(
         " and that of other tokens 0.15, in root-mean-square dot products."
     ),
     design=quick_or_full(_quick, _full),
-    claim=_claim,
+    claim=Claim(
+        unresolved=(
+            "Whether words that occur together get similar rows of W_E is not settled by this run{beside}; occurring"
+            " together alone changes their cosine by"
+        ),
+        equivalent=(
+            "Words that occur together do not become alike in W_E by that alone{beside}: occurring together changes"
+            " their cosine by"
+        ),
+        above="Occurring together makes two words more alike in W_E{small}{beside}: it changes their cosine by",
+        below="Occurring together makes two words less alike in W_E{small}{beside}: it changes their cosine by",
+        small=", though by less than would matter",
+        beside=_of_sharing,
+    ),
     counted=_counted,
 )

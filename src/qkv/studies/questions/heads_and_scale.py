@@ -10,7 +10,7 @@ of rows and the share of them that one key takes whole, at the start and at the 
 import dataclasses
 
 from qkv.studies.engine.design import Arm, Contrast, Design, Pairs, Text
-from qkv.studies.question import Ask, Plain, Question, make_design, quick_or_full
+from qkv.studies.question import Ask, Claim, Plain, Question, by_verdict, make_design, quick_or_full
 from qkv.studies.verdict.judging import Findings
 from qkv.studies.vocabulary import (
     AT_START,
@@ -177,31 +177,17 @@ def _full(ask: Ask) -> Design:
     )  # fmt: skip
 
 
-def _claim(findings: Findings) -> str:
-    verdict, effect = findings.primary.result.verdict, findings.primary.result.effect or 0.0
-    difference = "with one head instead of four the loss changes by"
-    rest = _of_scale(findings)
-    if verdict == "unresolved":
-        return f"Whether several heads beat one is not settled by this run{rest}; {difference}"
-    if verdict == "equivalent":
-        return f"One head as wide as the model does as well as four{rest}: {difference}"
-    small = ", by less than would matter" if verdict == "differs but trivially" else ""
-    if effect > 0:
-        return f"Several heads beat one{small}{rest}: {difference}"
-    return f"One head as wide as the model beats four{small}{rest}: {difference}"
-
-
 def _of_scale(findings: Findings) -> str:
     """What leaving the division out costs where q and k start with unit variance, each at its own rate."""
-    result = findings.effect(f"{_GLOROT_ONE}, undivided - {_GLOROT_ONE}").told
-    where = "where q and k start with unit variance"
-    if result.verdict == "unresolved":
-        return f" (what not dividing scores by sqrt(d_head) does {where} is open)"
-    if result.verdict == "equivalent":
-        return f" (not dividing scores by sqrt(d_head) does no harm {where}, with a rate of its own)"
-    little = "a little " if result.verdict == "differs but trivially" else ""
-    way = "harm" if (result.effect or 0.0) > 0 else "good"
-    return f" (not dividing scores by sqrt(d_head) does {little}{way} {where}, with a rate of its own)"
+    return by_verdict(
+        findings.effect(f"{_GLOROT_ONE}, undivided - {_GLOROT_ONE}").told,
+        unresolved=" (what not dividing scores by sqrt(d_head) does {where} is open)",
+        equivalent=" (not dividing scores by sqrt(d_head) does no harm {where}, with a rate of its own)",
+        above=" (not dividing scores by sqrt(d_head) does {small}harm {where}, with a rate of its own)",
+        below=" (not dividing scores by sqrt(d_head) does {small}good {where}, with a rate of its own)",
+        small="a little ",
+        where="where q and k start with unit variance",
+    )
 
 
 QUESTION = Question(
@@ -251,5 +237,12 @@ QUESTION = Question(
         " rate of its own makes good for much; the rows below tell the two starts apart."
     ),
     design=quick_or_full(_quick, _full),
-    claim=_claim,
+    claim=Claim(
+        unresolved="Whether several heads beat one is not settled by this run{beside}; {ends}",
+        equivalent="One head as wide as the model does as well as four{beside}: {ends}",
+        above="Several heads beat one{small}{beside}: {ends}",
+        below="One head as wide as the model beats four{small}{beside}: {ends}",
+        ends="with one head instead of four the loss changes by",
+        beside=_of_scale,
+    ),
 )

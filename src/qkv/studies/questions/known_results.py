@@ -10,7 +10,7 @@ or turns the other way, it says so with what it could have seen.
 import dataclasses
 
 from qkv.studies.engine.design import Arm, Contrast, Design, Text
-from qkv.studies.question import Ask, Plain, Question, make_design
+from qkv.studies.question import Ask, Plain, Question, by_verdict, make_design
 from qkv.studies.questions.only_embeddings import ADDED, addition
 from qkv.studies.verdict.comparison import Comparison
 from qkv.studies.verdict.judging import Findings
@@ -165,13 +165,16 @@ def _claim(findings: Findings) -> str:
 
 def _of_positions(result: Comparison) -> str:
     """What the primary row says."""
-    if result.verdict == "unresolved":
-        return "whether having no positions costs a masked model more than a causal one is not settled by this run"
-    if result.verdict == "equivalent":
-        return "having no positions costs a masked model as much as a causal one"
-    small = ", though by less than would matter" if result.verdict == "differs but trivially" else ""
-    way = "more" if (result.effect or 0.0) > 0 else "less"
-    return f"having no positions costs a masked model {way} than a causal one{small}"
+    return by_verdict(
+        result,
+        unresolved=(
+            "whether having no positions costs a masked model more than a causal one is not settled by this run"
+        ),
+        equivalent="having no positions costs a masked model as much as a causal one",
+        above="having no positions costs a masked model more than a causal one{small}",
+        below="having no positions costs a masked model less than a causal one{small}",
+        small=", though by less than would matter",
+    )
 
 
 QUESTION = Question(

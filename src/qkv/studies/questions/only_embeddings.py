@@ -8,7 +8,7 @@ recall, which no table alone can do, and on addition modulo 97, of which a tenth
 import dataclasses
 
 from qkv.studies.engine.design import Arm, Contrast, Design, Pairs, Text
-from qkv.studies.question import Ask, Plain, Question, make_design, quick_or_full
+from qkv.studies.question import Ask, Plain, Question, by_verdict, make_design, quick_or_full
 from qkv.studies.verdict.judging import Findings
 from qkv.studies.vocabulary import (
     FULL,
@@ -122,16 +122,15 @@ def _full(ask: Ask) -> Design:
 
 
 def _claim(findings: Findings) -> str:
-    verdict, effect = findings.primary.result.verdict, findings.primary.result.effect or 0.0
-    what = f"training only the tables and norms over a random frozen body{_sums(findings)}"
-    if verdict == "unresolved":
-        return f"What {what} costs is not settled by this run; the loss changes by"
-    if verdict == "equivalent":
-        return f"Nothing that matters is lost by {what}; the loss changes by"
-    small = ", less than would matter" if verdict == "differs but trivially" else ""
-    if effect < 0:
-        return f"A model learns by {what}, and better than with everything trained{small}, so that the loss changes by"
-    return f"A model learns by {what}, but not as well{small}, which costs"
+    return by_verdict(
+        findings.primary.result,
+        unresolved="What {what} costs is not settled by this run; the loss changes by",
+        equivalent="Nothing that matters is lost by {what}; the loss changes by",
+        above="A model learns by {what}, but not as well{small}, which costs",
+        below="A model learns by {what}, and better than with everything trained{small}, so that the loss changes by",
+        small=", less than would matter",
+        what=f"training only the tables and norms over a random frozen body{_sums(findings)}",
+    )
 
 
 def _sums(findings: Findings) -> str:

@@ -11,7 +11,7 @@ only the frequencies of tokens are known, whatever its positions, and in short t
 """
 
 from qkv.studies.engine.design import Arm, Contrast, Design, Pairs, Text
-from qkv.studies.question import Accounts, Ask, Plain, Question, make_design, quick_or_full
+from qkv.studies.question import Accounts, Ask, Claim, Plain, Question, by_verdict, make_design, quick_or_full
 from qkv.studies.verdict.judging import Findings
 from qkv.studies.verdict.sentences import amount
 from qkv.studies.vocabulary import AT_START, FULL, GLOROT, QUICK, Settings, arm, cost, difference_of_costs, level
@@ -148,46 +148,38 @@ def _full(ask: Ask) -> Design:
     )  # fmt: skip
 
 
-def _claim(findings: Findings) -> str:
-    verdict, effect = findings.primary.result.verdict, findings.primary.result.effect or 0.0
-    difference = "without them the loss of a causal model changes by"
-    rest = f" ({'; '.join([*(_of_kind(findings, kind) for kind in _KINDS[1:]), _of_masked(findings)])})"
-    if verdict == "unresolved":
-        return (
-            f"Whether a causal model is the better for rotary positions is not settled by this run{rest}; {difference}"
-        )
-    if verdict == "equivalent":
-        return f"A causal model does as well without positions as with rotary ones{rest}: {difference}"
-    small = ", by less than would matter" if verdict == "differs but trivially" else ""
-    if effect > 0:
-        return f"A causal model is better with rotary positions than without{small}{rest}: {difference}"
-    return f"A causal model is better without positions than with rotary ones{small}{rest}: {difference}"
-
-
 def _of_kind(findings: Findings, kind: str) -> str:
     """How a causal model with positions of another kind does beside one without."""
     result = findings.effect(f"causal, none - causal, {kind}").told
-    if result.verdict == "equivalent":
-        return f"with {kind} ones as well as without"
-    if result.verdict == "unresolved":
-        return f"whether {kind} ones help is open"
-    little = "a little " if result.verdict == "differs but trivially" else ""
-    way = "better" if (result.effect or 0.0) > 0 else "worse"
-    return f"with {kind} ones {little}{way} than without, by {amount(abs(result.effect or 0.0), False)} nats"
+    return by_verdict(
+        result,
+        unresolved="whether {kind} ones help is open",
+        equivalent="with {kind} ones as well as without",
+        above="with {kind} ones {small}better than without, by {size} nats",
+        below="with {kind} ones {small}worse than without, by {size} nats",
+        small="a little ",
+        kind=kind,
+        size=amount(abs(result.effect or 0.0), False),
+    )
 
 
 def _of_masked(findings: Findings) -> str:
     """What having none costs a model that sees both sides."""
     name = "masked, none - masked, "
     result = next(e for e in findings.effects if e.contrast.name.startswith(name)).told
-    if result.verdict == "unresolved":
-        return "what having none does to one that sees both sides is open"
-    if result.verdict == "equivalent":
-        return "one that sees both sides loses nothing by having none"
-    little = "a little " if result.verdict == "differs but trivially" else ""
-    if (result.effect or 0.0) < 0:
-        return f"one that sees both sides gains {little}by having none"
-    return f"having none sets one that sees both sides back by {little}{amount(result.effect, False)} nats"
+    return by_verdict(
+        result,
+        unresolved="what having none does to one that sees both sides is open",
+        equivalent="one that sees both sides loses nothing by having none",
+        above="having none sets one that sees both sides back by {small}{size} nats",
+        below="one that sees both sides gains {small}by having none",
+        small="a little ",
+        size=amount(result.effect, False),
+    )
+
+
+def _of_others(findings: Findings) -> str:
+    return f" ({'; '.join([*(_of_kind(findings, kind) for kind in _KINDS[1:]), _of_masked(findings)])})"
 
 
 QUESTION = Question(
@@ -246,5 +238,14 @@ QUESTION = Question(
         " third token sees three and the fourth sees four."
     ),
     design=quick_or_full(_quick, _full),
-    claim=_claim,
+    claim=Claim(
+        unresolved=(
+            "Whether a causal model is the better for rotary positions is not settled by this run{beside}; {ends}"
+        ),
+        equivalent="A causal model does as well without positions as with rotary ones{beside}: {ends}",
+        above="A causal model is better with rotary positions than without{small}{beside}: {ends}",
+        below="A causal model is better without positions than with rotary ones{small}{beside}: {ends}",
+        ends="without them the loss of a causal model changes by",
+        beside=_of_others,
+    ),
 )

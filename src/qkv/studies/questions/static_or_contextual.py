@@ -26,7 +26,7 @@ from qkv.folder.run_folder import sha256_of
 from qkv.studies.engine.design import Arm, Contrast, Design, Text
 from qkv.studies.probes.analogies import FEWEST_ASKED, FEWEST_WORDS, N_QUESTIONS, grouped, n_askable
 from qkv.studies.probes.contextual import MOST_TOKENS
-from qkv.studies.question import Ask, Plain, Question, make_design
+from qkv.studies.question import Ask, Claim, Plain, Question, make_design
 from qkv.studies.synthetic.streams import given
 from qkv.studies.verdict.judging import Findings, is_there
 from qkv.studies.vocabulary import (
@@ -288,19 +288,9 @@ def _design(ask: Ask) -> Design:
     )
 
 
-def _claim(findings: Findings) -> str:
-    verdict, effect = findings.primary.result.verdict, findings.primary.result.effect or 0.0
+def _beside(findings: Findings) -> str:
     beside = "; ".join(filter(None, (_like_the_table(findings), _control(findings))))
-    more = f"{beside and f' ({beside})'}{_unasked(findings)}{_unlearned(findings)}"
-    ends = "their mean cosine, less that of different words, changes by"
-    what = "vectors of one word in different contexts"
-    if verdict == "unresolved":
-        return f"Whether layers make {what} less alike is not settled by this run{more}; from bottom to top {ends}"
-    if verdict == "equivalent":
-        return f"From the bottom to the top of a causal model {what} stay as alike as they were{more}: {ends}"
-    small = ", though by less than would matter" if verdict == "differs but trivially" else ""
-    way = "more" if effect > 0 else "less"
-    return f"In a causal model {what} are {way} alike after the last layer than before the first{small}{more}: {ends}"
+    return f"{beside and f' ({beside})'}{_unasked(findings)}{_unlearned(findings)}"
 
 
 def _like_the_table(findings: Findings) -> str:
@@ -441,5 +431,25 @@ QUESTION = Question(
         " ([proof](proofs.md))."
     ),
     design=_design,
-    claim=_claim,
+    claim=Claim(
+        unresolved=(
+            "Whether layers make vectors of one word in different contexts less alike is not settled by this run"
+            "{beside}; from bottom to top {ends}"
+        ),
+        equivalent=(
+            "From the bottom to the top of a causal model vectors of one word in different contexts stay as alike as"
+            " they were{beside}: {ends}"
+        ),
+        above=(
+            "In a causal model vectors of one word in different contexts are more alike after the last layer than"
+            " before the first{small}{beside}: {ends}"
+        ),
+        below=(
+            "In a causal model vectors of one word in different contexts are less alike after the last layer than"
+            " before the first{small}{beside}: {ends}"
+        ),
+        ends="their mean cosine, less that of different words, changes by",
+        small=", though by less than would matter",
+        beside=_beside,
+    ),
 )

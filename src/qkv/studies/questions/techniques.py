@@ -11,7 +11,7 @@ import dataclasses
 from collections.abc import Mapping
 
 from qkv.studies.engine.design import Arm, Contrast, Design, Pairs, Scale
-from qkv.studies.question import Ask, Plain, Question, make_design
+from qkv.studies.question import Ask, Claim, Plain, Question, make_design
 from qkv.studies.verdict.judging import Findings
 from qkv.studies.verdict.sentences import amount
 from qkv.studies.vocabulary import QUICK, Settings, arm, cost
@@ -78,20 +78,6 @@ def _design(ask: Ask) -> Design:
     )
 
 
-def _claim(findings: Findings) -> str:
-    verdict, effect = findings.primary.result.verdict, findings.primary.result.effect or 0.0
-    more = _together(findings)
-    ends = "with AdamW in its place the loss changes by"
-    if verdict == "unresolved":
-        return f"Whether Muon is worth anything is not settled by this run{more}; {ends}"
-    if verdict == "equivalent":
-        return f"AdamW does as well as Muon where each has a rate of its own{more}: {ends}"
-    small = ", though by less than would matter" if verdict == "differs but trivially" else ""
-    if effect < 0:
-        return f"AdamW does better than Muon{small}{more}: {ends}"
-    return f"Muon makes a better model in as many updates{small}{more}: {ends}"
-
-
 def _together(findings: Findings) -> str:
     """What all techniques are worth together, in brackets; empty where that is not settled."""
     result = findings.effect("textbook - all").told
@@ -154,5 +140,13 @@ QUESTION = Question(
         " take over the rates of the small ones, which may not be their best."
     ),
     design=_design,
-    claim=_claim,
+    claim=Claim(
+        unresolved="Whether Muon is worth anything is not settled by this run{beside}; {ends}",
+        equivalent="AdamW does as well as Muon where each has a rate of its own{beside}: {ends}",
+        above="Muon makes a better model in as many updates{small}{beside}: {ends}",
+        below="AdamW does better than Muon{small}{beside}: {ends}",
+        ends="with AdamW in its place the loss changes by",
+        small=", though by less than would matter",
+        beside=_together,
+    ),
 )

@@ -8,7 +8,7 @@ beside the same model untrained.
 """
 
 from qkv.studies.engine.design import Arm, Contrast, Design, Text
-from qkv.studies.question import Ask, Plain, Question, make_design, quick_or_full
+from qkv.studies.question import Ask, Claim, Plain, Question, by_verdict, make_design, quick_or_full
 from qkv.studies.verdict.judging import Findings
 from qkv.studies.vocabulary import (
     ANSWERS,
@@ -140,29 +140,16 @@ def _full(ask: Ask) -> Design:
     )  # fmt: skip
 
 
-def _claim(findings: Findings) -> str:
-    verdict, effect = findings.primary.result.verdict, findings.primary.result.effect or 0.0
-    difference = "with one matrix as W_Q, W_K and W_V the loss changes by"
-    if verdict == "unresolved":
-        return f"Whether the three roles need three matrices is not settled by this run; {difference}"
-    if verdict == "equivalent":
-        return f"The three roles do not need three matrices here: {difference}"
-    small = ", by less than would matter" if verdict == "differs but trivially" else ""
-    if effect > 0:
-        return f"The three roles are served better by three matrices{small}{_parameters(findings)}: {difference}"
-    return f"One matrix serves in all three roles better than three do{small}{_parameters(findings)}: {difference}"
-
-
 def _parameters(findings: Findings) -> str:
     """Whether that is a matter of roles or of parameters, as the arm with as few of them says."""
-    result = findings.effect("Q = K = V - narrow").told
-    if result.verdict == "unresolved":
-        return " (whether that is a matter of parameters alone is open)"
-    if result.verdict == "equivalent":
-        return " (and three narrow ones with as few parameters do as well as the one)"
-    little = "a little " if result.verdict == "differs but trivially" else ""
-    way = "worse" if (result.effect or 0.0) > 0 else "better"
-    return f" (the one does {little}{way} than three narrow ones with as few parameters)"
+    return by_verdict(
+        findings.effect("Q = K = V - narrow").told,
+        unresolved=" (whether that is a matter of parameters alone is open)",
+        equivalent=" (and three narrow ones with as few parameters do as well as the one)",
+        above=" (the one does {small}worse than three narrow ones with as few parameters)",
+        below=" (the one does {small}better than three narrow ones with as few parameters)",
+        small="a little ",
+    )
 
 
 QUESTION = Question(
@@ -213,5 +200,12 @@ QUESTION = Question(
         " the softmax and the mask make of it. Whether that costs anything is no matter of principle."
     ),
     design=quick_or_full(_quick, _full),
-    claim=_claim,
+    claim=Claim(
+        unresolved="Whether the three roles need three matrices is not settled by this run; {ends}",
+        equivalent="The three roles do not need three matrices here: {ends}",
+        above="The three roles are served better by three matrices{small}{beside}: {ends}",
+        below="One matrix serves in all three roles better than three do{small}{beside}: {ends}",
+        ends="with one matrix as W_Q, W_K and W_V the loss changes by",
+        beside=_parameters,
+    ),
 )

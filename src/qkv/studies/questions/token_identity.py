@@ -15,7 +15,7 @@ import dataclasses
 
 from qkv.inspection.discriminant import MOST_CLASSES
 from qkv.studies.engine.design import Arm, Contrast, Design, Text
-from qkv.studies.question import Ask, Plain, Question, make_design
+from qkv.studies.question import Ask, Claim, Plain, Question, make_design
 from qkv.studies.verdict.judging import Findings
 from qkv.studies.vocabulary import (
     ANSWERS,
@@ -148,29 +148,8 @@ def _design(ask: Ask) -> Design:
     )
 
 
-def _claim(findings: Findings) -> str:
-    verdict, effect = findings.primary.result.verdict, findings.primary.result.effect or 0.0
-    more = f" ({_beyond_chance(findings)}{_by_nearest(findings)}{_of_masked(findings)})"
-    if verdict == "unresolved":
-        return (
-            "Whether a frequent token's identity is lost after the first layer of a causal model is not settled by this"
-            f" run{more}; the tokens that a linear probe names change from layer 0 to layer 1 by"
-        )
-    if verdict == "equivalent":
-        return (
-            f"A frequent token's identity is not lost after the first layer of a causal model{more}: the tokens that"
-            " a linear probe names change from layer 0 to layer 1 by"
-        )
-    small = ", less than would matter" if verdict == "differs but trivially" else ""
-    if effect > 0:
-        return (
-            f"After the first layer of a causal model a frequent token is easier to name than before it{small}{more}:"
-            " the tokens that a linear probe names change by"
-        )
-    return (
-        f"Some of a frequent token's identity is harder to name after the first layer of a causal model{small}{more}:"
-        " the tokens that a linear probe names change by"
-    )
+def _other_readers(findings: Findings) -> str:
+    return f" ({_beyond_chance(findings)}{_by_nearest(findings)}{_of_masked(findings)})"
 
 
 def _beyond_chance(findings: Findings) -> str:
@@ -277,5 +256,25 @@ QUESTION = Question(
         " training is not the cause."
     ),
     design=_design,
-    claim=_claim,
+    claim=Claim(
+        unresolved=(
+            "Whether a frequent token's identity is lost after the first layer of a causal model is not settled by this"
+            " run{beside}; {ends} from layer 0 to layer 1 by"
+        ),
+        equivalent=(
+            "A frequent token's identity is not lost after the first layer of a causal model{beside}: {ends} from layer"
+            " 0 to layer 1 by"
+        ),
+        above=(
+            "After the first layer of a causal model a frequent token is easier to name than before it{small}{beside}:"
+            " {ends} by"
+        ),
+        below=(
+            "Some of a frequent token's identity is harder to name after the first layer of a causal model{small}"
+            "{beside}: {ends} by"
+        ),
+        ends="the tokens that a linear probe names change",
+        small=", less than would matter",
+        beside=_other_readers,
+    ),
 )

@@ -30,7 +30,7 @@ from qkv.models.counting import n_parameters
 from qkv.studies.engine.assembly import config_of
 from qkv.studies.engine.design import Arm, Contrast, Design, Scale, Text
 from qkv.studies.probes.relatedness import AGAIN, UNTRAINED, compared
-from qkv.studies.question import Ask, Plain, Question, make_design, quick_or_full
+from qkv.studies.question import Ask, Claim, Plain, Question, by_verdict, make_design, quick_or_full
 from qkv.studies.verdict.judging import Findings
 from qkv.studies.verdict.sentences import amount
 from qkv.studies.vocabulary import AT_START, FULL, QUICK, Settings, arm, difference, learned
@@ -218,34 +218,24 @@ def _full(ask: Ask) -> Design:
     )
 
 
-def _claim(findings: Findings) -> str:
-    verdict, effect = findings.primary.result.verdict, findings.primary.result.effect or 0.0
-    difference = "its bits per byte less theirs are"
-    budget = "at equal compute (steps that take as many operations of training as those of characters)"
-    text = f" ({'; '.join(filter(None, [_of_equal_text(findings), _of_words(findings)]))})"
-    if verdict == "unresolved":
-        return (
-            f"Whether BPE or characters make the better model {budget} is not settled by this run{text}; {difference}"
-        )
-    budget = budget.capitalize()
-    if verdict == "equivalent":
-        return f"{budget} BPE and characters make equally good models{text}: {difference}"
-    small = ", by less than would matter" if verdict == "differs but trivially" else ""
-    if effect > 0:
-        return f"{budget} characters make the better model{small}{text}: BPE trails them, and {difference}"
-    return f"{budget} BPE makes a better model than characters{small}{text}: {difference}"
+_BUDGET = "at equal compute (steps that take as many operations of training as those of characters)"
+_FIRST_BUDGET = _BUDGET.capitalize()
+
+
+def _beside(findings: Findings) -> str:
+    return f" ({'; '.join(filter(None, [_of_equal_text(findings), _of_words(findings)]))})"
 
 
 def _of_equal_text(findings: Findings) -> str:
     """How it stands where both have seen as much text."""
-    name = findings.primary.contrast.name.replace("equal compute", "equal text")
-    result = findings.effect(name).told
-    if result.verdict == "unresolved":
-        return "from as much text that is open"
-    if result.verdict == "equivalent":
-        return "and from as much text equally good ones"
-    little = "a little " if result.verdict == "differs but trivially" else ""
-    return f"from as much text BPE's is {little}{'worse' if (result.effect or 0.0) > 0 else 'better'}"
+    return by_verdict(
+        findings.effect(findings.primary.contrast.name.replace("equal compute", "equal text")).told,
+        unresolved="from as much text that is open",
+        equivalent="and from as much text equally good ones",
+        above="from as much text BPE's is {small}worse",
+        below="from as much text BPE's is {small}better",
+        small="a little ",
+    )
 
 
 def _of_words(findings: Findings) -> str:
@@ -351,7 +341,16 @@ QUESTION = Question(
         " nothing; what can be compared are bits per byte of the same text, what the tokenizer throws away charged."
     ),
     design=quick_or_full(_quick, _full),
-    claim=_claim,
+    claim=Claim(
+        unresolved=(
+            f"Whether BPE or characters make the better model {_BUDGET} is not settled by this run{{beside}}; {{ends}}"
+        ),
+        equivalent=f"{_FIRST_BUDGET} BPE and characters make equally good models{{beside}}: {{ends}}",
+        above=f"{_FIRST_BUDGET} characters make the better model{{small}}{{beside}}: BPE trails them, and {{ends}}",
+        below=f"{_FIRST_BUDGET} BPE makes a better model than characters{{small}}{{beside}}: {{ends}}",
+        ends="its bits per byte less theirs are",
+        beside=_beside,
+    ),
     derive=compared,
     counted=_counted,
 )

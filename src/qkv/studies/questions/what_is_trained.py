@@ -15,7 +15,7 @@ do not. Of learning is spoken where W_E moved further than in the control and it
 import dataclasses
 
 from qkv.studies.engine.design import Arm, Contrast, Design, Text
-from qkv.studies.question import Ask, Plain, Question, make_design, quick_or_full
+from qkv.studies.question import Ask, Claim, Plain, Question, make_design, quick_or_full
 from qkv.studies.verdict.comparison import Comparison
 from qkv.studies.verdict.judging import Findings, is_there
 from qkv.studies.verdict.sentences import amount
@@ -133,22 +133,9 @@ def _full(ask: Ask) -> Design:
     )
 
 
-def _claim(findings: Findings) -> str:
-    verdict, effect = findings.primary.result.verdict, findings.primary.result.effect or 0.0
+def _learning(findings: Findings) -> str:
     moved, earned = (findings.effect(f"W_E {what} (adamw)").told for what in ("moved", "earned"))
-    more = _learned(moved, earned, findings.there(_fall_of("adamw")))
-    ends = "set back to their start the loss changes by"
-    if verdict == "unresolved":
-        return f"Whether the finished model depends on its trained embeddings is not settled by this run{more}; {ends}"
-    if verdict == "equivalent":
-        return f"Training moves the input embeddings, but the finished model does as well without that{more}: {ends}"
-    small = ", less than would matter" if verdict == "differs but trivially" else ""
-    if effect < 0:
-        return f"Training moves the input embeddings, and that did harm here{small}{more}: {ends}"
-    return (
-        f"Training changes the input embeddings too, and the finished model depends on it{small}{more}: set back to"
-        " their start they cost"
-    )
+    return _learned(moved, earned, findings.there(_fall_of("adamw")))
 
 
 def _learned(moved: Comparison, earned: Comparison, fall: float | None) -> str:
@@ -256,5 +243,20 @@ QUESTION = Question(
         " back is not what it learned, for all others were fitted to it."
     ),
     design=quick_or_full(_quick, _full),
-    claim=_claim,
+    claim=Claim(
+        unresolved=(
+            "Whether the finished model depends on its trained embeddings is not settled by this run{beside}; {ends}"
+        ),
+        equivalent=(
+            "Training moves the input embeddings, but the finished model does as well without that{beside}: {ends}"
+        ),
+        above=(
+            "Training changes the input embeddings too, and the finished model depends on it{small}{beside}: set back"
+            " to their start they cost"
+        ),
+        below="Training moves the input embeddings, and that did harm here{small}{beside}: {ends}",
+        ends="set back to their start the loss changes by",
+        small=", less than would matter",
+        beside=_learning,
+    ),
 )

@@ -10,7 +10,7 @@ import dataclasses
 
 from qkv.studies.engine.design import Arm, Contrast, Design, Text
 from qkv.studies.probes.trajectory import PERIODS
-from qkv.studies.question import Accounts, Ask, Plain, Question, make_design
+from qkv.studies.question import Accounts, Ask, Claim, Plain, Question, make_design
 from qkv.studies.verdict.judging import Findings
 from qkv.studies.verdict.sentences import amount
 from qkv.studies.vocabulary import FULL, IN_DEMO, QUICK, arm, level
@@ -82,24 +82,6 @@ def _design(ask: Ask) -> Design:
             *(_when(period, product, cause) for product in _FOLLOWED for period in PERIODS for cause in _CAUSES),
         ),
     )
-
-
-def _claim(findings: Findings) -> str:
-    verdict, effect = findings.primary.result.verdict, findings.primary.result.effect or 0.0
-    more = _of_both_and_of_sgd(findings)
-    if verdict == "unresolved":
-        return (
-            "Whether queries of the first layer changed by their encodings or by W_Q is not"
-            f" settled{more}; encodings less matrix"
-        )
-    if verdict == "equivalent":
-        return (
-            f"Queries of the first layer changed as much by their encodings as by W_Q{more}; the"
-            " difference of the shares is"
-        )
-    cause = "the encodings changed than because W_Q did" if effect > 0 else "W_Q changed than because the encodings did"
-    small = ", though by less than would matter" if verdict == "differs but trivially" else ""
-    return f"Queries of the first layer changed more because {cause}{small}{more}; encodings less matrix"
 
 
 def _of_both_and_of_sgd(findings: Findings) -> str:
@@ -187,5 +169,24 @@ QUESTION = Question(
         " alone 27%, and 3% needs both. Of the change of its scores 29% needs both."
     ),
     design=_design,
-    claim=_claim,
+    claim=Claim(
+        unresolved=(
+            "Whether queries of the first layer changed by their encodings or by W_Q is not settled{beside}; {ends}"
+        ),
+        equivalent=(
+            "Queries of the first layer changed as much by their encodings as by W_Q{beside}; the difference of the"
+            " shares is"
+        ),
+        above=(
+            "Queries of the first layer changed more because the encodings changed than because W_Q did{small}{beside};"
+            " {ends}"
+        ),
+        below=(
+            "Queries of the first layer changed more because W_Q changed than because the encodings did{small}{beside};"
+            " {ends}"
+        ),
+        ends="encodings less matrix",
+        small=", though by less than would matter",
+        beside=_of_both_and_of_sgd,
+    ),
 )

@@ -8,7 +8,8 @@ trained, the cost of setting each matrix back to its start and the ledger stand 
 
 from qkv.presets import find as find_preset
 from qkv.studies.engine.design import Arm, Contrast, Design, Text
-from qkv.studies.question import Accounts, Ask, Plain, Question, make_design, quick_or_full
+from qkv.studies.question import Accounts, Ask, Claim, Plain, Question, by_verdict, make_design, quick_or_full
+from qkv.studies.verdict.comparison import Comparison
 from qkv.studies.verdict.judging import Findings
 from qkv.studies.verdict.sentences import amount
 from qkv.studies.vocabulary import (
@@ -209,23 +210,9 @@ def _full(ask: Ask) -> Design:
 
 
 _WHERE = "frozen at N(0, 0.02), where scores are near 0 and attention is nearly an even mean,"
+_FIRST_WHERE = f"{_WHERE[0].upper()}{_WHERE[1:]}"
 _GLOROT = "glorot "
 """Before the names of arms and contrasts of a design that asks the same from Glorot's start too."""
-
-
-def _claim(findings: Findings) -> str:
-    verdict, effect = findings.primary.result.verdict, findings.primary.result.effect or 0.0
-    difference = "the cost of freezing W_V and W_O less that of freezing W_Q and W_K is"
-    more = _from_glorot(findings)
-    if verdict == "unresolved":
-        return f"Whether, {_WHERE} W_V and W_O are missed more is not settled by this run{more}; {difference}"
-    where = f"{_WHERE[0].upper()}{_WHERE[1:]}"
-    if verdict == "equivalent":
-        return f"{where} W_V and W_O are missed as much as W_Q and W_K{more}: {difference}"
-    small = ", by less than would matter" if verdict == "differs but trivially" else ""
-    if effect > 0:
-        return f"{where} W_V and W_O are missed more than W_Q and W_K{small}{more}: freezing the former costs more by"
-    return f"{where} W_Q and W_K are missed more than W_V and W_O{small}{more}: {difference}"
 
 
 def _from_glorot(findings: Findings) -> str:
@@ -236,17 +223,20 @@ def _from_glorot(findings: Findings) -> str:
         result = next((effect.told for effect in findings.effects if effect.contrast.name == name), None)
         if result is None or result.effect is None:
             return ""
-        costs.append(f"freezing {_matrices(pair)} {_costs_what(result.verdict, result.effect)}")
+        costs.append(f"freezing {_matrices(pair)} {_costs_what(result)}")
     return f" (from Glorot's start, where scores are not, {' and '.join(costs)})"
 
 
-def _costs_what(verdict: str, effect: float) -> str:
+def _costs_what(result: Comparison) -> str:
     """What a frozen pair costs, in words by the verdict."""
-    if verdict == "unresolved":
-        return "costs nothing that this run can tell"
-    if verdict == "equivalent":
-        return "costs nothing that matters"
-    return f"{'costs' if effect > 0 else 'saves'} {amount(abs(effect), False)} nats"
+    return by_verdict(
+        result,
+        unresolved="costs nothing that this run can tell",
+        equivalent="costs nothing that matters",
+        above="costs {size} nats",
+        below="saves {size} nats",
+        size=amount(abs(result.effect or 0.0), False),
+    )
 
 
 def _alone(letter: str) -> tuple[str, Plain]:
@@ -328,5 +318,15 @@ QUESTION = Question(
         " it, and what a pair costs depends on the start that it is frozen at; the rows below tell of both."
     ),
     design=quick_or_full(_quick, _full),
-    claim=_claim,
+    claim=Claim(
+        unresolved=f"Whether, {_WHERE} W_V and W_O are missed more is not settled by this run{{beside}}; {{ends}}",
+        equivalent=f"{_FIRST_WHERE} W_V and W_O are missed as much as W_Q and W_K{{beside}}: {{ends}}",
+        above=(
+            f"{_FIRST_WHERE} W_V and W_O are missed more than W_Q and W_K{{small}}{{beside}}: freezing the former costs"
+            " more by"
+        ),
+        below=f"{_FIRST_WHERE} W_Q and W_K are missed more than W_V and W_O{{small}}{{beside}}: {{ends}}",
+        ends="the cost of freezing W_V and W_O less that of freezing W_Q and W_K is",
+        beside=_from_glorot,
+    ),
 )

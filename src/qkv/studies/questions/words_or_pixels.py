@@ -12,7 +12,7 @@ what the blocks add to them, which is another question. The matrices themselves 
 """
 
 from qkv.studies.engine.design import Arm, Contrast, Design, Text
-from qkv.studies.question import Ask, Plain, Question, make_design, quick_or_full
+from qkv.studies.question import Ask, Claim, Plain, Question, by_verdict, make_design, quick_or_full
 from qkv.studies.verdict.judging import Findings
 from qkv.studies.vocabulary import AT_START, FULL, QUICK, Settings, arm, difference, difference_of_costs
 
@@ -164,31 +164,16 @@ def _full(ask: Ask) -> Design:
     )
 
 
-def _claim(findings: Findings) -> str:
-    verdict, effect = findings.primary.result.verdict, findings.primary.result.effect or 0.0
-    difference = "the cost in pixels less that in words is"
-    rest = _of_order(findings)
-    if verdict == "unresolved":
-        what = "Whether a frozen W_E costs a model of pixels less than one of words"
-        return f"{what} is not settled by this run{rest}; {difference}"
-    if verdict == "equivalent":
-        return f"A frozen W_E costs a model of pixels as much as one of words{rest}: {difference}"
-    small = ", by less than would matter" if verdict == "differs but trivially" else ""
-    how = "more" if effect > 0 else "less"
-    what = f"A frozen patch projection costs a model of pixels {how} than a frozen W_E costs one of words"
-    return f"{what}{small}{rest}: {difference}"
-
-
 def _of_order(findings: Findings) -> str:
     """Which product costs a model of pixels more when it is frozen."""
-    result = findings.effect("pixels: VO - QK").told
-    if result.verdict == "unresolved":
-        return " (which of QK and VO costs pixels more when frozen is open)"
-    if result.verdict == "equivalent":
-        return " (QK and VO frozen at N(0, 0.02) cost pixels alike)"
-    little = "a little " if result.verdict == "differs but trivially" else ""
-    way = "more" if (result.effect or 0.0) > 0 else "less"
-    return f" (VO frozen at N(0, 0.02) costs pixels {little}{way} than QK)"
+    return by_verdict(
+        findings.effect("pixels: VO - QK").told,
+        unresolved=" (which of QK and VO costs pixels more when frozen is open)",
+        equivalent=" (QK and VO frozen at N(0, 0.02) cost pixels alike)",
+        above=" (VO frozen at N(0, 0.02) costs pixels {small}more than QK)",
+        below=" (VO frozen at N(0, 0.02) costs pixels {small}less than QK)",
+        small="a little ",
+    )
 
 
 QUESTION = Question(
@@ -237,5 +222,21 @@ QUESTION = Question(
         ),
     },
     design=quick_or_full(_quick, _full),
-    claim=_claim,
+    claim=Claim(
+        unresolved=(
+            "Whether a frozen W_E costs a model of pixels less than one of words is not settled by this run{beside};"
+            " {ends}"
+        ),
+        equivalent="A frozen W_E costs a model of pixels as much as one of words{beside}: {ends}",
+        above=(
+            "A frozen patch projection costs a model of pixels more than a frozen W_E costs one of words{small}"
+            "{beside}: {ends}"
+        ),
+        below=(
+            "A frozen patch projection costs a model of pixels less than a frozen W_E costs one of words{small}"
+            "{beside}: {ends}"
+        ),
+        ends="the cost in pixels less that in words is",
+        beside=_of_order,
+    ),
 )
