@@ -464,7 +464,7 @@ READING = (
 def measured(verdict: dict[str, Any], kept: dict[str, Any]) -> str:
     """What a short answer rests on: the run, and of every effect in it the size, interval and verdict."""
     first, *others = verdict["contrasts"]
-    also = [name for name, _ in questions()[verdict["study"]].also]
+    also = list(questions()[verdict["study"]].also)
     told = [first, *(row for name in also for row in others if row["name"] == name)]
     anew = "" if verdict["verdict"] == kept["verdict"] else f" (judged anew; it was {kept['verdict']})"
     kind = "Weak, from a quick run" if verdict["quick"] else "From a full run"
