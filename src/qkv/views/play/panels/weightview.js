@@ -1,11 +1,12 @@
+// @ts-check
 // Every matrix of both arms as a heat map: its weights, its change since the start, or the gradient that reached it.
 
-import { choice, clear, h, together } from "./dom.js";
-import { number, shape } from "./format.js";
-import { figure } from "./figure.js";
-import { paint, raster } from "./raster.js";
-import { bar, linear, robust } from "./scale.js";
-import { theme } from "./theme.js";
+import { choice, clear, h, together } from "../../static/dom.js";
+import { number, shape } from "../../static/format.js";
+import { figure } from "../../static/figure.js";
+import { paint, raster } from "../../static/raster.js";
+import { bar, linear, robust } from "../../static/scale.js";
+import { theme } from "../../static/theme.js";
 import { ARMS, NAMES, pair, rms, steady } from "./pair.js";
 
 const MODES = [["weights", "weights"], ["change", "change since the start"], ["gradient", "gradient"]];
@@ -88,10 +89,8 @@ export function weightView(host, race, watched, chosen) {
       const { ends, clipped } = robust([found.numbers], true);
       const scale = linear(steady(ends[1]), true, clipped);
       const line = (row) => (shown.address === "W_E" ? `row ${race.show(row)}` : `row ${row}`);
-      const panel = raster({ label: `${NAMES[arm]}, ${shown.address}`, rows, columns: across, values: found.numbers, scale,
+      const panel = raster(off, { label: `${NAMES[arm]}, ${shown.address}`, rows, columns: across, values: found.numbers, scale, style: `aspect-ratio:${across} / ${rows}`,
         tell: (row, column) => (readout.textContent = `${NAMES[arm]}, ${shown.address}, ${line(row)}, column ${column}: ${number(found.numbers[row * across + column], 4)}`) });
-      off.add(panel.off);
-      panel.el.style.aspectRatio = `${across} / ${rows}`;
       return h("div.panel", null, h("p.small", null, `${NAMES[arm]}: ${shape(found.entry.shape)}`), panel.el, bar(scale, colours, shown.mode));
     });
     clear(detail).append(h("h3", null, h("code.role", { style: `--role:var(--role-${ROLE[shown.address.replace(/^L\d\./, "")]})` }, shown.address)), h("div.panels", null, panels), readout);

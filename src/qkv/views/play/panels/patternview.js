@@ -1,11 +1,12 @@
+// @ts-check
 // Where each head looks on a sentence, both arms side by side.
 
-import { clear, h, together } from "./dom.js";
-import { fixed } from "./format.js";
-import { figure } from "./figure.js";
-import { paint, raster } from "./raster.js";
-import { bar, squareRoot } from "./scale.js";
-import { theme } from "./theme.js";
+import { clear, h, together } from "../../static/dom.js";
+import { fixed } from "../../static/format.js";
+import { figure } from "../../static/figure.js";
+import { paint, raster } from "../../static/raster.js";
+import { bar, squareRoot } from "../../static/scale.js";
+import { theme } from "../../static/theme.js";
 import { ARMS, NAMES, pair } from "./pair.js";
 
 // A head's pattern with the future left out: NaN is drawn as nothing.
@@ -23,7 +24,7 @@ export function patternView(host, race, watched, chosen) {
   const text = h("div.sentence-tokens");
   frame.body.append(text, legend);
   const columns = pair(frame.body, "attention");
-  const drawn = Object.fromEntries(ARMS.map((arm) => [arm, { shape: "", off: together() }]));
+  const drawn = Object.fromEntries(ARMS.map((arm) => [arm, { shape: "", large: "", thumbs: [], place: null, off: together() }]));
 
   function draw() {
     if (!race.seen) return;
@@ -65,10 +66,8 @@ export function patternView(host, race, watched, chosen) {
     const numbers = square(race.seen[arm].patterns[layer], head, n);
     const ids = race.seen[arm].sentence;
     const readout = h("p.readout", { "aria-live": "polite" });
-    const panel = raster({ label: `${NAMES[arm]}, attention of L${layer}.H${head}`, rows: n, columns: n, values: numbers, scale,
+    const panel = raster(drawn[arm].off, { label: `${NAMES[arm]}, attention of L${layer}.H${head}`, rows: n, columns: n, values: numbers, scale, style: "aspect-ratio:1",
       tell: (q, k) => (readout.textContent = k > q ? "in the future" : `${race.show(ids[q])} (${q}) gives ${fixed(numbers[q * n + k])} to ${race.show(ids[k])} (${k})`) });
-    drawn[arm].off.add(panel.off);
-    panel.el.style.aspectRatio = "1";
     return [h("p.small", null, h("code", null, `L${layer}.H${head}`)), panel.el, readout];
   }
   return { el: frame.el, draw };

@@ -1,3 +1,4 @@
+// @ts-check
 // What is learned. A task is { name, label, about, tokens, batch(step), validation, counted, sentence, floor }; a batch is
 // { ids, targets, batch, length }, and a target of -1 asks nothing at that position. Every batch is a pure function of
 // (seed, task, step), so both arms of a race read the same.

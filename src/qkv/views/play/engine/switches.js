@@ -1,6 +1,7 @@
+// @ts-check
 // What can be changed about an arm: one row a switch, its choices, and the same in the change language of qkv.
 
-import { sharing } from "./fits.js";
+import { sharing } from "../../static/fits.js";
 
 const HOW = [["train", "trained"], ["freeze", "frozen"]];
 const WITH_IDENTITY = [...HOW, ["identity", "identity"]];
@@ -33,6 +34,7 @@ function set(name) {
   return (on) => (on ? "" : `--set ${name}=false`);
 }
 
+/** @returns {Record<string, any>} */
 export const usual = () => ({ ...Object.fromEntries(SWITCHES.map((s) => [s.name, s.usual])), rate: USUAL_RATE.adam });
 
 // What an arm says about itself that differs from the usual.

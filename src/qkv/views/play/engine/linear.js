@@ -1,3 +1,4 @@
+// @ts-check
 // Matrix products in float64, the one place where the time goes. A matrix is (array, start, strides); JavaScript holds
 // numbers as float64, so a Float64Array costs no conversion.
 //

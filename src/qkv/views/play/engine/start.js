@@ -1,3 +1,4 @@
+// @ts-check
 // Starting values: every matrix by (seed, address), so that arms of a race start alike wherever they have the same matrix.
 
 import { normals, stream } from "./random.js";

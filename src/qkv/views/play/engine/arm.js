@@ -1,3 +1,4 @@
+// @ts-check
 // One arm of a race: a model, its optimizer, its task. It takes steps, and it can be looked at; looking changes nothing.
 
 import { OPTIMIZERS } from "./optimizer.js";

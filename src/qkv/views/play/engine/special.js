@@ -1,3 +1,4 @@
+// @ts-check
 // Special functions: erf, and exp and the standard normal distribution by tables, several times as fast as Math.exp and a
 // rational erf for as many digits.
 

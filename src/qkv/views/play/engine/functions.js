@@ -1,3 +1,4 @@
+// @ts-check
 // The parts of a Transformer that are not matrix products, each forward and backward by hand. Loops declare one number at a
 // time: `[a, b] = [x, y]` makes an array of objects in some engines.
 

@@ -1,3 +1,4 @@
+// @ts-check
 // What counting alone reaches, in nats per asked-for token: counted on training data, scored on the same validation
 // tokens as the models, with the same context within each window.
 //

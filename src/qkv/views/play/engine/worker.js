@@ -1,3 +1,4 @@
+// @ts-check
 // An arm in a thread of its own. Messages in: { id, make } or { id, run, look, sentence, writes }; out: { id, ... } or { id, error }.
 
 import { Arm } from "./arm.js";
@@ -22,7 +23,7 @@ self.onmessage = ({ data }) => {
   try {
     const out = answer(data);
     const buffers = out.seen ? [out.seen.weights.buffer, out.seen.gradients.buffer] : [];
-    self.postMessage({ id: data.id, ...out }, buffers);
+    self.postMessage({ id: data.id, ...out }, { transfer: buffers });
   } catch (error) {
     self.postMessage({ id: data.id, error: String(error?.message ?? error) });
   }

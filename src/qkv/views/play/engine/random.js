@@ -1,3 +1,4 @@
+// @ts-check
 // Randomness by name, not by order: a stream is a pure function of the words that name it, so two arms of a race draw the
 // same numbers for the same matrix and the same batch, whatever else differs. Not the streams of qkv in Python.
 // Hash: cyrb128 (bryc, public domain); generator: sfc32 (Doty-Humphrey, PractRand, public domain).

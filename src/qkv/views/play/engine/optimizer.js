@@ -1,3 +1,4 @@
+// @ts-check
 // Plain rules over stretches of numbers. A held (frozen) matrix is passed over: no update, no moment, bit-identical.
 
 const [BETA1, BETA2, EPS] = [0.9, 0.999, 1e-8];

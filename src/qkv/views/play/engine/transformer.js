@@ -1,3 +1,4 @@
+// @ts-check
 // A causal Transformer in the textbook layout, forward and backward by hand, in float64:
 //
 //   x = W_E[ids] + W_pos;   x += attention(norm1(x));   x += W_out gelu(W_in norm2(x));   logits = norm_f(x) W_U
@@ -46,6 +47,10 @@ export class Transformer {
     this.rows = rows;
     this.scale = this.wiring.scale ? 1 / Math.sqrt(sizes.d_model / sizes.n_heads) : 1;
     this.reserve();
+    this.ids = this.targets = new Int32Array(0); // of the last forward, as are:
+    this.batch = 0;
+    this.length = 0;
+    this.count = 0;
   }
 
   // address -> its part of `numbers`; of a shared pair both names lead to the one matrix.

@@ -1,12 +1,13 @@
+// @ts-check
 // What moved q, cosines of rows of W_E where words have kinds, and what the model writes. What a task has nothing for is hidden
 // by `build`, at every new task: a drawing that hid itself would be out of sight, and never be asked to draw again.
 
-import { clear, h, together } from "./dom.js";
-import { fixed, number } from "./format.js";
-import { figure } from "./figure.js";
-import { raster } from "./raster.js";
-import { bar, linear } from "./scale.js";
-import { theme } from "./theme.js";
+import { clear, h, together } from "../../static/dom.js";
+import { fixed, number } from "../../static/format.js";
+import { figure } from "../../static/figure.js";
+import { raster } from "../../static/raster.js";
+import { bar, linear } from "../../static/scale.js";
+import { theme } from "../../static/theme.js";
 import { ARMS, NAMES, norm, pair } from "./pair.js";
 import { values } from "./weightview.js";
 
@@ -57,10 +58,8 @@ export function cosineView(host, race) {
       const cos = cosines(now, ids, d);
       const table = Float64Array.from({ length: ids.length ** 2 }, (_, i) => cos(Math.floor(i / ids.length), i % ids.length));
       const readout = h("p.readout", { "aria-live": "polite" });
-      const panel = raster({ label: `${NAMES[arm]}, cosines of rows of W_E`, rows: ids.length, columns: ids.length, values: table, scale,
+      const panel = raster(off, { label: `${NAMES[arm]}, cosines of rows of W_E`, rows: ids.length, columns: ids.length, values: table, scale, style: "aspect-ratio:1",
         tell: (i, j) => (readout.textContent = `${race.show(ids[i])} and ${race.show(ids[j])}: ${fixed(table[i * ids.length + j])}`) });
-      off.add(panel.off);
-      panel.el.style.aspectRatio = "1";
       const [before, after] = [means(first, d, { kinds, beside }), means(now, d, { kinds, beside })];
       const line = (label, key) => h("div", null, h("dt", null, label), h("dd", { "data-mean": key }, `${fixed(before[key])} → ${fixed(after[key])}`));
       clear(columns[arm]).append(h("div.head-large", null, panel.el), bar(scale, colours, "cosine"),

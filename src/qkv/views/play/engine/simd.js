@@ -1,3 +1,4 @@
+// @ts-check
 // The tiles of a matrix product as WebAssembly with 128-bit vectors, where the browser has them; assembled here from the
 // instructions of the core specification (version 2.0, with fixed-width SIMD), so there is nothing to download or build.
 // Each sum runs in the same order as in JavaScript, without fused steps, so the numbers are the same to the last bit.

@@ -1,11 +1,12 @@
+// @ts-check
 // One token's row of W_E before and now, and the gradient that reached it; then all rows' gradients in one strip.
 
-import { clear, h, newId, together } from "./dom.js";
-import { number, percent, plural } from "./format.js";
-import { figure } from "./figure.js";
-import { raster } from "./raster.js";
-import { bar, linear, robust } from "./scale.js";
-import { theme } from "./theme.js";
+import { clear, h, newId, together } from "../../static/dom.js";
+import { number, percent, plural } from "../../static/format.js";
+import { figure } from "../../static/figure.js";
+import { raster } from "../../static/raster.js";
+import { bar, linear, robust } from "../../static/scale.js";
+import { theme } from "../../static/theme.js";
 import { ARMS, NAMES, norm, pair, steady } from "./pair.js";
 import { values } from "./weightview.js";
 
@@ -36,9 +37,8 @@ export function rowView(host, race, pick) {
     const before = row(now).map((v, i) => v - row(change)[i]);
     const readout = h("p.readout", { "aria-live": "polite" });
     const strip = (name, numbers, scale, says) => {
-      const panel = raster({ label: `${NAMES[arm]}, ${name}`, rows: 1, columns: numbers.length, values: numbers, scale,
+      const panel = raster(off[arm], { label: `${NAMES[arm]}, ${name}`, rows: 1, columns: numbers.length, values: numbers, scale,
         tell: (_, i) => (readout.textContent = says(i)), leave: () => (readout.textContent = summary) });
-      off[arm].add(panel.off);
       return [h("span.strip-name", null, name), panel.el];
     };
     const scale = linear(steady(robust([row(now), before], true).ends[1]), true);

@@ -1,12 +1,13 @@
+// @ts-check
 // Two arms side by side: one column each, the same drawing in both.
 
-import { h } from "./dom.js";
+import { h } from "../../static/dom.js";
 
 export const ARMS = ["a", "b"];
 export const NAMES = { a: "arm A", b: "arm B" };
 
 // -> { a: element, b: element } inside `host`; `what` is shown, for those who hear it.
-export function pair(host, what, note = () => null) {
+export function pair(host, what, note = (_) => null) {
   const columns = Object.fromEntries(ARMS.map((arm) => [arm, h("div.arm-body")]));
   host.append(h("div.pair", null, ARMS.map((arm) =>
     h(`section.arm.arm-${arm}`, { "aria-label": `${what} of ${NAMES[arm]}` }, h("p.arm-name", null, NAMES[arm], note(arm)), columns[arm]))));

@@ -1,9 +1,10 @@
+// @ts-check
 // Loss of both arms over the steps, with the lines that counting alone reaches.
 
-import { d3, Plot } from "./vendor.js";
-import { h } from "./dom.js";
-import { fixed, percent, whole } from "./format.js";
-import { apart, chart, figure, plot } from "./figure.js";
+import { d3, Plot } from "../../static/vendor.js";
+import { h } from "../../static/dom.js";
+import { fixed, percent, whole } from "../../static/format.js";
+import { apart, chart, figure, plot } from "../../static/figure.js";
 import { ARMS, NAMES } from "./pair.js";
 
 const MOST_POINTS = 240;

@@ -1,8 +1,9 @@
+// @ts-check
 // What the reader turns: the switches of each arm, the task, seed and speed, and play.
 
-import { h, newId } from "./dom.js";
-import { RATES, SWITCHES, USUAL_RATE, differences, sound } from "./switches.js";
-import { BATCH, D_MODEL, N_CTX, TASKS } from "./tasks.js";
+import { h, newId } from "../../static/dom.js";
+import { RATES, SWITCHES, USUAL_RATE, differences, sound } from "../engine/switches.js";
+import { BATCH, D_MODEL, N_CTX, TASKS } from "../engine/tasks.js";
 import { ARMS, pair } from "./pair.js";
 
 function select(label, options, value, pick, role) {
@@ -14,7 +15,7 @@ function select(label, options, value, pick, role) {
 
 // Draw anew what stands in `host`; who was at one of its fields stays there.
 function stay(host, redraw) {
-  const at = host.contains(document.activeElement) ? document.activeElement.closest("[data-switch]")?.dataset.switch : null;
+  const at = host.contains(document.activeElement) ? document.activeElement.closest("[data-switch]")?.getAttribute("data-switch") : null;
   redraw();
   if (at) host.querySelector(`[data-switch=${at}] select`)?.focus();
 }
