@@ -13,7 +13,7 @@ from qkv.instruments.registry import MEASURES
 from qkv.interop import FAMILIES
 from qkv.models.matrices import Catalogue
 from qkv.views.live.server import LIVE_SECTIONS, Page
-from qkv.views.payloads import Host
+from qkv.views.host import Host
 from qkv.views.report.packed import wire
 from qkv.views.report.page_sections import Sections
 

@@ -1,8 +1,9 @@
-"""The ES modules of `static/` and `play/` as one classic script, so that a page works from file://, where browsers refuse modules.
+"""The ES modules of `static/` and `play/` as one classic script, since a page from file:// may load no modules.
 
 Each module becomes a function that runs once, after those it imports. It understands the few forms that our modules
-use (named and default imports from "./name.js" or "../folder/name.js", exported functions and constants, one default export) and refuses any
-other, so that what runs in the report is what runs as native modules on a live page. Installing needs no build tool.
+use (named and default imports from "./name.js" or "../folder/name.js", exported functions and constants, one default
+export) and refuses any other, so that what runs in the report is what runs as native modules on a live page. Installing
+needs no build tool.
 """
 
 import re
@@ -16,7 +17,8 @@ LIBRARIES = ("vendor/d3.min.js", "vendor/plot.umd.min.js")
 FOLDERS = ("static", "play", "play/engine", "play/panels")
 """Where the modules lie; a name occurs once in all of them."""
 
-_IMPORT = re.compile(r'^import\s+(?:(\w+)|\{([^}]*)\})\s+from\s+"\.{1,2}/(?:[\w./-]+/)?([\w-]+\.js)";[ \t]*$', re.MULTILINE)
+_FROM = r'from\s+"\.{1,2}/(?:[\w./-]+/)?([\w-]+\.js)"'
+_IMPORT = re.compile(r"^import\s+(?:(\w+)|\{([^}]*)\})\s+" + _FROM + r";[ \t]*$", re.MULTILINE)
 _EXPORT = re.compile(r"^export\s+(async\s+function\*?|function\*?|const|class)\s+(\w+)", re.MULTILINE)
 _DEFAULT = re.compile(r"^export\s+default\s+", re.MULTILINE)
 _LEFT = re.compile(r"^\s*(?:import\b[^(]|export\b)", re.MULTILINE)

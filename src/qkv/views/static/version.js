@@ -1,4 +1,4 @@
 // @ts-check
-// Of the payload's shape (views/payloads: VERSION); a page refuses another one in a clear sentence.
+// Of the payload's shape (views/host.py: VERSION); a page refuses another one in a clear sentence.
 
 export const VERSION = 4;

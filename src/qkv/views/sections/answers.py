@@ -1,12 +1,40 @@
 """The answers at the top of a page: what inspection reads out of the run, as payload, in its order of weight."""
 
+import dataclasses
 from pathlib import Path
 
 from qkv.inspection.answers.reading import Answer, read
 from qkv.telemetry import Telemetry
-from qkv.views.payloads import AnswerNote, Evidence
 
-__all__ = ["answers_of"]
+__all__ = ["AnswerNote", "Evidence", "answers_of"]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Evidence:
+    """A named number behind an answer."""
+
+    label: str
+    """With its unit."""
+    value: float | None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AnswerNote:
+    """A question, its answer from this run, and what the answer rests on."""
+
+    key: str
+    question: str
+    sentence: str
+    brief: str = ""
+    """The same in a line; empty where `sentence` is one."""
+    more: tuple[str, ...] = ()
+    null: str = ""
+    """What to compare it with, in a sentence."""
+    evidence: tuple[Evidence, ...] = ()
+    address: str = ""
+    """The matrix it is about, if one."""
+    measure: str = ""
+    """The measure it rests on, if one."""
 
 
 def answers_of(folder: Path, telemetry: Telemetry | None) -> tuple[AnswerNote, ...]:

@@ -4,24 +4,43 @@ A matrix too large to draw weight by weight is drawn in blocks, each the root me
 cancels and nothing is skipped. Beside it goes a small part whose weights are exact, the rows and columns that moved
 most. Reads safetensors through NumPy, one matrix at a time. A snapshot that cannot be read, or whose matrices are not
 those of the last one, is left out; nothing is filled in.
+
+A live page asks for one matrix, head or circuit at one step, every number of it: `matrix_of`.
 """
 
+import dataclasses
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import torch
 
-from qkv.errors import DamagedFileError, RunFolderError
+from qkv.errors import DamagedFileError, RunFolderError, UserError
 from qkv.folder.run_folder import RunFolder
 from qkv.instruments.measures import singular_values
+from qkv.models.factored import FactoredMatrix
+from qkv.models.matrices import Catalogue
 from qkv.models.parts import KINDS
 from qkv.training.tensorfile import open_weights
-from qkv.views.payloads import ExactBlock, MatricesSection, MatrixPicture
 from qkv.views.report.packed import Packed, pack
+from qkv.views.viewer import Viewer
 
-__all__ = ["Snapshots", "blocks_rms", "matrices_section", "role_of", "short_kind"]
+__all__ = [
+    "ExactBlock",
+    "MatricesSection",
+    "MatrixAnswer",
+    "Role",
+    "MatrixPicture",
+    "Snapshots",
+    "blocks_rms",
+    "matrices_section",
+    "matrix_of",
+    "role_of",
+    "short_kind",
+]
 
 N_SNAPSHOTS = 6
 BLOCK_BYTES = 450_000
@@ -31,8 +50,19 @@ EXACT_BYTES = 450_000
 EXACT_SIDES = (96, 80, 64, 56, 48, 40, 36, 32, 28, 24, 20, 16, 12, 8)
 SPECTRUM_SIDE = 160
 SIDES = (48, 40, 36, 32, 28, 24, 20, 16, 12, 8)
-
-_ROLES = {"E": "E", "pos": "E", "type": "E", "cls": "E", "U": "E", "Q": "Q", "K": "K", "V": "V", "O": "O"}
+Role = Literal["E", "Q", "K", "V", "O", "MLP", "norm"]
+"""Which of the page's fixed colours a matrix has; norm is for gains and norm biases."""
+_ROLES: dict[str, Role] = {
+    "E": "E",
+    "pos": "E",
+    "type": "E",
+    "cls": "E",
+    "U": "E",
+    "Q": "Q",
+    "K": "K",
+    "V": "V",
+    "O": "O",
+}
 _AXES = {
     "W_pos": ("positions", "d_model"),
     "W_U": ("d_model", "tokens"),
@@ -41,6 +71,48 @@ _AXES = {
     "W_gate": ("d_model", "d_mlp"),
     "W_out": ("d_mlp", "d_model"),
 }
+MOST_NUMBERS = 1_200_000
+"""Of one matrix that are sent at once; of a longer one the first rows."""
+WIDEST_SPECTRUM = 2048
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ExactBlock:
+    """A small part of a matrix, every weight as stored."""
+
+    rows: tuple[int, ...]
+    columns: tuple[int, ...]
+    start: Packed | None
+    last: Packed
+    chosen: str
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MatrixPicture:
+    """One matrix at the snapshots: how large the weights are, and how far they have moved, block by block."""
+
+    address: str
+    shape: tuple[int, ...]
+    reduction: str
+    block: tuple[int, int]
+    size: Packed
+    """[snapshot, row block, column block]: root mean square of the weights in a block."""
+    change: Packed | None
+    """[snapshot, row block, column block]: root mean square of (weights - start) in a block."""
+    axes: tuple[str, str] = ("in", "out")
+    n_heads: int = 0
+    head_axis: int = 1
+    exact: ExactBlock | None = None
+    spectrum: Packed | None = None
+    """[snapshot, rank]: singular values, falling; None where they would take too long."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MatricesSection:
+    """Pictures of the weights at the snapshots."""
+
+    steps: tuple[int, ...]
+    items: tuple[MatrixPicture, ...]
 
 
 def short_kind(address: str) -> str:
@@ -48,8 +120,8 @@ def short_kind(address: str) -> str:
     return re.sub(r"^(?:enc\.|dec\.)?(?:L\d+\.)?", "", address)
 
 
-def role_of(kind: str) -> str:
-    """Which of the page's fixed colours a matrix has: E Q K V O MLP, or norm for gains and norm biases."""
+def role_of(kind: str) -> Role:
+    """The colour of a kind of matrix."""
     last = kind.split(".")[-1]
     if last in ("gain", "bias"):
         return "norm"
@@ -249,3 +321,74 @@ def _exact(start: np.ndarray | None, last: np.ndarray, side: int) -> ExactBlock:
         last=pack(last[cut]),
         chosen=what[0].upper() + what[1:] + f", every weight as stored.{'' if whole else ' ' + page}",
     )
+
+
+@dataclass(frozen=True)
+class MatrixAnswer:
+    """A matrix in the field's shape (heads [d_model, d_head], of W_O [d_head, d_model]; W_E [tokens, d_model])."""
+
+    address: str
+    step: int
+    shape: tuple[int, int]
+    values: Packed
+    """float32 [rows, columns], the first rows where not all fit."""
+    start: Packed | None
+    """The same at step 0, where it was kept."""
+    start_step: int
+    spectrum: Packed | None
+    """float32, singular values, falling; None for a matrix too wide to take them at once."""
+    start_spectrum: Packed | None
+    notes: tuple[str, ...]
+    """What this product leaves out (circuits), or what was cut."""
+
+
+def matrix_of(viewer: Viewer, address: str, step: int | None) -> MatrixAnswer:
+    """The numbers behind an address. Raises AddressError for one that this model does not have."""
+    at, steps = viewer.nearest(step), viewer.steps()
+    now, notes = _read(viewer.catalogue(at), viewer, address)
+    first = steps[0] if steps else at
+    start = _read(viewer.catalogue(first), viewer, address)[0] if first < at else None
+    table, before = _table(now), None if start is None else _table(start)
+    rows = min(len(table), max(1, MOST_NUMBERS // max(1, table.shape[1])))
+    if rows < len(table):
+        notes = (*notes, f"The first {rows:,} of {len(table):,} rows.")
+    return MatrixAnswer(
+        address=address,
+        step=at,
+        shape=(int(table.shape[0]), int(table.shape[1])),
+        values=pack(table[:rows]),
+        start=None if before is None else pack(before[:rows]),
+        start_step=first,
+        spectrum=_spectrum(now),
+        start_spectrum=None if start is None else _spectrum(start),
+        notes=notes,
+    )
+
+
+def _read(catalogue: Catalogue, viewer: Viewer, address: str) -> tuple[torch.Tensor | FactoredMatrix, tuple[str, ...]]:
+    if address.rpartition(".")[2] in ("QK", "OV"):
+        circuit = catalogue.circuit(address)
+        return circuit, tuple(circuit.caveats(viewer.config.model.layout if viewer.has_code else None))
+    part = catalogue.part(address)
+    values = (part.entry.parameter if part.piece is None else part.view()).detach()
+    if values.ndim > 2:
+        raise UserError(f"{address} has {values.ndim} axes; expected a matrix or one head of it")
+    if part.entry.transposed and part.piece is None:
+        values = values.T
+    return values, ()
+
+
+def _table(values: torch.Tensor | FactoredMatrix) -> np.ndarray:
+    with torch.no_grad():
+        table = values.product() if isinstance(values, FactoredMatrix) else values
+    table = table.float()
+    return (table[None] if table.ndim == 1 else table).numpy()
+
+
+def _spectrum(values: torch.Tensor | FactoredMatrix) -> Packed | None:
+    """Singular values; of a product from its factors."""
+    if isinstance(values, FactoredMatrix):
+        return pack(values.singular_values().detach().numpy())
+    if values.ndim < 2 or min(values.shape) > WIDEST_SPECTRUM:
+        return None
+    return pack(singular_values(values).numpy())

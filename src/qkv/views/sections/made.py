@@ -3,50 +3,47 @@
 Paths under the reader's home folder are shown from `~`: a report is made to be sent on.
 """
 
-from collections.abc import Mapping
+import dataclasses
 from pathlib import Path
-from typing import Any
 
 from qkv.errors import QkvError
 from qkv.folder.hashes import sha256_remembered
 from qkv.folder.run_folder import FINAL_FILES
-from qkv.tasks import find_task
+from qkv.jsontypes import JsonMapping
 from qkv.telemetry import RUN_ARM, Telemetry
-from qkv.views.payloads import Fact, FileNote, Made
 
-__all__ = ["head_facts", "machine_words", "made_section"]
-
-_PLAIN = ("sha256", "stopped_because", "resumed_from_step", "best_step", "last_val_loss", "total_seconds")
+__all__ = ["Fact", "FileNote", "Made", "made_section"]
 
 
-def machine_words(settings: Mapping[str, Any], manifest: Mapping[str, Any]) -> str:
-    """Threads, precision and processor, as far as they were written down."""
-    machine = settings.get("machine", {})
-    threads, cpu = machine.get("threads"), manifest.get("cpu")
-    words = [
-        f"{threads} thread{'s' if threads != 1 else ''}" if threads and machine.get("device", "cpu") == "cpu" else "",
-        "" if machine.get("device", "cpu") == "cpu" else str(machine["device"]),
-        str(machine.get("precision", "")),
-        str(cpu or ""),
-    ]
-    return ", ".join(word for word in words if word)
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Fact:
+    """One line of a facts list, already words."""
+
+    label: str
+    value: str
 
 
-def head_facts(settings: Mapping[str, Any], manifest: Mapping[str, Any], kind: str, d_vocab: int | None) -> list[Fact]:
-    """Text and tokenizer, for the head of the page."""
-    facts = []
-    data = manifest.get("data", {})
-    source = str(settings.get("data", {}).get("source", ""))
-    name = data.get("name") or Path(source).name
-    if name:
-        facts.append(Fact(label=find_task(settings.get("task", "causal")).reads, value=str(name)))
-    if kind:
-        size = f", {d_vocab:,} different" if d_vocab else ""
-        facts.append(Fact(label="tokenizer", value=f"{kind}{size}"))
-    return facts
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FileNote:
+    """A file of the run folder and its sha256."""
+
+    name: str
+    sha256: str
 
 
-def made_section(folder: Path, manifest: Mapping[str, Any], telemetry: Telemetry | None, steps: int | None) -> Made:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Made:
+    """How the run was made, and how to make it again."""
+
+    command: str
+    config: str
+    files: tuple[FileNote, ...]
+    facts: tuple[Fact, ...]
+    events: tuple[Fact, ...] = ()
+    written_by: str = ""
+
+
+def made_section(folder: Path, manifest: JsonMapping, telemetry: Telemetry | None, steps: int | None) -> Made:
     """The command, the configuration, versions, hashes, and what happened on the way."""
     path = folder / "config.toml"
     summary = manifest.get("summary", {})
@@ -75,7 +72,7 @@ def made_section(folder: Path, manifest: Mapping[str, Any], telemetry: Telemetry
     )
 
 
-def _planned(summary: Mapping[str, Any], steps: int | None) -> int | None:
+def _planned(summary: JsonMapping, steps: int | None) -> int | None:
     """The steps to plan for the same updates; None where the run went beyond its plan, which no number of steps says.
 
     `steps` is what there is of a run without a summary.
@@ -84,7 +81,7 @@ def _planned(summary: Mapping[str, Any], steps: int | None) -> int | None:
     return None if 0 < horizon < made else horizon or made or steps
 
 
-def _fact(label: str, value: Any) -> Fact | None:
+def _fact(label: str, value: object) -> Fact | None:
     return Fact(label=label, value=_home(str(value))) if value not in (None, "") else None
 
 

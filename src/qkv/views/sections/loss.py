@@ -1,39 +1,20 @@
-"""From a run folder to a payload: one function per section, each reading what is there and leaving out what is not.
+"""Loss over steps and the lines it is read against.
 
-A section that cannot be filled is None and `Report.missing` says why in a sentence; nothing is estimated or filled in.
-Reads config.toml, manifest.json, telemetry.sqlite, tokenizer.json and the weights; runs no model (see `looking`).
+Of a long run some steps are drawn, and that is said; its telemetry is not read whole for it.
 """
 
+import dataclasses
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from qkv.config import load_toml
-from qkv.errors import RunFolderError
-from qkv.folder.run_folder import RunFolder
-from qkv.folder.verified import check_file
-from qkv.inspection.answers.loss import NOTHING, followed
+from qkv.jsontypes import JsonMapping
 from qkv.telemetry import RUN_ARM, Telemetry
-from qkv.views.payloads import Baseline, LossSection, SampleNote
 
-__all__ = [
-    "baselines",
-    "counts_of",
-    "loss_section",
-    "manifest_of",
-    "samples",
-    "seconds",
-    "settings_of",
-    "sizes_of",
-    "tokens_seen",
-]
+__all__ = ["Baseline", "LossSection", "baselines", "loss_section"]
 
 N_TRAIN_POINTS = 700
-LONGEST_SAMPLE = 600
-
 _MEANINGS = {
     "uniform": "every answer equally likely, knowing nothing",
     "unigram": "how often each token occurs, context ignored",
@@ -43,37 +24,42 @@ _MEANINGS = {
 }
 
 
-def settings_of(folder: Path) -> dict[str, Any]:
-    """The tables of config.toml; empty where there is none. Raises DamagedFileError where it was altered."""
-    path = folder / "config.toml"
-    check_file(path)
-    return load_toml(path) if path.is_file() else {}
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Baseline:
+    """A loss that needs no model, on the same validation tokens."""
+
+    name: str
+    label: str
+    meaning: str
+    nats: float
+    bits_per_byte: float | None
 
 
-def manifest_of(folder: Path) -> dict[str, Any]:
-    """manifest.json; empty where there is none that can be trusted."""
-    try:
-        return RunFolder(folder).read_manifest()
-    except RunFolderError:
-        return {}
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LossSection:
+    """Loss over steps, in nats per token, and the lines it is read against."""
 
-
-def sizes_of(settings: Mapping[str, Any]) -> dict[str, int]:
-    """d_model, n_layers and the others by name, with d_head where it can be derived."""
-    sizes = {k: int(v) for k, v in settings.get("model", {}).get("sizes", {}).items() if isinstance(v, int)}
-    if sizes.get("n_heads") and sizes.get("d_model") and not sizes.get("d_head"):
-        sizes["d_head"] = sizes["d_model"] // sizes["n_heads"]
-    if sizes.get("n_heads") and not sizes.get("n_kv_heads"):
-        sizes["n_kv_heads"] = sizes["n_heads"]
-    return sizes
-
-
-def _finite(value: Any) -> float | None:
-    return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
+    train_steps: tuple[int, ...]
+    train: tuple[float | None, ...]
+    val_steps: tuple[int, ...]
+    val: tuple[float | None, ...]
+    best_step: int | None
+    best: float | None
+    last: float | None
+    baselines: tuple[Baseline, ...] = ()
+    bits_per_byte_of_nat: float | None = None
+    """Bits per byte of one nat per token on the validation text; None where task or tokenizer have no such number."""
+    bits_per_byte_lost: float = 0.0
+    """Bits per byte that cost what the tokenizer loses of that text, whatever the loss."""
+    best_bits_per_byte: float | None = None
+    thinned: str = ""
+    """How the training curve was thinned for the page, in words; empty when every recorded step is here."""
+    baselines_note: str = ""
+    """What the baselines were sampled from, in words; empty when all of the text was used."""
 
 
 def baselines(
-    found: Mapping[str, Any] | None, n_answers: int | None, labels: Mapping[str, str] | None = None
+    found: JsonMapping | None, n_answers: int | None, labels: Mapping[str, str] | None = None
 ) -> tuple[Baseline, ...]:
     """The lines a loss is read against, highest first, in nats per target and where possible in bits per byte.
 
@@ -83,14 +69,14 @@ def baselines(
     bits = found.get("bits_per_byte") or {}
     labels = labels or {}
     names = [*_MEANINGS, *(name for name in labels if name not in _MEANINGS)]
-    values = {name: _finite(found.get(name)) for name in names}
-    known = [name for name, value in values.items() if value is not None]
-    rows: list[tuple[str, str, Any, float | None]] = []
-    for name in known:
-        order = found.get("ngram_order")
-        label = {"ngram": "best n-gram"}.get(name, name) if name in _MEANINGS else labels[name]
-        label = f"best n-gram ({order})" if name == "ngram" and order else label
-        rows.append((name, label, values[name], _finite(bits.get(name))))
+    order = found.get("ngram_order")
+    own = {"ngram": f"best n-gram ({order})" if order else "best n-gram"}
+    rows: list[tuple[str, str, float, float | None]] = []
+    for name in names:
+        value = _finite(found.get(name))
+        if value is not None:
+            label = own.get(name, name) if name in _MEANINGS else labels[name]
+            rows.append((name, label, value, _finite(bits.get(name))))
     if n_answers:
         nats, in_bits = math.log(n_answers), _in_bits((n, b) for name, _, n, b in rows if name != "xz")
         rows.append(("uniform", "uniform", nats, in_bits and nats * in_bits[0] + in_bits[1]))
@@ -99,6 +85,10 @@ def baselines(
         Baseline(name=name, label=label, meaning=_MEANINGS.get(name, label), nats=nats, bits_per_byte=bpb)
         for name, label, nats, bpb in rows
     )
+
+
+def _finite(value: object) -> float | None:
+    return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
 
 
 def _in_bits(points: Iterable[tuple[float, float | None]]) -> tuple[float, float] | None:
@@ -115,7 +105,7 @@ def _in_bits(points: Iterable[tuple[float, float | None]]) -> tuple[float, float
     return each, lost if lost > 1e-6 * low_bits else 0.0
 
 
-def loss_section(telemetry: Telemetry, lines: Sequence[Baseline], found: Mapping[str, Any]) -> LossSection | None:
+def loss_section(telemetry: Telemetry, lines: Sequence[Baseline], found: JsonMapping) -> LossSection | None:
     """Training and validation loss over steps; None where neither was written."""
     first, last = telemetry.ends(RUN_ARM)
     evaluations = telemetry.evaluations(RUN_ARM)
@@ -160,35 +150,3 @@ def _thin(n: int) -> tuple[np.ndarray, str]:
     every = -(-(n - early) // (N_TRAIN_POINTS - early))
     indices = np.unique([*range(early), *range(early, n, every), n - 1])
     return indices, f"the first {early}, then one batch in {every}"
-
-
-def samples(telemetry: Telemetry, *, continues: bool, given: str = "the text") -> tuple[SampleNote, ...]:
-    """What the model wrote, in order of step, for the prompt that was used most; long ones are cut with an ellipsis."""
-    return tuple(
-        SampleNote(step=s.step, prompt=s.prompt, text=_cut(s.text), continues=continues, given=given)
-        for s in followed(telemetry.samples(RUN_ARM))
-    )
-
-
-def _cut(text: str) -> str:
-    if not text.strip():
-        return f"({NOTHING})"
-    return text if len(text) <= LONGEST_SAMPLE else text[:LONGEST_SAMPLE] + " …"
-
-
-def counts_of(telemetry: Telemetry | None) -> np.ndarray | None:
-    """How often each token stands in the training text, int [d_vocab]; None where it was not counted."""
-    return telemetry.vector(telemetry.token_table(), "row_count") if telemetry else None
-
-
-def tokens_seen(telemetry: Telemetry | None) -> int | None:
-    """Training tokens up to the last update, repeats included."""
-    return telemetry.tokens_seen(RUN_ARM) if telemetry else None
-
-
-def seconds(telemetry: Telemetry | None, manifest: Mapping[str, Any]) -> float | None:
-    """Wall time of the training: the manifest's, else the last that the clock wrote."""
-    said = manifest.get("summary", {}).get("train_seconds")
-    if isinstance(said, int | float):
-        return float(said)
-    return telemetry.wall_seconds(RUN_ARM) if telemetry else None
