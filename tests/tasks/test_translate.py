@@ -29,7 +29,7 @@ from qkv.tasks import PredictOptions, evaluate, find_task
 from qkv.tasks.beams import Search, search
 from qkv.tasks.bleu import bleu, bleu_tokens
 from qkv.tasks.crossentropy import linear_cross_entropy
-from qkv.views.sections.pairs import read_pair
+from qkv.views.sections.attention import read_pair
 from qkv.views.viewer import Viewer
 
 TASK = find_task("translate")

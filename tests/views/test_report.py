@@ -13,10 +13,10 @@ from qkv.folder.run_folder import RunFolder, link, sha256_of
 from qkv.inspection.answers.loss import among
 from qkv.tasks import find_task
 from qkv.telemetry import Telemetry
-from qkv.views.payloads import Baseline, Fact, LossSection
-from qkv.views.report.origins import head_facts
 from qkv.views.report.report import read_report, write_report
-from qkv.views.sections.verdict import verdict
+from qkv.views.sections.header import head_facts, verdict
+from qkv.views.sections.loss import Baseline, LossSection
+from qkv.views.sections.made import Fact
 
 BAD = "</script><img src=x onerror=alert(1)><!--\u2028 '\"&"
 

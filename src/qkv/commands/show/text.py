@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from qkv.inspection.lens import LensLayer
     from qkv.instruments.gradients import GradientPath
     from qkv.tokenizers.tokenizer import Tokenizer
-    from qkv.views.payloads import HeadNote
+    from qkv.views.sections.heads import HeadNote
 
 __all__ = ["ActivationShown", "HeadsShown", "activation_values", "look"]
 
