@@ -191,8 +191,6 @@ class TaskData(Protocol[DataT]):
     """Whether `--label-column` has a meaning."""
     reads: ClassVar[str]
     """What its data are: "text" or "images"."""
-    examples: ClassVar[str]
-    """What a batch is made of, in the plural."""
 
     def with_settings(self, config: "DataConfig") -> Self:
         """The task whose training batches are made as these settings ask."""
@@ -241,6 +239,8 @@ class TaskData(Protocol[DataT]):
 class Objective(Protocol[ReadT, ModelT]):
     """Batches, their loss and the figures that judge a model: all that training and evaluation ask of a task."""
 
+    examples: ClassVar[str]
+    """What a batch is made of, in the plural."""
     items: ClassVar[str]
     """What an evaluation counts as its sample, in the plural; empty where these are the examples."""
     target: ClassVar[str]
