@@ -44,7 +44,7 @@ SMALL = ["--threads", "1", "--precision", "fp32", "--no-report"]
 SIZES = "d_model=16,n_layers=1,n_heads=2,n_ctx=32,batch_size=16"
 
 CALLS = {
-    "before an update": ("qkv.training.loop", "_Training.update"),
+    "before an update": ("qkv.training.loop", "update"),
     "between gradients and update": ("qkv.training.optimizers", "Optimizer.step"),
     "before a checkpoint is written": ("qkv.training.checkpoint", "Checkpoints._write"),
     "before a validation": ("qkv.training.validation", "Validation._pass"),

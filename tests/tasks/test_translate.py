@@ -29,7 +29,7 @@ from qkv.tasks import PredictOptions, evaluate, find_task
 from qkv.tasks.beams import Search, search
 from qkv.tasks.bleu import bleu, bleu_tokens
 from qkv.tasks.crossentropy import linear_cross_entropy
-from qkv.views.sections.pairs import read_pair
+from qkv.views.sections.attention import read_pair
 from qkv.views.viewer import Viewer
 
 TASK = find_task("translate")
@@ -384,11 +384,11 @@ def test_a_stopped_run_goes_on_to_the_same_bytes(small_pairs, tmp_path):
     subprocess.run([*base, source, *how, "--set", sizes, "--out", str(tmp_path / "whole")], check=True)
     killing = (
         "import os, qkv.training.loop as loop\n"
-        "save, n = loop._Training.save, []\n"
-        "def saved(self):\n"
-        "    save(self); self.checkpoints.wait()\n"
-        "    self.state.step >= 8 and os._exit(9)\n"
-        "loop._Training.save = saved\n"
+        "save, n = loop.save, []\n"
+        "def saved(session):\n"
+        "    save(session); session.checkpoints.wait()\n"
+        "    session.state.step >= 8 and os._exit(9)\n"
+        "loop.save = saved\n"
         "from qkv.cli import main\n"
         f"main({['train', source, *how, '--set', sizes, '--out', str(tmp_path / 'cut')]!r})\n"
     )

@@ -23,6 +23,7 @@ from qkv.data.split import Part, Split, repeated
 from qkv.errors import SourceError
 from qkv.tokenizers.tokenizer import Tokenizer
 from qkv.tokenizers.tokens import Tokens, n_utf8
+from qkv.words import some
 
 __all__ = ["Examples", "Labelled", "hold_out", "load_examples"]
 
@@ -76,7 +77,7 @@ class Examples(DataSet):
 
     def describe(self) -> str:
         """One line: how many texts, of which classes."""
-        shown = ", ".join(self.classes[:6]) + (", ..." if len(self.classes) > 6 else "")
+        shown = some(self.classes, 6)
         return (
             f"{self.name}: {len(self.train):,} training and {len(self.val):,} validation texts of {len(self.classes)}"
             f" classes ({shown}); {self.rule}; {self.note}"
@@ -222,7 +223,7 @@ def _numbers(source: LabelledTexts, classes: tuple[str, ...], trained_on: str = 
     known = {name: i for i, name in enumerate(classes)}
     for i, label in enumerate(source.labels):
         if label not in known:
-            shown = ", ".join(classes[:12]) + (", ..." if len(classes) > 12 else "")
+            shown = some(classes)
             where = f" in {trained_on!r}" if trained_on else ""
             raise SourceError(
                 f"{source.place(i)} has the label {label[:40]!r}, a class that training has not"

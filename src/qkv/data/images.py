@@ -24,6 +24,7 @@ from qkv.data.sources.published import Role, role_of
 from qkv.data.sources.reading import binary_file
 from qkv.data.split import repeated
 from qkv.errors import SourceError
+from qkv.words import plural, some
 
 __all__ = ["ImageSet", "Images", "holds_images", "is_idx_name", "load_images", "read_idx"]
 
@@ -336,12 +337,12 @@ def _indices(names: np.ndarray, classes: np.ndarray, where: str) -> np.ndarray:
 
 
 def _some(classes: np.ndarray) -> str:
-    return ", ".join(map(str, classes[:12])) + (", ..." if len(classes) > 12 else "")
+    return some([str(name) for name in classes])
 
 
 def _sized(shape: tuple[int, ...]) -> str:
     """Of images [n, channels, height, width]: `28 x 28 in 1 channel`."""
-    return f"{shape[3]} x {shape[2]} in {shape[1]} channel{'s' * (shape[1] > 1)}"
+    return f"{shape[3]} x {shape[2]} in {shape[1]} {plural(shape[1], 'channel')}"
 
 
 def _same_shape(train: np.ndarray, val: np.ndarray, where: str) -> None:

@@ -25,6 +25,7 @@ from qkv.errors import SourceError, missing_file
 from qkv.tokenizers.fitting import FITTED_SAMPLE
 from qkv.tokenizers.tokenizer import Tokenizer, fit_tokenizer, load_tokenizer, vocabulary_law
 from qkv.tokenizers.tokens import Tokens, n_utf8
+from qkv.words import plural
 
 __all__ = [
     "ARROW",
@@ -164,7 +165,7 @@ def load_pairs(config: DataConfig) -> PairCorpus:
     tokenizer = _tokenizer(config, train)
     revision = split().revision
     empty, known = train_empty + held_empty, set(train) if config.val else set()
-    notes = [f"{empty} pair{'s' * (empty != 1)} with an empty side left out"] if empty else []
+    notes = [f"{empty} {plural(empty, 'pair')} with an empty side left out"] if empty else []
     notes.append(repeated(sum(pair in known for pair in held), len(held), "validation pairs"))
     return PairCorpus(
         name=source.name,

@@ -9,20 +9,19 @@ norm, its way from the start and its participation rank need no eigenvalue at al
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from qkv.instruments.measures import participation, roots
+from qkv.instruments.measures.arithmetic import participation, roots
+from qkv.instruments.readings import CircuitReading
 from qkv.models.parts import Entry
 from qkv.shapes import Float, Float64
 
 __all__ = [
     "Blocks",
     "Circuit",
-    "CircuitReading",
     "Heads",
     "between_spaces",
     "circuit_norm",
@@ -116,7 +115,7 @@ class Blocks:
         if list(which) == list(range(first, first + n)):
             if n == len(self.columns):
                 return self
-            at: Any = slice(first, first + n)
+            at: slice | list[int] = slice(first, first + n)
         else:
             at = list(which)
         picked, known = Blocks(self.columns[at]), self.__dict__
@@ -183,19 +182,20 @@ def product_spectra(left: Blocks, right: Blocks, k: int = 0) -> tuple[np.ndarray
     """The same of the products left right^T of pairs of blocks, from any root of left's Gram matrix: its triangle, or
     where columns of left are dependent, its eigenvectors.
     """
-    root, basis = left.triangle, None
+    root, eigen = left.triangle, None
     if root.isnan().any():
         sizes, basis = left.eigen
         sizes = sizes.flip(-1).unsqueeze(-2)
-        root = basis * sizes
+        eigen, root = (sizes, basis), basis * sizes
     inner = root.mT @ right.gram @ root
     if not k:
         return roots(inner).cpu().numpy(), left.columns[..., :0]
     values, vectors = _eigh(inner)
     strongest = vectors[..., -k:].flip(-1)
-    if basis is None:
+    if eigen is None:
         inside = torch.linalg.solve_triangular(root.mT, strongest, upper=True)
     else:
+        sizes, basis = eigen
         inside = basis * torch.where(sizes > 1e-12 * sizes.amax(-1, keepdim=True), 1 / sizes, 0.0) @ strongest
     return values.cpu().numpy(), _normal(left.columns @ inside) * (values[..., :1] > 0)[..., None]
 
@@ -225,23 +225,6 @@ def between_spaces(a: Blocks, b: Blocks) -> np.ndarray:
     cosines = torch.linalg.solve_triangular(b.triangle, inner.mT, upper=False)
     overlap = cosines.square().sum((-2, -1)) / min(cosines.shape[-2:])
     return np.degrees(np.arccos(np.sqrt(overlap.clamp(0, 1).cpu().numpy())))
-
-
-@dataclass(frozen=True)
-class CircuitReading:
-    """Of n circuits, float64 [n] each; NaN where there is no update or no start."""
-
-    norm: np.ndarray
-    update: np.ndarray
-    """|d(AB)|_F of the last update"""
-    distance: np.ndarray
-    """|AB - (AB at step 0)|_F"""
-    along: np.ndarray
-    """The part of that along the start, signed; 0 where the start is 0"""
-    start_norm: np.ndarray
-    participation: np.ndarray
-    symmetric: np.ndarray
-    """Share of |AB|_F^2 in the symmetric part of AB"""
 
 
 Factors = tuple[Tensor, Tensor]
@@ -277,7 +260,16 @@ def circuit_reading(
         rank = np.where(squares > 0, squares**2 / fourth, np.nan)
         symmetric = np.where(squares > 0, (1 + crossed / squares) / 2, np.nan)
     along = np.divide(inner, start_norm, out=np.where(np.isnan(inner), np.nan, 0.0), where=start_norm > 0)
-    return CircuitReading(np.sqrt(squares), update, distance, along, start_norm, rank, symmetric)
+    return CircuitReading(
+        norm=np.sqrt(squares),
+        update=update,
+        distance=distance,
+        along=along,
+        start_norm=start_norm,
+        n_out=a.shape[-1],
+        participation=rank,
+        symmetric=symmetric,
+    )
 
 
 def _way(now: Factors, grams: Factors, then: Factors) -> tuple[np.ndarray, np.ndarray]:

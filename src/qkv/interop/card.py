@@ -2,10 +2,10 @@
 
 from typing import NamedTuple
 
-from qkv.errors import many
 from qkv.interop.exporting import Fit
 from qkv.jsontypes import JsonMapping
 from qkv.models.layout import ModelConfig
+from qkv.words import many
 
 __all__ = ["model_card", "what_it_reads"]
 

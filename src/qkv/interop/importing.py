@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from qkv.errors import ConfigError, SourceError, many, nearest
+from qkv.errors import ConfigError, SourceError, nearest
 from qkv.interop.families import FAMILIES
 from qkv.interop.family import Family
 from qkv.interop.folders import MERGE, OWN_TYPE, UNQUANTIZED, Weights, no_model, read_json
@@ -28,6 +28,7 @@ from qkv.models import build
 from qkv.models.layout import Layout, ModelConfig, Patches, Sizes
 from qkv.models.matrices import Catalogue
 from qkv.tokenizers.tokenizer import Tokenizer
+from qkv.words import many, plural
 
 __all__ = ["Imported", "read_checkpoint", "read_model_config", "rows_of_model"]
 
@@ -278,7 +279,7 @@ def _refuse_others(family: Family, rows: list[Placed], weights: Weights, notes: 
             raise SourceError(_no_tensor(family, known, weights, name))
         left[what] = left.get(what, 0) + 1
     for what, n in left.items():
-        notes.append(f"{what} ({n} tensor{'s' if n > 1 else ''}) is no part of a {family.architecture}: left out")
+        notes.append(f"{what} ({n} {plural(n, 'tensor')}) is no part of a {family.architecture}: left out")
 
 
 _QUANTIZED = ("qweight", "qzeros", "scales", "SCB", "absmax", "quant_map", "quant_state", "weight_scale", "g_idx")

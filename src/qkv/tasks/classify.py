@@ -37,9 +37,10 @@ from qkv.models.layout import Sizes
 from qkv.models.zoo import TextClassifier
 from qkv.randomness import Permutation, uniforms
 from qkv.tasks.batch import Batch
+from qkv.tasks.defaults import TaskDefaults
 from qkv.tasks.evaluation import evaluate, wilson
 from qkv.tasks.figures import Evaluation, Figure, Scores
-from qkv.tasks.task import Drop, PredictOptions, Progress, TaskDefaults, Yardsticks
+from qkv.tasks.task import Drop, PredictOptions, Progress, Yardsticks
 from qkv.tokenizers.tokenizer import Tokenizer
 
 __all__ = ["Classify"]
@@ -109,7 +110,7 @@ class Classify(TaskDefaults[Examples, TextClassifier]):
         """As the labels are written."""
         return data.classes
 
-    def longest(self, data: Examples) -> int:
+    def needed_positions(self, data: Examples) -> int:
         """The longest text of either part, in steps of 16 from 64 to 256."""
         longest = max(int(part.lengths.max()) for part in (data.train, data.val))
         return min(LONGEST, max(_WIDTH, -(-longest // 16) * 16))

@@ -12,6 +12,7 @@ from qkv.data.sources.source import Chunk, Source
 from qkv.data.split import MOST_VAL_BYTES, Part, Split
 from qkv.data.tokenizing import whole_words
 from qkv.tokenizers.tokens import n_utf8
+from qkv.words import megabytes
 
 __all__ = ["evenly", "sampled"]
 
@@ -29,7 +30,7 @@ def sampled(split: Split, most_bytes: int) -> Split:
     train = [Chunk(chunk.text, documents or i == last) for i, chunk in enumerate(train)]
     size = n_utf8(chunk.text for chunk in train)
     part = Part(read=lambda: iter(train), n_bytes=size)
-    rule = f"{split.rule}; {size / 1e6:.1f} of {split.train.n_bytes / 1e6:.1f} MB for training, in even pieces"
+    rule = f"{split.rule}; {size / 1e6:.1f} of {megabytes(split.train.n_bytes)} for training, in even pieces"
     return replace(split, train=part, val=_held(split.val), rule=rule)
 
 
