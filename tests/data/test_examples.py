@@ -133,7 +133,7 @@ def test_too_few_texts_to_hold_some_out_say_so(tmp_path: Path) -> None:
 
 
 def test_words_are_counted_on_some_texts_of_every_class_in_whatever_order_the_rows_come(tmp_path, monkeypatch) -> None:
-    from qkv.data.baseline import labels as room
+    from qkv.data.baseline import classes as room
 
     rows = [f"{WORDS[i % 2]} {i}\t{'ab'[i % 2]}" for i in range(60)] + ["xi 60\tc", "xi 61\tc"]
     (tmp_path / "t.tsv").write_text("text\tlabel\n" + "\n".join(rows) + "\n")
@@ -141,5 +141,5 @@ def test_words_are_counted_on_some_texts_of_every_class_in_whatever_order_the_ro
     data = load(tmp_path / "t.tsv", val=str(tmp_path / "v.tsv"))
     monkeypatch.setattr(room, "MOST_TEXTS", 20)
     found = room.labelled_baselines(data)
-    assert found.tfidf == 1.0 and found.note == "TF-IDF counted 20 of 62 texts"
-    assert set(data.train.classes[room._sample(data.train.classes)]) == {0, 1, 2}
+    assert found.linear == 1.0 and found.note == "TF-IDF counted 20 of 62 texts"
+    assert set(data.train.classes[room._sample("labelled baselines", data.train.classes, 20)]) == {0, 1, 2}

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from qkv.data.baseline import images as image_baselines
+from qkv.data.baseline import classes as room
 from qkv.data.config import ImageOptions
 from qkv.data.images import Images, ImageSet, load_images, read_idx
 from qkv.data.sources.image_files import read_pictures
@@ -207,11 +207,11 @@ def test_the_linear_model_is_asked_about_a_few_images_at_a_time(tmp_path, monkey
     pair(tmp_path, "train", 60)
     pair(tmp_path, "test", 50)
     images = load_images(str(tmp_path))
-    whole, asked = image_baselines.image_baselines(images), []
-    flat = image_baselines._flat
-    monkeypatch.setattr(image_baselines, "_flat", lambda pixels: asked.append(len(pixels)) or flat(pixels))
-    monkeypatch.setattr(image_baselines, "MOST_VALUES", 30 * 20 + 7)
-    assert image_baselines.image_baselines(images) == pytest.approx(whole[:-1] + ("",))
+    whole, asked = room.image_baselines(images), []
+    flat = room._flat
+    monkeypatch.setattr(room, "_flat", lambda pixels: asked.append(len(pixels)) or flat(pixels))
+    monkeypatch.setattr(room, "MOST_VALUES", 30 * 20 + 7)
+    assert room.image_baselines(images) == pytest.approx(whole[:-1] + ("",))
     assert asked == [60, 20, 20, 10]
 
 
@@ -224,7 +224,7 @@ def test_an_image_unlike_all_others_leaves_the_linear_model_a_figure():
     val = ImageSet(pixels=np.concatenate([pixels[[0, -1]], white]), labels=np.array([0, 1, 0]))
     train = ImageSet(pixels=pixels, labels=labels)
     images = Images(name="low", kind="idx", sha256="", classes=("a", "b"), train=train, val=val, rule="")
-    found = image_baselines.image_baselines(images)
+    found = room.image_baselines(images)
     assert found.linear == pytest.approx(2 / 3) and found.linear_nats == pytest.approx(-np.log(1e-9) / 3, rel=0.02)
 
 

@@ -12,15 +12,16 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 from qkv.data.caching import cache_key, read_cached, write_cached
 from qkv.data.config import DataConfig
+from qkv.data.dataset import DataSet
 from qkv.data.sources.sampling import evenly, held, sampled
 from qkv.data.sources.source import Chunk, Source, open_source, open_validation
 from qkv.data.split import Part, Split, split_source
 from qkv.data.tokenizing import IN_MEMORY_BYTES, keep_tokens, kept_tokens, tokenise, whole_words
 from qkv.errors import ConfigError, SourceError, StorageError, unknown
+from qkv.jsontypes import JsonObject
 from qkv.tokenizers.encoders import most_workers
 from qkv.tokenizers.fitting import FITTED_SAMPLE
 from qkv.tokenizers.lossy_charge import charge_nats
@@ -50,27 +51,19 @@ Progress = Callable[[str, float], None]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Corpus:
-    """Tokens for training and validation, and what they came from."""
+class Corpus(DataSet):
+    """Tokens for training and validation, and what they came from.
 
-    name: str
-    """Short and safe in a file name."""
-    kind: str
-    """default, text, folder, jsonl, csv, tsv or hub."""
-    sha256: str
-    """Of the source as it lies on disk, joined with that of a source given for validation; and with the revision of the
-    split where it is not the first, so that a run which saw these documents split otherwise does not take them for its
-    own."""
+    Its sha256 is joined with the revision of the split too where that is not the first, so that a run which saw these
+    documents split otherwise does not take them for its own.
+    """
+
     tokenizer: Tokenizer
     """What cut it."""
     train: Tokens
     """The part to train on."""
     val: Tokens
     """The part to measure on."""
-    rule: str
-    """One sentence: how the parts were made."""
-    note: str
-    """What a person should know about how the source was read, or empty."""
     charge_nats: float | None
     """Nats for what the tokenizer threw away of the validation text: 0 where nothing, None where nobody can tell."""
     uncharged: str = ""
@@ -85,10 +78,9 @@ class Corpus:
 
     def describe(self) -> str:
         """One line: how many tokens, of what kind, how the parts were made, and what else a person should know."""
-        note = f" {self.note[0].upper()}{self.note[1:]}." if self.note else ""
         return (
             f"{self.name}: {len(self.train):,} training and {len(self.val):,} validation tokens"
-            f" ({self.tokenizer.kind}, vocabulary {self.tokenizer.d_vocab:,}); {self.rule}.{note}"
+            f" ({self.tokenizer.kind}, vocabulary {self.tokenizer.d_vocab:,}); {self.rule}.{self.note_sentence}"
         )
 
     @property
@@ -272,7 +264,7 @@ def _tokens(
     key: str,
     cache: Path | None,
     told: Progress,
-) -> tuple[dict[str, Tokens], dict[str, Any]]:
+) -> tuple[dict[str, Tokens], JsonObject]:
     """Tokens of both parts and facts about them: from the cache, or made now and kept there."""
     n_bytes = source.n_bytes + (val.n_bytes if val else 0)
     small = n_bytes <= IN_MEMORY_BYTES
@@ -282,7 +274,7 @@ def _tokens(
         if found is not None:
             return found
 
-    def make(work: Path | None) -> tuple[dict[str, Tokens], dict[str, Any]]:
+    def make(work: Path | None) -> tuple[dict[str, Tokens], JsonObject]:
         parts, done = {}, 0
 
         def progress(n_chars: int) -> None:

@@ -15,6 +15,7 @@ import numpy as np
 from qkv.data.caching import cache_key
 from qkv.data.config import DataConfig
 from qkv.data.corpus import fitted_tokenizer, joined_hash
+from qkv.data.dataset import DataSet
 from qkv.data.dedup import Sketches, group_copies, sketch
 from qkv.data.labelled import LabelledTexts, check_classes, class_order, read_labelled
 from qkv.data.sources.source import Chunk
@@ -57,15 +58,9 @@ class Labelled:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Examples:
+class Examples(DataSet):
     """Labelled texts for training and validation, and what they came from."""
 
-    name: str
-    """Short and safe in a file name."""
-    kind: str
-    """jsonl, csv, tsv or lines."""
-    sha256: str
-    """Of the source as it lies on disk, joined with that of a source given for validation."""
     tokenizer: Tokenizer
     """What cut it."""
     train: Labelled
@@ -74,10 +69,6 @@ class Examples:
     """The part to measure on."""
     classes: tuple[str, ...]
     """Names of the classes, by number."""
-    rule: str
-    """One sentence: how the parts were made."""
-    note: str
-    """What a person should know about how the source was read, or empty."""
 
     @property
     def n_train(self) -> int:

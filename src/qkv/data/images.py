@@ -18,6 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from qkv.data.config import ImageOptions
+from qkv.data.dataset import DataSet
 from qkv.data.sources.image_files import CLASS_SUFFIXES, class_folders, listed, read_classes
 from qkv.data.sources.published import Role, role_of
 from qkv.data.sources.reading import binary_file
@@ -48,25 +49,15 @@ class ImageSet:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Images:
+class Images(DataSet):
     """Images to train on and to measure on."""
 
-    name: str
-    """Short and safe in a file name."""
-    kind: str
-    """idx or classes."""
-    sha256: str
-    """Of all files as they lie on disk."""
     classes: tuple[str, ...]
     """What a label means, in the order of the labels."""
     train: ImageSet
     """The part to train on."""
     val: ImageSet
     """The part to measure on."""
-    rule: str
-    """One sentence: how the parts were made."""
-    note: str = ""
-    """What a person should know about how the images were read, or empty."""
     options: ImageOptions = ImageOptions()
     """How training images are changed."""
     tokenizer: None = None

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from qkv.data.config import DataConfig
 from qkv.data.sources.published import Published, given_inside, published
-from qkv.data.sources.reading import examine, read_text, sniff
+from qkv.data.sources.reading import examine, read_lines, sniff
 from qkv.data.sources.source import files_below, source_name
 from qkv.data.sources.tables import TableFormat, columns_of, is_table, numbered_rows, table_format
 from qkv.errors import SourceError, missing_file, nearest
@@ -234,22 +234,19 @@ def _table_rows(path: Path, layout: TableFormat, label: str) -> Iterator[tuple[i
 
 def _line_rows(path: Path) -> Iterator[tuple[int, str, str]]:
     """(line, text, label) of each line. Raises SourceError for an empty line between lines, or one of one word."""
-    blank, rest, number = 0, "", 0
-    for block in [*read_text(path), "\n"]:
-        *whole, rest = (rest + block).split("\n")
-        for line in whole:
-            number += 1
-            words = line.split(maxsplit=1)
-            if not words:
-                blank = blank or number
-                continue
-            _no_blank(path, blank)
-            if len(words) == 1:
-                raise SourceError(
-                    f"{str(path)!r} line {number} is {line.strip()[:40]!r}, one word; expected a label, a space and a"
-                    " text (the label or the text is missing)"
-                )
-            yield number, words[1].rstrip(), words[0]
+    blank = 0
+    for number, line in enumerate(read_lines(path), start=1):
+        words = line.split(maxsplit=1)
+        if not words:
+            blank = blank or number
+            continue
+        _no_blank(path, blank)
+        if len(words) == 1:
+            raise SourceError(
+                f"{str(path)!r} line {number} is {line.strip()[:40]!r}, one word; expected a label, a space and a"
+                " text (the label or the text is missing)"
+            )
+        yield number, words[1].rstrip(), words[0]
 
 
 def _no_blank(path: Path, line: int) -> None:

@@ -17,8 +17,9 @@ import numpy as np
 
 from qkv.data.config import DataConfig
 from qkv.data.corpus import DEFAULT_KIND, is_file_of_tokenizer
-from qkv.data.sources.reading import examine, read_text
-from qkv.data.sources.source import Chunk, Source, source_name, whole_documents
+from qkv.data.dataset import DataSet
+from qkv.data.sources.reading import examine, read_lines
+from qkv.data.sources.source import Source, as_documents, source_name, whole_documents
 from qkv.data.split import Part, Split, repeated, split_source
 from qkv.errors import SourceError, missing_file
 from qkv.tokenizers.fitting import FITTED_SAMPLE
@@ -70,23 +71,16 @@ class Pairs:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class PairCorpus:
-    """Pairs for training and validation, and what they came from."""
+class PairCorpus(DataSet):
+    """Pairs for training and validation, and what they came from.
 
-    name: str
-    """Short and safe in a file name."""
-    kind: str
-    """Always "pairs"."""
-    sha256: str
-    """Of the four (or two) files as they lie on disk."""
+    Its kind is "pairs"; its note says what was left out, and how many pairs are in both parts.
+    """
+
     tokenizer: Tokenizer
     """Shared by both sides, in their ids at least (`Tokenizer.of_source`)."""
     train: Pairs
     val: Pairs
-    rule: str
-    """One sentence: how the parts were made."""
-    note: str
-    """What was left out, and how many pairs are in both parts; or empty."""
     split: Callable[[], Split] = field(repr=False)
     """Returns the split again, for callers that need the text itself."""
 
@@ -97,11 +91,10 @@ class PairCorpus:
 
     def describe(self) -> str:
         """What is trained on and measured on, in one line."""
-        note = f" {self.note[0].upper()}{self.note[1:]}." if self.note else ""
         return (
             f"{self.name}: {len(self.train):,} training and {len(self.val):,} validation pairs,"
             f" {len(self.train.target):,} and {len(self.val.target):,} target tokens"
-            f" ({self.tokenizer.kind}, vocabulary {self.tokenizer.d_vocab:,}).{note}"
+            f" ({self.tokenizer.kind}, vocabulary {self.tokenizer.d_vocab:,}).{self.note_sentence}"
         )
 
     def lines(self, part: str) -> tuple[list[str], list[str]]:
@@ -230,27 +223,22 @@ def _pair_source(text: str) -> Source:
             f" line i of one must be the translation of line i of the other"
         )
 
-    def read(start: int, stop: int | None) -> Iterator[Chunk]:
+    def documents() -> Iterator[str]:
         both = zip(_file_lines(paths[0]), _file_lines(paths[1]), strict=True)
-        return (Chunk(f"{left}\n{right}", True) for left, right in both)
+        return (f"{left}\n{right}" for left, right in both)
 
     return Source(
         name=source_name(paths[0]),
         kind="pairs",
         sha256=_digest(*(f.sha256 for f in facts)),
         n_bytes=sum(f.n_bytes for f in facts),
-        read=read,
+        read=as_documents(documents),
     )
 
 
 def _file_lines(path: Path) -> Iterator[str]:
     """Lines of a text file, cut at line feeds only, without their ends; a last line feed begins no further line."""
-    rest = ""
-    for text in read_text(path):
-        *lines, rest = (rest + text).split("\n")
-        yield from (line.removesuffix("\r") for line in lines)
-    if rest:
-        yield rest.removesuffix("\r")
+    return (line.removesuffix("\n").removesuffix("\r") for line in read_lines(path))
 
 
 def _lines(part: Part) -> tuple[list[tuple[str, str]], int]:

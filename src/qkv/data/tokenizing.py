@@ -19,13 +19,14 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 import numpy as np
 
 from qkv.data.sources.source import Chunk
 from qkv.errors import StorageError
 from qkv.folder.run_folder import lock_file, write_atomically
+from qkv.jsontypes import JsonObject
 from qkv.tokenizers.encoders import Batch, Encoded, encode_all
 from qkv.tokenizers.tokenizer import Tokenizer
 from qkv.tokenizers.tokens import Tokens, id_type
@@ -152,7 +153,7 @@ def _note(file: Path, done: _Done, *written: IO[bytes]) -> None:
     write_atomically(file.with_suffix(".done"), json.dumps(note | {"sha256": _digest(note)}).encode())
 
 
-def _digest(note: dict[str, Any]) -> str:
+def _digest(note: JsonObject) -> str:
     return hashlib.sha256(json.dumps(note, sort_keys=True).encode()).hexdigest()
 
 
@@ -196,7 +197,7 @@ def _mapped(file: Path, dtype: type, n_tokens: int) -> np.ndarray:
 
 
 def keep_tokens(
-    folder: Path, make: Callable[[Path], tuple[dict[str, Tokens], dict[str, Any]]], *, goes_on: bool = False
+    folder: Path, make: Callable[[Path], tuple[dict[str, Tokens], JsonObject]], *, goes_on: bool = False
 ) -> None:
     """Fill `folder` with what `make` gives, tokens of the parts and facts about them, whole or not at all.
 
@@ -241,7 +242,7 @@ def _unfinished(folder: Path, stack: ExitStack) -> Path | None:
     return place
 
 
-def _write_parts(folder: Path, parts: dict[str, Tokens], facts: dict[str, Any]) -> None:
+def _write_parts(folder: Path, parts: dict[str, Tokens], facts: JsonObject) -> None:
     table = {}
     for name, tokens in parts.items():
         if not (folder / f"{name}.ids").exists():
@@ -259,7 +260,7 @@ def _write_parts(folder: Path, parts: dict[str, Tokens], facts: dict[str, Any]) 
             os.fsync(file.fileno())
 
 
-def kept_tokens(folder: Path, in_memory: bool) -> tuple[dict[str, Tokens], dict[str, Any]] | None:
+def kept_tokens(folder: Path, in_memory: bool) -> tuple[dict[str, Tokens], JsonObject] | None:
     """The parts and facts that `keep_tokens` left in the folder, or None where there are none (or broken ones)."""
     try:
         facts = json.loads((folder / "facts.json").read_text(encoding="utf-8"))

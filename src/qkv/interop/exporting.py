@@ -100,14 +100,11 @@ def _obstacles(family: Family, config: ModelConfig) -> list[str]:
 def _config_json(family: Family, config: ModelConfig) -> JsonObject:
     """The settings of a config.json, without ids of tokens."""
     out: JsonObject = {"architectures": [family.architecture], "model_type": family.name, "dtype": "float32"}
+    bias = neutral(config).layout.attention_bias  # in the word that families use
+    said = replace(config, layout=replace(config.layout, attention_bias=bias))
     for piece in family.pieces:
-        piece.write(_bias_in_words(config), out)
+        piece.write(said, out)
     return out
-
-
-def _bias_in_words(config: ModelConfig) -> ModelConfig:
-    """The same with `attention_bias` in the word that families use, dropout kept."""
-    return replace(config, layout=replace(config.layout, attention_bias=neutral(config).layout.attention_bias))
 
 
 def write_checkpoint(

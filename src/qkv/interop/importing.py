@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -186,7 +185,12 @@ def _read_state(
     for item in rows:
         if item.row.copy or item.row.stored not in weights.tensors:
             continue
-        _check_shape(item, weights)
+        given, expected = weights.tensors[item.row.stored].shape, item.stored_shape
+        if given != expected:
+            raise SourceError(
+                f"{weights.told(item.row.stored)} is {list(given)}; by config.json it is {list(expected)}"
+                f" ({', '.join(item.addresses)})"
+            )
         stored = weights.read(item.row.stored, dtype)
         if not stored.isfinite().all():
             raise SourceError(
@@ -295,24 +299,12 @@ def _no_tensor(family: Family, known: set[str], weights: Weights, name: str) -> 
     return f"{told} is no tensor of a {family.title} with that config.json{hint}"
 
 
-def _check_shape(item: Placed, weights: Weights) -> None:
-    name = item.row.stored
-    given, expected = weights.tensors[name].shape, item.stored_shape
-    if given != expected:
-        raise SourceError(
-            f"{weights.told(name)} is {list(given)}; by config.json it is {list(expected)}"
-            f" ({', '.join(item.addresses)})"
-        )
-
-
 def neutral(config: ModelConfig) -> ModelConfig:
     """The same without what no output depends on: dropout, the name of the start, a stride that patches have anyway."""
-    layout = dataclasses.replace(config.layout, dropout=0.0, start="normal", attention_bias=_plain_bias(config.layout))
+    bias = config.layout.biased
+    bias = "same" if bias == ("all" if config.layout.bias else "none") else bias
+    layout = dataclasses.replace(config.layout, dropout=0.0, start="normal", attention_bias=bias)
     patches = config.patches
     if patches is not None and patches.stride == patches.patch:
         patches = dataclasses.replace(patches, stride=0)
     return dataclasses.replace(config, layout=layout, patches=patches).resolved()
-
-
-def _plain_bias(layout: Layout) -> Any:
-    return "same" if layout.biased == ("all" if layout.bias else "none") else layout.biased

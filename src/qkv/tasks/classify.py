@@ -133,15 +133,13 @@ class Classify(TaskDefaults[Examples, TextClassifier]):
 
     def baselines(self, data: Examples, cache: Path | None) -> Yardsticks:
         """The commonest class, and TF-IDF with logistic regression where scikit-learn is installed."""
-        from qkv.data.baseline.labels import labelled_baselines
+        from qkv.data.baseline.classes import labelled_baselines
 
         found = labelled_baselines(data)
-        summary = {"majority": found.majority, "tfidf": found.tfidf}
+        accuracy = {"majority": found.majority, "tfidf": found.linear}
+        nats = {"majority": found.majority_nats, "tfidf": found.linear_nats}
         return Yardsticks(
-            summary=summary,
-            nats={"majority": found.majority_nats, "tfidf": found.tfidf_nats},
-            facts={"majority": found.majority_nats, "tfidf": found.tfidf_nats, "accuracy": summary, "note": found.note},
-            note=found.note,
+            summary=accuracy, nats=nats, facts=nats | {"accuracy": accuracy, "note": found.note}, note=found.note
         )
 
     # batches and losses

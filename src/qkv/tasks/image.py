@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from qkv.data.augmenting import augmented
-from qkv.data.baseline.images import image_baselines
+from qkv.data.baseline.classes import image_baselines
 from qkv.data.config import DataConfig, ImageOptions
 from qkv.data.images import Images, is_idx_name, load_images, read_idx
 from qkv.data.sources.image_files import read_pictures

@@ -9,11 +9,12 @@ the library whole.
 
 import re
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
 import tokenizers
+from qkv.jsontypes import JsonObject
 from qkv.tokenizers.tokens import id_type
 
 __all__ = [
@@ -102,7 +103,7 @@ WORD_OR_MARK = r"\w+|[^\w\s]"
 BRACKETS = r"[\[\]<>|]"
 
 
-def splitting_of(form: dict[str, Any]) -> Splitting | None:
+def splitting_of(form: JsonObject) -> Splitting | None:
     """Which of them a tokenizer.json uses; None for any other."""
     before, normal = form.get("pre_tokenizer") or {}, form.get("normalizer") or {}
     kind = before.get("type")
@@ -255,7 +256,8 @@ class UnitCodec:
         split = [ascii_words(text, self._splitting) for text in spelled]
         new = [text for text, words in zip(spelled, split, strict=True) if words is None]
         new += {word for words in split if words is not None for word in words}.difference(self._words)
-        self._words.update(zip(new, self._encode(new), strict=True))
+        encoded = self._plain.encode_batch_fast(new, add_special_tokens=False)
+        self._words.update((text, encoding.ids) for text, encoding in zip(new, encoded, strict=True))
         flat: list[int] = []
         ends = []
         for text, words in zip(spelled, split, strict=True):
@@ -267,9 +269,6 @@ class UnitCodec:
         self._starts = np.concatenate([self._starts, self._starts[-1] + np.array(ends, dtype=np.int64)])
         self._ids = np.concatenate([self._ids, np.array(flat, dtype=np.int64)])
         self._cached += sum(map(len, keys))
-
-    def _encode(self, texts: list[str]) -> list[list[int]]:
-        return [encoding.ids for encoding in self._plain.encode_batch_fast(texts, add_special_tokens=False)]
 
 
 def whole_characters(text: str) -> str:

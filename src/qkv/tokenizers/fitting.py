@@ -9,12 +9,12 @@ Unigram trainers do: two processes give two vocabularies for the same text.) Wor
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from typing import Any
 
 import numpy as np
 
 import tokenizers
 from qkv.errors import ConfigError, unknown
+from qkv.jsontypes import JsonObject
 from qkv.tokenizers.encoding import (
     BRACKETS,
     BYTE_CHARACTERS,
@@ -216,7 +216,7 @@ def _merges(
         vocab_size=vocab, special_tokens=specials, initial_alphabet=alphabet, min_frequency=2, show_progress=False
     )
     hf.train_from_iterator(_repeated(cut_words(counts, LONGEST_STRETCH)), trainer)
-    model: dict[str, Any] = json.loads(hf.to_str())["model"]
+    model: JsonObject = json.loads(hf.to_str())["model"]
     merges = [tuple(pair) if isinstance(pair, list) else tuple(pair.split(" ")) for pair in model["merges"]]
     return model["vocab"], merges
 

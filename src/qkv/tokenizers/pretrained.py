@@ -7,11 +7,11 @@ They give the published ids (tested against the reference cases of their authors
 import base64
 import json
 from pathlib import Path
-from typing import Any
 
 import tokenizers
 from qkv.errors import DamagedFileError, SourceError, missing_file
 from qkv.folder.verified import check_file
+from qkv.jsontypes import JsonObject
 from qkv.signatures import refuse_pointer
 from qkv.tokenizers.sentencepiece import FILES, are_rules, read_sides
 from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors
@@ -101,7 +101,7 @@ def _from_file(path: Path) -> _Sides | tokenizers.Tokenizer | None:
     return _from_json(path) if path.suffix == ".json" else None
 
 
-def _settings(folder: Path) -> dict[str, Any]:
+def _settings(folder: Path) -> JsonObject:
     """What a tokenizer_config.json beside the vocabulary says, if there is one."""
     path = folder / "tokenizer_config.json"
     return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}

@@ -14,17 +14,18 @@ may ask for is refused by name.
 
 import base64
 import json
+import math
 import re
 import struct
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 
 import tokenizers
 from qkv.errors import SourceError
+from qkv.jsontypes import JsonMapping
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, processors
 
 __all__ = ["END", "FILES", "OTHER", "PAD", "UNKNOWN", "are_rules", "is_side", "read_sides", "sentencepiece_files"]
@@ -42,11 +43,10 @@ _LANGUAGE = re.compile(r">>.+<<")
 
 _NORMAL, _UNKNOWN, _CONTROL, _USER, _UNUSED, _BYTE = range(1, 7)
 _TYPES = {_USER: "pieces of its user's own", _BYTE: "pieces for bytes"}
-_MODELS = {2: "BPE", 3: "word", 4: "character"}
+_MODELS: dict[int | bytes, str] = {2: "BPE", 3: "word", 4: "character"}
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Model:
+class _Model(NamedTuple):
     """One SentencePiece model."""
 
     scores: dict[str, float]
@@ -87,7 +87,7 @@ def _side(model: _Model, numbers: Mapping[str, int]) -> tokenizers.Tokenizer:
     rows = [(piece if piece in kept else OTHER + piece, scores.get(piece, least)) for piece in ordered]
     beyond = [(piece, score) for piece, score in scores.items() if piece not in numbers]
     hf = tokenizers.Tokenizer(models.Unigram([*rows, (OTHER, least), *beyond], numbers[UNKNOWN], False))
-    rules: list[Any] = [normalizers.Precompiled(model.normalization)] if model.normalization else []
+    rules = [normalizers.Precompiled(model.normalization)] if model.normalization else []
     spaces = [normalizers.Strip(left=False, right=True), normalizers.Replace(Regex(" {2,}"), " ")]
     hf.normalizer = normalizers.Sequence([*rules, *spaces])
     split = not any(_SPACE in piece[1:] for piece in scores)
@@ -99,7 +99,7 @@ def _side(model: _Model, numbers: Mapping[str, int]) -> tokenizers.Tokenizer:
     return hf
 
 
-def is_side(form: Mapping[str, Any]) -> bool:
+def is_side(form: JsonMapping) -> bool:
     """Whether the content of a tokenizer.json may be one of `read_sides`, so that `OTHER` in it is a mark."""
     steps = (form.get("normalizer") or {}).get("normalizers") or [{}]
     return form["model"]["type"] == "Unigram" and steps[-1].get("pattern") == {"Regex": " {2,}"}
@@ -118,8 +118,8 @@ def _read(path: Path) -> _Model:
 
 def _parsed(path: Path, data: bytes) -> _Model:
     scores: dict[str, float] = {}
-    trainer: dict[int, Any] = {}
-    rules: dict[int, Any] = {}
+    trainer: dict[int, int | bytes] = {}
+    rules: dict[int, int | bytes] = {}
     for field, value in _fields(data):
         if field == 1:
             piece = dict(_fields(_bytes(value)))
@@ -134,8 +134,7 @@ def _parsed(path: Path, data: bytes) -> _Model:
         elif field == 3:
             rules = dict(_fields(_bytes(value)))
     if trainer.get(3, 1) != 1:
-        what = _MODELS.get(trainer[3], "unknown")
-        raise SourceError(f"{str(path)!r} is a {what} model; Unigram ones are read")
+        raise SourceError(f"{str(path)!r} is a {_MODELS.get(trainer[3], 'unknown')} model; Unigram ones are read")
     asked = [
         name
         for said, name in (
@@ -149,12 +148,12 @@ def _parsed(path: Path, data: bytes) -> _Model:
     ]
     if asked:
         raise SourceError(f"{str(path)!r} asks for {asked[0]}, which is not supported")
-    if not scores or "" in scores or not all(map(_is_finite, scores.values())):
+    if not scores or "" in scores or not all(map(math.isfinite, scores.values())):
         raise ValueError("it has no pieces" if not scores else "a piece is empty, or its score is no number")
     compiled = _bytes(rules.get(2, b""))
     if compiled and not are_rules(compiled):
         raise ValueError("its rules for characters lead out of their table")
-    return _Model(scores=scores, normalization=compiled)
+    return _Model(scores, compiled)
 
 
 def are_rules(compiled: bytes) -> bool:
@@ -179,10 +178,6 @@ def are_rules(compiled: bytes) -> bool:
     points = units[first[(nodes & 1 << 8) > 0]] & (1 << 31) - 1
     letters = np.frombuffer(strings + b"\0", dtype=np.uint8)
     return bool((points <= len(strings)).all() and (letters[points] & 0xC0 != 0x80).all())
-
-
-def _is_finite(x: float) -> bool:
-    return x - x == 0
 
 
 def _bytes(value: int | bytes) -> bytes:
@@ -236,7 +231,7 @@ def sentencepiece_files(source: tokenizers.Tokenizer, target: tokenizers.Tokeniz
     return files | {"vocab.json": json.dumps(numbers, ensure_ascii=False).encode()}
 
 
-def _written(form: Mapping[str, Any]) -> bytes:
+def _written(form: JsonMapping) -> bytes:
     """A model file of one side."""
     marks = {mark["content"] for mark in form["added_tokens"]}
     pieces = [_piece(UNKNOWN, 0.0, _UNKNOWN), _piece("<s>", 0.0, _CONTROL), _piece(END, 0.0, _CONTROL)]

@@ -13,11 +13,11 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 import tokenizers
+from qkv.jsontypes import JsonObject
 from qkv.tokenizers.encoding import (
     BYTE_CHARACTERS,
     EVERY_CHARACTER,
@@ -287,7 +287,7 @@ def load_tokenizer(path: Path | str, *, specials: bool = False, end: bool = Fals
     return tokenizer
 
 
-def _kind(form: dict[str, Any]) -> str:
+def _kind(form: JsonObject) -> str:
     """What a tokenizer.json is, by its model and pre-tokenizer."""
     model, before = form["model"]["type"], form.get("pre_tokenizer") or {}
     if model == "WordLevel":
@@ -297,23 +297,23 @@ def _kind(form: dict[str, Any]) -> str:
     return {"BPE": "bpe", "WordPiece": "wordpiece", "Unigram": "unigram"}.get(model, "other")
 
 
-def _is_byte_level(form: dict[str, Any]) -> bool:
+def _is_byte_level(form: JsonObject) -> bool:
     before = form.get("pre_tokenizer") or {}
     stages = before.get("pretokenizers", [before])
     return any(stage.get("type") == "ByteLevel" for stage in stages)
 
 
-def _matches_first(form: dict[str, Any]) -> bool:
+def _matches_first(form: JsonObject) -> bool:
     """Whether it has added tokens that are not special: the library finds these in the raw text, before it is cut."""
     return any(not token["special"] for token in form["added_tokens"])
 
 
-def _bytes_are_ids(form: dict[str, Any]) -> bool:
+def _bytes_are_ids(form: JsonObject) -> bool:
     vocabulary = form["model"]["vocab"]
     return all(vocabulary.get(character) == byte for byte, character in enumerate(BYTE_CHARACTERS))
 
 
-def _spells_every_byte(form: dict[str, Any]) -> bool:
+def _spells_every_byte(form: JsonObject) -> bool:
     """Byte-level BPE with all 256 bytes, nothing normalised, no space put in front, no token matched first."""
     before = form.get("pre_tokenizer") or {}
     plain = form.get("normalizer") is None and "add_prefix_space" in before and not before["add_prefix_space"]
@@ -326,7 +326,7 @@ def _side_codec(tokenizer: Tokenizer, hf: tokenizers.Tokenizer) -> SideCodec:
     return SideCodec(hf, tokenizer._others, tokenizer.d_vocab, tokenizer.special["[UNK]"])
 
 
-def _codec(tokenizer: Tokenizer, form: dict[str, Any], plain: tokenizers.Tokenizer) -> Codec:
+def _codec(tokenizer: Tokenizer, form: JsonObject, plain: tokenizers.Tokenizer) -> Codec:
     """The quickest way that gives the library's ids."""
     if tokenizer._two_sided:
         return _side_codec(tokenizer, plain)

@@ -78,11 +78,6 @@ class Substrings:
         """How many words there are."""
         return len(self.letters.sizes)
 
-    @property
-    def n_bytes(self) -> int:
-        """Of the places and what stands there."""
-        return sum(places.nbytes + piece.nbytes for places, piece in self._groups)
-
     @cached_property
     def pieces(self) -> list[str]:
         """How each piece is spelled; empty for one that stands nowhere."""
@@ -101,12 +96,10 @@ class Substrings:
         """
         bounds = self.letters.offsets[[first, last]]
         cuts = [np.searchsorted(places, bounds) for places, _ in self._groups]
-        nothing = [np.zeros(0, np.int64)]
-        places = np.concatenate(
-            nothing + [group[0][a:b].astype(np.int64) for group, (a, b) in zip(self._groups, cuts, strict=True)]
-        )
-        piece = np.concatenate(
-            nothing + [group[1][a:b].astype(np.int64) for group, (a, b) in zip(self._groups, cuts, strict=True)]
+        nothing = np.zeros(0, np.int64)
+        places, piece = (
+            np.concatenate([nothing, *(group[side][a:b] for group, (a, b) in zip(self._groups, cuts, strict=True))])
+            for side in (0, 1)
         )
         length = np.repeat(np.arange(1, len(cuts) + 1), [b - a for a, b in cuts])
         word = self.letters.word[places].astype(np.int64)

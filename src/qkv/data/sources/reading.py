@@ -24,6 +24,7 @@ __all__ = [
     "character_start",
     "examine",
     "open_bytes",
+    "read_lines",
     "read_text",
     "sniff",
     "unreadable",
@@ -144,6 +145,20 @@ def read_text(
         if stop is not None and done >= stop:
             break
     _decode(decoder, b"", path, done + mark - pending, head, final=True)
+
+
+def read_lines(path: Path) -> Iterator[str]:
+    """The lines of a text, cut at line feeds, which they end with; no more is held than a block and a line.
+
+    Raises SourceError as `read_text` does.
+    """
+    rest = ""
+    for block in read_text(path):
+        *whole, rest = (rest + block).split("\n")
+        for line in whole:
+            yield line + "\n"
+    if rest:
+        yield rest
 
 
 def _decode(

@@ -9,7 +9,7 @@ import contextlib
 import hashlib
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
@@ -18,15 +18,17 @@ from qkv.data.config import DataConfig
 from qkv.data.sources.default_corpus import default_documents
 from qkv.data.sources.hub import HubTexts
 from qkv.data.sources.published import Published, given_inside, published
-from qkv.data.sources.reading import examine, read_text, sniff
+from qkv.data.sources.reading import examine, read_text, sniff, unreadable
 from qkv.data.sources.tables import columns_of, is_table, read_rows, table_format
 from qkv.errors import SourceError, missing_file
 from qkv.signatures import signature_of_file
+from qkv.tokenizers.tokens import n_utf8
 from qkv.words import many, some
 
 __all__ = [
     "Chunk",
     "Source",
+    "as_documents",
     "columns_in",
     "files_below",
     "open_source",
@@ -132,7 +134,7 @@ def _open(config: DataConfig, cache: Path | None, measured: bool) -> Source:
                 raise SourceError(f"{config.source!r} is a pair of files; give one of them, or use --task translate")
             raise missing_file(path)
     except OSError as error:
-        raise SourceError(f"{config.source!r} cannot be read: {error.strerror or error}") from None
+        raise unreadable(path, error) from None
     if not path.is_file():
         raise SourceError(
             f"{config.source!r} is a device or a pipe; save it as a file first, it is read more than once"
@@ -170,33 +172,39 @@ def source_name(path: Path) -> str:
     stem = path.name.split(".")[0] or path.name
     if stem.lower() in ("input", "train", "data", "text", "corpus", "all"):
         stem = path.parent.name or stem
-    return re.sub(r"[^A-Za-z0-9_-]+", "-", stem).strip("-")[:40] or "text"
+    return _safe(stem) or "text"
+
+
+def _safe(name: str) -> str:
+    """A name as it may stand in a file's."""
+    return re.sub(r"[^A-Za-z0-9_-]+", "-", name).strip("-")[:40]
+
+
+def as_documents(texts: Callable[[], Iterable[str]]) -> Callable[[int, int | None], Iterator[Chunk]]:
+    """What reads a source of many texts, each a document."""
+    return lambda start, stop: (Chunk(text, True) for text in texts())
 
 
 def _embedded(cache: Path | None) -> Source:
     documents = default_documents(cache)
     digest = hashlib.sha256("\0".join(documents).encode()).hexdigest()
-
-    def read(start: int, stop: int | None) -> Iterator[Chunk]:
-        return (Chunk(text, True) for text in documents)
-
-    n_bytes = sum(len(text.encode()) for text in documents)
-    return Source(name="python-docs", kind="default", sha256=digest, n_bytes=n_bytes, read=read)
+    return Source(
+        name="python-docs",
+        kind="default",
+        sha256=digest,
+        n_bytes=n_utf8(documents),
+        read=as_documents(lambda: documents),
+    )
 
 
 def _hub(config: DataConfig) -> Source:
     texts = HubTexts(config.source.removeprefix("hf:"), config.text_column, config.label_column)
-
-    def read(start: int, stop: int | None) -> Iterator[Chunk]:
-        return (Chunk(text, True) for text in texts)
-
-    name = re.sub(r"[^A-Za-z0-9_-]+", "-", config.source.removeprefix("hf:")).strip("-")[:40]
     return Source(
-        name=name,
+        name=_safe(config.source.removeprefix("hf:")),
         kind="hub",
         sha256=texts.sha256,
         n_bytes=texts.n_bytes,
-        read=read,
+        read=as_documents(lambda: texts),
         note=f"text from column {texts.column!r}",
     )
 
@@ -213,10 +221,6 @@ def text_chunks(path: Path, start: int = 0, stop: int | None = None) -> Iterator
 
 def _text_file(path: Path) -> Source:
     facts = examine(path)
-
-    def read(start: int, stop: int | None) -> Iterator[Chunk]:
-        return text_chunks(path, start, stop)
-
     return Source(
         name=source_name(path),
         kind="text",
@@ -224,26 +228,21 @@ def _text_file(path: Path) -> Source:
         content=facts.content,
         n_bytes=facts.n_bytes,
         text_file=path,
-        read=read,
+        read=lambda start, stop: text_chunks(path, start, stop),
     )
 
 
 def _table(path: Path, config: DataConfig) -> Source:
     facts = examine(path)
     layout = table_format(path, config.text_column, config.label_column)
-
-    def read(start: int, stop: int | None) -> Iterator[Chunk]:
-        return (Chunk(text, True) for text in read_rows(path, layout))
-
-    note = f"text from column {layout.text!r}" if layout.text else ""
     return Source(
         name=source_name(path),
         kind=layout.kind,
         sha256=facts.sha256,
         content=facts.content,
         n_bytes=facts.n_bytes,
-        read=read,
-        note=note,
+        read=as_documents(lambda: read_rows(path, layout)),
+        note=f"text from column {layout.text!r}" if layout.text else "",
     )
 
 

@@ -10,13 +10,12 @@ out.
 import csv
 import json
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
-from qkv.data.sources.reading import read_text
+from qkv.data.sources.reading import read_lines
 from qkv.errors import SourceError, typed, unknown
 from qkv.tokenizers.encoding import whole_characters
 
@@ -117,8 +116,8 @@ def _check_separator(path: Path, kind: str, asked: tuple[str, ...]) -> None:
     names in it. Prose has a space behind a comma or semicolon, so such names are none; tabs need no names.
     """
     own = "," if kind == "csv" else "\t"
-    lines = list(islice(_lines(path), SURVEYED_ROWS + 1))
-    widths = _widths(lines, own)
+    lines = list(islice(read_lines(path), SURVEYED_ROWS + 1))
+    widths = [len(row) for row in _cells(lines, own)]
     if len(widths) < 2 or widths[0] > 1 and (own == "\t" or min(widths) == max(widths)):
         return
     for separator, (called, how) in _SEPARATORS.items():
@@ -136,21 +135,14 @@ def _check_separator(path: Path, kind: str, asked: tuple[str, ...]) -> None:
             raise SourceError(f"{str(path)!r} has {called} between its columns{columns}; expected {expected}: {how}")
 
 
-def _widths(lines: list[str], separator: str) -> list[int]:
-    """Cells of each row, where this separates them."""
-    return [len(row) for row in _cells(lines, separator)]
-
-
 def _cells(lines: list[str], separator: str) -> list[list[str]]:
     """The rows of some first lines, where this separates their cells; a row that goes on behind them is left out.
 
-    None where they are no table by it.
+    There are none where they are no table by it.
     """
-    quoting = csv.QUOTE_NONE if separator == "\t" else csv.QUOTE_MINIMAL
     more = len(lines) > SURVEYED_ROWS
-    csv.field_size_limit(max(csv.field_size_limit(), 1 << 30))  # the module's own limit is 128 KiB a cell
     try:
-        rows = list(csv.reader(lines, delimiter=separator, quoting=quoting))
+        rows = list(_csv_reader(lines, separator))
     except csv.Error:  # what is wrong with a table is said where it is read
         return []
     return [row for row in (rows[:-1] if more else rows) if row]
@@ -175,7 +167,7 @@ def _jsonl_format(path: Path, text_column: str, label_column: str) -> TableForma
     return TableFormat(kind="jsonl", columns=columns, text=text, header=False)
 
 
-def _is_conversation(value: Any) -> bool:
+def _is_conversation(value: object) -> bool:
     """Whether a value is a list of turns, as chat models are trained on."""
     return isinstance(value, list) and any(isinstance(turn, dict) and "content" in turn for turn in value)
 
@@ -324,20 +316,9 @@ def _check_width(path: Path, number: int, row: list[str], layout: TableFormat) -
         raise SourceError(f"{str(path)!r} line {number} has {len(row)} cells, {first} {most}: {hint}")
 
 
-def _lines(path: Path) -> Iterator[str]:
-    """The lines of a text, ends included, without holding more than a block and a line."""
-    rest = ""
-    for block in read_text(path):
-        *whole, rest = (rest + block).split("\n")
-        for line in whole:
-            yield line + "\n"
-    if rest:
-        yield rest
-
-
 def _json_lines(path: Path, blank: bool = False) -> Iterator[tuple[int, object]]:
     """(line number from 1, value) of each line that is not blank; with `blank` those too, as None."""
-    for number, line in enumerate(_lines(path), start=1):
+    for number, line in enumerate(read_lines(path), start=1):
         if not line.strip():
             if blank:
                 yield number, None
@@ -355,15 +336,21 @@ def _json_lines(path: Path, blank: bool = False) -> Iterator[tuple[int, object]]
         yield number, value
 
 
+def _csv_reader(lines: Iterable[str], separator: str = ",", *, strict: bool = False):
+    """The module's reader of some lines, with room for cells of more than its own limit of 128 KiB."""
+    csv.field_size_limit(max(csv.field_size_limit(), 1 << 30))
+    quoting = csv.QUOTE_NONE if separator == "\t" else csv.QUOTE_MINIMAL
+    return csv.reader(lines, delimiter=separator, quoting=quoting, strict=strict)
+
+
 def _numbered_cells(path: Path, kind: str) -> Iterator[tuple[int, list[str]]]:
     """(number of its last line from 1, cells) of each row; a blank line has none."""
     if kind == "tsv":
-        for number, line in enumerate(_lines(path), start=1):
+        for number, line in enumerate(read_lines(path), start=1):
             line = line.rstrip("\r\n")
             yield number, line.split("\t") if line else []
         return
-    csv.field_size_limit(max(csv.field_size_limit(), 1 << 30))  # the module's own limit is 128 KiB a cell
-    reader, last = csv.reader(_lines(path), strict=True), 0
+    reader, last = _csv_reader(read_lines(path), strict=True), 0
     try:
         for row in reader:
             last = reader.line_num

@@ -1,0 +1,26 @@
+"""What the data of every task says of itself."""
+
+from dataclasses import dataclass
+
+__all__ = ["DataSet"]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class DataSet:
+    """Data to train on and to measure on, and what they came from."""
+
+    name: str
+    """Short and safe in a file name."""
+    kind: str
+    """What was read: default, text, folder, hub; jsonl, csv, tsv, lines; idx, classes; pairs."""
+    sha256: str
+    """Of the sources as they lie on disk, joined with that of a source given for validation."""
+    rule: str
+    """One sentence: how the parts were made."""
+    note: str = ""
+    """What a person should know about how the sources were read, or empty."""
+
+    @property
+    def note_sentence(self) -> str:
+        """The note as a sentence behind another one; empty where there is none."""
+        return f" {self.note[0].upper()}{self.note[1:]}." if self.note else ""
