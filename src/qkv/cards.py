@@ -23,30 +23,34 @@ class Sentence:
     """Why not, or under which condition."""
 
 
+_NO_ATTENTION = "there is no attention"
+
+
 def card(preset: Preset) -> tuple[Sentence, ...]:
     """Which textbook sentences hold in a preset's layout, in a fixed order."""
+    return (*_of_scores(preset), *_of_the_stream(preset.layout), *_of_tables(preset))
+
+
+def _of_scores(preset: Preset) -> tuple[Sentence, ...]:
+    """Of q, k and v."""
     layout = preset.layout
-    rotary, heads = layout.positions == "rotary", preset.head_width != 0
-    attends = layout.mixer == "attention"
-    plain_scores = attends and not (rotary or layout.qk_norm or layout.bias)
-    blockers = [
-        name for name, on in (("rotary positions", rotary), ("QK-norm", layout.qk_norm), ("biases", layout.bias)) if on
-    ]
-    between = f"{' and '.join(blockers)} stand between x W_Q and the scores" if blockers else ""
+    rotary, attends = layout.positions == "rotary", layout.mixer == "attention"
+    blockers = {"rotary positions": rotary, "QK-norm": layout.qk_norm, "biases": layout.bias}
+    between = " and ".join(name for name, on in blockers.items() if on)
+    between = f"{between} stand between x W_Q and the scores" if between else ""
     between = between if attends else _NO_ATTENTION
-    zero_out = layout.start == "zero_out"
     return (
         Sentence(
             key="scores-need-only-the-product",
             text="Scores depend on W_Q and W_K only through W_Q W_K^T.",
-            holds=plain_scores,
+            holds=not between,
             why=between,
         ),
         Sentence(
             key="identity-gives-x",
             text="With W_Q = W_K = W_V = I, q = k = v = x.",
-            holds=plain_scores,
-            why=between or ("each head is its coordinate slice of x" if heads else ""),
+            holds=not between,
+            why=between or ("each head is its coordinate slice of x" if preset.head_width else ""),
         ),
         Sentence(
             key="symmetric-scores",
@@ -54,6 +58,13 @@ def card(preset: Preset) -> tuple[Sentence, ...]:
             holds=attends and not layout.bias and not (rotary and layout.qk_norm),
             why=_why_not_symmetric(layout) if attends else _NO_ATTENTION,
         ),
+    )
+
+
+def _of_the_stream(layout: Layout) -> tuple[Sentence, ...]:
+    """Of what a block reads, and of what it adds."""
+    attends = layout.mixer == "attention"
+    return (
         Sentence(
             key="norm-gain-folds",
             text="The gain of the norm before attention folds into W_Q, W_K and W_V.",
@@ -72,24 +83,27 @@ def card(preset: Preset) -> tuple[Sentence, ...]:
             holds=layout.positions in ADDED,
             why={"rotary": "they turn q and k inside attention", "none": "there are none"}.get(layout.positions, ""),
         ),
+    )
+
+
+def _of_tables(preset: Preset) -> tuple[Sentence, ...]:
+    """Of the matrices at both ends, and of what gradient reaches them."""
+    zero_out = "W_O, W_out (and an untied W_U) start at zero, so at step 0 none reaches what lies behind them"
+    starts_at_zero = preset.layout.start == "zero_out"
+    return (
         Sentence(
             key="gradient-reaches-all",
             text="From step 0 on, gradient reaches every weight matrix.",
-            holds=not zero_out,
-            why="W_O, W_out (and an untied W_U) start at zero, so at step 0 none reaches what lies behind them"
-            if zero_out
-            else "",
+            holds=not starts_at_zero,
+            why=zero_out if starts_at_zero else "",
         ),
         Sentence(
             key="two-tables",
             text="The rows that tokens enter with (W_E) and the columns that predict them (W_U) are two matrices.",
-            holds=not layout.tied,
+            holds=not preset.layout.tied,
             why=_why_one_table(preset),
         ),
     )
-
-
-_NO_ATTENTION = "there is no attention"
 
 
 def _why_one_table(preset: Preset) -> str:
