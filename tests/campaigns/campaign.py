@@ -86,7 +86,7 @@ class Moments:
         """Stand at every moment of this process."""
         for kind, (module, name) in CALLS.items():
             self._stand(kind, importlib.import_module(module), name.split("."))
-        store = importlib.import_module("qkv.telemetry.store").Store
+        store = importlib.import_module("qkv.telemetry.writer").Store
         inside, write, replace = store._transaction, os.write, os.replace
 
         @contextlib.contextmanager

@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 import torch
 
-from qkv.instruments import attention_stats, induction_score
-from qkv.instruments.attention_stats import DOMINANT, STATISTICS, _blockwise, _kernel, _kernel_gives_lse
+from qkv.instruments import attention_rows, attention_stats, induction_score
+from qkv.instruments.attention_rows import _blockwise, _kernel, _kernel_gives_lse
+from qkv.instruments.measures.attention import DOMINANT
+from qkv.instruments.registry import STATISTICS
 from qkv.models import MultiHeadAttention
 
 
@@ -145,8 +147,8 @@ def test_the_fallback_gives_the_same_statistics(monkeypatch):
     q, k = draw(1, 4, 40, 8), draw(1, 2, 40, 8, seed=1)
     fused = attention_stats(q, k, scale=1.0, causal=True)
     module = sys.modules["qkv.instruments.attention_stats"]
-    monkeypatch.setattr(module, "_kernel_gives_lse", lambda: False)
-    monkeypatch.setattr(module, "BLOCK_BYTES", 4000)
+    monkeypatch.setattr(attention_rows, "_kernel_gives_lse", lambda: False)
+    monkeypatch.setattr(attention_rows, "BLOCK_BYTES", 4000)
     monkeypatch.setattr(module, "HEADS_BYTES", 4000)
     agree(attention_stats(q, k, scale=1.0, causal=True), fused)
 

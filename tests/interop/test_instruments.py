@@ -9,11 +9,11 @@ from safetensors.torch import load_file, save_file
 
 from qkv import api
 from qkv.cli import main
-from qkv.instruments.registry import MEASURES
+from qkv.instruments.registry import SPECTRAL
 from qkv.interop import FAMILIES
 from qkv.models.matrices import Catalogue
+from qkv.views.host import Host
 from qkv.views.live.server import LIVE_SECTIONS, Page
-from qkv.views.payloads import Host
 from qkv.views.report.packed import wire
 from qkv.views.report.page_sections import Sections
 
@@ -77,7 +77,7 @@ def test_measures_of_every_matrix_are_taken_and_right(run, capsys):
     for address in catalogue.addresses:
         values = catalogue.entry(address).parameter.detach()
         assert table[address]["norm"] == pytest.approx(float(values.norm()), rel=1e-5), address
-    spectra = [m.name for m in MEASURES.values() if "spectra" in m.looks]
+    spectra = SPECTRAL
     assert spectra
     address = next(a for a in catalogue.addresses if a.endswith("L0.W_Q"))
     for name in ("stable_rank", "largest"):

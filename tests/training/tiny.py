@@ -23,7 +23,7 @@ from qkv.models.layout import Layout, ModelConfig, Sizes
 from qkv.models.matrices import Catalogue
 from qkv.randomness import generator
 from qkv.tasks.causal import Causal
-from qkv.telemetry.store import Store
+from qkv.telemetry import Store
 from qkv.training.checkpoint import latest_valid
 from qkv.training.config import OptimizerConfig, ScheduleConfig, TrainingConfig
 from qkv.training.loop import TrainingSetup, run

@@ -20,6 +20,7 @@ from qkv.models.activations import Stops, joined, parse_activation, select_activ
 from qkv.models.addresses import ACTIVATIONS, parse_selector
 from qkv.models.matrices import Catalogue, Entry, Part
 from qkv.models.zoo import BlockStack, stacks_of
+from qkv.words import listed
 
 __all__ = ["Plan", "plan_changes"]
 
@@ -178,7 +179,7 @@ class Plan:
         ]
         what = what if len(said) == 1 else what.replace(" its ", " their ")
         names = said[:4] + [f"{len(said) - 4} more"] * (len(said) > 4)
-        return f"{', '.join(names[:-1])}{' and ' * (len(names) > 1)}{names[-1]}: {what}{when}."
+        return f"{listed(names)}: {what}{when}."
 
     def _name(self, part: Part) -> str:
         """An address, and what else is touched with it."""

@@ -19,11 +19,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from qkv.errors import UserError, many
+from qkv.errors import UserError
 from qkv.inspection.one_text import OneText, float64_copy
 from qkv.instruments.gradients import GradientPath, gradient_path
 from qkv.models.matrices import Catalogue, Part
 from qkv.tasks.task import Task
+from qkv.words import many
 
 __all__ = ["BUYS", "Move", "OneStep", "OwnStep", "PartStep", "cosine", "one_step"]
 

@@ -11,11 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from qkv.errors import UserError, many
+from qkv.errors import UserError
 from qkv.tasks.batch import Batch
 from qkv.tasks.task import Task
 from qkv.tasks.text import TextTask
 from qkv.tokenizers.tokens import Tokens
+from qkv.words import many
 
 __all__ = ["OneText", "float64_copy", "one_text"]
 

@@ -23,13 +23,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from qkv.errors import UserError, many, unknown
+from qkv.errors import UserError, unknown
 from qkv.inspection.one_text import float64_copy
 from qkv.models.activations import parse_activation, replacer
 from qkv.models.layout import ModelConfig
 from qkv.shapes import Float64, Int64, Num
 from qkv.tasks import Task
 from qkv.tasks.image import one_image
+from qkv.words import many
 
 __all__ = ["MIXER", "MLP", "STREAM", "Asked", "Patching", "asked", "named", "patch"]
 

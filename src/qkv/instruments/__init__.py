@@ -1,12 +1,13 @@
 """What is measured of a training, and when; nothing here can change one.
 
-registry   every measure: meaning, formula, range, source, property, comparison, decision
-measures   the same as pure functions of one matrix
-passes     all matrices and heads in one pass; spectra: ranks and directions; tokens: row by row
-attention_stats   what heads attend to, without the table of scores; probe: on which text
+measures   every measure, beside what it means; registry: which there are, in order, and which look takes them
+readings   what one look at the weights gives; sums: of matrices and heads in one pass; spectra: ranks and directions,
+           and circuits; tokens: row by row
+probe      the text on which attention is looked at; attention_rows, attention_stats: without the table of scores
 schedule   at which steps
-recorder   the observer that writes it all to the telemetry; runlog: losses and events; looks: numbers to rows; pieces:
-           names of matrices and heads
+recorder   the observer that writes it all to the telemetry; measurements: numbers to rows; pieces: names of matrices
+           and heads; runlog: losses and events; ledger: what each matrix earned
+gradients  the path of the error; trackers: telemetry sent on
 """
 
 from qkv.instruments.attention_stats import attention_stats, induction_score

@@ -25,13 +25,14 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from qkv.errors import many
 from qkv.models.attention import Hook
+from qkv.models.zoo import BlockStack, LanguageModel
 from qkv.shapes import Float, Int, UInt8
 from qkv.tasks.batch import Batch
-from qkv.tasks.task import Task
+from qkv.tasks.task import Objective
+from qkv.words import many
 
 __all__ = ["MIXED_PATHS", "PATHS", "GradientPath", "Instead", "Parts", "gradient_path", "shares"]
 
@@ -110,7 +111,7 @@ class GradientPath:
         return f"GradientPath(loss {self.loss:.3f}; {blocks}, {rows} of W_E; by sublayers crossed {crossed})"
 
 
-def gradient_path(model: Any, task: Task, batch: Batch) -> GradientPath:
+def gradient_path(model: LanguageModel, task: Objective, batch: Batch) -> GradientPath:
     """Follow the gradient of the mean loss of `batch` (nats per target) from the output down to the rows of W_E.
 
     `model` is a language model all of whose parameters require a gradient; nothing of it is changed, and no `.grad` is
@@ -127,26 +128,27 @@ def gradient_path(model: Any, task: Task, batch: Batch) -> GradientPath:
         nats, n_targets = task.loss(Instead(model, hook=hook), batch)
         loss = nats / n_targets
         table = model.embedding.W_E
+        assert table is not None, "a language model reads tokens"
         names = [block.name for block in model.blocks]
         wanted = [*(record[f"{name}.resid_pre"] for name in names), record[f"{names[-1]}.resid_post"], table]
         *at_blocks, at_top, at_table = torch.autograd.grad(loss, wanted, retain_graph=True)
         above = [*at_blocks[1:], at_top]
         blocks = [
-            Parts(f"{block.name}.resid_pre", at_blocks[i], _edges(block, record).parts(above[i]))
+            Parts(f"{block.name}.resid_pre", at_blocks[i], _Block(block, record).parts(above[i]))
             for i, block in enumerate(model.blocks)
         ]
         crossed = _crossed(model, record, at_top, at_blocks[0])
         row_ids = batch.inputs.unique()
         by_path = {name: _back(record["embed"], table, part)[row_ids] for name, part in blocks[0].parts.items()}
         if model.head.W_U is None:
-            by_path[OUTPUT] = _output_part(model, task, batch, record["norm_f"])[row_ids]
+            by_path[OUTPUT] = _output_part(model, task, batch, record["norm_f"], table)[row_ids]
     return GradientPath(float(loss.detach()), blocks, crossed, row_ids, Parts("W_E", at_table[row_ids], by_path))
 
 
 class Instead:
     """A model whose hidden vectors are computed under a hook, or are given; everything else is the model's own."""
 
-    def __init__(self, model: Any, *, hook: Hook | None = None, hidden: Tensor | None = None) -> None:
+    def __init__(self, model: BlockStack, *, hook: Hook | None = None, hidden: Tensor | None = None) -> None:
         self._model, self._hook, self._hidden = model, hook, hidden
 
     def hidden(
@@ -159,14 +161,14 @@ class Instead:
         """Vectors after the last norm."""
         return self._model.hidden(ids, **how, hook=self._hook) if self._hidden is None else self._hidden
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> object:
         return getattr(self._model, name)
 
 
 class _Block:
     """The edges of one block, as they lie in the graph of a recorded forward pass."""
 
-    def __init__(self, block: Any, record: Mapping[str, Tensor]) -> None:
+    def __init__(self, block: nn.Module, record: Mapping[str, Tensor]) -> None:
         self.skip, self.has_mlp = block.skip, block.mlp is not None
         self.parallel = block.parallel and self.has_mlp
         self._of = {name.removeprefix(f"{block.name}."): tensor for name, tensor in record.items()}
@@ -198,54 +200,34 @@ class _Block:
         """The part at `resid_pre` that goes around attention."""
         return a if self.skip else torch.zeros_like(a)
 
-    def _mlp_beside(self, g: Tensor) -> Tensor:
-        """The part at `resid_pre` through an MLP that stands beside attention."""
-        return _back(self._of["mlp_out"], self._of["resid_pre"], g)
-
     def parts(self, g: Tensor) -> dict[str, Tensor]:
         """All parts of the gradient at `resid_pre`, given that at `resid_post`."""
-        if self.parallel:
-            beside = {"skip": g, "MLP": self._mlp_beside(g)} | self.through_attention(g)
-            return {name: beside[name] for name in PATHS}
-        around, through = self.around_and_through_mlp(g)
-        inside = self.through_attention(self.at_sum(around + through))
-        both = {"skip": self.around_attention(self.at_sum(around)), "MLP": self.around_attention(self.at_sum(through))}
-        return {name: (both | inside)[name] for name in (PATHS if self.attends else MIXED_PATHS)}
+        if self.parallel:  # both read `resid_pre`, so no way goes through both of them
+            beside = _back(self._of["mlp_out"], self._of["resid_pre"], g)
+            found = {"skip": g, "MLP": beside} | self.through_attention(g)
+        else:
+            around, through = self.around_and_through_mlp(g)
+            found = self.through_attention(self.at_sum(around + through))
+            found["skip"] = self.around_attention(self.at_sum(around))
+            found["MLP"] = self.around_attention(self.at_sum(through))
+        return {name: found[name] for name in (PATHS if self.attends else MIXED_PATHS)}
 
     def by_crossings(self, g: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """The parts of the gradient at `resid_pre` that went through 0, 1 and 2 of the block's sublayers."""
+        nothing = torch.zeros_like(g)
         if self.parallel:
-            return g, sum(self.through_attention(g).values(), self._mlp_beside(g)), torch.zeros_like(g)
+            around, *through_one = self.parts(g).values()
+            return around, sum(through_one, nothing), nothing
         around, through = (self.at_sum(u) for u in self.around_and_through_mlp(g))
         once = sum(self.through_attention(around).values(), self.around_attention(through))
-        return self.around_attention(around), once, sum(self.through_attention(through).values(), torch.zeros_like(g))
+        return self.around_attention(around), once, sum(self.through_attention(through).values(), nothing)
 
 
-class _ParallelBlock(_Block):
-    """Attention and MLP side by side: both read `resid_pre`, so no way goes through both of them."""
-
-    def parts(self, g: Tensor) -> dict[str, Tensor]:
-        """All five parts of the gradient at `resid_pre`, given that at `resid_post`."""
-        both = {"skip": self.around_attention(g), "MLP": _back(self._of["mlp_out"], self._of["resid_pre"], g)}
-        inside = self.through_attention(g)
-        return {name: (both | inside)[name] for name in PATHS}
-
-    def by_crossings(self, g: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """The parts of the gradient at `resid_pre` that went through 0 and 1 of the block's sublayers; never 2."""
-        parts = self.parts(g)
-        once = sum((parts[name] for name in PATHS if name != "skip"), torch.zeros_like(g))
-        return parts["skip"], once, torch.zeros_like(g)
-
-
-def _edges(block: Any, record: Mapping[str, Tensor]) -> _Block:
-    return (_ParallelBlock if block.parallel else _Block)(block, record)
-
-
-def _crossed(model: Any, record: Mapping[str, Tensor], at_top: Tensor, at_bottom: Tensor) -> dict[int, float]:
+def _crossed(model: LanguageModel, record: Mapping[str, Tensor], at_top: Tensor, at_bottom: Tensor) -> dict[int, float]:
     """Shares of the gradient at the first `resid_pre` by the number of sublayers it went through."""
     carried = {0: at_top}
     for block in reversed(model.blocks):
-        edges, below = _edges(block, record), {}
+        edges, below = _Block(block, record), {}
         for n, g in carried.items():
             for more, part in enumerate(edges.by_crossings(g)):
                 below[n + more] = below.get(n + more, 0) + part
@@ -254,14 +236,14 @@ def _crossed(model: Any, record: Mapping[str, Tensor], at_top: Tensor, at_bottom
     return shares(present, at_bottom)
 
 
-def _n_sublayers(model: Any) -> int:
+def _n_sublayers(model: LanguageModel) -> int:
     return sum(1 + (block.mlp is not None and not block.parallel) for block in model.blocks)
 
 
-def _output_part(model: Any, task: Task, batch: Batch, h: Tensor) -> Tensor:
+def _output_part(model: LanguageModel, task: Objective, batch: Batch, h: Tensor, table: Tensor) -> Tensor:
     """The gradient of a tied W_E as output matrix alone, its inputs held."""
     nats, n_targets = task.loss(Instead(model, hidden=h.detach()), batch)
-    return torch.autograd.grad(nats / n_targets, model.embedding.W_E)[0]
+    return torch.autograd.grad(nats / n_targets, table)[0]
 
 
 def _back(output: Tensor, onto: Tensor, gradient: Tensor) -> Tensor:

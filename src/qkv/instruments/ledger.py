@@ -24,11 +24,11 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Generic, TypeVar, cast
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from qkv.errors import AddressError, ConfigError
 from qkv.instruments.pieces import entry_row, head_rows
@@ -36,7 +36,7 @@ from qkv.instruments.probe import fixed_batch
 from qkv.instruments.schedule import is_by_row
 from qkv.models.matrices import Catalogue
 from qkv.models.parts import Entry
-from qkv.models.zoo import stacks_of
+from qkv.models.zoo import Model, stacks_of
 from qkv.tasks.batch import Batch
 from qkv.telemetry import LEDGER_ARM, MeasureRow, Store
 from qkv.training.record import Observer, Outcome, RunContext, StepRecord
@@ -117,14 +117,17 @@ def check_kept(measure: str, config: LedgerConfig) -> None:
         )
 
 
-class Account:
+ModelT = TypeVar("ModelT", bound=nn.Module)
+
+
+class Account(Generic[ModelT]):
     """A model's loss on one batch, and what a straight move of its weights earns, matrix by matrix.
 
     `model` is copied; `loss(model, batch)` gives (sum of nats, number of targets).
     """
 
     def __init__(
-        self, model: Any, loss: Callable[[Any, Batch], tuple[Tensor, int]], batch: Batch, config: LedgerConfig
+        self, model: ModelT, loss: Callable[[ModelT, Batch], tuple[Tensor, int]], batch: Batch, config: LedgerConfig
     ) -> None:
         self._model, self._loss, self._batch, self._config = copy.deepcopy(model).eval(), loss, batch, config
         self._model.requires_grad_(True)
@@ -220,10 +223,12 @@ class Ledger(Observer):
         began, step = time.perf_counter(), context.start_step
         self.store.drop_after(step if step > 0 else -1, arm=LEDGER_ARM)
         self.store.add_arm(LEDGER_ARM, "ledger", "losses of the run itself on the ledger's probe batch")
-        model: Any = context.model
-        batch = fixed_batch(context.task, context.corpus, model.config.sizes, self.config.windows)
+        assert context.corpus is not None
+        sizes = cast(Model, context.model).config.sizes
+        batch = fixed_batch(context.task, context.corpus, sizes, self.config.windows)
+        assert batch is not None
         batch = batch.to(context.machine.device)
-        self._account = Account(model, context.task.loss, batch, self.config)
+        self._account = Account(context.model, context.task.loss, batch, self.config)
         self._catalogue = context.catalogue
         self._tables = [i for i, e in enumerate(self._account.entries) if e.kind in ("W_E", "W_U")]
         self._account.begin(self._weights(context.catalogue))

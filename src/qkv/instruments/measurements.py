@@ -5,23 +5,23 @@ what a look costs, is the recorder's; what each number means is in `registry.py`
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from qkv.instruments.measures import angle, between, ratio, reference_norm, row_drift, spectrum_summary
+from qkv.instruments.measures import between, row_drift
+from qkv.instruments.measures.measure import N_SINGULAR
 from qkv.instruments.pieces import entry_row, head_rows
 from qkv.instruments.probe import Probe
-from qkv.instruments.registry import ANGLES, CIRCUIT, MEASURES, N_SINGULAR, SPECTRAL
+from qkv.instruments.readings import MatrixReading
+from qkv.instruments.registry import ANGLES, CIRCUIT, MEASURES, OF_CIRCUIT, OF_MATRIX, OF_SPECTRUM, SPECTRAL
 from qkv.instruments.spectra import (
     Blocks,
     Circuit,
-    CircuitReading,
     Heads,
     between_spaces,
     circuit_norm,
@@ -33,7 +33,7 @@ from qkv.instruments.spectra import (
     product_spectra,
     spectra,
 )
-from qkv.instruments.sums import Passes, Reading
+from qkv.instruments.sums import Passes
 from qkv.models.matrices import Catalogue
 from qkv.models.parts import Entry
 from qkv.telemetry import RUN_ARM, AddressRow, Store
@@ -93,8 +93,6 @@ class Measurements:
         self._stored = [at[entry.storage] for entry in self._named]
         self._circuits = circuits(self._named)
         self._stretch = {c.left: catalogue.stretch(self._named[c.left].address) for c in self._circuits if c.is_qk}
-        self._n_out = np.array([entry.shape[-1] for entry in self.entries])
-        self._head_n_out = np.concatenate([_head_n_out(self.entries[i]) for i in self.passes.divided] or [np.zeros(0)])
         self._tops: dict[str, Tensor] = {}
         self._starts: dict[int, tuple[tuple[Tensor, Tensor], np.ndarray]] = {}
         self._alike = self._attentions_alike()
@@ -122,13 +120,13 @@ class Measurements:
             [AddressRow(address=a, layer=layer, head=head, kind="pattern") for a, layer, head in patterns]
         )
 
-    def matrices(self, step: int, names: Sequence[str], reading: Reading, unclip: float = 1.0) -> None:
+    def matrices(self, step: int, names: Sequence[str], reading: MatrixReading, unclip: float = 1.0) -> None:
         """Measures `names` of every entry and every head; `unclip` undoes the clipping of gradients."""
         debias = self.moments.debias([entry.address for entry in self.entries])
         head_debias = np.repeat(debias, [entry.n_heads for entry in self.entries])
-        whole = _columns(reading, self._n_out, unclip, debias)
-        parts = _columns(self.passes.by_head(), self._head_n_out, unclip, head_debias)
-        values = np.stack([np.concatenate([whole[n], parts[n]]) for n in names])
+        whole = replace(reading, unclip=unclip, debias=debias)
+        parts = replace(self.passes.by_head(), unclip=unclip, debias=head_debias)
+        values = np.stack([np.concatenate([OF_MATRIX[name](whole), OF_MATRIX[name](parts)]) for name in names])
         self._add(step, names, self._ids, np.concatenate([values, values[:, self._copies]], axis=1))
 
     def circuits(self, step: int, *, updated: bool) -> None:
@@ -145,11 +143,10 @@ class Measurements:
             before = self._factors(self.passes.before, chosen) if updated else None
             now = self._factors(self.passes.weights, chosen)
             reading = circuit_reading(now, before, *self._starting(chosen))
-            columns = _circuit_columns(reading, np.full(len(chosen), now[0].shape[-1]))
             alike = [self._circuits[i].is_qk and not self._circuits[i].is_crossed for i in chosen]
-            columns["symmetric_share"][~np.array(alike)] = np.nan
+            reading.symmetric[~np.array(alike)] = np.nan
             ids = [self._circuit_ids[i] for i in chosen]
-            self._add(step, CIRCUIT, ids, np.stack([columns[measure] for measure in CIRCUIT]))
+            self._add(step, CIRCUIT, ids, np.stack([of(reading) for of in OF_CIRCUIT.values()]))
 
     def attention(self, step: int) -> None:
         """What every head attends to on the probe."""
@@ -231,7 +228,7 @@ class Measurements:
         attentions: dict[str, list[int]] = {}
         for i, circuit in enumerate(self._circuits):
             attentions.setdefault(circuit.address.rpartition("H")[0], []).append(i)
-        groups: dict[tuple[Any, ...], list[list[int]]] = {}
+        groups: dict[tuple[Hashable, ...], list[list[int]]] = {}
         for chosen in attentions.values():
             circuits = [self._circuits[i] for i in chosen]
             shapes = {i: self._named[i].shape for c in circuits for i in (c.left, c.right)}
@@ -263,7 +260,7 @@ class Measurements:
         The start goes the very way that its look at step 0 went: another order of sums is another last bit, and a
         resumed run writes the rows of an undisturbed one.
         """
-        alike: dict[tuple[Any, ...], list[int]] = {}
+        alike: dict[tuple[tuple[int, ...], bool], list[int]] = {}
         for i in chosen:
             alike.setdefault((heads.shape(i), self._named[i].kind == "W_O"), []).append(i)
         for (shape, is_wide), group in alike.items():
@@ -290,7 +287,7 @@ class Measurements:
 
     def _spectra_of_circuits(self, step: int, chosen: Sequence[int], heads: Heads, then: Callable[[], Heads]) -> None:
         """Of circuits whose factors are among `heads`; `then` gives those at the start."""
-        alike: dict[tuple[Any, ...], list[int]] = {}
+        alike: dict[tuple[tuple[int, ...], tuple[int, ...], bool], list[int]] = {}
         for i in chosen:
             c = self._circuits[i]
             is_stretched = c.is_qk and self._stretch[c.left] is not None
@@ -367,7 +364,8 @@ class Measurements:
             self.n_numbers += values.size
 
     def _add_spectra(self, step: int, ids: Sequence[int], values: np.ndarray, turned: np.ndarray) -> None:
-        self._add(step, (*SPECTRAL, "rotation"), ids, np.concatenate([spectrum_summary(values), turned[None]]))
+        columns = [of(values) for of in OF_SPECTRUM.values()]
+        self._add(step, (*SPECTRAL, "rotation"), ids, np.stack([*columns, turned]))
 
     def _add_top(self, step: int, address: str, spectrum: np.ndarray) -> None:
         self._add_list(step, "singular_values", address, spectrum[:N_SINGULAR].astype(np.float32))
@@ -375,33 +373,6 @@ class Measurements:
     def _add_list(self, step: int, measure: str, address: str, values: np.ndarray) -> None:
         self.store.add_vector(step, measure, address, values, arm=self.arm)
         self.n_numbers += values.size
-
-
-def _columns(reading: Reading, n_out: np.ndarray, unclip: float, debias: np.ndarray) -> dict[str, np.ndarray]:
-    """Every measure of the registry's LIGHT from one reading, float64 [n]."""
-    return {
-        "norm": reading.norm,
-        "grad_norm": reading.grad_norm * unclip,
-        "update_ratio": ratio(reading.update, reading.norm),
-        "drift": reading.distance / reference_norm(reading.start_norm, n_out),
-        "turn": angle(reading.distance, reading.along, reading.start_norm, reading.norm),
-        "alignment": ratio(-reading.work, reading.update * reading.grad_norm),
-        "onward": ratio(-reading.pulled, reading.distance * reading.grad_norm),
-        "descent": -reading.work * unclip,
-        "second_moment": np.sqrt(reading.second / debias),
-    }
-
-
-def _circuit_columns(reading: CircuitReading, d_head: np.ndarray) -> dict[str, np.ndarray]:
-    """The same of circuits."""
-    return {
-        "norm": reading.norm,
-        "update_ratio": ratio(reading.update, reading.norm),
-        "drift": reading.distance / reference_norm(reading.start_norm, d_head),
-        "turn": angle(reading.distance, reading.along, reading.start_norm, reading.norm),
-        "participation_rank": reading.participation,
-        "symmetric_share": reading.symmetric,
-    }
 
 
 def _root_mean(degrees: np.ndarray) -> np.ndarray:
@@ -413,11 +384,6 @@ def _is_cut_alike(entry: Entry, storage: Entry) -> bool:
     """Whether an entry is a second name whose heads are the heads of its storage."""
     cut = (entry.n_heads, entry.axis) == (storage.n_heads, storage.axis)
     return entry.tied_to is not None and entry.n_heads > 0 and cut
-
-
-def _head_n_out(entry: Entry) -> np.ndarray:
-    """Of each head its share, whichever axis it is cut along: |S|^2 of a usual start is spread evenly over weights."""
-    return np.full(entry.n_heads, entry.shape[-1] / entry.n_heads)
 
 
 def _circuit_row(address: str, left: Entry) -> AddressRow:

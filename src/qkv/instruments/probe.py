@@ -7,19 +7,23 @@ stacks run by the explicit path, which makes the tables of a probe's few rows an
 """
 
 import contextlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import groupby, islice
-from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from qkv.instruments.attention_stats import INDUCTION, STATISTICS, attention_stats, induction_score
+from qkv.models.attention import MultiHeadAttention
+from qkv.models.blocks import Block
+from qkv.models.layout import Sizes
+from qkv.models.zoo import BlockStack, EncoderDecoder, EncoderDecoderLM
 from qkv.randomness import generator
 from qkv.shapes import Int64
 from qkv.tasks.batch import Batch
+from qkv.tasks.task import Data, Objective
 
 __all__ = ["INDUCTION", "Probe", "fixed_batch"]
 
@@ -31,7 +35,7 @@ BUCKETS = 33
 """Of examples that come in the order of their lengths, the middle one of this many batches is taken."""
 
 
-def fixed_batch(task: Any, corpus: Any, sizes: Any, n: int) -> Any:
+def fixed_batch(task: Objective, corpus: Data, sizes: Sizes, n: int) -> Batch | None:
     """`n` windows of the validation data, the same at every call; None where there are none.
 
     Where batches are made of equal lengths (pairs) the first holds the shortest: one in the middle is taken instead.
@@ -50,7 +54,7 @@ class _Attention:
     name: str
     """What its activations' names begin with: `L0`, `dec.L1.cross`."""
     layer: int
-    module: Any
+    module: MultiHeadAttention
     stack: str
     """`enc.`, `dec.`, or nothing."""
     causal: bool
@@ -62,16 +66,16 @@ class _Attention:
         return [(f"{self.name}.H{head}.pattern", self.layer, head) for head in range(self.module.n_heads)]
 
 
-def _attentions(model: Any) -> list[_Attention]:
+def _attentions(model: nn.Module) -> list[_Attention]:
     """Every attention of a model in the order of its forward pass; none where it has none of the kind known here."""
-    if hasattr(model, "enc") and hasattr(model, "dec"):
+    stacks: list[tuple[str, BlockStack]] = [("", model)] if isinstance(model, BlockStack) else []
+    if isinstance(model, EncoderDecoder):
         stacks = [("enc.", model.enc), ("dec.", model.dec)]
-    else:
-        stacks = [("", model)] if hasattr(model, "hidden") and hasattr(model, "blocks") else []
     found = []
     for scope, stack in stacks:
+        causal = bool(stack.causal)
         for block in stack.blocks:
-            causal = bool(stack.causal)
+            assert isinstance(block, Block)
             if block.attention is not None:
                 found.append(_Attention(block.name, block.layer, block.attention, scope, causal, True))
             if block.cross is not None:
@@ -88,7 +92,7 @@ def _together(seen: Iterable[_Seen]) -> Iterator[_Seen]:
     what is asked of a head is asked once, and not of each layer.
     """
 
-    def way(one: _Seen) -> tuple[Any, ...]:
+    def way(one: _Seen) -> tuple[Hashable, ...]:
         attention, q, k, _ = one
         return attention.stack, attention.itself, attention.causal, attention.module.scale, q.shape, k.shape
 
@@ -104,11 +108,11 @@ def _together(seen: Iterable[_Seen]) -> Iterator[_Seen]:
 class Probe:
     """What is run: a batch of the task's, and token ids that repeat; None where the model takes none."""
 
-    batch: Any
+    batch: Batch
     repeated: Int64[Tensor, "1 twice_period"] | None
 
     @staticmethod
-    def of(task: Any, corpus: Any, model: Any, seed: int) -> "Probe | None":
+    def of(task: Objective, corpus: Data | None, model: nn.Module, seed: int) -> "Probe | None":
         """The probe of a training; None for a model without attention of the kind that is known here."""
         sizes, attentions = getattr(model, "sizes", None), _attentions(model)
         if corpus is None or sizes is None or not attentions or sizes.n_ctx < 2:
@@ -129,7 +133,7 @@ class Probe:
             repeated = torch.from_numpy(np.concatenate([once, once]))[None]
         return Probe(batch, repeated)
 
-    def addresses(self, model: Any) -> list[tuple[str, int, int]]:
+    def addresses(self, model: nn.Module) -> list[tuple[str, int, int]]:
         """(address, layer, head) of every pattern that `read` speaks of, in its order."""
         return [row for attention in _attentions(model) for row in attention.addresses]
 
@@ -139,7 +143,7 @@ class Probe:
         return (*STATISTICS, INDUCTION) if self.repeated is not None else STATISTICS
 
     @torch.no_grad()
-    def read(self, model: Any) -> np.ndarray:
+    def read(self, model: nn.Module) -> np.ndarray:
         """Every statistic of every head now: float64 [measure, head], NaN where undefined."""
         device = next(model.parameters()).device
         batch, layers, scores = self.batch.to(device), [], []
@@ -166,7 +170,7 @@ class Probe:
         values = np.concatenate(layers, axis=1)
         return np.concatenate([values, np.concatenate(scores)[None]]) if scores else values
 
-    def _passes(self, model: Any, batch: Any, device: Any) -> Iterator[_Seen]:
+    def _passes(self, model: nn.Module, batch: Batch, device: torch.device) -> Iterator[_Seen]:
         """q and k of each attention on the batch, and on the repeated text. Where one pass does for both, that text is
         the last sequence of the batch.
         """
@@ -193,28 +197,31 @@ class _Enough(Exception):
     """Everything has been seen; what is left of the pass would tell nothing."""
 
 
-def _queries_keys(model: Any, batch: Any) -> Iterator[tuple[_Attention, Tensor, Tensor]]:
+def _queries_keys(model: nn.Module, batch: Batch) -> Iterator[tuple[_Attention, Tensor, Tensor]]:
     """q and k of each attention as they meet in the scores, in order, from one pass in evaluation mode's formulas."""
     attentions = _attentions(model)
-    if any(attention.stack for attention in attentions):
+    if isinstance(model, EncoderDecoderLM):
         yield from _of_pairs(model, attentions, batch)
         return
+    assert isinstance(model, BlockStack)
     found: list[tuple[_Attention, Tensor, Tensor]] = []
 
-    def see(block: Any, x: Tensor) -> None:
+    def see(block: nn.Module, x: Tensor) -> None:
         attention = attentions[len(found)]
+        assert isinstance(block, Block)
         h = block.norm1(x) if block.pre and block.norm1 is not None else x
         found.append((attention, attention.module.queries(h), attention.module.keys(h)))
         if len(found) == len(attentions):
             raise _Enough
 
-    masks = {"mask": batch.mask, "documents": batch.documents}
     with contextlib.suppress(_Enough):
-        model.hidden(batch.inputs, see=see, **{name: mask for name, mask in masks.items() if mask is not None})
+        model.hidden(batch.inputs, mask=batch.mask, documents=batch.documents, see=see)
     yield from found
 
 
-def _of_pairs(model: Any, attentions: list[_Attention], batch: Any) -> Iterator[tuple[_Attention, Tensor, Tensor]]:
+def _of_pairs(
+    model: EncoderDecoderLM, attentions: list[_Attention], batch: Batch
+) -> Iterator[tuple[_Attention, Tensor, Tensor]]:
     """The same of an encoder and a decoder on a batch of pairs."""
     kept: dict[str, Tensor] = {}
 
@@ -223,6 +230,7 @@ def _of_pairs(model: Any, attentions: list[_Attention], batch: Any) -> Iterator[
             kept[name] = x
         return x
 
+    assert batch.source is not None
     model.hidden(batch.source, batch.inputs, source_mask=batch.source_mask, hook=hook)
     for attention in attentions:
         yield attention, kept[f"{attention.name}.q"], kept[f"{attention.name}.k"]

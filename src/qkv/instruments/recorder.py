@@ -13,11 +13,11 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any
 
 import numpy as np
 from torch import Tensor
 
+from qkv.data.pairs import Pairs
 from qkv.errors import ConfigError, RunFolderError, unknown
 from qkv.instruments.measurements import Measurements, Moments
 from qkv.instruments.probe import Probe
@@ -26,6 +26,7 @@ from qkv.instruments.runlog import RunLog
 from qkv.instruments.schedule import LEVELS, WatchConfig
 from qkv.instruments.tokens import MOST_COUNTED, count_tokens, ids_read, specials
 from qkv.telemetry import RUN_ARM, Store
+from qkv.tokenizers.tokens import Tokens
 from qkv.training.record import EvaluationRecord, Event, Observer, Outcome, RunContext, StepRecord
 from qkv.training.tensorfile import load_weights
 
@@ -66,7 +67,7 @@ class Recorder(Observer):
         self._looks: Measurements | None = None
         self._clip = 0.0
         self._last_look = -1
-        self._natively: Callable[[], AbstractContextManager[Any]] = nullcontext
+        self._natively: Callable[[], AbstractContextManager[None]] = nullcontext
 
     @property
     def seconds(self) -> float:
@@ -204,8 +205,8 @@ class Recorder(Observer):
 
     def _describe(self, context: RunContext) -> None:
         """How often each token stands in the training part, and which ids are special: what rows are read against."""
-        train: Any = getattr(context.corpus, "train", None)
-        if getattr(train, "ids", None) is None or self.arm != RUN_ARM:
+        train: Tokens | Pairs | None = getattr(context.corpus, "train", None)
+        if train is None or getattr(train, "ids", None) is None or self.arm != RUN_ARM:
             return
         with self._watching("start"):
             for entry in (entry for entry in context.catalogue if entry.kind == "W_E"):

@@ -9,20 +9,19 @@ norm, its way from the start and its participation rank need no eigenvalue at al
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from qkv.instruments.measures import participation, roots
+from qkv.instruments.measures.arithmetic import participation, roots
+from qkv.instruments.readings import CircuitReading
 from qkv.models.parts import Entry
 from qkv.shapes import Float, Float64
 
 __all__ = [
     "Blocks",
     "Circuit",
-    "CircuitReading",
     "Heads",
     "between_spaces",
     "circuit_norm",
@@ -116,7 +115,7 @@ class Blocks:
         if list(which) == list(range(first, first + n)):
             if n == len(self.columns):
                 return self
-            at: Any = slice(first, first + n)
+            at: slice | list[int] = slice(first, first + n)
         else:
             at = list(which)
         picked, known = Blocks(self.columns[at]), self.__dict__
@@ -228,23 +227,6 @@ def between_spaces(a: Blocks, b: Blocks) -> np.ndarray:
     return np.degrees(np.arccos(np.sqrt(overlap.clamp(0, 1).cpu().numpy())))
 
 
-@dataclass(frozen=True)
-class CircuitReading:
-    """Of n circuits, float64 [n] each; NaN where there is no update or no start."""
-
-    norm: np.ndarray
-    update: np.ndarray
-    """|d(AB)|_F of the last update"""
-    distance: np.ndarray
-    """|AB - (AB at step 0)|_F"""
-    along: np.ndarray
-    """The part of that along the start, signed; 0 where the start is 0"""
-    start_norm: np.ndarray
-    participation: np.ndarray
-    symmetric: np.ndarray
-    """Share of |AB|_F^2 in the symmetric part of AB"""
-
-
 Factors = tuple[Tensor, Tensor]
 """left [n, d_model, d_head] and right [n, d_head, d_model]"""
 
@@ -278,7 +260,16 @@ def circuit_reading(
         rank = np.where(squares > 0, squares**2 / fourth, np.nan)
         symmetric = np.where(squares > 0, (1 + crossed / squares) / 2, np.nan)
     along = np.divide(inner, start_norm, out=np.where(np.isnan(inner), np.nan, 0.0), where=start_norm > 0)
-    return CircuitReading(np.sqrt(squares), update, distance, along, start_norm, rank, symmetric)
+    return CircuitReading(
+        norm=np.sqrt(squares),
+        update=update,
+        distance=distance,
+        along=along,
+        start_norm=start_norm,
+        n_out=a.shape[-1],
+        participation=rank,
+        symmetric=symmetric,
+    )
 
 
 def _way(now: Factors, grams: Factors, then: Factors) -> tuple[np.ndarray, np.ndarray]:

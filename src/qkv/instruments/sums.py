@@ -12,48 +12,28 @@ gradients and optimizer state are read, never written. Held are the weights at s
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from qkv.instruments.readings import MatrixReading
 from qkv.kernels.elementwise import Compiled, compiled_for
 from qkv.models.parts import Entry
 
-__all__ = ["Passes", "Reading"]
+__all__ = ["Passes"]
 
 PIECE = 66_000
 """Weights in a piece: 264 kB in float32, three of which fit a second-level cache of 1 MB."""
 
 _NUMPY = (torch.float32, torch.float64)
 
+Array: TypeAlias = Any
+"""np.ndarray on a processor, on another device a Tensor: both know what is asked of them here."""
+
 Moments = Mapping[str, Tensor]
 """Address -> running mean of squared gradients, in the parameter's shape."""
-
-
-@dataclass(frozen=True)
-class Reading:
-    """What one look gave: float64 arrays [n], one number per entry, or per head of those entries that have heads.
-
-    NaN where there is none: no gradient, no update (a look between updates), no start, no second moment.
-    """
-
-    norm: np.ndarray
-    grad_norm: np.ndarray
-    update: np.ndarray
-    """|dW|_F"""
-    distance: np.ndarray
-    """|W - S|_F"""
-    along: np.ndarray
-    """The part of W - S along S, signed; 0 where S is 0."""
-    start_norm: np.ndarray
-    work: np.ndarray
-    """<G, dW>, the first-order change of the loss by this update; negative where it descends."""
-    pulled: np.ndarray
-    """<G, W - S>; negative where the loss pulls further along the way from the start."""
-    second: np.ndarray
-    """Mean of the optimizer's running mean of squared gradients."""
 
 
 _How = Literal["flat", "rows", "cols"]
@@ -79,7 +59,7 @@ class _Unit:
     at: slice
     """Where its sums stand among those of all units."""
 
-    def of(self, whole: Any) -> Any:
+    def of(self, whole: Array) -> Array:
         """This piece of a tensor in the entry's storage."""
         return whole.reshape(self.shape)[self.first : self.last]
 
@@ -105,6 +85,10 @@ class Passes:
         first = self.entries[0].parameter
         plain = first.device.type == "cpu" and all(e.parameter.dtype in _NUMPY for e in self.entries)
         self._xp: Any = np if plain else torch
+        self._n_out = np.array([entry.shape[-1] for entry in self.entries])
+        # of each head its share, whichever axis it is cut along: |S|^2 of a usual start is spread evenly over weights
+        shares = [np.full(e.n_heads, e.shape[-1] / e.n_heads) for e in self.entries if e.n_heads]
+        self._head_n_out = np.concatenate(shares or [np.zeros(0)])
         self._slots = np.cumsum([0, *(entry.n_heads or 1 for entry in self.entries)])
         self._units = _units(self.entries, self._slots, plain)
         self._owners = np.concatenate([unit.owners for unit in self._units])
@@ -114,7 +98,7 @@ class Passes:
         self._start = None if start is None else [start[e.address].detach().clone().contiguous() for e in self.entries]
         self._before_pieces, self._start_pieces = self._pieces(self._before), self._pieces(self._start or [])
         self._moments = [(moments or {}).get(e.address) for e in self.entries]
-        self._cached: dict[str, tuple[list[int], list[Any]]] = {}
+        self._cached: dict[str, tuple[list[int], list[Array]]] = {}
         self._sums: dict[str, np.ndarray] = {}
         self._start_sums = self._add(
             [self._dot(u, s, s) for u, s in zip(self._units, self._start_pieces, strict=False)]
@@ -132,21 +116,21 @@ class Passes:
         torch._foreach_copy_(self._before, [entry.parameter for entry in self.entries])  # type: ignore[attr-defined]
 
     @torch.no_grad()
-    def after_update(self) -> Reading:
+    def after_update(self) -> MatrixReading:
         """Everything of each entry, given that `before_update` was called and the gradients are still there."""
         return self._read(updated=True)
 
     @torch.no_grad()
-    def at_rest(self) -> Reading:
+    def at_rest(self) -> MatrixReading:
         """What can be read of each entry between updates."""
         return self._read(updated=False)
 
-    def by_head(self) -> Reading:
+    def by_head(self) -> MatrixReading:
         """The same of every head, from the sums of the last reading."""
         keep = np.concatenate([np.arange(*self._slots[i : i + 2]) for i in self.divided] or [np.zeros(0, int)])
         sizes = [self.entries[i].parameter.numel() // self.entries[i].n_heads for i in self.divided]
         counts = np.repeat(sizes, [self.entries[i].n_heads for i in self.divided])
-        return _reading({name: values[keep] for name, values in self._sums.items()}, counts)
+        return _reading({name: values[keep] for name, values in self._sums.items()}, counts, self._head_n_out)
 
     def weights(self, index: int) -> Tensor:
         """The stored weights of one entry, detached."""
@@ -160,13 +144,13 @@ class Passes:
         """The stored weights of one entry at step 0; None where they are lost."""
         return None if self._start is None else self._start[index]
 
-    def _read(self, *, updated: bool) -> Reading:
+    def _read(self, *, updated: bool) -> MatrixReading:
         """One pass: each piece meets its copy before the update, its gradient and its start while it is in cache."""
         self._updated = updated
         by = compiled_for(self.entries[0].parameter.detach()) if self._is_summed_compiled else None
         if by is not None:
             return self._look(by, updated)
-        found: dict[str, list[Any]] = {name: [] for name in _SUMS if name != "start"}
+        found: dict[str, list[Array]] = {name: [] for name in _SUMS if name != "start"}
         weights, n = self._weights(), len(self._units)
         grads = self._pieces([e.parameter.grad for e in self.entries]) if updated else [None] * n
         starts, moments = self._start_pieces or [None] * n, self._in_memory("moments", self._moments)
@@ -190,7 +174,7 @@ class Passes:
                     found["pulled"].append(None if grad is None else self._dot(unit, space, grad))
         return self._told({name: self._add(values) for name, values in found.items()} | {"start": self._start_sums})
 
-    def _look(self, by: Compiled, updated: bool) -> Reading:
+    def _look(self, by: Compiled, updated: bool) -> MatrixReading:
         """The same by one call."""
         held: list[list[Tensor | None]] = []
         for i, entry in enumerate(self.entries):
@@ -211,13 +195,13 @@ class Passes:
             found[name] = np.bincount(self._owners, np.where(there, values, np.nan), minlength=self._slots[-1])
         return self._told(found)
 
-    def _told(self, sums: dict[str, np.ndarray]) -> Reading:
+    def _told(self, sums: dict[str, np.ndarray]) -> MatrixReading:
         """What is read off the sums of each slot."""
         self._sums = sums
         whole = {name: np.add.reduceat(values, self._slots[:-1]) for name, values in self._sums.items()}
-        return _reading(whole, np.array([entry.parameter.numel() for entry in self.entries]))
+        return _reading(whole, np.array([entry.parameter.numel() for entry in self.entries]), self._n_out)
 
-    def _dot(self, unit: _Unit, a: Any, b: Any) -> Any:
+    def _dot(self, unit: _Unit, a: Array, b: Array) -> Array:
         if unit.how == "flat":
             return self._xp.dot(a, b)
         if self._xp is torch:
@@ -226,17 +210,17 @@ class Passes:
             return np.einsum("ij,ij->i", a, b)
         return self._by_head(unit, np.einsum("ij,ij->j", a, b))
 
-    def _total(self, unit: _Unit, a: Any) -> Any:
+    def _total(self, unit: _Unit, a: Array) -> Array:
         if unit.how == "flat":
             return a.sum()
         return a.sum(1) if unit.how == "rows" else self._by_head(unit, a.sum(0))
 
-    def _by_head(self, unit: _Unit, columns: Any) -> Any:
+    def _by_head(self, unit: _Unit, columns: Array) -> Array:
         """What columns have, head by head."""
         each = columns.reshape(len(unit.owners), -1)
         return each.sum(1, dtype=np.float64) if self._xp is np else each.sum(1)
 
-    def _add(self, sums: Sequence[Any]) -> np.ndarray:
+    def _add(self, sums: Sequence[Array]) -> np.ndarray:
         """Sums of the units, in their order, added up by slot: float64 [n slots]; NaN where nothing was summed."""
         values = np.full(len(self._owners), np.nan)
         there = [(unit.at, value) for unit, value in zip(self._units, sums, strict=False) if value is not None]
@@ -248,20 +232,20 @@ class Passes:
             values[np.concatenate([np.arange(at.start, at.stop) for at, _ in there])] = told
         return np.bincount(self._owners, weights=values, minlength=self._slots[-1])
 
-    def _pieces(self, tensors: Sequence[Tensor | None]) -> list[Any]:
+    def _pieces(self, tensors: Sequence[Tensor | None]) -> list[Array]:
         """The units of contiguous tensors, sharing their memory; None for those of a tensor that is None."""
         if not tensors:
             return []
-        whole: list[Any] = [
+        whole: list[Array] = [
             None if t is None else (t.detach().numpy() if self._xp is np else t.detach()) for t in tensors
         ]
         return [None if whole[u.entry] is None else u.of(whole[u.entry]) for u in self._units]
 
-    def _weights(self) -> list[Any]:
+    def _weights(self) -> list[Array]:
         """The parameters in pieces."""
         return self._in_memory("weights", [entry.parameter.detach() for entry in self.entries])
 
-    def _in_memory(self, what: str, tensors: Sequence[Tensor | None]) -> list[Any]:
+    def _in_memory(self, what: str, tensors: Sequence[Tensor | None]) -> list[Array]:
         """The pieces of the same tensors as before; cut again where one got other memory."""
         pointers = [0 if tensor is None else tensor.data_ptr() for tensor in tensors]
         if pointers != self._cached.get(what, ([], []))[0]:
@@ -299,17 +283,18 @@ def _cut(entry: Entry, slot: int, plain: bool) -> Iterator[tuple[_How, tuple[int
         yield "rows" if entry.axis == 0 else "cols", table, first, last, owner(first, last)
 
 
-def _reading(sums: Mapping[str, np.ndarray], counts: np.ndarray) -> Reading:
+def _reading(sums: Mapping[str, np.ndarray], counts: np.ndarray, n_out: np.ndarray) -> MatrixReading:
     """Roots of the sums of squares, and the part of the way along the start."""
     start, inner = np.sqrt(sums["start"]), sums["inner"]
     along = np.divide(inner, start, out=np.where(np.isnan(inner), np.nan, 0.0), where=start > 0)
-    return Reading(
+    return MatrixReading(
         norm=np.sqrt(sums["norm"]),
         grad_norm=np.sqrt(sums["grad"]),
         update=np.sqrt(sums["update"]),
         distance=np.sqrt(sums["distance"]),
         along=along,
         start_norm=start,
+        n_out=n_out,
         work=sums["work"],
         pulled=sums["pulled"],
         second=sums["second"] / counts,

@@ -5,9 +5,11 @@ weight decay it must not have moved; a tied W_E is the output matrix too, and ev
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
+
+from qkv.data.pairs import Pairs
+from qkv.tokenizers.tokens import Tokens
 
 __all__ = ["MOST_COUNTED", "count_tokens", "counted_in", "ids_read", "specials"]
 
@@ -32,7 +34,7 @@ def counted_in(fact: Mapping[str, int] | None) -> str:
     return "the training text"
 
 
-def ids_read(part: Any, names: Sequence[str]) -> np.ndarray:
+def ids_read(part: Tokens | Pairs, names: Sequence[str]) -> np.ndarray:
     """The training ids that a table under these names reads, integers [n]: of pairs, its own side's (or both)."""
     sides = {"enc": "source", "dec": "target"}
     scopes = [name.partition(".")[0] for name in names if name.rpartition(".")[2] == "W_E"]
@@ -40,6 +42,6 @@ def ids_read(part: Any, names: Sequence[str]) -> np.ndarray:
     return np.concatenate(found) if found else part.ids
 
 
-def specials(tokenizer: Any) -> dict[str, int]:
+def specials(tokenizer: object) -> dict[str, int]:
     """Names of special tokens ([MASK], [PAD], ...) -> id; empty where there are none."""
     return dict(getattr(tokenizer, "special", None) or {})

@@ -14,10 +14,11 @@ import struct
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from qkv.errors import ConfigError, MissingExtra, unknown
 from qkv.instruments.recorder import Recorder
+from qkv.jsontypes import JsonMapping
 from qkv.telemetry import Telemetry
 from qkv.training.record import EvaluationRecord, Observer, Outcome, StepRecord
 
@@ -43,7 +44,7 @@ class EventFile:
     CRC-32C of those.
     """
 
-    def __init__(self, folder: Path, name: str, config: Mapping[str, Any]) -> None:
+    def __init__(self, folder: Path, name: str, config: JsonMapping) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.path = folder / f"events.out.tfevents.{int(time.time())}.qkv.{os.getpid()}"
         self._file = open(self.path, "ab")  # noqa: SIM115 - closed by `close`
@@ -114,9 +115,9 @@ class _Module:
 
     library = ""
 
-    def __init__(self, folder: Path, name: str, config: Mapping[str, Any]) -> None:
+    def __init__(self, folder: Path, name: str, config: JsonMapping) -> None:
         try:
-            self._module: Any = importlib.import_module(self.library)
+            self._module = importlib.import_module(self.library)
         except ImportError:
             raise MissingExtra(f"--log {self.library} needs that library; type: pip install {self.library}") from None
         try:
@@ -149,7 +150,7 @@ TRACKERS: Mapping[str, type] = {"tensorboard": EventFile, "wandb": _Wandb, "trac
 """Name after --log -> destination; each is made with (folder, name of the run, its settings)."""
 
 
-def open_tracker(name: str, run: Path, config: Mapping[str, Any]) -> Tracker:
+def open_tracker(name: str, run: Path, config: JsonMapping) -> Tracker:
     """The destination of that name for a run; TensorBoard's files lie in `RUN/tensorboard`.
 
     Raises ConfigError for an unknown name or a library that does not begin, MissingExtra where it is not installed.

@@ -1,6 +1,6 @@
 """Telling classes of texts apart: one answer to a whole text, from the mean of its vectors after the last layer.
 
-Loss is in nats per text; the figure is accuracy, 0..1. Texts lie side by side in rows (`qkv.data.sequences`), so a
+Loss is in nats per text; the figure is accuracy, 0..1. Texts lie side by side in rows (`qkv.data.packing`), so a
 short phrase costs its own tokens and no padding; positions attend within their own text. A text over n_ctx is cut.
 
 Training texts are made harder, each draw by name. Every token is left out with probability `word_dropout`, so that the
@@ -30,7 +30,7 @@ from torch import Tensor
 
 from qkv.data.config import DataConfig, LabelledOptions
 from qkv.data.examples import Examples, Labelled, load_examples
-from qkv.data.sequences import pack_rows
+from qkv.data.packing import pack_rows
 from qkv.errors import ConfigError
 from qkv.models.embedding import pool
 from qkv.models.layout import Sizes

@@ -81,8 +81,6 @@ class TaskData(Protocol[DataT]):
     """Whether `--label-column` has a meaning."""
     reads: ClassVar[str] = "text"
     """What its data are: "text" or "images"."""
-    examples: ClassVar[str] = "examples"
-    """What a batch is made of, in the plural."""
 
     def with_settings(self, config: "DataConfig") -> Self:
         """The task whose training batches are made as these settings ask."""

@@ -34,6 +34,8 @@ __all__ = ["Objective", "evaluate", "loss_interval", "ratio_interval", "student_
 class Objective(Protocol[ReadT, ModelT]):
     """Batches, their loss and the figures that judge a model: all that training and evaluation ask of a task."""
 
+    examples: ClassVar[str] = "examples"
+    """What a batch is made of, in the plural."""
     items: ClassVar[str] = ""
     """What an evaluation counts as its sample, in the plural; empty where these are the examples."""
     target: ClassVar[str] = "target"

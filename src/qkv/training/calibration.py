@@ -2,8 +2,8 @@
 
 The answer depends on the processor. With AVX-512, our products of small matrices are faster; with AVX2, torch's library
 is faster by a third. So the first training on a machine times products, weight gradients and attention of increasing
-size, in turns with torch. Then it times a whole block with the chosen kernels against a block without compiled code; if
-that is slower, it tries the block with torch's products and attention. This takes a few seconds. Only the processor
+size, in turns with torch. Then it times a whole block with the chosen kernels against a block without compiled code.
+If that is slower, it tries the block with torch's products and attention. This takes a few seconds. Only the processor
 time of one thread counts, so other programs hardly affect the result.
 
 Two measurements never agree exactly, and the choice of a kernel affects the last bits of a result. The first result is

@@ -124,6 +124,7 @@ def patterns(finished: Finished) -> dict[str, float]:
     `saturated`: share of rows with one key above 0.9. `largest score`: before softmax, as it enters it.
     """
     batch = fixed_batch(finished.parts.task, finished.corpus, finished.model.config.sizes, _WINDOWS)
+    assert batch is not None
     probe = Probe(batch, None)
     read = dict(zip(STATISTICS, probe.read(finished.model), strict=True))
     even = copy.deepcopy(finished.model)
