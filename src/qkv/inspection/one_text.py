@@ -12,7 +12,7 @@ from typing import TypeVar
 import numpy as np
 from torch import nn
 
-from qkv.errors import UserError, many
+from qkv.errors import UserError
 from qkv.models.blocks import Block
 from qkv.models.layout import Sizes
 from qkv.models.zoo import BlockStack

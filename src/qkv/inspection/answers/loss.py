@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 
-from qkv.inspection.answers.answer import Answer, Evidence, listed, many, number, percent
+from qkv.inspection.answers.answer import Answer, Evidence
 from qkv.jsontypes import JsonMapping, JsonObject
 from qkv.tasks import Standing, Task, standing, worse_than_nothing
 from qkv.telemetry import Evaluation, Sample
