@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import cast
 
 import torch
 
@@ -45,10 +45,13 @@ from qkv.training import checkpoint as checkpoints
 from qkv.training.distributed.ranks import Ranks, check_shares, join
 from qkv.training.distributed.shards import check_shard
 from qkv.training.precision import Machine, check_compiler, check_device, check_native, is_slower_natively
-from qkv.training.record import Observer, Outcome, StepRecord
+from qkv.training.record import EvaluationRecord, Event, Observer, Outcome, StepRecord
 from qkv.words import many, plural
 
 __all__ = ["Listening", "next_folder", "resume", "train"]
+
+Told = StepRecord | EvaluationRecord | Event
+"""What `progress` is told."""
 
 AFTERWARDS_SECONDS = 6.0
 """What is kept of a wall-time budget for baselines, samples, the manifest and the report: of a minute and more, all of
@@ -62,7 +65,7 @@ LEAST_SECONDS = 4.0
 class Listening:
     """Who is told what happens, and since when the clock runs."""
 
-    progress: Callable[[Any], None] = lambda told: None
+    progress: Callable[[Told], None] = lambda told: None
     """Called with each StepRecord, EvaluationRecord and Event."""
     say: Callable[[str], None] = lambda sentence: None
     """Called with sentences for a person."""
@@ -84,7 +87,7 @@ class _Progress(Observer):
         """Losses only."""
         return False
 
-    def __init__(self, progress: Callable[[Any], None]) -> None:
+    def __init__(self, progress: Callable[[Told], None]) -> None:
         self._progress = progress
 
     def wants(self, step: int) -> bool:
@@ -93,10 +96,10 @@ class _Progress(Observer):
     def after_update(self, record: StepRecord) -> None:
         self._progress(record)
 
-    def on_evaluation(self, evaluation: Any) -> None:
+    def on_evaluation(self, evaluation: EvaluationRecord) -> None:
         self._progress(evaluation)
 
-    def on_event(self, event: Any) -> None:
+    def on_event(self, event: Event) -> None:
         self._progress(event)
 
 
@@ -190,7 +193,7 @@ def _refuse_import(folder: RunFolder) -> None:
     raise RunFolderError(f"{folder.path} is an imported model, which has no training to go on with; {how}")
 
 
-def _assembled(config: RunConfig, corpus: Any, ranks: Ranks, resumed_at: int = 0) -> Parts:
+def _assembled(config: RunConfig, corpus: Data, ranks: Ranks, resumed_at: int = 0) -> Parts:
     """The parts of a training.
 
     Raises ConfigError where they cannot be sharded as asked for, ChangeError where no gradient would reach a matrix.
@@ -228,7 +231,7 @@ def _reread(request: Request, folder: RunFolder, ranks: Ranks) -> RunConfig:
     same_run(request, config)
     check_device(config.machine.device, "the run was made on one, so go on with it where there is one")
     check_compiler(config.machine)
-    changed: dict[str, Any] = {}
+    changed: dict[str, object] = {}
     if request.on_spike:  # an answer to what has happened, so it may be another one
         changed["on_spike"] = request.on_spike
     if request.report is not None:
@@ -248,8 +251,8 @@ def _reread(request: Request, folder: RunFolder, ranks: Ranks) -> RunConfig:
 
 
 def _agreed(
-    config: RunConfig | None, corpus: Any, cache: Path | None, ranks: Ranks, data: DataConfig | None = None
-) -> tuple[RunConfig, Any]:
+    config: RunConfig | None, corpus: Data | None, cache: Path | None, ranks: Ranks, data: DataConfig | None = None
+) -> tuple[RunConfig, Data]:
     """What rank 0 decided and its data, on every rank; the others read the data once it has, from the cache.
 
     `data` is how it read them, where not as the configuration says.
@@ -257,12 +260,12 @@ def _agreed(
     Raises RunFolderError where a rank reads other data than rank 0.
     """
     mine = None
-    if config is not None:
+    if config is not None and corpus is not None:
         mine = {"config": to_dict(config), "sha256": corpus.sha256, "data": to_dict(data or config.data)}
     told = ranks.tell(mine)
-    if config is None:
+    if config is None or corpus is None:
         config = from_dict(RunConfig, told["config"])
-        corpus = find_task(config.task).load(from_dict(DataConfig, told["data"]), cache=cache)
+        corpus = cast(Data, find_task(config.task).load(from_dict(DataConfig, told["data"]), cache=cache))
     if corpus.sha256 != told["sha256"]:
         raise RunFolderError(
             f"process {ranks.rank} reads data of sha256 {corpus.sha256[:16]}..., process 0 of {told['sha256'][:16]}...;"

@@ -47,8 +47,8 @@ class Words:
 
 
 class Viewer:
-    """The models of one run folder, or of its reader; `n_steps` is the step of its final weights, where neither a checkpoint nor the
-    manifest says it.
+    """The models of one run folder (or of its reader); `n_steps` is the step of its final weights, where neither a
+    checkpoint nor the manifest says it.
 
     Raises UserError for a folder that is no run.
     """
