@@ -23,73 +23,54 @@ class Sentence:
     """Why not, or under which condition."""
 
 
+_TEXTS = {
+    "scores-need-only-the-product": "Scores depend on W_Q and W_K only through W_Q W_K^T.",
+    "identity-gives-x": "With W_Q = W_K = W_V = I, q = k = v = x.",
+    "symmetric-scores": "With W_Q = W_K the scores are symmetric.",
+    "norm-gain-folds": "The gain of the norm before attention folds into W_Q, W_K and W_V.",
+    "heads-add-up": "The output is the sum over heads of pattern x W_V W_O.",
+    "positions-are-added": "Positions are vectors added to the embedding rows.",
+    "gradient-reaches-all": "From step 0 on, gradient reaches every weight matrix.",
+    "two-tables": ("The rows that tokens enter with (W_E) and the columns that predict them (W_U) are two matrices."),
+}
+_NO_ATTENTION = "there is no attention"
+
+
 def card(preset: Preset) -> tuple[Sentence, ...]:
     """Which textbook sentences hold in a preset's layout, in a fixed order."""
     layout = preset.layout
     rotary, heads = layout.positions == "rotary", preset.head_width != 0
-    attends = layout.mixer == "attention"
+    attends, zero_out = layout.mixer == "attention", layout.start == "zero_out"
     plain_scores = attends and not (rotary or layout.qk_norm or layout.bias)
     blockers = [
         name for name, on in (("rotary positions", rotary), ("QK-norm", layout.qk_norm), ("biases", layout.bias)) if on
     ]
     between = f"{' and '.join(blockers)} stand between x W_Q and the scores" if blockers else ""
     between = between if attends else _NO_ATTENTION
-    zero_out = layout.start == "zero_out"
-    return (
-        Sentence(
-            key="scores-need-only-the-product",
-            text="Scores depend on W_Q and W_K only through W_Q W_K^T.",
-            holds=plain_scores,
-            why=between,
+    behind = "W_O, W_out (and an untied W_U) start at zero, so at step 0 none reaches what lies behind them"
+    found: dict[str, tuple[bool, str]] = {
+        "scores-need-only-the-product": (plain_scores, between),
+        "identity-gives-x": (plain_scores, between or ("each head is its coordinate slice of x" if heads else "")),
+        "symmetric-scores": (
+            attends and not layout.bias and not (rotary and layout.qk_norm),
+            _why_not_symmetric(layout) if attends else _NO_ATTENTION,
         ),
-        Sentence(
-            key="identity-gives-x",
-            text="With W_Q = W_K = W_V = I, q = k = v = x.",
-            holds=plain_scores,
-            why=between or ("each head is its coordinate slice of x" if heads else ""),
+        "norm-gain-folds": (
+            attends and layout.norm != "none" and layout.norm_place == "pre" and not layout.bias,
+            _why_not_folding(layout) if attends else _NO_ATTENTION,
         ),
-        Sentence(
-            key="symmetric-scores",
-            text="With W_Q = W_K the scores are symmetric.",
-            holds=attends and not layout.bias and not (rotary and layout.qk_norm),
-            why=_why_not_symmetric(layout) if attends else _NO_ATTENTION,
+        "heads-add-up": (
+            attends and not layout.bias,
+            _NO_ATTENTION if not attends else "b_V and b_O are added" if layout.bias else "",
         ),
-        Sentence(
-            key="norm-gain-folds",
-            text="The gain of the norm before attention folds into W_Q, W_K and W_V.",
-            holds=attends and layout.norm != "none" and layout.norm_place == "pre" and not layout.bias,
-            why=_why_not_folding(layout) if attends else _NO_ATTENTION,
+        "positions-are-added": (
+            layout.positions in ADDED,
+            {"rotary": "they turn q and k inside attention", "none": "there are none"}.get(layout.positions, ""),
         ),
-        Sentence(
-            key="heads-add-up",
-            text="The output is the sum over heads of pattern x W_V W_O.",
-            holds=attends and not layout.bias,
-            why=_NO_ATTENTION if not attends else "b_V and b_O are added" if layout.bias else "",
-        ),
-        Sentence(
-            key="positions-are-added",
-            text="Positions are vectors added to the embedding rows.",
-            holds=layout.positions in ADDED,
-            why={"rotary": "they turn q and k inside attention", "none": "there are none"}.get(layout.positions, ""),
-        ),
-        Sentence(
-            key="gradient-reaches-all",
-            text="From step 0 on, gradient reaches every weight matrix.",
-            holds=not zero_out,
-            why="W_O, W_out (and an untied W_U) start at zero, so at step 0 none reaches what lies behind them"
-            if zero_out
-            else "",
-        ),
-        Sentence(
-            key="two-tables",
-            text="The rows that tokens enter with (W_E) and the columns that predict them (W_U) are two matrices.",
-            holds=not layout.tied,
-            why=_why_one_table(preset),
-        ),
-    )
-
-
-_NO_ATTENTION = "there is no attention"
+        "gradient-reaches-all": (not zero_out, behind if zero_out else ""),
+        "two-tables": (not layout.tied, _why_one_table(preset)),
+    }
+    return tuple(Sentence(key=key, text=_TEXTS[key], holds=holds, why=why) for key, (holds, why) in found.items())
 
 
 def _why_one_table(preset: Preset) -> str:

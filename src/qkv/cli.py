@@ -20,7 +20,7 @@ import tempfile
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 from qkv import __version__
 from qkv.commands import COMMANDS
@@ -43,11 +43,13 @@ _NO_ROOM = (
     " d_model=...) or batch (--set batch_size=...), or the batch in several parts (--set accumulate=...), takes less"
 )
 
+T = TypeVar("T")
+
 _PLAIN = "\0"
 """Before a word that is no option, whatever it begins with; no argument of a program can hold it."""
 
 
-def _as_typed(value: Any) -> Any:
+def _as_typed(value: T) -> T | str:
     return value.removeprefix(_PLAIN) if isinstance(value, str) else value
 
 
@@ -73,7 +75,7 @@ class Parser(argparse.ArgumentParser):
         end = "" if message.endswith(("?", ".")) else "."
         raise UserError(f"{message}{end} Type '{self.prog} --help' for what it takes.")
 
-    def _get_values(self, action: argparse.Action, arg_strings: list[str]) -> Any:
+    def _get_values(self, action: argparse.Action, arg_strings: list[str]) -> object:
         """`read` keeps a bare `--` to itself: one here is a value, `--text=--`, that argparse would take away."""
         return self._get_value(action, "--") if arg_strings == ["--"] else super()._get_values(action, arg_strings)
 

@@ -10,9 +10,10 @@ import types
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from qkv.errors import ConfigError, unknown
+from qkv.jsontypes import JsonObject
 from qkv.othernames import unknown_setting
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["Table", "dump_toml", "field_paths", "flat", "from_dict", "load_toml", "override", "to_dict"]
 
 T = TypeVar("T", bound="DataclassInstance")
-Table = dict[str, Any]
+Table = JsonObject
 """What TOML holds under one name: bool, int, float, str, lists of these, and tables."""
 
 

@@ -18,8 +18,9 @@ from qkv.config import from_dict
 from qkv.errors import ConfigError, DamagedFileError, RunFolderError, UserError, several
 from qkv.folder.run_folder import RunFolder
 from qkv.folder.verified import Damage, check_weights, is_whole
-from qkv.inspection.one_text import float64_copy, one_text
+from qkv.inspection.one_text import OneText, float64_copy, one_text
 from qkv.instruments.ledger import check_kept
+from qkv.jsontypes import JsonObject
 from qkv.models.factored import FactoredMatrix
 from qkv.models.matrices import Catalogue
 from qkv.othernames import unknown_setting
@@ -29,6 +30,16 @@ from qkv.tokenizers.tokenizer import Tokenizer
 from qkv.words import many
 
 if TYPE_CHECKING:
+    from qkv.inspection.answers.ledger import Balance
+    from qkv.inspection.attribution import Direct
+    from qkv.inspection.contextual import Contextual
+    from qkv.inspection.gradient_step import OneStep
+    from qkv.inspection.lens import LensLayer
+    from qkv.inspection.patching import Patching
+    from qkv.inspection.representation import LayerMeasures
+    from qkv.inspection.what_moved import ProductChange
+    from qkv.instruments.gradients import GradientPath
+    from qkv.interop.exporting import Fit
     from qkv.views.notebook import AttentionView
 
 __all__ = ["Run"]
@@ -107,7 +118,7 @@ class Run:
         return None if self.namer is None else self.namer.readable
 
     @property
-    def summary(self) -> dict[str, Any]:
+    def summary(self) -> JsonObject:
         """What `qkv train --json` printed, empty while the run is not finished."""
         return dict(self.folder.read_manifest().get("summary", {})) if self.folder.is_finished else {}
 
@@ -230,14 +241,14 @@ class Run:
         model, told = recipe.opened_model(self.config, self._checked(), self._readable, several("changes", changes))
         return model, list(told)
 
-    def embed(self, texts: Sequence[str]) -> Any:
+    def embed(self, texts: Sequence[str]) -> "list[Contextual]":
         """Contextual vectors of every token of each text, by layer; see `qkv.inspection.contextual`."""
         from qkv.inspection.contextual import contextual_vectors
 
         self._reads_text()
         return contextual_vectors(self.model, self.tokenizer, several("texts", texts))
 
-    def gradient_path(self, text: str, at: int | None = None) -> Any:
+    def gradient_path(self, text: str, at: int | None = None) -> "GradientPath":
         """How the gradient of `text`'s loss reaches every block and embedding row; see `instruments.gradients`."""
         from qkv.instruments.gradients import gradient_path
 
@@ -253,7 +264,7 @@ class Run:
         addresses: Sequence[str] = (),
         at: int | None = None,
         progress: Callable[[int, int], None] | None = None,
-    ) -> Any:
+    ) -> "Patching":
         """Which activations carry what tells `text` from `other`, two texts of as many tokens (or two image files):
         each is taken from `other`, and the answer goes over or stays; see `qkv.inspection.patching`. Where there is
         little to carry, `caution` of what is returned says so.
@@ -267,7 +278,7 @@ class Run:
         first, second, which = asked(*of, text), asked(*of, other), named(*of, answers)
         return patch(self.model_at(at), first, second, answers=which, addresses=addresses, progress=progress)
 
-    def attribution(self, text: str, *, answers: Sequence[str] | None = None, at: int | None = None) -> Any:
+    def attribution(self, text: str, *, answers: Sequence[str] | None = None, at: int | None = None) -> "Direct | None":
         """Who writes the answer to `text`, in nats that sum to log p(a) - log p(b); see `qkv.inspection.attribution`.
 
         `answers` names two tokens, a and b; without it they are the two likeliest. None where the answer is no such
@@ -280,18 +291,18 @@ class Run:
         of = self.task, self.tokenizer, self.config.model
         return direct(self.model_at(at), asked(*of, text), named(*of, answers))
 
-    def logit_lens(self, text: str, at: int | None = None) -> Any:
+    def logit_lens(self, text: str, at: int | None = None) -> "list[LensLayer]":
         """What the model would answer to `text` if it ended after each layer; see `qkv.inspection.lens`."""
         from qkv.inspection.lens import logit_lens
 
         return logit_lens(self.model_at(at), self._one_text(text))
 
-    def _one_text(self, text: str) -> Any:
+    def _one_text(self, text: str) -> OneText:
         """`text` as the task asks it; an error where there is no tokenizer, or no code of the model."""
         self._reads_text()
         return one_text(self.task, self.tokenizer, self.config.model.sizes, text)
 
-    def ledger(self, first: int = 0, last: int | None = None) -> Any:
+    def ledger(self, first: int = 0, last: int | None = None) -> "Balance | None":
         """Which matrix earned the loss from step `first` to `last`; None where no ledger was kept.
 
         See `qkv.inspection.answers.ledger.balance`; `set={"ledger.every": 1}` keeps one.
@@ -301,7 +312,7 @@ class Run:
         with self.telemetry() as telemetry:
             return balance(telemetry, first, last)
 
-    def layer_measures(self, texts: Sequence[str] = (), at: int | None = None) -> Any:
+    def layer_measures(self, texts: Sequence[str] = (), at: int | None = None) -> "list[LayerMeasures]":
         """How contextual each layer's vectors are, beside their baselines; see `qkv.inspection.representation`.
 
         Over `texts`, or over the first 64 windows of the validation text; `at` takes the weights of a kept step.
@@ -324,7 +335,7 @@ class Run:
         ids, n = corpus.val.ids, self.config.model.sizes.n_ctx
         return [self.tokenizer.decode(ids[a : a + n]) for a in range(0, min(64 * n, max(1, len(ids) - n + 1)), n)]
 
-    def what_moved(self, text: str, a: int, b: int, *, placed: bool = True) -> Any:
+    def what_moved(self, text: str, a: int, b: int, *, placed: bool = True) -> "list[ProductChange]":
         """Why q, k, v and scores changed on `text` from step `a` to `b`; see `qkv.inspection.what_moved`."""
         from qkv.inspection.what_moved import what_moved
 
@@ -335,7 +346,7 @@ class Run:
             raise UserError(f"the text has {many(len(ids), 'token')}; this model reads 1 to {most}")
         return what_moved(self.model_at(a), self.model_at(b), torch.tensor([list(map(int, ids))]), placed=placed)
 
-    def step(self, text: str, *, on: str = "**", rate: float | None = None) -> Any:
+    def step(self, text: str, *, on: str = "**", rate: float | None = None) -> "OneStep":
         """What one step of gradient descent on `text` would move and buy; see `qkv.inspection.gradient_step`.
 
         `on` selects matrices, heads or rows. Beside it stands the step of the run's own optimizer, at its peak rate,
@@ -358,7 +369,7 @@ class Run:
 
         return AttentionView(Viewer(self.path), text, at)
 
-    def export(self, out: str | Path) -> Any:
+    def export(self, out: str | Path) -> "Fit":
         """Write it as a Hugging Face folder (config.json, safetensors, tokenizer, model card); returns the `Fit`.
 
         `fit.family` is the layout of transformers that loads it, or None: then `fit.why_not` says what stands in the

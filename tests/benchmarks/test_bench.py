@@ -99,7 +99,7 @@ def test_a_peer_that_is_not_there_leaves_no_ratio(session):
 
 def test_what_is_missing_is_named_once(session, monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    assert session.transformers() is None and session.transformers() is None
+    assert not session.has_transformers() and not session.has_transformers()
     assert session.path("phrases") is None
     assert [sentence.split(":")[0] for sentence in session.left_out] == ["Hugging Face transformers", "phrases"]
 

@@ -19,7 +19,7 @@ from qkv.presets import OTHER_OPTIMIZERS, PRESETS
 from qkv.recipe.build import assemble, check_reached
 from qkv.recipe.config import RunConfig
 from qkv.recipe.request import OPTIONS, Request, compiling_advice, resolve, same_run
-from qkv.recipe.training import Listening, _loop
+from qkv.recipe.training import Listening, _Session
 from qkv.training import calibration, loop
 from qkv.training.checkpoint import Checkpoint, TrainingState
 from qkv.training.distributed.ranks import ALONE
@@ -181,7 +181,8 @@ def test_a_resumed_run_has_the_minutes_that_are_left(small_text: Path, monkeypat
     monkeypatch.setattr(loop, "run", lambda **asked: given.update(asked))
     parts = assemble(*resolved(small_text, set=SMALL, steps=None, minutes=1.0, report=False))
     found = Checkpoint(path=Path(), state=TrainingState(step=9, horizon=900, train_seconds=spent))
-    _loop(parts, RunFolder("nowhere"), Listening(), [], found, ALONE, None)
+    whole = {"parts": parts, "folder": RunFolder("nowhere"), "cache": None, "ranks": ALONE}
+    _Session(listening=Listening(), resume_from=found, **whole).loop([])
     assert given["deadline_seconds"] == pytest.approx(left, abs=0.1) and not given["scores_start"]
 
 
@@ -191,7 +192,7 @@ def test_a_budget_that_reading_used_up_leaves_time_to_train(small_text: Path, mo
     monkeypatch.setattr(loop, "run", lambda **asked: given.update(asked))
     parts = assemble(*resolved(small_text, set=SMALL, steps=None, minutes=minutes, report=False))
     late = Listening(started=time.monotonic() - 60 * minutes)
-    _loop(parts, RunFolder("nowhere"), late, [], None, ALONE, None)
+    _Session(parts=parts, folder=RunFolder("nowhere"), listening=late, cache=None, ranks=ALONE).loop([])
     assert given["deadline_seconds"] == pytest.approx(least)
 
 

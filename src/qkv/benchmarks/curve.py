@@ -7,12 +7,16 @@ is also searched over `RATES`, each a run of the whole budget, and the best on t
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 from qkv.benchmarks.nanogpt import NanoGPT
 from qkv.benchmarks.processes import fresh, qkv
 from qkv.benchmarks.session import Session
 from qkv.errors import ConfigError
+from qkv.jsontypes import JsonObject
+
+if TYPE_CHECKING:
+    from qkv.data.split import Part
 
 __all__ = ["BUDGETS", "RATES", "measure"]
 
@@ -46,8 +50,8 @@ def _sources(session: Session) -> dict[str, str]:
 
 def _peer(session: Session, source: str) -> NanoGPT | None:
     """nanoGPT with the same split of the text, documents set apart by one character."""
-    if session.asked.nanogpt is None:
-        session.leave_out("nanoGPT: give --nanogpt DIR, a checkout of karpathy/nanoGPT")
+    checkout = session.nanogpt()
+    if checkout is None:
         return None
     from qkv.api import cache_folder
     from qkv.data.config import DataConfig, whole_source
@@ -56,19 +60,18 @@ def _peer(session: Session, source: str) -> NanoGPT | None:
 
     split = split_source(open_source(DataConfig(source=whole_source(source)), cache_folder()), None)
     train, val = (_text(part, split.many_documents) for part in (split.train, split.val))
-    return NanoGPT(session.asked.nanogpt, train, val, split.val.n_bytes)
+    return NanoGPT(checkout, train, val, split.val.n_bytes)
 
 
-def _text(part: Any, many: bool) -> str:
+def _text(part: "Part", many: bool) -> str:
     """All of a part; each of many documents ends with NUL, as each of ours ends with an end mark."""
     return "".join(chunk.text + ("\0" if many and chunk.ends else "") for chunk in part.read())
 
 
 def _budget(session: Session, name: str, words: Sequence[str], minutes: float, peer: NanoGPT | None) -> None:
     """One budget: ours for every seed, nanoGPT once a rate."""
-    ours: list[dict[str, Any]] = []
+    ours: list[JsonObject] = []
     theirs: dict[float | None, list[float]] = {}
-    notes: dict[str, str] = {}
     rates: tuple[float | None, ...] = (None, *RATES) if session.asked.tune else (None,)
     for seed in session.seeds:
         typed = [*words, "--minutes", f"{minutes:.6g}", "--seed", str(seed), "--out", str(fresh() / "run")]
@@ -95,8 +98,7 @@ def _budget(session: Session, name: str, words: Sequence[str], minutes: float, p
             )
     case = f"{name}, {60 * minutes:.0f} s"
     values = {"qkv": [found["bits_per_byte"] for found in ours]}
-    parameters = f"{ours[0]['parameters']:,} parameters, {ours[0]['steps']:,} steps"
-    notes["qkv"] = parameters
+    notes = {"qkv": f"{ours[0]['parameters']:,} parameters, {ours[0]['steps']:,} steps"}
     if theirs:
         values["nanoGPT, CPU configuration"] = theirs[None]
         best = min(theirs, key=lambda rate: theirs[rate][0])

@@ -27,7 +27,7 @@ QUICK_TOKENS = 60
 
 def measure(session: Session) -> None:
     """One sequence, then sixteen."""
-    there = session.transformers() is not None
+    there = session.has_transformers()
     tokens = QUICK_TOKENS if session.asked.quick else N_CTX - 2 * PROMPT
     for batch in (1, 16):
         sides: dict[str, Side] = {}
@@ -47,7 +47,7 @@ def measure(session: Session) -> None:
         session.record(f"4 x 128, {tokens} tokens, {batch} at a time", found, "tokens/s", peers=peers)
 
 
-def _rate(tokens: int, call: Callable[[], Any]) -> Turn:
+def _rate(tokens: int, call: Callable[[], object]) -> Turn:
     def turn() -> float:
         began = time.perf_counter()
         call()

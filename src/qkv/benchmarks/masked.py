@@ -15,11 +15,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from torch import nn
 
 from qkv.benchmarks.processes import Side, Turn
 from qkv.benchmarks.session import Session, alternate
 from qkv.benchmarks.sides import our_step, precisions, seconds, their_step
 from qkv.data.config import DataConfig
+from qkv.data.corpus import Corpus
 from qkv.models import ModelConfig, Sizes
 from qkv.presets import PRESETS
 from qkv.tasks import Masked
@@ -45,7 +47,7 @@ def our_model(d_vocab: int, preset: str = "bert", n_ctx: int = N_CTX) -> ModelCo
     return ModelConfig(kind="MaskedLM", sizes=sizes, layout=layout).resolved()
 
 
-def their_model(d_vocab: int, n_ctx: int = N_CTX) -> Any:
+def their_model(d_vocab: int, n_ctx: int = N_CTX) -> nn.Module:
     """BERT of that shape, without dropout."""
     from transformers import BertConfig, BertForMaskedLM
 
@@ -63,9 +65,9 @@ def their_model(d_vocab: int, n_ctx: int = N_CTX) -> Any:
     )
 
 
-def their_collator(vocabulary: Any) -> tuple[Any, Any]:
+def their_collator(vocabulary: Path) -> tuple[Any, Any]:
     """(tokenizer, collator) over a `vocab.txt`."""
-    theirs: Any = importlib.import_module("transformers")
+    theirs = importlib.import_module("transformers")
     place = {"vocab_file": str(vocabulary), "vocab": str(vocabulary)}  # its name before and since version 5
     tokenizer = theirs.BertTokenizerFast(**place)
     return tokenizer, theirs.DataCollatorForLanguageModeling(tokenizer, mlm_probability=0.15)
@@ -76,7 +78,7 @@ def measure(session: Session) -> None:
     vocabulary = session.path("BERT's vocabulary")
     if vocabulary is None:
         return
-    there = session.transformers() is not None
+    there = session.has_transformers()
     for name, of_phrases in (("phrases", True), ("wikitext-2", False)):
         path = session.path(name)
         if path is None:
@@ -102,7 +104,7 @@ def measure(session: Session) -> None:
             session.record(f"{case}, against grouping by length", found, "real tokens/s", peers=grouped)
 
 
-def _theirs(corpus: Any, tokenizer: Any, of_phrases: bool) -> list[list[int]]:
+def _theirs(corpus: Corpus, tokenizer: Any, of_phrases: bool) -> list[list[int]]:
     """Token ids of phrases in their frame, or of full windows; the same pieces as ours."""
     tokens = corpus.train
     if of_phrases:
@@ -127,7 +129,7 @@ def _their_batches(examples: list[list[int]], size: int, grouped: bool) -> Itera
             yield [{"input_ids": examples[i]} for i in order[first : first + size]]
 
 
-def _corpus(path: Path, vocabulary: Path) -> Any:
+def _corpus(path: Path, vocabulary: Path) -> Corpus:
     return Masked().load(DataConfig(source=str(path), tokenizer=str(vocabulary)), cache=None)
 
 

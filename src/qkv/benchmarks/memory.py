@@ -24,7 +24,7 @@ def measure(session: Session) -> None:
     from qkv.benchmarks.sides import precisions
 
     names = {"qkv": "ours"}
-    if session.transformers() is not None:
+    if session.has_transformers():
         names = {"HF BERT": "theirs"} | names
     windows = 4 if session.asked.quick else WINDOWS
     for precision in precisions():

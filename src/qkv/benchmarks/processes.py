@@ -14,9 +14,9 @@ import time
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
 
 from qkv.errors import RunError
+from qkv.jsontypes import JsonObject
 
 __all__ = ["Apart", "Side", "Turn", "fresh", "machine", "python", "qkv", "spread"]
 
@@ -88,7 +88,7 @@ def python(*words: str, cwd: Path | None = None) -> tuple[float, str]:
     return seconds, done.stdout
 
 
-def qkv(*words: str) -> tuple[float, dict[str, Any]]:
+def qkv(*words: str) -> tuple[float, JsonObject]:
     """Run `qkv WORDS --json`: (wall seconds of the whole process, the object it printed).
 
     Raises RunError with the command's own message where it fails.

@@ -12,7 +12,7 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from qkv.benchmarks.processes import Apart, Side, Turn
 from qkv.errors import ConfigError
@@ -148,14 +148,18 @@ class Session:
             return None
         return path
 
-    def transformers(self) -> Any:
-        """The library Hugging Face transformers; None, and said so, where it is not installed."""
-        if importlib.util.find_spec("transformers") is None:
-            self.leave_out("Hugging Face transformers: not installed (pip install transformers)")
-            return None
-        import transformers
+    def nanogpt(self) -> Path | None:
+        """The checkout of nanoGPT; None, and said so, where none was given."""
+        if self.asked.nanogpt is None:
+            self.leave_out("nanoGPT: give --nanogpt DIR, a checkout of karpathy/nanoGPT")
+        return self.asked.nanogpt
 
-        return transformers
+    def has_transformers(self) -> bool:
+        """Whether the library Hugging Face transformers is installed; said where it is not."""
+        there = importlib.util.find_spec("transformers") is not None
+        if not there:
+            self.leave_out("Hugging Face transformers: not installed (pip install transformers)")
+        return there
 
 
 def alternate(sides: Mapping[str, Side], rounds: int, *, apart: bool = True) -> dict[str, list[float]]:

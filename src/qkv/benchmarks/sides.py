@@ -8,11 +8,10 @@ import contextlib
 import itertools
 import time
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from qkv.models import Catalogue, ModelConfig, build
 from qkv.tasks import Task
@@ -78,7 +77,7 @@ def our_step(
 
 
 def their_step(
-    model: Any, precision: str, device: str = "cpu", compile: bool = False
+    model: nn.Module, precision: str, device: str = "cpu", compile: bool = False
 ) -> Callable[[dict[str, Tensor]], float]:
     """A model of transformers: `step(batch)` is one update on what its collator made, and returns the loss."""
     model = model.to(device).train()

@@ -22,27 +22,26 @@ __all__ = ["measure"]
 
 FIRST = "step 1/"
 """What a training says at its first step."""
+_COLD = "first step on the default text, nothing cached"
 
 
 def measure(session: Session) -> None:
     """The help, then first steps."""
     help_seconds = [_help_seconds() for _ in range(session.rounds + 1)][1:]
     session.record("qkv --help", {"qkv": help_seconds}, "s")
-    folder = fresh()
-    home = str(folder / "home")  # where the cache lies
+    home = str(fresh())  # where the cache lies
     environment = {"HOME": home, "USERPROFILE": home, "PYTHONUSERBASE": site.getuserbase()}
-    firsts = []
-    for turn in range(session.rounds):
-        shutil.rmtree(home, ignore_errors=True)
-        firsts.append(first_step(["--minutes", "4"], folder / f"first-{turn}", environment))
-    session.record("first step on the default text, nothing cached", {"qkv": firsts}, "s")
-    warm = [first_step(["--minutes", "4"], folder / f"second-{turn}", environment) for turn in range(session.rounds)]
-    session.record("first step on the default text", {"qkv": warm}, "s")
+    cases: dict[str, list[str]] = {_COLD: [], "first step on the default text": []}
     text = session.path("tinyshakespeare")
     if text is not None:
-        words = [str(text), "--tokenizer", "char", "--minutes", "4"]
-        found = [first_step(words, folder / f"text-{turn}", environment) for turn in range(session.rounds)]
-        session.record("first step on tinyshakespeare's characters", {"qkv": found}, "s")
+        cases["first step on tinyshakespeare's characters"] = [str(text), "--tokenizer", "char"]
+    for case, words in cases.items():
+        found = []
+        for _ in range(session.rounds):
+            if case == _COLD:
+                shutil.rmtree(home, ignore_errors=True)
+            found.append(first_step([*words, "--minutes", "4"], fresh() / "run", environment))
+        session.record(case, {"qkv": found}, "s")
 
 
 def _help_seconds() -> float:

@@ -8,10 +8,11 @@ shape of GPT-2's own size beside the others, both sides compiled too).
 
 import dataclasses
 import functools
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from qkv.benchmarks.processes import Side, Turn
 from qkv.benchmarks.session import Session, alternate
@@ -22,6 +23,8 @@ from qkv.randomness import generator
 from qkv.tasks import Batch, Causal
 
 __all__ = ["ON_GPU", "SHAPES", "Shape", "measure", "measure_shape", "our_model", "their_model"]
+
+BatchT = TypeVar("BatchT")
 
 SLICE = 1.0
 """Seconds of steps in a row that make one turn, about."""
@@ -69,7 +72,7 @@ def measure(session: Session) -> None:
 
 def measure_shape(session: Session, shape: Shape) -> None:
     """Both sides on one shape, in turn; on a GPU each compiled as well."""
-    device, there = session.asked.device, session.transformers() is not None
+    device, there = session.asked.device, session.has_transformers()
     found: dict[str, list[float]] = {}
     for precision in precisions(device):
         sides: dict[str, Side] = {}
@@ -113,7 +116,7 @@ def _ours(shape: Shape, preset: str, precision: str, device: str, compile: bool)
     return _timed(step, Batch(ids[:, :-1], ids[:, 1:].flatten()))
 
 
-def _timed(step: Any, batch: Any) -> Turn:
+def _timed(step: Callable[[BatchT], float], batch: BatchT) -> Turn:
     """A turn of about `SLICE` seconds: the mean of the steps in it."""
     step(batch)
     times = max(1, min(20, round(SLICE / max(1e-4, seconds(lambda: step(batch), 1)))))
@@ -132,7 +135,7 @@ def our_model(shape: Shape, layout: Layout) -> ModelConfig:
     return ModelConfig(kind="CausalLM", sizes=shape.sizes(), layout=dataclasses.replace(layout, dropout=shape.dropout))
 
 
-def their_model(shape: Shape) -> Any:
+def their_model(shape: Shape) -> nn.Module:
     """GPT-2 of that shape, which drops where ours does: of the embedding and of what each part adds."""
     from transformers import GPT2Config, GPT2LMHeadModel
 

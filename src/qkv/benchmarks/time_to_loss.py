@@ -36,13 +36,12 @@ def measure(session: Session) -> None:
     if text is None:
         return
     values: dict[str, list[float]] = {}
-    if asked.nanogpt is None:
-        session.leave_out("nanoGPT: give --nanogpt DIR, a checkout of karpathy/nanoGPT")
+    checkout = session.nanogpt()
     seconds, losses = [], []
     until = 2.6 if asked.quick else asked.until
     peers, notes = {}, {}
-    if asked.nanogpt is not None and not asked.quick:
-        taken, theirs = nanogpt_command(asked.nanogpt, text, NANOGPT if asked.device == "cpu" else NANOGPT_GPU)
+    if checkout is not None and not asked.quick:
+        taken, theirs = nanogpt_command(checkout, text, NANOGPT if asked.device == "cpu" else NANOGPT_GPU)
         values[_NANOGPT] = [taken]
         notes[_NANOGPT] = f"ended at {theirs:.4f}"
         if ends_there(theirs, until):

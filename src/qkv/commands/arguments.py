@@ -13,6 +13,9 @@ from qkv.errors import ConfigError, unknown
 
 __all__ = [
     "Words",
+    "add_json",
+    "add_run",
+    "add_weights",
     "at_least_zero",
     "one_of",
     "positive",
@@ -97,6 +100,21 @@ def one_of(*options: str) -> Words:
 def usually(*options: str) -> Words:
     """Any word, and these are offered."""
     return Words(options, False)
+
+
+def add_run(parser: argparse.ArgumentParser) -> None:
+    """The run that a command is about."""
+    parser.add_argument("run", metavar="RUN", help="a run folder")
+
+
+def add_weights(parser: argparse.ArgumentParser) -> None:
+    """Which weights of the run are taken."""
+    parser.add_argument("--weights", type=one_of("best", "last"), default="best", help="best (default) or last")
+
+
+def add_json(parser: "argparse.ArgumentParser | argparse._ArgumentGroup") -> None:
+    """What every command that prints can print instead."""
+    parser.add_argument("--json", action="store_true", help="print one JSON object on stdout")
 
 
 def settings(assignments: Iterable[str]) -> dict[str, str]:

@@ -20,7 +20,9 @@ import sys
 import time
 from pathlib import Path
 
-from qkv.commands.arguments import positive, split_words, whole
+from qkv.commands.arguments import add_json, positive, split_words, whole
+from qkv.commands.printing import screen
+from qkv.errors import ConfigError, unknown
 
 __all__ = ["configure", "run"]
 
@@ -47,16 +49,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seeds", type=whole(1), metavar="N", help="trainings of curve and time-to-loss (3)")
     parser.add_argument("--device", choices=("cpu", "cuda"), help="of step and time-to-loss, on both sides (cpu)")
     parser.add_argument("--quick", action="store_true", help="small sizes: shows that all runs, figures are rough")
-    parser.add_argument("--json", action="store_true", help="print one JSON object on stdout")
+    add_json(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Do it, print, and return the exit status."""
     from qkv.benchmarks import BENCHMARKS
-    from qkv.commands.printing import screen
     from qkv.data.config import DataConfig
     from qkv.data.sources.source import open_source
-    from qkv.errors import ConfigError, unknown
 
     names = split_words([args.name]) if args.name else list(BENCHMARKS)
     for name in names:
@@ -119,8 +119,6 @@ def _asked(args: argparse.Namespace):  # noqa: ANN202
 
 def positive_minutes(word: str) -> float:
     """A budget. Raises ConfigError for what is none."""
-    from qkv.errors import ConfigError
-
     try:
         return positive(word)
     except argparse.ArgumentTypeError as error:
@@ -129,8 +127,6 @@ def positive_minutes(word: str) -> float:
 
 def _print(name: str, line: str, figures) -> None:  # noqa: ANN001
     """One table a case."""
-    from qkv.commands.printing import screen
-
     print(f"\n{name}: {line}")
     for case in dict.fromkeys(figure.case for figure in figures):
         rows = [

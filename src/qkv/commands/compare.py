@@ -11,9 +11,13 @@ Example:
 
 import argparse
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from qkv.commands.arguments import one_of
+from qkv.commands.arguments import add_json, add_weights
+from qkv.commands.printing import damaged, screen
+from qkv.config import flat
+from qkv.errors import DamagedFileError
+from qkv.jsontypes import JsonObject
 from qkv.words import figure
 
 if TYPE_CHECKING:
@@ -29,14 +33,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     parser.add_argument("a", metavar="RUN", help="a run folder")
     parser.add_argument("b", metavar="RUN", help="another run folder")
-    parser.add_argument("--weights", type=one_of("best", "last"), default="best", help="best (default) or last")
-    parser.add_argument("--json", action="store_true", help="print one JSON object on stdout")
+    add_weights(parser)
+    add_json(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Do it, print, and return the exit status."""
     from qkv import api
-    from qkv.commands.printing import damaged, screen
 
     a, b = api.load(args.a, weights=args.weights), api.load(args.b, weights=args.weights)
     harm = [damaged.told(run, quietly=args.json) for run in ((a,) if a.path == b.path else (a, b))]
@@ -76,21 +79,19 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _figure(value: Any) -> str:
+def _figure(value: object) -> str:
     if isinstance(value, float):
         return figure(value)
     return "" if value is None else f"{value:,}" if isinstance(value, int) else str(value)
 
 
-def _settings(a: "Run", b: "Run") -> dict[str, list[Any]]:
+def _settings(a: "Run", b: "Run") -> dict[str, list[object]]:
     """Setting by dotted path -> its two values, where they differ."""
-    from qkv.config import flat
-
     left, right = flat(a.config), flat(b.config)
     return {path: [left.get(path), right.get(path)] for path in {**left, **right} if left.get(path) != right.get(path)}
 
 
-def _figures(a: "Run", b: "Run") -> dict[str, list[Any]]:
+def _figures(a: "Run", b: "Run") -> dict[str, list[object]]:
     names = (
         "val_loss",
         "bits_per_byte",
@@ -104,17 +105,15 @@ def _figures(a: "Run", b: "Run") -> dict[str, list[Any]]:
     return {name: [a.summary.get(name), b.summary.get(name)] for name in names}
 
 
-def _weights(a: "Run", b: "Run") -> tuple[list[dict[str, Any]], list[dict[str, Any]], list[str]]:
+def _weights(a: "Run", b: "Run") -> tuple[list[JsonObject], list[JsonObject], list[str]]:
     """`_matrices`, `_circuits`, and no sentence; or neither and why, where the weights of a run are damaged."""
-    from qkv.errors import DamagedFileError
-
     try:
         return _matrices(a, b), _circuits(a, b), []
     except DamagedFileError as error:
         return [], [], [f"The matrices are not compared: {error}."]
 
 
-def _matrices(a: "Run", b: "Run") -> list[dict[str, Any]]:
+def _matrices(a: "Run", b: "Run") -> list[JsonObject]:
     """One row for each matrix of either run, in canonical order; one under two names stands with that which is two."""
     from qkv.models.matrices import Catalogue
 
@@ -151,7 +150,7 @@ def _apart(one: "Tensor", other: "Tensor") -> dict[str, float | None]:
     return {"distance": distance, "cosine": float((one * other).sum()) / (a * b) if a and b else None}
 
 
-def _circuits(a: "Run", b: "Run") -> list[dict[str, Any]]:
+def _circuits(a: "Run", b: "Run") -> list[JsonObject]:
     """Per layer the norm of all heads' QK, and of all heads' OV: properties of the function."""
     rows = []
     sides = [_circuit_norms(side) for side in (a, b)]

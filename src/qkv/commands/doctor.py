@@ -15,9 +15,15 @@ import shutil
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
+from qkv.commands.arguments import add_json
+from qkv.commands.printing import screen
 from qkv.installing import install
+from qkv.jsontypes import JsonObject
+
+if TYPE_CHECKING:
+    import torch
 
 __all__ = ["configure", "run"]
 
@@ -40,15 +46,14 @@ EXTRAS = {
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    parser.add_argument("--json", action="store_true", help="print one JSON object on stdout")
+    add_json(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Do it, print, and return the exit status."""
     from qkv import __version__
-    from qkv.commands.printing import screen
 
-    found: dict[str, Any] = {
+    found: JsonObject = {
         "versions": {"qkv": __version__, "python": platform.python_version()}
         | {name: importlib.metadata.version(name) for name in CORE},
         "system": f"{platform.system()} {platform.release()}, {platform.machine()}",
@@ -109,7 +114,7 @@ def _native(precision: str) -> str:
     )
 
 
-def _computing() -> dict[str, Any]:
+def _computing() -> JsonObject:
     """What torch sees here, and how fast it multiplies."""
     import torch
 
@@ -134,7 +139,7 @@ def _computing() -> dict[str, Any]:
     }
 
 
-def _gflops(dtype: Any) -> float:
+def _gflops(dtype: "torch.dtype") -> float:
     """Speed of a 512 x 512 product on the CPU: the best of five, after one that does not count."""
     import torch
 
@@ -146,7 +151,7 @@ def _gflops(dtype: Any) -> float:
     return 2 * 512**3 / best / 1e9
 
 
-def _processor() -> dict[str, Any]:
+def _processor() -> JsonObject:
     """Its name, and which wide units the system reports."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
@@ -157,7 +162,7 @@ def _processor() -> dict[str, Any]:
     return {"name": fields.get("model name", platform.machine()), "flags": [f for f in FLAGS if f in flags]}
 
 
-def _cache() -> dict[str, Any]:
+def _cache() -> JsonObject:
     """Where fitted tokenizers, token files and baselines are kept, and whether they can be."""
     from qkv.api import cache_folder
 

@@ -12,11 +12,13 @@ Example:
 
 import argparse
 import shlex
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from qkv.commands.arguments import one_of
+from qkv.commands.arguments import add_json, add_run, add_weights
+from qkv.commands.printing import screen
 from qkv.commands.texts import read_texts
 from qkv.errors import UserError
+from qkv.jsontypes import JsonObject
 from qkv.words import figure
 
 if TYPE_CHECKING:
@@ -31,7 +33,7 @@ N_COMPONENTS = 6
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    parser.add_argument("run", metavar="RUN", help="a run folder")
+    add_run(parser)
     parser.add_argument("texts", nargs="*", metavar="TEXT", help="the texts; or one a line from stdin")
     parser.add_argument("--layer", metavar="N", help="0 is the first, -1 (default) the last; or 'all'")
     parser.add_argument("--per-token", action="store_true", help="one vector a token instead of their mean")
@@ -40,14 +42,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="how contextual each layer is, beside its baselines; without TEXT on the validation text",
     )
-    parser.add_argument("--weights", type=one_of("best", "last"), default="best", help="best (default) or last")
-    parser.add_argument("--json", action="store_true", help="print one JSON object on stdout")
+    add_weights(parser)
+    add_json(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Do it, print, and return the exit status."""
     from qkv import api
-    from qkv.commands.printing import screen
 
     loaded = api.load(args.run, weights=args.weights)
     if args.measures and (args.layer is not None or args.per_token):
@@ -75,8 +76,6 @@ def run(args: argparse.Namespace) -> int:
 
 def _measures(loaded: "Run", texts: list[str], as_json: bool) -> int:
     """One line a layer: similarities, isotropy and the probe, each beside its baseline."""
-    from qkv.commands.printing import screen
-
     found = loaded.layer_measures(texts)
     start = loaded.layer_measures(texts, at=0) if 0 in loaded.snapshots() else []
     if as_json:
@@ -109,7 +108,7 @@ def _name(names: list[str], layer: int | str) -> str:
     return names[layer] if isinstance(layer, int) and -len(names) <= layer < len(names) else str(layer)
 
 
-def _rows(output: dict[str, Any], layer: str, per_token: bool) -> "list[tuple[str, np.ndarray]]":
+def _rows(output: JsonObject, layer: str, per_token: bool) -> "list[tuple[str, np.ndarray]]":
     values = output["vectors"][layer]
     if not per_token:
         return [(output["text"], values)]
@@ -119,8 +118,6 @@ def _rows(output: dict[str, Any], layer: str, per_token: bool) -> "list[tuple[st
 def _print(rows: "list[tuple[str, np.ndarray]]") -> None:
     """The first components of each vector, and the cosine of each two where they are few."""
     import numpy as np
-
-    from qkv.commands.printing import screen
 
     few = len(rows) <= 12
     labels = [screen.shown(repr(label)[1:-1])[:40] for label, _ in rows]

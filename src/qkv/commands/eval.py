@@ -12,7 +12,8 @@ Example:
 import argparse
 from typing import TYPE_CHECKING
 
-from qkv.commands.arguments import one_of, split_changes
+from qkv.commands.arguments import add_json, add_run, add_weights, split_changes
+from qkv.commands.printing import screen
 from qkv.errors import UserError
 from qkv.words import figure
 
@@ -25,18 +26,17 @@ __all__ = ["configure", "run"]
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    parser.add_argument("run", metavar="RUN", help="a run folder")
+    add_run(parser)
     parser.add_argument("source", nargs="?", metavar="SOURCE", help="another text to score")
     parser.add_argument("--change", action="append", default=[], metavar="SEL=OP", help="what to do to matrices first")
-    parser.add_argument("--weights", type=one_of("best", "last"), default="best", help="best (default) or last")
+    add_weights(parser)
     parser.add_argument("--by-position", action="store_true", help="the loss by place in the window as well (texts)")
-    parser.add_argument("--json", action="store_true", help="print one JSON object on stdout")
+    add_json(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Do it, print, and return the exit status."""
     from qkv import api
-    from qkv.commands.printing import screen
 
     changes = split_changes(args.change)
     loaded = api.load(args.run, weights=args.weights)
@@ -68,8 +68,6 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _print_places(places: "tuple[AtPosition, ...]", task: "Task") -> None:
-    from qkv.commands.printing import screen
-
     rows = [
         (str(place.first) if place.first == place.last else f"{place.first} to {place.last}",
          figure(place.loss), _interval(place.interval), f"{place.n_targets:,}")

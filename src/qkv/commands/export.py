@@ -11,17 +11,18 @@ Example:
 
 import argparse
 
-from qkv.commands.arguments import one_of
+from qkv.commands.arguments import add_json, add_run, add_weights
+from qkv.commands.printing import screen
 
 __all__ = ["configure", "run"]
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    parser.add_argument("run", metavar="RUN", help="a run folder")
+    add_run(parser)
     parser.add_argument("--out", required=True, metavar="DIR", help="the folder to make")
-    parser.add_argument("--weights", type=one_of("best", "last"), default="best", help="best (default) or last")
-    parser.add_argument("--json", action="store_true", help="print one JSON object on stdout")
+    add_weights(parser)
+    add_json(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -29,7 +30,6 @@ def run(args: argparse.Namespace) -> int:
     from pathlib import Path
 
     from qkv import api
-    from qkv.commands.printing import screen
 
     loaded = api.load(args.run, weights=args.weights)
     fit = loaded.export(args.out)

@@ -14,6 +14,8 @@ import argparse
 import unicodedata
 from typing import TYPE_CHECKING
 
+from qkv.commands.arguments import add_json
+from qkv.commands.printing import screen
 from qkv.errors import typed
 from qkv.words import many
 
@@ -30,7 +32,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     parser.add_argument("folder", metavar="DIR", help="a folder with config.json and model.safetensors, or hf:ORG/NAME")
     parser.add_argument("--out", required=True, metavar="RUN", help="the run folder to make")
-    parser.add_argument("--json", action="store_true", help="print one JSON object on stdout")
+    add_json(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -39,7 +41,6 @@ def run(args: argparse.Namespace) -> int:
     from pathlib import Path
 
     from qkv import api
-    from qkv.commands.printing import screen
     from qkv.interop.card import what_it_reads
 
     notes: list[str] = []

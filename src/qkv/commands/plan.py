@@ -16,7 +16,8 @@ import argparse
 from typing import TYPE_CHECKING
 
 from qkv.commands import train
-from qkv.commands.arguments import positive
+from qkv.commands.arguments import add_json, positive
+from qkv.commands.printing import screen
 from qkv.words import duration, many
 
 if TYPE_CHECKING:
@@ -36,14 +37,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
     place.add_argument(
         "--gigabytes", type=positive, metavar="X", help="GB a second that each process can send to the others"
     )
-    place.add_argument("--json", action="store_true", help="print one JSON object on stdout")
+    add_json(place)
 
 
 def run(args: argparse.Namespace) -> int:
     """Do it, print, and return the exit status."""
     given = train.options(args)
     from qkv import api
-    from qkv.commands.printing import screen
 
     found = api.plan(args.source or "", **given)
     if args.json:

@@ -14,7 +14,8 @@ import argparse
 import shlex
 from typing import TYPE_CHECKING
 
-from qkv.commands.arguments import at_least_zero, one_of, share, whole
+from qkv.commands.arguments import add_json, add_run, add_weights, at_least_zero, share, whole
+from qkv.commands.printing import screen
 from qkv.commands.texts import read_texts
 from qkv.errors import UserError
 
@@ -26,7 +27,7 @@ __all__ = ["configure", "run"]
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    parser.add_argument("run", metavar="RUN", help="a run folder")
+    add_run(parser)
     parser.add_argument("texts", nargs="*", metavar="TEXT", help="what to continue, fill, label or translate")
     parser.add_argument("--tokens", type=whole(), metavar="N", help="how many tokens to add (200)")
     parser.add_argument(
@@ -40,14 +41,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--beams", type=whole(), metavar="N", help="translations kept open (5); 1 is greedy")
     parser.add_argument("--length-penalty", type=at_least_zero, metavar="A", help="0 prefers short translations (1)")
     parser.add_argument("--seed", type=whole(0), metavar="N", help="the same seed gives the same outputs (0)")
-    parser.add_argument("--weights", type=one_of("best", "last"), default="best", help="best (default) or last")
-    parser.add_argument("--json", action="store_true", help="print one JSON object on stdout")
+    add_weights(parser)
+    add_json(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Do it, print, and return the exit status."""
     from qkv import api
-    from qkv.commands.printing import screen
     from qkv.tasks import PredictOptions
 
     loaded = api.load(args.run, weights=args.weights)

@@ -7,6 +7,8 @@ Example:
 
 import argparse
 
+from qkv.commands.arguments import add_json, add_run
+from qkv.commands.printing import damaged, screen
 from qkv.words import megabytes
 
 __all__ = ["configure", "run"]
@@ -14,16 +16,15 @@ __all__ = ["configure", "run"]
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    parser.add_argument("run", metavar="RUN", help="a run folder")
+    add_run(parser)
     parser.add_argument("--out", metavar="FILE", help="where to write it (report.html in the run folder)")
     parser.add_argument("--text", action="append", default=[], metavar="TEXT", help="show attention on this text")
-    parser.add_argument("--json", action="store_true", help="print one JSON object on stdout")
+    add_json(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Do it, print, and return the exit status."""
     from qkv import api
-    from qkv.commands.printing import damaged, screen
 
     run = api.load(args.run)
     path = run.report(out=args.out, texts=tuple(args.text))

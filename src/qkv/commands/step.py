@@ -10,9 +10,11 @@ Example:
 """
 
 import argparse
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from qkv.commands.arguments import positive
+from qkv.commands.arguments import add_json, positive
+from qkv.commands.printing import screen
+from qkv.jsontypes import JsonObject
 from qkv.words import figure, many
 
 if TYPE_CHECKING:
@@ -29,13 +31,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--rate", type=positive, metavar="ETA", help="of gradient descent; default: what buys 0.001 nats to first order"
     )
-    parser.add_argument("--json", action="store_true", help="print one JSON object on stdout")
+    add_json(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Do it, print, and return the exit status."""
     from qkv import api
-    from qkv.commands.printing import screen
     from qkv.commands.printing.gradient_table import path_json, print_path
 
     loaded = api.load(args.run, weights="last")
@@ -51,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def as_json(step: "OneStep") -> dict[str, Any]:
+def as_json(step: "OneStep") -> JsonObject:
     """Every number of a step."""
 
     def move(one: "Move | None") -> dict[str, float | None] | None:
@@ -63,8 +64,6 @@ def as_json(step: "OneStep") -> dict[str, Any]:
 
 
 def _print(step: "OneStep", kind: str) -> None:
-    from qkv.commands.printing import screen
-
     print(f"Loss of the text: {step.loss:.4f} nats per target, {many(step.n_targets, 'target')}.\n")
     print(
         f"Gradient descent at rate {figure(step.rate)} buys -rate |g|^2 = {step.descent.first_order:+.3g} nats"

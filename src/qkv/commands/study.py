@@ -15,11 +15,15 @@ Example:
 import argparse
 import sys
 import time
-from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING
 
-from qkv.commands.arguments import at_least_zero, positive, whole
+from qkv.commands.arguments import add_json, at_least_zero, positive, whole
+from qkv.commands.printing import screen
 from qkv.words import many
+
+if TYPE_CHECKING:
+    from qkv.studies.engine.runner import Made
+from qkv.jsontypes import JsonMapping
 
 __all__ = ["configure", "run"]
 
@@ -56,14 +60,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="PLACE",
         help="local (one training a core), ray, or ray://HOST:PORT of a cluster",
     )
-    parser.add_argument("--json", action="store_true", help="print one JSON object on stdout")
+    add_json(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Do it, print, and return the exit status."""
     started = time.monotonic()
     from qkv import api
-    from qkv.commands.printing import screen
 
     if args.name is None:
         _list(args.json)
@@ -90,7 +93,6 @@ def run(args: argparse.Namespace) -> int:
 
 def _list(as_json: bool) -> None:
     """The questions, in order of priority."""
-    from qkv.commands.printing import screen
     from qkv.studies import questions
 
     if as_json:
@@ -110,7 +112,7 @@ class _Line:
         """One sentence."""
         print(sentence, file=sys.stderr, flush=True)
 
-    def __call__(self, made: Any) -> None:
+    def __call__(self, made: "Made") -> None:
         """A training ended."""
         if time.monotonic() - self._last < _SECONDS:
             return
@@ -118,9 +120,8 @@ class _Line:
         self.say(f"training {made.done} of about {made.expected}: {made.arm}, {made.role}, loss {made.loss:.3f}")
 
 
-def _print(verdict: Mapping[str, Any]) -> None:
+def _print(verdict: JsonMapping) -> None:
     """What counting knows, the sentence with its condition, then what it rests on."""
-    from qkv.commands.printing import screen
     from qkv.studies.counting import counting_words
     from qkv.views.study.page import ARM_COLUMNS, EFFECT_COLUMNS, arm_cells, as_shown, effect_cells, expectations
     from qkv.views.study.section import accounts_table

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from qkv.commands import processes
-from qkv.commands.arguments import one_of, positive, settings, split_changes, usually, whole
+from qkv.commands.arguments import add_json, one_of, positive, settings, split_changes, usually, whole
 from qkv.config import load_toml
 from qkv.errors import QkvError
 
@@ -59,7 +59,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="with --no-report, write no report.html and train no random-label control to compare"
         " drifts with. With --resume it may differ",
     )
-    place.add_argument("--json", action="store_true", help="print one JSON object on stdout")
+    add_json(place)
 
 
 def describe(parser: argparse.ArgumentParser) -> "argparse._ArgumentGroup":

@@ -14,9 +14,12 @@ Example:
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from qkv.commands.arguments import whole
+from qkv.commands.arguments import add_json, whole
+from qkv.commands.printing import screen
+from qkv.errors import UserError
+from qkv.jsontypes import JsonObject
 
 if TYPE_CHECKING:
     from qkv.data.vectors import Vectors
@@ -48,14 +51,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--least-count", type=whole(), metavar="N", help="rarer words get no vector (5)")
     parser.add_argument("--epochs", type=whole(), metavar="N", help="how often the text is read (5)")
     parser.add_argument("--seed", type=whole(0), metavar="N", help="the same seed gives the same vectors (1)")
-    parser.add_argument("--json", action="store_true", help="print one JSON object on stdout")
+    add_json(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Do it, print, and return the exit status."""
-    from qkv.commands.printing import screen
-    from qkv.errors import UserError
-
     given = {name: getattr(args, name) for name in _TRAINING if getattr(args, name) is not None}
     if not (args.out or args.analogies or args.similarity):
         raise UserError("nothing was asked: give --analogies FILE, --similarity FILE, or --out FILE to train vectors")
@@ -63,7 +63,7 @@ def run(args: argparse.Namespace) -> int:
         raise UserError(f"--{next(iter(given)).replace('_', '-')} is for training vectors; give --out FILE as well")
     trained, part = _train(args.what, Path(args.out), given) if args.out else (None, "")
     vectors = _vectors(Path(args.out or args.what)) if args.analogies or args.similarity else None
-    found: dict[str, Any] = {"vectors": args.out or args.what, "trained_words": trained}
+    found: JsonObject = {"vectors": args.out or args.what, "trained_words": trained}
     found |= {"trained_on": part} if part else {}
     if args.among and vectors is None:
         raise UserError("--among says which words are asked about; give --analogies FILE or --similarity FILE as well")
@@ -109,7 +109,6 @@ def _vectors(path: Path) -> "Vectors":
     if not path.is_dir():
         return read_vectors(path)
     from qkv import api
-    from qkv.errors import UserError
 
     loaded = api.load(path)
     if loaded.tokenizer is None:
@@ -122,8 +121,6 @@ def _vectors(path: Path) -> "Vectors":
 
 
 def _print_analogies(sections: "list[Section] | None") -> None:
-    from qkv.commands.printing import screen
-
     if sections is None:
         return
     rows = []

@@ -16,27 +16,27 @@ Example:
 
 import argparse
 
-from qkv.commands.arguments import whole
+from qkv.commands.arguments import add_json, add_run, whole
+from qkv.commands.printing import screen
 
 __all__ = ["configure", "run"]
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    parser.add_argument("run", metavar="RUN", help="a run folder")
+    add_run(parser)
     replayed = parser.add_mutually_exclusive_group()
     replayed.add_argument(
         "--updates", type=whole(0), metavar="N", help="make at most N updates from the start again (256); 0: no replay"
     )
     replayed.add_argument("--all", action="store_true", help="make every update of the run again")
     parser.add_argument("--seed", type=whole(0), default=0, metavar="N", help="which numbers are read again (0)")
-    parser.add_argument("--json", action="store_true", help="print one JSON object on stdout")
+    add_json(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Do it, print, and return the exit status."""
     from qkv import api
-    from qkv.commands.printing import screen
 
     given = {"updates": None} if args.all else {} if args.updates is None else {"updates": args.updates}
     verdict = api.verify(args.run, seed=args.seed, **given)

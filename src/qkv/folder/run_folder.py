@@ -17,13 +17,14 @@ import re
 import shutil
 import stat
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from qkv.config import load_toml
 from qkv.errors import DamagedFileError, RunFolderError, StorageError, UserError, nearest, too_long, typed
+from qkv.jsontypes import JsonMapping, JsonObject
 
 __all__ = [
     "CHECKPOINT_FILES",
@@ -332,7 +333,7 @@ class RunFolder:
         """
         return write_atomically(self.path / name, data.encode() if isinstance(data, str) else data, follow=False)
 
-    def seal(self, facts: Mapping[str, Any]) -> dict[str, Any]:
+    def seal(self, facts: JsonMapping) -> JsonObject:
         """Write `manifest.json`: these facts, the format version, and the sha256 of every final file that is there."""
         files = {name: sha256_of(self.path / name) for name in FINAL_FILES if (self.path / name).is_file()}
         return self.write_manifest({"format_version": FORMAT_VERSION, **facts, "files": files})
@@ -345,7 +346,7 @@ class RunFolder:
         if manifest.get("sha256") == _hash_of(manifest) and isinstance(manifest.get("files"), dict):
             self.write_manifest(manifest | {"files": manifest["files"] | {name: digest}})
 
-    def write_manifest(self, manifest: Mapping[str, Any]) -> dict[str, Any]:
+    def write_manifest(self, manifest: JsonMapping) -> JsonObject:
         """Write `manifest.json`, with the sha256 of its own values; returns what was written."""
         written = {**manifest, "sha256": _hash_of(manifest)}
         self.write("manifest.json", json.dumps(written, indent=2, sort_keys=True, allow_nan=False) + "\n")
@@ -368,7 +369,7 @@ class RunFolder:
             return "is a link to nothing"
         return "" if stat.S_ISREG(kind) or stat.S_ISDIR(kind) else "is no file, but a device or a pipe"
 
-    def read_manifest(self, *, altered: bool = False) -> dict[str, Any]:
+    def read_manifest(self, *, altered: bool = False) -> JsonObject:
         """The facts of a finished run; with `altered` also where they are not those that were written.
 
         Raises RunFolderError where it is missing, damaged or of a newer version.
@@ -512,7 +513,7 @@ class RunFolder:
                 parent.rmdir()
 
 
-def _hash_of(manifest: Mapping[str, Any]) -> str:
+def _hash_of(manifest: JsonMapping) -> str:
     """The sha256 of the values of a manifest, its own hash left out."""
     values = {name: value for name, value in manifest.items() if name != "sha256"}
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()

@@ -18,14 +18,13 @@ import json
 import math
 import os
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from qkv.errors import DamagedFileError, RunFolderError, typed
 from qkv.folder.hashes import Known, known, remember, sha256_remembered, stamp_of
 from qkv.folder.run_folder import CHECKPOINT_FILES, FINAL_FILES, RunFolder
+from qkv.jsontypes import JsonMapping, JsonObject
 
 __all__ = [
     "Damage",
@@ -203,7 +202,7 @@ def checkpoint_files(place: Path) -> dict[str, str]:
     return read_state(place)[1]
 
 
-def read_state(place: Path) -> tuple[dict[str, Any], dict[str, str]]:
+def read_state(place: Path) -> tuple[JsonObject, dict[str, str]]:
     """The training at a checkpoint as plain values, and the hashes of its files, by its state.json.
 
     Only names that a checkpoint has are taken from it. Raises DamagedFileError where it is missing or altered.
@@ -226,7 +225,7 @@ def read_state(place: Path) -> tuple[dict[str, Any], dict[str, str]]:
         raise DamagedFileError(f"{path} is damaged: {error}") from None
 
 
-def state_digest(content: Mapping[str, Any]) -> str:
+def state_digest(content: JsonMapping) -> str:
     """The sha256 of a state.json, its own left out."""
     return hashlib.sha256(json.dumps(content, sort_keys=True, allow_nan=False).encode()).hexdigest()
 
@@ -277,7 +276,7 @@ def _scan(path: Path) -> str:
     return ""
 
 
-def _extent(about: Mapping[str, Any]) -> tuple[str, int, int]:
+def _extent(about: JsonMapping) -> tuple[str, int, int]:
     """Type, first byte and end of a tensor by its entry in a header. Raises ValueError where they do not agree."""
     (first, last), kind = about["data_offsets"], str(about["dtype"])
     width = int(_FLOATS[kind][-1]) if kind in _FLOATS else 0

@@ -15,15 +15,15 @@ al. 2022 (arXiv 2211.00593) hold it. Null: a part that knows nothing of the two 
 """
 
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from qkv.inspection.one_text import float64_copy
+from qkv.inspection.one_text import blocks_of, float64_copy
 from qkv.inspection.patching import Asked
 from qkv.models.layout import Layout
 from qkv.models.norms import LayerNorm, RMSNorm
+from qkv.models.zoo import LanguageModel
 from qkv.shapes import Float64
 
 __all__ = ["Direct", "direct", "is_sum"]
@@ -56,7 +56,7 @@ def is_sum(layout: Layout) -> bool:
     return layout.norm_place == "pre" and layout.skip and not layout.head_transform
 
 
-def direct(model: Any, text: Asked, answers: tuple[int, int] | None = None) -> Direct | None:
+def direct(model: LanguageModel, text: Asked, answers: tuple[int, int] | None = None) -> Direct | None:
     """Who writes the answer to a text; without `answers`, a is the likeliest and b the next.
 
     None where the answer is no such sum: norms after the sublayers, no skip connections, a transform before the output,
@@ -68,19 +68,23 @@ def direct(model: Any, text: Asked, answers: tuple[int, int] | None = None) -> D
     logits, record = model.forward_recorded(text.inputs)
     likeliest = logits[0, at].topk(2).indices.tolist()
     a, b = answers or (likeliest[0], likeliest[1])
-    W_U = model.embedding.W_E.t() if model.head.W_U is None else model.head.W_U
-    last = model.blocks[-1].name
+    table = model.embedding.W_E
+    assert table is not None, "a language model reads tokens"
+    W_U = table.t() if model.head.W_U is None else model.head.W_U
+    blocks = blocks_of(model)
+    last = blocks[-1].name
     u, biases = _towards(model.norm_f, record[f"{last}.resid_post"][0, at], W_U[:, a] - W_U[:, b])
     if model.head.b_U is not None:
         biases += float(model.head.b_U[a] - model.head.b_U[b])
 
     def written(part: str) -> Tensor | None:
-        names = [f"{block.name}.{part}" for block in model.blocks]
+        names = [f"{block.name}.{part}" for block in blocks]
         return torch.stack([record[name][0, at] @ u for name in names]) if names[0] in record else None
 
     mixer, heads = written("attn_out"), None
     if mixer is not None:
-        each = [(record[f"{block.name}.z"][0, :, at], block.attention.W_O) for block in model.blocks]
+        attentions = [(block.name, block.attention) for block in blocks if block.attention is not None]
+        each = [(record[f"{name}.z"][0, :, at], attention.W_O) for name, attention in attentions]
         heads = torch.stack([torch.einsum("hd,hdm,m->h", z, W_O.view(*z.shape, -1), u) for z, W_O in each])
     else:
         mixer = written("mix_out")

@@ -8,7 +8,6 @@ sides. Vectors of different runs have different bases: compare cosines within a 
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -16,7 +15,9 @@ from torch import Tensor, nn
 
 from qkv.data.pairs import encode_lines
 from qkv.errors import AddressError, UserError, unknown, which
+from qkv.models.zoo import Model
 from qkv.shapes import Float, Int64
+from qkv.tokenizers.tokenizer import Tokenizer
 
 __all__ = ["Contextual", "contextual_vectors"]
 
@@ -56,7 +57,7 @@ class Contextual:
         return self.vectors[layer]
 
 
-def contextual_vectors(model: Any, tokenizer: Any, texts: Sequence[str]) -> list[Contextual]:
+def contextual_vectors(model: Model, tokenizer: Tokenizer | None, texts: Sequence[str]) -> list[Contextual]:
     """One `Contextual` per text. A text longer than n_ctx is read in windows of n_ctx side by side, each by itself.
 
     Raises UserError for a text without tokens.
@@ -99,14 +100,14 @@ def contextual_vectors(model: Any, tokenizer: Any, texts: Sequence[str]) -> list
     ]
 
 
-def _layers(model: Any) -> list[str]:
+def _layers(model: Model) -> list[str]:
     """The activations that are kept, in order."""
     blocks = [f"L{layer}.resid_post" for layer in range(model.config.sizes.n_layers)]
     return ["embed", *blocks, *([] if isinstance(model.reader.norm_f, nn.Identity) else ["norm_f"])]
 
 
 @torch.inference_mode()
-def _read(model: Any, windows: Sequence[np.ndarray], layers: Sequence[str]) -> list[np.ndarray]:
+def _read(model: Model, windows: Sequence[np.ndarray], layers: Sequence[str]) -> list[np.ndarray]:
     """Vectors float32 [layer, pos, d_model] of each window; shorter ones are padded, the padding cut off."""
     device = next(model.parameters()).device
     real = np.arange(max(map(len, windows))) < np.array([[len(ids)] for ids in windows])

@@ -14,7 +14,6 @@ matrix and holds the others; the first orders of parts sum to that of all, what 
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -23,6 +22,7 @@ from qkv.errors import UserError
 from qkv.inspection.one_text import OneText, float64_copy
 from qkv.instruments.gradients import GradientPath, gradient_path
 from qkv.models.matrices import Catalogue, Part
+from qkv.models.zoo import LanguageModel
 from qkv.tasks.task import Task
 from qkv.words import many
 
@@ -91,7 +91,7 @@ class OneStep:
 
 
 def one_step(
-    model: Any,
+    model: LanguageModel,
     task: Task,
     text: OneText,
     on: str = "**",
@@ -150,7 +150,7 @@ def cosine(a: Sequence[Tensor], b: Sequence[Tensor]) -> float | None:
 class _Trial:
     """A model on one text: its gradient, and its loss after trying a move."""
 
-    def __init__(self, model: Any, task: Task, text: OneText, catalogue: Catalogue) -> None:
+    def __init__(self, model: LanguageModel, task: Task, text: OneText, catalogue: Catalogue) -> None:
         self._model, self._task, self._text, self._catalogue = model, task, text, catalogue
         nats, n = task.loss(model, text.batch)
         addresses = catalogue.addresses

@@ -7,12 +7,12 @@ Null: an answer that ignores the text has the unigram entropy at best, and one t
 """
 
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from qkv.inspection.one_text import OneText, float64_copy
+from qkv.models.zoo import LanguageModel
 from qkv.shapes import Float64, Int64
 
 __all__ = ["LensLayer", "logit_lens"]
@@ -37,7 +37,7 @@ class LensLayer:
     top_probability: Float64[Tensor, "pos n_top"] = field(repr=False)
 
 
-def logit_lens(model: Any, text: OneText) -> list[LensLayer]:
+def logit_lens(model: LanguageModel, text: OneText) -> list[LensLayer]:
     """Every layer's answers to one text, from the embedding to the last layer, in float64."""
     model, batch = float64_copy(model), text.batch
     with torch.no_grad():

@@ -7,18 +7,25 @@ tokens that validation would hide in a text of that length. Refuses a text that 
 import copy
 from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import Any
+from typing import TypeVar
 
 import numpy as np
+from torch import nn
 
 from qkv.errors import UserError
+from qkv.models.blocks import Block
+from qkv.models.layout import Sizes
+from qkv.models.zoo import BlockStack
 from qkv.tasks.batch import Batch
 from qkv.tasks.task import Task
 from qkv.tasks.text import TextTask
+from qkv.tokenizers.tokenizer import Tokenizer
 from qkv.tokenizers.tokens import Tokens
 from qkv.words import many
 
-__all__ = ["OneText", "float64_copy", "one_text"]
+__all__ = ["OneText", "blocks_of", "float64_copy", "one_text"]
+
+ModuleT = TypeVar("ModuleT", bound=nn.Module)
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,7 +44,7 @@ class OneText:
         return self.batch.n_targets
 
 
-def one_text(task: Task, tokenizer: Any, sizes: Any, text: str) -> OneText:
+def one_text(task: Task, tokenizer: Tokenizer | None, sizes: Sizes, text: str) -> OneText:
     """The batch of one text, whole.
 
     Raises UserError for a text of fewer than 2 tokens or more than a window holds, or a task that predicts no tokens.
@@ -46,6 +53,7 @@ def one_text(task: Task, tokenizer: Any, sizes: Any, text: str) -> OneText:
         raise UserError(
             f"the task {task.name} does not predict the tokens of a text; expected a causal or masked model"
         )
+    assert tokenizer is not None, "a text task has one"
     before, after = tokenizer.around
     ids = np.concatenate([before, tokenizer.encode(text, special=task.marks), after]).astype(np.int64)
     causal = task.model_kind == "CausalLM"
@@ -64,6 +72,11 @@ def one_text(task: Task, tokenizer: Any, sizes: Any, text: str) -> OneText:
     return OneText(text, [tokenizer.token(int(i)) for i in inputs[0]], short)
 
 
-def float64_copy(model: Any) -> Any:
+def float64_copy(model: ModuleT) -> ModuleT:
     """The same model in float64, in evaluation mode, every parameter requiring a gradient; the given one is kept."""
     return copy.deepcopy(model).double().requires_grad_(True).eval()
+
+
+def blocks_of(model: BlockStack) -> list[Block]:
+    """Its blocks, from the first layer to the last."""
+    return [block for block in model.blocks if isinstance(block, Block)]

@@ -17,7 +17,6 @@ an encoder, anything at the embedding) carries 0; the whole stream at any layer 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -27,13 +26,16 @@ from qkv.errors import UserError, unknown
 from qkv.inspection.one_text import float64_copy
 from qkv.models.activations import parse_activation, replacer
 from qkv.models.layout import ModelConfig
+from qkv.models.zoo import ImageClassifier, LanguageModel, TextClassifier
 from qkv.shapes import Float64, Int64, Num
 from qkv.tasks import Task
 from qkv.tasks.image import one_image
+from qkv.tokenizers.tokenizer import Tokenizer
 from qkv.words import many
 
 __all__ = ["MIXER", "MLP", "STREAM", "Asked", "Patching", "asked", "named", "patch"]
 
+OneStack = LanguageModel | TextClassifier | ImageClassifier
 STREAM, MIXER, MLP = "stream", "mixer", "mlp"
 _ROWS = 32
 """Patched copies of the input that go through the model together."""
@@ -94,7 +96,7 @@ class Patching:
         )
 
 
-def asked(task: Task, tokenizer: Any, config: ModelConfig, text: str) -> Asked:
+def asked(task: Task, tokenizer: Tokenizer | None, config: ModelConfig, text: str) -> Asked:
     """A text, or an image by its path, as a model of this task answers it.
 
     A causal model is asked for what follows the last token, a masked one for its [MASK], a classifier for the class.
@@ -105,6 +107,7 @@ def asked(task: Task, tokenizer: Any, config: ModelConfig, text: str) -> Asked:
         raise UserError("a translation has two stacks and many answers; patching takes a model of one stack")
     if task.reads == "images":
         return Asked(*one_image(Path(text), config))
+    assert tokenizer is not None, "what reads texts has one"
     ids, n_ctx = tokenizer.encode_whole(text, special=task.marks), config.sizes.n_ctx
     if not 0 < len(ids) <= n_ctx:
         raise UserError(f"the text has {many(len(ids), 'token')}; this model reads 1 to {n_ctx}")
@@ -118,7 +121,9 @@ def asked(task: Task, tokenizer: Any, config: ModelConfig, text: str) -> Asked:
     return Asked(inputs, [tokenizer.token(int(i)) for i in ids], position)
 
 
-def named(task: Task, tokenizer: Any, config: ModelConfig, answers: Sequence[str] | None) -> tuple[int, int] | None:
+def named(
+    task: Task, tokenizer: Tokenizer | None, config: ModelConfig, answers: Sequence[str] | None
+) -> tuple[int, int] | None:
     """The numbers of two answers, tokens by their addresses' names or classes; None where none are given.
 
     Raises UserError for another number of them, or for what is no token or class.
@@ -127,7 +132,10 @@ def named(task: Task, tokenizer: Any, config: ModelConfig, answers: Sequence[str
         return None
     if isinstance(answers, str) or len(answers) != 2 or answers[0] == answers[1]:
         raise UserError(f"two different answers are compared; given: {answers!r}")
-    places = dict(zip(config.classes, range(len(config.classes)), strict=True)) or tokenizer.readable
+    places = {name: i for i, name in enumerate(config.classes)}
+    if not places:
+        assert tokenizer is not None, "what names no classes names tokens"
+        places = tokenizer.readable
     for answer in answers:
         if answer not in places:
             raise UserError(unknown("class" if config.classes else "token", answer, places))
@@ -135,7 +143,7 @@ def named(task: Task, tokenizer: Any, config: ModelConfig, answers: Sequence[str
 
 
 def patch(
-    model: Any,
+    model: OneStack,
     first: Asked,
     second: Asked,
     *,
@@ -201,7 +209,7 @@ _Place = tuple[int | None, int | None]
 class _Passes:
     """Forward passes of the first input with activations of the second in it."""
 
-    def __init__(self, model: Any, first: Asked, second: Asked) -> None:
+    def __init__(self, model: OneStack, first: Asked, second: Asked) -> None:
         self._model, self._first, self._position = model.requires_grad_(False), first, first.position
         logits, self._own = model.forward_recorded(first.inputs)
         others, self._other = model.forward_recorded(second.inputs)
@@ -253,7 +261,11 @@ class _Passes:
         inputs = self._first.inputs.expand(len(places), *self._first.inputs.shape[1:])
         h = self._model.hidden(inputs, hook=replacer({name: mixed}, self._names, self._model.sizes))
         at = self._position  # logits of all positions would take as long again where there are many tokens
-        logits = self._model.answer(h, None) if at is None else self._model.unembed(h[:, at])
+        if at is None:
+            logits = self._model.answer(h, None)
+        else:
+            assert isinstance(self._model, LanguageModel), "others give all of an input one answer"
+            logits = self._model.unembed(h[:, at])
         return (self._from - (logits[:, self._a] - logits[:, self._b])) / self._gap
 
     def by_layer(self, found: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -24,14 +24,15 @@ alters no score alters them. Those of scores are of the function, encodings agai
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from qkv.inspection.one_text import float64_copy
+from qkv.inspection.one_text import blocks_of, float64_copy
 from qkv.instruments.gradients import shares_in_words
+from qkv.models.attention import MultiHeadAttention
 from qkv.models.layout import require_attention
+from qkv.models.zoo import LanguageModel
 from qkv.shapes import Float64, Int64
 
 __all__ = ["ProductChange", "what_moved"]
@@ -83,7 +84,9 @@ class ProductChange:
         return {name: (term * change).sum(over) / size for name, term in self.terms.items()}
 
 
-def what_moved(a: Any, b: Any, ids: Int64[Tensor, "1 pos"], *, placed: bool = True) -> list[ProductChange]:
+def what_moved(
+    a: LanguageModel, b: LanguageModel, ids: Int64[Tensor, "1 pos"], *, placed: bool = True
+) -> list[ProductChange]:
     """The changes of q, k, v and scores in every layer from model `a` to model `b` on one text.
 
     `a` and `b` are language models of one configuration, such as two snapshots of a run; both are copied to float64.
@@ -96,14 +99,15 @@ def what_moved(a: Any, b: Any, ids: Int64[Tensor, "1 pos"], *, placed: bool = Tr
     with torch.no_grad():
         records = [model.forward_recorded(ids)[1] for model in (a, b)]
         found: list[ProductChange] = []
-        for block_a, block_b in zip(a.blocks, b.blocks, strict=True):
+        for block_a, block_b in zip(blocks_of(a), blocks_of(b), strict=True):
             x = [record[f"{block_a.name}.x"] for record in records]
+            assert block_a.attention is not None and block_b.attention is not None
             found += _of_layer(block_a.name, (block_a.attention, block_b.attention), x, a.causal, placed)
     return found
 
 
 def _of_layer(
-    name: str, attention: Sequence[Any], x: Sequence[Tensor], causal: bool, placed: bool
+    name: str, attention: Sequence[MultiHeadAttention], x: Sequence[Tensor], causal: bool, placed: bool
 ) -> list[ProductChange]:
     maps = _placed_maps(attention) if placed else _plain_maps(attention)
     found = [_linear(f"{name}.{product}", f, x) for product, f in maps.items()]
@@ -116,7 +120,7 @@ _Map = Callable[[Tensor, int], Tensor]
 """f(x, step) -> [head, pos, d_head]: the product of x under the matrices of A (0) or B (1)."""
 
 
-def _placed_maps(attention: Sequence[Any]) -> dict[str, _Map]:
+def _placed_maps(attention: Sequence[MultiHeadAttention]) -> dict[str, _Map]:
     return {
         "q": lambda x, step: attention[step].queries(x)[0],
         "k": lambda x, step: attention[step].keys_values(x)[0][0],
@@ -124,7 +128,7 @@ def _placed_maps(attention: Sequence[Any]) -> dict[str, _Map]:
     }
 
 
-def _plain_maps(attention: Sequence[Any]) -> dict[str, _Map]:
+def _plain_maps(attention: Sequence[MultiHeadAttention]) -> dict[str, _Map]:
     def by(letter: str) -> _Map:
         def product(x: Tensor, step: int) -> Tensor:
             part = attention[step]

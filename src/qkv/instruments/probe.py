@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from qkv.instruments.attention_stats import INDUCTION, STATISTICS, attention_stats, induction_score
+from qkv.instruments.tokens import specials
 from qkv.models.attention import MultiHeadAttention
 from qkv.models.blocks import Block
 from qkv.models.layout import Sizes
@@ -127,7 +128,7 @@ class Probe:
         period, repeated = min(sizes.n_ctx, REPEATED) // 2, None
         alone = all(attention.itself for attention in attentions)
         if alone and sizes.d_vocab and period > 1 and not batch.inputs.is_floating_point():
-            special = set((getattr(getattr(corpus, "tokenizer", None), "special", None) or {}).values())
+            special = set(specials(getattr(corpus, "tokenizer", None)).values())
             ordinary = np.array([i for i in range(sizes.d_vocab) if i not in special])
             once = generator("probe", "repeated", seed).choice(ordinary, size=period)
             repeated = torch.from_numpy(np.concatenate([once, once]))[None]

@@ -27,14 +27,14 @@ from qkv.instruments.schedule import LEVELS, WatchConfig
 from qkv.instruments.tokens import MOST_COUNTED, count_tokens, ids_read, specials
 from qkv.telemetry import RUN_ARM, Store
 from qkv.tokenizers.tokens import Tokens
-from qkv.training.record import EvaluationRecord, Event, Observer, Outcome, RunContext, StepRecord
+from qkv.training.record import EvaluationRecord, Outcome, RunContext, StepRecord
 from qkv.training.tensorfile import load_weights
 
 __all__ = ["Recorder"]
 
 
-class Recorder(Observer):
-    """Records one training into arm `arm` of `store`, which stays open; see the module's note on levels.
+class Recorder(RunLog):
+    """Records one training into arm `arm` of `store`, which stays open: what `RunLog` does, and looks at its matrices.
 
     `level` names a schedule, or says how `watching` came to be where that is given. `start` gives the weights at step 0
     by address; without it they are those at `on_start`, or on a resume those of the run folder's checkpoint of step 0
@@ -56,9 +56,9 @@ class Recorder(Observer):
         """`ends` False: what is watched is a part of a training, so that its last update brings no closing look."""
         if level not in LEVELS and watching is None:
             raise ConfigError(unknown("level of --watch", level, LEVELS))
-        self.store, self.level, self.arm = store, level, arm
+        super().__init__(store, arm=arm)
+        self.level = level
         self.watching = None if level == "off" else watching or LEVELS.get(level)
-        self.log = RunLog(store, arm=arm)
         self.spent: defaultdict[str, float] = defaultdict(float)
         """Seconds spent watching in this session, by kind of look."""
         self.n_looks = 0
@@ -87,7 +87,7 @@ class Recorder(Observer):
 
     def on_start(self, context: RunContext) -> None:
         """Register every matrix and measure; at step 0 take the first look."""
-        self.log.on_start(context)
+        super().on_start(context)
         if self.watching is None:
             return
         with self._watching("start"):
@@ -108,10 +108,6 @@ class Recorder(Observer):
             self._look(0, updated=False)
         self.store.flush()
 
-    def wants(self, step: int) -> bool:
-        """Every update, for the losses; matrices are looked at where the schedule says so."""
-        return True
-
     def before_update(self, record: StepRecord) -> None:
         """Keep the weights."""
         if self._looks is not None and self.looks_at(record.step):
@@ -120,22 +116,14 @@ class Recorder(Observer):
 
     def after_update(self, record: StepRecord) -> None:
         """Losses always; a look at every matrix where the schedule says so."""
-        self.log.after_update(record)
+        super().after_update(record)
         if self._looks is not None and self.looks_at(record.step):
             self._look(record.step, updated=True, total=record.grad_norm)
 
     def on_evaluation(self, evaluation: EvaluationRecord) -> None:
         """The loss, and a look at rest where none was taken at this step."""
-        self.log.on_evaluation(evaluation)
+        super().on_evaluation(evaluation)
         self._look_at_rest(evaluation.step)
-
-    def on_event(self, event: Event) -> None:
-        """Write it down."""
-        self.log.on_event(event)
-
-    def on_checkpoint(self, step: int) -> None:
-        """Everything up to `step` survives whatever comes."""
-        self.log.on_checkpoint(step)
 
     def on_end(self, outcome: Outcome) -> None:
         """A last look at the weights that the run ends with, every token's row included; and what watching cost."""
@@ -144,7 +132,7 @@ class Recorder(Observer):
             self._look_at_rest(outcome.steps)
             self._last(outcome.steps, looks)
         self.store.set_clock_fact("watch" if self.arm == RUN_ARM else f"watch.arm{self.arm}", self.cost(outcome))
-        self.log.on_end(outcome)
+        super().on_end(outcome)
 
     def cost(self, outcome: Outcome) -> dict[str, float | int | str | dict[str, float] | None]:
         """What watching cost in this session, and what it got; the share of a resumed training's time is not known."""
@@ -223,7 +211,7 @@ class Recorder(Observer):
             yield
         self.spent[kind] += time.perf_counter() - began
         self._given[kind] += (self._looks.n_numbers if self._looks is not None else 0) - before
-        self.log.watch_seconds = self.seconds
+        self.watch_seconds = self.seconds
 
 
 def _moments(context: RunContext) -> Moments:

@@ -22,7 +22,7 @@ class RunLog(Observer):
     def __init__(self, store: Store, *, arm: int = RUN_ARM) -> None:
         self.store, self.arm = store, arm
         self.watch_seconds: float | None = None
-        """Seconds spent measuring so far, set by whoever measures."""
+        """Seconds spent measuring so far, set by a class that measures."""
         self._context: RunContext | None = None
         self._clock = (0.0, 0)
         self._speed: float | None = None

@@ -13,6 +13,7 @@ import os
 import struct
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -113,17 +114,15 @@ def _masked(data: bytes) -> bytes:
 class _Module:
     """A library with the functions `init`, `log` and `finish` of wandb."""
 
-    library = ""
-
-    def __init__(self, folder: Path, name: str, config: JsonMapping) -> None:
+    def __init__(self, library: str, folder: Path, name: str, config: JsonMapping) -> None:
         try:
-            self._module = importlib.import_module(self.library)
+            self._module = importlib.import_module(library)
         except ImportError:
-            raise MissingExtra(f"--log {self.library} needs that library; type: pip install {self.library}") from None
+            raise MissingExtra(f"--log {library} needs that library; type: pip install {library}") from None
         try:
             self._module.init(project="qkv", name=name, config=dict(config))
         except Exception as error:  # noqa: BLE001 - no login, no network: other people's libraries raise anything
-            raise ConfigError(f"--log {self.library} could not begin: {_first_line(error)}; leave --log out") from None
+            raise ConfigError(f"--log {library} could not begin: {_first_line(error)}; leave --log out") from None
 
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
         """One row."""
@@ -138,15 +137,11 @@ def _first_line(error: Exception) -> str:
     return (str(error).splitlines() or [type(error).__name__])[0][:200]
 
 
-class _Wandb(_Module):
-    library = "wandb"
-
-
-class _Trackio(_Module):
-    library = "trackio"
-
-
-TRACKERS: Mapping[str, type] = {"tensorboard": EventFile, "wandb": _Wandb, "trackio": _Trackio}
+TRACKERS: Mapping[str, Callable[[Path, str, JsonMapping], Tracker]] = {
+    "tensorboard": EventFile,
+    "wandb": partial(_Module, "wandb"),
+    "trackio": partial(_Module, "trackio"),
+}
 """Name after --log -> destination; each is made with (folder, name of the run, its settings)."""
 
 

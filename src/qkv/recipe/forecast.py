@@ -18,6 +18,7 @@ import math
 import sys
 import time
 import weakref
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, sdpa_flop_count
 
 from qkv.errors import ConfigError, is_out_of_memory
+from qkv.jsontypes import JsonObject
 from qkv.models import build
 from qkv.models.matrices import Catalogue
 from qkv.recipe.build import assemble
@@ -108,7 +110,7 @@ class Forecast:
         """Of all updates; validation (up to 12 % more) and instruments (`--watch`) not counted."""
         return self.updates * self.update_seconds
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> JsonObject:
         """Flat, as `plan --json` prints it."""
         return dataclasses.asdict(self) | {"peak_bytes": self.peak, "seconds": self.seconds}
 
@@ -282,16 +284,19 @@ class _Count:
         return micro_batches * (2 * self.parameters + self.gradients) + 2 * self.muon
 
 
-def _added_product(total: Any, left: Any, right: Any, *more: Any, out_shape: Any = None, **given: Any) -> int:
+_Shape = Sequence[int]
+
+
+def _added_product(total: _Shape, left: _Shape, right: _Shape, *more: object, **given: object) -> int:
     """Operations of total += left right, of shapes [.., n, k] and [.., k, m]."""
     return 2 * math.prod(left) * right[-1]
 
 
-def _attention(q: Any, k: Any, v: Any, *more: Any, out_shape: Any = None, **given: Any) -> int:
+def _attention(q: _Shape, k: _Shape, v: _Shape, *more: object, **given: object) -> int:
     return sdpa_flop_count(q, k, v)
 
 
-def _attention_back(grad: Any, q: Any, k: Any, v: Any, *more: Any, out_shape: Any = None, **given: Any) -> int:
+def _attention_back(grad: _Shape, q: _Shape, k: _Shape, v: _Shape, *more: object, **given: object) -> int:
     return sdpa_backward_flop_count(grad, q, k, v)
 
 
@@ -332,7 +337,7 @@ class _Living(TorchDispatchMode):
         self._now -= self._sizes.pop(key, 0)
 
 
-def _bytes(tensors: list[Any]) -> int:
+def _bytes(tensors: Sequence[Tensor]) -> int:
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
 

@@ -8,10 +8,10 @@ import threading
 from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 from qkv import __version__, native
 from qkv.folder.run_folder import RunFolder
+from qkv.jsontypes import JsonMapping, JsonObject
 from qkv.recipe.config import RunConfig
 from qkv.tasks import Data, Evaluation, Task, Yardsticks
 from qkv.telemetry import Store
@@ -45,7 +45,7 @@ class BackgroundBaselines:
         return self._found
 
 
-def machine_facts(config: RunConfig) -> dict[str, Any]:
+def machine_facts(config: RunConfig) -> JsonObject:
     """Library versions, processor and threads: what exactness depends on."""
     return {
         "versions": {"qkv": __version__, "python": platform.python_version()}
@@ -76,7 +76,7 @@ _EXACTNESS: Mapping[str, str] = {
 """What the bits of a training depend on beside its configuration -> what it is called."""
 
 
-def differences(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+def differences(then: JsonMapping, now: JsonMapping) -> list[str]:
     """A phrase for each thing of `machine_facts` that exactness depends on and that is not the same; unknown is not."""
     found = []
     for path, words in _EXACTNESS.items():
@@ -86,9 +86,9 @@ def differences(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     return found
 
 
-def _at(facts: Mapping[str, Any], path: str) -> Any:
+def _at(facts: JsonMapping, path: str) -> object:
     """The value at a dotted path; None where there is none."""
-    value: Any = facts
+    value: object = facts
     for name in path.split("."):
         value = value.get(name) if isinstance(value, Mapping) else None
     return value
@@ -129,12 +129,12 @@ def summary(
     bits_per_byte: float | None,
     parameters: int,
     total_seconds: float,
-) -> dict[str, Any]:
+) -> JsonObject:
     """The object that `qkv train --json` prints; numbers that there are none of are None.
 
     `judged` adds the task's figures of the best weights, each with its interval.
     """
-    figures: dict[str, Any] = {}
+    figures: JsonObject = {}
     for name, figure in (judged.figures if judged is not None else {}).items():
         figures |= {name: figure.value, f"{name}_interval": figure.interval}
     return {

@@ -10,7 +10,7 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 from qkv.config import field_paths, flat, override
 from qkv.data.config import DataConfig, ImageOptions, whole_source
@@ -101,7 +101,7 @@ class Request:
     minutes: float | None = None
     until_loss: float | None = None
     seed: int | None = None
-    set: Mapping[str, Any] = field(default_factory=dict)
+    set: Mapping[str, object] = field(default_factory=dict)
     val: str | None = None
     tokenizer: str | None = None
     vocab: int | None = None
@@ -298,7 +298,7 @@ def _data_config(request: Request, task: Task, parent: "_Parent | None", train_b
     return config
 
 
-def _option(name: str, value: Any) -> str:
+def _option(name: str, value: object) -> str:
     """How an option was typed: `--text-column story`, `--no-shard`, or the source alone."""
     option = f"--{name.replace('_', '-')}"
     if isinstance(value, bool):
@@ -321,14 +321,14 @@ def setting_named(name: str) -> str:
     return here if len(paths) == 1 and paths[0] not in {*OPTIONS, *BESIDE_SET.values()} else ""
 
 
-def _whole(name: str, value: Any) -> Any:
+def _whole(name: str, value: object) -> object:
     """A value of --set; a path as its option would write it down."""
     whole = {"data.source": whole_source, "data.val": whole_source, "data.tokenizer": _absolute}
     paths = _paths_of(name)
     return whole[paths[0]](str(value)) if len(paths) == 1 and paths[0] in whole else value
 
 
-def _settings_of(request: Request, table: str) -> dict[str, Any]:
+def _settings_of(request: Request, table: str) -> dict[str, object]:
     """What --set says of one table of the configuration, by paths inside it; every other setting is left for later."""
     found = {}
     for name, value in request.set.items():
@@ -352,7 +352,7 @@ def _model(
             )
         return dataclasses.replace(model, kind=kind, layout=layout, classes=classes)
     pinned = dict(task.model_sizes(data)) | {
-        name: int(value) for name, value in _settings_of(request, "model.sizes").items() if str(value).isdecimal()
+        name: int(str(value)) for name, value in _settings_of(request, "model.sizes").items() if str(value).isdecimal()
     }
     scale = dataclasses.replace(scale, n_ctx=task.needed_positions(data) or scale.n_ctx)
     d_vocab, patches = pinned.get("d_vocab", 0), task.patches(data)
@@ -465,19 +465,19 @@ def _parent(request: Request, task: Task) -> _Parent | None:
     )
 
 
-def _shortened(model: ModelConfig, n_ctx: Any) -> ModelConfig:
+def _shortened(model: ModelConfig, n_ctx: object) -> ModelConfig:
     """The same with a shorter context, which a model without a row for each position can have.
 
     Raises ConfigError where it has such rows, or the context would be longer.
     """
     if n_ctx is None or str(n_ctx) == str(model.sizes.n_ctx) or not str(n_ctx).isdecimal():
         return model
-    if model.layout.positions == "learned" or int(n_ctx) > model.sizes.n_ctx:
+    if model.layout.positions == "learned" or int(str(n_ctx)) > model.sizes.n_ctx:
         raise ConfigError(
             f"--from goes on with a model of n_ctx {model.sizes.n_ctx}; it can be made smaller where positions are not"
             f" learned, but this is {model.layout.positions} and {n_ctx} was given"
         )
-    return dataclasses.replace(model, sizes=dataclasses.replace(model.sizes, n_ctx=int(n_ctx)))
+    return dataclasses.replace(model, sizes=dataclasses.replace(model.sizes, n_ctx=int(str(n_ctx))))
 
 
 def _absolute(tokenizer: str) -> str:
@@ -490,7 +490,7 @@ def same_run(request: Request, config: RunConfig) -> None:
 
     Raises ConfigError that names the option, the run's value and the one given.
     """
-    kept: dict[str, tuple[Any, Any]] = {
+    kept: dict[str, tuple[object, object]] = {
         "source": (whole_source(request.source), config.data.source),
         "val": (whole_source(request.val or ""), config.data.val),
         "text-column": (request.text_column, config.data.text_column),
@@ -524,7 +524,7 @@ def same_run(request: Request, config: RunConfig) -> None:
         raise _other("--change", other[0], config.changes)
 
 
-def _other(option: str, given: Any, made: Any) -> ConfigError:
+def _other(option: str, given: object, made: object) -> ConfigError:
     """The error for an option beside --resume that is not the run's."""
     was = ", ".join(made) if isinstance(made, tuple | list) else made
     return ConfigError(

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import cast
 
 import torch
 
@@ -39,16 +39,19 @@ from qkv.recipe.reload_data import kept_data, same_data
 from qkv.recipe.request import Request, resolve, same_run
 from qkv.recipe.samples import write_samples
 from qkv.recipe.teaching import taught, train_teachers
-from qkv.tasks import Data, Evaluation, find_task
+from qkv.tasks import Data, Evaluation, Yardsticks, find_task
 from qkv.telemetry import Store
 from qkv.training import checkpoint as checkpoints
 from qkv.training.distributed.ranks import Ranks, check_shares, join
 from qkv.training.distributed.shards import check_shard
 from qkv.training.precision import Machine, check_compiler, check_device, check_native, is_slower_natively
-from qkv.training.record import Observer, Outcome, StepRecord
+from qkv.training.record import EvaluationRecord, Event, Observer, Outcome, StepRecord
 from qkv.words import many, plural
 
 __all__ = ["Listening", "next_folder", "resume", "train"]
+
+Told = StepRecord | EvaluationRecord | Event
+"""What `progress` is told."""
 
 AFTERWARDS_SECONDS = 6.0
 """What is kept of a wall-time budget for baselines, samples, the manifest and the report: of a minute and more, all of
@@ -62,7 +65,7 @@ LEAST_SECONDS = 4.0
 class Listening:
     """Who is told what happens, and since when the clock runs."""
 
-    progress: Callable[[Any], None] = lambda told: None
+    progress: Callable[[Told], None] = lambda told: None
     """Called with each StepRecord, EvaluationRecord and Event."""
     say: Callable[[str], None] = lambda sentence: None
     """Called with sentences for a person."""
@@ -84,7 +87,7 @@ class _Progress(Observer):
         """Losses only."""
         return False
 
-    def __init__(self, progress: Callable[[Any], None]) -> None:
+    def __init__(self, progress: Callable[[Told], None]) -> None:
         self._progress = progress
 
     def wants(self, step: int) -> bool:
@@ -93,10 +96,10 @@ class _Progress(Observer):
     def after_update(self, record: StepRecord) -> None:
         self._progress(record)
 
-    def on_evaluation(self, evaluation: Any) -> None:
+    def on_evaluation(self, evaluation: EvaluationRecord) -> None:
         self._progress(evaluation)
 
-    def on_event(self, event: Any) -> None:
+    def on_event(self, event: Event) -> None:
         self._progress(event)
 
 
@@ -131,12 +134,12 @@ def train(request: Request, *, out: Path | None, listening: Listening, cache: Pa
             listening.say(sentence)
         path = Path(ranks.tell({"out": str(out or next_folder(corpus.name))})["out"])
         if not ranks.is_first:
-            _run(parts, RunFolder(path), listening, cache, resume_from=None, ranks=ranks)
+            _Session(parts=parts, folder=RunFolder(path), listening=listening, cache=cache, ranks=ranks).run()
             return path
         with RunFolder.create(path) as folder:
             folder.write("config.toml", dump_toml(to_dict(config)))
             _write_data_facts(folder, corpus)
-            _run(parts, folder, listening, cache, resume_from=None, ranks=ranks)
+            _Session(parts=parts, folder=folder, listening=listening, cache=cache, ranks=ranks).run()
     return path
 
 
@@ -174,7 +177,8 @@ def resume(request: Request, *, out: Path, listening: Listening, cache: Path | N
             listening.say(f"going on from step {found.state.step}")
         ranks.meet()  # all have found it before the first one sweeps what is later
         parts = _assembled(config, corpus, ranks, resumed_at=found.state.step if found else 0)
-        _run(parts, folder, listening, cache, resume_from=found, ranks=ranks)
+        session = _Session(parts=parts, folder=folder, listening=listening, cache=cache, ranks=ranks, resume_from=found)
+        session.run()
     return folder.path
 
 
@@ -190,7 +194,7 @@ def _refuse_import(folder: RunFolder) -> None:
     raise RunFolderError(f"{folder.path} is an imported model, which has no training to go on with; {how}")
 
 
-def _assembled(config: RunConfig, corpus: Any, ranks: Ranks, resumed_at: int = 0) -> Parts:
+def _assembled(config: RunConfig, corpus: Data, ranks: Ranks, resumed_at: int = 0) -> Parts:
     """The parts of a training.
 
     Raises ConfigError where they cannot be sharded as asked for, ChangeError where no gradient would reach a matrix.
@@ -228,7 +232,7 @@ def _reread(request: Request, folder: RunFolder, ranks: Ranks) -> RunConfig:
     same_run(request, config)
     check_device(config.machine.device, "the run was made on one, so go on with it where there is one")
     check_compiler(config.machine)
-    changed: dict[str, Any] = {}
+    changed: dict[str, object] = {}
     if request.on_spike:  # an answer to what has happened, so it may be another one
         changed["on_spike"] = request.on_spike
     if request.report is not None:
@@ -248,8 +252,8 @@ def _reread(request: Request, folder: RunFolder, ranks: Ranks) -> RunConfig:
 
 
 def _agreed(
-    config: RunConfig | None, corpus: Any, cache: Path | None, ranks: Ranks, data: DataConfig | None = None
-) -> tuple[RunConfig, Any]:
+    config: RunConfig | None, corpus: Data | None, cache: Path | None, ranks: Ranks, data: DataConfig | None = None
+) -> tuple[RunConfig, Data]:
     """What rank 0 decided and its data, on every rank; the others read the data once it has, from the cache.
 
     `data` is how it read them, where not as the configuration says.
@@ -257,12 +261,12 @@ def _agreed(
     Raises RunFolderError where a rank reads other data than rank 0.
     """
     mine = None
-    if config is not None:
+    if config is not None and corpus is not None:
         mine = {"config": to_dict(config), "sha256": corpus.sha256, "data": to_dict(data or config.data)}
     told = ranks.tell(mine)
-    if config is None:
+    if config is None or corpus is None:
         config = from_dict(RunConfig, told["config"])
-        corpus = find_task(config.task).load(from_dict(DataConfig, told["data"]), cache=cache)
+        corpus = cast(Data, find_task(config.task).load(from_dict(DataConfig, told["data"]), cache=cache))
     if corpus.sha256 != told["sha256"]:
         raise RunFolderError(
             f"process {ranks.rank} reads data of sha256 {corpus.sha256[:16]}..., process 0 of {told['sha256'][:16]}...;"
@@ -271,83 +275,136 @@ def _agreed(
     return config, corpus
 
 
-def _run(
-    parts: Parts,
-    folder: RunFolder,
-    listening: Listening,
-    cache: Path | None,
-    resume_from: checkpoints.Checkpoint | None,
-    ranks: Ranks,
-) -> None:
-    """The loop and everything after it, into a folder that is ours; ranks but the first only compute."""
-    parts = _taught(parts, folder, listening, resume_from, ranks, cache)
-    config, corpus = parts.config, parts.corpus
-    has_null = config.watch != "off" and config.report
-    if not ranks.is_first:
-        outcome = _loop(parts, folder, listening, [], resume_from, ranks, cache)
-        if has_null:
-            train_null(parts, outcome, folder, None, ranks)
-        return
-    is_brief = 0 < 60 * config.training.minutes < BRIEF_SECONDS
-    # Of little time they come after the training: taking a core by turns they would make its pace a guess.
-    background = None if is_brief else BackgroundBaselines(parts.task, corpus, cache)
-    with Store(folder.telemetry) as store:
-        observers = _observers(parts, folder, store, listening, resume_from)
-        elsewhere = note_machine(store, config, resume_from.state.step if resume_from else 0)
-        if elsewhere:
-            listening.say(elsewhere)
-        outcome = _loop(parts, folder, listening, observers, resume_from, ranks, cache)
-        if outcome.best_step == 0 and config.from_run:
-            listening.say(
-                f"No validation after an update was better than that of the weights it started from"
-                f" ({outcome.best_loss:.4f} nats): the best weights are those of {config.from_run}."
+@dataclass(frozen=True, kw_only=True)
+class _Session:
+    """A training and the folder that it goes into, from its first update, or from a checkpoint, to its end."""
+
+    parts: Parts
+    folder: RunFolder
+    listening: Listening
+    cache: Path | None
+    ranks: Ranks
+    resume_from: checkpoints.Checkpoint | None = None
+
+    def run(self) -> None:
+        """Everything, into a folder that is ours; ranks but the first only compute."""
+        dataclasses.replace(self, parts=self._taught()).after_teachers()
+
+    def after_teachers(self) -> None:
+        """The loop, and what follows it."""
+        parts, folder, listening, config = self.parts, self.folder, self.listening, self.parts.config
+        if not self.ranks.is_first:
+            outcome = self.loop([])
+            if self._has_null:
+                train_null(parts, outcome, folder, None, self.ranks)
+            return
+        is_brief = 0 < 60 * config.training.minutes < BRIEF_SECONDS
+        # Of little time they come after the training: taking a core by turns they would make its pace a guess.
+        background = None if is_brief else BackgroundBaselines(parts.task, parts.corpus, self.cache)
+        with Store(folder.telemetry) as store:
+            observers = self._observers(store)
+            elsewhere = note_machine(store, config, self.resume_from.state.step if self.resume_from else 0)
+            if elsewhere:
+                listening.say(elsewhere)
+            outcome = self.loop(observers)
+            if outcome.best_step == 0 and config.from_run:
+                listening.say(
+                    f"No validation after an update was better than that of the weights it started from"
+                    f" ({outcome.best_loss:.4f} nats): the best weights are those of {config.from_run}."
+                )
+            background = background or BackgroundBaselines(parts.task, parts.corpus, self.cache)
+            with _afterwards(folder):
+                missing = train_null(parts, outcome, folder, store, self.ranks) if self._has_null else ""
+                if missing:
+                    listening.say(missing)
+                write_samples(parts, folder, store, outcome)
+                judged = _judge(parts, folder)
+                found = background.result()
+                if found is not None:
+                    store.set_fact("baselines", dict(found.facts))
+                    if found.note:
+                        listening.say(found.note)
+                bits = _bits_per_byte(parts, outcome)
+        self._seal(outcome, found, judged, bits)
+
+    def _seal(
+        self, outcome: Outcome, found: Yardsticks | None, judged: Evaluation | None, bits_per_byte: float | None
+    ) -> None:
+        """Write the manifest: the run is finished."""
+        config, corpus = self.parts.config, self.parts.corpus
+        facts = summary(
+            self.folder,
+            outcome,
+            found,
+            judged=judged,
+            bits_per_byte=bits_per_byte,
+            parameters=sum(entry.parameter.numel() for entry in self.parts.catalogue),
+            total_seconds=self.listening.seconds(),
+        )
+        self.folder.seal(
+            machine_facts(config)
+            | {"data": {"name": corpus.name, "sha256": corpus.sha256, "split": corpus.rule}}
+            | {"parent": config.from_run, "summary": facts}
+        )
+
+    @property
+    def _has_null(self) -> bool:
+        """Whether the random-label control is trained after it."""
+        return self.parts.config.watch != "off" and self.parts.config.report
+
+    def _observers(self, store: Store) -> list[Observer]:
+        """Who watches: the ledger if one is kept, the recorder, whoever listens, another tracker if asked for."""
+        config, listening = self.parts.config, self.listening
+        observers: list[Observer] = [Ledger(store, config.ledger)] if config.ledger.every else []
+        is_new = self.resume_from is None or self.resume_from.state.step == 0  # else the start is the one that was kept
+        start = self.parts.start if is_new else None
+        recorder = Recorder(store, config.watch, watching=config.watching, start=start)
+        observers += [recorder, _Progress(listening.progress)]
+        if listening.log:
+            tracker = open_tracker(listening.log, self.folder.path, flat(config))
+            observers.append(Sender(tracker, self.folder.telemetry, recorder, listening.say))
+        return observers
+
+    def loop(self, observers: list[Observer]) -> Outcome:
+        """The training itself, as long as its budget lasts."""
+        minutes, deadline = self.parts.config.training.minutes, None
+        if minutes:
+            least = 1.0 if self.resume_from else max(1.0, min(LEAST_SECONDS, 0.4 * 60 * minutes))
+            deadline = self.ranks.of_first(max(least, self._left()))
+        try:
+            return self.parts.train(
+                folder=self.folder,
+                observers=observers,
+                resume=self.resume_from,
+                scores_start=self.parts.goes_on,
+                deadline_seconds=deadline,
+                ranks=self.ranks,
             )
-        background = background or BackgroundBaselines(parts.task, corpus, cache)
-        with _afterwards(folder):
-            missing = train_null(parts, outcome, folder, store, ranks) if has_null else ""
-            if missing:
-                listening.say(missing)
-            write_samples(parts, folder, store, outcome)
-            judged = _judge(parts, folder)
-            found = background.result()
-            if found is not None:
-                store.set_fact("baselines", dict(found.facts))
-                if found.note:
-                    listening.say(found.note)
-            bits = _bits_per_byte(parts, outcome)
-    facts = summary(
-        folder,
-        outcome,
-        found,
-        judged=judged,
-        bits_per_byte=bits,
-        parameters=sum(entry.parameter.numel() for entry in parts.catalogue),
-        total_seconds=listening.seconds(),
-    )
-    folder.seal(
-        machine_facts(config)
-        | {"data": {"name": corpus.name, "sha256": corpus.sha256, "split": corpus.rule}}
-        | {"parent": config.from_run, "summary": facts}
-    )
+        finally:
+            self.parts.plan.at_end()
 
+    def _left(self) -> float:
+        """Seconds of the wall-time budget that are left for the loop, what follows it taken off."""
+        task, budget = self.parts.task, 60 * self.parts.config.training.minutes
+        afterwards = min(AFTERWARDS_SECONDS, 1 + budget / 12) + task.afterwards_seconds
+        if budget < BRIEF_SECONDS:
+            afterwards += task.baselines_seconds(self.parts.corpus, self.cache)
+        spent = self.listening.seconds() + (self.resume_from.state.train_seconds if self.resume_from else 0.0)
+        return (budget - spent - afterwards) * (1 - (NULL_SHARE if self._has_null else 0))
 
-def _observers(
-    parts: Parts,
-    folder: RunFolder,
-    store: Store,
-    listening: Listening,
-    resume_from: checkpoints.Checkpoint | None,
-) -> list[Observer]:
-    """Who watches the training: the ledger if one is kept, the recorder, whoever listens, another tracker if asked."""
-    config = parts.config
-    ledger: list[Observer] = [Ledger(store, config.ledger)] if config.ledger.every else []
-    start = parts.start if resume_from is None or resume_from.state.step == 0 else None  # else the kept ones
-    recorder = Recorder(store, config.watch, watching=config.watching, start=start)
-    sender: list[Observer] = []
-    if listening.log:
-        tracker = open_tracker(listening.log, folder.path, flat(config))
-        sender.append(Sender(tracker, folder.telemetry, recorder, listening.say))
-    return [*ledger, recorder, _Progress(listening.progress), *sender]
+    def _taught(self) -> Parts:
+        """The parts with the teachers that the run is to learn from, trained where the folder has them not yet."""
+        if not self.parts.config.training.teaching.teachers:
+            return self.parts
+        train_teachers(
+            self.parts,
+            self.folder,
+            seconds=self._left if self.parts.config.training.minutes else None,
+            observers=[_Progress(self.listening.progress)] if self.ranks.is_first else [],
+            say=self.listening.say,
+            ranks=self.ranks,
+        )
+        return taught(self.parts, self.folder)
 
 
 @contextlib.contextmanager
@@ -361,65 +418,6 @@ def _afterwards(folder: RunFolder) -> Iterator[None]:
             f" qkv train --out {typed(folder.path)} --resume",
             exit_status=getattr(error, "exit_status", 130),
         ) from None
-
-
-def _loop(
-    parts: Parts,
-    folder: RunFolder,
-    listening: Listening,
-    observers: list[Observer],
-    resume_from: checkpoints.Checkpoint | None,
-    ranks: Ranks,
-    cache: Path | None,
-) -> Outcome:
-    config, deadline = parts.config, None
-    if config.training.minutes:
-        least = 1.0 if resume_from else max(1.0, min(LEAST_SECONDS, 0.4 * 60 * config.training.minutes))
-        deadline = ranks.of_first(max(least, _left(parts, listening, resume_from, cache)))
-    try:
-        return parts.train(
-            folder=folder,
-            observers=observers,
-            resume=resume_from,
-            scores_start=parts.goes_on,
-            deadline_seconds=deadline,
-            ranks=ranks,
-        )
-    finally:
-        parts.plan.at_end()
-
-
-def _left(parts: Parts, listening: Listening, resume_from: checkpoints.Checkpoint | None, cache: Path | None) -> float:
-    """Seconds of the wall-time budget that are left for the loop, what follows it taken off."""
-    budget = 60 * parts.config.training.minutes
-    afterwards = min(AFTERWARDS_SECONDS, 1 + budget / 12) + parts.task.afterwards_seconds
-    if budget < BRIEF_SECONDS:
-        afterwards += parts.task.baselines_seconds(parts.corpus, cache)
-    spent = listening.seconds() + (resume_from.state.train_seconds if resume_from else 0.0)
-    has_null = parts.config.watch != "off" and parts.config.report
-    return (budget - spent - afterwards) * (1 - (NULL_SHARE if has_null else 0))
-
-
-def _taught(
-    parts: Parts,
-    folder: RunFolder,
-    listening: Listening,
-    resume_from: checkpoints.Checkpoint | None,
-    ranks: Ranks,
-    cache: Path | None,
-) -> Parts:
-    """The parts with the teachers that the run is to learn from, trained where the folder has them not yet."""
-    if not parts.config.training.teaching.teachers:
-        return parts
-    train_teachers(
-        parts,
-        folder,
-        seconds=(lambda: _left(parts, listening, resume_from, cache)) if parts.config.training.minutes else None,
-        observers=[_Progress(listening.progress)] if ranks.is_first else [],
-        say=listening.say,
-        ranks=ranks,
-    )
-    return taught(parts, folder)
 
 
 def _judge(parts: Parts, folder: RunFolder) -> Evaluation | None:

@@ -10,7 +10,6 @@ import dataclasses
 import string
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from qkv.errors import ConfigError
 from qkv.instruments.schedule import KINDS
@@ -26,7 +25,7 @@ class Unused:
 
     settings: tuple[str, ...]
     """Whole paths."""
-    when: Callable[[RunConfig], Any]
+    when: Callable[[RunConfig], object]
     """Whether they are idle in a configuration."""
     why: str
     """Beside what, as it follows `has no effect with`; `{training.optimizer.kind}` stands for that setting's value."""
@@ -298,5 +297,5 @@ def refuse_unused(config: RunConfig, given: Mapping[str, str]) -> None:
 class _Typed(string.Formatter):
     """Values as a person types them."""
 
-    def format_field(self, value: Any, format_spec: str) -> Any:
+    def format_field(self, value: object, format_spec: str) -> str:
         return super().format_field(str(value).lower() if isinstance(value, bool) else value, format_spec)

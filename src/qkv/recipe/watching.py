@@ -14,7 +14,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -26,11 +26,11 @@ from qkv.folder.run_folder import RunFolder, link, write_atomically
 from qkv.instruments.recorder import Recorder
 from qkv.instruments.schedule import LEVELS
 from qkv.interop.mirror import Mirror, unwrapped
+from qkv.jsontypes import JsonObject
 from qkv.models.layout import ModelConfig, Sizes
 from qkv.recipe.config import RunConfig
 from qkv.recipe.manifest import machine_facts
 from qkv.tasks import TASKS, Task
-from qkv.tasks.defaults import TaskDefaults
 from qkv.telemetry import Store
 from qkv.tokenizers.tokenizer import Tokenizer
 from qkv.training.config import OptimizerConfig, TrainingConfig
@@ -39,6 +39,14 @@ from qkv.training.record import EvaluationRecord, Event, Outcome, RunContext, St
 from qkv.training.tensorfile import streamed
 
 __all__ = ["Watcher"]
+
+_Args = tuple[object, ...]
+_Kwargs = JsonObject
+"""What torch hands to a hook: the arguments of a step, or of a pass."""
+
+
+class _Unasked(Task):
+    """The task of a training that is not ours: what most tasks say of themselves."""
 
 
 class Watcher:
@@ -176,7 +184,7 @@ class Watcher:
 
     # the hooks
 
-    def _before(self, optimizer: Any, args: Any, kwargs: Any) -> Any:
+    def _before(self, optimizer: object, args: _Args, kwargs: _Kwargs) -> tuple[_Args, _Kwargs] | None:
         """Look at gradients; where the step is given a closure that makes them, as Lightning does, once it has."""
         if not (self._watches and self._recorder.looks_at(self.step + 1)):
             return None
@@ -184,13 +192,13 @@ class Watcher:
         if closure is None:
             self._look()
             return None
-        return args[:1], kwargs | {"closure": self._after_closure(closure)}
+        return args[:1], kwargs | {"closure": self._after_closure(cast(Callable[[], object], closure))}
 
-    def _after_closure(self, closure: Callable[[], Any]) -> Callable[[], Any]:
+    def _after_closure(self, closure: Callable[[], object]) -> Callable[[], object]:
         """The same closure, with a look at the gradients after its first call (some optimizers call it often)."""
         waits = True
 
-        def look_too() -> Any:
+        def look_too() -> object:
             nonlocal waits
             loss = closure()
             if waits:
@@ -208,7 +216,7 @@ class Watcher:
             self._recorder.before_update(self._record(self.step + 1))
         self._seconds += time.monotonic() - began
 
-    def _after(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+    def _after(self, optimizer: object, args: _Args, kwargs: _Kwargs) -> None:
         if not self._watches:
             return
         began, self.step = time.monotonic(), self.step + 1
@@ -221,7 +229,7 @@ class Watcher:
         self._before_step, self._told, self._seen = self._tokens, 0, 0
         self._seconds += time.monotonic() - began
 
-    def _forward(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+    def _forward(self, module: nn.Module, args: _Args, kwargs: _Kwargs, output: object) -> None:
         """See the loss and the tokens of a training pass, where the model's inputs and output tell them."""
         if not (self._watches and module.training and torch.is_grad_enabled()):
             return
@@ -266,7 +274,7 @@ class Watcher:
             tokens_per_step=0,
             model=self._mirror.model,
             catalogue=self._mirror.catalogue,
-            task=cast(Task, TaskDefaults()),  # without a corpus nobody asks it for batches
+            task=_Unasked(),  # type: ignore[abstract]  # without a corpus nobody asks it for batches
             corpus=None,
             config=self._config.training,
             machine=self._config.machine,
@@ -289,7 +297,7 @@ class Watcher:
             resumed_from_step=None,
         )
 
-    def _summary(self, outcome: Outcome) -> dict[str, Any]:
+    def _summary(self, outcome: Outcome) -> JsonObject:
         found = outcome.best_step >= 0
         return {
             "run": str(self.path),
@@ -314,11 +322,11 @@ class _Seeing:
     def __init__(self, see: Callable[..., None] | None = None) -> None:
         self._see = see
 
-    def __call__(self, *passed: Any) -> None:
+    def __call__(self, *passed: object) -> None:
         if self._see is not None:
             self._see(*passed)
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> "tuple[type[_Seeing], tuple[()]]":
         return _Seeing, ()
 
 

@@ -1,6 +1,6 @@
 """What a model is trained to do: one module per task, found by name in `TASKS`.
 
-A new task is one new module with a class that keeps the protocol `Task` (most of it by `TaskDefaults`), one line in
+A new task is one new module with a class that keeps the protocol `Task` (most of it by inheriting it), one line in
 `TASKS`, and the module of its data.
 """
 
@@ -8,7 +8,6 @@ from qkv.errors import ConfigError, unknown
 from qkv.tasks.batch import Batch
 from qkv.tasks.causal import Causal
 from qkv.tasks.classify import Classify
-from qkv.tasks.defaults import TaskDefaults
 from qkv.tasks.evaluation import evaluate, validation_loss
 from qkv.tasks.figures import Evaluation, Figure, Scores
 from qkv.tasks.image import Image
@@ -46,7 +45,6 @@ __all__ = [
     "Standing",
     "Task",
     "TaskData",
-    "TaskDefaults",
     "Translate",
     "Yardsticks",
     "evaluate",

@@ -1,11 +1,27 @@
 """What a model sees in one forward pass, and what it is asked for."""
 
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
-__all__ = ["Batch", "n_positions", "places_of", "rows_of"]
+__all__ = ["Batch", "Drop", "n_positions", "places_of", "rows_of"]
+
+
+class Drop(Protocol):
+    """Dropout handed in by the trainer: `drop(site, x) -> x` of the same shape; None means no dropout."""
+
+    def __call__(self, site: str, x: Tensor, /) -> Tensor:
+        """x [batch, ...], row i being example i of the batch."""
+        ...
+
+    def onto(self, stream: Tensor, site: str, x: Tensor) -> Tensor:
+        """stream + drop(site, x)."""
+        ...
+
+    def placed(self, owners: Tensor, places: Tensor) -> "Drop":
+        """The same where rows hold several examples: see `qkv.training.dropout.Dropping.placed`."""
+        ...
 
 
 class Batch(NamedTuple):

@@ -37,10 +37,9 @@ from qkv.models.layout import Sizes
 from qkv.models.zoo import TextClassifier
 from qkv.randomness import Permutation, uniforms
 from qkv.tasks.batch import Batch
-from qkv.tasks.defaults import TaskDefaults
 from qkv.tasks.evaluation import evaluate, wilson
 from qkv.tasks.figures import Evaluation, Figure, Scores
-from qkv.tasks.task import Drop, PredictOptions, Progress, Yardsticks
+from qkv.tasks.task import Drop, PredictOptions, Progress, Task, Yardsticks
 from qkv.tokenizers.tokenizer import Tokenizer
 
 __all__ = ["Classify"]
@@ -54,7 +53,7 @@ _PREDICTED = 128
 
 
 @dataclass(frozen=True, kw_only=True)
-class Classify(TaskDefaults[Examples, TextClassifier]):
+class Classify(Task[Examples, TextClassifier]):
     """The task `classify`. Raises ConfigError for a share out of range."""
 
     name: str = "classify"

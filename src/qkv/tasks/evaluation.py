@@ -1,4 +1,4 @@
-"""A model's figures on a whole split, with intervals.
+"""What of a task is about training and judging a model, and a model's figures on a whole split, with intervals.
 
 The loss is a ratio: nats summed over all targets / number of targets. Its 95 % interval takes windows as the sample,
 since targets of one window share their text: with x_i nats and m_i targets in window i of k, the linearised ratio
@@ -11,18 +11,95 @@ rightly, or every one: windows then do not differ, which says nothing of other t
 independent.
 """
 
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, ClassVar, Protocol
+
 import numpy as np
 import torch
 from torch import Tensor
 
-from qkv.tasks.batch import places_of
+from qkv.tasks.batch import Batch, Drop, places_of
+from qkv.tasks.data import ModelT, ReadT
 from qkv.tasks.figures import AtPosition, Evaluation, Figure, Scores
-from qkv.tasks.task import ModelT, Objective, ReadT
+
+if TYPE_CHECKING:
+    from qkv.models.layout import Sizes
 
 _STRETCHES = 32
 """More than a window of any length has."""
 
-__all__ = ["evaluate", "loss_interval", "ratio_interval", "student_t", "validation_loss", "wilson"]
+__all__ = ["Objective", "evaluate", "loss_interval", "ratio_interval", "student_t", "validation_loss", "wilson"]
+
+
+class Objective(Protocol[ReadT, ModelT]):
+    """Batches, their loss and the figures that judge a model: all that training and evaluation ask of a task."""
+
+    examples: ClassVar[str] = "examples"
+    """What a batch is made of, in the plural."""
+    items: ClassVar[str] = ""
+    """What an evaluation counts as its sample, in the plural; empty where these are the examples."""
+    target: ClassVar[str] = "target"
+    """What one target of the loss is: "token"."""
+    metric: ClassVar[str] = "accuracy"
+    """The figure of `Evaluation.figures` that a run is judged by beside its loss."""
+    higher_is_better: ClassVar[bool] = True
+    """Of that figure."""
+    judged: ClassVar[bool] = False
+    """Whether a training ends with an evaluation of the best weights: its metric does not follow from the loss."""
+    taught: ClassVar[bool] = False
+    """Whether it can learn from the answers of teachers (`training.teaching`): it has fields `teachers` and `joined`,
+    and a method `answers(model, batch)` that gives probabilities [n_targets, n_classes]."""
+    afterwards_seconds: ClassVar[float] = 0.0
+    """What that may take of a wall-time budget."""
+    ordered: ClassVar[bool] = False
+    """Whether the loss is also reported by the place of a target in its window."""
+
+    @property
+    def control(self) -> str:
+        """What the labels of the random-label control are, in words: what they keep of the training labels."""
+        return f"labels shuffled, {'token' if self.target == 'token' else 'class'} frequencies kept"
+
+    def positions(self, data: ReadT, sizes: "Sizes") -> int:
+        """Positions that one training example costs on average, padding included: what laws of cost count."""
+        return sizes.n_ctx
+
+    def train_batch(
+        self,
+        corpus: ReadT,
+        sizes: "Sizes",
+        seed: int,
+        step: int,
+        examples: np.ndarray,
+        *,
+        random_labels: bool = False,
+    ) -> Batch:
+        """The training batch of these global example indices (int64 [batch]); a pure function of its arguments.
+
+        `random_labels=True` keeps the inputs and replaces every target by an independent draw from the training
+        targets' own frequencies: the random-label control. Inputs then say nothing about labels, but how frequent each
+        label is can still be learned.
+        """
+        ...
+
+    def val_batches(self, corpus: ReadT, sizes: "Sizes", batch_size: int) -> Iterator[Batch]:
+        """The whole validation split in a fixed order, `batch_size` items at a time; independent of any seed."""
+        ...
+
+    def loss(self, model: ModelT, batch: Batch, drop: Drop | None = None) -> tuple[Tensor, int]:
+        """(sum over targets of nats: float32 scalar with gradient, number of targets)."""
+        ...
+
+    def score(self, model: ModelT, batch: Batch) -> Scores:
+        """Each target's own nats and whether it was answered rightly, without gradient."""
+        ...
+
+    def evaluate(self, model: ModelT, data: ReadT) -> Evaluation:
+        """Loss and figures over the whole validation split, with intervals."""
+        return evaluate(model, self, data)
+
+    def bits_per_byte(self, corpus: ReadT, nats: float) -> float | None:
+        """`nats`, summed over the validation split, in bits per original byte; None where that has no meaning."""
+        return None
 
 
 def validation_loss(model: ModelT, task: Objective[ReadT, ModelT], corpus: ReadT, batch_size: int) -> float:

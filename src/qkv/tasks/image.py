@@ -27,9 +27,8 @@ from qkv.models.layout import Patches
 from qkv.models.zoo import ImageClassifier
 from qkv.randomness import Permutation, generator
 from qkv.tasks.batch import Batch
-from qkv.tasks.defaults import TaskDefaults
 from qkv.tasks.figures import Scores
-from qkv.tasks.task import Drop, PredictOptions, Progress, Yardsticks
+from qkv.tasks.task import Drop, PredictOptions, Progress, Task, Yardsticks
 from qkv.tokenizers.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -50,7 +49,7 @@ _EXHIBIT_BYTES = 300_000
 
 
 @dataclass(frozen=True, kw_only=True)
-class Image(TaskDefaults[Images, ImageClassifier]):
+class Image(Task[Images, ImageClassifier]):
     """The task `image`."""
 
     name: str = "image"

@@ -1,29 +1,25 @@
 """What a task is: its data, the batches it makes of them, the loss it asks of a model, its figures and its answers.
 
-A task is a module of its own with one class that keeps the protocol `Task`, most of it by inheriting
-`TaskDefaults`,
-and a class of data that keeps `Data`; the trainer, the recipe and the commands know nothing else of either. Batches
-are pure functions of (seed, step, global example indices), so that arms of a study pair exactly and a resumed run needs
-no stored state. This module makes no batch and computes no loss itself.
+A task is a module of its own with one class that keeps the protocol `Task`, most of it by inheriting it, and a
+class of data that keeps `Data`; the trainer, the recipe and the commands know nothing else of either. Its three parts
+are `data.TaskData`, `evaluation.Objective` and `Presentation`; each says what most tasks answer alike. Batches are pure
+functions of (seed, step, global example indices), so that arms of a study pair exactly and a resumed run needs no
+stored state. This module makes no batch and computes no loss itself.
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Literal, Protocol, Self, TypeVar
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Literal, Protocol
 
 import numpy as np
-from torch import Tensor
 
 from qkv.errors import ConfigError
-from qkv.tasks.batch import Batch
-from qkv.tasks.figures import Evaluation, Scores
+from qkv.tasks.batch import Drop
+from qkv.tasks.data import Data, DataT, ModelT, Progress, ReadT, TaskData, Yardsticks
+from qkv.tasks.evaluation import Objective
 
 if TYPE_CHECKING:
-    from qkv.data.config import DataConfig
-    from qkv.models.layout import Patches, Sizes
-    from qkv.models.zoo import Model
     from qkv.tokenizers.tokenizer import Tokenizer
 
 __all__ = [
@@ -45,26 +41,6 @@ __all__ = [
 
 Stack = Literal["decoder", "encoder", "encoder-decoder"]
 """What positions may see: what came before, everything, or both in two stacks."""
-
-Progress = Callable[[str, float], None]
-"""Called with what is being done and the share of it that is done, 0 to 1."""
-
-
-class Drop(Protocol):
-    """Dropout handed in by the trainer: `drop(site, x) -> x` of the same shape; None means no dropout."""
-
-    def __call__(self, site: str, x: Tensor, /) -> Tensor:
-        """x [batch, ...], row i being example i of the batch."""
-        ...
-
-    def onto(self, stream: Tensor, site: str, x: Tensor) -> Tensor:
-        """stream + drop(site, x)."""
-        ...
-
-    def placed(self, owners: Tensor, places: Tensor) -> "Drop":
-        """The same where rows hold several examples: see `qkv.training.dropout.Dropping.placed`."""
-        ...
-
 
 MOST_PENALTY = 10.0
 """Of the length of a translation; 1 divides by the length, above that long ones win whatever they say."""
@@ -127,202 +103,22 @@ class PredictOptions:
             raise ConfigError(f"top_p is {self.top_p}; expected a share above 0 and up to 1 (off)")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Yardsticks:
-    """What is reached on the same validation items without a Transformer."""
-
-    summary: Mapping[str, object]
-    """`baselines` of `train --json`: name -> value in the task's metric."""
-    nats: Mapping[str, float | None] = field(default_factory=dict)
-    """Name -> nats per target, for those that have a loss."""
-    facts: Mapping[str, object]
-    """What the telemetry keeps of them under the name `baselines`, for views."""
-    note: str = ""
-    """What a person should know, such as what was sampled or what is not installed; else empty."""
-
-
-class Data(Protocol):
-    """What every task's data tells of itself; what else it holds is between the data and its task."""
-
-    @property
-    def name(self) -> str:
-        """Short and safe in a file name."""
-        ...
-
-    @property
-    def sha256(self) -> str:
-        """Of everything that was read: by it a resumed run knows its data again."""
-        ...
-
-    @property
-    def rule(self) -> str:
-        """What is trained on, what is measured on and what is left alone, in one sentence."""
-        ...
-
-    @property
-    def tokenizer(self) -> "Tokenizer | None":
-        """None where nothing is text."""
-        ...
-
-    @property
-    def n_train(self) -> int:
-        """How much there is to train on, in what the task's size law counts (tokens, texts, pairs, images)."""
-        ...
-
-    def describe(self) -> str:
-        """One line for the announcement: what is trained on and measured on."""
-        ...
-
-
-DataT = TypeVar("DataT", bound=Data)
-"""The class of a task's data."""
-ReadT = TypeVar("ReadT", bound=Data, contravariant=True)
-"""The same, where it is only read."""
-ModelT = TypeVar("ModelT", bound="Model", contravariant=True)
-"""What it trains."""
-
-
-class TaskData(Protocol[DataT]):
-    """Where examples come from, and what they ask of a model's sizes."""
-
-    tokenizer: ClassVar[str]
-    """The kind fitted where none is given; empty where nothing is text."""
-    label_column: ClassVar[bool]
-    """Whether `--label-column` has a meaning."""
-    reads: ClassVar[str]
-    """What its data are: "text" or "images"."""
-
-    def with_settings(self, config: "DataConfig") -> Self:
-        """The task whose training batches are made as these settings ask."""
-        ...
-
-    def load(self, config: "DataConfig", *, cache: Path | None, progress: Progress | None = None) -> DataT:
-        """The data that the settings name, split and ready; from the cache where it was kept.
-
-        Raises SourceError or ConfigError, in one sentence, for what cannot be read as asked.
-        """
-        ...
-
-    def model_sizes(self, data: DataT) -> Mapping[str, int]:
-        """The sizes (fields of `Sizes`) that the data dictate, such as d_vocab."""
-        ...
-
-    def classes(self, data: DataT) -> tuple[str, ...]:
-        """Names of the classes, in the order of the model's outputs; empty for a task without classes."""
-        ...
-
-    def patches(self, data: DataT) -> "Patches | None":
-        """How images are cut, by the task's law; None for a task on text."""
-        ...
-
-    def needed_positions(self, data: DataT) -> int:
-        """Positions that n_ctx should hold; 0 leaves it to the size law."""
-        ...
-
-    def cautions(self, data: DataT, sizes: "Sizes") -> list[str]:
-        """Sentences for a person about what these sizes do to the data, such as texts that are cut; may be empty."""
-        ...
-
-    def yardstick_nats(self, data: DataT) -> float:
-        """A quick loss that needs no model; its ratio to a target loss says how hard that target is."""
-        ...
-
-    def baselines(self, data: DataT, cache: Path | None) -> Yardsticks | None:
-        """What needs no Transformer reaches; made in a thread beside the training. None where there is none."""
-        ...
-
-    def baselines_seconds(self, data: DataT, cache: Path | None) -> float:
-        """About how long that takes on a core of its own, by sizes alone; 0 where it is kept or hardly anything."""
-        ...
-
-
-class Objective(Protocol[ReadT, ModelT]):
-    """Batches, their loss and the figures that judge a model: all that training and evaluation ask of a task."""
-
-    examples: ClassVar[str]
-    """What a batch is made of, in the plural."""
-    items: ClassVar[str]
-    """What an evaluation counts as its sample, in the plural; empty where these are the examples."""
-    target: ClassVar[str]
-    """What one target of the loss is: "token"."""
-    metric: ClassVar[str]
-    """The figure of `Evaluation.figures` that a run is judged by beside its loss."""
-    higher_is_better: ClassVar[bool]
-    """Of that figure."""
-    judged: ClassVar[bool]
-    """Whether a training ends with an evaluation of the best weights: its metric does not follow from the loss."""
-    taught: ClassVar[bool]
-    """Whether it can learn from the answers of teachers (`training.teaching`): it has fields `teachers` and `joined`,
-    and a method `answers(model, batch)` that gives probabilities [n_targets, n_classes]."""
-    afterwards_seconds: ClassVar[float]
-    """What that may take of a wall-time budget."""
-    ordered: ClassVar[bool]
-    """Whether the loss is also reported by the place of a target in its window."""
-
-    @property
-    def control(self) -> str:
-        """What the labels of the random-label control are, in words: what they keep of the training labels."""
-        ...
-
-    def positions(self, data: ReadT, sizes: "Sizes") -> int:
-        """Positions that one training example costs on average, padding included: what laws of cost count."""
-        ...
-
-    def train_batch(
-        self,
-        corpus: ReadT,
-        sizes: "Sizes",
-        seed: int,
-        step: int,
-        examples: np.ndarray,
-        *,
-        random_labels: bool = False,
-    ) -> Batch:
-        """The training batch of these global example indices (int64 [batch]); a pure function of its arguments.
-
-        `random_labels=True` keeps the inputs and replaces every target by an independent draw from the training
-        targets' own frequencies: the random-label control. Inputs then say nothing about labels, but how frequent each
-        label is can still be learned.
-        """
-        ...
-
-    def val_batches(self, corpus: ReadT, sizes: "Sizes", batch_size: int) -> Iterator[Batch]:
-        """The whole validation split in a fixed order, `batch_size` items at a time; independent of any seed."""
-        ...
-
-    def loss(self, model: ModelT, batch: Batch, drop: Drop | None = None) -> tuple[Tensor, int]:
-        """(sum over targets of nats: float32 scalar with gradient, number of targets)."""
-        ...
-
-    def score(self, model: ModelT, batch: Batch) -> Scores:
-        """Each target's own nats and whether it was answered rightly, without gradient."""
-        ...
-
-    def evaluate(self, model: ModelT, data: ReadT) -> Evaluation:
-        """Loss and figures over the whole validation split, with intervals."""
-        ...
-
-    def bits_per_byte(self, corpus: ReadT, nats: float) -> float | None:
-        """`nats`, summed over the validation split, in bits per original byte; None where that has no meaning."""
-        ...
-
-
 class Presentation(Protocol[ReadT, ModelT]):
     """Answers, and the words in which a task speaks to a person."""
 
-    asked: ClassVar[str]
+    asked: ClassVar[str] = "the class"
     """What the model predicts, in words; `{unit}` stands for what a token is."""
-    prompt: ClassVar[str]
+    prompt: ClassVar[str] = ""
     """An input to type after `qkv predict RUN`."""
-    continues: ClassVar[bool]
+    continues: ClassVar[bool] = False
     """Whether an output continues its input."""
-    predict_options: ClassVar[tuple[str, ...]]
+    predict_options: ClassVar[tuple[str, ...]] = ()
     """The fields of `PredictOptions` that its predictions go by."""
-    given: ClassVar[str]
+    given: ClassVar[str] = "the text"
     """What an input is called beside an output that does not continue it."""
-    marks: ClassVar[bool]
+    marks: ClassVar[bool] = False
     """Whether [MASK] and other special tokens typed in an input mean themselves; else they are plain text."""
-    yardsticks: ClassVar[Mapping[str, str]]
+    yardsticks: ClassVar[Mapping[str, str]] = {}
     """Name of a baseline -> what it is called in a table; `{order}` stands for the baselines' `ngram_order`."""
 
     def predict(
@@ -333,38 +129,32 @@ class Presentation(Protocol[ReadT, ModelT]):
 
     def sample_inputs(self, data: ReadT) -> list[str]:
         """Inputs from the validation split whose outputs are kept along a training; may be empty."""
-        ...
+        return []
 
     def keepsakes(self, data: ReadT) -> Mapping[str, object]:
         """Facts kept with a run, by key: examples of the validation part that a reader could not type."""
-        ...
+        return {}
 
     def shown(self, text: str, output: str) -> str:
         """An input and its output as one line for a person."""
-        ...
+        return output
 
 
 class Task(TaskData[DataT], Objective[DataT, ModelT], Presentation[DataT, ModelT], Protocol[DataT, ModelT]):
     """What the recipe and the commands ask of a task; who needs a part of it alone takes that protocol.
 
-    Implementations are frozen. What is a class variable here, in any of the three, has a default in `TaskDefaults`.
+    Implementations are frozen.
     """
 
-    @property
-    def name(self) -> str:
-        """The word on the command line: `--task NAME`."""
-        ...
-
-    @property
-    def model_kind(self) -> str:
-        """The kind of model that it trains from scratch: a name that `qkv.models.build` knows."""
-        ...
-
-    stack: ClassVar[Stack]
+    name: str
+    """The word on the command line: `--task NAME`."""
+    model_kind: str
+    """The kind of model that it trains from scratch: a name that `qkv.models.build` knows."""
+    stack: ClassVar[Stack] = "encoder"
     """Which presets fit it: those whose `stacks` name this one."""
-    preset: ClassVar[str]
+    preset: ClassVar[str] = "modern"
     """The preset where none is given."""
-    size_law: ClassVar[str]
+    size_law: ClassVar[str] = "text"
     """The law of `qkv.laws.SIZE_LAWS` that chooses model and batch."""
-    starts_from: ClassVar[Mapping[str, str]]
+    starts_from: ClassVar[Mapping[str, str]] = {}
     """Kind of a parent run's model -> kind of this task's model over the parent's body (`--from`)."""

@@ -14,10 +14,9 @@ from qkv.data.config import DataConfig
 from qkv.data.corpus import Corpus, load_corpus
 from qkv.models.zoo import LanguageModel
 from qkv.tasks.batch import Batch
-from qkv.tasks.defaults import TaskDefaults
 from qkv.tasks.figures import Scores
 from qkv.tasks.objective import batch_loss, batch_scores
-from qkv.tasks.task import Drop, Progress
+from qkv.tasks.task import Drop, Progress, Task
 
 if TYPE_CHECKING:
     from qkv.models.layout import Sizes
@@ -33,7 +32,7 @@ _PROSE = 0.9
 
 
 @dataclass(frozen=True, kw_only=True)
-class TextTask(TaskDefaults[Corpus, LanguageModel]):
+class TextTask(Task[Corpus, LanguageModel]):
     """The part of a task that is the same for every language model; abstract."""
 
     needs_specials: bool = False

@@ -27,10 +27,9 @@ from qkv.tasks.batch import Batch, rows_of
 from qkv.tasks.beams import DEFAULT_BEAMS, DEFAULT_PENALTY, Search, search
 from qkv.tasks.bleu import bleu, bleu_tokens, require_sacrebleu
 from qkv.tasks.crossentropy import linear_cross_entropy, token_scores
-from qkv.tasks.defaults import TaskDefaults
 from qkv.tasks.evaluation import evaluate
 from qkv.tasks.figures import Evaluation, Figure, Scores
-from qkv.tasks.task import Drop, PredictOptions, Progress, Stack, Yardsticks
+from qkv.tasks.task import Drop, PredictOptions, Progress, Stack, Task, Yardsticks
 from qkv.tokenizers.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -44,7 +43,7 @@ BUCKET_TOKENS = 512
 
 
 @dataclass(frozen=True, kw_only=True)
-class Translate(TaskDefaults[PairCorpus, EncoderDecoderLM]):
+class Translate(Task[PairCorpus, EncoderDecoderLM]):
     """The task `translate`."""
 
     name: str = "translate"

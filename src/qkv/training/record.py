@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from torch import nn
 
     from qkv.models.matrices import Catalogue
-    from qkv.tasks.task import Data, Objective
+    from qkv.tasks.data import Data
+    from qkv.tasks.evaluation import Objective
     from qkv.training.config import TrainingConfig
     from qkv.training.optimizers import Optimizer
     from qkv.training.precision import Machine

@@ -17,7 +17,8 @@ from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from qkv.errors import Interrupted, typed
-from qkv.tasks.task import DataT, Objective
+from qkv.tasks.data import DataT
+from qkv.tasks.evaluation import Objective
 from qkv.training.checkpoint import Checkpoint, Checkpoints, TrainingState
 from qkv.training.config import TrainingConfig
 from qkv.training.distributed.ranks import ALONE, Ranks

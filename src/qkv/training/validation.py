@@ -28,7 +28,8 @@ from qkv.training.precision import Machine
 from qkv.training.schedules import decay_end
 
 if TYPE_CHECKING:
-    from qkv.tasks.task import DataT, ModelT, Objective
+    from qkv.tasks.data import DataT, ModelT
+    from qkv.tasks.evaluation import Objective
 
 __all__ = ["Validation", "evaluation_steps"]
 

@@ -1,11 +1,12 @@
 """Gradient path, logit lens and attribution of one text as tables and JSON, for the commands that show them."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from qkv.commands.printing import screen
+from qkv.jsontypes import JsonObject
 from qkv.words import decimals, figure
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ __all__ = ["direct_json", "path_json", "print_direct", "print_lens", "print_path
 N_ROWS = 8
 
 
-def path_json(path: "GradientPath", tokenizer: "Tokenizer") -> dict[str, Any]:
+def path_json(path: "GradientPath", tokenizer: "Tokenizer") -> JsonObject:
     """Shares of each block, by sublayers crossed, and of each token's row of W_E."""
     by_row = {name: values.tolist() for name, values in path.rows.shares_by_row().items()}
     norms = path.rows.total.norm(dim=-1).tolist()
@@ -92,7 +93,7 @@ def print_lens(layers: "Sequence[LensLayer]", tokenizer: "Tokenizer", tokens: Se
     screen.print_table(columns, rows)
 
 
-def direct_json(found: "Direct", tokenizer: "Tokenizer") -> dict[str, Any]:
+def direct_json(found: "Direct", tokenizer: "Tokenizer") -> JsonObject:
     """Nats of each part; they sum to `log_odds`."""
     return {
         "position": found.position,

@@ -1,12 +1,12 @@
 """The measures of one address as a table: without training, at the end, and beside the random-label control."""
 
 from dataclasses import dataclass
-from typing import Any
 
 from qkv.commands.printing import screen
 from qkv.errors import AddressError
 from qkv.inspection.control import CONTROL, described, when
 from qkv.instruments.registry import MEASURES, property_of
+from qkv.jsontypes import JsonObject
 from qkv.tasks import Task
 from qkv.telemetry import RUN_ARM, Compared, Series, Telemetry
 from qkv.words import figure
@@ -26,7 +26,7 @@ class Measured:
     compared: str = ""
     """What the random-label control is and at which step it is compared; empty where there is none."""
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> JsonObject:
         """Series, and the values of the random-label control (`null`), by measure."""
         return {
             "measures": {s.measure: {"step": s.step, "value": s.value} for s in self.series},

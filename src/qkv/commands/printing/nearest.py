@@ -1,9 +1,10 @@
 """`--at STEP` where the weights of that step were not kept: what is shown instead, and that this is said."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from qkv.errors import UserError
+from qkv.jsontypes import JsonObject
 
 if TYPE_CHECKING:
     from qkv.api import Run
@@ -14,9 +15,12 @@ __all__ = ["Nearest", "Printable", "nearest", "said"]
 class Printable(Protocol):
     """What a command shows."""
 
-    def as_json(self) -> dict[str, Any]: ...
+    def as_json(self) -> JsonObject: ...
 
     def print(self) -> None: ...
+
+
+P = TypeVar("P", bound=Printable)
 
 
 @dataclass(frozen=True)
@@ -41,7 +45,7 @@ class Nearest:
         ]
         return f"{'. '.join(parts)} (kept: {kept}).{self.more and ' '}{self.more}"
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> JsonObject:
         """What is shown, with the step (of two steps, both) that was asked for and that is shown."""
         asked, steps = (each[0] if len(each) == 1 else list(each) for each in (self.asked, self.steps))
         return {**self.shown.as_json(), "asked": asked, "step": steps, "note": self.note}
@@ -67,6 +71,6 @@ def nearest(run: "Run", *asked: int) -> tuple[int, ...]:
     return found
 
 
-def said(run: "Run", shown: Any, asked: tuple[int, ...], steps: tuple[int, ...], more: str = "") -> Any:
+def said(run: "Run", shown: P, asked: tuple[int, ...], steps: tuple[int, ...], more: str = "") -> P | Nearest:
     """What is shown of `steps`, with a note where others were asked for."""
     return shown if asked == steps else Nearest(shown, asked, steps, tuple(run.snapshots()), more)

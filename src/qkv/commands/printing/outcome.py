@@ -3,12 +3,12 @@
 import itertools
 import math
 import shlex
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from qkv.commands.printing import screen
 from qkv.errors import typed
 from qkv.inspection.answers.loss import NOTHING
+from qkv.jsontypes import JsonMapping
 from qkv.words import figure, many
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def _next(run: "Run", samples: "list[Sample]", *, has_report: bool) -> str:
     return "\n       ".join(lines)
 
 
-def loss_rows(summary: Mapping[str, Any], task: "Task") -> list[tuple[str, str, str, str]]:
+def loss_rows(summary: JsonMapping, task: "Task") -> list[tuple[str, str, str, str]]:
     """The run among the baselines, worst first: name, nats per target, the task's metric, how it stands by the run."""
     own = _Figures("this model", summary["val_loss"], summary.get(task.metric))
     others = _baselines(summary, task)
@@ -99,7 +99,7 @@ class _Figures(NamedTuple):
 _MARKS: "dict[Standing, str]" = {"better": "beaten", "level": "not told apart", "worse": "not beaten"}
 
 
-def _stands(summary: Mapping[str, Any], other: _Figures, task: "Task") -> "Standing":
+def _stands(summary: JsonMapping, other: _Figures, task: "Task") -> "Standing":
     """How the run stands beside a baseline: by the metric and its interval where the task is judged by one."""
     from qkv.tasks import standing
 
@@ -112,7 +112,7 @@ def _stands(summary: Mapping[str, Any], other: _Figures, task: "Task") -> "Stand
     )
 
 
-def _baselines(summary: Mapping[str, Any], task: "Task") -> list[_Figures]:
+def _baselines(summary: JsonMapping, task: "Task") -> list[_Figures]:
     nats, metrics = summary.get("baselines_nats") or {}, summary.get("baselines") or {}
     return [
         _Figures(label.format(order=nats.get("ngram_order")), nats.get(name), metrics.get(name))
@@ -125,7 +125,7 @@ def _or_empty(value: float | None) -> str:
     return "" if value is None else figure(value)
 
 
-def _verdict(summary: Mapping[str, Any], task: "Task") -> str:
+def _verdict(summary: JsonMapping, task: "Task") -> str:
     found = _baselines(summary, task)
     if not found:
         return ""

@@ -9,9 +9,12 @@ import shutil
 import sys
 import time
 from types import TracebackType
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from qkv.words import clock, short
+
+if TYPE_CHECKING:
+    from qkv.training.record import StepRecord
 
 __all__ = ["Display", "display"]
 
@@ -37,7 +40,8 @@ class Display:
         self._n_losses = 0
         self._loss = 0.0
         self._val: float | None = None
-        self._last: tuple[Any, float] | None = None  # the last step and its clock, until its own validation is told
+        self._last: tuple[StepRecord, float] | None = None
+        """The last step and its clock, until its own validation is told."""
 
     def __enter__(self) -> "Display":
         return self
@@ -71,7 +75,7 @@ class Display:
         elif hasattr(told, "lr"):
             self._step(told)
 
-    def _step(self, record: Any) -> None:
+    def _step(self, record: "StepRecord") -> None:
         now = time.monotonic()
         if record.step < self._step_seen:  # another training has begun
             self._draw_last()
@@ -96,7 +100,7 @@ class Display:
             last, self._last = self._last, None
             self._draw(*last)
 
-    def _draw(self, record: Any, now: float) -> None:
+    def _draw(self, record: "StepRecord", now: float) -> None:
         self._drawn = now
         if not self._live:
             self.say(self._words(record, now))
@@ -107,7 +111,7 @@ class Display:
         self._line = line[: shutil.get_terminal_size().columns - 1]
         self._write(f"\r\x1b[K{self._line}")
 
-    def _words(self, record: Any, now: float) -> str:
+    def _words(self, record: "StepRecord", now: float) -> str:
         """E.g. `step 300/1,200  loss 2.013  validation 1.98  41k tokens/s  23 s left`."""
         assert self._began is not None
         began, first, tokens = self._began

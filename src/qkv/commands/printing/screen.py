@@ -7,7 +7,7 @@ import json
 import math
 import sys
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -19,13 +19,13 @@ __all__ = ["console", "print_json", "print_table", "shown", "sparkline"]
 _BARS = "▁▂▃▄▅▆▇█"
 
 
-def print_json(value: Any) -> None:
+def print_json(value: object) -> None:
     """One JSON object on stdout; NaN and infinity, which JSON lacks, become null."""
     json.dump(_plain(value), sys.stdout, indent=2)
     sys.stdout.write("\n")
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: Any) -> object:
     if isinstance(value, dict):
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -61,7 +61,7 @@ def print_table(columns: Sequence[str], rows: Iterable["Sequence[str | Text]"]) 
     for index, column in enumerate(columns):
         cells = [str(row[index]) for row in rows]
         is_words = index > 0 and sum(cell[:1].isalpha() for cell in cells) > len(cells) / 2
-        justify: Any = "left" if not index or is_words else "right"
+        justify: Literal["left", "right"] = "left" if not index or is_words else "right"
         table.add_column(column, justify=justify, no_wrap=not (is_words and any(" " in cell for cell in cells)))
     for row in rows:
         table.add_row(*row)

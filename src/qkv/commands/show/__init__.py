@@ -22,9 +22,9 @@ Example:
 """
 
 import argparse
-from typing import Any
 
-from qkv.commands.arguments import one_of, step_or_span
+from qkv.commands.arguments import add_json, add_run, one_of, step_or_span
+from qkv.commands.printing import damaged, screen
 from qkv.errors import UserError
 
 __all__ = ["configure", "run"]
@@ -32,7 +32,7 @@ __all__ = ["configure", "run"]
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    parser.add_argument("run", metavar="RUN", help="a run folder")
+    add_run(parser)
     parser.add_argument("address", nargs="?", metavar="ADDR", help="one matrix, head, row, circuit or activation")
     parser.add_argument(
         "--at", type=step_or_span, metavar="STEP", help="as it was at this step; with --text also A..B: what moved"
@@ -48,14 +48,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--measure", metavar="NAME", help="of the layer x matrix table (drift; norm if imported)")
     parser.add_argument("--weights", type=one_of("best", "last"), default="last", help="best or last (default)")
-    parser.add_argument("--json", action="store_true", help="print one JSON object on stdout")
+    add_json(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Do it, print, and return the exit status."""
-    asked: Any = args.at
-    span: tuple[int, int] | None = asked if type(asked) is tuple else None
-    at: int | None = asked if type(asked) is int else None
+    asked: int | tuple[int, int] | None = args.at
+    span = asked if isinstance(asked, tuple) else None
+    at = asked if isinstance(asked, int) else None
     whens = span or (() if at is None else (at,))
     if args.text is None and span:
         raise UserError("two steps (--at A..B) ask what moved on a text; add --text TEXT")
@@ -64,7 +64,6 @@ def run(args: argparse.Namespace) -> int:
     if args.answers and args.patch is None:
         raise UserError("--answers names the two answers that --patch compares; add --patch OTHER")
     from qkv import api
-    from qkv.commands.printing import damaged, screen
     from qkv.commands.printing.nearest import nearest, said
     from qkv.commands.show import matrix, overview, pair, patching, text
     from qkv.commands.show import moved as show_moved

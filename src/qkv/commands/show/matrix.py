@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from qkv.commands.show import token_rows
 from qkv.errors import AddressError, typed
 from qkv.inspection.neighbours import Neighbour, Neighbours, neighbours
 from qkv.inspection.token_rows import RowMoment, RowStory, row_story
+from qkv.jsontypes import JsonObject
 from qkv.models.addresses import parse_address
 from qkv.words import figure, many
 
@@ -41,7 +42,7 @@ class MatrixShown:
     rows: token_rows.RowsTable | None = None
     """Of W_E and W_U: row by row."""
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> JsonObject:
         """Its measures over steps, and the weights' summary."""
         return {
             "address": self.address,
@@ -87,7 +88,7 @@ class RowShown:
     started: bool
     """Whether its start was kept; without it there is nothing to compare with, as of an imported model."""
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> JsonObject:
         """Both rows whole, and the neighbours by cosine."""
         near = {
             name: [{"id": n.id, "token": self.label(n.id), "cosine": n.cosine} for n in side]
@@ -156,7 +157,7 @@ class CircuitShown:
     """Root mean square of the product's entries, block by block, [at most `SIDE`, at most `SIDE`]."""
     measured: Measured
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> JsonObject:
         """Its numbers."""
         own = {name: value for name, value in vars(self).items() if name not in ("measured", "picture")}
         return own | self.measured.as_json()
@@ -189,7 +190,7 @@ class PatternShown:
     address: str
     measured: Measured
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> JsonObject:
         """Its measures over the steps."""
         return {"address": self.address} | self.measured.as_json()
 

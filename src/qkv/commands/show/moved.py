@@ -1,10 +1,11 @@
 """`qkv show RUN [ADDR] --text TEXT --at A..B`: whether q, k, v and scores moved because x did or the matrices did."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from qkv.commands.printing import screen
 from qkv.errors import AddressError
+from qkv.jsontypes import JsonObject
 from qkv.models.addresses import parse_address
 from qkv.words import decimals, figure
 
@@ -29,7 +30,7 @@ class MovedShown:
     """q and k before QK-norm, where the model has it."""
     head: int | None
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> JsonObject:
         """Shares of each product whole, by head and by token."""
         return {
             "tokens": self.tokens,
@@ -75,7 +76,7 @@ class MovedShown:
         return [f"{layer}.H{head}.{name}" for head in range(len(product.before))]
 
 
-def _json(product: "ProductChange") -> dict[str, Any]:
+def _json(product: "ProductChange") -> JsonObject:
     by_head = {name: values.tolist() for name, values in product.shares_by_head().items()}
     by_token = {name: values.tolist() for name, values in product.shares_by_token().items()}
     whole = {"address": product.address, "relative_change": product.relative, "shares": product.shares}

@@ -2,7 +2,7 @@
 
 import textwrap
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -12,6 +12,7 @@ from qkv.inspection.answers.reading import Answer, read
 from qkv.inspection.control import described, when
 from qkv.instruments.ledger import check_kept
 from qkv.instruments.measures import norm
+from qkv.jsontypes import JsonObject
 from qkv.telemetry import AddressRow, MatrixRow
 from qkv.words import figure
 
@@ -48,7 +49,7 @@ class RunShown:
     compared: str = ""
     """At which step the random-label control is compared, and what it is; empty where there is none."""
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> JsonObject:
         """The answers, and the last value of every measure by address."""
         return {
             "run": str(self.run.path),

@@ -5,7 +5,7 @@ often read as an alignment; nothing in training asks it to be one.
 """
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -14,6 +14,7 @@ from qkv.commands.printing import heat, screen
 from qkv.commands.show.text import ActivationShown, activation_values
 from qkv.data.pairs import ARROW, encode_lines, line_of, start_of
 from qkv.errors import AddressError, UserError, unknown
+from qkv.jsontypes import JsonObject
 from qkv.models.addresses import Address, parse_address
 from qkv.models.layout import Sizes
 from qkv.tasks import PredictOptions
@@ -41,7 +42,7 @@ class AlignmentShown:
         """Over layers and heads, [target_pos, source_pos]."""
         return np.concatenate(self.patterns).mean(0)
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> JsonObject:
         """Both sides' tokens, the mean over heads, the likeliest link of each target token, every head's pattern."""
         heads = [
             {"address": f"dec.L{layer}.cross.H{head}.pattern", "pattern": pattern}

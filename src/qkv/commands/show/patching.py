@@ -3,12 +3,13 @@
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from qkv.commands.printing import heat, screen
 from qkv.inspection.patching import MIXER, MLP, STREAM
+from qkv.jsontypes import JsonObject
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -45,7 +46,7 @@ class PatchedShown:
         """Several of them."""
         return "patches" if self.of[1] == "patch" else "tokens"
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> JsonObject:
         """Tokens of both, the two answers and their log-odds, and the shares (times `difference`: nats)."""
         found = self.patching
         shares = {name: values.tolist() for name, values in found.shares.items()}

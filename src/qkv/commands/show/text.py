@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -10,6 +10,7 @@ import torch
 from qkv.commands.printing import heat, screen
 from qkv.commands.printing.gradient_table import direct_json, path_json, print_direct, print_lens, print_path
 from qkv.errors import AddressError, UserError, unknown
+from qkv.jsontypes import JsonObject
 from qkv.models.activations import parse_activation
 from qkv.models.addresses import ACTIVATIONS, parse_address
 from qkv.models.layout import Sizes
@@ -47,7 +48,7 @@ class HeadsShown:
     """Who writes the answer; None where it is no sum of what the parts write, or nothing is asked."""
     tokenizer: "Tokenizer | None"
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> JsonObject:
         """Tokens, and for each head its pattern, its mean shares and its entropy with their nulls."""
         heads = [
             {
@@ -120,7 +121,7 @@ class ActivationShown:
     keys: list[str] | None = None
     """The tokens of key positions; None where they are `tokens`."""
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> JsonObject:
         """Tokens and values."""
         keys = {} if self.keys is None else {"keys": self.keys}
         return {"address": self.address, "tokens": self.tokens, "values": self.values} | keys

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -11,6 +11,7 @@ from qkv.errors import AddressError, RunFolderError
 from qkv.inspection.stored_run import stored
 from qkv.inspection.token_rows import RowMoment, drifts, moved, row_history, turns
 from qkv.instruments.tokens import counted_in
+from qkv.jsontypes import JsonObject
 from qkv.words import figure
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ class RowsTable:
     """Tokens such as [MASK], which are met by other ways than the text."""
     counted_in: str = "the training text"
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> JsonObject:
         """Every row's numbers, by id."""
         return {"count": self.counts, "drift": self.drift, "turn": self.turn} | {
             "gradient_seen": self.gradient,

@@ -1,10 +1,10 @@
 """How good the run is: its loss beside baselines, over-fitting, what it writes, what went wrong, what watching cost."""
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from qkv.inspection.answers.answer import Answer, Evidence
+from qkv.jsontypes import JsonMapping, JsonObject
 from qkv.tasks import Standing, Task, standing, worse_than_nothing
 from qkv.telemetry import Evaluation, Sample
 from qkv.words import listed, many, number, percent
@@ -109,13 +109,13 @@ def _judged(evidence: Evidence, best: Evaluation) -> Answer:
     )
 
 
-def _known(task: Task, summary: Mapping[str, Any]) -> dict[str, float]:
+def _known(task: Task, summary: JsonMapping) -> dict[str, float]:
     """The task's metric of each baseline that was made, by what the baseline is called."""
     lines = {words: (summary.get("baselines") or {}).get(line) for line, words in task.yardsticks.items()}
     return {words: value for words, value in lines.items() if isinstance(value, int | float)}
 
 
-def _groups(task: Task, summary: Mapping[str, Any]) -> tuple[list[str], list[str], list[str]]:
+def _groups(task: Task, summary: JsonMapping) -> tuple[list[str], list[str], list[str]]:
     """Baselines that the run is better than, level with and worse than, each with its metric."""
     groups: dict[Standing, list[str]] = {"better": [], "level": [], "worse": []}
     interval = summary.get(f"{task.metric}_interval")
@@ -125,7 +125,7 @@ def _groups(task: Task, summary: Mapping[str, Any]) -> tuple[list[str], list[str
     return groups["better"], groups["level"], groups["worse"]
 
 
-def among(task: Task, summary: Mapping[str, Any]) -> str:
+def among(task: Task, summary: JsonMapping) -> str:
     """Where the metric of a judged task stands among its baselines, as far as its interval tells; empty without any."""
     better, level, worse = _groups(task, summary)
     parts = [f"better than {listed(better)}"] if better else []
@@ -136,7 +136,7 @@ def among(task: Task, summary: Mapping[str, Any]) -> str:
 
 def _baselines(evidence: Evidence) -> list[tuple[str, float]]:
     """Name and nats per target, falling."""
-    found: dict[str, Any] = evidence.telemetry.fact("baselines") or {}
+    found: JsonObject = evidence.telemetry.fact("baselines") or {}
     order = found.get("ngram_order")
     names = {"unigram": "unigram", "bigram": "bigram", "ngram": f"the best n-gram, of order {order}", "xz": "xz"}
     names |= {name: words for name, words in evidence.task.yardsticks.items() if name not in names}

@@ -2,7 +2,8 @@
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+
+from qkv.jsontypes import JsonObject
 
 __all__ = ["Check", "Fault", "Verdict"]
 
@@ -60,6 +61,6 @@ class Verdict:
         """Everything that is wrong."""
         return tuple(fault for check in self.checks for fault in check.faults)
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> JsonObject:
         """What `qkv verify --json` prints."""
         return {"run": str(self.run), "whole": self.is_whole, "checks": [asdict(check) for check in self.checks]}

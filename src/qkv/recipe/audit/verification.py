@@ -156,7 +156,7 @@ def _one(one: Standing) -> list[Fault]:
 def _weights(found: list[Standing]) -> list[Fault]:
     """Weights that are not finite, or of other names and shapes than those of the checkpoint before."""
     faults: list[Fault] = []
-    shapes: Mapping[str, Any] | None = None
+    shapes: Mapping[str, tuple[int, ...]] | None = None
     for one in found:
         if not one.has_weights:
             continue

@@ -18,12 +18,12 @@ from qkv.tasks import find_task
 from qkv.tasks.text import TextTask
 from qkv.views.report.packed import Packed
 from qkv.views.sections.attention import name_of, pair_attention, read_pair, read_source, title_of, titled, whole
-from qkv.views.sections.forward import Backward, ForwardText, backward, forward
+from qkv.views.sections.forward import backward, forward
 from qkv.views.sections.heads import Looks
 from qkv.views.sections.long_text import LONGEST_READ, LongText
-from qkv.views.sections.matrices import MatrixAnswer, matrix_of
-from qkv.views.sections.patching import Patched, Written, patched, written
-from qkv.views.sections.vocabulary import Meanings, Nearby, in_context, near_token
+from qkv.views.sections.matrices import matrix_of
+from qkv.views.sections.patching import patched, written
+from qkv.views.sections.vocabulary import in_context, near_token
 from qkv.views.viewer import Viewer, Words
 from qkv.words import many
 
@@ -189,53 +189,18 @@ def _sums(desk: Desk, question: Question) -> Sums:
     return Sums(*desk.long_text(question).sums(question.layer, question.head))
 
 
-def _matrix(desk: Desk, question: Question) -> MatrixAnswer:
-    """Every number of one matrix, head or circuit at a step."""
-    return matrix_of(desk.viewer, question.address, question.step)
-
-
-def _forward(desk: Desk, question: Question) -> ForwardText:
-    """One layer of a text's way through the model."""
-    return forward(desk.viewer, question.text, question.step, layers=[question.layer], changes=question.changes)
-
-
-def _backward(desk: Desk, question: Question) -> Backward:
-    """The gradient's way back on a text."""
-    return backward(desk.viewer, question.text, question.step, question.changes)
-
-
-def _patch(desk: Desk, question: Question) -> Patched:
-    """Which activation carries what tells a text from another."""
-    return patched(desk.viewer, question.text, question.other, question.step, question.changes)
-
-
-def _written(desk: Desk, question: Question) -> Written:
-    """Who writes the answer at one token."""
-    return written(desk.viewer, question.text, question.position, question.step, question.changes)
-
-
-def _near(desk: Desk, question: Question) -> Nearby:
-    """The nearest rows of W_E of any token."""
-    return near_token(desk.viewer, question.text, question.step)
-
-
-def _context(desk: Desk, question: Question) -> Meanings:
-    """What a token of a text is nearest to after each layer."""
-    return in_context(desk.viewer, question.text, question.position, question.step)
-
-
 ASKS: dict[str, Callable[[Desk, Question], Any]] = {
     "attention": _attention,
     "tile": _tile,
     "line": _line,
     "sums": _sums,
-    "matrix": _matrix,
-    "forward": _forward,
-    "backward": _backward,
-    "patch": _patch,
-    "written": _written,
-    "near": _near,
-    "context": _context,
+    "matrix": lambda desk, q: matrix_of(desk.viewer, q.address, q.step),
+    "forward": lambda desk, q: forward(desk.viewer, q.text, q.step, layers=[q.layer], changes=q.changes),
+    "backward": lambda desk, q: backward(desk.viewer, q.text, q.step, q.changes),
+    "patch": lambda desk, q: patched(desk.viewer, q.text, q.other, q.step, q.changes),
+    "written": lambda desk, q: written(desk.viewer, q.text, q.position, q.step, q.changes),
+    "near": lambda desk, q: near_token(desk.viewer, q.text, q.step),
+    "context": lambda desk, q: in_context(desk.viewer, q.text, q.position, q.step),
 }
 """Name -> what answers it. A new question is one function and one row here."""
 

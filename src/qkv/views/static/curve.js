@@ -5,7 +5,7 @@
 import { d3, Plot } from "./vendor.js";
 import { h, s } from "./dom.js";
 import { number, tick, tickOfSteps, whole } from "./format.js";
-import { unpack } from "./decode.js";
+import { unpack, wholeOf } from "./decode.js";
 import { chart, plot, series } from "./figure.js";
 import { CONTROL, described } from "./control.js";
 import { measuresOf } from "./grid.js";
@@ -19,15 +19,13 @@ export function seriesOf(section, measure, address, isNull) {
   return row < 0 ? [] : steps.map((step, i) => ({ step, x: Math.max(1, step), value: values.at(row, i), untrained: step === 0 })).filter((p) => Number.isFinite(p.value));
 }
 
-const baseOf = (address) => address.replace(/\.(?:H|KV)\d+\./, ".");
-
 const sectionsOf = (model) => [model.get("map"), model.get("grid")].filter(Boolean);
 
 // What is drawn of one measure of an address: its own line, that of all heads where it is one, the control's, and its heads'.
 function linesOf(model, measure, address) {
   const all = (of, isNull) => sectionsOf(model).map((section) => seriesOf(section, measure, of, isNull)).find((line) => line.length) ?? [];
-  const base = baseOf(address);
-  const heads = (model.get("grid")?.rows ?? []).filter((row) => baseOf(row.address) === base && row.address !== address)
+  const base = wholeOf(address);
+  const heads = (model.get("grid")?.rows ?? []).filter((row) => wholeOf(row.address) === base && row.address !== address)
     .map((row) => all(row.address, false)).filter((points) => points.length);
   const control = all(address, true);
   return { own: all(address, false), parent: base === address ? [] : all(base, false), null_: control.length ? control : all(base, true), heads };
@@ -37,7 +35,7 @@ function drawn(width, colours, { address, label, isDrift, role }, { own, parent,
   const untrained = own.filter((p) => p.untrained);
   const end = Math.max(2, d3.max([own, parent, null_, ...heads].flat(), (p) => p.step) ?? 2);
   const colour = colours.role[role];
-  const named = [[own, baseOf(address) === address ? "this run" : address.split(".").at(-2), colour], [parent, "all heads", colours.soft], [null_, width < 520 ? "control" : CONTROL, colours.faint]].filter(([points]) => points.length);
+  const named = [[own, wholeOf(address) === address ? "this run" : address.split(".").at(-2), colour], [parent, "all heads", colours.soft], [null_, width < 520 ? "control" : CONTROL, colours.faint]].filter(([points]) => points.length);
   return plot(colours, `${label} of ${address} over steps, ${number(own[0]?.value)} to ${number(own.at(-1)?.value)}`, {
     width, height: 210, marginLeft: 52, marginRight: width < 520 ? 92 : 130, marginBottom: 30, marginTop: 10,
     x: { type: "log", domain: [1, end], label: null, tickSize: 0, ticks: width < 520 ? 3 : 5, tickFormat: tickOfSteps },
@@ -60,7 +58,7 @@ function build({ model, figure, follow, hear }) {
   const state = { measure: "drift" };
   const offered = () => {
     const address = model.get("address");
-    return measuresOf(model).filter((m) => sectionsOf(model).some((section) => [address, baseOf(address)].some((a) => seriesOf(section, m.name, a, false).length)));
+    return measuresOf(model).filter((m) => sectionsOf(model).some((section) => [address, wholeOf(address)].some((a) => seriesOf(section, m.name, a, false).length)));
   };
   const title = h("span");
   const frame = figure({ wide: true, title, caption: `Steps on a logarithmic scale; the upright line is the step of the slider. Thin lines are the heads of this matrix, one each; dashed: ${described(model)}, where it was recorded.` });

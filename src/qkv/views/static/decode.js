@@ -91,6 +91,9 @@ export function headAt(address) {
   return found && { site: found[3] ? "cross" : found[1] ?? "", layer: Number(found[2]), head: Number(found[4]) };
 }
 
+// The matrix that an address is a head of, or itself.
+export const wholeOf = (address) => address.replace(/\.(?:H|KV)\d+\./, ".");
+
 // Index of the last recorded step that is not after `step`; 0 where all are after it.
 export function stepIndex(steps, step) {
   let index = 0;

@@ -6,7 +6,7 @@
 import { d3, Plot } from "./vendor.js";
 import { add, atMostEvery, clear, h, lastOnly, together } from "./dom.js";
 import { number, shape, tick, tickOfSteps, whole } from "./format.js";
-import { stepIndex, unpack } from "./decode.js";
+import { stepIndex, unpack, wholeOf } from "./decode.js";
 import { chart, figure, plot } from "./figure.js";
 import { framed } from "./raster.js";
 import { robust } from "./scale.js";
@@ -15,7 +15,6 @@ import { view } from "./view.js";
 
 const REST = "Point at a cell for its weight.";
 const headOf = (address) => address.match(/\.(H|KV)(\d+)\./);
-export const wholeOf = (address) => address.replace(/\.(?:H|KV)\d+\./, ".");
 
 // Panels of equal shape on one readout; `parts` are [name, values, scale].
 function panels(off, { address, rows, columns, parts, digits, colours, cellName, overlay = null }) {

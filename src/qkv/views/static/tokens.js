@@ -4,7 +4,6 @@
 import { h } from "./dom.js";
 import { token } from "./format.js";
 
-/** @import { Scale } from "./scale.js" */
 /** @import { Colours } from "./theme.js" */
 
 /**

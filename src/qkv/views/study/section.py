@@ -39,20 +39,6 @@ __all__ = [
     "values_of",
 ]
 
-_EFFECT = (
-    "name",
-    "what",
-    "unit",
-    "margin",
-    "expected",
-    "verdict",
-    "effect",
-    "low",
-    "high",
-    "n",
-    "p_corrected",
-    "detectable",
-)
 _ARM = ("name", "what", "loss", "sd", "at_edge", "diverged", "trainings")
 
 
@@ -78,6 +64,10 @@ class StudyEffect:
     """One per replicate, of what the effect is of."""
     axis: int
     """Effects with the same number are drawn together; `axes` says which those are."""
+
+
+_EFFECT = [field.name for field in dataclasses.fields(StudyEffect) if field.name not in ("values", "axis")]
+"""What an effect has as its verdict has it."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -126,40 +116,40 @@ class StudySection:
     """Everything that a study's folder tells."""
 
     name: str
-    asks: str
-    plain: str
+    asks: str = ""
+    plain: str = ""
     """The answer for a newcomer; empty where no replicate says anything, and in files of an older form."""
-    condition: str
+    condition: str = ""
     """What the answer was measured at, and where it is known not to hold; empty in files of an older form."""
-    counting: str
+    counting: str = ""
     """Whether the models know more than counting; empty in files of an older form."""
-    sentence: str
-    full_answer: str
+    sentence: str = ""
+    full_answer: str = ""
     quick: bool
-    effects: tuple[StudyEffect, ...]
-    arms: tuple[StudyArm, ...]
-    not_reached: tuple[str, ...]
-    notes: tuple[str, ...]
+    effects: tuple[StudyEffect, ...] = ()
+    arms: tuple[StudyArm, ...] = ()
+    not_reached: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
     """What has to be known beside the table of effects."""
-    falsified_by: str
-    otherwise: tuple[str, ...] | None
+    falsified_by: str = ""
+    otherwise: tuple[str, ...] | None = None
     """What came out otherwise than expected; None in files of an older form."""
-    unjudged: tuple[str, ...]
+    unjudged: tuple[str, ...] = ()
     """What was expected and no rule judges."""
-    refuted_by: str
-    literature: str
+    refuted_by: str = ""
+    literature: str = ""
     design: str
     """Hash of the design."""
     designs: tuple[int, ...]
     """Replicates of every design of this protocol that was written down, in that order."""
     source: str
-    software: str
+    software: str = ""
     runs: tuple[StudyRun, ...]
-    effort: str
+    effort: str = ""
     """Trainings made and planned, the budget, and what the intervals of effects are."""
-    accounts: tuple[tuple[str, ...], ...]
+    accounts: tuple[tuple[str, ...], ...] = ()
     """Effects that are read side by side, headings first."""
-    missing: str
+    missing: str = ""
     """Why there is no verdict, empty where there is one."""
 
 
@@ -217,7 +207,6 @@ def study_section(verdict: JsonMapping, rows: Iterable[JsonMapping] = ()) -> Stu
         runs=_runs(rows),
         effort=effort(verdict),
         accounts=tuple(accounts_table(verdict)),
-        missing="",
     )
 
 
@@ -418,29 +407,11 @@ def _unfinished(folder: Path, rows: Sequence[JsonMapping]) -> StudySection:
     done = sum("arm" in row for row in rows)
     return StudySection(
         name=design["study"],
-        asks="",
-        plain="",
-        condition="",
-        counting="",
-        sentence="",
-        full_answer="",
         quick=bool(design.get("quick")),
-        effects=(),
-        arms=(),
-        not_reached=(),
-        notes=(),
-        falsified_by="",
-        otherwise=None,
-        unjudged=(),
-        refuted_by="",
-        literature="",
         design=design["hash"],
         designs=_designs(rows, (design["replicates"],)),
         source=str(design.get("source_name", "")),
-        software="",
         runs=_runs(rows),
-        effort="",
-        accounts=(),
         missing=f"No verdict yet: {done} {plural(done, 'training')} made so far, of {len(design['arms'])} arms in "
         f"{design['replicates']} replicates and the learning rates they are tuned over.",
     )
