@@ -19,7 +19,7 @@ import numpy as np
 
 from qkv.data.config import ImageOptions
 from qkv.data.dataset import DataSet
-from qkv.data.sources.image_files import CLASS_SUFFIXES, class_folders, listed, read_classes
+from qkv.data.sources.image_files import CLASS_SUFFIXES, class_folders, file_hash, listed, read_classes
 from qkv.data.sources.published import Role, role_of
 from qkv.data.sources.reading import binary_file
 from qkv.data.split import repeated
@@ -140,7 +140,10 @@ def load_images(
                 " give more, or others for validation with --val"
             )
     else:
-        _same_shape(train.pixels, held_out.pixels, val or str(val_at))
+        if train.pixels.shape[1:] != held_out.pixels.shape[1:]:
+            sizes = _sized(train.pixels.shape), _sized(held_out.pixels.shape)
+            where = val or str(val_at)
+            raise SourceError(f"training images are {sizes[0]}, those of {where!r} {sizes[1]}; expected the same")
         parts = [
             ImageSet(pixels=train.pixels, labels=labels),
             ImageSet(pixels=held_out.pixels, labels=_indices(held_out.names, known, str(val_at))),
@@ -259,7 +262,7 @@ def _read(path: Path, size: int, shape: tuple[int, ...] | None) -> _Read:
     pixels = pixels[:, None] if pixels.ndim == 3 else np.moveaxis(pixels, 3, 1)
     if pixels.shape[1] not in (1, 3) or not pixels.size:
         raise SourceError(f"{path.name} holds images of {list(pixels.shape[1:])}; expected 1 or 3 channels, and pixels")
-    digest = hashlib.sha256(_digest(path).encode() + _digest(labels_path).encode()).hexdigest()
+    digest = hashlib.sha256((file_hash(path).hex() + file_hash(labels_path).hex()).encode()).hexdigest()
     return _Read(pixels=np.ascontiguousarray(pixels), names=labels.astype(np.int64), sha256=digest)
 
 
@@ -310,11 +313,6 @@ def read_idx(path: Path, dimensions: tuple[int, ...]) -> np.ndarray:
     return np.frombuffer(data, np.uint8).reshape(shape)
 
 
-def _digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
 # labels and parts
 
 
@@ -343,12 +341,6 @@ def _some(classes: np.ndarray) -> str:
 def _sized(shape: tuple[int, ...]) -> str:
     """Of images [n, channels, height, width]: `28 x 28 in 1 channel`."""
     return f"{shape[3]} x {shape[2]} in {shape[1]} {plural(shape[1], 'channel')}"
-
-
-def _same_shape(train: np.ndarray, val: np.ndarray, where: str) -> None:
-    if train.shape[1:] != val.shape[1:]:
-        sizes = _sized(train.shape), _sized(val.shape)
-        raise SourceError(f"training images are {sizes[0]}, those of {where!r} {sizes[1]}; expected the same")
 
 
 def _hashes(pixels: np.ndarray) -> np.ndarray:

@@ -134,7 +134,7 @@ class Telemetry:
 
     def addresses(self) -> list[AddressRow]:
         """Everything measured, in canonical order."""
-        if len(self._addresses) == self._rows("SELECT count(*) FROM addresses")[0][0]:
+        if len(self._addresses) == self._value("SELECT count(*) FROM addresses"):
             return list(self._addresses)
         found = self._described("addresses", AddressRow)
         for row in found:
@@ -144,8 +144,7 @@ class Telemetry:
 
     def token_table(self) -> str:
         """The address of the first table that tokens enter by: `W_E`, or `enc.W_E` of an encoder-decoder."""
-        found = self._rows("SELECT address FROM addresses WHERE kind = 'W_E' ORDER BY id LIMIT 1")
-        return found[0][0] if found else "W_E"
+        return self._value("SELECT address FROM addresses WHERE kind = 'W_E' ORDER BY id LIMIT 1") or "W_E"
 
     def measures(self) -> list[MeasureRow]:
         """Every measure, with its meaning, formula, range, source, property, null and decision."""
@@ -153,7 +152,7 @@ class Telemetry:
 
     def last_step(self, arm: int = RUN_ARM) -> int:
         """The last update that was written; 0 before the first."""
-        return self._rows("SELECT coalesce(max(step), 0) FROM steps WHERE arm = ?", arm)[0][0]
+        return self._value("SELECT coalesce(max(step), 0) FROM steps WHERE arm = ?", arm)
 
     def recorded_steps(self, measure: str, arm: int = RUN_ARM) -> np.ndarray:
         """The steps int64 [n] at which a measure was taken."""
@@ -162,7 +161,7 @@ class Telemetry:
 
     def last_recorded(self, arm: int = RUN_ARM) -> int:
         """The last step at which any measure was taken; -1 before the first."""
-        return self._rows("SELECT coalesce(max(step), -1) FROM recorded WHERE arm = ?", arm)[0][0]
+        return self._value("SELECT coalesce(max(step), -1) FROM recorded WHERE arm = ?", arm)
 
     def last_loss(self, arm: int = RUN_ARM) -> tuple[int, float | None]:
         """(last update that was written, loss of its batch in nats per token); (0, None) before the first."""
@@ -171,7 +170,7 @@ class Telemetry:
 
     def n_evaluations(self, arm: int = RUN_ARM) -> int:
         """How many evaluations were written."""
-        return self._rows("SELECT count(*) FROM evaluations WHERE arm = ?", arm)[0][0]
+        return self._value("SELECT count(*) FROM evaluations WHERE arm = ?", arm)
 
     # curves
 
@@ -201,13 +200,11 @@ class Telemetry:
 
     def tokens_seen(self, arm: int = RUN_ARM) -> int | None:
         """Training tokens up to the last update, repeats included; None before the first."""
-        rows = self._rows("SELECT tokens FROM steps WHERE arm = ? ORDER BY step DESC LIMIT 1", arm)
-        return rows[0][0] if rows else None
+        return self._value("SELECT tokens FROM steps WHERE arm = ? ORDER BY step DESC LIMIT 1", arm)
 
     def wall_seconds(self, arm: int = RUN_ARM) -> float | None:
         """Wall seconds that the clock wrote last; None before the first."""
-        rows = self._rows("SELECT wall_seconds FROM clock WHERE arm = ? ORDER BY step DESC LIMIT 1", arm)
-        return rows[0][0] if rows else None
+        return self._value("SELECT wall_seconds FROM clock WHERE arm = ? ORDER BY step DESC LIMIT 1", arm)
 
     def clock(self, arm: int = RUN_ARM) -> Clock:
         """Wall seconds, speed, and the seconds that watching took."""
@@ -355,10 +352,9 @@ class Telemetry:
 
     def fact(self, key: str, default: Any = None) -> Any:
         """One fact, or `default`."""
-        rows = self._rows(
-            "SELECT value FROM facts WHERE key = ? UNION ALL SELECT value FROM clock_facts WHERE key = ?", key, key
-        )
-        return json.loads(rows[0][0]) if rows else default
+        both = "SELECT value FROM facts WHERE key = ? UNION ALL SELECT value FROM clock_facts WHERE key = ?"
+        value = self._value(both, key, key)
+        return default if value is None else json.loads(value)
 
     def faults(self) -> list[str]:
         """What SQLite itself finds wrong with the file's pages and indices; empty where it is whole."""
@@ -373,6 +369,11 @@ class Telemetry:
         with explained(self.path, "read"):
             self._connection.begin()
             return self._connection.execute(sql, values).fetchall()
+
+    def _value(self, sql: str, *values: int | str) -> Any:
+        """The first value of the first row; None where there is no row."""
+        rows = self._rows(sql, *values)
+        return rows[0][0] if rows else None
 
     def _described(self, table: str, row: type[AddressRow | MeasureRow]) -> list[JsonObject]:
         """What a table of names says of each, by the fields of its dataclass."""
@@ -400,12 +401,12 @@ class Telemetry:
         return Steps(step.astype(np.int64), tokens.astype(np.int64), loss, lr, grad_norm)
 
     def _measure_id(self, measure: str) -> int:
-        rows = self._rows("SELECT id FROM measures WHERE name = ?", measure)
-        if not rows:
+        number = self._value("SELECT id FROM measures WHERE name = ?", measure)
+        if number is None:
             names = [row[0] for row in self._rows("SELECT name FROM measures ORDER BY id")]
             nothing = f"no measure {measure!r} was recorded: nothing was measured in this run, as with --watch off"
             raise AddressError(unknown("measure", measure, names) if names else nothing)
-        return rows[0][0]
+        return number
 
     def _at(self, step: int, measure: str, arm: int) -> list[tuple[str, float | None]]:
         """A measure of every address at one step."""

@@ -23,7 +23,7 @@ from qkv.errors import MissingExtra, QkvError, SourceError
 from qkv.installing import install
 from qkv.signatures import signature_of_file
 
-__all__ = ["CLASS_SUFFIXES", "class_folders", "listed", "read_classes", "read_pictures"]
+__all__ = ["CLASS_SUFFIXES", "class_folders", "file_hash", "listed", "read_classes", "read_pictures"]
 
 _FORMATS = {
     ".png": "PNG",
@@ -74,7 +74,7 @@ def read_classes(folder: Path, size: int, shape: tuple[int, ...] | None) -> tupl
     digest = hashlib.sha256()
     for file, name in files:
         digest.update(f"{name}/{file.name}\0".encode("utf-8", "surrogateescape"))
-        digest.update(_hash(file))
+        digest.update(file_hash(file))
     note = ""
     if shape is None:
         shape, note = _survey([file for file, _ in files], size)
@@ -118,7 +118,7 @@ def listed(folder: Path) -> list[Path]:
         raise SourceError(f"folder {str(folder)!r} cannot be read: {error.strerror or error}") from None
 
 
-def _hash(file: Path) -> bytes:
+def file_hash(file: Path) -> bytes:
     """The sha256 of a file. Raises SourceError where it cannot be read."""
     try:
         with file.open("rb") as opened:
